@@ -1,0 +1,308 @@
+//! The headers that travel ahead of a body, as MessagePack maps with string keys.
+//!
+//! Keys are written in the order of the struct's fields; a field at its default is left out; a
+//! reader takes any order and skips keys that it does not know. `spec/session.md` lists every key
+//! with its type, and `spec/vectors/headers.json` holds the exact bytes.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use thiserror::Error;
+
+use crate::{address::AgentName, limits};
+
+/// The protocol's major version. Peers whose lists share none refuse each other, naming both.
+pub const VERSION: u16 = 1;
+
+/// How urgent a call is. On a saturated tunnel a higher priority overtakes what is queued.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Priority {
+    /// Background work.
+    Low = 0,
+    /// The default.
+    #[default]
+    Medium = 1,
+    /// Somebody waits.
+    High = 2,
+    /// Control, health and safety.
+    Critical = 3,
+}
+
+impl Priority {
+    /// All priorities, lowest first.
+    pub const ALL: [Self; 4] = [Self::Low, Self::Medium, Self::High, Self::Critical];
+
+    /// The name, as typed on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+            Self::Critical => "critical",
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl std::str::FromStr for Priority {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|p| p.name() == text)
+            .ok_or_else(|| "expected critical, high, medium or low".to_owned())
+    }
+}
+
+impl Serialize for Priority {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(*self as u8)
+    }
+}
+
+impl<'de> Deserialize<'de> for Priority {
+    /// A number past the highest is read as the highest.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = u64::deserialize(deserializer)?;
+        let index = usize::try_from(number).unwrap_or(usize::MAX).min(Self::ALL.len() - 1);
+        Ok(Self::ALL.get(index).copied().unwrap_or_default())
+    }
+}
+
+/// One name and value of a header. Names may repeat; order is kept.
+pub type Field = (String, String);
+
+/// Opens a call, a send or a raw stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CallHeader {
+    /// Whom to call: `agent@node` from an agent to its node, `agent` from node to node.
+    pub to: String,
+    /// What is asked of the agent; empty for an agent with one method.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub method: String,
+    /// The calling agent's name as its node knows it; empty for an anonymous caller. The calling
+    /// node is known by the tunnel and never stated.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub from: String,
+    /// Media type of the body; empty for bytes.
+    #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
+    pub content_type: String,
+    /// Time left in milliseconds, so that clocks need not agree; absent for no deadline.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
+    /// How urgent.
+    #[serde(skip_serializing_if = "Priority::is_default")]
+    pub priority: Priority,
+    /// Equal keys mean the same work, which then may be tried again; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub idempotency_key: String,
+    /// W3C trace context `traceparent`; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub traceparent: String,
+    /// W3C trace context `tracestate`; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub tracestate: String,
+    /// The application's own fields, at most [`limits::MAX_HEADER_FIELDS`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<Field>,
+}
+
+impl CallHeader {
+    /// The deadline as a duration, if there is one.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        self.deadline_ms.map(Duration::from_millis)
+    }
+
+    /// Sets the time left, rounded up to a millisecond.
+    pub fn set_deadline(&mut self, left: Duration) {
+        let ms = left.as_micros().div_ceil(1000);
+        self.deadline_ms = Some(u64::try_from(ms).unwrap_or(u64::MAX));
+    }
+
+    /// The first value of the application's field `name`.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+    }
+}
+
+/// The head of an answer. Left out altogether when it says nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AnswerHead {
+    /// Media type of the answer; empty for bytes.
+    #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
+    pub content_type: String,
+    /// The application's own fields, at most [`limits::MAX_HEADER_FIELDS`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<Field>,
+}
+
+/// The first frame of the control stream, in both directions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Hello {
+    /// Major versions that the sender speaks.
+    pub versions: Vec<u16>,
+    /// The name that the sender would like to be known by; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Program and version, for people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub software: String,
+    /// Optional features that the sender understands.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
+}
+
+/// Attaches an agent to its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Register {
+    /// The agent's name. Several attachments of one name form a group.
+    pub name: AgentName,
+    /// One line for people, at most [`limits::MAX_DESCRIPTION`] bytes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Words to find it by, at most [`limits::MAX_TAGS`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// The agent's own version; empty for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
+    /// Calls that it takes at once; further ones are refused with `resource_exhausted`. 0 means no
+    /// bound of its own.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub max_concurrency: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+/// The agents that a node offers to the peer it speaks to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offers {
+    /// At most [`limits::MAX_AGENTS_PER_NODE`].
+    pub agents: Vec<Offer>,
+}
+
+/// One agent as others see it, in offers and in records.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Offer {
+    /// The agent's name.
+    pub name: AgentName,
+    /// One line for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Words to find it by.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// The agent's own version.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
+}
+
+/// Says that no new work is accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GoingAway {
+    /// Why, for people.
+    pub reason: String,
+}
+
+/// Why a header cannot be read.
+#[derive(Debug, Error)]
+pub enum HeaderError {
+    /// Not the MessagePack map that belongs here.
+    #[error("malformed header: {0}")]
+    Malformed(#[from] rmp_serde::decode::Error),
+    /// A bound of [`limits`] was passed.
+    #[error("header exceeds a bound: {0}")]
+    Bound(&'static str),
+}
+
+/// Encodes any header of this module.
+///
+/// # Panics
+///
+/// Never for the types of this crate: they hold only what MessagePack can say.
+#[must_use]
+pub fn encode<T: Serialize>(header: &T) -> Vec<u8> {
+    #[expect(clippy::expect_used, reason = "writing to a Vec cannot fail for these types")]
+    rmp_serde::to_vec_named(header).expect("headers are plain data")
+}
+
+/// Decodes any header of this module; unknown keys are skipped.
+///
+/// # Errors
+///
+/// [`HeaderError::Malformed`].
+pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, HeaderError> {
+    Ok(rmp_serde::from_slice(payload)?)
+}
+
+/// Decodes the opening of a call, send or stream and checks its bounds.
+///
+/// # Errors
+///
+/// [`HeaderError`].
+pub fn decode_call(payload: &Bytes) -> Result<CallHeader, HeaderError> {
+    let header: CallHeader = decode(payload)?;
+    if header.method.len() > limits::MAX_METHOD {
+        return Err(HeaderError::Bound("method"));
+    }
+    if header.headers.len() > limits::MAX_HEADER_FIELDS {
+        return Err(HeaderError::Bound("number of fields"));
+    }
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_left_out_and_come_back() {
+        let header = CallHeader { to: "grep".into(), ..CallHeader::default() };
+        let bytes = encode(&header);
+        assert_eq!(bytes, b"\x81\xa2to\xa4grep");
+        assert_eq!(decode::<CallHeader>(&bytes).unwrap(), header);
+    }
+
+    #[test]
+    fn a_key_from_the_future_is_skipped() {
+        let bytes = b"\x82\xa2to\xa4grep\xa6future\x93\x01\x02\x03";
+        assert_eq!(decode::<CallHeader>(bytes).unwrap().to, "grep");
+    }
+
+    #[test]
+    fn a_deadline_is_rounded_up_so_that_none_is_lost() {
+        let mut header = CallHeader::default();
+        header.set_deadline(Duration::from_micros(1));
+        assert_eq!(header.deadline_ms, Some(1));
+    }
+
+    #[test]
+    fn too_many_fields_are_refused() {
+        let header = CallHeader {
+            headers: vec![(String::new(), String::new()); limits::MAX_HEADER_FIELDS + 1],
+            ..CallHeader::default()
+        };
+        assert!(matches!(decode_call(&encode(&header).into()), Err(HeaderError::Bound(_))));
+    }
+
+    #[test]
+    fn an_unknown_priority_is_read_as_the_highest() {
+        assert_eq!(decode::<Priority>(&[9]).unwrap(), Priority::Critical);
+    }
+}

@@ -1,0 +1,58 @@
+//! Every bound of the protocol. `spec/limits.md` is the prose of this file.
+//!
+//! A bound exists for each thing that a peer can make grow. Numbers are bytes unless the name
+//! says otherwise.
+
+/// Largest payload of one frame: the length field has 24 bits.
+pub const MAX_FRAME_PAYLOAD: usize = (1 << 24) - 1;
+
+/// Largest encoded header (call, answer head, end, hello, offers).
+pub const MAX_HEADER: usize = 64 * 1024;
+
+/// Most name and value pairs that one header may carry.
+pub const MAX_HEADER_FIELDS: usize = 128;
+
+/// Longest agent or node name.
+pub const MAX_NAME: usize = 64;
+
+/// Longest method name.
+pub const MAX_METHOD: usize = 128;
+
+/// Longest human-readable message of a status; longer ones are cut when they are made.
+pub const MAX_STATUS_MESSAGE: usize = 1024;
+
+/// Largest `details` of a status; longer ones are cut when they are made.
+pub const MAX_STATUS_DETAILS: usize = 8 * 1024;
+
+/// Largest one-way message body. A larger one is a call or a stream.
+pub const MAX_SEND_BODY: usize = 16 * 1024 * 1024;
+
+/// Largest signed record.
+pub const MAX_RECORD: usize = 64 * 1024;
+
+/// Most agents that one record or one offer may list.
+pub const MAX_AGENTS_PER_NODE: usize = 1024;
+
+/// Most addresses that one record or ticket may list.
+pub const MAX_ADDRESSES: usize = 32;
+
+/// Longest description of an agent.
+pub const MAX_DESCRIPTION: usize = 256;
+
+/// Most tags of one agent.
+pub const MAX_TAGS: usize = 16;
+
+/// Longest ticket text.
+pub const MAX_TICKET: usize = 4096;
+
+/// Streams that a peer may have open on one multiplexed connection at once.
+pub const MUX_MAX_STREAMS: usize = 4096;
+
+/// Initial receive window of a multiplexed stream.
+pub const MUX_STREAM_WINDOW: u32 = 256 * 1024;
+
+/// Largest data frame of the multiplexer, so that a high priority never waits long behind one.
+pub const MUX_MAX_DATA: usize = 16 * 1024;
+
+/// Largest datagram that a carrier promises to take.
+pub const MAX_DATAGRAM: usize = 1100;

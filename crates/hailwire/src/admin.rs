@@ -1,0 +1,295 @@
+//! What can be asked of a node: the methods of its built-in agent `node`.
+//!
+//! The command line, the SDKs and Rust programs manage a node by calling the agent `node` over the
+//! local socket, with a JSON body and a JSON answer. There is no second door: a management request
+//! is a call like any other. A peer may call only [`method::AGENTS`], and a stranger only
+//! [`method::JOIN`] and [`method::REQUEST`]; everything else needs the local socket.
+//!
+//! These types are also the documented `--json` output of the commands of the same name.
+
+use hailwire_wire::NodeId;
+use serde::{Deserialize, Serialize};
+
+/// The reserved agent name.
+pub const AGENT: &str = "node";
+
+/// Method names. Request and answer types stand beside each.
+pub mod method {
+    /// `()` → [`super::Status`].
+    pub const STATUS: &str = "status";
+    /// [`super::AgentsQuery`] → `Vec<`[`super::AgentRow`]`>`.
+    pub const AGENTS: &str = "agents";
+    /// [`super::Invite`] → [`super::Invited`].
+    pub const INVITE: &str = "invite";
+    /// [`super::Join`] → [`super::Joined`]; from a stranger: `super::Redeem` → `super::Redeemed`.
+    pub const JOIN: &str = "join";
+    /// From a stranger: asks to be trusted; the operator sees it under `trust pending`.
+    pub const REQUEST: &str = "request";
+    /// `()` → `Vec<`[`super::Trusted`]`>`.
+    pub const TRUST_LIST: &str = "trust.list";
+    /// [`super::TrustAdd`] → [`super::Trusted`].
+    pub const TRUST_ADD: &str = "trust.add";
+    /// [`super::Who`] → `()`. Closes the peer's tunnel.
+    pub const TRUST_REMOVE: &str = "trust.remove";
+    /// `()` → `Vec<`[`super::Pending`]`>`.
+    pub const TRUST_PENDING: &str = "trust.pending";
+    /// [`super::TrustAdd`] → [`super::Trusted`]; the key must be pending.
+    pub const TRUST_APPROVE: &str = "trust.approve";
+    /// [`super::Who`] → [`super::Pong`].
+    pub const PING: &str = "ping";
+    /// [`super::Shutdown`] → `()`; the node drains and exits.
+    pub const SHUTDOWN: &str = "shutdown";
+}
+
+/// `hail status`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// The node's key.
+    pub id: NodeId,
+    /// The name that it goes by; empty for none.
+    pub name: String,
+    /// Version of the program.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// Milliseconds since start.
+    pub uptime_ms: u64,
+    /// Resident memory in bytes.
+    pub rss_bytes: u64,
+    /// Where key, trust and names are kept.
+    pub data_dir: String,
+    /// UDP sockets as bound.
+    pub sockets: Vec<String>,
+    /// Addresses at which peers may find this node.
+    pub addresses: Vec<String>,
+    /// Live tunnels.
+    pub tunnels: Vec<Tunnel>,
+    /// Agents attached or embedded here.
+    pub agents: Vec<AgentRow>,
+    /// Hubs joined.
+    pub hubs: Vec<HubState>,
+    /// Calls that this node has carried, as caller's or callee's side.
+    pub calls: u64,
+}
+
+/// One live tunnel.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Tunnel {
+    /// The peer's key.
+    pub peer: NodeId,
+    /// The alias or name that it goes by here; empty for none.
+    pub name: String,
+    /// `quic`; later also `h2` and `ws`.
+    pub carrier: String,
+    /// The path in use.
+    pub path: Path,
+    /// Bytes sent on the wire.
+    pub sent_bytes: u64,
+    /// Bytes received on the wire.
+    pub received_bytes: u64,
+    /// Packets sent on all paths.
+    pub sent_packets: u64,
+    /// Packets declared lost on all paths.
+    pub lost_packets: u64,
+    /// Streams open now, in either direction.
+    pub in_flight: u64,
+    /// Milliseconds since the tunnel came up.
+    pub up_ms: u64,
+}
+
+/// The path that a tunnel uses.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Path {
+    /// `direct` or `relay`; empty while none is chosen.
+    pub kind: String,
+    /// Socket address or relay URL of the far end.
+    pub remote: String,
+    /// Smoothed round-trip time in microseconds.
+    pub rtt_us: u64,
+}
+
+/// One agent that can be called. Members of one name on one node share a row.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AgentRow {
+    /// The agent's name.
+    pub name: String,
+    /// The node it lives on.
+    pub node: NodeId,
+    /// That node's alias or name; empty for none.
+    pub node_name: String,
+    /// Whether it lives on the asked node.
+    pub local: bool,
+    /// One line for people.
+    #[serde(default)]
+    pub description: String,
+    /// Words to find it by.
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// Its own version.
+    #[serde(default)]
+    pub version: String,
+    /// How many attachments share the name there; 0 where unknown.
+    #[serde(default)]
+    pub members: u32,
+    /// Calls running in it now; only for local agents.
+    #[serde(default)]
+    pub in_flight: u64,
+}
+
+/// `hail agents [--tag T] [WORDS]`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AgentsQuery {
+    /// Every tag must be there.
+    pub tags: Vec<String>,
+    /// Every word must occur in name, description or tags, without regard to case.
+    pub words: Vec<String>,
+    /// Only agents of the asked node itself.
+    pub local_only: bool,
+}
+
+/// One hub that the node belongs to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HubState {
+    /// The hub's URL.
+    pub url: String,
+    /// Whether the last exchange with it succeeded.
+    pub connected: bool,
+    /// The name held there; empty for none.
+    pub name: String,
+    /// The last error; empty for none.
+    #[serde(default)]
+    pub error: String,
+}
+
+/// `hail invite`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Invite {
+    /// How often the ticket may be used.
+    pub uses: u32,
+    /// Seconds until it expires.
+    pub expires_s: u64,
+    /// Agents that the joining node may call; empty for all.
+    #[serde(default)]
+    pub allow: Vec<String>,
+}
+
+/// Answer to [`Invite`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Invited {
+    /// The ticket: a secret.
+    pub ticket: String,
+    /// Unix seconds of its expiry.
+    pub expires_at: u64,
+    /// How often it may be used.
+    pub uses: u32,
+}
+
+/// `hail join TICKET`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Join {
+    /// The ticket, of a node or of a hub.
+    pub ticket: String,
+    /// The alias to keep for a joined node; empty for the name that it offers.
+    #[serde(default)]
+    pub alias: String,
+}
+
+/// Answer to [`Join`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Joined {
+    /// Both nodes now trust each other.
+    Node {
+        /// The inviter's key.
+        id: NodeId,
+        /// The alias that it now has here; empty for none.
+        name: String,
+    },
+    /// This node is now a member of the hub.
+    Hub {
+        /// The hub's URL.
+        url: String,
+        /// The name held there; empty for none.
+        name: String,
+    },
+}
+
+/// One trusted peer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Trusted {
+    /// Its key.
+    pub id: NodeId,
+    /// Its alias here; empty for none.
+    pub alias: String,
+    /// Agents of this node that it may call; empty for all.
+    pub allow: Vec<String>,
+    /// How trust came about: `ticket`, `approved`, `manual` or `hub`.
+    pub via: String,
+    /// Unix seconds.
+    pub since: u64,
+    /// Whether a tunnel to it is up.
+    pub connected: bool,
+}
+
+/// `hail trust add` and `hail trust approve`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TrustAdd {
+    /// The peer's key.
+    pub id: NodeId,
+    /// The alias to keep; empty for none.
+    #[serde(default)]
+    pub alias: String,
+    /// Agents that it may call; empty for all.
+    #[serde(default)]
+    pub allow: Vec<String>,
+    /// Socket addresses at which to find it, where no hub knows.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+}
+
+/// A peer by key, alias or name.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Who {
+    /// Key, alias or name.
+    pub who: String,
+}
+
+/// A stranger that asked to be trusted.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Pending {
+    /// Its key.
+    pub id: NodeId,
+    /// The name that it gives itself.
+    pub name: String,
+    /// Unix seconds of its last attempt.
+    pub at: u64,
+    /// How often it tried.
+    pub attempts: u32,
+}
+
+/// `hail ping PEER`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Pong {
+    /// The peer's key.
+    pub id: NodeId,
+    /// Its alias or name.
+    pub name: String,
+    /// Round trip of one PING frame through the session, in microseconds.
+    pub rtt_us: u64,
+    /// The path in use.
+    pub path: Path,
+    /// `quic`; later also `h2` and `ws`.
+    pub carrier: String,
+    /// Whether the tunnel was up already.
+    pub reused: bool,
+    /// Microseconds spent to bring the tunnel up; 0 when it was reused.
+    pub connect_us: u64,
+}
+
+/// `hail down`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Shutdown {
+    /// Milliseconds that calls in flight may take to finish.
+    pub grace_ms: u64,
+}

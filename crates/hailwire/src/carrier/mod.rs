@@ -1,0 +1,328 @@
+//! Carriers: what moves a session's streams.
+//!
+//! A session is written once, against the four types of this module, and runs unchanged over QUIC
+//! ([`quic`]), and over anything that is one ordered byte stream, such as a Unix socket or a pipe
+//! in memory, by way of the multiplexer ([`mux`]). HTTP/2 takes its seat here as a third variant,
+//! WebSocket as another byte stream under the multiplexer.
+//!
+//! A carrier promises, and the contract suite in `tests/it/carrier.rs` proves for each:
+//!
+//! - streams are opened without a round trip, accepted in the order in which they first carried
+//!   bytes, and limited by the accepting side;
+//! - each direction ends by itself: `finish` is seen as the end after all bytes, `reset` as
+//!   [`ReadError::Reset`] with its code, `stop` as [`WriteError::Stopped`] with its code;
+//! - a reader that does not read stops the writer, and no other stream;
+//! - a stream of higher priority overtakes what is queued on lower ones;
+//! - a peer that vanishes ends every pending operation with an error.
+//!
+//! Reset and stop codes are [`Code`] numbers. Dropping a half that has not ended resets or stops
+//! it with `cancelled`, so that a dropped future is a cancel that reaches the far side.
+
+pub mod mux;
+pub mod quic;
+
+use bytes::Bytes;
+use hailwire_wire::{Code, Priority};
+use thiserror::Error;
+
+/// One connection of some carrier. Cheap to clone; the connection closes when it is told to, not
+/// when a clone is dropped.
+#[derive(Clone, Debug)]
+pub enum Connection {
+    /// QUIC, through iroh.
+    Quic(quic::Connection),
+    /// The credit-based multiplexer over one byte stream.
+    Mux(mux::Connection),
+}
+
+impl Connection {
+    /// Opens a bidirectional stream. The far side sees it once it carries bytes.
+    ///
+    /// Waits while the far side's limit of open streams is reached.
+    ///
+    /// # Errors
+    ///
+    /// The connection is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: an unopened stream is simply not opened.
+    pub async fn open(&self, priority: Priority) -> Result<(SendStream, RecvStream), ConnectionError> {
+        match self {
+            Self::Quic(c) => c.open(priority).await.map(|(s, r)| (SendStream::Quic(s), RecvStream::Quic(r))),
+            Self::Mux(c) => c.open(priority).await.map(|(s, r)| (SendStream::Mux(s), RecvStream::Mux(r))),
+        }
+    }
+
+    /// The next stream that the far side opened.
+    ///
+    /// # Errors
+    ///
+    /// The connection is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// A stream is either returned or stays queued.
+    pub async fn accept(&self) -> Result<(SendStream, RecvStream), ConnectionError> {
+        match self {
+            Self::Quic(c) => c.accept().await.map(|(s, r)| (SendStream::Quic(s), RecvStream::Quic(r))),
+            Self::Mux(c) => c.accept().await.map(|(s, r)| (SendStream::Mux(s), RecvStream::Mux(r))),
+        }
+    }
+
+    /// Sends a small unreliable message of at most
+    /// [`MAX_DATAGRAM`](hailwire_wire::limits::MAX_DATAGRAM) bytes. It may be lost, and is dropped
+    /// rather than queued without bound.
+    ///
+    /// # Errors
+    ///
+    /// [`DatagramError`].
+    pub fn send_datagram(&self, payload: Bytes) -> Result<(), DatagramError> {
+        match self {
+            Self::Quic(c) => c.send_datagram(payload),
+            Self::Mux(c) => c.send_datagram(payload),
+        }
+    }
+
+    /// The next datagram from the far side.
+    ///
+    /// # Errors
+    ///
+    /// The connection is gone.
+    pub async fn read_datagram(&self) -> Result<Bytes, ConnectionError> {
+        match self {
+            Self::Quic(c) => c.read_datagram().await,
+            Self::Mux(c) => c.read_datagram().await,
+        }
+    }
+
+    /// Closes the connection now: every stream on both sides ends with
+    /// [`ConnectionError::Closed`]. What was written and not yet delivered may be lost.
+    pub fn close(&self, code: Code, reason: &str) {
+        match self {
+            Self::Quic(c) => c.close(code, reason),
+            Self::Mux(c) => c.close(code, reason),
+        }
+    }
+
+    /// Waits until the connection is gone, and says why.
+    pub async fn closed(&self) -> ConnectionError {
+        match self {
+            Self::Quic(c) => c.closed().await,
+            Self::Mux(c) => c.closed().await,
+        }
+    }
+
+    /// Counters and the state of the path.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        match self {
+            Self::Quic(c) => c.stats(),
+            Self::Mux(c) => c.stats(),
+        }
+    }
+
+    /// The carrier's name in status and metrics.
+    #[must_use]
+    pub fn carrier(&self) -> &'static str {
+        match self {
+            Self::Quic(_) => "quic",
+            Self::Mux(_) => "mux",
+        }
+    }
+}
+
+/// What a connection has moved, and over what.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// Bytes sent, as the carrier counts them on its wire.
+    pub sent_bytes: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Packets sent; 0 where the carrier has none.
+    pub sent_packets: u64,
+    /// Packets declared lost.
+    pub lost_packets: u64,
+    /// Datagrams received from the network on any path, to tell a live peer from a silent one.
+    pub received_packets: u64,
+    /// Smoothed round-trip time of the path in use, where the carrier measures one.
+    pub rtt: Option<std::time::Duration>,
+    /// The far end of the path in use: a socket address or a relay URL; empty if unknown.
+    pub remote: String,
+    /// Whether the path in use goes through a relay.
+    pub relayed: bool,
+}
+
+/// The writing half of a stream.
+#[derive(Debug)]
+pub enum SendStream {
+    /// On QUIC.
+    Quic(quic::SendStream),
+    /// On the multiplexer.
+    Mux(mux::SendStream),
+}
+
+impl SendStream {
+    /// Writes one chunk whole, without copying it where the carrier allows.
+    ///
+    /// Waits while flow control forbids.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`]; after one, nothing more can be written.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, an unknown part of the chunk was written: reset the stream.
+    pub async fn write(&mut self, chunk: Bytes) -> Result<(), WriteError> {
+        match self {
+            Self::Quic(s) => s.write(chunk).await,
+            Self::Mux(s) => s.write(chunk).await,
+        }
+    }
+
+    /// Writes several chunks whole, in order, in as few packets or system calls as possible.
+    ///
+    /// # Errors
+    ///
+    /// As [`SendStream::write`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`SendStream::write`].
+    pub async fn write_many(&mut self, chunks: &mut [Bytes]) -> Result<(), WriteError> {
+        match self {
+            Self::Quic(s) => s.write_many(chunks).await,
+            Self::Mux(s) => s.write_many(chunks).await,
+        }
+    }
+
+    /// Ends this direction after everything written. Further writes fail.
+    pub fn finish(&mut self) {
+        match self {
+            Self::Quic(s) => s.finish(),
+            Self::Mux(s) => s.finish(),
+        }
+    }
+
+    /// Ends this direction at once; the reader gets [`ReadError::Reset`] with `code` and may never
+    /// see what is still queued.
+    pub fn reset(&mut self, code: Code) {
+        match self {
+            Self::Quic(s) => s.reset(code),
+            Self::Mux(s) => s.reset(code),
+        }
+    }
+
+    /// Waits until the reader stopped this direction and returns its code; `None` when the
+    /// direction ended well (everything was delivered) or the connection is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub async fn stopped(&self) -> Option<Code> {
+        match self {
+            Self::Quic(s) => s.stopped().await,
+            Self::Mux(s) => s.stopped().await,
+        }
+    }
+}
+
+/// The reading half of a stream.
+#[derive(Debug)]
+pub enum RecvStream {
+    /// On QUIC.
+    Quic(quic::RecvStream),
+    /// On the multiplexer.
+    Mux(mux::RecvStream),
+}
+
+impl RecvStream {
+    /// The next chunk, at most `max` bytes and never empty; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`]; after one, nothing more can be read.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub async fn read(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
+        match self {
+            Self::Quic(s) => s.read(max).await,
+            Self::Mux(s) => s.read(max).await,
+        }
+    }
+
+    /// Tells the writer to stop: it gets [`WriteError::Stopped`] with `code`.
+    pub fn stop(&mut self, code: Code) {
+        match self {
+            Self::Quic(s) => s.stop(code),
+            Self::Mux(s) => s.stop(code),
+        }
+    }
+}
+
+/// Why a connection is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConnectionError {
+    /// The far side closed it.
+    #[error("the peer closed the connection: {reason} ({code})")]
+    Closed {
+        /// What the far side gave as its reason.
+        code: Code,
+        /// In words.
+        reason: String,
+    },
+    /// This side closed it.
+    #[error("the connection was closed here")]
+    LocallyClosed,
+    /// The far side has vanished: no answer, or the socket broke.
+    #[error("the peer is gone: {0}")]
+    Lost(String),
+    /// The far side broke the carrier's protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Protocol(String),
+}
+
+/// Why a write failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum WriteError {
+    /// The reader does not want more.
+    #[error("the reader stopped the stream ({0})")]
+    Stopped(Code),
+    /// This direction was finished or reset here.
+    #[error("the stream was ended here")]
+    Ended,
+    /// The connection is gone.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+}
+
+/// Why a read failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ReadError {
+    /// The writer gave the stream up.
+    #[error("the writer reset the stream ({0})")]
+    Reset(Code),
+    /// This direction was stopped here.
+    #[error("the stream was stopped here")]
+    Stopped,
+    /// The connection is gone.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+}
+
+/// Why a datagram was not sent.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DatagramError {
+    /// Larger than the path takes now.
+    #[error("the datagram does not fit the path")]
+    TooLarge,
+    /// The far side takes none.
+    #[error("the peer takes no datagrams")]
+    Unsupported,
+    /// The connection is gone.
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+}
