@@ -159,6 +159,10 @@ pub struct Hello {
     /// Program and version, for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub software: String,
+    /// A number drawn at the sender's start. Another number from the same key means that it has
+    /// restarted, and that connections made before are dead.
+    #[serde(skip_serializing_if = "is_zero_u64")]
+    pub instance: u64,
     /// Optional features that the sender understands.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,
@@ -186,6 +190,11 @@ pub struct Register {
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
 fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero_u64(n: &u64) -> bool {
     *n == 0
 }
 
