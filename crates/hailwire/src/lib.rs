@@ -1,1 +1,7 @@
-//! placeholder
+//! Hailwire, the network for software agents.
+#![allow(dead_code)]
+pub mod admin;
+pub mod agent;
+pub mod body;
+pub mod carrier;
+mod session;

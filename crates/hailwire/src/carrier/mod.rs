@@ -197,6 +197,15 @@ impl SendStream {
         }
     }
 
+    /// Sets the priority of what is written from now on; used by the answering side, which learns
+    /// it from the call's header. The multiplexer has learnt it from the stream's first frame.
+    pub fn set_priority(&self, priority: Priority) {
+        match self {
+            Self::Quic(s) => s.set_priority(priority),
+            Self::Mux(_) => {}
+        }
+    }
+
     /// Ends this direction after everything written. Further writes fail.
     pub fn finish(&mut self) {
         match self {
