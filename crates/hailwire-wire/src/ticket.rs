@@ -27,7 +27,9 @@ use thiserror::Error;
 
 use crate::{
     address::{AgentName, NodeId, NodeName},
-    header, limits,
+    header,
+    hub_url::HubUrl,
+    limits,
     record::addresses,
 };
 
@@ -160,8 +162,8 @@ pub struct NodeTicket {
 /// A hub's invitation to become a member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HubTicket {
-    /// Where the hub is: `https://host:port`.
-    pub url: String,
+    /// Where the hub is.
+    pub url: HubUrl,
     /// The hub's Ed25519 key; absent where a public certificate serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<NodeId>,
@@ -208,17 +210,17 @@ impl Ticket {
     }
 
     fn check_bounds(&self) -> Result<(), TicketError> {
-        let (addresses, url) = match self {
-            Self::Node(ticket) => (
-                ticket.addresses.len(),
-                ticket.relay.as_deref().unwrap_or_default(),
-            ),
-            Self::Hub(ticket) => (0, ticket.url.as_str()),
+        let Self::Node(ticket) = self else {
+            return Ok(());
         };
-        if addresses > limits::MAX_ADDRESSES {
+        if ticket.addresses.len() > limits::MAX_ADDRESSES {
             return Err(TicketError::Bound("number of addresses"));
         }
-        if url.len() > limits::MAX_URL {
+        if ticket
+            .relay
+            .as_ref()
+            .is_some_and(|url| url.len() > limits::MAX_URL)
+        {
             return Err(TicketError::Bound("length of the URL"));
         }
         Ok(())
@@ -423,7 +425,7 @@ mod tests {
 
     fn hub_ticket() -> HubTicket {
         HubTicket {
-            url: "https://hub.example:7443".into(),
+            url: "https://hub.example:7443".parse().unwrap(),
             key: None,
             secret: secret(1),
             expires: NOW + 600,
@@ -514,11 +516,11 @@ mod tests {
         many.addresses = vec![many.addresses[0]; limits::MAX_ADDRESSES + 1];
         let error = Ticket::Node(many).to_text().unwrap_err();
         assert_eq!(error, TicketError::Bound("number of addresses"));
-        let far = HubTicket {
-            url: "x".repeat(limits::MAX_URL + 1),
-            ..hub_ticket()
+        let far = NodeTicket {
+            relay: Some("x".repeat(limits::MAX_URL + 1)),
+            ..node_ticket()
         };
-        let error = Ticket::Hub(far).to_text().unwrap_err();
+        let error = Ticket::Node(far).to_text().unwrap_err();
         assert_eq!(error, TicketError::Bound("length of the URL"));
     }
 
