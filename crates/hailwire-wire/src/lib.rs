@@ -14,14 +14,25 @@
 //! | [`status`] | the outcome of a call: a gRPC code, a message, details |
 //! | [`header`] | what travels ahead of a body: call, answer and greeting headers |
 //! | [`frame`] | the frames of a session stream and their incremental decoder |
+//! | [`signed`] | envelopes: key, signature and the bytes that were signed |
+//! | [`record`] | where a node is and what it offers, signed and expiring |
+//! | [`ticket`] | secrets that let a node join, and the inviter's book of them |
+//! | [`hub_url`] | where a hub is, in canonical form |
+//! | [`directory`] | requests to a hub, their answers and their permission |
 //! | [`limits`] | every bound, in one place |
 
 pub mod address;
+pub mod directory;
 pub mod frame;
 pub mod header;
+pub mod hub_url;
 pub mod limits;
+pub mod record;
+pub mod signed;
 pub mod status;
+pub mod ticket;
 
 pub use address::{Address, AgentName, NodeId, NodeName};
 pub use header::{CallHeader, Priority};
+pub use hub_url::HubUrl;
 pub use status::{Code, Status};

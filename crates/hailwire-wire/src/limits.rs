@@ -56,3 +56,24 @@ pub const MUX_MAX_DATA: usize = 16 * 1024;
 
 /// Largest datagram that a carrier promises to take.
 pub const MAX_DATAGRAM: usize = 1100;
+
+/// Longest URL of a hub or relay.
+pub const MAX_URL: usize = 256;
+
+/// Longest time, in seconds, between a record's `issued` and `expires`: a week.
+pub const MAX_RECORD_LIFETIME_S: u64 = 7 * 24 * 3600;
+
+/// How far, in seconds, two clocks may differ: an hour and five minutes.
+pub const CLOCK_TOLERANCE_S: u64 = 3900;
+
+/// Most tickets that an inviter keeps at once; an expired one gives way.
+pub const MAX_INVITATIONS: usize = 1024;
+
+/// Largest body of a request to a hub: a record in base64 and some room.
+pub const MAX_HUB_REQUEST: usize = 128 * 1024;
+
+/// Largest body of a hub's answer.
+pub const MAX_HUB_ANSWER: usize = 4 * 1024 * 1024;
+
+/// Most words and tags of one search.
+pub const MAX_SEARCH_TERMS: usize = 16;

@@ -1,0 +1,688 @@
+//! Requests to a hub's directory, their answers, and the permission that each request carries.
+//!
+//! The directory speaks HTTP/1.1 with JSON bodies, so that `curl` reads it; a signed record
+//! travels in them as base64 of its unchanged bytes. `spec/records.md` has an example of each:
+//!
+//! | request | body | answer |
+//! |---|---|---|
+//! | `GET /v1/health` | | [`Health`]; the only one that a stranger may ask |
+//! | `POST /v1/join` | [`Join`] | [`Joined`]; the ticket's secret proves the invitation |
+//! | `PUT /v1/record` | [`Publish`] | [`Published`] |
+//! | `GET /v1/nodes/{key or name}` | | [`Found`] |
+//! | `POST /v1/search` | [`Search`] | [`Page`] |
+//! | `GET /v1/members` `?after=key` | | [`Members`] |
+//!
+//! Every other status than 200 comes with a [`Refusal`].
+//!
+//! # Permission
+//!
+//! A request is signed by the node's key: `authorization: Hailwire TOKEN`, where the token is
+//! base64url (no padding) of a [`crate::signed`] envelope around a [`Permit`]. It names the hub, the
+//! method, the path with its query and the digest of the body, and is good for a minute. So
+//! whoever gets hold of one can do nothing with it elsewhere or for another request.
+
+use std::{fmt, str::FromStr as _};
+
+use bytes::Bytes;
+use data_encoding::{BASE64, BASE64URL_NOPAD};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+
+use crate::{
+    address::{NodeId, NodeName},
+    header::{self, Offer},
+    limits,
+    signed::{self, Domain, KeyPair},
+    status::{Code, Status},
+    ticket::Secret,
+};
+
+/// The paths of the directory.
+pub mod path {
+    /// [`super::Health`].
+    pub const HEALTH: &str = "/v1/health";
+    /// [`super::Join`].
+    pub const JOIN: &str = "/v1/join";
+    /// [`super::Publish`].
+    pub const RECORD: &str = "/v1/record";
+    /// Ahead of a key or a name: [`super::Found`].
+    pub const NODES: &str = "/v1/nodes/";
+    /// [`super::Search`].
+    pub const SEARCH: &str = "/v1/search";
+    /// [`super::Members`].
+    pub const MEMBERS: &str = "/v1/members";
+}
+
+/// The scheme of the `authorization` field.
+pub const SCHEME: &str = "Hailwire";
+
+/// Seconds for which a [`Permit`] is good.
+pub const PERMIT_LIFETIME_S: u64 = 60;
+
+/// What a stranger may know of a hub.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// The hub's key.
+    pub hub: NodeId,
+    /// Program and version.
+    pub software: String,
+    /// The hub's clock in unix seconds.
+    pub now: u64,
+}
+
+/// Asks for membership.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Join {
+    /// The secret of the hub's ticket.
+    pub secret: Secret,
+}
+
+/// The node is a member. Joining again is harmless and takes no use of the ticket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    /// The hub's key.
+    pub hub: NodeId,
+    /// Whom the hub's network says that members trust.
+    pub trust: Trust,
+    /// URL of the hub's relay.
+    pub relay: String,
+    /// UDP port of its QUIC address discovery; 0 for none.
+    pub discovery_port: u16,
+    /// Seconds for which a name stays bound to its holder's key after the last record.
+    pub name_hold_s: u64,
+}
+
+/// Whom members of a hub trust by its membership alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Trust {
+    /// Each other.
+    Members,
+    /// Nobody: they only see each other's records.
+    #[default]
+    #[serde(other)]
+    Nobody,
+}
+
+/// Publishes a record in place of the node's earlier one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Publish {
+    /// The signed record.
+    pub record: RecordBytes,
+}
+
+/// The record is in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    /// Its sequence number.
+    pub sequence: u64,
+    /// Unix seconds, by the hub's clock, until which the name is held; absent without a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name_held_until: Option<u64>,
+}
+
+/// The record that was looked up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// The signed record, for the asker to check.
+    pub record: RecordBytes,
+}
+
+/// Asks for nodes that offer matching agents. The empty search matches every node, with agents or
+/// without.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Search {
+    /// Every tag must be there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// Every word must occur in name, description or tags, without regard to case.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub words: Vec<String>,
+    /// Goes on behind this key, from [`Page::next`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<NodeId>,
+}
+
+impl Search {
+    /// Whether nothing is asked for in particular.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tags.is_empty() && self.words.is_empty()
+    }
+
+    /// Whether an agent matches.
+    #[must_use]
+    pub fn matches(&self, offer: &Offer) -> bool {
+        let occurs = |text: &str, word: &str| text.to_lowercase().contains(word);
+        self.tags.iter().all(|tag| offer.tags.contains(tag))
+            && self
+                .words
+                .iter()
+                .map(|word| word.to_lowercase())
+                .all(|word| {
+                    occurs(offer.name.as_str(), &word)
+                        || occurs(&offer.description, &word)
+                        || offer.tags.iter().any(|tag| occurs(tag, &word))
+                })
+    }
+
+    /// Checks the bounds of [`limits`].
+    ///
+    /// # Errors
+    ///
+    /// Names the bound that was passed.
+    pub fn check_bounds(&self) -> Result<(), &'static str> {
+        if self.tags.len() + self.words.len() > limits::MAX_SEARCH_TERMS {
+            return Err("number of words and tags");
+        }
+        let long = |term: &String| term.len() > limits::MAX_DESCRIPTION;
+        if self.tags.iter().any(long) || self.words.iter().any(long) {
+            return Err("length of a word or tag");
+        }
+        Ok(())
+    }
+}
+
+/// Records that matched, in the order of their keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Page {
+    /// Signed records, for the asker to check.
+    pub records: Vec<RecordBytes>,
+    /// Where to go on ([`Search::after`]); absent at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<NodeId>,
+}
+
+/// Members, in the order of their keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Members {
+    /// One page of them.
+    pub members: Vec<Member>,
+    /// Where to go on (`?after=`); absent at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<NodeId>,
+}
+
+/// One member of a hub.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// Its key.
+    pub id: NodeId,
+    /// The name that it holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<NodeName>,
+    /// Unix seconds at which it joined, by the hub's clock.
+    pub joined: u64,
+    /// Unix seconds at which it last published a record; absent for never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<u64>,
+    /// Whether its record is in force now.
+    pub live: bool,
+}
+
+/// A signed record's bytes; base64 in JSON.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordBytes(pub Bytes);
+
+impl Serialize for RecordBytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&BASE64.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for RecordBytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error as _;
+        let text = String::deserialize(deserializer)?;
+        let bytes = BASE64
+            .decode(text.as_bytes())
+            .map_err(|_| D::Error::custom("not base64"))?;
+        Ok(Self(bytes.into()))
+    }
+}
+
+/// Why a hub refuses a request. Each has one [`Code`] and one HTTP status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(
+    missing_docs,
+    reason = "the table of `Reason::row` says what each means"
+)]
+pub enum Reason {
+    Malformed,
+    TooLarge,
+    NoSuchPath,
+    Unsigned,
+    Forged,
+    Elsewhere,
+    Clock,
+    NotAMember,
+    TicketUnknown,
+    TicketExpired,
+    TicketUsedUp,
+    TooOften,
+    Full,
+    NotFound,
+    NotYours,
+    Replayed,
+    Expired,
+    NameTaken,
+    ShuttingDown,
+    Internal,
+    /// A reason from a newer hub.
+    #[serde(other)]
+    Other,
+}
+
+impl Reason {
+    /// Every reason of this version.
+    pub const ALL: [Self; 20] = [
+        Self::Malformed,
+        Self::TooLarge,
+        Self::NoSuchPath,
+        Self::Unsigned,
+        Self::Forged,
+        Self::Elsewhere,
+        Self::Clock,
+        Self::NotAMember,
+        Self::TicketUnknown,
+        Self::TicketExpired,
+        Self::TicketUsedUp,
+        Self::TooOften,
+        Self::Full,
+        Self::NotFound,
+        Self::NotYours,
+        Self::Replayed,
+        Self::Expired,
+        Self::NameTaken,
+        Self::ShuttingDown,
+        Self::Internal,
+    ];
+
+    /// The stable code.
+    #[must_use]
+    pub const fn code(self) -> Code {
+        self.row().0
+    }
+
+    /// The HTTP status.
+    #[must_use]
+    pub const fn http_status(self) -> u16 {
+        self.row().1
+    }
+
+    /// What to try next; empty where there is nothing sensible to say.
+    #[must_use]
+    pub const fn hint(self) -> &'static str {
+        self.row().2
+    }
+
+    const fn row(self) -> (Code, u16, &'static str) {
+        match self {
+            Self::Malformed => (Code::InvalidArgument, 400, ""),
+            Self::TooLarge => (Code::ResourceExhausted, 413, "offer fewer agents per node"),
+            Self::NoSuchPath => (
+                Code::Unimplemented,
+                404,
+                "the hub may be of another version",
+            ),
+            Self::Unsigned => (Code::Unauthenticated, 401, ""),
+            Self::Forged => (Code::Unauthenticated, 401, ""),
+            Self::Elsewhere => (
+                Code::Unauthenticated,
+                401,
+                "address the hub as its ticket does, with its key",
+            ),
+            Self::Clock => (Code::FailedPrecondition, 412, "set this machine's clock"),
+            Self::NotAMember => (
+                Code::PermissionDenied,
+                403,
+                "ask the hub's operator for a ticket and join with it",
+            ),
+            Self::TicketUnknown | Self::TicketExpired | Self::TicketUsedUp => (
+                Code::PermissionDenied,
+                403,
+                "ask the hub's operator for a new ticket",
+            ),
+            Self::TooOften => (Code::ResourceExhausted, 429, "wait a minute and try again"),
+            Self::Full => (
+                Code::ResourceExhausted,
+                507,
+                "ask the hub's operator to make room",
+            ),
+            Self::NotFound => (
+                Code::NotFound,
+                404,
+                "the node may be offline or the name misspelt",
+            ),
+            Self::NotYours => (
+                Code::PermissionDenied,
+                403,
+                "publish the record of your own key",
+            ),
+            Self::Replayed => (Code::Aborted, 409, "publish again with a higher sequence"),
+            Self::Expired => (Code::InvalidArgument, 400, "check this machine's clock"),
+            Self::NameTaken => (Code::AlreadyExists, 409, "choose another name"),
+            Self::ShuttingDown => (Code::Unavailable, 503, "try again shortly"),
+            Self::Internal => (Code::Internal, 500, "see the hub's log"),
+            Self::Other => (Code::Unknown, 500, ""),
+        }
+    }
+}
+
+/// Why a request was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The name of the [`Code`], so that a reader of another version understands too.
+    pub code: String,
+    /// Which refusal it is.
+    pub reason: Reason,
+    /// What happened, lower case, no full stop.
+    pub message: String,
+    /// What to try next; empty where there is nothing sensible to say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hint: String,
+    /// The hub's clock in unix seconds, so that a node whose clock is wrong can allow for it.
+    pub now: u64,
+}
+
+impl Refusal {
+    /// A refusal with the code and hint of its reason.
+    #[must_use]
+    pub fn new(reason: Reason, message: impl fmt::Display, now_unix: u64) -> Self {
+        Self {
+            code: reason.code().name().to_owned(),
+            reason,
+            message: message.to_string(),
+            hint: reason.hint().to_owned(),
+            now: now_unix,
+        }
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let code = Code::ALL
+            .into_iter()
+            .find(|code| code.name() == refusal.code);
+        // A refusal that calls itself a success would be taken for one.
+        let code = code
+            .filter(|code| *code != Code::Ok)
+            .unwrap_or(refusal.reason.code());
+        Self::new(code, refusal.message).with_hint(refusal.hint)
+    }
+}
+
+/// One request, as its permission describes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The hub's key in text form; its URL where the asker does not know the key.
+    pub hub: &'a str,
+    /// `GET`, `POST` or `PUT`.
+    pub method: &'a str,
+    /// The path with its query.
+    pub path: &'a str,
+    /// The body; empty for none.
+    pub body: &'a [u8],
+}
+
+/// Permission for one request, good for [`PERMIT_LIFETIME_S`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Permit {
+    hub: String,
+    method: String,
+    path: String,
+    #[serde(with = "serde_bytes")]
+    body: [u8; 32],
+    expires: u64,
+}
+
+impl Permit {
+    /// Permission for `asked`, at `now_unix` by the hub's clock as far as it is known.
+    #[must_use]
+    pub fn new(asked: &Asked<'_>, now_unix: u64) -> Self {
+        Self {
+            hub: asked.hub.to_owned(),
+            method: asked.method.to_owned(),
+            path: asked.path.to_owned(),
+            body: Sha256::digest(asked.body).into(),
+            expires: now_unix.saturating_add(PERMIT_LIFETIME_S),
+        }
+    }
+
+    /// The value of the `authorization` field.
+    #[must_use]
+    pub fn sign(&self, key: &KeyPair) -> String {
+        let token = key.seal(Domain::Request, &header::encode(self));
+        format!("{SCHEME} {}", BASE64URL_NOPAD.encode(&token))
+    }
+
+    /// Checks the value of an `authorization` field against the request that carries it, and gives
+    /// the key that signed it. `hub_names` are the names to which the hub listens.
+    ///
+    /// # Errors
+    ///
+    /// [`PermitError`].
+    pub fn verify(
+        authorization: &str,
+        asked: &Asked<'_>,
+        hub_names: &[&str],
+        now_unix: u64,
+    ) -> Result<NodeId, PermitError> {
+        let token = authorization
+            .strip_prefix(SCHEME)
+            .ok_or(PermitError::Unsigned)?;
+        if token.len() > limits::MAX_TICKET {
+            return Err(PermitError::Malformed);
+        }
+        let token = BASE64URL_NOPAD.decode(token.trim().as_bytes());
+        let token = token.map_err(|_| PermitError::Malformed)?;
+        let (key, body) =
+            signed::open(Domain::Request, &token).map_err(|_| PermitError::BadSignature)?;
+        let permit: Self = header::decode(body).map_err(|_| PermitError::Malformed)?;
+        if !hub_names.contains(&permit.hub.as_str()) {
+            return Err(PermitError::OtherHub);
+        }
+        // Twice its lifetime leaves room for clocks that differ by less than a minute.
+        let latest = now_unix.saturating_add(2 * PERMIT_LIFETIME_S);
+        if permit.expires <= now_unix || permit.expires > latest {
+            return Err(PermitError::Clock);
+        }
+        let expected = Self {
+            expires: permit.expires,
+            hub: permit.hub.clone(),
+            ..Self::new(asked, 0)
+        };
+        if permit == expected {
+            Ok(key)
+        } else {
+            Err(PermitError::OtherRequest)
+        }
+    }
+}
+
+/// Why a request is not believed to come from whom it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PermitError {
+    /// No permission of this scheme.
+    #[error("the request is not signed")]
+    Unsigned,
+    /// Not the token that belongs here.
+    #[error("the request's permission cannot be read")]
+    Malformed,
+    /// The key did not sign it.
+    #[error("the signature of the request's permission does not match")]
+    BadSignature,
+    /// Signed for another hub.
+    #[error("the request was signed for another hub")]
+    OtherHub,
+    /// Signed for another method, path or body.
+    #[error("the request is not the one that was signed")]
+    OtherRequest,
+    /// Expired, or from the future.
+    #[error("the request was signed too long ago, or the clocks differ")]
+    Clock,
+}
+
+impl PermitError {
+    /// The reason that a hub answers with.
+    #[must_use]
+    pub const fn reason(self) -> Reason {
+        match self {
+            Self::Unsigned => Reason::Unsigned,
+            Self::Malformed => Reason::Malformed,
+            Self::BadSignature | Self::OtherRequest => Reason::Forged,
+            Self::OtherHub => Reason::Elsewhere,
+            Self::Clock => Reason::Clock,
+        }
+    }
+}
+
+/// Reads the `?after=` of a request for members.
+///
+/// # Errors
+///
+/// `()` for anything but one key.
+#[expect(clippy::result_unit_err, reason = "there is one way to be wrong")]
+pub fn parse_after(query: Option<&str>) -> Result<Option<NodeId>, ()> {
+    let Some(query) = query.filter(|query| !query.is_empty()) else {
+        return Ok(None);
+    };
+    let key = query.strip_prefix("after=").ok_or(())?;
+    NodeId::from_str(key).map(Some).map_err(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000;
+
+    fn key() -> KeyPair {
+        KeyPair::from_seed(&[7; 32])
+    }
+
+    fn asked() -> Asked<'static> {
+        Asked {
+            hub: "hub",
+            method: "PUT",
+            path: path::RECORD,
+            body: b"{}",
+        }
+    }
+
+    fn verify(authorization: &str, asked: &Asked<'_>, now: u64) -> Result<NodeId, PermitError> {
+        Permit::verify(authorization, asked, &["hub", "https://hub.example"], now)
+    }
+
+    #[test]
+    fn a_permit_is_good_for_its_own_request_only() {
+        let token = Permit::new(&asked(), NOW).sign(&key());
+        assert_eq!(verify(&token, &asked(), NOW), Ok(key().id()));
+        for other in [
+            Asked {
+                method: "POST",
+                ..asked()
+            },
+            Asked {
+                path: path::JOIN,
+                ..asked()
+            },
+            Asked {
+                body: b"{ }",
+                ..asked()
+            },
+        ] {
+            assert_eq!(verify(&token, &other, NOW), Err(PermitError::OtherRequest));
+        }
+        let elsewhere = Permit::verify(&token, &asked(), &["another"], NOW);
+        assert_eq!(elsewhere, Err(PermitError::OtherHub));
+    }
+
+    #[test]
+    fn a_permit_is_good_for_a_minute() {
+        let token = Permit::new(&asked(), NOW).sign(&key());
+        assert!(verify(&token, &asked(), NOW + 59).is_ok());
+        assert_eq!(verify(&token, &asked(), NOW + 60), Err(PermitError::Clock));
+        assert!(verify(&token, &asked(), NOW - 60).is_ok());
+        assert_eq!(verify(&token, &asked(), NOW - 61), Err(PermitError::Clock));
+    }
+
+    #[test]
+    fn what_is_no_permit_is_refused_with_its_reason() {
+        assert_eq!(
+            verify("Bearer x", &asked(), NOW),
+            Err(PermitError::Unsigned)
+        );
+        assert_eq!(verify("", &asked(), NOW), Err(PermitError::Unsigned));
+        assert_eq!(
+            verify("Hailwire !", &asked(), NOW),
+            Err(PermitError::Malformed)
+        );
+        assert_eq!(
+            verify("Hailwire AAAA", &asked(), NOW),
+            Err(PermitError::BadSignature)
+        );
+        let long = format!("Hailwire {}", "A".repeat(limits::MAX_TICKET));
+        assert_eq!(verify(&long, &asked(), NOW), Err(PermitError::Malformed));
+        let record = key().seal(Domain::Record, &header::encode(&Permit::new(&asked(), NOW)));
+        let record = format!("Hailwire {}", BASE64URL_NOPAD.encode(&record));
+        assert_eq!(
+            verify(&record, &asked(), NOW),
+            Err(PermitError::BadSignature)
+        );
+    }
+
+    #[test]
+    fn a_search_finds_words_anywhere_and_tags_exactly() {
+        let offer = Offer {
+            name: "word-count".parse().unwrap(),
+            description: "Counts Lines".into(),
+            tags: vec!["text".into()],
+            version: String::new(),
+        };
+        let search = |tags: &[&str], words: &[&str]| {
+            let own = |terms: &[&str]| terms.iter().map(|t| (*t).to_owned()).collect();
+            Search {
+                tags: own(tags),
+                words: own(words),
+                after: None,
+            }
+            .matches(&offer)
+        };
+        assert!(search(&[], &[]));
+        assert!(search(&["text"], &["LINES", "word"]));
+        assert!(search(&[], &["tex"]));
+        assert!(!search(&["tex"], &[]));
+        assert!(!search(&[], &["lines", "absent"]));
+    }
+
+    #[test]
+    fn every_reason_survives_json_and_an_unknown_one_keeps_its_code() {
+        for reason in Reason::ALL {
+            let refusal = Refusal::new(reason, "x", NOW);
+            let text = serde_json::to_string(&refusal).unwrap();
+            assert_eq!(serde_json::from_str::<Refusal>(&text).unwrap(), refusal);
+            assert_eq!(Status::from(refusal).code, reason.code());
+            assert!(reason.http_status() >= 400);
+        }
+        let newer = r#"{"code":"aborted","reason":"new_one","message":"m","now":1}"#;
+        let refusal: Refusal = serde_json::from_str(newer).unwrap();
+        assert_eq!(refusal.reason, Reason::Other);
+        assert_eq!(Status::from(refusal).code, Code::Aborted);
+        let lie = r#"{"code":"ok","reason":"full","message":"m","now":1}"#;
+        let refusal: Refusal = serde_json::from_str(lie).unwrap();
+        assert_eq!(Status::from(refusal).code, Code::ResourceExhausted);
+    }
+
+    #[test]
+    fn only_a_key_may_follow_after() {
+        let key = NodeId::from_bytes([9; 32]);
+        assert_eq!(parse_after(None), Ok(None));
+        assert_eq!(parse_after(Some(&format!("after={key}"))), Ok(Some(key)));
+        assert_eq!(parse_after(Some("after=laptop")), Err(()));
+        assert_eq!(parse_after(Some("x=1")), Err(()));
+    }
+}
