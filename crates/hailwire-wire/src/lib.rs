@@ -14,12 +14,14 @@
 //! | [`status`] | the outcome of a call: a gRPC code, a message, details |
 //! | [`header`] | what travels ahead of a body: call, answer and greeting headers |
 //! | [`frame`] | the frames of a session stream and their incremental decoder |
+//! | [`mux`] | many streams over one ordered byte stream |
 //! | [`limits`] | every bound, in one place |
 
 pub mod address;
 pub mod frame;
 pub mod header;
 pub mod limits;
+pub mod mux;
 pub mod status;
 
 pub use address::{Address, AgentName, NodeId, NodeName};
