@@ -19,6 +19,7 @@
 //! | [`ticket`] | secrets that let a node join, and the inviter's book of them |
 //! | [`hub_url`] | where a hub is, in canonical form |
 //! | [`directory`] | requests to a hub, their answers and their permission |
+//! | [`mux`] | many streams over one ordered byte stream |
 //! | [`limits`] | every bound, in one place |
 
 pub mod address;
@@ -29,6 +30,7 @@ pub mod hub_url;
 pub mod limits;
 pub mod record;
 pub mod signed;
+pub mod mux;
 pub mod status;
 pub mod ticket;
 
