@@ -5,3 +5,4 @@ pub mod agent;
 pub mod body;
 pub mod carrier;
 mod session;
+pub mod config;
