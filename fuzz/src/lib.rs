@@ -5,12 +5,15 @@
 //! between reads do not matter. The fuzz targets beside this file call them with the inputs that a
 //! fuzzer finds, and `hailwire-wire`'s tests call the very same ones with seeded random inputs.
 
+use std::task::Poll;
+
 use bytes::{Bytes, BytesMut};
 use hailwire_wire::{
     Address, AgentName, NodeId, NodeName, Status,
     frame::{self, Event, FrameDecoder, FrameError, FrameKind},
     header::{self, AnswerHead, GoingAway, Hello, Offers, Register},
     limits,
+    mux::{Ended, Mux, MuxError, Output, PREFACE, Role, preface},
     record::{Record, SignedRecord},
     signed::KeyPair,
     ticket::{HubTicket, NodeTicket, Ticket},
@@ -21,12 +24,13 @@ use serde::{Serialize, de::DeserializeOwned};
 pub type Entry = fn(&[u8]);
 
 /// Every entry by the name of its fuzz target.
-pub const ENTRIES: [(&str, Entry); 5] = [
+pub const ENTRIES: [(&str, Entry); 6] = [
     ("frame", frame),
     ("header", header),
     ("address", address),
     ("record", record),
     ("ticket", ticket),
+    ("mux", mux),
 ];
 
 /// A reader's clock: unix seconds.
@@ -192,4 +196,71 @@ fn is_read_again(ticket: &Ticket) {
         Ok(ticket),
         "written and read again"
     );
+}
+
+/// One side of a multiplexed connection: the first byte says how the rest is cut, and whether it
+/// begins with a good preface.
+///
+/// # Panics
+///
+/// If cuts matter, or what is kept for the peer passes its bound.
+pub fn mux(input: &[u8]) {
+    let Some((first, rest)) = input.split_first() else {
+        return;
+    };
+    let mut stream = Vec::with_capacity(PREFACE + rest.len());
+    if first & 1 == 0 {
+        stream.extend_from_slice(&preface(Role::Client));
+    }
+    stream.extend_from_slice(rest);
+    let whole = fed(&stream, stream.len().max(1));
+    let mut cut = fed(&stream, usize::from(first >> 1).max(1));
+    assert_eq!(why(&whole), why(&cut), "cuts matter");
+    assert_eq!(
+        (whole.live_streams(), whole.unread()),
+        (cut.live_streams(), cut.unread())
+    );
+    assert!(cut.live_streams() <= limits::MUX_MAX_STREAMS);
+    drain(&mut cut);
+    assert!(cut.unread() == 0 || cut.ended().is_some());
+}
+
+/// Why a connection is over; without the first bytes of a stranger, which are shown as they came.
+fn why(mux: &Mux) -> Option<Ended> {
+    match mux.ended() {
+        Some(Ended::Protocol(MuxError::NotMux { .. })) => {
+            Some(Ended::Protocol(MuxError::NotMux { began: Vec::new() }))
+        }
+        ended => ended.cloned(),
+    }
+}
+
+fn fed(stream: &[u8], step: usize) -> Mux {
+    let mut mux = Mux::new(Role::Server);
+    for part in stream.chunks(step) {
+        if mux.handle_input(Bytes::copy_from_slice(part)).is_err() {
+            break;
+        }
+    }
+    mux
+}
+
+/// Does what an owner does: accepts, reads, answers, writes out.
+fn drain(mux: &mut Mux) {
+    let mut out = Output::new();
+    while mux.poll_event().is_some() {}
+    while let Poll::Ready(Ok(key)) = mux.accept() {
+        while let Poll::Ready(Ok(Some(part))) = mux.read(key, 1000) {
+            assert!(!part.is_empty() && part.len() <= 1000);
+        }
+        let _ = mux.write(key, &mut Bytes::from_static(b"answer"));
+        mux.finish(key);
+        mux.drop_send(key);
+        mux.drop_recv(key);
+    }
+    while let Poll::Ready(Ok(datagram)) = mux.datagram() {
+        assert!(datagram.len() <= limits::MAX_DATAGRAM);
+    }
+    mux.poll_output(&mut out);
+    while mux.poll_event().is_some() {}
 }

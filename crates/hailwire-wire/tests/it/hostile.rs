@@ -4,10 +4,12 @@
 //! which is printed with the input when one fails; `HAILWIRE_SEED` repeats or changes it, and
 //! `HAILWIRE_ROUNDS` says how many inputs each parser gets.
 
+use bytes::{Bytes, BytesMut};
 use data_encoding::HEXLOWER;
 use hailwire_wire::{
-    NodeId,
+    Code, NodeId, Priority,
     header::{self, Offer},
+    mux::Frame,
     record::Record,
     signed::KeyPair,
     ticket::{HubTicket, NodeTicket, Secret, Ticket},
@@ -130,7 +132,51 @@ fn good_inputs() -> Vec<Vec<u8>> {
             Ticket::Hub(ticket) => header::encode(&ticket),
         });
     }
+    inputs.push(mux_frames());
     inputs
+}
+
+/// One of each frame of the multiplexer, cut into pieces of seven behind a good preface.
+fn mux_frames() -> Vec<u8> {
+    let (priority, code) = (Priority::High, Code::Cancelled);
+    let data = |stream, fin, body: &'static [u8]| Frame::Data {
+        stream,
+        priority,
+        fin,
+        body: Bytes::from_static(body),
+    };
+    let mut out = BytesMut::from(&[14][..]);
+    for frame in [
+        data(1, false, b"some body"),
+        data(3, true, b"all"),
+        Frame::Window {
+            stream: 1,
+            priority,
+            credit: 1000,
+        },
+        Frame::Stop {
+            stream: 3,
+            priority,
+            code,
+        },
+        Frame::Reset {
+            stream: 5,
+            priority,
+            code,
+        },
+        Frame::Streams(2),
+        Frame::Ping(*b"12345678"),
+        Frame::Pong(*b"12345678"),
+        Frame::Datagram(Bytes::from_static(b"small")),
+        data(1, true, b""),
+        Frame::Close {
+            code,
+            reason: "done".to_owned(),
+        },
+    ] {
+        frame.encode(&mut out);
+    }
+    out.to_vec()
 }
 
 fn collect(value: &Value, inputs: &mut Vec<Vec<u8>>) {
