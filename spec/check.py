@@ -17,6 +17,7 @@ from pathlib import Path
 MAX_FRAME_PAYLOAD = (1 << 24) - 1
 MAX_HEADER = 64 * 1024
 MAX_HEADER_FIELDS = 128
+MAX_HEADER_DEPTH = 16
 MAX_METHOD = 128
 
 
@@ -74,7 +75,7 @@ class Unpacker:
     LENGTHS = {1: ">B", 2: ">H", 4: ">I"}
 
     def __init__(self, data: bytes):
-        self.data, self.at = data, 0
+        self.data, self.at, self.depth = data, 0, 0
 
     def take(self, n: int) -> bytes:
         part = self.data[self.at : self.at + n]
@@ -104,11 +105,19 @@ class Unpacker:
             return self.take(self.number(self.LENGTHS[1 << (tag - 0xC4)]))
         if 0x90 <= tag < 0xA0 or tag in (0xDC, 0xDD):
             n = tag & 15 if tag < 0xA0 else self.number(self.LENGTHS[2 << (tag - 0xDC)])
-            return [self.value() for _ in range(n)]
+            return self.nested(lambda: [self.value() for _ in range(n)])
         if 0x80 <= tag < 0x90 or tag in (0xDE, 0xDF):
             n = tag & 15 if tag < 0x90 else self.number(self.LENGTHS[2 << (tag - 0xDE)])
-            return self.map(n)
+            return self.nested(lambda: self.map(n))
         raise Refused("malformed")
+
+    def nested(self, read):
+        self.depth += 1
+        if self.depth > MAX_HEADER_DEPTH:
+            raise Refused("malformed")
+        value = read()
+        self.depth -= 1
+        return value
 
     def text(self, n: int) -> str:
         try:

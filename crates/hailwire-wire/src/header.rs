@@ -255,9 +255,13 @@ pub fn encode<T: Serialize>(header: &T) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// [`HeaderError::Malformed`].
+/// [`HeaderError::Malformed`], also for values that are nested deeper than
+/// [`limits::MAX_HEADER_DEPTH`]: reading them takes stack.
 pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, HeaderError> {
-    Ok(rmp_serde::from_slice(payload)?)
+    let mut reader = rmp_serde::Deserializer::from_read_ref(payload);
+    // The reader counts the scalar inside the innermost one as a level of its own.
+    reader.set_max_depth(limits::MAX_HEADER_DEPTH + 1);
+    Ok(T::deserialize(&mut reader)?)
 }
 
 /// Decodes the opening of a call, send or stream and checks its bounds.

@@ -12,6 +12,9 @@ pub const MAX_HEADER: usize = 64 * 1024;
 /// Most name and value pairs that one header may carry.
 pub const MAX_HEADER_FIELDS: usize = 128;
 
+/// Deepest nesting of maps and arrays in one header, unknown fields included.
+pub const MAX_HEADER_DEPTH: usize = 16;
+
 /// Longest agent or node name.
 pub const MAX_NAME: usize = 64;
 

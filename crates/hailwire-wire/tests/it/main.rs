@@ -1,8 +1,16 @@
 //! The wire format against its documents, its golden vectors and hostile input.
 
+#![expect(
+    clippy::expect_used,
+    reason = "what the helpers of a test miss fails the test"
+)]
+
 mod dependencies;
 mod hostile;
 mod limits;
+#[path = "../../../../fuzz/src/lib.rs"]
+pub mod promises;
+mod session;
 mod vectors;
 
 use std::path::PathBuf;
