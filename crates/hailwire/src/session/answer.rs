@@ -31,7 +31,10 @@ pub struct Answer {
 enum Source {
     Wire(WireAnswer),
     /// From a handler in this process.
-    Local { body: Body, task: AbortOnDrop },
+    Local {
+        body: Body,
+        task: AbortOnDrop,
+    },
 }
 
 /// An answer on a stream, before anything of it was read.
@@ -55,7 +58,11 @@ impl Drop for AbortOnDrop {
 
 impl WireAnswer {
     pub(super) fn new(reader: FrameReader, pump: Option<AbortHandle>, in_flight: InFlight) -> Self {
-        Self { reader, pump: pump.map(AbortOnDrop), in_flight: Some(in_flight) }
+        Self {
+            reader,
+            pump: pump.map(AbortOnDrop),
+            in_flight: Some(in_flight),
+        }
     }
 
     /// Reads up to the head, the first chunk or the end.
@@ -208,7 +215,11 @@ impl Answer {
     fn end(&mut self, ended: Result<(), Status>) {
         match &mut self.source {
             Source::Wire(wire) => {
-                let code = if ended.is_ok() { Code::Ok } else { Code::Cancelled };
+                let code = if ended.is_ok() {
+                    Code::Ok
+                } else {
+                    Code::Cancelled
+                };
                 wire.reader.stop(code);
                 wire.pump = None;
                 wire.in_flight = None;
@@ -245,7 +256,11 @@ fn end_status(payload: &[u8]) -> Result<Option<WireEvent>, Status> {
     if payload.is_empty() {
         return Ok(None);
     }
-    let status: Status = header::decode(payload)
-        .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
-    if status.is_ok() { Ok(None) } else { Err(status) }
+    let status: Status =
+        header::decode(payload).map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+    if status.is_ok() {
+        Ok(None)
+    } else {
+        Err(status)
+    }
 }
