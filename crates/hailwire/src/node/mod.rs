@@ -41,19 +41,20 @@ use hailwire_wire::{
 use thiserror::Error;
 use tokio::{
     sync::watch,
-    task::{AbortHandle, JoinHandle},
+    task::JoinHandle,
     time::Instant,
 };
 
 pub use overlay::BindError;
 pub use store::StoreError;
 
-pub(crate) use registry::Target;
+pub(crate) use registry::{Picked, Target};
 pub(crate) use router::{Destination, Origin, Route, onward_header, request_kind, within};
 
 use crate::{
     client::Client,
     config::Config,
+    hub::tls::Pins,
     key::{KeyError, NodeKey, random},
     paths::DataDir,
     session::Session,
@@ -112,12 +113,13 @@ impl NodeBuilder {
         let lock = take_lock(&data)?;
         let key = NodeKey::load_or_create(&data.key())?;
         let store = store::Store::open(&data.database())?;
-        let endpoint = overlay::bind(&self.config, &key, &store).await?;
+        let pins = Pins::default();
+        let endpoint = overlay::bind(&self.config, &key, &store, &pins).await?;
         let listener = local::listen(&data.socket())
             .map_err(|source| StartError::Socket { path: shown(&data.socket()), source })?;
 
         let id = key.pair().id();
-        let hubs = hubs::Hubs::load(&self.config, &store)?;
+        let hubs = hubs::Hubs::load(&self.config, &store, &key, pins)?;
         let inner = Arc::new(Inner {
             id,
             instance: draw_instance(),
@@ -346,16 +348,6 @@ fn shown(path: &std::path::Path) -> String {
 /// Seconds since 1970 by this machine's clock.
 pub(crate) fn now_unix() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-/// Ends a task with its owner.
-#[derive(Debug)]
-pub(crate) struct TaskGuard(pub(crate) AbortHandle);
-
-impl Drop for TaskGuard {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// Counts a call that enters at this node.

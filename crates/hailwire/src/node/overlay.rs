@@ -3,17 +3,18 @@
 //! Stands on iroh: identity by raw public keys (RFC 7250), hole punching, multipath, relays. Nothing
 //! contacts a third party's servers: only addresses and relays that the user brought are used.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use hailwire_wire::NodeId;
 use iroh::{
     Endpoint, EndpointAddr, RelayMap, RelayMode, RelayUrl, TransportAddr,
     endpoint::{BindOpts, QuicTransportConfig, VarInt, presets},
+    tls::CaTlsConfig,
 };
 use thiserror::Error;
 
 use super::store::Store;
-use crate::{config::Config, key::NodeKey};
+use crate::{config::Config, hub::tls::Pins, key::NodeKey};
 
 /// The protocol's name in TLS (RFC 7301). Versions are settled in the greeting, where a refusal
 /// can name both sides.
@@ -52,6 +53,7 @@ pub(crate) async fn bind(
     config: &Config,
     key: &NodeKey,
     store: &Store,
+    pins: &Pins,
 ) -> Result<Endpoint, BindError> {
     let last = last_ports(store);
     let remembered: Vec<SocketAddr> = config
@@ -60,8 +62,8 @@ pub(crate) async fn bind(
         .iter()
         .map(|address| remembered_port(*address, &last))
         .collect();
-    let endpoint = match try_bind(&remembered, key).await {
-        Err(_) if remembered != config.listen.udp => try_bind(&config.listen.udp, key).await?,
+    let endpoint = match try_bind(&remembered, key, pins).await {
+        Err(_) if remembered != config.listen.udp => try_bind(&config.listen.udp, key, pins).await?,
         bound => bound?,
     };
     let ports: Vec<String> =
@@ -72,11 +74,18 @@ pub(crate) async fn bind(
     Ok(endpoint)
 }
 
-async fn try_bind(addresses: &[SocketAddr], key: &NodeKey) -> Result<Endpoint, BindError> {
+async fn try_bind(
+    addresses: &[SocketAddr],
+    key: &NodeKey,
+    pins: &Pins,
+) -> Result<Endpoint, BindError> {
+    let pins = pins.clone();
+    let tls = CaTlsConfig::custom_server_cert_verifier(Arc::new(move |p| pins.verifier(p)));
     let mut builder = Endpoint::builder(presets::Minimal)
         .secret_key(key.iroh())
         .alpns(vec![ALPN.to_vec()])
         .relay_mode(RelayMode::Custom(RelayMap::empty()))
+        .ca_tls_config(tls)
         .transport_config(transport())
         .clear_ip_transports();
     let failed = |reason: String| BindError::Address {

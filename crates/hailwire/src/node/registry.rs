@@ -171,6 +171,14 @@ impl Registry {
         })
     }
 
+    /// Agents attached over the local socket.
+    pub(crate) fn attached(&self) -> u64 {
+        let attached = |m: &&Arc<Member<MemberKey, Target>>| {
+            matches!(m.value(), Target::Attached { .. })
+        };
+        self.members().values().map(|m| m.iter().filter(attached).count() as u64).sum()
+    }
+
     /// Whether anyone here or at a connected peer goes by that name.
     pub(crate) fn knows(&self, name: &AgentName) -> bool {
         self.group(name).is_some()

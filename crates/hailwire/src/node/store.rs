@@ -68,10 +68,17 @@ impl Via {
 }
 
 /// A hub that the node belongs to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HubRow {
     pub(crate) url: String,
+    /// The hub's key, where it has no public certificate.
     pub(crate) key: Option<NodeId>,
+    /// URL of its relay, as it said when this node joined.
+    pub(crate) relay: Option<String>,
+    /// UDP port of its address discovery.
+    pub(crate) discovery_port: Option<u16>,
+    /// Whether its members trust each other.
+    pub(crate) trust_members: bool,
 }
 
 const SCHEMA: &str = "
@@ -81,7 +88,9 @@ const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS invitation (
         digest BLOB PRIMARY KEY, uses_left INTEGER NOT NULL, expires INTEGER NOT NULL,
         allow TEXT NOT NULL) STRICT;
-    CREATE TABLE IF NOT EXISTS hub (url TEXT PRIMARY KEY, key BLOB) STRICT;
+    CREATE TABLE IF NOT EXISTS hub (
+        url TEXT PRIMARY KEY, key BLOB, relay TEXT, discovery_port INTEGER,
+        trust_members INTEGER NOT NULL) STRICT;
     CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 ";
 
@@ -149,18 +158,27 @@ impl Store {
     }
 
     pub(crate) fn hubs(&self) -> Result<Vec<HubRow>, StoreError> {
-        self.all("SELECT url, key FROM hub", |row| {
+        self.all("SELECT url, key, relay, discovery_port, trust_members FROM hub", |row| {
             Ok(HubRow {
                 url: row.get(0)?,
                 key: row.get::<_, Option<[u8; 32]>>(1)?.map(NodeId::from_bytes),
+                relay: row.get(2)?,
+                discovery_port: row.get(3)?,
+                trust_members: row.get(4)?,
             })
         })
     }
 
     pub(crate) fn put_hub(&self, hub: &HubRow) -> Result<(), StoreError> {
         self.execute(
-            "INSERT OR REPLACE INTO hub VALUES (?1, ?2)",
-            params![hub.url, hub.key.as_ref().map(NodeId::as_bytes)],
+            "INSERT OR REPLACE INTO hub VALUES (?1, ?2, ?3, ?4, ?5)",
+            params![
+                hub.url,
+                hub.key.as_ref().map(NodeId::as_bytes),
+                hub.relay,
+                hub.discovery_port,
+                hub.trust_members,
+            ],
         )
     }
 

@@ -223,6 +223,13 @@ async fn accept_one(
         }
         return;
     }
+    if node.vouched_for(id).await {
+        let session = node.start_session(id, connection, false);
+        if greeted(&session).await.is_ok() {
+            node.up(id, &session, false);
+        }
+        return;
+    }
     // Closed by default: a stranger may redeem a ticket, briefly, and few at once.
     let Ok(seat) = node.strangers.seats.clone().try_acquire_owned() else {
         return connection.close(close_code(Code::ResourceExhausted), b"too many strangers");
@@ -275,6 +282,7 @@ async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
 pub(super) async fn announce(node: Arc<Inner>) {
     loop {
         node.registry.changed().await;
+        node.hubs.publish();
         for (id, session) in node.peers.all() {
             if let Some(row) = node.trust.row(id) {
                 session.send_offers(&node.registry.offers(&row.allow));

@@ -9,7 +9,7 @@ use hailwire_wire::{
 use tokio::{task::AbortHandle, time::Instant};
 
 use super::{FrameReader, InFlight, deadline_exceeded};
-use crate::body::Body;
+use crate::{body::Body, node::Picked};
 
 /// The streamed answer of a call.
 ///
@@ -23,6 +23,8 @@ pub struct Answer {
     first: Option<Bytes>,
     /// How it ended, once it has.
     ended: Option<Result<(), Status>>,
+    /// The member that answers, counted as busy until the end.
+    held: Option<Picked>,
 }
 
 #[derive(Debug)]
@@ -68,6 +70,7 @@ impl WireAnswer {
             deadline,
             first: None,
             ended: None,
+            held: None,
         };
         match answer.next_event().await? {
             Some(WireEvent::Head(head)) => answer.head = head,
@@ -88,16 +91,23 @@ impl Answer {
     pub(crate) fn local(
         head: AnswerHead,
         body: Body,
-        task: AbortHandle,
+        task: AbortOnDrop,
         deadline: Option<Instant>,
     ) -> Self {
         Self {
             head,
-            source: Source::Local { body, task: AbortOnDrop(task) },
+            source: Source::Local { body, task },
             deadline,
             first: None,
             ended: None,
+            held: None,
         }
+    }
+
+    /// The same answer, holding the member that gives it until it has ended.
+    pub(crate) fn holding(mut self, picked: Option<Picked>) -> Self {
+        self.held = picked.filter(|_| self.ended.is_none());
+        self
     }
 
     /// Media type and fields that the agent put ahead of its answer.
@@ -208,6 +218,7 @@ impl Answer {
                 task.0.abort();
             }
         }
+        self.held = None;
         self.ended = Some(ended);
     }
 }

@@ -15,7 +15,7 @@ use hailwire_wire::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::{FrameReader, Session, lock};
+use super::{FrameReader, Session};
 use crate::carrier::SendStream;
 
 /// Control frames that may wait to be written; more are dropped (pings) or replaced (offers).
@@ -152,7 +152,7 @@ impl Control {
             );
             return self.fail(Code::FailedPrecondition, &reason);
         }
-        *lock(&self.session.shared.hello) = Some(Arc::new(hello));
+        self.session.shared.hello.send_replace(Some(Arc::new(hello)));
         Some(())
     }
 

@@ -32,7 +32,7 @@ use hailwire_wire::{
 use tokio::{sync::watch, task::AbortHandle, time::Instant};
 
 pub use answer::Answer;
-pub(crate) use answer::WireAnswer;
+pub(crate) use answer::{AbortOnDrop, WireAnswer};
 pub(crate) use reader::{FrameReader, connection_status, deadline_exceeded};
 pub(crate) use serve::{refuse, serve};
 pub(crate) use splice::splice;
@@ -60,7 +60,7 @@ pub(crate) struct Session {
 #[derive(Debug)]
 struct Shared {
     connection: Connection,
-    hello: Mutex<Option<Arc<Hello>>>,
+    hello: watch::Sender<Option<Arc<Hello>>>,
     offers: watch::Sender<Option<Arc<Offers>>>,
     control: control::Sender,
     /// Streams open in either direction, the control stream apart.
@@ -107,7 +107,7 @@ impl Session {
         let session = Self {
             shared: Arc::new(Shared {
                 connection,
-                hello: Mutex::new(None),
+                hello: watch::Sender::new(None),
                 offers: watch::Sender::new(None),
                 control: control_sender,
                 in_flight: AtomicU64::new(0),
@@ -200,7 +200,22 @@ impl Session {
 
     /// The far side's greeting, once it has arrived.
     pub(crate) fn peer_hello(&self) -> Option<Arc<Hello>> {
-        lock(&self.shared.hello).clone()
+        self.shared.hello.borrow().clone()
+    }
+
+    /// Waits for the far side's greeting.
+    ///
+    /// # Errors
+    ///
+    /// Why the session ended before it came.
+    pub(crate) async fn greeted(&self) -> Result<(), Status> {
+        let mut hello = self.shared.hello.subscribe();
+        tokio::select! {
+            biased;
+            // The sender lives in the session, which `self` holds.
+            _ = hello.wait_for(Option::is_some) => Ok(()),
+            error = self.closed() => Err(connection_status(&error)),
+        }
     }
 
     /// What the far side offers; `None` until its first list arrives.

@@ -1,0 +1,398 @@
+//! Asks a hub's directory: one connection, one signed request, one answer.
+//!
+//! A node asks rarely (a record every few minutes, a lookup when a peer is not known), so a
+//! connection is not kept. Answers are bounded, every exchange has a time limit, and the hub's
+//! clock is allowed for: when the hub refuses a request because the clocks differ, it is signed
+//! again by the hub's clock, once.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use hailwire_wire::{
+    Code, HubUrl, NodeId, Status,
+    address::NodeRef,
+    directory::{
+        Asked, Found, Health, Join, Joined, Member, Members, Page, Permit, Publish, Published,
+        Reason, RecordBytes, Refusal, Search, path,
+    },
+    limits,
+    record::{RecordError, SignedRecord},
+    signed::KeyPair,
+    ticket::Secret,
+};
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use serde::{Serialize, de::DeserializeOwned};
+use thiserror::Error;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::TlsConnector;
+
+use super::tls::Pins;
+
+/// Time for TCP and TLS together.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Time for a whole exchange.
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Most pages that one search or list asks for, so that no hub keeps a node busy for ever.
+const MAX_PAGES: usize = 256;
+
+/// One hub, as one node asks it.
+///
+/// Cheap to share behind an `Arc`; methods take `&self` and may run at once. Holds no connection.
+#[derive(Debug)]
+pub struct HubClient {
+    url: HubUrl,
+    audience: String,
+    key: KeyPair,
+    tls: Arc<rustls::ClientConfig>,
+    /// The hub's clock minus ours, in seconds, as far as it is known.
+    clock_offset_s: AtomicI64,
+}
+
+impl HubClient {
+    /// A client that asks the hub at `url` in the name of `key`.
+    ///
+    /// `hub_key` is the hub's key from its ticket; it is pinned in `pins` for the hub's host. With
+    /// `None` the hub needs a public certificate.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::Tls`] when no TLS configuration can be made.
+    pub fn new(
+        url: HubUrl,
+        hub_key: Option<NodeId>,
+        key: KeyPair,
+        pins: &Pins,
+    ) -> Result<Self, HubError> {
+        if let Some(hub_key) = hub_key {
+            pins.pin(url.host(), hub_key);
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = pins.verifier(provider.clone()).map_err(HubError::Tls)?;
+        let tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|error| HubError::Tls(io::Error::other(error)))?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth();
+        let audience = hub_key.map_or_else(|| url.to_string(), |key| key.to_string());
+        Ok(Self {
+            url,
+            audience,
+            key,
+            tls: Arc::new(tls),
+            clock_offset_s: AtomicI64::new(0),
+        })
+    }
+
+    /// The hub's URL.
+    #[must_use]
+    pub fn url(&self) -> &HubUrl {
+        &self.url
+    }
+
+    /// Asks whether the hub is there; the only question that needs no membership.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError`]. Safe to drop.
+    pub async fn health(&self) -> Result<Health, HubError> {
+        self.ask(Method::GET, path::HEALTH, Bytes::new()).await
+    }
+
+    /// Becomes a member with the secret of a hub's ticket. Joining again changes nothing and takes
+    /// no use of the ticket, so it may be tried again after an error.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::Refused`] with a ticket that is unknown, expired or used up; [`HubError`].
+    pub async fn join(&self, secret: Secret) -> Result<Joined, HubError> {
+        self.ask(Method::POST, path::JOIN, json(&Join { secret }))
+            .await
+    }
+
+    /// Publishes this node's record in place of the earlier one.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::Refused`], for example with `already_exists` when another node holds the name
+    /// and `aborted` when the sequence is not higher than before; [`HubError`].
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped future may have published the record or not.
+    pub async fn publish(&self, record: &SignedRecord) -> Result<Published, HubError> {
+        let publish = Publish {
+            record: RecordBytes(record.bytes().clone()),
+        };
+        self.ask(Method::PUT, path::RECORD, json(&publish)).await
+    }
+
+    /// Looks a node up by key or by name; `None` when the hub knows no live record. The record is
+    /// signed by the key, or states the name, that was asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError::Record`] for a record that does not prove itself; [`HubError`]. Safe to drop.
+    pub async fn lookup(&self, node: &NodeRef) -> Result<Option<SignedRecord>, HubError> {
+        let path = format!("{}{node}", path::NODES);
+        let found: Found = match self.ask(Method::GET, &path, Bytes::new()).await {
+            Err(HubError::Refused(refusal)) if refusal.reason == Reason::NotFound => {
+                return Ok(None);
+            }
+            answer => answer?,
+        };
+        let record = SignedRecord::parse(found.record.0, self.hub_now())?;
+        let asked_for = match node {
+            NodeRef::Id(id) => record.node() == *id,
+            NodeRef::Name(name) => record.record().name.as_ref() == Some(name),
+        };
+        if asked_for {
+            Ok(Some(record))
+        } else {
+            Err(HubError::Answer(
+                "the record of another node than the one asked for",
+            ))
+        }
+    }
+
+    /// Finds nodes with matching agents; with an empty search, all nodes with a live record.
+    /// Records that do not prove themselves are left out.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError`]. Safe to drop.
+    pub async fn search(&self, search: &Search) -> Result<Vec<SignedRecord>, HubError> {
+        let mut search = search.clone();
+        let mut found = Vec::new();
+        for _ in 0..MAX_PAGES {
+            let page: Page = self.ask(Method::POST, path::SEARCH, json(&search)).await?;
+            for bytes in page.records {
+                match SignedRecord::parse(bytes.0, self.hub_now()) {
+                    Ok(record) => found.push(record),
+                    Err(error) => tracing::warn!(hub = %self.url, %error, "record left out"),
+                }
+            }
+            match page.next {
+                Some(next) => search.after = Some(next),
+                None => break,
+            }
+        }
+        Ok(found)
+    }
+
+    /// All members of the hub, in the order of their keys.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError`]. Safe to drop.
+    pub async fn members(&self) -> Result<Vec<Member>, HubError> {
+        let mut path = path::MEMBERS.to_owned();
+        let mut members = Vec::new();
+        for _ in 0..MAX_PAGES {
+            let page: Members = self.ask(Method::GET, &path, Bytes::new()).await?;
+            members.extend(page.members);
+            match page.next {
+                Some(next) => path = format!("{}?after={next}", path::MEMBERS),
+                None => break,
+            }
+        }
+        Ok(members)
+    }
+
+    /// One question, asked again by the hub's clock if that is why it was refused.
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<T, HubError> {
+        let first = self.exchange(&method, path, body.clone()).await?;
+        let answer = match first {
+            Err(refusal) if refusal.reason == Reason::Clock => {
+                let offset = i64::try_from(refusal.now)
+                    .unwrap_or(i64::MAX)
+                    .saturating_sub(unix());
+                tracing::warn!(hub = %self.url, offset_s = offset, "the clocks differ");
+                self.clock_offset_s.store(offset, Ordering::Relaxed);
+                self.exchange(&method, path, body).await?
+            }
+            answer => answer,
+        };
+        let bytes = answer.map_err(HubError::Refused)?;
+        serde_json::from_slice(&bytes).map_err(|_| HubError::Answer("not what was asked for"))
+    }
+
+    async fn exchange(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Result<Bytes, Refusal>, HubError> {
+        let hub = &self.audience;
+        let asked = Asked {
+            hub,
+            method: method.as_str(),
+            path,
+            body: &body,
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, self.url.authority())
+            .header(
+                header::AUTHORIZATION,
+                Permit::new(&asked, self.hub_now()).sign(&self.key),
+            )
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
+            .map_err(|_| HubError::Answer("the request cannot be made"))?;
+        let answer = async {
+            let tcp = self.connect().await?;
+            if !self.url.is_encrypted() {
+                return send(tcp, request).await;
+            }
+            let name = ServerName::try_from(self.url.host().to_owned())
+                .map_err(|error| HubError::Tls(io::Error::other(error)))?;
+            let connect = TlsConnector::from(self.tls.clone()).connect(name, tcp);
+            let tls = timeout(CONNECT_TIMEOUT, connect)
+                .await
+                .map_err(|_| HubError::TimedOut)?;
+            send(tls.map_err(tls_error)?, request).await
+        };
+        let (status, bytes) = timeout(EXCHANGE_TIMEOUT, answer)
+            .await
+            .map_err(|_| HubError::TimedOut)??;
+        if status == StatusCode::OK {
+            return Ok(Ok(bytes));
+        }
+        let refusal = serde_json::from_slice(&bytes);
+        refusal
+            .map(Err)
+            .map_err(|_| HubError::Answer("not the answer of a hub"))
+    }
+
+    async fn connect(&self) -> Result<TcpStream, HubError> {
+        let connect = TcpStream::connect((self.url.host(), self.url.port()));
+        let tcp = timeout(CONNECT_TIMEOUT, connect)
+            .await
+            .map_err(|_| HubError::TimedOut)?;
+        let tcp = tcp.map_err(HubError::Unreachable)?;
+        tcp.set_nodelay(true).map_err(HubError::Unreachable)?;
+        Ok(tcp)
+    }
+
+    /// The hub's clock, in unix seconds, as far as it is known.
+    fn hub_now(&self) -> u64 {
+        let now = unix().saturating_add(self.clock_offset_s.load(Ordering::Relaxed));
+        u64::try_from(now).unwrap_or_default()
+    }
+}
+
+fn unix() -> i64 {
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn json<T: Serialize>(value: &T) -> Bytes {
+    #[expect(
+        clippy::expect_used,
+        reason = "these types are plain data with string keys"
+    )]
+    serde_json::to_vec(value).expect("plain data").into()
+}
+
+fn tls_error(error: io::Error) -> HubError {
+    if error
+        .get_ref()
+        .is_some_and(|cause| cause.is::<rustls::Error>())
+    {
+        HubError::Tls(error)
+    } else {
+        HubError::Unreachable(error)
+    }
+}
+
+/// Sends one request and reads one bounded answer. The connection lives no longer than the future.
+async fn send<S>(io: S, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), HubError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let broken = |error: hyper::Error| HubError::Unreachable(io::Error::other(error));
+    let (mut sender, connection) = http1::handshake(TokioIo::new(io)).await.map_err(broken)?;
+    let exchange = async {
+        let answer = sender.send_request(request).await.map_err(broken)?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), limits::MAX_HUB_ANSWER)
+            .collect()
+            .await;
+        let body = body.map_err(|_| HubError::Answer("cut short or too long"))?;
+        Ok((status, body.to_bytes()))
+    };
+    tokio::pin!(exchange, connection);
+    tokio::select! {
+        biased;
+        answer = &mut exchange => answer,
+        // The hub closed; what it said before that is still to be read.
+        _ = &mut connection => exchange.await,
+    }
+}
+
+/// Why a hub gave no answer to use.
+#[derive(Debug, Error)]
+pub enum HubError {
+    /// No connection, or it broke.
+    #[error("the hub cannot be reached")]
+    Unreachable(#[source] io::Error),
+    /// It did not answer in time.
+    #[error("the hub did not answer in time")]
+    TimedOut,
+    /// Whoever answered did not prove to be the hub.
+    #[error("the hub did not prove who it is")]
+    Tls(#[source] io::Error),
+    /// The hub refused, and said why.
+    #[error("the hub refused: {}", .0.message)]
+    Refused(Refusal),
+    /// Not an answer of a hub.
+    #[error("the hub's answer cannot be used: {0}")]
+    Answer(&'static str),
+    /// The hub handed out a record that does not prove itself.
+    #[error("the hub handed out a bad record")]
+    Record(#[from] RecordError),
+}
+
+impl From<HubError> for Status {
+    fn from(error: HubError) -> Self {
+        let details = std::error::Error::source(&error).map(ToString::to_string);
+        let message = error.to_string();
+        let status = match error {
+            HubError::Refused(refusal) => return refusal.into(),
+            HubError::Unreachable(_) | HubError::TimedOut => Self::new(Code::Unavailable, message)
+                .with_hint("check that the hub runs and that its URL is right"),
+            HubError::Tls(_) => Self::new(Code::Unauthenticated, message)
+                .with_hint("ask the hub's operator for a new ticket: its key may have changed"),
+            HubError::Answer(_) => Self::new(Code::Internal, message)
+                .with_hint("check that the URL is that of a hub of this version"),
+            HubError::Record(_) => Self::new(Code::DataLoss, message),
+        };
+        status.with_details(details.unwrap_or_default())
+    }
+}
