@@ -10,6 +10,7 @@ mod commands;
 mod failure;
 mod output;
 mod plan;
+mod serve;
 mod table;
 mod text;
 

@@ -13,7 +13,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 
-pub(crate) use value::{Field, HubUrl, duration};
+pub(crate) use value::{Field, duration};
 
 /// The network for software agents: call an agent by name, wherever it runs
 #[derive(Debug, Parser)]

@@ -35,19 +35,6 @@ impl FromStr for Field {
     }
 }
 
-/// The URL of a hub: `https://…`, or `http://…` on loopback.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HubUrl(pub(crate) String);
-
-impl FromStr for HubUrl {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        hailwire::config::check_hub_url(text)?;
-        Ok(Self(text.to_owned()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
