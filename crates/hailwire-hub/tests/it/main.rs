@@ -1,6 +1,6 @@
 //! A hub in this process, asked as nodes ask it: over real HTTP and HTTPS on loopback.
 
-#![allow(missing_docs, reason = "tests name their claims")]
+#![expect(clippy::unwrap_used, reason = "what the helpers of a test miss fails the test")]
 
 mod bounds;
 mod directory;
