@@ -81,6 +81,9 @@ pub struct Bounds {
     pub connections: usize,
     /// Most of those from one address (one /64 in IPv6). Default 128.
     pub connections_per_address: usize,
+    /// Time for each step of a connection's beginning: the TLS handshake, a request's header, the
+    /// proof of a key to the relay. Default 10 s.
+    pub handshake: Duration,
     /// Wrong tickets that one address may present per minute. Default 10.
     pub bad_tickets_per_minute: u32,
     /// Records that one member may publish per minute. Default 60.
@@ -97,6 +100,7 @@ impl Default for Bounds {
             members: 10_000,
             connections: 1024,
             connections_per_address: 128,
+            handshake: Duration::from_secs(10),
             bad_tickets_per_minute: 10,
             records_per_minute: 60,
             relay_connections_per_member: 8,

@@ -129,6 +129,7 @@ impl Hub {
             api: Api::new(about, config.clock, queue.clone(), &config.bounds),
             relay: relay.clone(),
             tls: (config.tls != Tls::Plain).then(|| TlsAcceptor::from(Arc::new(tls))),
+            handshake: config.bounds.handshake,
             stop: stopped,
         };
         let serving = tokio::spawn(server::serve(listener, Arc::new(port), config.bounds));

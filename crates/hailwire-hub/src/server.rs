@@ -38,9 +38,6 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{api::Api, config::Bounds, throttle::one_address};
 
-/// Time for the TLS handshake, and for the header of a request.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Longest life of a connection that does not become a relay connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -58,6 +55,8 @@ pub(crate) struct Port {
     pub(crate) api: Api,
     pub(crate) relay: RelayService,
     pub(crate) tls: Option<TlsAcceptor>,
+    /// [`Bounds::handshake`].
+    pub(crate) handshake: Duration,
     /// Turns true when the hub shuts down.
     pub(crate) stop: watch::Receiver<bool>,
 }
@@ -113,7 +112,7 @@ async fn connection(tcp: TcpStream, peer: SocketAddr, port: &Port) -> io::Result
     let tcp = TcpStream::from_std(tcp)?;
     let stream = match &port.tls {
         None => MaybeTlsStream::Plain(tcp),
-        Some(tls) => MaybeTlsStream::Tls(timeout(HANDSHAKE_TIMEOUT, tls.accept(tcp)).await??),
+        Some(tls) => MaybeTlsStream::Tls(timeout(port.handshake, tls.accept(tcp)).await??),
     };
     let (relaying, mut relay_decided) = mpsc::channel::<Infallible>(1);
     let service = hyper::service::service_fn(|mut request: Request<Incoming>| {
@@ -126,7 +125,7 @@ async fn connection(tcp: TcpStream, peer: SocketAddr, port: &Port) -> io::Result
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HANDSHAKE_TIMEOUT)
+        .header_read_timeout(port.handshake)
         .max_buf_size(64 * 1024)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
@@ -145,7 +144,7 @@ async fn connection(tcp: TcpStream, peer: SocketAddr, port: &Port) -> io::Result
     drop(relaying);
     tokio::select! {
         _ = relay_decided.recv() => {}
-        () = sleep(HANDSHAKE_TIMEOUT) => handle.shutdown(Shutdown::Both)?,
+        () = sleep(port.handshake) => handle.shutdown(Shutdown::Both)?,
     }
     Ok(())
 }

@@ -1,1 +1,48 @@
-//! placeholder
+//! Who gets the next call.
+//!
+//! Several agents under one name form a group, and a [`Pool`] picks one of them: the healthy before
+//! the suspect, the local before the remote, the idle before the busy, and among equals the one
+//! whose turn it is. The pick is a [`Lease`]. It counts as one call in flight until it is finished
+//! with an [`Outcome`] or dropped, and the outcome decides how the member fares next time.
+//!
+//! The crate performs no I/O, starts no thread and reads no clock. Every function that needs the
+//! time takes `now`, a [`Duration`](std::time::Duration) since an origin that the caller chooses
+//! once and that never runs backwards; tests therefore run in virtual time. It has no dependency.
+//!
+//! Picking allocates nothing and waits only while the list of members is being exchanged, which is
+//! rare. All that changes per call lies in atomics of the member, so that any number of threads may
+//! pick, finish and look at the same time.
+//!
+//! # A member's health
+//!
+//! ```text
+//!            failure                 the Nth failure in a row
+//! healthy ───────────▶ suspect ─────────────────────────────▶ down ◀──┐
+//!    ▲                    │                                    │      │ the probe fails:
+//!    │      success       │            back-off passes: one    │      │ the back-off doubles,
+//!    ├────────────────────┘            call is let through     ▼      │ up to its bound
+//!    └───────────────────────────────────────────────────── probe ────┘
+//!                         success
+//! ```
+//!
+//! A suspect member is passed over for one base back-off while a healthy one can serve, in whatever
+//! tier, and then takes its turns again. A member that is down gets no call but the probe.
+//!
+//! # The rooms
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`pool`] | the members of one group, and the pick |
+//! | [`member`] | one member: what it is, and what it has in flight |
+//! | [`lease`] | one call's hold on a member |
+//! | [`health`] | the machine drawn above, in one atomic word |
+
+pub mod health;
+pub mod lease;
+pub mod member;
+pub mod pool;
+
+pub use health::{Health, HealthConfig};
+pub use lease::{Lease, Outcome};
+pub use member::{Member, MemberConfig, Tier};
+pub use pool::{NoMember, Pool, PoolConfig, Strategy};

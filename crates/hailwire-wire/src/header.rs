@@ -71,7 +71,9 @@ impl<'de> Deserialize<'de> for Priority {
     /// A number past the highest is read as the highest.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = u64::deserialize(deserializer)?;
-        let index = usize::try_from(number).unwrap_or(usize::MAX).min(Self::ALL.len() - 1);
+        let index = usize::try_from(number)
+            .unwrap_or(usize::MAX)
+            .min(Self::ALL.len() - 1);
         Ok(Self::ALL.get(index).copied().unwrap_or_default())
     }
 }
@@ -131,7 +133,10 @@ impl CallHeader {
     /// The first value of the application's field `name`.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+        self.headers
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.as_str())
     }
 }
 
@@ -159,6 +164,10 @@ pub struct Hello {
     /// Program and version, for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub software: String,
+    /// A number drawn at the sender's start. Another number from the same key means that it has
+    /// restarted, and that connections made before are dead.
+    #[serde(skip_serializing_if = "is_zero_u64")]
+    pub instance: u64,
     /// Optional features that the sender understands.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,
@@ -184,8 +193,19 @@ pub struct Register {
     pub max_concurrency: u32,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde asks for"
+)]
 fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde asks for"
+)]
+fn is_zero_u64(n: &u64) -> bool {
     *n == 0
 }
 
@@ -238,7 +258,10 @@ pub enum HeaderError {
 /// Never for the types of this crate: they hold only what MessagePack can say.
 #[must_use]
 pub fn encode<T: Serialize>(header: &T) -> Vec<u8> {
-    #[expect(clippy::expect_used, reason = "writing to a Vec cannot fail for these types")]
+    #[expect(
+        clippy::expect_used,
+        reason = "writing to a Vec cannot fail for these types"
+    )]
     rmp_serde::to_vec_named(header).expect("headers are plain data")
 }
 
@@ -246,9 +269,13 @@ pub fn encode<T: Serialize>(header: &T) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// [`HeaderError::Malformed`].
+/// [`HeaderError::Malformed`], also for values that are nested deeper than
+/// [`limits::MAX_HEADER_DEPTH`]: reading them takes stack.
 pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, HeaderError> {
-    Ok(rmp_serde::from_slice(payload)?)
+    let mut reader = rmp_serde::Deserializer::from_read_ref(payload);
+    // The reader counts the scalar inside the innermost one as a level of its own.
+    reader.set_max_depth(limits::MAX_HEADER_DEPTH + 1);
+    Ok(T::deserialize(&mut reader)?)
 }
 
 /// Decodes the opening of a call, send or stream and checks its bounds.
@@ -273,7 +300,10 @@ mod tests {
 
     #[test]
     fn defaults_are_left_out_and_come_back() {
-        let header = CallHeader { to: "grep".into(), ..CallHeader::default() };
+        let header = CallHeader {
+            to: "grep".into(),
+            ..CallHeader::default()
+        };
         let bytes = encode(&header);
         assert_eq!(bytes, b"\x81\xa2to\xa4grep");
         assert_eq!(decode::<CallHeader>(&bytes).unwrap(), header);
@@ -298,7 +328,10 @@ mod tests {
             headers: vec![(String::new(), String::new()); limits::MAX_HEADER_FIELDS + 1],
             ..CallHeader::default()
         };
-        assert!(matches!(decode_call(&encode(&header).into()), Err(HeaderError::Bound(_))));
+        assert!(matches!(
+            decode_call(&encode(&header).into()),
+            Err(HeaderError::Bound(_))
+        ));
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! | [`status`] | the outcome of a call: a gRPC code, a message, details |
 //! | [`header`] | what travels ahead of a body: call, answer and greeting headers |
 //! | [`frame`] | the frames of a session stream and their incremental decoder |
+//! | [`mux`] | many streams over one ordered byte stream |
 //! | [`signed`] | envelopes: key, signature and the bytes that were signed |
 //! | [`record`] | where a node is and what it offers, signed and expiring |
 //! | [`ticket`] | secrets that let a node join, and the inviter's book of them |
@@ -27,6 +28,7 @@ pub mod frame;
 pub mod header;
 pub mod hub_url;
 pub mod limits;
+pub mod mux;
 pub mod record;
 pub mod signed;
 pub mod status;

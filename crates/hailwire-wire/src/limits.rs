@@ -12,6 +12,9 @@ pub const MAX_HEADER: usize = 64 * 1024;
 /// Most name and value pairs that one header may carry.
 pub const MAX_HEADER_FIELDS: usize = 128;
 
+/// Deepest nesting of maps and arrays in one header, unknown fields included.
+pub const MAX_HEADER_DEPTH: usize = 16;
+
 /// Longest agent or node name.
 pub const MAX_NAME: usize = 64;
 
@@ -48,8 +51,35 @@ pub const MAX_TICKET: usize = 4096;
 /// Streams that a peer may have open on one multiplexed connection at once.
 pub const MUX_MAX_STREAMS: usize = 4096;
 
-/// Initial receive window of a multiplexed stream.
+/// Receive window that a multiplexed stream has from its first byte, always promised. As large as
+/// the first flight of a TCP connection (RFC 6928), so that a wider one would save no round trip.
+///
+/// With [`MUX_RECEIVE_POOL`] it bounds the unread bytes of a connection:
+/// `(streams opened by the peer + streams opened here) * MUX_INITIAL_WINDOW + MUX_RECEIVE_POOL`,
+/// that is 72 MiB for what a peer can do alone. In memory they may take up to
+/// [`MUX_RECEIVE_POOL`] * 8 more, because large frames are kept as slices of a read buffer until
+/// that many bytes are unread.
+pub const MUX_INITIAL_WINDOW: u32 = 16 * 1024;
+
+/// Receive window that a multiplexed stream grows to while its reader reads.
 pub const MUX_STREAM_WINDOW: u32 = 256 * 1024;
+
+/// Bytes that the streams of one connection share to grow their windows beyond
+/// [`MUX_INITIAL_WINDOW`]. Each grown stream gets an equal part at most.
+pub const MUX_RECEIVE_POOL: usize = 8 * 1024 * 1024;
+
+/// Bytes that one multiplexed stream queues for writing before its writer waits.
+pub const MUX_SEND_QUEUE: usize = 256 * 1024;
+
+/// Datagrams that a multiplexed connection queues in each direction; the oldest is dropped for one
+/// more.
+pub const MUX_MAX_DATAGRAMS: usize = 128;
+
+/// Unanswered pings that a multiplexed connection remembers; further ones get no answer.
+pub const MUX_MAX_PINGS: usize = 16;
+
+/// Longest reason of a multiplexed connection's close; longer ones are cut when they are made.
+pub const MUX_MAX_REASON: usize = 1024;
 
 /// Largest data frame of the multiplexer, so that a high priority never waits long behind one.
 pub const MUX_MAX_DATA: usize = 16 * 1024;

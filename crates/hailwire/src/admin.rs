@@ -3,7 +3,7 @@
 //! The command line, the SDKs and Rust programs manage a node by calling the agent `node` over the
 //! local socket, with a JSON body and a JSON answer. There is no second door: a management request
 //! is a call like any other. A peer may call only [`method::AGENTS`], and a stranger only
-//! [`method::JOIN`] and [`method::REQUEST`]; everything else needs the local socket.
+//! [`method::JOIN`]; everything else needs the local socket.
 //!
 //! These types are also the documented `--json` output of the commands of the same name.
 
@@ -21,10 +21,9 @@ pub mod method {
     pub const AGENTS: &str = "agents";
     /// [`super::Invite`] → [`super::Invited`].
     pub const INVITE: &str = "invite";
-    /// [`super::Join`] → [`super::Joined`]; from a stranger: `super::Redeem` → `super::Redeemed`.
+    /// [`super::Join`] → [`super::Joined`]; from a stranger: the secret of a ticket, in
+    /// MessagePack, as `spec/session.md` says.
     pub const JOIN: &str = "join";
-    /// From a stranger: asks to be trusted; the operator sees it under `trust pending`.
-    pub const REQUEST: &str = "request";
     /// `()` → `Vec<`[`super::Trusted`]`>`.
     pub const TRUST_LIST: &str = "trust.list";
     /// [`super::TrustAdd`] → [`super::Trusted`].
@@ -37,6 +36,8 @@ pub mod method {
     pub const TRUST_APPROVE: &str = "trust.approve";
     /// [`super::Who`] → [`super::Pong`].
     pub const PING: &str = "ping";
+    /// [`super::Who`], an address → [`super::Resolved`]. Brings the tunnel up.
+    pub const RESOLVE: &str = "resolve";
     /// [`super::Shutdown`] → `()`; the node drains and exits.
     pub const SHUTDOWN: &str = "shutdown";
 }
@@ -292,4 +293,21 @@ pub struct Pong {
 pub struct Shutdown {
     /// Milliseconds that calls in flight may take to finish.
     pub grace_ms: u64,
+}
+
+/// Where a call to an address goes: part of `hail call --stats`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Resolved {
+    /// The node of the agent.
+    pub node: NodeId,
+    /// Its alias or name; empty for the asked node itself.
+    pub name: String,
+    /// Whether the agent lives on the asked node.
+    pub local: bool,
+    /// Whether no tunnel had to be brought up.
+    pub reused: bool,
+    /// Microseconds to find the agent and bring the tunnel up.
+    pub took_us: u64,
+    /// The path in use; empty for a local agent.
+    pub path: Path,
 }

@@ -97,6 +97,45 @@ async fn connections_from_one_address_are_bounded_and_free_again() {
     timeout(Duration::from_secs(20), free).await.unwrap();
 }
 
+/// A hub that is quick to lose patience.
+async fn impatient(tls: Tls) -> House {
+    House::with(|config| {
+        config.tls = tls;
+        config.bounds.handshake = Duration::from_millis(200);
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_peer_that_says_nothing_is_let_go() {
+    for tls in [Tls::Plain, Tls::OwnKey] {
+        let house = impatient(tls).await;
+        let mut silent = TcpStream::connect(house.hub.tcp_addr()).await.unwrap();
+        let mut rest = Vec::new();
+        let closed = timeout(Duration::from_secs(10), silent.read_to_end(&mut rest)).await;
+        assert!(closed.is_ok(), "the hub waits for ever");
+    }
+}
+
+#[tokio::test]
+async fn a_relay_connection_that_proves_no_key_is_let_go() {
+    let house = impatient(Tls::Plain).await;
+    let mut silent = TcpStream::connect(house.hub.tcp_addr()).await.unwrap();
+    let upgrade = "GET /relay HTTP/1.1\r\nhost: hub\r\nconnection: upgrade\r\n\
+        upgrade: websocket\r\nsec-websocket-version: 13\r\n\
+        sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
+        sec-websocket-protocol: iroh-relay-v1, iroh-relay-v2\r\n\r\n";
+    silent.write_all(upgrade.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let closed = timeout(Duration::from_secs(10), silent.read_to_end(&mut answer)).await;
+    assert!(closed.is_ok(), "the relay waits for ever");
+    assert!(
+        answer.starts_with(b"HTTP/1.1 101"),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+}
+
 #[tokio::test]
 async fn a_hub_stops_while_connections_are_idle() {
     let house = House::plain().await;

@@ -1,0 +1,131 @@
+//! Commands that offer, find and call agents.
+
+use std::{ffi::OsString, time::Duration};
+
+use clap::Args;
+use hailwire_wire::{Address, AgentName, Priority};
+
+use super::{Field, duration};
+
+/// List the agents that can be called, here and on trusted peers
+#[derive(Debug, Args)]
+pub(crate) struct Agents {
+    /// Words that name, description or tags must contain
+    #[arg(value_name = "WORDS")]
+    pub(crate) words: Vec<String>,
+    /// Tag that the agent must carry; repeatable
+    #[arg(long, value_name = "T")]
+    pub(crate) tag: Vec<String>,
+    /// Only agents of this node
+    #[arg(long)]
+    pub(crate) local: bool,
+}
+
+/// Offer a program as an agent
+///
+/// Each call runs CMD with the body on stdin and streams its stdout back as it appears. The call's
+/// fields are in the environment: HAIL_METHOD, HAIL_FROM, HAIL_TYPE, HAIL_DEADLINE_MS and
+/// HAIL_HEADER_NAME for each header. An exit status other than 0 is an error with the tail of
+/// stderr as its details. A cancelled call ends CMD's whole process group.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Name of the agent
+    #[arg(value_name = "NAME")]
+    pub(crate) name: AgentName,
+    /// One line for people, at most 256 bytes
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) describe: Option<String>,
+    /// Word to find the agent by; repeatable
+    #[arg(long, value_name = "T")]
+    pub(crate) tag: Vec<String>,
+    /// The agent's own version
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) agent_version: Option<String>,
+    /// Calls taken at once; further ones are refused [default: no bound; 1 with --lines]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max: Option<u32>,
+    /// Keep one process and exchange one line per call
+    #[arg(long)]
+    pub(crate) lines: bool,
+    /// Time between SIGTERM and SIGKILL for the process group of a cancelled call
+    #[arg(long, value_name = "D", value_parser = duration, default_value = "2s")]
+    pub(crate) grace: Duration,
+    /// The program and its arguments, after `--`
+    #[arg(value_name = "CMD", required = true, last = true, num_args = 1..)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What a call, a send and a stream have in common.
+#[derive(Debug, Args)]
+pub(crate) struct Envelope {
+    /// Method to ask for, for an agent that has several
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) method: Option<String>,
+    /// critical, high, medium or low
+    #[arg(short, long, value_name = "P", default_value = "medium")]
+    pub(crate) priority: Priority,
+    /// Header field for the agent; repeatable
+    #[arg(short = 'H', long = "header", value_name = "K=V")]
+    pub(crate) headers: Vec<Field>,
+    /// Media type of the body
+    #[arg(long = "type", value_name = "TYPE")]
+    pub(crate) content_type: Option<String>,
+    /// Equal keys mean the same work, which then may be tried again
+    #[arg(long, value_name = "KEY")]
+    pub(crate) idempotency_key: Option<String>,
+}
+
+/// Call an agent and stream its answer to stdout as it arrives
+///
+/// Ctrl-C cancels the call, which reaches the agent.
+#[derive(Debug, Args)]
+pub(crate) struct Call {
+    /// AGENT, found here first and then on trusted peers, or AGENT@NODE
+    #[arg(value_name = "AGENT[@NODE]")]
+    pub(crate) to: Address,
+    /// The body: text, @FILE for a file's content, or - for stdin; empty when left out
+    #[arg(value_name = "BODY")]
+    pub(crate) body: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) envelope: Envelope,
+    /// Print times, path and RTT on stderr when the answer is complete
+    #[arg(long)]
+    pub(crate) stats: bool,
+}
+
+/// Send one message, acknowledged by the agent's node
+#[derive(Debug, Args)]
+pub(crate) struct Send {
+    /// AGENT or AGENT@NODE
+    #[arg(value_name = "AGENT[@NODE]")]
+    pub(crate) to: Address,
+    /// The body: text, @FILE for a file's content, or - for stdin; at most 16 MiB
+    #[arg(value_name = "BODY")]
+    pub(crate) body: Option<OsString>,
+    #[command(flatten)]
+    pub(crate) envelope: Envelope,
+}
+
+/// Open a raw stream: stdin goes to the agent, what it sends goes to stdout
+#[derive(Debug, Args)]
+pub(crate) struct Stream {
+    /// AGENT or AGENT@NODE
+    #[arg(value_name = "AGENT[@NODE]")]
+    pub(crate) to: Address,
+    #[command(flatten)]
+    pub(crate) envelope: Envelope,
+}
+
+/// Measure the round trip to a peer and show the path taken
+#[derive(Debug, Args)]
+pub(crate) struct Ping {
+    /// The peer's key, alias or name
+    #[arg(value_name = "PEER")]
+    pub(crate) peer: String,
+    /// How many times
+    #[arg(short = 'c', long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) count: u32,
+    /// Time between two pings
+    #[arg(short = 'i', long, value_name = "D", value_parser = duration, default_value = "500ms")]
+    pub(crate) interval: Duration,
+}

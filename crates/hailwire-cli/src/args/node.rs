@@ -1,0 +1,122 @@
+//! Commands that start, stop, show and join a node.
+
+use std::{net::SocketAddr, time::Duration};
+
+use clap::{Args, Subcommand};
+use hailwire_wire::{AgentName, NodeId, NodeName};
+
+use super::{HubUrl, duration};
+
+/// Start this machine's node
+///
+/// The node's key is made at the first start. Without -d it stays in the foreground until Ctrl-C or
+/// SIGTERM, then lets the calls in flight finish.
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// Run in the background; logs go to hail.log in the data folder
+    #[arg(short, long)]
+    pub(crate) detach: bool,
+    /// Name to offer to peers and hubs
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<NodeName>,
+    /// UDP address to listen on; repeatable [default: 0.0.0.0:0 and [::]:0]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Vec<SocketAddr>,
+    /// Hub to register at, in addition to those joined; repeatable
+    #[arg(long, value_name = "URL")]
+    pub(crate) hub: Vec<HubUrl>,
+    /// Time that calls in flight may take to finish when stopping [default: 10s]
+    #[arg(long, value_name = "D", value_parser = duration)]
+    pub(crate) grace: Option<Duration>,
+    /// Written by `hail up -d` for the process that it starts
+    #[arg(long, hide = true)]
+    pub(crate) detached: bool,
+}
+
+/// Stop this machine's node and wait until it is gone
+#[derive(Debug, Args)]
+pub(crate) struct Down {
+    /// Time that calls in flight may take to finish
+    #[arg(long, value_name = "D", value_parser = duration, default_value = "10s")]
+    pub(crate) grace: Duration,
+}
+
+/// Show the node, its tunnels, agents and hubs
+#[derive(Debug, Args)]
+pub(crate) struct Status {}
+
+/// Print the node's key, which is its name in the network
+#[derive(Debug, Args)]
+pub(crate) struct Id {}
+
+/// Print a ticket with which another node can join this one
+///
+/// A ticket is a secret: whoever holds it may use it until it is used up or expired.
+#[derive(Debug, Args)]
+pub(crate) struct Invite {
+    /// How often the ticket may be used
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) uses: u32,
+    /// Time until the ticket expires
+    #[arg(long, value_name = "D", value_parser = duration, default_value = "10m")]
+    pub(crate) expires: Duration,
+    /// Agents that the joining node may call, comma-separated; all when left out
+    #[arg(long, value_name = "AGENT", value_delimiter = ',')]
+    pub(crate) allow: Vec<AgentName>,
+}
+
+/// Join another node, or a hub, by its ticket
+#[derive(Debug, Args)]
+pub(crate) struct Join {
+    /// The ticket, or `-` to read it from stdin, so that it stays out of the shell's history
+    #[arg(value_name = "TICKET")]
+    pub(crate) ticket: String,
+    /// Name by which to know the joined node here
+    #[arg(long, value_name = "NAME")]
+    pub(crate) alias: Option<NodeName>,
+}
+
+/// List, add, remove and approve trusted peers
+#[derive(Debug, Args)]
+pub(crate) struct Trust {
+    #[command(subcommand)]
+    pub(crate) command: TrustCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TrustCommand {
+    /// List trusted peers
+    Ls,
+    /// Trust a node by its key
+    Add(TrustAdd),
+    /// Stop trusting a peer; its tunnel closes at once
+    Rm {
+        /// The peer's key, alias or name
+        #[arg(value_name = "PEER")]
+        who: String,
+    },
+    /// List nodes that asked to be trusted
+    Pending,
+    /// Trust a node that asked
+    Approve(TrustAdd),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TrustAdd {
+    /// The node's key, as `hail id` prints it there
+    #[arg(value_name = "ID")]
+    pub(crate) id: NodeId,
+    /// Name by which to know it here
+    #[arg(long, value_name = "NAME")]
+    pub(crate) alias: Option<NodeName>,
+    /// Agents that it may call, comma-separated; all when left out
+    #[arg(long, value_name = "AGENT", value_delimiter = ',')]
+    pub(crate) allow: Vec<AgentName>,
+    /// Address at which to find it, where no hub knows; repeatable
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) address: Vec<SocketAddr>,
+}
+
+/// List trusted peers and the tunnels to them
+#[derive(Debug, Args)]
+pub(crate) struct Peers {}

@@ -1,0 +1,159 @@
+//! The hub, the demonstration, the benchmark, and the commands about `hail` itself.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Args, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use super::{HubUrl, duration};
+
+/// Run a hub: directory, relay and address discovery
+///
+/// Without a subcommand the hub runs in the foreground until Ctrl-C or SIGTERM.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Hub {
+    #[command(subcommand)]
+    pub(crate) command: Option<HubCommand>,
+    #[command(flatten)]
+    pub(crate) run: HubRun,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HubCommand {
+    /// Run the hub; the same as `hail hub`
+    Run(HubRun),
+    /// Print a ticket with which a node can become a member of the hub
+    Invite {
+        /// How often the ticket may be used
+        #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+        uses: u32,
+        /// Time until the ticket expires
+        #[arg(long, value_name = "D", value_parser = duration, default_value = "1h")]
+        expires: Duration,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HubRun {
+    /// TCP address of directory and relay; plain HTTP is allowed on loopback only
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8470")]
+    pub(crate) listen: SocketAddr,
+    /// UDP address of address discovery [default: the address of --listen]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) udp: Option<SocketAddr>,
+    /// URL under which nodes reach the hub [default: made from --listen]
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<HubUrl>,
+    /// TLS certificate chain in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// TLS private key in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Whom members trust: only whom they joined by ticket, or each other
+    #[arg(long, value_name = "WHO", value_enum, default_value_t = HubTrust::Ticket)]
+    pub(crate) trust: HubTrust,
+}
+
+/// Whom the members of a hub trust.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HubTrust {
+    /// Only nodes joined by ticket
+    Ticket,
+    /// All members trust each other
+    Members,
+}
+
+/// Show the whole system at work on this machine
+///
+/// Starts a hub, an orchestrator and worker nodes as processes of their own, sends real documents
+/// to 50 agents, kills one worker half-way, and checks every answer.
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    /// Folder with documents [default: the text files of the current folder]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) input: Option<PathBuf>,
+    /// Worker nodes
+    #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(2..=16))]
+    pub(crate) workers: u32,
+    /// Agents, spread over the workers
+    #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(6..=1000))]
+    pub(crate) agents: u32,
+    /// Keep the data folders of the demonstration and print where they are
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+/// Measure Hailwire on this machine
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    pub(crate) command: BenchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// A short run: raw QUIC, embedded calls and calls between processes, side by side
+    Smoke,
+}
+
+/// Show and check the configuration
+#[derive(Debug, Args)]
+pub(crate) struct Config {
+    #[command(subcommand)]
+    pub(crate) command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print the configuration file
+    Show {
+        /// Print every setting with the value in force, defaults included
+        #[arg(long)]
+        effective: bool,
+    },
+    /// Print where the configuration file is
+    Path,
+    /// Check the configuration file; exit 0 when it is good
+    Check,
+}
+
+/// Install or remove the systemd user service that runs the node
+#[derive(Debug, Args)]
+pub(crate) struct Service {
+    #[command(subcommand)]
+    pub(crate) command: ServiceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ServiceCommand {
+    /// Write the unit and print what to run next
+    Install {
+        /// Also run systemctl, to start the service now and at every login
+        #[arg(long)]
+        enable: bool,
+    },
+    /// Remove the unit
+    Uninstall {
+        /// Also run systemctl, to stop the service first
+        #[arg(long)]
+        disable: bool,
+    },
+}
+
+/// Print the completions of a shell
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}
+
+/// Print the manual page, or write one page per command into a folder
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    /// Folder to write to; made where it is missing
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}

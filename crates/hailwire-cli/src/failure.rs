@@ -1,0 +1,197 @@
+//! How a command fails: what happened, a stable code, what to try.
+//!
+//! On a terminal a failure reads
+//!
+//! ```text
+//! error: no agent `grep` is known here (not_found)
+//! hint: list what can be called with `hail agents`
+//! ```
+//!
+//! and with `--json` it is one line on stderr: `{"error":{"code":…,"message":…,"hint":…}}`. The exit
+//! code follows from the status code by one rule, kept in `docs/reference/exit-codes.md`.
+
+use std::{fmt::Display, io};
+
+use hailwire_wire::{Code, Status};
+use serde_json::json;
+
+use crate::text;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: Status,
+    exit: u8,
+}
+
+impl Failure {
+    /// What was typed cannot be done. Exit code 2, as for every other mistake in usage.
+    pub(crate) fn usage(message: impl Display) -> Self {
+        Self { status: Status::new(Code::InvalidArgument, message.to_string()), exit: exit::USAGE }
+    }
+
+    /// Something on this machine failed, such as a file. Exit code 1.
+    pub(crate) fn general(message: impl Display) -> Self {
+        Self { status: Status::new(Code::Unknown, message.to_string()), exit: exit::FAILURE }
+    }
+
+    /// An operation on this machine failed with an I/O error.
+    pub(crate) fn io(what: impl Display, error: &io::Error) -> Self {
+        Self::general(format!("{what}: {}", text::lower_first(&error.to_string())))
+    }
+
+    /// The user pressed Ctrl-C.
+    pub(crate) fn interrupted() -> Self {
+        Self { status: Status::new(Code::Cancelled, "interrupted"), exit: exit::INTERRUPTED }
+    }
+
+    /// Whoever read our stdout is gone; nothing is printed, as for any program in a pipe.
+    pub(crate) fn broken_pipe() -> Self {
+        Self { status: Status::new(Code::Cancelled, ""), exit: exit::BROKEN_PIPE }
+    }
+
+    /// The same failure with something to try.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.status = self.status.with_hint(hint);
+        self
+    }
+
+    /// The process's exit code.
+    pub(crate) fn exit(&self) -> u8 {
+        self.exit
+    }
+
+    /// Whether nothing is to be printed.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.exit == exit::BROKEN_PIPE
+    }
+
+    /// The failure for people, without a newline at its end. Details that a far agent wrote are
+    /// indented and freed of control characters.
+    pub(crate) fn for_people(&self, colour: bool) -> String {
+        let Status { code, message, hint, details } = &self.status;
+        let (red, bold, plain) =
+            if colour { ("\x1b[1;31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
+        let message = text::one_line(message);
+        let mut out = format!("{red}error:{plain} {message}{}({code})", if message.is_empty() { "" } else { " " });
+        for line in details.trim_end().lines() {
+            out.push_str("\n    ");
+            out.push_str(&text::one_line(line));
+        }
+        if !hint.is_empty() {
+            out.push_str(&format!("\n{bold}hint:{plain} {}", text::one_line(hint)));
+        }
+        out
+    }
+
+    /// The failure for programs, on one line.
+    pub(crate) fn for_programs(&self) -> String {
+        let Status { code, message, hint, details } = &self.status;
+        json!({ "error": {
+            "code": code.name(), "message": message, "hint": hint, "details": details,
+            "exit": self.exit,
+        }})
+        .to_string()
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        let exit = exit::of(status.code);
+        let status = match default_hint(status.code) {
+            Some(hint) if status.hint.is_empty() => status.with_hint(hint),
+            _ => status,
+        };
+        Self { status, exit }
+    }
+}
+
+/// What to try where whoever failed did not say.
+fn default_hint(code: Code) -> Option<&'static str> {
+    match code {
+        Code::DeadlineExceeded => Some("allow more time with --timeout"),
+        Code::NotFound => Some("list what can be called with `hail agents`"),
+        Code::PermissionDenied => Some("ask the far side for trust: `hail invite` there, `hail join` here"),
+        Code::ResourceExhausted => Some("try again in a moment, or call another member"),
+        Code::Unavailable => Some("see `hail status` and `hail peers`, then try again"),
+        _ => None,
+    }
+}
+
+/// Exit codes, as in `docs/reference/exit-codes.md`.
+pub(crate) mod exit {
+    use hailwire_wire::Code;
+
+    /// A failure that has no code of its own.
+    pub(crate) const FAILURE: u8 = 1;
+    /// What was typed is wrong.
+    pub(crate) const USAGE: u8 = 2;
+    /// Added to a status code's number.
+    pub(crate) const STATUS_BASE: u8 = 64;
+    /// Ctrl-C, as shells report it.
+    pub(crate) const INTERRUPTED: u8 = 130;
+    /// The reader of stdout is gone, as shells report it.
+    pub(crate) const BROKEN_PIPE: u8 = 141;
+
+    /// The exit code for a status.
+    pub(crate) const fn of(code: Code) -> u8 {
+        match code {
+            Code::Ok => 0,
+            _ => STATUS_BASE + code.number(),
+        }
+    }
+
+    /// The status code that an exit code means, where it means one.
+    pub(crate) fn code(exit: i32) -> Option<Code> {
+        let number = u8::try_from(exit).ok()?.checked_sub(STATUS_BASE)?;
+        Code::ALL.into_iter().find(|code| code.number() == number && *code != Code::Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_reads_what_happened_the_code_and_a_hint() {
+        let failure = Failure::from(Status::new(Code::NotFound, "no agent `x`"));
+        assert_eq!(
+            failure.for_people(false),
+            "error: no agent `x` (not_found)\nhint: list what can be called with `hail agents`"
+        );
+        assert_eq!(failure.exit(), 69);
+    }
+
+    #[test]
+    fn a_hint_of_the_far_side_is_kept() {
+        let status = Status::new(Code::NotFound, "no").with_hint("look elsewhere");
+        assert!(Failure::from(status).for_people(false).ends_with("hint: look elsewhere"));
+    }
+
+    #[test]
+    fn what_a_far_agent_wrote_cannot_steer_the_terminal() {
+        let status = Status::new(Code::Internal, "a\x1b[2Jb\nc").with_details("x\x07\ny\r\x1b]0;z\n");
+        let text = Failure::from(status).for_people(false);
+        assert!(!text.contains(['\x1b', '\x07', '\r']), "{text:?}");
+        assert_eq!(text.lines().count(), 3);
+    }
+
+    #[test]
+    fn exit_codes_and_status_codes_map_both_ways() {
+        for code in Code::ALL.into_iter().filter(|c| *c != Code::Ok) {
+            assert_eq!(exit::code(i32::from(exit::of(code))), Some(code));
+        }
+        for other in [-1, 0, 1, 2, 64, 81, 127, 130, 137, 256] {
+            assert_eq!(exit::code(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_failure_for_programs_is_one_line_of_json() {
+        let line = Failure::usage("bad\nthing").for_programs();
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(line.lines().count(), 1);
+        assert_eq!(value["error"]["code"], "invalid_argument");
+        assert_eq!(value["error"]["exit"], 2);
+    }
+}

@@ -1,0 +1,198 @@
+//! One member of a group.
+//!
+//! What a member is (key, value, tier, bound) is fixed when it joins; what happens to it (calls in
+//! flight, health, when it was last seen) lies in atomics.
+
+use std::{
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use crate::{
+    health::{Admission, Health, HealthCell, HealthConfig, Probe, Standing},
+    lease::Outcome,
+};
+
+/// How near a member is. A nearer one is preferred as long as it is healthy and has room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Tier {
+    /// On this machine.
+    #[default]
+    Local,
+    /// Behind a tunnel.
+    Remote,
+}
+
+/// What is settled when a member joins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberConfig {
+    /// How near it is. Default [`Tier::Local`].
+    pub tier: Tier,
+    /// Calls that it takes at once. Default 0, which means no bound.
+    pub max_concurrency: u32,
+}
+
+/// One member of a group, with its state.
+#[derive(Debug)]
+pub struct Member<K, V> {
+    key: K,
+    value: V,
+    config: MemberConfig,
+    health_config: HealthConfig,
+    in_flight: AtomicU32,
+    /// The pool's turn at which it was picked last, 0 for never.
+    turn: AtomicU64,
+    /// Milliseconds plus one, 0 for never.
+    last_seen: AtomicU64,
+    health: HealthCell,
+}
+
+impl<K, V> Member<K, V> {
+    pub(crate) fn new(key: K, value: V, config: MemberConfig, health_config: HealthConfig) -> Self {
+        Self {
+            key,
+            value,
+            config,
+            health_config,
+            in_flight: AtomicU32::new(0),
+            turn: AtomicU64::new(0),
+            last_seen: AtomicU64::new(0),
+            health: HealthCell::default(),
+        }
+    }
+
+    /// What tells it from the other members of its group.
+    #[must_use]
+    pub fn key(&self) -> &K {
+        &self.key
+    }
+
+    /// What a call is dispatched with, for example a connection.
+    #[must_use]
+    pub fn value(&self) -> &V {
+        &self.value
+    }
+
+    /// How near it is.
+    #[must_use]
+    pub fn tier(&self) -> Tier {
+        self.config.tier
+    }
+
+    /// Calls that it takes at once; 0 for no bound.
+    #[must_use]
+    pub fn max_concurrency(&self) -> u32 {
+        self.config.max_concurrency
+    }
+
+    /// Calls that it has now.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    /// How it fares.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.health.health()
+    }
+
+    /// Failures in a row, at most 255 of them counted.
+    #[must_use]
+    pub fn failures(&self) -> u8 {
+        self.health.failures()
+    }
+
+    /// When it last gave a sign of life, to the millisecond; `None` if it never did.
+    #[must_use]
+    pub fn last_seen(&self) -> Option<Duration> {
+        let stamp = self.last_seen.load(Ordering::Acquire);
+        stamp.checked_sub(1).map(Duration::from_millis)
+    }
+
+    /// Notes a sign of life that is not the outcome of a call, such as an answered ping. It does
+    /// not heal: only an answered call shows that calls are answered.
+    pub fn seen(&self, now: Duration) {
+        let ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX - 1);
+        self.last_seen
+            .fetch_max(ms.saturating_add(1), Ordering::AcqRel);
+    }
+
+    /// Reports an outcome that was learned without a lease, for example by a health check.
+    pub fn report(&self, outcome: Outcome, now: Duration) {
+        self.settle(outcome, false, now);
+    }
+
+    pub(crate) fn settle(&self, outcome: Outcome, probe: bool, now: Duration) {
+        match outcome {
+            Outcome::Success => {
+                self.seen(now);
+                self.health.succeeded();
+            }
+            Outcome::Failure => self.health.failed(probe, now, &self.health_config),
+        }
+    }
+
+    pub(crate) fn standing(&self, now: Duration) -> Standing {
+        self.health.standing(now)
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.config.max_concurrency == 0 || self.in_flight() < self.config.max_concurrency
+    }
+
+    pub(crate) fn turn(&self) -> u64 {
+        self.turn.load(Ordering::Acquire)
+    }
+
+    /// Takes the member's turn; false if somebody else took it since `seen` was read.
+    pub(crate) fn take_turn(&self, seen: u64, turn: u64) -> bool {
+        self.turn
+            .compare_exchange(seen, turn, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    /// Takes a slot and, where one is due, the probe; `None` if either is no longer there.
+    pub(crate) fn enter(&self, now: Duration) -> Option<Option<Probe>> {
+        if !self.take_slot() {
+            return None;
+        }
+        match self.health.admit(now, &self.health_config) {
+            Admission::Call => Some(None),
+            Admission::Probe(probe) => Some(Some(probe)),
+            Admission::Refused => {
+                self.give_slot_back();
+                None
+            }
+        }
+    }
+
+    fn take_slot(&self) -> bool {
+        let max = match self.config.max_concurrency {
+            0 => u32::MAX,
+            max => max,
+        };
+        let mut count = self.in_flight.load(Ordering::Acquire);
+        while count < max {
+            let next = count + 1;
+            match self.in_flight.compare_exchange_weak(
+                count,
+                next,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return true,
+                Err(current) => count = current,
+            }
+        }
+        false
+    }
+
+    pub(crate) fn give_slot_back(&self) {
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn abandon(&self, probe: Probe) {
+        self.health.abandoned(probe);
+    }
+}

@@ -1,0 +1,5 @@
+//! What the pool promises, from the outside.
+
+mod health;
+mod pick;
+mod threads;

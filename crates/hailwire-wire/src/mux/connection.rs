@@ -1,0 +1,572 @@
+//! The multiplexer as its user sees it: streams, datagrams, and the end of the connection.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::task::Poll;
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use super::MuxError;
+use super::budget::Budget;
+use super::frame::{Decoder, Frame};
+use super::preface::{PREFACE, Role};
+use super::slab::{Slab, StreamKey};
+use super::stream::{RecvState, SendState, Stop, Stream};
+use crate::header::Priority;
+use crate::limits::{
+    MAX_DATAGRAM, MUX_MAX_DATAGRAMS, MUX_MAX_PINGS, MUX_MAX_REASON, MUX_MAX_STREAMS, MUX_SEND_QUEUE,
+};
+use crate::status::Code;
+
+/// Something that may be worth doing now. Each is told at most once for each call that answered
+/// `Poll::Pending`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// [`Mux::accept`] has a stream.
+    Incoming,
+    /// [`Mux::open`] may succeed.
+    OpenAllowed,
+    /// [`Mux::read`] has bytes or an end.
+    Readable(StreamKey),
+    /// [`Mux::write`] takes bytes or fails.
+    Writable(StreamKey),
+    /// [`Mux::stopped`] has its answer.
+    SendEnded(StreamKey),
+    /// [`Mux::datagram`] has one.
+    Datagram,
+    /// The peer answered a ping with this payload.
+    Pong([u8; 8]),
+    /// The connection is over: see [`Mux::ended`]. Whoever waits should try again.
+    Ended,
+}
+
+/// Why the connection is over.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Ended {
+    /// The peer closed it.
+    #[error("the peer closed the connection: {reason} ({code})")]
+    ByPeer {
+        /// Its code.
+        code: Code,
+        /// In words.
+        reason: String,
+    },
+    /// [`Mux::close`] was called.
+    #[error("the connection was closed here")]
+    Here,
+    /// The byte stream beneath ended or broke.
+    #[error("the peer is gone: {0}")]
+    Lost(String),
+    /// The peer broke the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Protocol(#[from] MuxError),
+}
+
+/// Why a write failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum MuxWriteError {
+    /// The reader does not want more.
+    #[error("the reader stopped the stream ({0})")]
+    Stopped(Code),
+    /// This direction was finished, reset or dropped here.
+    #[error("the stream was ended here")]
+    Ended,
+    /// The connection is over.
+    #[error(transparent)]
+    Connection(#[from] Ended),
+}
+
+/// Why a read failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum MuxReadError {
+    /// The writer gave the stream up.
+    #[error("the writer reset the stream ({0})")]
+    Reset(Code),
+    /// This direction was stopped or dropped here.
+    #[error("the stream was stopped here")]
+    Stopped,
+    /// The connection is over.
+    #[error(transparent)]
+    Connection(#[from] Ended),
+}
+
+/// One side of a multiplexed connection, without I/O and without a clock.
+///
+/// See the [module](super) for what it promises and how to drive it. Idle, it takes less than 1 KiB.
+#[derive(Debug)]
+pub struct Mux {
+    pub(super) role: Role,
+    pub(super) streams: Slab<Stream>,
+    pub(super) by_id: HashMap<u64, StreamKey, BuildHasherDefault<IdHasher>>,
+    pub(super) events: VecDeque<Event>,
+    pub(super) ended: Option<Ended>,
+
+    // Opening here.
+    pub(super) next_local: u64,
+    /// Streams that may still be opened here.
+    pub(super) open_credit: usize,
+    pub(super) open_blocked: bool,
+
+    // Opened by the peer.
+    pub(super) next_remote: u64,
+    /// Streams that the peer may still open.
+    pub(super) remote_credit: usize,
+    /// Streams of the peer that are over and not yet granted again.
+    pub(super) returned: usize,
+    pub(super) incoming: VecDeque<StreamKey>,
+    pub(super) accept_blocked: bool,
+
+    // Arriving.
+    pub(super) opening: Opening,
+    pub(super) decoder: Decoder,
+    pub(super) receiving: Option<Receiving>,
+    pub(super) budget: Budget,
+    /// Unread bytes of all streams.
+    pub(super) unread: usize,
+    pub(super) datagrams_in: VecDeque<Bytes>,
+    pub(super) datagram_blocked: bool,
+
+    // Leaving.
+    pub(super) preface_sent: bool,
+    pub(super) farewell: Option<Frame>,
+    pub(super) control: VecDeque<StreamKey>,
+    pub(super) ready: [VecDeque<StreamKey>; Priority::ALL.len()],
+    pub(super) pings: VecDeque<Frame>,
+    /// Pings of ours without an answer so far.
+    pub(super) unanswered: usize,
+    pub(super) datagrams_out: VecDeque<Bytes>,
+}
+
+/// How much of the peer's preface has come.
+#[derive(Debug)]
+pub(super) enum Opening {
+    Preface { bytes: [u8; PREFACE], len: usize },
+    Done,
+}
+
+/// The DATA frame that is arriving.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receiving {
+    /// None for a stream that is over.
+    pub(super) key: Option<StreamKey>,
+    pub(super) fin: bool,
+}
+
+impl Mux {
+    /// A connection at its start.
+    #[must_use]
+    pub fn new(role: Role) -> Self {
+        Self {
+            role,
+            streams: Slab::new(),
+            by_id: HashMap::default(),
+            events: VecDeque::new(),
+            ended: None,
+            next_local: role.first_id(),
+            open_credit: MUX_MAX_STREAMS,
+            open_blocked: false,
+            next_remote: role.other().first_id(),
+            remote_credit: MUX_MAX_STREAMS,
+            returned: 0,
+            incoming: VecDeque::new(),
+            accept_blocked: false,
+            opening: Opening::Preface {
+                bytes: [0; PREFACE],
+                len: 0,
+            },
+            decoder: Decoder::default(),
+            receiving: None,
+            budget: Budget::default(),
+            unread: 0,
+            datagrams_in: VecDeque::new(),
+            datagram_blocked: false,
+            preface_sent: false,
+            farewell: None,
+            control: VecDeque::new(),
+            ready: Default::default(),
+            pings: VecDeque::new(),
+            unanswered: 0,
+            datagrams_out: VecDeque::new(),
+        }
+    }
+
+    /// The next thing that may be worth doing.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Why the connection is over, if it is.
+    #[must_use]
+    pub const fn ended(&self) -> Option<&Ended> {
+        self.ended.as_ref()
+    }
+
+    /// Streams that take memory here: those not over, and those over with a half still held.
+    #[must_use]
+    pub const fn live_streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Bytes received and not yet read, over all streams.
+    #[must_use]
+    pub const fn unread(&self) -> usize {
+        self.unread
+    }
+
+    /// Opens a stream; pending while the peer's limit is reached. The peer sees it with its first
+    /// bytes.
+    ///
+    /// # Errors
+    ///
+    /// The connection is over.
+    pub fn open(&mut self, priority: Priority) -> Poll<Result<StreamKey, Ended>> {
+        if let Some(ended) = &self.ended {
+            return Poll::Ready(Err(ended.clone()));
+        }
+        if self.open_credit == 0 {
+            self.open_blocked = true;
+            return Poll::Pending;
+        }
+        self.open_credit -= 1;
+        Poll::Ready(Ok(self.streams.insert(Stream::new(None, priority))))
+    }
+
+    /// The next stream that the peer opened, in the order of first frames.
+    ///
+    /// # Errors
+    ///
+    /// The connection is over.
+    pub fn accept(&mut self) -> Poll<Result<StreamKey, Ended>> {
+        if let Some(ended) = &self.ended {
+            return Poll::Ready(Err(ended.clone()));
+        }
+        let next = self.incoming.pop_front();
+        self.accept_blocked = next.is_none();
+        next.map_or(Poll::Pending, |key| Poll::Ready(Ok(key)))
+    }
+
+    /// The priority that the opener gave a stream.
+    pub fn priority(&mut self, key: StreamKey) -> Option<Priority> {
+        self.streams.find(key).map(|stream| stream.priority)
+    }
+
+    /// Queues bytes off the front of `chunk`, as handles; pending while any are left, because
+    /// [`MUX_SEND_QUEUE`] bytes wait already.
+    ///
+    /// # Errors
+    ///
+    /// [`MuxWriteError`].
+    pub fn write(&mut self, key: StreamKey, chunk: &mut Bytes) -> Poll<Result<(), MuxWriteError>> {
+        if let Some(ended) = &self.ended {
+            return Poll::Ready(Err(ended.clone().into()));
+        }
+        let Some(stream) = self.streams.find(key) else {
+            return Poll::Ready(Err(MuxWriteError::Ended));
+        };
+        let send = &mut stream.send;
+        if let Some(code) = send.stopped {
+            return Poll::Ready(Err(MuxWriteError::Stopped(code)));
+        }
+        if send.state != SendState::Open {
+            return Poll::Ready(Err(MuxWriteError::Ended));
+        }
+        let room = MUX_SEND_QUEUE - send.queue.len().min(MUX_SEND_QUEUE);
+        send.queue.push(chunk.split_to(room.min(chunk.len())));
+        send.blocked = !chunk.is_empty();
+        let blocked = send.blocked;
+        self.schedule_data(key);
+        if blocked {
+            Poll::Pending
+        } else {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    /// Ends the sending direction after everything written.
+    pub fn finish(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.find(key) else {
+            return;
+        };
+        if stream.send.state == SendState::Open {
+            stream.send.state = SendState::Finishing;
+            self.schedule_data(key);
+        }
+    }
+
+    /// Ends the sending direction at once; what is queued is dropped.
+    pub fn reset(&mut self, key: StreamKey, code: Code) {
+        let Some(stream) = self.streams.find(key) else {
+            return;
+        };
+        if stream.send.give_up(code) {
+            self.schedule_control(key);
+        }
+    }
+
+    /// The code with which the reader stopped the sending direction; `None` when it ended otherwise:
+    /// everything was handed to the byte stream, it was reset here, or the connection is over.
+    pub fn stopped(&mut self, key: StreamKey) -> Poll<Option<Code>> {
+        let over = self.ended.is_some();
+        let Some(stream) = self.streams.find(key) else {
+            return Poll::Ready(None);
+        };
+        if stream.send.stopped.is_some() {
+            return Poll::Ready(stream.send.stopped);
+        }
+        if over || !matches!(stream.send.state, SendState::Open | SendState::Finishing) {
+            return Poll::Ready(None);
+        }
+        stream.send.watched = true;
+        Poll::Pending
+    }
+
+    /// The next bytes, at most `max` and never none; `None` at the end.
+    ///
+    /// What arrived before the connection ended can still be read.
+    ///
+    /// # Errors
+    ///
+    /// [`MuxReadError`].
+    pub fn read(
+        &mut self,
+        key: StreamKey,
+        max: usize,
+    ) -> Poll<Result<Option<Bytes>, MuxReadError>> {
+        let Some(stream) = self.streams.find(key) else {
+            return Poll::Ready(Err(MuxReadError::Stopped));
+        };
+        let recv = &mut stream.recv;
+        if recv.stop.is_some() {
+            return Poll::Ready(Err(MuxReadError::Stopped));
+        }
+        if let RecvState::Reset(code) = recv.state {
+            return Poll::Ready(Err(MuxReadError::Reset(code)));
+        }
+        if let Some(chunk) = recv.queue.pop(max.max(1)) {
+            self.unread -= chunk.len();
+            if recv.state == RecvState::Open && self.ended.is_none() {
+                recv.grant += self.budget.grant(recv);
+                if recv.grant > 0 {
+                    self.schedule_control(key);
+                }
+            }
+            return Poll::Ready(Ok(Some(chunk)));
+        }
+        if recv.state == RecvState::Ended {
+            return Poll::Ready(Ok(None));
+        }
+        if let Some(ended) = &self.ended {
+            return Poll::Ready(Err(ended.clone().into()));
+        }
+        recv.blocked = true;
+        Poll::Pending
+    }
+
+    /// Tells the writer to stop; what is unread is dropped.
+    pub fn stop(&mut self, key: StreamKey, code: Code) {
+        let Some(stream) = self.streams.find(key) else {
+            return;
+        };
+        let recv = &mut stream.recv;
+        self.unread -= recv.unread();
+        recv.queue.clear();
+        if recv.stop.is_none() {
+            recv.stop = Some(Stop::Pending(code));
+            if recv.state == RecvState::Open {
+                self.schedule_control(key);
+            }
+        }
+    }
+
+    /// Gives the sending half back. If it has not ended, it is reset with `cancelled`.
+    pub fn drop_send(&mut self, key: StreamKey) {
+        if let Some(stream) = self.streams.find(key) {
+            stream.send.held = false;
+            if stream.send.state == SendState::Open {
+                self.reset(key, Code::Cancelled);
+            }
+            self.collect(key);
+        }
+    }
+
+    /// Gives the receiving half back. If it has not ended, it is stopped with `cancelled`.
+    pub fn drop_recv(&mut self, key: StreamKey) {
+        if let Some(stream) = self.streams.find(key) {
+            stream.recv.held = false;
+            self.stop(key, Code::Cancelled);
+            self.collect(key);
+        }
+    }
+
+    /// Queues a datagram; where [`MUX_MAX_DATAGRAMS`] wait already, the oldest is dropped. `false`
+    /// if it is larger than [`MAX_DATAGRAM`].
+    #[must_use]
+    pub fn send_datagram(&mut self, payload: Bytes) -> bool {
+        if payload.len() > MAX_DATAGRAM {
+            return false;
+        }
+        if self.ended.is_none() {
+            push_bounded(&mut self.datagrams_out, payload);
+        }
+        true
+    }
+
+    /// The next datagram.
+    ///
+    /// # Errors
+    ///
+    /// The connection is over.
+    pub fn datagram(&mut self) -> Poll<Result<Bytes, Ended>> {
+        if let Some(payload) = self.datagrams_in.pop_front() {
+            return Poll::Ready(Ok(payload));
+        }
+        if let Some(ended) = &self.ended {
+            return Poll::Ready(Err(ended.clone()));
+        }
+        self.datagram_blocked = true;
+        Poll::Pending
+    }
+
+    /// Asks for a sign of life, told as [`Event::Pong`]. `false`, and nothing is sent, while
+    /// [`MUX_MAX_PINGS`] are unanswered.
+    pub fn ping(&mut self, payload: [u8; 8]) -> bool {
+        let allowed = self.unanswered < MUX_MAX_PINGS && self.queue_ping(Frame::Ping(payload));
+        self.unanswered += usize::from(allowed);
+        allowed
+    }
+
+    /// Ends the connection: the peer is told, all else that waits is dropped.
+    pub fn close(&mut self, code: Code, reason: &str) {
+        if self.ended.is_none() {
+            let mut reason = reason.to_owned();
+            while reason.len() > MUX_MAX_REASON {
+                reason.pop();
+            }
+            self.farewell = Some(Frame::Close { code, reason });
+            self.end(Ended::Here);
+        }
+    }
+
+    /// Says that the byte stream beneath ended or broke.
+    pub fn lost(&mut self, why: impl Into<String>) {
+        self.end(Ended::Lost(why.into()));
+    }
+
+    pub(super) fn end(&mut self, why: Ended) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.ended = Some(why);
+        self.control.clear();
+        self.ready.iter_mut().for_each(VecDeque::clear);
+        self.pings.clear();
+        self.datagrams_out.clear();
+        for key in std::mem::take(&mut self.incoming) {
+            self.drop_send(key);
+            self.drop_recv(key);
+        }
+        for (_, stream) in self.streams.iter_mut() {
+            stream.send.queue.clear();
+        }
+        let abandoned: Vec<_> = self
+            .streams
+            .iter_mut()
+            .filter(|(_, s)| s.is_abandoned())
+            .map(|(k, _)| k)
+            .collect();
+        abandoned.into_iter().for_each(|key| self.collect(key));
+        self.events.push_back(Event::Ended);
+    }
+
+    pub(super) fn queue_ping(&mut self, frame: Frame) -> bool {
+        let room = self.ended.is_none() && self.pings.len() < 2 * MUX_MAX_PINGS;
+        if room {
+            self.pings.push_back(frame);
+        }
+        room
+    }
+
+    pub(super) fn schedule_control(&mut self, key: StreamKey) {
+        if self.ended.is_none()
+            && let Some(stream) = self.streams.find(key)
+            && !std::mem::replace(&mut stream.control_queued, true)
+        {
+            self.control.push_back(key);
+        }
+    }
+
+    pub(super) fn schedule_data(&mut self, key: StreamKey) {
+        if self.ended.is_none()
+            && let Some(stream) = self.streams.find(key)
+            && stream.send.is_ready()
+            && !std::mem::replace(&mut stream.data_queued, true)
+            && let Some(queue) = self.ready.get_mut(stream.priority as usize)
+        {
+            queue.push_back(key);
+        }
+    }
+
+    /// Forgets a stream once nobody on either side needs it.
+    pub(super) fn collect(&mut self, key: StreamKey) {
+        let over = self.ended.is_some();
+        let Some(stream) = self.streams.find(key) else {
+            return;
+        };
+        if !stream.is_abandoned() || !(over || stream.is_over() || stream.never_was()) {
+            return;
+        }
+        let Some(mut stream) = self.streams.remove(key) else {
+            return;
+        };
+        self.unread -= stream.recv.unread();
+        self.budget.forget(&mut stream.recv);
+        match stream.id {
+            Some(id) => drop(self.by_id.remove(&id)),
+            // The peer never heard of it: it does not count.
+            None => self.allow_open(1),
+        }
+        if !stream.local {
+            self.returned += 1;
+        }
+        if self.by_id.is_empty() && self.by_id.capacity() > 128 {
+            self.by_id = HashMap::default();
+        }
+    }
+
+    pub(super) fn allow_open(&mut self, count: usize) {
+        self.open_credit = self.open_credit.saturating_add(count).min(MUX_MAX_STREAMS);
+        if std::mem::take(&mut self.open_blocked) {
+            self.events.push_back(Event::OpenAllowed);
+        }
+    }
+}
+
+/// Queues one more, dropping the oldest where there is no room: a newer datagram is worth more.
+pub(super) fn push_bounded(queue: &mut VecDeque<Bytes>, payload: Bytes) {
+    if queue.len() >= MUX_MAX_DATAGRAMS {
+        queue.pop_front();
+    }
+    queue.push_back(payload);
+}
+
+/// Stream ids come in order without a gap, so a peer cannot choose them to collide: one
+/// multiplication spreads them well enough.
+#[derive(Debug, Default)]
+pub(super) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes
+            .iter()
+            .for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        self.0 = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}

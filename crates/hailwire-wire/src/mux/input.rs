@@ -1,0 +1,246 @@
+//! What arrives: the preface, then frames.
+
+use bytes::Bytes;
+
+use super::MuxError;
+use super::connection::{Ended, Event, Mux, Opening, Receiving, push_bounded};
+use super::frame::{Frame, FrameHeader, Item};
+use super::preface::{PREFACE, parse_preface};
+use super::slab::StreamKey;
+use super::stream::{RecvState, Stream};
+use crate::header::Priority;
+use crate::limits::MUX_RECEIVE_POOL;
+use crate::status::Code;
+
+/// Bytes from here on are kept as a slice of the read buffer; smaller pieces are copied, so that
+/// they do not pin it.
+const SLICE_FROM: usize = 8 * 1024;
+
+impl Mux {
+    /// Hands over the next bytes from the peer. After the end of the connection they are ignored.
+    ///
+    /// # Errors
+    ///
+    /// The peer broke the protocol. The connection is over; [`Mux::poll_output`] has a last frame
+    /// for the peer that says so.
+    pub fn handle_input(&mut self, chunk: Bytes) -> Result<(), MuxError> {
+        let result = self.input(chunk);
+        if let Err(error) = &result {
+            let understood = matches!(self.opening, Opening::Done);
+            self.farewell = understood.then(|| Frame::Close {
+                code: Code::InvalidArgument,
+                reason: error.to_string(),
+            });
+            self.end(Ended::Protocol(error.clone()));
+        }
+        result
+    }
+
+    fn input(&mut self, mut chunk: Bytes) -> Result<(), MuxError> {
+        if let Opening::Preface { bytes, len } = &mut self.opening {
+            let part = chunk.split_to((PREFACE - *len).min(chunk.len()));
+            let Some((filled, _)) = bytes.split_at_mut_checked(*len + part.len()) else {
+                return Ok(());
+            };
+            if let Some(room) = filled.get_mut(*len..) {
+                room.copy_from_slice(&part);
+            }
+            *len += part.len();
+            if parse_preface(filled, self.role)?.is_none() {
+                return Ok(());
+            }
+            self.opening = Opening::Done;
+        }
+        while self.ended.is_none() {
+            let Some(item) = self.decoder.next_item(&mut chunk)? else {
+                break;
+            };
+            match item {
+                Item::Data(header) => self.data_begins(header)?,
+                Item::Part(part) => self.data_part(part),
+                Item::DataEnd => self.data_ends(),
+                Item::Frame(frame) => self.frame(frame)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn data_begins(&mut self, header: FrameHeader) -> Result<(), MuxError> {
+        let key = self.stream_of(header.stream, header.priority())?;
+        if let Some(stream) = key.and_then(|key| self.streams.find(key)) {
+            let recv = &mut stream.recv;
+            if recv.state != RecvState::Open {
+                return Err(MuxError::AfterEnd(header.stream));
+            }
+            recv.credit = recv
+                .credit
+                .checked_sub(usize::from(header.len))
+                .ok_or(MuxError::Window(header.stream))?;
+        }
+        self.receiving = Some(Receiving {
+            key,
+            fin: header.fin(),
+        });
+        Ok(())
+    }
+
+    fn data_part(&mut self, part: Bytes) {
+        let Some(key) = self.receiving.and_then(|receiving| receiving.key) else {
+            return;
+        };
+        let Some(stream) = self.streams.find(key) else {
+            return;
+        };
+        let recv = &mut stream.recv;
+        if recv.stop.is_some() {
+            return;
+        }
+        self.unread += part.len();
+        if part.len() >= SLICE_FROM && self.unread <= MUX_RECEIVE_POOL {
+            recv.queue.push(part);
+        } else {
+            recv.queue.push_copy(&part);
+        }
+        self.tell_reader(key);
+    }
+
+    fn data_ends(&mut self) {
+        if let Some(Receiving {
+            key: Some(key),
+            fin: true,
+        }) = self.receiving.take()
+        {
+            self.receiving_ends(key, RecvState::Ended);
+        }
+    }
+
+    fn frame(&mut self, frame: Frame) -> Result<(), MuxError> {
+        match frame {
+            Frame::Data { .. } => {}
+            Frame::Reset {
+                stream,
+                priority,
+                code,
+            } => {
+                if let Some(key) = self.stream_of(stream, priority)? {
+                    self.receiving_ends(key, RecvState::Reset(code));
+                }
+            }
+            Frame::Stop {
+                stream,
+                priority,
+                code,
+            } => {
+                if let Some(key) = self.stream_of(stream, priority)? {
+                    self.stop_arrives(key, code);
+                }
+            }
+            Frame::Window {
+                stream,
+                priority,
+                credit,
+            } => {
+                if let Some(key) = self.stream_of(stream, priority)?
+                    && let Some(stream) = self.streams.find(key)
+                {
+                    stream.send.credit = stream.send.credit.saturating_add(u64::from(credit));
+                    self.schedule_data(key);
+                }
+            }
+            Frame::Streams(count) => self.allow_open(count as usize),
+            Frame::Ping(payload) => {
+                self.queue_ping(Frame::Pong(payload));
+            }
+            Frame::Pong(payload) => {
+                if let Some(left) = self.unanswered.checked_sub(1) {
+                    self.unanswered = left;
+                    self.events.push_back(Event::Pong(payload));
+                }
+            }
+            Frame::Datagram(payload) => {
+                push_bounded(&mut self.datagrams_in, Bytes::copy_from_slice(&payload));
+                if std::mem::take(&mut self.datagram_blocked) {
+                    self.events.push_back(Event::Datagram);
+                }
+            }
+            Frame::Close { code, reason } => self.end(Ended::ByPeer { code, reason }),
+        }
+        Ok(())
+    }
+
+    /// The live stream of this id, made now if this is its first frame; `None` if it is over.
+    fn stream_of(&mut self, id: u64, priority: Priority) -> Result<Option<StreamKey>, MuxError> {
+        if let Some(key) = self.by_id.get(&id) {
+            return Ok(Some(*key));
+        }
+        let ours = id % 2 == self.role.first_id() % 2;
+        let next = if ours {
+            self.next_local
+        } else {
+            self.next_remote
+        };
+        if id == 0 || id > next || (ours && id == next) {
+            return Err(MuxError::NoSuchStream(id));
+        }
+        if id < next {
+            return Ok(None);
+        }
+        self.remote_credit = self
+            .remote_credit
+            .checked_sub(1)
+            .ok_or(MuxError::TooManyStreams(id))?;
+        self.next_remote += 2;
+        let key = self.streams.insert(Stream::new(Some(id), priority));
+        self.by_id.insert(id, key);
+        self.incoming.push_back(key);
+        if std::mem::take(&mut self.accept_blocked) {
+            self.events.push_back(Event::Incoming);
+        }
+        Ok(Some(key))
+    }
+
+    fn receiving_ends(&mut self, key: StreamKey, state: RecvState) {
+        let Some(stream) = self.streams.find(key) else {
+            return;
+        };
+        let recv = &mut stream.recv;
+        if recv.state != RecvState::Open {
+            return;
+        }
+        recv.state = state;
+        recv.grant = 0;
+        if matches!(state, RecvState::Reset(_)) {
+            self.unread -= recv.unread();
+            recv.queue.clear();
+        }
+        self.budget.settle(recv);
+        self.tell_reader(key);
+        self.collect(key);
+    }
+
+    fn stop_arrives(&mut self, key: StreamKey, code: Code) {
+        let Some(stream) = self.streams.find(key) else {
+            return;
+        };
+        let send = &mut stream.send;
+        if !send.give_up(code) {
+            return;
+        }
+        send.stopped = Some(code);
+        if std::mem::take(&mut send.blocked) {
+            self.events.push_back(Event::Writable(key));
+        }
+        if std::mem::take(&mut send.watched) {
+            self.events.push_back(Event::SendEnded(key));
+        }
+        self.schedule_control(key);
+    }
+
+    fn tell_reader(&mut self, key: StreamKey) {
+        if let Some(stream) = self.streams.find(key)
+            && std::mem::take(&mut stream.recv.blocked)
+        {
+            self.events.push_back(Event::Readable(key));
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! `hailwire-wire` and `hailwire-pool` decide and never act: no runtime, no socket, no clock.
+//!
+//! Two proofs: the tree of their normal dependencies as cargo resolves it, and their sources with
+//! tests and comments taken away.
+
+use std::{fs, path::Path, process::Command};
+
+const CRATES: [&str; 2] = ["hailwire-wire", "hailwire-pool"];
+
+/// Packages, or families of them (`iroh-…`), that bring a runtime, sockets or a clock.
+const REFUSED_PACKAGES: [&str; 24] = [
+    "actix",
+    "async-executor",
+    "async-global-executor",
+    "async-io",
+    "async-net",
+    "async-std",
+    "chrono",
+    "coarsetime",
+    "futures-executor",
+    "glommio",
+    "hyper",
+    "iroh",
+    "jiff",
+    "mio",
+    "monoio",
+    "noq",
+    "polling",
+    "quanta",
+    "quinn",
+    "rustix",
+    "rustls",
+    "smol",
+    "socket2",
+    "tokio",
+];
+
+/// Modules of `std` that act on the world.
+const REFUSED_MODULES: [&str; 5] = [
+    "std::env",
+    "std::fs",
+    "std::os",
+    "std::process",
+    "std::thread",
+];
+
+/// Types of `std` that act on the world or read a clock.
+const REFUSED_TYPES: [&str; 8] = [
+    "Instant",
+    "SystemTime",
+    "TcpListener",
+    "TcpStream",
+    "UdpSocket",
+    "UnixDatagram",
+    "UnixListener",
+    "UnixStream",
+];
+
+#[test]
+fn no_dependency_brings_a_runtime_a_socket_or_a_clock() {
+    for name in CRATES {
+        let packages = normal_dependencies(name);
+        assert!(
+            packages.iter().any(|package| package == name),
+            "{name}: {packages:?}"
+        );
+        let refused: Vec<_> = packages
+            .iter()
+            .filter(|package| is_refused(package))
+            .collect();
+        assert!(refused.is_empty(), "{name} reaches {refused:?}");
+    }
+}
+
+#[test]
+fn the_pool_depends_on_nothing() {
+    assert_eq!(normal_dependencies("hailwire-pool"), ["hailwire-pool"]);
+}
+
+#[test]
+fn no_source_names_a_socket_a_file_a_thread_or_a_clock() {
+    for name in CRATES {
+        let mut sources = Vec::new();
+        collect(
+            &crate::repository(&format!("crates/{name}/src")),
+            &mut sources,
+        );
+        assert!(sources.len() > 2, "{name}: only {} sources", sources.len());
+        for (path, text) in sources {
+            let found = refused_words(&text);
+            assert!(found.is_empty(), "{path} names {found:?}");
+        }
+    }
+}
+
+#[test]
+fn the_search_finds_what_it_looks_for() {
+    for (source, expected) in [
+        ("use std::time::Instant;", vec!["Instant"]),
+        ("let x = std::thread::spawn(f);", vec!["std::thread"]),
+        (
+            "use std::{fmt, net::{SocketAddr, TcpStream}, fs};",
+            vec!["std::fs", "TcpStream"],
+        ),
+        ("use std::{fmt, net::SocketAddr};", vec![]),
+        (
+            "/// Like `std::thread`.\n// Instant\nstruct Instantaneous; // SystemTime",
+            vec![],
+        ),
+        (
+            "fn f() {}\n#[cfg(test)]\nmod tests { use std::fs; }",
+            vec![],
+        ),
+    ] {
+        assert_eq!(refused_words(source), expected, "{source}");
+    }
+    assert!(is_refused("tokio") && is_refused("tokio-util") && is_refused("iroh-base"));
+    assert!(!is_refused("tokiox") && !is_refused("serde"));
+}
+
+fn is_refused(package: &str) -> bool {
+    REFUSED_PACKAGES.iter().any(|refused| {
+        package
+            .strip_prefix(refused)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    })
+}
+
+/// The names of a crate and of all that it needs outside tests and build scripts, sorted. Proc
+/// macros are listed too; what they need at build time is held to the same rule.
+fn normal_dependencies(name: &str) -> Vec<String> {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "tree", "--frozen", "--edges", "normal", "--prefix", "none", "--format", "{lib}",
+        ])
+        .args(["--package", name])
+        .current_dir(crate::repository(""))
+        .output()
+        .expect("cargo runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo tree: {stderr}");
+    let mut packages: Vec<String> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .map(|library| library.replace('_', "-"))
+        .collect();
+    packages.sort();
+    packages.dedup();
+    packages
+}
+
+fn collect(folder: &Path, sources: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            collect(&path, sources);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = fs::read_to_string(&path).expect("a source");
+            sources.push((path.display().to_string(), text));
+        }
+    }
+}
+
+/// What a source names that it may not. Tests stand last in each file, so all from the first
+/// `#[cfg(test)]` on is test code.
+fn refused_words(source: &str) -> Vec<&'static str> {
+    let code: String = source
+        .lines()
+        .take_while(|line| !line.trim_start().starts_with("#[cfg(test)]"))
+        .map(|line| line.split("//").next().unwrap_or_default())
+        .fold(String::new(), |all, line| all + line + "\n");
+    let words: Vec<&str> = code
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .collect();
+    let modules = std_modules(&code);
+    REFUSED_MODULES
+        .into_iter()
+        .filter(|module| modules.iter().any(|named| named == module))
+        .chain(
+            REFUSED_TYPES
+                .into_iter()
+                .filter(|refused| words.contains(refused)),
+        )
+        .collect()
+}
+
+/// Every `std::module` that some code names, also inside `use std::{…}`.
+fn std_modules(code: &str) -> Vec<String> {
+    let dense: String = code.chars().filter(|c| !c.is_whitespace()).collect();
+    let mut modules = Vec::new();
+    for (at, _) in dense.match_indices("std::") {
+        let rest = &dense[at + "std::".len()..];
+        if let Some(group) = rest.strip_prefix('{') {
+            modules.extend(first_segments(group));
+        } else {
+            modules.push(first_word(rest));
+        }
+    }
+    modules
+        .into_iter()
+        .map(|module| format!("std::{module}"))
+        .collect()
+}
+
+/// The first segment of each item of a `{…}` group, given what follows its brace.
+fn first_segments(group: &str) -> Vec<&str> {
+    let (mut depth, mut start, mut segments) = (0_usize, 0, Vec::new());
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' | '}' if depth == 0 => {
+                segments.push(first_word(&group[start..at]));
+                start = at + 1;
+                if c == '}' {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    segments
+}
+
+fn first_word(text: &str) -> &str {
+    let end = text
+        .find(|c: char| !c.is_alphanumeric() && c != '_')
+        .unwrap_or(text.len());
+    &text[..end]
+}

@@ -1,0 +1,398 @@
+//! The golden vectors of `spec/vectors`, read by this implementation and by the one in Python.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    process::{Command, Stdio},
+};
+
+use bytes::{Bytes, BytesMut};
+use data_encoding::HEXLOWER;
+use hailwire_wire::{
+    Address, AgentName, Code, NodeId, NodeName, Status,
+    address::{AddressError, NodeRef},
+    frame::{self, Event, FrameDecoder, FrameError, FrameKind},
+    header::{self, AnswerHead, GoingAway, HeaderError, Hello, Offers, Register},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+fn load<T: DeserializeOwned>(name: &str) -> T {
+    let path = format!("spec/vectors/{name}");
+    serde_json::from_str(&crate::read(&path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Bytes that stand as hex in the file.
+#[derive(Clone, PartialEq, Eq)]
+struct Hex(Vec<u8>);
+
+impl Debug for Hex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&HEXLOWER.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Hex {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        HEXLOWER
+            .decode(text.as_bytes())
+            .map(Self)
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+#[derive(Deserialize)]
+struct Addresses {
+    keys: Vec<Key>,
+    addresses: Vec<GoodAddress>,
+    refused: Vec<RefusedAddress>,
+}
+
+#[derive(Deserialize)]
+struct Key {
+    name: String,
+    bytes: Hex,
+    text: String,
+}
+
+#[derive(Deserialize)]
+struct GoodAddress {
+    name: String,
+    text: String,
+    parts: Parts,
+}
+
+#[derive(Deserialize)]
+struct Parts {
+    agent: String,
+    node_name: Option<String>,
+    node_id: Option<Hex>,
+}
+
+#[derive(Deserialize)]
+struct RefusedAddress {
+    name: String,
+    kind: String,
+    text: String,
+    error: String,
+}
+
+#[test]
+fn keys_and_addresses_are_as_the_vectors_say() {
+    let file: Addresses = load("addresses.json");
+    for Key { name, bytes, text } in file.keys {
+        let id: NodeId = text.parse().expect(&name);
+        assert_eq!(id.as_bytes().as_slice(), bytes.0, "{name}");
+        assert_eq!(id.to_string(), text, "{name}");
+    }
+    for GoodAddress { name, text, parts } in file.addresses {
+        let address: Address = text.parse().expect(&name);
+        assert_eq!(address.to_string(), text, "{name}");
+        assert_eq!(address.agent.as_str(), parts.agent, "{name}");
+        let (by_name, by_id) = match address.node {
+            None => (None, None),
+            Some(NodeRef::Name(node)) => (Some(node.to_string()), None),
+            Some(NodeRef::Id(id)) => (None, Some(Hex(id.as_bytes().to_vec()))),
+        };
+        assert_eq!((by_name, by_id), (parts.node_name, parts.node_id), "{name}");
+    }
+    for RefusedAddress {
+        name,
+        kind,
+        text,
+        error,
+    } in file.refused
+    {
+        let got = match kind.as_str() {
+            "address" => text.parse::<Address>().map(drop),
+            "agent" => text.parse::<AgentName>().map(drop),
+            "node_name" => text.parse::<NodeName>().map(drop),
+            "node_id" => text.parse::<NodeId>().map(drop),
+            other => panic!("{name}: kind {other}"),
+        };
+        let got = match got {
+            Ok(()) => panic!("{name}: accepted"),
+            Err(AddressError::NodeId(_)) => "node_id",
+            Err(AddressError::Name {
+                what: "an agent", ..
+            }) => "agent_name",
+            Err(AddressError::Name { .. }) => "node_name",
+            Err(AddressError::NameIsKey(_)) => "name_is_key",
+        };
+        assert_eq!(got, error, "{name}");
+    }
+}
+
+#[derive(Deserialize)]
+struct Headers {
+    vectors: Vec<GoodHeader>,
+    readable: Vec<GoodHeader>,
+    refused: Vec<RefusedHeader>,
+}
+
+#[derive(Deserialize)]
+struct GoodHeader {
+    name: String,
+    #[serde(rename = "type")]
+    kind: String,
+    fields: Value,
+    bytes: Hex,
+    /// Of a status: how people read it.
+    display: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RefusedHeader {
+    name: String,
+    #[serde(rename = "type")]
+    kind: String,
+    bytes: Hex,
+    error: String,
+}
+
+/// Decodes a header as a receiver does; on success what it says, encoded again.
+fn reencode(kind: &str, bytes: &[u8], fields: Option<&Value>) -> Result<Vec<u8>, HeaderError> {
+    fn one<T>(
+        header: Result<T, HeaderError>,
+        fields: Option<&Value>,
+    ) -> Result<Vec<u8>, HeaderError>
+    where
+        T: Serialize + DeserializeOwned + PartialEq + Debug,
+    {
+        let header = header?;
+        if let Some(fields) = fields {
+            let expected: T = serde_json::from_value(fields.clone()).expect("fields of a vector");
+            assert_eq!(header, expected);
+        }
+        Ok(header::encode(&header))
+    }
+    match kind {
+        "call" => one(header::decode_call(&Bytes::copy_from_slice(bytes)), fields),
+        "answer_head" => one(header::decode::<AnswerHead>(bytes), fields),
+        "hello" => one(header::decode::<Hello>(bytes), fields),
+        "register" => one(header::decode::<Register>(bytes), fields),
+        "offers" => one(header::decode::<Offers>(bytes), fields),
+        "going_away" => one(header::decode::<GoingAway>(bytes), fields),
+        "status" => one(header::decode::<Status>(bytes), fields),
+        other => panic!("type {other}"),
+    }
+}
+
+fn check_headers(file: Headers) {
+    for GoodHeader {
+        name,
+        kind,
+        fields,
+        bytes,
+        display,
+    } in file.vectors
+    {
+        let again = reencode(&kind, &bytes.0, Some(&fields)).expect(&name);
+        assert_eq!(Hex(again), bytes, "{kind} {name}");
+        if let Some(display) = display {
+            let status: Status = header::decode(&bytes.0).expect(&name);
+            assert_eq!(status.to_string(), display, "{name}");
+        }
+    }
+    for GoodHeader {
+        name,
+        kind,
+        fields,
+        bytes,
+        ..
+    } in file.readable
+    {
+        let again = reencode(&kind, &bytes.0, Some(&fields)).expect(&name);
+        assert_ne!(Hex(again), bytes, "{kind} {name}: no writer writes it so");
+    }
+    for RefusedHeader {
+        name,
+        kind,
+        bytes,
+        error,
+    } in file.refused
+    {
+        let got = match reencode(&kind, &bytes.0, None) {
+            Ok(again) => panic!("{kind} {name}: read as {:?}", Hex(again)),
+            Err(HeaderError::Malformed(_)) => "malformed",
+            Err(HeaderError::Bound(_)) => "bound",
+        };
+        assert_eq!(got, error, "{kind} {name}");
+    }
+}
+
+#[test]
+fn headers_are_byte_for_byte_as_the_vectors_say() {
+    check_headers(load("headers.json"));
+}
+
+#[test]
+fn statuses_are_byte_for_byte_as_the_vectors_say() {
+    check_headers(load("status.json"));
+}
+
+#[derive(Deserialize)]
+struct Codes {
+    codes: Vec<NamedCode>,
+}
+
+#[derive(Deserialize)]
+struct NamedCode {
+    number: u8,
+    name: String,
+}
+
+#[test]
+fn codes_have_the_numbers_and_names_of_the_vectors() {
+    let file: Codes = load("status.json");
+    let listed: Vec<_> = file
+        .codes
+        .into_iter()
+        .map(|code| (code.number, code.name))
+        .collect();
+    let known: Vec<_> = Code::ALL
+        .iter()
+        .map(|code| (code.number(), code.name().to_owned()))
+        .collect();
+    assert_eq!(listed, known);
+}
+
+#[derive(Deserialize)]
+struct Frames {
+    kinds: BTreeMap<String, u8>,
+    frames: Vec<GoodFrame>,
+    streams: Vec<GoodStream>,
+    refused: Vec<RefusedStream>,
+}
+
+#[derive(Deserialize)]
+struct GoodFrame {
+    name: String,
+    kind: String,
+    payload: Hex,
+    bytes: Hex,
+}
+
+#[derive(Deserialize)]
+struct GoodStream {
+    name: String,
+    bytes: Hex,
+    events: Vec<Seen>,
+}
+
+#[derive(Deserialize)]
+struct RefusedStream {
+    name: String,
+    bytes: Hex,
+    error: String,
+}
+
+/// One event of a stream, with neighbouring data joined.
+#[derive(Debug, PartialEq, Deserialize)]
+struct Seen {
+    kind: u8,
+    payload: Hex,
+}
+
+fn decode_stream(bytes: &[u8], step: usize) -> Result<Vec<Seen>, FrameError> {
+    let mut decoder = FrameDecoder::new();
+    let mut seen: Vec<Seen> = Vec::new();
+    for part in bytes.chunks(step) {
+        decoder.push(Bytes::copy_from_slice(part));
+        while let Some(event) = decoder.next_event()? {
+            match (event, seen.last_mut()) {
+                (Event::Data(part), Some(last)) if last.kind == FrameKind::DATA.0 => {
+                    last.payload.0.extend_from_slice(&part);
+                }
+                (Event::Data(part), _) => {
+                    seen.push(Seen {
+                        kind: FrameKind::DATA.0,
+                        payload: Hex(part.to_vec()),
+                    });
+                }
+                (Event::Frame(kind, payload), _) => {
+                    seen.push(Seen {
+                        kind: kind.0,
+                        payload: Hex(payload.to_vec()),
+                    });
+                }
+            }
+        }
+    }
+    decoder.finish()?;
+    Ok(seen)
+}
+
+#[test]
+fn frames_are_byte_for_byte_as_the_vectors_say_whatever_the_cuts() {
+    let file: Frames = load("frames.json");
+    for number in 0..=u8::MAX {
+        let named = file
+            .kinds
+            .iter()
+            .find(|(_, kind)| **kind == number)
+            .map(|(name, _)| &**name);
+        assert_eq!(FrameKind(number).name(), named, "kind {number:#04x}");
+    }
+    for GoodFrame {
+        name,
+        kind,
+        payload,
+        bytes,
+    } in file.frames
+    {
+        let mut out = BytesMut::new();
+        frame::put(&mut out, FrameKind(file.kinds[&kind]), &payload.0);
+        assert_eq!(Hex(out.to_vec()), bytes, "{name}");
+    }
+    for GoodStream {
+        name,
+        bytes,
+        events,
+    } in file.streams
+    {
+        for step in 1..=bytes.0.len().max(1) {
+            assert_eq!(
+                decode_stream(&bytes.0, step).as_ref(),
+                Ok(&events),
+                "{name}, by {step}"
+            );
+        }
+    }
+    for RefusedStream { name, bytes, error } in file.refused {
+        for step in 1..=bytes.0.len() {
+            let got = match decode_stream(&bytes.0, step) {
+                Ok(seen) => panic!("{name}, by {step}: read as {seen:?}"),
+                Err(FrameError::HeaderTooLarge { .. }) => "header_too_large",
+                Err(FrameError::Truncated) => "truncated",
+            };
+            assert_eq!(got, error, "{name}, by {step}");
+        }
+    }
+}
+
+#[test]
+fn a_second_implementation_agrees_with_the_vectors() {
+    let found = Command::new("python3")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !found {
+        println!("skipped: python3 is not installed");
+        return;
+    }
+    let output = Command::new("python3")
+        .arg("-B")
+        .arg(crate::repository("spec/check.py"))
+        .output()
+        .expect("python3 runs");
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}

@@ -1,0 +1,270 @@
+//! Agents: what is called, and how a program offers one.
+//!
+//! An agent is a name with a [`Handler`]: an asynchronous function from a [`Request`] to a
+//! [`Response`], or any [`tower::Service`] ([`from_service`]). The handler's future is the call:
+//! when the caller cancels, its deadline passes or its machine vanishes, the future is dropped.
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
+
+use hailwire_wire::{
+    AgentName, CallHeader, Code, NodeId, Status,
+    address::AddressError,
+    header::{AnswerHead, Offer, Register},
+    limits,
+};
+
+use crate::body::Body;
+
+/// A description of an agent to be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agent {
+    pub(crate) register: Register,
+}
+
+impl Agent {
+    /// An agent of this name, without description, tags or a bound on its concurrency.
+    ///
+    /// # Errors
+    ///
+    /// The name breaks the grammar of [`AgentName`].
+    pub fn new(name: &str) -> Result<Self, AddressError> {
+        Ok(Self {
+            register: Register {
+                name: name.parse()?,
+                description: String::new(),
+                tags: Vec::new(),
+                version: String::new(),
+                max_concurrency: 0,
+            },
+        })
+    }
+
+    /// One line for people, at most [`limits::MAX_DESCRIPTION`] bytes.
+    #[must_use]
+    pub fn describe(mut self, text: impl Into<String>) -> Self {
+        self.register.description = text.into();
+        self
+    }
+
+    /// A word to find it by, at most [`limits::MAX_TAGS`] of them.
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.register.tags.push(tag.into());
+        self
+    }
+
+    /// The agent's own version.
+    #[must_use]
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.register.version = version.into();
+        self
+    }
+
+    /// Calls that it takes at once; further ones are refused with `resource_exhausted`. 0, the
+    /// default, means no bound.
+    #[must_use]
+    pub fn max_concurrency(mut self, calls: u32) -> Self {
+        self.register.max_concurrency = calls;
+        self
+    }
+
+    /// The agent's name.
+    #[must_use]
+    pub fn name(&self) -> &AgentName {
+        &self.register.name
+    }
+}
+
+/// Checks what a registration states against the bounds of the protocol.
+pub(crate) fn check_register(register: &Register) -> Result<(), Status> {
+    let refuse = |what: &str| Err(Status::new(Code::InvalidArgument, what));
+    if register.name.as_str() == crate::admin::AGENT {
+        return refuse("the agent name `node` belongs to the node itself");
+    }
+    if register.description.len() > limits::MAX_DESCRIPTION {
+        return refuse("the description is longer than 256 bytes");
+    }
+    if register.tags.len() > limits::MAX_TAGS
+        || register.tags.iter().any(|tag| tag.len() > limits::MAX_NAME)
+    {
+        return refuse("an agent has at most 16 tags of at most 64 bytes");
+    }
+    if register.version.len() > limits::MAX_NAME {
+        return refuse("the version is longer than 64 bytes");
+    }
+    Ok(())
+}
+
+/// How others see an agent.
+pub(crate) fn offer(register: &Register) -> Offer {
+    Offer {
+        name: register.name.clone(),
+        description: register.description.clone(),
+        tags: register.tags.clone(),
+        version: register.version.clone(),
+    }
+}
+
+/// Who calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The node that the call came from; `None` when it came from this machine.
+    pub node: Option<NodeId>,
+}
+
+/// What kind of work a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// A call: the response's body is its answer.
+    Call,
+    /// A one-way send: only the status goes back.
+    Send,
+    /// A raw stream: both bodies flow at once.
+    Stream,
+}
+
+/// One call as its handler sees it.
+#[derive(Debug)]
+pub struct Request {
+    pub(crate) kind: RequestKind,
+    pub(crate) header: CallHeader,
+    pub(crate) caller: Caller,
+    pub(crate) body: Body,
+}
+
+impl Request {
+    /// What kind of work this is.
+    #[must_use]
+    pub fn kind(&self) -> RequestKind {
+        self.kind
+    }
+
+    /// Method, fields, priority, and the time that was left when the call arrived.
+    #[must_use]
+    pub fn header(&self) -> &CallHeader {
+        &self.header
+    }
+
+    /// Who calls.
+    #[must_use]
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// The body, to be read chunk by chunk.
+    pub fn body_mut(&mut self) -> &mut Body {
+        &mut self.body
+    }
+
+    /// Only the body.
+    #[must_use]
+    pub fn into_body(self) -> Body {
+        self.body
+    }
+
+    /// Header, caller and body.
+    #[must_use]
+    pub fn into_parts(self) -> (CallHeader, Caller, Body) {
+        (self.header, self.caller, self.body)
+    }
+}
+
+/// What a handler answers.
+#[derive(Debug, Default)]
+pub struct Response {
+    pub(crate) head: AnswerHead,
+    pub(crate) body: Body,
+}
+
+impl Response {
+    /// An answer with this body.
+    #[must_use]
+    pub fn new(body: impl Into<Body>) -> Self {
+        Self {
+            head: AnswerHead::default(),
+            body: body.into(),
+        }
+    }
+
+    /// States the media type of the body.
+    #[must_use]
+    pub fn content_type(mut self, media_type: impl Into<String>) -> Self {
+        self.head.content_type = media_type.into();
+        self
+    }
+
+    /// Adds a field to the head of the answer.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.head.headers.push((name.into(), value.into()));
+        self
+    }
+}
+
+/// Answers calls. Implemented by every `Fn(Request) -> Future<Output = Result<Response, Status>>`.
+pub trait Handler: Send + Sync + 'static {
+    /// Answers one call.
+    ///
+    /// # Errors
+    ///
+    /// The status is the outcome that the caller sees.
+    fn handle(
+        &self,
+        request: Request,
+    ) -> impl Future<Output = Result<Response, Status>> + Send + 'static;
+}
+
+impl<F, Fut> Handler for F
+where
+    F: Fn(Request) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Response, Status>> + Send + 'static,
+{
+    fn handle(
+        &self,
+        request: Request,
+    ) -> impl Future<Output = Result<Response, Status>> + Send + 'static {
+        self(request)
+    }
+}
+
+/// Makes a handler of a [`tower::Service`], which is cloned for each call and driven until ready.
+pub fn from_service<S>(service: S) -> impl Handler
+where
+    S: tower::Service<Request, Response = Response> + Clone + Send + Sync + 'static,
+    S::Error: Into<Status> + Send,
+    S::Future: Send,
+{
+    move |request: Request| {
+        let service = service.clone();
+        async move {
+            tower::ServiceExt::oneshot(service, request)
+                .await
+                .map_err(Into::into)
+        }
+    }
+}
+
+/// The boxed form in which handlers of different types stand in one table.
+pub(crate) type SharedHandler = Arc<dyn ErasedHandler>;
+
+pub(crate) trait ErasedHandler: Send + Sync {
+    fn handle(
+        &self,
+        request: Request,
+    ) -> Pin<Box<dyn Future<Output = Result<Response, Status>> + Send>>;
+}
+
+impl<H: Handler> ErasedHandler for H {
+    fn handle(
+        &self,
+        request: Request,
+    ) -> Pin<Box<dyn Future<Output = Result<Response, Status>> + Send>> {
+        Box::pin(Handler::handle(self, request))
+    }
+}
+
+impl fmt::Debug for dyn ErasedHandler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Handler")
+    }
+}

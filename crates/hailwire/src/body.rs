@@ -1,0 +1,284 @@
+//! Bodies: what follows a header, in either direction, as chunks of bytes.
+//!
+//! A body is known whole ([`Body::from`] bytes), fed through a bounded channel
+//! ([`Body::channel`]), or read off a session's stream. Whoever reads it sees the same three
+//! things: chunks, the end, or a [`Status`] that says why the end will not come. Reading slowly is
+//! back-pressure: nothing between writer and reader grows.
+
+use bytes::{Bytes, BytesMut};
+use hailwire_wire::{Code, Status, frame};
+use tokio::sync::mpsc;
+
+use crate::session::FrameReader;
+
+/// A stream of byte chunks with a definite end.
+#[derive(Debug, Default)]
+pub struct Body(Kind);
+
+#[derive(Debug, Default)]
+enum Kind {
+    #[default]
+    Empty,
+    Full(Bytes),
+    Channel(mpsc::Receiver<Item>),
+    Wire(Box<FrameReader>),
+    Failed(Status),
+}
+
+#[derive(Debug)]
+enum Item {
+    Chunk(Bytes),
+    End,
+    Abort(Status),
+}
+
+impl Body {
+    /// A body without bytes.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// A body that is fed chunk by chunk. At most `capacity` chunks wait to be read; the sender
+    /// then waits.
+    #[must_use]
+    pub fn channel(capacity: usize) -> (BodySender, Self) {
+        let (sender, receiver) = mpsc::channel(capacity.max(1));
+        (BodySender(sender), Self(Kind::Channel(receiver)))
+    }
+
+    /// The body that follows on a stream whose header was read.
+    pub(crate) fn wire(reader: FrameReader) -> Self {
+        Self(Kind::Wire(Box::new(reader)))
+    }
+
+    /// The next chunk, never empty; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// The writer gave up, or the way to it broke. Every later call returns the same error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Status> {
+        let result = match &mut self.0 {
+            Kind::Empty => return Ok(None),
+            Kind::Failed(status) => return Err(status.clone()),
+            Kind::Full(bytes) => {
+                let bytes = std::mem::take(bytes);
+                self.0 = Kind::Empty;
+                return Ok(Some(bytes).filter(|b| !b.is_empty()));
+            }
+            Kind::Channel(receiver) => next_item(receiver).await,
+            Kind::Wire(reader) => next_data(reader).await,
+        };
+        match &result {
+            Ok(Some(_)) => {}
+            Ok(None) => self.0 = Kind::Empty,
+            Err(status) => self.0 = Kind::Failed(status.clone()),
+        }
+        result
+    }
+
+    /// All of it in one piece.
+    ///
+    /// # Errors
+    ///
+    /// As [`Body::chunk`]; `resource_exhausted` when it is longer than `limit` bytes, of which the
+    /// rest is then not read.
+    ///
+    /// # Cancel safety
+    ///
+    /// What was read is lost.
+    pub async fn bytes(&mut self, limit: usize) -> Result<Bytes, Status> {
+        let Some(first) = self.chunk().await? else {
+            return Ok(Bytes::new());
+        };
+        check_limit(first.len(), limit)?;
+        let Some(second) = self.chunk().await? else {
+            return Ok(first);
+        };
+        let mut all = BytesMut::with_capacity(first.len() + second.len());
+        all.extend_from_slice(&first);
+        let mut next = Some(second);
+        while let Some(chunk) = next {
+            check_limit(all.len() + chunk.len(), limit)?;
+            all.extend_from_slice(&chunk);
+            next = self.chunk().await?;
+        }
+        Ok(all.freeze())
+    }
+
+    /// The whole body, if it is known without waiting.
+    pub(crate) fn take_known(&mut self) -> Option<Bytes> {
+        match &mut self.0 {
+            Kind::Empty => Some(Bytes::new()),
+            Kind::Full(bytes) => {
+                let bytes = std::mem::take(bytes);
+                self.0 = Kind::Empty;
+                Some(bytes)
+            }
+            Kind::Channel(_) | Kind::Wire(_) | Kind::Failed(_) => None,
+        }
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        if bytes.is_empty() {
+            Self::empty()
+        } else {
+            Self(Kind::Full(bytes))
+        }
+    }
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(bytes: Vec<u8>) -> Self {
+        Bytes::from(bytes).into()
+    }
+}
+
+impl From<String> for Body {
+    fn from(text: String) -> Self {
+        Bytes::from(text).into()
+    }
+}
+
+impl From<&'static str> for Body {
+    fn from(text: &'static str) -> Self {
+        Bytes::from_static(text.as_bytes()).into()
+    }
+}
+
+impl From<&'static [u8]> for Body {
+    fn from(bytes: &'static [u8]) -> Self {
+        Bytes::from_static(bytes).into()
+    }
+}
+
+/// The writing end of [`Body::channel`].
+///
+/// A body ends with [`BodySender::finish`]. A sender that is merely dropped aborts it, so that a
+/// writer that failed is never mistaken for one that was done.
+#[derive(Debug)]
+pub struct BodySender(mpsc::Sender<Item>);
+
+impl BodySender {
+    /// Adds a chunk; waits while the reader is behind. Empty chunks are skipped.
+    ///
+    /// # Errors
+    ///
+    /// `cancelled` when the reader is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// The chunk is added whole or not at all.
+    pub async fn send(&self, chunk: impl Into<Bytes>) -> Result<(), Status> {
+        let chunk = chunk.into();
+        if chunk.is_empty() {
+            return Ok(());
+        }
+        self.0
+            .send(Item::Chunk(chunk))
+            .await
+            .map_err(|_| reader_gone())
+    }
+
+    /// Ends the body.
+    ///
+    /// # Errors
+    ///
+    /// `cancelled` when the reader is gone.
+    pub async fn finish(self) -> Result<(), Status> {
+        self.0.send(Item::End).await.map_err(|_| reader_gone())
+    }
+
+    /// Ends the body with an error, which the reader sees after the chunks already sent.
+    pub async fn abort(self, status: Status) {
+        // A reader that is gone no longer needs the reason.
+        let _ = self.0.send(Item::Abort(status)).await;
+    }
+
+    /// Waits until the reader is gone.
+    pub async fn closed(&self) {
+        self.0.closed().await;
+    }
+}
+
+fn reader_gone() -> Status {
+    Status::new(Code::Cancelled, "the reader of this body is gone")
+}
+
+async fn next_item(receiver: &mut mpsc::Receiver<Item>) -> Result<Option<Bytes>, Status> {
+    match receiver.recv().await {
+        Some(Item::Chunk(chunk)) => Ok(Some(chunk)),
+        Some(Item::End) => Ok(None),
+        Some(Item::Abort(status)) => Err(status),
+        None => Err(Status::new(
+            Code::Aborted,
+            "the writer of this body went away before its end",
+        )),
+    }
+}
+
+/// The next body bytes of a stream on which nothing but `DATA` has meaning any more.
+async fn next_data(reader: &mut FrameReader) -> Result<Option<Bytes>, Status> {
+    loop {
+        match reader.next().await? {
+            Some(frame::Event::Data(bytes)) => return Ok(Some(bytes)),
+            Some(frame::Event::Frame(..)) => {}
+            None => return Ok(None),
+        }
+    }
+}
+
+fn check_limit(len: usize, limit: usize) -> Result<(), Status> {
+    if len <= limit {
+        return Ok(());
+    }
+    Err(Status::new(
+        Code::ResourceExhausted,
+        format!("the body is longer than {limit} bytes"),
+    )
+    .with_hint("read it chunk by chunk, or allow more"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_ends_only_when_it_is_finished() {
+        let (sender, mut body) = Body::channel(4);
+        sender.send("ab").await.unwrap();
+        sender.send("c").await.unwrap();
+        sender.finish().await.unwrap();
+        assert_eq!(body.bytes(10).await.unwrap(), "abc");
+
+        let (sender, mut body) = Body::channel(4);
+        sender.send("ab").await.unwrap();
+        drop(sender);
+        assert_eq!(body.chunk().await.unwrap().unwrap(), "ab");
+        assert_eq!(body.chunk().await.unwrap_err().code, Code::Aborted);
+        assert_eq!(body.chunk().await.unwrap_err().code, Code::Aborted);
+    }
+
+    #[tokio::test]
+    async fn a_body_past_its_limit_is_refused() {
+        let mut body = Body::from("four");
+        assert_eq!(
+            body.bytes(3).await.unwrap_err().code,
+            Code::ResourceExhausted
+        );
+        assert_eq!(Body::from("four").bytes(4).await.unwrap(), "four");
+    }
+
+    #[tokio::test]
+    async fn a_sender_learns_that_its_reader_is_gone() {
+        let (sender, body) = Body::channel(1);
+        drop(body);
+        assert_eq!(sender.send("x").await.unwrap_err().code, Code::Cancelled);
+    }
+}

@@ -1,0 +1,170 @@
+//! The task that owns the byte stream.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use hailwire_wire::mux::{Ended, Output};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::shared::Shared;
+
+/// Bytes that one read asks for.
+const READ: usize = 64 * 1024;
+
+/// Room below which a read buffer is renewed.
+const LEAST_ROOM: usize = 16 * 1024;
+
+/// How long a closing side tries to tell a peer that does not read.
+const LINGER: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// The read buffer of whichever connection of this thread reads at the moment.
+    static SPARE: Cell<BytesMut> = Cell::new(BytesMut::new());
+}
+
+/// Moves bytes until the connection is over, then tells the peer if there is something to tell.
+pub(super) async fn drive<IO: AsyncRead + AsyncWrite>(io: Pin<Box<IO>>, shared: Arc<Shared>) {
+    let mut driver = Driver {
+        io,
+        shared,
+        out: Output::new(),
+        wakes: Vec::new(),
+        write_error: None,
+    };
+    poll_fn(|cx| driver.poll(cx)).await;
+    // A peer that does not read in time learns it from the end of the byte stream.
+    let _ = tokio::time::timeout(LINGER, driver.farewell()).await;
+}
+
+struct Driver<IO> {
+    io: Pin<Box<IO>>,
+    shared: Arc<Shared>,
+    /// Taken from the multiplexer and not yet written.
+    out: Output,
+    wakes: Vec<Waker>,
+    write_error: Option<io::Error>,
+}
+
+impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut buffer = SPARE.take();
+        let result = self.poll_with(&mut buffer, cx);
+        SPARE.set(buffer);
+        self.out.release();
+        result
+    }
+
+    fn poll_with(&mut self, buffer: &mut BytesMut, cx: &mut Context<'_>) -> Poll<()> {
+        let waker = cx.waker().clone();
+        self.shared
+            .with_driver_awake(&mut self.wakes, |state| state.driver = Some(waker));
+        loop {
+            if self.poll_write(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            match self.poll_read(buffer, cx) {
+                Poll::Ready(true) => {}
+                Poll::Ready(false) => return Poll::Ready(()),
+                Poll::Pending => return self.sleep(),
+            }
+        }
+    }
+
+    /// Ready when the connection is over; pending when there is nothing to write or no room for it.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.write_error.is_none() {
+            if self.out.is_empty() {
+                let out = &mut self.out;
+                let over = self.shared.with_driver_awake(&mut self.wakes, |state| {
+                    let over = state.mux.ended().is_some();
+                    if !over {
+                        state.mux.poll_output(out);
+                        state.sent += out.len() as u64;
+                    }
+                    over
+                });
+                if over {
+                    return Poll::Ready(());
+                }
+                if self.out.is_empty() {
+                    return Poll::Pending;
+                }
+            }
+            match pin!(self.io.write_buf(&mut self.out)).poll(cx) {
+                Poll::Ready(Ok(0)) => self.write_error = Some(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => self.write_error = Some(error),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Ready with whether the connection goes on.
+    fn poll_read(&mut self, buffer: &mut BytesMut, cx: &mut Context<'_>) -> Poll<bool> {
+        if buffer.capacity() - buffer.len() < LEAST_ROOM {
+            buffer.reserve(READ);
+        }
+        let read = pin!(self.io.read_buf(buffer)).poll(cx);
+        let Poll::Ready(read) = read else {
+            return Poll::Pending;
+        };
+        Poll::Ready(self.shared.with_driver_awake(&mut self.wakes, |state| {
+            match read {
+                Ok(0) => state.mux.lost("the byte stream ended"),
+                Ok(count) => {
+                    state.received += count as u64;
+                    if let Err(error) = state.mux.handle_input(buffer.split().freeze()) {
+                        tracing::debug!(%error, "multiplexer refused its peer");
+                    }
+                }
+                Err(error) => state.mux.lost(error.to_string()),
+            }
+            state.mux.ended().is_none()
+        }))
+    }
+
+    /// Nothing to read. A peer that can no longer be written to may have said why, and then that
+    /// has been read by now.
+    fn sleep(&mut self) -> Poll<()> {
+        let Some(error) = self.write_error.take() else {
+            return Poll::Pending;
+        };
+        self.shared
+            .with_driver_awake(&mut self.wakes, |state| state.mux.lost(error.to_string()));
+        Poll::Ready(())
+    }
+
+    async fn farewell(&mut self) {
+        let out = &mut self.out;
+        let tell = self.shared.with_driver_awake(&mut self.wakes, |state| {
+            state.mux.poll_output(out);
+            matches!(state.mux.ended(), Some(Ended::Here | Ended::Protocol(_)))
+        });
+        while tell && !self.out.is_empty() {
+            match self.io.write_buf(&mut self.out).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+        }
+        let _ = self.io.shutdown().await;
+    }
+}
+
+impl<IO> Drop for Driver<IO> {
+    /// Also where the runtime stops in mid-flight: nobody is left waiting.
+    fn drop(&mut self) {
+        let closed = self.shared.with_driver_awake(&mut self.wakes, |state| {
+            state.mux.lost("the runtime stopped");
+            state.done = true;
+            std::mem::take(&mut state.closed)
+        });
+        closed.into_iter().for_each(Waker::wake);
+    }
+}

@@ -1,0 +1,346 @@
+//! The carrier for anything that is one ordered byte stream: a Unix socket, a pipe in memory.
+//!
+//! [`hailwire_wire::mux`] decides; this shell moves its bytes. One task per connection owns the byte
+//! stream: it reads into a buffer that all connections of its thread share, so that an idle
+//! connection holds none, and writes everything that is ready in one vectored write. Streams and
+//! the task meet in one mutex, held for the time of a queue operation and never across an await;
+//! whoever waits is woken once, and only for what it waits for.
+//!
+//! Memory: an idle connection takes less than 4 KiB here. What a peer can make it hold is bounded as
+//! stated in [`hailwire_wire::mux`].
+
+mod driver;
+mod shared;
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use hailwire_wire::mux::{Ended, Mux, MuxReadError, MuxWriteError, Role, StreamKey};
+use hailwire_wire::{Code, Priority};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use self::shared::{Handle, State, note};
+use super::{ConnectionError, DatagramError, ReadError, Stats, WriteError};
+
+/// Bytes that each direction of [`Connection::pair`] holds beneath the multiplexer.
+const PIPE: usize = 64 * 1024;
+
+/// A multiplexed connection. Cheap to clone.
+///
+/// It closes with `cancelled` when the last clone and the last half of its streams are gone.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    handle: Arc<Handle>,
+}
+
+impl Connection {
+    /// The side that connected.
+    ///
+    /// Starts the task that owns `io`; it ends with the connection.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime with a clock.
+    #[must_use]
+    pub fn client<IO: AsyncRead + AsyncWrite + Send + 'static>(io: IO) -> Self {
+        Self::start(io, Role::Client)
+    }
+
+    /// The side that listened. As [`Connection::client`] in all else.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime with a clock.
+    #[must_use]
+    pub fn server<IO: AsyncRead + AsyncWrite + Send + 'static>(io: IO) -> Self {
+        Self::start(io, Role::Server)
+    }
+
+    /// Two connections joined in memory: client and server.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime with a clock.
+    #[must_use]
+    pub fn pair() -> (Self, Self) {
+        let (a, b) = tokio::io::duplex(PIPE);
+        (Self::client(a), Self::server(b))
+    }
+
+    fn start<IO: AsyncRead + AsyncWrite + Send + 'static>(io: IO, role: Role) -> Self {
+        let handle = Handle::new(Mux::new(role));
+        tokio::spawn(driver::drive(Box::pin(io), handle.shared.clone()));
+        Self {
+            handle: Arc::new(handle),
+        }
+    }
+
+    /// See [`Connection::open`](super::Connection::open).
+    ///
+    /// # Errors
+    ///
+    /// The connection is gone.
+    pub async fn open(
+        &self,
+        priority: Priority,
+    ) -> Result<(SendStream, RecvStream), ConnectionError> {
+        let key = self.wait(|state, cx| {
+            let key = state.mux.open(priority);
+            note_if(key.is_pending(), &mut state.open, cx);
+            key
+        });
+        Ok(self.halves(key.await?))
+    }
+
+    /// See [`Connection::accept`](super::Connection::accept).
+    ///
+    /// # Errors
+    ///
+    /// The connection is gone.
+    pub async fn accept(&self) -> Result<(SendStream, RecvStream), ConnectionError> {
+        let key = self.wait(|state, cx| {
+            let key = state.mux.accept();
+            note_if(key.is_pending(), &mut state.accept, cx);
+            key
+        });
+        Ok(self.halves(key.await?))
+    }
+
+    /// See [`Connection::send_datagram`](super::Connection::send_datagram).
+    ///
+    /// # Errors
+    ///
+    /// [`DatagramError::TooLarge`] past [`MAX_DATAGRAM`](hailwire_wire::limits::MAX_DATAGRAM), or
+    /// the connection is gone.
+    pub fn send_datagram(&self, payload: Bytes) -> Result<(), DatagramError> {
+        self.handle.with(|state| {
+            if let Some(ended) = state.mux.ended() {
+                return Err(DatagramError::Connection(ended.clone().into()));
+            }
+            if state.mux.send_datagram(payload) {
+                Ok(())
+            } else {
+                Err(DatagramError::TooLarge)
+            }
+        })
+    }
+
+    /// See [`Connection::read_datagram`](super::Connection::read_datagram).
+    ///
+    /// # Errors
+    ///
+    /// The connection is gone.
+    pub async fn read_datagram(&self) -> Result<Bytes, ConnectionError> {
+        let payload = self.wait(|state, cx| {
+            let payload = state.mux.datagram();
+            note_if(payload.is_pending(), &mut state.datagram, cx);
+            payload
+        });
+        payload.await
+    }
+
+    /// See [`Connection::close`](super::Connection::close). [`Connection::closed`] then waits until
+    /// the peer was told.
+    pub fn close(&self, code: Code, reason: &str) {
+        self.handle.with(|state| state.mux.close(code, reason));
+    }
+
+    /// See [`Connection::closed`](super::Connection::closed).
+    pub async fn closed(&self) -> ConnectionError {
+        poll_fn(|cx| {
+            self.handle.with(|state| match state.mux.ended() {
+                Some(ended) if state.done => Poll::Ready(ended.clone().into()),
+                _ => {
+                    note(&mut state.closed, cx);
+                    Poll::Pending
+                }
+            })
+        })
+        .await
+    }
+
+    /// See [`Connection::stats`](super::Connection::stats). Only bytes are counted: a byte stream
+    /// has no packets, and its path is not known here.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.handle.with(|state| Stats {
+            sent_bytes: state.sent,
+            received_bytes: state.received,
+            ..Stats::default()
+        })
+    }
+
+    async fn wait<T>(
+        &self,
+        mut attempt: impl FnMut(&mut State, &mut Context<'_>) -> Poll<Result<T, Ended>>,
+    ) -> Result<T, ConnectionError> {
+        let result = poll_fn(|cx| self.handle.with(|state| attempt(state, cx))).await;
+        result.map_err(ConnectionError::from)
+    }
+
+    fn halves(&self, key: StreamKey) -> (SendStream, RecvStream) {
+        let send = SendStream {
+            handle: self.handle.clone(),
+            key,
+        };
+        (
+            send,
+            RecvStream {
+                handle: self.handle.clone(),
+                key,
+            },
+        )
+    }
+}
+
+fn note_if(waits: bool, wakers: &mut Vec<std::task::Waker>, cx: &Context<'_>) {
+    if waits {
+        note(wakers, cx);
+    }
+}
+
+/// The writing half of a multiplexed stream.
+#[derive(Debug)]
+pub struct SendStream {
+    handle: Arc<Handle>,
+    key: StreamKey,
+}
+
+impl SendStream {
+    /// See [`SendStream::write`](super::SendStream::write).
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`].
+    pub async fn write(&mut self, chunk: Bytes) -> Result<(), WriteError> {
+        self.write_many(&mut [chunk]).await
+    }
+
+    /// See [`SendStream::write_many`](super::SendStream::write_many).
+    ///
+    /// Waits while [`MUX_SEND_QUEUE`](hailwire_wire::limits::MUX_SEND_QUEUE) bytes of this stream
+    /// are queued.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`].
+    pub async fn write_many(&mut self, chunks: &mut [Bytes]) -> Result<(), WriteError> {
+        let mut next = 0;
+        poll_fn(|cx| {
+            self.handle.with(|state| {
+                while let Some(chunk) = chunks.get_mut(next) {
+                    match state.mux.write(self.key, chunk) {
+                        Poll::Ready(Ok(())) => next += 1,
+                        Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+                        Poll::Pending => {
+                            state.stream(self.key).write = Some(cx.waker().clone());
+                            return Poll::Pending;
+                        }
+                    }
+                }
+                Poll::Ready(Ok(()))
+            })
+        })
+        .await
+    }
+
+    /// See [`SendStream::finish`](super::SendStream::finish).
+    pub fn finish(&mut self) {
+        self.handle.with(|state| state.mux.finish(self.key));
+    }
+
+    /// See [`SendStream::reset`](super::SendStream::reset).
+    pub fn reset(&mut self, code: Code) {
+        self.handle.with(|state| state.mux.reset(self.key, code));
+    }
+
+    /// See [`SendStream::stopped`](super::SendStream::stopped). Here a direction has ended well once
+    /// its last byte was handed to the byte stream.
+    pub async fn stopped(&self) -> Option<Code> {
+        poll_fn(|cx| {
+            self.handle.with(|state| {
+                let code = state.mux.stopped(self.key);
+                note_if(code.is_pending(), &mut state.stream(self.key).ended, cx);
+                code
+            })
+        })
+        .await
+    }
+}
+
+impl Drop for SendStream {
+    fn drop(&mut self) {
+        self.handle.with(|state| state.mux.drop_send(self.key));
+    }
+}
+
+/// The reading half of a multiplexed stream.
+#[derive(Debug)]
+pub struct RecvStream {
+    handle: Arc<Handle>,
+    key: StreamKey,
+}
+
+impl RecvStream {
+    /// See [`RecvStream::read`](super::RecvStream::read).
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`].
+    pub async fn read(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
+        poll_fn(|cx| {
+            self.handle.with(|state| {
+                let chunk = state.mux.read(self.key, max);
+                if chunk.is_pending() {
+                    state.stream(self.key).read = Some(cx.waker().clone());
+                }
+                chunk.map_err(ReadError::from)
+            })
+        })
+        .await
+    }
+
+    /// See [`RecvStream::stop`](super::RecvStream::stop).
+    pub fn stop(&mut self, code: Code) {
+        self.handle.with(|state| state.mux.stop(self.key, code));
+    }
+}
+
+impl Drop for RecvStream {
+    fn drop(&mut self) {
+        self.handle.with(|state| state.mux.drop_recv(self.key));
+    }
+}
+
+impl From<Ended> for ConnectionError {
+    fn from(ended: Ended) -> Self {
+        match ended {
+            Ended::ByPeer { code, reason } => Self::Closed { code, reason },
+            Ended::Here => Self::LocallyClosed,
+            Ended::Lost(why) => Self::Lost(why),
+            Ended::Protocol(error) => Self::Protocol(error.to_string()),
+        }
+    }
+}
+
+impl From<MuxWriteError> for WriteError {
+    fn from(error: MuxWriteError) -> Self {
+        match error {
+            MuxWriteError::Stopped(code) => Self::Stopped(code),
+            MuxWriteError::Ended => Self::Ended,
+            MuxWriteError::Connection(ended) => Self::Connection(ended.into()),
+        }
+    }
+}
+
+impl From<MuxReadError> for ReadError {
+    fn from(error: MuxReadError) -> Self {
+        match error {
+            MuxReadError::Reset(code) => Self::Reset(code),
+            MuxReadError::Stopped => Self::Stopped,
+            MuxReadError::Connection(ended) => Self::Connection(ended.into()),
+        }
+    }
+}

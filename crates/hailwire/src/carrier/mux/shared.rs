@@ -1,0 +1,168 @@
+//! Where streams and the task that owns the byte stream meet.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Waker};
+
+use hailwire_wire::Code;
+use hailwire_wire::mux::{Event, Mux, StreamKey};
+
+/// What is behind the mutex.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) mux: Mux,
+    /// The task that owns the byte stream, while it sleeps.
+    pub(super) driver: Option<Waker>,
+    /// The task has ended, and with it the byte stream.
+    pub(super) done: bool,
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    pub(super) open: Vec<Waker>,
+    pub(super) accept: Vec<Waker>,
+    pub(super) datagram: Vec<Waker>,
+    pub(super) closed: Vec<Waker>,
+    /// By the index of a stream's key. One left behind by an earlier stream does no harm: its task
+    /// looks once in vain.
+    streams: Vec<StreamWakers>,
+}
+
+/// Who waits on one stream.
+#[derive(Debug, Default)]
+pub(super) struct StreamWakers {
+    pub(super) read: Option<Waker>,
+    pub(super) write: Option<Waker>,
+    pub(super) ended: Vec<Waker>,
+}
+
+impl State {
+    pub(super) fn stream(&mut self, key: StreamKey) -> &mut StreamWakers {
+        if self.streams.len() <= key.index() {
+            self.streams
+                .resize_with(key.index() + 1, StreamWakers::default);
+        }
+        #[expect(clippy::indexing_slicing, reason = "resized just above")]
+        &mut self.streams[key.index()]
+    }
+
+    /// Moves to `wakes` whoever has something to do after a change of the multiplexer.
+    fn collect(&mut self, wakes: &mut Vec<Waker>) {
+        while let Some(event) = self.mux.poll_event() {
+            match event {
+                Event::Incoming => wakes.append(&mut self.accept),
+                Event::OpenAllowed => wakes.append(&mut self.open),
+                Event::Datagram => wakes.append(&mut self.datagram),
+                Event::Readable(key) => wakes.extend(self.stream(key).read.take()),
+                Event::Writable(key) => wakes.extend(self.stream(key).write.take()),
+                Event::SendEnded(key) => wakes.append(&mut self.stream(key).ended),
+                Event::Pong(_) => {}
+                Event::Ended => self.collect_all(wakes),
+            }
+        }
+        if self.mux.live_streams() == 0 && self.streams.capacity() > 64 {
+            self.streams = Vec::new();
+        }
+    }
+
+    fn collect_all(&mut self, wakes: &mut Vec<Waker>) {
+        for waiting in [&mut self.open, &mut self.accept, &mut self.datagram] {
+            wakes.append(waiting);
+        }
+        for stream in &mut self.streams {
+            wakes.extend(stream.read.take());
+            wakes.extend(stream.write.take());
+            wakes.append(&mut stream.ended);
+        }
+        wakes.extend(self.driver.take());
+    }
+}
+
+/// Remembers the task of `cx` once.
+pub(super) fn note(wakers: &mut Vec<Waker>, cx: &Context<'_>) {
+    if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+        wakers.push(cx.waker().clone());
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+}
+
+impl Shared {
+    /// Changes the state, then wakes whoever that concerns, the driver excepted.
+    pub(super) fn with_driver_awake<R>(
+        &self,
+        wakes: &mut Vec<Waker>,
+        change: impl FnOnce(&mut State) -> R,
+    ) -> R {
+        let mut state = self.lock();
+        let result = change(&mut state);
+        state.collect(wakes);
+        drop(state);
+        wakes.drain(..).for_each(Waker::wake);
+        result
+    }
+
+    /// Changes the state, then wakes whoever that concerns.
+    fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let mut wakes = Vec::new();
+        let mut state = self.lock();
+        let result = change(&mut state);
+        state.collect(&mut wakes);
+        let driver = if state.mux.has_output() {
+            state.driver.take()
+        } else {
+            None
+        };
+        drop(state);
+        driver.into_iter().chain(wakes).for_each(Waker::wake);
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic elsewhere cannot leave the multiplexer half-changed in a way that matters more
+        // than letting everybody else end in order.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the user's side holds: the connection closes when the last one goes.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Handle {
+    pub(super) fn new(mux: Mux) -> Self {
+        let state = State {
+            mux,
+            driver: None,
+            done: false,
+            sent: 0,
+            received: 0,
+            open: Vec::new(),
+            accept: Vec::new(),
+            datagram: Vec::new(),
+            closed: Vec::new(),
+            streams: Vec::new(),
+        };
+        Self {
+            shared: Arc::new(Shared {
+                state: Mutex::new(state),
+            }),
+        }
+    }
+
+    pub(super) fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        self.shared.with(change)
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.with(|state| {
+            state
+                .mux
+                .close(Code::Cancelled, "nobody holds the connection any more")
+        });
+    }
+}

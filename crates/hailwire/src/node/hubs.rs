@@ -1,0 +1,421 @@
+//! The hubs that this node belongs to: registered at each, again whenever something changes, and
+//! asked where a peer is.
+//!
+//! A hub is a convenience, never a need: the node works on its tunnels while a hub is gone, tries
+//! again with a growing pause, and registers anew when it is back.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use hailwire_wire::{
+    Code, NodeId, Status,
+    address::NodeRef,
+    directory::{Search, Trust as HubTrust},
+    limits,
+    record::Record,
+    ticket::HubTicket,
+};
+use iroh::{RelayConfig, RelayUrl, Watcher};
+use tokio::sync::watch;
+
+use super::{
+    Inner, StoreError, now_unix, overlay,
+    overlay::Places,
+    store::{HubRow, Store, Via},
+    trust::{NewPeer, store_status},
+};
+use crate::{
+    admin,
+    config::Config,
+    hub::{HubClient, HubError, tls::Pins},
+    key::NodeKey,
+};
+
+/// How long a record is believed.
+const RECORD_LIFETIME_S: u64 = 3 * 3600;
+
+/// How often a record is published when nothing changes.
+const REFRESH: Duration = Duration::from_secs(5 * 60);
+
+/// First and longest pause after a failure.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+
+/// How long a lookup may hold up a dial for which addresses are known already.
+const QUICK_LOOKUP: Duration = Duration::from_secs(1);
+
+/// How long a lookup may take when nothing else is known.
+const PATIENT_LOOKUP: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct Hubs {
+    pins: Pins,
+    hubs: Mutex<Vec<Arc<Hub>>>,
+    /// Counts changes of what is published.
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct Hub {
+    row: HubRow,
+    client: HubClient,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    connected: bool,
+    name: String,
+    error: String,
+}
+
+impl Hubs {
+    /// The hubs that were joined, and those that the configuration names.
+    pub(super) fn load(
+        config: &Config,
+        store: &Store,
+        key: &NodeKey,
+        pins: Pins,
+    ) -> Result<Self, StoreError> {
+        let mut rows = store.hubs()?;
+        for url in &config.hubs {
+            if !rows.iter().any(|row| row.url == *url) {
+                rows.push(HubRow {
+                    url: url.clone(),
+                    ..HubRow::default()
+                });
+            }
+        }
+        let hubs = Self {
+            pins,
+            hubs: Mutex::default(),
+            changes: watch::Sender::new(0),
+        };
+        for row in rows {
+            match hubs.make(row, key) {
+                Ok(hub) => hubs.lock().push(Arc::new(hub)),
+                Err(status) => tracing::warn!(%status, "a hub is left out"),
+            }
+        }
+        Ok(hubs)
+    }
+
+    fn make(&self, row: HubRow, key: &NodeKey) -> Result<Hub, Status> {
+        let url = row
+            .url
+            .parse()
+            .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))?;
+        let client = HubClient::new(url, row.key, key.pair(), &self.pins).map_err(Status::from)?;
+        Ok(Hub {
+            row,
+            client,
+            state: Mutex::default(),
+        })
+    }
+
+    /// Says that what is published has changed.
+    pub(super) fn publish(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    fn all(&self) -> Vec<Arc<Hub>> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Hub>>> {
+        self.hubs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Hub {
+    fn state(&self) -> State {
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn set_state(&self, state: State) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    fn trusts_members(&self) -> bool {
+        self.row.trust_members
+    }
+}
+
+/// Keeps the node registered at its hubs until it ends.
+pub(super) async fn run(node: Arc<Inner>) {
+    for hub in node.hubs.all() {
+        tokio::spawn(keep_registered(node.clone(), hub));
+    }
+    let mut addresses = node.endpoint.watch_addr();
+    while addresses.updated().await.is_ok() {
+        node.hubs.publish();
+    }
+}
+
+impl Inner {
+    /// Becomes a member of the hub that issued `ticket`.
+    pub(super) async fn join_hub(
+        self: &Arc<Self>,
+        ticket: HubTicket,
+    ) -> Result<admin::Joined, Status> {
+        let row = HubRow {
+            url: ticket.url.to_string(),
+            key: ticket.key,
+            ..HubRow::default()
+        };
+        let hub = self.hubs.make(row, &self.key)?;
+        let joined = hub.client.join(ticket.secret).await.map_err(Status::from)?;
+        let row = HubRow {
+            url: hub.client.url().to_string(),
+            key: ticket.key,
+            relay: Some(joined.relay),
+            discovery_port: Some(joined.discovery_port),
+            trust_members: joined.trust == HubTrust::Members,
+        };
+        self.trust.store().put_hub(&row).map_err(store_status)?;
+        let hub = Arc::new(self.hubs.make(row, &self.key)?);
+        {
+            let mut hubs = self.hubs.lock();
+            hubs.retain(|other| other.row.url != hub.row.url);
+            hubs.push(hub.clone());
+        }
+        use_relay(self, &hub).await;
+        // The first registration is part of joining, so that its name is known at the end.
+        register(self, &hub).await.map_err(Status::from)?;
+        let name = hub.state().name;
+        let url = hub.row.url.clone();
+        tokio::spawn(keep_registered(self.clone(), hub));
+        Ok(admin::Joined::Hub { url, name })
+    }
+
+    pub(super) fn hub_states(&self) -> Vec<admin::HubState> {
+        let state = |hub: Arc<Hub>| {
+            let State {
+                connected,
+                name,
+                error,
+            } = hub.state();
+            admin::HubState {
+                url: hub.row.url.clone(),
+                connected,
+                name,
+                error,
+            }
+        };
+        self.hubs.all().into_iter().map(state).collect()
+    }
+
+    /// The relay through which this node can be reached, with its hub's key.
+    pub(super) fn home_relay(&self) -> Option<(String, Option<NodeId>)> {
+        self.hubs
+            .all()
+            .iter()
+            .find_map(|hub| Some((hub.row.relay.clone()?, hub.row.key)))
+    }
+
+    /// Uses a relay that a ticket names, though this node is no member of its hub.
+    pub(super) async fn use_foreign_relay(&self, relay: &str, hub_key: Option<NodeId>) {
+        let Ok(url) = relay.parse::<RelayUrl>() else {
+            return;
+        };
+        if let (Some(key), Some(host)) = (hub_key, url.host_str()) {
+            self.hubs.pins.pin(host.trim_matches(['[', ']']), key);
+        }
+        let config = RelayConfig::new(url.clone(), None);
+        self.endpoint.insert_relay(url, Arc::new(config)).await;
+    }
+
+    /// The node that holds a name at one of the hubs.
+    pub(super) async fn find_at_hubs(&self, node: &NodeRef) -> Option<NodeId> {
+        for hub in self.hubs.all() {
+            let lookup = tokio::time::timeout(PATIENT_LOOKUP, hub.client.lookup(node));
+            if let Ok(Ok(Some(record))) = lookup.await {
+                return Some(record.node());
+            }
+        }
+        None
+    }
+
+    /// Adds what the hubs know of a node's whereabouts.
+    pub(super) async fn places_from_hubs(&self, id: NodeId, places: &mut Places) {
+        let patience = if places.is_empty() {
+            PATIENT_LOOKUP
+        } else {
+            QUICK_LOOKUP
+        };
+        for hub in self.hubs.all() {
+            let node = NodeRef::Id(id);
+            let lookup = hub.client.lookup(&node);
+            let Ok(Ok(Some(found))) = tokio::time::timeout(patience, lookup).await else {
+                continue;
+            };
+            let record = found.record();
+            places.addresses.extend(&record.addresses);
+            places.relays.extend(record.relay.clone());
+        }
+    }
+
+    /// Whether a hub whose members trust each other vouches for `id`; it is then trusted.
+    pub(super) async fn vouched_for(&self, id: NodeId) -> bool {
+        for hub in self
+            .hubs
+            .all()
+            .into_iter()
+            .filter(|hub| hub.trusts_members())
+        {
+            let members = tokio::time::timeout(PATIENT_LOOKUP, hub.client.members()).await;
+            let Ok(Ok(members)) = members else { continue };
+            let Some(member) = members.into_iter().find(|member| member.id == id) else {
+                continue;
+            };
+            let peer = NewPeer {
+                id,
+                alias: member.name,
+                allow: Vec::new(),
+                via: Via::Hub,
+                addresses: Vec::new(),
+                relay: hub.row.relay.clone(),
+            };
+            return self.trust.add(peer, now_unix()).is_ok();
+        }
+        false
+    }
+
+    /// Agents of nodes at the hubs that match, with the node that offers them.
+    pub(super) async fn search_hubs(&self, search: &Search) -> Vec<(NodeId, Record)> {
+        let mut found = Vec::new();
+        for hub in self.hubs.all() {
+            let asked = tokio::time::timeout(PATIENT_LOOKUP, hub.client.search(search)).await;
+            if let Ok(Ok(records)) = asked {
+                found.extend(records.into_iter().map(|r| (r.node(), r.record().clone())));
+            }
+        }
+        found
+    }
+}
+
+/// Publishes at start, at each change, and now and then; after a failure again, later and later.
+async fn keep_registered(node: Arc<Inner>, hub: Arc<Hub>) {
+    use_relay(&node, &hub).await;
+    let mut changes = node.hubs.changes.subscribe();
+    let mut pause = RETRY.0;
+    loop {
+        changes.mark_unchanged();
+        let wait = match register(&node, &hub).await {
+            Ok(()) => {
+                pause = RETRY.0;
+                REFRESH
+            }
+            Err(error) => {
+                let error = describe(error);
+                let state = hub.state();
+                if state.error != error {
+                    tracing::warn!(hub = %hub.row.url, %error, "not registered at the hub");
+                }
+                hub.set_state(State {
+                    connected: false,
+                    error,
+                    ..state
+                });
+                let wait = pause;
+                pause = (pause * 2).min(RETRY.1);
+                wait
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            changed = changes.changed() => if changed.is_err() { return },
+        }
+        if !node.hubs.all().iter().any(|other| Arc::ptr_eq(other, &hub)) {
+            // Joined anew; another task looks after it.
+            return;
+        }
+    }
+}
+
+/// Publishes the node's record, without its name where another node holds that.
+async fn register(node: &Inner, hub: &Hub) -> Result<(), HubError> {
+    let name = node.name();
+    let mut error = String::new();
+    let published = match hub
+        .client
+        .publish(&signed(node, hub, name.is_some())?)
+        .await
+    {
+        Err(HubError::Refused(refusal))
+            if Status::from(refusal.clone()).code == Code::AlreadyExists =>
+        {
+            error = refusal.message;
+            hub.client.publish(&signed(node, hub, false)?).await?
+        }
+        published => published?,
+    };
+    let held = published
+        .name_held_until
+        .and(name)
+        .map(String::from)
+        .unwrap_or_default();
+    if !hub.state().connected {
+        tracing::info!(hub = %hub.row.url, name = held, "registered at the hub");
+    }
+    hub.set_state(State {
+        connected: true,
+        name: held,
+        error,
+    });
+    Ok(())
+}
+
+fn signed(
+    node: &Inner,
+    hub: &Hub,
+    named: bool,
+) -> Result<hailwire_wire::record::SignedRecord, HubError> {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let mut agents = node.registry.offers(&[]).agents;
+    agents.truncate(limits::MAX_AGENTS_PER_NODE);
+    let record = Record {
+        name: node.name().filter(|_| named),
+        addresses: overlay::own_addresses(&node.endpoint),
+        relay: hub.row.relay.clone(),
+        agents,
+        sequence: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+        issued: now.as_secs(),
+        expires: now.as_secs() + RECORD_LIFETIME_S,
+    };
+    Ok(record.sign(&node.key.pair())?)
+}
+
+/// Lets the endpoint use the hub's relay and address discovery.
+async fn use_relay(node: &Inner, hub: &Hub) {
+    let Some(url) = hub
+        .row
+        .relay
+        .as_ref()
+        .and_then(|url| url.parse::<RelayUrl>().ok())
+    else {
+        return;
+    };
+    let mut config = RelayConfig::from(url.clone());
+    match (hub.row.discovery_port, &mut config.quic) {
+        (Some(port), Some(quic)) => quic.port = port,
+        _ => config.quic = None,
+    }
+    node.endpoint.insert_relay(url, Arc::new(config)).await;
+}
+
+/// An error with its cause, for status and log.
+fn describe(error: HubError) -> String {
+    let status = Status::from(error);
+    if status.details.is_empty() {
+        status.message
+    } else {
+        format!("{}: {}", status.message, status.details)
+    }
+}

@@ -1,0 +1,460 @@
+//! The built-in agent `node`: how a node is asked and told things ([`crate::admin`]).
+
+use std::{sync::Arc, time::Duration};
+
+use hailwire_wire::{
+    Address, Code, NodeId, NodeName, Status, address::NodeRef, directory::Search, header::Offer,
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{
+    Inner,
+    join::agent_names,
+    now_unix, overlay,
+    registry::Target,
+    router::Origin,
+    store::{TrustRow, Via},
+    trust::{NewPeer, store_status, untrusted},
+};
+use crate::{
+    admin::{self, AgentRow, AgentsQuery, method},
+    agent::{Request, Response, SharedHandler},
+    session::Session,
+};
+
+/// Largest management request.
+const MAX_REQUEST: usize = 64 * 1024;
+
+impl Inner {
+    /// The handler of one call to `node`, for whoever is at the other end of `session`.
+    pub(super) fn management(self: &Arc<Self>, session: &Session, origin: Origin) -> SharedHandler {
+        let (node, session) = (self.clone(), session.clone());
+        Arc::new(move |request: Request| {
+            manage(node.clone(), Some(session.clone()), origin, request)
+        })
+    }
+}
+
+impl Inner {
+    /// The handler of a call to `node` from the program that embeds it.
+    pub(crate) fn own_management(self: &Arc<Self>) -> SharedHandler {
+        let node = self.clone();
+        Arc::new(move |request: Request| manage(node.clone(), None, Origin::Local, request))
+    }
+}
+
+async fn manage(
+    node: Arc<Inner>,
+    session: Option<Session>,
+    origin: Origin,
+    mut request: Request,
+) -> Result<Response, Status> {
+    let body = request.body.bytes(MAX_REQUEST).await?;
+    let name = request.header.method;
+    if let (Origin::Peer(peer), Some(session)) = (origin, session) {
+        return match name.as_str() {
+            method::JOIN => node.redeemed(&session, peer, &body).map(Response::new),
+            method::AGENTS if node.trust.is_trusted(peer) => {
+                let query: AgentsQuery = parse(&body)?;
+                let allow = node
+                    .trust
+                    .row(peer)
+                    .map(|row| row.allow)
+                    .unwrap_or_default();
+                let mut rows = node.local_agents(&query);
+                rows.retain(|row| allow.is_empty() || allow.iter().any(|a| a.as_str() == row.name));
+                json(&rows)
+            }
+            _ if node.trust.is_trusted(peer) => Err(Status::new(
+                Code::PermissionDenied,
+                format!("`{name}` is only for programs on the node's own machine"),
+            )),
+            _ => {
+                let hello = session.peer_hello();
+                let hello_name = hello.map(|hello| hello.name.clone()).unwrap_or_default();
+                node.trust.note_stranger(peer, &hello_name, now_unix());
+                Err(untrusted(peer))
+            }
+        };
+    }
+    match name.as_str() {
+        method::STATUS => json(&node.status()),
+        method::AGENTS => json(&node.agents(&parse(&body)?).await),
+        method::INVITE => json(&node.invite(&parse(&body)?)?),
+        method::JOIN => json(&node.join(parse(&body)?).await?),
+        method::TRUST_LIST => json(&node.trusted()),
+        method::TRUST_ADD => json(&node.trust_add(parse(&body)?, Via::Manual)?),
+        method::TRUST_APPROVE => json(&node.trust_approve(parse(&body)?)?),
+        method::TRUST_REMOVE => json(&node.trust_remove(&parse(&body)?)?),
+        method::TRUST_PENDING => json(&node.pending()),
+        method::PING => json(&node.ping(&parse(&body)?).await?),
+        method::RESOLVE => json(&node.trace(&parse(&body)?).await?),
+        method::SHUTDOWN => {
+            let shutdown: admin::Shutdown = parse(&body)?;
+            node.stop
+                .send_replace(Some(Duration::from_millis(shutdown.grace_ms)));
+            json(&())
+        }
+        _ => Err(Status::new(
+            Code::Unimplemented,
+            format!("the node has no method `{name}`"),
+        )
+        .with_hint("this program may be newer than the node: restart the node")),
+    }
+}
+
+impl Inner {
+    fn status(&self) -> admin::Status {
+        admin::Status {
+            id: self.id,
+            name: self.name().map(String::from).unwrap_or_default(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_ms: millis(self.started.elapsed()),
+            rss_bytes: rss_bytes(),
+            data_dir: self.data.root().display().to_string(),
+            sockets: texts(self.endpoint.bound_sockets()),
+            addresses: texts(overlay::own_addresses(&self.endpoint)),
+            tunnels: self.tunnels(),
+            agents: self.local_agents(&AgentsQuery::default()),
+            hubs: self.hub_states(),
+            calls: self.calls.load(std::sync::atomic::Ordering::Relaxed),
+        }
+    }
+
+    fn tunnels(&self) -> Vec<admin::Tunnel> {
+        let tunnel = |(peer, session): (NodeId, Session)| {
+            let stats = session.connection().stats();
+            admin::Tunnel {
+                peer,
+                name: self.known_as(peer),
+                carrier: session.connection().carrier().to_owned(),
+                path: path(&session),
+                sent_bytes: stats.sent_bytes,
+                received_bytes: stats.received_bytes,
+                sent_packets: stats.sent_packets,
+                lost_packets: stats.lost_packets,
+                in_flight: session.in_flight(),
+                up_ms: millis(session.age()),
+            }
+        };
+        self.peers.all().into_iter().map(tunnel).collect()
+    }
+
+    /// What can be called: here, at connected peers, and at trusted nodes that a hub knows.
+    async fn agents(&self, query: &AgentsQuery) -> Vec<AgentRow> {
+        let mut rows = self.local_agents(query);
+        if query.local_only {
+            return rows;
+        }
+        let search = search(query);
+        for (_, members) in self.registry.members() {
+            for member in members.iter() {
+                if let Target::Peer { id, offer } = member.value()
+                    && search.matches(offer)
+                {
+                    rows.push(self.remote_row(*id, offer));
+                }
+            }
+        }
+        for (id, record) in self.search_hubs(&search).await {
+            if id == self.id || !self.trust.is_trusted(id) {
+                continue;
+            }
+            for offer in record.agents.iter().filter(|offer| search.matches(offer)) {
+                if !rows
+                    .iter()
+                    .any(|row| row.node == id && row.name == offer.name.as_str())
+                {
+                    rows.push(self.remote_row(id, offer));
+                }
+            }
+        }
+        rows.sort_by(|a, b| {
+            (!a.local, &a.name, &a.node_name).cmp(&(!b.local, &b.name, &b.node_name))
+        });
+        rows
+    }
+
+    fn local_agents(&self, query: &AgentsQuery) -> Vec<AgentRow> {
+        let search = search(query);
+        let mut rows = Vec::new();
+        for (_, members) in self.registry.members() {
+            let locals: Vec<_> = members
+                .iter()
+                .filter_map(|m| Some((m, m.value().local_offer()?)))
+                .collect();
+            let Some((_, offer)) = locals.first().filter(|(_, offer)| search.matches(offer)) else {
+                continue;
+            };
+            rows.push(AgentRow {
+                local: true,
+                members: u32::try_from(locals.len()).unwrap_or(u32::MAX),
+                in_flight: locals
+                    .iter()
+                    .map(|(member, _)| u64::from(member.in_flight()))
+                    .sum(),
+                ..row(
+                    self.id,
+                    self.name().map(String::from).unwrap_or_default(),
+                    offer,
+                )
+            });
+        }
+        rows
+    }
+
+    fn remote_row(&self, id: NodeId, offer: &Offer) -> AgentRow {
+        row(id, self.known_as(id), offer)
+    }
+
+    fn trusted(&self) -> Vec<admin::Trusted> {
+        let mut rows: Vec<_> = self
+            .trust
+            .rows()
+            .into_iter()
+            .map(|row| self.trusted_row(row))
+            .collect();
+        rows.sort_by(|a, b| (&a.alias, a.id).cmp(&(&b.alias, b.id)));
+        rows
+    }
+
+    fn trusted_row(&self, row: TrustRow) -> admin::Trusted {
+        admin::Trusted {
+            id: row.id,
+            alias: row.alias.map(String::from).unwrap_or_default(),
+            allow: texts(row.allow),
+            via: row.via.name().to_owned(),
+            since: row.since,
+            connected: self.peers.up(row.id).is_some(),
+        }
+    }
+
+    fn trust_add(&self, add: admin::TrustAdd, via: Via) -> Result<admin::Trusted, Status> {
+        if add.id == self.id {
+            return Err(Status::new(
+                Code::InvalidArgument,
+                "this is the node's own key",
+            ));
+        }
+        let bad =
+            |error: &dyn std::fmt::Display| Status::new(Code::InvalidArgument, error.to_string());
+        let alias = match add.alias.as_str() {
+            "" => None,
+            text => Some(text.parse::<NodeName>().map_err(|error| bad(&error))?),
+        };
+        let addresses = add
+            .addresses
+            .iter()
+            .map(|text| {
+                text.parse()
+                    .map_err(|_| bad(&format!("`{text}` is not IP:PORT")))
+            })
+            .collect::<Result<_, _>>()?;
+        let allow = agent_names(&add.allow)?;
+        let peer = NewPeer {
+            id: add.id,
+            alias,
+            allow,
+            via,
+            addresses,
+            relay: None,
+        };
+        let row = self.trust.add(peer, now_unix()).map_err(store_status)?;
+        if let Some(session) = self.peers.up(row.id) {
+            session.send_offers(&self.registry.offers(&row.allow));
+        }
+        Ok(self.trusted_row(row))
+    }
+
+    fn trust_approve(&self, add: admin::TrustAdd) -> Result<admin::Trusted, Status> {
+        let Some(pending) = self
+            .trust
+            .pending_rows()
+            .into_iter()
+            .find(|row| row.id == add.id)
+        else {
+            return Err(
+                Status::new(Code::NotFound, "no node with this key is waiting").with_hint(
+                    "`hail trust pending` lists who is; `hail trust add` needs no request",
+                ),
+            );
+        };
+        let alias = if add.alias.is_empty() {
+            pending.name
+        } else {
+            add.alias
+        };
+        self.trust_add(admin::TrustAdd { alias, ..add }, Via::Approved)
+    }
+
+    fn trust_remove(&self, who: &admin::Who) -> Result<(), Status> {
+        let reference = node_ref(&who.who)?;
+        let missing = || {
+            Status::new(
+                Code::NotFound,
+                format!("`{reference}` is not a trusted peer"),
+            )
+            .with_hint("`hail trust ls` lists them")
+        };
+        let id = self.trust.find(&reference).ok_or_else(missing)?;
+        self.trust.remove(id).map_err(store_status)?;
+        for (peer, session) in self.peers.all() {
+            if peer == id {
+                session.close(Code::PermissionDenied, "this node no longer trusts yours");
+            }
+        }
+        self.registry.clear_offers(id);
+        Ok(())
+    }
+
+    fn pending(&self) -> Vec<admin::Pending> {
+        let row = |row: super::trust::PendingRow| admin::Pending {
+            id: row.id,
+            name: row.name,
+            at: row.at,
+            attempts: row.attempts,
+        };
+        self.trust.pending_rows().into_iter().map(row).collect()
+    }
+
+    async fn ping(self: &Arc<Self>, who: &admin::Who) -> Result<admin::Pong, Status> {
+        let id = self.resolve(&node_ref(&who.who)?).await?;
+        let reused = self.peers.up(id).is_some();
+        let start = tokio::time::Instant::now();
+        let session = self.tunnel(id).await?;
+        let connect = start.elapsed();
+        let rtt = session.ping().await?;
+        Ok(admin::Pong {
+            id,
+            name: self.known_as(id),
+            rtt_us: micros(rtt),
+            path: path(&session),
+            carrier: session.connection().carrier().to_owned(),
+            reused,
+            connect_us: if reused { 0 } else { micros(connect) },
+        })
+    }
+
+    /// Where a call to an address would go, with the tunnel brought up.
+    async fn trace(self: &Arc<Self>, who: &admin::Who) -> Result<admin::Resolved, Status> {
+        let address: Address = who
+            .who
+            .parse()
+            .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))?;
+        let before: Vec<NodeId> = self.peers.all().into_iter().map(|(id, _)| id).collect();
+        let header = hailwire_wire::CallHeader {
+            to: address.to_string(),
+            ..Default::default()
+        };
+        let start = tokio::time::Instant::now();
+        let route = self.route(&header, Origin::Local).await?;
+        let took_us = micros(start.elapsed());
+        let picked = route.picked.as_ref().map(|picked| picked.value());
+        let remote = match (picked, &address.node) {
+            (Some(Target::Peer { id, .. }), _) => Some(*id),
+            (Some(_), _) | (None, None) => None,
+            (None, Some(node)) => Some(self.resolve(node).await?),
+        };
+        let session = remote.and_then(|id| self.peers.up(id));
+        Ok(admin::Resolved {
+            node: remote.unwrap_or(self.id),
+            name: remote.map_or_else(String::new, |id| self.known_as(id)),
+            local: remote.is_none(),
+            reused: remote.is_none_or(|id| before.contains(&id)),
+            took_us,
+            path: session.as_ref().map(path).unwrap_or_default(),
+        })
+    }
+
+    /// The alias of a peer, or the name that it gave itself; empty for none.
+    fn known_as(&self, id: NodeId) -> String {
+        self.trust.alias(id).map(String::from).unwrap_or_default()
+    }
+}
+
+impl Target {
+    fn local_offer(&self) -> Option<Offer> {
+        match self {
+            Self::Handler { register, .. } | Self::Attached { register, .. } => {
+                Some(crate::agent::offer(register))
+            }
+            Self::Peer { .. } => None,
+        }
+    }
+}
+
+fn row(node: NodeId, node_name: String, offer: &Offer) -> AgentRow {
+    AgentRow {
+        name: offer.name.to_string(),
+        node,
+        node_name,
+        local: false,
+        description: offer.description.clone(),
+        tags: offer.tags.clone(),
+        version: offer.version.clone(),
+        members: 0,
+        in_flight: 0,
+    }
+}
+
+fn path(session: &Session) -> admin::Path {
+    let stats = session.connection().stats();
+    let kind = match (stats.remote.is_empty(), stats.relayed) {
+        (true, _) => "",
+        (false, true) => "relay",
+        (false, false) => "direct",
+    };
+    admin::Path {
+        kind: kind.to_owned(),
+        remote: stats.remote,
+        rtt_us: stats.rtt.map(micros).unwrap_or_default(),
+    }
+}
+
+fn search(query: &AgentsQuery) -> Search {
+    Search {
+        tags: query.tags.clone(),
+        words: query.words.clone(),
+        after: None,
+    }
+}
+
+fn node_ref(text: &str) -> Result<NodeRef, Status> {
+    text.parse()
+        .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Status> {
+    let body = if body.is_empty() { b"{}" } else { body };
+    serde_json::from_slice(body)
+        .map_err(|error| Status::new(Code::InvalidArgument, format!("malformed request: {error}")))
+}
+
+fn json<T: Serialize>(value: &T) -> Result<Response, Status> {
+    let body = serde_json::to_vec(value)
+        .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+    Ok(Response::new(body).content_type("application/json"))
+}
+
+fn texts<T: ToString>(items: Vec<T>) -> Vec<String> {
+    items.iter().map(ToString::to_string).collect()
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Resident memory of this process, from `/proc/self/statm`; 0 where there is none.
+fn rss_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}

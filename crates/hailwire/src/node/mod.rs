@@ -1,0 +1,380 @@
+//! The node: one machine's presence in the network.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`overlay`] | UDP sockets, the QUIC endpoint, dialling |
+//! | [`peers`] | one tunnel per peer |
+//! | [`tunnel`] | the life of a tunnel: up, offers, silence, end |
+//! | [`local`] | the Unix socket to which programs attach |
+//! | [`registry`] | which agents there are and who takes the next call |
+//! | [`router`] | may a call go, and where |
+//! | [`trust`], [`store`] | whom this node trusts, and how that survives |
+//! | [`manage`], [`join`] | the built-in agent `node`: status, invitations, trust |
+//! | [`hubs`] | the hubs that this node belongs to |
+
+mod hubs;
+mod join;
+mod local;
+mod manage;
+mod overlay;
+mod peers;
+mod registry;
+mod router;
+mod store;
+mod trust;
+mod tunnel;
+
+use std::{
+    fs::File,
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use hailwire_wire::{
+    Code, NodeId, NodeName,
+    header::{Hello, VERSION},
+};
+use thiserror::Error;
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
+
+pub use overlay::BindError;
+pub use store::StoreError;
+
+pub(crate) use registry::{Picked, Target};
+pub(crate) use router::{Destination, Origin, Route, onward_header, request_kind, within};
+
+use crate::{
+    client::Client,
+    config::Config,
+    hub::tls::Pins,
+    key::{KeyError, NodeKey, random},
+    paths::DataDir,
+    session::Session,
+};
+
+/// What a greeting says of this program.
+const SOFTWARE: &str = concat!("hailwire/", env!("CARGO_PKG_VERSION"));
+
+/// How often a drain looks whether the last call has ended.
+const DRAIN_POLL: Duration = Duration::from_millis(10);
+
+/// How long a closed endpoint may take to tell its peers.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A node embedded in this process.
+///
+/// Runs until [`Node::shutdown`]; dropping it without that leaves its tasks to the runtime.
+#[derive(Debug)]
+pub struct Node {
+    inner: Arc<Inner>,
+    tasks: Vec<JoinHandle<()>>,
+    /// Held, locked, for as long as the node runs.
+    _lock: File,
+}
+
+/// How a [`Node`] is to be started.
+#[derive(Debug, Default)]
+pub struct NodeBuilder {
+    data: Option<DataDir>,
+    config: Config,
+}
+
+impl NodeBuilder {
+    /// Where key, trust and names are kept. Default: [`DataDir::from_env`].
+    #[must_use]
+    pub fn data_dir(mut self, data: DataDir) -> Self {
+        self.data = Some(data);
+        self
+    }
+
+    /// The configuration. Default: [`Config::default`].
+    #[must_use]
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Starts the node: takes the lock, reads or makes the key, binds the sockets.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]; nothing is left running.
+    pub async fn start(self) -> Result<Node, StartError> {
+        let data = self
+            .data
+            .or_else(DataDir::from_env)
+            .ok_or(StartError::NoDataDir)?;
+        data.create().map_err(|source| StartError::DataDir {
+            path: shown(data.root()),
+            source,
+        })?;
+        let lock = take_lock(&data)?;
+        let key = NodeKey::load_or_create(&data.key())?;
+        let store = store::Store::open(&data.database())?;
+        let pins = Pins::default();
+        let endpoint = overlay::bind(&self.config, &key, &store, &pins).await?;
+        let listener = local::listen(&data.socket()).map_err(|source| StartError::Socket {
+            path: shown(&data.socket()),
+            source,
+        })?;
+
+        let id = key.pair().id();
+        let hubs = hubs::Hubs::load(&self.config, &store, &key, pins)?;
+        let inner = Arc::new(Inner {
+            id,
+            instance: draw_instance(),
+            data,
+            key,
+            endpoint,
+            trust: trust::Trust::load(store)?,
+            registry: registry::Registry::new(),
+            peers: peers::Peers::new(id),
+            strangers: tunnel::strangers(),
+            hubs,
+            locals: Mutex::default(),
+            calls: AtomicU64::new(0),
+            started: Instant::now(),
+            closing: watch::Sender::new(false),
+            stop: watch::Sender::new(None),
+            config: self.config,
+        });
+        let tasks = vec![
+            tokio::spawn(tunnel::accept(inner.clone())),
+            tokio::spawn(tunnel::announce(inner.clone())),
+            tokio::spawn(tunnel::watch_silence(inner.clone())),
+            tokio::spawn(local::accept(inner.clone(), listener)),
+            tokio::spawn(hubs::run(inner.clone())),
+        ];
+        Ok(Node {
+            inner,
+            tasks,
+            _lock: lock,
+        })
+    }
+}
+
+impl Node {
+    /// A node with default settings, to be adjusted and started.
+    #[must_use]
+    pub fn builder() -> NodeBuilder {
+        NodeBuilder::default()
+    }
+
+    /// The node's key.
+    #[must_use]
+    pub fn id(&self) -> NodeId {
+        self.inner.id
+    }
+
+    /// The name that the node goes by.
+    #[must_use]
+    pub fn name(&self) -> Option<NodeName> {
+        self.inner.name()
+    }
+
+    /// UDP sockets as bound.
+    #[must_use]
+    pub fn sockets(&self) -> Vec<std::net::SocketAddr> {
+        self.inner.endpoint.bound_sockets()
+    }
+
+    /// A client of this node, without a socket between.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::embedded(self.inner.clone())
+    }
+
+    /// Resolves when somebody asks the node to stop (`hail down`), with the grace time asked for.
+    pub async fn stop_requested(&self) -> Duration {
+        let mut stop = self.inner.stop.subscribe();
+        match stop.wait_for(Option::is_some).await.map(|grace| *grace) {
+            Ok(Some(grace)) => grace,
+            // The sender lives as long as the node.
+            Ok(None) | Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Stops the node: no new work is taken, calls in flight may finish within `grace`, then
+    /// everything is closed.
+    pub async fn shutdown(self, grace: Duration) {
+        self.inner.drain(grace).await;
+        for task in &self.tasks {
+            task.abort();
+        }
+        let _ = std::fs::remove_file(self.inner.data.socket());
+        let _ = tokio::time::timeout(FAREWELL, self.inner.endpoint.close()).await;
+    }
+}
+
+/// All that a running node consists of.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) id: NodeId,
+    /// Drawn at start; see [`Hello::instance`].
+    instance: u64,
+    config: Config,
+    data: DataDir,
+    key: NodeKey,
+    endpoint: iroh::Endpoint,
+    trust: trust::Trust,
+    pub(crate) registry: registry::Registry,
+    peers: peers::Peers,
+    strangers: tunnel::Strangers,
+    hubs: hubs::Hubs,
+    /// Sessions of attached programs.
+    locals: Mutex<Vec<Session>>,
+    pub(crate) calls: AtomicU64,
+    started: Instant,
+    closing: watch::Sender<bool>,
+    /// The grace time with which somebody asked the node to stop.
+    stop: watch::Sender<Option<Duration>>,
+}
+
+impl Inner {
+    fn name(&self) -> Option<NodeName> {
+        self.config.node.name.clone()
+    }
+
+    fn hello(&self) -> Hello {
+        Hello {
+            versions: vec![VERSION],
+            name: self.name().map(String::from).unwrap_or_default(),
+            software: SOFTWARE.to_owned(),
+            instance: self.instance,
+            features: Vec::new(),
+        }
+    }
+
+    fn is_closing(&self) -> bool {
+        *self.closing.borrow()
+    }
+
+    fn sessions(&self) -> Vec<Session> {
+        let locals = self
+            .locals
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        locals
+            .into_iter()
+            .chain(self.peers.all().into_iter().map(|(_, session)| session))
+            .collect()
+    }
+
+    async fn drain(&self, grace: Duration) {
+        self.closing.send_replace(true);
+        let sessions = self.sessions();
+        for session in &sessions {
+            session.go_away("the node is shutting down");
+        }
+        let deadline = Instant::now() + grace;
+        // Attachments are streams that never end by themselves; they are no work.
+        let busy = || {
+            let attached = self.registry.attached();
+            sessions.iter().map(Session::in_flight).sum::<u64>() > attached
+        };
+        while busy() && Instant::now() < deadline {
+            tokio::time::sleep(DRAIN_POLL).await;
+        }
+        for session in sessions {
+            session.close(Code::Unavailable, "the node has shut down");
+        }
+    }
+}
+
+/// Why a node did not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// Neither a folder nor a home is known.
+    #[error("no data folder is known: pass --data DIR, or set HAIL_DATA or HOME")]
+    NoDataDir,
+    /// The data folder cannot be made or is not private.
+    #[error("the data folder {path} cannot be used")]
+    DataDir {
+        /// The folder.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another node runs on the same folder.
+    #[error("a node is running already with this data folder (process {pid})")]
+    AlreadyRunning {
+        /// Its process id, as it wrote it down.
+        pid: String,
+    },
+    /// The key cannot be read or made.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The database cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A UDP address cannot be bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The local socket cannot be made.
+    #[error("the local socket {path} cannot be made")]
+    Socket {
+        /// Where.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Takes the single-instance lock and writes the process id into it.
+fn take_lock(data: &DataDir) -> Result<File, StartError> {
+    use std::io::Write;
+
+    let failed = |source| StartError::DataDir {
+        path: shown(&data.lock()),
+        source,
+    };
+    let mut file = File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(data.lock())
+        .map_err(failed)?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            let pid = std::fs::read_to_string(data.lock()).unwrap_or_default();
+            return Err(StartError::AlreadyRunning {
+                pid: pid.trim().to_owned(),
+            });
+        }
+        Err(error) => return Err(failed(error.into())),
+    }
+    file.set_len(0)
+        .and_then(|()| writeln!(file, "{}", std::process::id()))
+        .map_err(failed)?;
+    Ok(file)
+}
+
+fn draw_instance() -> u64 {
+    let mut bytes = [0; 8];
+    random(&mut bytes);
+    // Zero means "not stated".
+    u64::from_be_bytes(bytes) | 1
+}
+
+fn shown(path: &std::path::Path) -> String {
+    path.display().to_string()
+}
+
+/// Seconds since 1970 by this machine's clock.
+pub(crate) fn now_unix() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}
+
+/// Counts a call that enters at this node.
+pub(crate) fn count_call(inner: &Inner) {
+    inner.calls.fetch_add(1, Ordering::Relaxed);
+}

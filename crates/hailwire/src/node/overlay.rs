@@ -1,0 +1,228 @@
+//! The overlay: this node's UDP sockets and the QUIC endpoint on them.
+//!
+//! Stands on iroh: identity by raw public keys (RFC 7250), hole punching, multipath, relays. Nothing
+//! contacts a third party's servers: only addresses and relays that the user brought are used.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use hailwire_wire::NodeId;
+use iroh::{
+    Endpoint, EndpointAddr, RelayMap, RelayMode, RelayUrl, TransportAddr,
+    endpoint::{BindOpts, QuicTransportConfig, VarInt, presets},
+    tls::CaTlsConfig,
+};
+use thiserror::Error;
+
+use super::store::Store;
+use crate::{config::Config, hub::tls::Pins, key::NodeKey};
+
+/// The protocol's name in TLS (RFC 7301). Versions are settled in the greeting, where a refusal
+/// can name both sides.
+pub(crate) const ALPN: &[u8] = b"hailwire";
+
+/// Streams that a peer may have open at once.
+const MAX_STREAMS: u32 = 1024;
+
+/// Bytes of one stream that a peer may have under way unread.
+const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
+
+/// Bytes of all streams of one peer that may be under way unread.
+const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
+
+/// Where the UDP ports of the last start are kept.
+const PORTS: &str = "udp-ports";
+
+/// Why the endpoint did not come up.
+#[derive(Debug, Error)]
+pub enum BindError {
+    /// An address of the configuration cannot be bound.
+    #[error("the UDP address {address} cannot be bound: {reason}")]
+    Address {
+        /// The address as configured.
+        address: String,
+        /// What the system said.
+        reason: String,
+    },
+}
+
+/// Binds the sockets of `config` and starts the endpoint.
+///
+/// Where the configuration leaves the port to the system, the port of the last start is tried
+/// first, so that peers find this node where they left it.
+pub(crate) async fn bind(
+    config: &Config,
+    key: &NodeKey,
+    store: &Store,
+    pins: &Pins,
+) -> Result<Endpoint, BindError> {
+    let last = last_ports(store);
+    let remembered: Vec<SocketAddr> = config
+        .listen
+        .udp
+        .iter()
+        .map(|address| remembered_port(*address, &last))
+        .collect();
+    let endpoint = match try_bind(&remembered, key, pins).await {
+        Err(_) if remembered != config.listen.udp => {
+            try_bind(&config.listen.udp, key, pins).await?
+        }
+        bound => bound?,
+    };
+    let ports: Vec<String> = endpoint
+        .bound_sockets()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    if let Err(error) = store.put_setting(PORTS, &ports.join(" ")) {
+        tracing::warn!(%error, "the UDP ports could not be kept");
+    }
+    Ok(endpoint)
+}
+
+async fn try_bind(
+    addresses: &[SocketAddr],
+    key: &NodeKey,
+    pins: &Pins,
+) -> Result<Endpoint, BindError> {
+    let pins = pins.clone();
+    let tls = CaTlsConfig::custom_server_cert_verifier(Arc::new(move |p| pins.verifier(p)));
+    let mut builder = Endpoint::builder(presets::Minimal)
+        .secret_key(key.iroh())
+        .alpns(vec![ALPN.to_vec()])
+        .relay_mode(RelayMode::Custom(RelayMap::empty()))
+        .ca_tls_config(tls)
+        .transport_config(transport())
+        .clear_ip_transports();
+    let failed = |reason: String| BindError::Address {
+        address: addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", "),
+        reason,
+    };
+    for address in addresses {
+        // A machine without IPv6 still has a network.
+        let optional = address.is_ipv6() && address.ip().is_unspecified();
+        let options = BindOpts::default().set_is_required(!optional);
+        builder = builder
+            .bind_addr_with_opts(*address, options)
+            .map_err(|error| failed(error.to_string()))?;
+    }
+    builder
+        .bind()
+        .await
+        .map_err(|error| failed(root_cause(&error)))
+}
+
+fn transport() -> QuicTransportConfig {
+    QuicTransportConfig::builder()
+        .max_concurrent_bidi_streams(VarInt::from_u32(MAX_STREAMS))
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
+        .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
+        .send_window(u64::from(CONNECTION_WINDOW))
+        .build()
+}
+
+/// How long a dial may take before the peer counts as unreachable.
+pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connects to a node at any of its addresses.
+pub(crate) async fn dial(
+    endpoint: &Endpoint,
+    id: NodeId,
+    places: &Places,
+) -> Result<iroh::endpoint::Connection, String> {
+    let id = iroh::EndpointId::from_bytes(id.as_bytes()).map_err(|_| "its key is not a key")?;
+    let address = EndpointAddr::from_parts(id, places.transport_addresses());
+    match tokio::time::timeout(DIAL_TIMEOUT, endpoint.connect(address, ALPN)).await {
+        Ok(Ok(connection)) => Ok(connection),
+        Ok(Err(error)) => Err(root_cause(&error)),
+        Err(_) => Err(format!("no answer within {} s", DIAL_TIMEOUT.as_secs())),
+    }
+}
+
+/// Where a node may be found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Places {
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) relays: Vec<String>,
+}
+
+impl Places {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.relays.is_empty()
+    }
+
+    fn transport_addresses(&self) -> impl Iterator<Item = TransportAddr> {
+        let relays = self
+            .relays
+            .iter()
+            .filter_map(|url| url.parse::<RelayUrl>().ok());
+        self.addresses
+            .iter()
+            .copied()
+            .map(TransportAddr::Ip)
+            .chain(relays.map(TransportAddr::Relay))
+    }
+}
+
+/// The addresses at which this node may be reached directly, most useful first.
+pub(crate) fn own_addresses(endpoint: &Endpoint) -> Vec<SocketAddr> {
+    let mut addresses: Vec<SocketAddr> = endpoint.addr().ip_addrs().copied().collect();
+    for socket in endpoint.bound_sockets() {
+        let local = match socket {
+            SocketAddr::V4(v4) if v4.ip().is_unspecified() => {
+                SocketAddr::from(([127, 0, 0, 1], v4.port()))
+            }
+            // One loopback address is enough.
+            SocketAddr::V6(v6) if v6.ip().is_unspecified() => continue,
+            bound => bound,
+        };
+        if !addresses.contains(&local) {
+            addresses.push(local);
+        }
+    }
+    addresses.truncate(hailwire_wire::limits::MAX_ADDRESSES);
+    addresses
+}
+
+fn last_ports(store: &Store) -> Vec<SocketAddr> {
+    let text = store.setting(PORTS).ok().flatten().unwrap_or_default();
+    text.split_whitespace()
+        .filter_map(|address| address.parse().ok())
+        .collect()
+}
+
+fn remembered_port(mut configured: SocketAddr, last: &[SocketAddr]) -> SocketAddr {
+    if configured.port() == 0
+        && let Some(before) = last.iter().find(|before| before.ip() == configured.ip())
+    {
+        configured.set_port(before.port());
+    }
+    configured
+}
+
+/// The innermost cause, which is the one that says what happened.
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_of_the_last_start_is_tried_only_where_none_is_configured() {
+        let last = ["0.0.0.0:4242".parse().unwrap()];
+        let port = |text: &str| remembered_port(text.parse().unwrap(), &last).port();
+        assert_eq!(port("0.0.0.0:0"), 4242);
+        assert_eq!(port("0.0.0.0:77"), 77);
+        assert_eq!(port("127.0.0.1:0"), 0);
+    }
+}

@@ -1,0 +1,386 @@
+//! Which agents can be called, and who takes the next call.
+//!
+//! Each name is a group: handlers in this process, programs attached over the local socket, and
+//! peers that offer the name, in one [`Pool`]. The pool prefers the healthy, then the local, then
+//! the least loaded.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use hailwire_pool::{Lease, Member, MemberConfig, NoMember, Outcome, Pool, Tier};
+use hailwire_wire::{
+    AgentName, Code, NodeId, Status,
+    header::{Offer, Offers, Register},
+    limits,
+};
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{agent, agent::SharedHandler, session::Session};
+
+/// A group's pool.
+pub(crate) type Group = Pool<MemberKey, Target>;
+
+/// A picked member.
+pub(crate) type Picked = Lease<MemberKey, Target>;
+
+/// Tells the members of a group apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MemberKey {
+    /// An attachment or a handler, by the number of its registration.
+    Local(u64),
+    /// A peer that offers the name.
+    Peer(NodeId),
+}
+
+/// What a member is.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// A handler in this process.
+    Handler {
+        handler: SharedHandler,
+        register: Arc<Register>,
+    },
+    /// A program attached over a session.
+    Attached {
+        session: Session,
+        register: Arc<Register>,
+    },
+    /// A peer.
+    Peer { id: NodeId, offer: Arc<Offer> },
+}
+
+impl Target {
+    fn register(&self) -> Option<&Register> {
+        match self {
+            Self::Handler { register, .. } | Self::Attached { register, .. } => Some(register),
+            Self::Peer { .. } => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Registry {
+    groups: RwLock<HashMap<AgentName, Arc<Group>>>,
+    /// What each peer offered last, to find the difference when it changes.
+    offered: Mutex<HashMap<NodeId, Vec<AgentName>>>,
+    next: AtomicU64,
+    local_count: AtomicU64,
+    changed: Notify,
+    origin: Instant,
+}
+
+impl Registry {
+    pub(crate) fn new() -> Self {
+        Self {
+            groups: RwLock::default(),
+            offered: Mutex::default(),
+            next: AtomicU64::new(1),
+            local_count: AtomicU64::new(0),
+            changed: Notify::new(),
+            origin: Instant::now(),
+        }
+    }
+
+    /// Enters a local agent; the number removes it again.
+    pub(crate) fn add(&self, target: Target) -> Result<u64, Status> {
+        let Some(register) = target.register() else {
+            return Err(Status::new(
+                Code::Internal,
+                "only local agents are registered",
+            ));
+        };
+        agent::check_register(register)?;
+        if self.local_count.fetch_add(1, Ordering::Relaxed) >= limits::MAX_AGENTS_PER_NODE as u64 {
+            self.local_count.fetch_sub(1, Ordering::Relaxed);
+            return Err(Status::new(
+                Code::ResourceExhausted,
+                format!(
+                    "this node has {} agents already",
+                    limits::MAX_AGENTS_PER_NODE
+                ),
+            ));
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let config = MemberConfig {
+            tier: Tier::Local,
+            max_concurrency: register.max_concurrency,
+        };
+        let name = register.name.clone();
+        self.insert(name, MemberKey::Local(number), target, config);
+        self.changed.notify_one();
+        Ok(number)
+    }
+
+    pub(crate) fn remove(&self, name: &AgentName, number: u64) {
+        if self.take(name, &MemberKey::Local(number)) {
+            self.local_count.fetch_sub(1, Ordering::Relaxed);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Resolves after local agents were added or removed.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Replaces what a peer offers.
+    pub(crate) fn set_offers(&self, id: NodeId, offers: &Offers) {
+        let names: Vec<AgentName> = offers
+            .agents
+            .iter()
+            .map(|offer| offer.name.clone())
+            .collect();
+        let before = {
+            let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
+            offered.insert(id, names.clone()).unwrap_or_default()
+        };
+        for gone in before.iter().filter(|name| !names.contains(name)) {
+            self.take(gone, &MemberKey::Peer(id));
+        }
+        let config = MemberConfig {
+            tier: Tier::Remote,
+            max_concurrency: 0,
+        };
+        for offer in &offers.agents {
+            if !before.contains(&offer.name) {
+                let target = Target::Peer {
+                    id,
+                    offer: Arc::new(offer.clone()),
+                };
+                self.insert(offer.name.clone(), MemberKey::Peer(id), target, config);
+            }
+        }
+    }
+
+    /// Forgets what a peer offered.
+    pub(crate) fn clear_offers(&self, id: NodeId) {
+        let before = self
+            .offered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&id);
+        for name in before.unwrap_or_default() {
+            self.take(&name, &MemberKey::Peer(id));
+        }
+    }
+
+    /// Who takes the next call of `name`, members in `excluded` apart.
+    ///
+    /// # Errors
+    ///
+    /// `not_found`, `resource_exhausted` or `unavailable`.
+    pub(crate) fn pick(
+        &self,
+        name: &AgentName,
+        local_only: bool,
+        excluded: &[MemberKey],
+    ) -> Result<Picked, Status> {
+        let group = self.group(name).ok_or_else(|| not_found(name))?;
+        let accept = |member: &Member<MemberKey, Target>| {
+            (!local_only || member.tier() == Tier::Local) && !excluded.contains(member.key())
+        };
+        group
+            .pick_where(self.now(), accept)
+            .map_err(|why| match why {
+                NoMember::Empty => not_found(name),
+                NoMember::Full => Status::new(
+                    Code::ResourceExhausted,
+                    format!("every member of `{name}` is as busy as it lets itself be"),
+                )
+                .with_hint("call again later, or start another member of the same name"),
+                NoMember::Down { .. } => Status::new(
+                    Code::Unavailable,
+                    format!("no member of `{name}` is healthy now"),
+                )
+                .with_hint("call again in a moment; `hail status` shows what is up"),
+            })
+    }
+
+    /// Agents attached over the local socket.
+    pub(crate) fn attached(&self) -> u64 {
+        let attached =
+            |m: &&Arc<Member<MemberKey, Target>>| matches!(m.value(), Target::Attached { .. });
+        self.members()
+            .values()
+            .map(|m| m.iter().filter(attached).count() as u64)
+            .sum()
+    }
+
+    /// Whether anyone here or at a connected peer goes by that name.
+    pub(crate) fn knows(&self, name: &AgentName) -> bool {
+        self.group(name).is_some()
+    }
+
+    /// Gives a member back with what its call showed of it.
+    pub(crate) fn finish(&self, picked: Picked, code: Code) {
+        match code {
+            Code::Cancelled => drop(picked),
+            Code::Unavailable | Code::Internal | Code::Unknown | Code::DataLoss => {
+                picked.finish(Outcome::Failure, self.now());
+            }
+            _ => picked.finish(Outcome::Success, self.now()),
+        }
+    }
+
+    /// Every member of every group.
+    pub(crate) fn members(&self) -> BTreeMap<AgentName, Arc<[Arc<Member<MemberKey, Target>>]>> {
+        let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
+        groups
+            .iter()
+            .map(|(name, group)| (name.clone(), group.members()))
+            .collect()
+    }
+
+    /// What local agents look like to a peer that may call those in `allow` (empty for all).
+    pub(crate) fn offers(&self, allow: &[AgentName]) -> Offers {
+        let mut agents = Vec::new();
+        for (name, members) in self.members() {
+            if !allow.is_empty() && !allow.contains(&name) {
+                continue;
+            }
+            let local = members.iter().find_map(|member| member.value().register());
+            agents.extend(local.map(agent::offer));
+        }
+        Offers { agents }
+    }
+
+    fn group(&self, name: &AgentName) -> Option<Arc<Group>> {
+        self.groups
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(name)
+            .cloned()
+    }
+
+    fn insert(&self, name: AgentName, key: MemberKey, target: Target, config: MemberConfig) {
+        let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
+        groups.entry(name).or_default().insert(key, target, config);
+    }
+
+    /// Takes a member out, and its group with the last one.
+    fn take(&self, name: &AgentName, key: &MemberKey) -> bool {
+        let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(group) = groups.get(name) else {
+            return false;
+        };
+        let found = group.remove(key).is_some();
+        if group.is_empty() {
+            groups.remove(name);
+        }
+        found
+    }
+
+    /// The pool's clock: time since this registry was made.
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+}
+
+pub(crate) fn not_found(name: &AgentName) -> Status {
+    Status::new(Code::NotFound, format!("no agent `{name}` is known here"))
+        .with_hint("`hail agents` lists what can be called; `hail serve` offers an agent")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::{Agent, Request, Response};
+
+    fn handler(agent: &Agent) -> Target {
+        let handler = |_: Request| async { Ok(Response::default()) };
+        Target::Handler {
+            handler: Arc::new(handler),
+            register: Arc::new(agent.register.clone()),
+        }
+    }
+
+    fn offers(names: &[&str]) -> Offers {
+        let offer = |name: &&str| agent::offer(&Agent::new(name).unwrap().register);
+        Offers {
+            agents: names.iter().map(offer).collect(),
+        }
+    }
+
+    #[tokio::test]
+    async fn local_members_are_called_before_peers() {
+        let registry = Registry::new();
+        let peer = NodeId::from_bytes([1; 32]);
+        registry.set_offers(peer, &offers(&["grep"]));
+        let name: AgentName = "grep".parse().unwrap();
+        assert_eq!(
+            *registry.pick(&name, false, &[]).unwrap().key(),
+            MemberKey::Peer(peer)
+        );
+        let number = registry.add(handler(&Agent::new("grep").unwrap())).unwrap();
+        assert_eq!(
+            *registry.pick(&name, false, &[]).unwrap().key(),
+            MemberKey::Local(number)
+        );
+        registry.remove(&name, number);
+        assert_eq!(
+            *registry.pick(&name, false, &[]).unwrap().key(),
+            MemberKey::Peer(peer)
+        );
+        assert_eq!(
+            registry.pick(&name, true, &[]).unwrap_err().code,
+            Code::NotFound
+        );
+    }
+
+    #[tokio::test]
+    async fn a_new_offer_replaces_the_old_one() {
+        let registry = Registry::new();
+        let peer = NodeId::from_bytes([1; 32]);
+        registry.set_offers(peer, &offers(&["grep", "sha256"]));
+        registry.set_offers(peer, &offers(&["sha256", "word-count"]));
+        let known = |name: &str| registry.knows(&name.parse().unwrap());
+        assert!(!known("grep") && known("sha256") && known("word-count"));
+        registry.clear_offers(peer);
+        assert!(!known("sha256") && !known("word-count"));
+    }
+
+    #[tokio::test]
+    async fn a_full_member_refuses_in_words() {
+        let registry = Registry::new();
+        registry
+            .add(handler(&Agent::new("grep").unwrap().max_concurrency(1)))
+            .unwrap();
+        let name: AgentName = "grep".parse().unwrap();
+        let held = registry.pick(&name, false, &[]).unwrap();
+        assert_eq!(
+            registry.pick(&name, false, &[]).unwrap_err().code,
+            Code::ResourceExhausted
+        );
+        registry.finish(held, Code::Ok);
+        assert!(registry.pick(&name, false, &[]).is_ok());
+    }
+
+    #[tokio::test]
+    async fn the_number_of_agents_is_bounded() {
+        let registry = Registry::new();
+        for i in 0..limits::MAX_AGENTS_PER_NODE {
+            registry
+                .add(handler(&Agent::new(&format!("a{i}")).unwrap()))
+                .unwrap();
+        }
+        let more = registry
+            .add(handler(&Agent::new("more").unwrap()))
+            .unwrap_err();
+        assert_eq!(more.code, Code::ResourceExhausted);
+    }
+
+    #[tokio::test]
+    async fn the_name_of_the_node_itself_cannot_be_taken() {
+        let registry = Registry::new();
+        let status = registry
+            .add(handler(&Agent::new("node").unwrap()))
+            .unwrap_err();
+        assert_eq!(status.code, Code::InvalidArgument);
+    }
+}

@@ -1,0 +1,339 @@
+//! May it go, and where: the way of a call from its header to the stream that carries it on.
+//!
+//! A call from this machine goes to a local member of the name if one has room, else to a peer that
+//! offers it, else the trusted peers that are not connected are asked one after the other. A call
+//! from a peer goes to local agents only, and only where the grants allow: nodes do not forward for
+//! one another.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use hailwire_wire::{
+    Address, AgentName, CallHeader, Code, NodeId, Status,
+    address::NodeRef,
+    frame::FrameKind,
+    header::{self, Register},
+};
+use tokio::time::Instant;
+
+use super::{
+    Inner,
+    registry::{MemberKey, Picked, Target, not_found},
+    trust::untrusted,
+};
+use crate::{
+    admin,
+    agent::{Caller, RequestKind, SharedHandler},
+    session::{self, Dispatch, Opening, Session, deadline_exceeded, refuse},
+};
+
+/// Where a call came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A program on this machine.
+    Local,
+    /// A peer, trusted or not.
+    Peer(NodeId),
+}
+
+/// Where a call goes.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) to: Destination,
+    /// Gives the member back when the call has ended.
+    pub(crate) picked: Option<Picked>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Destination {
+    /// A handler in this process.
+    Handler(SharedHandler),
+    /// The other end of a session: an attached program or a peer.
+    Session(Session),
+}
+
+/// The dispatch of one session: what may be asked on it depends on who is at the other end.
+#[derive(Debug)]
+pub(crate) struct Door {
+    pub(crate) node: Arc<Inner>,
+    pub(crate) origin: Origin,
+}
+
+impl Dispatch for Door {
+    async fn dispatch(self: Arc<Self>, session: Session, opening: Opening) {
+        match (opening.kind, self.origin) {
+            (FrameKind::REGISTER, Origin::Local) => register(&self.node, session, opening).await,
+            (FrameKind::CALL | FrameKind::SEND | FrameKind::STREAM, _) => {
+                self.node.carry(&session, opening, self.origin).await;
+            }
+            (kind, _) => {
+                let status = Status::new(
+                    Code::PermissionDenied,
+                    format!("{kind:?} is not for a peer"),
+                );
+                refuse(opening.send, opening.reader, &status).await;
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Sees one opened call, send or stream to its end.
+    async fn carry(self: &Arc<Self>, session: &Session, opening: Opening, origin: Origin) {
+        let Opening {
+            kind,
+            payload,
+            send,
+            reader,
+        } = opening;
+        let header = match header::decode_call(&payload) {
+            Ok(header) => header,
+            Err(error) => {
+                let status = Status::new(Code::InvalidArgument, error.to_string());
+                return refuse(send, reader, &status).await;
+            }
+        };
+        let deadline = header.deadline().map(|left| Instant::now() + left);
+        if is_for_node(&header) {
+            let handler = self.management(session, origin);
+            let caller = caller(origin);
+            session::serve(request_kind(kind), header, caller, send, reader, &handler).await;
+            return;
+        }
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let Route { to, picked } = match within(deadline, self.route(&header, origin)).await {
+            Ok(route) => route,
+            Err(status) => return refuse(send, reader, &status).await,
+        };
+        let code = match to {
+            Destination::Handler(handler) => {
+                let kind = request_kind(kind);
+                session::serve(kind, header, caller(origin), send, reader, &handler).await
+            }
+            Destination::Session(onward) => {
+                let header = onward_header(header, origin, picked.as_ref(), deadline);
+                match onward.open_raw(kind, &header).await {
+                    Ok((callee_send, callee_recv, _in_flight)) => {
+                        send.set_priority(header.priority);
+                        let callee = (callee_send, callee_recv);
+                        session::splice((send, reader), callee, deadline).await
+                    }
+                    Err(status) => {
+                        let code = status.code;
+                        refuse(send, reader, &status).await;
+                        code
+                    }
+                }
+            }
+        };
+        if let Some(picked) = picked {
+            self.registry.finish(picked, code);
+        }
+    }
+
+    /// Finds who takes a call and brings up the tunnel to it.
+    pub(crate) async fn route(
+        self: &Arc<Self>,
+        header: &CallHeader,
+        origin: Origin,
+    ) -> Result<Route, Status> {
+        let address: Address = header
+            .to
+            .parse()
+            .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))?;
+        if self.is_closing() {
+            return Err(Status::new(Code::Unavailable, "this node is shutting down"));
+        }
+        if let Origin::Peer(peer) = origin {
+            if !self.trust.is_trusted(peer) {
+                return Err(untrusted(peer));
+            }
+            self.trust.check(peer, &address.agent)?;
+            return self.local_route(&address.agent);
+        }
+        match &address.node {
+            None => self.route_by_name(&address.agent).await,
+            Some(node) => {
+                let id = self.resolve(node).await?;
+                if id == self.id {
+                    return self.local_route(&address.agent);
+                }
+                let session = self.tunnel(id).await?;
+                Ok(Route {
+                    to: Destination::Session(session),
+                    picked: None,
+                })
+            }
+        }
+    }
+
+    /// The key of the node that a reference means.
+    pub(crate) async fn resolve(self: &Arc<Self>, node: &NodeRef) -> Result<NodeId, Status> {
+        match node {
+            NodeRef::Id(id) => return Ok(*id),
+            NodeRef::Name(name) if self.name().as_ref() == Some(name) => return Ok(self.id),
+            NodeRef::Name(_) => {}
+        }
+        if let Some(id) = self.trust.find(node) {
+            return Ok(id);
+        }
+        if let Some(id) = self.find_at_hubs(node).await {
+            return Ok(id);
+        }
+        Err(
+            Status::new(Code::NotFound, format!("no node `{node}` is known here"))
+                .with_hint("`hail trust ls` lists the peers, `hail join TICKET` adds one"),
+        )
+    }
+
+    fn local_route(&self, agent: &AgentName) -> Result<Route, Status> {
+        let picked = self.registry.pick(agent, true, &[])?;
+        let to = match picked.value() {
+            Target::Handler { handler, .. } => Destination::Handler(handler.clone()),
+            Target::Attached { session, .. } => Destination::Session(session.clone()),
+            Target::Peer { .. } => return Err(not_found(agent)),
+        };
+        Ok(Route {
+            to,
+            picked: Some(picked),
+        })
+    }
+
+    /// Local first, then connected peers, then the trusted ones that are not connected.
+    async fn route_by_name(self: &Arc<Self>, agent: &AgentName) -> Result<Route, Status> {
+        let mut excluded = Vec::new();
+        let mut asked_everyone = false;
+        loop {
+            let picked = match self.registry.pick(agent, false, &excluded) {
+                Ok(picked) => picked,
+                Err(status) if status.code == Code::NotFound && !asked_everyone => {
+                    asked_everyone = true;
+                    self.ask_unconnected(agent).await;
+                    continue;
+                }
+                Err(status) => return Err(status),
+            };
+            let to = match picked.value() {
+                Target::Handler { handler, .. } => Destination::Handler(handler.clone()),
+                Target::Attached { session, .. } => Destination::Session(session.clone()),
+                Target::Peer { id, .. } => match self.tunnel(*id).await {
+                    Ok(session) => Destination::Session(session),
+                    Err(status) => {
+                        tracing::debug!(%agent, peer = %id, %status, "a member cannot be reached");
+                        excluded.push(MemberKey::Peer(*id));
+                        self.registry.finish(picked, Code::Unavailable);
+                        continue;
+                    }
+                },
+            };
+            return Ok(Route {
+                to,
+                picked: Some(picked),
+            });
+        }
+    }
+}
+
+/// Keeps an attached program's agent registered while its stream lives.
+async fn register(node: &Arc<Inner>, session: Session, opening: Opening) {
+    let Opening {
+        payload,
+        mut send,
+        mut reader,
+        ..
+    } = opening;
+    let register = match header::decode::<Register>(&payload) {
+        Ok(register) => register,
+        Err(error) => {
+            let status = Status::new(Code::InvalidArgument, error.to_string());
+            return refuse(send, reader, &status).await;
+        }
+    };
+    let name = register.name.clone();
+    let target = Target::Attached {
+        session: session.clone(),
+        register: Arc::new(register),
+    };
+    let number = match node.registry.add(target) {
+        Ok(number) => number,
+        Err(status) => return refuse(send, reader, &status).await,
+    };
+    let registered = Registered {
+        node,
+        name: &name,
+        number,
+    };
+    tracing::info!(agent = %name, "attached");
+    let mut head = bytes::BytesMut::new();
+    hailwire_wire::frame::put(&mut head, FrameKind::HEAD, &[0x80]);
+    if send.write(head.freeze()).await.is_ok() {
+        while let Ok(Some(_)) = reader.next_frame().await {}
+    }
+    drop(registered);
+    tracing::info!(agent = %name, "detached");
+}
+
+/// Takes the agent out again, however its attachment ends.
+struct Registered<'a> {
+    node: &'a Inner,
+    name: &'a AgentName,
+    number: u64,
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.node.registry.remove(self.name, self.number);
+    }
+}
+
+/// The header for the next hop: the bare agent name, the time that is left, and for an attached
+/// program where the call came from.
+pub(crate) fn onward_header(
+    mut header: CallHeader,
+    origin: Origin,
+    picked: Option<&Picked>,
+    deadline: Option<Instant>,
+) -> CallHeader {
+    if let Some((agent, _)) = header.to.split_once('@') {
+        header.to = agent.to_owned();
+    }
+    let attached = picked.is_some_and(|picked| matches!(picked.value(), Target::Attached { .. }));
+    if let (Origin::Peer(peer), true) = (origin, attached) {
+        header.from = format!("{}@{peer}", header.from);
+    }
+    if let Some(at) = deadline {
+        header.set_deadline(at.saturating_duration_since(Instant::now()));
+    }
+    header
+}
+
+fn is_for_node(header: &CallHeader) -> bool {
+    header.to == admin::AGENT
+}
+
+fn caller(origin: Origin) -> Caller {
+    match origin {
+        Origin::Local => Caller { node: None },
+        Origin::Peer(peer) => Caller { node: Some(peer) },
+    }
+}
+
+pub(crate) fn request_kind(kind: FrameKind) -> RequestKind {
+    match kind {
+        FrameKind::SEND => RequestKind::Send,
+        FrameKind::STREAM => RequestKind::Stream,
+        _ => RequestKind::Call,
+    }
+}
+
+/// The future's result, or `deadline_exceeded` when the deadline passes first.
+pub(crate) async fn within<T>(
+    deadline: Option<Instant>,
+    future: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    match deadline {
+        None => future.await,
+        Some(at) => tokio::time::timeout_at(at, future)
+            .await
+            .unwrap_or_else(|_| Err(deadline_exceeded())),
+    }
+}

@@ -1,0 +1,430 @@
+//! Whom this node trusts, and what each may call.
+//!
+//! Closed by default: an unknown key may redeem a ticket and nothing else. What it tried is noted
+//! as pending, for the operator to approve. The table lives in memory, for it is asked on every
+//! call, and each change is written to the store before it takes effect.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{Mutex, PoisonError, RwLock},
+};
+
+use hailwire_wire::{
+    AgentName, Code, NodeId, NodeName, Status,
+    address::NodeRef,
+    ticket::{Invitation, Invitations, RedeemError, Secret},
+};
+
+use super::store::{Store, StoreError, TrustRow, Via};
+
+/// Strangers remembered as pending; the longest silent one is forgotten first.
+const MAX_PENDING: usize = 256;
+
+/// Addresses kept per peer, newest first.
+const MAX_KEPT_ADDRESSES: usize = 8;
+
+#[derive(Debug)]
+pub(crate) struct Trust {
+    store: Store,
+    peers: RwLock<HashMap<NodeId, TrustRow>>,
+    invitations: Mutex<Invitations>,
+    pending: Mutex<Vec<PendingRow>>,
+}
+
+/// A stranger that tried to do something.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingRow {
+    pub(crate) id: NodeId,
+    pub(crate) name: String,
+    pub(crate) at: u64,
+    pub(crate) attempts: u32,
+}
+
+/// What is stated when a peer becomes trusted.
+#[derive(Clone, Debug)]
+pub(crate) struct NewPeer {
+    pub(crate) id: NodeId,
+    /// The alias that is wanted; another is found if it is taken.
+    pub(crate) alias: Option<NodeName>,
+    pub(crate) allow: Vec<AgentName>,
+    pub(crate) via: Via,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) relay: Option<String>,
+}
+
+impl Trust {
+    pub(crate) fn load(store: Store) -> Result<Self, StoreError> {
+        let peers = store
+            .trust()?
+            .into_iter()
+            .map(|row| (row.id, row))
+            .collect();
+        let invitations = Invitations::restore(store.invitations()?);
+        Ok(Self {
+            store,
+            peers: RwLock::new(peers),
+            invitations: Mutex::new(invitations),
+            pending: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn is_trusted(&self, id: NodeId) -> bool {
+        self.read().contains_key(&id)
+    }
+
+    pub(crate) fn row(&self, id: NodeId) -> Option<TrustRow> {
+        self.read().get(&id).cloned()
+    }
+
+    pub(crate) fn rows(&self) -> Vec<TrustRow> {
+        self.read().values().cloned().collect()
+    }
+
+    /// Whether `peer` may call `agent` here.
+    ///
+    /// # Errors
+    ///
+    /// `permission_denied`, in words for the caller.
+    pub(crate) fn check(&self, peer: NodeId, agent: &AgentName) -> Result<(), Status> {
+        let peers = self.read();
+        let Some(row) = peers.get(&peer) else {
+            return Err(untrusted(peer));
+        };
+        if row.allow.is_empty() || row.allow.contains(agent) {
+            return Ok(());
+        }
+        Err(Status::new(
+            Code::PermissionDenied,
+            format!("this node does not let you call `{agent}`"),
+        )
+        .with_hint("ask its operator for an invitation that allows this agent"))
+    }
+
+    /// The alias under which `id` is known here.
+    pub(crate) fn alias(&self, id: NodeId) -> Option<NodeName> {
+        self.read().get(&id).and_then(|row| row.alias.clone())
+    }
+
+    /// The trusted peer that a reference means: by key, or by alias.
+    pub(crate) fn find(&self, who: &NodeRef) -> Option<NodeId> {
+        let peers = self.read();
+        match who {
+            NodeRef::Id(id) => peers.contains_key(id).then_some(*id),
+            NodeRef::Name(name) => peers
+                .values()
+                .find(|row| row.alias.as_ref() == Some(name))
+                .map(|row| row.id),
+        }
+    }
+
+    /// Trusts a peer from now on; one that is trusted already keeps its alias and age, and gets the
+    /// new grants and addresses.
+    pub(crate) fn add(&self, peer: NewPeer, now_unix: u64) -> Result<TrustRow, StoreError> {
+        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        let known = peers.get(&peer.id).cloned();
+        let wanted = peer
+            .alias
+            .or_else(|| known.as_ref().and_then(|row| row.alias.clone()));
+        let mut addresses = peer.addresses;
+        addresses.extend(known.iter().flat_map(|row| row.addresses.iter().copied()));
+        let row = TrustRow {
+            id: peer.id,
+            alias: wanted.and_then(|alias| free_alias(&peers, &alias, peer.id)),
+            allow: peer.allow,
+            via: peer.via,
+            since: known.as_ref().map_or(now_unix, |row| row.since),
+            addresses: newest(addresses),
+            relay: peer.relay.or_else(|| known.and_then(|row| row.relay)),
+        };
+        self.store.put_trust(&row)?;
+        peers.insert(row.id, row.clone());
+        drop(peers);
+        self.pending().retain(|pending| pending.id != row.id);
+        Ok(row)
+    }
+
+    /// Trusts a peer no longer; whether it was trusted.
+    pub(crate) fn remove(&self, id: NodeId) -> Result<bool, StoreError> {
+        self.store.remove_trust(id)?;
+        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(peers.remove(&id).is_some())
+    }
+
+    /// Remembers where a peer was found. Failing to write it down loses only time later.
+    pub(crate) fn found_at(&self, id: NodeId, address: SocketAddr) {
+        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(row) = peers.get_mut(&id) else {
+            return;
+        };
+        if row.addresses.first() == Some(&address) {
+            return;
+        }
+        row.addresses.insert(0, address);
+        row.addresses = newest(std::mem::take(&mut row.addresses));
+        if let Err(error) = self.store.put_trust(row) {
+            tracing::warn!(%id, %error, "the address of a peer could not be kept");
+        }
+    }
+
+    /// Enters an invitation.
+    pub(crate) fn invite(&self, invitation: Invitation, now_unix: u64) -> Result<(), Status> {
+        let mut invitations = self.invitations();
+        invitations
+            .issue(invitation.clone(), now_unix)
+            .map_err(|error| Status::new(Code::ResourceExhausted, error.to_string()))?;
+        self.store
+            .expire_invitations(now_unix)
+            .map_err(store_status)?;
+        self.store.put_invitation(&invitation).map_err(store_status)
+    }
+
+    /// Takes one use of a ticket and gives what it allows.
+    pub(crate) fn redeem(&self, secret: &Secret, now_unix: u64) -> Result<Invitation, Status> {
+        let mut invitations = self.invitations();
+        let before = invitations.clone();
+        let invitation = invitations
+            .redeem(secret, now_unix)
+            .map_err(redeem_status)?
+            .clone();
+        if let Err(error) = self.store.put_invitation(&invitation) {
+            // A use that is not written down would come back with the next start.
+            *invitations = before;
+            return Err(store_status(error));
+        }
+        Ok(invitation)
+    }
+
+    /// Notes that a stranger tried something.
+    pub(crate) fn note_stranger(&self, id: NodeId, name: &str, now_unix: u64) {
+        let mut pending = self.pending();
+        if let Some(row) = pending.iter_mut().find(|row| row.id == id) {
+            row.at = now_unix;
+            row.attempts = row.attempts.saturating_add(1);
+            return;
+        }
+        if pending.len() >= MAX_PENDING
+            && let Some(oldest) = (0..pending.len()).min_by_key(|&i| pending[i].at)
+        {
+            pending.swap_remove(oldest);
+        }
+        // The stranger chose this text: keep it only if it is a name.
+        let name = name
+            .parse::<NodeName>()
+            .map(String::from)
+            .unwrap_or_default();
+        pending.push(PendingRow {
+            id,
+            name,
+            at: now_unix,
+            attempts: 1,
+        });
+    }
+
+    pub(crate) fn pending_rows(&self) -> Vec<PendingRow> {
+        self.pending().clone()
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<NodeId, TrustRow>> {
+        self.peers.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn invitations(&self) -> std::sync::MutexGuard<'_, Invitations> {
+        self.invitations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pending(&self) -> std::sync::MutexGuard<'_, Vec<PendingRow>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn untrusted(peer: NodeId) -> Status {
+    Status::new(Code::PermissionDenied, "that node does not trust this one").with_hint(format!(
+        "ask its operator to run `hail trust approve {peer}`, or join with a ticket from `hail invite`"
+    ))
+}
+
+/// What a failed write means to whoever asked for the change.
+pub(crate) fn store_status(error: StoreError) -> Status {
+    use std::error::Error;
+    let cause = error
+        .source()
+        .map(|cause| format!(": {cause}"))
+        .unwrap_or_default();
+    Status::new(Code::Unavailable, format!("{error}{cause}")).with_hint(
+        "see that the data folder is writable and the disk is not full; nothing was changed",
+    )
+}
+
+fn redeem_status(error: RedeemError) -> Status {
+    let code = match error {
+        RedeemError::Unknown => Code::Unauthenticated,
+        RedeemError::Expired | RedeemError::UsedUp => Code::PermissionDenied,
+    };
+    Status::new(code, error.to_string()).with_hint("ask for a new ticket: `hail invite`")
+}
+
+/// `wanted`, or `wanted-2`, `wanted-3` … where another peer has it.
+fn free_alias(
+    peers: &HashMap<NodeId, TrustRow>,
+    wanted: &NodeName,
+    id: NodeId,
+) -> Option<NodeName> {
+    let taken = |name: &NodeName| {
+        peers
+            .values()
+            .any(|row| row.id != id && row.alias.as_ref() == Some(name))
+    };
+    std::iter::once(Some(wanted.clone()))
+        .chain((2..1000).map(|n| format!("{wanted}-{n}").parse().ok()))
+        .flatten()
+        .find(|name| !taken(name))
+}
+
+fn newest(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let mut kept: Vec<SocketAddr> = Vec::new();
+    for address in addresses {
+        if kept.len() < MAX_KEPT_ADDRESSES && !kept.contains(&address) {
+            kept.push(address);
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000;
+
+    fn trust() -> (tempfile::TempDir, Trust) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("node.db")).unwrap();
+        (dir, Trust::load(store).unwrap())
+    }
+
+    fn peer(byte: u8, alias: &str) -> NewPeer {
+        NewPeer {
+            id: NodeId::from_bytes([byte; 32]),
+            alias: Some(alias.parse().unwrap()),
+            allow: Vec::new(),
+            via: Via::Manual,
+            addresses: Vec::new(),
+            relay: None,
+        }
+    }
+
+    #[test]
+    fn an_unknown_node_may_call_nothing() {
+        let (_dir, trust) = trust();
+        let status = trust
+            .check(NodeId::from_bytes([1; 32]), &"grep".parse().unwrap())
+            .unwrap_err();
+        assert_eq!(status.code, Code::PermissionDenied);
+    }
+
+    #[test]
+    fn a_grant_allows_what_it_lists_and_nothing_else() {
+        let (_dir, trust) = trust();
+        let allow = vec!["grep".parse().unwrap()];
+        let row = trust
+            .add(
+                NewPeer {
+                    allow,
+                    ..peer(1, "a")
+                },
+                NOW,
+            )
+            .unwrap();
+        assert!(trust.check(row.id, &"grep".parse().unwrap()).is_ok());
+        assert!(trust.check(row.id, &"sha256".parse().unwrap()).is_err());
+    }
+
+    #[test]
+    fn two_peers_never_share_an_alias() {
+        let (_dir, trust) = trust();
+        trust.add(peer(1, "laptop"), NOW).unwrap();
+        let second = trust.add(peer(2, "laptop"), NOW).unwrap();
+        assert_eq!(second.alias.unwrap().as_str(), "laptop-2");
+        // The same peer again keeps its own.
+        assert_eq!(
+            trust
+                .add(peer(1, "laptop"), NOW)
+                .unwrap()
+                .alias
+                .unwrap()
+                .as_str(),
+            "laptop"
+        );
+    }
+
+    #[test]
+    fn a_ticket_is_used_as_often_as_it_says_also_across_a_restart() {
+        let (dir, trust) = trust();
+        let secret = Secret::from_random([7; 16]);
+        let invitation = Invitation {
+            digest: secret.digest(),
+            uses_left: 1,
+            expires: NOW + 60,
+            allow: Vec::new(),
+        };
+        trust.invite(invitation, NOW).unwrap();
+        assert!(trust.redeem(&Secret::from_random([8; 16]), NOW).is_err());
+        assert!(trust.redeem(&secret, NOW).is_ok());
+        assert!(
+            trust
+                .redeem(&secret, NOW)
+                .unwrap_err()
+                .message
+                .contains("used up")
+        );
+        drop(trust);
+        let trust = Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap();
+        assert!(
+            trust
+                .redeem(&secret, NOW)
+                .unwrap_err()
+                .message
+                .contains("used up")
+        );
+    }
+
+    #[test]
+    fn an_expired_ticket_is_refused_with_its_reason() {
+        let (_dir, trust) = trust();
+        let secret = Secret::from_random([7; 16]);
+        let invitation = Invitation {
+            digest: secret.digest(),
+            uses_left: 9,
+            expires: NOW,
+            allow: Vec::new(),
+        };
+        trust.invite(invitation, NOW - 60).unwrap();
+        assert!(
+            trust
+                .redeem(&secret, NOW)
+                .unwrap_err()
+                .message
+                .contains("expired")
+        );
+    }
+
+    #[test]
+    fn pending_strangers_are_bounded() {
+        let (_dir, trust) = trust();
+        for i in 0..=MAX_PENDING as u64 {
+            let mut bytes = [0; 32];
+            bytes[..8].copy_from_slice(&i.to_be_bytes());
+            trust.note_stranger(NodeId::from_bytes(bytes), "a b", NOW + i);
+        }
+        let rows = trust.pending_rows();
+        assert_eq!(rows.len(), MAX_PENDING);
+        assert!(rows.iter().all(|row| row.at > NOW && row.name.is_empty()));
+    }
+}

@@ -1,0 +1,372 @@
+//! The life of a tunnel: how it comes up, what it says, how its silence and its end are noticed.
+
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use hailwire_wire::{Code, NodeId, Status};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
+
+use super::{
+    Inner, now_unix,
+    overlay::{self, Places},
+    peers::Connect,
+    router::{Door, Origin},
+};
+use crate::{
+    carrier::{Connection, quic},
+    session::Session,
+};
+
+/// Sessions of nodes that are not trusted, at once.
+const MAX_STRANGERS: usize = 32;
+
+/// How long a stranger may stay.
+const STRANGER_STAY: Duration = Duration::from_secs(30);
+
+/// Handshakes under way at once.
+const MAX_HANDSHAKES: usize = 128;
+
+/// How long a new tunnel's greeting may take.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often tunnels with calls in flight are looked at.
+const SILENCE_TICK: Duration = Duration::from_secs(1);
+
+/// Nothing received for this long while calls are in flight: the peer is asked whether it lives.
+const SILENCE_PING: Duration = Duration::from_secs(1);
+
+/// Nothing received for this long while calls are in flight: the peer is gone.
+const SILENCE_DEAD: Duration = Duration::from_secs(5);
+
+/// Strangers that may still come in.
+#[derive(Debug)]
+pub(super) struct Strangers {
+    seats: Arc<Semaphore>,
+}
+
+pub(super) fn strangers() -> Strangers {
+    Strangers {
+        seats: Arc::new(Semaphore::new(MAX_STRANGERS)),
+    }
+}
+
+impl Inner {
+    /// The tunnel to a trusted peer, brought up if need be.
+    ///
+    /// # Errors
+    ///
+    /// `unavailable` when the peer cannot be reached, `permission_denied` when it is not trusted.
+    pub(crate) async fn tunnel(self: &Arc<Self>, id: NodeId) -> Result<Session, Status> {
+        match self.peers.connect(id) {
+            Connect::Up(session) => Ok(session),
+            Connect::Wait(mut outcome) => match outcome.wait_for(Option::is_some).await {
+                Ok(outcome) => outcome
+                    .clone()
+                    .unwrap_or_else(|| Err(unreachable(id, "it was given up"))),
+                Err(_) => Err(unreachable(id, "the attempt was given up")),
+            },
+            Connect::Dial(tell) => {
+                // In a task of its own, so that a caller who gives up does not undo the work that
+                // others wait for.
+                let node = self.clone();
+                let dial = tokio::spawn(async move {
+                    let outcome = node.dial_peer(id).await;
+                    if outcome.is_err() {
+                        node.peers.failed(id);
+                    }
+                    // Nobody else may be waiting.
+                    let _ = tell.send(Some(outcome.clone()));
+                    outcome
+                });
+                dial.await
+                    .unwrap_or_else(|_| Err(unreachable(id, "the attempt failed")))
+            }
+        }
+    }
+
+    async fn dial_peer(self: &Arc<Self>, id: NodeId) -> Result<Session, Status> {
+        if !self.trust.is_trusted(id) {
+            return Err(Status::new(
+                Code::PermissionDenied,
+                format!("{id} is not a trusted peer"),
+            )
+            .with_hint("`hail join TICKET` makes two nodes trust each other"));
+        }
+        if self.peers.len() >= self.config.limits.max_tunnels as usize {
+            return Err(Status::new(
+                Code::ResourceExhausted,
+                "this node has as many tunnels as it may",
+            )
+            .with_hint("raise `limits { max-tunnels }` in hail.kdl"));
+        }
+        let places = self.places(id).await;
+        if places.is_empty() {
+            return Err(unreachable(id, "no address of it is known"));
+        }
+        let session = self.dial_at(id, &places).await?;
+        // A peer that dialled at the same time may have won.
+        Ok(self.peers.up(id).unwrap_or(session))
+    }
+
+    /// Dials a node wherever it may be, trusted or not, and greets it.
+    pub(super) async fn dial_at(
+        self: &Arc<Self>,
+        id: NodeId,
+        places: &Places,
+    ) -> Result<Session, Status> {
+        let connection = overlay::dial(&self.endpoint, id, places)
+            .await
+            .map_err(|reason| unreachable(id, &reason))?;
+        let session = self.start_session(id, connection, true);
+        greeted(&session).await?;
+        if self.trust.is_trusted(id) {
+            self.up(id, &session, true);
+        }
+        Ok(session)
+    }
+
+    fn start_session(
+        self: &Arc<Self>,
+        id: NodeId,
+        connection: iroh::endpoint::Connection,
+        dialled: bool,
+    ) -> Session {
+        let connection = Connection::Quic(quic::Connection::new(connection));
+        let door = Arc::new(Door {
+            node: self.clone(),
+            origin: Origin::Peer(id),
+        });
+        Session::start(connection, dialled, self.hello(), door)
+    }
+
+    /// Makes a greeted session of a trusted peer its tunnel, and looks after it until it ends.
+    pub(super) fn up(self: &Arc<Self>, id: NodeId, session: &Session, dialled: bool) {
+        if !self.peers.enter(id, session, dialled) {
+            return;
+        }
+        tracing::info!(peer = %id, dialled, "tunnel up");
+        let allow = self.trust.row(id).map(|row| row.allow).unwrap_or_default();
+        session.send_offers(&self.registry.offers(&allow));
+        tokio::spawn(look_after(self.clone(), id, session.clone()));
+    }
+
+    /// Everywhere that a peer may be: where it was last, and what the hubs know.
+    async fn places(&self, id: NodeId) -> Places {
+        let mut places = Places::default();
+        if let Some(row) = self.trust.row(id) {
+            places.addresses = row.addresses;
+            places.relays.extend(row.relay);
+        }
+        self.places_from_hubs(id, &mut places).await;
+        places
+    }
+
+    /// Brings up tunnels to trusted peers that have none until one of them offers `agent`.
+    pub(super) async fn ask_unconnected(self: &Arc<Self>, agent: &hailwire_wire::AgentName) {
+        let mut dials = tokio::task::JoinSet::new();
+        for row in self.trust.rows() {
+            if self.peers.up(row.id).is_none() {
+                let node = self.clone();
+                dials.spawn(async move {
+                    let session = node.tunnel(row.id).await.ok()?;
+                    let mut offers = session.peer_offers();
+                    let wait = offers.wait_for(Option::is_some);
+                    let _ = tokio::time::timeout(GREETING_TIMEOUT, wait)
+                        .await
+                        .ok()?
+                        .ok()?;
+                    // `look_after` enters the offers; doing it here too spares waiting for it.
+                    let offers = offers.borrow().clone()?;
+                    node.registry.set_offers(row.id, &offers);
+                    Some(())
+                });
+            }
+        }
+        while dials.join_next().await.is_some() {
+            if self.registry.knows(agent) {
+                // The others go on coming up by themselves.
+                dials.detach_all();
+                return;
+            }
+        }
+    }
+}
+
+/// Accepts tunnels until the endpoint closes.
+pub(super) async fn accept(node: Arc<Inner>) {
+    let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+    while let Some(incoming) = node.endpoint.accept().await {
+        let Ok(permit) = handshakes.clone().try_acquire_owned() else {
+            // Under a flood, make each address prove itself before it costs memory.
+            incoming.refuse();
+            continue;
+        };
+        tokio::spawn(accept_one(node.clone(), incoming, permit));
+    }
+}
+
+async fn accept_one(
+    node: Arc<Inner>,
+    incoming: iroh::endpoint::Incoming,
+    handshake: OwnedSemaphorePermit,
+) {
+    let connection = match incoming.accept() {
+        Ok(accepting) => match tokio::time::timeout(GREETING_TIMEOUT, accepting).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
+            Err(_) => return tracing::debug!("a handshake took too long"),
+        },
+        Err(error) => return tracing::debug!(%error, "a connection was not accepted"),
+    };
+    drop(handshake);
+    let id = NodeId::from_bytes(*connection.remote_id().as_bytes());
+    if node.is_closing() {
+        return connection.close(close_code(Code::Unavailable), b"the node is shutting down");
+    }
+    if node.trust.is_trusted(id) {
+        if node.peers.len() >= node.config.limits.max_tunnels as usize {
+            return connection.close(close_code(Code::ResourceExhausted), b"no more tunnels");
+        }
+        let session = node.start_session(id, connection, false);
+        if greeted(&session).await.is_ok() {
+            node.up(id, &session, false);
+        }
+        return;
+    }
+    if node.vouched_for(id).await {
+        let session = node.start_session(id, connection, false);
+        if greeted(&session).await.is_ok() {
+            node.up(id, &session, false);
+        }
+        return;
+    }
+    // Closed by default: a stranger may redeem a ticket, briefly, and few at once.
+    let Ok(seat) = node.strangers.seats.clone().try_acquire_owned() else {
+        return connection.close(close_code(Code::ResourceExhausted), b"too many strangers");
+    };
+    let session = node.start_session(id, connection, false);
+    if greeted(&session).await.is_err() {
+        return;
+    }
+    let name = session
+        .peer_hello()
+        .map(|hello| hello.name.clone())
+        .unwrap_or_default();
+    tracing::debug!(peer = %id, name, "a stranger is at the door");
+    let _ = tokio::time::timeout(STRANGER_STAY, session.closed()).await;
+    drop(seat);
+    if node.trust.is_trusted(id) {
+        return;
+    }
+    session.close(Code::PermissionDenied, "this node does not trust yours");
+    node.trust.note_stranger(id, &name, now_unix());
+}
+
+/// Waits for the far side's greeting.
+async fn greeted(session: &Session) -> Result<(), Status> {
+    let pong = tokio::time::timeout(GREETING_TIMEOUT, session.greeted()).await;
+    pong.unwrap_or_else(|_| {
+        Err(Status::new(
+            Code::Unavailable,
+            "the peer did not greet in time",
+        ))
+    })
+}
+
+/// Follows a tunnel's offers until it ends, then cleans up after it.
+async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
+    let mut offers = session.peer_offers();
+    loop {
+        if let Some(offers) = offers.borrow_and_update().clone() {
+            node.registry.set_offers(id, &offers);
+        }
+        if let Ok(address) = session.connection().stats().remote.parse::<SocketAddr>() {
+            node.trust.found_at(id, address);
+        }
+        tokio::select! {
+            changed = offers.changed() => if changed.is_err() { break },
+            why = session.closed() => {
+                tracing::info!(peer = %id, %why, "tunnel down");
+                break;
+            }
+        }
+    }
+    if node.peers.leave(id, &session) {
+        node.registry.clear_offers(id);
+    }
+}
+
+/// Tells every peer when the agents that it may call have changed.
+pub(super) async fn announce(node: Arc<Inner>) {
+    loop {
+        node.registry.changed().await;
+        node.hubs.publish();
+        for (id, session) in node.peers.all() {
+            if let Some(row) = node.trust.row(id) {
+                session.send_offers(&node.registry.offers(&row.allow));
+            }
+        }
+    }
+}
+
+/// Finds peers that have vanished while calls to them are in flight.
+///
+/// QUIC's own idle time-out is longer than a caller likes to wait, and says nothing of a peer
+/// whose kernel still answers while its program hangs; a PING answered by the program does.
+pub(super) async fn watch_silence(node: Arc<Inner>) {
+    let mut heard: HashMap<NodeId, Heard> = HashMap::new();
+    let mut tick = tokio::time::interval(SILENCE_TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let now = tick.tick().await;
+        let mut busy = HashMap::new();
+        for (id, session) in node.peers.all() {
+            if session.in_flight() == 0 {
+                continue;
+            }
+            let received = session.connection().stats().received_packets;
+            let before = heard
+                .remove(&id)
+                .filter(|before| before.packets == received);
+            let since = before.map_or(now, |before| before.since);
+            busy.insert(
+                id,
+                Heard {
+                    packets: received,
+                    since,
+                },
+            );
+            let silence = now - since;
+            if silence >= SILENCE_DEAD {
+                tracing::warn!(peer = %id, "no sign of life with calls in flight");
+                session.close(Code::Unavailable, "the peer gives no sign of life");
+            } else if silence >= SILENCE_PING {
+                tokio::spawn(async move { session.ping().await });
+            }
+        }
+        heard = busy;
+    }
+}
+
+/// What was received from a peer when it was last heard.
+#[derive(Debug)]
+struct Heard {
+    packets: u64,
+    since: Instant,
+}
+
+fn close_code(code: Code) -> iroh::endpoint::VarInt {
+    iroh::endpoint::VarInt::from_u32(u32::from(code.number()))
+}
+
+pub(super) fn unreachable(id: NodeId, reason: &str) -> Status {
+    Status::new(
+        Code::Unavailable,
+        format!("node {} cannot be reached: {reason}", id.short()),
+    )
+    .with_hint(
+        "see that it is up (`hail status` there) and that UDP passes; a hub helps behind NATs",
+    )
+}

@@ -1,0 +1,266 @@
+//! The caller's side of a call: its answer, chunk by chunk.
+
+use bytes::{Bytes, BytesMut};
+use hailwire_wire::{
+    Code, Status,
+    frame::{Event, FrameKind},
+    header::{self, AnswerHead},
+};
+use tokio::{task::AbortHandle, time::Instant};
+
+use super::{FrameReader, InFlight, deadline_exceeded};
+use crate::{body::Body, node::Picked};
+
+/// The streamed answer of a call.
+///
+/// Dropping it cancels the call: the handler's future on the far side is dropped.
+#[derive(Debug)]
+pub struct Answer {
+    head: AnswerHead,
+    source: Source,
+    deadline: Option<Instant>,
+    /// The first chunk, when reading the head met it.
+    first: Option<Bytes>,
+    /// How it ended, once it has.
+    ended: Option<Result<(), Status>>,
+    /// The member that answers, counted as busy until the end.
+    held: Option<Picked>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Wire(WireAnswer),
+    /// From a handler in this process.
+    Local {
+        body: Body,
+        task: AbortOnDrop,
+    },
+}
+
+/// An answer on a stream, before anything of it was read.
+#[derive(Debug)]
+pub(crate) struct WireAnswer {
+    reader: FrameReader,
+    /// Writes the body of the call; ends with the answer.
+    pump: Option<AbortOnDrop>,
+    in_flight: Option<InFlight>,
+}
+
+/// A task that ends with its owner.
+#[derive(Debug)]
+pub(crate) struct AbortOnDrop(pub(crate) AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl WireAnswer {
+    pub(super) fn new(reader: FrameReader, pump: Option<AbortHandle>, in_flight: InFlight) -> Self {
+        Self {
+            reader,
+            pump: pump.map(AbortOnDrop),
+            in_flight: Some(in_flight),
+        }
+    }
+
+    /// Reads up to the head, the first chunk or the end.
+    ///
+    /// # Errors
+    ///
+    /// The status with which the call ended, if it ended without an answer.
+    pub(crate) async fn begin(self, deadline: Option<Instant>) -> Result<Answer, Status> {
+        let mut answer = Answer {
+            head: AnswerHead::default(),
+            source: Source::Wire(self),
+            deadline,
+            first: None,
+            ended: None,
+            held: None,
+        };
+        match answer.next_event().await? {
+            Some(WireEvent::Head(head)) => answer.head = head,
+            Some(WireEvent::Chunk(chunk)) => answer.first = Some(chunk),
+            None => {}
+        }
+        Ok(answer)
+    }
+}
+
+enum WireEvent {
+    Head(AnswerHead),
+    Chunk(Bytes),
+}
+
+impl Answer {
+    /// An answer made in this process.
+    pub(crate) fn local(
+        head: AnswerHead,
+        body: Body,
+        task: AbortOnDrop,
+        deadline: Option<Instant>,
+    ) -> Self {
+        Self {
+            head,
+            source: Source::Local { body, task },
+            deadline,
+            first: None,
+            ended: None,
+            held: None,
+        }
+    }
+
+    /// The same answer, holding the member that gives it until it has ended.
+    pub(crate) fn holding(mut self, picked: Option<Picked>) -> Self {
+        self.held = picked.filter(|_| self.ended.is_none());
+        self
+    }
+
+    /// Media type and fields that the agent put ahead of its answer.
+    #[must_use]
+    pub fn head(&self) -> &AnswerHead {
+        &self.head
+    }
+
+    /// The next chunk, never empty; `None` once the answer has ended with `ok`.
+    ///
+    /// # Errors
+    ///
+    /// The status with which the call ended. Every later call returns the same.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Status> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
+        loop {
+            match self.next_event().await? {
+                Some(WireEvent::Chunk(chunk)) => return Ok(Some(chunk)),
+                Some(WireEvent::Head(_)) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The whole answer in one piece.
+    ///
+    /// # Errors
+    ///
+    /// As [`Answer::chunk`]; `resource_exhausted` when it is longer than `limit` bytes.
+    ///
+    /// # Cancel safety
+    ///
+    /// What was read is lost.
+    pub async fn bytes(&mut self, limit: usize) -> Result<Bytes, Status> {
+        let mut first: Option<Bytes> = None;
+        let mut rest = BytesMut::new();
+        while let Some(chunk) = self.chunk().await? {
+            let len = first.as_ref().map_or(0, Bytes::len) + rest.len() + chunk.len();
+            if len > limit {
+                return Err(Status::new(
+                    Code::ResourceExhausted,
+                    format!("the answer is longer than {limit} bytes"),
+                )
+                .with_hint("read it chunk by chunk, or allow more"));
+            }
+            match &first {
+                None => first = Some(chunk),
+                Some(_) => rest.extend_from_slice(&chunk),
+            }
+        }
+        let first = first.unwrap_or_default();
+        if rest.is_empty() {
+            return Ok(first);
+        }
+        let mut all = BytesMut::with_capacity(first.len() + rest.len());
+        all.extend_from_slice(&first);
+        all.extend_from_slice(&rest);
+        Ok(all.freeze())
+    }
+
+    async fn next_event(&mut self) -> Result<Option<WireEvent>, Status> {
+        if let Some(ended) = &self.ended {
+            return ended.clone().map(|()| None);
+        }
+        let next = async {
+            match &mut self.source {
+                Source::Wire(wire) => next_wire(&mut wire.reader).await,
+                Source::Local { body, .. } => body.chunk().await.map(|c| c.map(WireEvent::Chunk)),
+            }
+        };
+        let event = match self.deadline {
+            None => next.await,
+            Some(at) => match tokio::time::timeout_at(at, next).await {
+                Ok(event) => event,
+                Err(_) => Err(deadline_exceeded()),
+            },
+        };
+        match event {
+            Ok(Some(event)) => Ok(Some(event)),
+            Ok(None) => {
+                self.end(Ok(()));
+                Ok(None)
+            }
+            Err(status) => {
+                self.end(Err(status.clone()));
+                Err(status)
+            }
+        }
+    }
+
+    /// Lets go of everything that the call still holds.
+    fn end(&mut self, ended: Result<(), Status>) {
+        match &mut self.source {
+            Source::Wire(wire) => {
+                let code = if ended.is_ok() {
+                    Code::Ok
+                } else {
+                    Code::Cancelled
+                };
+                wire.reader.stop(code);
+                wire.pump = None;
+                wire.in_flight = None;
+            }
+            Source::Local { body, task } => {
+                *body = Body::empty();
+                task.0.abort();
+            }
+        }
+        self.held = None;
+        self.ended = Some(ended);
+    }
+}
+
+async fn next_wire(reader: &mut FrameReader) -> Result<Option<WireEvent>, Status> {
+    loop {
+        match reader.next().await? {
+            Some(Event::Data(chunk)) => return Ok(Some(WireEvent::Chunk(chunk))),
+            Some(Event::Frame(FrameKind::END, payload)) => return end_status(&payload),
+            Some(Event::Frame(FrameKind::HEAD, payload)) => {
+                let head = header::decode(&payload)
+                    .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+                return Ok(Some(WireEvent::Head(head)));
+            }
+            Some(Event::Frame(..)) => {}
+            None => {
+                return Err(Status::new(Code::Unavailable, "the answer was cut short"));
+            }
+        }
+    }
+}
+
+fn end_status(payload: &[u8]) -> Result<Option<WireEvent>, Status> {
+    if payload.is_empty() {
+        return Ok(None);
+    }
+    let status: Status =
+        header::decode(payload).map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+    if status.is_ok() {
+        Ok(None)
+    } else {
+        Err(status)
+    }
+}

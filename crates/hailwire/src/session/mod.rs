@@ -1,0 +1,478 @@
+//! Sessions: two parties speaking the session protocol over one carrier.
+//!
+//! A session opens a stream for each piece of work and answers the streams that the far side
+//! opens. It knows frames, deadlines and cancels; it does not know who may call whom, which is the
+//! business of its [`Dispatch`]. One stream, the control stream, carries greetings, liveness,
+//! offers and the farewell ([`control`]).
+//!
+//! The rules of each stream are in `spec/session.md`. Nobody waits for the greeting before working,
+//! so the first call on a new connection costs no round trip of its own.
+
+mod answer;
+mod control;
+mod reader;
+mod serve;
+mod splice;
+
+use std::{
+    future::Future,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use hailwire_wire::{
+    CallHeader, Code, Priority, Status,
+    frame::{self, FRAME_PREFIX, FrameKind},
+    header::{self, Hello, Offers},
+};
+use tokio::{sync::watch, task::AbortHandle, time::Instant};
+
+pub use answer::Answer;
+pub(crate) use answer::{AbortOnDrop, WireAnswer};
+pub(crate) use reader::{FrameReader, connection_status, deadline_exceeded};
+pub(crate) use serve::{refuse, serve};
+pub(crate) use splice::splice;
+
+use crate::{
+    body::Body,
+    carrier::{Connection, ConnectionError, SendStream, WriteError},
+};
+
+/// How long a stream may stay open before its first frame is whole.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A body up to this size travels in the same write as its header.
+const SMALL_BODY: usize = 4 * 1024;
+
+/// Largest `DATA` frame that is written.
+pub(crate) const MAX_DATA_WRITE: usize = 1024 * 1024;
+
+/// One side of a session. Cheap to clone; ends when its connection does.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    connection: Connection,
+    hello: watch::Sender<Option<Arc<Hello>>>,
+    offers: watch::Sender<Option<Arc<Offers>>>,
+    control: control::Sender,
+    /// Streams open in either direction, the control stream apart.
+    in_flight: AtomicU64,
+    /// The far side takes no new work.
+    peer_going_away: AtomicBool,
+    /// This side takes no new work.
+    going_away: AtomicBool,
+    started: Instant,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+/// What a session does with the streams that the far side opens.
+pub(crate) trait Dispatch: Send + Sync + 'static {
+    /// Takes one opened stream and sees it to its end.
+    fn dispatch(
+        self: Arc<Self>,
+        session: Session,
+        opening: Opening,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// A stream whose first frame has arrived.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    pub(crate) kind: FrameKind,
+    /// The payload of the first frame, not yet decoded.
+    pub(crate) payload: Bytes,
+    pub(crate) send: SendStream,
+    pub(crate) reader: FrameReader,
+}
+
+impl Session {
+    /// Starts a session on a fresh connection and serves what the far side opens until it ends.
+    ///
+    /// `dialled` says whether this side made the connection; it then opens the control stream.
+    pub(crate) fn start<D: Dispatch>(
+        connection: Connection,
+        dialled: bool,
+        hello: Hello,
+        dispatch: Arc<D>,
+    ) -> Self {
+        let (control_sender, control_queue) = control::channel();
+        let session = Self {
+            shared: Arc::new(Shared {
+                connection,
+                hello: watch::Sender::new(None),
+                offers: watch::Sender::new(None),
+                control: control_sender,
+                in_flight: AtomicU64::new(0),
+                peer_going_away: AtomicBool::new(false),
+                going_away: AtomicBool::new(false),
+                started: Instant::now(),
+                tasks: Mutex::new(Vec::new()),
+            }),
+        };
+        let control = control::Control::new(session.clone(), hello, control_queue);
+        let accept = tokio::spawn(accept_streams(session.clone(), dialled, control, dispatch));
+        lock(&session.shared.tasks).push(accept.abort_handle());
+        session
+    }
+
+    /// Opens a call, send or stream and writes its header and body.
+    ///
+    /// The answer's first frame is not awaited.
+    ///
+    /// # Errors
+    ///
+    /// `unavailable` when the connection is gone or the far side takes no new work.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped future resets the stream: the far side sees a cancel.
+    pub(crate) async fn open(
+        &self,
+        kind: FrameKind,
+        header: &CallHeader,
+        mut body: Body,
+    ) -> Result<WireAnswer, Status> {
+        let (mut send, recv, guard) = self.open_stream(header.priority).await?;
+        let encoded = encode_header(header)?;
+        let mut pump = None;
+        if let Some(bytes) = body.take_known() {
+            let written = write_opening(&mut send, kind, &encoded, bytes).await;
+            send.finish();
+            check_write(written)?;
+        } else {
+            check_write(write_opening(&mut send, kind, &encoded, Bytes::new()).await)?;
+            pump = Some(tokio::spawn(pump_body(body, send)).abort_handle());
+        }
+        Ok(WireAnswer::new(FrameReader::new(recv), pump, guard))
+    }
+
+    /// Opens a stream and counts it.
+    async fn open_stream(
+        &self,
+        priority: Priority,
+    ) -> Result<(SendStream, crate::carrier::RecvStream, InFlight), Status> {
+        if self.shared.peer_going_away.load(Ordering::Relaxed) {
+            return Err(Status::new(
+                Code::Unavailable,
+                "the far side is shutting down",
+            ));
+        }
+        let (send, recv) = self
+            .connection()
+            .open(priority)
+            .await
+            .map_err(|error| connection_status(&error))?;
+        Ok((send, recv, self.count()))
+    }
+
+    /// Opens a stream for a relay: header written, nothing else.
+    pub(crate) async fn open_raw(
+        &self,
+        kind: FrameKind,
+        header: &CallHeader,
+    ) -> Result<(SendStream, crate::carrier::RecvStream, InFlight), Status> {
+        let encoded = encode_header(header)?;
+        let (mut send, recv, guard) = self.open_stream(header.priority).await?;
+        check_write(write_opening(&mut send, kind, &encoded, Bytes::new()).await)?;
+        Ok((send, recv, guard))
+    }
+
+    /// Opens a `REGISTER` stream, or any whose payload is not a call's header.
+    pub(crate) async fn open_with_payload(
+        &self,
+        kind: FrameKind,
+        payload: &[u8],
+    ) -> Result<(SendStream, FrameReader), Status> {
+        let (mut send, recv) = self
+            .connection()
+            .open(Priority::High)
+            .await
+            .map_err(|error| connection_status(&error))?;
+        check_write(write_opening(&mut send, kind, payload, Bytes::new()).await)?;
+        Ok((send, FrameReader::new(recv)))
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.shared.connection
+    }
+
+    /// The far side's greeting, once it has arrived.
+    pub(crate) fn peer_hello(&self) -> Option<Arc<Hello>> {
+        self.shared.hello.borrow().clone()
+    }
+
+    /// Waits for the far side's greeting.
+    ///
+    /// # Errors
+    ///
+    /// Why the session ended before it came.
+    pub(crate) async fn greeted(&self) -> Result<(), Status> {
+        let mut hello = self.shared.hello.subscribe();
+        tokio::select! {
+            biased;
+            // The sender lives in the session, which `self` holds.
+            _ = hello.wait_for(Option::is_some) => Ok(()),
+            error = self.closed() => Err(connection_status(&error)),
+        }
+    }
+
+    /// What the far side offers; `None` until its first list arrives.
+    pub(crate) fn peer_offers(&self) -> watch::Receiver<Option<Arc<Offers>>> {
+        self.shared.offers.subscribe()
+    }
+
+    /// Tells the far side what is offered to it; replaces the earlier list.
+    pub(crate) fn send_offers(&self, offers: &Offers) {
+        self.shared.control.offers(header::encode(offers).into());
+    }
+
+    /// Round trip of a PING frame.
+    ///
+    /// # Errors
+    ///
+    /// `unavailable` when the connection is gone.
+    pub(crate) async fn ping(&self) -> Result<Duration, Status> {
+        let start = Instant::now();
+        let answered = self.shared.control.ping();
+        tokio::select! {
+            biased;
+            pong = answered => pong.map(|()| start.elapsed()).map_err(|_| {
+                Status::new(Code::Unavailable, "the session ended before the ping was answered")
+            }),
+            error = self.connection().closed() => Err(connection_status(&error)),
+        }
+    }
+
+    /// Says farewell: the far side opens no more work, what runs may finish.
+    pub(crate) fn go_away(&self, reason: &str) {
+        if !self.shared.going_away.swap(true, Ordering::Relaxed) {
+            self.shared.control.going_away(reason);
+        }
+    }
+
+    /// Whether the far side takes no new work.
+    pub(crate) fn peer_is_going_away(&self) -> bool {
+        self.shared.peer_going_away.load(Ordering::Relaxed)
+    }
+
+    /// Streams open now in either direction, the control stream apart.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.shared.in_flight.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn age(&self) -> Duration {
+        self.shared.started.elapsed()
+    }
+
+    /// Ends the session now.
+    pub(crate) fn close(&self, code: Code, reason: &str) {
+        self.connection().close(code, reason);
+    }
+
+    pub(crate) async fn closed(&self) -> ConnectionError {
+        self.connection().closed().await
+    }
+
+    /// Whether both handles mean one session.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    pub(crate) fn count(&self) -> InFlight {
+        self.shared.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlight(self.shared.clone())
+    }
+}
+
+/// One open stream, counted while this lives.
+#[derive(Debug)]
+pub(crate) struct InFlight(Arc<Shared>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The control task of an accepted session, until the far side's greeting claims it.
+type Greeting = Arc<Mutex<Option<control::Control>>>;
+
+/// Accepts streams until the connection ends, each in a task of its own.
+async fn accept_streams<D: Dispatch>(
+    session: Session,
+    dialled: bool,
+    control: control::Control,
+    dispatch: Arc<D>,
+) {
+    let mut tasks = tokio::task::JoinSet::new();
+    let greeting: Greeting = Arc::default();
+    if dialled {
+        tasks.spawn(control.dial());
+    } else {
+        *lock(&greeting) = Some(control);
+    }
+    tasks.spawn(expect_greeting(session.clone()));
+    loop {
+        tokio::select! {
+            accepted = session.connection().accept() => {
+                let Ok((send, recv)) = accepted else { break };
+                let stream = (send, FrameReader::new(recv));
+                tasks.spawn(run_stream(session.clone(), stream, greeting.clone(), dispatch.clone()));
+            }
+            Some(_) = tasks.join_next() => {}
+        }
+    }
+    // Dropping the set aborts what still runs: its streams are dead, and handlers learn of a
+    // vanished caller by being dropped.
+}
+
+/// Closes a session whose far side never says who it is.
+async fn expect_greeting(session: Session) {
+    tokio::time::sleep(OPENING_TIMEOUT).await;
+    if session.peer_hello().is_none() {
+        session.close(Code::DeadlineExceeded, "no greeting came");
+    }
+}
+
+async fn run_stream<D: Dispatch>(
+    session: Session,
+    (send, mut reader): (SendStream, FrameReader),
+    greeting: Greeting,
+    dispatch: Arc<D>,
+) {
+    match tokio::time::timeout(OPENING_TIMEOUT, reader.next_frame()).await {
+        Ok(Ok(Some((FrameKind::HELLO, payload)))) => {
+            let control = lock(&greeting).take();
+            match control {
+                Some(control) => control.answer(send, reader, payload).await,
+                None => session.close(Code::InvalidArgument, "a second greeting"),
+            }
+        }
+        Ok(Ok(Some((kind, payload)))) => {
+            let opening = Opening {
+                kind,
+                payload,
+                send,
+                reader,
+            };
+            count_and_dispatch(session, opening, dispatch).await;
+        }
+        // An opener that left without a word needs no answer; dropping the halves resets them.
+        Ok(Ok(None)) => {}
+        Ok(Err(status)) => refuse(send, reader, &status).await,
+        Err(_) => {
+            let status = Status::new(
+                Code::DeadlineExceeded,
+                "the stream's first frame did not come",
+            );
+            refuse(send, reader, &status).await;
+        }
+    }
+}
+
+async fn count_and_dispatch<D: Dispatch>(session: Session, opening: Opening, dispatch: Arc<D>) {
+    let _in_flight = session.count();
+    if !opening.kind.is_opening() || opening.kind.name().is_none() {
+        let status = Status::new(
+            Code::Unimplemented,
+            format!("unknown opening {:?}", opening.kind),
+        )
+        .with_hint("the far side speaks a newer version of the session protocol");
+        refuse(opening.send, opening.reader, &status).await;
+        return;
+    }
+    dispatch.dispatch(session, opening).await;
+}
+
+/// Encodes a call's header, or says that it is too large to send.
+fn encode_header(header: &CallHeader) -> Result<Vec<u8>, Status> {
+    use hailwire_wire::limits;
+    let refuse = |what: &str| Err(Status::new(Code::InvalidArgument, what));
+    if header.method.len() > limits::MAX_METHOD {
+        return refuse("the method name is longer than 128 bytes");
+    }
+    if header.headers.len() > limits::MAX_HEADER_FIELDS {
+        return refuse("a call carries at most 128 header fields");
+    }
+    let encoded = header::encode(header);
+    if encoded.len() > limits::MAX_HEADER {
+        return refuse("the header is larger than 64 KiB");
+    }
+    Ok(encoded)
+}
+
+/// Writes the first frame and, if there is one, a body that is known whole.
+async fn write_opening(
+    send: &mut SendStream,
+    kind: FrameKind,
+    header: &[u8],
+    body: Bytes,
+) -> Result<(), WriteError> {
+    let mut out =
+        BytesMut::with_capacity(2 * FRAME_PREFIX + header.len() + SMALL_BODY.min(body.len()));
+    frame::put(&mut out, kind, header);
+    if body.len() <= SMALL_BODY {
+        if !body.is_empty() {
+            frame::put(&mut out, FrameKind::DATA, &body);
+        }
+        return send.write(out.freeze()).await;
+    }
+    write_data(send, out, body).await
+}
+
+/// Writes `ahead`, then `body` as `DATA` frames without copying it.
+async fn write_data(
+    send: &mut SendStream,
+    mut ahead: BytesMut,
+    mut body: Bytes,
+) -> Result<(), WriteError> {
+    while !body.is_empty() {
+        let chunk = body.split_to(body.len().min(MAX_DATA_WRITE));
+        ahead.put_slice(&frame::prefix(FrameKind::DATA, chunk.len()));
+        send.write_many(&mut [ahead.split().freeze(), chunk])
+            .await?;
+    }
+    Ok(())
+}
+
+/// Moves a caller's body onto its stream; a body that fails resets the stream.
+async fn pump_body(mut body: Body, mut send: SendStream) {
+    loop {
+        let chunk = tokio::select! {
+            chunk = body.chunk() => chunk,
+            _ = send.stopped() => return,
+        };
+        match chunk {
+            Ok(Some(chunk)) => {
+                if write_data(&mut send, BytesMut::with_capacity(FRAME_PREFIX), chunk)
+                    .await
+                    .is_err()
+                {
+                    return;
+                }
+            }
+            Ok(None) => return send.finish(),
+            Err(status) => return send.reset(status.code),
+        }
+    }
+}
+
+/// A far side that wants no more of the body may still answer; only a lost connection ends a call.
+fn check_write(result: Result<(), WriteError>) -> Result<(), Status> {
+    match result {
+        Ok(()) | Err(WriteError::Stopped(_) | WriteError::Ended) => Ok(()),
+        Err(WriteError::Connection(error)) => Err(connection_status(&error)),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,111 @@
+//! Reads frames off a carrier's stream.
+
+use bytes::Bytes;
+use hailwire_wire::{
+    Code, Status,
+    frame::{Event, FrameDecoder, FrameKind},
+};
+
+use crate::carrier::{ConnectionError, ReadError, RecvStream};
+
+/// Most bytes taken from the carrier at once.
+const READ_SIZE: usize = 64 * 1024;
+
+/// A [`FrameDecoder`] on the reading half of a stream.
+#[derive(Debug)]
+pub(crate) struct FrameReader {
+    recv: RecvStream,
+    decoder: FrameDecoder,
+}
+
+impl FrameReader {
+    pub(crate) fn new(recv: RecvStream) -> Self {
+        Self {
+            recv,
+            decoder: FrameDecoder::new(),
+        }
+    }
+
+    /// The next frame or part of a body; `None` at an orderly end.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub(crate) async fn next(&mut self) -> Result<Option<Event>, Status> {
+        loop {
+            if let Some(event) = self.decoder.next_event().map_err(malformed)? {
+                return Ok(Some(event));
+            }
+            match self.recv.read(READ_SIZE).await {
+                Ok(Some(chunk)) => self.decoder.push(chunk),
+                Ok(None) => {
+                    self.decoder.finish().map_err(malformed)?;
+                    return Ok(None);
+                }
+                Err(error) => return Err(read_status(error)),
+            }
+        }
+    }
+
+    /// The next frame that is not body, skipping body bytes.
+    pub(crate) async fn next_frame(&mut self) -> Result<Option<(FrameKind, Bytes)>, Status> {
+        loop {
+            match self.next().await? {
+                Some(Event::Frame(kind, payload)) => return Ok(Some((kind, payload))),
+                Some(Event::Data(_)) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    pub(crate) fn stop(&mut self, code: Code) {
+        self.recv.stop(code);
+    }
+
+    /// What was read and not decoded, and the stream, for a relay that looks no further.
+    pub(crate) fn into_parts(self) -> (Bytes, RecvStream) {
+        (self.decoder.into_rest(), self.recv)
+    }
+}
+
+fn malformed(error: hailwire_wire::frame::FrameError) -> Status {
+    Status::new(Code::InvalidArgument, error.to_string())
+}
+
+/// What a failed read means to whoever waits for an answer or a body.
+pub(crate) fn read_status(error: ReadError) -> Status {
+    match error {
+        ReadError::Reset(Code::Ok | Code::Cancelled) => {
+            Status::new(Code::Cancelled, "the far side gave the call up")
+        }
+        ReadError::Reset(Code::Unavailable) => Status::new(
+            Code::Unavailable,
+            "the agent or its node went away in mid-call",
+        ),
+        ReadError::Reset(Code::DeadlineExceeded) => deadline_exceeded(),
+        ReadError::Reset(code) => Status::new(code, "the far side reset the call"),
+        ReadError::Stopped => Status::new(Code::Cancelled, "the call was given up here"),
+        ReadError::Connection(error) => connection_status(&error),
+    }
+}
+
+/// What a lost connection means to whoever had work on it.
+pub(crate) fn connection_status(error: &ConnectionError) -> Status {
+    match error {
+        ConnectionError::Closed { code: Code::Ok, .. } | ConnectionError::LocallyClosed => {
+            Status::new(Code::Unavailable, "the connection was closed in mid-call")
+        }
+        ConnectionError::Closed { code, reason } => Status::new(*code, reason.clone()),
+        ConnectionError::Lost(_) | ConnectionError::Protocol(_) => {
+            Status::new(Code::Unavailable, error.to_string())
+        }
+    }
+}
+
+pub(crate) fn deadline_exceeded() -> Status {
+    Status::new(
+        Code::DeadlineExceeded,
+        "the deadline passed before the answer was whole",
+    )
+    .with_hint("allow more time, or ask `hail ping` and `hail status` where it goes")
+}

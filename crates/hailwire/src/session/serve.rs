@@ -1,0 +1,199 @@
+//! Serves one opened stream with a handler: the callee's side of a call.
+//!
+//! The handler's future is polled together with the stream's "stopped" signal and the deadline;
+//! whichever comes first decides. A small answer leaves in one write: head, body and end.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use hailwire_wire::{
+    CallHeader, Code, Status,
+    frame::{self, FRAME_PREFIX, FrameKind},
+    header::{self, AnswerHead},
+    limits,
+};
+use tokio::time::Instant;
+
+use super::{FrameReader, SMALL_BODY, deadline_exceeded, write_data};
+use crate::{
+    agent::{Caller, Request, RequestKind, Response, SharedHandler},
+    body::Body,
+    carrier::{SendStream, WriteError},
+};
+
+/// How long a refused opener is given to read its refusal before its body is cut off.
+const REFUSAL_LINGER: Duration = Duration::from_secs(1);
+
+/// Runs `handler` for one call, send or stream and writes its answer.
+///
+/// Returns how the call ended, for counting.
+pub(crate) async fn serve(
+    kind: RequestKind,
+    header: CallHeader,
+    caller: Caller,
+    send: SendStream,
+    reader: FrameReader,
+    handler: &SharedHandler,
+) -> Code {
+    let deadline = header.deadline().map(|left| Instant::now() + left);
+    send.set_priority(header.priority);
+    let request = Request {
+        kind,
+        header,
+        caller,
+        body: Body::wire(reader),
+    };
+    let work = handler.handle(request);
+    let outcome = tokio::select! {
+        biased;
+        result = work => Some(result),
+        code = send.stopped() => {
+            return abandon(send, code.unwrap_or(Code::Cancelled));
+        }
+        () = until(deadline) => None,
+    };
+    match outcome {
+        Some(Ok(response)) => answer(kind, response, send, deadline).await,
+        Some(Err(status)) => end(send, &status).await,
+        None => end(send, &deadline_exceeded()).await,
+    }
+}
+
+/// Answers an opening with an error.
+pub(crate) async fn refuse(send: SendStream, mut reader: FrameReader, status: &Status) {
+    end(send, status).await;
+    // Stopping the body at once could overtake the answer; let the caller end it by itself.
+    let drain = async { while let Ok(Some(_)) = reader.next().await {} };
+    let _ = tokio::time::timeout(REFUSAL_LINGER, drain).await;
+    reader.stop(Code::Ok);
+}
+
+async fn answer(
+    kind: RequestKind,
+    response: Response,
+    mut send: SendStream,
+    deadline: Option<Instant>,
+) -> Code {
+    let Response { head, mut body } = response;
+    if kind == RequestKind::Send {
+        return end(send, &Status::ok()).await;
+    }
+    let mut ahead = BytesMut::new();
+    if kind == RequestKind::Stream || head != AnswerHead::default() {
+        let encoded = header::encode(&head);
+        if encoded.len() > limits::MAX_HEADER || head.headers.len() > limits::MAX_HEADER_FIELDS {
+            let status = Status::new(Code::Internal, "the head of the answer exceeds its bound");
+            return end(send, &status).await;
+        }
+        frame::put(&mut ahead, FrameKind::HEAD, &encoded);
+    }
+    if let Some(bytes) = body.take_known() {
+        let written = whole(&mut send, ahead, bytes);
+        return match within(deadline, written).await {
+            Some(Ok(())) => {
+                send.finish();
+                Code::Ok
+            }
+            Some(Err(error)) => abandon(send, write_code(&error)),
+            None => abandon(send, Code::DeadlineExceeded),
+        };
+    }
+    stream(body, ahead, send, deadline).await
+}
+
+/// Writes an answer that is known whole, with its end.
+async fn whole(send: &mut SendStream, mut ahead: BytesMut, body: Bytes) -> Result<(), WriteError> {
+    if body.len() <= SMALL_BODY {
+        ahead.reserve(2 * FRAME_PREFIX + body.len());
+        if !body.is_empty() {
+            frame::put(&mut ahead, FrameKind::DATA, &body);
+        }
+        frame::put(&mut ahead, FrameKind::END, &[]);
+        return send.write(ahead.freeze()).await;
+    }
+    write_data(send, ahead, body).await?;
+    send.write(Bytes::from_static(&END_OK)).await
+}
+
+/// An `END` frame without payload.
+const END_OK: [u8; FRAME_PREFIX] = [FrameKind::END.0, 0, 0, 0];
+
+/// Writes an answer as it is made.
+async fn stream(
+    mut body: Body,
+    mut ahead: BytesMut,
+    mut send: SendStream,
+    deadline: Option<Instant>,
+) -> Code {
+    if !ahead.is_empty()
+        && let Err(error) = send.write(ahead.split().freeze()).await
+    {
+        return abandon(send, write_code(&error));
+    }
+    loop {
+        let chunk = tokio::select! {
+            biased;
+            chunk = body.chunk() => chunk,
+            code = send.stopped() => return abandon(send, code.unwrap_or(Code::Cancelled)),
+            () = until(deadline) => return end(send, &deadline_exceeded()).await,
+        };
+        match chunk {
+            Ok(Some(chunk)) => {
+                let write = write_data(&mut send, BytesMut::with_capacity(FRAME_PREFIX), chunk);
+                match within(deadline, write).await {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => return abandon(send, write_code(&error)),
+                    // A frame may be half written: only a reset can follow.
+                    None => return abandon(send, Code::DeadlineExceeded),
+                }
+            }
+            Ok(None) => return end(send, &Status::ok()).await,
+            Err(status) => return end(send, &status).await,
+        }
+    }
+}
+
+/// Ends an answer with its status.
+pub(super) async fn end(mut send: SendStream, status: &Status) -> Code {
+    let payload = if status.is_ok() {
+        Vec::new()
+    } else {
+        header::encode(status)
+    };
+    let mut out = BytesMut::with_capacity(FRAME_PREFIX + payload.len());
+    frame::put(&mut out, FrameKind::END, &payload);
+    // If the caller is gone nobody is left to tell.
+    if send.write(out.freeze()).await.is_ok() {
+        send.finish();
+    }
+    status.code
+}
+
+fn abandon(mut send: SendStream, code: Code) -> Code {
+    send.reset(code);
+    code
+}
+
+fn write_code(error: &WriteError) -> Code {
+    match error {
+        WriteError::Stopped(code) => *code,
+        WriteError::Ended => Code::Cancelled,
+        WriteError::Connection(_) => Code::Unavailable,
+    }
+}
+
+/// Resolves when the deadline passes; never without one.
+pub(super) async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The future's output, or `None` when the deadline passes first.
+async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
+    match deadline {
+        Some(at) => tokio::time::timeout_at(at, future).await.ok(),
+        None => Some(future.await),
+    }
+}

@@ -1,0 +1,145 @@
+//! Joins two streams into one: the router's part of a call that goes on elsewhere.
+//!
+//! After the header has been rewritten nothing is decoded any more: chunks pass from one carrier to
+//! the other as they are, each side's flow control holds back the other's writer, and resets and
+//! stops travel on with their codes.
+
+use bytes::Bytes;
+use hailwire_wire::{Code, Status};
+use tokio::time::Instant;
+
+use super::{
+    FrameReader, deadline_exceeded,
+    serve::{end, until},
+};
+use crate::carrier::{ReadError, RecvStream, SendStream, WriteError};
+
+/// Most bytes moved at once in one direction: the memory that a spliced call costs.
+const CHUNK: usize = 64 * 1024;
+
+/// Moves bytes both ways until the answer has ended, then lets go of both streams.
+///
+/// `caller` has sent its header, `callee` has been sent one. Returns how the call ended as far as a
+/// relay that does not read the answer can tell.
+pub(crate) async fn splice(
+    caller: (SendStream, FrameReader),
+    callee: (SendStream, RecvStream),
+    deadline: Option<Instant>,
+) -> Code {
+    let (mut caller_send, caller_reader) = caller;
+    let (callee_send, mut callee_recv) = callee;
+    let (rest, caller_recv) = caller_reader.into_parts();
+    let mut forwarded = false;
+    let outcome = {
+        let up = forward_body(rest, caller_recv, callee_send);
+        let down = forward_answer(&mut callee_recv, &mut caller_send, &mut forwarded);
+        tokio::pin!(up, down);
+        let mut up_done = None;
+        loop {
+            tokio::select! {
+                biased;
+                code = &mut down => break code,
+                recv = &mut up, if up_done.is_none() => up_done = Some(recv),
+                () = until(deadline) => break Err(Code::DeadlineExceeded),
+            }
+        }
+    };
+    match outcome {
+        Ok(()) => {
+            caller_send.finish();
+            Code::Ok
+        }
+        Err(code) => {
+            callee_recv.stop(code);
+            fail(caller_send, code, forwarded).await;
+            code
+        }
+    }
+}
+
+/// The caller's body toward the callee. Returns the reading half, still alive, so that the caller's
+/// stream is not stopped before its answer has ended.
+async fn forward_body(rest: Bytes, mut from: RecvStream, mut to: SendStream) -> Option<RecvStream> {
+    let mut next = Some(rest).filter(|rest| !rest.is_empty());
+    loop {
+        let chunk = match next.take() {
+            Some(chunk) => Ok(Some(chunk)),
+            None => tokio::select! {
+                chunk = from.read(CHUNK) => chunk,
+                code = to.stopped() => {
+                    from.stop(code.unwrap_or(Code::Ok));
+                    return Some(from);
+                }
+            },
+        };
+        match chunk {
+            Ok(Some(chunk)) => match to.write(chunk).await {
+                Ok(()) => {}
+                Err(WriteError::Stopped(code)) => {
+                    from.stop(code);
+                    return Some(from);
+                }
+                Err(_) => return Some(from),
+            },
+            Ok(None) => {
+                to.finish();
+                return Some(from);
+            }
+            Err(error) => {
+                to.reset(read_code(&error));
+                return Some(from);
+            }
+        }
+    }
+}
+
+/// The callee's answer toward the caller.
+async fn forward_answer(
+    from: &mut RecvStream,
+    to: &mut SendStream,
+    forwarded: &mut bool,
+) -> Result<(), Code> {
+    loop {
+        let chunk = tokio::select! {
+            biased;
+            chunk = from.read(CHUNK) => chunk,
+            code = to.stopped() => return Err(code.unwrap_or(Code::Cancelled)),
+        };
+        match chunk {
+            Ok(Some(chunk)) => {
+                *forwarded = true;
+                to.write(chunk).await.map_err(|error| match error {
+                    WriteError::Stopped(code) => code,
+                    WriteError::Ended => Code::Cancelled,
+                    WriteError::Connection(_) => Code::Unavailable,
+                })?;
+            }
+            Ok(None) => return Ok(()),
+            Err(error) => return Err(read_code(&error)),
+        }
+    }
+}
+
+/// Tells the caller that the call failed: in words while the answer has not begun, by a reset after.
+async fn fail(mut send: SendStream, code: Code, forwarded: bool) {
+    if forwarded || matches!(code, Code::Ok | Code::Cancelled) {
+        return send.reset(code);
+    }
+    let status = match code {
+        Code::DeadlineExceeded => deadline_exceeded(),
+        Code::Unavailable => {
+            Status::new(code, "the agent or its node went away before it answered")
+                .with_hint("call it again; `hail status` shows which agents and tunnels are up")
+        }
+        code => Status::new(code, "the far side reset the call"),
+    };
+    end(send, &status).await;
+}
+
+fn read_code(error: &ReadError) -> Code {
+    match error {
+        ReadError::Reset(code) => *code,
+        ReadError::Stopped => Code::Cancelled,
+        ReadError::Connection(_) => Code::Unavailable,
+    }
+}

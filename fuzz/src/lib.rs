@@ -1,0 +1,266 @@
+//! What every parser of stranger's bytes must hold to, whatever the bytes.
+//!
+//! Each function takes arbitrary input, feeds it to one parser and panics if a promise is broken:
+//! that it returns at all, that what it accepts survives being written and read again, that the cuts
+//! between reads do not matter. The fuzz targets beside this file call them with the inputs that a
+//! fuzzer finds, and `hailwire-wire`'s tests call the very same ones with seeded random inputs.
+
+use std::task::Poll;
+
+use bytes::{Bytes, BytesMut};
+use hailwire_wire::{
+    Address, AgentName, NodeId, NodeName, Status,
+    frame::{self, Event, FrameDecoder, FrameError, FrameKind},
+    header::{self, AnswerHead, GoingAway, Hello, Offers, Register},
+    limits,
+    mux::{Ended, Mux, MuxError, Output, PREFACE, Role, preface},
+    record::{Record, SignedRecord},
+    signed::KeyPair,
+    ticket::{HubTicket, NodeTicket, Ticket},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// One parser's promises, as a function of its input.
+pub type Entry = fn(&[u8]);
+
+/// Every entry by the name of its fuzz target.
+pub const ENTRIES: [(&str, Entry); 6] = [
+    ("frame", frame),
+    ("header", header),
+    ("address", address),
+    ("record", record),
+    ("ticket", ticket),
+    ("mux", mux),
+];
+
+/// A reader's clock: unix seconds.
+const NOW: u64 = 1_800_000_000;
+
+/// The frame decoder: the first byte says how the rest is cut.
+///
+/// # Panics
+///
+/// If the decoder breaks a promise.
+pub fn frame(input: &[u8]) {
+    let Some((step, stream)) = input.split_first() else {
+        return;
+    };
+    let whole = decode_frames(stream, stream.len().max(1));
+    assert_eq!(
+        decode_frames(stream, usize::from(*step).max(1)),
+        whole,
+        "cuts matter"
+    );
+    let Ok(frames) = whole else { return };
+    let mut out = BytesMut::new();
+    for (kind, payload) in &frames {
+        frame::put(&mut out, *kind, payload);
+    }
+    assert_eq!(decode_frames(&out, 7), Ok(frames), "written and read again");
+}
+
+/// Every frame of a stream, with neighbouring data joined.
+fn decode_frames(stream: &[u8], step: usize) -> Result<Vec<(FrameKind, Vec<u8>)>, FrameError> {
+    let mut decoder = FrameDecoder::new();
+    let mut frames: Vec<(FrameKind, Vec<u8>)> = Vec::new();
+    for part in stream.chunks(step) {
+        decoder.push(Bytes::copy_from_slice(part));
+        while let Some(event) = decoder.next_event()? {
+            match (event, frames.last_mut()) {
+                (Event::Frame(kind, payload), _) => {
+                    assert!(payload.len() <= limits::MAX_HEADER);
+                    frames.push((kind, payload.to_vec()));
+                }
+                (Event::Data(part), last) => {
+                    assert!(!part.is_empty());
+                    match last {
+                        Some((FrameKind::DATA, body)) => body.extend_from_slice(&part),
+                        _ => frames.push((FrameKind::DATA, part.to_vec())),
+                    }
+                }
+            }
+        }
+    }
+    decoder.finish()?;
+    Ok(frames)
+}
+
+/// Every header.
+///
+/// # Panics
+///
+/// If what was read is not what is read again after it was written.
+pub fn header(input: &[u8]) {
+    if let Ok(header) = header::decode_call(&Bytes::copy_from_slice(input)) {
+        assert!(header.method.len() <= limits::MAX_METHOD);
+        assert!(header.headers.len() <= limits::MAX_HEADER_FIELDS);
+        survives(&header);
+    }
+    decode_and_check::<AnswerHead>(input);
+    decode_and_check::<Hello>(input);
+    decode_and_check::<Register>(input);
+    decode_and_check::<Offers>(input);
+    decode_and_check::<GoingAway>(input);
+    decode_and_check::<Status>(input);
+}
+
+fn decode_and_check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(input: &[u8]) {
+    if let Ok(header) = header::decode::<T>(input) {
+        survives(&header);
+    }
+}
+
+fn survives<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(header: &T) {
+    let again = header::decode::<T>(&header::encode(header));
+    assert_eq!(
+        again.as_ref().ok(),
+        Some(header),
+        "written and read again: {again:?}"
+    );
+}
+
+/// Addresses, names and keys.
+///
+/// # Panics
+///
+/// If a text that was accepted is not what its value prints, or an error shows control characters.
+pub fn address(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    prints_as_read::<Address>(&text);
+    prints_as_read::<AgentName>(&text);
+    prints_as_read::<NodeName>(&text);
+    prints_as_read::<NodeId>(&text);
+}
+
+fn prints_as_read<T>(text: &str)
+where
+    T: std::str::FromStr + ToString,
+    T::Err: ToString,
+{
+    match text.parse::<T>() {
+        Ok(value) => assert_eq!(value.to_string(), text),
+        Err(error) => {
+            let error = error.to_string();
+            assert!(
+                !error.chars().any(char::is_control) && error.len() < 512,
+                "{error:?}"
+            );
+        }
+    }
+}
+
+/// Signed records: as they stand, and with a good signature around the same content.
+///
+/// # Panics
+///
+/// If a record that may be signed is not read again as it was.
+pub fn record(input: &[u8]) {
+    if let Ok(signed) = SignedRecord::parse(Bytes::copy_from_slice(input), NOW) {
+        assert_eq!(signed.bytes(), input);
+    }
+    let Ok(record) = header::decode::<Record>(input) else {
+        return;
+    };
+    let key = KeyPair::from_seed(&[7; 32]);
+    let Ok(signed) = record.clone().sign(&key) else {
+        return;
+    };
+    assert!(signed.bytes().len() <= limits::MAX_RECORD);
+    if let Ok(read) = SignedRecord::parse(signed.bytes().clone(), record.issued) {
+        assert_eq!((read.node(), read.record()), (key.id(), &record));
+    }
+}
+
+/// Tickets: as text, and as the content of a good text.
+///
+/// # Panics
+///
+/// If a ticket that may be written is not read again as it was.
+pub fn ticket(input: &[u8]) {
+    if let Ok(ticket) = String::from_utf8_lossy(input).parse::<Ticket>() {
+        is_read_again(&ticket);
+    }
+    if let Ok(ticket) = header::decode::<NodeTicket>(input) {
+        is_read_again(&Ticket::Node(ticket));
+    }
+    if let Ok(ticket) = header::decode::<HubTicket>(input) {
+        is_read_again(&Ticket::Hub(ticket));
+    }
+}
+
+fn is_read_again(ticket: &Ticket) {
+    let Ok(text) = ticket.to_text() else { return };
+    assert!(text.len() <= limits::MAX_TICKET);
+    assert_eq!(
+        text.parse::<Ticket>().as_ref(),
+        Ok(ticket),
+        "written and read again"
+    );
+}
+
+/// One side of a multiplexed connection: the first byte says how the rest is cut, and whether it
+/// begins with a good preface.
+///
+/// # Panics
+///
+/// If cuts matter, or what is kept for the peer passes its bound.
+pub fn mux(input: &[u8]) {
+    let Some((first, rest)) = input.split_first() else {
+        return;
+    };
+    let mut stream = Vec::with_capacity(PREFACE + rest.len());
+    if first & 1 == 0 {
+        stream.extend_from_slice(&preface(Role::Client));
+    }
+    stream.extend_from_slice(rest);
+    let whole = fed(&stream, stream.len().max(1));
+    let mut cut = fed(&stream, usize::from(first >> 1).max(1));
+    assert_eq!(why(&whole), why(&cut), "cuts matter");
+    assert_eq!(
+        (whole.live_streams(), whole.unread()),
+        (cut.live_streams(), cut.unread())
+    );
+    assert!(cut.live_streams() <= limits::MUX_MAX_STREAMS);
+    drain(&mut cut);
+    assert!(cut.unread() == 0 || cut.ended().is_some());
+}
+
+/// Why a connection is over; without the first bytes of a stranger, which are shown as they came.
+fn why(mux: &Mux) -> Option<Ended> {
+    match mux.ended() {
+        Some(Ended::Protocol(MuxError::NotMux { .. })) => {
+            Some(Ended::Protocol(MuxError::NotMux { began: Vec::new() }))
+        }
+        ended => ended.cloned(),
+    }
+}
+
+fn fed(stream: &[u8], step: usize) -> Mux {
+    let mut mux = Mux::new(Role::Server);
+    for part in stream.chunks(step) {
+        if mux.handle_input(Bytes::copy_from_slice(part)).is_err() {
+            break;
+        }
+    }
+    mux
+}
+
+/// Does what an owner does: accepts, reads, answers, writes out.
+fn drain(mux: &mut Mux) {
+    let mut out = Output::new();
+    while mux.poll_event().is_some() {}
+    while let Poll::Ready(Ok(key)) = mux.accept() {
+        while let Poll::Ready(Ok(Some(part))) = mux.read(key, 1000) {
+            assert!(!part.is_empty() && part.len() <= 1000);
+        }
+        let _ = mux.write(key, &mut Bytes::from_static(b"answer"));
+        mux.finish(key);
+        mux.drop_send(key);
+        mux.drop_recv(key);
+    }
+    while let Poll::Ready(Ok(datagram)) = mux.datagram() {
+        assert!(datagram.len() <= limits::MAX_DATAGRAM);
+    }
+    mux.poll_output(&mut out);
+    while mux.poll_event().is_some() {}
+}

@@ -1,0 +1,430 @@
+#!/usr/bin/env python3
+"""Checks the golden vectors with a second implementation of the wire format.
+
+It shares nothing with the Rust one but the documents beside it, needs Python 3.9 and no package.
+
+    python3 spec/check.py [DIRECTORY OF VECTORS]
+
+Exit 0 if every vector agrees; otherwise each disagreement is a line on stderr, and exit 1.
+"""
+
+import json
+import re
+import struct
+import sys
+from pathlib import Path
+
+MAX_FRAME_PAYLOAD = (1 << 24) - 1
+MAX_HEADER = 64 * 1024
+MAX_HEADER_FIELDS = 128
+MAX_HEADER_DEPTH = 16
+MAX_METHOD = 128
+
+
+class Refused(Exception):
+    """Why input was refused; the text is the name that the vectors use."""
+
+
+# --- MessagePack, as far as headers need it (https://github.com/msgpack/msgpack/blob/master/spec.md)
+
+
+def pack(value) -> bytes:
+    """Encodes in the shortest form."""
+    if value is None:
+        return b"\xc0"
+    if isinstance(value, bool):
+        return b"\xc3" if value else b"\xc2"
+    if isinstance(value, int):
+        for limit, tag, form in (
+            (1 << 7, None, ">B"),
+            (1 << 8, b"\xcc", ">B"),
+            (1 << 16, b"\xcd", ">H"),
+            (1 << 32, b"\xce", ">I"),
+            (1 << 64, b"\xcf", ">Q"),
+        ):
+            if 0 <= value < limit:
+                return (tag or b"") + struct.pack(form, value)
+        raise ValueError("headers hold no such integer")
+    if isinstance(value, str):
+        data = value.encode()
+        return length(len(data), (0xA0, 32), (0xD9, 0xDA, 0xDB)) + data
+    if isinstance(value, list):
+        return length(len(value), (0x90, 16), (None, 0xDC, 0xDD)) + b"".join(map(pack, value))
+    if isinstance(value, dict):
+        pairs = b"".join(pack(k) + pack(v) for k, v in value.items())
+        return length(len(value), (0x80, 16), (None, 0xDE, 0xDF)) + pairs
+    raise TypeError(type(value))
+
+
+def length(n: int, fix: tuple, tags: tuple) -> bytes:
+    if n < fix[1]:
+        return bytes([fix[0] | n])
+    for tag, form, limit in zip(tags, (">B", ">H", ">I"), (1 << 8, 1 << 16, 1 << 32)):
+        if tag is not None and n < limit:
+            return bytes([tag]) + struct.pack(form, n)
+    raise ValueError("too long")
+
+
+class Unpacker:
+    """Reads one value from the front of some bytes."""
+
+    SCALARS = {
+        0xCA: ">f", 0xCB: ">d", 0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q",
+        0xD0: ">b", 0xD1: ">h", 0xD2: ">i", 0xD3: ">q",
+    }  # fmt: skip
+    LENGTHS = {1: ">B", 2: ">H", 4: ">I"}
+
+    def __init__(self, data: bytes):
+        self.data, self.at, self.depth = data, 0, 0
+
+    def take(self, n: int) -> bytes:
+        part = self.data[self.at : self.at + n]
+        if len(part) < n:
+            raise Refused("malformed")
+        self.at += n
+        return part
+
+    def number(self, form: str):
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def value(self):
+        tag = self.number(">B")
+        if tag < 0x80:
+            return tag
+        if tag >= 0xE0:
+            return tag - 256
+        if tag in self.SCALARS:
+            return self.number(self.SCALARS[tag])
+        if tag in (0xC0, 0xC2, 0xC3):
+            return {0xC0: None, 0xC2: False, 0xC3: True}[tag]
+        if 0xA0 <= tag < 0xC0:
+            return self.text(tag & 31)
+        if 0xD9 <= tag <= 0xDB:
+            return self.text(self.number(self.LENGTHS[1 << (tag - 0xD9)]))
+        if 0xC4 <= tag <= 0xC6:
+            return self.take(self.number(self.LENGTHS[1 << (tag - 0xC4)]))
+        if 0x90 <= tag < 0xA0 or tag in (0xDC, 0xDD):
+            n = tag & 15 if tag < 0xA0 else self.number(self.LENGTHS[2 << (tag - 0xDC)])
+            return self.nested(lambda: [self.value() for _ in range(n)])
+        if 0x80 <= tag < 0x90 or tag in (0xDE, 0xDF):
+            n = tag & 15 if tag < 0x90 else self.number(self.LENGTHS[2 << (tag - 0xDE)])
+            return self.nested(lambda: self.map(n))
+        raise Refused("malformed")
+
+    def nested(self, read):
+        self.depth += 1
+        if self.depth > MAX_HEADER_DEPTH:
+            raise Refused("malformed")
+        value = read()
+        self.depth -= 1
+        return value
+
+    def text(self, n: int) -> str:
+        try:
+            return self.take(n).decode()
+        except UnicodeDecodeError:
+            raise Refused("malformed") from None
+
+    def map(self, n: int) -> dict:
+        result = {}
+        for _ in range(n):
+            key, value = self.value(), self.value()
+            if not isinstance(key, str) or key in result:
+                raise Refused("malformed")
+            result[key] = value
+        return result
+
+
+# --- Headers. For each type its keys in the order of writing: check, and the default that is left
+# --- out (REQUIRED: always written, and must be there; ALWAYS: written, and may be missing).
+
+REQUIRED, ALWAYS = object(), object()
+
+
+def integer(bits):
+    return lambda v: type(v) is int and 0 <= v < 1 << bits
+
+
+def texts(value):
+    return isinstance(value, list) and all(isinstance(v, str) for v in value)
+
+
+def pairs(value):
+    return isinstance(value, list) and all(texts(pair) and len(pair) == 2 for pair in value)
+
+
+def is_text(value):
+    return isinstance(value, str)
+
+
+def is_agent(value):
+    return isinstance(value, str) and is_name(value)
+
+
+OFFER = {
+    "name": (is_agent, REQUIRED),
+    "description": (is_text, ""),
+    "tags": (texts, []),
+    "version": (is_text, ""),
+}
+HEADERS = {
+    "call": {
+        "to": (is_text, ALWAYS),
+        "method": (is_text, ""),
+        "from": (is_text, ""),
+        "type": (is_text, ""),
+        "deadline_ms": (integer(64), None),
+        "priority": (integer(64), 1),
+        "idempotency_key": (is_text, ""),
+        "traceparent": (is_text, ""),
+        "tracestate": (is_text, ""),
+        "headers": (pairs, []),
+    },
+    "answer_head": {"type": (is_text, ""), "headers": (pairs, [])},
+    "hello": {
+        "versions": (lambda v: isinstance(v, list) and all(map(integer(16), v)), ALWAYS),
+        "name": (is_text, ""),
+        "software": (is_text, ""),
+        "instance": (integer(64), 0),
+        "features": (texts, []),
+    },
+    "register": {**OFFER, "max_concurrency": (integer(32), 0)},
+    "offers": {"agents": (lambda v: isinstance(v, list), REQUIRED)},
+    "offer": OFFER,
+    "going_away": {"reason": (is_text, ALWAYS)},
+    "status": {
+        "code": (integer(64), REQUIRED),
+        "message": (is_text, ""),
+        "hint": (is_text, ""),
+        "details": (is_text, ""),
+    },
+}
+
+
+def encode_header(kind: str, fields: dict) -> bytes:
+    return pack(written(kind, fields))
+
+
+def written(kind: str, fields: dict) -> dict:
+    """The keys of a header that are written, in their order."""
+    result = {}
+    for key, (_, default) in HEADERS[kind].items():
+        if key in fields and (default in (REQUIRED, ALWAYS) or fields[key] != default):
+            result[key] = fields[key]
+        elif default is ALWAYS:
+            result[key] = [] if key == "versions" else ""
+    if kind == "offers":
+        result["agents"] = [written("offer", agent) for agent in fields["agents"]]
+    return result
+
+
+def decode_header(kind: str, data: bytes) -> dict:
+    value = Unpacker(data).value()
+    if not isinstance(value, dict):
+        raise Refused("malformed")
+    return known(kind, value)
+
+
+def known(kind: str, value: dict) -> dict:
+    """The fields that this version knows, checked, without those at their default."""
+    fields = {}
+    for key, (check, default) in HEADERS[kind].items():
+        if key not in value:
+            if default is REQUIRED:
+                raise Refused("malformed")
+            continue
+        if value[key] is None and default is None:
+            continue
+        if not check(value[key]):
+            raise Refused("malformed")
+        fields[key] = value[key]
+    if kind == "call":
+        fields["priority"] = min(fields.get("priority", 1), 3)
+        if len(fields.get("method", "").encode()) > MAX_METHOD:
+            raise Refused("bound")
+        if len(fields.get("headers", [])) > MAX_HEADER_FIELDS:
+            raise Refused("bound")
+    if kind == "offers":
+        if not all(isinstance(agent, dict) for agent in value["agents"]):
+            raise Refused("malformed")
+        fields["agents"] = [known("offer", agent) for agent in value["agents"]]
+    if kind == "status" and fields["code"] > 16:
+        fields["code"] = 2
+    return written(kind, fields)
+
+
+# --- Frames
+
+OPENING = range(0x01, 0x10)
+KINDS = {
+    "HELLO": 0x01, "CALL": 0x02, "SEND": 0x03, "STREAM": 0x04, "REGISTER": 0x05,
+    "HEAD": 0x10, "DATA": 0x11, "END": 0x12,
+    "PING": 0x20, "PONG": 0x21, "GOING_AWAY": 0x22, "OFFERS": 0x23,
+}  # fmt: skip
+
+
+def encode_frame(kind: int, payload: bytes) -> bytes:
+    assert len(payload) <= MAX_FRAME_PAYLOAD
+    return bytes([kind]) + len(payload).to_bytes(3, "big") + payload
+
+
+def decode_frames(data: bytes) -> list:
+    """Every frame that a reader acts on; neighbouring DATA is joined, as it may be cut anywhere."""
+    events, at = [], 0
+    while at < len(data):
+        if at + 4 > len(data):
+            raise Refused("truncated")
+        kind, size = data[at], int.from_bytes(data[at + 1 : at + 4], "big")
+        acted_on = kind in KINDS.values() or kind in OPENING
+        if kind != KINDS["DATA"] and acted_on and size > MAX_HEADER:
+            raise Refused("header_too_large")
+        at += 4
+        if at + size > len(data):
+            raise Refused("truncated")
+        payload, at = data[at : at + size], at + size
+        if kind == KINDS["DATA"]:
+            if payload and events and events[-1]["kind"] == kind:
+                events[-1]["payload"] += payload.hex()
+            elif payload:
+                events.append({"kind": kind, "payload": payload.hex()})
+        elif acted_on:
+            events.append({"kind": kind, "payload": payload.hex()})
+    return events
+
+
+# --- Addresses
+
+ZBASE32 = "ybndrfg8ejkmcpqxot1uwisza345h769"
+NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?")
+
+
+def is_name(text: str) -> bool:
+    return NAME.fullmatch(text) is not None
+
+
+def encode_key(key: bytes) -> str:
+    bits = int.from_bytes(key, "big") << 4  # 256 bits and 4 of padding are 52 letters of 5
+    return "".join(ZBASE32[bits >> shift & 31] for shift in range(255, -1, -5))
+
+
+def decode_key(text: str) -> bytes:
+    if len(text) != 52 or any(letter not in ZBASE32 for letter in text):
+        raise Refused("node_id")
+    bits = 0
+    for letter in text:
+        bits = bits << 5 | ZBASE32.index(letter)
+    if bits & 15:
+        raise Refused("node_id")
+    return (bits >> 4).to_bytes(32, "big")
+
+
+def decode_agent(text: str) -> str:
+    if not is_name(text):
+        raise Refused("agent_name")
+    return text
+
+
+def decode_node_name(text: str) -> str:
+    if not is_name(text):
+        raise Refused("node_name")
+    try:
+        decode_key(text)
+    except Refused:
+        return text
+    raise Refused("name_is_key")
+
+
+def decode_address(text: str) -> dict:
+    agent, at, node = text.partition("@")
+    address = {"agent": decode_agent(agent)}
+    if at:
+        try:
+            address["node_id"] = decode_key(node).hex()
+        except Refused:
+            address["node_name"] = decode_node_name(node)
+    return address
+
+
+ADDRESS_KINDS = {
+    "address": decode_address,
+    "agent": decode_agent,
+    "node_name": decode_node_name,
+    "node_id": decode_key,
+}
+
+
+# --- The check
+
+
+class Check:
+    def __init__(self, directory: Path):
+        self.directory, self.count, self.wrong = directory, 0, []
+
+    def load(self, name: str) -> dict:
+        return json.loads((self.directory / name).read_text(encoding="utf-8"))
+
+    def same(self, where: str, got, expected):
+        self.count += 1
+        if got != expected:
+            self.wrong.append(f"{where}: got {got!r}, expected {expected!r}")
+
+    def refused(self, where: str, error: str, function, *args):
+        try:
+            got = function(*args)
+        except Refused as refusal:
+            self.same(where, str(refusal), error)
+        else:
+            self.same(where, got, f"refused as {error}")
+
+    def addresses(self):
+        file = self.load("addresses.json")
+        for v in file["keys"]:
+            self.same(f"key {v['name']}, text", encode_key(bytes.fromhex(v["bytes"])), v["text"])
+            self.same(f"key {v['name']}, bytes", decode_key(v["text"]).hex(), v["bytes"])
+        for v in file["addresses"]:
+            self.same(f"address {v['name']}", decode_address(v["text"]), v["parts"])
+        for v in file["refused"]:
+            parse = ADDRESS_KINDS[v["kind"]]
+            self.refused(f"refused address {v['name']}", v["error"], parse, v["text"])
+
+    def headers(self, file_name: str):
+        file = self.load(file_name)
+        for v in file["vectors"]:
+            kind = v["type"]
+            got = encode_header(kind, v["fields"]).hex()
+            self.same(f"{kind} {v['name']}, bytes", got, v["bytes"])
+        for v in file["vectors"] + file["readable"]:
+            got = decode_header(v["type"], bytes.fromhex(v["bytes"]))
+            self.same(f"{v['type']} {v['name']}, fields", got, written(v["type"], v["fields"]))
+        for v in file["refused"]:
+            where = f"refused {v['type']} {v['name']}"
+            data = bytes.fromhex(v["bytes"])
+            self.refused(where, v["error"], decode_header, v["type"], data)
+
+    def frames(self):
+        file = self.load("frames.json")
+        self.same("frame kinds", file["kinds"], KINDS)
+        for v in file["frames"]:
+            got = encode_frame(KINDS[v["kind"]], bytes.fromhex(v["payload"])).hex()
+            self.same(f"frame {v['name']}", got, v["bytes"])
+        for v in file["streams"]:
+            events = [{"kind": e["kind"], "payload": e["payload"]} for e in v["events"]]
+            self.same(f"stream {v['name']}", decode_frames(bytes.fromhex(v["bytes"])), events)
+        for v in file["refused"]:
+            data = bytes.fromhex(v["bytes"])
+            self.refused(f"refused stream {v['name']}", v["error"], decode_frames, data)
+
+    def run(self) -> int:
+        self.addresses()
+        self.headers("headers.json")
+        self.headers("status.json")
+        self.frames()
+        for line in self.wrong:
+            print(line, file=sys.stderr)
+        print(f"{self.count - len(self.wrong)} of {self.count} checks agree")
+        return 1 if self.wrong else 0
+
+
+if __name__ == "__main__":
+    default = Path(__file__).resolve().parent / "vectors"
+    sys.exit(Check(Path(sys.argv[1]) if len(sys.argv) > 1 else default).run())
