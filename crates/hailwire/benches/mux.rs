@@ -4,6 +4,7 @@
 //! each message, 1 and 64 in flight, and 64 MiB through one stream. Each side runs on a
 //! single-threaded runtime and a thread of its own. Left out: TLS, a real network, and whatever
 //! stands above the streams. The loop is closed, so these are rates, not latencies under load.
+#![expect(clippy::unwrap_used, reason = "a measurement of something broken must stop")]
 
 use std::future::{Future, poll_fn};
 use std::hint::black_box;
@@ -182,13 +183,10 @@ fn runtime() -> Runtime {
 }
 
 /// A client on a runtime of its own, its server on another thread.
-fn connect<C: Client, F: Future<Output = ()>>(
+fn connect<C: Client, F: Future<Output = ()> + 'static>(
     client: fn(UnixStream) -> C,
     serve: fn(UnixStream) -> F,
-) -> (Runtime, C)
-where
-    F: 'static,
-{
+) -> (Runtime, C) {
     let (a, b) = StdUnixStream::pair().unwrap();
     a.set_nonblocking(true).unwrap();
     b.set_nonblocking(true).unwrap();
