@@ -4,7 +4,10 @@
 //! each message, 1 and 64 in flight, and 64 MiB through one stream. Each side runs on a
 //! single-threaded runtime and a thread of its own. Left out: TLS, a real network, and whatever
 //! stands above the streams. The loop is closed, so these are rates, not latencies under load.
-#![expect(clippy::unwrap_used, reason = "a measurement of something broken must stop")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a measurement of something broken must stop"
+)]
 
 use std::future::{Future, poll_fn};
 use std::hint::black_box;

@@ -1,5 +1,9 @@
 //! The integration tests of the package, in one binary.
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
 
 mod carrier;
 mod fixtures;
