@@ -27,12 +27,18 @@ pub(crate) struct Failure {
 impl Failure {
     /// What was typed cannot be done. Exit code 2, as for every other mistake in usage.
     pub(crate) fn usage(message: impl Display) -> Self {
-        Self { status: Status::new(Code::InvalidArgument, message.to_string()), exit: exit::USAGE }
+        Self {
+            status: Status::new(Code::InvalidArgument, message.to_string()),
+            exit: exit::USAGE,
+        }
     }
 
     /// Something on this machine failed, such as a file. Exit code 1.
     pub(crate) fn general(message: impl Display) -> Self {
-        Self { status: Status::new(Code::Unknown, message.to_string()), exit: exit::FAILURE }
+        Self {
+            status: Status::new(Code::Unknown, message.to_string()),
+            exit: exit::FAILURE,
+        }
     }
 
     /// An operation on this machine failed with an I/O error.
@@ -42,12 +48,18 @@ impl Failure {
 
     /// The user pressed Ctrl-C.
     pub(crate) fn interrupted() -> Self {
-        Self { status: Status::new(Code::Cancelled, "interrupted"), exit: exit::INTERRUPTED }
+        Self {
+            status: Status::new(Code::Cancelled, "interrupted"),
+            exit: exit::INTERRUPTED,
+        }
     }
 
     /// Whoever read our stdout is gone; nothing is printed, as for any program in a pipe.
     pub(crate) fn broken_pipe() -> Self {
-        Self { status: Status::new(Code::Cancelled, ""), exit: exit::BROKEN_PIPE }
+        Self {
+            status: Status::new(Code::Cancelled, ""),
+            exit: exit::BROKEN_PIPE,
+        }
     }
 
     /// The same failure with something to try.
@@ -69,11 +81,22 @@ impl Failure {
     /// The failure for people, without a newline at its end. Details that a far agent wrote are
     /// indented and freed of control characters.
     pub(crate) fn for_people(&self, colour: bool) -> String {
-        let Status { code, message, hint, details } = &self.status;
-        let (red, bold, plain) =
-            if colour { ("\x1b[1;31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
+        let Status {
+            code,
+            message,
+            hint,
+            details,
+        } = &self.status;
+        let (red, bold, plain) = if colour {
+            ("\x1b[1;31m", "\x1b[1m", "\x1b[0m")
+        } else {
+            ("", "", "")
+        };
         let message = text::one_line(message);
-        let mut out = format!("{red}error:{plain} {message}{}({code})", if message.is_empty() { "" } else { " " });
+        let mut out = format!(
+            "{red}error:{plain} {message}{}({code})",
+            if message.is_empty() { "" } else { " " }
+        );
         for line in details.trim_end().lines() {
             out.push_str("\n    ");
             out.push_str(&text::one_line(line));
@@ -86,7 +109,12 @@ impl Failure {
 
     /// The failure for programs, on one line.
     pub(crate) fn for_programs(&self) -> String {
-        let Status { code, message, hint, details } = &self.status;
+        let Status {
+            code,
+            message,
+            hint,
+            details,
+        } = &self.status;
         json!({ "error": {
             "code": code.name(), "message": message, "hint": hint, "details": details,
             "exit": self.exit,
@@ -111,7 +139,9 @@ fn default_hint(code: Code) -> Option<&'static str> {
     match code {
         Code::DeadlineExceeded => Some("allow more time with --timeout"),
         Code::NotFound => Some("list what can be called with `hail agents`"),
-        Code::PermissionDenied => Some("ask the far side for trust: `hail invite` there, `hail join` here"),
+        Code::PermissionDenied => {
+            Some("ask the far side for trust: `hail invite` there, `hail join` here")
+        }
         Code::ResourceExhausted => Some("try again in a moment, or call another member"),
         Code::Unavailable => Some("see `hail status` and `hail peers`, then try again"),
         _ => None,
@@ -144,7 +174,9 @@ pub(crate) mod exit {
     /// The status code that an exit code means, where it means one.
     pub(crate) fn code(exit: i32) -> Option<Code> {
         let number = u8::try_from(exit).ok()?.checked_sub(STATUS_BASE)?;
-        Code::ALL.into_iter().find(|code| code.number() == number && *code != Code::Ok)
+        Code::ALL
+            .into_iter()
+            .find(|code| code.number() == number && *code != Code::Ok)
     }
 }
 
@@ -165,12 +197,17 @@ mod tests {
     #[test]
     fn a_hint_of_the_far_side_is_kept() {
         let status = Status::new(Code::NotFound, "no").with_hint("look elsewhere");
-        assert!(Failure::from(status).for_people(false).ends_with("hint: look elsewhere"));
+        assert!(
+            Failure::from(status)
+                .for_people(false)
+                .ends_with("hint: look elsewhere")
+        );
     }
 
     #[test]
     fn what_a_far_agent_wrote_cannot_steer_the_terminal() {
-        let status = Status::new(Code::Internal, "a\x1b[2Jb\nc").with_details("x\x07\ny\r\x1b]0;z\n");
+        let status =
+            Status::new(Code::Internal, "a\x1b[2Jb\nc").with_details("x\x07\ny\r\x1b]0;z\n");
         let text = Failure::from(status).for_people(false);
         assert!(!text.contains(['\x1b', '\x07', '\r']), "{text:?}");
         assert_eq!(text.lines().count(), 3);

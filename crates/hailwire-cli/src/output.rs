@@ -26,7 +26,11 @@ impl Output {
         value: &T,
         people: impl FnOnce(&T) -> String,
     ) -> Result<(), Failure> {
-        let text = if self.json { self.json_line(value)? } else { people(value) };
+        let text = if self.json {
+            self.json_line(value)?
+        } else {
+            people(value)
+        };
         self.text(&text)
     }
 
@@ -47,7 +51,10 @@ impl Output {
     /// Writes text to stdout.
     pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
-        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|e| stdout_failure(&e))
+        stdout
+            .write_all(text.as_bytes())
+            .and_then(|()| stdout.flush())
+            .map_err(|e| stdout_failure(&e))
     }
 
     /// Tells the user something on stderr; nothing with `--json`.
@@ -63,7 +70,11 @@ impl Output {
         if failure.is_silent() {
             return;
         }
-        let text = if self.json { failure.for_programs() } else { failure.for_people(self.colour_errors) };
+        let text = if self.json {
+            failure.for_programs()
+        } else {
+            failure.for_people(self.colour_errors)
+        };
         let _ = writeln!(io::stderr(), "{text}");
     }
 

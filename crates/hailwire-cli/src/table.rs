@@ -26,7 +26,10 @@ impl Table {
             Some(heading) => (heading, Align::Right),
             None => (heading, Align::Left),
         };
-        Self { columns: headings.into_iter().map(column).collect(), rows: Vec::new() }
+        Self {
+            columns: headings.into_iter().map(column).collect(),
+            rows: Vec::new(),
+        }
     }
 
     /// Adds a row. An empty cell shows as `-`.
@@ -43,10 +46,18 @@ impl Table {
     pub(crate) fn render(&self, colour: bool) -> String {
         let width = |index: usize, heading: &str| {
             let cells = self.rows.iter().filter_map(|row| row.get(index));
-            cells.map(|cell| cell.chars().count()).chain([heading.chars().count()]).max().unwrap_or(0)
+            cells
+                .map(|cell| cell.chars().count())
+                .chain([heading.chars().count()])
+                .max()
+                .unwrap_or(0)
         };
-        let widths: Vec<usize> =
-            self.columns.iter().enumerate().map(|(i, (heading, _))| width(i, heading)).collect();
+        let widths: Vec<usize> = self
+            .columns
+            .iter()
+            .enumerate()
+            .map(|(i, (heading, _))| width(i, heading))
+            .collect();
         let mut out = String::new();
         let headings = self.columns.iter().map(|(heading, _)| *heading);
         let line = self.line(headings, &widths);
@@ -56,7 +67,11 @@ impl Table {
             let _ = writeln!(out, "{line}");
         }
         for row in &self.rows {
-            let _ = writeln!(out, "{}", self.line(row.iter().map(String::as_str), &widths));
+            let _ = writeln!(
+                out,
+                "{}",
+                self.line(row.iter().map(String::as_str), &widths)
+            );
         }
         out
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 /// A text on one line, without characters that steer a terminal. Peers write descriptions, names
 /// and messages, so everything of theirs passes here before it is shown.
 pub(crate) fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() || is_bidi(c) { ' ' } else { c }).collect()
+    text.chars()
+        .map(|c| if c.is_control() || is_bidi(c) { ' ' } else { c })
+        .collect()
 }
 
 /// Characters that change the direction of the text after them.
@@ -89,7 +91,12 @@ mod tests {
 
     #[test]
     fn ages_show_two_units() {
-        for (s, text) in [(42, "42s"), (200, "3m 20s"), (18_600, "5h 10m"), (187_200, "2d 4h")] {
+        for (s, text) in [
+            (42, "42s"),
+            (200, "3m 20s"),
+            (18_600, "5h 10m"),
+            (187_200, "2d 4h"),
+        ] {
             assert_eq!(age(Duration::from_secs(s)), text);
         }
     }

@@ -288,12 +288,8 @@ impl CallBuilder {
         node::within(at, async {
             match &client.inner {
                 Kind::Attached(attached) => {
-                    attached
-                        .session
-                        .open(kind, &header, body)
-                        .await?
-                        .begin(at)
-                        .await
+                    let answer = attached.session.open(kind, &header, body).await?;
+                    Ok(answer.begin(at).await?.keeping(client.clone()))
                 }
                 Kind::Embedded(node) => call_embedded(node, kind, header, body, at).await,
             }
@@ -369,7 +365,7 @@ enum ServingKind {
         number: u64,
     },
     Attached {
-        agents: Arc<Agents>,
+        attached: Arc<Attached>,
         closed: oneshot::Receiver<Status>,
         _stream: tokio::task::JoinHandle<()>,
     },
@@ -402,10 +398,10 @@ impl Drop for Serving {
                 }
             }
             ServingKind::Attached {
-                agents, _stream, ..
+                attached, _stream, ..
             } => {
                 _stream.abort();
-                agents.lock().remove(&self.name);
+                attached.agents.lock().remove(&self.name);
             }
         }
     }
@@ -555,7 +551,7 @@ async fn serve_attached(
         let _ = tell.send(why);
     });
     let kind = ServingKind::Attached {
-        agents: attached.agents.clone(),
+        attached: attached.clone(),
         closed,
         _stream: stream,
     };

@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use hailwire_wire::NodeName;
+use hailwire_wire::{HubUrl, NodeName};
 use kdl::{KdlDocument, KdlEntry, KdlNode};
 use serde::{Serialize, Serializer};
 use thiserror::Error;
@@ -48,7 +48,7 @@ pub struct Config {
     pub listen: Listen,
     /// `hub`: URLs of hubs to register at, in addition to those joined by ticket. `https`, or
     /// `http` on loopback only. Default: none. At most [`Config::MAX_HUBS`].
-    pub hubs: Vec<String>,
+    pub hubs: Vec<HubUrl>,
     /// `limits { … }`.
     pub limits: Limits,
     /// `log { level }`.
@@ -325,7 +325,7 @@ impl Config {
         }
         writeln!(out, "\n}}")?;
         for hub in &self.hubs {
-            writeln!(out, "hub {}", kdl::KdlValue::String(hub.clone()))?;
+            writeln!(out, "hub \"{hub}\"")?;
         }
         let Limits { max_tunnels, grace } = &self.limits;
         let grace = humantime::format_duration(*grace);
@@ -335,36 +335,6 @@ impl Config {
         )?;
         writeln!(out, "log {{\n    level \"{}\"\n}}", self.log.level.name())
     }
-}
-
-/// Whether a text is the URL of a hub: `https://HOST[:PORT]`, or `http://` on loopback.
-///
-/// # Errors
-///
-/// What is wrong with it, in words.
-pub fn check_hub_url(text: &str) -> Result<(), String> {
-    let (rest, plain) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
-        (Some(rest), _) => (rest, false),
-        (_, Some(rest)) => (rest, true),
-        _ => return Err("a hub's URL begins with https://".to_owned()),
-    };
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let host = match authority.rsplit_once(':') {
-        Some((host, port)) if port.parse::<u16>().is_ok() => host,
-        _ => authority,
-    };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    if host.is_empty() || host.contains(['@', ' ', '"']) {
-        return Err("a hub's URL names a host, as in https://hub.example.org".to_owned());
-    }
-    let loopback = host == "localhost"
-        || host
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|address| address.is_loopback());
-    if plain && !loopback {
-        return Err("plain http is allowed on loopback only; use https://".to_owned());
-    }
-    Ok(())
 }
 
 /// A mistake at a byte offset of the text.
@@ -404,7 +374,7 @@ fn parse(text: &str) -> Result<Config, Mistake> {
                 Ok(())
             })?,
             "hub" => {
-                let HubText(url) = single(node)?;
+                let url = single(node)?;
                 if config.hubs.len() == Config::MAX_HUBS {
                     let what = format!("more than {} hubs", Config::MAX_HUBS);
                     return Err(Mistake::at(node.span().offset(), what));
@@ -618,18 +588,6 @@ impl FromStr for Span {
     }
 }
 
-/// A hub's URL as it stands in the file.
-struct HubText(String);
-
-impl FromStr for HubText {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        check_hub_url(text)?;
-        Ok(Self(text.to_owned()))
-    }
-}
-
 fn as_text<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&humantime::format_duration(*duration))
 }
@@ -677,9 +635,10 @@ mod tests {
             config.listen.udp,
             ["0.0.0.0:4242", "[::]:4242"].map(|a| a.parse().unwrap())
         );
+        let hubs: Vec<String> = config.hubs.iter().map(ToString::to_string).collect();
         assert_eq!(
-            config.hubs,
-            ["https://hub.example.org", "http://127.0.0.1:8470"]
+            hubs,
+            ["https://hub.example.org:443", "http://127.0.0.1:8470"]
         );
         assert_eq!(config.limits.max_tunnels, 7);
         assert_eq!(config.limits.grace, Duration::from_secs(90));

@@ -13,7 +13,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 
-pub(crate) use value::{Field, HubUrl, duration};
+pub(crate) use value::{Field, duration};
 
 /// The network for software agents: call an agent by name, wherever it runs
 #[derive(Debug, Parser)]
@@ -37,7 +37,12 @@ pub(crate) struct Cli {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
     /// Data folder of the node [env: HAIL_DATA] [default: ~/.local/share/hailwire]
-    #[arg(long, value_name = "DIR", global = true, help_heading = "Global options")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        global = true,
+        help_heading = "Global options"
+    )]
     pub(crate) data: Option<PathBuf>,
     /// Print JSON on stdout, and failures as JSON on stderr
     #[arg(long, global = true, help_heading = "Global options")]
@@ -96,7 +101,11 @@ mod tests {
             let path = format!("{path} {}", command.get_name());
             assert!(command.get_about().is_some(), "{path} has no help");
             for arg in command.get_arguments() {
-                assert!(arg.get_help().is_some(), "{path} {} has no help", arg.get_id());
+                assert!(
+                    arg.get_help().is_some(),
+                    "{path} {} has no help",
+                    arg.get_id()
+                );
             }
             for inner in command.get_subcommands() {
                 check(inner, &path);

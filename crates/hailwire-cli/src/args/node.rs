@@ -3,9 +3,9 @@
 use std::{net::SocketAddr, time::Duration};
 
 use clap::{Args, Subcommand};
-use hailwire_wire::{AgentName, NodeId, NodeName};
+use hailwire_wire::{AgentName, HubUrl, NodeId, NodeName};
 
-use super::{HubUrl, duration};
+use super::duration;
 
 /// Start this machine's node
 ///

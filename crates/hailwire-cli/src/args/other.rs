@@ -4,8 +4,9 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use hailwire_wire::HubUrl;
 
-use super::{HubUrl, duration};
+use super::duration;
 
 /// Run a hub: directory, relay and address discovery
 ///

@@ -57,7 +57,10 @@ impl Connection {
     }
 
     pub(super) fn close(&self, code: Code, reason: &str) {
-        self.inner.close(code_to_wire(code), reason.as_bytes());
+        // Closing again would replace the reason for which the connection ended.
+        if self.inner.close_reason().is_none() {
+            self.inner.close(code_to_wire(code), reason.as_bytes());
+        }
     }
 
     pub(super) async fn closed(&self) -> ConnectionError {

@@ -79,10 +79,10 @@ impl Hubs {
         pins: Pins,
     ) -> Result<Self, StoreError> {
         let mut rows = store.hubs()?;
-        for url in &config.hubs {
-            if !rows.iter().any(|row| row.url == *url) {
+        for url in config.hubs.iter().map(ToString::to_string) {
+            if !rows.iter().any(|row| row.url == url) {
                 rows.push(HubRow {
-                    url: url.clone(),
+                    url,
                     ..HubRow::default()
                 });
             }

@@ -14,7 +14,7 @@ use super::{
     registry::Target,
     router::Origin,
     store::{TrustRow, Via},
-    trust::{NewPeer, store_status, untrusted},
+    trust::{NewPeer, store_status},
 };
 use crate::{
     admin::{self, AgentRow, AgentsQuery, method},
@@ -69,12 +69,7 @@ async fn manage(
                 Code::PermissionDenied,
                 format!("`{name}` is only for programs on the node's own machine"),
             )),
-            _ => {
-                let hello = session.peer_hello();
-                let hello_name = hello.map(|hello| hello.name.clone()).unwrap_or_default();
-                node.trust.note_stranger(peer, &hello_name, now_unix());
-                Err(untrusted(peer))
-            }
+            _ => Err(node.refuse_stranger(&session, peer)),
         };
     }
     match name.as_str() {

@@ -16,7 +16,7 @@ use hailwire_wire::{
 use tokio::time::Instant;
 
 use super::{
-    Inner,
+    Inner, now_unix,
     registry::{MemberKey, Picked, Target, not_found},
     trust::untrusted,
 };
@@ -99,6 +99,11 @@ impl Inner {
             session::serve(request_kind(kind), header, caller, send, reader, &handler).await;
             return;
         }
+        if let Origin::Peer(peer) = origin
+            && !self.trust.is_trusted(peer)
+        {
+            return refuse(send, reader, &self.refuse_stranger(session, peer)).await;
+        }
         self.calls.fetch_add(1, Ordering::Relaxed);
         let Route { to, picked } = match within(deadline, self.route(&header, origin)).await {
             Ok(route) => route,
@@ -144,9 +149,6 @@ impl Inner {
             return Err(Status::new(Code::Unavailable, "this node is shutting down"));
         }
         if let Origin::Peer(peer) = origin {
-            if !self.trust.is_trusted(peer) {
-                return Err(untrusted(peer));
-            }
             self.trust.check(peer, &address.agent)?;
             return self.local_route(&address.agent);
         }
@@ -183,6 +185,14 @@ impl Inner {
             Status::new(Code::NotFound, format!("no node `{node}` is known here"))
                 .with_hint("`hail trust ls` lists the peers, `hail join TICKET` adds one"),
         )
+    }
+
+    /// Notes that a stranger wants to be let in, and what it is told.
+    pub(super) fn refuse_stranger(&self, session: &Session, peer: NodeId) -> Status {
+        let hello = session.peer_hello();
+        let name = hello.map(|hello| hello.name.clone()).unwrap_or_default();
+        self.trust.note_stranger(peer, &name, now_unix());
+        untrusted(peer)
     }
 
     fn local_route(&self, agent: &AgentName) -> Result<Route, Status> {

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    Inner, now_unix,
+    Inner,
     overlay::{self, Places},
     peers::Connect,
     router::{Door, Origin},
@@ -199,8 +199,10 @@ pub(super) async fn accept(node: Arc<Inner>) {
     let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     while let Some(incoming) = node.endpoint.accept().await {
         let Ok(permit) = handshakes.clone().try_acquire_owned() else {
-            // Under a flood, make each address prove itself before it costs memory.
-            incoming.refuse();
+            // Under a flood, let each address prove itself before it costs memory (RFC 9000, 8.1).
+            if incoming.retry().is_err() {
+                tracing::debug!("a connection was refused: too many handshakes");
+            }
             continue;
         };
         tokio::spawn(accept_one(node.clone(), incoming, permit));
@@ -261,7 +263,6 @@ async fn accept_one(
         return;
     }
     session.close(Code::PermissionDenied, "this node does not trust yours");
-    node.trust.note_stranger(id, &name, now_unix());
 }
 
 /// Waits for the far side's greeting.
@@ -313,8 +314,7 @@ pub(super) async fn announce(node: Arc<Inner>) {
 
 /// Finds peers that have vanished while calls to them are in flight.
 ///
-/// QUIC's own idle time-out is longer than a caller likes to wait, and says nothing of a peer
-/// whose kernel still answers while its program hangs; a PING answered by the program does.
+/// QUIC's own idle time-out is longer than a caller likes to wait.
 pub(super) async fn watch_silence(node: Arc<Inner>) {
     let mut heard: HashMap<NodeId, Heard> = HashMap::new();
     let mut tick = tokio::time::interval(SILENCE_TICK);

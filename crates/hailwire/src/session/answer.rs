@@ -9,7 +9,7 @@ use hailwire_wire::{
 use tokio::{task::AbortHandle, time::Instant};
 
 use super::{FrameReader, InFlight, deadline_exceeded};
-use crate::{body::Body, node::Picked};
+use crate::{body::Body, client::Client, node::Picked};
 
 /// The streamed answer of a call.
 ///
@@ -25,6 +25,8 @@ pub struct Answer {
     ended: Option<Result<(), Status>>,
     /// The member that answers, counted as busy until the end.
     held: Option<Picked>,
+    /// Keeps a program attached while it reads an answer.
+    client: Option<Client>,
 }
 
 #[derive(Debug)]
@@ -78,6 +80,7 @@ impl WireAnswer {
             first: None,
             ended: None,
             held: None,
+            client: None,
         };
         match answer.next_event().await? {
             Some(WireEvent::Head(head)) => answer.head = head,
@@ -108,7 +111,14 @@ impl Answer {
             first: None,
             ended: None,
             held: None,
+            client: None,
         }
+    }
+
+    /// The same answer, keeping the client that asked for it attached until its end.
+    pub(crate) fn keeping(mut self, client: Client) -> Self {
+        self.client = Some(client).filter(|_| self.ended.is_none());
+        self
     }
 
     /// The same answer, holding the member that gives it until it has ended.
@@ -230,6 +240,7 @@ impl Answer {
             }
         }
         self.held = None;
+        self.client = None;
         self.ended = Some(ended);
     }
 }

@@ -150,6 +150,6 @@ async fn a_removed_peers_tunnel_closes_at_once() {
         .unwrap()
         .unwrap()
         .unwrap_err();
-    assert_eq!(status.code, Code::PermissionDenied);
+    assert_eq!(status.code, Code::PermissionDenied, "{status}");
     assert!(alice.status().await.tunnels.is_empty());
 }

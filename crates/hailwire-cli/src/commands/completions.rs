@@ -1,0 +1,39 @@
+//! `hail completions SHELL`.
+
+use clap::CommandFactory as _;
+use clap_complete::Shell;
+
+use crate::{args::Cli, failure::Failure, output::Output};
+
+pub(crate) fn print(output: Output, shell: Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "hail", &mut script);
+    output.text(&String::from_utf8_lossy(&script))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shell_gets_every_command() {
+        for shell in [
+            Shell::Bash,
+            Shell::Zsh,
+            Shell::Fish,
+            Shell::Elvish,
+            Shell::PowerShell,
+        ] {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "hail", &mut script);
+            let script = String::from_utf8(script).unwrap();
+            for command in Cli::command().get_subcommands() {
+                assert!(
+                    script.contains(command.get_name()),
+                    "{shell}: {}",
+                    command.get_name()
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,613 @@
+//! What to do, decided from what was typed and from the surroundings, without doing any of it.
+//!
+//! [`plan`] is a pure function: the same arguments in the same [`Surroundings`] give the same
+//! [`Plan`], and every refusal that needs no I/O is made here. Each command's own file under
+//! [`crate::commands`] carries its plan out.
+
+use std::{
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use hailwire::{admin, config::LogLevel};
+use hailwire_wire::{Address, AgentName, Priority, limits};
+
+use crate::{
+    args::{Cli, Command, Global, agent, node, other},
+    failure::Failure,
+    output::Output,
+};
+
+/// What surrounds a run: environment and standard streams.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Surroundings {
+    pub(crate) hail_data: Option<OsString>,
+    pub(crate) xdg_data_home: Option<OsString>,
+    pub(crate) xdg_config_home: Option<OsString>,
+    pub(crate) home: Option<OsString>,
+    pub(crate) no_color: Option<OsString>,
+    pub(crate) term: Option<OsString>,
+    pub(crate) stdout_is_terminal: bool,
+    pub(crate) stderr_is_terminal: bool,
+}
+
+impl Surroundings {
+    /// Those of this process.
+    pub(crate) fn of_process() -> Self {
+        use std::io::IsTerminal as _;
+        let var = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        Self {
+            hail_data: var("HAIL_DATA"),
+            xdg_data_home: var("XDG_DATA_HOME"),
+            xdg_config_home: var("XDG_CONFIG_HOME"),
+            home: var("HOME"),
+            no_color: var("NO_COLOR"),
+            term: var("TERM"),
+            stdout_is_terminal: std::io::stdout().is_terminal(),
+            stderr_is_terminal: std::io::stderr().is_terminal(),
+        }
+    }
+}
+
+/// Everything that a run needs to know.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) output: Output,
+    /// The least important event to log to stderr; `None` leaves it to the configuration.
+    pub(crate) log: Option<LogLevel>,
+    pub(crate) data: PathBuf,
+    /// Whether the data folder was named and is not just the default.
+    pub(crate) data_named: bool,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) action: Action,
+}
+
+/// What to do. Requests to the node are ready to be sent.
+#[derive(Debug)]
+pub(crate) enum Action {
+    Up(node::Up),
+    Down(admin::Shutdown),
+    Status,
+    Id,
+    Invite(admin::Invite),
+    /// Without a ticket it is read from stdin.
+    Join {
+        ticket: Option<String>,
+        alias: String,
+    },
+    TrustList,
+    TrustAdd(admin::TrustAdd),
+    TrustRemove(admin::Who),
+    TrustPending,
+    TrustApprove(admin::TrustAdd),
+    Peers,
+    Agents(admin::AgentsQuery),
+    Serve(Serve),
+    Call {
+        call: Call,
+        stats: bool,
+    },
+    Send(Call),
+    Stream(Call),
+    Ping {
+        who: admin::Who,
+        count: u32,
+        interval: Duration,
+    },
+    HubRun(other::HubRun),
+    HubInvite {
+        uses: u32,
+        expires: Duration,
+    },
+    Demo(other::Demo),
+    BenchSmoke,
+    ConfigShow {
+        effective: bool,
+    },
+    ConfigPath,
+    ConfigCheck,
+    ServiceInstall {
+        enable: bool,
+        unit: PathBuf,
+    },
+    ServiceUninstall {
+        disable: bool,
+        unit: PathBuf,
+    },
+    Completions(clap_complete::Shell),
+    Man(Option<PathBuf>),
+}
+
+/// A program to be offered as an agent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Serve {
+    pub(crate) name: AgentName,
+    pub(crate) description: String,
+    pub(crate) tags: Vec<String>,
+    pub(crate) version: String,
+    /// 0 for no bound.
+    pub(crate) max_concurrency: u32,
+    pub(crate) lines: bool,
+    pub(crate) grace: Duration,
+    pub(crate) program: OsString,
+    pub(crate) args: Vec<OsString>,
+}
+
+/// A call, a send or a stream.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) to: Address,
+    pub(crate) method: String,
+    pub(crate) priority: Priority,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) content_type: String,
+    pub(crate) idempotency_key: String,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) body: BodySource,
+}
+
+/// Where a body comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum BodySource {
+    Text(Bytes),
+    File(PathBuf),
+    Stdin,
+}
+
+/// Decides what a run does.
+pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
+    let Cli { global, command } = cli;
+    let (data, data_named) = data_folder(&global, around)?;
+    let unit = || unit_path(around);
+    let action = match command {
+        Command::Up(up) => Action::Up(up),
+        Command::Down(node::Down { grace }) => Action::Down(admin::Shutdown {
+            grace_ms: milliseconds(grace),
+        }),
+        Command::Status(_) => Action::Status,
+        Command::Id(_) => Action::Id,
+        Command::Invite(invite) => Action::Invite(plan_invite(invite)?),
+        Command::Join(join) => plan_join(join)?,
+        Command::Trust(node::Trust { command }) => plan_trust(command),
+        Command::Peers(_) => Action::Peers,
+        Command::Agents(agent::Agents { words, tag, local }) => {
+            Action::Agents(admin::AgentsQuery {
+                tags: tag,
+                words,
+                local_only: local,
+            })
+        }
+        Command::Serve(serve) => Action::Serve(plan_serve(serve)?),
+        Command::Call(agent::Call {
+            to,
+            body,
+            envelope,
+            stats,
+        }) => Action::Call {
+            call: plan_call(to, body.as_deref(), envelope, &global)?,
+            stats,
+        },
+        Command::Send(agent::Send { to, body, envelope }) => {
+            Action::Send(plan_call(to, body.as_deref(), envelope, &global)?)
+        }
+        Command::Stream(agent::Stream { to, envelope }) => {
+            Action::Stream(plan_call(to, Some(OsStr::new("-")), envelope, &global)?)
+        }
+        Command::Ping(agent::Ping {
+            peer,
+            count,
+            interval,
+        }) => Action::Ping {
+            who: admin::Who { who: peer },
+            count,
+            interval,
+        },
+        Command::Hub(hub) => plan_hub(hub)?,
+        Command::Demo(demo) => Action::Demo(demo),
+        Command::Bench(other::Bench {
+            command: other::BenchCommand::Smoke,
+        }) => Action::BenchSmoke,
+        Command::Config(other::Config { command }) => match command {
+            other::ConfigCommand::Show { effective } => Action::ConfigShow { effective },
+            other::ConfigCommand::Path => Action::ConfigPath,
+            other::ConfigCommand::Check => Action::ConfigCheck,
+        },
+        Command::Service(other::Service { command }) => match command {
+            other::ServiceCommand::Install { enable } => Action::ServiceInstall {
+                enable,
+                unit: unit()?,
+            },
+            other::ServiceCommand::Uninstall { disable } => Action::ServiceUninstall {
+                disable,
+                unit: unit()?,
+            },
+        },
+        Command::Completions(other::Completions { shell }) => Action::Completions(shell),
+        Command::Man(other::Man { dir }) => Action::Man(dir),
+    };
+    Ok(Plan {
+        output: plan_output(&global, around),
+        log: plan_log(global.verbose),
+        data,
+        data_named,
+        timeout: global.timeout,
+        action,
+    })
+}
+
+/// How to print. Also used for a failure of [`plan`] itself.
+pub(crate) fn plan_output(global: &Global, around: &Surroundings) -> Output {
+    let wanted = !global.no_color
+        && !global.json
+        && around.no_color.is_none()
+        && around.term.as_deref() != Some(OsStr::new("dumb"));
+    Output {
+        json: global.json,
+        colour: wanted && around.stdout_is_terminal,
+        colour_errors: wanted && around.stderr_is_terminal,
+        progress: !global.json && around.stderr_is_terminal,
+    }
+}
+
+fn plan_log(verbose: u8) -> Option<LogLevel> {
+    match verbose {
+        0 => None,
+        1 => Some(LogLevel::Info),
+        2 => Some(LogLevel::Debug),
+        _ => Some(LogLevel::Trace),
+    }
+}
+
+/// `--data`, else `$HAIL_DATA`, else the default folder of this user.
+fn data_folder(global: &Global, around: &Surroundings) -> Result<(PathBuf, bool), Failure> {
+    if let Some(named) = global
+        .data
+        .clone()
+        .or_else(|| around.hail_data.clone().map(Into::into))
+    {
+        return Ok((named, true));
+    }
+    let share = around.xdg_data_home.as_ref().map(PathBuf::from);
+    let share = share.or_else(|| Some(Path::new(around.home.as_ref()?).join(".local/share")));
+    match share {
+        Some(share) => Ok((share.join("hailwire"), false)),
+        None => Err(Failure::usage("no data folder is known: HOME is not set")
+            .hint("name one with --data DIR or HAIL_DATA")),
+    }
+}
+
+/// Where systemd looks for the units of a user.
+fn unit_path(around: &Surroundings) -> Result<PathBuf, Failure> {
+    let config = around.xdg_config_home.as_ref().map(PathBuf::from);
+    let config = config.or_else(|| Some(Path::new(around.home.as_ref()?).join(".config")));
+    match config {
+        Some(config) => Ok(config.join("systemd/user/hailwire.service")),
+        None => Err(Failure::usage(
+            "no folder for the unit is known: HOME is not set",
+        )),
+    }
+}
+
+fn plan_invite(invite: node::Invite) -> Result<admin::Invite, Failure> {
+    let node::Invite {
+        uses,
+        expires,
+        allow,
+    } = invite;
+    let expires_s = expires.as_secs();
+    if expires_s == 0 {
+        return Err(Failure::usage("a ticket lasts at least one second"));
+    }
+    Ok(admin::Invite {
+        uses,
+        expires_s,
+        allow: texts(allow),
+    })
+}
+
+fn plan_join(join: node::Join) -> Result<Action, Failure> {
+    let node::Join { ticket, alias } = join;
+    if ticket.len() > limits::MAX_TICKET {
+        return Err(Failure::usage("this is too long for a ticket"));
+    }
+    let ticket = Some(ticket).filter(|ticket| ticket != "-");
+    Ok(Action::Join {
+        ticket,
+        alias: text(alias),
+    })
+}
+
+fn plan_trust(command: node::TrustCommand) -> Action {
+    let add = |add: node::TrustAdd| admin::TrustAdd {
+        id: add.id,
+        alias: text(add.alias),
+        allow: texts(add.allow),
+        addresses: texts(add.address),
+    };
+    match command {
+        node::TrustCommand::Ls => Action::TrustList,
+        node::TrustCommand::Add(args) => Action::TrustAdd(add(args)),
+        node::TrustCommand::Rm { who } => Action::TrustRemove(admin::Who { who }),
+        node::TrustCommand::Pending => Action::TrustPending,
+        node::TrustCommand::Approve(args) => Action::TrustApprove(add(args)),
+    }
+}
+
+fn plan_serve(serve: agent::Serve) -> Result<Serve, Failure> {
+    let agent::Serve {
+        name,
+        describe,
+        tag,
+        agent_version,
+        max,
+        lines,
+        grace,
+        command,
+    } = serve;
+    let description = describe.unwrap_or_default();
+    if description.len() > limits::MAX_DESCRIPTION {
+        let what = format!(
+            "the description is longer than {} bytes",
+            limits::MAX_DESCRIPTION
+        );
+        return Err(Failure::usage(what));
+    }
+    if tag.len() > limits::MAX_TAGS {
+        let what = format!("more than {} tags", limits::MAX_TAGS);
+        return Err(Failure::usage(what));
+    }
+    let mut command = command.into_iter();
+    let program = command
+        .next()
+        .ok_or_else(|| Failure::usage("no program is named after `--`"))?;
+    Ok(Serve {
+        name,
+        description,
+        tags: tag,
+        version: agent_version.unwrap_or_default(),
+        max_concurrency: max.unwrap_or(0),
+        lines,
+        grace,
+        program,
+        args: command.collect(),
+    })
+}
+
+fn plan_call(
+    to: Address,
+    body: Option<&OsStr>,
+    envelope: agent::Envelope,
+    global: &Global,
+) -> Result<Call, Failure> {
+    let agent::Envelope {
+        method,
+        priority,
+        headers,
+        content_type,
+        idempotency_key,
+    } = envelope;
+    let method = method.unwrap_or_default();
+    if method.len() > limits::MAX_METHOD {
+        let what = format!("the method is longer than {} bytes", limits::MAX_METHOD);
+        return Err(Failure::usage(what));
+    }
+    if headers.len() > limits::MAX_HEADER_FIELDS {
+        let what = format!("more than {} header fields", limits::MAX_HEADER_FIELDS);
+        return Err(Failure::usage(what));
+    }
+    Ok(Call {
+        to,
+        method,
+        priority,
+        headers: headers
+            .into_iter()
+            .map(|field| (field.name, field.value))
+            .collect(),
+        content_type: content_type.unwrap_or_default(),
+        idempotency_key: idempotency_key.unwrap_or_default(),
+        deadline: global.timeout,
+        body: body_source(body),
+    })
+}
+
+/// `TEXT`, `@FILE` or `-`. A text that begins with `@` is written `@@…`.
+fn body_source(body: Option<&OsStr>) -> BodySource {
+    let bytes = body.map(OsStr::as_bytes).unwrap_or_default();
+    match bytes {
+        b"-" => BodySource::Stdin,
+        [b'@', rest @ ..] if rest.first() != Some(&b'@') => {
+            BodySource::File(PathBuf::from(OsStr::from_bytes(rest)))
+        }
+        [b'@', text @ ..] | text => BodySource::Text(Bytes::copy_from_slice(text)),
+    }
+}
+
+fn plan_hub(hub: other::Hub) -> Result<Action, Failure> {
+    match hub.command {
+        Some(other::HubCommand::Invite { uses, expires }) => {
+            Ok(Action::HubInvite { uses, expires })
+        }
+        Some(other::HubCommand::Run(run)) => check_hub(run),
+        None => check_hub(hub.run),
+    }
+}
+
+fn check_hub(run: other::HubRun) -> Result<Action, Failure> {
+    if run.tls_cert.is_none() && !run.listen.ip().is_loopback() {
+        let what = format!(
+            "without a certificate a hub listens on loopback only, not on {}",
+            run.listen
+        );
+        return Err(Failure::usage(what).hint("give --tls-cert and --tls-key"));
+    }
+    Ok(Action::HubRun(run))
+}
+
+fn text<T: ToString>(value: Option<T>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn texts<T: ToString>(values: Vec<T>) -> Vec<String> {
+    values.iter().map(ToString::to_string).collect()
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    fn around() -> Surroundings {
+        Surroundings {
+            home: Some("/home/u".into()),
+            ..Surroundings::default()
+        }
+    }
+
+    fn planned(line: &str) -> Result<Plan, Failure> {
+        let words = std::iter::once("hail").chain(line.split_whitespace());
+        plan(Cli::try_parse_from(words).unwrap(), &around())
+    }
+
+    fn call(line: &str) -> Call {
+        match planned(line).unwrap().action {
+            Action::Call { call, .. } => call,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_data_folder_is_typed_or_set_or_of_the_user() {
+        let mut around = around();
+        let data = |line: &[&str], around: &Surroundings| {
+            let cli = Cli::try_parse_from(line).unwrap();
+            plan(cli, around).map(|plan| plan.data)
+        };
+        assert_eq!(
+            data(&["hail", "id"], &around).unwrap(),
+            Path::new("/home/u/.local/share/hailwire")
+        );
+        around.xdg_data_home = Some("/x".into());
+        assert_eq!(
+            data(&["hail", "id"], &around).unwrap(),
+            Path::new("/x/hailwire")
+        );
+        around.hail_data = Some("/env".into());
+        assert_eq!(data(&["hail", "id"], &around).unwrap(), Path::new("/env"));
+        assert_eq!(
+            data(&["hail", "id", "--data", "/typed"], &around).unwrap(),
+            Path::new("/typed")
+        );
+        assert_eq!(
+            data(&["hail", "id"], &Surroundings::default())
+                .unwrap_err()
+                .exit(),
+            2
+        );
+    }
+
+    #[test]
+    fn colours_are_for_terminals_that_want_them() {
+        let colour = |line: &[&str], around: &Surroundings| {
+            plan(Cli::try_parse_from(line).unwrap(), around)
+                .unwrap()
+                .output
+                .colour
+        };
+        let terminal = Surroundings {
+            stdout_is_terminal: true,
+            ..around()
+        };
+        assert!(colour(&["hail", "id"], &terminal));
+        assert!(!colour(&["hail", "id"], &around()));
+        assert!(!colour(&["hail", "id", "--no-color"], &terminal));
+        assert!(!colour(&["hail", "id", "--json"], &terminal));
+        let no_color = Surroundings {
+            no_color: Some("1".into()),
+            ..terminal.clone()
+        };
+        assert!(!colour(&["hail", "id"], &no_color));
+        let dumb = Surroundings {
+            term: Some("dumb".into()),
+            ..terminal
+        };
+        assert!(!colour(&["hail", "id"], &dumb));
+    }
+
+    #[test]
+    fn a_body_is_a_text_a_file_or_stdin() {
+        assert_eq!(call("call grep").body, BodySource::Text(Bytes::new()));
+        assert_eq!(
+            call("call grep hello").body,
+            BodySource::Text("hello".into())
+        );
+        assert_eq!(call("call grep -").body, BodySource::Stdin);
+        assert_eq!(
+            call("call grep @a/b.txt").body,
+            BodySource::File("a/b.txt".into())
+        );
+        assert_eq!(
+            call("call grep @@home").body,
+            BodySource::Text("@home".into())
+        );
+    }
+
+    #[test]
+    fn the_timeout_of_a_call_is_its_deadline() {
+        let call = call("call grep@desk --timeout 1m30s -p high -H a=b -H a=c -m find");
+        assert_eq!(call.deadline, Some(Duration::from_secs(90)));
+        assert_eq!(call.priority, Priority::High);
+        assert_eq!(
+            call.headers,
+            [("a".into(), "b".into()), ("a".into(), "c".into())]
+        );
+        assert_eq!(call.method, "find");
+        assert_eq!(call.to.to_string(), "grep@desk");
+    }
+
+    #[test]
+    fn what_can_never_succeed_is_refused_before_anything_happens() {
+        for line in [
+            "invite --expires 10ms".to_owned(),
+            format!("join {}", "x".repeat(limits::MAX_TICKET + 1)),
+            format!(
+                "serve a --describe {} -- cat",
+                "x".repeat(limits::MAX_DESCRIPTION + 1)
+            ),
+            format!("serve a {} -- cat", "--tag t ".repeat(limits::MAX_TAGS + 1)),
+            format!("call a -m {}", "x".repeat(limits::MAX_METHOD + 1)),
+            format!("call a {}", "-H a=b ".repeat(limits::MAX_HEADER_FIELDS + 1)),
+            "hub --listen 0.0.0.0:8470".to_owned(),
+        ] {
+            assert_eq!(planned(&line).unwrap_err().exit(), 2, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_program_keeps_its_own_flags() {
+        let Action::Serve(serve) = planned("serve words --lines -- wc -w --json")
+            .unwrap()
+            .action
+        else {
+            panic!("not a serve");
+        };
+        assert_eq!(serve.program, "wc");
+        assert_eq!(serve.args, ["-w", "--json"]);
+        assert!(serve.lines && !planned("serve words -- wc --json").unwrap().output.json);
+    }
+
+    #[test]
+    fn a_ticket_may_come_from_stdin() {
+        let Action::Join { ticket, alias } = planned("join - --alias desk").unwrap().action else {
+            panic!("not a join");
+        };
+        assert_eq!((ticket, alias.as_str()), (None, "desk"));
+    }
+}

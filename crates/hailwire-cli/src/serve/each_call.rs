@@ -1,0 +1,267 @@
+//! One process per call.
+
+use bytes::{Bytes, BytesMut};
+use hailwire::body::{Body, BodySender};
+use hailwire_wire::{Code, Status};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    process::ChildStdin,
+};
+
+use super::{
+    Program, QUEUED_CHUNKS,
+    group::{ReaperHandle, Running},
+    outcome, piped,
+    tail::Tail,
+};
+
+/// Most bytes read from a pipe at once: what a pipe of Linux holds.
+const READ_SIZE: usize = 64 * 1024;
+
+/// Starts `program` for one call and returns its answer's body, which fills as the program writes.
+///
+/// The body ends with `ok`, or with the status of [`outcome`]. Dropping it cancels the call and
+/// ends the program's process group.
+///
+/// # Errors
+///
+/// The program cannot be started.
+pub(crate) fn answer(
+    program: &Program,
+    environment: &[(String, String)],
+    body: Body,
+    reaper: &ReaperHandle,
+) -> Result<Body, Status> {
+    let child = program.spawn(environment)?;
+    let running = Running::new(child, program.grace, reaper.clone());
+    let (sender, answer) = Body::channel(QUEUED_CHUNKS);
+    // The task ends with the body: `carry` stops as soon as the body's reader is gone.
+    tokio::spawn(carry(running, body, sender));
+    Ok(answer)
+}
+
+/// Moves bytes until the program has ended or the caller is gone.
+async fn carry(mut running: Running, body: Body, answer: BodySender) {
+    let outcome = tokio::select! {
+        outcome = exchange(&mut running, body, &answer) => outcome,
+        () = answer.closed() => return,
+    };
+    match outcome {
+        Ok(()) => {
+            // A reader that left needs no end.
+            let _ = answer.finish().await;
+        }
+        Err(status) => answer.abort(status).await,
+    }
+}
+
+async fn exchange(running: &mut Running, body: Body, answer: &BodySender) -> Result<(), Status> {
+    let child = piped(running.child())?;
+    let stdin = piped(child.stdin.take())?;
+    let stdout = piped(child.stdout.take())?;
+    let stderr = piped(child.stderr.take())?;
+    let mut tail = Tail::default();
+    let output = async {
+        let (sent, ()) = tokio::join!(send_all(stdout, answer), keep_tail(stderr, &mut tail));
+        sent?;
+        running.wait().await.map_err(|error| {
+            Status::new(
+                Code::Internal,
+                "the end of the agent's program cannot be seen",
+            )
+            .with_details(error.to_string())
+        })
+    };
+    let exit = {
+        let input = feed(stdin, body);
+        tokio::pin!(output, input);
+        tokio::select! {
+            exit = &mut output => exit?,
+            fed = &mut input => {
+                // A caller that broke off in the middle of its body must not look like its end.
+                fed?;
+                output.await?
+            }
+        }
+    };
+    let status = outcome::status(exit, &tail);
+    if status.is_ok() { Ok(()) } else { Err(status) }
+}
+
+/// Writes the body to stdin and closes it. A program need not read its stdin, so a closed pipe is
+/// no error; the rest of the body is then refused by dropping it.
+async fn feed(mut stdin: ChildStdin, mut body: Body) -> Result<(), Status> {
+    while let Some(chunk) = body.chunk().await? {
+        if stdin.write_all(&chunk).await.is_err() {
+            return Ok(());
+        }
+    }
+    // Anonymous pipes have nothing to flush; dropping closes.
+    Ok(())
+}
+
+/// Sends what appears on `pipe` until its end.
+async fn send_all(mut pipe: impl AsyncRead + Unpin, answer: &BodySender) -> Result<(), Status> {
+    let mut buffer = BytesMut::new();
+    loop {
+        buffer.reserve(READ_SIZE);
+        match pipe.read_buf(&mut buffer).await {
+            Ok(0) => return Ok(()),
+            Ok(_) => answer.send(Bytes::from(buffer.split())).await?,
+            Err(error) => {
+                return Err(
+                    Status::new(Code::Internal, "the agent's program cannot be read")
+                        .with_details(error.to_string()),
+                );
+            }
+        }
+    }
+}
+
+/// Keeps the last bytes of `pipe` until its end.
+pub(super) async fn keep_tail(mut pipe: impl AsyncRead + Unpin, tail: &mut Tail) {
+    let mut buffer = vec![0; 4096];
+    while let Ok(n @ 1..) = pipe.read(&mut buffer).await {
+        tail.push(&buffer[..n]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::serve::group::Reaper;
+
+    fn shell(script: &str) -> Program {
+        Program {
+            program: "sh".into(),
+            args: vec!["-c".into(), script.into()],
+            grace: Duration::from_secs(5),
+        }
+    }
+
+    async fn call(script: &str, body: impl Into<Body>) -> Result<Bytes, Status> {
+        let reaper = Reaper::start();
+        let variables = [("HAIL_METHOD".to_owned(), "find".to_owned())];
+        let mut answer = answer(&shell(script), &variables, body.into(), &reaper.handle())?;
+        let result = answer.bytes(64 << 20).await;
+        drop(answer);
+        reaper.finish().await;
+        result
+    }
+
+    #[tokio::test]
+    async fn the_body_is_stdin_and_stdout_is_the_answer() {
+        assert_eq!(call("cat", "hello").await.unwrap(), "hello");
+        assert_eq!(
+            call("wc -c", Body::empty()).await.unwrap().trim_ascii(),
+            b"0"
+        );
+        assert_eq!(
+            call("printf %s \"$HAIL_METHOD\"", "").await.unwrap(),
+            "find"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_large_body_flows_through_without_a_deadlock() {
+        let big = vec![7u8; 8 << 20];
+        assert_eq!(call("cat", big.clone()).await.unwrap(), big);
+    }
+
+    #[tokio::test]
+    async fn output_arrives_while_the_program_still_runs() {
+        let reaper = Reaper::start();
+        let (sender, body) = Body::channel(1);
+        let program = shell("echo one; read line; echo \"$line\"");
+        let mut answer = answer(&program, &[], body, &reaper.handle()).unwrap();
+        assert_eq!(answer.chunk().await.unwrap().unwrap(), "one\n");
+        sender.send("two\n").await.unwrap();
+        assert_eq!(answer.chunk().await.unwrap().unwrap(), "two\n");
+        assert!(answer.chunk().await.unwrap().is_none());
+        drop(answer);
+        reaper.finish().await;
+    }
+
+    #[tokio::test]
+    async fn a_failure_comes_after_the_output_with_the_tail_of_stderr() {
+        let reaper = Reaper::start();
+        let program = shell("echo part; echo reason >&2; exit 3");
+        let mut answer = answer(&program, &[], Body::empty(), &reaper.handle()).unwrap();
+        assert_eq!(answer.chunk().await.unwrap().unwrap(), "part\n");
+        let status = answer.chunk().await.unwrap_err();
+        assert_eq!(
+            (status.code, status.details.as_str()),
+            (Code::Internal, "reason")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_program_may_leave_its_stdin_unread() {
+        let (sender, body) = Body::channel(1);
+        assert_eq!(call("echo done", body).await.unwrap(), "done\n");
+        assert!(sender.send("x").await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_body_that_breaks_off_is_not_taken_for_whole() {
+        let (sender, body) = Body::channel(1);
+        sender.send("half").await.unwrap();
+        drop(sender);
+        assert_eq!(
+            call("cat; sleep 1000", body).await.unwrap_err().code,
+            Code::Aborted
+        );
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_not_there_is_named() {
+        let reaper = Reaper::start();
+        let program = Program {
+            program: "/nowhere/x".into(),
+            ..shell("")
+        };
+        let status = answer(&program, &[], Body::empty(), &reaper.handle()).unwrap_err();
+        assert_eq!(status.code, Code::FailedPrecondition);
+        assert!(status.message.contains("/nowhere/x"));
+    }
+
+    /// Runs a script, cancels its call once it has written, and returns when every process that
+    /// the script started has ended: each of them holds a pipe open that then reads as ended.
+    async fn cancelled(script: &str, grace: Duration) {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("held");
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(&pipe)
+                .status()
+                .unwrap()
+                .success()
+        );
+        let script = format!("exec 3>'{}'; {script}", pipe.display());
+        let all_gone = tokio::task::spawn_blocking(move || std::fs::read(pipe).unwrap());
+
+        let reaper = Reaper::start();
+        let program = Program {
+            grace,
+            ..shell(&script)
+        };
+        let mut answer = answer(&program, &[], Body::empty(), &reaper.handle()).unwrap();
+        assert_eq!(answer.chunk().await.unwrap().unwrap(), "started\n");
+        drop(answer);
+        reaper.finish().await;
+        assert!(all_gone.await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_cancel_ends_the_whole_process_group() {
+        cancelled("sleep 1000 & echo started; wait", Duration::from_secs(60)).await;
+    }
+
+    #[tokio::test]
+    async fn a_program_that_ignores_sigterm_is_killed_after_its_grace() {
+        let script = "trap '' TERM; sleep 1000 & echo started; while :; do wait; done";
+        cancelled(script, Duration::from_millis(50)).await;
+    }
+}
