@@ -203,7 +203,10 @@ impl Address {
     /// An address on a stated node.
     #[must_use]
     pub fn at(agent: AgentName, node: NodeRef) -> Self {
-        Self { agent, node: Some(node) }
+        Self {
+            agent,
+            node: Some(node),
+        }
     }
 }
 
@@ -218,8 +221,14 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.split_once('@') {
-            None => Ok(Self { agent: text.parse()?, node: None }),
-            Some((agent, node)) => Ok(Self { agent: agent.parse()?, node: Some(node.parse()?) }),
+            None => Ok(Self {
+                agent: text.parse()?,
+                node: None,
+            }),
+            Some((agent, node)) => Ok(Self {
+                agent: agent.parse()?,
+                node: Some(node.parse()?),
+            }),
         }
     }
 }
@@ -255,7 +264,8 @@ pub enum AddressError {
 }
 
 fn check_name(what: &'static str, text: &str) -> Result<(), AddressError> {
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-');
+    let inner =
+        |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-');
     let outer = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = text.as_bytes();
     let good = matches!(bytes.len(), 1..=limits::MAX_NAME)
@@ -263,8 +273,15 @@ fn check_name(what: &'static str, text: &str) -> Result<(), AddressError> {
         && bytes.first().copied().is_some_and(outer)
         && bytes.last().copied().is_some_and(outer);
     if !good {
-        let what = if what == "agent" { "an agent" } else { "a node" };
-        return Err(AddressError::Name { what, text: shorten(text) });
+        let what = if what == "agent" {
+            "an agent"
+        } else {
+            "a node"
+        };
+        return Err(AddressError::Name {
+            what,
+            text: shorten(text),
+        });
     }
     if what == "node" && text.parse::<NodeId>().is_ok() {
         return Err(AddressError::NameIsKey(shorten(text)));
@@ -286,7 +303,10 @@ fn zbase32() -> &'static Encoding {
     ENCODING.get_or_init(|| {
         let mut spec = Specification::new();
         spec.symbols.push_str("ybndrfg8ejkmcpqxot1uwisza345h769");
-        #[expect(clippy::expect_used, reason = "a constant alphabet of 32 distinct characters")]
+        #[expect(
+            clippy::expect_used,
+            reason = "a constant alphabet of 32 distinct characters"
+        )]
         spec.encoding().expect("valid alphabet")
     })
 }
@@ -316,7 +336,17 @@ mod tests {
         for good in ["a", "word-count", "a.b_c-9", &"x".repeat(64)] {
             assert!(good.parse::<AgentName>().is_ok(), "{good}");
         }
-        for bad in ["", "-a", "a-", "A", "ä", "a b", "a@b", &"x".repeat(65), "a\n"] {
+        for bad in [
+            "",
+            "-a",
+            "a-",
+            "A",
+            "ä",
+            "a b",
+            "a@b",
+            &"x".repeat(65),
+            "a\n",
+        ] {
             assert!(bad.parse::<AgentName>().is_err(), "{bad:?}");
         }
     }
@@ -331,7 +361,11 @@ mod tests {
     #[test]
     fn addresses_survive_their_text() {
         let id = NodeId::from_bytes([9; 32]);
-        for text in ["grep".to_owned(), "grep@laptop".to_owned(), format!("grep@{id}")] {
+        for text in [
+            "grep".to_owned(),
+            "grep@laptop".to_owned(),
+            format!("grep@{id}"),
+        ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }
         assert!("grep@".parse::<Address>().is_err());

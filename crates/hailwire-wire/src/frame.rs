@@ -104,7 +104,10 @@ impl fmt::Debug for FrameKind {
 /// If `len` exceeds [`MAX_FRAME_PAYLOAD`]; callers cut bodies into chunks first.
 #[must_use]
 pub fn prefix(kind: FrameKind, len: usize) -> [u8; FRAME_PREFIX] {
-    assert!(len <= MAX_FRAME_PAYLOAD, "a frame payload of {len} bytes does not fit 24 bits");
+    assert!(
+        len <= MAX_FRAME_PAYLOAD,
+        "a frame payload of {len} bytes does not fit 24 bits"
+    );
     let [_, a, b, c] = (len as u32).to_be_bytes();
     [kind.0, a, b, c]
 }
@@ -205,25 +208,37 @@ impl FrameDecoder {
         loop {
             match self.state {
                 State::Prefix => {
-                    let Some(mut prefix) = self.take(FRAME_PREFIX) else { return Ok(None) };
+                    let Some(mut prefix) = self.take(FRAME_PREFIX) else {
+                        return Ok(None);
+                    };
                     let kind = FrameKind(prefix.get_u8());
                     let len = prefix.get_uint(3) as usize;
                     self.state = after_prefix(kind, len)?;
                 }
                 State::Header { kind, len } => {
-                    let Some(payload) = self.take(len) else { return Ok(None) };
+                    let Some(payload) = self.take(len) else {
+                        return Ok(None);
+                    };
                     self.state = State::Prefix;
                     return Ok(Some(Event::Frame(kind, payload)));
                 }
                 State::Data { left: 0 } | State::Skip { left: 0 } => self.state = State::Prefix,
                 State::Data { left } => {
-                    let Some(part) = self.take_some(left) else { return Ok(None) };
-                    self.state = State::Data { left: left - part.len() };
+                    let Some(part) = self.take_some(left) else {
+                        return Ok(None);
+                    };
+                    self.state = State::Data {
+                        left: left - part.len(),
+                    };
                     return Ok(Some(Event::Data(part)));
                 }
                 State::Skip { left } => {
-                    let Some(part) = self.take_some(left) else { return Ok(None) };
-                    self.state = State::Skip { left: left - part.len() };
+                    let Some(part) = self.take_some(left) else {
+                        return Ok(None);
+                    };
+                    self.state = State::Skip {
+                        left: left - part.len(),
+                    };
                 }
             }
         }
@@ -301,7 +316,10 @@ mod tests {
         out.freeze()
     }
 
-    fn decode(bytes: &Bytes, step: usize) -> Result<(Vec<(FrameKind, Vec<u8>)>, Vec<u8>), FrameError> {
+    fn decode(
+        bytes: &Bytes,
+        step: usize,
+    ) -> Result<(Vec<(FrameKind, Vec<u8>)>, Vec<u8>), FrameError> {
         let mut decoder = FrameDecoder::new();
         let (mut heads, mut body) = (Vec::new(), Vec::new());
         for part in bytes.chunks(step) {
@@ -331,7 +349,10 @@ mod tests {
             let (heads, body) = decode(&bytes, step).unwrap();
             assert_eq!(
                 heads,
-                vec![(FrameKind::CALL, b"header".to_vec()), (FrameKind::END, Vec::new())]
+                vec![
+                    (FrameKind::CALL, b"header".to_vec()),
+                    (FrameKind::END, Vec::new())
+                ]
             );
             assert_eq!(body, b"some body, and more");
         }
@@ -340,10 +361,16 @@ mod tests {
     #[test]
     fn a_header_past_its_bound_is_refused_before_it_is_buffered() {
         let mut decoder = FrameDecoder::new();
-        decoder.push(Bytes::copy_from_slice(&prefix(FrameKind::CALL, MAX_HEADER + 1)));
+        decoder.push(Bytes::copy_from_slice(&prefix(
+            FrameKind::CALL,
+            MAX_HEADER + 1,
+        )));
         assert_eq!(
             decoder.next_event(),
-            Err(FrameError::HeaderTooLarge { kind: FrameKind::CALL, len: MAX_HEADER + 1 })
+            Err(FrameError::HeaderTooLarge {
+                kind: FrameKind::CALL,
+                len: MAX_HEADER + 1
+            })
         );
     }
 
@@ -351,13 +378,21 @@ mod tests {
     fn a_stream_that_ends_inside_a_frame_is_truncated() {
         let bytes = frames(&[(FrameKind::DATA, b"abc")]);
         for cut in 1..bytes.len() {
-            assert_eq!(decode(&bytes.slice(..cut), 2), Err(FrameError::Truncated), "cut at {cut}");
+            assert_eq!(
+                decode(&bytes.slice(..cut), 2),
+                Err(FrameError::Truncated),
+                "cut at {cut}"
+            );
         }
     }
 
     #[test]
     fn an_unknown_opening_is_reported_and_an_unknown_frame_is_skipped() {
-        let (heads, _) = decode(&frames(&[(FrameKind(0x0f), b"?"), (FrameKind(0xff), b"?")]), 3).unwrap();
+        let (heads, _) = decode(
+            &frames(&[(FrameKind(0x0f), b"?"), (FrameKind(0xff), b"?")]),
+            3,
+        )
+        .unwrap();
         assert_eq!(heads, vec![(FrameKind(0x0f), b"?".to_vec())]);
     }
 
@@ -366,7 +401,9 @@ mod tests {
         let bytes = frames(&[(FrameKind::DATA, b"0123456789")]);
         let mut decoder = FrameDecoder::new();
         decoder.push(bytes.clone());
-        let Some(Event::Data(part)) = decoder.next_event().unwrap() else { panic!("no data") };
+        let Some(Event::Data(part)) = decoder.next_event().unwrap() else {
+            panic!("no data")
+        };
         assert_eq!(part.as_ptr(), bytes[FRAME_PREFIX..].as_ptr());
     }
 

@@ -71,7 +71,9 @@ impl<'de> Deserialize<'de> for Priority {
     /// A number past the highest is read as the highest.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = u64::deserialize(deserializer)?;
-        let index = usize::try_from(number).unwrap_or(usize::MAX).min(Self::ALL.len() - 1);
+        let index = usize::try_from(number)
+            .unwrap_or(usize::MAX)
+            .min(Self::ALL.len() - 1);
         Ok(Self::ALL.get(index).copied().unwrap_or_default())
     }
 }
@@ -131,7 +133,10 @@ impl CallHeader {
     /// The first value of the application's field `name`.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+        self.headers
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.as_str())
     }
 }
 
@@ -188,12 +193,18 @@ pub struct Register {
     pub max_concurrency: u32,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde asks for"
+)]
 fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde asks for"
+)]
 fn is_zero_u64(n: &u64) -> bool {
     *n == 0
 }
@@ -247,7 +258,10 @@ pub enum HeaderError {
 /// Never for the types of this crate: they hold only what MessagePack can say.
 #[must_use]
 pub fn encode<T: Serialize>(header: &T) -> Vec<u8> {
-    #[expect(clippy::expect_used, reason = "writing to a Vec cannot fail for these types")]
+    #[expect(
+        clippy::expect_used,
+        reason = "writing to a Vec cannot fail for these types"
+    )]
     rmp_serde::to_vec_named(header).expect("headers are plain data")
 }
 
@@ -286,7 +300,10 @@ mod tests {
 
     #[test]
     fn defaults_are_left_out_and_come_back() {
-        let header = CallHeader { to: "grep".into(), ..CallHeader::default() };
+        let header = CallHeader {
+            to: "grep".into(),
+            ..CallHeader::default()
+        };
         let bytes = encode(&header);
         assert_eq!(bytes, b"\x81\xa2to\xa4grep");
         assert_eq!(decode::<CallHeader>(&bytes).unwrap(), header);
@@ -311,7 +328,10 @@ mod tests {
             headers: vec![(String::new(), String::new()); limits::MAX_HEADER_FIELDS + 1],
             ..CallHeader::default()
         };
-        assert!(matches!(decode_call(&encode(&header).into()), Err(HeaderError::Bound(_))));
+        assert!(matches!(
+            decode_call(&encode(&header).into()),
+            Err(HeaderError::Bound(_))
+        ));
     }
 
     #[test]

@@ -20,7 +20,6 @@
 //! | [`ticket`] | secrets that let a node join, and the inviter's book of them |
 //! | [`hub_url`] | where a hub is, in canonical form |
 //! | [`directory`] | requests to a hub, their answers and their permission |
-//! | [`mux`] | many streams over one ordered byte stream |
 //! | [`limits`] | every bound, in one place |
 
 pub mod address;
@@ -29,9 +28,6 @@ pub mod frame;
 pub mod header;
 pub mod hub_url;
 pub mod limits;
-pub mod record;
-pub mod signed;
-pub mod mux;
 pub mod mux;
 pub mod record;
 pub mod signed;

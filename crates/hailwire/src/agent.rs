@@ -180,7 +180,10 @@ impl Response {
     /// An answer with this body.
     #[must_use]
     pub fn new(body: impl Into<Body>) -> Self {
-        Self { head: AnswerHead::default(), body: body.into() }
+        Self {
+            head: AnswerHead::default(),
+            body: body.into(),
+        }
     }
 
     /// States the media type of the body.
@@ -233,7 +236,11 @@ where
 {
     move |request: Request| {
         let service = service.clone();
-        async move { tower::ServiceExt::oneshot(service, request).await.map_err(Into::into) }
+        async move {
+            tower::ServiceExt::oneshot(service, request)
+                .await
+                .map_err(Into::into)
+        }
     }
 }
 

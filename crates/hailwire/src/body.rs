@@ -92,9 +92,13 @@ impl Body {
     ///
     /// What was read is lost.
     pub async fn bytes(&mut self, limit: usize) -> Result<Bytes, Status> {
-        let Some(first) = self.chunk().await? else { return Ok(Bytes::new()) };
+        let Some(first) = self.chunk().await? else {
+            return Ok(Bytes::new());
+        };
         check_limit(first.len(), limit)?;
-        let Some(second) = self.chunk().await? else { return Ok(first) };
+        let Some(second) = self.chunk().await? else {
+            return Ok(first);
+        };
         let mut all = BytesMut::with_capacity(first.len() + second.len());
         all.extend_from_slice(&first);
         let mut next = Some(second);
@@ -122,7 +126,11 @@ impl Body {
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
-        if bytes.is_empty() { Self::empty() } else { Self(Kind::Full(bytes)) }
+        if bytes.is_empty() {
+            Self::empty()
+        } else {
+            Self(Kind::Full(bytes))
+        }
     }
 }
 
@@ -172,7 +180,10 @@ impl BodySender {
         if chunk.is_empty() {
             return Ok(());
         }
-        self.0.send(Item::Chunk(chunk)).await.map_err(|_| reader_gone())
+        self.0
+            .send(Item::Chunk(chunk))
+            .await
+            .map_err(|_| reader_gone())
     }
 
     /// Ends the body.
@@ -205,7 +216,10 @@ async fn next_item(receiver: &mut mpsc::Receiver<Item>) -> Result<Option<Bytes>,
         Some(Item::Chunk(chunk)) => Ok(Some(chunk)),
         Some(Item::End) => Ok(None),
         Some(Item::Abort(status)) => Err(status),
-        None => Err(Status::new(Code::Aborted, "the writer of this body went away before its end")),
+        None => Err(Status::new(
+            Code::Aborted,
+            "the writer of this body went away before its end",
+        )),
     }
 }
 
@@ -224,8 +238,11 @@ fn check_limit(len: usize, limit: usize) -> Result<(), Status> {
     if len <= limit {
         return Ok(());
     }
-    Err(Status::new(Code::ResourceExhausted, format!("the body is longer than {limit} bytes"))
-        .with_hint("read it chunk by chunk, or allow more"))
+    Err(Status::new(
+        Code::ResourceExhausted,
+        format!("the body is longer than {limit} bytes"),
+    )
+    .with_hint("read it chunk by chunk, or allow more"))
 }
 
 #[cfg(test)]
@@ -251,7 +268,10 @@ mod tests {
     #[tokio::test]
     async fn a_body_past_its_limit_is_refused() {
         let mut body = Body::from("four");
-        assert_eq!(body.bytes(3).await.unwrap_err().code, Code::ResourceExhausted);
+        assert_eq!(
+            body.bytes(3).await.unwrap_err().code,
+            Code::ResourceExhausted
+        );
         assert_eq!(Body::from("four").bytes(4).await.unwrap(), "four");
     }
 

@@ -77,12 +77,19 @@ impl Client {
     /// [`AttachError`].
     pub async fn attach(data: &DataDir) -> Result<Self, AttachError> {
         let path = data.socket();
-        let stream = UnixStream::connect(&path).await.map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                AttachError::NotRunning { data_dir: data.root().display().to_string() }
-            }
-            _ => AttachError::Socket { path: path.display().to_string(), source },
-        })?;
+        let stream = UnixStream::connect(&path)
+            .await
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                    AttachError::NotRunning {
+                        data_dir: data.root().display().to_string(),
+                    }
+                }
+                _ => AttachError::Socket {
+                    path: path.display().to_string(),
+                    source,
+                },
+            })?;
         let connection = Connection::Mux(mux::Connection::client(stream));
         let hello = Hello {
             versions: vec![VERSION],
@@ -92,11 +99,15 @@ impl Client {
         let agents = Arc::new(Agents::default());
         let session = Session::start(connection, true, hello, agents.clone());
         session.greeted().await.map_err(AttachError::Refused)?;
-        Ok(Self { inner: Kind::Attached(Arc::new(Attached { session, agents })) })
+        Ok(Self {
+            inner: Kind::Attached(Arc::new(Attached { session, agents })),
+        })
     }
 
     pub(crate) fn embedded(node: Arc<Inner>) -> Self {
-        Self { inner: Kind::Embedded(node) }
+        Self {
+            inner: Kind::Embedded(node),
+        }
     }
 
     /// Prepares a call to `agent` or `agent@node`. Nothing happens until [`CallBuilder::send`].
@@ -105,7 +116,10 @@ impl Client {
         CallBuilder {
             client: self.clone(),
             kind: FrameKind::CALL,
-            header: CallHeader { to: address.into(), ..CallHeader::default() },
+            header: CallHeader {
+                to: address.into(),
+                ..CallHeader::default()
+            },
             deadline: None,
             body: Body::empty(),
         }
@@ -163,7 +177,12 @@ impl Client {
     ) -> Result<Resp, Status> {
         let internal = |error: serde_json::Error| Status::new(Code::Internal, error.to_string());
         let body = serde_json::to_vec(request).map_err(internal)?;
-        let mut answer = self.call(admin::AGENT).method(method).body(body).send().await?;
+        let mut answer = self
+            .call(admin::AGENT)
+            .method(method)
+            .body(body)
+            .send()
+            .await?;
         let bytes = answer.bytes(MAX_ADMIN_ANSWER).await?;
         serde_json::from_slice(&bytes).map_err(internal)
     }
@@ -251,7 +270,13 @@ impl CallBuilder {
     /// Dropping the future, or later the [`Answer`], cancels the call: the handler's future is
     /// dropped on the far side.
     pub async fn send(self) -> Result<Answer, Status> {
-        let Self { client, kind, mut header, deadline, body } = self;
+        let Self {
+            client,
+            kind,
+            mut header,
+            deadline,
+            body,
+        } = self;
         let at = deadline.map(|left| {
             header.set_deadline(left);
             Instant::now() + left
@@ -259,7 +284,8 @@ impl CallBuilder {
         node::within(at, async {
             match &client.inner {
                 Kind::Attached(attached) => {
-                    attached.session.open(kind, &header, body).await?.begin(at).await
+                    let answer = attached.session.open(kind, &header, body).await?;
+                    Ok(answer.begin(at).await?.keeping(client.clone()))
                 }
                 Kind::Embedded(node) => call_embedded(node, kind, header, body, at).await,
             }
@@ -349,8 +375,15 @@ pub struct Serving {
 }
 
 enum ServingKind {
-    Embedded { node: Weak<Inner>, number: u64 },
-    Attached { agents: Arc<Agents>, closed: oneshot::Receiver<Status>, _stream: tokio::task::JoinHandle<()> },
+    Embedded {
+        node: Weak<Inner>,
+        number: u64,
+    },
+    Attached {
+        attached: Arc<Attached>,
+        closed: oneshot::Receiver<Status>,
+        _stream: tokio::task::JoinHandle<()>,
+    },
 }
 
 impl Serving {
@@ -379,9 +412,11 @@ impl Drop for Serving {
                     node.registry.remove(&self.name, *number);
                 }
             }
-            ServingKind::Attached { agents, _stream, .. } => {
+            ServingKind::Attached {
+                attached, _stream, ..
+            } => {
                 _stream.abort();
-                agents.lock().remove(&self.name);
+                attached.agents.lock().remove(&self.name);
             }
         }
     }
@@ -389,7 +424,9 @@ impl Drop for Serving {
 
 impl fmt::Debug for Serving {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Serving").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Serving")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -417,7 +454,9 @@ async fn call_embedded(
                 Ok(answer) => answer.begin(deadline).await,
                 Err(status) => Err(status),
             };
-            let code = answer.as_ref().map_or_else(|status| status.code, |_| Code::Ok);
+            let code = answer
+                .as_ref()
+                .map_or_else(|status| status.code, |_| Code::Ok);
             match (answer, picked) {
                 // The member is busy until the answer has ended.
                 (Ok(answer), picked) => Ok(answer.holding(picked)),
@@ -441,7 +480,12 @@ async fn call_handler(
     give_back: Option<(Arc<Inner>, node::Picked)>,
 ) -> Result<Answer, Status> {
     let caller = Caller { node: None };
-    let request = Request { kind: node::request_kind(kind), header, caller, body };
+    let request = Request {
+        kind: node::request_kind(kind),
+        header,
+        caller,
+        body,
+    };
     let (tell, told) = oneshot::channel();
     let task = tokio::spawn(async move {
         // A caller that is gone needs no answer.
@@ -452,7 +496,9 @@ async fn call_handler(
         .await
         .unwrap_or_else(|_| Err(Status::new(Code::Internal, "the handler panicked")));
     if let Some((node, picked)) = give_back {
-        let code = response.as_ref().map_or_else(|status| status.code, |_| Code::Ok);
+        let code = response
+            .as_ref()
+            .map_or_else(|status| status.code, |_| Code::Ok);
         node.registry.finish(picked, code);
     }
     let response = response?;
@@ -465,9 +511,18 @@ fn serve_embedded(
     handler: SharedHandler,
 ) -> Result<Serving, Status> {
     let name = agent.register.name.clone();
-    let target = node::Target::Handler { handler, register: Arc::new(agent.register) };
+    let target = node::Target::Handler {
+        handler,
+        register: Arc::new(agent.register),
+    };
     let number = node.registry.add(target)?;
-    Ok(Serving { name, kind: ServingKind::Embedded { node: Arc::downgrade(node), number } })
+    Ok(Serving {
+        name,
+        kind: ServingKind::Embedded {
+            node: Arc::downgrade(node),
+            number,
+        },
+    })
 }
 
 async fn serve_attached(
@@ -502,13 +557,19 @@ async fn serve_attached(
                     break header::decode(&payload).unwrap_or_else(|_| Status::ok());
                 }
                 Ok(Some(_)) => {}
-                Ok(None) => break Status::new(Code::Unavailable, "the node ended the registration"),
+                Ok(None) => {
+                    break Status::new(Code::Unavailable, "the node ended the registration");
+                }
                 Err(status) => break status,
             }
         };
         let _ = tell.send(why);
     });
-    let kind = ServingKind::Attached { agents: attached.agents.clone(), closed, _stream: stream };
+    let kind = ServingKind::Attached {
+        attached: attached.clone(),
+        closed,
+        _stream: stream,
+    };
     Ok(Serving { name, kind })
 }
 
@@ -517,8 +578,10 @@ async fn register(
     agent: &Agent,
 ) -> Result<(crate::carrier::SendStream, session::FrameReader), Status> {
     let payload = header::encode(&agent.register);
-    let (send, mut reader) =
-        attached.session.open_with_payload(FrameKind::REGISTER, &payload).await?;
+    let (send, mut reader) = attached
+        .session
+        .open_with_payload(FrameKind::REGISTER, &payload)
+        .await?;
     match reader.next_frame().await? {
         Some((FrameKind::HEAD, _)) => Ok((send, reader)),
         Some((FrameKind::END, payload)) => Err(header::decode(&payload)
@@ -552,7 +615,12 @@ impl Agents {
 
 impl Dispatch for Agents {
     async fn dispatch(self: Arc<Self>, _session: Session, opening: Opening) {
-        let Opening { kind, payload, send, reader } = opening;
+        let Opening {
+            kind,
+            payload,
+            send,
+            reader,
+        } = opening;
         let header = match header::decode_call(&payload) {
             Ok(header) => header,
             Err(error) => {
@@ -562,12 +630,22 @@ impl Dispatch for Agents {
         };
         let handler = self.lock().get(header.to.as_str()).cloned();
         let Some(handler) = handler else {
-            let status =
-                Status::new(Code::NotFound, format!("`{}` is no longer served here", header.to));
+            let status = Status::new(
+                Code::NotFound,
+                format!("`{}` is no longer served here", header.to),
+            );
             return session::refuse(send, reader, &status).await;
         };
         let (header, caller) = take_caller(header);
-        session::serve(node::request_kind(kind), header, caller, send, reader, &handler).await;
+        session::serve(
+            node::request_kind(kind),
+            header,
+            caller,
+            send,
+            reader,
+            &handler,
+        )
+        .await;
     }
 }
 

@@ -97,7 +97,10 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_tunnels: 1024, grace: Duration::from_secs(10) }
+        Self {
+            max_tunnels: 1024,
+            grace: Duration::from_secs(10),
+        }
     }
 }
 
@@ -128,7 +131,13 @@ pub enum LogLevel {
 
 impl LogLevel {
     /// All levels, the most important first.
-    pub const ALL: [Self; 5] = [Self::Error, Self::Warn, Self::Info, Self::Debug, Self::Trace];
+    pub const ALL: [Self; 5] = [
+        Self::Error,
+        Self::Warn,
+        Self::Info,
+        Self::Debug,
+        Self::Trace,
+    ];
 
     /// The name, as written in the file.
     #[must_use]
@@ -259,9 +268,10 @@ impl Config {
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let read = || -> io::Result<Option<String>> {
             match std::fs::metadata(path) {
-                Ok(meta) if meta.len() > MAX_FILE => {
-                    Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 256 KiB"))
-                }
+                Ok(meta) if meta.len() > MAX_FILE => Err(io::Error::new(
+                    io::ErrorKind::FileTooLarge,
+                    "larger than 256 KiB",
+                )),
                 Ok(_) => std::fs::read_to_string(path).map(Some),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
                 Err(e) => Err(e),
@@ -270,7 +280,10 @@ impl Config {
         match read() {
             Ok(Some(text)) => Self::parse(&text, path),
             Ok(None) => Ok(Self::default()),
-            Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
+            Err(source) => Err(ConfigError::Read {
+                path: path.to_owned(),
+                source,
+            }),
         }
     }
 
@@ -283,7 +296,13 @@ impl Config {
         parse(text).map_err(|mistake| {
             let (line, column) = position(text, mistake.offset);
             let Mistake { what, hint, .. } = mistake;
-            ConfigError::Invalid { path: path.to_owned(), line, column, what, hint }
+            ConfigError::Invalid {
+                path: path.to_owned(),
+                line,
+                column,
+                what,
+                hint,
+            }
         })
     }
 
@@ -310,7 +329,10 @@ impl Config {
         }
         let Limits { max_tunnels, grace } = &self.limits;
         let grace = humantime::format_duration(*grace);
-        writeln!(out, "limits {{\n    max-tunnels {max_tunnels}\n    grace \"{grace}\"\n}}")?;
+        writeln!(
+            out,
+            "limits {{\n    max-tunnels {max_tunnels}\n    grace \"{grace}\"\n}}"
+        )?;
         writeln!(out, "log {{\n    level \"{}\"\n}}", self.log.level.name())
     }
 }
@@ -324,7 +346,11 @@ struct Mistake {
 
 impl Mistake {
     fn at(offset: usize, what: impl Into<String>) -> Self {
-        Self { offset, what: what.into(), hint: String::new() }
+        Self {
+            offset,
+            what: what.into(),
+            hint: String::new(),
+        }
     }
 
     fn hint(mut self, hint: impl Into<String>) -> Self {
@@ -367,7 +393,13 @@ fn parse(text: &str) -> Result<Config, Mistake> {
                 config.log.level = single(inner)?;
                 Ok(())
             })?,
-            _ => return Err(unknown(node, "", &["node", "listen", "hub", "limits", "log"])),
+            _ => {
+                return Err(unknown(
+                    node,
+                    "",
+                    &["node", "listen", "hub", "limits", "log"],
+                ));
+            }
         }
         seen.once(node)?;
     }
@@ -383,7 +415,10 @@ fn section(
 ) -> Result<(), Mistake> {
     if let Some(entry) = node.entries().first() {
         let what = format!("`{name}` takes its settings in braces");
-        let hint = format!("write: {name} {{ {} … }}", known.first().copied().unwrap_or_default());
+        let hint = format!(
+            "write: {name} {{ {} … }}",
+            known.first().copied().unwrap_or_default()
+        );
         return Err(Mistake::at(entry.span().offset(), what).hint(hint));
     }
     let mut seen = Seen::default();
@@ -405,7 +440,10 @@ impl Seen {
     fn once(&mut self, node: &KdlNode) -> Result<(), Mistake> {
         let name = node.name().value();
         if self.0.iter().any(|seen| seen == name) {
-            return Err(Mistake::at(node.span().offset(), format!("`{name}` is set twice")));
+            return Err(Mistake::at(
+                node.span().offset(),
+                format!("`{name}` is set twice"),
+            ));
         }
         self.0.push(name.to_owned());
         Ok(())
@@ -438,7 +476,10 @@ where
 /// A whole number of at least 1.
 fn count(node: &KdlNode) -> Result<u32, Mistake> {
     let entry = only(node)?;
-    let number = entry.value().as_integer().and_then(|n| u32::try_from(n).ok());
+    let number = entry
+        .value()
+        .as_integer()
+        .and_then(|n| u32::try_from(n).ok());
     number.filter(|n| *n > 0).ok_or_else(|| {
         let what = format!("`{}` is a whole number of at least 1", node.name().value());
         Mistake::at(entry.span().offset(), what)
@@ -455,7 +496,8 @@ where
     let text = entry.value().as_string().ok_or_else(|| {
         Mistake::at(at, format!("`{name}` takes a text")).hint(format!("write: {name} \"…\""))
     })?;
-    text.parse().map_err(|error: T::Err| Mistake::at(at, format!("`{name}`: {error}")))
+    text.parse()
+        .map_err(|error: T::Err| Mistake::at(at, format!("`{name}`: {error}")))
 }
 
 fn only(node: &KdlNode) -> Result<&KdlEntry, Mistake> {
@@ -505,9 +547,16 @@ fn syntax(error: &kdl::KdlError) -> Mistake {
     let Some(first) = error.diagnostics.first() else {
         return Mistake::at(0, "not a KDL document");
     };
-    let label = first.label.as_deref().or(first.message.as_deref()).unwrap_or("unexpected text");
+    let label = first
+        .label
+        .as_deref()
+        .or(first.message.as_deref())
+        .unwrap_or("unexpected text");
     let what = format!("not KDL: {}", label.trim_end_matches('.').to_lowercase());
-    let hint = first.help.clone().unwrap_or_else(|| "see https://kdl.dev".to_owned());
+    let hint = first
+        .help
+        .clone()
+        .unwrap_or_else(|| "see https://kdl.dev".to_owned());
     Mistake::at(first.span.offset(), what).hint(hint)
 }
 
@@ -520,7 +569,10 @@ fn position(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..end).unwrap_or_default();
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let line = before.bytes().filter(|b| *b == b'\n').count() + 1;
-    (line, before.get(line_start..).unwrap_or_default().chars().count() + 1)
+    (
+        line,
+        before.get(line_start..).unwrap_or_default().chars().count() + 1,
+    )
 }
 
 /// A duration as it stands in the file.
@@ -530,9 +582,9 @@ impl FromStr for Span {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        humantime::parse_duration(text)
-            .map(Self)
-            .map_err(|_| "expected a number with its unit, for example \"250ms\", \"10s\" or \"1h30m\"")
+        humantime::parse_duration(text).map(Self).map_err(
+            |_| "expected a number with its unit, for example \"250ms\", \"10s\" or \"1h30m\"",
+        )
     }
 }
 
@@ -546,7 +598,13 @@ mod tests {
 
     fn mistake(text: &str) -> (usize, usize, String, String) {
         match Config::parse(text, Path::new("hail.kdl")) {
-            Err(ConfigError::Invalid { line, column, what, hint, .. }) => (line, column, what, hint),
+            Err(ConfigError::Invalid {
+                line,
+                column,
+                what,
+                hint,
+                ..
+            }) => (line, column, what, hint),
             other => panic!("{text:?} gave {other:?}"),
         }
     }
@@ -558,7 +616,10 @@ mod tests {
     #[test]
     fn a_missing_file_is_the_default() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Config::load(&folder.path().join(FILE_NAME)).unwrap(), Config::default());
+        assert_eq!(
+            Config::load(&folder.path().join(FILE_NAME)).unwrap(),
+            Config::default()
+        );
         assert_eq!(good(""), Config::default());
     }
 
@@ -570,8 +631,15 @@ mod tests {
              limits { max-tunnels 7; grace \"1m30s\" }\nlog { level \"debug\" }\n",
         );
         assert_eq!(config.node.name.unwrap().as_str(), "desk");
-        assert_eq!(config.listen.udp, ["0.0.0.0:4242", "[::]:4242"].map(|a| a.parse().unwrap()));
-        assert_eq!(config.hubs, ["https://hub.example.org", "http://127.0.0.1:8470"]);
+        assert_eq!(
+            config.listen.udp,
+            ["0.0.0.0:4242", "[::]:4242"].map(|a| a.parse().unwrap())
+        );
+        let hubs: Vec<String> = config.hubs.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            hubs,
+            ["https://hub.example.org:443", "http://127.0.0.1:8470"]
+        );
         assert_eq!(config.limits.max_tunnels, 7);
         assert_eq!(config.limits.grace, Duration::from_secs(90));
         assert_eq!(config.log.level, LogLevel::Debug);
@@ -579,7 +647,10 @@ mod tests {
 
     #[test]
     fn what_is_written_reads_back_the_same() {
-        for text in ["", "node { name \"desk\" }\nhub \"https://a.b\"\nlimits { grace \"1h30m\" }"] {
+        for text in [
+            "",
+            "node { name \"desk\" }\nhub \"https://a.b\"\nlimits { grace \"1h30m\" }",
+        ] {
             let config = good(text);
             assert_eq!(good(&config.to_kdl()), config);
         }

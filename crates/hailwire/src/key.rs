@@ -40,14 +40,18 @@ impl NodeKey {
     pub fn load(path: &Path) -> Result<Self, KeyError> {
         let meta = fs::metadata(path)?;
         if meta.mode() & 0o077 != 0 {
-            return Err(KeyError::Exposed { path: path.display().to_string() });
+            return Err(KeyError::Exposed {
+                path: path.display().to_string(),
+            });
         }
         let text = fs::read_to_string(path)?;
         let seed = data_encoding::HEXLOWER
             .decode(text.trim_end().as_bytes())
             .ok()
             .and_then(|bytes| bytes.try_into().ok())
-            .ok_or_else(|| KeyError::Malformed { path: path.display().to_string() })?;
+            .ok_or_else(|| KeyError::Malformed {
+                path: path.display().to_string(),
+            })?;
         Ok(Self { seed })
     }
 
@@ -75,7 +79,9 @@ pub enum KeyError {
     #[error("the key file cannot be used")]
     Io(#[from] io::Error),
     /// Others could have read it.
-    #[error("the key file {path} can be read by others: run `chmod 600` on it, or remove it to get a new key")]
+    #[error(
+        "the key file {path} can be read by others: run `chmod 600` on it, or remove it to get a new key"
+    )]
     Exposed {
         /// Where it is.
         path: String,
@@ -93,8 +99,11 @@ fn create(path: &Path) -> Result<NodeKey, KeyError> {
     random(&mut seed);
     let temporary = path.with_extension(format!("new-{}", std::process::id()));
     let write = || -> io::Result<()> {
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)?;
         writeln!(file, "{}", data_encoding::HEXLOWER.encode(&seed))?;
         file.sync_all()?;
         // Unlike a rename, a link fails where a key is already: the first one stays.
@@ -111,7 +120,10 @@ fn create(path: &Path) -> Result<NodeKey, KeyError> {
 
 /// Fills `bytes` from the operating system.
 pub(crate) fn random(bytes: &mut [u8]) {
-    #[expect(clippy::expect_used, reason = "without a random source no key or secret can be made")]
+    #[expect(
+        clippy::expect_used,
+        reason = "without a random source no key or secret can be made"
+    )]
     getrandom::fill(bytes).expect("the operating system's random source");
 }
 
@@ -138,7 +150,10 @@ mod tests {
         let path = dir.path().join("key");
         NodeKey::load_or_create(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(matches!(NodeKey::load(&path), Err(KeyError::Exposed { .. })));
+        assert!(matches!(
+            NodeKey::load(&path),
+            Err(KeyError::Exposed { .. })
+        ));
     }
 
     #[test]
@@ -147,7 +162,10 @@ mod tests {
         let path = dir.path().join("key");
         NodeKey::load_or_create(&path).unwrap();
         fs::write(&path, "abc").unwrap();
-        assert!(matches!(NodeKey::load_or_create(&path), Err(KeyError::Malformed { .. })));
+        assert!(matches!(
+            NodeKey::load_or_create(&path),
+            Err(KeyError::Malformed { .. })
+        ));
         assert_eq!(fs::read_to_string(&path).unwrap(), "abc");
     }
 

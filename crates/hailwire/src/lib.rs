@@ -62,9 +62,7 @@ pub use agent::{Agent, Caller, Handler, Request, RequestKind, Response};
 pub use body::{Body, BodySender};
 pub use client::{AttachError, Client, Serving, Stream};
 pub use config::Config;
-pub use hailwire_wire::{
-    Address, AgentName, CallHeader, Code, NodeId, NodeName, Priority, Status,
-};
+pub use hailwire_wire::{Address, AgentName, CallHeader, Code, NodeId, NodeName, Priority, Status};
 pub use node::{Node, NodeBuilder, StartError};
 pub use paths::DataDir;
 pub use session::Answer;

@@ -35,7 +35,9 @@ impl DataDir {
     #[must_use]
     pub fn new(root: impl Into<PathBuf>) -> Self {
         let root = root.into();
-        Self { root: std::path::absolute(&root).unwrap_or(root) }
+        Self {
+            root: std::path::absolute(&root).unwrap_or(root),
+        }
     }
 
     /// `$HAIL_DATA`, else `$XDG_DATA_HOME/hailwire`, else `~/.local/share/hailwire`.
@@ -43,7 +45,11 @@ impl DataDir {
     /// `None` when no home is known either.
     #[must_use]
     pub fn from_env() -> Option<Self> {
-        let set = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let set = |name: &str| {
+            env::var_os(name)
+                .filter(|v| !v.is_empty())
+                .map(PathBuf::from)
+        };
         set("HAIL_DATA")
             .or_else(|| set("XDG_DATA_HOME").map(|home| home.join("hailwire")))
             .or_else(|| set("HOME").map(|home| home.join(".local/share/hailwire")))
@@ -114,11 +120,18 @@ impl DataDir {
 
 /// Makes a folder of mode 0700, or takes an existing one of this user and closes it to others.
 fn private_dir(path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)?;
     let meta = fs::metadata(path)?;
     let uid = rustix::process::getuid().as_raw();
     if meta.uid() != uid {
-        let message = format!("{} belongs to user {}, not to {uid}", path.display(), meta.uid());
+        let message = format!(
+            "{} belongs to user {}, not to {uid}",
+            path.display(),
+            meta.uid()
+        );
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
     if meta.mode() & 0o077 != 0 {

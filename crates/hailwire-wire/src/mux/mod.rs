@@ -140,3 +140,5 @@ fn hex(bytes: &[u8]) -> String {
         .join(" ")
 }
 
+#[cfg(test)]
+mod tests;

@@ -47,10 +47,19 @@ impl Connection {
     /// # Cancel safety
     ///
     /// Nothing is lost: an unopened stream is simply not opened.
-    pub async fn open(&self, priority: Priority) -> Result<(SendStream, RecvStream), ConnectionError> {
+    pub async fn open(
+        &self,
+        priority: Priority,
+    ) -> Result<(SendStream, RecvStream), ConnectionError> {
         match self {
-            Self::Quic(c) => c.open(priority).await.map(|(s, r)| (SendStream::Quic(s), RecvStream::Quic(r))),
-            Self::Mux(c) => c.open(priority).await.map(|(s, r)| (SendStream::Mux(s), RecvStream::Mux(r))),
+            Self::Quic(c) => c
+                .open(priority)
+                .await
+                .map(|(s, r)| (SendStream::Quic(s), RecvStream::Quic(r))),
+            Self::Mux(c) => c
+                .open(priority)
+                .await
+                .map(|(s, r)| (SendStream::Mux(s), RecvStream::Mux(r))),
         }
     }
 
@@ -65,8 +74,14 @@ impl Connection {
     /// A stream is either returned or stays queued.
     pub async fn accept(&self) -> Result<(SendStream, RecvStream), ConnectionError> {
         match self {
-            Self::Quic(c) => c.accept().await.map(|(s, r)| (SendStream::Quic(s), RecvStream::Quic(r))),
-            Self::Mux(c) => c.accept().await.map(|(s, r)| (SendStream::Mux(s), RecvStream::Mux(r))),
+            Self::Quic(c) => c
+                .accept()
+                .await
+                .map(|(s, r)| (SendStream::Quic(s), RecvStream::Quic(r))),
+            Self::Mux(c) => c
+                .accept()
+                .await
+                .map(|(s, r)| (SendStream::Mux(s), RecvStream::Mux(r))),
         }
     }
 

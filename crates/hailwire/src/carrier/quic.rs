@@ -41,13 +41,15 @@ impl Connection {
     }
 
     pub(super) fn send_datagram(&self, payload: Bytes) -> Result<(), DatagramError> {
-        self.inner.send_datagram(payload).map_err(|error| match error {
-            SendDatagramError::UnsupportedByPeer | SendDatagramError::Disabled => {
-                DatagramError::Unsupported
-            }
-            SendDatagramError::TooLarge => DatagramError::TooLarge,
-            SendDatagramError::ConnectionLost(error) => DatagramError::Connection(lost(error)),
-        })
+        self.inner
+            .send_datagram(payload)
+            .map_err(|error| match error {
+                SendDatagramError::UnsupportedByPeer | SendDatagramError::Disabled => {
+                    DatagramError::Unsupported
+                }
+                SendDatagramError::TooLarge => DatagramError::TooLarge,
+                SendDatagramError::ConnectionLost(error) => DatagramError::Connection(lost(error)),
+            })
     }
 
     pub(super) async fn read_datagram(&self) -> Result<Bytes, ConnectionError> {
@@ -55,7 +57,10 @@ impl Connection {
     }
 
     pub(super) fn close(&self, code: Code, reason: &str) {
-        self.inner.close(code_to_wire(code), reason.as_bytes());
+        // Closing again would replace the reason for which the connection ended.
+        if self.inner.close_reason().is_none() {
+            self.inner.close(code_to_wire(code), reason.as_bytes());
+        }
     }
 
     pub(super) async fn closed(&self) -> ConnectionError {
@@ -99,7 +104,10 @@ impl SendStream {
     }
 
     pub(super) async fn write_many(&mut self, chunks: &mut [Bytes]) -> Result<(), WriteError> {
-        self.inner.write_all_chunks(chunks).await.map_err(write_error)
+        self.inner
+            .write_all_chunks(chunks)
+            .await
+            .map_err(write_error)
     }
 
     pub(super) fn finish(&mut self) {
@@ -114,7 +122,12 @@ impl SendStream {
     }
 
     pub(super) async fn stopped(&self) -> Option<Code> {
-        self.inner.stopped().await.ok().flatten().map(code_from_wire)
+        self.inner
+            .stopped()
+            .await
+            .ok()
+            .flatten()
+            .map(code_from_wire)
     }
 }
 
@@ -171,7 +184,16 @@ fn wrap(
         // Fails only for a stream that is closed already; writing will say so.
         let _ = send.set_priority(quic_priority(priority));
     }
-    (SendStream { inner: send, ended: false }, RecvStream { inner: recv, ended: false })
+    (
+        SendStream {
+            inner: send,
+            ended: false,
+        },
+        RecvStream {
+            inner: recv,
+            ended: false,
+        },
+    )
 }
 
 impl SendStream {

@@ -79,12 +79,19 @@ impl Hubs {
         pins: Pins,
     ) -> Result<Self, StoreError> {
         let mut rows = store.hubs()?;
-        for url in &config.hubs {
-            if !rows.iter().any(|row| row.url == *url) {
-                rows.push(HubRow { url: url.clone(), ..HubRow::default() });
+        for url in config.hubs.iter().map(ToString::to_string) {
+            if !rows.iter().any(|row| row.url == url) {
+                rows.push(HubRow {
+                    url,
+                    ..HubRow::default()
+                });
             }
         }
-        let hubs = Self { pins, hubs: Mutex::default(), changes: watch::Sender::new(0) };
+        let hubs = Self {
+            pins,
+            hubs: Mutex::default(),
+            changes: watch::Sender::new(0),
+        };
         for row in rows {
             match hubs.make(row, key) {
                 Ok(hub) => hubs.lock().push(Arc::new(hub)),
@@ -100,7 +107,11 @@ impl Hubs {
             .parse()
             .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))?;
         let client = HubClient::new(url, row.key, key.pair(), &self.pins).map_err(Status::from)?;
-        Ok(Hub { row, client, state: Mutex::default() })
+        Ok(Hub {
+            row,
+            client,
+            state: Mutex::default(),
+        })
     }
 
     /// Says that what is published has changed.
@@ -119,7 +130,10 @@ impl Hubs {
 
 impl Hub {
     fn state(&self) -> State {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     fn set_state(&self, state: State) {
@@ -148,7 +162,11 @@ impl Inner {
         self: &Arc<Self>,
         ticket: HubTicket,
     ) -> Result<admin::Joined, Status> {
-        let row = HubRow { url: ticket.url.to_string(), key: ticket.key, ..HubRow::default() };
+        let row = HubRow {
+            url: ticket.url.to_string(),
+            key: ticket.key,
+            ..HubRow::default()
+        };
         let hub = self.hubs.make(row, &self.key)?;
         let joined = hub.client.join(ticket.secret).await.map_err(Status::from)?;
         let row = HubRow {
@@ -176,20 +194,34 @@ impl Inner {
 
     pub(super) fn hub_states(&self) -> Vec<admin::HubState> {
         let state = |hub: Arc<Hub>| {
-            let State { connected, name, error } = hub.state();
-            admin::HubState { url: hub.row.url.clone(), connected, name, error }
+            let State {
+                connected,
+                name,
+                error,
+            } = hub.state();
+            admin::HubState {
+                url: hub.row.url.clone(),
+                connected,
+                name,
+                error,
+            }
         };
         self.hubs.all().into_iter().map(state).collect()
     }
 
     /// The relay through which this node can be reached, with its hub's key.
     pub(super) fn home_relay(&self) -> Option<(String, Option<NodeId>)> {
-        self.hubs.all().iter().find_map(|hub| Some((hub.row.relay.clone()?, hub.row.key)))
+        self.hubs
+            .all()
+            .iter()
+            .find_map(|hub| Some((hub.row.relay.clone()?, hub.row.key)))
     }
 
     /// Uses a relay that a ticket names, though this node is no member of its hub.
     pub(super) async fn use_foreign_relay(&self, relay: &str, hub_key: Option<NodeId>) {
-        let Ok(url) = relay.parse::<RelayUrl>() else { return };
+        let Ok(url) = relay.parse::<RelayUrl>() else {
+            return;
+        };
         if let (Some(key), Some(host)) = (hub_key, url.host_str()) {
             self.hubs.pins.pin(host.trim_matches(['[', ']']), key);
         }
@@ -210,11 +242,17 @@ impl Inner {
 
     /// Adds what the hubs know of a node's whereabouts.
     pub(super) async fn places_from_hubs(&self, id: NodeId, places: &mut Places) {
-        let patience = if places.is_empty() { PATIENT_LOOKUP } else { QUICK_LOOKUP };
+        let patience = if places.is_empty() {
+            PATIENT_LOOKUP
+        } else {
+            QUICK_LOOKUP
+        };
         for hub in self.hubs.all() {
             let node = NodeRef::Id(id);
             let lookup = hub.client.lookup(&node);
-            let Ok(Ok(Some(found))) = tokio::time::timeout(patience, lookup).await else { continue };
+            let Ok(Ok(Some(found))) = tokio::time::timeout(patience, lookup).await else {
+                continue;
+            };
             let record = found.record();
             places.addresses.extend(&record.addresses);
             places.relays.extend(record.relay.clone());
@@ -223,10 +261,17 @@ impl Inner {
 
     /// Whether a hub whose members trust each other vouches for `id`; it is then trusted.
     pub(super) async fn vouched_for(&self, id: NodeId) -> bool {
-        for hub in self.hubs.all().into_iter().filter(|hub| hub.trusts_members()) {
+        for hub in self
+            .hubs
+            .all()
+            .into_iter()
+            .filter(|hub| hub.trusts_members())
+        {
             let members = tokio::time::timeout(PATIENT_LOOKUP, hub.client.members()).await;
             let Ok(Ok(members)) = members else { continue };
-            let Some(member) = members.into_iter().find(|member| member.id == id) else { continue };
+            let Some(member) = members.into_iter().find(|member| member.id == id) else {
+                continue;
+            };
             let peer = NewPeer {
                 id,
                 alias: member.name,
@@ -271,7 +316,11 @@ async fn keep_registered(node: Arc<Inner>, hub: Arc<Hub>) {
                 if state.error != error {
                     tracing::warn!(hub = %hub.row.url, %error, "not registered at the hub");
                 }
-                hub.set_state(State { connected: false, error, ..state });
+                hub.set_state(State {
+                    connected: false,
+                    error,
+                    ..state
+                });
                 let wait = pause;
                 pause = (pause * 2).min(RETRY.1);
                 wait
@@ -292,18 +341,32 @@ async fn keep_registered(node: Arc<Inner>, hub: Arc<Hub>) {
 async fn register(node: &Inner, hub: &Hub) -> Result<(), HubError> {
     let name = node.name();
     let mut error = String::new();
-    let published = match hub.client.publish(&signed(node, hub, name.is_some())?).await {
-        Err(HubError::Refused(refusal)) if Status::from(refusal.clone()).code == Code::AlreadyExists => {
+    let published = match hub
+        .client
+        .publish(&signed(node, hub, name.is_some())?)
+        .await
+    {
+        Err(HubError::Refused(refusal))
+            if Status::from(refusal.clone()).code == Code::AlreadyExists =>
+        {
             error = refusal.message;
             hub.client.publish(&signed(node, hub, false)?).await?
         }
         published => published?,
     };
-    let held = published.name_held_until.and(name).map(String::from).unwrap_or_default();
+    let held = published
+        .name_held_until
+        .and(name)
+        .map(String::from)
+        .unwrap_or_default();
     if !hub.state().connected {
         tracing::info!(hub = %hub.row.url, name = held, "registered at the hub");
     }
-    hub.set_state(State { connected: true, name: held, error });
+    hub.set_state(State {
+        connected: true,
+        name: held,
+        error,
+    });
     Ok(())
 }
 
@@ -312,7 +375,9 @@ fn signed(
     hub: &Hub,
     named: bool,
 ) -> Result<hailwire_wire::record::SignedRecord, HubError> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     let mut agents = node.registry.offers(&[]).agents;
     agents.truncate(limits::MAX_AGENTS_PER_NODE);
     let record = Record {
@@ -329,7 +394,12 @@ fn signed(
 
 /// Lets the endpoint use the hub's relay and address discovery.
 async fn use_relay(node: &Inner, hub: &Hub) {
-    let Some(url) = hub.row.relay.as_ref().and_then(|url| url.parse::<RelayUrl>().ok()) else {
+    let Some(url) = hub
+        .row
+        .relay
+        .as_ref()
+        .and_then(|url| url.parse::<RelayUrl>().ok())
+    else {
         return;
     };
     let mut config = RelayConfig::from(url.clone());

@@ -80,23 +80,33 @@ impl Inner {
         let text = ticket
             .to_text()
             .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
-        let invitation =
-            Invitation { digest: secret.digest(), uses_left: invite.uses, expires, allow };
+        let invitation = Invitation {
+            digest: secret.digest(),
+            uses_left: invite.uses,
+            expires,
+            allow,
+        };
         self.trust.invite(invitation, now)?;
-        Ok(admin::Invited { ticket: text, expires_at: expires, uses: invite.uses })
+        Ok(admin::Invited {
+            ticket: text,
+            expires_at: expires,
+            uses: invite.uses,
+        })
     }
 
     /// Uses a ticket, of a node or of a hub.
     pub(super) async fn join(self: &Arc<Self>, join: admin::Join) -> Result<admin::Joined, Status> {
         let ticket: Ticket = join.ticket.trim().parse().map_err(|error: TicketError| {
-            Status::new(Code::InvalidArgument, error.to_string())
-                .with_hint("copy the ticket whole, as `hail invite` or `hail hub invite` printed it")
+            Status::new(Code::InvalidArgument, error.to_string()).with_hint(
+                "copy the ticket whole, as `hail invite` or `hail hub invite` printed it",
+            )
         })?;
         let alias = match join.alias.as_str() {
             "" => None,
-            text => Some(text.parse::<NodeName>().map_err(|error| {
-                Status::new(Code::InvalidArgument, error.to_string())
-            })?),
+            text => Some(
+                text.parse::<NodeName>()
+                    .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?,
+            ),
         };
         match ticket {
             Ticket::Node(ticket) => self.join_node(ticket, alias).await,
@@ -110,8 +120,10 @@ impl Inner {
         alias: Option<NodeName>,
     ) -> Result<admin::Joined, Status> {
         if ticket.node == self.id {
-            return Err(Status::new(Code::InvalidArgument, "this ticket is this node's own")
-                .with_hint("give it to the other node"));
+            return Err(
+                Status::new(Code::InvalidArgument, "this ticket is this node's own")
+                    .with_hint("give it to the other node"),
+            );
         }
         let places = Places {
             addresses: ticket.addresses.clone(),

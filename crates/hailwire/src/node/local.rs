@@ -53,13 +53,19 @@ fn attach(node: &Arc<Inner>, stream: UnixStream) {
         tracing::warn!("a program of another user was turned away from the local socket");
         return;
     }
-    let mut locals = node.locals.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut locals = node
+        .locals
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     let connection = Connection::Mux(mux::Connection::server(stream));
     if node.is_closing() || locals.len() >= MAX_LOCAL {
         connection.close(Code::ResourceExhausted, "this node takes no more programs");
         return;
     }
-    let door = Arc::new(Door { node: node.clone(), origin: Origin::Local });
+    let door = Arc::new(Door {
+        node: node.clone(),
+        origin: Origin::Local,
+    });
     let session = Session::start(connection, false, node.hello(), door);
     locals.push(session.clone());
     drop(locals);
@@ -67,7 +73,10 @@ fn attach(node: &Arc<Inner>, stream: UnixStream) {
     tokio::spawn(async move {
         let why = session.closed().await;
         tracing::debug!(%why, "a program detached");
-        let mut locals = node.locals.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut locals = node
+            .locals
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(index) = locals.iter().position(|other| other.is(&session)) {
             locals.swap_remove(index);
         }
@@ -76,7 +85,9 @@ fn attach(node: &Arc<Inner>, stream: UnixStream) {
 
 fn is_this_user(stream: &UnixStream) -> bool {
     let me = rustix::process::getuid().as_raw();
-    stream.peer_cred().is_ok_and(|peer| peer.uid() == me || peer.uid() == 0)
+    stream
+        .peer_cred()
+        .is_ok_and(|peer| peer.uid() == me || peer.uid() == 0)
 }
 
 /// Lets this process hold as many descriptors as the system allows it: one per attached program.
@@ -84,7 +95,10 @@ fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::debug!(%error, "the limit of open files stays as it is");
     }

@@ -3,22 +3,18 @@
 use std::{sync::Arc, time::Duration};
 
 use hailwire_wire::{
-    Address, Code, NodeId, NodeName, Status,
-    address::NodeRef,
-    directory::Search,
-    header::Offer,
+    Address, Code, NodeId, NodeName, Status, address::NodeRef, directory::Search, header::Offer,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     Inner,
     join::agent_names,
-    now_unix,
-    overlay,
+    now_unix, overlay,
     registry::Target,
     router::Origin,
     store::{TrustRow, Via},
-    trust::{NewPeer, store_status, untrusted},
+    trust::{NewPeer, store_status},
 };
 use crate::{
     admin::{self, AgentRow, AgentsQuery, method},
@@ -33,7 +29,9 @@ impl Inner {
     /// The handler of one call to `node`, for whoever is at the other end of `session`.
     pub(super) fn management(self: &Arc<Self>, session: &Session, origin: Origin) -> SharedHandler {
         let (node, session) = (self.clone(), session.clone());
-        Arc::new(move |request: Request| manage(node.clone(), Some(session.clone()), origin, request))
+        Arc::new(move |request: Request| {
+            manage(node.clone(), Some(session.clone()), origin, request)
+        })
     }
 }
 
@@ -58,7 +56,11 @@ async fn manage(
             method::JOIN => node.redeemed(&session, peer, &body).map(Response::new),
             method::AGENTS if node.trust.is_trusted(peer) => {
                 let query: AgentsQuery = parse(&body)?;
-                let allow = node.trust.row(peer).map(|row| row.allow).unwrap_or_default();
+                let allow = node
+                    .trust
+                    .row(peer)
+                    .map(|row| row.allow)
+                    .unwrap_or_default();
                 let mut rows = node.local_agents(&query);
                 rows.retain(|row| allow.is_empty() || allow.iter().any(|a| a.as_str() == row.name));
                 json(&rows)
@@ -67,12 +69,7 @@ async fn manage(
                 Code::PermissionDenied,
                 format!("`{name}` is only for programs on the node's own machine"),
             )),
-            _ => {
-                let hello = session.peer_hello();
-                let hello_name = hello.map(|hello| hello.name.clone()).unwrap_or_default();
-                node.trust.note_stranger(peer, &hello_name, now_unix());
-                Err(untrusted(peer))
-            }
+            _ => Err(node.refuse_stranger(&session, peer)),
         };
     }
     match name.as_str() {
@@ -89,11 +86,15 @@ async fn manage(
         method::RESOLVE => json(&node.trace(&parse(&body)?).await?),
         method::SHUTDOWN => {
             let shutdown: admin::Shutdown = parse(&body)?;
-            node.stop.send_replace(Some(Duration::from_millis(shutdown.grace_ms)));
+            node.stop
+                .send_replace(Some(Duration::from_millis(shutdown.grace_ms)));
             json(&())
         }
-        _ => Err(Status::new(Code::Unimplemented, format!("the node has no method `{name}`"))
-            .with_hint("this program may be newer than the node: restart the node")),
+        _ => Err(Status::new(
+            Code::Unimplemented,
+            format!("the node has no method `{name}`"),
+        )
+        .with_hint("this program may be newer than the node: restart the node")),
     }
 }
 
@@ -156,12 +157,17 @@ impl Inner {
                 continue;
             }
             for offer in record.agents.iter().filter(|offer| search.matches(offer)) {
-                if !rows.iter().any(|row| row.node == id && row.name == offer.name.as_str()) {
+                if !rows
+                    .iter()
+                    .any(|row| row.node == id && row.name == offer.name.as_str())
+                {
                     rows.push(self.remote_row(id, offer));
                 }
             }
         }
-        rows.sort_by(|a, b| (!a.local, &a.name, &a.node_name).cmp(&(!b.local, &b.name, &b.node_name)));
+        rows.sort_by(|a, b| {
+            (!a.local, &a.name, &a.node_name).cmp(&(!b.local, &b.name, &b.node_name))
+        });
         rows
     }
 
@@ -169,16 +175,25 @@ impl Inner {
         let search = search(query);
         let mut rows = Vec::new();
         for (_, members) in self.registry.members() {
-            let locals: Vec<_> =
-                members.iter().filter_map(|m| Some((m, m.value().local_offer()?))).collect();
+            let locals: Vec<_> = members
+                .iter()
+                .filter_map(|m| Some((m, m.value().local_offer()?)))
+                .collect();
             let Some((_, offer)) = locals.first().filter(|(_, offer)| search.matches(offer)) else {
                 continue;
             };
             rows.push(AgentRow {
                 local: true,
                 members: u32::try_from(locals.len()).unwrap_or(u32::MAX),
-                in_flight: locals.iter().map(|(member, _)| u64::from(member.in_flight())).sum(),
-                ..row(self.id, self.name().map(String::from).unwrap_or_default(), offer)
+                in_flight: locals
+                    .iter()
+                    .map(|(member, _)| u64::from(member.in_flight()))
+                    .sum(),
+                ..row(
+                    self.id,
+                    self.name().map(String::from).unwrap_or_default(),
+                    offer,
+                )
             });
         }
         rows
@@ -189,7 +204,12 @@ impl Inner {
     }
 
     fn trusted(&self) -> Vec<admin::Trusted> {
-        let mut rows: Vec<_> = self.trust.rows().into_iter().map(|row| self.trusted_row(row)).collect();
+        let mut rows: Vec<_> = self
+            .trust
+            .rows()
+            .into_iter()
+            .map(|row| self.trusted_row(row))
+            .collect();
         rows.sort_by(|a, b| (&a.alias, a.id).cmp(&(&b.alias, b.id)));
         rows
     }
@@ -207,11 +227,13 @@ impl Inner {
 
     fn trust_add(&self, add: admin::TrustAdd, via: Via) -> Result<admin::Trusted, Status> {
         if add.id == self.id {
-            return Err(Status::new(Code::InvalidArgument, "this is the node's own key"));
+            return Err(Status::new(
+                Code::InvalidArgument,
+                "this is the node's own key",
+            ));
         }
-        let bad = |error: &dyn std::fmt::Display| {
-            Status::new(Code::InvalidArgument, error.to_string())
-        };
+        let bad =
+            |error: &dyn std::fmt::Display| Status::new(Code::InvalidArgument, error.to_string());
         let alias = match add.alias.as_str() {
             "" => None,
             text => Some(text.parse::<NodeName>().map_err(|error| bad(&error))?),
@@ -219,10 +241,20 @@ impl Inner {
         let addresses = add
             .addresses
             .iter()
-            .map(|text| text.parse().map_err(|_| bad(&format!("`{text}` is not IP:PORT"))))
+            .map(|text| {
+                text.parse()
+                    .map_err(|_| bad(&format!("`{text}` is not IP:PORT")))
+            })
             .collect::<Result<_, _>>()?;
         let allow = agent_names(&add.allow)?;
-        let peer = NewPeer { id: add.id, alias, allow, via, addresses, relay: None };
+        let peer = NewPeer {
+            id: add.id,
+            alias,
+            allow,
+            via,
+            addresses,
+            relay: None,
+        };
         let row = self.trust.add(peer, now_unix()).map_err(store_status)?;
         if let Some(session) = self.peers.up(row.id) {
             session.send_offers(&self.registry.offers(&row.allow));
@@ -231,19 +263,34 @@ impl Inner {
     }
 
     fn trust_approve(&self, add: admin::TrustAdd) -> Result<admin::Trusted, Status> {
-        let Some(pending) = self.trust.pending_rows().into_iter().find(|row| row.id == add.id) else {
-            return Err(Status::new(Code::NotFound, "no node with this key is waiting")
-                .with_hint("`hail trust pending` lists who is; `hail trust add` needs no request"));
+        let Some(pending) = self
+            .trust
+            .pending_rows()
+            .into_iter()
+            .find(|row| row.id == add.id)
+        else {
+            return Err(
+                Status::new(Code::NotFound, "no node with this key is waiting").with_hint(
+                    "`hail trust pending` lists who is; `hail trust add` needs no request",
+                ),
+            );
         };
-        let alias = if add.alias.is_empty() { pending.name } else { add.alias };
+        let alias = if add.alias.is_empty() {
+            pending.name
+        } else {
+            add.alias
+        };
         self.trust_add(admin::TrustAdd { alias, ..add }, Via::Approved)
     }
 
     fn trust_remove(&self, who: &admin::Who) -> Result<(), Status> {
         let reference = node_ref(&who.who)?;
         let missing = || {
-            Status::new(Code::NotFound, format!("`{reference}` is not a trusted peer"))
-                .with_hint("`hail trust ls` lists them")
+            Status::new(
+                Code::NotFound,
+                format!("`{reference}` is not a trusted peer"),
+            )
+            .with_hint("`hail trust ls` lists them")
         };
         let id = self.trust.find(&reference).ok_or_else(missing)?;
         self.trust.remove(id).map_err(store_status)?;
@@ -291,7 +338,10 @@ impl Inner {
             .parse()
             .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))?;
         let before: Vec<NodeId> = self.peers.all().into_iter().map(|(id, _)| id).collect();
-        let header = hailwire_wire::CallHeader { to: address.to_string(), ..Default::default() };
+        let header = hailwire_wire::CallHeader {
+            to: address.to_string(),
+            ..Default::default()
+        };
         let start = tokio::time::Instant::now();
         let route = self.route(&header, Origin::Local).await?;
         let took_us = micros(start.elapsed());
@@ -358,11 +408,16 @@ fn path(session: &Session) -> admin::Path {
 }
 
 fn search(query: &AgentsQuery) -> Search {
-    Search { tags: query.tags.clone(), words: query.words.clone(), after: None }
+    Search {
+        tags: query.tags.clone(),
+        words: query.words.clone(),
+        after: None,
+    }
 }
 
 fn node_ref(text: &str) -> Result<NodeRef, Status> {
-    text.parse().map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))
+    text.parse()
+        .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Status> {
@@ -392,6 +447,9 @@ fn micros(duration: Duration) -> u64 {
 /// Resident memory of this process, from `/proc/self/statm`; 0 where there is none.
 fn rss_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    let pages = statm
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse::<u64>().ok());
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }

@@ -39,11 +39,7 @@ use hailwire_wire::{
     header::{Hello, VERSION},
 };
 use thiserror::Error;
-use tokio::{
-    sync::watch,
-    task::JoinHandle,
-    time::Instant,
-};
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 pub use overlay::BindError;
 pub use store::StoreError;
@@ -108,15 +104,23 @@ impl NodeBuilder {
     ///
     /// [`StartError`]; nothing is left running.
     pub async fn start(self) -> Result<Node, StartError> {
-        let data = self.data.or_else(DataDir::from_env).ok_or(StartError::NoDataDir)?;
-        data.create().map_err(|source| StartError::DataDir { path: shown(data.root()), source })?;
+        let data = self
+            .data
+            .or_else(DataDir::from_env)
+            .ok_or(StartError::NoDataDir)?;
+        data.create().map_err(|source| StartError::DataDir {
+            path: shown(data.root()),
+            source,
+        })?;
         let lock = take_lock(&data)?;
         let key = NodeKey::load_or_create(&data.key())?;
         let store = store::Store::open(&data.database())?;
         let pins = Pins::default();
         let endpoint = overlay::bind(&self.config, &key, &store, &pins).await?;
-        let listener = local::listen(&data.socket())
-            .map_err(|source| StartError::Socket { path: shown(&data.socket()), source })?;
+        let listener = local::listen(&data.socket()).map_err(|source| StartError::Socket {
+            path: shown(&data.socket()),
+            source,
+        })?;
 
         let id = key.pair().id();
         let hubs = hubs::Hubs::load(&self.config, &store, &key, pins)?;
@@ -145,7 +149,11 @@ impl NodeBuilder {
             tokio::spawn(local::accept(inner.clone(), listener)),
             tokio::spawn(hubs::run(inner.clone())),
         ];
-        Ok(Node { inner, tasks, _lock: lock })
+        Ok(Node {
+            inner,
+            tasks,
+            _lock: lock,
+        })
     }
 }
 
@@ -246,8 +254,15 @@ impl Inner {
     }
 
     fn sessions(&self) -> Vec<Session> {
-        let locals = self.locals.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        locals.into_iter().chain(self.peers.all().into_iter().map(|(_, session)| session)).collect()
+        let locals = self
+            .locals
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        locals
+            .into_iter()
+            .chain(self.peers.all().into_iter().map(|(_, session)| session))
+            .collect()
     }
 
     async fn drain(&self, grace: Duration) {
@@ -314,7 +329,10 @@ pub enum StartError {
 fn take_lock(data: &DataDir) -> Result<File, StartError> {
     use std::io::Write;
 
-    let failed = |source| StartError::DataDir { path: shown(&data.lock()), source };
+    let failed = |source| StartError::DataDir {
+        path: shown(&data.lock()),
+        source,
+    };
     let mut file = File::options()
         .create(true)
         .truncate(false)
@@ -326,11 +344,15 @@ fn take_lock(data: &DataDir) -> Result<File, StartError> {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let pid = std::fs::read_to_string(data.lock()).unwrap_or_default();
-            return Err(StartError::AlreadyRunning { pid: pid.trim().to_owned() });
+            return Err(StartError::AlreadyRunning {
+                pid: pid.trim().to_owned(),
+            });
         }
         Err(error) => return Err(failed(error.into())),
     }
-    file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+    file.set_len(0)
+        .and_then(|()| writeln!(file, "{}", std::process::id()))
+        .map_err(failed)?;
     Ok(file)
 }
 
@@ -347,7 +369,9 @@ fn shown(path: &std::path::Path) -> String {
 
 /// Seconds since 1970 by this machine's clock.
 pub(crate) fn now_unix() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }
 
 /// Counts a call that enters at this node.

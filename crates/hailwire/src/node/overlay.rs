@@ -63,11 +63,16 @@ pub(crate) async fn bind(
         .map(|address| remembered_port(*address, &last))
         .collect();
     let endpoint = match try_bind(&remembered, key, pins).await {
-        Err(_) if remembered != config.listen.udp => try_bind(&config.listen.udp, key, pins).await?,
+        Err(_) if remembered != config.listen.udp => {
+            try_bind(&config.listen.udp, key, pins).await?
+        }
         bound => bound?,
     };
-    let ports: Vec<String> =
-        endpoint.bound_sockets().iter().map(ToString::to_string).collect();
+    let ports: Vec<String> = endpoint
+        .bound_sockets()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     if let Err(error) = store.put_setting(PORTS, &ports.join(" ")) {
         tracing::warn!(%error, "the UDP ports could not be kept");
     }
@@ -89,7 +94,11 @@ async fn try_bind(
         .transport_config(transport())
         .clear_ip_transports();
     let failed = |reason: String| BindError::Address {
-        address: addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        address: addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", "),
         reason,
     };
     for address in addresses {
@@ -100,7 +109,10 @@ async fn try_bind(
             .bind_addr_with_opts(*address, options)
             .map_err(|error| failed(error.to_string()))?;
     }
-    builder.bind().await.map_err(|error| failed(root_cause(&error)))
+    builder
+        .bind()
+        .await
+        .map_err(|error| failed(root_cause(&error)))
 }
 
 fn transport() -> QuicTransportConfig {
@@ -144,7 +156,10 @@ impl Places {
     }
 
     fn transport_addresses(&self) -> impl Iterator<Item = TransportAddr> {
-        let relays = self.relays.iter().filter_map(|url| url.parse::<RelayUrl>().ok());
+        let relays = self
+            .relays
+            .iter()
+            .filter_map(|url| url.parse::<RelayUrl>().ok());
         self.addresses
             .iter()
             .copied()
@@ -175,7 +190,9 @@ pub(crate) fn own_addresses(endpoint: &Endpoint) -> Vec<SocketAddr> {
 
 fn last_ports(store: &Store) -> Vec<SocketAddr> {
     let text = store.setting(PORTS).ok().flatten().unwrap_or_default();
-    text.split_whitespace().filter_map(|address| address.parse().ok()).collect()
+    text.split_whitespace()
+        .filter_map(|address| address.parse().ok())
+        .collect()
 }
 
 fn remembered_port(mut configured: SocketAddr, last: &[SocketAddr]) -> SocketAddr {

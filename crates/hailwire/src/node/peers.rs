@@ -48,7 +48,10 @@ pub(crate) enum Connect {
 
 impl Peers {
     pub(crate) fn new(me: NodeId) -> Self {
-        Self { me, table: Mutex::default() }
+        Self {
+            me,
+            table: Mutex::default(),
+        }
     }
 
     /// The tunnel to `id`, if one is up and takes new work.
@@ -81,7 +84,11 @@ impl Peers {
     pub(crate) fn enter(&self, id: NodeId, session: &Session, dialled: bool) -> bool {
         let dialled_by = if dialled { self.me } else { id };
         let instance = session.peer_hello().map_or(0, |hello| hello.instance);
-        let new = Tunnel { session: session.clone(), dialled_by, instance };
+        let new = Tunnel {
+            session: session.clone(),
+            dialled_by,
+            instance,
+        };
         let mut table = self.lock();
         let peer = table.entry(id).or_default();
         peer.dialling = None;
@@ -93,7 +100,8 @@ impl Peers {
             return true;
         }
         if old.instance != instance {
-            old.session.close(Code::Unavailable, "the peer has restarted");
+            old.session
+                .close(Code::Unavailable, "the peer has restarted");
         } else if old.dialled_by != dialled_by && old.dialled_by == self.me.min(id) {
             // The old one is the one to keep; the new one ends when it is idle.
             session.go_away("another tunnel is up");
@@ -108,8 +116,13 @@ impl Peers {
     /// Takes a session out after it has ended. Returns whether it was the tunnel.
     pub(crate) fn leave(&self, id: NodeId, session: &Session) -> bool {
         let mut table = self.lock();
-        let Some(peer) = table.get_mut(&id) else { return false };
-        let was = peer.tunnel.as_ref().is_some_and(|tunnel| tunnel.session.is(session));
+        let Some(peer) = table.get_mut(&id) else {
+            return false;
+        };
+        let was = peer
+            .tunnel
+            .as_ref()
+            .is_some_and(|tunnel| tunnel.session.is(session));
         if was {
             peer.tunnel = None;
         }
@@ -138,7 +151,10 @@ impl Peers {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.lock().values().filter(|peer| peer.tunnel.is_some()).count()
+        self.lock()
+            .values()
+            .filter(|peer| peer.tunnel.is_some())
+            .count()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<NodeId, Peer>> {

@@ -42,9 +42,15 @@ pub(crate) enum MemberKey {
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     /// A handler in this process.
-    Handler { handler: SharedHandler, register: Arc<Register> },
+    Handler {
+        handler: SharedHandler,
+        register: Arc<Register>,
+    },
     /// A program attached over a session.
-    Attached { session: Session, register: Arc<Register> },
+    Attached {
+        session: Session,
+        register: Arc<Register>,
+    },
     /// A peer.
     Peer { id: NodeId, offer: Arc<Offer> },
 }
@@ -84,19 +90,27 @@ impl Registry {
     /// Enters a local agent; the number removes it again.
     pub(crate) fn add(&self, target: Target) -> Result<u64, Status> {
         let Some(register) = target.register() else {
-            return Err(Status::new(Code::Internal, "only local agents are registered"));
+            return Err(Status::new(
+                Code::Internal,
+                "only local agents are registered",
+            ));
         };
         agent::check_register(register)?;
         if self.local_count.fetch_add(1, Ordering::Relaxed) >= limits::MAX_AGENTS_PER_NODE as u64 {
             self.local_count.fetch_sub(1, Ordering::Relaxed);
             return Err(Status::new(
                 Code::ResourceExhausted,
-                format!("this node has {} agents already", limits::MAX_AGENTS_PER_NODE),
+                format!(
+                    "this node has {} agents already",
+                    limits::MAX_AGENTS_PER_NODE
+                ),
             ));
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let config =
-            MemberConfig { tier: Tier::Local, max_concurrency: register.max_concurrency };
+        let config = MemberConfig {
+            tier: Tier::Local,
+            max_concurrency: register.max_concurrency,
+        };
         let name = register.name.clone();
         self.insert(name, MemberKey::Local(number), target, config);
         self.changed.notify_one();
@@ -117,7 +131,11 @@ impl Registry {
 
     /// Replaces what a peer offers.
     pub(crate) fn set_offers(&self, id: NodeId, offers: &Offers) {
-        let names: Vec<AgentName> = offers.agents.iter().map(|offer| offer.name.clone()).collect();
+        let names: Vec<AgentName> = offers
+            .agents
+            .iter()
+            .map(|offer| offer.name.clone())
+            .collect();
         let before = {
             let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
             offered.insert(id, names.clone()).unwrap_or_default()
@@ -125,10 +143,16 @@ impl Registry {
         for gone in before.iter().filter(|name| !names.contains(name)) {
             self.take(gone, &MemberKey::Peer(id));
         }
-        let config = MemberConfig { tier: Tier::Remote, max_concurrency: 0 };
+        let config = MemberConfig {
+            tier: Tier::Remote,
+            max_concurrency: 0,
+        };
         for offer in &offers.agents {
             if !before.contains(&offer.name) {
-                let target = Target::Peer { id, offer: Arc::new(offer.clone()) };
+                let target = Target::Peer {
+                    id,
+                    offer: Arc::new(offer.clone()),
+                };
                 self.insert(offer.name.clone(), MemberKey::Peer(id), target, config);
             }
         }
@@ -136,7 +160,11 @@ impl Registry {
 
     /// Forgets what a peer offered.
     pub(crate) fn clear_offers(&self, id: NodeId) {
-        let before = self.offered.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let before = self
+            .offered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&id);
         for name in before.unwrap_or_default() {
             self.take(&name, &MemberKey::Peer(id));
         }
@@ -157,26 +185,31 @@ impl Registry {
         let accept = |member: &Member<MemberKey, Target>| {
             (!local_only || member.tier() == Tier::Local) && !excluded.contains(member.key())
         };
-        group.pick_where(self.now(), accept).map_err(|why| match why {
-            NoMember::Empty => not_found(name),
-            NoMember::Full => Status::new(
-                Code::ResourceExhausted,
-                format!("every member of `{name}` is as busy as it lets itself be"),
-            )
-            .with_hint("call again later, or start another member of the same name"),
-            NoMember::Down { .. } => {
-                Status::new(Code::Unavailable, format!("no member of `{name}` is healthy now"))
-                    .with_hint("call again in a moment; `hail status` shows what is up")
-            }
-        })
+        group
+            .pick_where(self.now(), accept)
+            .map_err(|why| match why {
+                NoMember::Empty => not_found(name),
+                NoMember::Full => Status::new(
+                    Code::ResourceExhausted,
+                    format!("every member of `{name}` is as busy as it lets itself be"),
+                )
+                .with_hint("call again later, or start another member of the same name"),
+                NoMember::Down { .. } => Status::new(
+                    Code::Unavailable,
+                    format!("no member of `{name}` is healthy now"),
+                )
+                .with_hint("call again in a moment; `hail status` shows what is up"),
+            })
     }
 
     /// Agents attached over the local socket.
     pub(crate) fn attached(&self) -> u64 {
-        let attached = |m: &&Arc<Member<MemberKey, Target>>| {
-            matches!(m.value(), Target::Attached { .. })
-        };
-        self.members().values().map(|m| m.iter().filter(attached).count() as u64).sum()
+        let attached =
+            |m: &&Arc<Member<MemberKey, Target>>| matches!(m.value(), Target::Attached { .. });
+        self.members()
+            .values()
+            .map(|m| m.iter().filter(attached).count() as u64)
+            .sum()
     }
 
     /// Whether anyone here or at a connected peer goes by that name.
@@ -198,7 +231,10 @@ impl Registry {
     /// Every member of every group.
     pub(crate) fn members(&self) -> BTreeMap<AgentName, Arc<[Arc<Member<MemberKey, Target>>]>> {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
-        groups.iter().map(|(name, group)| (name.clone(), group.members())).collect()
+        groups
+            .iter()
+            .map(|(name, group)| (name.clone(), group.members()))
+            .collect()
     }
 
     /// What local agents look like to a peer that may call those in `allow` (empty for all).
@@ -215,7 +251,11 @@ impl Registry {
     }
 
     fn group(&self, name: &AgentName) -> Option<Arc<Group>> {
-        self.groups.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.groups
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(name)
+            .cloned()
     }
 
     fn insert(&self, name: AgentName, key: MemberKey, target: Target, config: MemberConfig) {
@@ -226,7 +266,9 @@ impl Registry {
     /// Takes a member out, and its group with the last one.
     fn take(&self, name: &AgentName, key: &MemberKey) -> bool {
         let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(group) = groups.get(name) else { return false };
+        let Some(group) = groups.get(name) else {
+            return false;
+        };
         let found = group.remove(key).is_some();
         if group.is_empty() {
             groups.remove(name);
@@ -252,12 +294,17 @@ mod tests {
 
     fn handler(agent: &Agent) -> Target {
         let handler = |_: Request| async { Ok(Response::default()) };
-        Target::Handler { handler: Arc::new(handler), register: Arc::new(agent.register.clone()) }
+        Target::Handler {
+            handler: Arc::new(handler),
+            register: Arc::new(agent.register.clone()),
+        }
     }
 
     fn offers(names: &[&str]) -> Offers {
         let offer = |name: &&str| agent::offer(&Agent::new(name).unwrap().register);
-        Offers { agents: names.iter().map(offer).collect() }
+        Offers {
+            agents: names.iter().map(offer).collect(),
+        }
     }
 
     #[tokio::test]
@@ -266,12 +313,24 @@ mod tests {
         let peer = NodeId::from_bytes([1; 32]);
         registry.set_offers(peer, &offers(&["grep"]));
         let name: AgentName = "grep".parse().unwrap();
-        assert_eq!(*registry.pick(&name, false, &[]).unwrap().key(), MemberKey::Peer(peer));
+        assert_eq!(
+            *registry.pick(&name, false, &[]).unwrap().key(),
+            MemberKey::Peer(peer)
+        );
         let number = registry.add(handler(&Agent::new("grep").unwrap())).unwrap();
-        assert_eq!(*registry.pick(&name, false, &[]).unwrap().key(), MemberKey::Local(number));
+        assert_eq!(
+            *registry.pick(&name, false, &[]).unwrap().key(),
+            MemberKey::Local(number)
+        );
         registry.remove(&name, number);
-        assert_eq!(*registry.pick(&name, false, &[]).unwrap().key(), MemberKey::Peer(peer));
-        assert_eq!(registry.pick(&name, true, &[]).unwrap_err().code, Code::NotFound);
+        assert_eq!(
+            *registry.pick(&name, false, &[]).unwrap().key(),
+            MemberKey::Peer(peer)
+        );
+        assert_eq!(
+            registry.pick(&name, true, &[]).unwrap_err().code,
+            Code::NotFound
+        );
     }
 
     #[tokio::test]
@@ -289,10 +348,15 @@ mod tests {
     #[tokio::test]
     async fn a_full_member_refuses_in_words() {
         let registry = Registry::new();
-        registry.add(handler(&Agent::new("grep").unwrap().max_concurrency(1))).unwrap();
+        registry
+            .add(handler(&Agent::new("grep").unwrap().max_concurrency(1)))
+            .unwrap();
         let name: AgentName = "grep".parse().unwrap();
         let held = registry.pick(&name, false, &[]).unwrap();
-        assert_eq!(registry.pick(&name, false, &[]).unwrap_err().code, Code::ResourceExhausted);
+        assert_eq!(
+            registry.pick(&name, false, &[]).unwrap_err().code,
+            Code::ResourceExhausted
+        );
         registry.finish(held, Code::Ok);
         assert!(registry.pick(&name, false, &[]).is_ok());
     }
@@ -301,16 +365,22 @@ mod tests {
     async fn the_number_of_agents_is_bounded() {
         let registry = Registry::new();
         for i in 0..limits::MAX_AGENTS_PER_NODE {
-            registry.add(handler(&Agent::new(&format!("a{i}")).unwrap())).unwrap();
+            registry
+                .add(handler(&Agent::new(&format!("a{i}")).unwrap()))
+                .unwrap();
         }
-        let more = registry.add(handler(&Agent::new("more").unwrap())).unwrap_err();
+        let more = registry
+            .add(handler(&Agent::new("more").unwrap()))
+            .unwrap_err();
         assert_eq!(more.code, Code::ResourceExhausted);
     }
 
     #[tokio::test]
     async fn the_name_of_the_node_itself_cannot_be_taken() {
         let registry = Registry::new();
-        let status = registry.add(handler(&Agent::new("node").unwrap())).unwrap_err();
+        let status = registry
+            .add(handler(&Agent::new("node").unwrap()))
+            .unwrap_err();
         assert_eq!(status.code, Code::InvalidArgument);
     }
 }

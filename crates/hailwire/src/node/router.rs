@@ -16,7 +16,7 @@ use hailwire_wire::{
 use tokio::time::Instant;
 
 use super::{
-    Inner,
+    Inner, now_unix,
     registry::{MemberKey, Picked, Target, not_found},
     trust::untrusted,
 };
@@ -66,8 +66,10 @@ impl Dispatch for Door {
                 self.node.carry(&session, opening, self.origin).await;
             }
             (kind, _) => {
-                let status =
-                    Status::new(Code::PermissionDenied, format!("{kind:?} is not for a peer"));
+                let status = Status::new(
+                    Code::PermissionDenied,
+                    format!("{kind:?} is not for a peer"),
+                );
                 refuse(opening.send, opening.reader, &status).await;
             }
         }
@@ -77,7 +79,12 @@ impl Dispatch for Door {
 impl Inner {
     /// Sees one opened call, send or stream to its end.
     async fn carry(self: &Arc<Self>, session: &Session, opening: Opening, origin: Origin) {
-        let Opening { kind, payload, send, reader } = opening;
+        let Opening {
+            kind,
+            payload,
+            send,
+            reader,
+        } = opening;
         let header = match header::decode_call(&payload) {
             Ok(header) => header,
             Err(error) => {
@@ -91,6 +98,11 @@ impl Inner {
             let caller = caller(origin);
             session::serve(request_kind(kind), header, caller, send, reader, &handler).await;
             return;
+        }
+        if let Origin::Peer(peer) = origin
+            && !self.trust.is_trusted(peer)
+        {
+            return refuse(send, reader, &self.refuse_stranger(session, peer)).await;
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
         let Route { to, picked } = match within(deadline, self.route(&header, origin)).await {
@@ -137,9 +149,6 @@ impl Inner {
             return Err(Status::new(Code::Unavailable, "this node is shutting down"));
         }
         if let Origin::Peer(peer) = origin {
-            if !self.trust.is_trusted(peer) {
-                return Err(untrusted(peer));
-            }
             self.trust.check(peer, &address.agent)?;
             return self.local_route(&address.agent);
         }
@@ -151,7 +160,10 @@ impl Inner {
                     return self.local_route(&address.agent);
                 }
                 let session = self.tunnel(id).await?;
-                Ok(Route { to: Destination::Session(session), picked: None })
+                Ok(Route {
+                    to: Destination::Session(session),
+                    picked: None,
+                })
             }
         }
     }
@@ -169,8 +181,18 @@ impl Inner {
         if let Some(id) = self.find_at_hubs(node).await {
             return Ok(id);
         }
-        Err(Status::new(Code::NotFound, format!("no node `{node}` is known here"))
-            .with_hint("`hail trust ls` lists the peers, `hail join TICKET` adds one"))
+        Err(
+            Status::new(Code::NotFound, format!("no node `{node}` is known here"))
+                .with_hint("`hail trust ls` lists the peers, `hail join TICKET` adds one"),
+        )
+    }
+
+    /// Notes that a stranger wants to be let in, and what it is told.
+    pub(super) fn refuse_stranger(&self, session: &Session, peer: NodeId) -> Status {
+        let hello = session.peer_hello();
+        let name = hello.map(|hello| hello.name.clone()).unwrap_or_default();
+        self.trust.note_stranger(peer, &name, now_unix());
+        untrusted(peer)
     }
 
     fn local_route(&self, agent: &AgentName) -> Result<Route, Status> {
@@ -180,7 +202,10 @@ impl Inner {
             Target::Attached { session, .. } => Destination::Session(session.clone()),
             Target::Peer { .. } => return Err(not_found(agent)),
         };
-        Ok(Route { to, picked: Some(picked) })
+        Ok(Route {
+            to,
+            picked: Some(picked),
+        })
     }
 
     /// Local first, then connected peers, then the trusted ones that are not connected.
@@ -210,14 +235,22 @@ impl Inner {
                     }
                 },
             };
-            return Ok(Route { to, picked: Some(picked) });
+            return Ok(Route {
+                to,
+                picked: Some(picked),
+            });
         }
     }
 }
 
 /// Keeps an attached program's agent registered while its stream lives.
 async fn register(node: &Arc<Inner>, session: Session, opening: Opening) {
-    let Opening { payload, mut send, mut reader, .. } = opening;
+    let Opening {
+        payload,
+        mut send,
+        mut reader,
+        ..
+    } = opening;
     let register = match header::decode::<Register>(&payload) {
         Ok(register) => register,
         Err(error) => {
@@ -226,12 +259,19 @@ async fn register(node: &Arc<Inner>, session: Session, opening: Opening) {
         }
     };
     let name = register.name.clone();
-    let target = Target::Attached { session: session.clone(), register: Arc::new(register) };
+    let target = Target::Attached {
+        session: session.clone(),
+        register: Arc::new(register),
+    };
     let number = match node.registry.add(target) {
         Ok(number) => number,
         Err(status) => return refuse(send, reader, &status).await,
     };
-    let registered = Registered { node, name: &name, number };
+    let registered = Registered {
+        node,
+        name: &name,
+        number,
+    };
     tracing::info!(agent = %name, "attached");
     let mut head = bytes::BytesMut::new();
     hailwire_wire::frame::put(&mut head, FrameKind::HEAD, &[0x80]);
@@ -302,8 +342,8 @@ pub(crate) async fn within<T>(
 ) -> Result<T, Status> {
     match deadline {
         None => future.await,
-        Some(at) => {
-            tokio::time::timeout_at(at, future).await.unwrap_or_else(|_| Err(deadline_exceeded()))
-        }
+        Some(at) => tokio::time::timeout_at(at, future)
+            .await
+            .unwrap_or_else(|_| Err(deadline_exceeded())),
     }
 }

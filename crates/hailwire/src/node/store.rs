@@ -103,11 +103,16 @@ impl Store {
         // The defaults keep up to 2 MiB of pages; this database has a handful.
         connection.pragma_update(None, "cache_size", -128)?;
         connection.execute_batch(SCHEMA)?;
-        Ok(Self { connection: Mutex::new(connection) })
+        Ok(Self {
+            connection: Mutex::new(connection),
+        })
     }
 
     pub(crate) fn trust(&self) -> Result<Vec<TrustRow>, StoreError> {
-        self.all("SELECT id, alias, allow, via, since, addresses, relay FROM trust", trust_row)
+        self.all(
+            "SELECT id, alias, allow, via, since, addresses, relay FROM trust",
+            trust_row,
+        )
     }
 
     pub(crate) fn put_trust(&self, row: &TrustRow) -> Result<(), StoreError> {
@@ -130,14 +135,17 @@ impl Store {
     }
 
     pub(crate) fn invitations(&self) -> Result<Vec<Invitation>, StoreError> {
-        self.all("SELECT digest, uses_left, expires, allow FROM invitation", |row| {
-            Ok(Invitation {
-                digest: SecretDigest::from_bytes(row.get(0)?),
-                uses_left: row.get(1)?,
-                expires: row.get::<_, i64>(2)?.cast_unsigned(),
-                allow: parsed(&row.get::<_, String>(3)?),
-            })
-        })
+        self.all(
+            "SELECT digest, uses_left, expires, allow FROM invitation",
+            |row| {
+                Ok(Invitation {
+                    digest: SecretDigest::from_bytes(row.get(0)?),
+                    uses_left: row.get(1)?,
+                    expires: row.get::<_, i64>(2)?.cast_unsigned(),
+                    allow: parsed(&row.get::<_, String>(3)?),
+                })
+            },
+        )
     }
 
     pub(crate) fn put_invitation(&self, invitation: &Invitation) -> Result<(), StoreError> {
@@ -154,19 +162,25 @@ impl Store {
 
     /// Forgets invitations that expired before `now_unix`.
     pub(crate) fn expire_invitations(&self, now_unix: u64) -> Result<(), StoreError> {
-        self.execute("DELETE FROM invitation WHERE expires <= ?1", params![now_unix.cast_signed()])
+        self.execute(
+            "DELETE FROM invitation WHERE expires <= ?1",
+            params![now_unix.cast_signed()],
+        )
     }
 
     pub(crate) fn hubs(&self) -> Result<Vec<HubRow>, StoreError> {
-        self.all("SELECT url, key, relay, discovery_port, trust_members FROM hub", |row| {
-            Ok(HubRow {
-                url: row.get(0)?,
-                key: row.get::<_, Option<[u8; 32]>>(1)?.map(NodeId::from_bytes),
-                relay: row.get(2)?,
-                discovery_port: row.get(3)?,
-                trust_members: row.get(4)?,
-            })
-        })
+        self.all(
+            "SELECT url, key, relay, discovery_port, trust_members FROM hub",
+            |row| {
+                Ok(HubRow {
+                    url: row.get(0)?,
+                    key: row.get::<_, Option<[u8; 32]>>(1)?.map(NodeId::from_bytes),
+                    relay: row.get(2)?,
+                    discovery_port: row.get(3)?,
+                    trust_members: row.get(4)?,
+                })
+            },
+        )
     }
 
     pub(crate) fn put_hub(&self, hub: &HubRow) -> Result<(), StoreError> {
@@ -189,7 +203,10 @@ impl Store {
     }
 
     pub(crate) fn put_setting(&self, name: &str, value: &str) -> Result<(), StoreError> {
-        self.execute("INSERT OR REPLACE INTO setting VALUES (?1, ?2)", params![name, value])
+        self.execute(
+            "INSERT OR REPLACE INTO setting VALUES (?1, ?2)",
+            params![name, value],
+        )
     }
 
     fn execute(&self, sql: &str, values: impl rusqlite::Params) -> Result<(), StoreError> {
@@ -208,14 +225,18 @@ impl Store {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Connection> {
-        self.connection.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.connection
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 fn trust_row(row: &Row<'_>) -> rusqlite::Result<TrustRow> {
     Ok(TrustRow {
         id: NodeId::from_bytes(row.get(0)?),
-        alias: row.get::<_, Option<String>>(1)?.and_then(|alias| alias.parse().ok()),
+        alias: row
+            .get::<_, Option<String>>(1)?
+            .and_then(|alias| alias.parse().ok()),
         allow: parsed(&row.get::<_, String>(2)?),
         via: Via::from_name(&row.get::<_, String>(3)?),
         since: row.get::<_, i64>(4)?.cast_unsigned(),
@@ -226,11 +247,17 @@ fn trust_row(row: &Row<'_>) -> rusqlite::Result<TrustRow> {
 
 /// A list as space-separated text: names and socket addresses have no spaces.
 fn list<T: ToString>(items: &[T]) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    items
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn parsed<T: std::str::FromStr>(text: &str) -> Vec<T> {
-    text.split_whitespace().filter_map(|item| item.parse().ok()).collect()
+    text.split_whitespace()
+        .filter_map(|item| item.parse().ok())
+        .collect()
 }
 
 #[cfg(test)]
@@ -265,9 +292,15 @@ mod tests {
     fn settings_survive_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("node.db");
-        Store::open(&path).unwrap().put_setting("udp", "0.0.0.0:4242").unwrap();
+        Store::open(&path)
+            .unwrap()
+            .put_setting("udp", "0.0.0.0:4242")
+            .unwrap();
         let store = Store::open(&path).unwrap();
-        assert_eq!(store.setting("udp").unwrap().as_deref(), Some("0.0.0.0:4242"));
+        assert_eq!(
+            store.setting("udp").unwrap().as_deref(),
+            Some("0.0.0.0:4242")
+        );
         assert_eq!(store.setting("none").unwrap(), None);
     }
 }

@@ -55,7 +55,11 @@ pub(crate) struct NewPeer {
 
 impl Trust {
     pub(crate) fn load(store: Store) -> Result<Self, StoreError> {
-        let peers = store.trust()?.into_iter().map(|row| (row.id, row)).collect();
+        let peers = store
+            .trust()?
+            .into_iter()
+            .map(|row| (row.id, row))
+            .collect();
         let invitations = Invitations::restore(store.invitations()?);
         Ok(Self {
             store,
@@ -111,9 +115,10 @@ impl Trust {
         let peers = self.read();
         match who {
             NodeRef::Id(id) => peers.contains_key(id).then_some(*id),
-            NodeRef::Name(name) => {
-                peers.values().find(|row| row.alias.as_ref() == Some(name)).map(|row| row.id)
-            }
+            NodeRef::Name(name) => peers
+                .values()
+                .find(|row| row.alias.as_ref() == Some(name))
+                .map(|row| row.id),
         }
     }
 
@@ -122,7 +127,9 @@ impl Trust {
     pub(crate) fn add(&self, peer: NewPeer, now_unix: u64) -> Result<TrustRow, StoreError> {
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         let known = peers.get(&peer.id).cloned();
-        let wanted = peer.alias.or_else(|| known.as_ref().and_then(|row| row.alias.clone()));
+        let wanted = peer
+            .alias
+            .or_else(|| known.as_ref().and_then(|row| row.alias.clone()));
         let mut addresses = peer.addresses;
         addresses.extend(known.iter().flat_map(|row| row.addresses.iter().copied()));
         let row = TrustRow {
@@ -151,7 +158,9 @@ impl Trust {
     /// Remembers where a peer was found. Failing to write it down loses only time later.
     pub(crate) fn found_at(&self, id: NodeId, address: SocketAddr) {
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(row) = peers.get_mut(&id) else { return };
+        let Some(row) = peers.get_mut(&id) else {
+            return;
+        };
         if row.addresses.first() == Some(&address) {
             return;
         }
@@ -168,7 +177,9 @@ impl Trust {
         invitations
             .issue(invitation.clone(), now_unix)
             .map_err(|error| Status::new(Code::ResourceExhausted, error.to_string()))?;
-        self.store.expire_invitations(now_unix).map_err(store_status)?;
+        self.store
+            .expire_invitations(now_unix)
+            .map_err(store_status)?;
         self.store.put_invitation(&invitation).map_err(store_status)
     }
 
@@ -176,7 +187,10 @@ impl Trust {
     pub(crate) fn redeem(&self, secret: &Secret, now_unix: u64) -> Result<Invitation, Status> {
         let mut invitations = self.invitations();
         let before = invitations.clone();
-        let invitation = invitations.redeem(secret, now_unix).map_err(redeem_status)?.clone();
+        let invitation = invitations
+            .redeem(secret, now_unix)
+            .map_err(redeem_status)?
+            .clone();
         if let Err(error) = self.store.put_invitation(&invitation) {
             // A use that is not written down would come back with the next start.
             *invitations = before;
@@ -199,8 +213,16 @@ impl Trust {
             pending.swap_remove(oldest);
         }
         // The stranger chose this text: keep it only if it is a name.
-        let name = name.parse::<NodeName>().map(String::from).unwrap_or_default();
-        pending.push(PendingRow { id, name, at: now_unix, attempts: 1 });
+        let name = name
+            .parse::<NodeName>()
+            .map(String::from)
+            .unwrap_or_default();
+        pending.push(PendingRow {
+            id,
+            name,
+            at: now_unix,
+            attempts: 1,
+        });
     }
 
     pub(crate) fn pending_rows(&self) -> Vec<PendingRow> {
@@ -212,7 +234,9 @@ impl Trust {
     }
 
     fn invitations(&self) -> std::sync::MutexGuard<'_, Invitations> {
-        self.invitations.lock().unwrap_or_else(PoisonError::into_inner)
+        self.invitations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn pending(&self) -> std::sync::MutexGuard<'_, Vec<PendingRow>> {
@@ -229,9 +253,13 @@ pub(crate) fn untrusted(peer: NodeId) -> Status {
 /// What a failed write means to whoever asked for the change.
 pub(crate) fn store_status(error: StoreError) -> Status {
     use std::error::Error;
-    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-    Status::new(Code::Unavailable, format!("{error}{cause}"))
-        .with_hint("see that the data folder is writable and the disk is not full; nothing was changed")
+    let cause = error
+        .source()
+        .map(|cause| format!(": {cause}"))
+        .unwrap_or_default();
+    Status::new(Code::Unavailable, format!("{error}{cause}")).with_hint(
+        "see that the data folder is writable and the disk is not full; nothing was changed",
+    )
 }
 
 fn redeem_status(error: RedeemError) -> Status {
@@ -243,9 +271,15 @@ fn redeem_status(error: RedeemError) -> Status {
 }
 
 /// `wanted`, or `wanted-2`, `wanted-3` … where another peer has it.
-fn free_alias(peers: &HashMap<NodeId, TrustRow>, wanted: &NodeName, id: NodeId) -> Option<NodeName> {
+fn free_alias(
+    peers: &HashMap<NodeId, TrustRow>,
+    wanted: &NodeName,
+    id: NodeId,
+) -> Option<NodeName> {
     let taken = |name: &NodeName| {
-        peers.values().any(|row| row.id != id && row.alias.as_ref() == Some(name))
+        peers
+            .values()
+            .any(|row| row.id != id && row.alias.as_ref() == Some(name))
     };
     std::iter::once(Some(wanted.clone()))
         .chain((2..1000).map(|n| format!("{wanted}-{n}").parse().ok()))
@@ -289,7 +323,9 @@ mod tests {
     #[test]
     fn an_unknown_node_may_call_nothing() {
         let (_dir, trust) = trust();
-        let status = trust.check(NodeId::from_bytes([1; 32]), &"grep".parse().unwrap()).unwrap_err();
+        let status = trust
+            .check(NodeId::from_bytes([1; 32]), &"grep".parse().unwrap())
+            .unwrap_err();
         assert_eq!(status.code, Code::PermissionDenied);
     }
 
@@ -297,7 +333,15 @@ mod tests {
     fn a_grant_allows_what_it_lists_and_nothing_else() {
         let (_dir, trust) = trust();
         let allow = vec!["grep".parse().unwrap()];
-        let row = trust.add(NewPeer { allow, ..peer(1, "a") }, NOW).unwrap();
+        let row = trust
+            .add(
+                NewPeer {
+                    allow,
+                    ..peer(1, "a")
+                },
+                NOW,
+            )
+            .unwrap();
         assert!(trust.check(row.id, &"grep".parse().unwrap()).is_ok());
         assert!(trust.check(row.id, &"sha256".parse().unwrap()).is_err());
     }
@@ -309,7 +353,15 @@ mod tests {
         let second = trust.add(peer(2, "laptop"), NOW).unwrap();
         assert_eq!(second.alias.unwrap().as_str(), "laptop-2");
         // The same peer again keeps its own.
-        assert_eq!(trust.add(peer(1, "laptop"), NOW).unwrap().alias.unwrap().as_str(), "laptop");
+        assert_eq!(
+            trust
+                .add(peer(1, "laptop"), NOW)
+                .unwrap()
+                .alias
+                .unwrap()
+                .as_str(),
+            "laptop"
+        );
     }
 
     #[test]
@@ -325,20 +377,42 @@ mod tests {
         trust.invite(invitation, NOW).unwrap();
         assert!(trust.redeem(&Secret::from_random([8; 16]), NOW).is_err());
         assert!(trust.redeem(&secret, NOW).is_ok());
-        assert!(trust.redeem(&secret, NOW).unwrap_err().message.contains("used up"));
+        assert!(
+            trust
+                .redeem(&secret, NOW)
+                .unwrap_err()
+                .message
+                .contains("used up")
+        );
         drop(trust);
         let trust = Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap();
-        assert!(trust.redeem(&secret, NOW).unwrap_err().message.contains("used up"));
+        assert!(
+            trust
+                .redeem(&secret, NOW)
+                .unwrap_err()
+                .message
+                .contains("used up")
+        );
     }
 
     #[test]
     fn an_expired_ticket_is_refused_with_its_reason() {
         let (_dir, trust) = trust();
         let secret = Secret::from_random([7; 16]);
-        let invitation =
-            Invitation { digest: secret.digest(), uses_left: 9, expires: NOW, allow: Vec::new() };
+        let invitation = Invitation {
+            digest: secret.digest(),
+            uses_left: 9,
+            expires: NOW,
+            allow: Vec::new(),
+        };
         trust.invite(invitation, NOW - 60).unwrap();
-        assert!(trust.redeem(&secret, NOW).unwrap_err().message.contains("expired"));
+        assert!(
+            trust
+                .redeem(&secret, NOW)
+                .unwrap_err()
+                .message
+                .contains("expired")
+        );
     }
 
     #[test]

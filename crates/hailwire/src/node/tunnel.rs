@@ -1,11 +1,6 @@
 //! The life of a tunnel: how it comes up, what it says, how its silence and its end are noticed.
 
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use hailwire_wire::{Code, NodeId, Status};
 use tokio::{
@@ -14,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    Inner, now_unix,
+    Inner,
     overlay::{self, Places},
     peers::Connect,
     router::{Door, Origin},
@@ -52,7 +47,9 @@ pub(super) struct Strangers {
 }
 
 pub(super) fn strangers() -> Strangers {
-    Strangers { seats: Arc::new(Semaphore::new(MAX_STRANGERS)) }
+    Strangers {
+        seats: Arc::new(Semaphore::new(MAX_STRANGERS)),
+    }
 }
 
 impl Inner {
@@ -65,7 +62,9 @@ impl Inner {
         match self.peers.connect(id) {
             Connect::Up(session) => Ok(session),
             Connect::Wait(mut outcome) => match outcome.wait_for(Option::is_some).await {
-                Ok(outcome) => outcome.clone().unwrap_or_else(|| Err(unreachable(id, "it was given up"))),
+                Ok(outcome) => outcome
+                    .clone()
+                    .unwrap_or_else(|| Err(unreachable(id, "it was given up"))),
                 Err(_) => Err(unreachable(id, "the attempt was given up")),
             },
             Connect::Dial(tell) => {
@@ -81,19 +80,26 @@ impl Inner {
                     let _ = tell.send(Some(outcome.clone()));
                     outcome
                 });
-                dial.await.unwrap_or_else(|_| Err(unreachable(id, "the attempt failed")))
+                dial.await
+                    .unwrap_or_else(|_| Err(unreachable(id, "the attempt failed")))
             }
         }
     }
 
     async fn dial_peer(self: &Arc<Self>, id: NodeId) -> Result<Session, Status> {
         if !self.trust.is_trusted(id) {
-            return Err(Status::new(Code::PermissionDenied, format!("{id} is not a trusted peer"))
-                .with_hint("`hail join TICKET` makes two nodes trust each other"));
+            return Err(Status::new(
+                Code::PermissionDenied,
+                format!("{id} is not a trusted peer"),
+            )
+            .with_hint("`hail join TICKET` makes two nodes trust each other"));
         }
         if self.peers.len() >= self.config.limits.max_tunnels as usize {
-            return Err(Status::new(Code::ResourceExhausted, "this node has as many tunnels as it may")
-                .with_hint("raise `limits { max-tunnels }` in hail.kdl"));
+            return Err(Status::new(
+                Code::ResourceExhausted,
+                "this node has as many tunnels as it may",
+            )
+            .with_hint("raise `limits { max-tunnels }` in hail.kdl"));
         }
         let places = self.places(id).await;
         if places.is_empty() {
@@ -128,7 +134,10 @@ impl Inner {
         dialled: bool,
     ) -> Session {
         let connection = Connection::Quic(quic::Connection::new(connection));
-        let door = Arc::new(Door { node: self.clone(), origin: Origin::Peer(id) });
+        let door = Arc::new(Door {
+            node: self.clone(),
+            origin: Origin::Peer(id),
+        });
         Session::start(connection, dialled, self.hello(), door)
     }
 
@@ -164,7 +173,10 @@ impl Inner {
                     let session = node.tunnel(row.id).await.ok()?;
                     let mut offers = session.peer_offers();
                     let wait = offers.wait_for(Option::is_some);
-                    let _ = tokio::time::timeout(GREETING_TIMEOUT, wait).await.ok()?.ok()?;
+                    let _ = tokio::time::timeout(GREETING_TIMEOUT, wait)
+                        .await
+                        .ok()?
+                        .ok()?;
                     // `look_after` enters the offers; doing it here too spares waiting for it.
                     let offers = offers.borrow().clone()?;
                     node.registry.set_offers(row.id, &offers);
@@ -187,8 +199,10 @@ pub(super) async fn accept(node: Arc<Inner>) {
     let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     while let Some(incoming) = node.endpoint.accept().await {
         let Ok(permit) = handshakes.clone().try_acquire_owned() else {
-            // Under a flood, make each address prove itself before it costs memory.
-            incoming.refuse();
+            // Under a flood, let each address prove itself before it costs memory (RFC 9000, 8.1).
+            if incoming.retry().is_err() {
+                tracing::debug!("a connection was refused: too many handshakes");
+            }
             continue;
         };
         tokio::spawn(accept_one(node.clone(), incoming, permit));
@@ -238,7 +252,10 @@ async fn accept_one(
     if greeted(&session).await.is_err() {
         return;
     }
-    let name = session.peer_hello().map(|hello| hello.name.clone()).unwrap_or_default();
+    let name = session
+        .peer_hello()
+        .map(|hello| hello.name.clone())
+        .unwrap_or_default();
     tracing::debug!(peer = %id, name, "a stranger is at the door");
     let _ = tokio::time::timeout(STRANGER_STAY, session.closed()).await;
     drop(seat);
@@ -246,13 +263,17 @@ async fn accept_one(
         return;
     }
     session.close(Code::PermissionDenied, "this node does not trust yours");
-    node.trust.note_stranger(id, &name, now_unix());
 }
 
 /// Waits for the far side's greeting.
 async fn greeted(session: &Session) -> Result<(), Status> {
     let pong = tokio::time::timeout(GREETING_TIMEOUT, session.greeted()).await;
-    pong.unwrap_or_else(|_| Err(Status::new(Code::Unavailable, "the peer did not greet in time")))
+    pong.unwrap_or_else(|_| {
+        Err(Status::new(
+            Code::Unavailable,
+            "the peer did not greet in time",
+        ))
+    })
 }
 
 /// Follows a tunnel's offers until it ends, then cleans up after it.
@@ -293,8 +314,7 @@ pub(super) async fn announce(node: Arc<Inner>) {
 
 /// Finds peers that have vanished while calls to them are in flight.
 ///
-/// QUIC's own idle time-out is longer than a caller likes to wait, and says nothing of a peer
-/// whose kernel still answers while its program hangs; a PING answered by the program does.
+/// QUIC's own idle time-out is longer than a caller likes to wait.
 pub(super) async fn watch_silence(node: Arc<Inner>) {
     let mut heard: HashMap<NodeId, Heard> = HashMap::new();
     let mut tick = tokio::time::interval(SILENCE_TICK);
@@ -307,9 +327,17 @@ pub(super) async fn watch_silence(node: Arc<Inner>) {
                 continue;
             }
             let received = session.connection().stats().received_packets;
-            let before = heard.remove(&id).filter(|before| before.packets == received);
+            let before = heard
+                .remove(&id)
+                .filter(|before| before.packets == received);
             let since = before.map_or(now, |before| before.since);
-            busy.insert(id, Heard { packets: received, since });
+            busy.insert(
+                id,
+                Heard {
+                    packets: received,
+                    since,
+                },
+            );
             let silence = now - since;
             if silence >= SILENCE_DEAD {
                 tracing::warn!(peer = %id, "no sign of life with calls in flight");
@@ -334,6 +362,11 @@ fn close_code(code: Code) -> iroh::endpoint::VarInt {
 }
 
 pub(super) fn unreachable(id: NodeId, reason: &str) -> Status {
-    Status::new(Code::Unavailable, format!("node {} cannot be reached: {reason}", id.short()))
-        .with_hint("see that it is up (`hail status` there) and that UDP passes; a hub helps behind NATs")
+    Status::new(
+        Code::Unavailable,
+        format!("node {} cannot be reached: {reason}", id.short()),
+    )
+    .with_hint(
+        "see that it is up (`hail status` there) and that UDP passes; a hub helps behind NATs",
+    )
 }

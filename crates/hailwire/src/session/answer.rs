@@ -9,7 +9,7 @@ use hailwire_wire::{
 use tokio::{task::AbortHandle, time::Instant};
 
 use super::{FrameReader, InFlight, deadline_exceeded};
-use crate::{body::Body, node::Picked};
+use crate::{body::Body, client::Client, node::Picked};
 
 /// The streamed answer of a call.
 ///
@@ -25,13 +25,18 @@ pub struct Answer {
     ended: Option<Result<(), Status>>,
     /// The member that answers, counted as busy until the end.
     held: Option<Picked>,
+    /// Keeps a program attached while it reads an answer.
+    client: Option<Client>,
 }
 
 #[derive(Debug)]
 enum Source {
     Wire(WireAnswer),
     /// From a handler in this process.
-    Local { body: Body, task: AbortOnDrop },
+    Local {
+        body: Body,
+        task: AbortOnDrop,
+    },
 }
 
 /// An answer on a stream, before anything of it was read.
@@ -55,7 +60,11 @@ impl Drop for AbortOnDrop {
 
 impl WireAnswer {
     pub(super) fn new(reader: FrameReader, pump: Option<AbortHandle>, in_flight: InFlight) -> Self {
-        Self { reader, pump: pump.map(AbortOnDrop), in_flight: Some(in_flight) }
+        Self {
+            reader,
+            pump: pump.map(AbortOnDrop),
+            in_flight: Some(in_flight),
+        }
     }
 
     /// Reads up to the head, the first chunk or the end.
@@ -71,6 +80,7 @@ impl WireAnswer {
             first: None,
             ended: None,
             held: None,
+            client: None,
         };
         match answer.next_event().await? {
             Some(WireEvent::Head(head)) => answer.head = head,
@@ -101,7 +111,14 @@ impl Answer {
             first: None,
             ended: None,
             held: None,
+            client: None,
         }
+    }
+
+    /// The same answer, keeping the client that asked for it attached until its end.
+    pub(crate) fn keeping(mut self, client: Client) -> Self {
+        self.client = Some(client).filter(|_| self.ended.is_none());
+        self
     }
 
     /// The same answer, holding the member that gives it until it has ended.
@@ -208,7 +225,11 @@ impl Answer {
     fn end(&mut self, ended: Result<(), Status>) {
         match &mut self.source {
             Source::Wire(wire) => {
-                let code = if ended.is_ok() { Code::Ok } else { Code::Cancelled };
+                let code = if ended.is_ok() {
+                    Code::Ok
+                } else {
+                    Code::Cancelled
+                };
                 wire.reader.stop(code);
                 wire.pump = None;
                 wire.in_flight = None;
@@ -219,6 +240,7 @@ impl Answer {
             }
         }
         self.held = None;
+        self.client = None;
         self.ended = Some(ended);
     }
 }
@@ -245,7 +267,11 @@ fn end_status(payload: &[u8]) -> Result<Option<WireEvent>, Status> {
     if payload.is_empty() {
         return Ok(None);
     }
-    let status: Status = header::decode(payload)
-        .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
-    if status.is_ok() { Ok(None) } else { Err(status) }
+    let status: Status =
+        header::decode(payload).map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+    if status.is_ok() {
+        Ok(None)
+    } else {
+        Err(status)
+    }
 }

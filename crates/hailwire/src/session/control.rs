@@ -54,7 +54,9 @@ impl Sender {
     }
 
     pub(super) fn going_away(&self, reason: &str) {
-        let payload = header::encode(&GoingAway { reason: reason.to_owned() });
+        let payload = header::encode(&GoingAway {
+            reason: reason.to_owned(),
+        });
         let _ = self.0.try_send(Outgoing::GoingAway(payload.into()));
     }
 }
@@ -72,7 +74,13 @@ pub(super) struct Control {
 
 impl Control {
     pub(super) fn new(session: Session, hello: Hello, queue: mpsc::Receiver<Outgoing>) -> Self {
-        Self { session, hello, queue, pings: HashMap::new(), next_ping: 0 }
+        Self {
+            session,
+            hello,
+            queue,
+            pings: HashMap::new(),
+            next_ping: 0,
+        }
     }
 
     /// The dialling side: greets first.
@@ -115,7 +123,12 @@ impl Control {
         }
     }
 
-    async fn heard(&mut self, kind: FrameKind, payload: Bytes, send: &mut SendStream) -> Option<()> {
+    async fn heard(
+        &mut self,
+        kind: FrameKind,
+        payload: Bytes,
+        send: &mut SendStream,
+    ) -> Option<()> {
         match kind {
             FrameKind::HELLO => self.heard_hello(&payload),
             FrameKind::PING if payload.len() <= MAX_PING => {
@@ -132,7 +145,10 @@ impl Control {
             }
             FrameKind::OFFERS => self.heard_offers(&payload),
             FrameKind::GOING_AWAY => {
-                self.session.shared.peer_going_away.store(true, std::sync::atomic::Ordering::Relaxed);
+                self.session
+                    .shared
+                    .peer_going_away
+                    .store(true, std::sync::atomic::Ordering::Relaxed);
                 Some(())
             }
             // A frame that belongs to other streams, or to a newer version.
@@ -152,14 +168,20 @@ impl Control {
             );
             return self.fail(Code::FailedPrecondition, &reason);
         }
-        self.session.shared.hello.send_replace(Some(Arc::new(hello)));
+        self.session
+            .shared
+            .hello
+            .send_replace(Some(Arc::new(hello)));
         Some(())
     }
 
     fn heard_offers(&mut self, payload: &[u8]) -> Option<()> {
         match header::decode::<Offers>(payload) {
             Ok(offers) if offers.agents.len() <= limits::MAX_AGENTS_PER_NODE => {
-                self.session.shared.offers.send_replace(Some(Arc::new(offers)));
+                self.session
+                    .shared
+                    .offers
+                    .send_replace(Some(Arc::new(offers)));
                 Some(())
             }
             Ok(_) => self.fail(Code::InvalidArgument, "an offer of more than 1024 agents"),

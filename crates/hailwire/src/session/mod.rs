@@ -160,10 +160,16 @@ impl Session {
         priority: Priority,
     ) -> Result<(SendStream, crate::carrier::RecvStream, InFlight), Status> {
         if self.shared.peer_going_away.load(Ordering::Relaxed) {
-            return Err(Status::new(Code::Unavailable, "the far side is shutting down"));
+            return Err(Status::new(
+                Code::Unavailable,
+                "the far side is shutting down",
+            ));
         }
-        let (send, recv) =
-            self.connection().open(priority).await.map_err(|error| connection_status(&error))?;
+        let (send, recv) = self
+            .connection()
+            .open(priority)
+            .await
+            .map_err(|error| connection_status(&error))?;
         Ok((send, recv, self.count()))
     }
 
@@ -351,14 +357,22 @@ async fn run_stream<D: Dispatch>(
             }
         }
         Ok(Ok(Some((kind, payload)))) => {
-            let opening = Opening { kind, payload, send, reader };
+            let opening = Opening {
+                kind,
+                payload,
+                send,
+                reader,
+            };
             count_and_dispatch(session, opening, dispatch).await;
         }
         // An opener that left without a word needs no answer; dropping the halves resets them.
         Ok(Ok(None)) => {}
         Ok(Err(status)) => refuse(send, reader, &status).await,
         Err(_) => {
-            let status = Status::new(Code::DeadlineExceeded, "the stream's first frame did not come");
+            let status = Status::new(
+                Code::DeadlineExceeded,
+                "the stream's first frame did not come",
+            );
             refuse(send, reader, &status).await;
         }
     }
@@ -367,9 +381,11 @@ async fn run_stream<D: Dispatch>(
 async fn count_and_dispatch<D: Dispatch>(session: Session, opening: Opening, dispatch: Arc<D>) {
     let _in_flight = session.count();
     if !opening.kind.is_opening() || opening.kind.name().is_none() {
-        let status =
-            Status::new(Code::Unimplemented, format!("unknown opening {:?}", opening.kind))
-                .with_hint("the far side speaks a newer version of the session protocol");
+        let status = Status::new(
+            Code::Unimplemented,
+            format!("unknown opening {:?}", opening.kind),
+        )
+        .with_hint("the far side speaks a newer version of the session protocol");
         refuse(opening.send, opening.reader, &status).await;
         return;
     }
@@ -400,7 +416,8 @@ async fn write_opening(
     header: &[u8],
     body: Bytes,
 ) -> Result<(), WriteError> {
-    let mut out = BytesMut::with_capacity(2 * FRAME_PREFIX + header.len() + SMALL_BODY.min(body.len()));
+    let mut out =
+        BytesMut::with_capacity(2 * FRAME_PREFIX + header.len() + SMALL_BODY.min(body.len()));
     frame::put(&mut out, kind, header);
     if body.len() <= SMALL_BODY {
         if !body.is_empty() {
@@ -420,7 +437,8 @@ async fn write_data(
     while !body.is_empty() {
         let chunk = body.split_to(body.len().min(MAX_DATA_WRITE));
         ahead.put_slice(&frame::prefix(FrameKind::DATA, chunk.len()));
-        send.write_many(&mut [ahead.split().freeze(), chunk]).await?;
+        send.write_many(&mut [ahead.split().freeze(), chunk])
+            .await?;
     }
     Ok(())
 }
@@ -434,7 +452,10 @@ async fn pump_body(mut body: Body, mut send: SendStream) {
         };
         match chunk {
             Ok(Some(chunk)) => {
-                if write_data(&mut send, BytesMut::with_capacity(FRAME_PREFIX), chunk).await.is_err() {
+                if write_data(&mut send, BytesMut::with_capacity(FRAME_PREFIX), chunk)
+                    .await
+                    .is_err()
+                {
                     return;
                 }
             }

@@ -20,7 +20,10 @@ pub(crate) struct FrameReader {
 
 impl FrameReader {
     pub(crate) fn new(recv: RecvStream) -> Self {
-        Self { recv, decoder: FrameDecoder::new() }
+        Self {
+            recv,
+            decoder: FrameDecoder::new(),
+        }
     }
 
     /// The next frame or part of a body; `None` at an orderly end.
@@ -75,9 +78,10 @@ pub(crate) fn read_status(error: ReadError) -> Status {
         ReadError::Reset(Code::Ok | Code::Cancelled) => {
             Status::new(Code::Cancelled, "the far side gave the call up")
         }
-        ReadError::Reset(Code::Unavailable) => {
-            Status::new(Code::Unavailable, "the agent or its node went away in mid-call")
-        }
+        ReadError::Reset(Code::Unavailable) => Status::new(
+            Code::Unavailable,
+            "the agent or its node went away in mid-call",
+        ),
         ReadError::Reset(Code::DeadlineExceeded) => deadline_exceeded(),
         ReadError::Reset(code) => Status::new(code, "the far side reset the call"),
         ReadError::Stopped => Status::new(Code::Cancelled, "the call was given up here"),
@@ -99,6 +103,9 @@ pub(crate) fn connection_status(error: &ConnectionError) -> Status {
 }
 
 pub(crate) fn deadline_exceeded() -> Status {
-    Status::new(Code::DeadlineExceeded, "the deadline passed before the answer was whole")
-        .with_hint("allow more time, or ask `hail ping` and `hail status` where it goes")
+    Status::new(
+        Code::DeadlineExceeded,
+        "the deadline passed before the answer was whole",
+    )
+    .with_hint("allow more time, or ask `hail ping` and `hail status` where it goes")
 }

@@ -31,13 +31,18 @@ pub(crate) async fn serve(
     kind: RequestKind,
     header: CallHeader,
     caller: Caller,
-    mut send: SendStream,
+    send: SendStream,
     reader: FrameReader,
     handler: &SharedHandler,
 ) -> Code {
     let deadline = header.deadline().map(|left| Instant::now() + left);
     send.set_priority(header.priority);
-    let request = Request { kind, header, caller, body: Body::wire(reader) };
+    let request = Request {
+        kind,
+        header,
+        caller,
+        body: Body::wire(reader),
+    };
     let work = handler.handle(request);
     let outcome = tokio::select! {
         biased;
@@ -150,7 +155,11 @@ async fn stream(
 
 /// Ends an answer with its status.
 pub(super) async fn end(mut send: SendStream, status: &Status) -> Code {
-    let payload = if status.is_ok() { Vec::new() } else { header::encode(status) };
+    let payload = if status.is_ok() {
+        Vec::new()
+    } else {
+        header::encode(status)
+    };
     let mut out = BytesMut::with_capacity(FRAME_PREFIX + payload.len());
     frame::put(&mut out, FrameKind::END, &payload);
     // If the caller is gone nobody is left to tell.

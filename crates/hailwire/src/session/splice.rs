@@ -59,11 +59,7 @@ pub(crate) async fn splice(
 
 /// The caller's body toward the callee. Returns the reading half, still alive, so that the caller's
 /// stream is not stopped before its answer has ended.
-async fn forward_body(
-    rest: Bytes,
-    mut from: RecvStream,
-    mut to: SendStream,
-) -> Option<RecvStream> {
+async fn forward_body(rest: Bytes, mut from: RecvStream, mut to: SendStream) -> Option<RecvStream> {
     let mut next = Some(rest).filter(|rest| !rest.is_empty());
     loop {
         let chunk = match next.take() {
@@ -131,8 +127,10 @@ async fn fail(mut send: SendStream, code: Code, forwarded: bool) {
     }
     let status = match code {
         Code::DeadlineExceeded => deadline_exceeded(),
-        Code::Unavailable => Status::new(code, "the agent or its node went away before it answered")
-            .with_hint("call it again; `hail status` shows which agents and tunnels are up"),
+        Code::Unavailable => {
+            Status::new(code, "the agent or its node went away before it answered")
+                .with_hint("call it again; `hail status` shows which agents and tunnels are up")
+        }
         code => Status::new(code, "the far side reset the call"),
     };
     end(send, &status).await;

@@ -1,0 +1,325 @@
+//! The directory's HTTP interface: reads a request, checks its permission, asks the directory.
+
+use std::{
+    fmt,
+    net::IpAddr,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use hailwire_wire::{
+    HubUrl, NodeId,
+    address::NodeRef,
+    directory::{
+        Asked, Health, Join, Joined, Permit, Publish, Reason, Refusal, Search, Trust, parse_after,
+        path,
+    },
+    limits,
+    record::{RecordError, SignedRecord},
+};
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Incoming;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::time::timeout;
+
+use crate::{
+    config::Bounds,
+    directory::{Directory, DirectoryError},
+    queue::{Closed, Queue},
+    throttle::{Throttle, one_address},
+};
+
+/// Time for the body of a request to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What [`Api`] says about the hub.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    pub(crate) id: NodeId,
+    pub(crate) url: HubUrl,
+    pub(crate) trust: Trust,
+    pub(crate) discovery_port: u16,
+    pub(crate) name_hold_s: u64,
+}
+
+/// Answers the directory's requests. Shared by all connections.
+#[derive(Debug)]
+pub(crate) struct Api {
+    about: About,
+    names: [String; 2],
+    clock: fn() -> u64,
+    queue: Queue,
+    bad_tickets: Mutex<Throttle<IpAddr>>,
+    records: Mutex<Throttle<NodeId>>,
+}
+
+impl Api {
+    pub(crate) fn new(about: About, clock: fn() -> u64, queue: Queue, bounds: &Bounds) -> Self {
+        Self {
+            names: [about.id.to_string(), about.url.to_string()],
+            about,
+            clock,
+            queue,
+            bad_tickets: Mutex::new(Throttle::new(bounds.bad_tickets_per_minute)),
+            records: Mutex::new(Throttle::new(bounds.records_per_minute)),
+        }
+    }
+
+    /// Answers one request from `address`.
+    pub(crate) async fn answer(
+        &self,
+        request: Request<Incoming>,
+        address: IpAddr,
+    ) -> Response<Full<Bytes>> {
+        let path = request.uri().path().to_owned();
+        match self.route(request, address).await {
+            Ok(body) => respond(StatusCode::OK, body),
+            Err(refused) => {
+                tracing::debug!(%address, path, reason = ?refused.reason, "request refused");
+                self.refuse(&refused)
+            }
+        }
+    }
+
+    /// The answer to a path that does not exist.
+    pub(crate) fn no_such_path(&self) -> Response<Full<Bytes>> {
+        self.refuse(&Refused::new(
+            Reason::NoSuchPath,
+            "this hub has no such path or method",
+        ))
+    }
+
+    async fn route(&self, request: Request<Incoming>, address: IpAddr) -> Result<Bytes, Refused> {
+        let (parts, body) = request.into_parts();
+        let method = parts.method;
+        let uri = parts.uri;
+        if method == Method::GET && uri.path() == path::HEALTH {
+            return json(&self.health());
+        }
+        let question = Question::of(&method, uri.path()).ok_or_else(|| {
+            Refused::new(Reason::NoSuchPath, "this hub has no such path or method")
+        })?;
+        let body = Limited::new(body, limits::MAX_HUB_REQUEST).collect();
+        let body = match timeout(BODY_TIMEOUT, body).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(_)) => return Err(Refused::new(Reason::TooLarge, "the request is too large")),
+            Err(_) => {
+                return Err(Refused::new(
+                    Reason::Malformed,
+                    "the request came too slowly",
+                ));
+            }
+        };
+        let authorization = parts.headers.get(header::AUTHORIZATION);
+        let authorization = authorization
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
+        let asked = Asked {
+            hub: "",
+            method: method.as_str(),
+            path: uri
+                .path_and_query()
+                .map_or(uri.path(), http::uri::PathAndQuery::as_str),
+            body: &body,
+        };
+        let names = self.names.each_ref().map(String::as_str);
+        let asker = Permit::verify(authorization, &asked, &names, (self.clock)())
+            .map_err(|error| Refused::new(error.reason(), error))?;
+        match question {
+            Question::Join => self.join(asker, &body, address).await,
+            Question::Publish => self.publish(asker, &body).await,
+            Question::Lookup(node) => {
+                let node: NodeRef = node
+                    .parse()
+                    .map_err(|error| Refused::new(Reason::Malformed, error))?;
+                self.ask(move |directory, now| directory.lookup(asker, &node, now))
+                    .await
+            }
+            Question::Search => {
+                let search: Search = parse(&body)?;
+                self.ask(move |directory, now| directory.search(asker, &search, now))
+                    .await
+            }
+            Question::Members => {
+                let after = parse_after(uri.query());
+                let after = after.map_err(|()| Refused::new(Reason::Malformed, "no such query"))?;
+                self.ask(move |directory, now| directory.members(asker, after, now))
+                    .await
+            }
+        }
+    }
+
+    fn health(&self) -> Health {
+        Health {
+            hub: self.about.id,
+            software: concat!("hailwire-hub/", env!("CARGO_PKG_VERSION")).to_owned(),
+            now: (self.clock)(),
+        }
+    }
+
+    async fn join(&self, asker: NodeId, body: &[u8], address: IpAddr) -> Result<Bytes, Refused> {
+        let Join { secret } = parse(body)?;
+        let address = one_address(address);
+        if !lock(&self.bad_tickets).allows(&address, Instant::now()) {
+            return Err(Refused::new(
+                Reason::TooOften,
+                "too many wrong tickets from this address",
+            ));
+        }
+        let joined = self
+            .ask(move |directory, now| directory.join(asker, &secret, now))
+            .await;
+        match joined {
+            Ok(_) => {}
+            Err(refused) => {
+                if refused.reason.code() == hailwire_wire::Code::PermissionDenied {
+                    lock(&self.bad_tickets).charge(address, Instant::now());
+                }
+                return Err(refused);
+            }
+        }
+        tracing::info!(node = %asker.short(), "member joined");
+        json(&Joined {
+            hub: self.about.id,
+            trust: self.about.trust,
+            relay: self.about.url.to_string(),
+            discovery_port: self.about.discovery_port,
+            name_hold_s: self.about.name_hold_s,
+        })
+    }
+
+    async fn publish(&self, asker: NodeId, body: &[u8]) -> Result<Bytes, Refused> {
+        let Publish { record } = parse(body)?;
+        if !lock(&self.records).admit(asker, Instant::now()) {
+            return Err(Refused::new(
+                Reason::TooOften,
+                "too many records from this node",
+            ));
+        }
+        let record = SignedRecord::parse(record.0, (self.clock)()).map_err(Refused::from)?;
+        self.ask(move |directory, now| directory.publish(asker, &record, now))
+            .await
+    }
+
+    async fn ask<T: Serialize + Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Directory, u64) -> Result<T, DirectoryError> + Send + 'static,
+    ) -> Result<Bytes, Refused> {
+        let clock = self.clock;
+        // JSON is written on the directory's thread, which has the answer at hand.
+        let ask = self
+            .queue
+            .ask(move |directory| question(directory, clock()).map(|a| json(&a)));
+        match ask.await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => Err(error.into()),
+            Err(Closed) => Err(Refused::new(
+                Reason::ShuttingDown,
+                "the hub is shutting down",
+            )),
+        }
+    }
+
+    fn refuse(&self, refused: &Refused) -> Response<Full<Bytes>> {
+        let refusal = Refusal::new(refused.reason, &refused.message, (self.clock)());
+        let status = StatusCode::from_u16(refused.reason.http_status());
+        let body = json(&refusal).unwrap_or_default();
+        respond(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body)
+    }
+}
+
+/// What is asked, by method and path.
+enum Question {
+    Join,
+    Publish,
+    Lookup(String),
+    Search,
+    Members,
+}
+
+impl Question {
+    fn of(method: &Method, path: &str) -> Option<Self> {
+        Some(match (method, path) {
+            (&Method::POST, path::JOIN) => Self::Join,
+            (&Method::PUT, path::RECORD) => Self::Publish,
+            (&Method::POST, path::SEARCH) => Self::Search,
+            (&Method::GET, path::MEMBERS) => Self::Members,
+            (&Method::GET, path) => Self::Lookup(path.strip_prefix(path::NODES)?.to_owned()),
+            _ => return None,
+        })
+    }
+}
+
+/// Why a request was refused, for the log and for the asker.
+#[derive(Debug)]
+struct Refused {
+    reason: Reason,
+    message: String,
+}
+
+impl Refused {
+    fn new(reason: Reason, message: impl fmt::Display) -> Self {
+        Self {
+            reason,
+            message: message.to_string(),
+        }
+    }
+}
+
+impl From<RecordError> for Refused {
+    fn from(error: RecordError) -> Self {
+        let reason = match error {
+            RecordError::TooLarge(_) => Reason::TooLarge,
+            RecordError::Malformed | RecordError::Bound(_) => Reason::Malformed,
+            RecordError::BadSignature => Reason::Forged,
+            RecordError::Expired { .. } | RecordError::NotYetValid { .. } => Reason::Expired,
+        };
+        Self::new(reason, error)
+    }
+}
+
+impl From<DirectoryError> for Refused {
+    fn from(error: DirectoryError) -> Self {
+        match error {
+            DirectoryError::Refused { reason, message } => Self { reason, message },
+            DirectoryError::Store(cause) => {
+                tracing::error!(%cause, "the database failed");
+                Self::new(Reason::Internal, "the hub's database failed")
+            }
+            DirectoryError::Newer(_) => Self::new(Reason::Internal, error),
+        }
+    }
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
+    serde_json::from_slice(body)
+        .map_err(|_| Refused::new(Reason::Malformed, "the body is not what belongs here"))
+}
+
+fn json<T: Serialize>(answer: &T) -> Result<Bytes, Refused> {
+    let answer = serde_json::to_vec(answer);
+    answer
+        .map(Bytes::from)
+        .map_err(|error| Refused::new(Reason::Internal, error))
+}
+
+fn respond(status: StatusCode, body: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        header::HeaderValue::from_static("application/json"),
+    );
+    headers.insert(
+        header::CACHE_CONTROL,
+        header::HeaderValue::from_static("no-store"),
+    );
+    response
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

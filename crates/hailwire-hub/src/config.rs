@@ -1,0 +1,116 @@
+//! What an operator decides about a hub.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    num::NonZeroU32,
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
+
+use hailwire_wire::{HubUrl, directory::Trust};
+
+/// The TCP port that a hub listens on by default.
+pub const DEFAULT_PORT: u16 = 7443;
+
+/// How a hub is set up. [`Config::new`] gives the defaults.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where key and database are kept; made with mode 0700 when missing.
+    pub data_dir: PathBuf,
+    /// TCP address of directory and relay. Default `0.0.0.0:7443`; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// UDP port of address discovery, on the same IP address. Default: the number of the TCP port;
+    /// when the system chose that one, the system chooses this one too.
+    pub udp_port: Option<u16>,
+    /// Where nodes reach the hub, as written into tickets. Default: made from `listen`; for an
+    /// unspecified address, the address from which this machine would reach the Internet.
+    pub url: Option<HubUrl>,
+    /// How connections are protected. Default [`Tls::OwnKey`].
+    pub tls: Tls,
+    /// Whom members trust by their membership alone. Default [`Trust::Nobody`].
+    pub trust: Trust,
+    /// How long a name stays bound to its holder's key after the last record. Default 30 days.
+    pub name_hold: Duration,
+    /// What bounds a hub's memory and work.
+    pub bounds: Bounds,
+    /// The clock, in unix seconds. Default: the system's.
+    pub clock: fn() -> u64,
+}
+
+impl Config {
+    /// The defaults, over a data folder.
+    #[must_use]
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            listen: (Ipv4Addr::UNSPECIFIED, DEFAULT_PORT).into(),
+            udp_port: None,
+            url: None,
+            tls: Tls::OwnKey,
+            trust: Trust::Nobody,
+            name_hold: Duration::from_secs(30 * 24 * 3600),
+            bounds: Bounds::default(),
+            clock: system_clock,
+        }
+    }
+}
+
+/// How the TCP port is protected. Address discovery on UDP always uses TLS.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Tls {
+    /// TLS 1.3 with a certificate that the hub signs with its own key, which tickets name.
+    #[default]
+    OwnKey,
+    /// TLS 1.3 with a public certificate; tickets name no key.
+    Files {
+        /// PEM file with the certificate chain, the hub's own certificate first.
+        certificate: PathBuf,
+        /// PEM file with its private key.
+        key: PathBuf,
+    },
+    /// Plain HTTP, on loopback only: for tests, or behind a reverse proxy on the same machine.
+    Plain,
+}
+
+/// What bounds a hub's memory and work.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// Most members. Default 10,000. Each costs at most a record on disk.
+    pub members: u32,
+    /// Most connections that are not yet an established relay connection. Default 1,024.
+    pub connections: usize,
+    /// Most of those from one address (one /64 in IPv6). Default 128.
+    pub connections_per_address: usize,
+    /// Time for each step of a connection's beginning: the TLS handshake, a request's header, the
+    /// proof of a key to the relay. Default 10 s.
+    pub handshake: Duration,
+    /// Wrong tickets that one address may present per minute. Default 10.
+    pub bad_tickets_per_minute: u32,
+    /// Records that one member may publish per minute. Default 60.
+    pub records_per_minute: u32,
+    /// Relay connections of one member. Default 8.
+    pub relay_connections_per_member: usize,
+    /// Bytes per second that the relay reads from one connection. Default: no bound.
+    pub relay_bytes_per_second: Option<NonZeroU32>,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            members: 10_000,
+            connections: 1024,
+            connections_per_address: 128,
+            handshake: Duration::from_secs(10),
+            bad_tickets_per_minute: 10,
+            records_per_minute: 60,
+            relay_connections_per_member: 8,
+            relay_bytes_per_second: None,
+        }
+    }
+}
+
+/// The system's clock in unix seconds; 0 before 1970.
+pub(crate) fn system_clock() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,502 @@
+//! Who belongs to a hub, what they say about themselves and which names they hold.
+//!
+//! The core of the hub: it decides, over SQLite, and is told the time. One thread owns it
+//! ([`crate::queue`]), so what it does is serial and two nodes that want one name at once cannot
+//! both get it.
+//!
+//! - A **member** joined with a ticket and stays one until the operator removes it.
+//! - A **record** replaces the one before it if its sequence is higher; the sequence is remembered
+//!   with the member, so that an old record stays refused after the newer one has expired.
+//! - A **name** belongs to the first key that publishes it, until some time after that key's last
+//!   record. A member holds one name; taking another gives up the first.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use hailwire_wire::{
+    NodeId, NodeName,
+    address::NodeRef,
+    directory::{Found, Member, Members, Page, Published, Reason, RecordBytes, Search},
+    header, limits,
+    record::{Record, SignedRecord},
+    signed,
+    ticket::{Invitation, RedeemError, Secret, SecretDigest},
+};
+use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
+use thiserror::Error;
+
+/// Most records or members in one answer.
+const PAGE_ROWS: usize = 256;
+
+/// Most bytes of records in one answer, ahead of base64.
+const PAGE_BYTES: usize = limits::MAX_HUB_ANSWER / 2;
+
+/// Times are unix seconds and sequences are 64 bits without sign, kept bit by bit.
+const SCHEMA: &str = "
+    CREATE TABLE IF NOT EXISTS setting (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS invitation (
+        digest BLOB PRIMARY KEY, uses_left INTEGER NOT NULL, expires INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS member (
+        id BLOB PRIMARY KEY, joined INTEGER NOT NULL, seen INTEGER, sequence INTEGER
+    ) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS record (
+        node BLOB PRIMARY KEY REFERENCES member ON DELETE CASCADE,
+        expires INTEGER NOT NULL, bytes BLOB NOT NULL
+    );
+    CREATE TABLE IF NOT EXISTS name (
+        name TEXT PRIMARY KEY,
+        node BLOB NOT NULL UNIQUE REFERENCES member ON DELETE CASCADE,
+        held_until INTEGER NOT NULL
+    ) WITHOUT ROWID;
+    PRAGMA user_version = 1;
+";
+
+/// What the directory decides by.
+#[derive(Clone, Debug)]
+pub(crate) struct Policy {
+    pub(crate) max_members: u32,
+    pub(crate) name_hold_s: u64,
+}
+
+/// How much a hub holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Members.
+    pub members: u64,
+    /// Records in force.
+    pub records: u64,
+    /// Names held.
+    pub names: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Directory {
+    db: Connection,
+    policy: Policy,
+}
+
+impl Directory {
+    /// Opens the database, making it where it is missing. Another process may have it open too.
+    pub(crate) fn open(path: &Path, policy: Policy) -> Result<Self, DirectoryError> {
+        Self::over(Connection::open(path)?, policy)
+    }
+
+    fn over(mut db: Connection, policy: Policy) -> Result<Self, DirectoryError> {
+        // Another process may write too: taking the lock first cannot fail half-way.
+        db.set_transaction_behavior(TransactionBehavior::Immediate);
+        db.busy_timeout(std::time::Duration::from_secs(5))?;
+        db.pragma_update(None, "journal_mode", "WAL")?;
+        db.pragma_update(None, "synchronous", "NORMAL")?;
+        db.pragma_update(None, "foreign_keys", true)?;
+        let version: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+        match version {
+            0 => db.execute_batch(SCHEMA)?,
+            1 => {}
+            version => return Err(DirectoryError::Newer(version)),
+        }
+        Ok(Self { db, policy })
+    }
+
+    pub(crate) fn setting(&self, key: &str) -> Result<Option<String>, DirectoryError> {
+        let mut select = self
+            .db
+            .prepare_cached("SELECT value FROM setting WHERE key = ?1")?;
+        Ok(select.query_row([key], |row| row.get(0)).optional()?)
+    }
+
+    pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<(), DirectoryError> {
+        self.db.execute(
+            "INSERT OR REPLACE INTO setting VALUES (?1, ?2)",
+            [key, value],
+        )?;
+        Ok(())
+    }
+
+    /// Enters an invitation; those that expired are forgotten.
+    pub(crate) fn invite(
+        &mut self,
+        invitation: &Invitation,
+        now: u64,
+    ) -> Result<(), DirectoryError> {
+        let change = self.db.transaction()?;
+        change.execute("DELETE FROM invitation WHERE expires <= ?1", [seconds(now)])?;
+        if count(&change, "SELECT count(*) FROM invitation")? >= limits::MAX_INVITATIONS as u64 {
+            return Err(refused(
+                Reason::Full,
+                "too many invitations are open already",
+            ));
+        }
+        change.execute(
+            "INSERT INTO invitation VALUES (?1, ?2, ?3)",
+            params![
+                invitation.digest.as_bytes(),
+                invitation.uses_left,
+                seconds(invitation.expires)
+            ],
+        )?;
+        Ok(change.commit()?)
+    }
+
+    /// Makes a node a member. A member that joins again stays one and takes no use.
+    pub(crate) fn join(
+        &mut self,
+        node: NodeId,
+        secret: &Secret,
+        now: u64,
+    ) -> Result<(), DirectoryError> {
+        let change = self.db.transaction()?;
+        if is_member(&change, node)? {
+            return Ok(());
+        }
+        let digest = secret.digest();
+        let mut invitation = change
+            .query_row(
+                "SELECT digest, uses_left, expires FROM invitation WHERE digest = ?1",
+                [digest.as_bytes()],
+                invitation,
+            )
+            .optional()?
+            .ok_or_else(|| redeem_refused(RedeemError::Unknown))?;
+        invitation.redeem(now).map_err(redeem_refused)?;
+        if count(&change, "SELECT count(*) FROM member")? >= u64::from(self.policy.max_members) {
+            return Err(refused(
+                Reason::Full,
+                "the hub has as many members as it may have",
+            ));
+        }
+        change.execute(
+            "UPDATE invitation SET uses_left = ?2 WHERE digest = ?1",
+            params![digest.as_bytes(), invitation.uses_left],
+        )?;
+        change.execute(
+            "INSERT INTO member (id, joined) VALUES (?1, ?2)",
+            params![node.as_bytes(), seconds(now)],
+        )?;
+        Ok(change.commit()?)
+    }
+
+    /// Ends a membership; gives whether there was one.
+    pub(crate) fn remove(&mut self, node: NodeId) -> Result<bool, DirectoryError> {
+        Ok(self
+            .db
+            .execute("DELETE FROM member WHERE id = ?1", [node.as_bytes()])?
+            > 0)
+    }
+
+    pub(crate) fn is_member(&self, node: NodeId) -> Result<bool, DirectoryError> {
+        is_member(&self.db, node)
+    }
+
+    /// Puts a record, already checked, in the place of the earlier one.
+    pub(crate) fn publish(
+        &mut self,
+        publisher: NodeId,
+        signed: &SignedRecord,
+        now: u64,
+    ) -> Result<Published, DirectoryError> {
+        let change = self.db.transaction()?;
+        let known = change
+            .query_row(
+                "SELECT sequence FROM member WHERE id = ?1",
+                [publisher.as_bytes()],
+                |row| row.get::<_, Option<i64>>(0),
+            )
+            .optional()?
+            .ok_or_else(not_a_member)?;
+        if signed.node() != publisher {
+            return Err(refused(
+                Reason::NotYours,
+                "the record is signed by another key",
+            ));
+        }
+        if let Some(known) = known {
+            signed
+                .supersedes(known.cast_unsigned())
+                .map_err(|error| refused(Reason::Replayed, error))?;
+        }
+        let record = signed.record();
+        let held_until = now.saturating_add(self.policy.name_hold_s);
+        // Without a name, the one that it held stays bound to its key for the time promised.
+        if let Some(name) = &record.name {
+            hold(&change, publisher, name, held_until, now)?;
+        }
+        change.execute(
+            "UPDATE member SET sequence = ?2, seen = ?3 WHERE id = ?1",
+            params![
+                publisher.as_bytes(),
+                record.sequence.cast_signed(),
+                seconds(now)
+            ],
+        )?;
+        change.execute(
+            "INSERT OR REPLACE INTO record VALUES (?1, ?2, ?3)",
+            params![
+                publisher.as_bytes(),
+                seconds(record.expires),
+                signed.bytes().as_ref()
+            ],
+        )?;
+        change.commit()?;
+        let name_held_until = record.name.as_ref().map(|_| held_until);
+        Ok(Published {
+            sequence: record.sequence,
+            name_held_until,
+        })
+    }
+
+    /// The live record of a node, asked for by key or by the name that the record states.
+    pub(crate) fn lookup(
+        &self,
+        asker: NodeId,
+        node: &NodeRef,
+        now: u64,
+    ) -> Result<Found, DirectoryError> {
+        self.admit(asker)?;
+        let id = match node {
+            NodeRef::Id(id) => Some(*id),
+            NodeRef::Name(name) => self.holder(name, now)?,
+        };
+        let bytes = match id {
+            Some(id) => self.live_record(id, now)?,
+            None => None,
+        };
+        let bytes = bytes.filter(|bytes| match node {
+            NodeRef::Id(_) => true,
+            NodeRef::Name(name) => decode(bytes).is_some_and(|r| r.name.as_ref() == Some(name)),
+        });
+        let missing = || refused(Reason::NotFound, format_args!("no live record of `{node}`"));
+        bytes
+            .map(|bytes| Found {
+                record: RecordBytes(bytes),
+            })
+            .ok_or_else(missing)
+    }
+
+    /// One page of live records with a matching agent.
+    pub(crate) fn search(
+        &self,
+        asker: NodeId,
+        search: &Search,
+        now: u64,
+    ) -> Result<Page, DirectoryError> {
+        self.admit(asker)?;
+        search.check_bounds().map_err(|bound| {
+            refused(
+                Reason::Malformed,
+                format_args!("the search exceeds a bound: {bound}"),
+            )
+        })?;
+        let mut select = self.db.prepare_cached(
+            "SELECT node, bytes FROM record WHERE node > ?1 AND expires > ?2 ORDER BY node",
+        )?;
+        let mut rows = select.query(params![after(search.after), seconds(now)])?;
+        let mut page = Page::default();
+        let (mut last, mut size) = (None, 0);
+        while let Some(row) = rows.next()? {
+            let bytes: Vec<u8> = row.get(1)?;
+            let wanted = |record: Record| record.agents.iter().any(|agent| search.matches(agent));
+            if !search.is_empty() && !decode(&bytes).is_some_and(wanted) {
+                continue;
+            }
+            if page.records.len() == PAGE_ROWS || size + bytes.len() > PAGE_BYTES {
+                page.next = last;
+                break;
+            }
+            size += bytes.len();
+            page.records.push(RecordBytes(bytes.into()));
+            last = Some(NodeId::from_bytes(row.get(0)?));
+        }
+        Ok(page)
+    }
+
+    /// One page of members, for a member.
+    pub(crate) fn members(
+        &self,
+        asker: NodeId,
+        after: Option<NodeId>,
+        now: u64,
+    ) -> Result<Members, DirectoryError> {
+        self.admit(asker)?;
+        self.member_page(after, now)
+    }
+
+    /// One page of members, for the operator.
+    pub(crate) fn member_page(
+        &self,
+        from: Option<NodeId>,
+        now: u64,
+    ) -> Result<Members, DirectoryError> {
+        let mut select = self.db.prepare_cached(
+            "SELECT id, joined, seen, record.expires > ?2,
+                 CASE WHEN held_until > ?2 THEN name.name END
+             FROM member
+             LEFT JOIN record ON record.node = id LEFT JOIN name ON name.node = id
+             WHERE id > ?1 ORDER BY id LIMIT ?3",
+        )?;
+        let limit = i64::try_from(PAGE_ROWS + 1).unwrap_or(i64::MAX);
+        let rows = select.query_map(params![after(from), seconds(now), limit], member)?;
+        let mut members = rows.collect::<Result<Vec<_>, _>>()?;
+        let mut next = None;
+        if members.len() > PAGE_ROWS {
+            members.truncate(PAGE_ROWS);
+            next = members.last().map(|member| member.id);
+        }
+        Ok(Members { members, next })
+    }
+
+    pub(crate) fn counts(&self, now: u64) -> Result<Counts, DirectoryError> {
+        let live = |sql| {
+            self.db
+                .query_row(sql, [seconds(now)], |row| row.get::<_, i64>(0))
+        };
+        Ok(Counts {
+            members: count(&self.db, "SELECT count(*) FROM member")?,
+            records: live("SELECT count(*) FROM record WHERE expires > ?1")?.cast_unsigned(),
+            names: live("SELECT count(*) FROM name WHERE held_until > ?1")?.cast_unsigned(),
+        })
+    }
+
+    fn admit(&self, asker: NodeId) -> Result<(), DirectoryError> {
+        if is_member(&self.db, asker)? {
+            Ok(())
+        } else {
+            Err(not_a_member())
+        }
+    }
+
+    fn holder(&self, name: &NodeName, now: u64) -> Result<Option<NodeId>, DirectoryError> {
+        let mut select = self
+            .db
+            .prepare_cached("SELECT node FROM name WHERE name = ?1 AND held_until > ?2")?;
+        let holder = select.query_row(params![name.as_str(), seconds(now)], |row| row.get(0));
+        Ok(holder.optional()?.map(NodeId::from_bytes))
+    }
+
+    fn live_record(&self, node: NodeId, now: u64) -> Result<Option<Bytes>, DirectoryError> {
+        let mut select = self
+            .db
+            .prepare_cached("SELECT bytes FROM record WHERE node = ?1 AND expires > ?2")?;
+        let bytes = select.query_row(params![node.as_bytes(), seconds(now)], |row| row.get(0));
+        Ok(bytes.optional()?.map(|bytes: Vec<u8>| bytes.into()))
+    }
+}
+
+/// Binds a name to a key, unless another key holds it.
+fn hold(
+    change: &Transaction<'_>,
+    node: NodeId,
+    name: &NodeName,
+    held_until: u64,
+    now: u64,
+) -> Result<(), DirectoryError> {
+    let holder = change
+        .query_row(
+            "SELECT node FROM name WHERE name = ?1 AND held_until > ?2",
+            params![name.as_str(), seconds(now)],
+            |row| row.get(0),
+        )
+        .optional()?
+        .map(NodeId::from_bytes);
+    if holder.is_some_and(|holder| holder != node) {
+        let taken = format_args!("the name `{name}` is held by another node").to_string();
+        return Err(refused(Reason::NameTaken, taken));
+    }
+    change.execute(
+        "DELETE FROM name WHERE name = ?1 OR node = ?2",
+        params![name.as_str(), node.as_bytes()],
+    )?;
+    change.execute(
+        "INSERT INTO name VALUES (?1, ?2, ?3)",
+        params![name.as_str(), node.as_bytes(), seconds(held_until)],
+    )?;
+    Ok(())
+}
+
+fn is_member(db: &Connection, node: NodeId) -> Result<bool, DirectoryError> {
+    let mut select = db.prepare_cached("SELECT 1 FROM member WHERE id = ?1")?;
+    Ok(select.exists([node.as_bytes()])?)
+}
+
+fn count(db: &Connection, sql: &str) -> Result<u64, DirectoryError> {
+    Ok(db
+        .query_row(sql, [], |row| row.get::<_, i64>(0))?
+        .cast_unsigned())
+}
+
+fn invitation(row: &Row<'_>) -> rusqlite::Result<Invitation> {
+    Ok(Invitation {
+        digest: SecretDigest::from_bytes(row.get(0)?),
+        uses_left: row.get(1)?,
+        expires: row.get::<_, i64>(2)?.cast_unsigned(),
+        allow: Vec::new(),
+    })
+}
+
+fn member(row: &Row<'_>) -> rusqlite::Result<Member> {
+    let name: Option<String> = row.get(4)?;
+    Ok(Member {
+        id: NodeId::from_bytes(row.get(0)?),
+        name: name.and_then(|name| name.parse().ok()),
+        joined: row.get::<_, i64>(1)?.cast_unsigned(),
+        seen: row.get::<_, Option<i64>>(2)?.map(i64::cast_unsigned),
+        live: row.get::<_, Option<bool>>(3)?.unwrap_or(false),
+    })
+}
+
+/// The lower bound of a page; every key is greater than the empty blob.
+fn after(key: Option<NodeId>) -> Vec<u8> {
+    key.map_or_else(Vec::new, |key| key.as_bytes().to_vec())
+}
+
+/// What a stored record says; it was checked when it came.
+fn decode(bytes: &[u8]) -> Option<Record> {
+    header::decode(bytes.get(signed::ENVELOPE..)?).ok()
+}
+
+/// Unix seconds as SQLite keeps them.
+fn seconds(unix: u64) -> i64 {
+    i64::try_from(unix).unwrap_or(i64::MAX)
+}
+
+fn not_a_member() -> DirectoryError {
+    refused(Reason::NotAMember, "this node is not a member of the hub")
+}
+
+fn redeem_refused(error: RedeemError) -> DirectoryError {
+    let reason = match error {
+        RedeemError::Unknown => Reason::TicketUnknown,
+        RedeemError::Expired => Reason::TicketExpired,
+        RedeemError::UsedUp => Reason::TicketUsedUp,
+    };
+    refused(reason, error)
+}
+
+fn refused(reason: Reason, message: impl std::fmt::Display) -> DirectoryError {
+    DirectoryError::Refused {
+        reason,
+        message: message.to_string(),
+    }
+}
+
+/// Why the directory does not do what it was asked.
+#[derive(Debug, Error)]
+pub enum DirectoryError {
+    /// It decided so.
+    #[error("{message}")]
+    Refused {
+        /// Which refusal it is.
+        reason: Reason,
+        /// What happened.
+        message: String,
+    },
+    /// The database failed.
+    #[error("the hub's database failed")]
+    Store(#[from] rusqlite::Error),
+    /// The database was written by a newer version.
+    #[error("the hub's database is of version {0}, which this version does not know")]
+    Newer(i64),
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,472 @@
+use hailwire_wire::{header::Offer, signed::KeyPair};
+
+use super::*;
+
+const NOW: u64 = 1_800_000_000;
+const DAY: u64 = 24 * 3600;
+
+fn directory() -> Directory {
+    let policy = Policy {
+        max_members: 4,
+        name_hold_s: 30 * DAY,
+    };
+    Directory::over(Connection::open_in_memory().unwrap(), policy).unwrap()
+}
+
+fn key(byte: u8) -> KeyPair {
+    KeyPair::from_seed(&[byte; 32])
+}
+
+fn ticket(directory: &mut Directory, byte: u8, uses_left: u32) -> Secret {
+    let secret = Secret::from_random([byte; 16]);
+    let digest = secret.digest();
+    let invitation = Invitation {
+        digest,
+        uses_left,
+        expires: NOW + 600,
+        allow: vec![],
+    };
+    directory.invite(&invitation, NOW).unwrap();
+    secret
+}
+
+fn member(directory: &mut Directory, byte: u8) -> KeyPair {
+    let secret = ticket(directory, byte, 1);
+    let key = key(byte);
+    directory.join(key.id(), &secret, NOW).unwrap();
+    key
+}
+
+fn record(name: Option<&str>, agents: &[&str], sequence: u64, issued: u64) -> Record {
+    let offer = |name: &&str| Offer {
+        name: name.parse().unwrap(),
+        description: "x".repeat(200),
+        tags: vec!["text".into()],
+        version: String::new(),
+    };
+    Record {
+        name: name.map(|name| name.parse().unwrap()),
+        agents: agents.iter().map(offer).collect(),
+        sequence,
+        issued,
+        expires: issued + 7200,
+        ..Record::default()
+    }
+}
+
+fn publish(
+    directory: &mut Directory,
+    key: &KeyPair,
+    record: Record,
+    now: u64,
+) -> Result<Published, Reason> {
+    directory
+        .publish(key.id(), &record.sign(key).unwrap(), now)
+        .map_err(reason)
+}
+
+fn reason(error: DirectoryError) -> Reason {
+    match error {
+        DirectoryError::Refused { reason, .. } => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn found(directory: &Directory, asker: &KeyPair, node: &str, now: u64) -> Result<NodeId, Reason> {
+    let found = directory
+        .lookup(asker.id(), &node.parse().unwrap(), now)
+        .map_err(reason)?;
+    Ok(SignedRecord::parse(found.record.0, now).unwrap().node())
+}
+
+#[test]
+fn a_ticket_admits_as_many_nodes_as_it_says() {
+    let mut directory = directory();
+    let secret = ticket(&mut directory, 1, 2);
+    directory.join(key(1).id(), &secret, NOW).unwrap();
+    directory.join(key(1).id(), &secret, NOW).unwrap();
+    directory.join(key(2).id(), &secret, NOW).unwrap();
+    let third = directory.join(key(3).id(), &secret, NOW).map_err(reason);
+    assert_eq!(third, Err(Reason::TicketUsedUp));
+    assert!(!directory.is_member(key(3).id()).unwrap());
+}
+
+#[test]
+fn an_unknown_or_expired_ticket_admits_nobody() {
+    let mut directory = directory();
+    let secret = ticket(&mut directory, 1, 1);
+    let late = directory
+        .join(key(1).id(), &secret, NOW + 600)
+        .map_err(reason);
+    assert_eq!(late, Err(Reason::TicketExpired));
+    let unknown = Secret::from_random([9; 16]);
+    let unknown = directory.join(key(1).id(), &unknown, NOW).map_err(reason);
+    assert_eq!(unknown, Err(Reason::TicketUnknown));
+}
+
+#[test]
+fn a_full_hub_refuses_and_keeps_the_ticket_good() {
+    let mut directory = directory();
+    let secret = ticket(&mut directory, 1, 9);
+    for byte in 0..4 {
+        directory.join(key(byte).id(), &secret, NOW).unwrap();
+    }
+    let full = directory.join(key(4).id(), &secret, NOW).map_err(reason);
+    assert_eq!(full, Err(Reason::Full));
+    assert!(directory.remove(key(0).id()).unwrap());
+    directory.join(key(4).id(), &secret, NOW).unwrap();
+}
+
+#[test]
+fn invitations_are_bounded_and_expired_ones_make_room() {
+    let mut directory = directory();
+    let invitation = |i: usize| {
+        let mut secret = [0; 16];
+        secret[..8].copy_from_slice(&(i as u64).to_be_bytes());
+        let digest = Secret::from_random(secret).digest();
+        Invitation {
+            digest,
+            uses_left: 1,
+            expires: NOW + 600,
+            allow: vec![],
+        }
+    };
+    for i in 0..limits::MAX_INVITATIONS {
+        directory.invite(&invitation(i), NOW).unwrap();
+    }
+    let more = invitation(limits::MAX_INVITATIONS);
+    assert_eq!(
+        directory.invite(&more, NOW).map_err(reason),
+        Err(Reason::Full)
+    );
+    directory.invite(&more, NOW + 600).unwrap();
+}
+
+#[test]
+fn strangers_see_nothing() {
+    let mut directory = directory();
+    let node = member(&mut directory, 1);
+    publish(
+        &mut directory,
+        &node,
+        record(Some("laptop"), &[], 1, NOW),
+        NOW,
+    )
+    .unwrap();
+    let stranger = key(9);
+    assert_eq!(
+        found(&directory, &stranger, "laptop", NOW),
+        Err(Reason::NotAMember)
+    );
+    assert_eq!(
+        found(&directory, &stranger, "absent", NOW),
+        Err(Reason::NotAMember)
+    );
+    let search = directory
+        .search(stranger.id(), &Search::default(), NOW)
+        .map_err(reason);
+    assert_eq!(search, Err(Reason::NotAMember));
+    let members = directory.members(stranger.id(), None, NOW).map_err(reason);
+    assert_eq!(members, Err(Reason::NotAMember));
+    let record = publish(&mut directory, &stranger, record(None, &[], 1, NOW), NOW);
+    assert_eq!(record, Err(Reason::NotAMember));
+}
+
+#[test]
+fn a_member_publishes_for_itself_only() {
+    let mut directory = directory();
+    let (one, two) = (member(&mut directory, 1), member(&mut directory, 2));
+    let record = record(None, &[], 1, NOW).sign(&two).unwrap();
+    let stolen = directory.publish(one.id(), &record, NOW).map_err(reason);
+    assert_eq!(stolen, Err(Reason::NotYours));
+}
+
+#[test]
+fn an_older_or_equal_sequence_is_refused_even_after_the_newer_record_expired() {
+    let mut directory = directory();
+    let node = member(&mut directory, 1);
+    publish(&mut directory, &node, record(None, &[], 5, NOW), NOW).unwrap();
+    for old in [5, 4, 0] {
+        let replayed = publish(
+            &mut directory,
+            &node,
+            record(None, &[], old, NOW),
+            NOW + DAY,
+        );
+        assert_eq!(replayed, Err(Reason::Replayed));
+    }
+    // Past the middle of the number range too.
+    publish(
+        &mut directory,
+        &node,
+        record(None, &[], u64::MAX - 1, NOW),
+        NOW,
+    )
+    .unwrap();
+    publish(&mut directory, &node, record(None, &[], u64::MAX, NOW), NOW).unwrap();
+}
+
+#[test]
+fn a_record_is_found_by_key_and_name_until_it_expires() {
+    let mut directory = directory();
+    let (one, two) = (member(&mut directory, 1), member(&mut directory, 2));
+    publish(
+        &mut directory,
+        &one,
+        record(Some("laptop"), &[], 1, NOW),
+        NOW,
+    )
+    .unwrap();
+    let id = one.id().to_string();
+    assert_eq!(found(&directory, &two, "laptop", NOW), Ok(one.id()));
+    assert_eq!(found(&directory, &two, &id, NOW), Ok(one.id()));
+    assert_eq!(
+        found(&directory, &two, "laptop", NOW + 7200),
+        Err(Reason::NotFound)
+    );
+    assert_eq!(
+        found(&directory, &two, &id, NOW + 7200),
+        Err(Reason::NotFound)
+    );
+}
+
+#[test]
+fn a_name_is_first_come_and_free_again_after_its_time() {
+    let mut directory = directory();
+    let (one, two) = (member(&mut directory, 1), member(&mut directory, 2));
+    let held = publish(
+        &mut directory,
+        &one,
+        record(Some("laptop"), &[], 1, NOW),
+        NOW,
+    )
+    .unwrap();
+    assert_eq!(held.name_held_until, Some(NOW + 30 * DAY));
+    let late = NOW + 30 * DAY;
+    let taken = publish(
+        &mut directory,
+        &two,
+        record(Some("laptop"), &[], 1, late - 1),
+        late - 1,
+    );
+    assert_eq!(taken, Err(Reason::NameTaken));
+    publish(
+        &mut directory,
+        &two,
+        record(Some("laptop"), &[], 1, late),
+        late,
+    )
+    .unwrap();
+    assert_eq!(found(&directory, &one, "laptop", late), Ok(two.id()));
+    let back = publish(
+        &mut directory,
+        &one,
+        record(Some("laptop"), &[], 2, late),
+        late,
+    );
+    assert_eq!(back, Err(Reason::NameTaken));
+}
+
+#[test]
+fn a_refused_name_changes_nothing() {
+    let mut directory = directory();
+    let (one, two) = (member(&mut directory, 1), member(&mut directory, 2));
+    publish(
+        &mut directory,
+        &one,
+        record(Some("laptop"), &[], 1, NOW),
+        NOW,
+    )
+    .unwrap();
+    publish(&mut directory, &two, record(Some("desk"), &[], 1, NOW), NOW).unwrap();
+    let taken = publish(
+        &mut directory,
+        &two,
+        record(Some("laptop"), &[], 2, NOW),
+        NOW,
+    );
+    assert_eq!(taken, Err(Reason::NameTaken));
+    assert_eq!(found(&directory, &one, "desk", NOW), Ok(two.id()));
+    publish(&mut directory, &two, record(Some("desk"), &[], 2, NOW), NOW).unwrap();
+}
+
+#[test]
+fn a_node_holds_one_name_and_another_gives_up_the_first() {
+    let mut directory = directory();
+    let (one, two) = (member(&mut directory, 1), member(&mut directory, 2));
+    publish(
+        &mut directory,
+        &one,
+        record(Some("laptop"), &[], 1, NOW),
+        NOW,
+    )
+    .unwrap();
+    publish(&mut directory, &one, record(Some("desk"), &[], 2, NOW), NOW).unwrap();
+    assert_eq!(
+        found(&directory, &two, "laptop", NOW),
+        Err(Reason::NotFound)
+    );
+    publish(
+        &mut directory,
+        &two,
+        record(Some("laptop"), &[], 1, NOW),
+        NOW,
+    )
+    .unwrap();
+    // A record without a name keeps the name bound, but is not found by it.
+    publish(&mut directory, &one, record(None, &[], 3, NOW), NOW).unwrap();
+    assert_eq!(found(&directory, &two, "desk", NOW), Err(Reason::NotFound));
+    let taken = publish(&mut directory, &two, record(Some("desk"), &[], 2, NOW), NOW);
+    assert_eq!(taken, Err(Reason::NameTaken));
+}
+
+#[test]
+fn a_search_finds_live_nodes_by_their_agents() {
+    let mut directory = directory();
+    let (one, two) = (member(&mut directory, 1), member(&mut directory, 2));
+    publish(
+        &mut directory,
+        &one,
+        record(None, &["grep", "word-count"], 1, NOW),
+        NOW,
+    )
+    .unwrap();
+    publish(&mut directory, &two, record(None, &[], 1, NOW), NOW).unwrap();
+    let count = |words: &[&str], now| {
+        let words = words.iter().map(|w| (*w).to_owned()).collect();
+        let search = Search {
+            words,
+            ..Search::default()
+        };
+        directory
+            .search(one.id(), &search, now)
+            .unwrap()
+            .records
+            .len()
+    };
+    assert_eq!(count(&[], NOW), 2);
+    assert_eq!(count(&["GREP"], NOW), 1);
+    assert_eq!(count(&["sha256"], NOW), 0);
+    assert_eq!(count(&[], NOW + 7200), 0);
+    let words = vec![String::new(); limits::MAX_SEARCH_TERMS + 1];
+    let search = Search {
+        words,
+        ..Search::default()
+    };
+    let many = directory.search(one.id(), &search, NOW).map_err(reason);
+    assert_eq!(many, Err(Reason::Malformed));
+}
+
+#[test]
+fn pages_follow_each_other_without_gap_or_repetition() {
+    let policy = Policy {
+        max_members: 1000,
+        name_hold_s: DAY,
+    };
+    let mut directory = Directory::over(Connection::open_in_memory().unwrap(), policy).unwrap();
+    let secret = ticket(&mut directory, 1, 1000);
+    let mut keys = Vec::new();
+    for i in 0..u16::try_from(2 * PAGE_ROWS + 3).unwrap() {
+        let mut seed = [0; 32];
+        seed[..2].copy_from_slice(&i.to_be_bytes());
+        let key = KeyPair::from_seed(&seed);
+        directory.join(key.id(), &secret, NOW).unwrap();
+        publish(&mut directory, &key, record(None, &["grep"], 1, NOW), NOW).unwrap();
+        keys.push(key.id());
+    }
+    keys.sort();
+    let listed = crate::folder::all_members(&directory, NOW).unwrap();
+    assert_eq!(
+        listed.iter().map(|member| member.id).collect::<Vec<_>>(),
+        keys
+    );
+    let (mut search, mut nodes) = (Search::default(), Vec::new());
+    loop {
+        let page = directory.search(keys[0], &search, NOW).unwrap();
+        let node = |r: RecordBytes| SignedRecord::parse(r.0, NOW).unwrap().node();
+        nodes.extend(page.records.into_iter().map(node));
+        match page.next {
+            Some(next) => search.after = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(nodes, keys);
+}
+
+#[test]
+fn large_records_make_small_pages() {
+    let policy = Policy {
+        max_members: 1000,
+        name_hold_s: DAY,
+    };
+    let mut directory = Directory::over(Connection::open_in_memory().unwrap(), policy).unwrap();
+    let secret = ticket(&mut directory, 1, 1000);
+    let names: Vec<String> = (0..240).map(|i| format!("agent-{i}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let size = record(None, &names, 1, NOW)
+        .sign(&key(0))
+        .unwrap()
+        .bytes()
+        .len();
+    let fits = PAGE_BYTES / size;
+    for i in 0..u8::try_from(fits + 1).unwrap() {
+        directory.join(key(i).id(), &secret, NOW).unwrap();
+        publish(&mut directory, &key(i), record(None, &names, 1, NOW), NOW).unwrap();
+    }
+    let page = directory
+        .search(key(0).id(), &Search::default(), NOW)
+        .unwrap();
+    assert_eq!(page.records.len(), fits);
+    assert!(page.next.is_some());
+    assert!(serde_json::to_vec(&page).unwrap().len() < limits::MAX_HUB_ANSWER);
+}
+
+#[test]
+fn a_removed_member_leaves_nothing_behind() {
+    let mut directory = directory();
+    let (one, two) = (member(&mut directory, 1), member(&mut directory, 2));
+    publish(
+        &mut directory,
+        &one,
+        record(Some("laptop"), &[], 1, NOW),
+        NOW,
+    )
+    .unwrap();
+    assert_eq!(
+        directory.counts(NOW).unwrap(),
+        Counts {
+            members: 2,
+            records: 1,
+            names: 1
+        }
+    );
+    assert!(directory.remove(one.id()).unwrap());
+    assert!(!directory.remove(one.id()).unwrap());
+    assert_eq!(
+        directory.counts(NOW).unwrap(),
+        Counts {
+            members: 1,
+            records: 0,
+            names: 0
+        }
+    );
+    publish(
+        &mut directory,
+        &two,
+        record(Some("laptop"), &[], 1, NOW),
+        NOW,
+    )
+    .unwrap();
+}
+
+#[test]
+fn a_database_of_a_newer_version_is_left_alone() {
+    let db = Connection::open_in_memory().unwrap();
+    db.pragma_update(None, "user_version", 2).unwrap();
+    let policy = Policy {
+        max_members: 1,
+        name_hold_s: 1,
+    };
+    let opened = Directory::over(db, policy).map(drop);
+    assert!(matches!(opened, Err(DirectoryError::Newer(2))));
+}

@@ -1,0 +1,368 @@
+//! A running hub: starts its parts, hands out tickets, stops in order.
+
+use std::{
+    fmt,
+    fs::{DirBuilder, File, OpenOptions, TryLockError},
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use hailwire_wire::{HubUrl, NodeId, directory::Member};
+use iroh_base::EndpointId;
+use iroh_relay::server::{RelayService, Server};
+use thiserror::Error;
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+use tokio_rustls::TlsAcceptor;
+
+use crate::{
+    api::{About, Api},
+    config::{Config, Tls},
+    directory::{Counts, Directory, DirectoryError, Policy},
+    folder::{self, InviteError},
+    identity::{Identity, IdentityError},
+    queue::Queue,
+    relay,
+    server::{self, Port},
+};
+
+/// A running hub: directory, relay and address discovery in this process.
+///
+/// Dropping it stops its tasks without waiting; [`Hub::shutdown`] waits.
+pub struct Hub {
+    id: NodeId,
+    url: HubUrl,
+    tcp: SocketAddr,
+    udp: SocketAddr,
+    clock: fn() -> u64,
+    queue: Queue,
+    relay: RelayService,
+    stop: watch::Sender<bool>,
+    serving: JoinHandle<()>,
+    discovery: Server,
+    directory: thread::JoinHandle<()>,
+    /// Held as long as the hub runs.
+    _lock: File,
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            id, url, tcp, udp, ..
+        } = self;
+        f.debug_struct("Hub")
+            .field("id", id)
+            .field("url", url)
+            .field("tcp", tcp)
+            .field("udp", udp)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Hub {
+    /// Starts a hub. Needs a tokio runtime with time and I/O.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]. Nothing is left running then.
+    pub async fn start(config: Config) -> Result<Self, StartError> {
+        if config.tls == Tls::Plain && !config.listen.ip().is_loopback() {
+            return Err(StartError::PlainElsewhere(config.listen));
+        }
+        let lock = lock_folder(&config.data_dir)?;
+        let identity = Identity::load_or_create(&config.data_dir)?;
+        let tls = identity.server_config(&config.tls)?;
+
+        let in_use = |source| StartError::Bind {
+            protocol: "TCP",
+            address: config.listen,
+            source,
+        };
+        let listener = TcpListener::bind(config.listen).await.map_err(in_use)?;
+        let tcp = listener.local_addr().map_err(in_use)?;
+        let udp_port = config.udp_port.unwrap_or(if config.listen.port() == 0 {
+            0
+        } else {
+            tcp.port()
+        });
+        let udp = SocketAddr::new(tcp.ip(), udp_port);
+        let discovery = relay::discovery(udp, tls.clone()).await.map_err(|error| {
+            let source = io::Error::other(error);
+            StartError::Bind {
+                protocol: "UDP",
+                address: udp,
+                source,
+            }
+        })?;
+        let udp = discovery.quic_addr().unwrap_or(udp);
+
+        let id = identity.id();
+        let url = config
+            .url
+            .clone()
+            .unwrap_or_else(|| url_of(&config.tls, tcp));
+        let name_hold_s = config.name_hold.as_secs();
+        let policy = Policy {
+            max_members: config.bounds.members,
+            name_hold_s,
+        };
+        let mut directory = Directory::open(&config.data_dir.join(folder::DATABASE), policy)?;
+        let pinned = (!matches!(config.tls, Tls::Files { .. })).then_some(id);
+        folder::remember(&mut directory, &url, pinned)?;
+        let (queue, directory) = Queue::start(directory).map_err(StartError::Thread)?;
+
+        let discovery_port = udp.port();
+        let about = About {
+            id,
+            url: url.clone(),
+            trust: config.trust,
+            discovery_port,
+            name_hold_s,
+        };
+        let relay = relay::relay(queue.clone(), &config.bounds);
+        let (stop, stopped) = watch::channel(false);
+        let port = Port {
+            api: Api::new(about, config.clock, queue.clone(), &config.bounds),
+            relay: relay.clone(),
+            tls: (config.tls != Tls::Plain).then(|| TlsAcceptor::from(Arc::new(tls))),
+            handshake: config.bounds.handshake,
+            stop: stopped,
+        };
+        let serving = tokio::spawn(server::serve(listener, Arc::new(port), config.bounds));
+        tracing::info!(%id, %url, %tcp, %udp, "hub started");
+        Ok(Self {
+            id,
+            url,
+            tcp,
+            udp,
+            clock: config.clock,
+            queue,
+            relay,
+            stop,
+            serving,
+            discovery,
+            directory,
+            _lock: lock,
+        })
+    }
+
+    /// The hub's key.
+    #[must_use]
+    pub fn id(&self) -> NodeId {
+        self.id
+    }
+
+    /// Where nodes reach the hub; also the URL of its relay.
+    #[must_use]
+    pub fn url(&self) -> &HubUrl {
+        &self.url
+    }
+
+    /// The TCP address as bound.
+    #[must_use]
+    pub fn tcp_addr(&self) -> SocketAddr {
+        self.tcp
+    }
+
+    /// The UDP address of address discovery as bound.
+    #[must_use]
+    pub fn udp_addr(&self) -> SocketAddr {
+        self.udp
+    }
+
+    /// Makes a ticket for membership: a secret. `uses` nodes may join with it until `lifetime` has
+    /// passed.
+    ///
+    /// # Errors
+    ///
+    /// [`InviteError`].
+    pub async fn invite(&self, uses: u32, lifetime: Duration) -> Result<String, InviteError> {
+        let clock = self.clock;
+        let issue = self
+            .queue
+            .ask(move |directory| folder::issue(directory, uses, lifetime, clock()));
+        issue.await.unwrap_or(Err(InviteError::ShuttingDown))
+    }
+
+    /// All members, in the order of their keys.
+    ///
+    /// # Errors
+    ///
+    /// [`InviteError::Directory`] and [`InviteError::ShuttingDown`].
+    pub async fn members(&self) -> Result<Vec<Member>, InviteError> {
+        let clock = self.clock;
+        let list = self
+            .queue
+            .ask(move |directory| folder::all_members(directory, clock()));
+        list.await
+            .map_err(|_| InviteError::ShuttingDown)?
+            .map_err(InviteError::Directory)
+    }
+
+    /// Ends a membership: its record and name go and its relay connections close. Gives whether
+    /// there was one.
+    ///
+    /// # Errors
+    ///
+    /// [`InviteError::Directory`] and [`InviteError::ShuttingDown`].
+    pub async fn remove(&self, node: NodeId) -> Result<bool, InviteError> {
+        let remove = self
+            .queue
+            .ask(move |directory| directory.remove(node))
+            .await;
+        let removed = remove.map_err(|_| InviteError::ShuttingDown)?;
+        let removed = removed.map_err(InviteError::Directory)?;
+        if let Ok(endpoint) = EndpointId::from_bytes(node.as_bytes()) {
+            self.relay.clients().disconnect(endpoint, None);
+        }
+        Ok(removed)
+    }
+
+    /// How much the hub holds.
+    ///
+    /// # Errors
+    ///
+    /// [`InviteError::Directory`] and [`InviteError::ShuttingDown`].
+    pub async fn counts(&self) -> Result<Counts, InviteError> {
+        let clock = self.clock;
+        let counts = self.queue.ask(move |directory| directory.counts(clock()));
+        counts
+            .await
+            .map_err(|_| InviteError::ShuttingDown)?
+            .map_err(InviteError::Directory)
+    }
+
+    /// Stops: no new connection, requests in flight finish within two seconds, relay connections
+    /// close, the database is closed. What was acknowledged is on disk.
+    pub async fn shutdown(self) {
+        self.stop.send_replace(true);
+        self.relay.shutdown().await;
+        if self.serving.await.is_err() {
+            tracing::error!("a task of the hub failed");
+        }
+        if let Err(error) = self.discovery.shutdown().await {
+            tracing::warn!(%error, "address discovery did not stop in order");
+        }
+        // The relay's access check holds the last queue but ours.
+        drop(self.relay);
+        drop(self.queue);
+        let directory = self.directory;
+        let joined = tokio::task::spawn_blocking(move || directory.join()).await;
+        if !matches!(joined, Ok(Ok(()))) {
+            tracing::error!("the directory's thread failed");
+        }
+        tracing::info!("hub stopped");
+    }
+}
+
+/// Makes the data folder and takes its lock.
+fn lock_folder(data_dir: &Path) -> Result<File, StartError> {
+    let at = |source| StartError::Folder {
+        path: data_dir.into(),
+        source,
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(data_dir)
+        .map_err(at)?;
+    let path = data_dir.join("hub.lock");
+    let lock = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path);
+    let lock = lock.map_err(at)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(StartError::Running(data_dir.into())),
+        Err(TryLockError::Error(source)) => Err(at(source)),
+    }
+}
+
+fn url_of(tls: &Tls, tcp: SocketAddr) -> HubUrl {
+    let address = SocketAddr::new(
+        if tcp.ip().is_unspecified() {
+            outgoing(tcp)
+        } else {
+            tcp.ip()
+        },
+        tcp.port(),
+    );
+    let scheme = if *tls == Tls::Plain { "http" } else { "https" };
+    #[expect(
+        clippy::expect_used,
+        reason = "an IP address and a bound port make a URL"
+    )]
+    format!("{scheme}://{address}").parse().expect("a URL")
+}
+
+/// The address from which this machine would reach the Internet. Connecting a UDP socket sends
+/// nothing; the far address is one of documentation (RFC 5737, RFC 3849).
+fn outgoing(bound: SocketAddr) -> std::net::IpAddr {
+    let (any, far, fallback): (SocketAddr, SocketAddr, std::net::IpAddr) = if bound.is_ipv4() {
+        let far = Ipv4Addr::new(192, 0, 2, 1);
+        (
+            (Ipv4Addr::UNSPECIFIED, 0).into(),
+            (far, 9).into(),
+            Ipv4Addr::LOCALHOST.into(),
+        )
+    } else {
+        let far = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+        (
+            (Ipv6Addr::UNSPECIFIED, 0).into(),
+            (far, 9).into(),
+            Ipv6Addr::LOCALHOST.into(),
+        )
+    };
+    let socket = UdpSocket::bind(any).and_then(|socket| {
+        socket.connect(far)?;
+        socket.local_addr()
+    });
+    socket.map_or(fallback, |address| address.ip())
+}
+
+/// Why a hub does not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// Plain HTTP off loopback would show tickets to the network.
+    #[error(
+        "plain http is for loopback only, and {0} is not: use the hub's own key or a certificate"
+    )]
+    PlainElsewhere(SocketAddr),
+    /// The data folder cannot be used.
+    #[error("the data folder {} cannot be used", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Another hub runs with this data folder.
+    #[error("a hub runs already with the data folder {}", .0.display())]
+    Running(PathBuf),
+    /// Key or certificate.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The port cannot be had.
+    #[error("{protocol} {address} cannot be bound")]
+    Bind {
+        /// `TCP` or `UDP`.
+        protocol: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The database cannot be opened.
+    #[error("the hub's database cannot be opened")]
+    Database(#[from] DirectoryError),
+    /// The system gave no thread.
+    #[error("no thread for the directory")]
+    Thread(#[source] io::Error),
+}

@@ -1,0 +1,149 @@
+//! What a peer could make grow, and does not.
+
+use std::time::Duration;
+
+use hailwire_hub::Tls;
+use hailwire_wire::{
+    directory::{Asked, Reason, path},
+    limits,
+    ticket::Secret,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::timeout,
+};
+
+use crate::house::{House, permit, reason, refusal};
+
+#[tokio::test]
+async fn a_body_past_its_bound_is_refused() {
+    let house = House::plain().await;
+    let node = house.member(1).await;
+    let body = vec![b' '; limits::MAX_HUB_REQUEST + 1];
+    let id = house.hub.id().to_string();
+    let asked = Asked {
+        hub: &id,
+        method: "PUT",
+        path: path::RECORD,
+        body: &body,
+    };
+    let refused = refusal(&house.hub, &asked, Some(&permit(&asked, &node.key))).await;
+    assert_eq!(refused, (413, Reason::TooLarge));
+}
+
+#[tokio::test]
+async fn guessing_tickets_is_slowed_down_even_for_the_right_one() {
+    let house = House::with(|config| {
+        config.tls = Tls::Plain;
+        config.bounds.bad_tickets_per_minute = 3;
+    })
+    .await;
+    let good = house.ticket(1).await.secret;
+    let node = house.stranger(1);
+    let guess = |byte| node.client.join(Secret::from_random([byte; 16]));
+    for byte in 0..3 {
+        assert_eq!(
+            guess(byte).await.map(drop).map_err(reason),
+            Err(Reason::TicketUnknown)
+        );
+    }
+    assert_eq!(
+        guess(3).await.map(drop).map_err(reason),
+        Err(Reason::TooOften)
+    );
+    let late = node.client.join(good).await;
+    assert_eq!(late.map(drop).map_err(reason), Err(Reason::TooOften));
+}
+
+#[tokio::test]
+async fn a_member_cannot_publish_without_end() {
+    let house = House::with(|config| {
+        config.tls = Tls::Plain;
+        config.bounds.records_per_minute = 2;
+    })
+    .await;
+    let (one, two) = (house.member(1).await, house.member(2).await);
+    one.publish(&one.record(None, 1)).await.unwrap();
+    one.publish(&one.record(None, 2)).await.unwrap();
+    assert_eq!(
+        one.publish(&one.record(None, 3)).await,
+        Err(Reason::TooOften)
+    );
+    two.publish(&two.record(None, 1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn connections_from_one_address_are_bounded_and_free_again() {
+    let house = House::with(|config| {
+        config.tls = Tls::Plain;
+        config.bounds.connections_per_address = 2;
+    })
+    .await;
+    let node = house.stranger(1);
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let mut tcp = TcpStream::connect(house.hub.tcp_addr()).await.unwrap();
+        // An answer shows that the hub has seated the connection.
+        tcp.write_all(b"GET /ping HTTP/1.1\r\nhost: hub\r\n\r\n")
+            .await
+            .unwrap();
+        assert!(tcp.read(&mut [0; 1024]).await.unwrap() > 0);
+        held.push(tcp);
+    }
+    assert!(node.client.health().await.is_err());
+    drop(held);
+    let free = async { while node.client.health().await.is_err() {} };
+    timeout(Duration::from_secs(20), free).await.unwrap();
+}
+
+/// A hub that is quick to lose patience.
+async fn impatient(tls: Tls) -> House {
+    House::with(|config| {
+        config.tls = tls;
+        config.bounds.handshake = Duration::from_millis(200);
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_peer_that_says_nothing_is_let_go() {
+    for tls in [Tls::Plain, Tls::OwnKey] {
+        let house = impatient(tls).await;
+        let mut silent = TcpStream::connect(house.hub.tcp_addr()).await.unwrap();
+        let mut rest = Vec::new();
+        let closed = timeout(Duration::from_secs(10), silent.read_to_end(&mut rest)).await;
+        assert!(closed.is_ok(), "the hub waits for ever");
+    }
+}
+
+#[tokio::test]
+async fn a_relay_connection_that_proves_no_key_is_let_go() {
+    let house = impatient(Tls::Plain).await;
+    let mut silent = TcpStream::connect(house.hub.tcp_addr()).await.unwrap();
+    let upgrade = "GET /relay HTTP/1.1\r\nhost: hub\r\nconnection: upgrade\r\n\
+        upgrade: websocket\r\nsec-websocket-version: 13\r\n\
+        sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
+        sec-websocket-protocol: iroh-relay-v1, iroh-relay-v2\r\n\r\n";
+    silent.write_all(upgrade.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let closed = timeout(Duration::from_secs(10), silent.read_to_end(&mut answer)).await;
+    assert!(closed.is_ok(), "the relay waits for ever");
+    assert!(
+        answer.starts_with(b"HTTP/1.1 101"),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+}
+
+#[tokio::test]
+async fn a_hub_stops_while_connections_are_idle() {
+    let house = House::plain().await;
+    let mut idle = TcpStream::connect(house.hub.tcp_addr()).await.unwrap();
+    idle.write_all(b"GET /ping HTTP/1.1\r\n").await.unwrap();
+    timeout(Duration::from_secs(10), house.hub.shutdown())
+        .await
+        .unwrap();
+    let mut rest = Vec::new();
+    let _ = idle.read_to_end(&mut rest).await;
+}

@@ -1,0 +1,13 @@
+//! A hub in this process, asked as nodes ask it: over real HTTP and HTTPS on loopback.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "what the helpers of a test miss fails the test"
+)]
+
+mod bounds;
+mod directory;
+mod house;
+mod refusals;
+mod relay;
+mod tls;

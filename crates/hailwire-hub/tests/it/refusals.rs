@@ -1,0 +1,314 @@
+//! What a hub refuses, and with which code.
+
+use std::time::Duration;
+
+use hailwire_hub::{Config, Hub, StartError, Tls};
+use hailwire_wire::{
+    Code, Status,
+    directory::{Asked, Join, Permit, Publish, Reason, RecordBytes, path},
+    header, limits,
+    record::Record,
+    signed::{Domain, KeyPair},
+    ticket::Secret,
+};
+
+use crate::house::{House, config, key, permit, raw, reason, record, refusal, unix_now};
+
+/// Publishes bytes as they are, in the name of `key`.
+async fn publish_bytes(house: &House, key: &KeyPair, bytes: Vec<u8>) -> (u16, Reason) {
+    let body = serde_json::to_vec(&Publish {
+        record: RecordBytes(bytes.into()),
+    })
+    .unwrap();
+    let hub = house.hub.id().to_string();
+    let asked = Asked {
+        hub: &hub,
+        method: "PUT",
+        path: path::RECORD,
+        body: &body,
+    };
+    refusal(&house.hub, &asked, Some(&permit(&asked, key))).await
+}
+
+fn sealed(record: &Record, key: &KeyPair) -> Vec<u8> {
+    key.seal(Domain::Record, &header::encode(record))
+}
+
+#[tokio::test]
+async fn bad_records_are_refused_each_with_its_code() {
+    let house = House::plain().await;
+    let node = house.member(1).await;
+    node.publish(&node.record(None, 5)).await.unwrap();
+    assert_eq!(
+        node.publish(&node.record(None, 5)).await,
+        Err(Reason::Replayed)
+    );
+    assert_eq!(
+        node.publish(&node.record(None, 4)).await,
+        Err(Reason::Replayed)
+    );
+
+    let mut forged = sealed(&record(None, 6), &node.key);
+    *forged.last_mut().unwrap() ^= 1;
+    assert_eq!(
+        publish_bytes(&house, &node.key, forged).await,
+        (401, Reason::Forged)
+    );
+
+    let stolen = sealed(&record(None, 6), &key(2));
+    assert_eq!(
+        publish_bytes(&house, &node.key, stolen).await,
+        (403, Reason::NotYours)
+    );
+
+    let oversized = vec![0; limits::MAX_RECORD + 1];
+    assert_eq!(
+        publish_bytes(&house, &node.key, oversized).await,
+        (413, Reason::TooLarge)
+    );
+
+    let now = unix_now();
+    let expired = Record {
+        issued: now - 9000,
+        expires: now - 1,
+        ..record(None, 6)
+    };
+    let expired = sealed(&expired, &node.key);
+    assert_eq!(
+        publish_bytes(&house, &node.key, expired).await,
+        (400, Reason::Expired)
+    );
+
+    let early = Record {
+        issued: now + 9000,
+        expires: now + 9999,
+        ..record(None, 6)
+    };
+    let early = sealed(&early, &node.key);
+    assert_eq!(
+        publish_bytes(&house, &node.key, early).await,
+        (400, Reason::Expired)
+    );
+
+    let junk = publish_bytes(&house, &node.key, vec![1; 40]).await;
+    assert_eq!(junk, (400, Reason::Malformed));
+    node.publish(&node.record(None, 6)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_taken_name_is_refused_with_already_exists_and_a_hint() {
+    let house = House::plain().await;
+    let (one, two) = (house.member(1).await, house.member(2).await);
+    one.publish(&one.record(Some("laptop"), 1)).await.unwrap();
+    let error = two
+        .client
+        .publish(&two.record(Some("laptop"), 1))
+        .await
+        .unwrap_err();
+    let status = Status::from(error);
+    assert_eq!(status.code, Code::AlreadyExists);
+    assert!(
+        status.message.contains("laptop") && !status.hint.is_empty(),
+        "{status:?}"
+    );
+}
+
+#[tokio::test]
+async fn strangers_see_nothing_but_that_there_is_a_hub() {
+    let house = House::plain().await;
+    let member = house.member(1).await;
+    member
+        .publish(&member.record(Some("laptop"), 1))
+        .await
+        .unwrap();
+    let stranger = house.stranger(9);
+    assert_eq!(stranger.client.health().await.unwrap().hub, house.hub.id());
+    let not = Err(Reason::NotAMember);
+    let lookup = stranger.client.lookup(&"laptop".parse().unwrap()).await;
+    assert_eq!(lookup.map(drop).map_err(reason), not);
+    let search = stranger
+        .client
+        .search(&hailwire_wire::directory::Search::default())
+        .await;
+    assert_eq!(search.map(drop).map_err(reason), not);
+    assert_eq!(
+        stranger.client.members().await.map(drop).map_err(reason),
+        not
+    );
+    assert_eq!(stranger.publish(&stranger.record(None, 1)).await, not);
+}
+
+#[tokio::test]
+async fn tickets_are_refused_with_their_reason() {
+    let house = House::plain().await;
+    let unknown = house
+        .stranger(1)
+        .client
+        .join(Secret::from_random([9; 16]))
+        .await;
+    assert_eq!(
+        unknown.map(drop).map_err(reason),
+        Err(Reason::TicketUnknown)
+    );
+    let text = house.hub.invite(1, Duration::ZERO).await.unwrap();
+    let Ok(hailwire_wire::ticket::Ticket::Hub(ticket)) = text.parse() else {
+        panic!()
+    };
+    let expired = house.stranger(1).client.join(ticket.secret).await;
+    assert_eq!(
+        expired.map(drop).map_err(reason),
+        Err(Reason::TicketExpired)
+    );
+    assert!(house.hub.invite(0, Duration::from_secs(9)).await.is_err());
+}
+
+#[tokio::test]
+async fn a_request_is_believed_only_as_it_was_signed() {
+    let house = House::plain().await;
+    let node = house.member(1).await;
+    let (id, url) = (house.hub.id().to_string(), house.hub.url().to_string());
+    let members = Asked {
+        hub: &id,
+        method: "GET",
+        path: path::MEMBERS,
+        body: b"",
+    };
+    let hub = &house.hub;
+
+    assert_eq!(refusal(hub, &members, None).await, (401, Reason::Unsigned));
+    assert_eq!(
+        refusal(hub, &members, Some("Hailwire AAAA")).await,
+        (401, Reason::Forged)
+    );
+    assert_eq!(
+        refusal(hub, &members, Some("Hailwire !")).await,
+        (400, Reason::Malformed)
+    );
+    let for_search = permit(
+        &Asked {
+            path: path::SEARCH,
+            ..members
+        },
+        &node.key,
+    );
+    assert_eq!(
+        refusal(hub, &members, Some(&for_search)).await,
+        (401, Reason::Forged)
+    );
+    let elsewhere = permit(
+        &Asked {
+            hub: "https://other.example:443",
+            ..members
+        },
+        &node.key,
+    );
+    assert_eq!(
+        refusal(hub, &members, Some(&elsewhere)).await,
+        (401, Reason::Elsewhere)
+    );
+    let old = Permit::new(&members, unix_now() - 120).sign(&node.key);
+    assert_eq!(
+        refusal(hub, &members, Some(&old)).await,
+        (412, Reason::Clock)
+    );
+
+    // The hub's URL serves where its key is not known.
+    for name in [&id, &url] {
+        let asked = Asked {
+            hub: name,
+            ..members
+        };
+        let (status, _) = raw(
+            hub,
+            "GET",
+            path::MEMBERS,
+            Some(&permit(&asked, &node.key)),
+            b"",
+        )
+        .await;
+        assert_eq!(status, 200);
+    }
+}
+
+#[tokio::test]
+async fn junk_is_answered_with_a_reason() {
+    let house = House::plain().await;
+    let node = house.member(1).await;
+    let id = house.hub.id().to_string();
+    for (method, path, body, expected) in [
+        ("GET", "/v1/absent", &b""[..], (404, Reason::NoSuchPath)),
+        ("GET", "/", b"", (404, Reason::NoSuchPath)),
+        ("DELETE", path::RECORD, b"", (404, Reason::NoSuchPath)),
+        ("POST", path::SEARCH, b"{", (400, Reason::Malformed)),
+        (
+            "PUT",
+            path::RECORD,
+            b"{\"record\":\"!\"}",
+            (400, Reason::Malformed),
+        ),
+        (
+            "POST",
+            path::JOIN,
+            b"{\"secret\":\"x\"}",
+            (400, Reason::Malformed),
+        ),
+        ("GET", "/v1/nodes/UPPER", b"", (400, Reason::Malformed)),
+        ("GET", "/v1/members?after=x", b"", (400, Reason::Malformed)),
+    ] {
+        let asked = Asked {
+            hub: &id,
+            method,
+            path,
+            body,
+        };
+        let refused = refusal(&house.hub, &asked, Some(&permit(&asked, &node.key))).await;
+        assert_eq!(refused, expected, "{method} {path}");
+    }
+    assert_eq!(raw(&house.hub, "GET", "/ping", None, b"").await.0, 200);
+    assert_eq!(
+        raw(&house.hub, "GET", "/generate_204", None, b"").await.0,
+        204
+    );
+    assert_eq!(raw(&house.hub, "GET", "/relay", None, b"").await.0, 400);
+}
+
+#[tokio::test]
+async fn plain_http_off_loopback_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config {
+        tls: Tls::Plain,
+        ..Config::new(folder.path())
+    };
+    let error = Hub::start(config).await.unwrap_err();
+    assert!(matches!(error, StartError::PlainElsewhere(_)), "{error}");
+    assert!(error.to_string().contains("loopback"));
+}
+
+#[tokio::test]
+async fn a_folder_or_port_in_use_is_a_clear_error() {
+    let house = House::plain().await;
+    let again = Hub::start(config(house.folder.path())).await.unwrap_err();
+    assert!(matches!(again, StartError::Running(_)), "{again}");
+    let other = tempfile::tempdir().unwrap();
+    let mut config = config(other.path());
+    config.listen = house.hub.tcp_addr();
+    let taken = Hub::start(config).await.unwrap_err();
+    assert!(
+        matches!(
+            taken,
+            StartError::Bind {
+                protocol: "TCP",
+                ..
+            }
+        ),
+        "{taken}"
+    );
+}
+
+#[tokio::test]
+async fn a_join_body_never_shows_its_secret_in_debug_output() {
+    let join = Join {
+        secret: Secret::from_random([0x5a; 16]),
+    };
+    assert!(!format!("{join:?}").contains("90"));
+}

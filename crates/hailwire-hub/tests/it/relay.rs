@@ -1,0 +1,131 @@
+//! The relay and address discovery, used by the overlay as nodes use it.
+
+use std::{sync::Arc, time::Duration};
+
+use hailwire_wire::signed::KeyPair;
+use iroh::{
+    Endpoint, EndpointAddr, RelayConfig, RelayMap, RelayMode, SecretKey, TransportAddr,
+    Watcher as _, endpoint::presets, tls::CaTlsConfig,
+};
+use iroh_relay::{RelayQuicConfig, quic::QuicClient};
+use tokio::time::timeout;
+
+use crate::house::{House, Node};
+
+const ALPN: &[u8] = b"test";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An endpoint that reaches others through the hub's relay alone.
+async fn endpoint(house: &House, node: &Node, seed: u8) -> Endpoint {
+    assert_eq!(node.key.id(), KeyPair::from_seed(&[seed; 32]).id());
+    let url = house.hub.url().to_string().parse().unwrap();
+    let discovery = RelayQuicConfig::new(house.hub.udp_addr().port());
+    let pins = node.pins.clone();
+    let verifier = CaTlsConfig::custom_server_cert_verifier(Arc::new(move |p| pins.verifier(p)));
+    Endpoint::builder(presets::Minimal)
+        .secret_key(SecretKey::from_bytes(&[seed; 32]))
+        .alpns(vec![ALPN.to_vec()])
+        .relay_mode(RelayMode::Custom(RelayMap::from(RelayConfig::new(
+            url,
+            Some(discovery),
+        ))))
+        .ca_tls_config(verifier)
+        .clear_ip_transports()
+        .bind()
+        .await
+        .unwrap()
+}
+
+async fn echo_through_the_relay(house: House) {
+    let (one, two) = (house.member(1).await, house.member(2).await);
+    let (caller, callee) = (
+        endpoint(&house, &one, 1).await,
+        endpoint(&house, &two, 2).await,
+    );
+    timeout(PATIENCE, callee.online()).await.unwrap();
+    timeout(PATIENCE, caller.online()).await.unwrap();
+
+    let url = house.hub.url().to_string().parse().unwrap();
+    let address = EndpointAddr::from_parts(callee.id(), [TransportAddr::Relay(url)]);
+    let answering = tokio::spawn(async move {
+        let connection = callee.accept().await.unwrap().await.unwrap();
+        let (mut send, mut recv) = connection.accept_bi().await.unwrap();
+        let body = recv.read_to_end(100).await.unwrap();
+        send.write_all(&body).await.unwrap();
+        send.finish().unwrap();
+        connection.closed().await;
+        callee.close().await;
+    });
+    let connection = timeout(PATIENCE, caller.connect(address, ALPN))
+        .await
+        .unwrap()
+        .unwrap();
+    let (mut send, mut recv) = connection.open_bi().await.unwrap();
+    send.write_all(b"through the relay").await.unwrap();
+    send.finish().unwrap();
+    assert_eq!(recv.read_to_end(100).await.unwrap(), b"through the relay");
+    assert!(connection.paths().iter().all(|path| path.is_relay()));
+    connection.close(0u32.into(), b"");
+    caller.close().await;
+    answering.await.unwrap();
+    house.hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn members_reach_each_other_through_the_relay_over_https() {
+    echo_through_the_relay(House::https().await).await;
+}
+
+#[tokio::test]
+async fn members_reach_each_other_through_the_relay_over_plain_http() {
+    echo_through_the_relay(House::with(|config| config.tls = hailwire_hub::Tls::Plain).await).await;
+}
+
+#[tokio::test]
+async fn the_relay_refuses_a_node_that_is_no_member() {
+    let house = House::https().await;
+    let stranger = house.stranger(1);
+    let endpoint = endpoint(&house, &stranger, 1).await;
+    let mut status = endpoint.home_relay_status();
+    let refused = async {
+        loop {
+            for relay in status.get() {
+                assert!(!relay.is_connected());
+                if let Some(error) = relay.last_error() {
+                    return format!("{error:#}");
+                }
+            }
+            status.updated().await.unwrap();
+        }
+    };
+    let error = timeout(PATIENCE, refused).await.unwrap();
+    assert!(error.contains("not a member of this hub"), "{error}");
+    endpoint.close().await;
+    house.hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn address_discovery_tells_a_node_its_address_and_proves_the_hubs_key() {
+    for house in [House::https().await, House::plain().await] {
+        let node = house.stranger(1);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(node.pins.verifier(provider).unwrap())
+            .with_no_client_auth();
+        let socket = noq::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        let own = socket.local_addr().unwrap();
+        let client = QuicClient::new(socket.clone(), tls);
+        let asking = client.create_conn(house.hub.udp_addr(), "127.0.0.1");
+        let connection = timeout(PATIENCE, asking).await.unwrap().unwrap();
+        let mut observed = std::pin::pin!(connection.observed_external_addr());
+        let next =
+            std::future::poll_fn(|cx| futures_core::Stream::poll_next(observed.as_mut(), cx));
+        assert_eq!(timeout(PATIENCE, next).await.unwrap(), Some(own));
+        connection.close(0u32.into(), b"");
+        socket.wait_idle().await;
+        house.hub.shutdown().await;
+    }
+}

@@ -1,0 +1,233 @@
+//! Every bound is reached, and holds.
+
+use super::*;
+use crate::limits::{
+    MUX_INITIAL_WINDOW, MUX_MAX_DATA, MUX_MAX_PINGS, MUX_MAX_REASON, MUX_MAX_STREAMS,
+    MUX_RECEIVE_POOL, MUX_SEND_QUEUE, MUX_STREAM_WINDOW,
+};
+use crate::status::Code;
+
+const WINDOW: usize = MUX_INITIAL_WINDOW as usize;
+
+#[test]
+fn a_peer_that_fills_every_window_of_every_stream_reaches_the_stated_bound_and_no_more() {
+    let (mut a, mut b) = sides();
+    let mut keys = Vec::new();
+    for _ in 0..MUX_MAX_STREAMS {
+        let key = opened(&mut a, Priority::Medium);
+        assert_eq!(write(&mut a, key, &[0; WINDOW + 1]), WINDOW + 1);
+        keys.push(key);
+    }
+    exchange(&mut a, &mut b);
+    assert_eq!(
+        b.unread(),
+        MUX_MAX_STREAMS * WINDOW,
+        "nobody reads, so nobody gets more"
+    );
+    // Each is still served when its reader wakes up.
+    let last = std::iter::from_fn(|| match b.accept() {
+        Poll::Ready(Ok(key)) => Some(key),
+        _ => None,
+    })
+    .last()
+    .unwrap();
+    assert_eq!(read(&mut b, last).len(), WINDOW);
+    exchange(&mut a, &mut b);
+    assert_eq!(read(&mut b, last).len(), 1);
+}
+
+#[test]
+fn windows_grow_while_their_readers_read_and_share_the_pool() {
+    const STREAMS: usize = 100;
+    let (mut a, mut b) = sides();
+    let fill = |mux: &mut Mux, keys: &[StreamKey]| {
+        for key in keys {
+            write(mux, *key, &vec![0; MUX_SEND_QUEUE]);
+        }
+    };
+    let near: Vec<_> = (0..STREAMS)
+        .map(|_| opened(&mut a, Priority::Medium))
+        .collect();
+    fill(&mut a, &near);
+    exchange(&mut a, &mut b);
+    let far: Vec<_> = near.iter().map(|_| accepted(&mut b)).collect();
+    for (alone, rounds) in [(true, 8), (false, 8)] {
+        let reading = if alone { &far[..1] } else { &far[..] };
+        for _ in 0..rounds {
+            for key in reading {
+                read(&mut b, *key);
+            }
+            exchange(&mut a, &mut b);
+            fill(&mut a, &near);
+            exchange(&mut a, &mut b);
+            assert!(b.budget.used() <= MUX_RECEIVE_POOL);
+            assert!(b.unread() <= STREAMS * WINDOW + MUX_RECEIVE_POOL);
+        }
+        let windows: Vec<_> = reading
+            .iter()
+            .map(|key| b.streams.find(*key).unwrap().recv.window)
+            .collect();
+        if alone {
+            assert_eq!(
+                windows,
+                [MUX_STREAM_WINDOW as usize],
+                "one reader alone gets all"
+            );
+        } else {
+            let part = WINDOW + MUX_RECEIVE_POOL / STREAMS;
+            assert!(
+                windows.iter().all(|w| (WINDOW..=part + WINDOW).contains(w)),
+                "{windows:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn readers_that_fill_the_pool_and_stop_leave_the_initial_window_to_others() {
+    let (mut a, mut b) = sides();
+    let block = vec![0; MUX_SEND_QUEUE];
+    let mut slow = Vec::new();
+    // Each grows to the largest window, one after another, and then reads no more.
+    for _ in 0..64 {
+        let near = opened(&mut a, Priority::Medium);
+        write(&mut a, near, &block);
+        exchange(&mut a, &mut b);
+        let far = accepted(&mut b);
+        for _ in 0..4 {
+            read(&mut b, far);
+            exchange(&mut a, &mut b);
+            write(&mut a, near, &block);
+            exchange(&mut a, &mut b);
+        }
+        slow.push((near, far));
+    }
+    assert!(b.budget.used() <= MUX_RECEIVE_POOL);
+    assert!(b.budget.used() > MUX_RECEIVE_POOL / 2, "the pool is in use");
+    assert!(b.unread() <= 64 * WINDOW + MUX_RECEIVE_POOL);
+    let near = opened(&mut a, Priority::Low);
+    let (mut sent, mut seen, mut far) = (0, 0, None);
+    while seen < 4 * block.len() {
+        if sent < 4 * block.len() {
+            sent += write(&mut a, near, &block);
+        }
+        exchange(&mut a, &mut b);
+        let far = *far.get_or_insert_with(|| accepted(&mut b));
+        let got = read(&mut b, far).len();
+        assert!(got > 0, "stuck at {seen} bytes");
+        seen += got;
+    }
+    // And the pool comes back when they are gone.
+    for (near_key, far_key) in slow {
+        a.drop_send(near_key);
+        a.drop_recv(near_key);
+        b.drop_send(far_key);
+        b.drop_recv(far_key);
+    }
+    exchange(&mut a, &mut b);
+    assert!(b.budget.used() <= MUX_STREAM_WINDOW as usize);
+}
+
+#[test]
+fn a_writer_waits_once_its_queue_is_full() {
+    let (mut a, _) = sides();
+    let key = opened(&mut a, Priority::Medium);
+    assert_eq!(
+        write(&mut a, key, &vec![0; 3 * MUX_SEND_QUEUE]),
+        MUX_SEND_QUEUE
+    );
+    assert_eq!(write(&mut a, key, b"x"), 0);
+}
+
+#[test]
+fn small_frames_do_not_pin_the_buffer_they_came_in() {
+    let mut server = greeted_server();
+    let many: Vec<_> = (0..1000).map(|_| data(1, b"x", false)).collect();
+    let buffer = encoded(&many);
+    server.handle_input(buffer.clone()).unwrap();
+    assert_eq!(server.unread(), 1000);
+    assert!(buffer.is_unique());
+}
+
+#[test]
+fn large_frames_no_longer_pin_their_buffer_once_much_is_unread() {
+    let mut server = greeted_server();
+    let full = vec![0; MUX_MAX_DATA];
+    let streams = MUX_RECEIVE_POOL / MUX_MAX_DATA;
+    for index in 0..streams as u64 {
+        server
+            .handle_input(encoded(&[data(2 * index + 1, &full, false)]))
+            .unwrap();
+    }
+    let buffer = encoded(&[data(2 * streams as u64 + 1, &full, false)]);
+    server.handle_input(buffer.clone()).unwrap();
+    assert!(buffer.is_unique());
+}
+
+#[test]
+fn pings_that_cannot_be_answered_are_forgotten() {
+    let mut server = greeted_server();
+    output(&mut server);
+    for _ in 0..1000 {
+        server
+            .handle_input(encoded(&[Frame::Ping([0; 8]), Frame::Pong([0; 8])]))
+            .unwrap();
+    }
+    assert_eq!(server.poll_event(), None, "answers to no question");
+    assert!(output(&mut server).len() <= 2 * MUX_MAX_PINGS * (HEADER + 8));
+    assert_eq!(
+        (0..100).filter(|_| server.ping([0; 8])).count(),
+        MUX_MAX_PINGS
+    );
+}
+
+#[test]
+fn a_long_reason_is_cut() {
+    let (mut a, mut b) = sides();
+    a.close(Code::Internal, &"é".repeat(MUX_MAX_REASON));
+    exchange(&mut a, &mut b);
+    let Some(Ended::ByPeer { reason, .. }) = b.ended() else {
+        panic!()
+    };
+    assert_eq!(*reason, "é".repeat(MUX_MAX_REASON / 2));
+}
+
+#[test]
+fn a_burst_gives_its_memory_back() {
+    let (mut a, mut b) = sides();
+    for round in 0..3 {
+        let near: Vec<_> = (0..2000)
+            .map(|_| opened(&mut a, Priority::Medium))
+            .collect();
+        for key in &near {
+            write(&mut a, *key, &[round; 100]);
+            a.finish(*key);
+        }
+        exchange(&mut a, &mut b);
+        for _ in &near {
+            let far = accepted(&mut b);
+            assert_eq!(read(&mut b, far).len(), 100);
+            b.finish(far);
+            b.drop_send(far);
+            b.drop_recv(far);
+        }
+        exchange(&mut a, &mut b);
+        for key in near {
+            a.drop_send(key);
+            a.drop_recv(key);
+        }
+    }
+    exchange(&mut a, &mut b);
+    for mux in [&mut a, &mut b] {
+        while mux.poll_event().is_some() {}
+        let queues = mux.ready.iter().chain([&mux.control, &mux.incoming]);
+        let kept: usize = queues.map(|queue| queue.capacity()).sum();
+        assert_eq!((mux.live_streams(), mux.by_id.capacity()), (0, 0));
+        assert!(kept <= 6 * 256, "{kept} places kept");
+    }
+    assert!(
+        std::mem::size_of::<Mux>() <= 1024,
+        "{}",
+        std::mem::size_of::<Mux>()
+    );
+}

@@ -1,0 +1,101 @@
+//! Nodes to test with: embedded, on loopback, each in a data folder of its own.
+
+use std::{net::SocketAddr, time::Duration};
+
+use hailwire::{
+    Agent, Body, Client, Config, DataDir, Node, Request, Response, Serving, Status, admin,
+    admin::method,
+};
+
+/// Long enough for any step of a test on a busy machine; reaching it is a failure.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running node and the folder that it keeps its things in.
+pub struct House {
+    pub node: Node,
+    pub dir: tempfile::TempDir,
+}
+
+impl House {
+    /// A node of this name on loopback.
+    pub async fn named(name: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let node = start(&dir, name).await;
+        Self { node, dir }
+    }
+
+    pub fn client(&self) -> Client {
+        self.node.client()
+    }
+
+    pub fn data(&self) -> DataDir {
+        DataDir::new(self.dir.path())
+    }
+
+    /// A program beside the node.
+    pub async fn attach(&self) -> Client {
+        Client::attach(&self.data()).await.unwrap()
+    }
+
+    pub async fn invite(&self, uses: u32, allow: &[&str]) -> String {
+        let allow = allow.iter().map(ToString::to_string).collect();
+        let invite = admin::Invite {
+            uses,
+            expires_s: 60,
+            allow,
+        };
+        let invited: admin::Invited = self.client().admin(method::INVITE, &invite).await.unwrap();
+        invited.ticket
+    }
+
+    pub async fn join(&self, ticket: &str) -> Result<admin::Joined, Status> {
+        let join = admin::Join {
+            ticket: ticket.to_owned(),
+            alias: String::new(),
+        };
+        self.client().admin(method::JOIN, &join).await
+    }
+
+    /// Makes both nodes trust each other.
+    pub async fn befriend(&self, other: &Self) {
+        other.join(&self.invite(1, &[]).await).await.unwrap();
+    }
+
+    pub async fn status(&self) -> admin::Status {
+        self.client().admin(method::STATUS, &()).await.unwrap()
+    }
+
+    /// Stops the node at once and starts it again in the same folder.
+    pub async fn restart(self, name: &str) -> Self {
+        self.node.shutdown(Duration::ZERO).await;
+        let node = start(&self.dir, name).await;
+        Self {
+            node,
+            dir: self.dir,
+        }
+    }
+}
+
+async fn start(dir: &tempfile::TempDir, name: &str) -> Node {
+    let mut config = Config::default();
+    config.node.name = Some(name.parse().unwrap());
+    config.listen.udp = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    Node::builder()
+        .data_dir(DataDir::new(dir.path()))
+        .config(config)
+        .start()
+        .await
+        .unwrap()
+}
+
+/// Serves an agent that answers with what it is sent, chunk by chunk.
+pub async fn serve_echo(client: &Client, name: &str) -> Serving {
+    let echo = |request: Request| async move { Ok(Response::new(request.into_body())) };
+    client.serve(Agent::new(name).unwrap(), echo).await.unwrap()
+}
+
+/// Calls and collects the whole answer.
+pub async fn call(client: &Client, to: &str, body: impl Into<Body>) -> Result<Vec<u8>, Status> {
+    let mut answer = client.call(to).body(body).deadline(PATIENCE).send().await?;
+    Ok(answer.bytes(1 << 30).await?.to_vec())
+}
