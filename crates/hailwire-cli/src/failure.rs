@@ -10,7 +10,7 @@
 //! and with `--json` it is one line on stderr: `{"error":{"code":…,"message":…,"hint":…}}`. The exit
 //! code follows from the status code by one rule, kept in `docs/reference/exit-codes.md`.
 
-use std::{fmt::Display, io, time::Duration};
+use std::{error::Error, fmt::Display, io, time::Duration};
 
 use hailwire_wire::{Code, Status};
 use serde_json::json;
@@ -58,6 +58,18 @@ impl Failure {
     pub(crate) fn timed_out(limit: Duration) -> Self {
         let message = format!("no answer within {}", text::time(limit));
         Status::new(Code::DeadlineExceeded, message).into()
+    }
+
+    /// An error with its causes on one line, under a status code.
+    pub(crate) fn caused(code: Code, error: &dyn Error) -> Self {
+        let mut message = error.to_string();
+        let mut next = error.source();
+        while let Some(cause) = next {
+            message.push_str(": ");
+            message.push_str(&text::lower_first(&cause.to_string()));
+            next = cause.source();
+        }
+        Status::new(code, message).into()
     }
 
     /// Whoever read our stdout is gone; nothing is printed, as for any program in a pipe.

@@ -8,7 +8,7 @@ use hailwire::{
 };
 use serde_json::json;
 
-use super::{Run, up::with_causes};
+use super::Run;
 use crate::failure::Failure;
 
 pub(super) fn run(run: &Run) -> Result<(), Failure> {
@@ -26,6 +26,6 @@ fn failure(run: &Run, error: &KeyError) -> Failure {
                 .with_hint("the first `hail up` makes it")
                 .into()
         }
-        error => Status::new(Code::FailedPrecondition, with_causes(error)).into(),
+        error => Failure::caused(Code::FailedPrecondition, error),
     }
 }

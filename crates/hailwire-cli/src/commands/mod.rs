@@ -12,6 +12,7 @@ mod completions;
 mod config;
 mod connect;
 mod down;
+mod hub;
 mod id;
 mod invite;
 mod join;
@@ -99,9 +100,9 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         Action::Send(call) => short(run, send::run(run, call)),
         Action::Stream(call) => long(run, stream::run(run, call)),
         Action::Serve(serve) => on_one_core(run, serve::run(run, serve)),
-        Action::HubRun(_) | Action::HubInvite { .. } | Action::Demo(_) | Action::BenchSmoke => {
-            Err(Failure::general("not yet"))
-        }
+        Action::HubRun(config) => on_all_cores(hub::run(run, *config)),
+        Action::HubInvite { uses, expires } => hub::invite(run, uses, expires),
+        Action::Demo(_) | Action::BenchSmoke => Err(Failure::general("not yet")),
     }
 }
 

@@ -1,8 +1,8 @@
 //! `hail up`: the node in the foreground.
 
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
-use hailwire::{Code, Config, Node, StartError, Status, config::Limits};
+use hailwire::{Code, Config, Node, StartError, config::Limits};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -131,19 +131,7 @@ fn failure(error: &StartError) -> Failure {
             "check the data folder, or start afresh with --data DIR",
         ),
     };
-    Status::new(code, with_causes(error)).with_hint(hint).into()
-}
-
-/// An error with its causes on one line.
-pub(super) fn with_causes(error: &dyn Error) -> String {
-    let mut out = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        out.push_str(": ");
-        out.push_str(&text::lower_first(&cause.to_string()));
-        next = cause.source();
-    }
-    out
+    Failure::caused(code, error).hint(hint)
 }
 
 /// A grace that suits waiting for a node that is being stopped: its own and some.
