@@ -95,7 +95,11 @@ pub(crate) async fn serve_echo(client: &Client, name: &str) -> Serving {
 }
 
 /// Calls and collects the whole answer.
-pub(crate) async fn call(client: &Client, to: &str, body: impl Into<Body>) -> Result<Vec<u8>, Status> {
+pub(crate) async fn call(
+    client: &Client,
+    to: &str,
+    body: impl Into<Body>,
+) -> Result<Vec<u8>, Status> {
     let mut answer = client.call(to).body(body).deadline(PATIENCE).send().await?;
     Ok(answer.bytes(1 << 30).await?.to_vec())
 }
