@@ -27,8 +27,12 @@ const MAX_STREAMS: u32 = 1024;
 /// Bytes of one stream that a peer may have under way unread.
 const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 
-/// Bytes of all streams of one peer that may be under way unread.
-const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
+/// Bytes of all streams of one peer that may be under way unread: sixteen readers that stall leave
+/// room for everybody else.
+const CONNECTION_WINDOW: u32 = 32 * 1024 * 1024;
+
+/// Bytes that may be sent to one peer and not yet be acknowledged.
+const SEND_WINDOW: u64 = 8 * 1024 * 1024;
 
 /// Where the UDP ports of the last start are kept.
 const PORTS: &str = "udp-ports";
@@ -149,7 +153,7 @@ fn transport() -> QuicTransportConfig {
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
         .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
-        .send_window(u64::from(CONNECTION_WINDOW))
+        .send_window(SEND_WINDOW)
         .build()
 }
 
