@@ -281,7 +281,7 @@ impl CallBuilder {
             header.set_deadline(left);
             Instant::now() + left
         });
-        node::within(at, async {
+        let call = std::pin::pin!(async {
             match &client.inner {
                 Kind::Attached(attached) => {
                     let answer = attached.session.open(kind, &header, body).await?;
@@ -289,8 +289,8 @@ impl CallBuilder {
                 }
                 Kind::Embedded(node) => call_embedded(node, kind, header, body, at).await,
             }
-        })
-        .await
+        });
+        node::within(at, call).await
     }
 }
 
@@ -438,14 +438,18 @@ async fn call_embedded(
     deadline: Option<Instant>,
 ) -> Result<Answer, Status> {
     if header.to == admin::AGENT {
-        return call_handler(node.own_management(), kind, header, body, deadline, None).await;
+        let handler = node.own_management();
+        return Box::pin(call_handler(handler, kind, header, body, deadline, None)).await;
     }
     node::count_call(node);
     let Route { to, picked } = node.route(&header, Origin::Local).await?;
     match to {
         Destination::Handler(handler) => {
             let give_back = picked.map(|picked| (node.clone(), picked));
-            call_handler(handler, kind, header, body, deadline, give_back).await
+            Box::pin(call_handler(
+                handler, kind, header, body, deadline, give_back,
+            ))
+            .await
         }
         Destination::Session(session) => {
             let header = node::onward_header(header, Origin::Local, picked.as_ref(), deadline);
