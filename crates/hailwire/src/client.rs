@@ -496,9 +496,7 @@ async fn call_handler(
         let _ = tell.send(handler.handle(request).await);
     });
     let guard = session::AbortOnDrop(task.abort_handle());
-    let response = told
-        .await
-        .unwrap_or_else(|_| Err(Status::new(Code::Internal, "the handler panicked")));
+    let response = told.await.unwrap_or_else(|_| Err(session::panicked()));
     if let Some((node, picked)) = give_back {
         let code = response
             .as_ref()

@@ -3,7 +3,13 @@
 //! The handler's future is polled together with the stream's "stopped" signal and the deadline;
 //! whichever comes first decides. A small answer leaves in one write: head, body and end.
 
-use std::time::Duration;
+use std::{
+    future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::pin,
+    task::Poll,
+    time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
 use hailwire_wire::{
@@ -48,7 +54,7 @@ pub(crate) async fn serve(
         caller,
         body: Body::wire(reader),
     };
-    let work = handler.handle(request);
+    let work = unwound(handler.handle(request));
     let outcome = tokio::select! {
         biased;
         result = work => Some(result),
@@ -62,6 +68,23 @@ pub(crate) async fn serve(
         Some(Err(status)) => end(send, &status).await,
         None => end(send, &deadline_exceeded()).await,
     }
+}
+
+/// The handler's outcome; a panic becomes an error of this one call.
+async fn unwound(work: impl Future<Output = Result<Response, Status>>) -> Result<Response, Status> {
+    let mut work = pin!(work);
+    poll_fn(|cx| {
+        // Nothing of the handler's is used after a panic but its drop.
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx)));
+        polled.unwrap_or_else(|_| Poll::Ready(Err(panicked())))
+    })
+    .await
+}
+
+/// What the caller of a handler that panicked is told.
+pub(crate) fn panicked() -> Status {
+    Status::new(Code::Internal, "the agent's handler panicked")
+        .with_hint("the agent's own log says where")
 }
 
 /// Answers an opening with an error.
