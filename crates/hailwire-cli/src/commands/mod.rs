@@ -6,6 +6,7 @@
 
 mod agents;
 mod background;
+mod bench;
 mod body;
 mod call;
 mod completions;
@@ -105,7 +106,8 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         Action::HubInvite { uses, expires } => hub::invite(run, uses, expires),
         Action::Demo(demo) if demo.part => on_all_cores(demo::part::run(run)),
         Action::Demo(demo) => on_all_cores(demo::run(run, &demo)),
-        Action::BenchSmoke => Err(Failure::general("not yet")),
+        Action::BenchSmoke(smoke) => long(run, bench::smoke(run, smoke)),
+        Action::BenchPart(part) => on_one_core(run, bench::part(part)),
     }
 }
 

@@ -1,0 +1,7 @@
+//! `hail` as people and scripts use it: real processes on loopback, each test in its own house.
+
+mod alone;
+mod calls;
+mod demo;
+mod house;
+mod nodes;
