@@ -30,7 +30,7 @@ pub(super) struct Dispatch {
     groups: [Pool<usize, ()>; Work::ALL.len()],
     /// Whether a worker has answered since its last failure, which shows that its tunnel is up.
     connected: Vec<bool>,
-    kill: Kill,
+    killed: bool,
     members_heard: HashSet<(usize, Work, String)>,
     pub(super) counts: Counts,
     pub(super) tally: Tally,
@@ -51,12 +51,6 @@ struct Flight {
     task: Task,
     lease: Lease<usize, ()>,
     reused: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kill {
-    Pending,
-    Done,
 }
 
 /// A call to make.
@@ -134,7 +128,7 @@ impl Dispatch {
             next_id: 0,
             groups,
             connected: vec![false; workers],
-            kill: Kill::Pending,
+            killed: false,
             members_heard: HashSet::new(),
             counts: Counts::default(),
             tally: Tally::new(workers),
@@ -166,22 +160,19 @@ impl Dispatch {
         if self.flights.len() >= self.concurrency {
             return Next::Wait(None);
         }
-        let Some(mut task) = self.waiting.pop_front() else {
-            return match self.flights.is_empty() {
-                true => Next::Done,
-                false => Next::Wait(None),
-            };
-        };
-        match self.pick(&mut task, now) {
-            Ok(lease) => Next::Call(self.begin(task, lease)),
-            Err(NoMember::Down { until }) => {
-                self.waiting.push_front(task);
-                Next::Wait(Some(until))
+        while let Some(mut task) = self.waiting.pop_front() {
+            match self.pick(&mut task, now) {
+                Ok(lease) => return Next::Call(self.begin(task, lease)),
+                Err(NoMember::Down { until }) => {
+                    self.waiting.push_front(task);
+                    return Next::Wait(Some(until));
+                }
+                Err(NoMember::Empty | NoMember::Full) => self.counts.lost += 1,
             }
-            Err(NoMember::Empty | NoMember::Full) => {
-                self.counts.lost += 1;
-                self.next(now)
-            }
+        }
+        match self.flights.is_empty() {
+            true => Next::Done,
+            false => Next::Wait(None),
         }
     }
 
@@ -265,11 +256,11 @@ impl Dispatch {
 
     /// The worker to kill, said once, when half the work is settled: the one with most calls in
     /// flight, so that losing it is felt.
-    pub(super) fn to_kill(&mut self) -> Option<usize> {
-        if self.kill == Kill::Done || self.settled() * 2 < self.total as u64 {
+    pub(super) fn whom_to_kill(&mut self) -> Option<usize> {
+        if self.killed || self.settled() * 2 < self.total as u64 {
             return None;
         }
-        self.kill = Kill::Done;
+        self.killed = true;
         let in_flight = |worker: usize| {
             let calls = self.flights.values();
             calls.filter(|flight| *flight.lease.key() == worker).count()
@@ -362,7 +353,7 @@ mod tests {
             for errand in gone_ones {
                 dispatch.failed(errand.id, gone(), now);
             }
-            if kills && let Some(worker) = dispatch.to_kill() {
+            if kills && let Some(worker) = dispatch.whom_to_kill() {
                 dead.push(worker);
             }
         }
@@ -437,13 +428,13 @@ mod tests {
         let spared = begun.last().map(|e| e.worker).unwrap();
         let mut done = begun.iter().filter(|e| e.worker != spared);
         for errand in done.by_ref().take(2) {
-            assert_eq!(dispatch.to_kill(), None);
+            assert_eq!(dispatch.whom_to_kill(), None);
             dispatch.answered(errand.id, &answer(), START);
         }
         let third = done.next().unwrap();
         dispatch.answered(third.id, &answer(), START);
-        assert_eq!(dispatch.to_kill(), Some(spared));
-        assert_eq!(dispatch.to_kill(), None);
+        assert_eq!(dispatch.whom_to_kill(), Some(spared));
+        assert_eq!(dispatch.whom_to_kill(), None);
     }
 
     #[test]

@@ -158,10 +158,8 @@ fn walk(folder: &Path, unreadable: &mut u64) -> Vec<PathBuf> {
             if seen > MAX_SEEN {
                 return files;
             }
-            let Ok((entry, kind)) = entry
-                .and_then(|entry| Ok((entry.file_type()?, entry)))
-                .map(|(kind, entry)| (entry, kind))
-            else {
+            let typed = entry.and_then(|entry| Ok((entry.file_type()?, entry)));
+            let Ok((kind, entry)) = typed else {
                 *unreadable += 1;
                 continue;
             };

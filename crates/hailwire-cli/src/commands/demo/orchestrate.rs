@@ -106,7 +106,7 @@ impl Orchestrator<'_> {
                 self.dispatch.failed(id, status, now);
             }
         }
-        if let Some(worker) = self.dispatch.to_kill() {
+        if let Some(worker) = self.dispatch.whom_to_kill() {
             self.house.kill(worker)?;
             self.killed = Some(worker);
             self.show.note(&format!(
@@ -120,7 +120,7 @@ impl Orchestrator<'_> {
     /// Asks the node how its tunnels go.
     pub(super) async fn look(&mut self) {
         let status = self.client.admin::<(), admin::Status>(method::STATUS, &());
-        let Ok(Ok(status)) = tokio::time::timeout(LOOK, status).await else {
+        let Ok(Ok(status)) = tokio::time::timeout(LOOK, Box::pin(status)).await else {
             return;
         };
         for (number, Worker { id, .. }) in self.house.workers().iter().enumerate() {
@@ -171,7 +171,7 @@ async fn call(
     if work == Work::Grep {
         call = call.header(PATTERN_FIELD, PATTERN);
     }
-    let mut answer = call.send().await?;
+    let mut answer = Box::pin(call.send()).await?;
     let member = answer
         .head()
         .headers

@@ -67,7 +67,7 @@ pub(super) struct Row {
     /// How the tunnel goes, such as `direct 127.0.0.1:4242`.
     pub(super) path: String,
     pub(super) calls: u64,
-    /// Calls of those that failed.
+    /// Those of the calls that failed.
     pub(super) failed: u64,
     /// Bodies, both ways.
     pub(super) bytes: u64,
@@ -75,7 +75,7 @@ pub(super) struct Row {
     pub(super) latency: Percentiles,
 }
 
-/// The table as it stands; `paths` and `killed` by worker.
+/// The table as it stands; `paths` by worker.
 pub(super) fn rows(dispatch: &Dispatch, workers: &[Worker], paths: &[String]) -> Vec<Row> {
     let cells = dispatch.tally.cells().iter();
     cells
