@@ -98,7 +98,7 @@ async fn live(run: &Run, setup: Setup) -> Result<(), Failure> {
             ticket,
             agents,
         } => {
-            let node = start_node(setup.data, name, ticket).await?;
+            let node = Box::pin(start_node(setup.data, name, ticket)).await?;
             let _serving = serve(&node, &agents).await?;
             let ready = Ready {
                 id: node.id(),
@@ -146,7 +146,8 @@ async fn start_node(data: PathBuf, name: NodeName, ticket: String) -> Result<Nod
         ticket,
         alias: String::new(),
     };
-    let _: admin::Joined = node.client().admin(method::JOIN, &join).await?;
+    let client = node.client();
+    let _: admin::Joined = Box::pin(client.admin(method::JOIN, &join)).await?;
     Ok(node)
 }
 
