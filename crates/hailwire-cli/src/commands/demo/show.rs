@@ -54,7 +54,8 @@ impl Show {
     /// Shows how things stand.
     pub(super) fn update(&mut self, dispatch: &Dispatch, rows: impl FnOnce() -> Vec<Row>) {
         if let Some(bar) = &self.bar {
-            bar.set_message(table(&rows()).render(self.output.colour_errors));
+            let table = table(&rows()).render(self.output.colour_errors);
+            bar.set_message(table.trim_end().to_owned());
             bar.set_position(dispatch.settled());
             return;
         }
