@@ -29,7 +29,9 @@ async fn member(house: &House, name: &str) -> (Node, TempDir) {
         ticket: house.hub.invite(1, PATIENCE).await.unwrap(),
         alias: String::new(),
     };
-    let _: admin::Joined = node.client().admin(method::JOIN, &join).await.unwrap();
+    let client = node.client();
+    let joined = Box::pin(client.admin::<_, admin::Joined>(method::JOIN, &join)).await;
+    joined.unwrap();
     (node, folder)
 }
 
@@ -60,11 +62,14 @@ async fn members_of_a_hub_that_vouches_for_nobody_do_not_call_each_other() {
 #[tokio::test]
 async fn agents_of_members_are_listed_before_they_are_met() {
     let house = House::with(|config| config.trust = Trust::Members).await;
-    let (alice, _a) = member(&house, "alice").await;
+    let (alice, _a) = Box::pin(member(&house, "alice")).await;
     let other = house.member(7).await;
     other.publish(&other.record(Some("bob"), 1)).await.unwrap();
     let query = admin::AgentsQuery::default();
-    let rows: Vec<admin::AgentRow> = alice.client().admin(method::AGENTS, &query).await.unwrap();
+    let client = alice.client();
+    let rows: Vec<admin::AgentRow> = Box::pin(client.admin(method::AGENTS, &query))
+        .await
+        .unwrap();
     let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
     assert_eq!(names, ["grep"]);
     assert_eq!(rows[0].node, other.key.id());

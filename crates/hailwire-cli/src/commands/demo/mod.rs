@@ -61,11 +61,12 @@ pub(super) async fn run(run: &Run, demo: &Demo) -> Result<(), Failure> {
     show.end();
     // However it went: no process and no folder is left.
     let kept = house.close(demo.keep).await;
-    if let Some(folder) = kept {
+    if let Some(folder) = &kept {
         run.output
             .note(&format!("data folders: {}", folder.display()));
     }
-    let (summary, failure) = done?;
+    let (mut summary, failure) = done?;
+    summary.data_dir = kept.map_or_else(String::new, |folder| folder.display().to_string());
     run.output
         .value(&summary, |summary| summary.for_people(run.output.colour))?;
     failure.map_or(Ok(()), Err)

@@ -49,6 +49,8 @@ pub(super) struct Summary {
     pub(super) run_ms: u64,
     /// Milliseconds in all.
     pub(super) wall_ms: u64,
+    /// Where the data folders are, with `--keep`; else empty.
+    pub(super) data_dir: String,
 }
 
 /// One process.
