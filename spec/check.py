@@ -8,6 +8,8 @@ It shares nothing with the Rust one but the documents beside it, needs Python 3.
 Exit 0 if every vector agrees; otherwise each disagreement is a line on stderr, and exit 1.
 """
 
+import base64
+import hashlib
 import json
 import re
 import struct
@@ -48,6 +50,8 @@ def pack(value) -> bytes:
     if isinstance(value, str):
         data = value.encode()
         return length(len(data), (0xA0, 32), (0xD9, 0xDA, 0xDB)) + data
+    if isinstance(value, bytes):
+        return length(len(value), (0, 0), (0xC4, 0xC5, 0xC6)) + value
     if isinstance(value, list):
         return length(len(value), (0x90, 16), (None, 0xDC, 0xDD)) + b"".join(map(pack, value))
     if isinstance(value, dict):
@@ -353,6 +357,93 @@ ADDRESS_KINDS = {
 }
 
 
+# --- Records, permissions and tickets: everything but the signature, for which Python has no
+# --- Ed25519; the vectors fix its bytes.
+
+RECORD = ("name", "addresses", "relay", "agents", "sequence", "issued", "expires")
+PERMIT = ("hub", "method", "path", "body", "expires")
+TICKETS = {
+    "node": (1, ("node", "secret", "expires", "name", "addresses", "relay", "hub_key")),
+    "hub": (2, ("url", "key", "secret", "expires")),
+}
+PERMIT_LIFETIME_S = 60
+CHECKSUM = 4
+
+
+def ordered(keys: tuple, fields: dict) -> dict:
+    return {key: fields[key] for key in keys if key in fields}
+
+
+def encode_record_body(fields: dict) -> bytes:
+    fields = ordered(RECORD, fields)
+    if "agents" in fields:
+        fields["agents"] = [written("offer", agent) for agent in fields["agents"]]
+    return pack(fields)
+
+
+def encode_permit_body(permit: dict) -> bytes:
+    digest = hashlib.sha256(permit["body"].encode()).digest()
+    expires = permit["now"] + PERMIT_LIFETIME_S
+    return pack(ordered(PERMIT, {**permit, "body": digest, "expires": expires}))
+
+
+def unbase32(text: str) -> bytes:
+    padded = text + "=" * (-len(text) % 8)
+    try:
+        data = base64.b32decode(padded)
+    except ValueError:
+        raise Refused("damaged") from None
+    if base64.b32encode(data).decode().rstrip("=") != text:
+        raise Refused("damaged")
+    return data
+
+
+def ticket_checksum(content: bytes) -> bytes:
+    return hashlib.sha256(b"hail1" + content).digest()[:CHECKSUM]
+
+
+def encode_ticket(kind: str, fields: dict) -> str:
+    number, keys = TICKETS[kind]
+    raw = {
+        key: decode_key(value)
+        if key in ("node", "hub_key", "key")
+        else unbase32(value.upper())
+        if key == "secret"
+        else value
+        for key, value in fields.items()
+    }
+    content = bytes([number]) + pack(ordered(keys, raw))
+    text = base64.b32encode(content + ticket_checksum(content)).decode()
+    return "hail1" + text.rstrip("=").lower()
+
+
+def decode_ticket(text: str) -> dict:
+    text = "".join(text.split()).upper()
+    if not text.startswith("HAIL1"):
+        raise Refused("not_a_ticket")
+    data = unbase32(text[5:])
+    content = data[:-CHECKSUM]
+    if len(data) <= CHECKSUM or ticket_checksum(content) != data[-CHECKSUM:]:
+        raise Refused("damaged")
+    for kind, (number, keys) in TICKETS.items():
+        if content[0] == number:
+            value = Unpacker(content[1:]).value()
+            if not isinstance(value, dict) or not all(k in value for k in ("secret", "expires")):
+                raise Refused("malformed")
+            if kind == "hub" and not re.match(HUB_URL, value.get("url", "")):
+                raise Refused("malformed")
+            fields = ordered(keys, value)
+            for key in ("node", "hub_key", "key"):
+                if key in fields:
+                    fields[key] = encode_key(fields[key])
+            secret = base64.b32encode(fields["secret"]).decode().rstrip("=")
+            return {**fields, "secret": secret.lower(), "kind": kind}
+    raise Refused("unknown_kind")
+
+
+HUB_URL = r"https://|http://(127\.|localhost|\[::1\])"
+
+
 # --- The check
 
 
@@ -414,11 +505,37 @@ class Check:
             data = bytes.fromhex(v["bytes"])
             self.refused(f"refused stream {v['name']}", v["error"], decode_frames, data)
 
+    def records(self):
+        file = self.load("records.json")
+        for v in file["records"]:
+            data = bytes.fromhex(v["bytes"])
+            self.same(f"record {v['name']}, key", encode_key(data[:32]), v["key"])
+            self.same(f"record {v['name']}, body", data[96:], encode_record_body(v["fields"]))
+        for v in file["permits"]:
+            scheme, token = v["authorization"].split(" ")
+            self.same(f"permit {v['name']}, scheme", scheme, "Hailwire")
+            data = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+            self.same(f"permit {v['name']}, body", data[96:], encode_permit_body(v))
+
+    def tickets(self):
+        file = self.load("tickets.json")
+        for v in file["tickets"]:
+            where = f"ticket {v['name']}"
+            self.same(f"{where}, text", encode_ticket(v["kind"], v["fields"]), v["text"])
+            self.same(where, decode_ticket(v["text"]), {**v["fields"], "kind": v["kind"]})
+        for v in file["readable"]:
+            same = decode_ticket(v["same_as"])
+            self.same(f"readable ticket {v['name']}", decode_ticket(v["text"]), same)
+        for v in file["refused"]:
+            self.refused(f"refused ticket {v['name']}", v["error"], decode_ticket, v["text"])
+
     def run(self) -> int:
         self.addresses()
         self.headers("headers.json")
         self.headers("status.json")
         self.frames()
+        self.records()
+        self.tickets()
         for line in self.wrong:
             print(line, file=sys.stderr)
         print(f"{self.count - len(self.wrong)} of {self.count} checks agree")

@@ -10,7 +10,7 @@
 //! and with `--json` it is one line on stderr: `{"error":{"code":…,"message":…,"hint":…}}`. The exit
 //! code follows from the status code by one rule, kept in `docs/reference/exit-codes.md`.
 
-use std::{fmt::Display, io};
+use std::{error::Error, fmt::Display, io, time::Duration};
 
 use hailwire_wire::{Code, Status};
 use serde_json::json;
@@ -52,6 +52,24 @@ impl Failure {
             status: Status::new(Code::Cancelled, "interrupted"),
             exit: exit::INTERRUPTED,
         }
+    }
+
+    /// The time that `--timeout` allowed has passed.
+    pub(crate) fn timed_out(limit: Duration) -> Self {
+        let message = format!("no answer within {}", text::time(limit));
+        Status::new(Code::DeadlineExceeded, message).into()
+    }
+
+    /// An error with its causes on one line, under a status code.
+    pub(crate) fn caused(code: Code, error: &dyn Error) -> Self {
+        let mut message = error.to_string();
+        let mut next = error.source();
+        while let Some(cause) = next {
+            message.push_str(": ");
+            message.push_str(&text::lower_first(&cause.to_string()));
+            next = cause.source();
+        }
+        Status::new(code, message).into()
     }
 
     /// Whoever read our stdout is gone; nothing is printed, as for any program in a pipe.
@@ -105,6 +123,24 @@ impl Failure {
             out.push_str(&format!("\n{bold}hint:{plain} {}", text::one_line(hint)));
         }
         out
+    }
+
+    /// The failure that another `hail` wrote with `--json`.
+    pub(crate) fn from_line(line: &str) -> Option<Self> {
+        let value: serde_json::Value = serde_json::from_str(line).ok()?;
+        let error = value.get("error")?;
+        let text = |key: &str| error.get(key).and_then(|v| v.as_str()).unwrap_or_default();
+        let code = Code::ALL
+            .into_iter()
+            .find(|code| code.name() == text("code"))?;
+        let status = Status::new(code, text("message"))
+            .with_hint(text("hint"))
+            .with_details(text("details"));
+        let exit = error.get("exit").and_then(serde_json::Value::as_u64);
+        let exit = exit
+            .and_then(|exit| u8::try_from(exit).ok())
+            .unwrap_or(exit::of(code));
+        Some(Self { status, exit })
     }
 
     /// The failure for programs, on one line.

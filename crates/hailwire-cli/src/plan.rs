@@ -13,6 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use hailwire::{admin, config::LogLevel};
+use hailwire_hub::Tls;
 use hailwire_wire::{Address, AgentName, Priority, limits};
 
 use crate::{
@@ -97,7 +98,7 @@ pub(crate) enum Action {
         count: u32,
         interval: Duration,
     },
-    HubRun(other::HubRun),
+    HubRun(Box<hailwire_hub::Config>),
     HubInvite {
         uses: u32,
         expires: Duration,
@@ -205,7 +206,7 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
             count,
             interval,
         },
-        Command::Hub(hub) => plan_hub(hub)?,
+        Command::Hub(hub) => plan_hub(hub, &data)?,
         Command::Demo(demo) => Action::Demo(demo),
         Command::Bench(other::Bench {
             command: other::BenchCommand::Smoke,
@@ -425,25 +426,32 @@ fn body_source(body: Option<&OsStr>) -> BodySource {
     }
 }
 
-fn plan_hub(hub: other::Hub) -> Result<Action, Failure> {
-    match hub.command {
+fn plan_hub(hub: other::Hub, data: &Path) -> Result<Action, Failure> {
+    let run = match hub.command {
         Some(other::HubCommand::Invite { uses, expires }) => {
-            Ok(Action::HubInvite { uses, expires })
+            return Ok(Action::HubInvite { uses, expires });
         }
-        Some(other::HubCommand::Run(run)) => check_hub(run),
-        None => check_hub(hub.run),
+        Some(other::HubCommand::Run(run)) => run,
+        None => hub.run,
+    };
+    if run.plain && !run.listen.ip().is_loopback() {
+        let what = format!("plain HTTP is for loopback only, and {} is not", run.listen);
+        return Err(Failure::usage(what).hint("leave --plain out, or --listen on 127.0.0.1"));
     }
-}
-
-fn check_hub(run: other::HubRun) -> Result<Action, Failure> {
-    if run.tls_cert.is_none() && !run.listen.ip().is_loopback() {
-        let what = format!(
-            "without a certificate a hub listens on loopback only, not on {}",
-            run.listen
-        );
-        return Err(Failure::usage(what).hint("give --tls-cert and --tls-key"));
-    }
-    Ok(Action::HubRun(run))
+    let mut config = hailwire_hub::Config::new(data);
+    config.listen = run.listen;
+    config.udp_port = run.udp_port;
+    config.url = run.url;
+    config.tls = match (run.tls_cert, run.tls_key) {
+        (Some(certificate), Some(key)) => Tls::Files { certificate, key },
+        _ if run.plain => Tls::Plain,
+        _ => Tls::OwnKey,
+    };
+    config.trust = match run.trust {
+        other::HubTrust::Nobody => hailwire_hub::Trust::Nobody,
+        other::HubTrust::Members => hailwire_hub::Trust::Members,
+    };
+    Ok(Action::HubRun(Box::new(config)))
 }
 
 fn text<T: ToString>(value: Option<T>) -> String {
@@ -584,7 +592,7 @@ mod tests {
             format!("serve a {} -- cat", "--tag t ".repeat(limits::MAX_TAGS + 1)),
             format!("call a -m {}", "x".repeat(limits::MAX_METHOD + 1)),
             format!("call a {}", "-H a=b ".repeat(limits::MAX_HEADER_FIELDS + 1)),
-            "hub --listen 0.0.0.0:8470".to_owned(),
+            "hub --plain --listen 0.0.0.0:7443".to_owned(),
         ] {
             assert_eq!(planned(&line).unwrap_err().exit(), 2, "{line}");
         }

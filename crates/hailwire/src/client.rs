@@ -139,11 +139,7 @@ impl Client {
         address: impl Into<String>,
         body: impl Into<Body>,
     ) -> Result<(), Status> {
-        let mut call = self.call(address).body(body);
-        call.kind = FrameKind::SEND;
-        let mut answer = call.send().await?;
-        while answer.chunk().await?.is_some() {}
-        Ok(())
+        self.call(address).body(body).one_way().await
     }
 
     /// Prepares a raw stream to `agent` or `agent@node`: bytes both ways at once.
@@ -295,6 +291,25 @@ impl CallBuilder {
             }
         })
         .await
+    }
+}
+
+impl CallBuilder {
+    /// Sends it as a one-way message instead: resolves once the agent has taken it. This is
+    /// [`Client::send`] with a method, fields or a priority.
+    ///
+    /// # Errors
+    ///
+    /// The status with which the agent or the way to it refused.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the message may have been taken or not.
+    pub async fn one_way(mut self) -> Result<(), Status> {
+        self.kind = FrameKind::SEND;
+        let mut answer = self.send().await?;
+        while answer.chunk().await?.is_some() {}
+        Ok(())
     }
 }
 

@@ -37,32 +37,36 @@ pub(crate) enum HubCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct HubRun {
-    /// TCP address of directory and relay; plain HTTP is allowed on loopback only
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8470")]
+    /// TCP address of directory and relay
+    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7443")]
     pub(crate) listen: SocketAddr,
-    /// UDP address of address discovery [default: the address of --listen]
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) udp: Option<SocketAddr>,
-    /// URL under which nodes reach the hub [default: made from --listen]
+    /// UDP port of address discovery [default: the number of the TCP port]
+    #[arg(long, value_name = "PORT")]
+    pub(crate) udp_port: Option<u16>,
+    /// URL under which nodes reach the hub, as tickets state it [default: made from --listen]
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<HubUrl>,
-    /// TLS certificate chain in PEM
+    /// Public TLS certificate chain in PEM [default: a certificate signed by the hub's own key,
+    /// which tickets carry]
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,
-    /// TLS private key in PEM
+    /// Private key of the public certificate in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Whom members trust: only whom they joined by ticket, or each other
-    #[arg(long, value_name = "WHO", value_enum, default_value_t = HubTrust::Ticket)]
+    /// Speak plain HTTP, on loopback only, for tests or behind a reverse proxy on this machine
+    #[arg(long, conflicts_with = "tls_cert")]
+    pub(crate) plain: bool,
+    /// Whom members trust by their membership alone
+    #[arg(long, value_name = "WHO", value_enum, default_value_t = HubTrust::Nobody)]
     pub(crate) trust: HubTrust,
 }
 
-/// Whom the members of a hub trust.
+/// Whom the members of a hub trust by their membership alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HubTrust {
-    /// Only nodes joined by ticket
-    Ticket,
-    /// All members trust each other
+    /// Nobody: trust comes by ticket
+    Nobody,
+    /// Each other
     Members,
 }
 

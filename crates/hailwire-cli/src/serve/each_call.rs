@@ -33,25 +33,30 @@ pub(crate) fn answer(
     reaper: &ReaperHandle,
 ) -> Result<Body, Status> {
     let child = program.spawn(environment)?;
-    let running = Running::new(child, program.grace, reaper.clone());
+    let running = Running::new(child, program.grace, reaper)?;
     let (sender, answer) = Body::channel(QUEUED_CHUNKS);
-    // The task ends with the body: `carry` stops as soon as the body's reader is gone.
-    tokio::spawn(carry(running, body, sender));
+    // The task ends with the body's reader or with the reaper.
+    tokio::spawn(carry(running, body, sender, reaper.clone()));
     Ok(answer)
 }
 
-/// Moves bytes until the program has ended or the caller is gone.
-async fn carry(mut running: Running, body: Body, answer: BodySender) {
+/// Moves bytes until the program has ended, the caller is gone, or the agent is being stopped.
+async fn carry(mut running: Running, body: Body, answer: BodySender, mut reaper: ReaperHandle) {
     let outcome = tokio::select! {
         outcome = exchange(&mut running, body, &answer) => outcome,
         () = answer.closed() => return,
+        () = reaper.stopping() => Err(Status::new(Code::Unavailable, "the agent is being stopped")),
     };
     match outcome {
         Ok(()) => {
             // A reader that left needs no end.
             let _ = answer.finish().await;
         }
-        Err(status) => answer.abort(status).await,
+        Err(status) => {
+            // The program ends now, not only when the caller has read all that came before.
+            drop(running);
+            answer.abort(status).await;
+        }
     }
 }
 

@@ -2,31 +2,36 @@
 //!
 //! A [`Running`] owns a child and its group. Dropping it before the child was waited for, which is
 //! how a cancelled call looks from here, hands both to the [`Reaper`], whose one task ends the
-//! group and collects the child. The reaper is asked to finish before `hail serve` exits, so that
-//! no process outlives it.
+//! group and collects the child. Before `hail serve` exits it asks the reaper to finish, which first
+//! tells everything that runs to stop, so that no process outlives it.
 
 use std::{io, process::ExitStatus, time::Duration};
 
+use hailwire::{Code, Status};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     process::Child,
-    sync::mpsc,
+    sync::{mpsc, watch},
     task::{JoinHandle, JoinSet},
 };
 
-/// Ends abandoned process groups. Cheap to clone through [`Reaper::handle`].
+/// Ends abandoned process groups.
 #[derive(Debug)]
 pub(crate) struct Reaper {
     sender: mpsc::UnboundedSender<Abandoned>,
+    stopping: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
-/// Hands groups to the [`Reaper`].
+/// What whoever starts programs needs of the [`Reaper`]. Cheap to clone; keeps nothing alive.
 ///
-/// The channel has no bound of its own: it holds at most one entry per running program, of which
-/// `--max` and the node's own bounds limit the number.
+/// The channel behind it has no bound of its own: it holds at most one entry per running program,
+/// of which `--max` and the node's own bounds limit the number.
 #[derive(Clone, Debug)]
-pub(crate) struct ReaperHandle(mpsc::UnboundedSender<Abandoned>);
+pub(crate) struct ReaperHandle {
+    sender: mpsc::WeakUnboundedSender<Abandoned>,
+    stopping: watch::Receiver<bool>,
+}
 
 #[derive(Debug)]
 struct Abandoned {
@@ -51,20 +56,35 @@ impl Reaper {
             }
             while ending.join_next().await.is_some() {}
         });
-        Self { sender, task }
+        Self {
+            sender,
+            stopping: watch::Sender::new(false),
+            task,
+        }
     }
 
-    /// Where a [`Running`] leaves its group when it is dropped.
+    /// A handle for whoever starts programs.
     pub(crate) fn handle(&self) -> ReaperHandle {
-        ReaperHandle(self.sender.clone())
+        ReaperHandle {
+            sender: self.sender.downgrade(),
+            stopping: self.stopping.subscribe(),
+        }
     }
 
-    /// Waits until every abandoned group has ended. All handles must be gone, or this waits for
-    /// them, too.
+    /// Tells everything that runs to stop, lets nothing start any more, and waits until every
+    /// group has ended.
     pub(crate) async fn finish(self) {
+        self.stopping.send_replace(true);
         drop(self.sender);
         // The task neither panics nor is it aborted by anybody else.
         let _ = self.task.await;
+    }
+}
+
+impl ReaperHandle {
+    /// Resolves once [`Reaper::finish`] was called, or the reaper is gone.
+    pub(crate) async fn stopping(&mut self) {
+        let _ = self.stopping.wait_for(|stopping| *stopping).await;
     }
 }
 
@@ -73,16 +93,30 @@ impl Reaper {
 pub(crate) struct Running {
     child: Option<Child>,
     grace: Duration,
-    reaper: ReaperHandle,
+    reaper: mpsc::UnboundedSender<Abandoned>,
 }
 
 impl Running {
     /// Takes charge of a child that leads a process group of its own.
-    pub(crate) fn new(child: Child, grace: Duration, reaper: ReaperHandle) -> Self {
-        Self {
-            child: Some(child),
-            grace,
-            reaper,
+    ///
+    /// # Errors
+    ///
+    /// `unavailable` once the reaper finishes; the group is then ended at once.
+    pub(crate) fn new(
+        child: Child,
+        grace: Duration,
+        reaper: &ReaperHandle,
+    ) -> Result<Self, Status> {
+        match reaper.sender.upgrade() {
+            Some(reaper) => Ok(Self {
+                child: Some(child),
+                grace,
+                reaper,
+            }),
+            None => {
+                signal(group(&child), Signal::KILL);
+                Err(Status::new(Code::Unavailable, "the agent is being stopped"))
+            }
         }
     }
 
@@ -119,7 +153,7 @@ impl Drop for Running {
                 child,
                 grace: self.grace,
             };
-            if let Err(mpsc::error::SendError(abandoned)) = self.reaper.0.send(abandoned) {
+            if let Err(mpsc::error::SendError(abandoned)) = self.reaper.send(abandoned) {
                 // The reaper is gone with its runtime: no grace can be given any more.
                 signal(group(&abandoned.child), Signal::KILL);
             }

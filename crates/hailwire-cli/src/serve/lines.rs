@@ -82,7 +82,15 @@ impl Lines {
 
 async fn serve(program: Program, reaper: ReaperHandle, mut calls: mpsc::Receiver<Exchange>) {
     let mut process = None;
-    while let Some(Exchange { line, mut reply }) = calls.recv().await {
+    let mut stopping = reaper.clone();
+    loop {
+        let next = tokio::select! {
+            next = calls.recv() => next,
+            () = stopping.stopping() => return,
+        };
+        let Some(Exchange { line, mut reply }) = next else {
+            return;
+        };
         if reply.is_closed() {
             continue;
         }
@@ -101,6 +109,7 @@ async fn serve(program: Program, reaper: ReaperHandle, mut calls: mpsc::Receiver
             answer = current.exchange(&line) => answer,
             // Dropping `current` ends the process.
             () = reply.closed() => continue,
+            () = stopping.stopping() => return,
         };
         // A caller that left meanwhile has lost nothing that another could use.
         let _ = match answer {
@@ -136,7 +145,7 @@ impl Process {
         let stdin = piped(child.stdin.take())?;
         let stdout = BufReader::new(piped(child.stdout.take())?);
         let stderr = piped(child.stderr.take())?;
-        let running = Running::new(child, program.grace, reaper.clone());
+        let running = Running::new(child, program.grace, reaper)?;
         let stderr = tokio::spawn(async move {
             let mut tail = Tail::default();
             keep_tail(stderr, &mut tail).await;

@@ -10,6 +10,7 @@ mod hostile;
 mod limits;
 #[path = "../../../../fuzz/src/lib.rs"]
 pub mod promises;
+mod records;
 mod session;
 mod vectors;
 

@@ -159,10 +159,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.with(|state| {
-            state
-                .mux
-                .close(Code::Cancelled, "nobody holds the connection any more")
-        });
+        let why = "nobody holds the connection any more";
+        self.with(|state| state.mux.close(Code::Cancelled, why));
     }
 }

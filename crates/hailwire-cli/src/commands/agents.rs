@@ -1,0 +1,49 @@
+//! `hail agents`.
+
+use hailwire::admin::{AgentRow, AgentsQuery, method};
+
+use super::{Run, connect};
+use crate::{failure::Failure, table::Table};
+
+pub(super) async fn run(run: &Run, query: AgentsQuery) -> Result<(), Failure> {
+    let client = connect::attach(run).await?;
+    let rows: Vec<AgentRow> = client.admin(method::AGENTS, &query).await?;
+    let narrowed = !query.tags.is_empty() || !query.words.is_empty();
+    let empty = match narrowed {
+        true => "no agent matches",
+        false => "no agent can be called; offer one with `hail serve NAME -- CMD`",
+    };
+    run.output.rows(&rows, table, empty)
+}
+
+pub(super) fn table(rows: &[AgentRow]) -> Table {
+    let mut table = Table::new([
+        "AGENT",
+        "NODE",
+        "VERSION",
+        ">MEMBERS",
+        "TAGS",
+        "DESCRIPTION",
+    ]);
+    for row in rows {
+        let node = match (row.local, row.node_name.is_empty()) {
+            (true, _) => "(here)".to_owned(),
+            (false, false) => row.node_name.clone(),
+            (false, true) => row.node.short(),
+        };
+        let members = if row.members == 0 {
+            String::new()
+        } else {
+            row.members.to_string()
+        };
+        table.row([
+            row.name.clone(),
+            node,
+            row.version.clone(),
+            members,
+            row.tags.join(","),
+            row.description.clone(),
+        ]);
+    }
+    table
+}

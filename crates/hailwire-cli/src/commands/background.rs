@@ -1,0 +1,188 @@
+//! `hail up -d`: the node as a process of its own.
+//!
+//! The program starts itself again with `--detached --json`, with its log in `hail.log`, and waits
+//! for the one line that a node prints once its socket answers. So nothing is polled, and a start
+//! that failed is told with the failure that the node itself reported.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use hailwire::config::LogLevel;
+
+use super::{Run, up::Started};
+use crate::{args::node::Up, failure::Failure};
+
+/// A log larger than this is put aside as `hail.log.1` at the next start.
+const MAX_LOG: u64 = 8 * 1024 * 1024;
+
+/// Most of the log that is read to find why the node did not start.
+const MAX_REPORT: u64 = 64 * 1024;
+
+pub(super) fn run(run: &Run, up: &Up) -> Result<(), Failure> {
+    let failed = |what: &str, error: &io::Error| Failure::io(what, error);
+    run.data
+        .create()
+        .map_err(|error| failed("the data folder cannot be used", &error))?;
+    let path = run.data.log();
+    let (log, start) =
+        open_log(&path).map_err(|e| Failure::io(format!("cannot write {}", path.display()), &e))?;
+    let program = std::env::current_exe()
+        .map_err(|error| failed("cannot find where this program is", &error))?;
+    let mut child = Command::new(program)
+        .args(arguments(run, up))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .map_err(|error| failed("cannot start the node", &error))?;
+
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        let _ = BufReader::new(stdout).read_line(&mut line);
+    }
+    if let Ok(started) = serde_json::from_str::<Started>(&line) {
+        return run
+            .output
+            .value(&started, |started| started.for_people("`hail down`"));
+    }
+    let exit = child
+        .wait()
+        .map_err(|error| failed("the node's end cannot be seen", &error))?;
+    Err(reported(&path, start).unwrap_or_else(|| {
+        Failure::general(format!("the node did not start ({exit})"))
+            .hint(format!("see {}", path.display()))
+    }))
+}
+
+/// Opens the log for appending, and says where this start's part begins.
+fn open_log(path: &Path) -> io::Result<(File, u64)> {
+    if fs::metadata(path).is_ok_and(|meta| meta.len() > MAX_LOG) {
+        fs::rename(path, path.with_extension("log.1"))?;
+    }
+    let log = File::options()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)?;
+    let start = log.metadata()?.len();
+    Ok((log, start))
+}
+
+/// The failure that the node wrote as its last JSON line.
+fn reported(log: &Path, start: u64) -> Option<Failure> {
+    let mut file = File::open(log).ok()?;
+    file.seek(SeekFrom::Start(start)).ok()?;
+    let mut text = Vec::new();
+    file.take(MAX_REPORT).read_to_end(&mut text).ok()?;
+    String::from_utf8_lossy(&text)
+        .lines()
+        .rev()
+        .find_map(Failure::from_line)
+}
+
+/// The arguments of the process in the background.
+fn arguments(run: &Run, up: &Up) -> Vec<OsString> {
+    let mut args: Vec<OsString> = vec![
+        "--data".into(),
+        run.data.root().into(),
+        "--json".into(),
+        "up".into(),
+        "--detached".into(),
+    ];
+    let mut flag = |name: &str, value: String| args.extend([name.into(), OsString::from(value)]);
+    if let Some(name) = &up.name {
+        flag("--name", name.to_string());
+    }
+    for address in &up.listen {
+        flag("--listen", address.to_string());
+    }
+    for hub in &up.hub {
+        flag("--hub", hub.to_string());
+    }
+    if let Some(grace) = up.grace {
+        flag("--grace", format!("{}ms", grace.as_millis()));
+    }
+    match run.log {
+        None | Some(LogLevel::Error | LogLevel::Warn) => {}
+        Some(LogLevel::Info) => args.push("-v".into()),
+        Some(LogLevel::Debug) => args.push("-vv".into()),
+        Some(LogLevel::Trace) => args.push("-vvv".into()),
+    }
+    args
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use hailwire::DataDir;
+
+    use super::*;
+    use crate::{
+        args::{Cli, Command},
+        output::Output,
+    };
+
+    #[test]
+    fn the_process_in_the_background_is_told_the_same() {
+        let words = "hail up -d --name b --listen 127.0.0.1:9 --hub https://x.y:1 --grace 1500ms";
+        let Command::Up(up) = Cli::try_parse_from(words.split(' ')).unwrap().command else {
+            panic!("not up");
+        };
+        let run = Run {
+            output: Output {
+                json: false,
+                colour: false,
+                colour_errors: false,
+                progress: false,
+            },
+            data: DataDir::new("/d"),
+            timeout: None,
+            log: Some(LogLevel::Debug),
+        };
+        let args = arguments(&run, &up);
+        let again = Cli::try_parse_from([OsString::from("hail")].into_iter().chain(args)).unwrap();
+        assert!(again.global.json);
+        assert_eq!(
+            (again.global.verbose, again.global.data.unwrap()),
+            (2, "/d".into())
+        );
+        let Command::Up(again) = again.command else {
+            panic!("not up")
+        };
+        assert!(again.detached && !again.detach);
+        assert_eq!(
+            (again.name, again.listen, again.hub),
+            (up.name, up.listen, up.hub)
+        );
+        assert_eq!(again.grace, up.grace);
+    }
+
+    #[test]
+    fn a_failed_start_is_told_with_the_nodes_own_failure() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hail.log");
+        fs::write(
+            &path,
+            "{\"error\":{\"code\":\"internal\",\"message\":\"old\"}}\n",
+        )
+        .unwrap();
+        let (_, start) = open_log(&path).unwrap();
+        assert!(reported(&path, start).is_none());
+        let failure = Failure::usage("new").hint("try");
+        let text = format!(
+            "{}a line\n{}\n",
+            fs::read_to_string(&path).unwrap(),
+            failure.for_programs()
+        );
+        fs::write(&path, text).unwrap();
+        let told = reported(&path, start).unwrap();
+        assert_eq!(told.exit(), failure.exit());
+        assert_eq!(told.status, failure.status);
+    }
+}

@@ -1,0 +1,91 @@
+//! Bodies out of arguments, files and stdin. Nothing is read whole: a file of any size passes
+//! through a few chunks of memory, at the pace of whoever receives it.
+
+use bytes::{Bytes, BytesMut};
+use hailwire::{Body, BodySender, Code, Status};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+use crate::{failure::Failure, plan::BodySource, text};
+
+/// Bytes read at once.
+const CHUNK: usize = 64 * 1024;
+
+/// Chunks that wait to be sent.
+const QUEUED: usize = 4;
+
+/// The body of a call. A file is opened now, so that a wrong name is told before anything is sent.
+pub(super) async fn open(source: BodySource) -> Result<Body, Failure> {
+    match source {
+        BodySource::Text(bytes) => Ok(bytes.into()),
+        BodySource::Stdin => {
+            let (sender, body) = Body::channel(QUEUED);
+            // Ends with the body, or with the process where stdin never ends.
+            tokio::spawn(pump(tokio::io::stdin(), sender));
+            Ok(body)
+        }
+        BodySource::File(path) => {
+            let wrong = |e| Failure::io(format!("cannot read {}", path.display()), &e);
+            let file = tokio::fs::File::open(&path).await.map_err(wrong)?;
+            if file.metadata().await.map_err(wrong)?.is_dir() {
+                let message = format!("cannot read {}: it is a folder", path.display());
+                return Err(Failure::general(message));
+            }
+            let (sender, body) = Body::channel(QUEUED);
+            tokio::spawn(pump(file, sender));
+            Ok(body)
+        }
+    }
+}
+
+/// Moves bytes until the end, which is passed on only if it is a true one.
+pub(super) async fn pump(mut from: impl AsyncRead + Unpin, to: BodySender) {
+    let mut buffer = BytesMut::new();
+    loop {
+        buffer.reserve(CHUNK);
+        let read = tokio::select! {
+            read = from.read_buf(&mut buffer) => read,
+            () = to.closed() => return,
+        };
+        let sent = match read {
+            Ok(0) => {
+                // A receiver that is gone needs no end.
+                let _ = to.finish().await;
+                return;
+            }
+            Ok(_) => to.send(Bytes::from(buffer.split())).await,
+            Err(error) => {
+                let message = format!(
+                    "the body cannot be read: {}",
+                    text::lower_first(&error.to_string())
+                );
+                return to.abort(Status::new(Code::Aborted, message)).await;
+            }
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_is_the_body_and_a_missing_one_is_told_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let bytes: Vec<u8> = (0..300_000u32).map(|n| n as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let mut body = open(BodySource::File(path)).await.unwrap();
+        assert_eq!(body.bytes(1 << 20).await.unwrap(), bytes);
+
+        for bad in [folder.path().join("missing"), folder.path().to_owned()] {
+            let failure = open(BodySource::File(bad)).await.unwrap_err();
+            assert!(
+                failure.status.message.starts_with("cannot read"),
+                "{failure:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! `hail call`: the answer on stdout as it arrives.
+//!
+//! With `--json` the answer is a line of JSON per event: `{"head":…}`, then for each chunk
+//! `{"text":…}` where it is UTF-8 and `{"base64":…}` where it is not, then `{"end":…}` with the
+//! numbers of `--stats`. A failed call ends with the failure on stderr instead.
+
+use std::time::{Duration, Instant};
+
+use data_encoding::BASE64;
+use hailwire::{
+    Answer, Client,
+    admin::{Resolved, Who, method},
+    client::CallBuilder,
+};
+use serde::Serialize;
+use serde_json::json;
+use tokio::io::{AsyncWriteExt as _, Stdout};
+
+use super::{Run, body, connect};
+use crate::{
+    failure::Failure,
+    output::{Output, stdout_failure},
+    plan, text,
+};
+
+/// What `--stats` measures.
+#[derive(Debug, Serialize)]
+struct Stats {
+    /// The node that answered; absent where it was not asked for.
+    #[serde(flatten)]
+    route: Option<Resolved>,
+    /// Microseconds from the request to the first byte or the end of the answer.
+    first_byte_us: u64,
+    /// Microseconds from the request to the end of the answer.
+    total_us: u64,
+    /// Bytes of the answer.
+    bytes: u64,
+}
+
+pub(super) async fn run(run: &Run, call: plan::Call, stats: bool) -> Result<(), Failure> {
+    let source = body::open(call.body.clone()).await?;
+    let client = connect::attach(run).await?;
+    let route = match stats {
+        true => Some(resolve(&client, &call).await?),
+        false => None,
+    };
+    let begun = Instant::now();
+    let mut answer = prepare(&client, call).body(source).send().await?;
+    let mut printer = Printer {
+        output: run.output,
+        stdout: tokio::io::stdout(),
+    };
+    printer.head(&answer).await?;
+    let mut first = None;
+    let mut bytes = 0;
+    while let Some(chunk) = answer.chunk().await? {
+        first.get_or_insert_with(|| begun.elapsed());
+        bytes += chunk.len() as u64;
+        printer.chunk(&chunk).await?;
+    }
+    let total = begun.elapsed();
+    let stats = stats.then(|| Stats {
+        route,
+        first_byte_us: micros(first.unwrap_or(total)),
+        total_us: micros(total),
+        bytes,
+    });
+    printer.end(stats.as_ref()).await
+}
+
+/// A call with everything but its body.
+pub(super) fn prepare(client: &Client, call: plan::Call) -> CallBuilder {
+    let mut builder = client
+        .call(call.to.to_string())
+        .method(call.method)
+        .priority(call.priority)
+        .content_type(call.content_type)
+        .idempotency_key(call.idempotency_key);
+    for (name, value) in call.headers {
+        builder = builder.header(name, value);
+    }
+    match call.deadline {
+        Some(left) => builder.deadline(left),
+        None => builder,
+    }
+}
+
+/// Finds the agent and brings the tunnel up, to be measured apart from the call.
+async fn resolve(client: &Client, call: &plan::Call) -> Result<Resolved, Failure> {
+    let who = Who {
+        who: call.to.to_string(),
+    };
+    let resolve = client.admin::<_, Resolved>(method::RESOLVE, &who);
+    match call.deadline {
+        None => Ok(resolve.await?),
+        Some(limit) => match tokio::time::timeout(limit, resolve).await {
+            Ok(resolved) => Ok(resolved?),
+            Err(_) => Err(Failure::timed_out(limit)),
+        },
+    }
+}
+
+struct Printer {
+    output: Output,
+    stdout: Stdout,
+}
+
+impl Printer {
+    async fn head(&mut self, answer: &Answer) -> Result<(), Failure> {
+        match self.output.json {
+            true => {
+                self.write(format!("{}\n", json!({ "head": answer.head() })).as_bytes())
+                    .await
+            }
+            false => Ok(()),
+        }
+    }
+
+    async fn chunk(&mut self, chunk: &[u8]) -> Result<(), Failure> {
+        if !self.output.json {
+            return self.write(chunk).await;
+        }
+        let event = match std::str::from_utf8(chunk) {
+            Ok(text) => json!({ "text": text }),
+            Err(_) => json!({ "base64": BASE64.encode(chunk) }),
+        };
+        self.write(format!("{event}\n").as_bytes()).await
+    }
+
+    async fn end(&mut self, stats: Option<&Stats>) -> Result<(), Failure> {
+        if self.output.json {
+            let end = json!({ "end": { "code": "ok", "stats": stats } });
+            return self.write(format!("{end}\n").as_bytes()).await;
+        }
+        if let Some(stats) = stats {
+            self.output.note(&stats.for_people());
+        }
+        Ok(())
+    }
+
+    /// Writes through at once, so that whoever reads sees each chunk as it arrives.
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let written = async {
+            self.stdout.write_all(bytes).await?;
+            self.stdout.flush().await
+        };
+        written.await.map_err(|error| stdout_failure(&error))
+    }
+}
+
+impl Stats {
+    fn for_people(&self) -> String {
+        let time = |us| text::time(Duration::from_micros(us));
+        let mut lines = Vec::new();
+        if let Some(route) = &self.route {
+            let name = if route.name.is_empty() {
+                route.node.short()
+            } else {
+                route.name.clone()
+            };
+            let (where_, path) = match route.local {
+                true => ("this node".to_owned(), "none: the agent is here".to_owned()),
+                false => (name, format!("{} {}", route.path.kind, route.path.remote)),
+            };
+            let resolve = match (route.local, route.reused) {
+                (true, _) => time(route.took_us),
+                (false, true) => format!("{}, tunnel reused", time(route.took_us)),
+                (false, false) => format!("{}, with a new tunnel", time(route.took_us)),
+            };
+            lines.push(("node", where_));
+            lines.push(("connect", resolve));
+            lines.push(("path", path));
+            if !route.local {
+                lines.push(("RTT", time(route.path.rtt_us)));
+            }
+        }
+        lines.push(("first byte", time(self.first_byte_us)));
+        lines.push(("total", time(self.total_us)));
+        lines.push(("answer", text::bytes(self.bytes)));
+        let line =
+            |(what, value): &(&str, String)| format!("{what:<10}  {}", text::one_line(value));
+        lines.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

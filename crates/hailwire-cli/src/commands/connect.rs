@@ -1,0 +1,29 @@
+//! Reaching the running node.
+
+use hailwire::{AttachError, Client, Code, Status};
+
+use super::Run;
+use crate::{failure::Failure, text};
+
+/// A client of the node that runs on the data folder.
+pub(super) async fn attach(run: &Run) -> Result<Client, Failure> {
+    Client::attach(&run.data).await.map_err(failure)
+}
+
+/// How a failed attachment reads.
+pub(super) fn failure(error: AttachError) -> Failure {
+    let message = error.to_string();
+    match error {
+        AttachError::NotRunning { .. } => Status::new(Code::Unavailable, message)
+            .with_hint("start it with `hail up -d`")
+            .into(),
+        AttachError::Socket { source, .. } => {
+            let message = format!("{message}: {}", text::lower_first(&source.to_string()));
+            Status::new(Code::Unavailable, message)
+                .with_hint("the folder may belong to another user's node")
+                .into()
+        }
+        AttachError::Refused(status) => Failure::from(status)
+            .hint("this program and the node may differ in version: restart the node"),
+    }
+}

@@ -1,0 +1,75 @@
+//! `hail peers`: whom this node trusts, and the tunnels to them.
+
+use hailwire::admin::{self, Trusted, Tunnel, method};
+use serde::Serialize;
+
+use super::{Run, connect, status::tunnel_cells};
+use crate::{failure::Failure, table::Table};
+
+/// One row of `hail peers --json`.
+#[derive(Debug, Serialize)]
+struct Peer {
+    #[serde(flatten)]
+    trusted: Trusted,
+    /// The tunnel, while one is up.
+    tunnel: Option<Tunnel>,
+}
+
+pub(super) async fn run(run: &Run) -> Result<(), Failure> {
+    let client = connect::attach(run).await?;
+    let trusted: Vec<Trusted> = client.admin(method::TRUST_LIST, &()).await?;
+    let status: admin::Status = client.admin(method::STATUS, &()).await?;
+    let peers: Vec<Peer> = trusted
+        .into_iter()
+        .map(|trusted| {
+            let tunnel = status
+                .tunnels
+                .iter()
+                .find(|tunnel| tunnel.peer == trusted.id)
+                .cloned();
+            Peer { trusted, tunnel }
+        })
+        .collect();
+    let table = |peers: &[Peer]| {
+        let mut table = Table::new([
+            "NAME",
+            "ID",
+            "PATH",
+            "REMOTE",
+            ">RTT",
+            ">LOSS",
+            ">SENT",
+            ">RECEIVED",
+        ]);
+        for Peer { trusted, tunnel } in peers {
+            let [path, remote, rtt, loss, sent, received] = match tunnel {
+                Some(tunnel) => tunnel_cells(tunnel),
+                None => [
+                    "no tunnel".to_owned(),
+                    String::new(),
+                    String::new(),
+                    String::new(),
+                    String::new(),
+                    String::new(),
+                ],
+            };
+            let id = trusted.id.short();
+            table.row([
+                trusted.alias.clone(),
+                id,
+                path,
+                remote,
+                rtt,
+                loss,
+                sent,
+                received,
+            ]);
+        }
+        table
+    };
+    run.output.rows(
+        &peers,
+        table,
+        "no peer is trusted yet; see `hail invite` and `hail join`",
+    )
+}

@@ -1,0 +1,53 @@
+//! `hail ping PEER`.
+
+use std::time::Duration;
+
+use hailwire::admin::{Pong, Who, method};
+
+use super::{Run, connect};
+use crate::{failure::Failure, text};
+
+/// Pings `count` times; with `--json` one [`Pong`] per line. `--timeout` bounds each ping.
+pub(super) async fn run(
+    run: &Run,
+    who: Who,
+    count: u32,
+    interval: Duration,
+) -> Result<(), Failure> {
+    let client = connect::attach(run).await?;
+    let mut ticks = tokio::time::interval(interval.max(Duration::from_millis(1)));
+    for _ in 0..count {
+        ticks.tick().await;
+        let ping = client.admin::<_, Pong>(method::PING, &who);
+        let pong = match run.timeout {
+            None => ping.await?,
+            Some(limit) => {
+                let limited = tokio::time::timeout(limit, ping).await;
+                limited.map_err(|_| Failure::timed_out(limit))??
+            }
+        };
+        run.output.value(&pong, for_people)?;
+    }
+    Ok(())
+}
+
+fn for_people(pong: &Pong) -> String {
+    let name = if pong.name.is_empty() {
+        pong.id.short()
+    } else {
+        text::one_line(&pong.name)
+    };
+    let rtt = text::time(Duration::from_micros(pong.rtt_us));
+    let tunnel = match pong.reused {
+        true => "tunnel reused".to_owned(),
+        false => format!(
+            "new tunnel in {}",
+            text::time(Duration::from_micros(pong.connect_us))
+        ),
+    };
+    let path = match pong.path.kind.as_str() {
+        "" => "path not chosen yet".to_owned(),
+        kind => format!("{kind} {}", text::one_line(&pong.path.remote)),
+    };
+    format!("{name}: {rtt}, {path}, {}, {tunnel}\n", pong.carrier)
+}

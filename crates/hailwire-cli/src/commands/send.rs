@@ -1,0 +1,20 @@
+//! `hail send`.
+
+use hailwire_wire::limits;
+use serde_json::json;
+
+use super::{Run, body, call::prepare, connect};
+use crate::{failure::Failure, plan};
+
+pub(super) async fn run(run: &Run, call: plan::Call) -> Result<(), Failure> {
+    let mut source = body::open(call.body.clone()).await?;
+    // A message is taken whole or not at all, so its size is known before it is sent.
+    let body = source.bytes(limits::MAX_SEND_BODY).await?;
+    let client = connect::attach(run).await?;
+    let to = call.to.to_string();
+    prepare(&client, call).body(body).one_way().await?;
+    match run.output.json {
+        true => run.output.value(&json!({ "sent": to }), |_| String::new()),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,35 @@
+//! `hail stream`: stdin to the agent, what it sends to stdout, until the agent is done.
+
+use tokio::io::AsyncWriteExt as _;
+
+use super::{Run, body, connect};
+use crate::{failure::Failure, output::stdout_failure, plan};
+
+pub(super) async fn run(run: &Run, call: plan::Call) -> Result<(), Failure> {
+    let client = connect::attach(run).await?;
+    let mut builder = client
+        .stream(call.to.to_string())
+        .method(call.method)
+        .priority(call.priority);
+    for (name, value) in call.headers {
+        builder = builder.header(name, value);
+    }
+    if let Some(left) = call.deadline {
+        builder = builder.deadline(left);
+    }
+    let mut stream = builder.open().await?;
+    // Ends with stdin, or once the far side reads no more.
+    tokio::spawn(body::pump(tokio::io::stdin(), stream.send));
+    let mut stdout = tokio::io::stdout();
+    while let Some(chunk) = stream.recv.chunk().await? {
+        stdout
+            .write_all(&chunk)
+            .await
+            .map_err(|error| stdout_failure(&error))?;
+        stdout
+            .flush()
+            .await
+            .map_err(|error| stdout_failure(&error))?;
+    }
+    Ok(())
+}

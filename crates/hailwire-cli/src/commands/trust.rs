@@ -1,0 +1,122 @@
+//! `hail trust ls | add | rm | pending | approve`.
+
+use std::time::{Duration, SystemTime};
+
+use hailwire::admin::{Pending, TrustAdd, Trusted, Who, method};
+use serde_json::json;
+
+use super::{Run, connect};
+use crate::{failure::Failure, table::Table};
+
+pub(super) async fn list(run: &Run) -> Result<(), Failure> {
+    let client = connect::attach(run).await?;
+    let rows: Vec<Trusted> = client.admin(method::TRUST_LIST, &()).await?;
+    let table = |rows: &[Trusted]| {
+        let mut table = Table::new(["NAME", "ID", "VIA", "SINCE", "MAY CALL", "CONNECTED"]);
+        for Trusted {
+            id,
+            alias,
+            allow,
+            via,
+            since,
+            connected,
+        } in rows
+        {
+            table.row([
+                alias.clone(),
+                id.to_string(),
+                via.clone(),
+                when(*since),
+                if allow.is_empty() {
+                    "all".to_owned()
+                } else {
+                    allow.join(",")
+                },
+                if *connected { "yes" } else { "no" }.to_owned(),
+            ]);
+        }
+        table
+    };
+    run.output.rows(
+        &rows,
+        table,
+        "no peer is trusted yet; see `hail invite` and `hail join`",
+    )
+}
+
+pub(super) async fn add(run: &Run, request: TrustAdd) -> Result<(), Failure> {
+    change(run, method::TRUST_ADD, &request).await
+}
+
+pub(super) async fn approve(run: &Run, request: TrustAdd) -> Result<(), Failure> {
+    change(run, method::TRUST_APPROVE, &request).await
+}
+
+pub(super) async fn remove(run: &Run, request: Who) -> Result<(), Failure> {
+    let client = connect::attach(run).await?;
+    client
+        .admin::<_, ()>(method::TRUST_REMOVE, &request)
+        .await?;
+    let value = json!({ "removed": request.who });
+    run.output.value(&value, |_| {
+        format!("{} is trusted no longer\n", request.who)
+    })
+}
+
+pub(super) async fn pending(run: &Run) -> Result<(), Failure> {
+    let client = connect::attach(run).await?;
+    let rows: Vec<Pending> = client.admin(method::TRUST_PENDING, &()).await?;
+    let table = |rows: &[Pending]| {
+        let mut table = Table::new(["CALLS ITSELF", "ID", "LAST TRY", ">TRIES"]);
+        for Pending {
+            id,
+            name,
+            at,
+            attempts,
+        } in rows
+        {
+            table.row([
+                name.clone(),
+                id.to_string(),
+                when(*at),
+                attempts.to_string(),
+            ]);
+        }
+        table
+    };
+    run.output.rows(&rows, table, "nobody asks to be trusted")
+}
+
+async fn change(run: &Run, method: &str, request: &TrustAdd) -> Result<(), Failure> {
+    let client = connect::attach(run).await?;
+    let trusted: Trusted = client.admin(method, request).await?;
+    run.output
+        .value(&trusted, |trusted| match trusted.alias.is_empty() {
+            true => format!("{} is trusted now\n", trusted.id),
+            false => format!("{} ({}) is trusted now\n", trusted.alias, trusted.id),
+        })?;
+    run.output
+        .note("the other side must trust this node, too, before either can call");
+    Ok(())
+}
+
+/// A time in unix seconds, in UTC.
+pub(super) fn when(unix: u64) -> String {
+    match SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(unix)) {
+        // A year past 9999 cannot be written in RFC 3339.
+        Some(time) if unix < 253_402_300_800 => humantime::format_rfc3339_seconds(time).to_string(),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_in_utc_and_never_panic() {
+        assert_eq!(when(0), "1970-01-01T00:00:00Z");
+        assert_eq!(when(253_402_300_799), "9999-12-31T23:59:59Z");
+        assert_eq!(when(u64::MAX), "");
+    }
+}

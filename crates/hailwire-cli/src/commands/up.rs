@@ -1,0 +1,161 @@
+//! `hail up`: the node in the foreground.
+
+use std::time::Duration;
+
+use hailwire::{Code, Config, Node, StartError, config::Limits};
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{Run, config, log};
+use crate::{args::node::Up, failure::Failure, text};
+
+/// What `hail up` prints once the node runs.
+#[derive(Debug, Serialize, serde::Deserialize)]
+pub(super) struct Started {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) sockets: Vec<String>,
+    pub(super) data_dir: String,
+    pub(super) pid: u32,
+}
+
+impl Started {
+    pub(super) fn for_people(&self, how_to_stop: &str) -> String {
+        let name = if self.name.is_empty() {
+            "the node"
+        } else {
+            &self.name
+        };
+        format!(
+            "{name} is up\n  id       {}\n  sockets  {}\n  data     {}\n  process  {}\n  stop     \
+             {how_to_stop}\n",
+            self.id,
+            self.sockets.join(", "),
+            self.data_dir,
+            self.pid,
+        )
+    }
+}
+
+/// Runs the node until SIGTERM, Ctrl-C or `hail down`.
+pub(super) async fn run(run: &Run, up: Up) -> Result<(), Failure> {
+    if up.detached {
+        // A failure means that this process leads a session already, which serves as well.
+        let _ = rustix::process::setsid();
+    }
+    let config = effective(config::load(run)?, &up);
+    log::start(
+        run.log.unwrap_or(config.log.level),
+        run.output.colour_errors,
+    );
+    let Limits { grace, .. } = config.limits;
+
+    let no_signals = |error| Failure::io("signals cannot be noticed", &error);
+    let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
+
+    let node = Node::builder()
+        .data_dir(run.data.clone())
+        .config(config)
+        .start()
+        .await;
+    let node = node.map_err(|error| failure(&error))?;
+    let started = Started {
+        id: node.id().to_string(),
+        name: node.name().map(String::from).unwrap_or_default(),
+        sockets: node.sockets().iter().map(ToString::to_string).collect(),
+        data_dir: run.data.root().display().to_string(),
+        pid: std::process::id(),
+    };
+    run.output.value(&started, |started| {
+        started.for_people("Ctrl-C or `hail down`")
+    })?;
+
+    let grace = tokio::select! {
+        _ = terminate.recv() => grace,
+        _ = interrupt.recv() => grace,
+        asked = node.stop_requested() => asked,
+    };
+    if !up.detached {
+        run.output.note(&format!(
+            "stopping; calls in flight may take {} (again Ctrl-C to stop at once)",
+            text::age(grace)
+        ));
+    }
+    tokio::select! {
+        () = node.shutdown(grace) => Ok(()),
+        _ = interrupt.recv() => Err(Failure::interrupted()),
+    }
+}
+
+/// The configuration with what was typed in place of what the file says.
+fn effective(mut config: Config, up: &Up) -> Config {
+    if let Some(name) = &up.name {
+        config.node.name = Some(name.clone());
+    }
+    if !up.listen.is_empty() {
+        config.listen.udp.clone_from(&up.listen);
+    }
+    for hub in &up.hub {
+        if !config.hubs.contains(hub) {
+            config.hubs.push(hub.clone());
+        }
+    }
+    if let Some(grace) = up.grace {
+        config.limits.grace = grace;
+    }
+    config
+}
+
+fn failure(error: &StartError) -> Failure {
+    let (code, hint) = match error {
+        StartError::AlreadyRunning { .. } => (
+            Code::AlreadyExists,
+            "see it with `hail status`, or start another with --data DIR",
+        ),
+        StartError::Bind(_) => (
+            Code::Unavailable,
+            "another program may use the port; choose another with --listen, or leave it to the \
+             system with port 0",
+        ),
+        StartError::NoDataDir => (
+            Code::InvalidArgument,
+            "name one with --data DIR or HAIL_DATA",
+        ),
+        StartError::DataDir { .. } | StartError::Socket { .. } => (
+            Code::FailedPrecondition,
+            "check owner, mode and free space of the data folder",
+        ),
+        StartError::Key(_) | StartError::Store(_) => (
+            Code::FailedPrecondition,
+            "check the data folder, or start afresh with --data DIR",
+        ),
+    };
+    Failure::caused(code, error).hint(hint)
+}
+
+/// A grace that suits waiting for a node that is being stopped: its own and some.
+pub(super) const FAREWELL: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    #[test]
+    fn what_is_typed_goes_before_what_the_file_says() {
+        let words = "hail up --name b --listen 127.0.0.1:9 --hub https://x.y --grace 3s";
+        let Command::Up(up) = Cli::try_parse_from(words.split(' ')).unwrap().command else {
+            panic!("not up");
+        };
+        let file = "node { name \"a\" }\nhub \"https://x.y\"\nlog { level \"warn\" }";
+        let config = effective(Config::parse(file, "hail.kdl".as_ref()).unwrap(), &up);
+        assert_eq!(config.node.name.unwrap().as_str(), "b");
+        assert_eq!(config.listen.udp, ["127.0.0.1:9".parse().unwrap()]);
+        assert_eq!(config.hubs.len(), 1);
+        assert_eq!(config.limits.grace, Duration::from_secs(3));
+        assert_eq!(config.log.level.name(), "warn");
+    }
+}
