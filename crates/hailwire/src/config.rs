@@ -719,4 +719,14 @@ mod tests {
             assert!(text.contains(&line), "{line} is not in {text}");
         }
     }
+
+    #[test]
+    fn the_reference_lists_every_setting_with_its_default() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/config.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        for Setting { path, value, default, about } in SETTINGS {
+            let row = format!("| `{path}` | {value} | `{default}` | {about} |");
+            assert!(text.contains(&row), "{row} is missing");
+        }
+    }
 }
