@@ -104,7 +104,8 @@ pub(crate) enum Action {
         expires: Duration,
     },
     Demo(other::Demo),
-    BenchSmoke,
+    BenchSmoke(other::Smoke),
+    BenchPart(String),
     ConfigShow {
         effective: bool,
     },
@@ -208,9 +209,10 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         },
         Command::Hub(hub) => plan_hub(hub, &data)?,
         Command::Demo(demo) => Action::Demo(demo),
-        Command::Bench(other::Bench {
-            command: other::BenchCommand::Smoke,
-        }) => Action::BenchSmoke,
+        Command::Bench(bench) => match bench.command {
+            other::BenchCommand::Smoke(smoke) => Action::BenchSmoke(smoke),
+            other::BenchCommand::Part { part } => Action::BenchPart(part),
+        },
         Command::Config(other::Config { command }) => match command {
             other::ConfigCommand::Show { effective } => Action::ConfigShow { effective },
             other::ConfigCommand::Path => Action::ConfigPath,

@@ -6,6 +6,7 @@
 
 mod agents;
 mod background;
+mod bench;
 mod body;
 mod call;
 mod completions;
@@ -102,7 +103,9 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         Action::Serve(serve) => on_one_core(run, serve::run(run, serve)),
         Action::HubRun(config) => on_all_cores(hub::run(run, *config)),
         Action::HubInvite { uses, expires } => hub::invite(run, uses, expires),
-        Action::Demo(_) | Action::BenchSmoke => Err(Failure::general("not yet")),
+        Action::BenchSmoke(smoke) => long(run, bench::smoke(run, smoke)),
+        Action::BenchPart(part) => on_one_core(run, bench::part(part)),
+        Action::Demo(_) => Err(Failure::general("not yet")),
     }
 }
 
