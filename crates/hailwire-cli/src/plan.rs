@@ -307,7 +307,7 @@ fn plan_invite(invite: node::Invite) -> Result<admin::Invite, Failure> {
     Ok(admin::Invite {
         uses,
         expires_s,
-        allow: texts(allow),
+        allow: texts(&allow),
     })
 }
 
@@ -327,8 +327,8 @@ fn plan_trust(command: node::TrustCommand) -> Action {
     let add = |add: node::TrustAdd| admin::TrustAdd {
         id: add.id,
         alias: text(add.alias),
-        allow: texts(add.allow),
-        addresses: texts(add.address),
+        allow: texts(&add.allow),
+        addresses: texts(&add.address),
     };
     match command {
         node::TrustCommand::Ls => Action::TrustList,
@@ -460,7 +460,7 @@ fn text<T: ToString>(value: Option<T>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
-fn texts<T: ToString>(values: Vec<T>) -> Vec<String> {
+fn texts<T: ToString>(values: &[T]) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }
 

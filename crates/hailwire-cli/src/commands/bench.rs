@@ -22,7 +22,9 @@ pub(super) async fn smoke(run: &Run, smoke: Smoke) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::io("this program cannot find itself", &error))?;
     let plan = suite::Plan {
-        part_command: [&program.display().to_string(), "bench", "part"].map(ToString::to_string).to_vec(),
+        part_command: [&program.display().to_string(), "bench", "part"]
+            .map(ToString::to_string)
+            .to_vec(),
         out: smoke.out,
         repeats: smoke.repeats,
         scale: smoke.scale,
@@ -30,7 +32,8 @@ pub(super) async fn smoke(run: &Run, smoke: Smoke) -> Result<(), Failure> {
     };
     // Draws nothing where stderr is not a terminal.
     let bar = ProgressBar::new(STEPS);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3} % · {eta} left · {msg}") {
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3} % · {eta} left · {msg}")
+    {
         bar.set_style(style);
     }
     let done = suite::run(&plan, |what, share| {
@@ -40,7 +43,10 @@ pub(super) async fn smoke(run: &Run, smoke: Smoke) -> Result<(), Failure> {
     .await;
     bar.finish_and_clear();
     let summary = done.map_err(|error| caused(&error))?;
-    let written = Written { dir: plan.out.display().to_string(), summary };
+    let written = Written {
+        dir: plan.out.display().to_string(),
+        summary,
+    };
     run.output.value(&written, |written| {
         format!("{}\nresults: {}\n", written.summary, written.dir)
     })
@@ -49,7 +55,9 @@ pub(super) async fn smoke(run: &Run, smoke: Smoke) -> Result<(), Failure> {
 /// Plays one party of a measurement, until standard input ends.
 pub(super) async fn part(part: String) -> Result<(), Failure> {
     let part: Part = serde_json::from_str(&part).map_err(Failure::usage)?;
-    hailwire_bench::part::play(part).await.map_err(|error| caused(&error))
+    hailwire_bench::part::play(part)
+        .await
+        .map_err(|error| caused(&error))
 }
 
 fn caused(error: &dyn std::error::Error) -> Failure {

@@ -191,3 +191,25 @@ fn a_served_agent_comes_back_after_its_node_was_restarted() {
     assert!(note().contains("is on offer again"));
     assert_eq!(house.run("desk", &["call", "echo", "x"]).ok().stdout, "x");
 }
+
+#[test]
+fn a_message_was_taken_whole_once_its_send_succeeds() {
+    let mut house = House::new();
+    house.friends("desk", "lap");
+    let file = house.path("received");
+    house.serve(
+        "desk",
+        "note",
+        &format!("cat > '{}'; echo thanks", file.display()),
+    );
+    house.serve("desk", "full", "cat > /dev/null; exit 72");
+    let ran = house.run("lap", &["send", "note", "remember"]).ok();
+    assert_eq!(
+        (
+            ran.stdout.as_str(),
+            std::fs::read_to_string(file).unwrap().as_str()
+        ),
+        ("", "remember")
+    );
+    assert_eq!(house.run("lap", &["send", "full", "x"]).code, Some(72));
+}

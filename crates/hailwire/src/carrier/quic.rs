@@ -1,9 +1,19 @@
 //! The QUIC carrier, through iroh.
 //!
 //! A thin mapping: QUIC (RFC 9000) has streams, flow control, resets and datagrams (RFC 9221) of
-//! its own. Only this file, the overlay and the hub name iroh.
+//! its own. Only who may write next on a full connection is settled here ([`super::lanes`]). Only
+//! this file, the overlay and the hub name iroh.
 
-use std::time::Duration;
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::ready,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use hailwire_wire::{Code, Priority};
@@ -12,19 +22,26 @@ use iroh::{
     endpoint::{self as iroh_endpoint, SendDatagramError, VarInt},
 };
 
-use super::{ConnectionError, DatagramError, ReadError, Stats, WriteError};
+use super::{
+    ConnectionError, DatagramError, ReadError, Stats, WriteError,
+    lanes::{HEAD_START, Lanes},
+};
 
 /// A QUIC connection between two nodes.
 #[derive(Clone, Debug)]
 pub struct Connection {
     inner: iroh_endpoint::Connection,
+    lanes: Arc<Lanes>,
 }
 
 impl Connection {
     /// Wraps a connection whose handshake is complete.
     #[must_use]
     pub fn new(inner: iroh_endpoint::Connection) -> Self {
-        Self { inner }
+        Self {
+            inner,
+            lanes: Arc::default(),
+        }
     }
 
     pub(super) async fn open(
@@ -32,12 +49,37 @@ impl Connection {
         priority: Priority,
     ) -> Result<(SendStream, RecvStream), ConnectionError> {
         let (send, recv) = self.inner.open_bi().await.map_err(lost)?;
-        Ok(wrap(send, recv, priority))
+        Ok(self.wrap(send, recv, priority))
     }
 
     pub(super) async fn accept(&self) -> Result<(SendStream, RecvStream), ConnectionError> {
         let (send, recv) = self.inner.accept_bi().await.map_err(lost)?;
-        Ok(wrap(send, recv, Priority::default()))
+        Ok(self.wrap(send, recv, Priority::default()))
+    }
+
+    fn wrap(
+        &self,
+        send: iroh_endpoint::SendStream,
+        recv: iroh_endpoint::RecvStream,
+        priority: Priority,
+    ) -> (SendStream, RecvStream) {
+        if priority != Priority::default() {
+            // Fails only for a stream that is closed already; writing will say so.
+            let _ = send.set_priority(quic_priority(priority));
+        }
+        let send = SendStream {
+            inner: send,
+            ended: false,
+            lanes: self.lanes.clone(),
+            priority: AtomicU8::new(priority as u8),
+            written: 0,
+        };
+        let recv = RecvStream {
+            inner: recv,
+            ended: false,
+            stopped: false,
+        };
+        (send, recv)
     }
 
     pub(super) fn send_datagram(&self, payload: Bytes) -> Result<(), DatagramError> {
@@ -96,18 +138,34 @@ impl Connection {
 pub struct SendStream {
     inner: iroh_endpoint::SendStream,
     ended: bool,
+    lanes: Arc<Lanes>,
+    priority: AtomicU8,
+    written: u64,
 }
 
 impl SendStream {
     pub(super) async fn write(&mut self, chunk: Bytes) -> Result<(), WriteError> {
-        self.inner.write_chunk(chunk).await.map_err(write_error)
+        self.write_many(&mut [chunk]).await
     }
 
     pub(super) async fn write_many(&mut self, chunks: &mut [Bytes]) -> Result<(), WriteError> {
-        self.inner
-            .write_all_chunks(chunks)
-            .await
-            .map_err(write_error)
+        let priority = self.priority();
+        let len: usize = chunks.iter().map(Bytes::len).sum();
+        self.written += len as u64;
+        let beginning = self.written <= HEAD_START;
+        let lanes = &self.lanes;
+        let mut write = pin!(self.inner.write_all_chunks(chunks));
+        let mut waiting = None;
+        poll_fn(|cx| {
+            ready!(lanes.poll_clear(priority, cx));
+            let written = write.as_mut().poll(cx);
+            if written.is_pending() && beginning && waiting.is_none() {
+                waiting = Some(lanes.wait(priority));
+            }
+            written
+        })
+        .await
+        .map_err(write_error)
     }
 
     pub(super) fn finish(&mut self) {
@@ -144,10 +202,15 @@ impl Drop for SendStream {
 pub struct RecvStream {
     inner: iroh_endpoint::RecvStream,
     ended: bool,
+    /// Stopped here, after which QUIC itself would report an orderly end.
+    stopped: bool,
 }
 
 impl RecvStream {
     pub(super) async fn read(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
+        if self.stopped {
+            return Err(ReadError::Stopped);
+        }
         match self.inner.read_chunk(max).await {
             Ok(Some(chunk)) => Ok(Some(chunk)),
             Ok(None) => {
@@ -162,6 +225,8 @@ impl RecvStream {
     }
 
     pub(super) fn stop(&mut self, code: Code) {
+        // What has ended already keeps its end.
+        self.stopped |= !self.ended;
         self.ended = true;
         let _ = self.inner.stop(code_to_wire(code));
     }
@@ -175,31 +240,16 @@ impl Drop for RecvStream {
     }
 }
 
-fn wrap(
-    send: iroh_endpoint::SendStream,
-    recv: iroh_endpoint::RecvStream,
-    priority: Priority,
-) -> (SendStream, RecvStream) {
-    if priority != Priority::default() {
-        // Fails only for a stream that is closed already; writing will say so.
-        let _ = send.set_priority(quic_priority(priority));
-    }
-    (
-        SendStream {
-            inner: send,
-            ended: false,
-        },
-        RecvStream {
-            inner: recv,
-            ended: false,
-        },
-    )
-}
-
 impl SendStream {
     /// Orders the answering direction once the call's header has told its priority.
     pub(super) fn set_priority(&self, priority: Priority) {
+        self.priority.store(priority as u8, Ordering::Relaxed);
         let _ = self.inner.set_priority(quic_priority(priority));
+    }
+
+    fn priority(&self) -> Priority {
+        let number = usize::from(self.priority.load(Ordering::Relaxed));
+        Priority::ALL.get(number).copied().unwrap_or_default()
     }
 }
 

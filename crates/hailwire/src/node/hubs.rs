@@ -302,6 +302,7 @@ impl Inner {
 async fn keep_registered(node: Arc<Inner>, hub: Arc<Hub>) {
     use_relay(&node, &hub).await;
     let mut changes = node.hubs.changes.subscribe();
+    let mut closing = node.closing.subscribe();
     let mut pause = RETRY.0;
     loop {
         changes.mark_unchanged();
@@ -329,6 +330,7 @@ async fn keep_registered(node: Arc<Inner>, hub: Arc<Hub>) {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             changed = changes.changed() => if changed.is_err() { return },
+            _ = closing.wait_for(|closing| *closing) => return,
         }
         if !node.hubs.all().iter().any(|other| Arc::ptr_eq(other, &hub)) {
             // Joined anew; another task looks after it.

@@ -202,8 +202,10 @@ impl Node {
     /// everything is closed.
     pub async fn shutdown(self, grace: Duration) {
         self.inner.drain(grace).await;
-        for task in &self.tasks {
+        for task in self.tasks {
             task.abort();
+            // Until it has ended it holds the endpoint, and with it the sockets.
+            let _ = task.await;
         }
         let _ = std::fs::remove_file(self.inner.data.socket());
         let _ = tokio::time::timeout(FAREWELL, self.inner.endpoint.close()).await;

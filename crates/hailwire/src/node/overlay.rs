@@ -12,6 +12,7 @@ use iroh::{
     tls::CaTlsConfig,
 };
 use thiserror::Error;
+use tokio::time::Instant;
 
 use super::store::Store;
 use crate::{config::Config, hub::tls::Pins, key::NodeKey};
@@ -26,11 +27,21 @@ const MAX_STREAMS: u32 = 1024;
 /// Bytes of one stream that a peer may have under way unread.
 const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 
-/// Bytes of all streams of one peer that may be under way unread.
-const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
+/// Bytes of all streams of one peer that may be under way unread: sixteen readers that stall leave
+/// room for everybody else.
+const CONNECTION_WINDOW: u32 = 32 * 1024 * 1024;
+
+/// Bytes that may be sent to one peer and not yet be acknowledged.
+const SEND_WINDOW: u64 = 8 * 1024 * 1024;
 
 /// Where the UDP ports of the last start are kept.
 const PORTS: &str = "udp-ports";
+
+/// How long the ports of the last start are waited for while something holds them.
+const PORT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often a port that is waited for is tried.
+const PORT_POLL: Duration = Duration::from_millis(5);
 
 /// Why the endpoint did not come up.
 #[derive(Debug, Error)]
@@ -62,11 +73,17 @@ pub(crate) async fn bind(
         .iter()
         .map(|address| remembered_port(*address, &last))
         .collect();
-    let endpoint = match try_bind(&remembered, key, pins).await {
-        Err(_) if remembered != config.listen.udp => {
-            try_bind(&config.listen.udp, key, pins).await?
+    let endpoint = if remembered == config.listen.udp {
+        try_bind(&remembered, key, pins).await?
+    } else {
+        free_again(&remembered).await;
+        match try_bind(&remembered, key, pins).await {
+            Ok(endpoint) => endpoint,
+            Err(error) => {
+                tracing::warn!(%error, "peers find this node at a new port only once it calls them");
+                try_bind(&config.listen.udp, key, pins).await?
+            }
         }
-        bound => bound?,
     };
     let ports: Vec<String> = endpoint
         .bound_sockets()
@@ -77,6 +94,21 @@ pub(crate) async fn bind(
         tracing::warn!(%error, "the UDP ports could not be kept");
     }
     Ok(endpoint)
+}
+
+/// Waits a moment for ports that this folder's node held before.
+///
+/// A killed process gives its lock back before its sockets, and an endpoint that was closed in this
+/// process closes its sockets on another thread, without saying when.
+async fn free_again(addresses: &[SocketAddr]) {
+    let in_use = |address: &SocketAddr| {
+        let probe = std::net::UdpSocket::bind(address);
+        probe.is_err_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)
+    };
+    let deadline = Instant::now() + PORT_PATIENCE;
+    while addresses.iter().any(in_use) && Instant::now() < deadline {
+        tokio::time::sleep(PORT_POLL).await;
+    }
 }
 
 async fn try_bind(
@@ -121,7 +153,7 @@ fn transport() -> QuicTransportConfig {
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
         .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
-        .send_window(u64::from(CONNECTION_WINDOW))
+        .send_window(SEND_WINDOW)
         .build()
 }
 

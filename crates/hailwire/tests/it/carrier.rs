@@ -577,7 +577,7 @@ macro_rules! contract {
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn a_peer_that_vanishes_ends_every_pending_operation() {
-                let mortal = Mortal::new(Carrier::$carrier);
+                let mortal = Mortal::new(Carrier::$carrier).await;
                 super::a_peer_that_vanishes_ends_every_pending_operation(mortal).await;
             }
         })*
@@ -597,4 +597,5 @@ contract! {
     UnixPair => unix_pair,
     UnixListener => unix_listener,
     Memory => memory,
+    Quic => quic,
 }

@@ -1,9 +1,12 @@
 //! Pairs of connections to test with, one constructor for each carrier.
-//!
-//! `quic_pair` takes its place here, as another variant of [`Carrier`], once that carrier can be
-//! built without a network beyond loopback.
 
-use hailwire::carrier::{Connection, mux};
+use std::{net::SocketAddr, time::Duration};
+
+use hailwire::carrier::{Connection, mux, quic};
+use iroh::{
+    Endpoint, EndpointAddr, RelayMap, RelayMode, TransportAddr,
+    endpoint::{QuicTransportConfig, VarInt, presets},
+};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;
 
@@ -24,6 +27,8 @@ pub(crate) enum Carrier {
     UnixListener,
     /// The multiplexer over a pipe in memory.
     Memory,
+    /// QUIC between two endpoints on loopback.
+    Quic,
 }
 
 impl Carrier {
@@ -32,6 +37,7 @@ impl Carrier {
             Self::UnixPair => unix_pair(),
             Self::UnixListener => unix_listener_pair().await,
             Self::Memory => memory_pair(),
+            Self::Quic => quic_pair().await,
         }
     }
 }
@@ -42,15 +48,18 @@ pub(crate) struct Mortal {
     pub(crate) near: Connection,
     pub(crate) far: Connection,
     runtime: Option<Runtime>,
+    /// Alive for as long as the connections are.
+    _endpoints: Vec<Endpoint>,
 }
 
 impl Mortal {
-    pub(crate) fn new(carrier: Carrier) -> Self {
+    pub(crate) async fn new(carrier: Carrier) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
+        let mut endpoints = Vec::new();
         let (near, far) = match carrier {
             Carrier::UnixPair | Carrier::UnixListener => {
                 let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -58,23 +67,30 @@ impl Mortal {
                 b.set_nonblocking(true).unwrap();
                 let near = mux::Connection::client(UnixStream::from_std(a).unwrap());
                 let _far_runtime = runtime.enter();
-                (
-                    near,
-                    mux::Connection::server(UnixStream::from_std(b).unwrap()),
-                )
+                let far = mux::Connection::server(UnixStream::from_std(b).unwrap());
+                (Connection::Mux(near), Connection::Mux(far))
             }
             Carrier::Memory => {
                 let (a, b) = tokio::io::duplex(64 * 1024);
                 let near = mux::Connection::client(a);
                 let _far_runtime = runtime.enter();
-                (near, mux::Connection::server(b))
+                let far = mux::Connection::server(b);
+                (Connection::Mux(near), Connection::Mux(far))
+            }
+            Carrier::Quic => {
+                let far = runtime.spawn(loopback(QUIC_SILENCE)).await.unwrap();
+                let near = loopback(QUIC_SILENCE).await;
+                let accept = runtime.spawn(accept(far.clone()));
+                let connections = (connect(&near, &far).await, accept.await.unwrap());
+                endpoints = vec![near, far];
+                connections
             }
         };
-        let (near, far) = (Connection::Mux(near), Connection::Mux(far));
         Self {
             near,
             far,
             runtime: Some(runtime),
+            _endpoints: endpoints,
         }
     }
 
@@ -118,6 +134,59 @@ async fn unix_listener_pair() -> Pair {
 fn memory_pair() -> Pair {
     let (client, server) = mux::Connection::pair();
     pair(client, server, Vec::new())
+}
+
+/// How long a vanished peer goes unnoticed where the test does not want to wait.
+const QUIC_SILENCE: Duration = Duration::from_secs(1);
+
+const ALPN: &[u8] = b"hailwire";
+
+async fn quic_pair() -> Pair {
+    let (near, far) = tokio::join!(
+        loopback(Duration::from_secs(30)),
+        loopback(Duration::from_secs(30))
+    );
+    let (client, server) = tokio::join!(connect(&near, &far), accept(far.clone()));
+    Pair {
+        client,
+        server,
+        _keep: vec![Box::new((near, far))],
+    }
+}
+
+/// An endpoint with the bounds of a node's, which gives up a silent peer after `silence`.
+async fn loopback(silence: Duration) -> Endpoint {
+    let transport = QuicTransportConfig::builder()
+        .max_concurrent_bidi_streams(VarInt::from_u32(1024))
+        .stream_receive_window(VarInt::from_u32(2 << 20))
+        .receive_window(VarInt::from_u32(8 << 20))
+        .send_window(8 << 20)
+        .max_idle_timeout(Some(silence.try_into().unwrap()))
+        .default_path_max_idle_timeout(silence)
+        .build();
+    Endpoint::builder(presets::Minimal)
+        .alpns(vec![ALPN.to_vec()])
+        .relay_mode(RelayMode::Custom(RelayMap::empty()))
+        .transport_config(transport)
+        .clear_ip_transports()
+        .bind_addr(SocketAddr::from(([127, 0, 0, 1], 0)))
+        .unwrap()
+        .bind()
+        .await
+        .unwrap()
+}
+
+async fn connect(near: &Endpoint, far: &Endpoint) -> Connection {
+    let sockets = far.bound_sockets().into_iter().map(TransportAddr::Ip);
+    let address = EndpointAddr::from_parts(far.id(), sockets);
+    Connection::Quic(quic::Connection::new(
+        near.connect(address, ALPN).await.unwrap(),
+    ))
+}
+
+async fn accept(far: Endpoint) -> Connection {
+    let incoming = far.accept().await.unwrap();
+    Connection::Quic(quic::Connection::new(incoming.await.unwrap()))
 }
 
 fn pair(

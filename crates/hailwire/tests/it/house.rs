@@ -8,36 +8,36 @@ use hailwire::{
 };
 
 /// Long enough for any step of a test on a busy machine; reaching it is a failure.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running node and the folder that it keeps its things in.
-pub struct House {
-    pub node: Node,
-    pub dir: tempfile::TempDir,
+pub(crate) struct House {
+    pub(crate) node: Node,
+    pub(crate) dir: tempfile::TempDir,
 }
 
 impl House {
     /// A node of this name on loopback.
-    pub async fn named(name: &str) -> Self {
+    pub(crate) async fn named(name: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let node = start(&dir, name).await;
         Self { node, dir }
     }
 
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         self.node.client()
     }
 
-    pub fn data(&self) -> DataDir {
+    pub(crate) fn data(&self) -> DataDir {
         DataDir::new(self.dir.path())
     }
 
     /// A program beside the node.
-    pub async fn attach(&self) -> Client {
+    pub(crate) async fn attach(&self) -> Client {
         Client::attach(&self.data()).await.unwrap()
     }
 
-    pub async fn invite(&self, uses: u32, allow: &[&str]) -> String {
+    pub(crate) async fn invite(&self, uses: u32, allow: &[&str]) -> String {
         let allow = allow.iter().map(ToString::to_string).collect();
         let invite = admin::Invite {
             uses,
@@ -48,7 +48,7 @@ impl House {
         invited.ticket
     }
 
-    pub async fn join(&self, ticket: &str) -> Result<admin::Joined, Status> {
+    pub(crate) async fn join(&self, ticket: &str) -> Result<admin::Joined, Status> {
         let join = admin::Join {
             ticket: ticket.to_owned(),
             alias: String::new(),
@@ -57,16 +57,16 @@ impl House {
     }
 
     /// Makes both nodes trust each other.
-    pub async fn befriend(&self, other: &Self) {
+    pub(crate) async fn befriend(&self, other: &Self) {
         other.join(&self.invite(1, &[]).await).await.unwrap();
     }
 
-    pub async fn status(&self) -> admin::Status {
+    pub(crate) async fn status(&self) -> admin::Status {
         self.client().admin(method::STATUS, &()).await.unwrap()
     }
 
     /// Stops the node at once and starts it again in the same folder.
-    pub async fn restart(self, name: &str) -> Self {
+    pub(crate) async fn restart(self, name: &str) -> Self {
         self.node.shutdown(Duration::ZERO).await;
         let node = start(&self.dir, name).await;
         Self {
@@ -89,13 +89,17 @@ async fn start(dir: &tempfile::TempDir, name: &str) -> Node {
 }
 
 /// Serves an agent that answers with what it is sent, chunk by chunk.
-pub async fn serve_echo(client: &Client, name: &str) -> Serving {
+pub(crate) async fn serve_echo(client: &Client, name: &str) -> Serving {
     let echo = |request: Request| async move { Ok(Response::new(request.into_body())) };
     client.serve(Agent::new(name).unwrap(), echo).await.unwrap()
 }
 
 /// Calls and collects the whole answer.
-pub async fn call(client: &Client, to: &str, body: impl Into<Body>) -> Result<Vec<u8>, Status> {
+pub(crate) async fn call(
+    client: &Client,
+    to: &str,
+    body: impl Into<Body>,
+) -> Result<Vec<u8>, Status> {
     let mut answer = client.call(to).body(body).deadline(PATIENCE).send().await?;
     Ok(answer.bytes(1 << 30).await?.to_vec())
 }

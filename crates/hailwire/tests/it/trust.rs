@@ -8,7 +8,9 @@ use crate::house::{House, PATIENCE, call, serve_echo};
 async fn a_ticket_makes_both_sides_trust_each_other_also_after_a_restart() {
     let (alice, bob) = tokio::join!(House::named("alice"), House::named("bob"));
     alice.befriend(&bob).await;
+    let before = bob.node.sockets();
     let bob = bob.restart("bob").await;
+    assert_eq!(bob.node.sockets(), before);
     let _echo = serve_echo(&bob.client(), "echo").await;
     assert_eq!(call(&alice.client(), "echo@bob", "x").await.unwrap(), b"x");
     let _echo = serve_echo(&alice.client(), "echo").await;
