@@ -111,7 +111,6 @@ impl Client {
     }
 
     /// Prepares a call to `agent` or `agent@node`. Nothing happens until [`CallBuilder::send`].
-    #[must_use]
     pub fn call(&self, address: impl Into<String>) -> CallBuilder {
         CallBuilder {
             client: self.clone(),
@@ -143,7 +142,6 @@ impl Client {
     }
 
     /// Prepares a raw stream to `agent` or `agent@node`: bytes both ways at once.
-    #[must_use]
     pub fn stream(&self, address: impl Into<String>) -> StreamBuilder {
         let mut call = self.call(address);
         call.kind = FrameKind::STREAM;
