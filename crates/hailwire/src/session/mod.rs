@@ -315,7 +315,10 @@ async fn accept_streams<D: Dispatch>(
     let mut tasks = tokio::task::JoinSet::new();
     let greeting: Greeting = Arc::default();
     if dialled {
-        tasks.spawn(control.dial());
+        tasks.spawn(async {
+            control.dial().await;
+            None
+        });
     } else {
         *lock(&greeting) = Some(control);
     }
@@ -327,19 +330,36 @@ async fn accept_streams<D: Dispatch>(
                 let stream = (send, FrameReader::new(recv));
                 tasks.spawn(run_stream(session.clone(), stream, greeting.clone(), dispatch.clone()));
             }
-            Some(_) = tasks.join_next() => {}
+            Some(ended) = tasks.join_next() => if let Ok(Some(greeted)) = ended {
+                // In a task of its own: it lives as long as the session, and the one that a call
+                // may need is several times as large.
+                tasks.spawn(async move {
+                    let Greeted { control, send, reader, hello } = *greeted;
+                    control.answer(send, reader, hello).await;
+                    None
+                });
+            }
         }
     }
     // Dropping the set aborts what still runs: its streams are dead, and handlers learn of a
     // vanished caller by being dropped.
 }
 
+/// An accepted session's control stream, as its greeting claims it.
+struct Greeted {
+    control: control::Control,
+    send: SendStream,
+    reader: FrameReader,
+    hello: Bytes,
+}
+
 /// Closes a session whose far side never says who it is.
-async fn expect_greeting(session: Session) {
-    tokio::time::sleep(OPENING_TIMEOUT).await;
-    if session.peer_hello().is_none() {
+async fn expect_greeting(session: Session) -> Option<Box<Greeted>> {
+    let greeted = tokio::time::timeout(OPENING_TIMEOUT, session.greeted()).await;
+    if greeted.is_err() {
         session.close(Code::DeadlineExceeded, "no greeting came");
     }
+    None
 }
 
 async fn run_stream<D: Dispatch>(
@@ -347,14 +367,19 @@ async fn run_stream<D: Dispatch>(
     (send, mut reader): (SendStream, FrameReader),
     greeting: Greeting,
     dispatch: Arc<D>,
-) {
+) -> Option<Box<Greeted>> {
     match tokio::time::timeout(OPENING_TIMEOUT, reader.next_frame()).await {
-        Ok(Ok(Some((FrameKind::HELLO, payload)))) => {
-            let control = lock(&greeting).take();
-            match control {
-                Some(control) => control.answer(send, reader, payload).await,
-                None => session.close(Code::InvalidArgument, "a second greeting"),
-            }
+        Ok(Ok(Some((FrameKind::HELLO, hello)))) => {
+            let Some(control) = lock(&greeting).take() else {
+                session.close(Code::InvalidArgument, "a second greeting");
+                return None;
+            };
+            return Some(Box::new(Greeted {
+                control,
+                send,
+                reader,
+                hello,
+            }));
         }
         Ok(Ok(Some((kind, payload)))) => {
             let opening = Opening {
@@ -376,6 +401,7 @@ async fn run_stream<D: Dispatch>(
             refuse(send, reader, &status).await;
         }
     }
+    None
 }
 
 async fn count_and_dispatch<D: Dispatch>(session: Session, opening: Opening, dispatch: Arc<D>) {
