@@ -347,10 +347,12 @@ async fn run_stream<D: Dispatch>(
     dispatch: Arc<D>,
 ) {
     match tokio::time::timeout(OPENING_TIMEOUT, reader.next_frame()).await {
-        Ok(Ok(Some((FrameKind::HELLO, payload)))) => {
+        Ok(Ok(Some((FrameKind::HELLO, hello)))) => {
             let control = lock(&greeting).take();
             match control {
-                Some(control) => control.answer(send, reader, payload).await,
+                // In a task of its own: it lives as long as the session, and the one that a call
+                // may need is several times as large.
+                Some(control) => drop(tokio::spawn(control.answer(send, reader, hello))),
                 None => session.close(Code::InvalidArgument, "a second greeting"),
             }
         }

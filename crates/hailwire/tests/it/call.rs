@@ -7,16 +7,9 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::house::{House, PATIENCE, call, serve_echo};
 
-/// Two nodes that trust each other.
-async fn pair() -> (House, House) {
-    let (alice, bob) = tokio::join!(House::named("alice"), House::named("bob"));
-    alice.befriend(&bob).await;
-    (alice, bob)
-}
-
 #[tokio::test]
 async fn an_embedded_agent_is_called_by_name_from_another_node() {
-    let (alice, bob) = pair().await;
+    let (alice, bob) = House::pair().await;
     let _echo = serve_echo(&bob.client(), "echo").await;
     assert_eq!(
         call(&alice.client(), "echo@bob", "hail").await.unwrap(),
@@ -36,7 +29,7 @@ async fn an_embedded_agent_is_called_by_name_from_another_node() {
 
 #[tokio::test]
 async fn an_attached_agent_is_called_by_an_attached_program_through_two_nodes() {
-    let (alice, bob) = pair().await;
+    let (alice, bob) = House::pair().await;
     let (caller, callee) = tokio::join!(alice.attach(), bob.attach());
     let _echo = serve_echo(&callee, "echo").await;
     assert_eq!(call(&caller, "echo@bob", "hail").await.unwrap(), b"hail");
@@ -49,7 +42,7 @@ async fn an_attached_agent_is_called_by_an_attached_program_through_two_nodes() 
 
 #[tokio::test]
 async fn an_answer_is_streamed_as_it_is_made() {
-    let (alice, bob) = pair().await;
+    let (alice, bob) = House::pair().await;
     let more = Arc::new(Notify::new());
     let told = more.clone();
     let count = move |_: Request| {
@@ -89,7 +82,7 @@ async fn an_answer_is_streamed_as_it_is_made() {
 
 #[tokio::test]
 async fn a_handlers_error_reaches_the_caller_whole() {
-    let (alice, bob) = pair().await;
+    let (alice, bob) = House::pair().await;
     let fail = |_: Request| async {
         Err(Status::new(Code::OutOfRange, "too far")
             .with_hint("stay")
@@ -118,7 +111,7 @@ async fn a_handlers_error_reaches_the_caller_whole() {
 
 #[tokio::test]
 async fn an_unknown_agent_and_an_unknown_node_are_told_apart() {
-    let (alice, _bob) = pair().await;
+    let (alice, _bob) = House::pair().await;
     let agent = call(&alice.client(), "nobody@bob", "").await.unwrap_err();
     assert_eq!(
         (agent.code, agent.message.as_str()),
@@ -169,7 +162,7 @@ async fn serve_hang(
 
 #[tokio::test]
 async fn a_cancel_reaches_the_handler_through_two_nodes() {
-    let (alice, bob) = pair().await;
+    let (alice, bob) = House::pair().await;
     let (_serving, _client, dropped, started) = serve_hang(&bob).await;
     let caller = alice.attach().await;
     let call = tokio::spawn(async move { caller.call("hang@bob").send().await.map(drop) });
@@ -184,7 +177,7 @@ async fn a_cancel_reaches_the_handler_through_two_nodes() {
 
 #[tokio::test]
 async fn a_deadline_holds_on_both_ends() {
-    let (alice, bob) = pair().await;
+    let (alice, bob) = House::pair().await;
     let (_serving, _client, dropped, _started) = serve_hang(&bob).await;
     let caller = alice.attach().await;
     let begun = std::time::Instant::now();
@@ -205,7 +198,7 @@ async fn a_deadline_holds_on_both_ends() {
 
 #[tokio::test]
 async fn a_one_way_send_is_acknowledged() {
-    let (alice, bob) = pair().await;
+    let (alice, bob) = House::pair().await;
     let (tell, told) = oneshot::channel();
     let tell = Arc::new(std::sync::Mutex::new(Some(tell)));
     let take = move |mut request: Request| {
@@ -236,7 +229,7 @@ async fn a_one_way_send_is_acknowledged() {
 
 #[tokio::test]
 async fn a_raw_stream_carries_bytes_both_ways_at_once() {
-    let (alice, bob) = pair().await;
+    let (alice, bob) = House::pair().await;
     let bob_side = bob.attach().await;
     let _echo = serve_echo(&bob_side, "echo").await;
     let mut stream = alice
@@ -256,7 +249,7 @@ async fn a_raw_stream_carries_bytes_both_ways_at_once() {
 
 #[tokio::test]
 async fn a_thousand_calls_at_once_are_all_answered() {
-    let (alice, bob) = pair().await;
+    let (alice, bob) = House::pair().await;
     let bob_side = bob.attach().await;
     let _echo = serve_echo(&bob_side, "echo").await;
     let caller = alice.attach().await;

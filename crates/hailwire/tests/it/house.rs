@@ -1,10 +1,10 @@
 //! Nodes to test with: embedded, on loopback, each in a data folder of its own.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 use hailwire::{
-    Agent, Body, Client, Config, DataDir, Node, Request, Response, Serving, Status, admin,
-    admin::method,
+    Agent, Body, Client, Config, DataDir, Node, Request, Response, Serving, StartError, Status,
+    admin, admin::method,
 };
 
 /// Long enough for any step of a test on a busy machine; reaching it is a failure.
@@ -20,8 +20,15 @@ impl House {
     /// A node of this name on loopback.
     pub(crate) async fn named(name: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let node = start(&dir, name).await;
+        let node = start(dir.path(), name).await.unwrap();
         Self { node, dir }
+    }
+
+    /// Two nodes, `alice` and `bob`, that trust each other.
+    pub(crate) async fn pair() -> (Self, Self) {
+        let (alice, bob) = tokio::join!(Self::named("alice"), Self::named("bob"));
+        alice.befriend(&bob).await;
+        (alice, bob)
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -38,22 +45,11 @@ impl House {
     }
 
     pub(crate) async fn invite(&self, uses: u32, allow: &[&str]) -> String {
-        let allow = allow.iter().map(ToString::to_string).collect();
-        let invite = admin::Invite {
-            uses,
-            expires_s: 60,
-            allow,
-        };
-        let invited: admin::Invited = self.client().admin(method::INVITE, &invite).await.unwrap();
-        invited.ticket
+        invite(&self.client(), uses, allow).await
     }
 
     pub(crate) async fn join(&self, ticket: &str) -> Result<admin::Joined, Status> {
-        let join = admin::Join {
-            ticket: ticket.to_owned(),
-            alias: String::new(),
-        };
-        self.client().admin(method::JOIN, &join).await
+        join(&self.client(), ticket).await
     }
 
     /// Makes both nodes trust each other.
@@ -62,13 +58,13 @@ impl House {
     }
 
     pub(crate) async fn status(&self) -> admin::Status {
-        self.client().admin(method::STATUS, &()).await.unwrap()
+        status(&self.client()).await
     }
 
     /// Stops the node at once and starts it again in the same folder.
     pub(crate) async fn restart(self, name: &str) -> Self {
         self.node.shutdown(Duration::ZERO).await;
-        let node = start(&self.dir, name).await;
+        let node = start(self.dir.path(), name).await.unwrap();
         Self {
             node,
             dir: self.dir,
@@ -76,16 +72,46 @@ impl House {
     }
 }
 
-async fn start(dir: &tempfile::TempDir, name: &str) -> Node {
+/// The configuration of a node on loopback.
+pub(crate) fn config(name: &str) -> Config {
     let mut config = Config::default();
     config.node.name = Some(name.parse().unwrap());
     config.listen.udp = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    config
+}
+
+/// Starts a node of this name in a folder.
+pub(crate) async fn start(dir: &Path, name: &str) -> Result<Node, StartError> {
     Node::builder()
-        .data_dir(DataDir::new(dir.path()))
-        .config(config)
+        .data_dir(DataDir::new(dir))
+        .config(config(name))
         .start()
         .await
-        .unwrap()
+}
+
+/// A ticket of the node that a client belongs to.
+pub(crate) async fn invite(client: &Client, uses: u32, allow: &[&str]) -> String {
+    let allow = allow.iter().map(ToString::to_string).collect();
+    let invite = admin::Invite {
+        uses,
+        expires_s: 60,
+        allow,
+    };
+    let invited: admin::Invited = client.admin(method::INVITE, &invite).await.unwrap();
+    invited.ticket
+}
+
+/// Uses a ticket at the node that a client belongs to.
+pub(crate) async fn join(client: &Client, ticket: &str) -> Result<admin::Joined, Status> {
+    let join = admin::Join {
+        ticket: ticket.to_owned(),
+        alias: String::new(),
+    };
+    client.admin(method::JOIN, &join).await
+}
+
+pub(crate) async fn status(client: &Client) -> admin::Status {
+    client.admin(method::STATUS, &()).await.unwrap()
 }
 
 /// Serves an agent that answers with what it is sent, chunk by chunk.

@@ -1,12 +1,11 @@
 //! The integration tests of the package, in one binary.
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a test fails by panicking"
-)]
 
 mod call;
 mod carrier;
+mod child;
+mod faults;
 mod fixtures;
+mod hostile;
 mod house;
+mod resources;
 mod trust;
