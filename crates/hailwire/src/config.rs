@@ -722,9 +722,18 @@ mod tests {
 
     #[test]
     fn the_reference_lists_every_setting_with_its_default() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/config.md");
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/reference/config.md"
+        );
         let text = std::fs::read_to_string(path).unwrap();
-        for Setting { path, value, default, about } in SETTINGS {
+        for Setting {
+            path,
+            value,
+            default,
+            about,
+        } in SETTINGS
+        {
             let row = format!("| `{path}` | {value} | `{default}` | {about} |");
             assert!(text.contains(&row), "{row} is missing");
         }
