@@ -208,7 +208,7 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
             interval,
         },
         Command::Hub(hub) => plan_hub(hub, &data)?,
-        Command::Demo(demo) => Action::Demo(demo),
+        Command::Demo(demo) => plan_demo(demo)?,
         Command::Bench(bench) => match bench.command {
             other::BenchCommand::Smoke(smoke) => Action::BenchSmoke(smoke),
             other::BenchCommand::Part { part } => Action::BenchPart(part),
@@ -456,6 +456,16 @@ fn plan_hub(hub: other::Hub, data: &Path) -> Result<Action, Failure> {
     Ok(Action::HubRun(Box::new(config)))
 }
 
+/// Every worker serves every kind of agent, so that any other can take over what it leaves.
+fn plan_demo(demo: other::Demo) -> Result<Action, Failure> {
+    let least = demo.workers * 3;
+    if demo.agents < least {
+        let what = format!("{} workers need at least {least} agents", demo.workers);
+        return Err(Failure::usage(what).hint("each worker serves three kinds of agents"));
+    }
+    Ok(Action::Demo(demo))
+}
+
 fn text<T: ToString>(value: Option<T>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
@@ -595,6 +605,7 @@ mod tests {
             format!("call a -m {}", "x".repeat(limits::MAX_METHOD + 1)),
             format!("call a {}", "-H a=b ".repeat(limits::MAX_HEADER_FIELDS + 1)),
             "hub --plain --listen 0.0.0.0:7443".to_owned(),
+            "demo --workers 5 --agents 14".to_owned(),
         ] {
             assert_eq!(planned(&line).unwrap_err().exit(), 2, "{line}");
         }

@@ -378,7 +378,7 @@ impl CallBuilder {
             header.set_deadline(left);
             Instant::now() + left
         });
-        node::within(at, async {
+        let call = std::pin::pin!(async {
             match &client.inner {
                 Kind::Attached(attached) => {
                     let answer = attached.session.open(kind, &header, body).await?;
@@ -386,8 +386,8 @@ impl CallBuilder {
                 }
                 Kind::Embedded(node) => call_embedded(node, kind, header, body, at).await,
             }
-        })
-        .await
+        });
+        node::within(at, call).await
     }
 }
 
@@ -543,14 +543,18 @@ async fn call_embedded(
     deadline: Option<Instant>,
 ) -> Result<Answer, Status> {
     if header.to == admin::AGENT {
-        return call_handler(node.own_management(), kind, header, body, deadline, None).await;
+        let handler = node.own_management();
+        return Box::pin(call_handler(handler, kind, header, body, deadline, None)).await;
     }
     node::count_call(node);
     let Route { to, picked } = node.route(&header, Origin::Local).await?;
     match to {
         Destination::Handler(handler) => {
             let give_back = picked.map(|picked| (node.clone(), picked));
-            call_handler(handler, kind, header, body, deadline, give_back).await
+            Box::pin(call_handler(
+                handler, kind, header, body, deadline, give_back,
+            ))
+            .await
         }
         Destination::Session(session) => {
             let header = node::onward_header(header, Origin::Local, picked.as_ref(), deadline);
@@ -597,9 +601,7 @@ async fn call_handler(
         let _ = tell.send(handler.handle(request).await);
     });
     let guard = session::AbortOnDrop(task.abort_handle());
-    let response = told
-        .await
-        .unwrap_or_else(|_| Err(Status::new(Code::Internal, "the handler panicked")));
+    let response = told.await.unwrap_or_else(|_| Err(session::panicked()));
     if let Some((node, picked)) = give_back {
         let code = response
             .as_ref()

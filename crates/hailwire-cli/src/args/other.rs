@@ -88,6 +88,9 @@ pub(crate) struct Demo {
     /// Keep the data folders of the demonstration and print where they are
     #[arg(long)]
     pub(crate) keep: bool,
+    /// Written by `hail demo` for the processes that it starts
+    #[arg(long, hide = true, exclusive = true)]
+    pub(crate) part: bool,
 }
 
 /// Measure Hailwire on this machine

@@ -3,5 +3,7 @@
 mod alone;
 mod calls;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod demo;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod house;
 mod nodes;

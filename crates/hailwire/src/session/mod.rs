@@ -20,6 +20,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -34,7 +35,7 @@ use tokio::{sync::watch, task::AbortHandle, time::Instant};
 pub use answer::Answer;
 pub(crate) use answer::{AbortOnDrop, WireAnswer};
 pub(crate) use reader::{FrameReader, connection_status, deadline_exceeded};
-pub(crate) use serve::{refuse, serve};
+pub(crate) use serve::{panicked, refuse, serve};
 pub(crate) use splice::splice;
 
 use crate::{
@@ -312,32 +313,29 @@ async fn accept_streams<D: Dispatch>(
     control: control::Control,
     dispatch: Arc<D>,
 ) {
-    let mut tasks = tokio::task::JoinSet::new();
     let greeting: Greeting = Arc::default();
     if dialled {
-        tasks.spawn(control.dial());
+        tokio::spawn(control.dial());
     } else {
         *lock(&greeting) = Some(control);
     }
-    tasks.spawn(expect_greeting(session.clone()));
-    loop {
-        tokio::select! {
-            accepted = session.connection().accept() => {
-                let Ok((send, recv)) = accepted else { break };
-                let stream = (send, FrameReader::new(recv));
-                tasks.spawn(run_stream(session.clone(), stream, greeting.clone(), dispatch.clone()));
-            }
-            Some(_) = tasks.join_next() => {}
-        }
+    tokio::spawn(expect_greeting(session.clone()));
+    // A stream's task needs no owner that aborts it: whatever it waits for ends with the
+    // connection, the handler included, since a lost connection counts as a cancel.
+    while let Ok((send, recv)) = session.connection().accept().await {
+        let stream = (send, FrameReader::new(recv));
+        // Boxed, because the runtime moves what it is given several times and this is large.
+        let stream = run_stream(session.clone(), stream, greeting.clone(), dispatch.clone());
+        tokio::spawn(Box::pin(stream));
     }
-    // Dropping the set aborts what still runs: its streams are dead, and handlers learn of a
-    // vanished caller by being dropped.
 }
 
 /// Closes a session whose far side never says who it is.
 async fn expect_greeting(session: Session) {
-    tokio::time::sleep(OPENING_TIMEOUT).await;
-    if session.peer_hello().is_none() {
+    if tokio::time::timeout(OPENING_TIMEOUT, session.greeted())
+        .await
+        .is_err()
+    {
         session.close(Code::DeadlineExceeded, "no greeting came");
     }
 }
@@ -470,6 +468,15 @@ fn check_write(result: Result<(), WriteError>) -> Result<(), Status> {
     match result {
         Ok(()) | Err(WriteError::Stopped(_) | WriteError::Ended) => Ok(()),
         Err(WriteError::Connection(error)) => Err(connection_status(&error)),
+    }
+}
+
+/// What a future gives without waiting. The future must not lose anything when it is dropped.
+fn now<F: Future>(future: F) -> Option<F::Output> {
+    let mut context = Context::from_waker(Waker::noop());
+    match std::pin::pin!(future).poll(&mut context) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
     }
 }
 
