@@ -150,7 +150,6 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn call(&self, address: impl Into<String>) -> CallBuilder {
         CallBuilder {
             client: self.clone(),
@@ -195,7 +194,6 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn stream(&self, address: impl Into<String>) -> StreamBuilder {
         let mut call = self.call(address);
         call.kind = FrameKind::STREAM;

@@ -201,7 +201,7 @@ impl Trust {
     }
 
     /// Enters an invitation.
-    pub(crate) fn invite(&self, invitation: Invitation, now_unix: u64) -> Result<(), Status> {
+    pub(crate) fn invite(&self, invitation: &Invitation, now_unix: u64) -> Result<(), Status> {
         let mut invitations = self.invitations();
         invitations
             .issue(invitation.clone(), now_unix)
@@ -209,7 +209,7 @@ impl Trust {
         self.store
             .expire_invitations(now_unix)
             .map_err(store_status)?;
-        self.store.put_invitation(&invitation).map_err(store_status)
+        self.store.put_invitation(invitation).map_err(store_status)
     }
 
     /// Takes one use of a ticket and gives what it allows.
@@ -280,6 +280,10 @@ pub(crate) fn untrusted(peer: NodeId) -> Status {
 }
 
 /// What a failed write means to whoever asked for the change.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the form that `map_err` takes"
+)]
 pub(crate) fn store_status(error: StoreError) -> Status {
     use std::error::Error;
     let cause = error
@@ -386,7 +390,7 @@ mod tests {
             expires: NOW + 60,
             allow: Vec::new(),
         };
-        trust.invite(invitation, NOW).unwrap();
+        trust.invite(&invitation, NOW).unwrap();
         assert!(trust.redeem(&Secret::from_random([8; 16]), NOW).is_err());
         assert!(trust.redeem(&secret, NOW).is_ok());
         assert!(
@@ -417,7 +421,7 @@ mod tests {
             expires: NOW,
             allow: Vec::new(),
         };
-        trust.invite(invitation, NOW - 60).unwrap();
+        trust.invite(&invitation, NOW - 60).unwrap();
         assert!(
             trust
                 .redeem(&secret, NOW)
