@@ -1,5 +1,10 @@
 //! The integration tests of the package, in one binary.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "what the helpers of a test miss fails the test"
+)]
+
 mod call;
 mod carrier;
 mod child;
