@@ -8,6 +8,7 @@
 mod bounds;
 mod directory;
 mod house;
+mod nodes;
 mod refusals;
 mod relay;
 mod tls;
