@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use hailwire::{Agent, Client, Priority, Request, Response, Serving, Status};
+use hailwire::{Agent, Client, Request, Response, Serving, Status};
 use hdrhistogram::Histogram;
 use iroh::endpoint::Connection;
 use serde::{Deserialize, Serialize};
@@ -86,19 +86,35 @@ pub enum Subject {
     Hailwire {
         /// The caller's side.
         client: Client,
-        /// The node of the agents.
-        node: String,
+        /// Address of the agent that echoes.
+        echo: String,
+        /// Address of the agent that streams.
+        bulk: String,
     },
 }
 
 impl Subject {
+    /// The agents of [`serve_agents`] at a node.
+    #[must_use]
+    pub fn hailwire(client: Client, node: &str) -> Self {
+        Self::Hailwire {
+            client,
+            echo: format!("echo@{node}"),
+            bulk: format!("bulk@{node}"),
+        }
+    }
+
     async fn echo(&self, body: Bytes) -> Result<Bytes, BenchError> {
         match self {
             Self::Iroh(connection) => {
                 let (mut send, mut recv) = connection.open_bi().await.map_err(wrong)?;
                 send.write_chunk(body.clone()).await.map_err(wrong)?;
                 send.finish().map_err(wrong)?;
-                let first = recv.read_chunk(usize::MAX).await.map_err(wrong)?.unwrap_or_default();
+                let first = recv
+                    .read_chunk(usize::MAX)
+                    .await
+                    .map_err(wrong)?
+                    .unwrap_or_default();
                 if first.len() == body.len() {
                     return Ok(first);
                 }
@@ -106,10 +122,15 @@ impl Subject {
                 all.extend(recv.read_to_end(body.len()).await.map_err(wrong)?);
                 Ok(all.into())
             }
-            Self::Hailwire { client, node } => {
+            Self::Hailwire { client, echo, .. } => {
                 let limit = body.len();
-                let call = client.call(format!("echo@{node}")).body(body);
-                call.send().await.map_err(wrong)?.bytes(limit).await.map_err(wrong)
+                let call = client.call(echo.clone()).body(body);
+                call.send()
+                    .await
+                    .map_err(wrong)?
+                    .bytes(limit)
+                    .await
+                    .map_err(wrong)
             }
         }
     }
@@ -127,10 +148,9 @@ impl Subject {
                     got = check_pattern(got, &chunk)?;
                 }
             }
-            Self::Hailwire { client, node } => {
-                let call = client.call(format!("bulk@{node}")).priority(Priority::Medium);
-                let mut answer =
-                    call.body(bytes.to_string()).send().await.map_err(wrong)?;
+            Self::Hailwire { client, bulk, .. } => {
+                let call = client.call(bulk.clone());
+                let mut answer = call.body(bytes.to_string()).send().await.map_err(wrong)?;
                 while let Some(chunk) = answer.chunk().await.map_err(wrong)? {
                     got = check_pattern(got, &chunk)?;
                 }
@@ -149,13 +169,21 @@ pub async fn run(subject: &Subject, work: Work) -> Result<Measured, BenchError> 
     let (begun, cpu) = (Instant::now(), cpu_time());
     let mut measured = match work {
         Work::Latency { count, bytes } => latency(subject, count, bytes).await?,
-        Work::Rate { count, bytes, in_flight } => rate(subject, count, bytes, in_flight).await?,
+        Work::Rate {
+            count,
+            bytes,
+            in_flight,
+        } => rate(subject, count, bytes, in_flight).await?,
         Work::Bulk { bytes } => {
             let got = subject.bulk(bytes).await?;
             if got != bytes {
                 return Err(BenchError::Wrong(format!("{got} bytes instead of {bytes}")));
             }
-            Measured { count: 1, bytes, ..Measured::default() }
+            Measured {
+                count: 1,
+                bytes,
+                ..Measured::default()
+            }
         }
     };
     measured.seconds = begun.elapsed().as_secs_f64();
@@ -204,14 +232,20 @@ async fn rate(
         done.map_err(wrong)??;
     }
     let bytes = u64::from(count) * bytes as u64;
-    Ok(Measured { count: u64::from(count), bytes, ..Measured::default() })
+    Ok(Measured {
+        count: u64::from(count),
+        bytes,
+        ..Measured::default()
+    })
 }
 
 /// Serves the far side of [`Subject::Iroh`] on one connection.
 pub async fn serve_iroh(connection: Connection) {
     while let Ok((mut send, mut recv)) = connection.accept_bi().await {
         tokio::spawn(async move {
-            let Ok(Some(first)) = recv.read_chunk(usize::MAX).await else { return };
+            let Ok(Some(first)) = recv.read_chunk(usize::MAX).await else {
+                return;
+            };
             if let Some(count) = first.strip_prefix(b"bulk")
                 && let Ok(count) = count.try_into().map(u64::from_be_bytes)
             {
@@ -243,7 +277,9 @@ pub async fn serve_agents(client: &Client) -> Result<[Serving; 2], Status> {
     let echo = |request: Request| async move { Ok(Response::new(request.into_body())) };
     let bulk = |mut request: Request| async move {
         let asked = request.body_mut().bytes(64).await?;
-        let count = std::str::from_utf8(&asked).ok().and_then(|text| text.parse().ok());
+        let count = std::str::from_utf8(&asked)
+            .ok()
+            .and_then(|text| text.parse().ok());
         let count = count
             .ok_or_else(|| Status::new(hailwire::Code::InvalidArgument, "expected a number"))?;
         let (sender, body) = hailwire::Body::channel(4);
@@ -264,7 +300,10 @@ pub async fn serve_agents(client: &Client) -> Result<[Serving; 2], Status> {
 /// `count` bytes, each its own position modulo 251.
 fn pattern(count: u64) -> impl Iterator<Item = Bytes> {
     // One period longer than a chunk, so that every chunk is a slice without a copy.
-    let source: Bytes = (0..CHUNK + 251).map(|i| (i % 251) as u8).collect::<Vec<_>>().into();
+    let source: Bytes = (0..CHUNK + 251)
+        .map(|i| (i % 251) as u8)
+        .collect::<Vec<_>>()
+        .into();
     (0..count).step_by(CHUNK).map(move |at| {
         let len = (count - at).min(CHUNK as u64) as usize;
         let phase = (at % 251) as usize;
@@ -274,19 +313,35 @@ fn pattern(count: u64) -> impl Iterator<Item = Bytes> {
 
 /// Checks a chunk that begins at `at`, at its ends and in its middle, and returns where it ends.
 fn check_pattern(at: u64, chunk: &[u8]) -> Result<u64, BenchError> {
-    let wrong_at = |i: usize| chunk.get(i).is_some_and(|b| *b != ((at + i as u64) % 251) as u8);
-    if [0, chunk.len() / 2, chunk.len().saturating_sub(1)].into_iter().any(wrong_at) {
-        return Err(BenchError::Wrong(format!("the stream is damaged near byte {at}")));
+    let wrong_at = |i: usize| {
+        chunk
+            .get(i)
+            .is_some_and(|b| *b != ((at + i as u64) % 251) as u8)
+    };
+    if [0, chunk.len() / 2, chunk.len().saturating_sub(1)]
+        .into_iter()
+        .any(wrong_at)
+    {
+        return Err(BenchError::Wrong(format!(
+            "the stream is damaged near byte {at}"
+        )));
     }
     Ok(at + chunk.len() as u64)
 }
 
 fn check_echo(sent: &Bytes, got: &Bytes) -> Result<(), BenchError> {
-    if sent == got { Ok(()) } else { Err(BenchError::Wrong("an echo differs from its message".into())) }
+    if sent == got {
+        Ok(())
+    } else {
+        Err(BenchError::Wrong("an echo differs from its message".into()))
+    }
 }
 
 fn message(bytes: usize) -> Bytes {
-    (0..bytes).map(|i| (i % 253) as u8).collect::<Vec<_>>().into()
+    (0..bytes)
+        .map(|i| (i % 253) as u8)
+        .collect::<Vec<_>>()
+        .into()
 }
 
 fn histogram() -> Histogram<u64> {

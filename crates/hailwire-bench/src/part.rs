@@ -21,6 +21,9 @@ use crate::{
 
 const ALPN: &[u8] = b"hailwire-bench";
 
+/// The name of the node with the agents.
+const FAR: &str = "far";
+
 /// Which party a process plays. Passed as one JSON argument.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -50,8 +53,6 @@ pub enum Part {
         data: PathBuf,
         /// The far node's ticket.
         join: String,
-        /// The far node's key.
-        node: String,
     },
     /// The agents, attached to a node.
     AttachedServe {
@@ -62,8 +63,6 @@ pub enum Part {
     AttachedLoad {
         /// That node's data folder.
         data: PathBuf,
-        /// The far node's key.
-        node: String,
     },
     /// Many nodes in one process, all joined to one far node.
     Crowd {
@@ -107,7 +106,11 @@ pub async fn play(part: Part) -> Result<(), BenchError> {
                     }
                 }
             });
-            ready(&Ready { id, address: address.unwrap_or_default(), ..Ready::default() })?;
+            ready(&Ready {
+                id,
+                address: address.unwrap_or_default(),
+                ..Ready::default()
+            })?;
             until_stdin_ends().await;
             serve.abort();
             endpoint.close().await;
@@ -117,13 +120,17 @@ pub async fn play(part: Part) -> Result<(), BenchError> {
             let id: EndpointId = target.id.parse().map_err(failed("the key"))?;
             let address = target.address.parse().map_err(failed("the address"))?;
             let far = EndpointAddr::from_parts(id, [TransportAddr::Ip(address)]);
-            let connection = endpoint.connect(far, ALPN).await.map_err(failed("dialling"))?;
+            let connection = endpoint
+                .connect(far, ALPN)
+                .await
+                .map_err(failed("dialling"))?;
             ready(&Ready::default())?;
             work(&Subject::Iroh(connection)).await?;
             endpoint.close().await;
         }
         Part::Node { data, join } => {
-            let node = start(data).await?;
+            let name = if join.is_none() { Some(FAR) } else { None };
+            let node = start(data, name).await?;
             if let Some(ticket) = join {
                 join_by(&node.client(), &ticket).await?;
             }
@@ -132,34 +139,38 @@ pub async fn play(part: Part) -> Result<(), BenchError> {
             node.shutdown(std::time::Duration::ZERO).await;
         }
         Part::EmbeddedServe { data } => {
-            let node = start(data).await?;
-            let _serving = load::serve_agents(&node.client()).await.map_err(failed("serving"))?;
+            let node = start(data, Some(FAR)).await?;
+            let _serving = load::serve_agents(&node.client())
+                .await
+                .map_err(failed("serving"))?;
             ready(&introduce(&node).await?)?;
             until_stdin_ends().await;
             node.shutdown(std::time::Duration::ZERO).await;
         }
-        Part::EmbeddedLoad { data, join, node: far } => {
-            let node = start(data).await?;
+        Part::EmbeddedLoad { data, join } => {
+            let node = start(data, None).await?;
             join_by(&node.client(), &join).await?;
             ready(&Ready::default())?;
-            work(&Subject::Hailwire { client: node.client(), node: far }).await?;
+            work(&Subject::hailwire(node.client(), FAR)).await?;
             node.shutdown(std::time::Duration::ZERO).await;
         }
         Part::AttachedServe { data } => {
             let client = attach(data).await?;
-            let _serving = load::serve_agents(&client).await.map_err(failed("serving"))?;
+            let _serving = load::serve_agents(&client)
+                .await
+                .map_err(failed("serving"))?;
             ready(&Ready::default())?;
             until_stdin_ends().await;
         }
-        Part::AttachedLoad { data, node } => {
+        Part::AttachedLoad { data } => {
             let client = attach(data).await?;
             ready(&Ready::default())?;
-            work(&Subject::Hailwire { client, node }).await?;
+            work(&Subject::hailwire(client, FAR)).await?;
         }
         Part::Crowd { data, join, count } => {
             let mut nodes = Vec::new();
             for i in 0..count {
-                let node = start(data.join(i.to_string())).await?;
+                let node = start(data.join(i.to_string()), None).await?;
                 join_by(&node.client(), &join).await?;
                 nodes.push(node);
             }
@@ -202,8 +213,9 @@ async fn endpoint() -> Result<Endpoint, BenchError> {
         .map_err(failed("binding"))
 }
 
-async fn start(data: PathBuf) -> Result<Node, BenchError> {
+async fn start(data: PathBuf, name: Option<&str>) -> Result<Node, BenchError> {
     let mut config = Config::default();
+    config.node.name = name.and_then(|name| name.parse().ok());
     config.listen.udp = vec![([127, 0, 0, 1], 0).into()];
     Node::builder()
         .data_dir(DataDir::new(data))
@@ -214,19 +226,38 @@ async fn start(data: PathBuf) -> Result<Node, BenchError> {
 }
 
 async fn attach(data: PathBuf) -> Result<Client, BenchError> {
-    Client::attach(&DataDir::new(data)).await.map_err(failed("attaching"))
+    Client::attach(&DataDir::new(data))
+        .await
+        .map_err(failed("attaching"))
 }
 
 async fn introduce(node: &Node) -> Result<Ready, BenchError> {
-    let invite = admin::Invite { uses: 1000, expires_s: 3600, allow: Vec::new() };
-    let invited: admin::Invited =
-        node.client().admin(method::INVITE, &invite).await.map_err(failed("inviting"))?;
-    Ok(Ready { id: node.id().to_string(), ticket: invited.ticket, ..Ready::default() })
+    let invite = admin::Invite {
+        uses: 1000,
+        expires_s: 3600,
+        allow: Vec::new(),
+    };
+    let invited: admin::Invited = node
+        .client()
+        .admin(method::INVITE, &invite)
+        .await
+        .map_err(failed("inviting"))?;
+    Ok(Ready {
+        id: node.id().to_string(),
+        ticket: invited.ticket,
+        ..Ready::default()
+    })
 }
 
 async fn join_by(client: &Client, ticket: &str) -> Result<(), BenchError> {
-    let join = admin::Join { ticket: ticket.to_owned(), alias: String::new() };
-    let _: admin::Joined = client.admin(method::JOIN, &join).await.map_err(failed("joining"))?;
+    let join = admin::Join {
+        ticket: ticket.to_owned(),
+        alias: String::new(),
+    };
+    let _: admin::Joined = client
+        .admin(method::JOIN, &join)
+        .await
+        .map_err(failed("joining"))?;
     Ok(())
 }
 
@@ -244,7 +275,9 @@ fn say(value: &impl Serialize) -> Result<(), BenchError> {
 
     let mut out = std::io::stdout().lock();
     let line = serde_json::to_string(value).map_err(failed("writing"))?;
-    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(BenchError::io("standard output"))
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(BenchError::io("standard output"))
 }
 
 async fn until_stdin_ends() {
@@ -253,5 +286,8 @@ async fn until_stdin_ends() {
 }
 
 fn failed<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> BenchError {
-    move |error| BenchError::Part { part: what.to_owned(), reason: error.to_string() }
+    move |error| BenchError::Part {
+        part: what.to_owned(),
+        reason: error.to_string(),
+    }
 }

@@ -63,17 +63,31 @@ impl Environment {
     pub fn here() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
-        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split(':').nth(1));
+        let model = cpuinfo
+            .lines()
+            .find_map(|line| line.strip_prefix("model name")?.split(':').nth(1));
         let count = std::thread::available_parallelism().map_or(1, usize::from);
-        let git = std::process::Command::new("git").args(["describe", "--always", "--dirty"]).output();
-        let revision = git.ok().filter(|out| out.status.success()).map(|out| out.stdout);
+        let git = std::process::Command::new("git")
+            .args(["describe", "--always", "--dirty"])
+            .output();
+        let revision = git
+            .ok()
+            .filter(|out| out.status.success())
+            .map(|out| out.stdout);
         Self {
-            at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            at: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |d| d.as_secs()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             cpu: format!("{} × {count}", model.unwrap_or("unknown").trim()),
-            command: std::env::args().skip(1).fold("hail".to_owned(), |all, arg| all + " " + &arg),
-            revision: String::from_utf8(revision.unwrap_or_default()).unwrap_or_default().trim().to_owned(),
+            command: std::env::args()
+                .skip(1)
+                .fold("hail".to_owned(), |all, arg| all + " " + &arg),
+            revision: String::from_utf8(revision.unwrap_or_default())
+                .unwrap_or_default()
+                .trim()
+                .to_owned(),
         }
     }
 }
@@ -100,7 +114,13 @@ impl Results {
         write_json(&dir.join("environment.json"), &environment)?;
         let path = dir.join("raw.jsonl");
         let raw = fs::File::create(&path).map_err(BenchError::io(path.display().to_string()))?;
-        Ok(Self { dir: dir.to_owned(), raw, lines: Vec::new(), memory: Vec::new(), environment })
+        Ok(Self {
+            dir: dir.to_owned(),
+            raw,
+            lines: Vec::new(),
+            memory: Vec::new(),
+            environment,
+        })
     }
 
     /// Keeps one repeat.
@@ -196,7 +216,11 @@ fn summary(environment: &Environment, lines: &[Line], memory: &[Memory]) -> Stri
         seen.push(key);
         let of = |subject: &str| -> Vec<(u32, f64)> {
             let same = |l: &&Line| l.repeat > 0 && l.row == line.row && l.subject == subject;
-            lines.iter().filter(same).map(|l| (l.repeat, figure(l).0)).collect()
+            lines
+                .iter()
+                .filter(same)
+                .map(|l| (l.repeat, figure(l).0))
+                .collect()
         };
         let mine = of(&line.subject);
         let base = of("raw iroh");
@@ -205,7 +229,9 @@ fn summary(environment: &Environment, lines: &[Line], memory: &[Memory]) -> Stri
             Some(value / other)
         });
         let ratio = Spread::of(ratios.collect());
-        let Some(figures) = Spread::of(mine.iter().map(|(_, value)| *value).collect()) else { continue };
+        let Some(figures) = Spread::of(mine.iter().map(|(_, value)| *value).collect()) else {
+            continue;
+        };
         let ratio = match ratio {
             Some(r) if line.subject != "raw iroh" => {
                 format!("{:.2} × ({:.2} – {:.2})", r.median, r.min, r.max)
@@ -214,7 +240,12 @@ fn summary(environment: &Environment, lines: &[Line], memory: &[Memory]) -> Stri
         };
         out += &format!(
             "| {} | {} | {:.0} ({:.0} – {:.0}) {} | {ratio} |\n",
-            line.row, line.subject, figures.median, figures.min, figures.max, figure(line).1
+            line.row,
+            line.subject,
+            figures.median,
+            figures.min,
+            figures.max,
+            figure(line).1
         );
     }
     if !memory.is_empty() {
@@ -244,7 +275,14 @@ mod tests {
     #[test]
     fn a_spread_is_the_median_with_its_bounds() {
         let spread = Spread::of(vec![3.0, 1.0, 2.0, 10.0]).unwrap();
-        assert_eq!(spread, Spread { median: 2.5, min: 1.0, max: 10.0 });
+        assert_eq!(
+            spread,
+            Spread {
+                median: 2.5,
+                min: 1.0,
+                max: 10.0
+            }
+        );
         assert_eq!(Spread::of(Vec::new()), None);
     }
 
@@ -255,7 +293,10 @@ mod tests {
             subject: subject.into(),
             repeat,
             work: None,
-            measured: Measured { p50_us: Some(p50), ..Measured::default() },
+            measured: Measured {
+                p50_us: Some(p50),
+                ..Measured::default()
+            },
         };
         let lines = [
             line("raw iroh", 0, 1000.0),
@@ -264,6 +305,9 @@ mod tests {
             line("embedded", 1, 110.0),
         ];
         let text = summary(&Environment::here(), &lines, &[]);
-        assert!(text.contains("| echo | embedded | 110 (110 – 110) µs (p50) | 1.10 × (1.10 – 1.10) |"), "{text}");
+        assert!(
+            text.contains("| echo | embedded | 110 (110 – 110) µs (p50) | 1.10 × (1.10 – 1.10) |"),
+            "{text}"
+        );
     }
 }

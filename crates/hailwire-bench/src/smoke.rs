@@ -53,12 +53,27 @@ pub async fn run(
 fn rows(scale: f64) -> [(&'static str, Work); 3] {
     let some = |full: u32| ((f64::from(full) * scale) as u32).max(10);
     [
-        ("echo 1 KiB, 1 in flight", Work::Latency { count: some(4_000), bytes: 1024 }),
+        (
+            "echo 1 KiB, 1 in flight",
+            Work::Latency {
+                count: some(4_000),
+                bytes: 1024,
+            },
+        ),
         (
             "echo 1 KiB, 64 in flight",
-            Work::Rate { count: some(40_000), bytes: 1024, in_flight: 64 },
+            Work::Rate {
+                count: some(40_000),
+                bytes: 1024,
+                in_flight: 64,
+            },
         ),
-        ("stream 100 MiB", Work::Bulk { bytes: u64::from(some(100 << 20)) }),
+        (
+            "stream 100 MiB",
+            Work::Bulk {
+                bytes: u64::from(some(100 << 20)),
+            },
+        ),
     ]
 }
 
@@ -79,17 +94,27 @@ async fn compare(
     let (embedded, _) = start(Part::EmbeddedLoad {
         data: data("el"),
         join: far.ticket,
-        node: far.id,
     })
     .await?;
 
-    let (_node_b, far) = start(Part::Node { data: data("b"), join: None }).await?;
-    let (_node_a, _) = start(Part::Node { data: data("a"), join: Some(far.ticket) }).await?;
+    let (_node_b, far) = start(Part::Node {
+        data: data("b"),
+        join: None,
+    })
+    .await?;
+    let (_node_a, _) = start(Part::Node {
+        data: data("a"),
+        join: Some(far.ticket),
+    })
+    .await?;
     let (_agents, _) = start(Part::AttachedServe { data: data("b") }).await?;
-    let (attached, _) = start(Part::AttachedLoad { data: data("a"), node: far.id }).await?;
+    let (attached, _) = start(Part::AttachedLoad { data: data("a") }).await?;
 
-    let mut subjects =
-        [("raw iroh", iroh), ("embedded", embedded), ("process to process", attached)];
+    let mut subjects = [
+        ("raw iroh", iroh),
+        ("embedded", embedded),
+        ("process to process", attached),
+    ];
     let rows = rows(plan.scale);
     let whole = f64::from(plan.repeats + 1) * (rows.len() * subjects.len()) as f64;
     let mut done = 0.0;
@@ -119,8 +144,14 @@ async fn memory(
     results: &mut Results,
     progress: &mut (impl FnMut(&str, f64) + Send),
 ) -> Result<(), BenchError> {
-    let (node, ready) =
-        Running::start(plan, Part::Node { data: folder.join("m"), join: None }).await?;
+    let (node, ready) = Running::start(
+        plan,
+        Part::Node {
+            data: folder.join("m"),
+            join: None,
+        },
+    )
+    .await?;
     results.keep_memory(node.memory(0)?)?;
     let (mut connected, mut crowds) = (0, Vec::new());
     for peers in &plan.peers {
@@ -148,7 +179,8 @@ struct Running {
 
 impl Running {
     async fn start(plan: &Plan, part: Part) -> Result<(Self, Ready), BenchError> {
-        let argument = serde_json::to_string(&part).map_err(|e| BenchError::Wrong(e.to_string()))?;
+        let argument =
+            serde_json::to_string(&part).map_err(|e| BenchError::Wrong(e.to_string()))?;
         let name = argument.chars().take(60).collect::<String>();
         let (program, arguments) = plan
             .part_command
@@ -162,10 +194,18 @@ impl Running {
             .kill_on_drop(true)
             .spawn()
             .map_err(BenchError::io(format!("starting {program}")))?;
-        let gone = || BenchError::Part { part: name.clone(), reason: "it has no pipes".into() };
+        let gone = || BenchError::Part {
+            part: name.clone(),
+            reason: "it has no pipes".into(),
+        };
         let orders = child.stdin.take().ok_or_else(gone)?;
         let answers = BufReader::new(child.stdout.take().ok_or_else(gone)?).lines();
-        let mut running = Self { name, child, orders, answers };
+        let mut running = Self {
+            name,
+            child,
+            orders,
+            answers,
+        };
         let ready = running.answer().await?;
         Ok((running, ready))
     }
@@ -178,8 +218,15 @@ impl Running {
     }
 
     async fn answer<T: DeserializeOwned>(&mut self) -> Result<T, BenchError> {
-        let failed = |reason: String| BenchError::Part { part: self.name.clone(), reason };
-        let line = self.answers.next_line().await.map_err(BenchError::io(self.name.clone()))?;
+        let failed = |reason: String| BenchError::Part {
+            part: self.name.clone(),
+            reason,
+        };
+        let line = self
+            .answers
+            .next_line()
+            .await
+            .map_err(BenchError::io(self.name.clone()))?;
         let line = line.ok_or_else(|| failed("it ended".into()))?;
         serde_json::from_str(&line).map_err(|error| failed(format!("{error}: {line}")))
     }
@@ -194,6 +241,10 @@ impl Running {
             line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok())
         };
         let bytes = |field: &str| kib(field).unwrap_or_default() * 1024;
-        Ok(Memory { peers, rss_bytes: bytes("VmRSS:"), peak_bytes: bytes("VmHWM:") })
+        Ok(Memory {
+            peers,
+            rss_bytes: bytes("VmRSS:"),
+            peak_bytes: bytes("VmHWM:"),
+        })
     }
 }

@@ -10,6 +10,8 @@ mod commands;
 mod failure;
 mod output;
 mod plan;
+#[cfg(test)]
+mod reference;
 mod serve;
 mod table;
 mod text;

@@ -104,7 +104,8 @@ pub(crate) enum Action {
         expires: Duration,
     },
     Demo(other::Demo),
-    BenchSmoke,
+    BenchSmoke(other::Smoke),
+    BenchPart(String),
     ConfigShow {
         effective: bool,
     },
@@ -207,10 +208,11 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
             interval,
         },
         Command::Hub(hub) => plan_hub(hub, &data)?,
-        Command::Demo(demo) => Action::Demo(demo),
-        Command::Bench(other::Bench {
-            command: other::BenchCommand::Smoke,
-        }) => Action::BenchSmoke,
+        Command::Demo(demo) => plan_demo(demo)?,
+        Command::Bench(bench) => match bench.command {
+            other::BenchCommand::Smoke(smoke) => Action::BenchSmoke(smoke),
+            other::BenchCommand::Part { part } => Action::BenchPart(part),
+        },
         Command::Config(other::Config { command }) => match command {
             other::ConfigCommand::Show { effective } => Action::ConfigShow { effective },
             other::ConfigCommand::Path => Action::ConfigPath,
@@ -305,7 +307,7 @@ fn plan_invite(invite: node::Invite) -> Result<admin::Invite, Failure> {
     Ok(admin::Invite {
         uses,
         expires_s,
-        allow: texts(allow),
+        allow: texts(&allow),
     })
 }
 
@@ -325,8 +327,8 @@ fn plan_trust(command: node::TrustCommand) -> Action {
     let add = |add: node::TrustAdd| admin::TrustAdd {
         id: add.id,
         alias: text(add.alias),
-        allow: texts(add.allow),
-        addresses: texts(add.address),
+        allow: texts(&add.allow),
+        addresses: texts(&add.address),
     };
     match command {
         node::TrustCommand::Ls => Action::TrustList,
@@ -454,11 +456,21 @@ fn plan_hub(hub: other::Hub, data: &Path) -> Result<Action, Failure> {
     Ok(Action::HubRun(Box::new(config)))
 }
 
+/// Every worker serves every kind of agent, so that any other can take over what it leaves.
+fn plan_demo(demo: other::Demo) -> Result<Action, Failure> {
+    let least = demo.workers * 3;
+    if demo.agents < least {
+        let what = format!("{} workers need at least {least} agents", demo.workers);
+        return Err(Failure::usage(what).hint("each worker serves three kinds of agents"));
+    }
+    Ok(Action::Demo(demo))
+}
+
 fn text<T: ToString>(value: Option<T>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
-fn texts<T: ToString>(values: Vec<T>) -> Vec<String> {
+fn texts<T: ToString>(values: &[T]) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }
 
@@ -593,6 +605,7 @@ mod tests {
             format!("call a -m {}", "x".repeat(limits::MAX_METHOD + 1)),
             format!("call a {}", "-H a=b ".repeat(limits::MAX_HEADER_FIELDS + 1)),
             "hub --plain --listen 0.0.0.0:7443".to_owned(),
+            "demo --workers 5 --agents 14".to_owned(),
         ] {
             assert_eq!(planned(&line).unwrap_err().exit(), 2, "{line}");
         }

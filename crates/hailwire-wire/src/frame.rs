@@ -316,10 +316,9 @@ mod tests {
         out.freeze()
     }
 
-    fn decode(
-        bytes: &Bytes,
-        step: usize,
-    ) -> Result<(Vec<(FrameKind, Vec<u8>)>, Vec<u8>), FrameError> {
+    type Heads = Vec<(FrameKind, Vec<u8>)>;
+
+    fn decode(bytes: &Bytes, step: usize) -> Result<(Heads, Vec<u8>), FrameError> {
         let mut decoder = FrameDecoder::new();
         let (mut heads, mut body) = (Vec::new(), Vec::new());
         for part in bytes.chunks(step) {

@@ -111,7 +111,6 @@ impl Client {
     }
 
     /// Prepares a call to `agent` or `agent@node`. Nothing happens until [`CallBuilder::send`].
-    #[must_use]
     pub fn call(&self, address: impl Into<String>) -> CallBuilder {
         CallBuilder {
             client: self.clone(),
@@ -143,7 +142,6 @@ impl Client {
     }
 
     /// Prepares a raw stream to `agent` or `agent@node`: bytes both ways at once.
-    #[must_use]
     pub fn stream(&self, address: impl Into<String>) -> StreamBuilder {
         let mut call = self.call(address);
         call.kind = FrameKind::STREAM;
@@ -281,7 +279,7 @@ impl CallBuilder {
             header.set_deadline(left);
             Instant::now() + left
         });
-        node::within(at, async {
+        let call = std::pin::pin!(async {
             match &client.inner {
                 Kind::Attached(attached) => {
                     let answer = attached.session.open(kind, &header, body).await?;
@@ -289,8 +287,8 @@ impl CallBuilder {
                 }
                 Kind::Embedded(node) => call_embedded(node, kind, header, body, at).await,
             }
-        })
-        .await
+        });
+        node::within(at, call).await
     }
 }
 
@@ -438,14 +436,18 @@ async fn call_embedded(
     deadline: Option<Instant>,
 ) -> Result<Answer, Status> {
     if header.to == admin::AGENT {
-        return call_handler(node.own_management(), kind, header, body, deadline, None).await;
+        let handler = node.own_management();
+        return Box::pin(call_handler(handler, kind, header, body, deadline, None)).await;
     }
     node::count_call(node);
     let Route { to, picked } = node.route(&header, Origin::Local).await?;
     match to {
         Destination::Handler(handler) => {
             let give_back = picked.map(|picked| (node.clone(), picked));
-            call_handler(handler, kind, header, body, deadline, give_back).await
+            Box::pin(call_handler(
+                handler, kind, header, body, deadline, give_back,
+            ))
+            .await
         }
         Destination::Session(session) => {
             let header = node::onward_header(header, Origin::Local, picked.as_ref(), deadline);

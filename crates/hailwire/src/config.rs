@@ -680,8 +680,8 @@ mod tests {
             ("node \"desk\"", "takes its settings in braces"),
             ("listen { udp \"here\" }", "`udp`"),
             ("listen { udp }", "takes 1 to 8 values"),
-            ("hub \"ftp://x\"", "begins with https://"),
-            ("hub \"http://hub.example.org\"", "loopback only"),
+            ("hub \"ftp://x\"", "URL is expected"),
+            ("hub \"http://hub.example.org\"", "for loopback only"),
             ("hub", "exactly one value"),
             ("limits { max-tunnels 0 }", "at least 1"),
             ("limits { grace \"10\" }", "with its unit"),
@@ -717,6 +717,25 @@ mod tests {
             let name = setting.path.rsplit('.').next().unwrap();
             let line = format!("    {name} {}\n", setting.default);
             assert!(text.contains(&line), "{line} is not in {text}");
+        }
+    }
+
+    #[test]
+    fn the_reference_lists_every_setting_with_its_default() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/reference/config.md"
+        );
+        let text = std::fs::read_to_string(path).unwrap();
+        for Setting {
+            path,
+            value,
+            default,
+            about,
+        } in SETTINGS
+        {
+            let row = format!("| `{path}` | {value} | `{default}` | {about} |");
+            assert!(text.contains(&row), "{row} is missing");
         }
     }
 }

@@ -41,10 +41,10 @@ pub(crate) struct Serve {
     /// The agent's own version
     #[arg(long, value_name = "TEXT")]
     pub(crate) agent_version: Option<String>,
-    /// Calls taken at once; further ones are refused [default: no bound; 1 with --lines]
+    /// Calls taken at once; further ones are refused [default: no bound]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max: Option<u32>,
-    /// Keep one process and exchange one line per call
+    /// Keep one process and exchange one line per call, one call after another; no HAIL_ variables
     #[arg(long)]
     pub(crate) lines: bool,
     /// Time between SIGTERM and SIGKILL for the process group of a cancelled call

@@ -25,7 +25,7 @@ impl FromStr for Field {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.split_once('=') {
-            Some((name, _)) if name.is_empty() => Err("the name before `=` is empty".to_owned()),
+            Some(("", _)) => Err("the name before `=` is empty".to_owned()),
             Some((name, value)) => Ok(Self {
                 name: name.to_owned(),
                 value: value.to_owned(),

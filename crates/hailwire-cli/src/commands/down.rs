@@ -26,7 +26,12 @@ pub(super) async fn run(run: &Run, request: Shutdown) -> Result<(), Failure> {
         }
         Err(error) => return Err(connect::failure(error)),
     };
-    client.admin::<_, ()>(method::SHUTDOWN, &request).await?;
+    match client.admin::<_, ()>(method::SHUTDOWN, &request).await {
+        Ok(()) => {}
+        // The node may be gone before its answer has left, or somebody else stopped it just now.
+        Err(status) if status.code == Code::Unavailable => {}
+        Err(status) => return Err(status.into()),
+    }
     let patience = Duration::from_millis(request.grace_ms).saturating_add(FAREWELL);
     if tokio::time::timeout(patience, gone(run)).await.is_err() {
         let pid = std::fs::read_to_string(run.data.lock()).unwrap_or_default();

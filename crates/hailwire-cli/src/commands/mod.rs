@@ -6,11 +6,13 @@
 
 mod agents;
 mod background;
+mod bench;
 mod body;
 mod call;
 mod completions;
 mod config;
 mod connect;
+mod demo;
 mod down;
 mod hub;
 mod id;
@@ -102,7 +104,10 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         Action::Serve(serve) => on_one_core(run, serve::run(run, serve)),
         Action::HubRun(config) => on_all_cores(hub::run(run, *config)),
         Action::HubInvite { uses, expires } => hub::invite(run, uses, expires),
-        Action::Demo(_) | Action::BenchSmoke => Err(Failure::general("not yet")),
+        Action::Demo(demo) if demo.part => on_all_cores(demo::part::run(run)),
+        Action::Demo(demo) => on_all_cores(demo::run(run, &demo)),
+        Action::BenchSmoke(smoke) => long(run, bench::smoke(run, smoke)),
+        Action::BenchPart(part) => on_one_core(run, bench::part(part)),
     }
 }
 

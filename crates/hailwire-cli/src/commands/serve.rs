@@ -1,7 +1,7 @@
 //! `hail serve NAME -- CMD…`: keeps a program on offer for as long as this process runs, also
 //! through restarts of the node.
 
-use hailwire::{Agent, Client, Code, Request, Response, Serving, Status};
+use hailwire::{Agent, Client, Code, Request, RequestKind, Response, Serving, Status};
 use serde_json::json;
 
 use super::{Run, connect};
@@ -126,9 +126,15 @@ async fn answer(
         let body = request.body_mut().bytes(lines::MAX_LINE).await?;
         return lines.exchange(&body).await.map(Response::new);
     }
+    let kind = request.kind();
     let (header, caller, body) = request.into_parts();
     let variables = environment::variables(&header, caller.node)?;
-    each_call::answer(program, &variables, body, reaper).map(Response::new)
+    let mut answer = each_call::answer(program, &variables, body, reaper)?;
+    if kind == RequestKind::Send {
+        // A message was taken once the program has ended well; what it prints goes nowhere.
+        while answer.chunk().await?.is_some() {}
+    }
+    Ok(Response::new(answer))
 }
 
 fn announce(run: &Run, serve: &Serve) -> Result<(), Failure> {

@@ -2,11 +2,7 @@
 //!
 //! The unit is written and the next steps are printed; systemd itself is only touched when asked.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, io, path::Path, process::Command};
 
 use serde_json::json;
 
@@ -155,7 +151,7 @@ mod tests {
     #[test]
     fn what_is_installed_can_be_uninstalled_twice() {
         let folder = tempfile::tempdir().unwrap();
-        let unit: PathBuf = folder.path().join("systemd/user").join(UNIT);
+        let unit = folder.path().join("systemd/user").join(UNIT);
         install(quiet(), &unit, None, false).unwrap();
         assert!(unit.exists());
         uninstall(quiet(), &unit, false).unwrap();

@@ -139,6 +139,23 @@ async fn members_of_a_closed_hub_see_each_other_and_may_not_call() {
 }
 
 #[tokio::test]
+async fn agents_of_members_are_listed_before_they_are_met() {
+    let house = trusting(Trust::Members).await;
+    let alice = Member::of(&house, "alice").await;
+    let other = house.member(7).await;
+    other.publish(&other.record(Some("bob"), 1)).await.unwrap();
+    let query = admin::AgentsQuery::default();
+    let rows: Vec<admin::AgentRow> = alice.client.admin(method::AGENTS, &query).await.unwrap();
+    assert_eq!(rows.len(), 1);
+    assert_eq!(
+        (rows[0].name.as_str(), rows[0].node),
+        ("grep", other.key.id())
+    );
+    alice.stop().await;
+    house.hub.shutdown().await;
+}
+
+#[tokio::test]
 async fn tunnels_outlive_their_hub_and_nodes_register_again_when_it_is_back() {
     let house = trusting(Trust::Members).await;
     let alice = Member::of(&house, "alice").await;

@@ -8,6 +8,7 @@
 mod dependencies;
 mod hostile;
 mod limits;
+mod links;
 #[path = "../../../../fuzz/src/lib.rs"]
 pub mod promises;
 mod records;

@@ -285,13 +285,16 @@ impl Inner {
         false
     }
 
-    /// Agents of nodes at the hubs that match, with the node that offers them.
+    /// Agents that match, of trusted nodes at the hubs and of those that a hub vouches for, with the
+    /// node that offers them.
     pub(super) async fn search_hubs(&self, search: &Search) -> Vec<(NodeId, Record)> {
         let mut found = Vec::new();
         for hub in self.hubs.all() {
             let asked = tokio::time::timeout(PATIENT_LOOKUP, hub.client.search(search)).await;
             if let Ok(Ok(records)) = asked {
-                found.extend(records.into_iter().map(|r| (r.node(), r.record().clone())));
+                let records = records.into_iter().map(|r| (r.node(), r.record().clone()));
+                let trusted = |id| hub.trusts_members() || self.trust.is_trusted(id);
+                found.extend(records.filter(|(id, _)| trusted(*id)));
             }
         }
         found

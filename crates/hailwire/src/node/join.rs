@@ -86,7 +86,7 @@ impl Inner {
             expires,
             allow,
         };
-        self.trust.invite(invitation, now)?;
+        self.trust.invite(&invitation, now)?;
         Ok(admin::Invited {
             ticket: text,
             expires_at: expires,

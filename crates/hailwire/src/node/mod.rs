@@ -116,7 +116,8 @@ impl NodeBuilder {
         let key = NodeKey::load_or_create(&data.key())?;
         let store = store::Store::open(&data.database())?;
         let pins = Pins::default();
-        let endpoint = overlay::bind(&self.config, &key, &store, &pins).await?;
+        // Boxed, so that whoever starts a node need not carry the engine's large future along.
+        let endpoint = Box::pin(overlay::bind(&self.config, &key, &store, &pins)).await?;
         let listener = local::listen(&data.socket()).map_err(|source| StartError::Socket {
             path: shown(&data.socket()),
             source,

@@ -26,6 +26,9 @@ use crate::{agent, agent::SharedHandler, session::Session};
 /// A group's pool.
 pub(crate) type Group = Pool<MemberKey, Target>;
 
+/// The members of one group at one moment.
+pub(crate) type Members = Arc<[Arc<Member<MemberKey, Target>>]>;
+
 /// A picked member.
 pub(crate) type Picked = Lease<MemberKey, Target>;
 
@@ -229,7 +232,7 @@ impl Registry {
     }
 
     /// Every member of every group.
-    pub(crate) fn members(&self) -> BTreeMap<AgentName, Arc<[Arc<Member<MemberKey, Target>>]>> {
+    pub(crate) fn members(&self) -> BTreeMap<AgentName, Members> {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
         groups
             .iter()

@@ -5,10 +5,13 @@
 //! from a peer goes to local agents only, and only where the grants allow: nodes do not forward for
 //! one another.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    pin::Pin,
+    sync::{Arc, atomic::Ordering},
+};
 
 use hailwire_wire::{
-    Address, AgentName, CallHeader, Code, NodeId, Status,
+    Address, AgentName, CallHeader, Code, NodeId, Priority, Status,
     address::NodeRef,
     frame::FrameKind,
     header::{self, Register},
@@ -23,7 +26,8 @@ use super::{
 use crate::{
     admin,
     agent::{Caller, RequestKind, SharedHandler},
-    session::{self, Dispatch, Opening, Session, deadline_exceeded, refuse},
+    carrier::SendStream,
+    session::{self, Dispatch, FrameReader, Opening, Session, deadline_exceeded, refuse},
 };
 
 /// Where a call came from.
@@ -89,7 +93,7 @@ impl Inner {
             Ok(header) => header,
             Err(error) => {
                 let status = Status::new(Code::InvalidArgument, error.to_string());
-                return refuse(send, reader, &status).await;
+                return Box::pin(refuse(send, reader, &status)).await;
             }
         };
         let deadline = header.deadline().map(|left| Instant::now() + left);
@@ -102,12 +106,14 @@ impl Inner {
         if let Origin::Peer(peer) = origin
             && !self.trust.is_trusted(peer)
         {
-            return refuse(send, reader, &self.refuse_stranger(session, peer)).await;
+            let status = self.refuse_stranger(session, peer);
+            return Box::pin(refuse(send, reader, &status)).await;
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
-        let Route { to, picked } = match within(deadline, self.route(&header, origin)).await {
+        let routed = within(deadline, std::pin::pin!(self.route(&header, origin))).await;
+        let Route { to, picked } = match routed {
             Ok(route) => route,
-            Err(status) => return refuse(send, reader, &status).await,
+            Err(status) => return Box::pin(refuse(send, reader, &status)).await,
         };
         let code = match to {
             Destination::Handler(handler) => {
@@ -116,18 +122,7 @@ impl Inner {
             }
             Destination::Session(onward) => {
                 let header = onward_header(header, origin, picked.as_ref(), deadline);
-                match onward.open_raw(kind, &header).await {
-                    Ok((callee_send, callee_recv, _in_flight)) => {
-                        send.set_priority(header.priority);
-                        let callee = (callee_send, callee_recv);
-                        session::splice((send, reader), callee, deadline).await
-                    }
-                    Err(status) => {
-                        let code = status.code;
-                        refuse(send, reader, &status).await;
-                        code
-                    }
-                }
+                Box::pin(relay(&onward, kind, &header, (send, reader), deadline)).await
             }
         };
         if let Some(picked) = picked {
@@ -148,24 +143,48 @@ impl Inner {
         if self.is_closing() {
             return Err(Status::new(Code::Unavailable, "this node is shutting down"));
         }
+        match self.route_now(&address, origin) {
+            Some(route) => route,
+            None => Box::pin(self.route_slowly(&address)).await,
+        }
+    }
+
+    /// Where a call goes, if that can be told without waiting: the way of nearly every call.
+    fn route_now(&self, address: &Address, origin: Origin) -> Option<Result<Route, Status>> {
         if let Origin::Peer(peer) = origin {
-            self.trust.check(peer, &address.agent)?;
+            let allowed = self.trust.check(peer, &address.agent);
+            return Some(allowed.and_then(|()| self.local_route(&address.agent)));
+        }
+        let id = match &address.node {
+            None => {
+                let picked = self.registry.pick(&address.agent, false, &[]).ok()?;
+                let to = match picked.value() {
+                    Target::Handler { handler, .. } => Destination::Handler(handler.clone()),
+                    Target::Attached { session, .. } => Destination::Session(session.clone()),
+                    Target::Peer { id, .. } => Destination::Session(self.peers.up(*id)?),
+                };
+                return Some(Ok(Route {
+                    to,
+                    picked: Some(picked),
+                }));
+            }
+            Some(NodeRef::Id(id)) => *id,
+            Some(node) => self.trust.find(node)?,
+        };
+        let to = Destination::Session(self.peers.up(id)?);
+        Some(Ok(Route { to, picked: None }))
+    }
+
+    async fn route_slowly(self: &Arc<Self>, address: &Address) -> Result<Route, Status> {
+        let Some(node) = &address.node else {
+            return self.route_by_name(&address.agent).await;
+        };
+        let id = self.resolve(node).await?;
+        if id == self.id {
             return self.local_route(&address.agent);
         }
-        match &address.node {
-            None => self.route_by_name(&address.agent).await,
-            Some(node) => {
-                let id = self.resolve(node).await?;
-                if id == self.id {
-                    return self.local_route(&address.agent);
-                }
-                let session = self.tunnel(id).await?;
-                Ok(Route {
-                    to: Destination::Session(session),
-                    picked: None,
-                })
-            }
-        }
+        let to = Destination::Session(self.tunnel(id).await?);
+        Ok(Route { to, picked: None })
     }
 
     /// The key of the node that a reference means.
@@ -239,6 +258,29 @@ impl Inner {
                 to,
                 picked: Some(picked),
             });
+        }
+    }
+}
+
+/// Passes a call on to the other end of a session. Returns how it ended.
+async fn relay(
+    onward: &Session,
+    kind: FrameKind,
+    header: &CallHeader,
+    (send, reader): (SendStream, FrameReader),
+    deadline: Option<Instant>,
+) -> Code {
+    match onward.open_raw(kind, header).await {
+        Ok((callee_send, callee_recv, _in_flight)) => {
+            if header.priority != Priority::default() {
+                send.set_priority(header.priority);
+            }
+            session::splice((send, reader), (callee_send, callee_recv), deadline).await
+        }
+        Err(status) => {
+            let code = status.code;
+            refuse(send, reader, &status).await;
+            code
         }
     }
 }
@@ -336,9 +378,11 @@ pub(crate) fn request_kind(kind: FrameKind) -> RequestKind {
 }
 
 /// The future's result, or `deadline_exceeded` when the deadline passes first.
+///
+/// Takes the future pinned, because those that it is used for are large to move.
 pub(crate) async fn within<T>(
     deadline: Option<Instant>,
-    future: impl Future<Output = Result<T, Status>>,
+    future: Pin<&mut impl Future<Output = Result<T, Status>>>,
 ) -> Result<T, Status> {
     match deadline {
         None => future.await,

@@ -27,9 +27,42 @@ const MAX_KEPT_ADDRESSES: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Trust {
     store: Store,
-    peers: RwLock<HashMap<NodeId, TrustRow>>,
+    peers: RwLock<Table>,
     invitations: Mutex<Invitations>,
     pending: Mutex<Vec<PendingRow>>,
+}
+
+/// The trusted peers, by key and by alias.
+#[derive(Debug, Default)]
+struct Table {
+    rows: HashMap<NodeId, TrustRow>,
+    aliases: HashMap<NodeName, NodeId>,
+}
+
+impl Table {
+    fn insert(&mut self, row: TrustRow) {
+        self.remove(row.id);
+        if let Some(alias) = &row.alias {
+            self.aliases.insert(alias.clone(), row.id);
+        }
+        self.rows.insert(row.id, row);
+    }
+
+    fn remove(&mut self, id: NodeId) -> Option<TrustRow> {
+        let row = self.rows.remove(&id)?;
+        if let Some(alias) = &row.alias {
+            self.aliases.remove(alias);
+        }
+        Some(row)
+    }
+
+    /// `wanted`, or `wanted-2`, `wanted-3` … where another peer has it.
+    fn free_alias(&self, wanted: &NodeName, id: NodeId) -> Option<NodeName> {
+        std::iter::once(Some(wanted.clone()))
+            .chain((2..1000).map(|n| format!("{wanted}-{n}").parse().ok()))
+            .flatten()
+            .find(|name| self.aliases.get(name).is_none_or(|holder| *holder == id))
+    }
 }
 
 /// A stranger that tried to do something.
@@ -55,11 +88,10 @@ pub(crate) struct NewPeer {
 
 impl Trust {
     pub(crate) fn load(store: Store) -> Result<Self, StoreError> {
-        let peers = store
-            .trust()?
-            .into_iter()
-            .map(|row| (row.id, row))
-            .collect();
+        let mut peers = Table::default();
+        for row in store.trust()? {
+            peers.insert(row);
+        }
         let invitations = Invitations::restore(store.invitations()?);
         Ok(Self {
             store,
@@ -74,15 +106,15 @@ impl Trust {
     }
 
     pub(crate) fn is_trusted(&self, id: NodeId) -> bool {
-        self.read().contains_key(&id)
+        self.read().rows.contains_key(&id)
     }
 
     pub(crate) fn row(&self, id: NodeId) -> Option<TrustRow> {
-        self.read().get(&id).cloned()
+        self.read().rows.get(&id).cloned()
     }
 
     pub(crate) fn rows(&self) -> Vec<TrustRow> {
-        self.read().values().cloned().collect()
+        self.read().rows.values().cloned().collect()
     }
 
     /// Whether `peer` may call `agent` here.
@@ -92,7 +124,7 @@ impl Trust {
     /// `permission_denied`, in words for the caller.
     pub(crate) fn check(&self, peer: NodeId, agent: &AgentName) -> Result<(), Status> {
         let peers = self.read();
-        let Some(row) = peers.get(&peer) else {
+        let Some(row) = peers.rows.get(&peer) else {
             return Err(untrusted(peer));
         };
         if row.allow.is_empty() || row.allow.contains(agent) {
@@ -107,18 +139,15 @@ impl Trust {
 
     /// The alias under which `id` is known here.
     pub(crate) fn alias(&self, id: NodeId) -> Option<NodeName> {
-        self.read().get(&id).and_then(|row| row.alias.clone())
+        self.read().rows.get(&id).and_then(|row| row.alias.clone())
     }
 
     /// The trusted peer that a reference means: by key, or by alias.
     pub(crate) fn find(&self, who: &NodeRef) -> Option<NodeId> {
         let peers = self.read();
         match who {
-            NodeRef::Id(id) => peers.contains_key(id).then_some(*id),
-            NodeRef::Name(name) => peers
-                .values()
-                .find(|row| row.alias.as_ref() == Some(name))
-                .map(|row| row.id),
+            NodeRef::Id(id) => peers.rows.contains_key(id).then_some(*id),
+            NodeRef::Name(name) => peers.aliases.get(name).copied(),
         }
     }
 
@@ -126,7 +155,7 @@ impl Trust {
     /// new grants and addresses.
     pub(crate) fn add(&self, peer: NewPeer, now_unix: u64) -> Result<TrustRow, StoreError> {
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
-        let known = peers.get(&peer.id).cloned();
+        let known = peers.rows.get(&peer.id).cloned();
         let wanted = peer
             .alias
             .or_else(|| known.as_ref().and_then(|row| row.alias.clone()));
@@ -134,7 +163,7 @@ impl Trust {
         addresses.extend(known.iter().flat_map(|row| row.addresses.iter().copied()));
         let row = TrustRow {
             id: peer.id,
-            alias: wanted.and_then(|alias| free_alias(&peers, &alias, peer.id)),
+            alias: wanted.and_then(|alias| peers.free_alias(&alias, peer.id)),
             allow: peer.allow,
             via: peer.via,
             since: known.as_ref().map_or(now_unix, |row| row.since),
@@ -142,7 +171,7 @@ impl Trust {
             relay: peer.relay.or_else(|| known.and_then(|row| row.relay)),
         };
         self.store.put_trust(&row)?;
-        peers.insert(row.id, row.clone());
+        peers.insert(row.clone());
         drop(peers);
         self.pending().retain(|pending| pending.id != row.id);
         Ok(row)
@@ -152,13 +181,13 @@ impl Trust {
     pub(crate) fn remove(&self, id: NodeId) -> Result<bool, StoreError> {
         self.store.remove_trust(id)?;
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
-        Ok(peers.remove(&id).is_some())
+        Ok(peers.remove(id).is_some())
     }
 
     /// Remembers where a peer was found. Failing to write it down loses only time later.
     pub(crate) fn found_at(&self, id: NodeId, address: SocketAddr) {
         let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(row) = peers.get_mut(&id) else {
+        let Some(row) = peers.rows.get_mut(&id) else {
             return;
         };
         if row.addresses.first() == Some(&address) {
@@ -172,7 +201,7 @@ impl Trust {
     }
 
     /// Enters an invitation.
-    pub(crate) fn invite(&self, invitation: Invitation, now_unix: u64) -> Result<(), Status> {
+    pub(crate) fn invite(&self, invitation: &Invitation, now_unix: u64) -> Result<(), Status> {
         let mut invitations = self.invitations();
         invitations
             .issue(invitation.clone(), now_unix)
@@ -180,7 +209,7 @@ impl Trust {
         self.store
             .expire_invitations(now_unix)
             .map_err(store_status)?;
-        self.store.put_invitation(&invitation).map_err(store_status)
+        self.store.put_invitation(invitation).map_err(store_status)
     }
 
     /// Takes one use of a ticket and gives what it allows.
@@ -229,7 +258,7 @@ impl Trust {
         self.pending().clone()
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<NodeId, TrustRow>> {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Table> {
         self.peers.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -251,6 +280,10 @@ pub(crate) fn untrusted(peer: NodeId) -> Status {
 }
 
 /// What a failed write means to whoever asked for the change.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the form that `map_err` takes"
+)]
 pub(crate) fn store_status(error: StoreError) -> Status {
     use std::error::Error;
     let cause = error
@@ -268,23 +301,6 @@ fn redeem_status(error: RedeemError) -> Status {
         RedeemError::Expired | RedeemError::UsedUp => Code::PermissionDenied,
     };
     Status::new(code, error.to_string()).with_hint("ask for a new ticket: `hail invite`")
-}
-
-/// `wanted`, or `wanted-2`, `wanted-3` … where another peer has it.
-fn free_alias(
-    peers: &HashMap<NodeId, TrustRow>,
-    wanted: &NodeName,
-    id: NodeId,
-) -> Option<NodeName> {
-    let taken = |name: &NodeName| {
-        peers
-            .values()
-            .any(|row| row.id != id && row.alias.as_ref() == Some(name))
-    };
-    std::iter::once(Some(wanted.clone()))
-        .chain((2..1000).map(|n| format!("{wanted}-{n}").parse().ok()))
-        .flatten()
-        .find(|name| !taken(name))
 }
 
 fn newest(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
@@ -374,7 +390,7 @@ mod tests {
             expires: NOW + 60,
             allow: Vec::new(),
         };
-        trust.invite(invitation, NOW).unwrap();
+        trust.invite(&invitation, NOW).unwrap();
         assert!(trust.redeem(&Secret::from_random([8; 16]), NOW).is_err());
         assert!(trust.redeem(&secret, NOW).is_ok());
         assert!(
@@ -405,7 +421,7 @@ mod tests {
             expires: NOW,
             allow: Vec::new(),
         };
-        trust.invite(invitation, NOW - 60).unwrap();
+        trust.invite(&invitation, NOW - 60).unwrap();
         assert!(
             trust
                 .redeem(&secret, NOW)

@@ -4,7 +4,7 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use hailwire_wire::{Code, NodeId, Status};
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
     time::Instant,
 };
 
@@ -44,11 +44,14 @@ const SILENCE_DEAD: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Strangers {
     seats: Arc<Semaphore>,
+    /// Told when one of them may have become a peer.
+    welcomed: Notify,
 }
 
 pub(super) fn strangers() -> Strangers {
     Strangers {
         seats: Arc::new(Semaphore::new(MAX_STRANGERS)),
+        welcomed: Notify::new(),
     }
 }
 
@@ -87,7 +90,7 @@ impl Inner {
     }
 
     async fn dial_peer(self: &Arc<Self>, id: NodeId) -> Result<Session, Status> {
-        if !self.trust.is_trusted(id) {
+        if !self.trust.is_trusted(id) && !self.vouched_for(id).await {
             return Err(Status::new(
                 Code::PermissionDenied,
                 format!("{id} is not a trusted peer"),
@@ -146,6 +149,7 @@ impl Inner {
         if !self.peers.enter(id, session, dialled) {
             return;
         }
+        self.strangers.welcomed.notify_waiters();
         tracing::info!(peer = %id, dialled, "tunnel up");
         let allow = self.trust.row(id).map(|row| row.allow).unwrap_or_default();
         session.send_offers(&self.registry.offers(&allow));
@@ -257,11 +261,22 @@ async fn accept_one(
         .map(|hello| hello.name.clone())
         .unwrap_or_default();
     tracing::debug!(peer = %id, name, "a stranger is at the door");
-    let _ = tokio::time::timeout(STRANGER_STAY, session.closed()).await;
-    drop(seat);
-    if node.trust.is_trusted(id) {
-        return;
+    let stay = tokio::time::timeout(STRANGER_STAY, async {
+        loop {
+            let welcomed = node.strangers.welcomed.notified();
+            if node.trust.is_trusted(id) {
+                return;
+            }
+            tokio::select! {
+                () = welcomed => {}
+                _ = session.closed() => return,
+            }
+        }
+    });
+    if stay.await.is_ok() {
+        return drop(seat);
     }
+    drop(seat);
     session.close(Code::PermissionDenied, "this node does not trust yours");
 }
 

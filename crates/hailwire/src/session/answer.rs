@@ -225,12 +225,11 @@ impl Answer {
     fn end(&mut self, ended: Result<(), Status>) {
         match &mut self.source {
             Source::Wire(wire) => {
-                let code = if ended.is_ok() {
-                    Code::Ok
+                if ended.is_ok() {
+                    wire.reader.close();
                 } else {
-                    Code::Cancelled
-                };
-                wire.reader.stop(code);
+                    wire.reader.stop(Code::Cancelled);
+                }
                 wire.pump = None;
                 wire.in_flight = None;
             }

@@ -20,6 +20,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -312,54 +313,31 @@ async fn accept_streams<D: Dispatch>(
     control: control::Control,
     dispatch: Arc<D>,
 ) {
-    let mut tasks = tokio::task::JoinSet::new();
     let greeting: Greeting = Arc::default();
     if dialled {
-        tasks.spawn(async {
-            control.dial().await;
-            None
-        });
+        tokio::spawn(control.dial());
     } else {
         *lock(&greeting) = Some(control);
     }
-    tasks.spawn(expect_greeting(session.clone()));
-    loop {
-        tokio::select! {
-            accepted = session.connection().accept() => {
-                let Ok((send, recv)) = accepted else { break };
-                let stream = (send, FrameReader::new(recv));
-                tasks.spawn(run_stream(session.clone(), stream, greeting.clone(), dispatch.clone()));
-            }
-            Some(ended) = tasks.join_next() => if let Ok(Some(greeted)) = ended {
-                // In a task of its own: it lives as long as the session, and the one that a call
-                // may need is several times as large.
-                tasks.spawn(async move {
-                    let Greeted { control, send, reader, hello } = *greeted;
-                    control.answer(send, reader, hello).await;
-                    None
-                });
-            }
-        }
+    tokio::spawn(expect_greeting(session.clone()));
+    // A stream's task needs no owner that aborts it: whatever it waits for ends with the
+    // connection, the handler included, since a lost connection counts as a cancel.
+    while let Ok((send, recv)) = session.connection().accept().await {
+        let stream = (send, FrameReader::new(recv));
+        // Boxed, because the runtime moves what it is given several times and this is large.
+        let stream = run_stream(session.clone(), stream, greeting.clone(), dispatch.clone());
+        tokio::spawn(Box::pin(stream));
     }
-    // Dropping the set aborts what still runs: its streams are dead, and handlers learn of a
-    // vanished caller by being dropped.
-}
-
-/// An accepted session's control stream, as its greeting claims it.
-struct Greeted {
-    control: control::Control,
-    send: SendStream,
-    reader: FrameReader,
-    hello: Bytes,
 }
 
 /// Closes a session whose far side never says who it is.
-async fn expect_greeting(session: Session) -> Option<Box<Greeted>> {
-    let greeted = tokio::time::timeout(OPENING_TIMEOUT, session.greeted()).await;
-    if greeted.is_err() {
+async fn expect_greeting(session: Session) {
+    if tokio::time::timeout(OPENING_TIMEOUT, session.greeted())
+        .await
+        .is_err()
+    {
         session.close(Code::DeadlineExceeded, "no greeting came");
     }
-    None
 }
 
 async fn run_stream<D: Dispatch>(
@@ -367,19 +345,16 @@ async fn run_stream<D: Dispatch>(
     (send, mut reader): (SendStream, FrameReader),
     greeting: Greeting,
     dispatch: Arc<D>,
-) -> Option<Box<Greeted>> {
+) {
     match tokio::time::timeout(OPENING_TIMEOUT, reader.next_frame()).await {
         Ok(Ok(Some((FrameKind::HELLO, hello)))) => {
             let Some(control) = lock(&greeting).take() else {
                 session.close(Code::InvalidArgument, "a second greeting");
-                return None;
+                return;
             };
-            return Some(Box::new(Greeted {
-                control,
-                send,
-                reader,
-                hello,
-            }));
+            // In a task of its own: it lives as long as the session, and this one is as large as
+            // the largest call.
+            tokio::spawn(control.answer(send, reader, hello));
         }
         Ok(Ok(Some((kind, payload)))) => {
             let opening = Opening {
@@ -401,7 +376,6 @@ async fn run_stream<D: Dispatch>(
             refuse(send, reader, &status).await;
         }
     }
-    None
 }
 
 async fn count_and_dispatch<D: Dispatch>(session: Session, opening: Opening, dispatch: Arc<D>) {
@@ -496,6 +470,15 @@ fn check_write(result: Result<(), WriteError>) -> Result<(), Status> {
     match result {
         Ok(()) | Err(WriteError::Stopped(_) | WriteError::Ended) => Ok(()),
         Err(WriteError::Connection(error)) => Err(connection_status(&error)),
+    }
+}
+
+/// What a future gives without waiting. The future must not lose anything when it is dropped.
+fn now<F: Future>(future: F) -> Option<F::Output> {
+    let mut context = Context::from_waker(Waker::noop());
+    match std::pin::pin!(future).poll(&mut context) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
     }
 }
 

@@ -6,6 +6,7 @@ use hailwire_wire::{
     frame::{Event, FrameDecoder, FrameKind},
 };
 
+use super::now;
 use crate::carrier::{ConnectionError, ReadError, RecvStream};
 
 /// Most bytes taken from the carrier at once.
@@ -55,6 +56,16 @@ impl FrameReader {
                 Some(Event::Data(_)) => {}
                 None => return Ok(None),
             }
+        }
+    }
+
+    /// Lets go of the stream after the frame that ends what it is for.
+    ///
+    /// The far side's end has mostly come with that frame; only where it has not is the far side
+    /// told to stop, which costs a packet.
+    pub(crate) fn close(&mut self) {
+        if !matches!(now(self.recv.read(READ_SIZE)), Some(Ok(None) | Err(_))) {
+            self.recv.stop(Code::Ok);
         }
     }
 

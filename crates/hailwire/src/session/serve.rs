@@ -13,19 +13,22 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use hailwire_wire::{
-    CallHeader, Code, Status,
+    CallHeader, Code, Priority, Status,
     frame::{self, FRAME_PREFIX, FrameKind},
     header::{self, AnswerHead},
     limits,
 };
 use tokio::time::Instant;
 
-use super::{FrameReader, SMALL_BODY, deadline_exceeded, write_data};
+use super::{FrameReader, SMALL_BODY, deadline_exceeded, now, write_data};
 use crate::{
     agent::{Caller, Request, RequestKind, Response, SharedHandler},
     body::Body,
     carrier::{SendStream, WriteError},
 };
+
+/// Small chunks that are ready at once are collected up to this size.
+const COALESCE: usize = 16 * 1024;
 
 /// How long a refused opener is given to read its refusal before its body is cut off.
 const REFUSAL_LINGER: Duration = Duration::from_secs(1);
@@ -42,7 +45,9 @@ pub(crate) async fn serve(
     handler: &SharedHandler,
 ) -> Code {
     let deadline = header.deadline().map(|left| Instant::now() + left);
-    send.set_priority(header.priority);
+    if header.priority != Priority::default() {
+        send.set_priority(header.priority);
+    }
     let request = Request {
         kind,
         header,
@@ -141,52 +146,77 @@ async fn whole(send: &mut SendStream, mut ahead: BytesMut, body: Bytes) -> Resul
 /// An `END` frame without payload.
 const END_OK: [u8; FRAME_PREFIX] = [FrameKind::END.0, 0, 0, 0];
 
-/// Writes an answer as it is made.
+/// Writes an answer as it is made. What is ready at once leaves in one write.
 async fn stream(
     mut body: Body,
     mut ahead: BytesMut,
     mut send: SendStream,
     deadline: Option<Instant>,
 ) -> Code {
-    if !ahead.is_empty()
-        && let Err(error) = send.write(ahead.split().freeze()).await
-    {
-        return abandon(send, write_code(&error));
-    }
     loop {
-        let chunk = tokio::select! {
-            biased;
-            chunk = body.chunk() => chunk,
-            code = send.stopped() => return abandon(send, code.unwrap_or(Code::Cancelled)),
-            () = until(deadline) => return end(send, &deadline_exceeded()).await,
-        };
-        match chunk {
-            Ok(Some(chunk)) => {
-                let write = write_data(&mut send, BytesMut::with_capacity(FRAME_PREFIX), chunk);
-                match within(deadline, write).await {
+        let next = match now(body.chunk()) {
+            Some(next) => next,
+            None => {
+                match within(deadline, flush(&mut send, &mut ahead)).await {
                     Some(Ok(())) => {}
                     Some(Err(error)) => return abandon(send, write_code(&error)),
-                    // A frame may be half written: only a reset can follow.
                     None => return abandon(send, Code::DeadlineExceeded),
                 }
+                tokio::select! {
+                    biased;
+                    next = body.chunk() => next,
+                    code = send.stopped() => return abandon(send, code.unwrap_or(Code::Cancelled)),
+                    () = until(deadline) => return end(send, &deadline_exceeded()).await,
+                }
             }
-            Ok(None) => return end(send, &Status::ok()).await,
-            Err(status) => return end(send, &status).await,
+        };
+        let chunk = match next {
+            Ok(Some(chunk)) => chunk,
+            Ok(None) => return end_after(send, ahead, &Status::ok()).await,
+            Err(status) => return end_after(send, ahead, &status).await,
+        };
+        let written = async {
+            if chunk.len() <= SMALL_BODY {
+                ahead.reserve(2 * FRAME_PREFIX + chunk.len());
+                frame::put(&mut ahead, FrameKind::DATA, &chunk);
+                if ahead.len() < COALESCE {
+                    return Ok(());
+                }
+                return flush(&mut send, &mut ahead).await;
+            }
+            write_data(&mut send, ahead.split(), chunk).await
+        };
+        match within(deadline, written).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => return abandon(send, write_code(&error)),
+            // A frame may be half written: only a reset can follow.
+            None => return abandon(send, Code::DeadlineExceeded),
         }
     }
 }
 
+async fn flush(send: &mut SendStream, ahead: &mut BytesMut) -> Result<(), WriteError> {
+    if ahead.is_empty() {
+        return Ok(());
+    }
+    send.write(ahead.split().freeze()).await
+}
+
 /// Ends an answer with its status.
-pub(super) async fn end(mut send: SendStream, status: &Status) -> Code {
+pub(super) async fn end(send: SendStream, status: &Status) -> Code {
+    end_after(send, BytesMut::new(), status).await
+}
+
+/// Ends an answer, in one write with what is still to be sent ahead.
+async fn end_after(mut send: SendStream, mut ahead: BytesMut, status: &Status) -> Code {
     let payload = if status.is_ok() {
         Vec::new()
     } else {
         header::encode(status)
     };
-    let mut out = BytesMut::with_capacity(FRAME_PREFIX + payload.len());
-    frame::put(&mut out, FrameKind::END, &payload);
+    frame::put(&mut ahead, FrameKind::END, &payload);
     // If the caller is gone nobody is left to tell.
-    if send.write(out.freeze()).await.is_ok() {
+    if send.write(ahead.freeze()).await.is_ok() {
         send.finish();
     }
     status.code

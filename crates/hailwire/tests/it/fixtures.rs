@@ -37,7 +37,7 @@ impl Carrier {
             Self::UnixPair => unix_pair(),
             Self::UnixListener => unix_listener_pair().await,
             Self::Memory => memory_pair(),
-            Self::Quic => quic_pair().await,
+            Self::Quic => Box::pin(quic_pair()).await,
         }
     }
 }

@@ -1,0 +1,197 @@
+//! One process of the demonstration: the hub, the orchestrator's node, or a worker.
+//!
+//! It is `hail demo --part`, started by `hail demo`, and speaks with it over its standard streams:
+//! the first line of stdin is its [`Setup`], so that the ticket in it is seen by nobody; the first
+//! line of stdout is its [`Ready`]. It ends when stdin does, so that it never outlives its parent,
+//! however that ends.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use hailwire::{
+    Agent, Body, BodySender, Code, Config, DataDir, Node, NodeId, NodeName, Request, Response,
+    Serving, Status,
+    admin::{self, method},
+    config::LogLevel,
+};
+use hailwire_hub::{Hub, Tls, Trust};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Stdin};
+
+use super::work::{PATTERN_FIELD, Piece, Work};
+use crate::{
+    commands::{Run, log},
+    failure::Failure,
+};
+
+/// How long the ticket to the hub is good.
+const TICKET_LIFE: Duration = Duration::from_secs(600);
+
+/// Chunks of an answer that wait to be sent.
+const ANSWER_QUEUE: usize = 4;
+
+/// What a part is to be.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Setup {
+    pub(super) data: PathBuf,
+    pub(super) role: Role,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Role {
+    /// The hub, which lets this many nodes in.
+    Hub { members: u32 },
+    /// A node, which joins the hub and serves agents.
+    Node {
+        name: NodeName,
+        ticket: String,
+        agents: Vec<Work>,
+    },
+}
+
+/// What a part says once it works.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Ready {
+    pub(super) id: NodeId,
+    /// The hub's ticket; empty for a node.
+    pub(super) ticket: String,
+}
+
+/// Runs a part until stdin ends.
+pub(in crate::commands) async fn run(run: &Run) -> Result<(), Failure> {
+    log::start(run.log.unwrap_or(LogLevel::Warn), false);
+    let mut stdin = BufReader::new(tokio::io::stdin());
+    let mut line = String::new();
+    let no_setup = |error| Failure::io("the part was not told what to be", &error);
+    stdin.read_line(&mut line).await.map_err(no_setup)?;
+    let setup: Setup = serde_json::from_str(&line)
+        .map_err(|error| Failure::usage(format!("no part is described on stdin: {error}")))?;
+    tokio::select! {
+        done = live(run, setup) => done,
+        () = end_of(stdin) => Ok(()),
+    }
+}
+
+async fn end_of(mut stdin: BufReader<Stdin>) {
+    let mut buffer = [0; 64];
+    while let Ok(1..) = stdin.read(&mut buffer).await {}
+}
+
+async fn live(run: &Run, setup: Setup) -> Result<(), Failure> {
+    match setup.role {
+        Role::Hub { members } => {
+            let (hub, ticket) = start_hub(setup.data, members).await?;
+            tell(
+                run,
+                &Ready {
+                    id: hub.id(),
+                    ticket,
+                },
+            )?;
+            std::future::pending().await
+        }
+        Role::Node {
+            name,
+            ticket,
+            agents,
+        } => {
+            let node = Box::pin(start_node(setup.data, name, ticket)).await?;
+            let _serving = serve(&node, &agents).await?;
+            let ready = Ready {
+                id: node.id(),
+                ticket: String::new(),
+            };
+            tell(run, &ready)?;
+            std::future::pending().await
+        }
+    }
+}
+
+fn tell(run: &Run, ready: &Ready) -> Result<(), Failure> {
+    let mut line = serde_json::to_string(ready)
+        .map_err(|error| Failure::general(format!("cannot say what the part is: {error}")))?;
+    line.push('\n');
+    run.output.text(&line)
+}
+
+async fn start_hub(data: PathBuf, members: u32) -> Result<(Hub, String), Failure> {
+    let mut config = hailwire_hub::Config::new(data);
+    config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    config.tls = Tls::OwnKey;
+    config.trust = Trust::Members;
+    let hub = Hub::start(config)
+        .await
+        .map_err(|error| Failure::caused(Code::Unavailable, &error))?;
+    let ticket = hub
+        .invite(members, TICKET_LIFE)
+        .await
+        .map_err(|error| Failure::caused(Code::Internal, &error))?;
+    Ok((hub, ticket))
+}
+
+async fn start_node(data: PathBuf, name: NodeName, ticket: String) -> Result<Node, Failure> {
+    let mut config = Config::default();
+    config.node.name = Some(name);
+    config.listen.udp = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))];
+    let node = Node::builder()
+        .data_dir(DataDir::new(data))
+        .config(config)
+        .start()
+        .await
+        .map_err(|error| Failure::caused(Code::Unavailable, &error))?;
+    let join = admin::Join {
+        ticket,
+        alias: String::new(),
+    };
+    let client = node.client();
+    let _: admin::Joined = Box::pin(client.admin(method::JOIN, &join)).await?;
+    Ok(node)
+}
+
+async fn serve(node: &Node, agents: &[Work]) -> Result<Vec<Serving>, Failure> {
+    let client = node.client();
+    let mut serving = Vec::new();
+    for (number, &work) in agents.iter().enumerate() {
+        let agent = Agent::new(work.name())
+            .map_err(|error| Failure::general(error.to_string()))?
+            .describe(work.description())
+            .tag("demo")
+            .version(env!("CARGO_PKG_VERSION"));
+        let handler = move |request: Request| answer(work, number, request);
+        serving.push(client.serve(agent, handler).await?);
+    }
+    Ok(serving)
+}
+
+/// Answers one call: the work is done while the document arrives.
+async fn answer(work: Work, number: usize, request: Request) -> Result<Response, Status> {
+    let fields = &request.header().headers;
+    let pattern = fields.iter().find(|(name, _)| name == PATTERN_FIELD);
+    let pattern = pattern.map(|(_, value)| value.clone()).unwrap_or_default();
+    if work == Work::Grep && pattern.is_empty() {
+        let status = Status::new(Code::InvalidArgument, "grep needs to know what to look for");
+        return Err(status.with_hint(format!("say it in the header field `{PATTERN_FIELD}`")));
+    }
+    let (sender, body) = Body::channel(ANSWER_QUEUE);
+    tokio::spawn(async move {
+        let piece = Piece::new(work, &pattern);
+        if let Err(status) = stream(piece, request.into_body(), &sender).await {
+            return sender.abort(status).await;
+        }
+        // The caller is gone; nobody is left to be told.
+        let _ = sender.finish().await;
+    });
+    Ok(Response::new(body)
+        .content_type("text/plain")
+        .header("member", number.to_string()))
+}
+
+async fn stream(mut piece: Piece, mut document: Body, sender: &BodySender) -> Result<(), Status> {
+    while let Some(chunk) = document.chunk().await? {
+        sender.send(piece.take(&chunk)).await?;
+    }
+    sender.send(piece.finish()).await
+}

@@ -1,0 +1,210 @@
+//! What a run comes to: the rows of its table and the lines below.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{
+    dispatch::Dispatch,
+    documents::Skipped,
+    house::Worker,
+    tally::{Percentiles, micros},
+};
+use crate::{table::Table, text};
+
+/// What `hail demo --json` prints; see `docs/reference/json.md`.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Summary {
+    /// Documents sent to every kind of agent.
+    pub(super) documents: usize,
+    pub(super) document_bytes: usize,
+    /// Files that were left out.
+    pub(super) skipped: Skipped,
+    pub(super) workers: usize,
+    pub(super) agents: usize,
+    /// Different agents that answered at least once.
+    pub(super) agents_heard: usize,
+    /// Answers that the run is for: one for each document and kind of agent.
+    pub(super) wanted: usize,
+    pub(super) calls: u64,
+    pub(super) verified: u64,
+    pub(super) wrong: u64,
+    pub(super) lost: u64,
+    pub(super) redispatched: u64,
+    /// Name of the killed worker; empty for none.
+    pub(super) killed: String,
+    /// Share of calls that found their tunnel up, 0 to 1.
+    pub(super) connection_reuse: f64,
+    /// From call to the end of its answer.
+    pub(super) latency: Percentiles,
+    /// The same over tunnels that were up, less the shortest round trip of each.
+    pub(super) above_rtt: Percentiles,
+    /// The shortest round trip that any tunnel reported, in microseconds; 0 for none.
+    pub(super) rtt_us: u64,
+    pub(super) processes: Vec<Process>,
+    pub(super) rows: Vec<Row>,
+    /// Milliseconds until every process worked.
+    pub(super) start_ms: u64,
+    /// Milliseconds from the first call to the last answer.
+    pub(super) run_ms: u64,
+    /// Milliseconds in all.
+    pub(super) wall_ms: u64,
+    /// Where the data folders are, with `--keep`; else empty.
+    pub(super) data_dir: String,
+}
+
+/// One process.
+#[derive(Debug, Serialize)]
+pub(super) struct Process {
+    pub(super) name: String,
+    pub(super) pid: u32,
+    pub(super) peak_rss_bytes: u64,
+}
+
+/// One agent name on one node.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) agent: &'static str,
+    pub(super) node: String,
+    /// How the tunnel goes, such as `direct 127.0.0.1:4242`.
+    pub(super) path: String,
+    pub(super) calls: u64,
+    /// Those of the calls that failed.
+    pub(super) failed: u64,
+    /// Bodies, both ways.
+    pub(super) bytes: u64,
+    #[serde(flatten)]
+    pub(super) latency: Percentiles,
+}
+
+/// The table as it stands; `paths` by worker.
+pub(super) fn rows(dispatch: &Dispatch, workers: &[Worker], paths: &[String]) -> Vec<Row> {
+    let cells = dispatch.tally.cells().iter();
+    cells
+        .map(|cell| Row {
+            agent: cell.work.name(),
+            node: workers[cell.worker].name.clone(),
+            path: paths[cell.worker].clone(),
+            calls: cell.answers + cell.failures,
+            failed: cell.failures,
+            bytes: cell.sent + cell.received,
+            latency: Percentiles::of(&cell.times),
+        })
+        .collect()
+}
+
+/// The rows for people.
+pub(super) fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new([
+        "AGENT", "NODE", "PATH", ">CALLS", ">FAILED", ">BYTES", ">P50", ">P99",
+    ]);
+    for row in rows {
+        let time = |us: u64| match us {
+            0 => String::new(),
+            us => text::time(Duration::from_micros(us)),
+        };
+        table.row([
+            row.agent.to_owned(),
+            row.node.clone(),
+            row.path.clone(),
+            row.calls.to_string(),
+            row.failed.to_string(),
+            text::bytes(row.bytes),
+            time(row.latency.p50_us),
+            time(row.latency.p99_us),
+        ]);
+    }
+    table
+}
+
+impl Summary {
+    /// The whole, for people.
+    pub(super) fn for_people(&self, colour: bool) -> String {
+        let us = |us: u64| text::time(Duration::from_micros(us));
+        let ms = |ms: u64| text::time(Duration::from_millis(ms));
+        let pair = |p: Percentiles| format!("p50 {}, p99 {}", us(p.p50_us), us(p.p99_us));
+        let size = text::bytes(self.document_bytes as u64);
+        let mut documents = format!("{}, {size}", self.documents);
+        if self.skipped.total() > 0 {
+            documents.push_str(&format!(
+                "; left out: {} no text, {} unreadable, {} past the bounds",
+                self.skipped.not_text, self.skipped.unreadable, self.skipped.too_many
+            ));
+        }
+        let mut answers = format!("{} of {} verified", self.verified, self.wanted);
+        if self.wrong + self.lost > 0 {
+            answers.push_str(&format!(", {} wrong, {} lost", self.wrong, self.lost));
+        }
+        let peaks: Vec<String> = self
+            .processes
+            .iter()
+            .map(|process| format!("{} {}", process.name, text::bytes(process.peak_rss_bytes)))
+            .collect();
+        let lines = [
+            ("documents", documents),
+            (
+                "agents",
+                format!(
+                    "{} on {} workers, {} answered",
+                    self.agents, self.workers, self.agents_heard
+                ),
+            ),
+            ("calls made", self.calls.to_string()),
+            ("answers", answers),
+            (
+                "re-dispatched",
+                match self.killed.as_str() {
+                    "" => self.redispatched.to_string(),
+                    killed => format!("{}, after {killed} was killed", self.redispatched),
+                },
+            ),
+            (
+                "connection reuse",
+                format!(
+                    "{:.1} % of calls found their tunnel up",
+                    self.connection_reuse * 100.0
+                ),
+            ),
+            ("time per call", pair(self.latency)),
+            (
+                "above RTT",
+                format!("{} (RTT {})", pair(self.above_rtt), us(self.rtt_us)),
+            ),
+            ("peak RSS", peaks.join(", ")),
+            (
+                "wall time",
+                format!(
+                    "{} ({} to start, {} to answer)",
+                    ms(self.wall_ms),
+                    ms(self.start_ms),
+                    ms(self.run_ms)
+                ),
+            ),
+        ];
+        let mut out = table(&self.rows).render(colour);
+        out.push('\n');
+        for (what, value) in lines {
+            out.push_str(&format!("{what:<16}  {value}\n"));
+        }
+        out
+    }
+
+    /// Takes the counts over from a run that has ended.
+    pub(super) fn count(&mut self, dispatch: &Dispatch) {
+        let counts = &dispatch.counts;
+        self.wanted = dispatch.total();
+        self.agents_heard = dispatch.agents_heard();
+        self.calls = counts.calls;
+        self.verified = counts.verified;
+        self.wrong = counts.wrong;
+        self.lost = counts.lost;
+        self.redispatched = counts.redispatched;
+        self.connection_reuse = match counts.calls {
+            0 => 0.0,
+            calls => counts.reused as f64 / calls as f64,
+        };
+        self.latency = Percentiles::of(&dispatch.tally.all_times());
+        self.above_rtt = Percentiles::of(&dispatch.tally.times_above_rtt());
+        self.rtt_us = dispatch.tally.shortest_rtt().map_or(0, micros);
+    }
+}

@@ -1,0 +1,215 @@
+//! Calls from one node to another, through programs as agents.
+
+use std::{
+    io::Write as _,
+    process::{Command, Stdio},
+};
+
+use crate::house::{House, first_line};
+
+#[test]
+fn a_call_reaches_a_program_on_another_node() {
+    let mut house = House::new();
+    house.friends("desk", "lap");
+    house.serve("desk", "upper", "tr a-z A-Z");
+    assert_eq!(
+        house
+            .run("lap", &["call", "upper@desk", "hail"])
+            .ok()
+            .stdout,
+        "HAIL"
+    );
+    assert_eq!(
+        house.run("lap", &["call", "upper", "hail"]).ok().stdout,
+        "HAIL"
+    );
+    assert_eq!(
+        house.run("desk", &["call", "upper", "hail"]).ok().stdout,
+        "HAIL"
+    );
+    assert_eq!(
+        house
+            .feed("lap", &["call", "upper", "-"], "piped")
+            .ok()
+            .stdout,
+        "PIPED"
+    );
+    house.run("lap", &["send", "upper", "hail"]).ok();
+
+    let ran = house.run("lap", &["call", "upper", "hail", "--stats"]).ok();
+    for part in ["connect", "first byte", "total", "direct 127.0.0.1:", "RTT"] {
+        assert!(ran.stderr.contains(part), "{part}: {ran:#?}");
+    }
+    let events = house
+        .run("lap", &["call", "upper", "hail", "--json"])
+        .ok()
+        .stdout;
+    assert!(events.contains("{\"text\":\"HAIL\"}\n"), "{events}");
+}
+
+#[test]
+fn a_program_is_told_about_its_call() {
+    let mut house = House::new();
+    house.friends("desk", "lap");
+    house.serve(
+        "desk",
+        "env",
+        "echo $HAIL_METHOD $HAIL_HEADER_LANG ${#HAIL_NODE}",
+    );
+    let args = ["call", "env", "-m", "find", "-H", "lang=en"];
+    assert_eq!(house.run("lap", &args).ok().stdout, "find en 52\n");
+}
+
+#[test]
+fn failures_of_a_program_come_back_with_code_and_details() {
+    let mut house = House::new();
+    house.friends("desk", "lap");
+    house.serve("desk", "bad", "echo part; echo reason >&2; exit 3");
+    house.serve("desk", "none", "exit 69");
+    let ran = house.run("lap", &["call", "bad"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(77), "part\n"));
+    assert!(ran.stderr.contains("(internal)\n    reason\n"), "{ran:#?}");
+    assert_eq!(house.run("lap", &["call", "none"]).code, Some(69));
+    assert_eq!(house.run("lap", &["call", "nobody"]).code, Some(69));
+}
+
+#[test]
+fn a_deadline_and_ctrl_c_end_the_program_on_the_other_node() {
+    let mut house = House::new();
+    house.friends("desk", "lap");
+    let pipe = house.path("held");
+    assert!(
+        Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let script = format!("exec 3>'{}'; echo started; sleep 1000", pipe.display());
+    house.serve("desk", "slow", &script);
+
+    // Reading the pipe ends when the last process that holds it has ended.
+    let reader = pipe.clone();
+    let gone = std::thread::spawn(move || std::fs::read(reader).unwrap());
+    let ran = house.run("lap", &["call", "slow", "--timeout", "1s"]);
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (Some(68), "started\n"),
+        "{ran:#?}"
+    );
+    gone.join().unwrap();
+
+    let gone = std::thread::spawn(move || std::fs::read(pipe).unwrap());
+    let mut command = house.hail("lap", &["call", "slow"]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert_eq!(first_line(&mut child), "started\n");
+    let interrupt = ["-INT".to_owned(), child.id().to_string()];
+    assert!(
+        Command::new("kill")
+            .args(interrupt)
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    gone.join().unwrap();
+}
+
+#[test]
+fn a_file_passes_through_unchanged_in_both_directions() {
+    let mut house = House::new();
+    house.friends("desk", "lap");
+    house.serve("desk", "echo", "cat");
+    let bytes: Vec<u8> = (0..8_000_000u32)
+        .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    std::fs::write(house.path("big"), &bytes).unwrap();
+    let body = format!("@{}", house.path("big").display());
+    let output = house
+        .hail("lap", &["call", "echo", &body])
+        .output()
+        .unwrap();
+    assert!(output.status.success() && output.stdout == bytes);
+}
+
+#[test]
+fn a_stream_carries_bytes_both_ways() {
+    let mut house = House::new();
+    house.friends("desk", "lap");
+    house.serve(
+        "desk",
+        "talk",
+        "while read l; do echo \"you said $l\"; done",
+    );
+    let mut command = house.hail("lap", &["stream", "talk"]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    for word in ["one", "two"] {
+        writeln!(stdin, "{word}").unwrap();
+        assert_eq!(first_line(&mut child), format!("you said {word}\n"));
+    }
+    drop(stdin);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn with_lines_one_process_answers_all_calls() {
+    let mut house = House::new();
+    house.up("desk");
+    let script = "while read l; do echo $$ $l; done";
+    house.serve_with("desk", &["lines", "--lines", "--", "sh", "-c", script]);
+    let call = |house: &House| house.run("desk", &["call", "lines", "x"]).ok().stdout;
+    let first = call(&house);
+    assert_eq!(first, call(&house));
+}
+
+#[test]
+fn a_served_agent_comes_back_after_its_node_was_restarted() {
+    let mut house = House::new();
+    house.up("desk");
+    let mut command = house.hail("desk", &["serve", "echo", "--", "cat"]);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut notes = std::io::BufReader::new(child.stderr.take().unwrap());
+    house.keep(child);
+    let mut note = || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut notes, &mut line).unwrap();
+        line
+    };
+    assert!(note().contains("is on offer"));
+    house.run("desk", &["down"]).ok();
+    assert!(note().contains("attaching again"));
+    house.up("desk");
+    assert!(note().contains("is on offer again"));
+    assert_eq!(house.run("desk", &["call", "echo", "x"]).ok().stdout, "x");
+}
+
+#[test]
+fn a_message_was_taken_whole_once_its_send_succeeds() {
+    let mut house = House::new();
+    house.friends("desk", "lap");
+    let file = house.path("received");
+    house.serve(
+        "desk",
+        "note",
+        &format!("cat > '{}'; echo thanks", file.display()),
+    );
+    house.serve("desk", "full", "cat > /dev/null; exit 72");
+    let ran = house.run("lap", &["send", "note", "remember"]).ok();
+    assert_eq!(
+        (
+            ran.stdout.as_str(),
+            std::fs::read_to_string(file).unwrap().as_str()
+        ),
+        ("", "remember")
+    );
+    assert_eq!(house.run("lap", &["send", "full", "x"]).code, Some(72));
+}

@@ -1,0 +1,9 @@
+//! `hail` as people and scripts use it: real processes on loopback, each test in its own house.
+
+mod alone;
+mod calls;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod demo;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod house;
+mod nodes;

@@ -1,0 +1,125 @@
+//! The life of nodes: up, joined, down.
+
+use std::process::{Command, Stdio};
+
+use crate::house::{House, first_line};
+
+#[test]
+fn a_node_starts_once_per_folder_and_stops() {
+    let mut house = House::new();
+    let started = house.up("desk");
+    assert_eq!(started["name"], "desk");
+    let id = house.run("desk", &["id"]).ok().stdout;
+    assert_eq!(id.trim(), started["id"]);
+    let status = house.run("desk", &["status", "--json"]).ok().json();
+    assert_eq!(
+        (&status["id"], &status["pid"]),
+        (&started["id"], &started["pid"])
+    );
+    assert!(
+        house
+            .run("desk", &["status"])
+            .ok()
+            .stdout
+            .starts_with("node      desk\n")
+    );
+
+    for again in [&["up"][..], &["up", "-d"]] {
+        let ran = house.run("desk", again);
+        assert_eq!(ran.code, Some(70), "{ran:#?}");
+        assert!(ran.stderr.contains("running already"), "{ran:#?}");
+    }
+    house.run("desk", &["down"]).ok();
+    assert_eq!(house.run("desk", &["status"]).code, Some(78));
+    assert_eq!(house.up("desk")["id"], started["id"]);
+}
+
+#[test]
+fn a_node_in_the_foreground_ends_with_sigterm() {
+    let house = House::new();
+    let mut command = house.hail("desk", &["up", "--json", "--listen", "127.0.0.1:0"]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert!(first_line(&mut child).contains("\"id\""));
+    assert!(
+        Command::new("kill")
+            .arg(child.id().to_string())
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_port_in_use_is_told_with_its_hint() {
+    let house = House::new();
+    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let ran = house.run("desk", &["up", "-d", "--listen", &address]);
+    assert_eq!(ran.code, Some(78), "{ran:#?}");
+    assert!(ran.stderr.contains("--listen"), "{ran:#?}");
+}
+
+#[test]
+fn a_ticket_makes_both_sides_trust_each_other_once() {
+    let mut house = House::new();
+    house.up("desk");
+    house.up("lap");
+    let ticket = house.run("desk", &["invite"]).ok();
+    assert!(ticket.stderr.contains("once within 10m"), "{ticket:#?}");
+    house.feed("lap", &["join", "-"], &ticket.stdout).ok();
+    let used = house.feed("lap", &["join", "-"], &ticket.stdout);
+    assert_ne!(used.code, Some(0), "{used:#?}");
+
+    let peers = house.run("desk", &["peers", "--json"]).ok().json();
+    assert_eq!(
+        (&peers[0]["alias"], &peers[0]["via"]),
+        (&"lap".into(), &"ticket".into())
+    );
+    let pong = house
+        .run("lap", &["ping", "desk", "-c", "1", "--json"])
+        .ok()
+        .json();
+    assert_eq!(
+        (&pong["path"]["kind"], &pong["carrier"]),
+        (&"direct".into(), &"quic".into())
+    );
+
+    house.serve("desk", "echo", "cat");
+    house.run("lap", &["call", "echo@desk", "x"]).ok();
+    house.run("desk", &["trust", "rm", "lap"]).ok();
+    assert_eq!(
+        house.run("desk", &["trust", "ls", "--json"]).ok().stdout,
+        "[]\n"
+    );
+    let refused = house.run("lap", &["call", "echo@desk", "x", "--timeout", "5s"]);
+    assert_eq!(refused.code, Some(71), "{refused:#?}");
+}
+
+#[test]
+fn a_hub_runs_and_takes_members() {
+    let mut house = House::new();
+    let mut command = house.hail("hub", &["--json", "hub", "--listen", "127.0.0.1:0"]);
+    let mut hub = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let line = first_line(&mut hub);
+    house.keep(hub);
+    assert!(line.contains("https://127.0.0.1:"), "{line}");
+    house.up("desk");
+    let ticket = house.run("hub", &["hub", "invite"]).ok().stdout;
+    let joined = house
+        .feed("desk", &["join", "-", "--json"], &ticket)
+        .ok()
+        .json();
+    assert_eq!(
+        (&joined["kind"], &joined["name"]),
+        (&"hub".into(), &"desk".into())
+    );
+}
