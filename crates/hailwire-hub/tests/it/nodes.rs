@@ -1,76 +1,201 @@
-//! Nodes that are members of one hub and have no ticket of each other.
+//! Real nodes at a hub: names, trust, the relay, and what happens while the hub is away.
 
-use std::{net::Ipv4Addr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use hailwire::{
-    Agent, Code, Config, DataDir, Node, Request, Response, Status,
-    admin::{self, method},
+    Agent, Client, Code, DataDir, Node, Request, Response, Serving, Status, admin, admin::method,
 };
-use hailwire_wire::directory::Trust;
+use hailwire_hub::{Hub, Trust};
 use tempfile::TempDir;
+use tokio::time::timeout;
 
-use crate::house::House;
+use crate::house::{self, House};
 
-/// Long enough for any step on a busy machine; reaching it is a failure.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A node of this name that is a member of the hub.
-async fn member(house: &House, name: &str) -> (Node, TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let mut config = Config::default();
-    config.node.name = Some(name.parse().unwrap());
-    config.listen.udp = vec![(Ipv4Addr::LOCALHOST, 0).into()];
-    let node = Node::builder()
-        .data_dir(DataDir::new(folder.path()))
-        .config(config)
-        .start();
-    let node = node.await.unwrap();
-    let join = admin::Join {
-        ticket: house.hub.invite(1, PATIENCE).await.unwrap(),
-        alias: String::new(),
-    };
-    let client = node.client();
-    let joined = Box::pin(client.admin::<_, admin::Joined>(method::JOIN, &join)).await;
-    joined.unwrap();
-    (node, folder)
+/// A node that has joined a hub.
+struct Member {
+    node: Node,
+    client: Client,
+    _folder: TempDir,
 }
 
-async fn call(node: &Node, to: &str) -> Result<(), Status> {
-    let call = node.client().call(to).deadline(PATIENCE);
-    Box::pin(call.send()).await?.bytes(100).await.map(drop)
+impl Member {
+    async fn of(house: &House, name: &str) -> Self {
+        Self::at(house, name, SocketAddr::from(([127, 0, 0, 1], 0))).await
+    }
+
+    /// A member whose only UDP socket is at `listen`.
+    async fn at(house: &House, name: &str, listen: SocketAddr) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = hailwire::Config::default();
+        config.node.name = Some(name.parse().unwrap());
+        config.listen.udp = vec![listen];
+        let node = Node::builder()
+            .data_dir(DataDir::new(folder.path()))
+            .config(config)
+            .start()
+            .await
+            .unwrap();
+        let client = node.client();
+        let join = admin::Join {
+            ticket: house.hub.invite(1, PATIENCE).await.unwrap(),
+            alias: String::new(),
+        };
+        let joined: admin::Joined = client.admin(method::JOIN, &join).await.unwrap();
+        let admin::Joined::Hub { name: held, .. } = joined else {
+            panic!("joined a node");
+        };
+        assert_eq!(held, name);
+        Self {
+            node,
+            client,
+            _folder: folder,
+        }
+    }
+
+    async fn serve_echo(&self, name: &str) -> Serving {
+        let echo = |request: Request| async move { Ok(Response::new(request.into_body())) };
+        let agent = Agent::new(name).unwrap();
+        self.client.serve(agent, echo).await.unwrap()
+    }
+
+    async fn call(&self, to: &str) -> Result<(), Status> {
+        let call = self.client.call(to).body("hail").deadline(PATIENCE);
+        assert_eq!(call.send().await?.bytes(100).await?, "hail");
+        Ok(())
+    }
+
+    async fn status(&self) -> admin::Status {
+        self.client.admin(method::STATUS, &()).await.unwrap()
+    }
+
+    /// Waits until the node knows whether it is registered.
+    async fn registered(&self, expected: bool) {
+        let wait = async {
+            while self
+                .status()
+                .await
+                .hubs
+                .iter()
+                .any(|hub| hub.connected != expected)
+            {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, wait).await.unwrap();
+    }
+
+    async fn stop(self) {
+        self.node.shutdown(Duration::ZERO).await;
+    }
+}
+
+async fn trusting(trust: Trust) -> House {
+    House::with(|config| config.trust = trust).await
 }
 
 #[tokio::test]
-async fn members_that_trust_each_other_call_by_the_names_held_at_the_hub() {
-    let house = House::with(|config| config.trust = Trust::Members).await;
-    let ((alice, _a), (bob, _b)) = tokio::join!(member(&house, "alice"), member(&house, "bob"));
-    let answer = |_: Request| async { Ok(Response::new("hail")) };
-    let agent = Agent::new("echo").unwrap();
-    let _serving = bob.client().serve(agent, answer).await.unwrap();
-    // Bob was never met, and the call is the first that brings a tunnel up.
-    call(&alice, "echo@bob").await.unwrap();
+async fn members_who_trust_each_other_call_by_name_without_a_ticket_between_them() {
+    let house = trusting(Trust::Members).await;
+    let alice = Member::of(&house, "alice").await;
+    let bob = Member::of(&house, "bob").await;
+    let _echo = bob.serve_echo("echo").await;
+    alice.call("echo@bob").await.unwrap();
+    let _echo_too = alice.serve_echo("echo").await;
+    bob.call(&format!("echo@{}", alice.node.id()))
+        .await
+        .unwrap();
+    bob.call("echo@alice").await.unwrap();
+    alice.stop().await;
+    bob.stop().await;
+    house.hub.shutdown().await;
 }
 
 #[tokio::test]
-async fn members_of_a_hub_that_vouches_for_nobody_do_not_call_each_other() {
-    let house = House::plain().await;
-    let ((alice, _a), (_bob, _b)) = tokio::join!(member(&house, "alice"), member(&house, "bob"));
-    let status = call(&alice, "echo@bob").await.unwrap_err();
-    assert_eq!(status.code, Code::PermissionDenied);
+async fn members_of_a_closed_hub_see_each_other_and_may_not_call() {
+    let house = trusting(Trust::Nobody).await;
+    let alice = Member::of(&house, "alice").await;
+    let bob = Member::of(&house, "bob").await;
+    let _echo = bob.serve_echo("echo").await;
+    // That the call got as far as bob's key shows that his record was seen.
+    let unknown = alice.call("echo@carol").await.unwrap_err();
+    assert_eq!(unknown.code, Code::NotFound, "{unknown}");
+    let refused = alice.call("echo@bob").await.unwrap_err();
+    assert_eq!(refused.code, Code::PermissionDenied, "{refused}");
+    alice.stop().await;
+    bob.stop().await;
+    house.hub.shutdown().await;
 }
 
 #[tokio::test]
 async fn agents_of_members_are_listed_before_they_are_met() {
-    let house = House::with(|config| config.trust = Trust::Members).await;
-    let (alice, _a) = Box::pin(member(&house, "alice")).await;
+    let house = trusting(Trust::Members).await;
+    let alice = Member::of(&house, "alice").await;
     let other = house.member(7).await;
     other.publish(&other.record(Some("bob"), 1)).await.unwrap();
     let query = admin::AgentsQuery::default();
-    let client = alice.client();
-    let rows: Vec<admin::AgentRow> = Box::pin(client.admin(method::AGENTS, &query))
+    let rows: Vec<admin::AgentRow> = alice.client.admin(method::AGENTS, &query).await.unwrap();
+    assert_eq!(rows.len(), 1);
+    assert_eq!(
+        (rows[0].name.as_str(), rows[0].node),
+        ("grep", other.key.id())
+    );
+    alice.stop().await;
+    house.hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn tunnels_outlive_their_hub_and_nodes_register_again_when_it_is_back() {
+    let house = trusting(Trust::Members).await;
+    let alice = Member::of(&house, "alice").await;
+    let bob = Member::of(&house, "bob").await;
+    let _echo = bob.serve_echo("echo").await;
+    alice.call("echo@bob").await.unwrap();
+
+    let (tcp, udp) = (house.hub.tcp_addr(), house.hub.udp_addr());
+    let House { hub, folder } = house;
+    hub.shutdown().await;
+    // A change that cannot be published shows that the hub is away.
+    let _other = bob.serve_echo("other").await;
+    bob.registered(false).await;
+    alice
+        .call(&format!("echo@{}", bob.node.id()))
         .await
         .unwrap();
-    let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
-    assert_eq!(names, ["grep"]);
-    assert_eq!(rows[0].node, other.key.id());
+    alice.call("other@bob").await.unwrap();
+
+    let mut config = house::config(folder.path());
+    config.trust = Trust::Members;
+    config.listen = tcp;
+    config.udp_port = Some(udp.port());
+    let hub = Hub::start(config).await.unwrap();
+    bob.registered(true).await;
+    let back = House { hub, folder };
+    let carol = Member::of(&back, "carol").await;
+    carol.call("other@bob").await.unwrap();
+    for member in [alice, bob, carol] {
+        member.stop().await;
+    }
+    back.hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn nodes_without_a_common_network_call_each_other_through_the_relay() {
+    // A socket for IPv4 alone and one for IPv6 alone: neither can send to the other.
+    let house = trusting(Trust::Members).await;
+    let Ok(_probe) = std::net::UdpSocket::bind("[::1]:0") else {
+        eprintln!("skipped: this machine has no IPv6");
+        return;
+    };
+    let alice = Member::at(&house, "alice", "[::1]:0".parse().unwrap()).await;
+    let bob = Member::of(&house, "bob").await;
+    let _echo = bob.serve_echo("echo").await;
+    alice.call("echo@bob").await.unwrap();
+    let tunnels = alice.status().await.tunnels;
+    assert_eq!(tunnels.len(), 1);
+    assert_eq!(tunnels[0].path.kind, "relay");
+    alice.stop().await;
+    bob.stop().await;
+    house.hub.shutdown().await;
 }

@@ -42,6 +42,9 @@ const REFRESH: Duration = Duration::from_secs(5 * 60);
 /// First and longest pause after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
+/// Where the sequence of the last record is kept.
+const SEQUENCE: &str = "record-sequence";
+
 /// How long a lookup may hold up a dial for which addresses are known already.
 const QUICK_LOOKUP: Duration = Duration::from_secs(1);
 
@@ -54,6 +57,8 @@ pub(super) struct Hubs {
     hubs: Mutex<Vec<Arc<Hub>>>,
     /// Counts changes of what is published.
     changes: watch::Sender<u64>,
+    /// Of the record that was signed last.
+    sequence: Mutex<u64>,
 }
 
 #[derive(Debug)]
@@ -79,6 +84,7 @@ impl Hubs {
         pins: Pins,
     ) -> Result<Self, StoreError> {
         let mut rows = store.hubs()?;
+        let last = store.setting(SEQUENCE)?;
         for url in config.hubs.iter().map(ToString::to_string) {
             if !rows.iter().any(|row| row.url == url) {
                 rows.push(HubRow {
@@ -91,6 +97,7 @@ impl Hubs {
             pins,
             hubs: Mutex::default(),
             changes: watch::Sender::new(0),
+            sequence: Mutex::new(last.and_then(|last| last.parse().ok()).unwrap_or(0)),
         };
         for row in rows {
             match hubs.make(row, key) {
@@ -117,6 +124,19 @@ impl Hubs {
     /// Says that what is published has changed.
     pub(super) fn publish(&self) {
         self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// The sequence of a new record, kept so that a later one is higher.
+    fn next_sequence(&self, now_ms: u64, store: &Store) -> u64 {
+        let next = {
+            let mut last = self.sequence.lock().unwrap_or_else(PoisonError::into_inner);
+            *last = sequence_after(*last, now_ms);
+            *last
+        };
+        if let Err(error) = store.put_setting(SEQUENCE, &next.to_string()) {
+            tracing::warn!(%error, "the sequence of the record could not be kept");
+        }
+        next
     }
 
     fn all(&self) -> Vec<Arc<Hub>> {
@@ -390,7 +410,10 @@ fn signed(
         addresses: overlay::own_addresses(&node.endpoint),
         relay: hub.row.relay.clone(),
         agents,
-        sequence: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+        sequence: node.hubs.next_sequence(
+            u64::try_from(now.as_millis()).unwrap_or(0),
+            node.trust.store(),
+        ),
         issued: now.as_secs(),
         expires: now.as_secs() + RECORD_LIFETIME_S,
     };
@@ -422,5 +445,24 @@ fn describe(error: HubError) -> String {
         status.message
     } else {
         format!("{}: {}", status.message, status.details)
+    }
+}
+
+/// Time in milliseconds, so that records of one key are in order wherever they were signed; one more
+/// than the last where the clock has not moved on or was set back.
+fn sequence_after(last: u64, now_ms: u64) -> u64 {
+    now_ms.max(last.saturating_add(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_set_back_an_hour_makes_no_record_older_than_the_last() {
+        let now = 1_800_000_000_000;
+        assert_eq!(sequence_after(0, now), now);
+        assert_eq!(sequence_after(now, now), now + 1);
+        assert_eq!(sequence_after(now, now - 3_600_000), now + 1);
     }
 }
