@@ -128,7 +128,7 @@ impl Client {
         }
     }
 
-    /// Prepares a call to `agent` or `agent@node`. Nothing happens until [`CallBuilder::send`], which
+    /// Prepares a call to `agent` or `agent@node`. Nothing happens until [`Call::send`], which
     /// also tells whether the address is one.
     ///
     /// `agent` alone is found here first, then at trusted peers. `node` is a peer's key, the alias that
@@ -150,8 +150,8 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn call(&self, address: impl Into<String>) -> CallBuilder {
-        CallBuilder {
+    pub fn call(&self, address: impl Into<String>) -> Call {
+        Call {
             client: self.clone(),
             kind: FrameKind::CALL,
             header: CallHeader {
@@ -288,7 +288,7 @@ impl Client {
 /// A call being prepared.
 #[derive(Debug)]
 #[must_use = "nothing happens until it is sent"]
-pub struct CallBuilder {
+pub struct Call {
     client: Client,
     kind: FrameKind,
     header: CallHeader,
@@ -296,7 +296,7 @@ pub struct CallBuilder {
     body: Body,
 }
 
-impl CallBuilder {
+impl Call {
     /// What is asked of the agent, at most [`MAX_METHOD`](hailwire_wire::limits::MAX_METHOD) bytes;
     /// empty by default.
     pub fn method(mut self, method: impl Into<String>) -> Self {
@@ -317,7 +317,7 @@ impl CallBuilder {
         self
     }
 
-    /// How long the whole answer may take, from [`CallBuilder::send`] on: its last byte too. Both ends
+    /// How long the whole answer may take, from [`Call::send`] on: its last byte too. Both ends
     /// enforce it, in milliseconds. No bound by default.
     pub fn deadline(mut self, left: Duration) -> Self {
         self.deadline = Some(left);
@@ -389,7 +389,7 @@ impl CallBuilder {
     }
 }
 
-impl CallBuilder {
+impl Call {
     /// Sends it as a one-way message instead: resolves once the agent has taken it. This is
     /// [`Client::send`] with a method, fields or a priority.
     ///
@@ -412,7 +412,7 @@ impl CallBuilder {
 #[derive(Debug)]
 #[must_use = "nothing happens until it is opened"]
 pub struct StreamBuilder {
-    call: CallBuilder,
+    call: Call,
 }
 
 impl StreamBuilder {
@@ -446,7 +446,7 @@ impl StreamBuilder {
     ///
     /// # Errors
     ///
-    /// The status with which the agent or the way to it refused, as for [`CallBuilder::send`].
+    /// The status with which the agent or the way to it refused, as for [`Call::send`].
     ///
     /// # Cancel safety
     ///
