@@ -143,7 +143,7 @@ async fn play(role: Role) {
             let name = std::env::var(NAME).unwrap();
             let _node = house::start(Path::new(&dir), &name).await.unwrap();
             println!("{MARK}ready");
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
         Role::HalfAgent => {
             let client = Client::attach(&data).await.unwrap();
@@ -161,7 +161,7 @@ async fn play(role: Role) {
                 .await
                 .unwrap();
             println!("{MARK}ready");
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
         Role::Visitor => match Client::attach(&data).await {
             Ok(_) => println!("{MARK}attached"),

@@ -354,7 +354,7 @@ async fn whoever_says_nothing_is_let_go_after_ten_seconds() {
     });
     let all = async {
         while let Some(ended) = silent.join_next().await {
-            ended.unwrap()
+            ended.unwrap();
         }
     };
     tokio::time::timeout(Duration::from_secs(15), all)

@@ -1,5 +1,11 @@
 //! The integration tests of the package, in one binary.
 
+#![expect(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "what the helpers of a test miss fails the test"
+)]
+
 mod call;
 mod carrier;
 mod child;
