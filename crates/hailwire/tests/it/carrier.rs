@@ -365,6 +365,8 @@ async fn a_critical_stream_overtakes_queued_low_ones(pair: Pair) {
 async fn an_answer_has_the_priority_of_its_question(pair: Pair) {
     // The far side fills the wire with low answers, then answers a critical question.
     const LOW: usize = 16;
+    /// Long enough that a busy machine does not move all of it while the question travels.
+    const LONG: usize = 8 * MIB;
     let server = pair.server.clone();
     let answering = tokio::spawn(async move {
         let mut tasks = JoinSet::new();
@@ -373,7 +375,7 @@ async fn an_answer_has_the_priority_of_its_question(pair: Pair) {
                 let size = if take(&mut recv, 1).await.unwrap() == b"c" {
                     1
                 } else {
-                    4 * MIB
+                    LONG
                 };
                 send.write(Bytes::from(vec![0; size])).await.unwrap();
                 send.finish();
@@ -399,7 +401,7 @@ async fn an_answer_has_the_priority_of_its_question(pair: Pair) {
                     send.write(Bytes::from_static(b"c")).await.unwrap();
                     send.finish();
                     assert_eq!(read_all(&mut recv).await.unwrap().len(), 1);
-                    left = Some(LOW * 4 * MIB - arrived.load(Ordering::Relaxed));
+                    left = Some(LOW * LONG - arrived.load(Ordering::Relaxed));
                 }
             }
             (left, send)
