@@ -19,7 +19,8 @@ use crate::{
     load::{self, Measured, Subject, Work},
 };
 
-const ALPN: &[u8] = b"hailwire-bench";
+/// The protocol of the raw subject.
+pub const ALPN: &[u8] = b"hailwire-bench";
 
 /// The name of the node with the agents.
 const FAR: &str = "far";
@@ -192,7 +193,12 @@ async fn work(subject: &Subject) -> Result<(), BenchError> {
     Ok(())
 }
 
-async fn endpoint() -> Result<Endpoint, BenchError> {
+/// A bare endpoint on loopback, with the windows that a node has.
+///
+/// # Errors
+///
+/// It cannot be bound.
+pub async fn endpoint() -> Result<Endpoint, BenchError> {
     // The windows of a node, so that both do the same work.
     let window = |bytes: u32| iroh::endpoint::VarInt::from_u32(bytes);
     let transport = QuicTransportConfig::builder()

@@ -26,7 +26,8 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// The name breaks the grammar of [`AgentName`].
+    /// The name breaks the grammar of [`AgentName`]: 1 to 64 of `a-z 0-9 . _ -`. That a name is
+    /// taken by the node itself (`node`) is told when it is served.
     pub fn new(name: &str) -> Result<Self, AddressError> {
         Ok(Self {
             register: Register {
@@ -39,29 +40,33 @@ impl Agent {
         })
     }
 
-    /// One line for people, at most [`limits::MAX_DESCRIPTION`] bytes.
+    /// One line for people, at most [`limits::MAX_DESCRIPTION`] bytes; empty by default. A longer one
+    /// is refused when the agent is served.
     #[must_use]
     pub fn describe(mut self, text: impl Into<String>) -> Self {
         self.register.description = text.into();
         self
     }
 
-    /// A word to find it by, at most [`limits::MAX_TAGS`] of them.
+    /// Adds a word to find it by: at most [`limits::MAX_TAGS`] of at most [`limits::MAX_NAME`] bytes;
+    /// none by default. More are refused when the agent is served.
     #[must_use]
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.register.tags.push(tag.into());
         self
     }
 
-    /// The agent's own version.
+    /// The agent's own version, at most [`limits::MAX_NAME`] bytes; empty by default. Nothing is
+    /// decided by it.
     #[must_use]
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.register.version = version.into();
         self
     }
 
-    /// Calls that it takes at once; further ones are refused with `resource_exhausted`. 0, the
-    /// default, means no bound.
+    /// Calls that it takes at once; further ones go to another member of the name, or are refused
+    /// with `resource_exhausted`. 0, the default, means no bound. The node keeps count, so it holds
+    /// for this member whoever calls.
     #[must_use]
     pub fn max_concurrency(mut self, calls: u32) -> Self {
         self.register.max_concurrency = calls;
@@ -105,10 +110,11 @@ pub(crate) fn offer(register: &Register) -> Offer {
     }
 }
 
-/// Who calls.
+/// Who calls, as the node vouches for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// The node that the call came from; `None` when it came from this machine.
+    /// The key of the node that the call came from, which its tunnel has proved; `None` when it came
+    /// from this machine.
     pub node: Option<NodeId>,
 }
 
@@ -139,7 +145,8 @@ impl Request {
         self.kind
     }
 
-    /// Method, fields, priority, and the time that was left when the call arrived.
+    /// Method, fields, priority, and the time that was left when the call arrived. The caller wrote
+    /// all of it, `from` included; who it is says [`Request::caller`].
     #[must_use]
     pub fn header(&self) -> &CallHeader {
         &self.header
@@ -151,12 +158,13 @@ impl Request {
         &self.caller
     }
 
-    /// The body, to be read chunk by chunk.
+    /// The body, to be read chunk by chunk or, with a bound, whole. Whatever is not read when the
+    /// handler has ended is given up.
     pub fn body_mut(&mut self) -> &mut Body {
         &mut self.body
     }
 
-    /// Only the body.
+    /// Only the body, for a handler that needs nothing else.
     #[must_use]
     pub fn into_body(self) -> Body {
         self.body
@@ -177,7 +185,10 @@ pub struct Response {
 }
 
 impl Response {
-    /// An answer with this body.
+    /// An answer with this body, without media type or fields. A body that is known whole leaves
+    /// in as few packets as it can; one from [`Body::channel`] is streamed as it is written, and ends
+    /// the call with the error that it was aborted with. A one-way send has no answer: its body is
+    /// dropped.
     #[must_use]
     pub fn new(body: impl Into<Body>) -> Self {
         Self {
@@ -186,14 +197,15 @@ impl Response {
         }
     }
 
-    /// States the media type of the body.
+    /// States the media type of the body; empty, meaning bytes, by default.
     #[must_use]
     pub fn content_type(mut self, media_type: impl Into<String>) -> Self {
         self.head.content_type = media_type.into();
         self
     }
 
-    /// Adds a field to the head of the answer.
+    /// Adds a field to the head of the answer. At most [`limits::MAX_HEADER_FIELDS`], and 64 KiB for
+    /// the whole head; the call ends with `internal` beyond that.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.head.headers.push((name.into(), value.into()));
@@ -202,12 +214,21 @@ impl Response {
 }
 
 /// Answers calls. Implemented by every `Fn(Request) -> Future<Output = Result<Response, Status>>`.
+///
+/// Calls run at the same time; [`Agent::max_concurrency`] bounds how many. A handler that panics ends
+/// its own call and no other.
 pub trait Handler: Send + Sync + 'static {
     /// Answers one call.
     ///
     /// # Errors
     ///
     /// The status is the outcome that the caller sees.
+    ///
+    /// # Cancel safety
+    ///
+    /// The future is dropped at any point where it waits: when the caller cancels, when the deadline
+    /// passes, and when caller or node are gone. A task that it has spawned goes on; such a task
+    /// learns from [`BodySender::closed`](crate::BodySender::closed) that nobody reads any more.
     fn handle(
         &self,
         request: Request,
@@ -228,6 +249,16 @@ where
 }
 
 /// Makes a handler of a [`tower::Service`], which is cloned for each call and driven until ready.
+///
+/// ```
+/// use hailwire::{Request, Response, Status, agent};
+///
+/// let echo = tower::service_fn(|request: Request| async move {
+///     Ok::<_, Status>(Response::new(request.into_body()))
+/// });
+/// let handler = agent::from_service(echo);
+/// # let _: &dyn std::any::Any = &handler;
+/// ```
 pub fn from_service<S>(service: S) -> impl Handler
 where
     S: tower::Service<Request, Response = Response> + Clone + Send + Sync + 'static,

@@ -12,6 +12,27 @@ use tokio::sync::mpsc;
 use crate::session::FrameReader;
 
 /// A stream of byte chunks with a definite end.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), hailwire::Status> {
+/// use hailwire::Body;
+///
+/// // Known whole.
+/// let mut body = Body::from("hail");
+/// assert_eq!(body.bytes(1024).await?, "hail");
+///
+/// // Fed chunk by chunk: at most four wait, then the writer does.
+/// let (sender, mut body) = Body::channel(4);
+/// tokio::spawn(async move {
+///     sender.send("one ").await?;
+///     sender.send("two").await?;
+///     sender.finish().await
+/// });
+/// assert_eq!(body.bytes(1024).await?, "one two");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Default)]
 pub struct Body(Kind);
 
@@ -39,8 +60,8 @@ impl Body {
         Self::default()
     }
 
-    /// A body that is fed chunk by chunk. At most `capacity` chunks wait to be read; the sender
-    /// then waits.
+    /// A body that is fed chunk by chunk. At most `capacity` chunks, at least one, wait to be read;
+    /// the sender then waits. The memory that it costs is theirs: chunks are handed on, not copied.
     #[must_use]
     pub fn channel(capacity: usize) -> (BodySender, Self) {
         let (sender, receiver) = mpsc::channel(capacity.max(1));
@@ -186,22 +207,30 @@ impl BodySender {
             .map_err(|_| reader_gone())
     }
 
-    /// Ends the body.
+    /// Ends the body; waits while the reader is behind.
     ///
     /// # Errors
     ///
     /// `cancelled` when the reader is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped before it resolves, the body ends as aborted.
     pub async fn finish(self) -> Result<(), Status> {
         self.0.send(Item::End).await.map_err(|_| reader_gone())
     }
 
     /// Ends the body with an error, which the reader sees after the chunks already sent.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped before it resolves, the reader sees `aborted` without this reason.
     pub async fn abort(self, status: Status) {
         // A reader that is gone no longer needs the reason.
         let _ = self.0.send(Item::Abort(status)).await;
     }
 
-    /// Waits until the reader is gone.
+    /// Waits until the reader is gone. Safe to drop; resolves at once when it is gone already.
     pub async fn closed(&self) {
         self.0.closed().await;
     }

@@ -35,7 +35,8 @@ const MAX_ADMIN_ANSWER: usize = 8 * 1024 * 1024;
 /// Chunks that may wait on a stream's sending half.
 const STREAM_QUEUE: usize = 16;
 
-/// A handle on a node. Cheap to clone.
+/// A handle on a node. Cheap to clone; an attached program detaches when the last clone, and every
+/// [`Answer`] and [`Serving`] that came of it, is dropped.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Kind,
@@ -70,11 +71,28 @@ pub enum AttachError {
 }
 
 impl Client {
-    /// Attaches to the node that runs on a data folder.
+    /// Attaches to the node that runs on a data folder, and waits for its greeting.
+    ///
+    /// One attachment is one connection on the node's Unix socket, whatever is done on it. It ends with
+    /// the node and is not made again by itself; [`Client::closed`] tells.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use hailwire::{Client, DataDir};
+    ///
+    /// let data = DataDir::from_env().ok_or("no data folder is known")?;
+    /// let client = Client::attach(&data).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
     /// [`AttachError`].
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, nothing stays attached.
     pub async fn attach(data: &DataDir) -> Result<Self, AttachError> {
         let path = data.socket();
         let stream = UnixStream::connect(&path)
@@ -110,9 +128,30 @@ impl Client {
         }
     }
 
-    /// Prepares a call to `agent` or `agent@node`. Nothing happens until [`CallBuilder::send`].
-    pub fn call(&self, address: impl Into<String>) -> CallBuilder {
-        CallBuilder {
+    /// Prepares a call to `agent` or `agent@node`. Nothing happens until [`Call::send`], which
+    /// also tells whether the address is one.
+    ///
+    /// `agent` alone is found here first, then at trusted peers. `node` is a peer's key, the alias that
+    /// this node keeps for it, or a name that it holds at a hub.
+    ///
+    /// ```no_run
+    /// # async fn example(client: hailwire::Client) -> Result<(), hailwire::Status> {
+    /// use std::time::Duration;
+    ///
+    /// let mut answer = client
+    ///     .call("word-count@laptop")
+    ///     .body("the quick brown fox")
+    ///     .deadline(Duration::from_secs(5))
+    ///     .send()
+    ///     .await?;
+    /// while let Some(chunk) = answer.chunk().await? {
+    ///     println!("{chunk:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn call(&self, address: impl Into<String>) -> Call {
+        Call {
             client: self.clone(),
             kind: FrameKind::CALL,
             header: CallHeader {
@@ -124,7 +163,9 @@ impl Client {
         }
     }
 
-    /// Sends a one-way message; resolves once the agent has taken it.
+    /// Sends a one-way message; resolves once the agent has taken it, so the agent has to be up. The
+    /// protocol bounds a message at [`MAX_SEND_BODY`](hailwire_wire::limits::MAX_SEND_BODY) bytes,
+    /// which is the caller's to keep: a longer one is a call or a stream.
     ///
     /// # Errors
     ///
@@ -141,7 +182,18 @@ impl Client {
         self.call(address).body(body).one_way().await
     }
 
-    /// Prepares a raw stream to `agent` or `agent@node`: bytes both ways at once.
+    /// Prepares a raw stream to `agent` or `agent@node`: bytes both ways at once. Nothing happens until
+    /// [`StreamBuilder::open`].
+    ///
+    /// ```no_run
+    /// # async fn example(client: hailwire::Client) -> Result<(), hailwire::Status> {
+    /// let mut stream = client.stream("echo@laptop").open().await?;
+    /// stream.send.send("one").await?;
+    /// let answer = stream.recv.chunk().await?;
+    /// stream.send.finish().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn stream(&self, address: impl Into<String>) -> StreamBuilder {
         let mut call = self.call(address);
         call.kind = FrameKind::STREAM;
@@ -149,12 +201,33 @@ impl Client {
     }
 
     /// Offers an agent for as long as the returned [`Serving`] lives. Several offers of one name,
-    /// of one program or of many, form a group.
+    /// of one program or of many, form a group; an attached program offers a second member of a name
+    /// on a second attachment. The calls run in tasks of this process's runtime.
+    ///
+    /// ```no_run
+    /// # async fn example(client: hailwire::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// use hailwire::{Agent, Request, Response};
+    ///
+    /// let shout = |mut request: Request| async move {
+    ///     let text = request.body_mut().bytes(64 * 1024).await?;
+    ///     Ok(Response::new(text.to_ascii_uppercase()))
+    /// };
+    /// let agent = Agent::new("shout")?.describe("returns a text in capitals").max_concurrency(8);
+    /// let mut serving = client.serve(agent, shout).await?;
+    /// println!("the node is gone: {}", serving.closed().await);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
     /// `invalid_argument` for a description past its bounds, `already_exists` when this attached
-    /// program serves the name already, `resource_exhausted` when the node is full.
+    /// program serves the name already, `resource_exhausted` when the node has 1,024 agents,
+    /// `unavailable` when it is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped before it resolves, serve the name again on a new [`Client`].
     pub async fn serve(&self, agent: Agent, handler: impl Handler) -> Result<Serving, Status> {
         let handler: SharedHandler = Arc::new(handler);
         match &self.inner {
@@ -163,11 +236,26 @@ impl Client {
         }
     }
 
-    /// Asks the node itself; see [`crate::admin`].
+    /// Asks the node itself, with a method and the types of [`crate::admin`]. Without a bound on its
+    /// time; an answer has at most 8 MiB.
+    ///
+    /// ```no_run
+    /// # async fn example(client: hailwire::Client) -> Result<(), hailwire::Status> {
+    /// use hailwire::admin::{self, method};
+    ///
+    /// let status: admin::Status = client.admin(method::STATUS, &()).await?;
+    /// println!("{} has {} tunnels", status.id, status.tunnels.len());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///
-    /// The status with which the node refused.
+    /// The status with which the node refused; `internal` when its answer is not a `Resp`.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, what was asked for may have been done or not.
     pub async fn admin<Req: Serialize + Sync, Resp: DeserializeOwned>(
         &self,
         method: &str,
@@ -185,8 +273,8 @@ impl Client {
         serde_json::from_slice(&bytes).map_err(internal)
     }
 
-    /// Resolves when the node is gone, with the reason. An embedded node is never gone while a
-    /// client of it lives.
+    /// Resolves when the node is gone, with the reason. For a client of an embedded node it never
+    /// resolves. Safe to drop.
     pub async fn closed(&self) -> Status {
         match &self.inner {
             Kind::Embedded(_) => std::future::pending().await,
@@ -200,7 +288,7 @@ impl Client {
 /// A call being prepared.
 #[derive(Debug)]
 #[must_use = "nothing happens until it is sent"]
-pub struct CallBuilder {
+pub struct Call {
     client: Client,
     kind: FrameKind,
     header: CallHeader,
@@ -208,60 +296,69 @@ pub struct CallBuilder {
     body: Body,
 }
 
-impl CallBuilder {
-    /// What is asked of the agent; empty by default.
+impl Call {
+    /// What is asked of the agent, at most [`MAX_METHOD`](hailwire_wire::limits::MAX_METHOD) bytes;
+    /// empty by default.
     pub fn method(mut self, method: impl Into<String>) -> Self {
         self.header.method = method.into();
         self
     }
 
-    /// Adds a field of the application's own.
+    /// Adds a field of the application's own. Names may repeat and keep their order; at most
+    /// [`MAX_HEADER_FIELDS`](hailwire_wire::limits::MAX_HEADER_FIELDS), and 64 KiB for the whole header.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.header.headers.push((name.into(), value.into()));
         self
     }
 
-    /// States the media type of the body.
+    /// States the media type of the body; empty, meaning bytes, by default.
     pub fn content_type(mut self, media_type: impl Into<String>) -> Self {
         self.header.content_type = media_type.into();
         self
     }
 
-    /// How long the whole answer may take, from [`CallBuilder::send`] on. No bound by default.
+    /// How long the whole answer may take, from [`Call::send`] on: its last byte too. Both ends
+    /// enforce it, in milliseconds. No bound by default.
     pub fn deadline(mut self, left: Duration) -> Self {
         self.deadline = Some(left);
         self
     }
 
-    /// How urgent; [`Priority::Medium`] by default.
+    /// How urgent; [`Priority::Medium`] by default. It orders what waits on one connection, in both
+    /// directions.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.header.priority = priority;
         self
     }
 
-    /// Marks the call as one that may be tried again: equal keys mean the same work.
+    /// Marks the call as one that may be tried again: equal keys mean the same work. The agent reads
+    /// it; the node repeats nothing by itself. Empty by default.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.header.idempotency_key = key.into();
         self
     }
 
-    /// W3C trace context to pass on.
+    /// The `traceparent` of W3C trace context, passed on to the agent; empty by default.
     pub fn traceparent(mut self, traceparent: impl Into<String>) -> Self {
         self.header.traceparent = traceparent.into();
         self
     }
 
-    /// The body; empty by default.
+    /// The body; empty by default. One from [`Body::channel`] may still be written while the answer
+    /// arrives.
     pub fn body(mut self, body: impl Into<Body>) -> Self {
         self.body = body.into();
         self
     }
 
-    /// Makes the call and waits until its answer begins.
+    /// Makes the call and waits until its answer begins: its head, its first byte, or its end.
     ///
     /// # Errors
     ///
-    /// The status with which the call ended, if it ended without an answer.
+    /// The status with which the call ended, if it ended without an answer: from the agent, or
+    /// `invalid_argument` (address, header), `not_found` (agent, node), `permission_denied` (trust,
+    /// grant), `resource_exhausted` (every member is busy), `unavailable` (peer, agent or node cannot
+    /// be reached, or died), `deadline_exceeded`.
     ///
     /// # Cancel safety
     ///
@@ -292,7 +389,7 @@ impl CallBuilder {
     }
 }
 
-impl CallBuilder {
+impl Call {
     /// Sends it as a one-way message instead: resolves once the agent has taken it. This is
     /// [`Client::send`] with a method, fields or a priority.
     ///
@@ -315,7 +412,7 @@ impl CallBuilder {
 #[derive(Debug)]
 #[must_use = "nothing happens until it is opened"]
 pub struct StreamBuilder {
-    call: CallBuilder,
+    call: Call,
 }
 
 impl StreamBuilder {
@@ -337,17 +434,23 @@ impl StreamBuilder {
         self
     }
 
-    /// How long the stream may live. No bound by default.
+    /// How long the stream may live, from [`StreamBuilder::open`] on. No bound by default.
     pub fn deadline(mut self, left: Duration) -> Self {
         self.call = self.call.deadline(left);
         self
     }
 
-    /// Opens the stream and waits until the agent accepts it.
+    /// Opens the stream and waits until the agent accepts it, which it does by returning its
+    /// [`Response`](crate::Response). Nothing can be sent before, so an agent that reads the whole body
+    /// first never accepts; a deadline ends the wait.
     ///
     /// # Errors
     ///
-    /// The status with which the agent or the way to it refused.
+    /// The status with which the agent or the way to it refused, as for [`Call::send`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future cancels the stream.
     pub async fn open(self) -> Result<Stream, Status> {
         let (send, body) = Body::channel(STREAM_QUEUE);
         let recv = self.call.body(body).send().await?;
@@ -365,7 +468,7 @@ pub struct Stream {
     pub recv: Answer,
 }
 
-/// An agent on offer. Dropping it takes the offer back.
+/// An agent on offer. Dropping it takes the offer back; calls that run may finish.
 #[must_use = "dropping it takes the offer back"]
 pub struct Serving {
     name: AgentName,
@@ -385,7 +488,9 @@ enum ServingKind {
 }
 
 impl Serving {
-    /// Resolves when the offer has ended without being taken back: the node is gone.
+    /// Resolves when the offer has ended without being taken back: the node is gone. To be offered
+    /// again the agent has to be served again, on a new [`Client`]. For an embedded node it never
+    /// resolves. Safe to drop.
     pub async fn closed(&mut self) -> Status {
         match &mut self.kind {
             ServingKind::Embedded { .. } => std::future::pending().await,

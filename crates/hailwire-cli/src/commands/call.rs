@@ -10,7 +10,7 @@ use data_encoding::BASE64;
 use hailwire::{
     Answer, Client,
     admin::{Resolved, Who, method},
-    client::CallBuilder,
+    client::Call,
 };
 use serde::Serialize;
 use serde_json::json;
@@ -69,7 +69,7 @@ pub(super) async fn run(run: &Run, call: plan::Call, stats: bool) -> Result<(), 
 }
 
 /// A call with everything but its body.
-pub(super) fn prepare(client: &Client, call: plan::Call) -> CallBuilder {
+pub(super) fn prepare(client: &Client, call: plan::Call) -> Call {
     let mut builder = client
         .call(call.to.to_string())
         .method(call.method)

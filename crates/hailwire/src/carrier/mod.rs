@@ -105,6 +105,10 @@ impl Connection {
     /// # Errors
     ///
     /// The connection is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// A datagram is either returned or stays queued.
     pub async fn read_datagram(&self) -> Result<Bytes, ConnectionError> {
         match self {
             Self::Quic(c) => c.read_datagram().await,
@@ -121,7 +125,7 @@ impl Connection {
         }
     }
 
-    /// Waits until the connection is gone, and says why.
+    /// Waits until the connection is gone, and says why. Safe to drop.
     pub async fn closed(&self) -> ConnectionError {
         match self {
             Self::Quic(c) => c.closed().await,

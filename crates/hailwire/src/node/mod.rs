@@ -67,7 +67,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A node embedded in this process.
 ///
-/// Runs until [`Node::shutdown`]; dropping it without that leaves its tasks to the runtime.
+/// Runs until [`Node::shutdown`]; dropping it without that leaves its tasks to the runtime. Needs a
+/// tokio runtime with time and I/O.
 #[derive(Debug)]
 pub struct Node {
     inner: Arc<Inner>,
@@ -100,9 +101,15 @@ impl NodeBuilder {
 
     /// Starts the node: takes the lock, reads or makes the key, binds the sockets.
     ///
+    /// Programs may attach once it returns. It waits for no peer and no hub.
+    ///
     /// # Errors
     ///
     /// [`StartError`]; nothing is left running.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, nothing is left running; a key that was made stays.
     pub async fn start(self) -> Result<Node, StartError> {
         let data = self
             .data
@@ -160,36 +167,56 @@ impl NodeBuilder {
 
 impl Node {
     /// A node with default settings, to be adjusted and started.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// use hailwire::{Config, DataDir, Node};
+    ///
+    /// let mut config = Config::default();
+    /// config.node.name = Some("desk".parse()?);
+    /// let node =
+    ///     Node::builder().data_dir(DataDir::new("/var/lib/desk")).config(config).start().await?;
+    /// println!("{} is up", node.id());
+    /// let client = node.client();
+    /// // …
+    /// node.shutdown(Duration::from_secs(10)).await;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn builder() -> NodeBuilder {
         NodeBuilder::default()
     }
 
-    /// The node's key.
+    /// The public half of the node's key: its identity, the same at every start.
     #[must_use]
     pub fn id(&self) -> NodeId {
         self.inner.id
     }
 
-    /// The name that the node goes by.
+    /// The name that the configuration gives it and that it offers to peers and hubs; `None` by
+    /// default. A hub may have given that name to another node.
     #[must_use]
     pub fn name(&self) -> Option<NodeName> {
         self.inner.name()
     }
 
-    /// UDP sockets as bound.
+    /// UDP sockets as bound, with the ports that the system chose.
     #[must_use]
     pub fn sockets(&self) -> Vec<std::net::SocketAddr> {
         self.inner.endpoint.bound_sockets()
     }
 
-    /// A client of this node, without a socket between.
+    /// A client of this node, without a socket between. It works until the node is shut down.
     #[must_use]
     pub fn client(&self) -> Client {
         Client::embedded(self.inner.clone())
     }
 
-    /// Resolves when somebody asks the node to stop (`hail down`), with the grace time asked for.
+    /// Resolves when somebody asks the node to stop (`hail down`), with the grace time asked for. The
+    /// node goes on until [`Node::shutdown`]. Safe to drop.
     pub async fn stop_requested(&self) -> Duration {
         let mut stop = self.inner.stop.subscribe();
         match stop.wait_for(Option::is_some).await.map(|grace| *grace) {
@@ -200,7 +227,12 @@ impl Node {
     }
 
     /// Stops the node: no new work is taken, calls in flight may finish within `grace`, then
-    /// everything is closed.
+    /// everything is closed. Takes at most `grace` and a second. Calls that are cut off end with
+    /// `unavailable`.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the node takes no new work and its tasks are left to the runtime.
     pub async fn shutdown(self, grace: Duration) {
         self.inner.drain(grace).await;
         for task in self.tasks {

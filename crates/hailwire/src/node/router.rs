@@ -168,6 +168,7 @@ impl Inner {
                     picked: Some(picked),
                 }));
             }
+            Some(node) if self.is_me(node) => return Some(self.local_route(&address.agent)),
             Some(NodeRef::Id(id)) => *id,
             Some(node) => self.trust.find(node)?,
         };
@@ -191,7 +192,7 @@ impl Inner {
     pub(crate) async fn resolve(self: &Arc<Self>, node: &NodeRef) -> Result<NodeId, Status> {
         match node {
             NodeRef::Id(id) => return Ok(*id),
-            NodeRef::Name(name) if self.name().as_ref() == Some(name) => return Ok(self.id),
+            NodeRef::Name(_) if self.is_me(node) => return Ok(self.id),
             NodeRef::Name(_) => {}
         }
         if let Some(id) = self.trust.find(node) {
@@ -212,6 +213,13 @@ impl Inner {
         let name = hello.map(|hello| hello.name.clone()).unwrap_or_default();
         self.trust.note_stranger(peer, &name, now_unix());
         untrusted(peer)
+    }
+
+    fn is_me(&self, node: &NodeRef) -> bool {
+        match node {
+            NodeRef::Id(id) => *id == self.id,
+            NodeRef::Name(name) => self.config.node.name.as_ref() == Some(name),
+        }
     }
 
     fn local_route(&self, agent: &AgentName) -> Result<Route, Status> {
@@ -315,9 +323,7 @@ async fn register(node: &Arc<Inner>, session: Session, opening: Opening) {
         number,
     };
     tracing::info!(agent = %name, "attached");
-    let mut head = bytes::BytesMut::new();
-    hailwire_wire::frame::put(&mut head, FrameKind::HEAD, &[0x80]);
-    if send.write(head.freeze()).await.is_ok() {
+    if session::accept(&mut send).await.is_ok() {
         while let Ok(Some(_)) = reader.next_frame().await {}
     }
     drop(registered);

@@ -13,7 +13,8 @@ use crate::{body::Body, client::Client, node::Picked};
 
 /// The streamed answer of a call.
 ///
-/// Dropping it cancels the call: the handler's future on the far side is dropped.
+/// Dropping it before its end cancels the call: the handler's future on the far side is dropped.
+/// Reading slowly holds back the agent; between the two wait at most the windows of the carriers.
 #[derive(Debug)]
 pub struct Answer {
     head: AnswerHead,
@@ -127,7 +128,7 @@ impl Answer {
         self
     }
 
-    /// Media type and fields that the agent put ahead of its answer.
+    /// Media type and fields that the agent put ahead of its answer; empty where it put none.
     #[must_use]
     pub fn head(&self) -> &AnswerHead {
         &self.head
@@ -159,7 +160,8 @@ impl Answer {
     ///
     /// # Errors
     ///
-    /// As [`Answer::chunk`]; `resource_exhausted` when it is longer than `limit` bytes.
+    /// As [`Answer::chunk`], also where part of the answer has arrived; `resource_exhausted` when it is
+    /// longer than `limit` bytes.
     ///
     /// # Cancel safety
     ///

@@ -35,7 +35,7 @@ use tokio::{sync::watch, task::AbortHandle, time::Instant};
 pub use answer::Answer;
 pub(crate) use answer::{AbortOnDrop, WireAnswer};
 pub(crate) use reader::{FrameReader, connection_status, deadline_exceeded};
-pub(crate) use serve::{panicked, refuse, serve};
+pub(crate) use serve::{accept, panicked, refuse, serve};
 pub(crate) use splice::splice;
 
 use crate::{
@@ -348,13 +348,13 @@ async fn run_stream<D: Dispatch>(
 ) {
     match tokio::time::timeout(OPENING_TIMEOUT, reader.next_frame()).await {
         Ok(Ok(Some((FrameKind::HELLO, hello)))) => {
-            let Some(control) = lock(&greeting).take() else {
-                session.close(Code::InvalidArgument, "a second greeting");
-                return;
-            };
-            // In a task of its own: it lives as long as the session, and this one is as large as
-            // the largest call.
-            tokio::spawn(control.answer(send, reader, hello));
+            let control = lock(&greeting).take();
+            match control {
+                // In a task of its own: it lives as long as the session, and the one that a call
+                // may need is several times as large.
+                Some(control) => drop(tokio::spawn(control.answer(send, reader, hello))),
+                None => session.close(Code::InvalidArgument, "a second greeting"),
+            }
         }
         Ok(Ok(Some((kind, payload)))) => {
             let opening = Opening {

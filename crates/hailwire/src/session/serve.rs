@@ -40,13 +40,20 @@ pub(crate) async fn serve(
     kind: RequestKind,
     header: CallHeader,
     caller: Caller,
-    send: SendStream,
+    mut send: SendStream,
     reader: FrameReader,
     handler: &SharedHandler,
 ) -> Code {
     let deadline = header.deadline().map(|left| Instant::now() + left);
     if header.priority != Priority::default() {
         send.set_priority(header.priority);
+    }
+    // Both sides of a raw stream may wait for the other to speak first, so it is accepted before
+    // its handler runs.
+    if kind == RequestKind::Stream
+        && let Err(error) = accept(&mut send).await
+    {
+        return abandon(send, write_code(&error));
     }
     let request = Request {
         kind,
@@ -87,6 +94,17 @@ pub(crate) fn panicked() -> Status {
         .with_hint("the agent's own log says where")
 }
 
+/// Accepts an opening with a `HEAD` that says nothing more.
+pub(crate) async fn accept(send: &mut SendStream) -> Result<(), WriteError> {
+    let mut out = BytesMut::new();
+    frame::put(
+        &mut out,
+        FrameKind::HEAD,
+        &header::encode(&AnswerHead::default()),
+    );
+    send.write(out.freeze()).await
+}
+
 /// Answers an opening with an error.
 pub(crate) async fn refuse(send: SendStream, mut reader: FrameReader, status: &Status) {
     end(send, status).await;
@@ -107,7 +125,7 @@ async fn answer(
         return end(send, &Status::ok()).await;
     }
     let mut ahead = BytesMut::new();
-    if kind == RequestKind::Stream || head != AnswerHead::default() {
+    if head != AnswerHead::default() {
         let encoded = header::encode(&head);
         if encoded.len() > limits::MAX_HEADER || head.headers.len() > limits::MAX_HEADER_FIELDS {
             let status = Status::new(Code::Internal, "the head of the answer exceeds its bound");

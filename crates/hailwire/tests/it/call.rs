@@ -268,3 +268,26 @@ async fn a_thousand_calls_at_once_are_all_answered() {
         done.unwrap();
     }
 }
+
+#[tokio::test]
+async fn a_raw_stream_is_accepted_before_its_agent_answers() {
+    let (alice, bob) = House::pair().await;
+    let bob_side = bob.attach().await;
+    let whole = |mut request: Request| async move {
+        Ok(Response::new(request.body_mut().bytes(100).await?))
+    };
+    let _serving = bob_side
+        .serve(Agent::new("whole").unwrap(), whole)
+        .await
+        .unwrap();
+    let mut stream = alice
+        .attach()
+        .await
+        .stream("whole@bob")
+        .open()
+        .await
+        .unwrap();
+    stream.send.send("all of it").await.unwrap();
+    stream.send.finish().await.unwrap();
+    assert_eq!(stream.recv.chunk().await.unwrap().unwrap(), "all of it");
+}
