@@ -26,7 +26,7 @@ use crate::{
     carrier::{Connection, mux},
     node::{self, Destination, Inner, Origin, Route},
     paths::DataDir,
-    session::{self, Answer, Dispatch, Opening, Session},
+    session::{self, Answer, Dispatch, IncomingCall, Opening, Session},
 };
 
 /// Largest management answer.
@@ -720,19 +720,15 @@ impl Agents {
 
 impl Dispatch for Agents {
     async fn dispatch(self: Arc<Self>, _session: Session, opening: Opening) {
-        let Opening {
+        let Some(call) = opening.into_call().await else {
+            return;
+        };
+        let IncomingCall {
             kind,
-            payload,
+            header,
             send,
             reader,
-        } = opening;
-        let header = match header::decode_call(&payload) {
-            Ok(header) => header,
-            Err(error) => {
-                let status = Status::new(Code::InvalidArgument, error.to_string());
-                return session::refuse(send, reader, &status).await;
-            }
-        };
+        } = call;
         let handler = self.lock().get(header.to.as_str()).cloned();
         let Some(handler) = handler else {
             let status = Status::new(

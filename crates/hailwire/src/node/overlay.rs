@@ -24,6 +24,12 @@ pub(crate) const ALPN: &[u8] = b"hailwire";
 /// Streams that a peer may have open at once.
 const MAX_STREAMS: u32 = 1024;
 
+/// Streams that a stranger may have open at once.
+const STRANGER_STREAMS: u32 = 8;
+
+/// Bytes that a stranger may have under way unread.
+const STRANGER_WINDOW: u32 = 128 * 1024;
+
 /// Bytes of one stream that a peer may have under way unread.
 const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 
@@ -155,6 +161,18 @@ fn transport() -> QuicTransportConfig {
         .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
         .send_window(SEND_WINDOW)
         .build()
+}
+
+/// Leaves a stranger room for a ticket and little more.
+pub(crate) fn narrow(connection: &iroh::endpoint::Connection) {
+    connection.set_max_concurrent_bi_streams(VarInt::from_u32(STRANGER_STREAMS));
+    connection.set_receive_window(VarInt::from_u32(STRANGER_WINDOW));
+}
+
+/// Gives a stranger that has become a peer the room of one.
+pub(crate) fn widen(connection: &iroh::endpoint::Connection) {
+    connection.set_max_concurrent_bi_streams(VarInt::from_u32(MAX_STREAMS));
+    connection.set_receive_window(VarInt::from_u32(CONNECTION_WINDOW));
 }
 
 /// How long a dial may take before the peer counts as unreachable.

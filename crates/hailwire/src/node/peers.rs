@@ -21,6 +21,8 @@ type Dialled = Option<Result<Session, Status>>;
 pub(crate) struct Peers {
     me: NodeId,
     table: Mutex<HashMap<NodeId, Peer>>,
+    /// Tunnels that another has superseded; each ends when it carries nothing more.
+    retired: Mutex<Vec<Session>>,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +53,7 @@ impl Peers {
         Self {
             me,
             table: Mutex::default(),
+            retired: Mutex::default(),
         }
     }
 
@@ -104,13 +107,33 @@ impl Peers {
                 .close(Code::Unavailable, "the peer has restarted");
         } else if old.dialled_by != dialled_by && old.dialled_by == self.me.min(id) {
             // The old one is the one to keep; the new one ends when it is idle.
-            session.go_away("another tunnel is up");
+            self.retire(session.clone());
             return false;
         } else {
-            old.session.go_away("another tunnel is up");
+            self.retire(old.session.clone());
         }
         peer.tunnel = Some(new);
         true
+    }
+
+    fn retire(&self, session: Session) {
+        session.go_away("another tunnel is up");
+        self.retired().push(session);
+    }
+
+    /// Closes superseded tunnels that carry nothing more.
+    pub(crate) fn close_retired(&self) {
+        self.retired().retain(|session| {
+            let busy = session.in_flight() > 0 && !session.is_closed();
+            if !busy {
+                session.close(Code::Ok, "another tunnel is up");
+            }
+            busy
+        });
+    }
+
+    fn retired(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a session out after it has ended. Returns whether it was the tunnel.

@@ -27,7 +27,7 @@ use crate::{
     admin,
     agent::{Caller, RequestKind, SharedHandler},
     carrier::SendStream,
-    session::{self, Dispatch, FrameReader, Opening, Session, deadline_exceeded, refuse},
+    session::{self, Dispatch, FrameReader, IncomingCall, Opening, Session, deadline_exceeded, refuse},
 };
 
 /// Where a call came from.
@@ -83,19 +83,15 @@ impl Dispatch for Door {
 impl Inner {
     /// Sees one opened call, send or stream to its end.
     async fn carry(self: &Arc<Self>, session: &Session, opening: Opening, origin: Origin) {
-        let Opening {
+        let Some(call) = opening.into_call().await else {
+            return;
+        };
+        let IncomingCall {
             kind,
-            payload,
+            header,
             send,
             reader,
-        } = opening;
-        let header = match header::decode_call(&payload) {
-            Ok(header) => header,
-            Err(error) => {
-                let status = Status::new(Code::InvalidArgument, error.to_string());
-                return Box::pin(refuse(send, reader, &status)).await;
-            }
-        };
+        } = call;
         let deadline = header.deadline().map(|left| Instant::now() + left);
         if is_for_node(&header) {
             let handler = self.management(session, origin);

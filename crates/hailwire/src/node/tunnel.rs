@@ -231,36 +231,37 @@ async fn accept_one(
     if node.is_closing() {
         return connection.close(close_code(Code::Unavailable), b"the node is shutting down");
     }
-    if node.trust.is_trusted(id) {
-        if node.peers.len() >= node.config.limits.max_tunnels as usize {
-            return connection.close(close_code(Code::ResourceExhausted), b"no more tunnels");
-        }
-        let session = node.start_session(id, connection, false);
-        if greeted(&session).await.is_ok() {
-            node.up(id, &session, false);
-        }
-        return;
+    if !node.trust.is_trusted(id) {
+        return accept_stranger(&node, id, connection).await;
     }
-    if node.vouched_for(id).await {
-        let session = node.start_session(id, connection, false);
-        if greeted(&session).await.is_ok() {
-            node.up(id, &session, false);
-        }
-        return;
+    if node.peers.len() >= node.config.limits.max_tunnels as usize {
+        return connection.close(close_code(Code::ResourceExhausted), b"no more tunnels");
     }
-    // Closed by default: a stranger may redeem a ticket, briefly, and few at once.
+    let session = node.start_session(id, connection, false);
+    if greeted(&session).await.is_ok() {
+        node.up(id, &session, false);
+    }
+}
+
+/// Closed by default: a stranger whom no hub vouches for may redeem a ticket, briefly, and there
+/// are few at once, each with little room.
+async fn accept_stranger(
+    node: &Arc<Inner>,
+    id: NodeId,
+    connection: iroh::endpoint::Connection,
+) {
     let Ok(seat) = node.strangers.seats.clone().try_acquire_owned() else {
         return connection.close(close_code(Code::ResourceExhausted), b"too many strangers");
     };
-    let session = node.start_session(id, connection, false);
+    overlay::narrow(&connection);
+    let vouched = node.vouched_for(id).await;
+    let session = node.start_session(id, connection.clone(), false);
     if greeted(&session).await.is_err() {
         return;
     }
-    let name = session
-        .peer_hello()
-        .map(|hello| hello.name.clone())
-        .unwrap_or_default();
-    tracing::debug!(peer = %id, name, "a stranger is at the door");
+    if vouched {
+        node.up(id, &session, false);
+    }
     let stay = tokio::time::timeout(STRANGER_STAY, async {
         loop {
             let welcomed = node.strangers.welcomed.notified();
@@ -273,11 +274,13 @@ async fn accept_one(
             }
         }
     });
-    if stay.await.is_ok() {
-        return drop(seat);
-    }
+    let welcome = stay.await.is_ok();
     drop(seat);
-    session.close(Code::PermissionDenied, "this node does not trust yours");
+    if welcome {
+        overlay::widen(&connection);
+    } else {
+        session.close(Code::PermissionDenied, "this node does not trust yours");
+    }
 }
 
 /// Waits for the far side's greeting.
@@ -336,6 +339,7 @@ pub(super) async fn watch_silence(node: Arc<Inner>) {
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let now = tick.tick().await;
+        node.peers.close_retired();
         let mut busy = HashMap::new();
         for (id, session) in node.peers.all() {
             if session.in_flight() == 0 {

@@ -30,7 +30,7 @@ use hailwire_wire::{
     frame::{self, FRAME_PREFIX, FrameKind},
     header::{self, Hello, Offers},
 };
-use tokio::{sync::watch, task::AbortHandle, time::Instant};
+use tokio::{sync::watch, time::Instant};
 
 pub use answer::Answer;
 pub(crate) use answer::{AbortOnDrop, WireAnswer};
@@ -94,6 +94,30 @@ pub(crate) struct Opening {
     pub(crate) reader: FrameReader,
 }
 
+impl Opening {
+    /// Reads the header of a call, send or stream; refuses the opener if it cannot be read.
+    pub(crate) async fn into_call(self) -> Option<IncomingCall> {
+        let Self { kind, payload, send, reader } = self;
+        match header::decode_call(&payload) {
+            Ok(header) => Some(IncomingCall { kind, header, send, reader }),
+            Err(error) => {
+                let status = Status::new(Code::InvalidArgument, error.to_string());
+                Box::pin(refuse(send, reader, &status)).await;
+                None
+            }
+        }
+    }
+}
+
+/// A call, send or stream whose header was read.
+#[derive(Debug)]
+pub(crate) struct IncomingCall {
+    pub(crate) kind: FrameKind,
+    pub(crate) header: CallHeader,
+    pub(crate) send: SendStream,
+    pub(crate) reader: FrameReader,
+}
+
 impl Session {
     /// Starts a session on a fresh connection and serves what the far side opens until it ends.
     ///
@@ -119,7 +143,7 @@ impl Session {
             }),
         };
         let control = control::Control::new(session.clone(), hello, control_queue);
-        let accept = tokio::spawn(accept_streams(session.clone(), dialled, control, dispatch));
+        tokio::spawn(accept_streams(session.clone(), dialled, control, dispatch));
         lock(&session.shared.tasks).push(accept.abort_handle());
         session
     }
@@ -276,6 +300,11 @@ impl Session {
     /// Ends the session now.
     pub(crate) fn close(&self, code: Code, reason: &str) {
         self.connection().close(code, reason);
+    }
+
+    /// Whether the connection is gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        now(self.closed()).is_some()
     }
 
     pub(crate) async fn closed(&self) -> ConnectionError {

@@ -1,8 +1,8 @@
 //! The integration tests of the package, in one binary.
 
 #![expect(
-    clippy::expect_used,
     clippy::unwrap_used,
+    clippy::expect_used,
     reason = "what the helpers of a test miss fails the test"
 )]
 
