@@ -71,7 +71,6 @@ struct Shared {
     /// This side takes no new work.
     going_away: AtomicBool,
     started: Instant,
-    tasks: Mutex<Vec<AbortHandle>>,
 }
 
 /// What a session does with the streams that the far side opens.
@@ -97,9 +96,19 @@ pub(crate) struct Opening {
 impl Opening {
     /// Reads the header of a call, send or stream; refuses the opener if it cannot be read.
     pub(crate) async fn into_call(self) -> Option<IncomingCall> {
-        let Self { kind, payload, send, reader } = self;
+        let Self {
+            kind,
+            payload,
+            send,
+            reader,
+        } = self;
         match header::decode_call(&payload) {
-            Ok(header) => Some(IncomingCall { kind, header, send, reader }),
+            Ok(header) => Some(IncomingCall {
+                kind,
+                header,
+                send,
+                reader,
+            }),
             Err(error) => {
                 let status = Status::new(Code::InvalidArgument, error.to_string());
                 Box::pin(refuse(send, reader, &status)).await;
@@ -139,12 +148,10 @@ impl Session {
                 peer_going_away: AtomicBool::new(false),
                 going_away: AtomicBool::new(false),
                 started: Instant::now(),
-                tasks: Mutex::new(Vec::new()),
             }),
         };
         let control = control::Control::new(session.clone(), hello, control_queue);
         tokio::spawn(accept_streams(session.clone(), dialled, control, dispatch));
-        lock(&session.shared.tasks).push(accept.abort_handle());
         session
     }
 
