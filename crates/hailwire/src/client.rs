@@ -428,6 +428,18 @@ impl StreamBuilder {
         self
     }
 
+    /// States the media type of what is sent.
+    pub fn content_type(mut self, media_type: impl Into<String>) -> Self {
+        self.call = self.call.content_type(media_type);
+        self
+    }
+
+    /// Marks the stream as one that may be opened again: equal keys mean the same work.
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
+        self.call = self.call.idempotency_key(key);
+        self
+    }
+
     /// How urgent; [`Priority::Medium`] by default.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.call = self.call.priority(priority);

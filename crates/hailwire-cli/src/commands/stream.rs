@@ -10,6 +10,8 @@ pub(super) async fn run(run: &Run, call: plan::Call) -> Result<(), Failure> {
     let mut builder = client
         .stream(call.to.to_string())
         .method(call.method)
+        .content_type(call.content_type)
+        .idempotency_key(call.idempotency_key)
         .priority(call.priority);
     for (name, value) in call.headers {
         builder = builder.header(name, value);

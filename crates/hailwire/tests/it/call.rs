@@ -270,6 +270,22 @@ async fn a_thousand_calls_at_once_are_all_answered() {
 }
 
 #[tokio::test]
+async fn a_raw_stream_brings_its_media_type_and_its_key() {
+    let alice = House::named("alice").await;
+    let tell = |request: Request| async move {
+        let header = request.header();
+        let told = format!("{} {}", header.content_type, header.idempotency_key);
+        Ok(Response::new(told))
+    };
+    let agent = Agent::new("tell").unwrap();
+    let _serving = alice.client().serve(agent, tell).await.unwrap();
+    let stream = alice.attach().await.stream("tell");
+    let stream = stream.content_type("text/csv").idempotency_key("7");
+    let mut stream = stream.deadline(PATIENCE).open().await.unwrap();
+    assert_eq!(stream.recv.bytes(100).await.unwrap(), "text/csv 7");
+}
+
+#[tokio::test]
 async fn a_raw_stream_is_accepted_before_its_agent_answers() {
     let (alice, bob) = House::pair().await;
     let bob_side = bob.attach().await;
