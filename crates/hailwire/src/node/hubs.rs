@@ -279,8 +279,12 @@ impl Inner {
         }
     }
 
-    /// Whether a hub whose members trust each other vouches for `id`; it is then trusted.
+    /// Whether a hub whose members trust each other vouches for `id`; it is then trusted, unless
+    /// the operator removed it.
     pub(super) async fn vouched_for(&self, id: NodeId) -> bool {
+        if self.trust.was_removed(id) {
+            return false;
+        }
         for hub in self
             .hubs
             .all()
@@ -300,7 +304,7 @@ impl Inner {
                 addresses: Vec::new(),
                 relay: hub.row.relay.clone(),
             };
-            return self.trust.add(peer, now_unix()).is_ok();
+            return self.trust.add_vouched(peer, now_unix()).unwrap_or(false);
         }
         false
     }
@@ -313,7 +317,8 @@ impl Inner {
             let asked = tokio::time::timeout(PATIENT_LOOKUP, hub.client.search(search)).await;
             if let Ok(Ok(records)) = asked {
                 let records = records.into_iter().map(|r| (r.node(), r.record().clone()));
-                let trusted = |id| hub.trusts_members() || self.trust.is_trusted(id);
+                let vouched = |id| hub.trusts_members() && !self.trust.was_removed(id);
+                let trusted = |id| self.trust.is_trusted(id) || vouched(id);
                 found.extend(records.filter(|(id, _)| trusted(*id)));
             }
         }

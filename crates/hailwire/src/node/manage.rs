@@ -293,7 +293,7 @@ impl Inner {
             .with_hint("`hail trust ls` lists them")
         };
         let id = self.trust.find(&reference).ok_or_else(missing)?;
-        self.trust.remove(id).map_err(store_status)?;
+        self.trust.remove(id, now_unix()).map_err(store_status)?;
         for (peer, session) in self.peers.all() {
             if peer == id {
                 session.close(Code::PermissionDenied, "this node no longer trusts yours");

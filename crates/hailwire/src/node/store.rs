@@ -1,4 +1,5 @@
-//! What a node must remember: trust, aliases, addresses, invitations, hubs and its UDP ports.
+//! What a node must remember: trust and its withdrawal, aliases, addresses, invitations, hubs and
+//! its UDP ports.
 //!
 //! One SQLite file in WAL mode. Everything is small and changes rarely, so the node reads it all at
 //! start, keeps it in memory, and writes each change through before it takes effect.
@@ -85,6 +86,7 @@ const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS trust (
         id BLOB PRIMARY KEY, alias TEXT, allow TEXT NOT NULL, via TEXT NOT NULL,
         since INTEGER NOT NULL, addresses TEXT NOT NULL, relay TEXT) STRICT;
+    CREATE TABLE IF NOT EXISTS removed (id BLOB PRIMARY KEY, at INTEGER NOT NULL) STRICT;
     CREATE TABLE IF NOT EXISTS invitation (
         digest BLOB PRIMARY KEY, uses_left INTEGER NOT NULL, expires INTEGER NOT NULL,
         allow TEXT NOT NULL) STRICT;
@@ -132,6 +134,25 @@ impl Store {
 
     pub(crate) fn remove_trust(&self, id: NodeId) -> Result<(), StoreError> {
         self.execute("DELETE FROM trust WHERE id = ?1", params![id.as_bytes()])
+    }
+
+    /// Peers that were removed, the longest removed first.
+    pub(crate) fn removed(&self) -> Result<Vec<NodeId>, StoreError> {
+        self.all("SELECT id FROM removed ORDER BY at, rowid", |row| {
+            Ok(NodeId::from_bytes(row.get(0)?))
+        })
+    }
+
+    /// Marks a peer as removed, as the newest of them.
+    pub(crate) fn put_removed(&self, id: NodeId, now_unix: u64) -> Result<(), StoreError> {
+        self.execute(
+            "INSERT OR REPLACE INTO removed VALUES (?1, ?2)",
+            params![id.as_bytes(), now_unix.cast_signed()],
+        )
+    }
+
+    pub(crate) fn forget_removed(&self, id: NodeId) -> Result<(), StoreError> {
+        self.execute("DELETE FROM removed WHERE id = ?1", params![id.as_bytes()])
     }
 
     pub(crate) fn invitations(&self) -> Result<Vec<Invitation>, StoreError> {

@@ -3,11 +3,14 @@
 //! Closed by default: an unknown key may redeem a ticket and nothing else. What it tried is noted
 //! as pending, for the operator to approve. The table lives in memory, for it is asked on every
 //! call, and each change is written to the store before it takes effect.
+//!
+//! A peer that was removed is remembered as such, so that a hub that vouches for its members does
+//! not bring it back. Only this node's side can: by a ticket, an approval or by hand.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     net::SocketAddr,
-    sync::{Mutex, PoisonError, RwLock},
+    sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
 use hailwire_wire::{
@@ -21,6 +24,9 @@ use super::store::{Store, StoreError, TrustRow, Via};
 /// Strangers remembered as pending; the longest silent one is forgotten first.
 const MAX_PENDING: usize = 256;
 
+/// Removed peers remembered; the longest removed is forgotten first.
+const MAX_REMOVED: usize = 4096;
+
 /// Addresses kept per peer, newest first.
 const MAX_KEPT_ADDRESSES: usize = 8;
 
@@ -32,11 +38,13 @@ pub(crate) struct Trust {
     pending: Mutex<Vec<PendingRow>>,
 }
 
-/// The trusted peers, by key and by alias.
+/// The trusted peers, by key and by alias, and those that were removed.
 #[derive(Debug, Default)]
 struct Table {
     rows: HashMap<NodeId, TrustRow>,
     aliases: HashMap<NodeName, NodeId>,
+    /// The longest removed first.
+    removed: VecDeque<NodeId>,
 }
 
 impl Table {
@@ -88,7 +96,10 @@ pub(crate) struct NewPeer {
 
 impl Trust {
     pub(crate) fn load(store: Store) -> Result<Self, StoreError> {
-        let mut peers = Table::default();
+        let mut peers = Table {
+            removed: store.removed()?.into(),
+            ..Table::default()
+        };
         for row in store.trust()? {
             peers.insert(row);
         }
@@ -152,9 +163,31 @@ impl Trust {
     }
 
     /// Trusts a peer from now on; one that is trusted already keeps its alias and age, and gets the
-    /// new grants and addresses.
+    /// new grants and addresses. That it was removed once is forgotten.
     pub(crate) fn add(&self, peer: NewPeer, now_unix: u64) -> Result<TrustRow, StoreError> {
-        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.write();
+        if peers.removed.contains(&peer.id) {
+            self.store.forget_removed(peer.id)?;
+            peers.removed.retain(|id| *id != peer.id);
+        }
+        self.enter(peers, peer, now_unix)
+    }
+
+    /// Trusts a peer for which a hub vouches, unless it was removed here; whether it is trusted.
+    pub(crate) fn add_vouched(&self, peer: NewPeer, now_unix: u64) -> Result<bool, StoreError> {
+        let peers = self.write();
+        if peers.removed.contains(&peer.id) {
+            return Ok(false);
+        }
+        self.enter(peers, peer, now_unix).map(|_| true)
+    }
+
+    fn enter(
+        &self,
+        mut peers: RwLockWriteGuard<'_, Table>,
+        peer: NewPeer,
+        now_unix: u64,
+    ) -> Result<TrustRow, StoreError> {
         let known = peers.rows.get(&peer.id).cloned();
         let wanted = peer
             .alias
@@ -177,16 +210,29 @@ impl Trust {
         Ok(row)
     }
 
-    /// Trusts a peer no longer; whether it was trusted.
-    pub(crate) fn remove(&self, id: NodeId) -> Result<bool, StoreError> {
+    /// Trusts a peer no longer, and remembers that; whether it was trusted.
+    pub(crate) fn remove(&self, id: NodeId, now_unix: u64) -> Result<bool, StoreError> {
+        let mut peers = self.write();
+        self.store.put_removed(id, now_unix)?;
+        peers.removed.retain(|other| *other != id);
+        peers.removed.push_back(id);
+        if peers.removed.len() > MAX_REMOVED
+            && let Some(oldest) = peers.removed.pop_front()
+        {
+            self.store.forget_removed(oldest)?;
+        }
         self.store.remove_trust(id)?;
-        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         Ok(peers.remove(id).is_some())
+    }
+
+    /// Whether the peer was removed here, and not added since.
+    pub(crate) fn was_removed(&self, id: NodeId) -> bool {
+        self.read().removed.contains(&id)
     }
 
     /// Remembers where a peer was found. Failing to write it down loses only time later.
     pub(crate) fn found_at(&self, id: NodeId, address: SocketAddr) {
-        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        let mut peers = self.write();
         let Some(row) = peers.rows.get_mut(&id) else {
             return;
         };
@@ -258,8 +304,12 @@ impl Trust {
         self.pending().clone()
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Table> {
+    fn read(&self) -> RwLockReadGuard<'_, Table> {
         self.peers.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+        self.peers.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn invitations(&self) -> std::sync::MutexGuard<'_, Invitations> {
@@ -429,6 +479,47 @@ mod tests {
                 .message
                 .contains("expired")
         );
+    }
+
+    #[test]
+    fn a_hub_does_not_bring_back_whom_the_operator_removed_and_a_ticket_does() {
+        let (dir, trust) = trust();
+        let hub = || NewPeer {
+            via: Via::Hub,
+            ..peer(1, "a")
+        };
+        assert!(trust.add_vouched(hub(), NOW).unwrap());
+        assert!(trust.remove(hub().id, NOW).unwrap());
+        assert!(!trust.add_vouched(hub(), NOW).unwrap());
+        drop(trust);
+        let trust = Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap();
+        assert!(!trust.add_vouched(hub(), NOW).unwrap() && !trust.is_trusted(hub().id));
+        trust.add(peer(1, "a"), NOW).unwrap();
+        assert!(trust.is_trusted(hub().id) && !trust.was_removed(hub().id));
+        drop(trust);
+        let trust = Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap();
+        assert!(!trust.was_removed(hub().id));
+    }
+
+    #[test]
+    fn removed_peers_are_remembered_up_to_a_bound_and_the_oldest_goes_first() {
+        let (dir, trust) = trust();
+        let id = |i: usize| {
+            let mut bytes = [0; 32];
+            bytes[..8].copy_from_slice(&i.to_be_bytes());
+            NodeId::from_bytes(bytes)
+        };
+        for i in 0..=MAX_REMOVED {
+            trust.remove(id(i), NOW).unwrap();
+        }
+        let as_kept = |trust: &Trust| {
+            assert!(!trust.was_removed(id(0)));
+            assert!(trust.was_removed(id(1)) && trust.was_removed(id(MAX_REMOVED)));
+            assert_eq!(trust.read().removed.len(), MAX_REMOVED);
+        };
+        as_kept(&trust);
+        drop(trust);
+        as_kept(&Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap());
     }
 
     #[test]
