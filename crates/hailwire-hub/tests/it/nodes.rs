@@ -86,6 +86,34 @@ impl Member {
         timeout(PATIENCE, wait).await.unwrap();
     }
 
+    /// Waits until `seen_by` finds this node's agent at the hub.
+    async fn publishes(&self, agent: &str, seen_by: &Self) {
+        let query = admin::AgentsQuery::default();
+        let wait = async {
+            loop {
+                let rows: Vec<admin::AgentRow> =
+                    seen_by.client.admin(method::AGENTS, &query).await.unwrap();
+                if rows
+                    .iter()
+                    .any(|row| row.node == self.node.id() && row.name == agent)
+                {
+                    return;
+                }
+            }
+        };
+        timeout(PATIENCE, wait).await.unwrap();
+    }
+
+    /// Waits until no tunnel is up.
+    async fn without_tunnels(&self) {
+        let wait = async {
+            while !self.status().await.tunnels.is_empty() {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(PATIENCE, wait).await.unwrap();
+    }
+
     async fn stop(self) {
         self.node.shutdown(Duration::ZERO).await;
     }
@@ -125,6 +153,78 @@ async fn members_of_a_closed_hub_see_each_other_and_may_not_call() {
     assert_eq!(refused.code, Code::PermissionDenied, "{refused}");
     alice.stop().await;
     bob.stop().await;
+    house.hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_removed_member_stays_removed_until_this_side_lets_it_in() {
+    let house = trusting(Trust::Members).await;
+    let alice = Member::of(&house, "alice").await;
+    let bob = Member::of(&house, "bob").await;
+    let _echo = alice.serve_echo("echo").await;
+    let _only_bobs = bob.serve_echo("only-bobs").await;
+    bob.call("echo@alice").await.unwrap();
+
+    let who = admin::Who { who: "bob".into() };
+    let () = alice
+        .client
+        .admin(method::TRUST_REMOVE, &who)
+        .await
+        .unwrap();
+    bob.without_tunnels().await;
+    let refused = bob.call("echo@alice").await.unwrap_err();
+    assert_eq!(refused.code, Code::PermissionDenied, "{refused}");
+    let refused = alice.call("only-bobs@bob").await.unwrap_err();
+    assert_eq!(refused.code, Code::PermissionDenied, "{refused}");
+    let unknown = alice.call("only-bobs").await.unwrap_err();
+    assert_eq!(unknown.code, Code::NotFound, "{unknown}");
+
+    let approve = admin::TrustAdd {
+        id: bob.node.id(),
+        alias: String::new(),
+        allow: Vec::new(),
+        addresses: Vec::new(),
+    };
+    let _: admin::Trusted = alice
+        .client
+        .admin(method::TRUST_APPROVE, &approve)
+        .await
+        .unwrap();
+    bob.call("echo@alice").await.unwrap();
+    alice.stop().await;
+    bob.stop().await;
+    house.hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_bare_name_finds_the_agent_of_a_member_that_was_never_met() {
+    let house = trusting(Trust::Members).await;
+    let alice = Member::of(&house, "alice").await;
+    // Others say that they offer it, and nobody is at home there.
+    for seed in 10..20 {
+        let other = house.member(seed).await;
+        other.publish(&other.record(None, 1)).await.unwrap();
+    }
+    let bob = Member::of(&house, "bob").await;
+    let _grep = bob.serve_echo("grep").await;
+    bob.publishes("grep", &alice).await;
+    alice.call("grep").await.unwrap();
+    alice.stop().await;
+    bob.stop().await;
+    house.hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_bare_name_is_looked_for_within_the_callers_deadline() {
+    let house = trusting(Trust::Members).await;
+    let alice = Member::of(&house, "alice").await;
+    let absent = house.member(10).await;
+    absent.publish(&absent.record(None, 1)).await.unwrap();
+    let left = Duration::from_millis(300);
+    let call = alice.client.call("grep").deadline(left).send();
+    let late = timeout(PATIENCE, call).await.unwrap().map(drop);
+    assert_eq!(late.unwrap_err().code, Code::DeadlineExceeded);
+    alice.stop().await;
     house.hub.shutdown().await;
 }
 

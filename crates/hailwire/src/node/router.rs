@@ -1,9 +1,9 @@
 //! May it go, and where: the way of a call from its header to the stream that carries it on.
 //!
 //! A call from this machine goes to a local member of the name if one has room, else to a peer that
-//! offers it, else the trusted peers that are not connected are asked one after the other. A call
-//! from a peer goes to local agents only, and only where the grants allow: nodes do not forward for
-//! one another.
+//! offers it, else nodes that are not connected are asked: those that offer it by what a hub knows,
+//! and the trusted peers. A call from a peer goes to local agents only, and only where the grants
+//! allow: nodes do not forward for one another.
 
 use std::{
     pin::Pin,
@@ -27,7 +27,9 @@ use crate::{
     admin,
     agent::{Caller, RequestKind, SharedHandler},
     carrier::SendStream,
-    session::{self, Dispatch, FrameReader, IncomingCall, Opening, Session, deadline_exceeded, refuse},
+    session::{
+        self, Dispatch, FrameReader, IncomingCall, Opening, Session, deadline_exceeded, refuse,
+    },
 };
 
 /// Where a call came from.
@@ -231,7 +233,7 @@ impl Inner {
         })
     }
 
-    /// Local first, then connected peers, then the trusted ones that are not connected.
+    /// Local first, then connected peers, then nodes that are not connected.
     async fn route_by_name(self: &Arc<Self>, agent: &AgentName) -> Result<Route, Status> {
         let mut excluded = Vec::new();
         let mut asked_everyone = false;

@@ -1,10 +1,16 @@
 //! The life of a tunnel: how it comes up, what it says, how its silence and its end are noticed.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
-use hailwire_wire::{Code, NodeId, Status};
+use hailwire_wire::{AgentName, Code, NodeId, Status, directory::Search, record::Record};
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
     time::Instant,
 };
 
@@ -39,6 +45,9 @@ const SILENCE_PING: Duration = Duration::from_secs(1);
 
 /// Nothing received for this long while calls are in flight: the peer is gone.
 const SILENCE_DEAD: Duration = Duration::from_secs(5);
+
+/// Nodes asked at once for an agent that no connected peer offers.
+const MAX_ASKED: usize = 16;
 
 /// Strangers that may still come in.
 #[derive(Debug)]
@@ -167,35 +176,62 @@ impl Inner {
         places
     }
 
-    /// Brings up tunnels to trusted peers that have none until one of them offers `agent`.
-    pub(super) async fn ask_unconnected(self: &Arc<Self>, agent: &hailwire_wire::AgentName) {
-        let mut dials = tokio::task::JoinSet::new();
-        for row in self.trust.rows() {
-            if self.peers.up(row.id).is_none() {
-                let node = self.clone();
-                dials.spawn(async move {
-                    let session = node.tunnel(row.id).await.ok()?;
-                    let mut offers = session.peer_offers();
-                    let wait = offers.wait_for(Option::is_some);
-                    let _ = tokio::time::timeout(GREETING_TIMEOUT, wait)
-                        .await
-                        .ok()?
-                        .ok()?;
-                    // `look_after` enters the offers; doing it here too spares waiting for it.
-                    let offers = offers.borrow().clone()?;
-                    node.registry.set_offers(row.id, &offers);
-                    Some(())
-                });
+    /// Brings up tunnels to nodes that have none until one of them offers `agent`: to those of
+    /// which a hub knows that they do, and to trusted peers.
+    pub(super) async fn ask_unconnected(self: &Arc<Self>, agent: &AgentName) {
+        let unconnected = |id: &NodeId| self.peers.up(*id).is_none();
+        let trusted = self.trust.rows().into_iter().map(|row| row.id);
+        let mut waiting: VecDeque<NodeId> = trusted.filter(unconnected).collect();
+        let mut dials = JoinSet::new();
+        let mut holders = std::pin::pin!(self.holders_at_hubs(agent));
+        let mut searching = true;
+        loop {
+            while dials.len() < MAX_ASKED
+                && let Some(id) = waiting.pop_front()
+            {
+                dials.spawn(ask_offers(self.clone(), id));
             }
-        }
-        while dials.join_next().await.is_some() {
-            if self.registry.knows(agent) {
-                // The others go on coming up by themselves.
-                dials.detach_all();
-                return;
+            tokio::select! {
+                found = &mut holders, if searching => {
+                    searching = false;
+                    // The likely ones first; a peer that is being dialled is waited for, not
+                    // dialled twice.
+                    waiting.retain(|id| !found.contains(id));
+                    found.into_iter().filter(unconnected).for_each(|id| waiting.push_front(id));
+                }
+                Some(_) = dials.join_next() => if self.registry.knows(agent) {
+                    // The others go on coming up by themselves.
+                    return dials.detach_all();
+                },
+                else => return,
             }
         }
     }
+
+    /// Nodes that offer `agent` by what the hubs know, and that are trusted or vouched for.
+    async fn holders_at_hubs(&self, agent: &AgentName) -> HashSet<NodeId> {
+        let search = Search {
+            words: vec![agent.to_string()],
+            ..Search::default()
+        };
+        let found = self.search_hubs(&search).await.into_iter();
+        let offers = |record: &Record| record.agents.iter().any(|offer| offer.name == *agent);
+        found
+            .filter(|(id, record)| *id != self.id && offers(record))
+            .map(|(id, _)| id)
+            .collect()
+    }
+}
+
+/// Brings up the tunnel to a node and learns what it offers.
+async fn ask_offers(node: Arc<Inner>, id: NodeId) -> Option<()> {
+    let session = node.tunnel(id).await.ok()?;
+    let mut offers = session.peer_offers();
+    let told = tokio::time::timeout(GREETING_TIMEOUT, offers.wait_for(Option::is_some));
+    let offers = told.await.ok()?.ok()?.clone()?;
+    // `look_after` enters the offers; doing it here too spares waiting for it.
+    node.registry.set_offers(id, &offers);
+    Some(())
 }
 
 /// Accepts tunnels until the endpoint closes.
@@ -245,11 +281,7 @@ async fn accept_one(
 
 /// Closed by default: a stranger whom no hub vouches for may redeem a ticket, briefly, and there
 /// are few at once, each with little room.
-async fn accept_stranger(
-    node: &Arc<Inner>,
-    id: NodeId,
-    connection: iroh::endpoint::Connection,
-) {
+async fn accept_stranger(node: &Arc<Inner>, id: NodeId, connection: iroh::endpoint::Connection) {
     let Ok(seat) = node.strangers.seats.clone().try_acquire_owned() else {
         return connection.close(close_code(Code::ResourceExhausted), b"too many strangers");
     };
