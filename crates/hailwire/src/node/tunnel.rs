@@ -245,11 +245,7 @@ async fn accept_one(
 
 /// Closed by default: a stranger whom no hub vouches for may redeem a ticket, briefly, and there
 /// are few at once, each with little room.
-async fn accept_stranger(
-    node: &Arc<Inner>,
-    id: NodeId,
-    connection: iroh::endpoint::Connection,
-) {
+async fn accept_stranger(node: &Arc<Inner>, id: NodeId, connection: iroh::endpoint::Connection) {
     let Ok(seat) = node.strangers.seats.clone().try_acquire_owned() else {
         return connection.close(close_code(Code::ResourceExhausted), b"too many strangers");
     };
