@@ -16,7 +16,7 @@ use hailwire_wire::{HubUrl, NodeId, directory::Member};
 use iroh_base::EndpointId;
 use iroh_relay::server::{RelayService, Server};
 use thiserror::Error;
-use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
@@ -29,6 +29,9 @@ use crate::{
     relay,
     server::{self, Port},
 };
+
+/// How long the relay's connections, and address discovery, may each take to close.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A running hub: directory, relay and address discovery in this process.
 ///
@@ -236,24 +239,30 @@ impl Hub {
             .map_err(InviteError::Directory)
     }
 
-    /// Stops: no new connection, requests in flight finish within two seconds, relay connections
-    /// close, the database is closed. What was acknowledged is on disk.
+    /// Stops: no new connection, requests in flight finish within two seconds, the database is
+    /// closed, relay connections close. What was acknowledged is on disk. Takes at most some six
+    /// seconds, whatever the peers do.
     pub async fn shutdown(self) {
         self.stop.send_replace(true);
-        self.relay.shutdown().await;
         if self.serving.await.is_err() {
             tracing::error!("a task of the hub failed");
         }
-        if let Err(error) = self.discovery.shutdown().await {
-            tracing::warn!(%error, "address discovery did not stop in order");
+        match timeout(FAREWELL, self.discovery.shutdown()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "address discovery did not stop in order");
+            }
+            Err(_) => tracing::warn!("address discovery did not stop in time"),
         }
-        // The relay's access check holds the last queue but ours.
-        drop(self.relay);
-        drop(self.queue);
+        // From here on nobody is admitted to the relay, so closing its connections ends.
+        self.queue.close().await;
         let directory = self.directory;
         let joined = tokio::task::spawn_blocking(move || directory.join()).await;
         if !matches!(joined, Ok(Ok(()))) {
             tracing::error!("the directory's thread failed");
+        }
+        if timeout(FAREWELL, self.relay.shutdown()).await.is_err() {
+            tracing::warn!("relay connections were cut off");
         }
         tracing::info!("hub stopped");
     }

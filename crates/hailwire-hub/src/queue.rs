@@ -1,7 +1,7 @@
 //! The one thread that owns the directory, and the queue in front of it.
 //!
 //! SQLite blocks, so it gets a thread of its own; the queue holds at most [`LENGTH`] questions and
-//! then makes their askers wait.
+//! then makes their askers wait. The thread ends when it is told to, whoever still holds the queue.
 
 use std::{io, thread};
 
@@ -13,9 +13,15 @@ const LENGTH: usize = 256;
 
 type Question = Box<dyn FnOnce(&mut Directory) + Send>;
 
-/// Hands questions to the directory's thread. Clones share it; it ends with the last of them.
+enum Item {
+    Ask(Question),
+    Close,
+}
+
+/// Hands questions to the directory's thread. Clones share it; it ends with the last of them, or
+/// with [`Queue::close`].
 #[derive(Clone, Debug)]
-pub(crate) struct Queue(mpsc::Sender<Question>);
+pub(crate) struct Queue(mpsc::Sender<Item>);
 
 /// The directory's thread has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +30,16 @@ pub(crate) struct Closed;
 impl Queue {
     /// Starts the thread.
     pub(crate) fn start(mut directory: Directory) -> io::Result<(Self, thread::JoinHandle<()>)> {
-        let (sender, mut questions) = mpsc::channel::<Question>(LENGTH);
+        let (sender, mut items) = mpsc::channel::<Item>(LENGTH);
         let thread = thread::Builder::new()
             .name("hub-directory".into())
             .spawn(move || {
-                while let Some(question) = questions.blocking_recv() {
-                    question(&mut directory);
+                while let Some(item) = items.blocking_recv() {
+                    match item {
+                        Item::Ask(question) => question(&mut directory),
+                        // What is queued already is answered still.
+                        Item::Close => items.close(),
+                    }
                 }
             })?;
         Ok((Self(sender), thread))
@@ -45,7 +55,13 @@ impl Queue {
             // Whoever asked may have given up.
             let _ = sender.send(question(directory));
         });
-        self.0.send(question).await.map_err(|_| Closed)?;
+        self.0.send(Item::Ask(question)).await.map_err(|_| Closed)?;
         answer.await.map_err(|_| Closed)
+    }
+
+    /// Takes no more questions; the thread ends once those that wait are answered.
+    pub(crate) async fn close(&self) {
+        // An error means that it is closed.
+        let _ = self.0.send(Item::Close).await;
     }
 }

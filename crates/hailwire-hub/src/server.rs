@@ -105,10 +105,11 @@ pub(crate) async fn serve(listener: TcpListener, port: Arc<Port>, bounds: Bounds
 /// One connection, from its first byte until it ends or is the relay's.
 async fn connection(tcp: TcpStream, peer: SocketAddr, port: &Port) -> io::Result<()> {
     tcp.set_nodelay(true)?;
-    // The relay takes the stream over and waits without end for the proof of a key. This second
-    // handle lets go of a peer that never gives one.
+    // The relay takes the stream over, in a task of its own, and waits without end for the proof of
+    // a key. This second handle lets go of a peer that never gives one, also where this task is
+    // aborted.
     let tcp = tcp.into_std()?;
-    let handle = tcp.try_clone()?;
+    let undecided = Undecided(Some(tcp.try_clone()?));
     let tcp = TcpStream::from_std(tcp)?;
     let stream = match &port.tls {
         None => MaybeTlsStream::Plain(tcp),
@@ -143,10 +144,31 @@ async fn connection(tcp: TcpStream, peer: SocketAddr, port: &Port) -> io::Result
     served.await?.map_err(io::Error::other)?;
     drop(relaying);
     tokio::select! {
-        _ = relay_decided.recv() => {}
-        () = sleep(port.handshake) => handle.shutdown(Shutdown::Both)?,
+        _ = relay_decided.recv() => undecided.leave(),
+        () = sleep(port.handshake) => {}
+        () = stopped(&mut stop) => {}
     }
     Ok(())
+}
+
+/// A stream that is not the relay's yet. Dropping it ends the stream, whoever else holds it.
+#[derive(Debug)]
+struct Undecided(Option<std::net::TcpStream>);
+
+impl Undecided {
+    /// Leaves the stream to its other owner.
+    fn leave(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Undecided {
+    fn drop(&mut self) {
+        if let Some(tcp) = &self.0 {
+            // The far side may have ended it already.
+            let _ = tcp.shutdown(Shutdown::Both);
+        }
+    }
 }
 
 /// Waits until the hub shuts down or is dropped.

@@ -10,9 +10,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{Run, log};
 use crate::{failure::Failure, text};
 
-/// How long the hub may take to stop. What it acknowledged is on disk in any case.
-const FAREWELL: Duration = Duration::from_secs(5);
-
 /// Runs the hub until SIGTERM or Ctrl-C.
 pub(super) async fn run(run: &Run, config: Config) -> Result<(), Failure> {
     log::start(run.log.unwrap_or(LogLevel::Info), run.output.colour_errors);
@@ -48,12 +45,7 @@ pub(super) async fn run(run: &Run, config: Config) -> Result<(), Failure> {
     }
     run.output.note("stopping (again Ctrl-C to stop at once)");
     tokio::select! {
-        stopped = tokio::time::timeout(FAREWELL, hub.shutdown()) => {
-            if stopped.is_err() {
-                tracing::warn!("the hub did not stop in order within {FAREWELL:?}");
-            }
-            Ok(())
-        }
+        () = hub.shutdown() => Ok(()),
         _ = interrupt.recv() => Err(Failure::interrupted()),
     }
 }

@@ -117,23 +117,38 @@ async fn a_peer_that_says_nothing_is_let_go() {
     }
 }
 
-#[tokio::test]
-async fn a_relay_connection_that_proves_no_key_is_let_go() {
-    let house = impatient(Tls::Plain).await;
+/// A connection that asks for the relay and then proves no key.
+async fn keyless(house: &House) -> TcpStream {
     let mut silent = TcpStream::connect(house.hub.tcp_addr()).await.unwrap();
     let upgrade = "GET /relay HTTP/1.1\r\nhost: hub\r\nconnection: upgrade\r\n\
         upgrade: websocket\r\nsec-websocket-version: 13\r\n\
         sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
         sec-websocket-protocol: iroh-relay-v1, iroh-relay-v2\r\n\r\n";
     silent.write_all(upgrade.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    let closed = timeout(Duration::from_secs(10), silent.read_to_end(&mut answer)).await;
+    let mut answer = [0; 12];
+    silent.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 101");
+    silent
+}
+
+#[tokio::test]
+async fn a_relay_connection_that_proves_no_key_is_let_go() {
+    let house = impatient(Tls::Plain).await;
+    let mut silent = keyless(&house).await;
+    let mut rest = Vec::new();
+    let closed = timeout(Duration::from_secs(10), silent.read_to_end(&mut rest)).await;
     assert!(closed.is_ok(), "the relay waits for ever");
-    assert!(
-        answer.starts_with(b"HTTP/1.1 101"),
-        "{}",
-        String::from_utf8_lossy(&answer)
-    );
+}
+
+#[tokio::test]
+async fn a_hub_stops_while_a_relay_connection_has_proved_no_key() {
+    let house = House::plain().await;
+    let mut silent = keyless(&house).await;
+    timeout(Duration::from_secs(10), house.hub.shutdown())
+        .await
+        .unwrap();
+    let mut rest = Vec::new();
+    let _ = silent.read_to_end(&mut rest).await;
 }
 
 #[tokio::test]

@@ -129,3 +129,24 @@ async fn address_discovery_tells_a_node_its_address_and_proves_the_hubs_key() {
         house.hub.shutdown().await;
     }
 }
+
+#[tokio::test]
+async fn a_hub_stops_while_relay_connections_are_open_and_others_are_being_made() {
+    let house = House::https().await;
+    let mut endpoints = Vec::new();
+    for seed in 1..=4 {
+        let node = house.member(seed).await;
+        let endpoint = endpoint(&house, &node, seed).await;
+        timeout(PATIENCE, endpoint.online()).await.unwrap();
+        endpoints.push(endpoint);
+    }
+    // Four more are somewhere between TCP and the relay's admission.
+    for seed in 5..=8 {
+        let node = house.member(seed).await;
+        endpoints.push(endpoint(&house, &node, seed).await);
+    }
+    timeout(PATIENCE, house.hub.shutdown()).await.unwrap();
+    for endpoint in endpoints {
+        endpoint.close().await;
+    }
+}
