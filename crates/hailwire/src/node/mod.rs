@@ -20,6 +20,7 @@ mod overlay;
 mod peers;
 mod registry;
 mod router;
+mod spin;
 mod store;
 mod trust;
 mod tunnel;
@@ -144,6 +145,7 @@ impl NodeBuilder {
             strangers: tunnel::strangers(),
             hubs,
             locals: Mutex::default(),
+            spin: spin::Spin::new(self.config.limits.spin),
             calls: AtomicU64::new(0),
             started: Instant::now(),
             closing: watch::Sender::new(false),
@@ -154,6 +156,7 @@ impl NodeBuilder {
             tokio::spawn(tunnel::accept(inner.clone())),
             tokio::spawn(tunnel::announce(inner.clone())),
             tokio::spawn(tunnel::watch_silence(inner.clone())),
+            tokio::spawn(look_again(inner.clone())),
             tokio::spawn(local::accept(inner.clone(), listener)),
             tokio::spawn(hubs::run(inner.clone())),
         ];
@@ -262,6 +265,7 @@ pub(crate) struct Inner {
     hubs: hubs::Hubs,
     /// Sessions of attached programs.
     locals: Mutex<Vec<Session>>,
+    pub(crate) spin: spin::Spin,
     pub(crate) calls: AtomicU64,
     started: Instant,
     closing: watch::Sender<bool>,
@@ -389,6 +393,10 @@ fn take_lock(data: &DataDir) -> Result<File, StartError> {
         .and_then(|()| writeln!(file, "{}", std::process::id()))
         .map_err(failed)?;
     Ok(file)
+}
+
+async fn look_again(node: Arc<Inner>) {
+    node.spin.run().await;
 }
 
 fn draw_instance() -> u64 {

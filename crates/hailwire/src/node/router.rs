@@ -108,6 +108,7 @@ impl Inner {
             return Box::pin(refuse(send, reader, &status)).await;
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
+        self.spin.touch();
         let routed = within(deadline, std::pin::pin!(self.route(&header, origin))).await;
         let Route { to, picked } = match routed {
             Ok(route) => route,
@@ -123,6 +124,7 @@ impl Inner {
                 Box::pin(relay(&onward, kind, &header, (send, reader), deadline)).await
             }
         };
+        self.spin.touch();
         if let Some(picked) = picked {
             self.registry.finish(picked, code);
         }
