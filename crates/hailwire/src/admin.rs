@@ -286,6 +286,8 @@ pub struct Pong {
     pub reused: bool,
     /// Microseconds spent to bring the tunnel up; 0 when it was reused.
     pub connect_us: u64,
+    /// Whether the peer trusts this node: one that does not answers pings and refuses calls.
+    pub trusted: bool,
 }
 
 /// `hail down`.

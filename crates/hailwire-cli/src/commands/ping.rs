@@ -7,7 +7,8 @@ use hailwire::admin::{Pong, Who, method};
 use super::{Run, connect};
 use crate::{failure::Failure, text};
 
-/// Pings `count` times; with `--json` one [`Pong`] per line. `--timeout` bounds each ping.
+/// Pings `count` times; with `--json` one [`Pong`] per line. `--timeout` bounds each ping. A peer
+/// that does not trust this node answers too, and that is said.
 pub(super) async fn run(
     run: &Run,
     who: Who,
@@ -15,6 +16,7 @@ pub(super) async fn run(
     interval: Duration,
 ) -> Result<(), Failure> {
     let client = connect::attach(run).await?;
+    let mut told = false;
     let mut ticks = tokio::time::interval(interval.max(Duration::from_millis(1)));
     for _ in 0..count {
         ticks.tick().await;
@@ -27,6 +29,13 @@ pub(super) async fn run(
             }
         };
         run.output.value(&pong, for_people)?;
+        if !pong.trusted && !told {
+            told = true;
+            run.output.note(
+                "it refuses this node's calls until its operator runs `hail trust approve` with this \
+                 node's key (`hail id`)",
+            );
+        }
     }
     Ok(())
 }
@@ -49,5 +58,10 @@ fn for_people(pong: &Pong) -> String {
         "" => "path not chosen yet".to_owned(),
         kind => format!("{kind} {}", text::one_line(&pong.path.remote)),
     };
-    format!("{name}: {rtt}, {path}, {}, {tunnel}\n", pong.carrier)
+    let trust = if pong.trusted {
+        ""
+    } else {
+        ", it does not trust this node"
+    };
+    format!("{name}: {rtt}, {path}, {}, {tunnel}{trust}\n", pong.carrier)
 }

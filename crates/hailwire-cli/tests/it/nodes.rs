@@ -85,8 +85,8 @@ fn a_ticket_makes_both_sides_trust_each_other_once() {
         .ok()
         .json();
     assert_eq!(
-        (&pong["path"]["kind"], &pong["carrier"]),
-        (&"direct".into(), &"quic".into())
+        (&pong["path"]["kind"], &pong["carrier"], &pong["trusted"]),
+        (&"direct".into(), &"quic".into(), &true.into())
     );
 
     house.serve("desk", "echo", "cat");
@@ -98,6 +98,11 @@ fn a_ticket_makes_both_sides_trust_each_other_once() {
     );
     let refused = house.run("lap", &["call", "echo@desk", "x", "--timeout", "5s"]);
     assert_eq!(refused.code, Some(71), "{refused:#?}");
+    let pong = house.run("lap", &["ping", "desk", "-c", "1"]).ok();
+    assert!(
+        pong.stdout.contains("it does not trust this node"),
+        "{pong:#?}"
+    );
 }
 
 #[test]

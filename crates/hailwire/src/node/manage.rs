@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use hailwire_wire::{
-    Address, Code, NodeId, NodeName, Status, address::NodeRef, directory::Search, header::Offer,
+    Address, CallHeader, Code, NodeId, NodeName, Status, address::NodeRef, directory::Search,
+    frame::FrameKind, header::Offer,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -320,6 +321,7 @@ impl Inner {
         let session = self.tunnel(id).await?;
         let connect = start.elapsed();
         let rtt = session.ping().await?;
+        let trusted = trusts_us(&session).await?;
         Ok(admin::Pong {
             id,
             name: self.known_as(id),
@@ -328,6 +330,7 @@ impl Inner {
             carrier: session.connection().carrier().to_owned(),
             reused,
             connect_us: if reused { 0 } else { micros(connect) },
+            trusted,
         })
     }
 
@@ -338,7 +341,7 @@ impl Inner {
             .parse()
             .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))?;
         let before: Vec<NodeId> = self.peers.all().into_iter().map(|(id, _)| id).collect();
-        let header = hailwire_wire::CallHeader {
+        let header = CallHeader {
             to: address.to_string(),
             ..Default::default()
         };
@@ -365,6 +368,29 @@ impl Inner {
     /// The alias of a peer, or the name that it gave itself; empty for none.
     fn known_as(&self, id: NodeId) -> String {
         self.trust.alias(id).map(String::from).unwrap_or_default()
+    }
+}
+
+/// Whether the far node lets this one call. Anybody's PING is answered, so a question is put that
+/// only a trusted peer may ask, and that has an empty answer.
+async fn trusts_us(session: &Session) -> Result<bool, Status> {
+    let header = CallHeader {
+        to: admin::AGENT.to_owned(),
+        method: method::AGENTS.to_owned(),
+        ..CallHeader::default()
+    };
+    let nothing = AgentsQuery {
+        tags: vec![String::new()],
+        local_only: true,
+        ..AgentsQuery::default()
+    };
+    let body = serde_json::to_vec(&nothing)
+        .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+    let answer = session.open(FrameKind::CALL, &header, body.into()).await?;
+    match answer.begin(None).await {
+        Ok(_) => Ok(true),
+        Err(status) if status.code == Code::PermissionDenied => Ok(false),
+        Err(status) => Err(status),
     }
 }
 

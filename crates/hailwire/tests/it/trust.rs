@@ -155,3 +155,24 @@ async fn a_removed_peers_tunnel_closes_at_once() {
     assert_eq!(status.code, Code::PermissionDenied, "{status}");
     assert!(alice.status().await.tunnels.is_empty());
 }
+
+#[tokio::test]
+async fn a_ping_tells_whether_the_peer_trusts_this_node() {
+    let (alice, bob) = tokio::join!(House::named("alice"), House::named("bob"));
+    alice.befriend(&bob).await;
+    let ping = async |who: &str| -> admin::Pong {
+        let who = admin::Who { who: who.into() };
+        bob.client().admin(method::PING, &who).await.unwrap()
+    };
+    assert!(ping("alice").await.trusted);
+    let who = admin::Who { who: "bob".into() };
+    let () = alice
+        .client()
+        .admin(method::TRUST_REMOVE, &who)
+        .await
+        .unwrap();
+    while !bob.status().await.tunnels.is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert!(!ping("alice").await.trusted);
+}
