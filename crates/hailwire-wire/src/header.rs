@@ -294,6 +294,19 @@ pub fn decode_call(payload: &Bytes) -> Result<CallHeader, HeaderError> {
     Ok(header)
 }
 
+/// Decodes the head of an answer and checks its bounds.
+///
+/// # Errors
+///
+/// [`HeaderError`].
+pub fn decode_answer(payload: &[u8]) -> Result<AnswerHead, HeaderError> {
+    let head: AnswerHead = decode(payload)?;
+    if head.headers.len() > limits::MAX_HEADER_FIELDS {
+        return Err(HeaderError::Bound("number of fields"));
+    }
+    Ok(head)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -330,6 +343,14 @@ mod tests {
         };
         assert!(matches!(
             decode_call(&encode(&header).into()),
+            Err(HeaderError::Bound(_))
+        ));
+        let head = AnswerHead {
+            headers: header.headers,
+            ..AnswerHead::default()
+        };
+        assert!(matches!(
+            decode_answer(&encode(&head)),
             Err(HeaderError::Bound(_))
         ));
     }

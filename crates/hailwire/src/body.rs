@@ -5,8 +5,13 @@
 //! things: chunks, the end, or a [`Status`] that says why the end will not come. Reading slowly is
 //! back-pressure: nothing between writer and reader grows.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use bytes::{Bytes, BytesMut};
-use hailwire_wire::{Code, Status, frame};
+use hailwire_wire::{Code, Status, frame, limits};
 use tokio::sync::mpsc;
 
 use crate::session::FrameReader;
@@ -43,7 +48,31 @@ enum Kind {
     Full(Bytes),
     Channel(mpsc::Receiver<Item>),
     Wire(Box<FrameReader>),
+    OneWay(Box<OneWay>),
     Failed(Status),
+}
+
+/// The body of a one-way message on a stream, read up to its bound.
+#[derive(Debug)]
+struct OneWay {
+    reader: FrameReader,
+    left: usize,
+    overrun: Overrun,
+}
+
+/// Tells whether the reader of a one-way message met its bound, for a reader may keep that to
+/// itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Overrun(Arc<AtomicBool>);
+
+impl Overrun {
+    /// The refusal of a message past its bound.
+    pub(crate) fn check(&self) -> Result<(), Status> {
+        if self.0.load(Ordering::Relaxed) {
+            return Err(message_too_long());
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
@@ -73,6 +102,18 @@ impl Body {
         Self(Kind::Wire(Box::new(reader)))
     }
 
+    /// The body of a one-way message; reading it past [`limits::MAX_SEND_BODY`] fails with
+    /// `resource_exhausted`.
+    pub(crate) fn one_way(reader: FrameReader) -> (Self, Overrun) {
+        let overrun = Overrun::default();
+        let body = OneWay {
+            reader,
+            left: limits::MAX_SEND_BODY,
+            overrun: overrun.clone(),
+        };
+        (Self(Kind::OneWay(Box::new(body))), overrun)
+    }
+
     /// The next chunk, never empty; `None` at the end.
     ///
     /// # Errors
@@ -93,6 +134,7 @@ impl Body {
             }
             Kind::Channel(receiver) => next_item(receiver).await,
             Kind::Wire(reader) => next_data(reader).await,
+            Kind::OneWay(body) => body.chunk().await,
         };
         match &result {
             Ok(Some(_)) => {}
@@ -140,9 +182,27 @@ impl Body {
                 self.0 = Kind::Empty;
                 Some(bytes)
             }
-            Kind::Channel(_) | Kind::Wire(_) | Kind::Failed(_) => None,
+            Kind::Channel(_) | Kind::Wire(_) | Kind::OneWay(_) | Kind::Failed(_) => None,
         }
     }
+}
+
+impl OneWay {
+    async fn chunk(&mut self) -> Result<Option<Bytes>, Status> {
+        let chunk = next_data(&mut self.reader).await?;
+        let Some(left) = self.left.checked_sub(chunk.as_ref().map_or(0, Bytes::len)) else {
+            self.overrun.0.store(true, Ordering::Relaxed);
+            return Err(message_too_long());
+        };
+        self.left = left;
+        Ok(chunk)
+    }
+}
+
+fn message_too_long() -> Status {
+    let bound = limits::MAX_SEND_BODY;
+    let what = format!("a one-way message has at most {bound} bytes");
+    Status::new(Code::ResourceExhausted, what).with_hint("use a call or a stream")
 }
 
 impl From<Bytes> for Body {

@@ -163,13 +163,14 @@ impl Client {
         }
     }
 
-    /// Sends a one-way message; resolves once the agent has taken it, so the agent has to be up. The
-    /// protocol bounds a message at [`MAX_SEND_BODY`](hailwire_wire::limits::MAX_SEND_BODY) bytes,
-    /// which is the caller's to keep: a longer one is a call or a stream.
+    /// Sends a one-way message; resolves once the agent has taken it, so the agent has to be up. A
+    /// message has at most [`MAX_SEND_BODY`](hailwire_wire::limits::MAX_SEND_BODY) bytes: a longer
+    /// one is a call or a stream.
     ///
     /// # Errors
     ///
-    /// The status with which the agent or the way to it refused.
+    /// The status with which the agent or the way to it refused; `resource_exhausted` for a message
+    /// that is too long.
     ///
     /// # Cancel safety
     ///

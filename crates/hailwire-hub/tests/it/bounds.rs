@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hailwire::hub::{HubClient, HubError, tls::Pins};
 use hailwire_hub::Tls;
 use hailwire_wire::{
     directory::{Asked, Reason, path},
@@ -10,11 +11,11 @@ use hailwire_wire::{
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     time::timeout,
 };
 
-use crate::house::{House, permit, reason, refusal};
+use crate::house::{House, key, permit, reason, refusal};
 
 #[tokio::test]
 async fn a_body_past_its_bound_is_refused() {
@@ -161,4 +162,28 @@ async fn a_hub_stops_while_connections_are_idle() {
         .unwrap();
     let mut rest = Vec::new();
     let _ = idle.read_to_end(&mut rest).await;
+}
+
+#[tokio::test]
+async fn an_answer_past_its_bound_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answering = tokio::spawn(async move {
+        let (mut tcp, _) = listener.accept().await.unwrap();
+        assert!(tcp.read(&mut [0; 4096]).await.unwrap() > 0);
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n";
+        tcp.write_all(head.as_bytes()).await.unwrap();
+        // White space may stand ahead of JSON without end.
+        let blank = vec![b' '; limits::MAX_HUB_ANSWER + 1];
+        // The client hangs up as soon as it has had enough.
+        let _ = tcp.write_all(&blank).await;
+    });
+    let client = HubClient::new(url.parse().unwrap(), None, key(1), &Pins::default()).unwrap();
+    let answer = timeout(Duration::from_secs(20), client.members()).await;
+    let error = answer.unwrap().unwrap_err();
+    assert!(
+        matches!(error, HubError::Answer("cut short or too long")),
+        "{error:?}"
+    );
+    answering.await.unwrap();
 }

@@ -252,7 +252,7 @@ async fn next_wire(reader: &mut FrameReader) -> Result<Option<WireEvent>, Status
             Some(Event::Data(chunk)) => return Ok(Some(WireEvent::Chunk(chunk))),
             Some(Event::Frame(FrameKind::END, payload)) => return end_status(&payload),
             Some(Event::Frame(FrameKind::HEAD, payload)) => {
-                let head = header::decode(&payload)
+                let head = header::decode_answer(&payload)
                     .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
                 return Ok(Some(WireEvent::Head(head)));
             }

@@ -12,6 +12,7 @@ use hailwire_wire::{
     frame::{self, FrameKind},
     header::{self, GoingAway, Hello, Offers, VERSION},
     limits,
+    record::check_offer,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -176,17 +177,22 @@ impl Control {
     }
 
     fn heard_offers(&mut self, payload: &[u8]) -> Option<()> {
-        match header::decode::<Offers>(payload) {
-            Ok(offers) if offers.agents.len() <= limits::MAX_AGENTS_PER_NODE => {
-                self.session
-                    .shared
-                    .offers
-                    .send_replace(Some(Arc::new(offers)));
-                Some(())
-            }
-            Ok(_) => self.fail(Code::InvalidArgument, "an offer of more than 1024 agents"),
-            Err(error) => self.fail(Code::InvalidArgument, &error.to_string()),
+        let offers: Offers = match header::decode(payload) {
+            Ok(offers) => offers,
+            Err(error) => return self.fail(Code::InvalidArgument, &error.to_string()),
+        };
+        if offers.agents.len() > limits::MAX_AGENTS_PER_NODE {
+            return self.fail(Code::InvalidArgument, "an offer of more than 1024 agents");
         }
+        if let Err(bound) = offers.agents.iter().try_for_each(check_offer) {
+            let reason = format!("an offer passes its bound: {bound}");
+            return self.fail(Code::InvalidArgument, &reason);
+        }
+        self.session
+            .shared
+            .offers
+            .send_replace(Some(Arc::new(offers)));
+        Some(())
     }
 
     async fn say(&mut self, outgoing: Outgoing, send: &mut SendStream) -> Option<()> {

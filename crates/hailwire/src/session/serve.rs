@@ -55,11 +55,18 @@ pub(crate) async fn serve(
     {
         return abandon(send, write_code(&error));
     }
+    let (body, overrun) = match kind {
+        RequestKind::Send => {
+            let (body, overrun) = Body::one_way(reader);
+            (body, Some(overrun))
+        }
+        RequestKind::Call | RequestKind::Stream => (Body::wire(reader), None),
+    };
     let request = Request {
         kind,
         header,
         caller,
-        body: Body::wire(reader),
+        body,
     };
     let work = unwound(handler.handle(request));
     let outcome = tokio::select! {
@@ -71,7 +78,10 @@ pub(crate) async fn serve(
         () = until(deadline) => None,
     };
     match outcome {
-        Some(Ok(response)) => answer(kind, response, send, deadline).await,
+        Some(Ok(response)) => match overrun.map_or(Ok(()), |overrun| overrun.check()) {
+            Ok(()) => answer(kind, response, send, deadline).await,
+            Err(status) => end(send, &status).await,
+        },
         Some(Err(status)) => end(send, &status).await,
         None => end(send, &deadline_exceeded()).await,
     }

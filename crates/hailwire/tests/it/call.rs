@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use hailwire::{Agent, Body, Code, Request, Response, Status};
+use hailwire_wire::limits;
 use tokio::sync::{Notify, oneshot};
 
 use crate::house::{House, PATIENCE, call, serve_echo};
@@ -225,6 +226,23 @@ async fn a_one_way_send_is_acknowledged() {
         alice.client().send("none@bob", "").await.unwrap_err().code,
         Code::NotFound
     );
+}
+
+#[tokio::test]
+async fn a_message_past_its_bound_is_refused_even_if_its_agent_does_not_mind() {
+    let (alice, bob) = House::pair().await;
+    let take = |mut request: Request| async move {
+        while let Ok(Some(_)) = request.body_mut().chunk().await {}
+        Ok(Response::default())
+    };
+    let agent = Agent::new("take").unwrap();
+    let _serving = bob.attach().await.serve(agent, take).await.unwrap();
+    let caller = alice.attach().await;
+    let largest = vec![7; limits::MAX_SEND_BODY];
+    let longer = vec![7; limits::MAX_SEND_BODY + 1];
+    caller.send("take@bob", largest).await.unwrap();
+    let refused = caller.send("take@bob", longer).await.unwrap_err();
+    assert_eq!(refused.code, Code::ResourceExhausted, "{refused}");
 }
 
 #[tokio::test]

@@ -11,7 +11,8 @@ use hailwire::{
 use hailwire_wire::{
     CallHeader,
     frame::{self, Event, FrameDecoder, FrameKind},
-    header::{self, Hello, VERSION},
+    header::{self, Hello, Offer, Offers, VERSION},
+    limits,
     mux::{PREFACE, Role, preface},
 };
 use iroh::{Endpoint, EndpointAddr, RelayMap, RelayMode, TransportAddr, endpoint::presets};
@@ -316,6 +317,47 @@ async fn a_second_greeting_ends_the_connection() {
             ),
             "{why:?}"
         );
+    }
+}
+
+#[tokio::test]
+async fn an_offer_past_a_bound_ends_the_connection_and_says_which() {
+    let house = House::named("alice").await;
+    let offer = || Offer {
+        name: "grep".parse().unwrap(),
+        description: String::new(),
+        tags: Vec::new(),
+        version: String::new(),
+    };
+    let described = Offer {
+        description: "x".repeat(limits::MAX_DESCRIPTION + 1),
+        ..offer()
+    };
+    let tagged = Offer {
+        tags: vec![String::new(); limits::MAX_TAGS + 1],
+        ..offer()
+    };
+    let versioned = Offer {
+        version: "1".repeat(limits::MAX_NAME + 1),
+        ..offer()
+    };
+    let many = vec![offer(); limits::MAX_AGENTS_PER_NODE + 1];
+    for (agents, bound) in [
+        (vec![offer(), described], "description"),
+        (vec![tagged], "tags"),
+        (vec![versioned], "version"),
+        (many, "1024"),
+    ] {
+        let guest = Guest::of(&house, Way::Tunnel).await;
+        let (mut control, _recv) = guest.greet(vec![VERSION.into()]).await;
+        let offers = frame_of(FrameKind::OFFERS, &header::encode(&Offers { agents }));
+        control.write(offers.into()).await.unwrap();
+        let closed = tokio::time::timeout(PATIENCE, guest.connection.closed());
+        let ConnectionError::Closed { code, reason } = closed.await.unwrap() else {
+            panic!("it was not closed");
+        };
+        assert_eq!(code, Code::InvalidArgument);
+        assert!(reason.contains(bound), "{reason}");
     }
 }
 
