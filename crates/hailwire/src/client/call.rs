@@ -1,0 +1,306 @@
+//! A call or a raw stream: prepared, then made.
+
+use std::{sync::Arc, time::Duration};
+
+use hailwire_wire::{CallHeader, Code, Priority, Status, frame::FrameKind};
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{Client, Kind};
+use crate::{
+    admin,
+    agent::{Caller, Request, SharedHandler},
+    body::{Body, BodySender},
+    node::{self, Destination, Inner, Origin, Route},
+    session::{self, Answer},
+};
+
+/// Chunks that may wait on a stream's sending half.
+const STREAM_QUEUE: usize = 16;
+
+/// A call being prepared.
+#[derive(Debug)]
+#[must_use = "nothing happens until it is sent"]
+pub struct Call {
+    client: Client,
+    kind: FrameKind,
+    header: CallHeader,
+    deadline: Option<Duration>,
+    body: Body,
+}
+
+impl Call {
+    pub(super) fn new(client: Client, to: String) -> Self {
+        Self {
+            client,
+            kind: FrameKind::CALL,
+            header: CallHeader {
+                to,
+                ..CallHeader::default()
+            },
+            deadline: None,
+            body: Body::empty(),
+        }
+    }
+
+    /// What is asked of the agent, at most [`MAX_METHOD`](hailwire_wire::limits::MAX_METHOD) bytes;
+    /// empty by default.
+    pub fn method(mut self, method: impl Into<String>) -> Self {
+        self.header.method = method.into();
+        self
+    }
+
+    /// Adds a field of the application's own. Names may repeat and keep their order; at most
+    /// [`MAX_HEADER_FIELDS`](hailwire_wire::limits::MAX_HEADER_FIELDS), and 64 KiB for the whole header.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.header.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// States the media type of the body; empty, meaning bytes, by default.
+    pub fn content_type(mut self, media_type: impl Into<String>) -> Self {
+        self.header.content_type = media_type.into();
+        self
+    }
+
+    /// How long the whole answer may take, from [`Call::send`] on: its last byte too. Both ends
+    /// enforce it, in milliseconds. No bound by default.
+    pub fn deadline(mut self, left: Duration) -> Self {
+        self.deadline = Some(left);
+        self
+    }
+
+    /// How urgent; [`Priority::Medium`] by default. It orders what waits on one connection, in both
+    /// directions.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.header.priority = priority;
+        self
+    }
+
+    /// Marks the call as one that may be tried again: equal keys mean the same work. The agent reads
+    /// it; the node repeats nothing by itself. Empty by default.
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
+        self.header.idempotency_key = key.into();
+        self
+    }
+
+    /// The `traceparent` of W3C trace context, passed on to the agent; empty by default.
+    pub fn traceparent(mut self, traceparent: impl Into<String>) -> Self {
+        self.header.traceparent = traceparent.into();
+        self
+    }
+
+    /// The body; empty by default. One from [`Body::channel`] may still be written while the answer
+    /// arrives.
+    pub fn body(mut self, body: impl Into<Body>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// Makes the call and waits until its answer begins: its head, its first byte, or its end.
+    ///
+    /// # Errors
+    ///
+    /// The status with which the call ended, if it ended without an answer: from the agent, or
+    /// `invalid_argument` (address, header), `not_found` (agent, node), `permission_denied` (trust,
+    /// grant), `resource_exhausted` (every member is busy), `unavailable` (peer, agent or node cannot
+    /// be reached, or died), `deadline_exceeded`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future, or later the [`Answer`], cancels the call: the handler's future is
+    /// dropped on the far side.
+    pub async fn send(self) -> Result<Answer, Status> {
+        let Self {
+            client,
+            kind,
+            mut header,
+            deadline,
+            body,
+        } = self;
+        let at = deadline.map(|left| {
+            header.set_deadline(left);
+            Instant::now() + left
+        });
+        let call = std::pin::pin!(async {
+            match &client.inner {
+                Kind::Attached(attached) => {
+                    let answer = attached.session.open(kind, &header, body).await?;
+                    Ok(answer.begin(at).await?.keeping(client.clone()))
+                }
+                Kind::Embedded(node) => call_embedded(node, kind, header, body, at).await,
+            }
+        });
+        node::within(at, call).await
+    }
+
+    /// Sends it as a one-way message instead: resolves once the agent has taken it. This is
+    /// [`Client::send`] with a method, fields or a priority.
+    ///
+    /// # Errors
+    ///
+    /// The status with which the agent or the way to it refused.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped, the message may have been taken or not.
+    pub async fn one_way(mut self) -> Result<(), Status> {
+        self.kind = FrameKind::SEND;
+        let mut answer = self.send().await?;
+        while answer.chunk().await?.is_some() {}
+        Ok(())
+    }
+}
+
+/// A raw stream being prepared.
+#[derive(Debug)]
+#[must_use = "nothing happens until it is opened"]
+pub struct StreamBuilder {
+    call: Call,
+}
+
+impl StreamBuilder {
+    pub(super) fn new(mut call: Call) -> Self {
+        call.kind = FrameKind::STREAM;
+        Self { call }
+    }
+
+    /// What is asked of the agent; empty by default.
+    pub fn method(mut self, method: impl Into<String>) -> Self {
+        self.call = self.call.method(method);
+        self
+    }
+
+    /// Adds a field of the application's own.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.call = self.call.header(name, value);
+        self
+    }
+
+    /// States the media type of what is sent.
+    pub fn content_type(mut self, media_type: impl Into<String>) -> Self {
+        self.call = self.call.content_type(media_type);
+        self
+    }
+
+    /// Marks the stream as one that may be opened again: equal keys mean the same work.
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
+        self.call = self.call.idempotency_key(key);
+        self
+    }
+
+    /// How urgent; [`Priority::Medium`] by default.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.call = self.call.priority(priority);
+        self
+    }
+
+    /// How long the stream may live, from [`StreamBuilder::open`] on. No bound by default.
+    pub fn deadline(mut self, left: Duration) -> Self {
+        self.call = self.call.deadline(left);
+        self
+    }
+
+    /// Opens the stream and waits until the agent accepts it, which it does by returning its
+    /// [`Response`](crate::Response). Nothing can be sent before, so an agent that reads the whole body
+    /// first never accepts; a deadline ends the wait.
+    ///
+    /// # Errors
+    ///
+    /// The status with which the agent or the way to it refused, as for [`Call::send`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future cancels the stream.
+    pub async fn open(self) -> Result<Stream, Status> {
+        let (send, body) = Body::channel(STREAM_QUEUE);
+        let recv = self.call.body(body).send().await?;
+        Ok(Stream { send, recv })
+    }
+}
+
+/// Bytes both ways. Dropping it gives the stream up; [`BodySender::finish`] on `send` says that
+/// this direction is done.
+#[derive(Debug)]
+pub struct Stream {
+    /// Toward the agent.
+    pub send: BodySender,
+    /// From the agent.
+    pub recv: Answer,
+}
+
+async fn call_embedded(
+    node: &Arc<Inner>,
+    kind: FrameKind,
+    header: CallHeader,
+    body: Body,
+    deadline: Option<Instant>,
+) -> Result<Answer, Status> {
+    if header.to == admin::AGENT {
+        let handler = node.own_management();
+        return Box::pin(call_handler(handler, kind, header, body, deadline, None)).await;
+    }
+    node::count_call(node);
+    let Route { to, picked } = node.route(&header, Origin::Local).await?;
+    match to {
+        Destination::Handler(handler) => {
+            let give_back = picked.map(|picked| (node.clone(), picked));
+            Box::pin(call_handler(
+                handler, kind, header, body, deadline, give_back,
+            ))
+            .await
+        }
+        Destination::Session(session) => {
+            let header = node::onward_header(header, Origin::Local, picked.as_ref(), deadline);
+            let answer = session.open(kind, &header, body).await;
+            let answer = match answer {
+                Ok(answer) => answer.begin(deadline).await,
+                Err(status) => Err(status),
+            };
+            let code = answer
+                .as_ref()
+                .map_or_else(|status| status.code, |_| Code::Ok);
+            match (answer, picked) {
+                // The member is busy until the answer has ended.
+                (Ok(answer), picked) => Ok(answer.holding(picked)),
+                (Err(status), Some(picked)) => {
+                    node.registry.finish(picked, code);
+                    Err(status)
+                }
+                (Err(status), None) => Err(status),
+            }
+        }
+    }
+}
+
+/// Runs a handler of this process in a task that ends with the answer.
+async fn call_handler(
+    handler: SharedHandler,
+    kind: FrameKind,
+    header: CallHeader,
+    body: Body,
+    deadline: Option<Instant>,
+    give_back: Option<(Arc<Inner>, node::Picked)>,
+) -> Result<Answer, Status> {
+    let caller = Caller { node: None };
+    let request = Request {
+        kind: node::request_kind(kind),
+        header,
+        caller,
+        body,
+    };
+    let (tell, told) = oneshot::channel();
+    let task = tokio::spawn(async move {
+        // A caller that is gone needs no answer.
+        let _ = tell.send(handler.handle(request).await);
+    });
+    let guard = session::AbortOnDrop(task.abort_handle());
+    let response = told.await.unwrap_or_else(|_| Err(session::panicked()));
+    if let Some((node, picked)) = give_back {
+        let code = response
+            .as_ref()
+            .map_or_else(|status| status.code, |_| Code::Ok);
+        node.registry.finish(picked, code);
+    }
+    let response = response?;
+    Ok(Answer::local(response.head, response.body, guard, deadline))
+}

@@ -1,0 +1,235 @@
+//! An agent on offer, by the node's own process or by a program attached to it.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use hailwire_wire::{
+    AgentName, CallHeader, Code, NodeId, Status,
+    frame::{Event, FrameKind},
+    header,
+};
+use tokio::sync::oneshot;
+
+use crate::{
+    agent::{Agent, Caller, SharedHandler},
+    node::{self, Inner},
+    session::{self, Dispatch, IncomingCall, Opening, Session},
+};
+
+/// An agent on offer. Dropping it takes the offer back; calls that run may finish.
+#[must_use = "dropping it takes the offer back"]
+pub struct Serving {
+    name: AgentName,
+    kind: ServingKind,
+}
+
+enum ServingKind {
+    Embedded {
+        node: Weak<Inner>,
+        number: u64,
+    },
+    Attached {
+        attached: Arc<Attached>,
+        closed: oneshot::Receiver<Status>,
+        _stream: tokio::task::JoinHandle<()>,
+    },
+}
+
+impl Serving {
+    /// Resolves when the offer has ended without being taken back: the node is gone. To be offered
+    /// again the agent has to be served again, on a new [`Client`]. For an embedded node it never
+    /// resolves. Safe to drop.
+    pub async fn closed(&mut self) -> Status {
+        match &mut self.kind {
+            ServingKind::Embedded { .. } => std::future::pending().await,
+            ServingKind::Attached { closed, .. } => closed
+                .await
+                .unwrap_or_else(|_| Status::new(Code::Unavailable, "the node is gone")),
+        }
+    }
+
+    /// The agent's name.
+    #[must_use]
+    pub fn name(&self) -> &AgentName {
+        &self.name
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        match &self.kind {
+            ServingKind::Embedded { node, number } => {
+                if let Some(node) = node.upgrade() {
+                    node.registry.remove(&self.name, *number);
+                }
+            }
+            ServingKind::Attached {
+                attached, _stream, ..
+            } => {
+                _stream.abort();
+                attached.agents.lock().remove(&self.name);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Serving")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+pub(super) fn serve_embedded(
+    node: &Arc<Inner>,
+    agent: Agent,
+    handler: SharedHandler,
+) -> Result<Serving, Status> {
+    let name = agent.register.name.clone();
+    let target = node::Target::Handler {
+        handler,
+        register: Arc::new(agent.register),
+    };
+    let number = node.registry.add(target)?;
+    Ok(Serving {
+        name,
+        kind: ServingKind::Embedded {
+            node: Arc::downgrade(node),
+            number,
+        },
+    })
+}
+
+pub(super) async fn serve_attached(
+    attached: &Arc<Attached>,
+    agent: Agent,
+    handler: SharedHandler,
+) -> Result<Serving, Status> {
+    let name = agent.register.name.clone();
+    if attached.agents.lock().contains_key(&name) {
+        return Err(Status::new(
+            Code::AlreadyExists,
+            format!("this program serves `{name}` already"),
+        )
+        .with_hint("attach a second client to serve a second member of the group"));
+    }
+    attached.agents.lock().insert(name.clone(), handler);
+    let registered = register(attached, &agent).await;
+    let (send, reader) = match registered {
+        Ok(stream) => stream,
+        Err(status) => {
+            attached.agents.lock().remove(&name);
+            return Err(status);
+        }
+    };
+    let (tell, closed) = oneshot::channel();
+    // The registration lasts while its stream is open; aborting this task ends it.
+    let stream = tokio::spawn(async move {
+        let (_send, mut reader) = (send, reader);
+        let why = loop {
+            match reader.next().await {
+                Ok(Some(Event::Frame(FrameKind::END, payload))) => {
+                    break header::decode(&payload).unwrap_or_else(|_| Status::ok());
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    break Status::new(Code::Unavailable, "the node ended the registration");
+                }
+                Err(status) => break status,
+            }
+        };
+        let _ = tell.send(why);
+    });
+    let kind = ServingKind::Attached {
+        attached: attached.clone(),
+        closed,
+        _stream: stream,
+    };
+    Ok(Serving { name, kind })
+}
+
+async fn register(
+    attached: &Attached,
+    agent: &Agent,
+) -> Result<(crate::carrier::SendStream, session::FrameReader), Status> {
+    let payload = header::encode(&agent.register);
+    let (send, mut reader) = attached
+        .session
+        .open_with_payload(FrameKind::REGISTER, &payload)
+        .await?;
+    match reader.next_frame().await? {
+        Some((FrameKind::HEAD, _)) => Ok((send, reader)),
+        Some((FrameKind::END, payload)) => Err(header::decode(&payload)
+            .unwrap_or_else(|_| Status::new(Code::Internal, "the node refused without a reason"))),
+        _ => Err(Status::new(Code::Unavailable, "the node is going away")),
+    }
+}
+
+/// A session with the node beside this process.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub(super) session: Session,
+    pub(super) agents: Arc<Agents>,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.session.close(Code::Ok, "the program has detached");
+    }
+}
+
+/// The agents that an attached program serves.
+#[derive(Debug, Default)]
+pub(super) struct Agents(Mutex<HashMap<AgentName, SharedHandler>>);
+
+impl Agents {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<AgentName, SharedHandler>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Dispatch for Agents {
+    async fn dispatch(self: Arc<Self>, _session: Session, opening: Opening) {
+        let Some(call) = opening.into_call().await else {
+            return;
+        };
+        let IncomingCall {
+            kind,
+            header,
+            send,
+            reader,
+        } = call;
+        let handler = self.lock().get(header.to.as_str()).cloned();
+        let Some(handler) = handler else {
+            let status = Status::new(
+                Code::NotFound,
+                format!("`{}` is no longer served here", header.to),
+            );
+            return session::refuse(send, reader, &status).await;
+        };
+        let (header, caller) = take_caller(header);
+        session::serve(
+            node::request_kind(kind),
+            header,
+            caller,
+            send,
+            reader,
+            &handler,
+        )
+        .await;
+    }
+}
+
+/// The node tells an attached program where a call came from as `agent@key`.
+fn take_caller(mut header: CallHeader) -> (CallHeader, Caller) {
+    let Some((agent, node)) = header.from.split_once('@') else {
+        return (header, Caller { node: None });
+    };
+    let node = node.parse::<NodeId>().ok();
+    header.from = agent.to_owned();
+    (header, Caller { node })
+}
