@@ -162,13 +162,14 @@ impl Stats {
                 true => ("this node".to_owned(), "none: the agent is here".to_owned()),
                 false => (name, format!("{} {}", route.path.kind, route.path.remote)),
             };
-            let resolve = match (route.local, route.reused) {
-                (true, _) => time(route.took_us),
-                (false, true) => format!("{}, tunnel reused", time(route.took_us)),
-                (false, false) => format!("{}, with a new tunnel", time(route.took_us)),
+            let connect = match (route.local, route.reused) {
+                (true, _) => "on this machine".to_owned(),
+                (false, true) => format!("{}, tunnel reused", time(route.connect_us)),
+                (false, false) => format!("{}, a new tunnel", time(route.connect_us)),
             };
             lines.push(("node", where_));
-            lines.push(("connect", resolve));
+            lines.push(("resolve", time(route.resolve_us)));
+            lines.push(("connect", connect));
             lines.push(("path", path));
             if !route.local {
                 lines.push(("RTT", time(route.path.rtt_us)));

@@ -346,8 +346,18 @@ impl Inner {
             ..Default::default()
         };
         let start = tokio::time::Instant::now();
+        let mut resolve = None;
+        if let Some(node) = &address.node {
+            let id = self.resolve(node).await?;
+            resolve = Some(start.elapsed());
+            if id != self.id {
+                self.tunnel(id).await?;
+            }
+        }
         let route = self.route(&header, Origin::Local).await?;
-        let took_us = micros(start.elapsed());
+        let took = start.elapsed();
+        // Whoever is found by a bare name is found by way of its tunnel.
+        let resolve = resolve.unwrap_or(took);
         let picked = route.picked.as_ref().map(|picked| picked.value());
         let remote = match (picked, &address.node) {
             (Some(Target::Peer { id, .. }), _) => Some(*id),
@@ -360,7 +370,8 @@ impl Inner {
             name: remote.map_or_else(String::new, |id| self.known_as(id)),
             local: remote.is_none(),
             reused: remote.is_none_or(|id| before.contains(&id)),
-            took_us,
+            resolve_us: micros(resolve),
+            connect_us: micros(took - resolve),
             path: session.as_ref().map(path).unwrap_or_default(),
         })
     }
