@@ -5,8 +5,8 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`call`] | a call or a raw stream being prepared, and how it is made |
-//! | [`serving`] | an agent on offer, and the attached program's side of being called |
+//! | `call` | a call or a raw stream being prepared, and how it is made |
+//! | `serving` | an agent on offer, and the attached program's side of being called |
 
 mod call;
 mod serving;
@@ -39,7 +39,7 @@ use crate::{
 const MAX_ADMIN_ANSWER: usize = 8 * 1024 * 1024;
 
 /// A handle on a node. Cheap to clone; an attached program detaches when the last clone, and every
-/// [`Answer`] and [`Serving`] that came of it, is dropped.
+/// [`Answer`](crate::Answer) and [`Serving`] that came of it, is dropped.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Kind,

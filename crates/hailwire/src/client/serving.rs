@@ -40,7 +40,7 @@ enum ServingKind {
 
 impl Serving {
     /// Resolves when the offer has ended without being taken back: the node is gone. To be offered
-    /// again the agent has to be served again, on a new [`Client`]. For an embedded node it never
+    /// again the agent has to be served again, on a new [`Client`](crate::Client). For an embedded node it never
     /// resolves. Safe to drop.
     pub async fn closed(&mut self) -> Status {
         match &mut self.kind {

@@ -2,15 +2,15 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`overlay`] | UDP sockets, the QUIC endpoint, dialling |
-//! | [`peers`] | one tunnel per peer |
-//! | [`tunnel`] | the life of a tunnel: up, offers, silence, end |
-//! | [`local`] | the Unix socket to which programs attach |
-//! | [`registry`] | which agents there are and who takes the next call |
-//! | [`router`] | may a call go, and where |
-//! | [`trust`], [`store`] | whom this node trusts, and how that survives |
-//! | [`manage`], [`join`] | the built-in agent `node`: status, invitations, trust |
-//! | [`hubs`] | the hubs that this node belongs to |
+//! | `overlay` | UDP sockets, the QUIC endpoint, dialling |
+//! | `peers` | one tunnel per peer |
+//! | `tunnel` | the life of a tunnel: up, offers, silence, end |
+//! | `local` | the Unix socket to which programs attach |
+//! | `registry` | which agents there are and who takes the next call |
+//! | `router` | may a call go, and where |
+//! | `trust`, `store` | whom this node trusts, and how that survives |
+//! | `manage`, `join` | the built-in agent `node`: status, invitations, trust |
+//! | `hubs` | the hubs that this node belongs to |
 
 mod hubs;
 mod join;
