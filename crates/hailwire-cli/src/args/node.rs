@@ -19,8 +19,12 @@ pub(crate) struct Up {
     /// Name to offer to peers and hubs
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<NodeName>,
-    /// UDP address to listen on; repeatable [default: 0.0.0.0:0 and [::]:0]
-    #[arg(long, value_name = "ADDR")]
+    // Not a doc comment: rustdoc would read the IPv6 address as a link.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        help = "UDP address to listen on; repeatable [default: 0.0.0.0:0 and [::]:0]"
+    )]
     pub(crate) listen: Vec<SocketAddr>,
     /// Hub to register at, in addition to those joined; repeatable
     #[arg(long, value_name = "URL")]
