@@ -243,7 +243,10 @@ impl Drop for RecvStream {
 impl SendStream {
     /// Orders the answering direction once the call's header has told its priority.
     pub(super) fn set_priority(&self, priority: Priority) {
-        self.priority.store(priority as u8, Ordering::Relaxed);
+        // Mostly it stays as it is, and the engine's lock is not needed for that.
+        if self.priority.swap(priority as u8, Ordering::Relaxed) == priority as u8 {
+            return;
+        }
         let _ = self.inner.set_priority(quic_priority(priority));
     }
 

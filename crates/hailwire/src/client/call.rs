@@ -130,7 +130,7 @@ impl Call {
                 Kind::Embedded(node) => call_embedded(node, kind, header, body, at).await,
             }
         });
-        node::within(at, call).await
+        session::in_time(at, call).await
     }
 
     /// Sends it as a one-way message instead: resolves once the agent has taken it. This is
@@ -239,7 +239,7 @@ async fn call_embedded(
         let handler = node.own_management();
         return Box::pin(call_handler(handler, kind, header, body, deadline, None)).await;
     }
-    node::count_call(node);
+    node.count_call();
     let Route { to, picked } = node.route(&header, Origin::Local).await?;
     match to {
         Destination::Handler(handler) => {

@@ -46,7 +46,7 @@ pub use overlay::BindError;
 pub use store::StoreError;
 
 pub(crate) use registry::{Picked, Target};
-pub(crate) use router::{Destination, Origin, Route, onward_header, request_kind, within};
+pub(crate) use router::{Destination, Origin, Route, onward_header, request_kind};
 
 use crate::{
     client::Client,
@@ -266,7 +266,7 @@ pub(crate) struct Inner {
     /// Sessions of attached programs.
     locals: Mutex<Vec<Session>>,
     pub(crate) spin: spin::Spin,
-    pub(crate) calls: AtomicU64,
+    calls: AtomicU64,
     started: Instant,
     closing: watch::Sender<bool>,
     /// The grace time with which somebody asked the node to stop.
@@ -286,6 +286,11 @@ impl Inner {
             instance: self.instance,
             features: Vec::new(),
         }
+    }
+
+    /// Counts a call that enters at this node.
+    pub(crate) fn count_call(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
     fn is_closing(&self) -> bool {
@@ -415,9 +420,4 @@ pub(crate) fn now_unix() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
-}
-
-/// Counts a call that enters at this node.
-pub(crate) fn count_call(inner: &Inner) {
-    inner.calls.fetch_add(1, Ordering::Relaxed);
 }

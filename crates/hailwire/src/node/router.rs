@@ -5,13 +5,10 @@
 //! and the trusted peers. A call from a peer goes to local agents only, and only where the grants
 //! allow: nodes do not forward for one another.
 
-use std::{
-    pin::Pin,
-    sync::{Arc, atomic::Ordering},
-};
+use std::sync::Arc;
 
 use hailwire_wire::{
-    Address, AgentName, CallHeader, Code, NodeId, Priority, Status,
+    Address, AgentName, CallHeader, Code, NodeId, Status,
     address::NodeRef,
     frame::FrameKind,
     header::{self, Register},
@@ -27,9 +24,7 @@ use crate::{
     admin,
     agent::{Caller, RequestKind, SharedHandler},
     carrier::SendStream,
-    session::{
-        self, Dispatch, FrameReader, IncomingCall, Opening, Session, deadline_exceeded, refuse,
-    },
+    session::{self, Dispatch, FrameReader, IncomingCall, Opening, Session, refuse},
 };
 
 /// Where a call came from.
@@ -55,6 +50,24 @@ pub(crate) enum Destination {
     Handler(SharedHandler),
     /// The other end of a session: an attached program or a peer.
     Session(Session),
+}
+
+/// How a member is reached.
+enum Reach {
+    /// By a handler or a program of this machine.
+    Here(Destination),
+    /// By the tunnel to a peer.
+    Peer(NodeId),
+}
+
+impl Target {
+    fn reach(&self) -> Reach {
+        match self {
+            Self::Handler { handler, .. } => Reach::Here(Destination::Handler(handler.clone())),
+            Self::Attached { session, .. } => Reach::Here(Destination::Session(session.clone())),
+            Self::Peer { id, .. } => Reach::Peer(*id),
+        }
+    }
 }
 
 /// The dispatch of one session: what may be asked on it depends on who is at the other end.
@@ -107,9 +120,9 @@ impl Inner {
             let status = self.refuse_stranger(session, peer);
             return Box::pin(refuse(send, reader, &status)).await;
         }
-        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.count_call();
         self.spin.touch();
-        let routed = within(deadline, std::pin::pin!(self.route(&header, origin))).await;
+        let routed = session::in_time(deadline, std::pin::pin!(self.route(&header, origin))).await;
         let Route { to, picked } = match routed {
             Ok(route) => route,
             Err(status) => return Box::pin(refuse(send, reader, &status)).await,
@@ -158,10 +171,9 @@ impl Inner {
         let id = match &address.node {
             None => {
                 let picked = self.registry.pick(&address.agent, false, &[]).ok()?;
-                let to = match picked.value() {
-                    Target::Handler { handler, .. } => Destination::Handler(handler.clone()),
-                    Target::Attached { session, .. } => Destination::Session(session.clone()),
-                    Target::Peer { id, .. } => Destination::Session(self.peers.up(*id)?),
+                let to = match picked.value().reach() {
+                    Reach::Here(to) => to,
+                    Reach::Peer(id) => Destination::Session(self.peers.up(id)?),
                 };
                 return Some(Ok(Route {
                     to,
@@ -224,10 +236,8 @@ impl Inner {
 
     fn local_route(&self, agent: &AgentName) -> Result<Route, Status> {
         let picked = self.registry.pick(agent, true, &[])?;
-        let to = match picked.value() {
-            Target::Handler { handler, .. } => Destination::Handler(handler.clone()),
-            Target::Attached { session, .. } => Destination::Session(session.clone()),
-            Target::Peer { .. } => return Err(not_found(agent)),
+        let Reach::Here(to) = picked.value().reach() else {
+            return Err(not_found(agent));
         };
         Ok(Route {
             to,
@@ -249,14 +259,13 @@ impl Inner {
                 }
                 Err(status) => return Err(status),
             };
-            let to = match picked.value() {
-                Target::Handler { handler, .. } => Destination::Handler(handler.clone()),
-                Target::Attached { session, .. } => Destination::Session(session.clone()),
-                Target::Peer { id, .. } => match self.tunnel(*id).await {
+            let to = match picked.value().reach() {
+                Reach::Here(to) => to,
+                Reach::Peer(id) => match self.tunnel(id).await {
                     Ok(session) => Destination::Session(session),
                     Err(status) => {
                         tracing::debug!(%agent, peer = %id, %status, "a member cannot be reached");
-                        excluded.push(MemberKey::Peer(*id));
+                        excluded.push(MemberKey::Peer(id));
                         self.registry.finish(picked, Code::Unavailable);
                         continue;
                     }
@@ -280,9 +289,7 @@ async fn relay(
 ) -> Code {
     match onward.open_raw(kind, header).await {
         Ok((callee_send, callee_recv, _in_flight)) => {
-            if header.priority != Priority::default() {
-                send.set_priority(header.priority);
-            }
+            send.set_priority(header.priority);
             session::splice((send, reader), (callee_send, callee_recv), deadline).await
         }
         Err(status) => {
@@ -380,20 +387,5 @@ pub(crate) fn request_kind(kind: FrameKind) -> RequestKind {
         FrameKind::SEND => RequestKind::Send,
         FrameKind::STREAM => RequestKind::Stream,
         _ => RequestKind::Call,
-    }
-}
-
-/// The future's result, or `deadline_exceeded` when the deadline passes first.
-///
-/// Takes the future pinned, because those that it is used for are large to move.
-pub(crate) async fn within<T>(
-    deadline: Option<Instant>,
-    future: Pin<&mut impl Future<Output = Result<T, Status>>>,
-) -> Result<T, Status> {
-    match deadline {
-        None => future.await,
-        Some(at) => tokio::time::timeout_at(at, future)
-            .await
-            .unwrap_or_else(|_| Err(deadline_exceeded())),
     }
 }

@@ -8,7 +8,7 @@ use hailwire_wire::{
 };
 use tokio::{task::AbortHandle, time::Instant};
 
-use super::{FrameReader, InFlight, deadline_exceeded};
+use super::{FrameReader, InFlight, in_time};
 use crate::{body::Body, client::Client, node::Picked};
 
 /// The streamed answer of a call.
@@ -203,13 +203,7 @@ impl Answer {
                 Source::Local { body, .. } => body.chunk().await.map(|c| c.map(WireEvent::Chunk)),
             }
         };
-        let event = match self.deadline {
-            None => next.await,
-            Some(at) => match tokio::time::timeout_at(at, next).await {
-                Ok(event) => event,
-                Err(_) => Err(deadline_exceeded()),
-            },
-        };
+        let event = in_time(self.deadline, std::pin::pin!(next)).await;
         match event {
             Ok(Some(event)) => Ok(Some(event)),
             Ok(None) => {

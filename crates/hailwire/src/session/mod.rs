@@ -35,7 +35,7 @@ use tokio::{sync::watch, time::Instant};
 pub use answer::Answer;
 pub(crate) use answer::{AbortOnDrop, WireAnswer};
 pub(crate) use reader::{FrameReader, connection_status, deadline_exceeded};
-pub(crate) use serve::{accept, panicked, refuse, serve};
+pub(crate) use serve::{accept, in_time, panicked, refuse, serve};
 pub(crate) use splice::splice;
 
 use crate::{

@@ -6,14 +6,14 @@
 use std::{
     future::poll_fn,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
+    pin::{Pin, pin},
     task::Poll,
     time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
 use hailwire_wire::{
-    CallHeader, Code, Priority, Status,
+    CallHeader, Code, Status,
     frame::{self, FRAME_PREFIX, FrameKind},
     header::{self, AnswerHead},
     limits,
@@ -45,9 +45,7 @@ pub(crate) async fn serve(
     handler: &SharedHandler,
 ) -> Code {
     let deadline = header.deadline().map(|left| Instant::now() + left);
-    if header.priority != Priority::default() {
-        send.set_priority(header.priority);
-    }
+    send.set_priority(header.priority);
     // Both sides of a raw stream may wait for the other to speak first, so it is accepted before
     // its handler runs.
     if kind == RequestKind::Stream
@@ -269,6 +267,17 @@ pub(super) async fn until(deadline: Option<Instant>) {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
+}
+
+/// The future's result, or `deadline_exceeded` when the deadline passes first.
+///
+/// Takes the future pinned, because those that it is used for are large to move.
+pub(crate) async fn in_time<T>(
+    deadline: Option<Instant>,
+    future: Pin<&mut impl Future<Output = Result<T, Status>>>,
+) -> Result<T, Status> {
+    let result = within(deadline, future).await;
+    result.unwrap_or_else(|| Err(deadline_exceeded()))
 }
 
 /// The future's output, or `None` when the deadline passes first.
