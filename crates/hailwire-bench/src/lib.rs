@@ -11,6 +11,7 @@
 pub mod load;
 pub mod part;
 pub mod report;
+pub mod result;
 pub mod smoke;
 
 use std::time::Duration;

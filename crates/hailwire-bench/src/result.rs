@@ -1,0 +1,99 @@
+//! What a result folder holds: the lines that every table and plot is drawn from.
+//!
+//! `raw.jsonl` has one [`Entry`] per line: a repeat of a measurement, or the reason why a cell of a
+//! table has none. Nothing else carries figures; a report, a summary and a comparison are drawn from
+//! these lines and can be drawn again.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// One line of `raw.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Entry {
+    /// A repeat.
+    Measured(Line),
+    /// A cell that was not measured, and why.
+    Skipped(Skipped),
+}
+
+/// Which cell of which table a line belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Cell {
+    /// `smoke`, `coordination` or `overlay`.
+    pub suite: String,
+    /// The table: `Q1` to `Q12` and `O1` to `O6` as the published ones, else a word of our own.
+    pub table: String,
+    /// The table's row, in words: `100 agents × 10 KB, 50 ms`.
+    pub row: String,
+    /// What was measured: `quic`, `h2`, `ws` for a session over that carrier; `plain h2`, `plain ws`,
+    /// `raw iroh` for the baselines; a foreign subject's own name.
+    pub subject: String,
+    /// `pooled` or `per agent` where both exist; `cold`, `warm`, `resumed`, `0-rtt` where they differ;
+    /// else empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub form: String,
+}
+
+/// One repeat of one measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Line {
+    /// Where it belongs.
+    pub cell: Cell,
+    /// The network it ran on: a topology's name, or `loopback`.
+    pub network: String,
+    /// 0 is the warm-up, which is kept and not summed up.
+    pub repeat: u32,
+    /// The figures by name; the name ends with the unit: `p50_us`, `messages_per_s`,
+    /// `client_rss_bytes`, `cpu_s`, `seconds`, `count`.
+    pub figures: BTreeMap<String, f64>,
+    /// The distribution behind the quantiles, as pairs of (share at or below, microseconds), rising;
+    /// empty where there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub distribution: Vec<(f64, f64)>,
+    /// What was asked for: agents, bytes, in flight, rate, seconds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub asked: BTreeMap<String, serde_json::Value>,
+}
+
+/// A cell without a figure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// Which.
+    pub cell: Cell,
+    /// Why, in words that follow "not measured: ".
+    pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_reads_back_as_it_was_written() {
+        let cell = Cell {
+            suite: "coordination".into(),
+            table: "Q1".into(),
+            row: "10 agents, 0 ms".into(),
+            subject: "h2".into(),
+            form: "cold".into(),
+        };
+        let line = Entry::Measured(Line {
+            cell: cell.clone(),
+            network: "loopback".into(),
+            repeat: 1,
+            figures: BTreeMap::from([("p50_us".to_owned(), 12.5)]),
+            distribution: vec![(0.5, 12.5), (1.0, 40.0)],
+            asked: BTreeMap::from([("agents".to_owned(), 10.into())]),
+        });
+        let skipped = Entry::Skipped(Skipped {
+            cell,
+            reason: "no root".into(),
+        });
+        for entry in [line, skipped] {
+            let text = serde_json::to_string(&entry).unwrap();
+            assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), entry);
+        }
+    }
+}
