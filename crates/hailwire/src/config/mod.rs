@@ -7,16 +7,20 @@
 //!
 //! ```kdl
 //! node { name "desk" }
-//! listen { udp "0.0.0.0:4242" "[::]:4242" }
+//! listen { udp "0.0.0.0:4242" "[::]:4242"; tcp "0.0.0.0:4242" }
 //! hub "https://hub.example.org"
+//! carrier "auto"
 //! limits { max-tunnels 1024; grace "10s"; spin "100us" }
+//! quic { congestion "cubic"; window "32MiB" }
 //! log { level "info" }
 //! ```
 //!
 //! [`SETTINGS`] lists every setting with its unit and default; `docs/reference/config.md` is held
 //! to it by a test.
 
+mod effective;
 mod parse;
+mod quic;
 mod sections;
 mod settings;
 #[cfg(test)]
@@ -32,7 +36,9 @@ use hailwire_wire::HubUrl;
 use serde::Serialize;
 use thiserror::Error;
 
-pub use sections::{Limits, Listen, Log, LogLevel, NodeSettings};
+pub use effective::{InForce, Origin, Origins};
+pub use quic::{Congestion, Quic, Size};
+pub use sections::{Carrier, Limits, Listen, Log, LogLevel, NodeSettings};
 pub use settings::{SETTINGS, Setting};
 
 use parse::{Mistake, parse, position};
@@ -56,10 +62,17 @@ pub struct Config {
     /// `hub`: URLs of hubs to register at, in addition to those joined by ticket. `https`, or
     /// `http` on loopback only. Default: none. At most [`Config::MAX_HUBS`].
     pub hubs: Vec<HubUrl>,
+    /// `carrier`: which carriers tunnels use.
+    pub carrier: Carrier,
     /// `limits { … }`.
     pub limits: Limits,
+    /// `quic { … }`.
+    pub quic: Quic,
     /// `log { level }`.
     pub log: Log,
+    /// Where each value comes from.
+    #[serde(skip)]
+    pub origins: Origins,
 }
 
 /// Why a configuration cannot be used.
@@ -162,30 +175,24 @@ impl Config {
     }
 
     fn write_kdl(&self, out: &mut String) -> fmt::Result {
-        if let Some(name) = &self.node.name {
-            writeln!(out, "node {{\n    name \"{name}\"\n}}")?;
+        let mut open = "";
+        for (path, value) in self.values() {
+            let (section, name) = path.split_once('.').unwrap_or(("", path));
+            if section != open {
+                if !open.is_empty() {
+                    writeln!(out, "}}")?;
+                }
+                if !section.is_empty() {
+                    writeln!(out, "{section} {{")?;
+                }
+                open = section;
+            }
+            let indent = if section.is_empty() { "" } else { "    " };
+            writeln!(out, "{indent}{name} {value}")?;
         }
-        write!(out, "listen {{\n    udp")?;
-        for address in &self.listen.udp {
-            write!(out, " \"{address}\"")?;
+        if open.is_empty() {
+            return Ok(());
         }
-        writeln!(out, "\n}}")?;
-        for hub in &self.hubs {
-            writeln!(out, "hub \"{hub}\"")?;
-        }
-        let Limits {
-            max_tunnels,
-            grace,
-            spin,
-        } = &self.limits;
-        let (grace, spin) = (
-            humantime::format_duration(*grace),
-            humantime::format_duration(*spin),
-        );
-        writeln!(
-            out,
-            "limits {{\n    max-tunnels {max_tunnels}\n    grace \"{grace}\"\n    spin \"{spin}\"\n}}"
-        )?;
-        writeln!(out, "log {{\n    level \"{}\"\n}}", self.log.level.name())
+        writeln!(out, "}}")
     }
 }

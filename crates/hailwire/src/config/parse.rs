@@ -1,10 +1,10 @@
 //! From the text of `hail.kdl` to a [`Config`], or to the first mistake and its place.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, ops::RangeInclusive, str::FromStr, time::Duration};
 
 use kdl::{KdlDocument, KdlEntry, KdlNode};
 
-use super::Config;
+use super::{Config, Origin, Quic, Size};
 
 /// A mistake at a byte offset of the text.
 pub(super) struct Mistake {
@@ -38,10 +38,16 @@ pub(super) fn parse(text: &str) -> Result<Config, Mistake> {
                 config.node.name = Some(single(inner)?);
                 Ok(())
             })?,
-            "listen" => section(node, "listen", &["udp"], |inner| {
-                config.listen.udp = several(inner, Config::MAX_LISTEN)?;
+            "listen" => section(node, "listen", &["udp", "tcp"], |inner| {
+                let addresses = several(inner, Config::MAX_LISTEN)?;
+                match inner.name().value() {
+                    "udp" => config.listen.udp = addresses,
+                    _ => config.listen.tcp = addresses,
+                }
                 Ok(())
             })?,
+            "carrier" => config.carrier = single(node)?,
+            "quic" => quic(node, &mut config.quic)?,
             "hub" => {
                 let url = single(node)?;
                 if config.hubs.len() == Config::MAX_HUBS {
@@ -67,13 +73,67 @@ pub(super) fn parse(text: &str) -> Result<Config, Mistake> {
                 return Err(unknown(
                     node,
                     "",
-                    &["node", "listen", "hub", "limits", "log"],
+                    &["node", "listen", "hub", "carrier", "limits", "quic", "log"],
                 ));
             }
         }
         seen.once(node)?;
     }
+    note_origins(&document, &mut config);
     Ok(config)
+}
+
+/// Notes what the file sets.
+fn note_origins(document: &KdlDocument, config: &mut Config) {
+    for node in document.nodes() {
+        let name = node.name().value();
+        config.origins.note(name, Origin::File);
+        for inner in node.iter_children() {
+            let path = format!("{name}.{}", inner.name().value());
+            config.origins.note(&path, Origin::File);
+        }
+    }
+}
+
+/// `quic { … }`.
+fn quic(node: &KdlNode, quic: &mut Quic) -> Result<(), Mistake> {
+    const MOST: u32 = 1 << 16;
+    let known = Quic::default()
+        .values()
+        .map(|(path, _)| path.trim_start_matches("quic."));
+    section(node, "quic", &known, |inner| {
+        let time = |from: u64, to: u64| {
+            let range = Duration::from_millis(from)..=Duration::from_millis(to);
+            let given = single::<Span>(inner)?.0;
+            within(inner, given, range, |t| {
+                humantime::format_duration(*t).to_string()
+            })
+        };
+        match inner.name().value() {
+            "congestion" => quic.congestion = single(inner)?,
+            "streams" => quic.streams = number(inner, 100..=MOST)?,
+            "stream-window" => quic.stream_window = size(inner, 2)?,
+            "window" => quic.window = size(inner, 8)?,
+            "send-window" => quic.send_window = size(inner, 1)?,
+            "idle-timeout" => quic.idle_timeout = time(1_000, 600_000)?,
+            "keep-alive" => quic.keep_alive = time(100, 5_000)?,
+            "ack-frequency" => quic.ack_frequency = yes(inner)?,
+            "ack-delay" => quic.ack_delay = time(1, 25)?,
+            "ack-every" => quic.ack_every = number(inner, 1..=64)?,
+            "gso" => quic.gso = yes(inner)?,
+            "mtu-discovery" => quic.mtu_discovery = yes(inner)?,
+            "mtu-max" => quic.mtu_max = number(inner, 1200..=65527)?,
+            "max-paths" => quic.max_paths = number(inner, 8..=64)?,
+            _ => quic.sessions = number(inner, 1..=MOST)?,
+        }
+        Ok(())
+    })?;
+    if quic.window.bytes() / 4 < quic.stream_window.bytes() {
+        let what = "`window` is less than four times `stream-window`";
+        let hint = "a few readers that stall would hold up everybody else";
+        return Err(Mistake::at(node.span().offset(), what).hint(hint));
+    }
+    Ok(())
 }
 
 /// Walks the settings of a section: only known ones, each once, no arguments of its own.
@@ -145,13 +205,62 @@ where
 
 /// A whole number of at least 1.
 fn count(node: &KdlNode) -> Result<u32, Mistake> {
+    let what = |name: &str| format!("`{name}` is a whole number of at least 1");
+    whole(node, 1..=u32::MAX, what)
+}
+
+/// A whole number within a range.
+fn number(node: &KdlNode, range: RangeInclusive<u32>) -> Result<u32, Mistake> {
+    let (least, most) = (*range.start(), *range.end());
+    whole(node, range, |name| {
+        format!("`{name}` is a whole number from {least} to {most}")
+    })
+}
+
+fn whole(
+    node: &KdlNode,
+    range: RangeInclusive<u32>,
+    what: impl FnOnce(&str) -> String,
+) -> Result<u32, Mistake> {
     let entry = only(node)?;
     let number = entry
         .value()
         .as_integer()
         .and_then(|n| u32::try_from(n).ok());
-    number.filter(|n| *n > 0).ok_or_else(|| {
-        let what = format!("`{}` is a whole number of at least 1", node.name().value());
+    number
+        .filter(|n| range.contains(n))
+        .ok_or_else(|| Mistake::at(entry.span().offset(), what(node.name().value())))
+}
+
+/// A size of at least so many mebibytes.
+fn size(node: &KdlNode, least: u16) -> Result<Size, Mistake> {
+    let range = Size::mib(least)..=Size::mib(1024);
+    within(node, single(node)?, range, Size::to_string)
+}
+
+fn within<T: PartialOrd>(
+    node: &KdlNode,
+    given: T,
+    range: RangeInclusive<T>,
+    written: impl Fn(&T) -> String,
+) -> Result<T, Mistake> {
+    if range.contains(&given) {
+        return Ok(given);
+    }
+    let (name, least, most) = (
+        node.name().value(),
+        written(range.start()),
+        written(range.end()),
+    );
+    let what = format!("`{name}` is from \"{least}\" to \"{most}\"");
+    Err(Mistake::at(node.span().offset(), what))
+}
+
+/// A yes or no.
+fn yes(node: &KdlNode) -> Result<bool, Mistake> {
+    let entry = only(node)?;
+    entry.value().as_bool().ok_or_else(|| {
+        let what = format!("`{}` is #true or #false", node.name().value());
         Mistake::at(entry.span().offset(), what)
     })
 }

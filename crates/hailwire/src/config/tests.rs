@@ -53,6 +53,47 @@ fn every_setting_is_read() {
 }
 
 #[test]
+fn every_quic_setting_is_read() {
+    let config = good(
+        "quic { congestion \"bbr\"; streams 200; stream-window \"4MiB\"; window \"64MiB\"\n\
+         send-window \"16MiB\"; idle-timeout \"1m\"; keep-alive \"2s\"; ack-frequency #false\n\
+         ack-delay \"5ms\"; ack-every 4; gso #false; mtu-discovery #false; mtu-max 9000\n\
+         max-paths 12; sessions 1024 }",
+    );
+    let quic = &config.quic;
+    let default = Quic::default();
+    for ((path, value), (_, default)) in quic.values().into_iter().zip(default.values()) {
+        assert_ne!(value, default, "{path}");
+    }
+    assert_eq!(good(&config.to_kdl()), config);
+}
+
+#[test]
+fn a_value_says_where_it_comes_from() {
+    let mut config = good("carrier \"h2\"\nquic { streams 200 }\nhub \"https://a.b\"");
+    config.origins.note("limits.grace", Origin::Flag);
+    let rows = config.in_force();
+    let row = |setting: &str| {
+        let row = rows.iter().find(|row| row.setting == setting).unwrap();
+        format!("{} {}", row.value, row.why)
+    };
+    assert_eq!(row("carrier"), "\"h2\" file");
+    assert_eq!(row("quic.streams"), "200 file");
+    assert_eq!(row("quic.window"), "\"32MiB\" default");
+    assert_eq!(row("limits.grace"), "\"10s\" flag");
+    assert_eq!(row("node.name"), "none default");
+    assert_eq!(row("hub"), "\"https://a.b:443\" file");
+    assert!(row("quic.migration").contains("engine"));
+    for setting in SETTINGS {
+        assert!(
+            rows.iter().any(|row| row.setting == setting.path),
+            "{}",
+            setting.path
+        );
+    }
+}
+
+#[test]
 fn what_is_written_reads_back_the_same() {
     for text in [
         "",
@@ -97,6 +138,18 @@ fn wrong_values_say_what_was_expected() {
         ("log { level a=\"info\" }", "no properties"),
         ("log {}\nlog {}", "set twice"),
         ("node {", "not KDL"),
+        ("carrier \"tcp\"", "expected auto, quic, h2 or ws"),
+        ("listen { tcp 4242 }", "`tcp` takes a text"),
+        ("quic { congestion \"reno\" }", "expected cubic or bbr"),
+        ("quic { streams 99 }", "from 100 to 65536"),
+        ("quic { window \"32\" }", "with its unit"),
+        ("quic { window \"1MiB\" }", "from \"8MiB\" to \"1GiB\""),
+        ("quic { window \"99999GiB\" }", "with its unit"),
+        ("quic { stream-window \"16MiB\" }", "less than four times"),
+        ("quic { ack-delay \"26ms\" }", "from \"1ms\" to \"25ms\""),
+        ("quic { keep-alive \"6s\" }", "to \"5s\""),
+        ("quic { max-paths 4 }", "from 8 to 64"),
+        ("quic { gso \"yes\" }", "#true or #false"),
     ] {
         let (_, _, what, _) = mistake(text);
         assert!(what.contains(part), "{text}: {what}");
@@ -122,7 +175,12 @@ fn the_list_of_settings_states_the_true_defaults() {
     let text = Config::default().to_kdl();
     for setting in SETTINGS.iter().filter(|s| s.default != "none") {
         let name = setting.path.rsplit('.').next().unwrap();
-        let line = format!("    {name} {}\n", setting.default);
+        let indent = if setting.path.contains('.') {
+            "    "
+        } else {
+            ""
+        };
+        let line = format!("{indent}{name} {}\n", setting.default);
         assert!(text.contains(&line), "{line} is not in {text}");
     }
 }
