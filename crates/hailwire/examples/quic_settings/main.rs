@@ -32,7 +32,10 @@ type Failure = Box<dyn Error + Send + Sync>;
 const SIZES: [usize; 5] = [1_000, 64_000, 128_000, 256_000, 1_000_000];
 
 /// Answers of each size in one repeat.
-const ANSWERS: usize = 400;
+const ANSWERS: usize = 300;
+
+/// Pause before each question of the paced measurement.
+const PACE: Duration = Duration::from_millis(5);
 
 /// How long the second measurement takes in one repeat.
 const BULK: Duration = Duration::from_secs(5);
@@ -155,7 +158,17 @@ async fn load(kdl: &str, ticket: &str, work: &str) -> Result<(), Failure> {
     match work {
         "answers" => {
             for size in SIZES {
-                answers(&client, size).await?;
+                answers(&client, size, 0, Duration::ZERO).await?;
+            }
+        }
+        "paced" => {
+            for size in SIZES {
+                answers(&client, size, 0, PACE).await?;
+            }
+        }
+        "echoes" => {
+            for size in SIZES {
+                answers(&client, size, size, Duration::ZERO).await?;
             }
         }
         _ => bulk(&client).await?,
@@ -164,13 +177,20 @@ async fn load(kdl: &str, ticket: &str, work: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn answers(client: &Client, size: usize) -> Result<(), Failure> {
-    ask(client, size).await?;
+/// Asks again and again, one at a time, with so many bytes and a pause before each.
+async fn answers(
+    client: &Client,
+    size: usize,
+    asked_with: usize,
+    pause: Duration,
+) -> Result<(), Failure> {
+    ask(client, size, asked_with).await?;
     let before = counters(client).await?;
     let mut times = Vec::new();
     for _ in 0..ANSWERS {
+        tokio::time::sleep(pause).await;
         let start = Instant::now();
-        ask(client, size).await?;
+        ask(client, size, asked_with).await?;
         times.push(start.elapsed());
     }
     let after = counters(client).await?;
@@ -181,6 +201,8 @@ async fn answers(client: &Client, size: usize) -> Result<(), Failure> {
     };
     let line = json!({
         "work": "answers",
+        "pause_us": pause.as_micros(),
+        "asked_with": asked_with,
         "bytes": size,
         "answers": times.len(),
         "p50_us": at(0.5),
@@ -188,6 +210,8 @@ async fn answers(client: &Client, size: usize) -> Result<(), Failure> {
         "p99_us": at(0.99),
         "max_us": at(1.0),
         "slower_than_20_ms": times.iter().filter(|time| time.as_millis() >= 20).count(),
+        "sent_packets": after.sent_packets - before.sent_packets,
+        "lost_packets": after.lost_packets - before.lost_packets,
         "received_bytes": after.received_bytes - before.received_bytes,
     });
     println!("{line}");
@@ -196,11 +220,11 @@ async fn answers(client: &Client, size: usize) -> Result<(), Failure> {
 
 async fn bulk(client: &Client) -> Result<(), Failure> {
     const SIZE: usize = 8_000_000;
-    ask(client, SIZE).await?;
+    ask(client, SIZE, 0).await?;
     let start = Instant::now();
     let mut bytes = 0;
     while start.elapsed() < BULK {
-        ask(client, SIZE).await?;
+        ask(client, SIZE, 0).await?;
         bytes += SIZE;
     }
     let seconds = start.elapsed().as_secs_f64();
@@ -216,10 +240,11 @@ async fn bulk(client: &Client) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn ask(client: &Client, size: usize) -> Result<(), Failure> {
+async fn ask(client: &Client, size: usize, with: usize) -> Result<(), Failure> {
     let mut answer = client
         .call("bytes@far")
         .method(size.to_string())
+        .body(vec![7; with])
         .send()
         .await?;
     let bytes = answer.bytes(size).await?;

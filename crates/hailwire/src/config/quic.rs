@@ -38,8 +38,9 @@ pub struct Quic {
     /// Tell the peer how to acknowledge (draft-ietf-quic-ack-frequency), with the two settings that
     /// follow. Default: true; without it the peer does as RFC 9000 says.
     pub ack_frequency: bool,
-    /// How long the peer may wait before it acknowledges what came alone. Default: 25 ms (RFC 9000,
-    /// 18.2); from 1 ms to 25 ms. A tail that is lost is noticed after a round trip and this.
+    /// How long the peer may wait before it acknowledges what came alone. Default: 1 ms; from 1 ms to
+    /// 25 ms, which is what RFC 9000, 18.2, has without the setting before. When the last packets of
+    /// a message are lost, that is noticed after a round trip and this.
     #[serde(serialize_with = "as_text")]
     pub ack_delay: Duration,
     /// Packets that the peer may receive before it must acknowledge at once. Default: 2.
@@ -67,7 +68,7 @@ impl Default for Quic {
             idle_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(5),
             ack_frequency: true,
-            ack_delay: Duration::from_millis(25),
+            ack_delay: Duration::from_millis(1),
             ack_every: 2,
             gso: true,
             mtu_discovery: true,
@@ -182,7 +183,9 @@ impl FromStr for Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whole = UNITS.iter().find(|(_, bytes)| self.0 % bytes == 0);
+        let whole = UNITS
+            .iter()
+            .find(|(_, bytes)| self.0.is_multiple_of(*bytes));
         let (unit, bytes) = whole.filter(|_| self.0 > 0).unwrap_or(&("B", 1));
         write!(f, "{}{unit}", self.0 / bytes)
     }

@@ -114,7 +114,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         path: "quic.ack-delay",
         value: "duration, \"1ms\" to \"25ms\"",
-        default: "\"25ms\"",
+        default: "\"1ms\"",
         about: "how long the peer may wait before it acknowledges what came alone",
     },
     Setting {
