@@ -1,1 +1,10 @@
 //! Networks to test in, in two tiers with one model of links, NATs and firewalls.
+#![forbid(unsafe_code)]
+pub mod fabric;
+pub mod firewall;
+pub mod link;
+pub mod nat;
+pub mod packet;
+pub mod topology;
+
+pub use topology::{Topology, TopologyError};
