@@ -7,11 +7,7 @@
 //!
 //! It takes `now` and does no I/O.
 
-use std::{
-    collections::HashMap,
-    net::{Ipv4Addr, SocketAddrV4},
-    time::Duration,
-};
+use std::{collections::HashMap, net::Ipv4Addr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -96,7 +92,7 @@ impl Firewall {
 /// A flow from `source` to `destination`, for tests of several modules.
 #[cfg(test)]
 pub(crate) fn flow(protocol: Protocol, source: &str, destination: &str) -> Flow {
-    let end = |text: &str| text.parse::<SocketAddrV4>().unwrap();
+    let end = |text: &str| text.parse::<std::net::SocketAddrV4>().unwrap();
     Flow {
         protocol,
         source: end(source),
