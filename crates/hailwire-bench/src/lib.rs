@@ -14,11 +14,13 @@
 //! | [`work`] | what a subject is asked, and what it answers |
 //! | [`measure`] | open loop, histograms, spreads, memory and processor time of processes |
 //! | [`folder`], [`result`] | what a run leaves behind |
+//! | [`report`] | pages and comparisons, drawn from folders |
 //! | [`tables`], [`aims`] | names of rows, and what we set out to reach |
 
 pub mod aims;
 pub mod folder;
 pub mod measure;
+pub mod report;
 pub mod result;
 pub mod run;
 pub mod subject;

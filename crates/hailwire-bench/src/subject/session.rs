@@ -32,7 +32,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use super::{
-    Options, Ready, any_like, failed,
+    Congestion, Options, Ready, any_like, failed,
     pattern::{check_pattern, pattern},
 };
 use crate::{BenchError, work::Start};
@@ -481,11 +481,23 @@ fn options_near(options: &Options, far: &Ready) -> Result<Options, BenchError> {
 fn config(carrier: Carrier, options: &Options) -> Result<Config, BenchError> {
     let mut config = Config::default();
     config.listen.udp = vec![(options.listen, 0).into()];
+    config.carrier = match carrier {
+        Carrier::Quic => hailwire::config::Carrier::Quic,
+        Carrier::H2 => hailwire::config::Carrier::H2,
+        Carrier::Ws => hailwire::config::Carrier::Ws,
+    };
     if carrier != Carrier::Quic {
         return Err(BenchError::Unsupported("nodes have no such carrier yet"));
     }
-    if options.congestion.is_some() || options.window.is_some() {
-        return Err(BenchError::Unsupported("nodes have no such setting yet"));
+    match options.congestion {
+        Some(Congestion::Bbr) => config.quic.congestion = hailwire::config::Congestion::Bbr,
+        Some(Congestion::Cubic) => config.quic.congestion = hailwire::config::Congestion::Cubic,
+        None => {}
+    }
+    if options.window.is_some() {
+        return Err(BenchError::Unsupported(
+            "a node's stream window is 2 MiB at least: an urgent call's beginning may need it",
+        ));
     }
     Ok(config)
 }

@@ -153,6 +153,17 @@ pub enum Step {
     Skip(Cell, String),
 }
 
+impl Step {
+    /// The network that it needs.
+    #[must_use]
+    pub fn network(&self) -> Option<&'static str> {
+        match self {
+            Self::Contest(contest) => Some(contest.network),
+            Self::Skip(..) => None,
+        }
+    }
+}
+
 impl Contest {
     /// All cells that it fills.
     pub fn cells<'a>(&'a self, suite: &'a str, entry: &'a Entry) -> Vec<Cell> {

@@ -1,0 +1,27 @@
+//! The real tier: Linux network namespaces for programs that know nothing of the lab, TCP and UDP
+//! alike.
+//!
+//! ```text
+//!  ┌ host a ────┐                             ┌ router of home ┐   ┌ host c ────┐
+//!  │ program    │        ┌───────────┐        │ nftables       │   │ program    │
+//!  │ eth0 (TUN) │◀──────▶│  router   │◀──────▶│ wan (TUN)  c ◀─┼───┼▶ eth0      │
+//!  └────────────┘        │  (model)  │        └────────────────┘   └──(veth)────┘
+//!                        └───────────┘
+//! ```
+//!
+//! Every host is a namespace whose `eth0` is a TUN device, and one thread of this process, the
+//! router, carries packets between them as [`crate::fabric`] says. A NAT that nftables can be is
+//! a namespace of its own with nftables, and its hosts hang on it by veth; any other kind of
+//! RFC 4787 is the model's own. Large buffers pass whole where the links allow it
+//! (segmentation offload), so that a router does more than a gigabit on one core.
+//!
+//! Namespaces have no names, so that nothing outlives the process: see `namespace.rs`. Making them
+//! needs root, or a user namespace in which one is root; [`available`] says what is missing. The lab
+//! is IPv4 only.
+
+mod frame;
+mod namespace;
+mod network;
+mod router;
+
+pub use network::{LabError, Network, available, in_user_namespace};
