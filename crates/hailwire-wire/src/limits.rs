@@ -84,6 +84,12 @@ pub const MUX_MAX_REASON: usize = 1024;
 /// Largest data frame of the multiplexer, so that a high priority never waits long behind one.
 pub const MUX_MAX_DATA: usize = 16 * 1024;
 
+/// Largest WebSocket message that the carrier takes; it sends up to a quarter of it.
+pub const WS_MAX_MESSAGE: usize = 64 * 1024;
+
+/// Largest HTTP head that begins a WebSocket, in either direction.
+pub const WS_MAX_HEAD: usize = 8 * 1024;
+
 /// Largest datagram that a carrier promises to take.
 pub const MAX_DATAGRAM: usize = 1100;
 

@@ -38,6 +38,8 @@ pub mod method {
     pub const PING: &str = "ping";
     /// [`super::Who`], an address → [`super::Resolved`]. Brings the tunnel up.
     pub const RESOLVE: &str = "resolve";
+    /// `()` → `Vec<`[`crate::config::InForce`]`>`.
+    pub const CONFIG: &str = "config";
     /// [`super::Shutdown`] → `()`; the node drains and exits.
     pub const SHUTDOWN: &str = "shutdown";
 }

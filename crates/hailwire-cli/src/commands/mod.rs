@@ -71,7 +71,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         log,
     };
     match action {
-        Action::ConfigShow { effective } => config::show(run, effective),
+        Action::ConfigShow { effective } => short(run, config::show(run, effective)),
         Action::ConfigPath => config::path(run),
         Action::ConfigCheck => config::check(run),
         Action::ServiceInstall { enable, unit } => {

@@ -21,6 +21,8 @@
 mod lanes;
 pub mod mux;
 pub mod quic;
+pub mod tcp;
+pub mod ws;
 
 use bytes::Bytes;
 use hailwire_wire::{Code, Priority};
@@ -133,6 +135,24 @@ impl Connection {
         }
     }
 
+    /// Leaves the peer the room of a stranger ([`Room::STRANGER`]): enough for a ticket and little
+    /// more. What it was granted before stays granted, so call it before the first
+    /// [`accept`](Self::accept).
+    pub fn narrow(&self) {
+        match self {
+            Self::Quic(c) => c.narrow(),
+            Self::Mux(c) => c.narrow(),
+        }
+    }
+
+    /// Gives a stranger that has become a peer the room of one.
+    pub fn widen(&self) {
+        match self {
+            Self::Quic(c) => c.widen(),
+            Self::Mux(c) => c.widen(),
+        }
+    }
+
     /// Counters and the state of the path.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -142,14 +162,37 @@ impl Connection {
         }
     }
 
-    /// The carrier's name in status and metrics.
+    /// The carrier's name in status and metrics: `quic`, `h2`, `ws`, `unix` or `memory`.
     #[must_use]
     pub fn carrier(&self) -> &'static str {
         match self {
             Self::Quic(_) => "quic",
-            Self::Mux(_) => "mux",
+            Self::Mux(c) => c.carrier(),
         }
     }
+}
+
+/// What a peer may have on one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Streams that it has open at once.
+    pub streams: u32,
+    /// Bytes of all its streams that nobody has read yet.
+    pub unread: u32,
+}
+
+impl Room {
+    /// A stranger's: 8 streams and 128 KiB.
+    pub const STRANGER: Self = Self {
+        streams: 8,
+        unread: 128 * 1024,
+    };
+
+    /// A peer's, where nothing else is configured: 1,024 streams and 32 MiB.
+    pub const PEER: Self = Self {
+        streams: 1024,
+        unread: 32 * 1024 * 1024,
+    };
 }
 
 /// What a connection has moved, and over what.

@@ -85,6 +85,7 @@ async fn manage(
         method::TRUST_PENDING => json(&node.pending()),
         method::PING => json(&node.ping(&parse(&body)?).await?),
         method::RESOLVE => json(&node.trace(&parse(&body)?).await?),
+        method::CONFIG => json(&node.config.in_force()),
         method::SHUTDOWN => {
             let shutdown: admin::Shutdown = parse(&body)?;
             node.stop

@@ -309,7 +309,7 @@ async fn accept_stranger(node: &Arc<Inner>, id: NodeId, connection: iroh::endpoi
     let welcome = stay.await.is_ok();
     drop(seat);
     if welcome {
-        overlay::widen(&connection);
+        overlay::widen(&connection, &node.config.quic);
     } else {
         session.close(Code::PermissionDenied, "this node does not trust yours");
     }

@@ -600,4 +600,5 @@ contract! {
     UnixListener => unix_listener,
     Memory => memory,
     Quic => quic,
+    WebSocket => web_socket,
 }

@@ -2,7 +2,14 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use hailwire::carrier::{Connection, mux, quic};
+use hailwire::{
+    carrier::{
+        Connection, mux, quic,
+        tcp::{self, Identity, Incoming, Listener, TcpCarrier},
+    },
+    key::NodeKey,
+};
+use hailwire_wire::NodeId;
 use iroh::{
     Endpoint, EndpointAddr, RelayMap, RelayMode, TransportAddr,
     endpoint::{QuicTransportConfig, VarInt, presets},
@@ -29,6 +36,8 @@ pub(crate) enum Carrier {
     Memory,
     /// QUIC between two endpoints on loopback.
     Quic,
+    /// The multiplexer over WebSocket, over TLS between two nodes on loopback.
+    WebSocket,
 }
 
 impl Carrier {
@@ -38,6 +47,7 @@ impl Carrier {
             Self::UnixListener => unix_listener_pair().await,
             Self::Memory => memory_pair(),
             Self::Quic => Box::pin(quic_pair()).await,
+            Self::WebSocket => Box::pin(tcp_pair(TcpCarrier::Ws)).await,
         }
     }
 }
@@ -84,6 +94,13 @@ impl Mortal {
                 let connections = (connect(&near, &far).await, accept.await.unwrap());
                 endpoints = vec![near, far];
                 connections
+            }
+            Carrier::WebSocket => {
+                let (peer, listener) = runtime.spawn(listen()).await.unwrap();
+                let address = listener.local_addr().unwrap();
+                let far = runtime.spawn(async move { handshake(listener.accept().await).await });
+                let near = dial(peer, address, TcpCarrier::Ws).await;
+                (near, far.await.unwrap())
             }
         };
         Self {
@@ -187,6 +204,42 @@ async fn connect(near: &Endpoint, far: &Endpoint) -> Connection {
 async fn accept(far: Endpoint) -> Connection {
     let incoming = far.accept().await.unwrap();
     Connection::Quic(quic::Connection::new(incoming.await.unwrap()))
+}
+
+/// A node's key and its identity on TCP.
+pub(crate) fn identity() -> (NodeId, Identity) {
+    let folder = tempfile::tempdir().unwrap();
+    let key = NodeKey::load_or_create(&folder.path().join("key")).unwrap();
+    (key.pair().id(), Identity::new(&key))
+}
+
+/// A listener of a new node on loopback.
+pub(crate) async fn listen() -> (NodeId, Listener) {
+    let (id, identity) = identity();
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    (id, Listener::bind(address, &identity).await.unwrap())
+}
+
+async fn dial(peer: NodeId, address: SocketAddr, which: TcpCarrier) -> Connection {
+    tcp::connect(&identity().1, peer, address, &[which])
+        .await
+        .unwrap()
+}
+
+async fn handshake(incoming: Incoming) -> Connection {
+    incoming.handshake().await.unwrap().1
+}
+
+async fn tcp_pair(which: TcpCarrier) -> Pair {
+    let (peer, listener) = listen().await;
+    let address = listener.local_addr().unwrap();
+    let accept = async { handshake(listener.accept().await).await };
+    let (client, server) = tokio::join!(dial(peer, address, which), accept);
+    Pair {
+        client,
+        server,
+        _keep: vec![Box::new(listener)],
+    }
 }
 
 fn pair(

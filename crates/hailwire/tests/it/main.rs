@@ -14,4 +14,5 @@ mod fixtures;
 mod hostile;
 mod house;
 mod resources;
+mod tcp;
 mod trust;
