@@ -17,7 +17,7 @@ use hailwire_hub::Tls;
 use hailwire_wire::{Address, AgentName, Priority, limits};
 
 use crate::{
-    args::{Cli, Command, Global, agent, node, other},
+    args::{Cli, Command, Global, agent, lab, node, other},
     failure::Failure,
     output::Output,
 };
@@ -106,6 +106,10 @@ pub(crate) enum Action {
     Demo(other::Demo),
     BenchSmoke(other::Smoke),
     BenchPart(String),
+    LabList,
+    LabShow(String),
+    LabRun(lab::Run),
+    LabCheck(String),
     ConfigShow {
         effective: bool,
     },
@@ -212,6 +216,12 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         Command::Bench(bench) => match bench.command {
             other::BenchCommand::Smoke(smoke) => Action::BenchSmoke(smoke),
             other::BenchCommand::Part { part } => Action::BenchPart(part),
+        },
+        Command::Lab(lab::Lab { command }) => match command {
+            lab::LabCommand::List => Action::LabList,
+            lab::LabCommand::Show { topology } => Action::LabShow(topology),
+            lab::LabCommand::Run(run) => Action::LabRun(run),
+            lab::LabCommand::Check { topology } => Action::LabCheck(topology),
         },
         Command::Config(other::Config { command }) => match command {
             other::ConfigCommand::Show { effective } => Action::ConfigShow { effective },

@@ -5,6 +5,7 @@
 //! Help, man pages, completions and `docs/reference/cli.md` all come from this one table.
 
 pub(crate) mod agent;
+pub(crate) mod lab;
 pub(crate) mod node;
 pub(crate) mod other;
 mod value;
@@ -78,6 +79,7 @@ pub(crate) enum Command {
     Hub(other::Hub),
     Demo(other::Demo),
     Bench(other::Bench),
+    Lab(lab::Lab),
     Config(other::Config),
     Service(other::Service),
     Completions(other::Completions),
