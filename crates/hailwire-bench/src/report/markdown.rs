@@ -225,7 +225,7 @@ fn method(out: &mut String, report: &Report) {
     }
     *out += "\nFiles:\n\n";
     for (name, what) in &report.files {
-        let _ = writeln!(out, "- [{name}]({name}): {what}");
+        let _ = writeln!(out, "- [{}]({}): {what}", safe(name), html::address(name));
     }
 }
 

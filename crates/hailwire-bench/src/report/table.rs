@@ -113,9 +113,10 @@ pub(crate) fn published(table: &Table, cells: &Cells<'_>, ran: &[String]) -> Gri
             }
         }
     }
+    let every = every_figure(table);
     for (one, placed) in found.iter().zip(&placed) {
         if !placed {
-            rows.extend(builder.measured(*one, &[], table.also));
+            rows.extend(builder.measured(*one, &[], &every));
         }
     }
     Grid {
@@ -147,7 +148,7 @@ pub(crate) fn own(id: &str, cells: &Cells<'_>) -> Grid {
     };
     Grid {
         id: id.to_owned(),
-        title: "Of our own".into(),
+        title: "rows of our own".into(),
         source: String::new(),
         notes: Vec::new(),
         rows: found
@@ -252,6 +253,18 @@ fn columns(table: &Table, cells: &Cells<'_>) -> Vec<Column> {
         }
     }
     columns
+}
+
+/// The figures by which rows of our own in a published table are shown.
+fn every_figure(table: &Table) -> Vec<&'static str> {
+    let mut names: Vec<&str> = Vec::new();
+    let published = table.rows.iter().flat_map(|row| row.figures);
+    for name in published.chain(table.also) {
+        if !names.contains(name) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 fn missing_row(table: &Table, ran: &[String]) -> String {
