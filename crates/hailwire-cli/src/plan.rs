@@ -17,7 +17,7 @@ use hailwire_hub::Tls;
 use hailwire_wire::{Address, AgentName, Priority, limits};
 
 use crate::{
-    args::{Cli, Command, Global, agent, node, other},
+    args::{Cli, Command, Global, agent, node, other, report},
     failure::Failure,
     output::Output,
 };
@@ -106,6 +106,8 @@ pub(crate) enum Action {
     Demo(other::Demo),
     BenchSmoke(other::Smoke),
     BenchPart(String),
+    BenchReport(PathBuf),
+    BenchCompare(report::Compare),
     ConfigShow {
         effective: bool,
     },
@@ -212,6 +214,8 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         Command::Bench(bench) => match bench.command {
             other::BenchCommand::Smoke(smoke) => Action::BenchSmoke(smoke),
             other::BenchCommand::Part { part } => Action::BenchPart(part),
+            other::BenchCommand::Report(report) => Action::BenchReport(report.dir),
+            other::BenchCommand::Compare(compare) => Action::BenchCompare(compare),
         },
         Command::Config(other::Config { command }) => match command {
             other::ConfigCommand::Show { effective } => Action::ConfigShow { effective },

@@ -149,13 +149,15 @@ pub(crate) fn text(name: &str, value: f64) -> String {
 /// A spread: `12.3 ms (11.9 – 13.0)`.
 #[must_use]
 pub(crate) fn spread(name: &str, spread: &Spread) -> String {
+    format!("{} ({})", text(name, spread.median), range(name, spread))
+}
+
+/// The ends of a spread in the unit of its median: `11.9 – 13.0`.
+#[must_use]
+pub(crate) fn range(name: &str, spread: &Spread) -> String {
     let (divisor, _) = unit(name, spread.median);
-    format!(
-        "{} ({} – {})",
-        text(name, spread.median),
-        number(spread.min / divisor),
-        number(spread.max / divisor)
-    )
+    let [min, max] = [spread.min, spread.max].map(|end| number(end / divisor));
+    format!("{min} – {max}")
 }
 
 /// By what to divide a value of this name before printing it, and what to print after it; chosen

@@ -201,7 +201,8 @@ fn wins(report: &Report) -> Markup {
                 (standings("Where we win", &report.wins))
             }
             p { "In " (report.hidden) " rows the spread hides a difference, if there is one; "
-                (report.too_few) " rows have too few repeats to say." }
+                (report.too_few) " rows have too few repeats to say. Chance alone would put about "
+                (figure::number(report.by_chance.round())) " rows among the losses and wins, most of them with ratios near 1." }
         }
     }
 }
@@ -437,8 +438,8 @@ fn cells(cells: &[Value]) -> Markup {
                 Value::Published(text) => td.pub { (text) },
                 Value::Unpublished => td.pub.missing { "none published" },
                 Value::Missing(reason) => td.missing colspan=(span) { "not measured: " (reason) },
-                Value::Measured { text, repeats, against } => td.value {
-                    (text)
+                Value::Measured { text, range, repeats, against } => td.value {
+                    (text) span.sub { (range) }
                     @if *repeats < 3 { span.sub { "of " (repeats) @if *repeats == 1 { " repeat" } @else { " repeats" } } }
                     @if let Some(against) = against { (beside(against)) }
                 },

@@ -43,6 +43,8 @@ pub(crate) struct Report {
     pub(crate) hidden: usize,
     /// Rows with too few repeats to say.
     pub(crate) too_few: usize,
+    /// How many rows chance alone would put among the losses and wins.
+    pub(crate) by_chance: f64,
     /// Checks of networks.
     pub(crate) networks: Vec<Checked>,
     /// Tables that something was measured for, published ones first.
@@ -125,6 +127,7 @@ impl Report {
             aims,
             hidden: of(Verdict::NoDifference),
             too_few: of(Verdict::TooFew),
+            by_chance: standing::by_chance(&all),
             losses: losses.into_iter().cloned().collect(),
             wins: wins.into_iter().cloned().collect(),
             networks: folder.networks.iter().flat_map(networks::checked).collect(),
@@ -167,6 +170,8 @@ fn environment(folder: &Folder) -> Vec<(String, String)> {
     let known = |name: &str| match name {
         "cpu" => "machine".to_owned(),
         "version" => "hailwire".to_owned(),
+        "memory_bytes" => "memory".to_owned(),
+        "seconds" => "took".to_owned(),
         other => other.replace('_', " "),
     };
     let shown = folder
@@ -227,7 +232,7 @@ fn why(aim: &Aim, folder: &Folder) -> String {
             .filter(lacks)
             .map(|f| {
                 format!(
-                    "{} of `{}` in {} “{}”",
+                    "{} of {} in {} “{}”",
                     figure::label(f.name),
                     f.subject,
                     f.table,

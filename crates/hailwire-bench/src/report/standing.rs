@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use super::{
     cells::{Cells, Place},
-    figure,
+    figure, published,
     spread::{Ratio, Verdict},
     subjects,
 };
@@ -127,9 +127,13 @@ fn beside(cells: &Cells<'_>, ours: Place<'_>, theirs: Place<'_>) -> Vec<Standing
         let mut said = AGAIN.iter().filter(|(first, _)| names.contains(first));
         said.any(|(_, again)| again.contains(&name))
     };
+    // A published table is about some figures; its lines may carry more, which stand in others.
+    let shown = published::tables().find(|table| table.id == ours.table);
+    let shown = shown.map(published::Table::figures);
+    let about = |name: &str| shown.as_ref().is_none_or(|shown| shown.contains(&name));
     names
         .iter()
-        .filter(|name| figure::judged(name) && !again(name))
+        .filter(|name| figure::judged(name) && about(name) && !again(name))
         .filter_map(|name| standing(cells, ours, theirs, name))
         .collect()
 }
@@ -180,14 +184,28 @@ pub(crate) fn wins(all: &[Standing]) -> Vec<&Standing> {
     wins
 }
 
+/// How many of them chance alone would put beyond the spread, if no two subjects differed: of n
+/// pairs, all are on one side once in 2ⁿ⁻¹.
+pub(crate) fn by_chance(all: &[Standing]) -> f64 {
+    let decided = all.iter().filter(|one| one.verdict != Verdict::TooFew);
+    decided
+        .map(|one| 0.5_f64.powi(one.ratio.count as i32 - 1))
+        .sum()
+}
+
+/// Figures too coarse or too indirect to speak for a run.
+const INDIRECT: &[&str] = &["cpu_s", "cpu_percent"];
+
 /// The three most telling rows: the worst loss, the best win, and the worst loss of another table;
 /// where there is none, the best win of another table.
 #[must_use]
 pub(crate) fn telling<'a>(losses: &[&'a Standing], wins: &[&'a Standing]) -> Vec<&'a Standing> {
+    let direct = |one: &&&Standing| !INDIRECT.contains(&one.figure.as_str());
     let mut told: Vec<&Standing> = Vec::new();
-    told.extend(losses.first());
-    told.extend(wins.first());
-    let elsewhere = |one: &&&Standing| told.iter().all(|other| other.table != one.table);
+    told.extend(losses.iter().find(direct));
+    told.extend(wins.iter().find(direct));
+    let elsewhere =
+        |one: &&&Standing| direct(one) && told.iter().all(|other| other.table != one.table);
     let more = losses
         .iter()
         .find(elsewhere)

@@ -7,6 +7,7 @@
 pub(crate) mod agent;
 pub(crate) mod node;
 pub(crate) mod other;
+pub(crate) mod report;
 mod value;
 
 use std::{path::PathBuf, time::Duration};
