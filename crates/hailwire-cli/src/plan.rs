@@ -17,7 +17,7 @@ use hailwire_hub::Tls;
 use hailwire_wire::{Address, AgentName, Priority, limits};
 
 use crate::{
-    args::{Cli, Command, Global, agent, lab, node, other},
+    args::{Cli, Command, Global, agent, lab, node, other, report},
     failure::Failure,
     output::Output,
 };
@@ -110,6 +110,8 @@ pub(crate) enum Action {
     LabShow(String),
     LabRun(lab::Run),
     LabCheck(String),
+    BenchReport(PathBuf),
+    BenchCompare(report::Compare),
     ConfigShow {
         effective: bool,
     },
@@ -216,6 +218,8 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         Command::Bench(bench) => match bench.command {
             other::BenchCommand::Smoke(smoke) => Action::BenchSmoke(smoke),
             other::BenchCommand::Part { part } => Action::BenchPart(part),
+            other::BenchCommand::Report(report) => Action::BenchReport(report.dir),
+            other::BenchCommand::Compare(compare) => Action::BenchCompare(compare),
         },
         Command::Lab(lab::Lab { command }) => match command {
             lab::LabCommand::List => Action::LabList,

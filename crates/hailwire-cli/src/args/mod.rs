@@ -8,6 +8,7 @@ pub(crate) mod agent;
 pub(crate) mod lab;
 pub(crate) mod node;
 pub(crate) mod other;
+pub(crate) mod report;
 mod value;
 
 use std::{path::PathBuf, time::Duration};

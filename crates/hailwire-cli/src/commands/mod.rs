@@ -24,6 +24,7 @@ mod log;
 mod man;
 mod peers;
 mod ping;
+mod report;
 mod send;
 mod serve;
 mod service;
@@ -114,6 +115,8 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         Action::Demo(demo) => on_all_cores(demo::run(run, &demo)),
         Action::BenchSmoke(smoke) => long(run, bench::smoke(run, smoke)),
         Action::BenchPart(part) => on_one_core(run, bench::part(part)),
+        Action::BenchReport(dir) => report::draw(output, &dir),
+        Action::BenchCompare(compare) => report::compare(output, &compare),
     }
 }
 
