@@ -21,7 +21,7 @@ use hailwire_hub::Tls;
 use hailwire_wire::{Address, AgentName, Priority, limits};
 
 use crate::{
-    args::{Cli, Command, Global, agent, bench, node, other},
+    args::{Cli, Command, Global, agent, bench, lab, node, other, report},
     failure::Failure,
     output::Output,
 };
@@ -118,6 +118,12 @@ pub(crate) enum Action {
         ready: String,
         options: Options,
     },
+    LabList,
+    LabShow(String),
+    LabRun(lab::Run),
+    LabCheck(String),
+    BenchReport(PathBuf),
+    BenchCompare(report::Compare),
     ConfigShow {
         effective: bool,
     },
@@ -222,6 +228,12 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         Command::Hub(hub) => plan_hub(hub, &data)?,
         Command::Demo(demo) => plan_demo(demo)?,
         Command::Bench(bench) => plan_bench(bench.command)?,
+        Command::Lab(lab::Lab { command }) => match command {
+            lab::LabCommand::List => Action::LabList,
+            lab::LabCommand::Show { topology } => Action::LabShow(topology),
+            lab::LabCommand::Run(run) => Action::LabRun(run),
+            lab::LabCommand::Check { topology } => Action::LabCheck(topology),
+        },
         Command::Config(other::Config { command }) => match command {
             other::ConfigCommand::Show { effective } => Action::ConfigShow { effective },
             other::ConfigCommand::Path => Action::ConfigPath,
@@ -273,6 +285,8 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, Failure> {
             };
             Ok(Action::BenchRun { order, out })
         }
+        bench::BenchCommand::Report(report) => Ok(Action::BenchReport(report.dir)),
+        bench::BenchCommand::Compare(compare) => Ok(Action::BenchCompare(compare)),
         bench::BenchCommand::Subject(bench::SubjectArgs { command }) => Ok(match command {
             bench::SubjectCommand::Serve { name, options } => {
                 Action::BenchServe(name, subject_options(options))

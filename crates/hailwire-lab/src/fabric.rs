@@ -291,7 +291,7 @@ impl<P: Clone> Fabric<P> {
                 return;
             }
         }
-        self.cross(now, site, Way::Up, packet);
+        self.cross(now, site, Way::Up, &packet);
     }
 
     /// What has come out by now, the earliest first. Call until `None`.
@@ -356,7 +356,7 @@ impl<P: Clone> Fabric<P> {
     /// From the up link to the down link of whoever has the address.
     fn across(&mut self, now: Duration, packet: Travelling<P>) {
         match self.outer.get(packet.flow.destination.ip()) {
-            Some(site) => self.cross(now, *site, Way::Down, packet),
+            Some(site) => self.cross(now, *site, Way::Down, &packet),
             None => self.counters.unroutable += packet.count(),
         }
     }
@@ -409,7 +409,7 @@ impl<P: Clone> Fabric<P> {
     }
 
     /// Sends each packet of a buffer over a link, and those that stay together on together.
-    fn cross(&mut self, now: Duration, site: usize, way: Way, packet: Travelling<P>) {
+    fn cross(&mut self, now: Duration, site: usize, way: Way, packet: &Travelling<P>) {
         let mut group: Option<Group> = None;
         for index in packet.range.clone() {
             let edge = &mut self.edges[site];
@@ -421,11 +421,11 @@ impl<P: Clone> Fabric<P> {
             match link.pass(now, packet.segments.bytes(index)) {
                 Fate::Arrives { at, again } => {
                     if !group.as_mut().is_some_and(|group| group.takes(index, at)) {
-                        self.forward(site, way, group.take(), &packet);
+                        self.forward(site, way, group.take(), packet);
                         group = Some(Group::of(index, at));
                     }
                     let copy = again.map(|at| Group::of(index, at));
-                    self.forward(site, way, copy, &packet);
+                    self.forward(site, way, copy, packet);
                 }
                 Fate::Dropped(link::Drop::Lost) => self.counters.lost += 1,
                 Fate::Dropped(link::Drop::Queue) => self.counters.queue += 1,
@@ -436,7 +436,7 @@ impl<P: Clone> Fabric<P> {
                 }
             }
         }
-        self.forward(site, way, group, &packet);
+        self.forward(site, way, group, packet);
     }
 
     fn forward(&mut self, site: usize, way: Way, group: Option<Group>, packet: &Travelling<P>) {

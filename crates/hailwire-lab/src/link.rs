@@ -2,11 +2,11 @@
 //!
 //! A packet meets, in this order: the queue before the wire, which is bounded and drops at its tail
 //! (RFC 7567 calls that tail drop); the wire's rate; loss; delay with jitter; and perhaps a second
-//! copy. A lost packet has used the wire, as it would on a real one. Jitter does not reorder: a
-//! packet never overtakes one that entered before it, unless reordering is asked for, and then the
-//! share that is picked is held back and the ones behind pass it.
+//! copy. A lost packet has used the wire, as it would on a real one. The delay wanders within its
+//! jitter, so slowly that no packet overtakes another, as where it comes from queues on the way; if
+//! reordering is asked for, the share that is picked is held back and the ones behind pass it.
 //!
-//! [`Link::pass`] decides at once and remembers only two instants, so that a link costs the same
+//! [`Link::pass`] decides at once and remembers only one instant, so that a link costs the same
 //! however much is in flight on it. It takes `now`, a [`Duration`] since an origin that never runs
 //! backwards, and draws chance from a seed: the same packets at the same instants meet the same fate.
 
@@ -36,7 +36,8 @@ const REORDER_BY: Duration = Duration::from_millis(2);
 pub struct Shape {
     /// Time from one end to the other.
     pub delay: Duration,
-    /// Each packet's delay lies evenly in `delay ± jitter`; at most `delay`.
+    /// The delay wanders within `delay ± jitter`, from one random level to the next in four times this
+    /// time; at most `delay`.
     pub jitter: Duration,
     /// Share of packets that are lost on the wire, 0 to 1, each by itself.
     pub loss: f64,
@@ -119,8 +120,8 @@ pub struct Link {
     chance: Pcg64Mcg,
     /// When the wire has sent all that waits for it.
     free: Duration,
-    /// The latest arrival so far, which in-order packets do not overtake.
-    latest: Duration,
+    /// What the levels of the delay follow from.
+    levels: u64,
 }
 
 impl Link {
@@ -131,7 +132,7 @@ impl Link {
             shape,
             chance: Pcg64Mcg::seed_from_u64(seed),
             free: Duration::ZERO,
-            latest: Duration::ZERO,
+            levels: seed,
         }
     }
 
@@ -174,31 +175,43 @@ impl Link {
     }
 
     fn arrival(&mut self, sent: Duration) -> Duration {
-        let jitter = self.shape.jitter;
-        let delay = match jitter.is_zero() {
-            true => self.shape.delay,
-            false => (self.shape.delay + (2 * jitter).mul_f64(self.share())).saturating_sub(jitter),
-        };
-        let in_order = (sent + delay).max(self.latest);
-        if self.happens(self.shape.reorder) {
-            return in_order + self.shape.reorder_by;
+        let in_order = sent + self.delay(sent);
+        match self.happens(self.shape.reorder) {
+            true => in_order + self.shape.reorder_by,
+            false => in_order,
         }
-        self.latest = in_order;
-        in_order
+    }
+
+    /// The delay at an instant. Between two levels it changes by at most half of the time that
+    /// passes, so that what is sent later arrives later.
+    fn delay(&self, at: Duration) -> Duration {
+        let jitter = self.shape.jitter;
+        if jitter.is_zero() {
+            return self.shape.delay;
+        }
+        let stride = (4 * jitter).as_nanos();
+        let (number, within) = (at.as_nanos() / stride, at.as_nanos() % stride);
+        let level = |number: u128| {
+            let mut chance = Pcg64Mcg::seed_from_u64(self.levels ^ ((number as u64) << 8));
+            share(&mut chance)
+        };
+        let (from, to) = (level(number), level(number + 1));
+        let level = from + (to - from) * (within as f64 / stride as f64);
+        (self.shape.delay + (2 * jitter).mul_f64(level)).saturating_sub(jitter)
     }
 
     /// Whether something of this likelihood happens. Draws nothing where there is nothing to decide,
     /// so that adding a feature to one link does not change the chance of another shape.
     fn happens(&mut self, likelihood: f64) -> bool {
-        likelihood > 0.0 && self.share() < likelihood
+        likelihood > 0.0 && share(&mut self.chance) < likelihood
     }
+}
 
-    /// Evenly from 0 up to, not including, 1.
-    fn share(&mut self) -> f64 {
-        /// 2⁵³: as many steps as a float holds exactly.
-        const STEPS: f64 = 9_007_199_254_740_992.0;
-        (self.chance.next_u64() >> 11) as f64 / STEPS
-    }
+/// Evenly from 0 up to, not including, 1.
+fn share(chance: &mut Pcg64Mcg) -> f64 {
+    /// 2⁵³: as many steps as a float holds exactly.
+    const STEPS: f64 = 9_007_199_254_740_992.0;
+    (chance.next_u64() >> 11) as f64 / STEPS
 }
 
 #[cfg(test)]
@@ -228,39 +241,29 @@ mod tests {
     }
 
     #[test]
-    fn jitter_stays_within_its_bounds_and_keeps_the_order() {
-        let mut link = link(|s| {
-            s.delay = 30 * MS;
-            s.jitter = 10 * MS;
-        });
-        let (mut least, mut most, mut last) = (Duration::MAX, Duration::ZERO, Duration::ZERO);
-        for i in 0..1000 {
-            // So far apart that no packet waits for the one before it.
-            let sent = 50 * MS * i;
-            let at = arrival(link.pass(sent, 100));
-            assert!(at >= last);
-            last = at;
-            least = least.min(at - sent);
-            most = most.max(at - sent);
-        }
-        assert!(
-            least >= 20 * MS && least < 21 * MS,
-            "the least delay was {least:?}"
-        );
-        assert!(
-            most < 40 * MS && most > 39 * MS,
-            "the most delay was {most:?}"
-        );
-    }
-
-    #[test]
-    fn packets_sent_together_keep_their_order_under_jitter() {
+    fn jitter_stays_within_its_bounds_and_keeps_order_and_median() {
         let mut link = link(|s| {
             s.delay = 30 * MS;
             s.jitter = 30 * MS;
         });
-        let arrivals: Vec<_> = (0..100).map(|_| arrival(link.pass(MS, 100))).collect();
+        // A packet each 0.1 ms for 100 s.
+        let pace = MS / 10;
+        let arrivals: Vec<_> = (0..1_000_000)
+            .map(|i| arrival(link.pass(pace * i, 100)))
+            .collect();
         assert!(arrivals.is_sorted());
+        let mut delays: Vec<_> = (0..).zip(&arrivals).map(|(i, at)| *at - pace * i).collect();
+        delays.sort();
+        let (least, median, most) = (delays[0], delays[500_000], delays[999_999]);
+        assert!(least < 2 * MS, "the least delay was {least:?}");
+        assert!(
+            most <= 60 * MS && most > 58 * MS,
+            "the most delay was {most:?}"
+        );
+        assert!(
+            median > 28 * MS && median < 32 * MS,
+            "the median was {median:?}"
+        );
     }
 
     #[test]

@@ -57,22 +57,31 @@ pub(crate) fn latency(cells: &Cells<'_>) -> Vec<Chart> {
 #[must_use]
 pub(crate) fn throughput(cells: &Cells<'_>) -> Vec<Chart> {
     let counts = ["agents"];
-    against(cells, &counts, "agents", |name| name == "messages_per_s")
+    // Q5 and Q8 have the rates of Q2 again, beside what they are about.
+    let about = |place: &Place<'_>| !["Q5", "Q8"].contains(&place.table);
+    against(cells, about, &counts, "agents", |name| {
+        name == "messages_per_s"
+    })
 }
 
 /// Resident memory against the number of peers: one chart for each table, form, network and figure.
 #[must_use]
 pub(crate) fn memory(cells: &Cells<'_>) -> Vec<Chart> {
     let counts = ["peers", "connections", "agents"];
-    against(cells, &counts, "peers", |name| {
-        name.ends_with("rss_bytes") && !name.contains("peak")
-    })
+    against(
+        cells,
+        |_| true,
+        &counts,
+        "peers",
+        |name| name.ends_with("rss_bytes") && !name.contains("peak"),
+    )
 }
 
 /// A chart for each place apart from row and subject, and each figure that `wanted` takes, where
 /// a subject has two counts or more.
 fn against(
     cells: &Cells<'_>,
+    about: impl Fn(&Place<'_>) -> bool,
     counts: &[&str],
     word: &str,
     wanted: impl Fn(&str) -> bool,
@@ -80,7 +89,7 @@ fn against(
     type At<'a> = (Place<'a>, String);
     let mut order: Vec<At<'_>> = Vec::new();
     let mut found: BTreeMap<(usize, &str), BTreeMap<u64, Spread>> = BTreeMap::new();
-    for place in cells.measured() {
+    for place in cells.measured().filter(about) {
         let Some(count) = count(cells.lines(place), counts) else {
             continue;
         };

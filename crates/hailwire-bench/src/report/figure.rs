@@ -90,6 +90,13 @@ pub(crate) fn better(name: &str) -> Option<Better> {
     }
 }
 
+/// Whether a name ends with a unit.
+#[must_use]
+pub(crate) fn has_unit(name: &str) -> bool {
+    let Parts { unit, per, .. } = parts(name);
+    unit != Unit::None || !per.is_empty()
+}
+
 /// Whether a comparison of subjects speaks of it: it has a better and a worse, and is not one outlier.
 #[must_use]
 pub(crate) fn judged(name: &str) -> bool {
@@ -142,13 +149,15 @@ pub(crate) fn text(name: &str, value: f64) -> String {
 /// A spread: `12.3 ms (11.9 – 13.0)`.
 #[must_use]
 pub(crate) fn spread(name: &str, spread: &Spread) -> String {
+    format!("{} ({})", text(name, spread.median), range(name, spread))
+}
+
+/// The ends of a spread in the unit of its median: `11.9 – 13.0`.
+#[must_use]
+pub(crate) fn range(name: &str, spread: &Spread) -> String {
     let (divisor, _) = unit(name, spread.median);
-    format!(
-        "{} ({} – {})",
-        text(name, spread.median),
-        number(spread.min / divisor),
-        number(spread.max / divisor)
-    )
+    let [min, max] = [spread.min, spread.max].map(|end| number(end / divisor));
+    format!("{min} – {max}")
 }
 
 /// By what to divide a value of this name before printing it, and what to print after it; chosen
@@ -172,7 +181,7 @@ pub(crate) fn unit(name: &str, like: f64) -> (f64, String) {
         Some(step) => (step.0, step.1.to_owned()),
         // Nothing at all is printed in the middle unit, so that no zero reads `0 ns`.
         None if size == 0.0 => steps
-            .get(steps.len() / 2)
+            .get(steps.len() / 3)
             .map_or((last.0, last.1.to_owned()), |s| (s.0, s.1.to_owned())),
         None => (last.0, last.1.to_owned()),
     };
@@ -222,7 +231,7 @@ mod tests {
             ("loss_share", 0.0012, "0.120 %"),
             ("count", 64.0, "64.0"),
             ("added_us", -7_000.0, "−7.00 ms"),
-            ("seconds", 0.0, "0.00 µs"),
+            ("seconds", 0.0, "0.00 ms"),
         ] {
             assert_eq!(text(name, value), printed, "{name}");
         }

@@ -159,8 +159,10 @@ pub(crate) fn write(dir: &Path, entries: &[Entry]) {
     });
     fs::write(dir.join("environment.json"), environment.to_string()).unwrap();
     let check = serde_json::json!({
-        "network": "wan-50ms", "label": {"rtt_ms": 50.0}, "within": true,
-        "udp": {"rtt_ms": 50.4, "loss": 0.0}, "tcp": {"rtt_ms": 50.6}
+        "network": "wan-50ms", "within": true, "paths": [{
+            "from": "a", "to": "b", "label": {"rtt_ms": 50.0, "loss_out": 0.0},
+            "udp": {"rtt_ms": 50.4, "loss_out": 0.0}, "tcp": {"rtt_ms": 50.6}, "faults": []
+        }]
     });
     fs::write(dir.join("network.jsonl"), check.to_string() + "\n").unwrap();
 }

@@ -20,6 +20,9 @@ use crate::{
 /// How many bad lines are named one by one.
 const NAMED: usize = 20;
 
+/// A load average above which others are at work beside the run.
+const BUSY: f64 = 0.7;
+
 /// The files of a folder that a report links to, and what each holds.
 const FILES: &[(&str, &str)] = &[
     (
@@ -37,7 +40,6 @@ const FILES: &[(&str, &str)] = &[
     ("memory.json", "memory of one node process"),
     ("summary.json", "the figures of this report, for programs"),
     ("report.md", "this report in Markdown"),
-    ("flamegraph.svg", "where the processor's time went"),
 ];
 
 /// What a folder holds.
@@ -91,6 +93,7 @@ impl Folder {
                 .push("network.jsonl is missing: the networks of this run were not checked".into()),
         }
         folder.read_environment();
+        folder.judge_environment();
         folder.read_memory();
         folder.list_files();
         Ok(folder)
@@ -135,6 +138,29 @@ impl Folder {
         }
     }
 
+    /// Says what about the run makes its figures less worth.
+    fn judge_environment(&mut self) {
+        match self.fact("state").as_deref() {
+            Some("interrupted") => self.warnings.push("this run was interrupted".into()),
+            Some("running") => self.warnings.push(
+                "this run has not ended, or was killed: what it had measured until then is here"
+                    .into(),
+            ),
+            _ => {}
+        }
+        if self.fact("build").as_deref() == Some("debug") {
+            self.warnings.push(
+                "measured with a build without optimisation: no figure here says how fast anything is".into(),
+            );
+        }
+        let load = self.environment.get("load_before").and_then(Value::as_f64);
+        if let Some(load) = load.filter(|load| *load > BUSY) {
+            self.warnings.push(format!(
+                "the machine was busy when the run began (load average {load:.2}): expect wide spreads"
+            ));
+        }
+    }
+
     /// The memory that `hail bench smoke` of the first version kept beside its lines.
     fn read_memory(&mut self) {
         let Ok(text) = fs::read(self.dir.join("memory.json")) else {
@@ -156,6 +182,17 @@ impl Folder {
             .filter(|(name, _)| there(name))
             .map(|(name, what)| ((*name).to_owned(), (*what).to_owned()))
             .collect();
+        let Ok(all) = fs::read_dir(&self.dir) else {
+            return;
+        };
+        let names = all.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut seen: Vec<String> = names
+            .filter(|name| name.starts_with("flame-") || name.starts_with("folded-"))
+            .collect();
+        seen.sort();
+        let what = "where the processor's time went";
+        self.files
+            .extend(seen.into_iter().map(|name| (name, what.to_owned())));
     }
 
     /// A text of `environment.json`; numbers and the like as JSON, nothing where it is not there.

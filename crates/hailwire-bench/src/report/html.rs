@@ -7,7 +7,8 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::{
     figure,
-    page::{Checked, Figure, Judged, Report, Skip},
+    networks::Checked,
+    page::{Figure, Judged, Report, Skip},
     plot::{self, Plot},
     scores,
     spread::Verdict,
@@ -200,7 +201,8 @@ fn wins(report: &Report) -> Markup {
                 (standings("Where we win", &report.wins))
             }
             p { "In " (report.hidden) " rows the spread hides a difference, if there is one; "
-                (report.too_few) " rows have too few repeats to say." }
+                (report.too_few) " rows have too few repeats to say. Chance alone would put about "
+                (figure::number(report.by_chance.round())) " rows among the losses and wins, most of them with ratios near 1." }
         }
     }
 }
@@ -436,8 +438,8 @@ fn cells(cells: &[Value]) -> Markup {
                 Value::Published(text) => td.pub { (text) },
                 Value::Unpublished => td.pub.missing { "none published" },
                 Value::Missing(reason) => td.missing colspan=(span) { "not measured: " (reason) },
-                Value::Measured { text, repeats, against } => td.value {
-                    (text)
+                Value::Measured { text, range, repeats, against } => td.value {
+                    (text) span.sub { (range) }
                     @if *repeats < 3 { span.sub { "of " (repeats) @if *repeats == 1 { " repeat" } @else { " repeats" } } }
                     @if let Some(against) = against { (beside(against)) }
                 },
@@ -466,7 +468,7 @@ fn method(report: &Report) -> Markup {
                 @for rule in METHOD { li { (rule) } }
             }
             h3 { "Files" }
-            ul.files { @for (name, what) in &report.files { li { a href=(name) { (name) } ": " (what) } } }
+            ul.files { @for (name, what) in &report.files { li { a href=(address(name)) { (name) } ": " (what) } } }
         }
     }
 }
@@ -478,6 +480,8 @@ pub(crate) const METHOD: &[&str] = &[
     "A figure is the median of its repeats, with the least and the most.",
     "A ratio between two subjects is taken repeat by repeat. They differ when every pair lies on the same side of 1; otherwise \
      the row says no difference. Fewer than three pairs say nothing.",
+    "Losses and wins compare p50 and p99 of the quantiles, resident bytes of the memory, and messages rather than \
+     bytes where both are there; the tables have the rest.",
     "Ours are the subjects quic, h2, ws, auto, embedded and process to process; whatever else was measured is a baseline. \
      Only the same row in the same form on the same network is compared.",
     "Published figures come from other machines and other work. They are printed, not computed with.",
@@ -533,6 +537,16 @@ fn or_dash(part: &str) -> &str {
 /// A box in which what is wide scrolls; it can be reached and scrolled with the keyboard.
 pub(crate) fn scroll(name: &str, inside: &Markup) -> Markup {
     html! { div.scroll tabindex="0" role="region" aria-label=(name) { (inside) } }
+}
+
+/// A file of the folder as a relative address: whatever is not plain is written as its bytes.
+pub(crate) fn address(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    name.bytes()
+        .fold(String::new(), |out, byte| match plain(byte) {
+            true => out + &char::from(byte).to_string(),
+            false => out + &format!("%{byte:02X}"),
+        })
 }
 
 /// A name as a fragment of an address.

@@ -39,8 +39,9 @@ pub(crate) fn page(report: &Report) -> String {
     standings(&mut out, "Where we win", &report.wins);
     let _ = writeln!(
         out,
-        "\nIn {} rows the spread hides a difference, if there is one; {} rows have too few repeats to say.",
-        report.hidden, report.too_few
+        "\nIn {} rows the spread hides a difference, if there is one; {} rows have too few repeats to say. \
+         Chance alone would put about {:.0} rows among the losses and wins, most of them with ratios near 1.",
+        report.hidden, report.too_few, report.by_chance
     );
     networks(&mut out, report);
     out += "\n## Tables\n\nPublished columns are as published, from other machines: nothing is computed from \
@@ -189,10 +190,11 @@ fn cell(value: &Value) -> String {
         Value::Missing(reason) => format!("not measured: {}", safe(reason)),
         Value::Measured {
             text,
+            range,
             repeats,
             against,
         } => {
-            let mut cell = text.clone();
+            let mut cell = format!("{text} ({range})");
             if *repeats < 3 {
                 let _ = write!(cell, ", repeats: {repeats}");
             }
@@ -225,7 +227,7 @@ fn method(out: &mut String, report: &Report) {
     }
     *out += "\nFiles:\n\n";
     for (name, what) in &report.files {
-        let _ = writeln!(out, "- [{name}]({name}): {what}");
+        let _ = writeln!(out, "- [{}]({}): {what}", safe(name), html::address(name));
     }
 }
 

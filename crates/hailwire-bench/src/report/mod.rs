@@ -19,6 +19,7 @@ mod fixture;
 mod folder;
 mod html;
 mod markdown;
+mod networks;
 mod page;
 mod plot;
 mod published;

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 use super::{
     cells::Cells,
     charts, figure,
     folder::Folder,
+    networks::{self, Checked},
     plot::{self, Plot},
     published, scores,
     spread::Verdict,
@@ -42,6 +43,8 @@ pub(crate) struct Report {
     pub(crate) hidden: usize,
     /// Rows with too few repeats to say.
     pub(crate) too_few: usize,
+    /// How many rows chance alone would put among the losses and wins.
+    pub(crate) by_chance: f64,
     /// Checks of networks.
     pub(crate) networks: Vec<Checked>,
     /// Tables that something was measured for, published ones first.
@@ -73,17 +76,6 @@ pub(crate) struct Judged {
     pub(crate) met: Option<bool>,
     /// The value with its spread, or why there is none.
     pub(crate) value: String,
-}
-
-/// A network and what was measured through it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Checked {
-    /// Its name.
-    pub(crate) name: String,
-    /// Whether it does what its label says; `None` where the check does not say.
-    pub(crate) within: Option<bool>,
-    /// What the check holds, by name.
-    pub(crate) facts: Vec<(String, String)>,
 }
 
 /// One figure of one cell.
@@ -135,9 +127,10 @@ impl Report {
             aims,
             hidden: of(Verdict::NoDifference),
             too_few: of(Verdict::TooFew),
+            by_chance: standing::by_chance(&all),
             losses: losses.into_iter().cloned().collect(),
             wins: wins.into_iter().cloned().collect(),
-            networks: folder.networks.iter().map(checked).collect(),
+            networks: folder.networks.iter().flat_map(networks::checked).collect(),
             tables,
             unmeasured,
             plots,
@@ -177,6 +170,8 @@ fn environment(folder: &Folder) -> Vec<(String, String)> {
     let known = |name: &str| match name {
         "cpu" => "machine".to_owned(),
         "version" => "hailwire".to_owned(),
+        "memory_bytes" => "memory".to_owned(),
+        "seconds" => "took".to_owned(),
         other => other.replace('_', " "),
     };
     let shown = folder
@@ -184,7 +179,7 @@ fn environment(folder: &Folder) -> Vec<(String, String)> {
         .iter()
         .filter(|(name, _)| *name != "at" && *name != "command");
     shown
-        .map(|(name, value)| (known(name), plain(value)))
+        .map(|(name, value)| (known(name), networks::fact(name, value)))
         .filter(|(_, value)| !value.is_empty())
         .collect()
 }
@@ -237,7 +232,7 @@ fn why(aim: &Aim, folder: &Folder) -> String {
             .filter(lacks)
             .map(|f| {
                 format!(
-                    "{} of `{}` in {} “{}”",
+                    "{} of {} in {} “{}”",
                     figure::label(f.name),
                     f.subject,
                     f.table,
@@ -284,57 +279,6 @@ fn plots(cells: &Cells<'_>, warnings: &mut Vec<String>) -> Vec<(String, Vec<Plot
         plots.push((kind.to_owned(), drawn));
     }
     plots
-}
-
-fn checked(check: &Map<String, Json>) -> Checked {
-    let named = ["network", "topology", "name"];
-    let name = named
-        .iter()
-        .find_map(|key| check.get(*key)?.as_str().map(|name| (*key, name)));
-    let within = check.get("within").and_then(Json::as_bool);
-    let facts = check
-        .iter()
-        .filter(|(key, _)| *key != "within" && Some(key.as_str()) != name.map(|(key, _)| key))
-        .map(|(key, value)| (key.replace('_', " "), plain(value)))
-        .collect();
-    Checked {
-        name: name.map_or("without a name".into(), |(_, name)| name.to_owned()),
-        within,
-        facts,
-    }
-}
-
-/// A JSON value as people write it.
-fn plain(value: &Json) -> String {
-    match value {
-        Json::Null => "none".into(),
-        Json::String(text) => text.clone(),
-        Json::Number(number) => {
-            let float = number
-                .as_f64()
-                .filter(|_| !number.is_u64() && !number.is_i64());
-            float.map_or_else(|| number.to_string(), figure::number)
-        }
-        Json::Bool(flag) => if *flag { "yes" } else { "no" }.into(),
-        Json::Array(values) => values.iter().map(plain).collect::<Vec<_>>().join(", "),
-        Json::Object(fields) => fields
-            .iter()
-            .map(|(name, value)| named_value(name, value))
-            .collect::<Vec<_>>()
-            .join(", "),
-    }
-}
-
-/// `rtt 50.4 ms` for `"rtt_ms": 50.4`.
-fn named_value(name: &str, value: &Json) -> String {
-    match value {
-        Json::Number(number) => {
-            let value = number.as_f64().unwrap_or_default();
-            format!("{} {}", figure::label(name), figure::text(name, value))
-        }
-        Json::Object(_) => format!("{} ({})", name.replace('_', " "), plain(value)),
-        other => format!("{} {}", name.replace('_', " "), plain(other)),
-    }
 }
 
 fn figures(cells: &Cells<'_>) -> Vec<Figure> {

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use maud::{Markup, PreEscaped, html};
 use plotters::{
-    coord::{Shift, types::RangedCoordf64},
+    coord::{Shift, combinators::WithKeyPoints, types::RangedCoordf64},
     prelude::*,
 };
 
@@ -103,7 +103,8 @@ pub(crate) fn draw(chart: &Chart) -> Result<Plot, String> {
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Context<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<LogCoord<f64>, RangedCoordf64>>;
+type Context<'a, 'b> =
+    ChartContext<'a, SVGBackend<'b>, Cartesian2d<WithKeyPoints<LogCoord<f64>>, RangedCoordf64>>;
 
 fn lay_out(
     chart: &Chart,
@@ -113,13 +114,14 @@ fn lay_out(
     let points = || series.iter().flat_map(|(_, one)| &one.points);
     let (low, high) = bounds(points().map(|point| point.0)).ok_or("no points")?;
     let (_, top) = bounds(points().map(|point| point.1)).ok_or("no points")?;
-    let x = (low.max(1e-9) * 0.9)..(high.max(1e-9) * 1.1);
+    let (low, high) = (low.max(1e-9) * 0.9, high.max(1e-9) * 1.1);
+    let x = (low..high).log_scale().with_key_points(ticks(low, high));
     let mut context = ChartBuilder::on(area)
         .margin(6)
         .margin_right(18)
         .x_label_area_size(42)
-        .y_label_area_size(64)
-        .build_cartesian_2d(x.log_scale(), 0.0..top.max(f64::MIN_POSITIVE) * 1.05)?;
+        .y_label_area_size(76)
+        .build_cartesian_2d(x, 0.0..top.max(f64::MIN_POSITIVE) * 1.05)?;
     let text = |size: u32| ("sans-serif", size).into_font().color(&TEXT);
     context
         .configure_mesh()
@@ -151,6 +153,32 @@ fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
             let (low, high) = bounds.unwrap_or((value, value));
             Some((value.min(low), value.max(high)))
         })
+}
+
+/// Where a logarithmic axis is labelled: at powers of ten where there are some, else at 1, 2 and 5 times
+/// these, else more closely, and at last anywhere.
+fn ticks(low: f64, high: f64) -> Vec<f64> {
+    let digits: [&[f64]; 4] = [
+        &[1.0],
+        &[1.0, 3.0],
+        &[1.0, 2.0, 5.0],
+        &[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0],
+    ];
+    let powers = (low.log10().floor() as i32)..=(high.log10().ceil() as i32);
+    let at = |digits: &[f64]| -> Vec<f64> {
+        let of = |power| digits.iter().map(move |digit| digit * 10_f64.powi(power));
+        let all = powers.clone().flat_map(of);
+        all.filter(|tick| (low..=high).contains(tick)).collect()
+    };
+    let enough = digits
+        .iter()
+        .map(|digits| at(digits))
+        .find(|ticks| ticks.len() >= 3);
+    enough.unwrap_or_else(|| {
+        [0.2, 0.5, 0.8]
+            .map(|share| low + share * (high - low))
+            .to_vec()
+    })
 }
 
 /// Sets a series' shape: circle, square, triangle, each filled and hollow, and crosses.
@@ -201,6 +229,8 @@ fn tick(name: &str, value: f64, like: f64) -> String {
     } else {
         &number
     };
+    // A rate's unit stands in the axis' name.
+    let unit = unit.trim_end_matches(" /s");
     if value == 0.0 {
         "0".into()
     } else {
@@ -317,6 +347,25 @@ mod tests {
         let plot = draw(&chart(vec![series("quic")])).unwrap();
         let markup = plot.markup("p").into_string();
         assert!(markup.contains("a &lt;title&gt;") && markup.contains("a &amp; b"));
+    }
+
+    #[test]
+    fn an_axis_has_a_few_ticks_however_long_it_is() {
+        assert_eq!(ticks(9.0, 1_100.0), [10.0, 100.0, 1_000.0]);
+        for (low, high) in [
+            (90.0, 320.0),
+            (45e3, 130e3),
+            (99.0, 101.0),
+            (1e-3, 1e7),
+            (500.0, 512.0),
+        ] {
+            let ticks = ticks(low, high);
+            assert!((2..12).contains(&ticks.len()), "{low} to {high}: {ticks:?}");
+            assert!(
+                ticks.iter().all(|tick| (low..=high).contains(tick)),
+                "{ticks:?}"
+            );
+        }
     }
 
     #[test]

@@ -1,18 +1,50 @@
 //! Where we lose and where we win: every figure of ours beside the same figure of a baseline, on the
-//! same row, in the same form, on the same network, in the same run.
+//! same row, in the same form, on the same network, in the same run. Of figures that say the same
+//! again ([`AGAIN`]) one is compared; the tables have them all.
 
 use std::collections::HashMap;
 
 use super::{
     cells::{Cells, Place},
-    figure,
+    figure, published,
     spread::{Ratio, Verdict},
     subjects,
 };
 use crate::measure::Spread;
 
-/// Bandwidth says nothing more where messages a second are there: each carries the same bytes.
-const SAME_AS_MESSAGES: &[&str] = &["bytes_per_s", "megabytes_per_s", "mbit_per_s"];
+/// Figures that say the same again, and beside which: bandwidth beside messages of the same size,
+/// quantiles between the middle and the tail, other ways to read the same memory.
+const AGAIN: &[(&str, &[&str])] = &[
+    (
+        "messages_per_s",
+        &[
+            "bytes_per_s",
+            "megabytes_per_s",
+            "megabits_per_s",
+            "mbit_per_s",
+        ],
+    ),
+    ("megabytes_per_s", &["bytes_per_s", "megabits_per_s"]),
+    ("p99_us", &["p90_us", "p95_us", "p999_us"]),
+    (
+        "client_rss_bytes",
+        &[
+            "client_peak_rss_bytes",
+            "client_pss_bytes",
+            "client_idle_rss_bytes",
+            "client_added_rss_bytes",
+        ],
+    ),
+    (
+        "server_rss_bytes",
+        &[
+            "server_peak_rss_bytes",
+            "server_pss_bytes",
+            "server_idle_rss_bytes",
+            "server_added_rss_bytes",
+        ],
+    ),
+];
 
 /// One figure of ours beside a baseline's.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,11 +123,17 @@ pub(crate) fn all(cells: &Cells<'_>) -> Vec<Standing> {
 
 fn beside(cells: &Cells<'_>, ours: Place<'_>, theirs: Place<'_>) -> Vec<Standing> {
     let names = cells.figures(ours);
-    let messages = names.contains(&"messages_per_s");
-    let names = names
-        .iter()
-        .filter(|name| figure::judged(name) && !(messages && SAME_AS_MESSAGES.contains(name)));
+    let again = |name: &str| {
+        let mut said = AGAIN.iter().filter(|(first, _)| names.contains(first));
+        said.any(|(_, again)| again.contains(&name))
+    };
+    // A published table is about some figures; its lines may carry more, which stand in others.
+    let shown = published::tables().find(|table| table.id == ours.table);
+    let shown = shown.map(published::Table::figures);
+    let about = |name: &str| shown.as_ref().is_none_or(|shown| shown.contains(&name));
     names
+        .iter()
+        .filter(|name| figure::judged(name) && about(name) && !again(name))
         .filter_map(|name| standing(cells, ours, theirs, name))
         .collect()
 }
@@ -146,14 +184,28 @@ pub(crate) fn wins(all: &[Standing]) -> Vec<&Standing> {
     wins
 }
 
+/// How many of them chance alone would put beyond the spread, if no two subjects differed: of n
+/// pairs, all are on one side once in 2ⁿ⁻¹.
+pub(crate) fn by_chance(all: &[Standing]) -> f64 {
+    let decided = all.iter().filter(|one| one.verdict != Verdict::TooFew);
+    decided
+        .map(|one| 0.5_f64.powi(one.ratio.count as i32 - 1))
+        .sum()
+}
+
+/// Figures too coarse or too indirect to speak for a run.
+const INDIRECT: &[&str] = &["cpu_s", "cpu_percent"];
+
 /// The three most telling rows: the worst loss, the best win, and the worst loss of another table;
 /// where there is none, the best win of another table.
 #[must_use]
 pub(crate) fn telling<'a>(losses: &[&'a Standing], wins: &[&'a Standing]) -> Vec<&'a Standing> {
+    let direct = |one: &&&Standing| !INDIRECT.contains(&one.figure.as_str());
     let mut told: Vec<&Standing> = Vec::new();
-    told.extend(losses.first());
-    told.extend(wins.first());
-    let elsewhere = |one: &&&Standing| told.iter().all(|other| other.table != one.table);
+    told.extend(losses.iter().find(direct));
+    told.extend(wins.iter().find(direct));
+    let elsewhere =
+        |one: &&&Standing| direct(one) && told.iter().all(|other| other.table != one.table);
     let more = losses
         .iter()
         .find(elsewhere)

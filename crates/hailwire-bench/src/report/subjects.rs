@@ -44,7 +44,21 @@ pub(crate) fn baselines(subject: &str) -> &'static [&'static str] {
 /// Whether the two are compared: a baseline of its own, or a program that we do not know.
 #[must_use]
 pub(crate) fn compared(ours: &str, other: &str) -> bool {
-    is_ours(ours) && !is_ours(other) && (baselines(ours).contains(&other) || order(other) == KNOWN)
+    if !is_ours(ours) || is_ours(other) {
+        return false;
+    }
+    let (base, variant) = variant(other);
+    let same = variant.is_empty() || ours.ends_with(variant);
+    (baselines(ours).contains(&base) && same) || order(base) == KNOWN
+}
+
+/// `raw iroh` and ` bbr` of `raw iroh bbr`.
+fn variant(subject: &str) -> (&str, &str) {
+    let known = ORDER.iter().find(|name| {
+        let rest = subject.strip_prefix(**name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    });
+    subject.split_at(known.map_or(subject.len(), |name| name.len()))
 }
 
 #[cfg(test)]
@@ -57,6 +71,7 @@ mod tests {
         assert!(compared("quic", "plain ws") && compared("quic bbr", "raw iroh"));
         assert!(compared("process to process", "raw iroh"));
         assert!(!compared("quic", "h2") && !compared("plain h2", "plain ws"));
+        assert!(compared("quic bbr", "raw iroh bbr") && !compared("quic bbr", "raw iroh cubic"));
     }
 
     #[test]

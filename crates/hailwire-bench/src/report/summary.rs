@@ -39,6 +39,7 @@ pub(crate) fn of(report: &Report) -> Value {
         "wins": report.wins.iter().map(standing).collect::<Vec<_>>(),
         "no_difference": report.hidden,
         "too_few_repeats": report.too_few,
+        "by_chance": report.by_chance,
         "networks": networks.collect::<Vec<_>>(),
         "figures": report.figures.iter().map(one_figure).collect::<Vec<_>>(),
         "not_measured": skipped.collect::<Vec<_>>(),

@@ -63,8 +63,10 @@ pub(crate) enum Value {
     Unpublished,
     /// A measured one.
     Measured {
-        /// Median, least and most, with the unit.
+        /// The median with its unit.
         text: String,
+        /// The least and the most in the same unit.
+        range: String,
         /// Counted repeats.
         repeats: usize,
         /// Against the baseline that does the same work over the same protocol.
@@ -113,9 +115,10 @@ pub(crate) fn published(table: &Table, cells: &Cells<'_>, ran: &[String]) -> Gri
             }
         }
     }
+    let every = table.figures();
     for (one, placed) in found.iter().zip(&placed) {
         if !placed {
-            rows.extend(builder.measured(*one, &[], table.also));
+            rows.extend(builder.measured(*one, &[], &every));
         }
     }
     Grid {
@@ -147,7 +150,7 @@ pub(crate) fn own(id: &str, cells: &Cells<'_>) -> Grid {
     };
     Grid {
         id: id.to_owned(),
-        title: "Of our own".into(),
+        title: "rows of our own".into(),
         source: String::new(),
         notes: Vec::new(),
         rows: found
@@ -258,7 +261,7 @@ fn missing_row(table: &Table, ran: &[String]) -> String {
     if ran.iter().any(|suite| suite == table.suite) {
         "this run has no row for it".into()
     } else {
-        format!("the suite `{}` is not in this folder", table.suite)
+        format!("the suite {} is not in this folder", table.suite)
     }
 }
 
@@ -360,9 +363,10 @@ impl Builder<'_> {
             ("", None) => Value::Unpublished,
             (subject, _) => self.value(one.with(subject), figure_name),
         };
+        let (name, measured_as) = named(one, name);
         GridRow {
-            name: name.to_owned(),
-            measured_as: measured_as(one, name),
+            name,
+            measured_as,
             figure: if figure_name.is_empty() {
                 "any".into()
             } else {
@@ -375,7 +379,8 @@ impl Builder<'_> {
     fn value(&self, place: Place<'_>, figure_name: &str) -> Value {
         if let Some((spread, repeats)) = self.cells.spread(place, figure_name) {
             return Value::Measured {
-                text: figure::spread(figure_name, &spread),
+                text: figure::text(figure_name, spread.median),
+                range: figure::range(figure_name, &spread),
                 repeats,
                 against: self.against(place, figure_name),
             };
@@ -407,15 +412,196 @@ impl Builder<'_> {
     }
 }
 
-fn measured_as(one: Place<'_>, name: &str) -> String {
-    let mut parts = Vec::new();
-    if one.row != name {
-        parts.push(one.row);
+/// The name of a measured row, and what else is to be known of it. Where its own name holds all that the
+/// published one says, its own is enough.
+fn named(one: Place<'_>, published: &str) -> (String, String) {
+    let own = words(one.row);
+    let enough = words(published).iter().all(|word| own.contains(word));
+    let (name, row) = if enough {
+        (one.row, "")
+    } else {
+        (published, one.row)
+    };
+    let parts = [row, one.form, one.network];
+    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    (name.to_owned(), parts.join(" · "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        report::{fixture, folder::Folder, published},
+        result::Line,
+    };
+
+    fn table(id: &str) -> &'static Table {
+        published::tables().find(|table| table.id == id).unwrap()
     }
-    parts.extend(
-        [one.form, one.network]
-            .iter()
-            .filter(|part| !part.is_empty()),
-    );
-    parts.join(" · ")
+
+    fn row_of(id: &str, name: &str, form: &str) -> Option<&'static str> {
+        let place = Place {
+            table: id,
+            row: name,
+            subject: "",
+            form,
+            network: "",
+        };
+        best(table(id).rows, place)
+    }
+
+    fn folder(lines: Vec<Line>) -> Folder {
+        Folder {
+            lines,
+            ..Folder::default()
+        }
+    }
+
+    fn line(row: &str, subject: &str, repeat: u32, figures: &[(&str, f64)]) -> Line {
+        let cell = fixture::cell("Q1", row, subject, "cold");
+        fixture::line(cell, "loopback", repeat, figures)
+    }
+
+    fn cell<'a>(grid: &'a Grid, row: &str, subject: &str) -> &'a Value {
+        let row = grid.rows.iter().find(|of| of.name == row).unwrap();
+        let column = grid.columns.iter().position(|of| of.subject == subject);
+        &row.cells[column.unwrap()]
+    }
+
+    #[test]
+    fn a_number_and_its_unit_are_one_word() {
+        assert_eq!(
+            words("1,000 agents × 100 KB, 50 ms, 1 % loss"),
+            ["1000agents", "100kb", "50ms", "1%", "loss"]
+        );
+    }
+
+    #[test]
+    fn a_row_belongs_to_the_published_one_with_the_most_words() {
+        let found = row_of("Q2", "1,000 agents × 100 KB, 50 ms", "pooled");
+        assert_eq!(found, Some("1000 agents, 100 KB"));
+        assert_eq!(row_of("Q2", "100 agents × 100 KB, 50 ms", ""), None);
+        assert_eq!(
+            row_of("P", "echo 1 MB, 20 ms", ""),
+            Some("echo 1 MB, 20 ms")
+        );
+        assert_eq!(row_of("P", "echo 1 MB", ""), Some("echo 1 MB"));
+        assert_eq!(
+            row_of("O1", "first answer", "cold"),
+            Some("first answer, cold")
+        );
+        assert_eq!(row_of("O1", "first answer", "0-rtt"), Some("first answer"));
+    }
+
+    #[test]
+    fn each_row_that_a_suite_promises_stands_at_a_published_one_or_is_our_own() {
+        // Rows of ours that nobody published.
+        let own = ["1,000 peers", "head of line", "1 % loss"];
+        for (id, row) in crate::tables::PUBLISHED {
+            let forms = [
+                "",
+                "cold",
+                "warm",
+                "10 connections",
+                "2 connections",
+                "50 connections",
+            ];
+            let found = forms.iter().any(|form| row_of(id, row, form).is_some());
+            assert!(
+                found || own.iter().any(|word| row.contains(word)),
+                "{id}: {row}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_was_measured_stands_beside_what_was_published_with_its_baseline() {
+        let mut lines = Vec::new();
+        for repeat in 0..=3 {
+            let us = 1000.0 + f64::from(repeat);
+            lines.push(line("10 agents, 0 ms", "quic", repeat, &[("p50_us", us)]));
+            lines.push(line(
+                "10 agents, 0 ms",
+                "plain h2",
+                repeat,
+                &[("p50_us", us * 2.0)],
+            ));
+        }
+        let folder = folder(lines);
+        let grid = published(table("Q1"), &Cells::of(&folder), &folder.suites());
+        let Value::Measured {
+            text,
+            range,
+            repeats,
+            against,
+        } = cell(&grid, "10 agents, 0 ms", "quic")
+        else {
+            panic!("not measured");
+        };
+        assert_eq!(
+            (text.as_str(), range.as_str(), *repeats),
+            ("1.00 ms", "1.00 – 1.00", 3)
+        );
+        let against = against.as_ref().unwrap();
+        assert_eq!(
+            (against.baseline.as_str(), against.verdict),
+            ("plain h2", Verdict::Better)
+        );
+        assert_eq!(
+            *cell(&grid, "10 agents, 0 ms", ""),
+            Value::Published("12.3 ms".into())
+        );
+    }
+
+    #[test]
+    fn a_cell_without_a_figure_says_which_of_the_reasons_it_is() {
+        let mut folder = folder(vec![
+            line("10 agents, 0 ms", "quic", 1, &[("p50_us", 1.0)]),
+            line("10 agents, 0 ms", "plain h2", 0, &[("p50_us", 1.0)]),
+            line("10 agents, 0 ms", "h2", 1, &[("count", 1.0)]),
+        ]);
+        folder.skipped.push(crate::result::Skipped {
+            cell: fixture::cell("Q1", "10 agents, 0 ms", "plain ws", "cold"),
+            reason: "it fell over".into(),
+        });
+        let grid = published(table("Q1"), &Cells::of(&folder), &folder.suites());
+        for (row, subject, reason) in [
+            (
+                "10 agents, 0 ms",
+                "plain h2",
+                "the run ended after its warm-up",
+            ),
+            ("10 agents, 0 ms", "h2", "its lines have no p50"),
+            ("10 agents, 0 ms", "plain ws", "it fell over"),
+            ("100 agents, 50 ms", "quic", "this run has no row for it"),
+        ] {
+            assert_eq!(
+                *cell(&grid, row, subject),
+                Value::Missing(reason.into()),
+                "{row}, {subject}"
+            );
+        }
+        let overlay = published(table("O3"), &Cells::of(&folder), &folder.suites());
+        let reason = "the suite overlay is not in this folder";
+        assert_eq!(
+            *cell(&overlay, "1 KB", "quic"),
+            Value::Missing(reason.into())
+        );
+    }
+
+    #[test]
+    fn a_foreign_subject_has_a_column_of_its_own() {
+        let folder = folder(vec![line(
+            "10 agents, 0 ms",
+            "pilot",
+            1,
+            &[("p50_us", 1.0)],
+        )]);
+        let grid = published(table("Q1"), &Cells::of(&folder), &folder.suites());
+        let last = grid.columns.last().unwrap();
+        assert_eq!(
+            (last.group.as_str(), last.subject.as_str()),
+            ("others", "pilot")
+        );
+    }
 }

@@ -31,6 +31,7 @@ use std::{
     io::Write,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -45,6 +46,9 @@ use crate::{
     tables::subject as words,
     work::{Measured, Start, Work},
 };
+
+/// How long a party may take to end after its standard input has.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The subjects that this program brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -241,6 +245,7 @@ pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<
             ..Measured::default()
         }))?;
     }
+    end_soon();
     load.stop().await;
     Ok(())
 }
@@ -410,6 +415,15 @@ fn say(value: &impl Serialize) -> Result<(), BenchError> {
 async fn until_stdin_ends() {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(_)) = lines.next_line().await {}
+    end_soon();
+}
+
+/// A party is not waited for by anybody any more: whatever holds it up, it ends.
+fn end_soon() {
+    std::thread::spawn(|| {
+        std::thread::sleep(LAST_WORDS);
+        std::process::exit(1);
+    });
 }
 
 fn failed<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> BenchError {

@@ -19,6 +19,8 @@ pub(crate) struct Bench {
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     Run(Run),
+    Report(super::report::Report),
+    Compare(super::report::Compare),
     Subject(SubjectArgs),
 }
 

@@ -92,7 +92,7 @@ pub struct Tcp {
     pub connect_ms: f64,
     /// Median round trip of one byte and its answer, in milliseconds.
     pub rtt_ms: f64,
-    /// Bits of IP packets a second, one connection, out.
+    /// Bits of IP packets a second, one connection, out: the third quartile of its half seconds.
     pub rate_out: f64,
     /// The same on the way back.
     pub rate_back: f64,

@@ -4,14 +4,14 @@
 use std::{
     io::{self, Read as _, Write as _},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use super::{Tcp, Udp};
 use crate::{
-    real::{LabError, Network},
+    real::{LabError, Network, hurry},
     topology::{Expected, Wall},
 };
 
@@ -36,9 +36,10 @@ const RATE_TIME: Duration = Duration::from_millis(1500);
 /// Bytes asked and answered over TCP to learn the round trip.
 const TCP_PINGS: u32 = 20;
 
-/// How long the rate is measured over TCP, and when counting begins.
+/// How long the rate is measured over TCP, how often, and over how many samples.
 const BULK: Duration = Duration::from_secs(4);
-const BULK_WARM: Duration = Duration::from_millis(1500);
+const BULK_SAMPLE: Duration = Duration::from_millis(100);
+const BULK_WINDOW: usize = 6;
 
 /// How long a probe waits for what may not come, beyond the label's round trip.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -65,7 +66,14 @@ pub(super) fn path(
         .within(from, || udp(IpAddr::from([0, 0, 0, 0])))?
         .map_err(failed)?;
     let far = network.within(to, || udp(address))?.map_err(failed)?;
-    let udp = UdpProbe { near, far, label }.run().map_err(failed)?;
+    let back = network.topology().expected(to, from);
+    let probe = UdpProbe {
+        near,
+        far,
+        label,
+        rate_back: back.and_then(|back| back.rate),
+    };
+    let udp = probe.run().map_err(failed)?;
     let port = match wall {
         Some(Wall::OnlyTcp443) => 443,
         _ => 0,
@@ -96,6 +104,8 @@ struct UdpProbe<'a> {
     near: UdpSocket,
     far: UdpSocket,
     label: &'a Expected,
+    /// Bits a second that the label says for the way back.
+    rate_back: Option<u64>,
 }
 
 impl UdpProbe<'_> {
@@ -109,8 +119,10 @@ impl UdpProbe<'_> {
             return Ok(None);
         };
         let arrived = f64::from(echoes.arrived.max(1));
-        let bound = self.label.rate;
-        let rate = |from, to, target| self.rate(from, to, target);
+        let rate = |bound: Option<u64>, from, to, target| {
+            let offered = bound.map(|rate| self.rate(rate, from, to, target));
+            offered.transpose()
+        };
         Ok(Some(Udp {
             sent: echoes.sent,
             rtt_ms,
@@ -118,12 +130,8 @@ impl UdpProbe<'_> {
             rtt_p99_ms,
             loss_out: 1.0 - f64::from(echoes.arrived) / f64::from(echoes.sent),
             loss_back: 1.0 - echoes.rtts.len() as f64 / arrived,
-            rate_out: bound
-                .map(|_| rate(&self.near, &self.far, far))
-                .transpose()?,
-            rate_back: bound
-                .map(|_| rate(&self.far, &self.near, near))
-                .transpose()?,
+            rate_out: rate(self.label.rate, &self.near, &self.far, far)?,
+            rate_back: rate(self.rate_back, &self.far, &self.near, near)?,
         }))
     }
 
@@ -167,6 +175,7 @@ impl UdpProbe<'_> {
     }
 
     fn send(&self, far: SocketAddr, origin: Instant, pace: Duration) -> io::Result<u32> {
+        hurry();
         let mut packet = [1; SMALL as usize - UDP_HEADERS];
         for number in 0..PACKETS {
             sleep_until(origin + pace * number);
@@ -180,6 +189,7 @@ impl UdpProbe<'_> {
 
     /// Answers each packet once and counts different ones.
     fn answer(&self, sending: &AtomicBool) -> io::Result<u32> {
+        hurry();
         let mut seen = Seen::default();
         let mut buffer = [0; 2048];
         while sending.load(Ordering::Acquire) {
@@ -194,6 +204,7 @@ impl UdpProbe<'_> {
 
     /// The round trips of the packets that came back.
     fn listen(&self, sending: &AtomicBool, origin: Instant) -> io::Result<Vec<f64>> {
+        hurry();
         let mut seen = Seen::default();
         let mut rtts = Vec::with_capacity(PACKETS as usize);
         let mut buffer = [0; 2048];
@@ -214,8 +225,14 @@ impl UdpProbe<'_> {
     }
 
     /// Offers a quarter more than the label says and tells what passes.
-    fn rate(&self, from: &UdpSocket, to: &UdpSocket, target: SocketAddr) -> io::Result<f64> {
-        let rate = self.label.rate.unwrap_or(0).max(1) as f64 * 1.25;
+    fn rate(
+        &self,
+        label: u64,
+        from: &UdpSocket,
+        to: &UdpSocket,
+        target: SocketAddr,
+    ) -> io::Result<f64> {
+        let rate = label.max(1) as f64 * 1.25;
         let bytes = LARGE + UDP_HEADERS;
         let pace = Duration::from_secs_f64(bytes as f64 * 8.0 / rate);
         let sending = AtomicBool::new(true);
@@ -239,6 +256,7 @@ impl UdpProbe<'_> {
 
 /// Bits of IP packets a second from the first large packet to the last.
 fn counted(socket: &UdpSocket, sending: &AtomicBool) -> io::Result<f64> {
+    hurry();
     let mut buffer = [0; 2048];
     let (mut first, mut last, mut bytes) = (None, Instant::now(), 0);
     while sending.load(Ordering::Acquire) {
@@ -373,15 +391,17 @@ fn ping_pong(near: &TcpStream, far: &TcpStream) -> io::Result<f64> {
     })
 }
 
-/// Bits of IP packets a second over one connection, once it has warmed up.
+/// Bits of IP packets a second over one connection: the third quartile of what its half seconds
+/// carried. The lower ones are the sender's search for the rate, which is its own affair; the highest
+/// may hold what had waited behind a lost packet.
 fn bulk(from: &TcpStream, to: &TcpStream) -> io::Result<f64> {
     /// Payload of a full packet with timestamps, and the packet.
     const SHARE: f64 = 1500.0 / 1448.0;
-    let (read, stopped) = (AtomicU64::new(0), AtomicU32::new(0));
+    let (read, stopped) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
             let (mut from, block) = (from, [3; 65536]);
-            while stopped.load(Ordering::Acquire) == 0 {
+            while !stopped.load(Ordering::Acquire) {
                 if from.write(&block).is_err() {
                     break;
                 }
@@ -393,15 +413,24 @@ fn bulk(from: &TcpStream, to: &TcpStream) -> io::Result<f64> {
                 read.fetch_add(length as u64, Ordering::Relaxed);
             }
         });
-        thread::sleep(BULK_WARM);
-        let (begun, before) = (Instant::now(), read.load(Ordering::Relaxed));
-        thread::sleep(BULK - BULK_WARM);
-        let bytes = read.load(Ordering::Relaxed) - before;
-        let rate = bytes as f64 * 8.0 * SHARE / begun.elapsed().as_secs_f64();
-        stopped.store(1, Ordering::Release);
+        let begun = Instant::now();
+        let mut samples = vec![(begun, 0)];
+        while begun.elapsed() < BULK {
+            thread::sleep(BULK_SAMPLE);
+            samples.push((Instant::now(), read.load(Ordering::Relaxed)));
+        }
+        stopped.store(true, Ordering::Release);
         // Wakes both, whatever they wait for.
         from.shutdown(std::net::Shutdown::Both)?;
         to.shutdown(std::net::Shutdown::Both)?;
-        Ok(rate)
+        let rate = |window: &[(Instant, u64)]| match window {
+            [(begin, before), .., (end, after)] => {
+                (after - before) as f64 * 8.0 * SHARE / (*end - *begin).as_secs_f64()
+            }
+            _ => 0.0,
+        };
+        let mut rates: Vec<f64> = samples.windows(BULK_WINDOW).map(rate).collect();
+        rates.sort_by(f64::total_cmp);
+        Ok(rates.get(rates.len() * 3 / 4).copied().unwrap_or(0.0))
     })
 }

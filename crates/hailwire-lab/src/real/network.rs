@@ -6,6 +6,7 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr},
     os::unix::process::CommandExt as _,
+    path::PathBuf,
     process::Command,
     time::Duration,
 };
@@ -16,7 +17,6 @@ use tun_rs::{DeviceBuilder, SyncDevice};
 use super::{namespace::Namespace, router::Router};
 use crate::{
     fabric::{Counters, Fabric, NatBy},
-    link,
     nat::{Dependence, NatKind, Ports},
     topology::{Site, Topology},
 };
@@ -143,6 +143,16 @@ impl Network {
         net.push(self.namespace(host)?.path());
         command.arg(net).arg("--").arg(program);
         Ok(command)
+    }
+
+    /// Where other programs of this user can open the namespace of a host, with `nsenter --net=PATH`,
+    /// while this process lives.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::NoHost`].
+    pub fn namespace_path(&self, host: &str) -> Result<PathBuf, LabError> {
+        Ok(self.namespace(host)?.path())
     }
 
     /// The address that a host itself has: behind a NAT, a private one.
@@ -309,7 +319,7 @@ fn lone(addresses: &[Ipv4Addr], site: &Site) -> io::Result<(Namespace, SyncDevic
     for address in addresses {
         let _ = writeln!(batch, "address add {address}/32 dev eth0");
     }
-    let mtu = site.up.mtu.min(link::MTU.max(site.up.mtu));
+    let mtu = site.up.mtu;
     let _ = writeln!(
         batch,
         "link set eth0 mtu {mtu} txqueuelen {DEVICE_QUEUE} up"

@@ -57,7 +57,7 @@ impl Router {
         let thread = thread::Builder::new()
             .name("lab-router".into())
             .spawn(move || {
-                hurry();
+                super::hurry();
                 if let Err(error) = running.run() {
                     tracing::error!(%error, "the lab's router has stopped");
                 }
@@ -84,14 +84,6 @@ impl Drop for Router {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-/// Timers to the nanosecond, and before ordinary threads; both as far as the system lets.
-fn hurry() {
-    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-    if let Err(error) = rustix::process::setpriority_process(None, -20) {
-        tracing::debug!(%error, "the lab's router runs at ordinary priority");
     }
 }
 

@@ -59,6 +59,20 @@ pub(crate) struct Row {
     pub(crate) published: &'static [&'static str],
 }
 
+impl Table {
+    /// Every figure that the table shows, the published ones first.
+    pub(crate) fn figures(&self) -> Vec<&'static str> {
+        let mut names: Vec<&str> = Vec::new();
+        let published = self.rows.iter().flat_map(|row| row.figures);
+        for name in published.chain(self.also) {
+            if !names.contains(name) {
+                names.push(name);
+            }
+        }
+        names
+    }
+}
+
 /// All of them, in the order in which a report prints them.
 pub(crate) fn tables() -> impl Iterator<Item = &'static Table> {
     COORDINATION.iter().chain(OVERLAY)
