@@ -12,7 +12,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use hailwire::{admin, config::LogLevel};
+use hailwire::{
+    admin,
+    config::{Carrier, LogLevel},
+};
 use hailwire_hub::Tls;
 use hailwire_wire::{Address, AgentName, Priority, limits};
 
@@ -94,7 +97,7 @@ pub(crate) enum Action {
     Send(Call),
     Stream(Call),
     Ping {
-        who: admin::Who,
+        who: admin::Ping,
         count: u32,
         interval: Duration,
     },
@@ -200,10 +203,17 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         }
         Command::Ping(agent::Ping {
             peer,
+            carrier,
             count,
             interval,
         }) => Action::Ping {
-            who: admin::Who { who: peer },
+            who: admin::Ping {
+                who: peer,
+                carrier: carrier
+                    .filter(|carrier| *carrier != Carrier::Auto)
+                    .map(|carrier| carrier.name().to_owned())
+                    .unwrap_or_default(),
+            },
             count,
             interval,
         },
@@ -329,6 +339,7 @@ fn plan_trust(command: node::TrustCommand) -> Action {
         alias: text(add.alias),
         allow: texts(&add.allow),
         addresses: texts(&add.address),
+        tcp: texts(&add.tcp),
     };
     match command {
         node::TrustCommand::Ls => Action::TrustList,
