@@ -548,6 +548,7 @@ impl Choice {
         let mean = |(sum, number): (Duration, u32)| sum.checked_div(number);
         let (udp, tcp) = (mean(*udp), mean(*tcp));
         self.phase = Phase::Settled;
+        tracing::debug!(?udp, ?tcp, packets = ?self.packets, "answers compared");
         if let (Some(udp), Some(tcp)) = (udp, tcp)
             && tcp.as_secs_f64() <= udp.as_secs_f64() * SOONER
         {
