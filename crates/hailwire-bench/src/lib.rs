@@ -8,11 +8,14 @@
 //! [`smoke`] is the suite that runs anywhere in under a minute, without root: raw iroh, an embedded
 //! node, and agent process to agent process through two nodes, side by side on loopback.
 
+pub mod aims;
 pub mod load;
+pub mod measure;
 pub mod part;
 pub mod report;
 pub mod result;
 pub mod smoke;
+pub mod tables;
 
 use std::time::Duration;
 

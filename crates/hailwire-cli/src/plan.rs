@@ -20,7 +20,7 @@ use hailwire_hub::Tls;
 use hailwire_wire::{Address, AgentName, Priority, limits};
 
 use crate::{
-    args::{Cli, Command, Global, agent, node, other},
+    args::{Cli, Command, Global, agent, lab, node, other, report},
     failure::Failure,
     output::Output,
 };
@@ -109,6 +109,12 @@ pub(crate) enum Action {
     Demo(other::Demo),
     BenchSmoke(other::Smoke),
     BenchPart(String),
+    LabList,
+    LabShow(String),
+    LabRun(lab::Run),
+    LabCheck(String),
+    BenchReport(PathBuf),
+    BenchCompare(report::Compare),
     ConfigShow {
         effective: bool,
     },
@@ -222,6 +228,14 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         Command::Bench(bench) => match bench.command {
             other::BenchCommand::Smoke(smoke) => Action::BenchSmoke(smoke),
             other::BenchCommand::Part { part } => Action::BenchPart(part),
+            other::BenchCommand::Report(report) => Action::BenchReport(report.dir),
+            other::BenchCommand::Compare(compare) => Action::BenchCompare(compare),
+        },
+        Command::Lab(lab::Lab { command }) => match command {
+            lab::LabCommand::List => Action::LabList,
+            lab::LabCommand::Show { topology } => Action::LabShow(topology),
+            lab::LabCommand::Run(run) => Action::LabRun(run),
+            lab::LabCommand::Check { topology } => Action::LabCheck(topology),
         },
         Command::Config(other::Config { command }) => match command {
             other::ConfigCommand::Show { effective } => Action::ConfigShow { effective },

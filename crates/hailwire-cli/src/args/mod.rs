@@ -5,8 +5,10 @@
 //! Help, man pages, completions and `docs/reference/cli.md` all come from this one table.
 
 pub(crate) mod agent;
+pub(crate) mod lab;
 pub(crate) mod node;
 pub(crate) mod other;
+pub(crate) mod report;
 mod value;
 
 use std::{path::PathBuf, time::Duration};
@@ -78,6 +80,7 @@ pub(crate) enum Command {
     Hub(other::Hub),
     Demo(other::Demo),
     Bench(other::Bench),
+    Lab(lab::Lab),
     Config(other::Config),
     Service(other::Service),
     Completions(other::Completions),

@@ -104,6 +104,8 @@ pub(crate) struct Bench {
 pub(crate) enum BenchCommand {
     /// A short run: raw QUIC, embedded calls and calls between processes, side by side
     Smoke(Smoke),
+    Report(super::report::Report),
+    Compare(super::report::Compare),
     /// Plays one party of a measurement
     #[command(hide = true)]
     Part {

@@ -60,7 +60,7 @@ pub(super) async fn part(part: String) -> Result<(), Failure> {
         .map_err(|error| caused(&error))
 }
 
-fn caused(error: &dyn std::error::Error) -> Failure {
+pub(super) fn caused(error: &dyn std::error::Error) -> Failure {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(source) = cause {

@@ -19,10 +19,12 @@ mod hub;
 mod id;
 mod invite;
 mod join;
+mod lab;
 mod log;
 mod man;
 mod peers;
 mod ping;
+mod report;
 mod send;
 mod serve;
 mod service;
@@ -78,6 +80,10 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
             service::install(output, &unit, named.as_deref(), enable)
         }
         Action::ServiceUninstall { disable, unit } => service::uninstall(output, &unit, disable),
+        Action::LabList => lab::list(run),
+        Action::LabShow(topology) => lab::show(run, &topology),
+        Action::LabRun(program) => on_one_core(run, lab::run(program)),
+        Action::LabCheck(topology) => long(run, lab::check(run, topology)),
         Action::Completions(shell) => completions::print(output, shell),
         Action::Man(dir) => man::run(output, dir.as_deref()),
         Action::Id => id::run(run),
@@ -109,6 +115,8 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         Action::Demo(demo) => on_all_cores(demo::run(run, &demo)),
         Action::BenchSmoke(smoke) => long(run, bench::smoke(run, smoke)),
         Action::BenchPart(part) => on_one_core(run, bench::part(part)),
+        Action::BenchReport(dir) => report::draw(output, &dir),
+        Action::BenchCompare(compare) => report::compare(output, &compare),
     }
 }
 

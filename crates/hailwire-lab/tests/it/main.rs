@@ -1,0 +1,3 @@
+//! The lab as its users meet it.
+
+mod namespaces;
