@@ -12,7 +12,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use hailwire::{admin, config::LogLevel};
+use hailwire::{
+    admin,
+    config::{Carrier, LogLevel},
+};
 use hailwire_bench::{
     subject::{Options, Subject},
     suite::{Order, Size, Suite},
@@ -98,7 +101,7 @@ pub(crate) enum Action {
     Send(Call),
     Stream(Call),
     Ping {
-        who: admin::Who,
+        who: admin::Ping,
         count: u32,
         interval: Duration,
     },
@@ -218,10 +221,17 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         }
         Command::Ping(agent::Ping {
             peer,
+            carrier,
             count,
             interval,
         }) => Action::Ping {
-            who: admin::Who { who: peer },
+            who: admin::Ping {
+                who: peer,
+                carrier: carrier
+                    .filter(|carrier| *carrier != Carrier::Auto)
+                    .map(|carrier| carrier.name().to_owned())
+                    .unwrap_or_default(),
+            },
             count,
             interval,
         },
@@ -311,6 +321,8 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         window,
         through,
         peer,
+        hub,
+        path,
     } = options;
     Options {
         listen,
@@ -318,6 +330,8 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         window,
         through,
         peer,
+        hub,
+        path,
     }
 }
 
@@ -409,6 +423,7 @@ fn plan_trust(command: node::TrustCommand) -> Action {
         alias: text(add.alias),
         allow: texts(&add.allow),
         addresses: texts(&add.address),
+        tcp: texts(&add.tcp),
     };
     match command {
         node::TrustCommand::Ls => Action::TrustList,

@@ -24,6 +24,7 @@ use crate::{
     folder::Folder,
     measure::process::{self, Usage},
     result::{Cell, Line},
+    subject::Subject,
     suite::{Contest, Entry, Order, PRIORITIES, Reading, Step, Who, steps},
     work::{Measured, Work},
 };
@@ -163,6 +164,7 @@ fn network_s(name: &str) -> f64 {
 struct Pair {
     server: Party,
     client: Party,
+    helper: Option<Party>,
 }
 
 impl Pair {
@@ -176,6 +178,9 @@ impl Pair {
     async fn end(self) {
         self.client.end().await;
         self.server.end().await;
+        if let Some(helper) = self.helper {
+            helper.end().await;
+        }
     }
 }
 
@@ -361,9 +366,23 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
             words.extend(options.iter().cloned());
             words
         };
+        let mut helper = None;
+        let mut told = String::new();
+        if let Some(subject) = entry.helper {
+            let at = network.address("hub")?.to_string();
+            let command = words("serve", &[&subject.name(), "--listen", &at], &[]);
+            let party = Party::start(&subject.name(), network.command("hub", &command)?).await?;
+            told = party.said(if subject == Subject::Hub {
+                "ticket"
+            } else {
+                "address"
+            });
+            helper = Some(party);
+        }
         let serve = match &entry.who {
             Who::Ours(subject, options) => {
-                words("serve", &[&subject.name(), "--listen", &listen], options)
+                let options = filled(options, "{helper}", &told);
+                words("serve", &[&subject.name(), "--listen", &listen], &options)
             }
             Who::Foreign(foreign) => filled(&foreign.serve, "{listen}", &listen),
         };
@@ -372,18 +391,23 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
         let load = match &entry.who {
             Who::Ours(subject, options) => {
                 let ready = server.ready.to_string();
-                words("load", &[&subject.name(), &ready], options)
+                let options = filled(options, "{helper}", &told);
+                words("load", &[&subject.name(), &ready], &options)
             }
             Who::Foreign(foreign) => {
                 let mut load = foreign.load.clone();
                 if !load.iter().any(|word| word.contains("{address}")) {
                     load.push("{address}".to_owned());
                 }
-                filled(&load, "{address}", server.address())
+                filled(&load, "{address}", &server.said("address"))
             }
         };
         let client = Party::start(&name("loading"), network.command("a", &load)?).await?;
-        Ok(Pair { server, client })
+        Ok(Pair {
+            server,
+            client,
+            helper,
+        })
     }
 
     fn keep(

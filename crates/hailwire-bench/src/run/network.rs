@@ -7,7 +7,7 @@ use hailwire_lab::{Topology, check, real};
 use crate::{BenchError, folder::Folder};
 
 /// Networks that suites know by name.
-pub const NETWORKS: [&str; 13] = [
+pub const NETWORKS: [&str; 14] = [
     "loopback",
     "lan",
     "wan-20ms",
@@ -19,6 +19,7 @@ pub const NETWORKS: [&str; 13] = [
     "longfat",
     "narrow",
     "narrow-40ms",
+    "home-open",
     "home-to-home",
     "nat-hard",
 ];
@@ -46,6 +47,12 @@ const OWN: &[(&str, &str)] = &[
          host \"a\" { link { delay \"20ms\"; rate \"50 Mbit/s\"; queue \"128 KB\" } }\nhost \"b\"\n",
     ),
     (
+        "home-open",
+        "about \"the links of home-to-home, without a router that translates\"\n\
+         host \"a\" { link { delay \"10ms\"; up { rate \"40 Mbit/s\" }; down { rate \"200 Mbit/s\" } } }\n\
+         host \"b\" { link { delay \"10ms\"; up { rate \"40 Mbit/s\" }; down { rate \"200 Mbit/s\" } } }\n",
+    ),
+    (
         // Both ends map anew for each destination: nothing can be punched.
         "nat-hard",
         "about \"two homes with routers that map anew for each destination, and a hub\"\n\
@@ -70,7 +77,7 @@ pub(crate) fn rtt_s(name: &str) -> f64 {
     match name {
         "loopback" | "lan" => 0.0,
         "wan-20ms" | "wan-20ms-loss1" | "narrow" => 0.02,
-        "narrow-40ms" | "home-to-home" | "nat-hard" => 0.04,
+        "narrow-40ms" | "home-open" | "home-to-home" | "nat-hard" => 0.04,
         "transatlantic-85ms" => 0.085,
         "wan-100ms" | "longfat" => 0.1,
         _ => 0.05,
@@ -79,6 +86,9 @@ pub(crate) fn rtt_s(name: &str) -> f64 {
 
 /// Expected seconds to make a network and to measure it.
 pub(crate) const UP_S: f64 = 8.0;
+
+/// How often a network is measured until it is within its label.
+const CHECKS: u32 = 3;
 
 /// The networks of a run: the one that is up, and why others are not.
 #[derive(Default)]
@@ -135,20 +145,19 @@ fn make(name: &str, folder: &mut Folder) -> Result<Network, String> {
         return Ok(Network::Loopback);
     }
     let network = real::Network::up(&topology(name)?).map_err(|error| told(&error))?;
-    let checked = check::check(&network).map_err(|error| told(&error))?;
-    folder.network(&checked).map_err(|error| error.told())?;
-    if checked.within {
-        return Ok(Network::Lab(Box::new(network)));
+    let mut faults = String::new();
+    // Whatever else runs here disturbs a check too; what every check said is kept.
+    for _ in 0..CHECKS {
+        let checked = check::check(&network).map_err(|error| told(&error))?;
+        folder.network(&checked).map_err(|error| error.told())?;
+        if checked.within {
+            return Ok(Network::Lab(Box::new(network)));
+        }
+        let all = checked.paths.into_iter().flat_map(|path| path.faults);
+        faults = all.collect::<Vec<_>>().join("; ");
     }
-    let faults: Vec<&str> = checked
-        .paths
-        .iter()
-        .flat_map(|path| &path.faults)
-        .map(String::as_str)
-        .collect();
     Err(format!(
-        "the network {name} measured off its label: {}",
-        faults.join("; ")
+        "the network {name} measured off its label: {faults}"
     ))
 }
 

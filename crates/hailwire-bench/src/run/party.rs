@@ -78,9 +78,9 @@ impl Party {
         Ok(party)
     }
 
-    /// Where it is to be reached, as it said itself.
-    pub(crate) fn address(&self) -> &str {
-        self.ready["address"].as_str().unwrap_or_default()
+    /// What it said of itself under a name; empty where it said nothing.
+    pub(crate) fn said(&self, name: &str) -> String {
+        self.ready[name].as_str().unwrap_or_default().to_owned()
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -135,7 +135,9 @@ impl Party {
     async fn ended(&mut self) -> BenchError {
         let said = tokio::time::timeout(Duration::from_secs(1), &mut self.complaint).await;
         let said = said.ok().and_then(Result::ok).unwrap_or_default();
-        match said.strip_prefix("error: ").unwrap_or(&said) {
+        // The command's word for a failure without a code of its own.
+        let said = said.trim_end_matches(" (unknown)");
+        match said.strip_prefix("error: ").unwrap_or(said) {
             "" => failed(&self.name, "it ended"),
             reason => BenchError::Told(reason.to_owned()),
         }

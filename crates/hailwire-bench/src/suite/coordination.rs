@@ -272,6 +272,7 @@ fn tuned(subject: Subject, word: &str, options: &[&str], form: &str, work: &Work
         subject: format!("{} {word}", subject.word()).trim().to_owned(),
         form: form.to_owned(),
         work: work.clone(),
+        helper: None,
     }
 }
 

@@ -123,9 +123,12 @@ pub(crate) struct TrustAdd {
     /// Agents that it may call, comma-separated; all when left out
     #[arg(long, value_name = "AGENT", value_delimiter = ',')]
     pub(crate) allow: Vec<AgentName>,
-    /// Address at which to find it, where no hub knows; repeatable
+    /// UDP address at which to find it, where no hub knows; repeatable
     #[arg(long, value_name = "ADDR")]
     pub(crate) address: Vec<SocketAddr>,
+    /// TCP address at which to find it; repeatable
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) tcp: Vec<SocketAddr>,
 }
 
 /// List trusted peers and the tunnels to them

@@ -25,7 +25,7 @@ pub struct Quic {
     pub stream_window: Size,
     /// Most unread bytes of all streams of one peer, and so the memory that a peer may occupy. The
     /// window begins at a quarter and grows with the bandwidth-delay product up to this. Default:
-    /// 32 MiB; at least four stream windows.
+    /// 128 MiB; at least four stream windows.
     pub window: Size,
     /// Bytes sent to one peer and not yet acknowledged. Default: 8 MiB.
     pub send_window: Size,
@@ -63,7 +63,7 @@ impl Default for Quic {
             congestion: Congestion::default(),
             streams: 1024,
             stream_window: Size::mib(2),
-            window: Size::mib(32),
+            window: Size::mib(128),
             send_window: Size::mib(8),
             idle_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(5),

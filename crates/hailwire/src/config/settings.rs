@@ -84,7 +84,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         path: "quic.window",
         value: "size, \"8MiB\" to \"1GiB\"; at least four stream windows",
-        default: "\"32MiB\"",
+        default: "\"128MiB\"",
         about: "most unread bytes of one peer; begins at a quarter and follows the bandwidth-delay product",
     },
     Setting {

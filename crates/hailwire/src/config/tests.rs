@@ -79,7 +79,7 @@ fn a_value_says_where_it_comes_from() {
     };
     assert_eq!(row("carrier"), "\"h2\" file");
     assert_eq!(row("quic.streams"), "200 file");
-    assert_eq!(row("quic.window"), "\"32MiB\" default");
+    assert_eq!(row("quic.window"), "\"128MiB\" default");
     assert_eq!(row("limits.grace"), "\"10s\" flag");
     assert_eq!(row("node.name"), "none default");
     assert_eq!(row("hub"), "\"https://a.b:443\" file");
@@ -145,7 +145,7 @@ fn wrong_values_say_what_was_expected() {
         ("quic { window \"32\" }", "with its unit"),
         ("quic { window \"1MiB\" }", "from \"8MiB\" to \"1GiB\""),
         ("quic { window \"99999GiB\" }", "with its unit"),
-        ("quic { stream-window \"16MiB\" }", "less than four times"),
+        ("quic { stream-window \"64MiB\" }", "less than four times"),
         ("quic { ack-delay \"26ms\" }", "from \"1ms\" to \"25ms\""),
         ("quic { keep-alive \"6s\" }", "to \"5s\""),
         ("quic { max-paths 4 }", "from 8 to 64"),

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::store::Store;
 use crate::{
+    carrier::Room,
     config::{Config, Congestion, Quic},
     hub::tls::Pins,
     key::NodeKey,
@@ -28,12 +29,6 @@ use crate::{
 /// The protocol's name in TLS (RFC 7301). Versions are settled in the greeting, where a refusal
 /// can name both sides.
 pub(crate) const ALPN: &[u8] = b"hailwire";
-
-/// Streams that a stranger may have open at once.
-const STRANGER_STREAMS: u32 = 8;
-
-/// Bytes that a stranger may have under way unread.
-const STRANGER_WINDOW: u32 = 128 * 1024;
 
 /// Longest silence of one path that the engine allows.
 const PATH_IDLE: Duration = Duration::from_secs(15);
@@ -58,6 +53,14 @@ pub enum BindError {
         /// What the system said.
         reason: String,
     },
+    /// A TCP address of the configuration cannot be bound.
+    #[error("the TCP address {address} cannot be bound: {reason}")]
+    TcpAddress {
+        /// The address as configured.
+        address: String,
+        /// What the system said.
+        reason: String,
+    },
 }
 
 /// Binds the sockets of `config` and starts the endpoint.
@@ -70,7 +73,7 @@ pub(crate) async fn bind(
     store: &Store,
     pins: &Pins,
 ) -> Result<Endpoint, BindError> {
-    let last = last_ports(store);
+    let last = last_ports(store, PORTS);
     let remembered: Vec<SocketAddr> = config
         .listen
         .udp
@@ -89,14 +92,7 @@ pub(crate) async fn bind(
             }
         }
     };
-    let ports: Vec<String> = endpoint
-        .bound_sockets()
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    if let Err(error) = store.put_setting(PORTS, &ports.join(" ")) {
-        tracing::warn!(%error, "the UDP ports could not be kept");
-    }
+    keep_ports(store, PORTS, &endpoint.bound_sockets());
     Ok(endpoint)
 }
 
@@ -185,16 +181,12 @@ fn transport(quic: &Quic) -> QuicTransportConfig {
     builder.build()
 }
 
-/// Leaves a stranger room for a ticket and little more.
-pub(crate) fn narrow(connection: &iroh::endpoint::Connection) {
-    connection.set_max_concurrent_bi_streams(VarInt::from_u32(STRANGER_STREAMS));
-    connection.set_receive_window(VarInt::from_u32(STRANGER_WINDOW));
-}
-
-/// Gives a stranger that has become a peer the room of one.
-pub(crate) fn widen(connection: &iroh::endpoint::Connection, quic: &Quic) {
-    connection.set_max_concurrent_bi_streams(VarInt::from_u32(quic.streams));
-    connection.set_receive_window(VarInt::from_u32(first_window(quic)));
+/// The room of a peer.
+pub(crate) fn room(quic: &Quic) -> Room {
+    Room {
+        streams: quic.streams,
+        unread: first_window(quic),
+    }
 }
 
 /// The connection window that a tunnel begins with.
@@ -224,12 +216,19 @@ pub(crate) async fn dial(
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Where it listens on TCP.
+    pub(crate) tcp: Vec<SocketAddr>,
     pub(crate) relays: Vec<String>,
 }
 
 impl Places {
     pub(crate) fn is_empty(&self) -> bool {
-        self.addresses.is_empty() && self.relays.is_empty()
+        !self.by_udp() && self.tcp.is_empty()
+    }
+
+    /// Whether QUIC has somewhere to go.
+    pub(crate) fn by_udp(&self) -> bool {
+        !self.addresses.is_empty() || !self.relays.is_empty()
     }
 
     fn transport_addresses(&self) -> impl Iterator<Item = TransportAddr> {
@@ -265,14 +264,23 @@ pub(crate) fn own_addresses(endpoint: &Endpoint) -> Vec<SocketAddr> {
     addresses
 }
 
-fn last_ports(store: &Store) -> Vec<SocketAddr> {
-    let text = store.setting(PORTS).ok().flatten().unwrap_or_default();
+/// Keeps the ports in use for the next start.
+pub(super) fn keep_ports(store: &Store, name: &str, sockets: &[SocketAddr]) {
+    let ports: Vec<String> = sockets.iter().map(ToString::to_string).collect();
+    if let Err(error) = store.put_setting(name, &ports.join(" ")) {
+        tracing::warn!(%error, "the ports could not be kept");
+    }
+}
+
+/// The ports of the last start.
+pub(super) fn last_ports(store: &Store, name: &str) -> Vec<SocketAddr> {
+    let text = store.setting(name).ok().flatten().unwrap_or_default();
     text.split_whitespace()
         .filter_map(|address| address.parse().ok())
         .collect()
 }
 
-fn remembered_port(mut configured: SocketAddr, last: &[SocketAddr]) -> SocketAddr {
+pub(super) fn remembered_port(mut configured: SocketAddr, last: &[SocketAddr]) -> SocketAddr {
     if configured.port() == 0
         && let Some(before) = last.iter().find(|before| before.ip() == configured.ip())
     {
@@ -288,6 +296,16 @@ pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
         cause = source;
     }
     cause.to_string()
+}
+
+/// An error with its causes, for a message.
+pub(crate) fn whole(error: &dyn std::error::Error) -> String {
+    let (own, cause) = (error.to_string(), root_cause(error));
+    if own == cause {
+        own
+    } else {
+        format!("{own}: {cause}")
+    }
 }
 
 #[cfg(test)]
