@@ -175,7 +175,7 @@ impl Connection {
     pub fn set_window(&self, bytes: u32) {
         match self {
             Self::Quic(c) => c.set_window(bytes),
-            Self::Mux(_) => {}
+            Self::H2(_) | Self::Mux(_) => {}
         }
     }
 
