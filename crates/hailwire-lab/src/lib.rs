@@ -1,6 +1,7 @@
 //! Networks to test in, in two tiers with one model of links, NATs and firewalls.
 #![forbid(unsafe_code)]
 pub mod check;
+pub mod discover;
 pub mod fabric;
 pub mod firewall;
 pub mod link;
@@ -8,6 +9,7 @@ pub mod nat;
 pub mod packet;
 pub mod real;
 pub mod topology;
+pub mod virtual_net;
 
 pub use check::{Checked, check};
 pub use topology::{Topology, TopologyError};

@@ -28,7 +28,8 @@ fn environment(dir: &Path) -> Environment {
 }
 
 fn measured(entries: &[Entry], subject: &str) -> usize {
-    let of = |entry: &&Entry| matches!(entry, Entry::Measured(line) if line.cell.subject == subject);
+    let of =
+        |entry: &&Entry| matches!(entry, Entry::Measured(line) if line.cell.subject == subject);
     entries.iter().filter(of).count()
 }
 
@@ -60,7 +61,15 @@ fn assert_whole(suite: Suite, entries: &[Entry]) {
     };
     let seen: Vec<Cell> = entries.iter().map(cell).collect();
     for wanted in covered(&steps(&order)) {
-        let same = |cell: &&Cell| Cell { suite: String::new(), ..(*cell).clone() } == Cell { suite: String::new(), ..wanted.clone() };
+        let same = |cell: &&Cell| {
+            Cell {
+                suite: String::new(),
+                ..(*cell).clone()
+            } == Cell {
+                suite: String::new(),
+                ..wanted.clone()
+            }
+        };
         assert!(seen.iter().any(|cell| same(&cell)), "{wanted:?} is empty");
     }
     for entry in entries {
@@ -79,7 +88,13 @@ fn the_smoke_suite_leaves_no_cell_empty() {
     let house = House::new();
     let entries = tiny(&house, Suite::Smoke);
     assert_whole(Suite::Smoke, &entries);
-    for subject in ["quic", "raw iroh", "plain h2", "plain ws", "process to process"] {
+    for subject in [
+        "quic",
+        "raw iroh",
+        "plain h2",
+        "plain ws",
+        "process to process",
+    ] {
         assert!(measured(&entries, subject) > 0, "{subject}");
     }
 }
@@ -123,7 +138,10 @@ fn ctrl_c_keeps_what_was_measured_and_finishes_the_folder() {
     let shown = out.display().to_string();
     let args = ["bench", "run", "smoke", "--tiny", "--repeats", "100"];
     let mut child: Child = house
-        .hail("desk", &[&args[..], &["--carrier", "quic", "--out", &shown]].concat())
+        .hail(
+            "desk",
+            &[&args[..], &["--carrier", "quic", "--out", &shown]].concat(),
+        )
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -140,7 +158,8 @@ fn ctrl_c_keeps_what_was_measured_and_finishes_the_folder() {
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let entries = entries(&out);
     assert!(measured(&entries, "raw iroh") > 0);
-    let interrupted = |entry: &Entry| matches!(entry, Entry::Skipped(s) if s.reason == "the run was interrupted");
+    let interrupted =
+        |entry: &Entry| matches!(entry, Entry::Skipped(s) if s.reason == "the run was interrupted");
     assert!(entries.iter().any(interrupted));
     assert_eq!(environment(&out).state, "interrupted");
     assert!(out.join("report.html").exists());
@@ -151,7 +170,10 @@ fn an_unknown_name_is_answered_with_the_nearest() {
     let house = House::new();
     for (args, nearest) in [
         (&["bench", "run", "smoek"][..], "smoke"),
-        (&["bench", "run", "smoke", "--network", "wan-50"], "wan-50ms"),
+        (
+            &["bench", "run", "smoke", "--network", "wan-50"],
+            "wan-50ms",
+        ),
         (&["bench", "run", "smoke", "--carrier", "h3"], "h2"),
     ] {
         let ran = house.run("desk", args);

@@ -8,4 +8,5 @@ mod calls;
 mod demo;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod house;
+mod lab;
 mod nodes;

@@ -1,7 +1,7 @@
 //! A piece of network on loopback that a test can cut: UDP datagrams pass through it, or do not.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc,
@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use tokio::{net::UdpSocket, sync::Mutex, task::JoinSet};
+use tokio::{net::UdpSocket, task::JoinSet};
 
 /// Passes what comes to [`Wire::address`] on to one far address, and back.
 pub(crate) struct Wire {
@@ -32,7 +32,7 @@ impl State {
         let drops = u64::from(self.drops.load(Ordering::SeqCst));
         // Spread, so that it does not fall in step with who sends what.
         let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        !self.cut.load(Ordering::SeqCst) && (drops == 0 || spread % drops != 0)
+        !self.cut.load(Ordering::SeqCst) && (drops == 0 || !spread.is_multiple_of(drops))
     }
 }
 
@@ -73,18 +73,20 @@ impl Wire {
 
 /// Gives each near address a socket of its own towards the far side, whose answers go back.
 async fn forward(near: Arc<UdpSocket>, state: Arc<State>) {
-    let sockets: Mutex<HashMap<SocketAddr, Arc<UdpSocket>>> = Mutex::default();
+    let mut sockets: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
     let mut backward = JoinSet::new();
     let mut buffer = vec![0; 65536];
     while let Ok((len, from)) = near.recv_from(&mut buffer).await {
-        let mut sockets = sockets.lock().await;
-        if !sockets.contains_key(&from) {
-            let socket = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
-            sockets.insert(from, socket.clone());
-            backward.spawn(back(socket, near.clone(), from, state.clone()));
-        }
+        let socket = match sockets.entry(from) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let socket = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
+                backward.spawn(back(socket.clone(), near.clone(), from, state.clone()));
+                new.insert(socket)
+            }
+        };
         if state.passes() {
-            let _ = sockets[&from].send_to(&buffer[..len], state.far).await;
+            let _ = socket.send_to(&buffer[..len], state.far).await;
         }
     }
 }
