@@ -39,12 +39,12 @@ const OWN: &[(&str, &str)] = &[
     (
         "narrow",
         "about \"20 Mbit/s, 20 ms there and back, a queue of 100 KB\"\n\
-         host \"a\" { link { delay \"10ms\"; rate \"20 Mbit/s\"; queue \"100 KB\" } }\nhost \"b\"\n",
+         host \"a\" { link { delay \"10ms\"; rate \"20 Mbit/s\"; queue \"0.1 MB\" } }\nhost \"b\"\n",
     ),
     (
         "narrow-40ms",
         "about \"50 Mbit/s, 40 ms there and back, a queue of 128 KB\"\n\
-         host \"a\" { link { delay \"20ms\"; rate \"50 Mbit/s\"; queue \"128 KB\" } }\nhost \"b\"\n",
+         host \"a\" { link { delay \"20ms\"; rate \"50 Mbit/s\"; queue \"0.128 MB\" } }\nhost \"b\"\n",
     ),
     (
         "home-open",

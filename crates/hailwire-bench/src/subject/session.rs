@@ -327,6 +327,10 @@ impl Far {
         let who = admin::Who { who: FAR.into() };
         let gone: Result<(), Status> = client.admin(method::TRUST_REMOVE, &who).await;
         gone.map_err(failed("hanging up"))?;
+        until(client, "the tunnel did not end", |status| {
+            status.tunnels.is_empty()
+        })
+        .await?;
         befriend(client, &self.ready, &self.options).await
     }
 

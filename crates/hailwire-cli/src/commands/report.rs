@@ -71,5 +71,5 @@ pub(super) fn compare(output: Output, compare: &Compare) -> Result<(), Failure> 
 
 fn no_folder(error: &BenchError) -> Failure {
     super::bench::caused(error)
-        .hint("`hail bench smoke` writes a result folder, with a file raw.jsonl in it")
+        .hint("`hail bench run smoke` writes a result folder, with a file raw.jsonl in it")
 }
