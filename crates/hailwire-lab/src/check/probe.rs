@@ -307,26 +307,34 @@ fn tcp(
 
 fn ping_pong(near: &TcpStream, far: &TcpStream) -> io::Result<f64> {
     thread::scope(|scope| {
-        let answering = scope.spawn(|| {
-            let (mut reader, mut writer, mut byte) = (far, far, [0]);
-            for _ in 0..TCP_PINGS {
-                reader.read_exact(&mut byte)?;
-                writer.write_all(&byte)?;
-            }
-            io::Result::Ok(())
-        });
-        let (mut reader, mut writer, mut byte) = (near, near, [0]);
-        let mut rtts = Vec::new();
-        for _ in 0..TCP_PINGS {
-            let begun = Instant::now();
-            writer.write_all(&byte)?;
-            reader.read_exact(&mut byte)?;
-            rtts.push(begun.elapsed().as_secs_f64() * 1000.0);
-        }
-        answering
-            .join()
-            .map_err(|_| io::Error::other("a thread of the probe panicked"))??;
-        rtts.sort_by(f64::total_cmp);
-        Ok(rtts[rtts.len() / 2])
+        let answering = scope.spawn(|| answer_bytes(far));
+        let asking = scope.spawn(|| ask_bytes(near));
+        let panicked = |_| io::Error::other("a thread of the probe panicked");
+        answering.join().map_err(panicked)??;
+        asking.join().map_err(panicked)?
     })
+}
+
+fn answer_bytes(mut stream: &TcpStream) -> io::Result<()> {
+    hurry();
+    let mut byte = [0];
+    for _ in 0..TCP_PINGS {
+        stream.read_exact(&mut byte)?;
+        stream.write_all(&byte)?;
+    }
+    Ok(())
+}
+
+/// The median round trip in milliseconds.
+fn ask_bytes(mut stream: &TcpStream) -> io::Result<f64> {
+    hurry();
+    let (mut byte, mut rtts) = ([0], Vec::new());
+    for _ in 0..TCP_PINGS {
+        let begun = Instant::now();
+        stream.write_all(&byte)?;
+        stream.read_exact(&mut byte)?;
+        rtts.push(begun.elapsed().as_secs_f64() * 1000.0);
+    }
+    rtts.sort_by(f64::total_cmp);
+    Ok(rtts[rtts.len() / 2])
 }
