@@ -54,6 +54,7 @@ pub const READY: &[(&str, &str)] = &[
         "transatlantic-85ms",
         include_str!("../../topologies/transatlantic-85ms.kdl"),
     ),
+    ("gigabit", include_str!("../../topologies/gigabit.kdl")),
     ("longfat", include_str!("../../topologies/longfat.kdl")),
     ("mobile", include_str!("../../topologies/mobile.kdl")),
     (

@@ -55,6 +55,11 @@ fn longfat_has_its_rate_for_udp_and_for_tcp() {
 }
 
 #[test]
+fn the_router_carries_a_gigabit() {
+    keeps_its_label("gigabit");
+}
+
+#[test]
 fn corporate_lets_tcp_to_port_443_out_and_no_udp() {
     keeps_its_label("corporate");
 }
