@@ -360,10 +360,10 @@ ADDRESS_KINDS = {
 # --- Records, permissions and tickets: everything but the signature, for which Python has no
 # --- Ed25519; the vectors fix its bytes.
 
-RECORD = ("name", "addresses", "relay", "agents", "sequence", "issued", "expires")
+RECORD = ("name", "addresses", "tcp", "relay", "agents", "sequence", "issued", "expires")
 PERMIT = ("hub", "method", "path", "body", "expires")
 TICKETS = {
-    "node": (1, ("node", "secret", "expires", "name", "addresses", "relay", "hub_key")),
+    "node": (1, ("node", "secret", "expires", "name", "addresses", "tcp", "relay", "hub_key")),
     "hub": (2, ("url", "key", "secret", "expires")),
 }
 PERMIT_LIFETIME_S = 60

@@ -12,12 +12,19 @@ use std::{
 };
 
 use bytes::Bytes;
-use hailwire::{admin, config::LogLevel};
+use hailwire::{
+    admin,
+    config::{Carrier, LogLevel},
+};
+use hailwire_bench::{
+    subject::{Options, Subject},
+    suite::{Order, Size, Suite},
+};
 use hailwire_hub::Tls;
 use hailwire_wire::{Address, AgentName, Priority, limits};
 
 use crate::{
-    args::{Cli, Command, Global, agent, node, other},
+    args::{Cli, Command, Global, agent, bench, lab, node, other, report},
     failure::Failure,
     output::Output,
 };
@@ -94,7 +101,7 @@ pub(crate) enum Action {
     Send(Call),
     Stream(Call),
     Ping {
-        who: admin::Who,
+        who: admin::Ping,
         count: u32,
         interval: Duration,
     },
@@ -104,8 +111,22 @@ pub(crate) enum Action {
         expires: Duration,
     },
     Demo(other::Demo),
-    BenchSmoke(other::Smoke),
-    BenchPart(String),
+    BenchRun {
+        order: Order,
+        out: PathBuf,
+    },
+    BenchServe(Subject, Options),
+    BenchLoad {
+        subject: Subject,
+        ready: String,
+        options: Options,
+    },
+    LabList,
+    LabShow(String),
+    LabRun(lab::Run),
+    LabCheck(String),
+    BenchReport(PathBuf),
+    BenchCompare(report::Compare),
     ConfigShow {
         effective: bool,
     },
@@ -200,18 +221,28 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         }
         Command::Ping(agent::Ping {
             peer,
+            carrier,
             count,
             interval,
         }) => Action::Ping {
-            who: admin::Who { who: peer },
+            who: admin::Ping {
+                who: peer,
+                carrier: carrier
+                    .filter(|carrier| *carrier != Carrier::Auto)
+                    .map(|carrier| carrier.name().to_owned())
+                    .unwrap_or_default(),
+            },
             count,
             interval,
         },
         Command::Hub(hub) => plan_hub(hub, &data)?,
         Command::Demo(demo) => plan_demo(demo)?,
-        Command::Bench(bench) => match bench.command {
-            other::BenchCommand::Smoke(smoke) => Action::BenchSmoke(smoke),
-            other::BenchCommand::Part { part } => Action::BenchPart(part),
+        Command::Bench(bench) => plan_bench(bench.command)?,
+        Command::Lab(lab::Lab { command }) => match command {
+            lab::LabCommand::List => Action::LabList,
+            lab::LabCommand::Show { topology } => Action::LabShow(topology),
+            lab::LabCommand::Run(run) => Action::LabRun(run),
+            lab::LabCommand::Check { topology } => Action::LabCheck(topology),
         },
         Command::Config(other::Config { command }) => match command {
             other::ConfigCommand::Show { effective } => Action::ConfigShow { effective },
@@ -239,6 +270,69 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         timeout: global.timeout,
         action,
     })
+}
+
+fn plan_bench(command: bench::BenchCommand) -> Result<Action, Failure> {
+    match command {
+        bench::BenchCommand::Run(run) => {
+            // The table of arguments knows the names; this only turns one into a suite.
+            let suite = Suite::named(&run.suite)
+                .ok_or_else(|| Failure::usage(format!("there is no suite `{}`", run.suite)))?;
+            let size = match (run.full, run.tiny) {
+                (true, _) => Size::Full,
+                (_, true) => Size::Tiny,
+                _ => Size::Quick,
+            };
+            let out = run.out;
+            let out = out.unwrap_or_else(|| Path::new("bench/results").join(suite.name()));
+            let order = Order {
+                suite,
+                size,
+                networks: run.network,
+                carriers: run.carrier,
+                repeats: run.repeats,
+                foreign: run.subject,
+            };
+            Ok(Action::BenchRun { order, out })
+        }
+        bench::BenchCommand::Report(report) => Ok(Action::BenchReport(report.dir)),
+        bench::BenchCommand::Compare(compare) => Ok(Action::BenchCompare(compare)),
+        bench::BenchCommand::Subject(bench::SubjectArgs { command }) => Ok(match command {
+            bench::SubjectCommand::Serve { name, options } => {
+                Action::BenchServe(name, subject_options(options))
+            }
+            bench::SubjectCommand::Load {
+                name,
+                ready,
+                options,
+            } => Action::BenchLoad {
+                subject: name,
+                ready,
+                options: subject_options(options),
+            },
+        }),
+    }
+}
+
+fn subject_options(options: bench::SubjectOptions) -> Options {
+    let bench::SubjectOptions {
+        listen,
+        congestion,
+        window,
+        through,
+        peer,
+        hub,
+        path,
+    } = options;
+    Options {
+        listen,
+        congestion,
+        window,
+        through,
+        peer,
+        hub,
+        path,
+    }
 }
 
 /// How to print. Also used for a failure of [`plan`] itself.
@@ -329,6 +423,7 @@ fn plan_trust(command: node::TrustCommand) -> Action {
         alias: text(add.alias),
         allow: texts(&add.allow),
         addresses: texts(&add.address),
+        tcp: texts(&add.tcp),
     };
     match command {
         node::TrustCommand::Ls => Action::TrustList,

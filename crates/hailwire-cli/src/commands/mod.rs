@@ -19,10 +19,12 @@ mod hub;
 mod id;
 mod invite;
 mod join;
+mod lab;
 mod log;
 mod man;
 mod peers;
 mod ping;
+mod report;
 mod send;
 mod serve;
 mod service;
@@ -71,13 +73,17 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         log,
     };
     match action {
-        Action::ConfigShow { effective } => config::show(run, effective),
+        Action::ConfigShow { effective } => short(run, config::show(run, effective)),
         Action::ConfigPath => config::path(run),
         Action::ConfigCheck => config::check(run),
         Action::ServiceInstall { enable, unit } => {
             service::install(output, &unit, named.as_deref(), enable)
         }
         Action::ServiceUninstall { disable, unit } => service::uninstall(output, &unit, disable),
+        Action::LabList => lab::list(run),
+        Action::LabShow(topology) => lab::show(run, &topology),
+        Action::LabRun(program) => on_one_core(run, lab::run(program)),
+        Action::LabCheck(topology) => long(run, lab::check(run, topology)),
         Action::Completions(shell) => completions::print(output, shell),
         Action::Man(dir) => man::run(output, dir.as_deref()),
         Action::Id => id::run(run),
@@ -107,8 +113,15 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         Action::HubInvite { uses, expires } => hub::invite(run, uses, expires),
         Action::Demo(demo) if demo.part => on_all_cores(demo::part::run(run)),
         Action::Demo(demo) => on_all_cores(demo::run(run, &demo)),
-        Action::BenchSmoke(smoke) => long(run, bench::smoke(run, smoke)),
-        Action::BenchPart(part) => on_one_core(run, bench::part(part)),
+        Action::BenchRun { order, out } => on_one_core(run, bench::run(run, order, out)),
+        Action::BenchServe(subject, options) => on_one_core(run, bench::serve(subject, options)),
+        Action::BenchLoad {
+            subject,
+            ready,
+            options,
+        } => on_one_core(run, bench::load(subject, ready, options)),
+        Action::BenchReport(dir) => report::draw(output, &dir),
+        Action::BenchCompare(compare) => report::compare(output, &compare),
     }
 }
 

@@ -204,6 +204,7 @@ fn record() -> Record {
     Record {
         name: Some("laptop".parse().expect("a name")),
         addresses: addresses(),
+        tcp: addresses(),
         relay: Some("https://hub.example:443".to_owned()),
         agents: vec![Offer {
             name: "grep".parse().expect("a name"),
@@ -226,6 +227,7 @@ fn tickets(node: NodeId) -> [Ticket; 2] {
             expires: 1_800_000_600,
             name: Some("laptop".parse().expect("a name")),
             addresses: addresses(),
+            tcp: addresses(),
             relay: None,
             hub_key: Some(node),
         }),

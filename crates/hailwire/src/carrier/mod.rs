@@ -170,6 +170,15 @@ impl Connection {
         }
     }
 
+    /// Lets the peer have so many bytes of all its streams under way unread, where that can be
+    /// changed: on QUIC. It was promised what it has, so a smaller number takes effect slowly.
+    pub fn set_window(&self, bytes: u32) {
+        match self {
+            Self::Quic(c) => c.set_window(bytes),
+            Self::H2(_) | Self::Mux(_) => {}
+        }
+    }
+
     /// Counters and the state of the path.
     #[must_use]
     pub fn stats(&self) -> Stats {

@@ -61,6 +61,10 @@ impl Connection {
         self.set_room(self.room);
     }
 
+    pub(super) fn set_window(&self, bytes: u32) {
+        self.inner.set_receive_window(VarInt::from_u32(bytes));
+    }
+
     fn set_room(&self, room: Room) {
         let streams = VarInt::from_u32(room.streams);
         self.inner.set_max_concurrent_bi_streams(streams);

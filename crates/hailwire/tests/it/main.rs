@@ -8,6 +8,7 @@
 
 mod call;
 mod carrier;
+mod carriers;
 mod child;
 mod faults;
 mod fixtures;
@@ -16,3 +17,4 @@ mod house;
 mod resources;
 mod tcp;
 mod trust;
+mod wire;

@@ -1,0 +1,320 @@
+//! What we set out to reach, as data: which figures of a run are judged, by which formula, against
+//! which bound. A report prints each as met, missed or not measured; nothing here is a test.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    measure::Spread,
+    result::{Cell, Line},
+    tables::{self, form, subject},
+};
+
+/// One figure of one cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figure {
+    /// The suite.
+    pub suite: &'static str,
+    /// The table.
+    pub table: &'static str,
+    /// The row.
+    pub row: &'static str,
+    /// The subject.
+    pub subject: &'static str,
+    /// The form; empty where there is one only.
+    pub form: &'static str,
+    /// The figure's name in [`Line::figures`].
+    pub name: &'static str,
+}
+
+impl Figure {
+    /// Whether a line is of this cell.
+    #[must_use]
+    pub fn is_of(&self, cell: &Cell) -> bool {
+        (self.suite, self.table, self.row, self.subject, self.form)
+            == (
+                cell.suite.as_str(),
+                cell.table.as_str(),
+                cell.row.as_str(),
+                cell.subject.as_str(),
+                cell.form.as_str(),
+            )
+    }
+
+    /// Its value in each counted repeat.
+    fn values(&self, lines: &[Line]) -> BTreeMap<u32, f64> {
+        lines
+            .iter()
+            .filter(|line| line.repeat > 0 && self.is_of(&line.cell))
+            .filter_map(|line| Some((line.repeat, *line.figures.get(self.name)?)))
+            .collect()
+    }
+}
+
+/// What is asked of a value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bound {
+    /// It is this or less.
+    AtMost(f64),
+    /// It is this or more.
+    AtLeast(f64),
+}
+
+/// One aim.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Aim {
+    /// In words.
+    pub name: &'static str,
+    /// The formula in words: what is computed and compared.
+    pub formula: &'static str,
+    /// The figure that is judged.
+    pub of: Figure,
+    /// What it is divided by, repeat by repeat; nothing where the figure itself is judged.
+    pub over: Option<Figure>,
+    /// What it has to be.
+    pub bound: Bound,
+}
+
+/// How an aim came out.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// It was measured.
+    Judged {
+        /// Whether the median keeps the bound.
+        met: bool,
+        /// Median of the value over the repeats.
+        median: f64,
+        /// Least.
+        min: f64,
+        /// Most.
+        max: f64,
+    },
+    /// A figure that it needs is not there.
+    NotMeasured,
+}
+
+impl Aim {
+    /// Judges the lines of a run: the median over the repeats, of ratios paired repeat by repeat.
+    #[must_use]
+    pub fn judge(&self, lines: &[Line]) -> Outcome {
+        let of = self.of.values(lines);
+        let values: Vec<f64> = match self.over {
+            None => of.into_values().collect(),
+            Some(over) => {
+                let over = over.values(lines);
+                of.into_iter()
+                    .filter_map(|(repeat, value)| Some(value / over.get(&repeat)?))
+                    .collect()
+            }
+        };
+        let Some(spread) = Spread::of(values) else {
+            return Outcome::NotMeasured;
+        };
+        let met = match self.bound {
+            Bound::AtMost(most) => spread.median <= most,
+            Bound::AtLeast(least) => spread.median >= least,
+        };
+        Outcome::Judged {
+            met,
+            median: spread.median,
+            min: spread.min,
+            max: spread.max,
+        }
+    }
+}
+
+const fn figure(
+    suite: &'static str,
+    table: &'static str,
+    row: &'static str,
+    (subject, form): (&'static str, &'static str),
+    name: &'static str,
+) -> Figure {
+    Figure {
+        suite,
+        table,
+        row,
+        subject,
+        form,
+        name,
+    }
+}
+
+const fn q(
+    table: &'static str,
+    row: &'static str,
+    who: (&'static str, &'static str),
+    name: &'static str,
+) -> Figure {
+    figure("coordination", table, row, who, name)
+}
+
+/// All aims.
+pub const AIMS: &[Aim] = &[
+    Aim {
+        name: "a cold QUIC call at 50 ms RTT takes at most 2 RTT + 5 ms",
+        formula: "p50 of connect and answer, in µs ≤ 2 × 50,000 + 5,000",
+        of: q(
+            "Q1",
+            tables::ONE_AGENT,
+            (subject::QUIC, form::COLD),
+            "p50_us",
+        ),
+        over: None,
+        bound: Bound::AtMost(105_000.0),
+    },
+    Aim {
+        name: "a cold QUIC call at 50 ms RTT takes a third less than HTTP/2 over TLS 1.3",
+        formula: "p50 of connect and answer, QUIC ÷ plain HTTP/2 ≤ (2 RTT + 5 ms) ÷ 3 RTT",
+        of: q(
+            "Q1",
+            tables::ONE_AGENT,
+            (subject::QUIC, form::COLD),
+            "p50_us",
+        ),
+        over: Some(q(
+            "Q1",
+            tables::ONE_AGENT,
+            (subject::PLAIN_H2, form::COLD),
+            "p50_us",
+        )),
+        bound: Bound::AtMost(0.7),
+    },
+    Aim {
+        name: "a 0-RTT QUIC call at 50 ms RTT takes at most 1 RTT + 5 ms",
+        formula: "p50 of connect and answer, in µs ≤ 50,000 + 5,000",
+        of: q(
+            "Q1",
+            tables::ONE_AGENT,
+            (subject::QUIC, form::ZERO_RTT),
+            "p50_us",
+        ),
+        over: None,
+        bound: Bound::AtMost(55_000.0),
+    },
+    Aim {
+        name: "dispatch to 50 known agents takes at most 1 RTT + 10 ms",
+        formula: "time until the last of 50 answers at 85 ms RTT, in µs ≤ 85,000 + 10,000",
+        of: figure(
+            "overlay",
+            "O2",
+            tables::CONCURRENT,
+            (subject::QUIC, form::WARM),
+            "all_us",
+        ),
+        over: None,
+        bound: Bound::AtMost(95_000.0),
+    },
+    Aim {
+        name: "64 calls of 1 KB in flight: QUIC does at least 2.5 times the plain HTTP/2 rate",
+        formula: "messages a second, QUIC ÷ plain HTTP/2 ≥ 2.5",
+        of: q(
+            "Q2",
+            tables::SMALL_CALLS,
+            (subject::QUIC, form::POOLED),
+            "messages_per_s",
+        ),
+        over: Some(q(
+            "Q2",
+            tables::SMALL_CALLS,
+            (subject::PLAIN_H2, form::POOLED),
+            "messages_per_s",
+        )),
+        bound: Bound::AtLeast(2.5),
+    },
+    Aim {
+        name: "under 1 % loss the p99 of QUIC is at most half of HTTP/2's",
+        formula: "p99 of 1 KB at 50 ms RTT, QUIC ÷ plain HTTP/2 ≤ 0.5",
+        of: q(
+            "Q6",
+            tables::UNDER_LOSS,
+            (subject::QUIC, form::POOLED),
+            "p99_us",
+        ),
+        over: Some(q(
+            "Q6",
+            tables::UNDER_LOSS,
+            (subject::PLAIN_H2, form::POOLED),
+            "p99_us",
+        )),
+        bound: Bound::AtMost(0.5),
+    },
+    Aim {
+        name: "1,000 pooled agents add at most a tenth of the memory that 1,000 HTTP/2 connections add",
+        formula: "RSS above idle of client and server, QUIC pooled ÷ plain HTTP/2 per agent ≤ 0.1",
+        of: q(
+            "Q4",
+            "1,000 agents",
+            (subject::QUIC, form::POOLED),
+            "added_rss_bytes",
+        ),
+        over: Some(q(
+            "Q4",
+            "1,000 agents",
+            (subject::PLAIN_H2, form::PER_AGENT),
+            "added_rss_bytes",
+        )),
+        bound: Bound::AtMost(0.1),
+    },
+    Aim {
+        name: "bulk over the HTTP/2 carrier is at least 0.9 of plain hyper",
+        formula: "megabytes a second, HTTP/2 carrier ÷ plain HTTP/2 ≥ 0.9",
+        of: q(
+            "Q2",
+            tables::BULK,
+            (subject::H2, form::POOLED),
+            "megabytes_per_s",
+        ),
+        over: Some(q(
+            "Q2",
+            tables::BULK,
+            (subject::PLAIN_H2, form::POOLED),
+            "megabytes_per_s",
+        )),
+        bound: Bound::AtLeast(0.9),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(figure: Figure, repeat: u32, value: f64) -> Line {
+        Line {
+            cell: Cell {
+                suite: figure.suite.into(),
+                table: figure.table.into(),
+                row: figure.row.into(),
+                subject: figure.subject.into(),
+                form: figure.form.into(),
+            },
+            network: "loopback".into(),
+            repeat,
+            figures: BTreeMap::from([(figure.name.to_owned(), value)]),
+            distribution: Vec::new(),
+            asked: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_ratio_is_paired_repeat_by_repeat_and_the_warm_up_does_not_count() {
+        let aim = AIMS.iter().find(|aim| aim.formula.contains("2.5")).unwrap();
+        let over = aim.over.unwrap();
+        assert_eq!(aim.judge(&[line(aim.of, 1, 3.0)]), Outcome::NotMeasured);
+        let lines = [
+            line(aim.of, 0, 1.0),
+            line(over, 0, 1000.0),
+            line(aim.of, 1, 26.0),
+            line(over, 1, 10.0),
+            line(aim.of, 2, 80.0),
+            line(over, 2, 20.0),
+        ];
+        let judged = aim.judge(&lines);
+        let expected = Outcome::Judged {
+            met: true,
+            median: 3.3,
+            min: 2.6,
+            max: 4.0,
+        };
+        assert_eq!(judged, expected);
+    }
+}

@@ -1,0 +1,54 @@
+//! Arithmetic of measurements: spreads, distributions, schedules, and what a process has used.
+
+mod open_loop;
+pub mod process;
+mod times;
+
+pub use open_loop::{Next, OpenLoop};
+pub use times::Times;
+
+/// Median, least and most of some repeats.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// The middle one; of an even number the mean of the two middle ones.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The most.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of at least one value.
+    #[must_use]
+    pub fn of(mut values: Vec<f64>) -> Option<Self> {
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let middle = values.len() / 2;
+        let median = if values.len() % 2 == 1 {
+            *values.get(middle)?
+        } else {
+            f64::midpoint(*values.get(middle - 1)?, *values.get(middle)?)
+        };
+        Some(Self { median, min, max })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_the_median_with_its_bounds() {
+        let spread = Spread::of(vec![3.0, 1.0, 2.0, 10.0]).unwrap();
+        assert_eq!(
+            spread,
+            Spread {
+                median: 2.5,
+                min: 1.0,
+                max: 10.0
+            }
+        );
+        assert_eq!(Spread::of(Vec::new()), None);
+    }
+}

@@ -1,0 +1,353 @@
+//! A result folder, read.
+//!
+//! Whatever is there is used. A line that cannot be read is named and left out, a missing file is
+//! said to be missing; only a folder without a readable `raw.jsonl` is none. So a run that was interrupted, or
+//! whose last line was cut by a full disk, still gives a report.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Map, Value};
+
+use super::written;
+use crate::{
+    BenchError,
+    result::{Cell, Entry, Line, Skipped},
+};
+
+/// How many bad lines are named one by one.
+const NAMED: usize = 20;
+
+/// A load average above which others are at work beside the run.
+const BUSY: f64 = 0.7;
+
+/// The files of a folder that a report links to, and what each holds.
+const FILES: &[(&str, &str)] = &[
+    (
+        "raw.jsonl",
+        "one line for each repeat, warm-ups included, or the reason why there is none",
+    ),
+    (
+        "network.jsonl",
+        "what each network did before it was believed",
+    ),
+    (
+        "environment.json",
+        "machine, kernel, versions, revision and command",
+    ),
+    ("memory.json", "memory of one node process"),
+    ("summary.json", "the figures of this report, for programs"),
+    ("report.md", "this report in Markdown"),
+];
+
+/// What a folder holds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Folder {
+    /// Where it is.
+    pub(crate) dir: PathBuf,
+    /// `environment.json`, in its order.
+    pub(crate) environment: Map<String, Value>,
+    /// Repeats, in the order in which they were measured.
+    pub(crate) lines: Vec<Line>,
+    /// Cells without a figure.
+    pub(crate) skipped: Vec<Skipped>,
+    /// Checks of networks.
+    pub(crate) networks: Vec<Map<String, Value>>,
+    /// What could not be read, for people.
+    pub(crate) warnings: Vec<String>,
+    /// Other files worth a link: name, and what it holds.
+    pub(crate) files: Vec<(String, String)>,
+}
+
+impl Folder {
+    /// Reads it.
+    ///
+    /// # Errors
+    ///
+    /// There is no `raw.jsonl` that can be opened.
+    pub(crate) fn read(dir: &Path) -> Result<Self, BenchError> {
+        let raw = dir.join("raw.jsonl");
+        let text = fs::read(&raw).map_err(BenchError::io(raw.display().to_string()))?;
+        let mut folder = Self {
+            dir: dir.to_owned(),
+            ..Self::default()
+        };
+        let entries = folder.json_lines("raw.jsonl", &text, entry);
+        for entry in entries {
+            match entry {
+                Entry::Measured(line) => folder.lines.push(line),
+                Entry::Skipped(skipped) => folder.skipped.push(skipped),
+            }
+        }
+        match fs::read(dir.join("network.jsonl")) {
+            Ok(text) => {
+                folder.networks = folder.json_lines("network.jsonl", &text, |line| {
+                    serde_json::from_slice(line).map_err(|error| error.to_string())
+                });
+            }
+            Err(_) if folder.lines.iter().all(|line| line.network == "loopback") => {}
+            Err(_) => folder
+                .warnings
+                .push("network.jsonl is missing: the networks of this run were not checked".into()),
+        }
+        folder.read_environment();
+        folder.judge_environment();
+        folder.read_memory();
+        folder.list_files();
+        Ok(folder)
+    }
+
+    fn json_lines<T>(
+        &mut self,
+        file: &str,
+        text: &[u8],
+        parse: impl Fn(&[u8]) -> Result<T, String>,
+    ) -> Vec<T> {
+        let (mut good, mut bad) = (Vec::new(), 0);
+        for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            match parse(line) {
+                Ok(value) => good.push(value),
+                Err(reason) => {
+                    bad += 1;
+                    if bad <= NAMED {
+                        self.warnings
+                            .push(format!("{file}, line {number}, was left out: {reason}"));
+                    }
+                }
+            }
+        }
+        if bad > NAMED {
+            self.warnings
+                .push(format!("{file}: {} more lines were left out", bad - NAMED));
+        }
+        good
+    }
+
+    fn read_environment(&mut self) {
+        let read = fs::read(self.dir.join("environment.json")).map_err(|error| error.to_string());
+        match read.and_then(|text| serde_json::from_slice(&text).map_err(|e| e.to_string())) {
+            Ok(environment) => self.environment = environment,
+            Err(reason) => self
+                .warnings
+                .push(format!("environment.json cannot be read: {reason}")),
+        }
+    }
+
+    /// Says what about the run makes its figures less worth.
+    fn judge_environment(&mut self) {
+        match self.fact("state").as_deref() {
+            Some("interrupted") => self.warnings.push("this run was interrupted".into()),
+            Some("running") => self.warnings.push(
+                "this run has not ended, or was killed: what it had measured until then is here"
+                    .into(),
+            ),
+            _ => {}
+        }
+        if self.fact("build").as_deref() == Some("debug") {
+            self.warnings.push(
+                "measured with a build without optimisation: no figure here says how fast anything is".into(),
+            );
+        }
+        let load = self.environment.get("load_before").and_then(Value::as_f64);
+        if let Some(load) = load.filter(|load| *load > BUSY) {
+            self.warnings.push(format!(
+                "the machine was busy when the run began (load average {load:.2}): expect wide spreads"
+            ));
+        }
+    }
+
+    /// The memory that `hail bench smoke` of the first version kept beside its lines.
+    fn read_memory(&mut self) {
+        let Ok(text) = fs::read(self.dir.join("memory.json")) else {
+            return;
+        };
+        match serde_json::from_slice::<Vec<written::Memory>>(&text) {
+            Ok(readings) => self.lines.extend(readings.iter().map(of_memory)),
+            Err(error) => self
+                .warnings
+                .push(format!("memory.json cannot be read: {error}")),
+        }
+    }
+
+    fn list_files(&mut self) {
+        let drawn = ["summary.json", "report.md"];
+        let there = |name: &str| drawn.contains(&name) || self.dir.join(name).is_file();
+        self.files = FILES
+            .iter()
+            .filter(|(name, _)| there(name))
+            .map(|(name, what)| ((*name).to_owned(), (*what).to_owned()))
+            .collect();
+        let Ok(all) = fs::read_dir(&self.dir) else {
+            return;
+        };
+        let names = all.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut seen: Vec<String> = names
+            .filter(|name| name.starts_with("flame-") || name.starts_with("folded-"))
+            .collect();
+        seen.sort();
+        let what = "where the processor's time went";
+        self.files
+            .extend(seen.into_iter().map(|name| (name, what.to_owned())));
+    }
+
+    /// A text of `environment.json`; numbers and the like as JSON, nothing where it is not there.
+    #[must_use]
+    pub(crate) fn fact(&self, name: &str) -> Option<String> {
+        match self.environment.get(name)? {
+            Value::String(text) => Some(text.clone()),
+            other => Some(other.to_string()),
+        }
+    }
+
+    /// The suites that were run here, in the order in which they appear.
+    #[must_use]
+    pub(crate) fn suites(&self) -> Vec<String> {
+        let mut suites: Vec<String> = Vec::new();
+        let cells = self.lines.iter().map(|line| &line.cell);
+        for cell in cells.chain(self.skipped.iter().map(|skipped| &skipped.cell)) {
+            if !suites.contains(&cell.suite) {
+                suites.push(cell.suite.clone());
+            }
+        }
+        suites
+    }
+}
+
+/// A line as it is written now, or as the first version's smoke wrote it.
+fn entry(line: &[u8]) -> Result<Entry, String> {
+    let now = serde_json::from_slice::<Entry>(line);
+    now.or_else(|error| {
+        let before = serde_json::from_slice::<written::Line>(line);
+        before.map(of_smoke).map_err(|_| error.to_string())
+    })
+}
+
+fn of_smoke(line: written::Line) -> Entry {
+    let measured = &line.measured;
+    let mut figures = std::collections::BTreeMap::from([
+        ("seconds".to_owned(), measured.seconds),
+        ("cpu_s".to_owned(), measured.cpu_seconds),
+        ("count".to_owned(), measured.count as f64),
+    ]);
+    let times = [
+        ("p50_us", measured.p50_us),
+        ("p99_us", measured.p99_us),
+        ("max_us", measured.max_us),
+    ];
+    for (name, value) in times {
+        figures.extend(value.map(|value| (name.to_owned(), value)));
+    }
+    if measured.p50_us.is_none() {
+        let (name, value) = if measured.count == 1 {
+            ("bytes_per_s", measured.bytes as f64 / measured.seconds)
+        } else {
+            ("messages_per_s", measured.per_second())
+        };
+        figures.insert(name.to_owned(), value);
+    }
+    Entry::Measured(Line {
+        cell: Cell {
+            suite: "smoke".into(),
+            table: "smoke".into(),
+            row: line.row,
+            subject: line.subject,
+            form: String::new(),
+        },
+        network: "loopback".into(),
+        repeat: line.repeat,
+        figures,
+        distribution: Vec::new(),
+        asked: std::collections::BTreeMap::new(),
+    })
+}
+
+fn of_memory(reading: &written::Memory) -> Line {
+    Line {
+        cell: Cell {
+            suite: "smoke".into(),
+            table: "memory".into(),
+            row: format!("{} peers", reading.peers),
+            subject: "process to process".into(),
+            form: String::new(),
+        },
+        network: "loopback".into(),
+        repeat: 1,
+        figures: [
+            ("rss_bytes".to_owned(), reading.rss_bytes as f64),
+            ("peak_bytes".to_owned(), reading.peak_bytes as f64),
+        ]
+        .into(),
+        distribution: Vec::new(),
+        asked: [("peers".to_owned(), reading.peers.into())].into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::fixture;
+
+    #[test]
+    fn a_bad_line_is_named_by_its_number_and_the_others_are_used() {
+        let dir = tempfile::tempdir().unwrap();
+        fixture::write(dir.path(), &fixture::entries());
+        let raw = dir.path().join("raw.jsonl");
+        let text = fs::read_to_string(&raw).unwrap();
+        let whole = Folder::read(dir.path()).unwrap();
+        fs::write(&raw, format!("{{\"measured\":{{}}}}\n{text}{{\"meas")).unwrap();
+        let folder = Folder::read(dir.path()).unwrap();
+        assert_eq!(folder.lines, whole.lines);
+        assert_eq!(folder.warnings.len(), whole.warnings.len() + 2);
+        assert!(
+            folder
+                .warnings
+                .iter()
+                .any(|w| w.starts_with("raw.jsonl, line 1,"))
+        );
+        let last = text.lines().count() + 2;
+        let named = format!("raw.jsonl, line {last},");
+        assert!(folder.warnings.iter().any(|w| w.starts_with(&named)));
+    }
+
+    #[test]
+    fn a_thousand_bad_lines_are_counted_and_not_all_named() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("raw.jsonl"), "no\n".repeat(1000)).unwrap();
+        let folder = Folder::read(dir.path()).unwrap();
+        assert!(folder.warnings.len() < NAMED + 5);
+        assert!(folder.warnings.iter().any(|w| w.contains("980 more lines")));
+    }
+
+    #[test]
+    fn a_folder_without_lines_is_no_result_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Folder::read(dir.path()).unwrap_err();
+        assert!(error.to_string().contains("raw.jsonl"));
+    }
+
+    #[test]
+    fn a_folder_of_the_first_version_is_read_too() {
+        let dir = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../bench/results/2026-11-20-two-cores"
+        );
+        let folder = Folder::read(Path::new(dir)).unwrap();
+        assert_eq!(folder.warnings, Vec::<String>::new());
+        let streamed = folder
+            .lines
+            .iter()
+            .filter(|l| l.cell.row == "stream 100 MiB");
+        assert!(streamed.clone().count() > 0);
+        assert!(
+            streamed
+                .clone()
+                .all(|l| l.figures.contains_key("bytes_per_s"))
+        );
+        assert!(folder.lines.iter().any(|l| l.cell.table == "memory"));
+    }
+}

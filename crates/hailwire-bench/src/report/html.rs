@@ -1,0 +1,556 @@
+//! The page: one HTML file without scripts, styles or pictures from elsewhere.
+//!
+//! Everything that comes from a file passes through maud, which escapes it. Wide tables scroll in a
+//! box of their own, so that the page itself never does.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::{
+    figure,
+    networks::Checked,
+    page::{Figure, Judged, Report, Skip},
+    plot::{self, Plot},
+    scores,
+    spread::Verdict,
+    standing::Standing,
+    table::{Against, Grid, GridRow, Value},
+};
+
+pub(crate) const STYLE: &str = include_str!("style.css");
+/// Rows of a list of losses or wins that stand open; the rest is folded.
+const OPEN: usize = 12;
+/// Plots of a kind that stand open.
+const OPEN_PLOTS: usize = 6;
+
+/// The whole page of a report.
+#[must_use]
+pub(crate) fn page(report: &Report) -> String {
+    let body = html! {
+        header {
+            p.over { "Hailwire bench" }
+            h1 { (report.title) }
+            p.lead { (report.when) @for (name, value) in &report.environment { " · " (name) " " (value) } }
+            (contents(report))
+        }
+        main {
+            (telling(report))
+            (warnings(&report.warnings))
+            (aims(&report.aims))
+            (losses(report))
+            (wins(report))
+            (networks(&report.networks))
+            (plots(report))
+            (tables(report))
+            (method(report))
+            (lines(report))
+        }
+    };
+    whole(&format!("Hailwire bench: {}", report.title), &body)
+}
+
+/// A page around a body.
+pub(crate) fn whole(title: &str, body: &Markup) -> String {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body { (body) }
+        }
+    }
+    .into_string()
+}
+
+fn contents(report: &Report) -> Markup {
+    html! {
+        nav aria-label="Contents" {
+            a href="#aims" { "Aims" } " "
+            a href="#losses" { "Where we lose" } " "
+            a href="#wins" { "Where we win" } " "
+            a href="#networks" { "Networks" } " "
+            a href="#plots" { "Plots" } " "
+            @for grid in report.tables.iter().chain(&report.unmeasured) {
+                a href=(format!("#table-{}", slug(&grid.id))) { (grid.id) } " "
+            }
+            a href="#method" { "Method" } " "
+            a href="#lines" { "Lines" }
+        }
+    }
+}
+
+fn telling(report: &Report) -> Markup {
+    html! {
+        section {
+            h2 { "In three rows" }
+            @if report.telling.is_empty() {
+                p { "No figure of ours stands beside a baseline's in this folder." }
+            }
+            div.cards {
+                @for one in &report.telling {
+                    div class=(format!("card {}", class(one.verdict))) {
+                        p.over { (one.place()) }
+                        p.big { (times(one)) }
+                        p { (figure::label(&one.figure)) " of " b { (one.ours) } " against " b { (one.theirs) } ": "
+                            (figure::text(&one.figure, one.our.median)) " against "
+                            (figure::text(&one.figure, one.their.median)) "; "
+                            (one.ratio.text()) " over " (one.ratio.count) " pairs" }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `2.1 × better`: how far ahead or behind, by how good it is and not by which way is better.
+fn times(one: &Standing) -> String {
+    let (factor, word) = if one.lead >= 1.0 {
+        (one.lead, "better")
+    } else {
+        (1.0 / one.lead, "worse")
+    };
+    let text = format!("{} × {word}", figure::number(factor));
+    match one.verdict {
+        Verdict::TooFew => format!("{text}, of too few repeats"),
+        _ => format!("{} {text}", sign(one.verdict)),
+    }
+}
+
+const fn sign(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Better => "▲",
+        Verdict::Worse => "▼",
+        Verdict::NoDifference => "≈",
+        Verdict::TooFew => "?",
+    }
+}
+
+pub(crate) const fn class(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Better => "better",
+        Verdict::Worse => "worse",
+        Verdict::NoDifference => "same",
+        Verdict::TooFew => "few",
+    }
+}
+
+pub(crate) fn warnings(warnings: &[String]) -> Markup {
+    html! {
+        @if !warnings.is_empty() {
+            section.warnings {
+                h2 { "Warnings" }
+                ul { @for warning in warnings { li { (warning) } } }
+            }
+        }
+    }
+}
+
+fn aims(aims: &[Judged]) -> Markup {
+    html! {
+        section id="aims" {
+            h2 { "Aims" }
+            (scroll("Aims", &html! {
+                table {
+                    thead { tr { th scope="col" { "aim" } th scope="col" { "came out" } th scope="col" { "value" } th scope="col" { "formula" } } }
+                    tbody {
+                        @for aim in aims {
+                            tr {
+                                th scope="row" { (aim.name) }
+                                @match aim.met {
+                                    Some(true) => td.better { "▲ met" },
+                                    Some(false) => td.worse { "▼ missed" },
+                                    None => td.missing { "not measured" },
+                                }
+                                td class=(if aim.met.is_some() { "value" } else { "missing" }) { (aim.value) }
+                                td.text { (aim.formula) }
+                            }
+                        }
+                    }
+                }
+            }))
+        }
+    }
+}
+
+fn losses(report: &Report) -> Markup {
+    html! {
+        section id="losses" {
+            h2 { "Where we lose" }
+            @if report.losses.is_empty() {
+                p { "In no row of this folder is a subject of ours behind a baseline beyond the spread." }
+            } @else {
+                p { (report.losses.len()) " rows in which a subject of ours is behind a baseline in the same run, the furthest first." }
+                (standings("Where we lose", &report.losses))
+            }
+        }
+    }
+}
+
+fn wins(report: &Report) -> Markup {
+    html! {
+        section id="wins" {
+            h2 { "Where we win" }
+            @if report.wins.is_empty() {
+                p { "In no row of this folder is a subject of ours ahead of a baseline beyond the spread." }
+            } @else {
+                p { (report.wins.len()) " rows in which a subject of ours is ahead of a baseline in the same run, the furthest first." }
+                (standings("Where we win", &report.wins))
+            }
+            p { "In " (report.hidden) " rows the spread hides a difference, if there is one; "
+                (report.too_few) " rows have too few repeats to say. Chance alone would put about "
+                (figure::number(report.by_chance.round())) " rows among the losses and wins, most of them with ratios near 1." }
+        }
+    }
+}
+
+fn standings(name: &str, all: &[Standing]) -> Markup {
+    let (open, folded) = all.split_at(all.len().min(OPEN));
+    html! {
+        (standing_rows(name, open))
+        @if !folded.is_empty() {
+            details {
+                summary { (folded.len()) " more" }
+                (standing_rows(name, folded))
+            }
+        }
+    }
+}
+
+fn standing_rows(name: &str, all: &[Standing]) -> Markup {
+    scroll(
+        name,
+        &html! {
+            table {
+                thead { tr {
+                    th scope="col" { "row" } th scope="col" { "figure" } th scope="col" { "ours" }
+                    th scope="col" { "baseline" } th scope="col" { "ratio, paired" } th scope="col" { "ours is" }
+                } }
+                tbody {
+                    @for one in all {
+                        tr {
+                            th scope="row" { (one.place()) span.sub { (one.network) } }
+                            td.text { (figure::label(&one.figure)) }
+                            td.value { (figure::spread(&one.figure, &one.our)) span.sub { (one.ours) } }
+                            td.value { (figure::spread(&one.figure, &one.their)) span.sub { (one.theirs) } }
+                            td.value { (one.ratio.text()) }
+                            td class=(class(one.verdict)) { (times(one)) }
+                        }
+                    }
+                }
+            }
+        },
+    )
+}
+
+fn networks(networks: &[Checked]) -> Markup {
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in networks.iter().flat_map(|network| &network.facts) {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    html! {
+        section id="networks" {
+            h2 { "Networks, measured before they were believed" }
+            @if networks.is_empty() {
+                p { "No network was simulated, or none was checked: rows on `loopback` ran on this machine's own loopback." }
+            } @else {
+                (scroll("Networks", &html! {
+                    table {
+                        thead { tr { th scope="col" { "network" } th scope="col" { "as labelled" }
+                            @for name in &names { th scope="col" { (name) } } } }
+                        tbody {
+                            @for network in networks {
+                                tr {
+                                    th scope="row" { (network.name) }
+                                    @match network.within {
+                                        Some(true) => td.better { "▲ yes" },
+                                        Some(false) => td.worse { "▼ no" },
+                                        None => td.missing { "the check does not say" },
+                                    }
+                                    @for name in &names {
+                                        @match network.facts.iter().find(|(of, _)| of == name) {
+                                            Some((_, value)) => td.text { (value) },
+                                            None => td.missing { "not checked" },
+                                        }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }))
+            }
+        }
+    }
+}
+
+fn plots(report: &Report) -> Markup {
+    let mut number = 0;
+    let mut next = || {
+        number += 1;
+        format!("plot-{number}")
+    };
+    html! {
+        section id="plots" {
+            h2 { "Plots" }
+            @for (kind, plots) in &report.plots {
+                h3 { (kind) }
+                @if plots.is_empty() {
+                    p.missing { "Nothing to draw: no lines of this folder have what this plot needs." }
+                }
+                @let (open, folded) = plots.split_at(plots.len().min(OPEN_PLOTS));
+                div.plots { @for plot in open { (figure_of(plot, &next())) } }
+                @if !folded.is_empty() {
+                    details {
+                        summary { (folded.len()) " more" }
+                        div.plots { @for plot in folded { (figure_of(plot, &next())) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn figure_of(plot: &Plot, id: &str) -> Markup {
+    html! {
+        figure {
+            figcaption { (plot.title) }
+            (plot.markup(id))
+            ul.keys { @for (style, name) in &plot.series { li { (plot::key(*style)) (name) } } }
+        }
+    }
+}
+
+fn tables(report: &Report) -> Markup {
+    html! {
+        section id="tables" {
+            h2 { "Tables" }
+            p { "Published columns are as published, from other machines: nothing is computed from them. Measured "
+                "cells are the median of the counted repeats (least – most)." }
+            @for grid in &report.tables { (table(grid)) }
+        }
+        @if !report.unmeasured.is_empty() {
+            section {
+                h2 { "Published tables that this folder has nothing for" }
+                @for grid in &report.unmeasured {
+                    details id=(format!("table-{}", slug(&grid.id))) {
+                        summary { (grid.id) " · " (grid.title) }
+                        (about(grid))
+                        (scroll(&grid.title, &rows(grid)))
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn table(grid: &Grid) -> Markup {
+    html! {
+        article id=(format!("table-{}", slug(&grid.id))) {
+            h3 { (grid.id) " · " (grid.title) }
+            (about(grid))
+            (scroll(&grid.title, &rows(grid)))
+        }
+    }
+}
+
+fn about(grid: &Grid) -> Markup {
+    html! {
+        @if !grid.source.is_empty() { p.source { "Published by: " (grid.source) } }
+        @for note in &grid.notes { p.note { (note) } }
+        @if grid.id == "Q12" { p.note { (scores::FORMULA) } }
+    }
+}
+
+fn rows(grid: &Grid) -> Markup {
+    html! {
+        table.grid {
+            thead {
+                tr {
+                    th scope="col" rowspan="2" { "row" }
+                    th scope="col" rowspan="2" { "figure" }
+                    @for (name, span) in groups(grid) { th.group scope="colgroup" colspan=(span) { (name) } }
+                }
+                tr {
+                    @for column in &grid.columns {
+                        @if column.subject.is_empty() { th.pub scope="col" { "published" } }
+                        @else { th scope="col" { (column.subject) } }
+                    }
+                }
+            }
+            tbody {
+                @for (i, row) in grid.rows.iter().enumerate() {
+                    tr {
+                        @if let Some(span) = span(&grid.rows, i) {
+                            th scope="rowgroup" rowspan=(span) {
+                                (row.name)
+                                @if !row.measured_as.is_empty() { span.sub { (row.measured_as) } }
+                            }
+                        }
+                        td.text { (row.figure) }
+                        (cells(&row.cells))
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn groups(grid: &Grid) -> Vec<(&str, usize)> {
+    let mut groups: Vec<(&str, usize)> = Vec::new();
+    for column in &grid.columns {
+        match groups.last_mut() {
+            Some((name, span)) if *name == column.group => *span += 1,
+            _ => groups.push((&column.group, 1)),
+        }
+    }
+    groups
+}
+
+/// How many rows share the name that begins at row `i`; nothing where it began above.
+fn span(rows: &[GridRow], i: usize) -> Option<usize> {
+    let same = |a: &GridRow, b: &GridRow| a.name == b.name && a.measured_as == b.measured_as;
+    let row = rows.get(i)?;
+    let begun = i.checked_sub(1).and_then(|above| rows.get(above));
+    if begun.is_some_and(|above| same(above, row)) {
+        return None;
+    }
+    let rest = rows.get(i..)?;
+    Some(rest.iter().take_while(|other| same(other, row)).count())
+}
+
+/// The cells of a row; neighbours without a figure for the same reason are one.
+fn cells(cells: &[Value]) -> Markup {
+    let mut groups: Vec<(&Value, usize)> = Vec::new();
+    for cell in cells {
+        match groups.last_mut() {
+            Some((last, span)) if *last == cell && matches!(cell, Value::Missing(_)) => *span += 1,
+            _ => groups.push((cell, 1)),
+        }
+    }
+    html! {
+        @for (cell, span) in groups {
+            @match cell {
+                Value::Published(text) => td.pub { (text) },
+                Value::Unpublished => td.pub.missing { "none published" },
+                Value::Missing(reason) => td.missing colspan=(span) { "not measured: " (reason) },
+                Value::Measured { text, range, repeats, against } => td.value {
+                    (text) span.sub { (range) }
+                    @if *repeats < 3 { span.sub { "of " (repeats) @if *repeats == 1 { " repeat" } @else { " repeats" } } }
+                    @if let Some(against) = against { (beside(against)) }
+                },
+            }
+        }
+    }
+}
+
+fn beside(against: &Against) -> Markup {
+    html! {
+        span class=(format!("sub {}", class(against.verdict))) {
+            (sign(against.verdict)) " " (against.ratio) " of " (against.baseline) ", " (against.verdict.text())
+        }
+    }
+}
+
+fn method(report: &Report) -> Markup {
+    html! {
+        section id="method" {
+            h2 { "Environment and method" }
+            @if report.command.is_empty() { p { "The command of this run is not known." } }
+            @else { p { "The exact command:" } (scroll("Command", &html! { pre { code { (report.command) } } })) }
+            dl { @for (name, value) in &report.environment { dt { (name) } dd { (value) } } }
+            ul {
+                li { "Drawn from " (report.repeats.0) " counted repeats and " (report.repeats.1) " warm-ups, which are kept and not summed up." }
+                @for rule in METHOD { li { (rule) } }
+            }
+            h3 { "Files" }
+            ul.files { @for (name, what) in &report.files { li { a href=(address(name)) { (name) } ": " (what) } } }
+        }
+    }
+}
+
+/// How figures came about and what the words of a report mean.
+pub(crate) const METHOD: &[&str] = &[
+    "Every party is a process of its own on one machine; subjects take turns, A B C A B C, in one run. \
+     Each answer is checked for its content.",
+    "A figure is the median of its repeats, with the least and the most.",
+    "A ratio between two subjects is taken repeat by repeat. They differ when every pair lies on the same side of 1; otherwise \
+     the row says no difference. Fewer than three pairs say nothing.",
+    "Losses and wins compare p50 and p99 of the quantiles, resident bytes of the memory, and messages rather than \
+     bytes where both are there; the tables have the rest.",
+    "Ours are the subjects quic, h2, ws, auto, embedded and process to process; whatever else was measured is a baseline. \
+     Only the same row in the same form on the same network is compared.",
+    "Published figures come from other machines and other work. They are printed, not computed with.",
+];
+
+fn lines(report: &Report) -> Markup {
+    html! {
+        section id="lines" {
+            h2 { "Every figure" }
+            details {
+                summary { (report.figures.len()) " figures" }
+                (scroll("Every figure", &figures(&report.figures)))
+            }
+            details {
+                summary { (report.skipped.len()) " cells that were not measured, and why" }
+                (scroll("Not measured", &skipped(&report.skipped)))
+            }
+        }
+    }
+}
+
+fn figures(figures: &[Figure]) -> Markup {
+    html! {
+        table {
+            thead { tr { @for name in ["table", "row", "subject", "form", "network", "figure", "median (least – most)", "repeats"] { th scope="col" { (name) } } } }
+            tbody { @for one in figures { tr {
+                @for part in &one.place { td.text { (or_dash(part)) } }
+                td.text { (one.name) }
+                td.value { (figure::spread(&one.name, &one.spread)) }
+                td.value { (one.repeats) }
+            } } }
+        }
+    }
+}
+
+fn skipped(skipped: &[Skip]) -> Markup {
+    html! {
+        table {
+            thead { tr { @for name in ["table", "row", "subject", "form", "not measured"] { th scope="col" { (name) } } } }
+            tbody { @for one in skipped { tr {
+                @for part in &one.place { td.text { (or_dash(part)) } }
+                td.text { (one.reason) }
+            } } }
+        }
+    }
+}
+
+/// A part of a name that does not apply.
+fn or_dash(part: &str) -> &str {
+    if part.is_empty() { "–" } else { part }
+}
+
+/// A box in which what is wide scrolls; it can be reached and scrolled with the keyboard.
+pub(crate) fn scroll(name: &str, inside: &Markup) -> Markup {
+    html! { div.scroll tabindex="0" role="region" aria-label=(name) { (inside) } }
+}
+
+/// A file of the folder as a relative address: whatever is not plain is written as its bytes.
+pub(crate) fn address(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    name.bytes()
+        .fold(String::new(), |out, byte| match plain(byte) {
+            true => out + &char::from(byte).to_string(),
+            false => out + &format!("%{byte:02X}"),
+        })
+}
+
+/// A name as a fragment of an address.
+fn slug(name: &str) -> String {
+    let safe = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    name.chars().map(safe).collect()
+}

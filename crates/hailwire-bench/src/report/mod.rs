@@ -1,0 +1,104 @@
+//! Reports, drawn from a result folder and never typed.
+//!
+//! [`draw`] reads the lines of a folder ([`folder`]), finds for every published row what was measured
+//! ([`published`], [`table`]), compares ours with the baselines of the same run ([`spread`],
+//! [`standing`]), judges the aims, and decides the whole page before any of it is written ([`page`]).
+//! The page is then written three times: as one HTML file that needs nothing else ([`html`], with plots
+//! from [`charts`] and [`plot`]), as Markdown ([`markdown`]) and as JSON ([`summary`]). [`compare`] sets two
+//! folders side by side.
+//!
+//! It refuses to fill gaps: a cell without a figure says why, a published figure is never computed with,
+//! and a difference that the spread hides is called that.
+
+mod cells;
+mod charts;
+pub mod compare;
+mod figure;
+#[cfg(test)]
+mod fixture;
+mod folder;
+mod html;
+mod markdown;
+mod networks;
+mod page;
+mod plot;
+mod published;
+mod scores;
+mod spread;
+mod standing;
+mod subjects;
+mod summary;
+mod table;
+#[cfg(test)]
+mod tests;
+mod written;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use folder::Folder;
+use page::Report;
+pub use spread::Verdict;
+
+use crate::BenchError;
+
+/// What was drawn, and what to tell whoever asked.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// The page.
+    pub html: PathBuf,
+    /// The same in Markdown.
+    pub markdown: PathBuf,
+    /// The figures, for programs.
+    pub summary: PathBuf,
+    /// The three most telling rows, a sentence each.
+    pub telling: Vec<String>,
+    /// Aims met, missed and not measured.
+    pub aims: [usize; 3],
+    /// Rows in which we are behind a baseline, ahead of one, and between which the spread hides a difference.
+    pub rows: [usize; 3],
+    /// What could not be read or drawn.
+    pub warnings: Vec<String>,
+}
+
+/// Draws `report.html`, `report.md` and `summary.json` into a result folder, from what is there; a run that was
+/// interrupted is drawn as far as it came. May be done again at any time.
+///
+/// # Errors
+///
+/// The folder has no `raw.jsonl`, or cannot be written.
+pub fn draw(dir: &Path) -> Result<Drawn, BenchError> {
+    let report = Report::of(Folder::read(dir)?);
+    let summary = serde_json::to_string_pretty(&summary::of(&report));
+    let summary = summary.map_err(|error| BenchError::Wrong(error.to_string()))? + "\n";
+    let aims = |met| report.aims.iter().filter(|aim| aim.met == met).count();
+    Ok(Drawn {
+        html: write(dir, "report.html", &html::page(&report))?,
+        markdown: write(dir, "report.md", &markdown::page(&report))?,
+        summary: write(dir, "summary.json", &summary)?,
+        telling: report
+            .telling
+            .iter()
+            .map(standing::Standing::sentence)
+            .collect(),
+        aims: [Some(true), Some(false), None].map(aims),
+        rows: [report.losses.len(), report.wins.len(), report.hidden],
+        warnings: report.warnings,
+    })
+}
+
+/// Writes a file whole or not at all, so that a page being read is never half a page.
+fn write(dir: &Path, name: &str, text: &str) -> Result<PathBuf, BenchError> {
+    let path = dir.join(name);
+    let wrong = || BenchError::io(path.display().to_string());
+    let mut file = tempfile::NamedTempFile::new_in(dir).map_err(wrong())?;
+    std::io::Write::write_all(&mut file, text.as_bytes()).map_err(wrong())?;
+    let file = file.persist(&path).map_err(|error| wrong()(error.error))?;
+    // A temporary file is its owner's alone; a report is as readable as the lines beside it.
+    let like = fs::metadata(dir.join("raw.jsonl")).map(|raw| raw.permissions());
+    like.and_then(|like| file.set_permissions(like))
+        .map_err(wrong())?;
+    Ok(path)
+}

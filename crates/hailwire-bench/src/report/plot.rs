@@ -1,0 +1,375 @@
+//! Plots: latency distributions, throughput against agents, memory against peers.
+//!
+//! plotters lays them out; the colours that it writes are marks that stand for a class each, and are
+//! replaced by classes, so that the page's style sheet draws them: light or dark, and every series with
+//! a dash pattern and a shape of its own besides its colour.
+
+use std::fmt::Write as _;
+
+use maud::{Markup, PreEscaped, html};
+use plotters::{
+    coord::{Shift, combinators::WithKeyPoints, types::RangedCoordf64},
+    prelude::*,
+};
+
+use super::{figure, subjects};
+
+/// Width and height of a plot in its own units: small, so that its text can be read on a telephone.
+const SIZE: (u32, u32) = (440, 300);
+/// How many different series a style sheet can draw.
+pub(crate) const STYLES: usize = 12;
+
+const TEXT: RGBColor = RGBColor(2, 0, 0);
+const GRID: RGBColor = RGBColor(3, 0, 0);
+const AXIS: RGBColor = RGBColor(4, 0, 0);
+
+/// A plot ready to be put into a page.
+#[derive(Clone, Debug)]
+pub(crate) struct Plot {
+    /// What it shows.
+    pub(crate) title: String,
+    /// The same in figures, for whoever does not see it.
+    pub(crate) desc: String,
+    /// The inside of the `svg` element.
+    pub(crate) inside: String,
+    /// Style and name of each series.
+    pub(crate) series: Vec<(usize, String)>,
+}
+
+/// What is to be drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Chart {
+    /// What it shows.
+    pub(crate) title: String,
+    /// The same in figures.
+    pub(crate) desc: String,
+    /// Label of the x axis, and the figure's name by which its values are printed.
+    pub(crate) x: (String, String),
+    /// The same for y.
+    pub(crate) y: (String, String),
+    /// The lines.
+    pub(crate) series: Vec<Series>,
+}
+
+/// One line of a chart.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Series {
+    /// The subject.
+    pub(crate) name: String,
+    /// Points, x rising.
+    pub(crate) points: Vec<(f64, f64)>,
+    /// Where to set its shape.
+    pub(crate) marks: Vec<(f64, f64)>,
+}
+
+/// The style of a subject, below [`STYLES`]. The known ones look the same in every plot, the others get
+/// what is left; past that they share the last.
+fn style(name: &str, others: &mut usize) -> usize {
+    let known = subjects::order(name);
+    if known == subjects::KNOWN {
+        *others += 1;
+        return (known + *others - 1).min(STYLES - 1);
+    }
+    known
+}
+
+/// Draws a chart. `Err` says why it cannot be drawn.
+///
+/// # Errors
+///
+/// It has no points, or plotters refuses.
+pub(crate) fn draw(chart: &Chart) -> Result<Plot, String> {
+    let mut svg = String::new();
+    let mut others = 0;
+    let series: Vec<(usize, &Series)> = chart
+        .series
+        .iter()
+        .map(|series| (style(&series.name, &mut others), series))
+        .collect();
+    {
+        let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        lay_out(chart, &series, &area).map_err(|error| error.to_string())?;
+        area.present().map_err(|error| error.to_string())?;
+    }
+    Ok(Plot {
+        title: chart.title.clone(),
+        desc: chart.desc.clone(),
+        inside: classes(&svg),
+        series: series
+            .iter()
+            .map(|(style, series)| (*style, series.name.clone()))
+            .collect(),
+    })
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Context<'a, 'b> =
+    ChartContext<'a, SVGBackend<'b>, Cartesian2d<WithKeyPoints<LogCoord<f64>>, RangedCoordf64>>;
+
+fn lay_out(
+    chart: &Chart,
+    series: &[(usize, &Series)],
+    area: &Area<'_>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let points = || series.iter().flat_map(|(_, one)| &one.points);
+    let (low, high) = bounds(points().map(|point| point.0)).ok_or("no points")?;
+    let (_, top) = bounds(points().map(|point| point.1)).ok_or("no points")?;
+    let (low, high) = (low.max(1e-9) * 0.9, high.max(1e-9) * 1.1);
+    let x = (low..high).log_scale().with_key_points(ticks(low, high));
+    let mut context = ChartBuilder::on(area)
+        .margin(6)
+        .margin_right(18)
+        .x_label_area_size(42)
+        .y_label_area_size(76)
+        .build_cartesian_2d(x, 0.0..top.max(f64::MIN_POSITIVE) * 1.05)?;
+    let text = |size: u32| ("sans-serif", size).into_font().color(&TEXT);
+    context
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .axis_style(AXIS)
+        .x_labels(5)
+        .y_labels(5)
+        .x_desc(chart.x.0.as_str())
+        .y_desc(chart.y.0.as_str())
+        .label_style(text(15))
+        .axis_desc_style(text(16))
+        .x_label_formatter(&|value| tick(&chart.x.1, *value, *value))
+        .y_label_formatter(&|value| tick(&chart.y.1, *value, top))
+        .draw()?;
+    for (style, one) in series {
+        let colour = RGBColor(1, 0, *style as u8);
+        let line = LineSeries::new(one.points.iter().copied(), colour.stroke_width(2));
+        context.draw_series(line)?;
+        mark(&mut context, *style, &one.marks)?;
+    }
+    Ok(())
+}
+
+fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    values
+        .filter(|value| value.is_finite())
+        .fold(None, |bounds, value| {
+            let (low, high) = bounds.unwrap_or((value, value));
+            Some((value.min(low), value.max(high)))
+        })
+}
+
+/// Where a logarithmic axis is labelled: at powers of ten where there are some, else at 1, 2 and 5 times
+/// these, else more closely, and at last anywhere.
+fn ticks(low: f64, high: f64) -> Vec<f64> {
+    let digits: [&[f64]; 4] = [
+        &[1.0],
+        &[1.0, 3.0],
+        &[1.0, 2.0, 5.0],
+        &[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0],
+    ];
+    let powers = (low.log10().floor() as i32)..=(high.log10().ceil() as i32);
+    let at = |digits: &[f64]| -> Vec<f64> {
+        let of = |power| digits.iter().map(move |digit| digit * 10_f64.powi(power));
+        let all = powers.clone().flat_map(of);
+        all.filter(|tick| (low..=high).contains(tick)).collect()
+    };
+    let enough = digits
+        .iter()
+        .map(|digits| at(digits))
+        .find(|ticks| ticks.len() >= 3);
+    enough.unwrap_or_else(|| {
+        [0.2, 0.5, 0.8]
+            .map(|share| low + share * (high - low))
+            .to_vec()
+    })
+}
+
+/// Sets a series' shape: circle, square, triangle, each filled and hollow, and crosses.
+fn mark(
+    context: &mut Context<'_, '_>,
+    style: usize,
+    at: &[(f64, f64)],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let colour = RGBColor(1, 1, style as u8);
+    let shape = match style % 3 {
+        _ if style >= 6 => {
+            context.draw_series(
+                at.iter()
+                    .map(|at| Cross::new(*at, 4, colour.stroke_width(2))),
+            )?;
+            return Ok(());
+        }
+        0 => ShapeStyle::from(colour),
+        _ => ShapeStyle::from(colour).stroke_width(2),
+    };
+    let shape = if style < 3 {
+        shape.filled()
+    } else {
+        shape.stroke_width(2)
+    };
+    match style % 3 {
+        0 => {
+            context.draw_series(at.iter().map(|at| Circle::new(*at, 4, shape)))?;
+        }
+        1 => {
+            let square =
+                |at: &(f64, f64)| EmptyElement::at(*at) + Rectangle::new([(-4, -4), (4, 4)], shape);
+            context.draw_series(at.iter().map(square))?;
+        }
+        _ => {
+            context.draw_series(at.iter().map(|at| TriangleMarker::new(*at, 5, shape)))?;
+        }
+    }
+    Ok(())
+}
+
+/// A label at an axis: a figure without needless zeros.
+fn tick(name: &str, value: f64, like: f64) -> String {
+    let (divisor, unit) = figure::unit(name, like);
+    let number = figure::number(value / divisor);
+    let short = if number.contains('.') {
+        number.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        &number
+    };
+    // A rate's unit stands in the axis' name.
+    let unit = unit.trim_end_matches(" /s");
+    if value == 0.0 {
+        "0".into()
+    } else {
+        format!("{short}{unit}")
+    }
+}
+
+/// The drawing without its outer element, its colours replaced by classes.
+fn classes(svg: &str) -> String {
+    let inside = svg.split_once('>').map_or("", |(_, rest)| rest);
+    let inside = inside
+        .rsplit_once("</svg>")
+        .map_or(inside, |(front, _)| front);
+    let mut out = inside
+        .replace(" opacity=\"1\"", "")
+        .replace("fill=\"#020000\"", "class=\"t\"")
+        .replace("stroke=\"#030000\"", "class=\"grid\"")
+        .replace("stroke=\"#040000\"", "class=\"axis\"")
+        .replace(" font-family=\"sans-serif\"", "");
+    for style in 0..STYLES {
+        let mut colour = String::new();
+        let _ = write!(colour, "{style:02X}");
+        out = out
+            .replace(
+                &format!("stroke=\"#0100{colour}\""),
+                &format!("class=\"l s{style}\""),
+            )
+            .replace(
+                &format!("stroke=\"#0101{colour}\""),
+                &format!("class=\"h s{style}\""),
+            )
+            .replace(
+                &format!("fill=\"#0101{colour}\""),
+                &format!("class=\"m s{style}\""),
+            );
+    }
+    out
+}
+
+impl Plot {
+    /// The plot as an `svg` element whose title and description have ids that begin with `id`.
+    #[must_use]
+    pub(crate) fn markup(&self, id: &str) -> Markup {
+        let (title, desc) = (format!("{id}-title"), format!("{id}-desc"));
+        html! {
+            svg viewBox=(format!("0 0 {} {}", SIZE.0, SIZE.1)) role="img"
+                aria-labelledby=(format!("{title} {desc}")) {
+                title id=(title) { (self.title) }
+                desc id=(desc) { (self.desc) }
+                (PreEscaped(&self.inside))
+            }
+        }
+    }
+}
+
+/// The key of a series: a piece of its line with its shape.
+#[must_use]
+pub(crate) fn key(style: usize) -> Markup {
+    let line = format!("l s{style}");
+    let filled = if style < 3 { "m" } else { "h" };
+    let shape = format!("{filled} s{style}");
+    html! {
+        svg.key viewBox="0 0 36 14" aria-hidden="true" {
+            line class=(line) x1="1" y1="7" x2="35" y2="7" stroke-width="2" {}
+            @match style % 3 {
+                _ if style >= 6 => path class=(format!("h s{style}")) d="M14 3l8 8M22 3l-8 8" fill="none" stroke-width="2" {},
+                0 => circle class=(shape) cx="18" cy="7" r="4" stroke-width="2" {},
+                1 => rect class=(shape) x="14" y="3" width="8" height="8" stroke-width="2" {},
+                _ => path class=(shape) d="M18 2l5 9h-10z" stroke-width="2" {},
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(series: Vec<Series>) -> Chart {
+        Chart {
+            title: "a <title>".into(),
+            desc: "a & b".into(),
+            x: ("latency".into(), "p50_us".into()),
+            y: ("share".into(), "share".into()),
+            series,
+        }
+    }
+
+    fn series(name: &str) -> Series {
+        Series {
+            name: name.into(),
+            points: vec![(10.0, 0.0), (100.0, 0.5), (20_000.0, 1.0)],
+            marks: vec![(100.0, 0.5)],
+        }
+    }
+
+    #[test]
+    fn a_plot_has_no_colour_of_its_own_and_each_series_a_class() {
+        let names = [
+            "quic", "raw iroh", "plain h2", "h2", "plain ws", "ws", "foreign", "other",
+        ];
+        let plot = draw(&chart(names.map(series).to_vec())).unwrap();
+        assert!(!plot.inside.contains('#'), "{}", plot.inside);
+        let styles: std::collections::BTreeSet<usize> =
+            plot.series.iter().map(|(style, _)| *style).collect();
+        assert_eq!(styles.len(), names.len());
+        for style in styles {
+            assert!(plot.inside.contains(&format!("l s{style}\"")), "s{style}");
+        }
+    }
+
+    #[test]
+    fn a_title_cannot_leave_its_element() {
+        let plot = draw(&chart(vec![series("quic")])).unwrap();
+        let markup = plot.markup("p").into_string();
+        assert!(markup.contains("a &lt;title&gt;") && markup.contains("a &amp; b"));
+    }
+
+    #[test]
+    fn an_axis_has_a_few_ticks_however_long_it_is() {
+        assert_eq!(ticks(9.0, 1_100.0), [10.0, 100.0, 1_000.0]);
+        for (low, high) in [
+            (90.0, 320.0),
+            (45e3, 130e3),
+            (99.0, 101.0),
+            (1e-3, 1e7),
+            (500.0, 512.0),
+        ] {
+            let ticks = ticks(low, high);
+            assert!((2..12).contains(&ticks.len()), "{low} to {high}: {ticks:?}");
+            assert!(
+                ticks.iter().all(|tick| (low..=high).contains(tick)),
+                "{ticks:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_to_draw_is_said() {
+        assert!(draw(&chart(Vec::new())).is_err());
+    }
+}

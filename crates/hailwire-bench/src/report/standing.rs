@@ -1,0 +1,283 @@
+//! Where we lose and where we win: every figure of ours beside the same figure of a baseline, on the
+//! same row, in the same form, on the same network, in the same run. Of figures that say the same
+//! again ([`AGAIN`]) one is compared; the tables have them all.
+
+use std::collections::HashMap;
+
+use super::{
+    cells::{Cells, Place},
+    figure, published,
+    spread::{Ratio, Verdict},
+    subjects,
+};
+use crate::measure::Spread;
+
+/// Figures that say the same again, and beside which: bandwidth beside messages of the same size,
+/// quantiles between the middle and the tail, other ways to read the same memory.
+const AGAIN: &[(&str, &[&str])] = &[
+    (
+        "messages_per_s",
+        &[
+            "bytes_per_s",
+            "megabytes_per_s",
+            "megabits_per_s",
+            "mbit_per_s",
+        ],
+    ),
+    ("megabytes_per_s", &["bytes_per_s", "megabits_per_s"]),
+    ("p99_us", &["p90_us", "p95_us", "p999_us"]),
+    (
+        "client_rss_bytes",
+        &[
+            "client_peak_rss_bytes",
+            "client_pss_bytes",
+            "client_idle_rss_bytes",
+            "client_added_rss_bytes",
+        ],
+    ),
+    (
+        "server_rss_bytes",
+        &[
+            "server_peak_rss_bytes",
+            "server_pss_bytes",
+            "server_idle_rss_bytes",
+            "server_added_rss_bytes",
+        ],
+    ),
+];
+
+/// One figure of ours beside a baseline's.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Standing {
+    /// The table.
+    pub(crate) table: String,
+    /// The row.
+    pub(crate) row: String,
+    /// The form.
+    pub(crate) form: String,
+    /// The network.
+    pub(crate) network: String,
+    /// The figure's name.
+    pub(crate) figure: String,
+    /// Our subject.
+    pub(crate) ours: String,
+    /// The baseline.
+    pub(crate) theirs: String,
+    /// Our figure.
+    pub(crate) our: Spread,
+    /// The baseline's.
+    pub(crate) their: Spread,
+    /// Ours divided by the baseline's, paired.
+    pub(crate) ratio: Ratio,
+    /// Ours is…
+    pub(crate) verdict: Verdict,
+    /// How many times as good ours is; below 1 we are behind.
+    pub(crate) lead: f64,
+}
+
+impl Standing {
+    /// `Q2 · 10 agents × 1 KB, 0 ms · pooled`.
+    #[must_use]
+    pub(crate) fn place(&self) -> String {
+        let parts = [&self.table, &self.row, &self.form];
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        parts.cloned().collect::<Vec<_>>().join(" · ")
+    }
+
+    /// `quic takes 1.25 times the p50 of plain h2`, as one line.
+    #[must_use]
+    pub(crate) fn sentence(&self) -> String {
+        format!(
+            "{}: {} of {} is {}, of {} {}: {}, {}",
+            self.place(),
+            figure::label(&self.figure),
+            self.ours,
+            figure::text(&self.figure, self.our.median),
+            self.theirs,
+            figure::text(&self.figure, self.their.median),
+            self.ratio.text(),
+            self.verdict.text(),
+        )
+    }
+}
+
+/// All of them, in the order of the lines. Table Q12 is left out: its scores are made of the others.
+#[must_use]
+pub(crate) fn all(cells: &Cells<'_>) -> Vec<Standing> {
+    let mut subjects: HashMap<Place<'_>, Vec<&str>> = HashMap::new();
+    for place in cells.measured() {
+        let at = subjects.entry(place.with("")).or_default();
+        at.push(place.subject);
+    }
+    let mut out = Vec::new();
+    for place in cells.measured().filter(|place| place.table != "Q12") {
+        let others = subjects.get(&place.with("")).map_or(&[][..], Vec::as_slice);
+        for other in others {
+            if subjects::compared(place.subject, other) {
+                out.extend(beside(cells, place, place.with(other)));
+            }
+        }
+    }
+    out
+}
+
+fn beside(cells: &Cells<'_>, ours: Place<'_>, theirs: Place<'_>) -> Vec<Standing> {
+    let names = cells.figures(ours);
+    let again = |name: &str| {
+        let mut said = AGAIN.iter().filter(|(first, _)| names.contains(first));
+        said.any(|(_, again)| again.contains(&name))
+    };
+    // A published table is about some figures; its lines may carry more, which stand in others.
+    let shown = published::tables().find(|table| table.id == ours.table);
+    let shown = shown.map(published::Table::figures);
+    let about = |name: &str| shown.as_ref().is_none_or(|shown| shown.contains(&name));
+    names
+        .iter()
+        .filter(|name| figure::judged(name) && about(name) && !again(name))
+        .filter_map(|name| standing(cells, ours, theirs, name))
+        .collect()
+}
+
+fn standing(cells: &Cells<'_>, ours: Place<'_>, theirs: Place<'_>, name: &str) -> Option<Standing> {
+    let better = figure::better(name)?;
+    let ratio = Ratio::paired(&cells.values(ours, name), &cells.values(theirs, name))?;
+    Some(Standing {
+        table: ours.table.to_owned(),
+        row: ours.row.to_owned(),
+        form: ours.form.to_owned(),
+        network: ours.network.to_owned(),
+        figure: name.to_owned(),
+        ours: ours.subject.to_owned(),
+        theirs: theirs.subject.to_owned(),
+        our: cells.spread(ours, name)?.0,
+        their: cells.spread(theirs, name)?.0,
+        verdict: ratio.verdict(better),
+        lead: ratio.lead(better),
+        ratio,
+    })
+}
+
+/// Those in which we are behind, the furthest first. Rows with too few repeats to say are among
+/// them where their ratio is against us: they are printed with that word.
+#[must_use]
+pub(crate) fn losses(all: &[Standing]) -> Vec<&Standing> {
+    let mut losses: Vec<&Standing> = all
+        .iter()
+        .filter(|one| match one.verdict {
+            Verdict::Worse => true,
+            Verdict::TooFew => one.lead < 1.0,
+            Verdict::Better | Verdict::NoDifference => false,
+        })
+        .collect();
+    losses.sort_by(|a, b| a.lead.total_cmp(&b.lead));
+    losses
+}
+
+/// Those in which we are ahead beyond the spread, the furthest first.
+#[must_use]
+pub(crate) fn wins(all: &[Standing]) -> Vec<&Standing> {
+    let mut wins: Vec<&Standing> = all
+        .iter()
+        .filter(|one| one.verdict == Verdict::Better)
+        .collect();
+    wins.sort_by(|a, b| b.lead.total_cmp(&a.lead));
+    wins
+}
+
+/// How many of them chance alone would put beyond the spread, if no two subjects differed: of n
+/// pairs, all are on one side once in 2ⁿ⁻¹.
+pub(crate) fn by_chance(all: &[Standing]) -> f64 {
+    let decided = all.iter().filter(|one| one.verdict != Verdict::TooFew);
+    decided
+        .map(|one| 0.5_f64.powi(one.ratio.count as i32 - 1))
+        .sum()
+}
+
+/// Figures too coarse or too indirect to speak for a run.
+const INDIRECT: &[&str] = &["cpu_s", "cpu_percent"];
+
+/// The three most telling rows: the worst loss, the best win, and the worst loss of another table;
+/// where there is none, the best win of another table.
+#[must_use]
+pub(crate) fn telling<'a>(losses: &[&'a Standing], wins: &[&'a Standing]) -> Vec<&'a Standing> {
+    let direct = |one: &&&Standing| !INDIRECT.contains(&one.figure.as_str());
+    let mut told: Vec<&Standing> = Vec::new();
+    told.extend(losses.iter().find(direct));
+    told.extend(wins.iter().find(direct));
+    let elsewhere =
+        |one: &&&Standing| direct(one) && told.iter().all(|other| other.table != one.table);
+    let more = losses
+        .iter()
+        .find(elsewhere)
+        .or_else(|| wins.iter().find(elsewhere));
+    told.extend(more.copied());
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        report::{fixture, folder::Folder},
+        result::Line,
+    };
+
+    fn folder(lines: Vec<Line>) -> Folder {
+        Folder {
+            lines,
+            ..Folder::default()
+        }
+    }
+
+    fn repeats(subject: &str, form: &str, network: &str, values: &[f64]) -> Vec<Line> {
+        let cell = fixture::cell("Q1", "10 agents, 0 ms", subject, form);
+        (1..)
+            .zip(values)
+            .map(|(repeat, value)| {
+                fixture::line(cell.clone(), network, repeat, &[("p50_us", *value)])
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_row_in_which_we_are_worse_is_a_loss_and_a_hidden_one_is_not() {
+        let mut lines = repeats("quic", "cold", "loopback", &[20.0, 21.0, 22.0]);
+        lines.extend(repeats("plain h2", "cold", "loopback", &[10.0, 10.0, 10.0]));
+        lines.extend(repeats("raw iroh", "cold", "loopback", &[20.0, 30.0, 20.0]));
+        let folder = folder(lines);
+        let all = all(&Cells::of(&folder));
+        let losses = losses(&all);
+        assert_eq!(losses.len(), 1);
+        assert_eq!(losses[0].theirs, "plain h2");
+        assert_eq!(wins(&all), Vec::<&Standing>::new());
+    }
+
+    #[test]
+    fn another_form_or_network_is_not_the_same_work() {
+        let mut lines = repeats("quic", "warm", "loopback", &[1.0, 1.0, 1.0]);
+        lines.extend(repeats("plain h2", "cold", "loopback", &[9.0, 9.0, 9.0]));
+        lines.extend(repeats("plain h2", "warm", "wan-50ms", &[9.0, 9.0, 9.0]));
+        assert_eq!(all(&Cells::of(&folder(lines))), Vec::new());
+    }
+
+    #[test]
+    fn a_loss_of_too_few_repeats_is_printed_as_that() {
+        let mut lines = repeats("quic", "", "loopback", &[2.0]);
+        lines.extend(repeats("plain h2", "", "loopback", &[1.0]));
+        let folder = folder(lines);
+        let all = all(&Cells::of(&folder));
+        assert_eq!(losses(&all)[0].verdict, Verdict::TooFew);
+    }
+
+    #[test]
+    fn the_telling_rows_hold_the_worst_and_the_best() {
+        let dir = tempfile::tempdir().unwrap();
+        fixture::write(dir.path(), &fixture::entries());
+        let folder = Folder::read(dir.path()).unwrap();
+        let all = all(&Cells::of(&folder));
+        let (losses, wins) = (losses(&all), wins(&all));
+        let told = telling(&losses, &wins);
+        assert_eq!(told.len(), 3);
+        assert_eq!((told[0], told[1]), (losses[0], wins[0]));
+    }
+}

@@ -1,0 +1,607 @@
+//! Published tables with what was measured beside them: which cell stands where, and what stands in a
+//! cell without a figure. Pure.
+//!
+//! A measured row belongs to the published row whose words it all holds, the most demanding first; its
+//! form counts as part of its name. `1,000 agents × 100 KB, 50 ms` holds `1000 agents, 100 KB`:
+//! a number and its unit are one word. Measured rows that belong to none follow below as our own.
+
+use super::{
+    cells::{Cells, Place},
+    figure,
+    published::{Row, Table},
+    spread::{Ratio, Verdict},
+    subjects,
+};
+
+/// A table ready to be printed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Grid {
+    /// `Q1`, or a word of our own.
+    pub(crate) id: String,
+    /// What it is about.
+    pub(crate) title: String,
+    /// Who published it; empty for a table of our own.
+    pub(crate) source: String,
+    /// What to know before comparing.
+    pub(crate) notes: Vec<String>,
+    /// The columns after the row's name and its figure.
+    pub(crate) columns: Vec<Column>,
+    /// The rows.
+    pub(crate) rows: Vec<GridRow>,
+    /// Whether anything was measured for it.
+    pub(crate) measured: bool,
+}
+
+/// A column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Column {
+    /// The published system that it stands for; `others` for the rest.
+    pub(crate) group: String,
+    /// The subject; empty for the published column.
+    pub(crate) subject: String,
+}
+
+/// A row: one figure of one measured or published row.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct GridRow {
+    /// In words.
+    pub(crate) name: String,
+    /// How the measured row is called, where it was found under another name; with form and network.
+    pub(crate) measured_as: String,
+    /// The figure, for people.
+    pub(crate) figure: String,
+    /// One for each column.
+    pub(crate) cells: Vec<Value>,
+}
+
+/// What stands in a cell.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    /// A published figure.
+    Published(String),
+    /// Nobody published one.
+    Unpublished,
+    /// A measured one.
+    Measured {
+        /// The median with its unit.
+        text: String,
+        /// The least and the most in the same unit.
+        range: String,
+        /// Counted repeats.
+        repeats: usize,
+        /// Against the baseline that does the same work over the same protocol.
+        against: Option<Against>,
+    },
+    /// None; the reason stands behind "not measured: ".
+    Missing(String),
+}
+
+/// One of our subjects beside its baseline.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Against {
+    /// The baseline.
+    pub(crate) baseline: String,
+    /// The ratio with its spread.
+    pub(crate) ratio: String,
+    /// Ours is…
+    pub(crate) verdict: Verdict,
+}
+
+/// A published table with what a folder has for it. `ran` says which suites the folder holds.
+#[must_use]
+pub(crate) fn published(table: &Table, cells: &Cells<'_>, ran: &[String]) -> Grid {
+    let found = found(table.id, cells);
+    let measured = found.iter().any(|one| !one.network.is_empty());
+    let columns = columns(table, cells);
+    let builder = Builder {
+        columns: &columns,
+        groups: table.groups.iter().map(|group| group.name).collect(),
+        cells,
+    };
+    let mut rows = Vec::new();
+    let mut placed = vec![false; found.len()];
+    for (words, entry) in entries(table.rows) {
+        let here: Vec<usize> = (0..found.len())
+            .filter(|i| found.get(*i).and_then(|m| best(table.rows, *m)) == Some(words))
+            .collect();
+        if here.is_empty() {
+            let reason = missing_row(table, ran);
+            rows.extend(entry.iter().map(|row| builder.unmeasured(row, &reason)));
+        }
+        for i in here {
+            if let (Some(one), Some(flag)) = (found.get(i), placed.get_mut(i)) {
+                *flag = true;
+                rows.extend(builder.measured(*one, &entry, table.also));
+            }
+        }
+    }
+    let every = table.figures();
+    for (one, placed) in found.iter().zip(&placed) {
+        if !placed {
+            rows.extend(builder.measured(*one, &[], &every));
+        }
+    }
+    Grid {
+        id: table.id.to_owned(),
+        title: table.title.to_owned(),
+        source: table.source.to_owned(),
+        notes: table.notes.iter().map(|note| (*note).to_owned()).collect(),
+        columns,
+        rows,
+        measured,
+    }
+}
+
+/// A table that nobody published: every subject a column, every judged figure a row.
+#[must_use]
+pub(crate) fn own(id: &str, cells: &Cells<'_>) -> Grid {
+    let found = found(id, cells);
+    let columns: Vec<Column> = seen(id, cells)
+        .into_iter()
+        .map(|subject| Column {
+            group: "measured".into(),
+            subject: subject.to_owned(),
+        })
+        .collect();
+    let builder = Builder {
+        columns: &columns,
+        groups: Vec::new(),
+        cells,
+    };
+    Grid {
+        id: id.to_owned(),
+        title: "rows of our own".into(),
+        source: String::new(),
+        notes: Vec::new(),
+        rows: found
+            .iter()
+            .flat_map(|one| builder.measured(*one, &[], &[]))
+            .collect(),
+        columns,
+        measured: true,
+    }
+}
+
+/// Rows with the same words, in the order of the table.
+fn entries(rows: &'static [Row]) -> Vec<(&'static str, Vec<&'static Row>)> {
+    let mut entries: Vec<(&str, Vec<&Row>)> = Vec::new();
+    for row in rows {
+        match entries.iter_mut().find(|(words, _)| *words == row.words) {
+            Some((_, entry)) => entry.push(row),
+            None => entries.push((row.words, vec![row])),
+        }
+    }
+    entries
+}
+
+/// The words of the published row that a measured one belongs to.
+fn best(rows: &'static [Row], measured: Place<'_>) -> Option<&'static str> {
+    let mut has = words(measured.row);
+    has.extend(words(measured.form));
+    rows.iter()
+        .filter(|row| words(row.words).iter().all(|word| has.contains(word)))
+        // The first of those with the most words; `max_by_key` would take the last.
+        .rev()
+        .max_by_key(|row| words(row.words).len())
+        .map(|row| row.words)
+}
+
+/// The words of a row's name: small letters, no thousands separator, a number together with its unit.
+fn words(name: &str) -> Vec<String> {
+    let plain = name.to_lowercase().replace('×', " ");
+    let mut words: Vec<String> = Vec::new();
+    for word in plain.split_whitespace() {
+        let word = word.trim_end_matches([',', ':', ';']).replace(',', "");
+        let number = |text: &str| text.chars().all(|c| c.is_ascii_digit() || c == '.');
+        match words.last_mut() {
+            Some(last) if number(last) && !number(&word) => last.push_str(&word),
+            _ => words.push(word),
+        }
+    }
+    // One agent is still of the unit `agents`.
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// The measured rows of a table, as places without a subject, and those that were skipped as a whole.
+fn found<'a>(id: &str, cells: &Cells<'a>) -> Vec<Place<'a>> {
+    let mut found: Vec<Place<'_>> = Vec::new();
+    for place in cells.measured().filter(|place| place.table == id) {
+        let one = place.with("");
+        if !found.contains(&one) {
+            found.push(one);
+        }
+    }
+    for place in cells.skipped().filter(|place| place.table == id) {
+        let same = |one: &Place<'_>| one.row == place.row && one.form == place.form;
+        if !found.iter().any(same) {
+            found.push(place.with(""));
+        }
+    }
+    found
+}
+
+/// The subjects that a table has anything of.
+fn seen<'a>(id: &str, cells: &Cells<'a>) -> Vec<&'a str> {
+    let mut seen: Vec<&str> = Vec::new();
+    let places = cells.measured().chain(cells.skipped());
+    for place in places.filter(|place| place.table == id) {
+        if !seen.contains(&place.subject) {
+            seen.push(place.subject);
+        }
+    }
+    seen.sort_by_key(|subject| subjects::order(subject));
+    seen
+}
+
+fn columns(table: &Table, cells: &Cells<'_>) -> Vec<Column> {
+    let seen = seen(table.id, cells);
+    let mut columns = Vec::new();
+    let column = |group: &str, subject: &str| Column {
+        group: group.to_owned(),
+        subject: subject.to_owned(),
+    };
+    for group in table.groups {
+        columns.push(column(group.name, ""));
+        for (i, subject) in group.subjects.iter().enumerate() {
+            if i == 0 || seen.contains(subject) {
+                columns.push(column(group.name, subject));
+            }
+        }
+    }
+    for subject in seen {
+        if !columns.iter().any(|column| column.subject == subject) {
+            columns.push(column("others", subject));
+        }
+    }
+    columns
+}
+
+fn missing_row(table: &Table, ran: &[String]) -> String {
+    if ran.iter().any(|suite| suite == table.suite) {
+        "this run has no row for it".into()
+    } else {
+        format!("the suite {} is not in this folder", table.suite)
+    }
+}
+
+/// What builds the rows of one table.
+struct Builder<'a> {
+    columns: &'a [Column],
+    groups: Vec<&'static str>,
+    cells: &'a Cells<'a>,
+}
+
+impl Builder<'_> {
+    /// A published row for which nothing was measured.
+    fn unmeasured(&self, row: &Row, reason: &str) -> GridRow {
+        let cell = |column: &Column| match column.subject.as_str() {
+            "" => self.published(row, column),
+            _ => Value::Missing(reason.to_owned()),
+        };
+        GridRow {
+            name: row.name.to_owned(),
+            measured_as: String::new(),
+            figure: row
+                .figures
+                .first()
+                .map_or(String::new(), |f| figure::label(f)),
+            cells: self.columns.iter().map(cell).collect(),
+        }
+    }
+
+    fn published(&self, row: &Row, column: &Column) -> Value {
+        let group = self.groups.iter().position(|name| *name == column.group);
+        match group.and_then(|group| row.published.get(group)) {
+            Some(text) if !text.is_empty() => Value::Published((*text).to_owned()),
+            _ => Value::Unpublished,
+        }
+    }
+
+    /// A measured row: a line for each published figure, then for the others that were measured.
+    fn measured(&self, one: Place<'_>, entry: &[&Row], also: &[&str]) -> Vec<GridRow> {
+        let has = |figure: &str| {
+            let subjects = self.columns.iter().filter(|c| !c.subject.is_empty());
+            subjects
+                .into_iter()
+                .any(|column| self.cells.has(one.with(&column.subject), figure))
+        };
+        let mut rows = Vec::new();
+        let mut shown: Vec<&str> = Vec::new();
+        for row in entry {
+            let figure = row.figures.iter().find(|figure| has(figure));
+            let Some(figure) = figure.or(row.figures.first()) else {
+                continue;
+            };
+            shown.push(figure);
+            rows.push(self.row(one, row.name, figure, Some(row)));
+        }
+        let name = entry.first().map_or(one.row, |row| row.name);
+        let judged = self.judged(one);
+        let more: Vec<&str> = if also.is_empty() && entry.is_empty() {
+            judged.iter().map(String::as_str).collect()
+        } else {
+            also.to_vec()
+        };
+        for figure in more {
+            if !shown.contains(&figure) && has(figure) {
+                shown.push(figure);
+                rows.push(self.row(one, name, figure, None));
+            }
+        }
+        if rows.is_empty() {
+            // A row of our own in a published table, with none of that table's figures, or skipped.
+            match judged.first() {
+                Some(figure) => rows.push(self.row(one, name, figure, None)),
+                None => rows.push(self.row(one, name, "", None)),
+            }
+        }
+        rows
+    }
+
+    /// Every judged figure of a row, in the order of their names.
+    fn judged(&self, one: Place<'_>) -> Vec<String> {
+        let mut names = std::collections::BTreeSet::new();
+        for column in self.columns {
+            let place = one.with(&column.subject);
+            let figures = self.cells.figures(place);
+            let judged = figures.into_iter().filter(|name| figure::judged(name));
+            names.extend(judged.map(ToOwned::to_owned));
+        }
+        names.into_iter().collect()
+    }
+
+    fn row(
+        &self,
+        one: Place<'_>,
+        name: &str,
+        figure_name: &str,
+        published: Option<&Row>,
+    ) -> GridRow {
+        let cell = |column: &Column| match (column.subject.as_str(), published) {
+            ("", Some(row)) => self.published(row, column),
+            ("", None) => Value::Unpublished,
+            (subject, _) => self.value(one.with(subject), figure_name),
+        };
+        let (name, measured_as) = named(one, name);
+        GridRow {
+            name,
+            measured_as,
+            figure: if figure_name.is_empty() {
+                "any".into()
+            } else {
+                figure::label(figure_name)
+            },
+            cells: self.columns.iter().map(cell).collect(),
+        }
+    }
+
+    fn value(&self, place: Place<'_>, figure_name: &str) -> Value {
+        if let Some((spread, repeats)) = self.cells.spread(place, figure_name) {
+            return Value::Measured {
+                text: figure::text(figure_name, spread.median),
+                range: figure::range(figure_name, &spread),
+                repeats,
+                against: self.against(place, figure_name),
+            };
+        }
+        let lines = self.cells.lines(place);
+        let reason = match self.cells.reason(place) {
+            Some(reason) => reason.to_owned(),
+            None if lines.is_empty() => "this run has no line for it".into(),
+            None if lines.iter().all(|line| line.repeat == 0) => {
+                "the run ended after its warm-up".into()
+            }
+            None => format!("its lines have no {}", figure::label(figure_name)),
+        };
+        Value::Missing(reason)
+    }
+
+    fn against(&self, place: Place<'_>, figure: &str) -> Option<Against> {
+        let better = figure::better(figure)?;
+        let ours = self.cells.values(place, figure);
+        subjects::baselines(place.subject).iter().find_map(|name| {
+            let theirs = self.cells.values(place.with(name), figure);
+            let ratio = Ratio::paired(&ours, &theirs)?;
+            Some(Against {
+                baseline: (*name).to_owned(),
+                ratio: ratio.text(),
+                verdict: ratio.verdict(better),
+            })
+        })
+    }
+}
+
+/// The name of a measured row, and what else is to be known of it. Where its own name holds all that the
+/// published one says, its own is enough.
+fn named(one: Place<'_>, published: &str) -> (String, String) {
+    let own = words(one.row);
+    let enough = words(published).iter().all(|word| own.contains(word));
+    let (name, row) = if enough {
+        (one.row, "")
+    } else {
+        (published, one.row)
+    };
+    let parts = [row, one.form, one.network];
+    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    (name.to_owned(), parts.join(" · "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        report::{fixture, folder::Folder, published},
+        result::Line,
+    };
+
+    fn table(id: &str) -> &'static Table {
+        published::tables().find(|table| table.id == id).unwrap()
+    }
+
+    fn row_of(id: &str, name: &str, form: &str) -> Option<&'static str> {
+        let place = Place {
+            table: id,
+            row: name,
+            subject: "",
+            form,
+            network: "",
+        };
+        best(table(id).rows, place)
+    }
+
+    fn folder(lines: Vec<Line>) -> Folder {
+        Folder {
+            lines,
+            ..Folder::default()
+        }
+    }
+
+    fn line(row: &str, subject: &str, repeat: u32, figures: &[(&str, f64)]) -> Line {
+        let cell = fixture::cell("Q1", row, subject, "cold");
+        fixture::line(cell, "loopback", repeat, figures)
+    }
+
+    fn cell<'a>(grid: &'a Grid, row: &str, subject: &str) -> &'a Value {
+        let row = grid.rows.iter().find(|of| of.name == row).unwrap();
+        let column = grid.columns.iter().position(|of| of.subject == subject);
+        &row.cells[column.unwrap()]
+    }
+
+    #[test]
+    fn a_number_and_its_unit_are_one_word() {
+        assert_eq!(
+            words("1,000 agents × 100 KB, 50 ms, 1 % loss"),
+            ["1000agents", "100kb", "50ms", "1%", "loss"]
+        );
+    }
+
+    #[test]
+    fn a_row_belongs_to_the_published_one_with_the_most_words() {
+        let found = row_of("Q2", "1,000 agents × 100 KB, 50 ms", "pooled");
+        assert_eq!(found, Some("1000 agents, 100 KB"));
+        assert_eq!(row_of("Q2", "100 agents × 100 KB, 50 ms", ""), None);
+        assert_eq!(
+            row_of("P", "echo 1 MB, 20 ms", ""),
+            Some("echo 1 MB, 20 ms")
+        );
+        assert_eq!(row_of("P", "echo 1 MB", ""), Some("echo 1 MB"));
+        assert_eq!(
+            row_of("O1", "first answer", "cold"),
+            Some("first answer, cold")
+        );
+        assert_eq!(row_of("O1", "first answer", "0-rtt"), Some("first answer"));
+    }
+
+    #[test]
+    fn each_row_that_a_suite_promises_stands_at_a_published_one_or_is_our_own() {
+        // Rows of ours that nobody published.
+        let own = ["1,000 peers", "head of line", "1 % loss"];
+        for (id, row) in crate::tables::PUBLISHED {
+            let forms = [
+                "",
+                "cold",
+                "warm",
+                "10 connections",
+                "2 connections",
+                "50 connections",
+            ];
+            let found = forms.iter().any(|form| row_of(id, row, form).is_some());
+            assert!(
+                found || own.iter().any(|word| row.contains(word)),
+                "{id}: {row}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_was_measured_stands_beside_what_was_published_with_its_baseline() {
+        let mut lines = Vec::new();
+        for repeat in 0..=3 {
+            let us = 1000.0 + f64::from(repeat);
+            lines.push(line("10 agents, 0 ms", "quic", repeat, &[("p50_us", us)]));
+            lines.push(line(
+                "10 agents, 0 ms",
+                "plain h2",
+                repeat,
+                &[("p50_us", us * 2.0)],
+            ));
+        }
+        let folder = folder(lines);
+        let grid = published(table("Q1"), &Cells::of(&folder), &folder.suites());
+        let Value::Measured {
+            text,
+            range,
+            repeats,
+            against,
+        } = cell(&grid, "10 agents, 0 ms", "quic")
+        else {
+            panic!("not measured");
+        };
+        assert_eq!(
+            (text.as_str(), range.as_str(), *repeats),
+            ("1.00 ms", "1.00 – 1.00", 3)
+        );
+        let against = against.as_ref().unwrap();
+        assert_eq!(
+            (against.baseline.as_str(), against.verdict),
+            ("plain h2", Verdict::Better)
+        );
+        assert_eq!(
+            *cell(&grid, "10 agents, 0 ms", ""),
+            Value::Published("12.3 ms".into())
+        );
+    }
+
+    #[test]
+    fn a_cell_without_a_figure_says_which_of_the_reasons_it_is() {
+        let mut folder = folder(vec![
+            line("10 agents, 0 ms", "quic", 1, &[("p50_us", 1.0)]),
+            line("10 agents, 0 ms", "plain h2", 0, &[("p50_us", 1.0)]),
+            line("10 agents, 0 ms", "h2", 1, &[("count", 1.0)]),
+        ]);
+        folder.skipped.push(crate::result::Skipped {
+            cell: fixture::cell("Q1", "10 agents, 0 ms", "plain ws", "cold"),
+            reason: "it fell over".into(),
+        });
+        let grid = published(table("Q1"), &Cells::of(&folder), &folder.suites());
+        for (row, subject, reason) in [
+            (
+                "10 agents, 0 ms",
+                "plain h2",
+                "the run ended after its warm-up",
+            ),
+            ("10 agents, 0 ms", "h2", "its lines have no p50"),
+            ("10 agents, 0 ms", "plain ws", "it fell over"),
+            ("100 agents, 50 ms", "quic", "this run has no row for it"),
+        ] {
+            assert_eq!(
+                *cell(&grid, row, subject),
+                Value::Missing(reason.into()),
+                "{row}, {subject}"
+            );
+        }
+        let overlay = published(table("O3"), &Cells::of(&folder), &folder.suites());
+        let reason = "the suite overlay is not in this folder";
+        assert_eq!(
+            *cell(&overlay, "1 KB", "quic"),
+            Value::Missing(reason.into())
+        );
+    }
+
+    #[test]
+    fn a_foreign_subject_has_a_column_of_its_own() {
+        let folder = folder(vec![line(
+            "10 agents, 0 ms",
+            "pilot",
+            1,
+            &[("p50_us", 1.0)],
+        )]);
+        let grid = published(table("Q1"), &Cells::of(&folder), &folder.suites());
+        let last = grid.columns.last().unwrap();
+        assert_eq!(
+            (last.group.as_str(), last.subject.as_str()),
+            ("others", "pilot")
+        );
+    }
+}

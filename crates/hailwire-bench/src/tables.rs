@@ -1,0 +1,188 @@
+//! The names of tables, rows, subjects and forms: one home for the words by which suites write lines
+//! and reports find them.
+//!
+//! [`PUBLISHED`] lists every row of the tables that others published and that ours stand beside. A
+//! suite gives each of them a line or the reason why there is none, and a test holds it to that.
+
+/// What was measured: the words of [`crate::result::Cell::subject`].
+pub mod subject {
+    /// A session over QUIC, from an embedded node to an embedded node.
+    pub const QUIC: &str = "quic";
+    /// A session over HTTP/2.
+    pub const H2: &str = "h2";
+    /// A session over WebSocket.
+    pub const WS: &str = "ws";
+    /// Plain hyper.
+    pub const PLAIN_H2: &str = "plain h2";
+    /// Plain tungstenite.
+    pub const PLAIN_WS: &str = "plain ws";
+    /// A bare iroh connection.
+    pub const RAW_IROH: &str = "raw iroh";
+    /// A program attached to its node, through two nodes, to an agent attached to its own.
+    pub const PROCESSES: &str = "process to process";
+}
+
+/// In which of several forms: the words of [`crate::result::Cell::form`].
+pub mod form {
+    /// A new connection between parties that have never met.
+    pub const COLD: &str = "cold";
+    /// A new connection with a kept TLS session (RFC 8446, 2.2).
+    pub const RESUMED: &str = "resumed";
+    /// A new connection whose first flight carries the request (RFC 8446, 2.3).
+    pub const ZERO_RTT: &str = "0-rtt";
+    /// A connection that is up already.
+    pub const WARM: &str = "warm";
+    /// Agents share connections.
+    pub const POOLED: &str = "pooled";
+    /// A connection for each agent.
+    pub const PER_AGENT: &str = "per agent";
+    /// New connections that the agents share.
+    pub const COLD_POOLED: &str = "cold, pooled";
+}
+
+/// Agents and message size of the three published scenarios.
+pub const SCENARIOS: [(u32, usize); 3] = [(10, 1_000), (100, 10_000), (1_000, 100_000)];
+
+/// Round-trip times at which each scenario runs, in milliseconds.
+pub const RTTS: [u32; 3] = [0, 50, 100];
+
+/// The row of one connection at 50 ms, by which the aims of establishment are judged.
+pub const ONE_AGENT: &str = "1 agent, 50 ms";
+/// The row of the aim for small calls.
+pub const SMALL_CALLS: &str = "64 in flight × 1 KB, 0 ms";
+/// The row of the aim for bulk.
+pub const BULK: &str = "bulk, 0 ms";
+/// The row of the aim under loss.
+pub const UNDER_LOSS: &str = "1 KB, 50 ms, 1 % loss";
+/// Streams of several sizes under loss: what one lost packet holds up.
+pub const HEAD_OF_LINE: &str = "head of line, 50 ms, 1 % loss";
+/// The row of the aim for dispatch.
+pub const CONCURRENT: &str = "50 agents, concurrent";
+
+/// `1,000`.
+#[must_use]
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `10 KB`, in powers of a thousand as the published tables have it.
+#[must_use]
+pub fn size(bytes: usize) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{} KB", bytes / 1_000),
+        _ => format!("{} MB", bytes / 1_000_000),
+    }
+}
+
+/// `10 agents`.
+#[must_use]
+pub fn agents(agents: u32) -> String {
+    let s = if agents == 1 { "" } else { "s" };
+    format!("{} agent{s}", grouped(agents.into()))
+}
+
+/// `100 agents, 50 ms`: a row of Q1.
+#[must_use]
+pub fn establishment(count: u32, rtt: u32) -> String {
+    format!("{}, {rtt} ms", agents(count))
+}
+
+/// `100 agents × 10 KB, 50 ms`: a row of Q2.
+#[must_use]
+pub fn scenario(count: u32, bytes: usize, rtt: u32) -> String {
+    format!("{} × {}, {rtt} ms", agents(count), size(bytes))
+}
+
+/// Every published row: its table and its name.
+pub const PUBLISHED: &[(&str, &str)] = &[
+    ("Q1", "10 agents, 0 ms"),
+    ("Q1", "100 agents, 50 ms"),
+    ("Q1", "1,000 agents, 100 ms"),
+    ("Q2", "10 agents × 1 KB, 0 ms"),
+    ("Q2", "100 agents × 10 KB, 0 ms"),
+    ("Q2", "1,000 agents × 100 KB, 0 ms"),
+    ("Q3", "10 agents"),
+    ("Q3", "100 agents"),
+    ("Q3", "1,000 agents"),
+    ("Q3", HEAD_OF_LINE),
+    ("Q4", "10 agents"),
+    ("Q4", "100 agents"),
+    ("Q4", "1,000 agents"),
+    ("Q5", "10 agents"),
+    ("Q5", "100 agents"),
+    ("Q5", "1,000 agents"),
+    ("Q6", "1 KB, 50 ms"),
+    ("Q6", UNDER_LOSS),
+    ("Q7", "50 ms, 1 % loss"),
+    ("Q7", "100 ms, 200 Mbit/s"),
+    ("Q8", "10 agents"),
+    ("Q8", "100 agents"),
+    ("Q8", "1,000 agents"),
+    ("Q9", "64 KB"),
+    ("Q9", "128 KB"),
+    ("Q9", "256 KB"),
+    ("Q9", "512 KB"),
+    ("Q10", "critical"),
+    ("Q10", "high"),
+    ("Q10", "medium"),
+    ("Q10", "low"),
+    ("Q11", "packets"),
+    ("Q11", "crypto"),
+    ("Q11", "streams"),
+    ("Q11", "connections"),
+    ("Q11", "congestion control"),
+    ("Q11", "application"),
+    ("Q12", "connection"),
+    ("Q12", "throughput"),
+    ("Q12", "memory"),
+    ("Q12", "CPU"),
+    ("Q12", "latency"),
+    ("Q12", "overall"),
+    ("O1", "opened"),
+    ("O1", "first answer"),
+    ("O2", "50 agents, serial"),
+    ("O2", CONCURRENT),
+    ("O3", "1 KB"),
+    ("O3", "10 KB"),
+    ("O3", "100 KB"),
+    ("O4", "1 MB"),
+    ("O5", "100 peers"),
+    ("O5", "1,000 peers"),
+    ("O6", "setup, direct"),
+    ("O6", "setup, punched"),
+    ("O6", "setup, relayed"),
+    ("O6", "setup, relay proxy"),
+    ("O6", "message, direct"),
+    ("O6", "message, punched"),
+    ("O6", "message, relayed"),
+    ("O6", "message, relay proxy"),
+    ("O6", "throughput, direct"),
+    ("O6", "throughput, punched"),
+    ("O6", "throughput, relayed"),
+    ("O6", "throughput, relay proxy"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_published_rows() {
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        let rows: Vec<&str> = PUBLISHED.iter().map(|(_, row)| *row).collect();
+        assert!(rows.contains(&establishment(1_000, 100).as_str()));
+        assert_eq!(establishment(1, 50), ONE_AGENT);
+        for (agents, bytes) in SCENARIOS {
+            assert!(rows.contains(&scenario(agents, bytes, 0).as_str()));
+        }
+    }
+}
