@@ -13,11 +13,15 @@ use std::{
 
 use bytes::Bytes;
 use hailwire::{admin, config::LogLevel};
+use hailwire_bench::{
+    subject::{Options, Subject},
+    suite::{Order, Size, Suite},
+};
 use hailwire_hub::Tls;
 use hailwire_wire::{Address, AgentName, Priority, limits};
 
 use crate::{
-    args::{Cli, Command, Global, agent, node, other, report},
+    args::{Cli, Command, Global, agent, bench, node, other, report},
     failure::Failure,
     output::Output,
 };
@@ -104,10 +108,18 @@ pub(crate) enum Action {
         expires: Duration,
     },
     Demo(other::Demo),
-    BenchSmoke(other::Smoke),
-    BenchPart(String),
+    BenchRun {
+        order: Order,
+        out: PathBuf,
+    },
     BenchReport(PathBuf),
     BenchCompare(report::Compare),
+    BenchServe(Subject, Options),
+    BenchLoad {
+        subject: Subject,
+        ready: String,
+        options: Options,
+    },
     ConfigShow {
         effective: bool,
     },
@@ -211,12 +223,7 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         },
         Command::Hub(hub) => plan_hub(hub, &data)?,
         Command::Demo(demo) => plan_demo(demo)?,
-        Command::Bench(bench) => match bench.command {
-            other::BenchCommand::Smoke(smoke) => Action::BenchSmoke(smoke),
-            other::BenchCommand::Part { part } => Action::BenchPart(part),
-            other::BenchCommand::Report(report) => Action::BenchReport(report.dir),
-            other::BenchCommand::Compare(compare) => Action::BenchCompare(compare),
-        },
+        Command::Bench(bench) => plan_bench(bench.command)?,
         Command::Config(other::Config { command }) => match command {
             other::ConfigCommand::Show { effective } => Action::ConfigShow { effective },
             other::ConfigCommand::Path => Action::ConfigPath,
@@ -243,6 +250,65 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         timeout: global.timeout,
         action,
     })
+}
+
+fn plan_bench(command: bench::BenchCommand) -> Result<Action, Failure> {
+    match command {
+        bench::BenchCommand::Run(run) => {
+            // The table of arguments knows the names; this only turns one into a suite.
+            let suite = Suite::named(&run.suite)
+                .ok_or_else(|| Failure::usage(format!("there is no suite `{}`", run.suite)))?;
+            let size = match (run.full, run.tiny) {
+                (true, _) => Size::Full,
+                (_, true) => Size::Tiny,
+                _ => Size::Quick,
+            };
+            let out = run.out;
+            let out = out.unwrap_or_else(|| Path::new("bench/results").join(suite.name()));
+            let order = Order {
+                suite,
+                size,
+                networks: run.network,
+                carriers: run.carrier,
+                repeats: run.repeats,
+                foreign: run.subject,
+            };
+            Ok(Action::BenchRun { order, out })
+        }
+        bench::BenchCommand::Report(report) => Ok(Action::BenchReport(report.dir)),
+        bench::BenchCommand::Compare(compare) => Ok(Action::BenchCompare(compare)),
+        bench::BenchCommand::Subject(bench::SubjectArgs { command }) => Ok(match command {
+            bench::SubjectCommand::Serve { name, options } => {
+                Action::BenchServe(name, subject_options(options))
+            }
+            bench::SubjectCommand::Load {
+                name,
+                ready,
+                options,
+            } => Action::BenchLoad {
+                subject: name,
+                ready,
+                options: subject_options(options),
+            },
+        }),
+    }
+}
+
+fn subject_options(options: bench::SubjectOptions) -> Options {
+    let bench::SubjectOptions {
+        listen,
+        congestion,
+        window,
+        through,
+        peer,
+    } = options;
+    Options {
+        listen,
+        congestion,
+        window,
+        through,
+        peer,
+    }
 }
 
 /// How to print. Also used for a failure of [`plan`] itself.

@@ -5,6 +5,7 @@
 //! Help, man pages, completions and `docs/reference/cli.md` all come from this one table.
 
 pub(crate) mod agent;
+pub(crate) mod bench;
 pub(crate) mod node;
 pub(crate) mod other;
 pub(crate) mod report;
@@ -78,7 +79,7 @@ pub(crate) enum Command {
     Ping(agent::Ping),
     Hub(other::Hub),
     Demo(other::Demo),
-    Bench(other::Bench),
+    Bench(bench::Bench),
     Config(other::Config),
     Service(other::Service),
     Completions(other::Completions),

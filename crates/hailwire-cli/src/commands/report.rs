@@ -55,7 +55,7 @@ pub(super) fn compare(output: Output, compare: &Compare) -> Result<(), Failure> 
     if let Some(path) = &compare.html {
         compared
             .write_html(path)
-            .map_err(|error| super::bench::caused(&error))?;
+            .map_err(|error| Failure::general(error.told()))?;
     }
     for warning in &compared.warnings {
         output.note(&format!("warning: {}", crate::text::one_line(warning)));
@@ -64,6 +64,6 @@ pub(super) fn compare(output: Output, compare: &Compare) -> Result<(), Failure> 
 }
 
 fn no_folder(error: &BenchError) -> Failure {
-    super::bench::caused(error)
-        .hint("`hail bench smoke` writes a result folder, with a file raw.jsonl in it")
+    Failure::general(error.told())
+        .hint("`hail bench run SUITE` writes a result folder, with a file raw.jsonl in it")
 }
