@@ -42,8 +42,8 @@ fn told(drawn: &Drawn) -> String {
     let [lost, won, same] = drawn.rows;
     let [met, missed, open] = drawn.aims;
     text += &format!(
-        "{lost} rows behind a baseline, {won} ahead, {same} without a difference; aims: {met} met, {missed} missed, \
-         {open} not measured\n"
+        "rows behind a baseline: {lost}, ahead: {won}, without a difference: {same}; aims met: {met}, \
+         missed: {missed}, not measured: {open}\n"
     );
     text
 }

@@ -7,3 +7,5 @@ mod demo;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod house;
 mod nodes;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod report;
