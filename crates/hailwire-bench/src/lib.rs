@@ -52,6 +52,9 @@ pub enum BenchError {
     /// An answer was not what it had to be.
     #[error("a wrong answer: {0}")]
     Wrong(String),
+    /// A party said itself why it cannot.
+    #[error("{0}")]
+    Told(String),
     /// The subject or the machine has no such thing.
     #[error("{0}")]
     Unsupported(&'static str),

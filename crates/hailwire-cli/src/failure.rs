@@ -80,6 +80,15 @@ impl Failure {
         }
     }
 
+    /// A program that was run for the user ended with this code and has said why itself; nothing is
+    /// printed.
+    pub(crate) fn of_program(exit: u8) -> Self {
+        Self {
+            status: Status::new(Code::Unknown, ""),
+            exit,
+        }
+    }
+
     /// The same failure with something to try.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.status = self.status.with_hint(hint);
@@ -93,7 +102,7 @@ impl Failure {
 
     /// Whether nothing is to be printed.
     pub(crate) fn is_silent(&self) -> bool {
-        self.exit == exit::BROKEN_PIPE
+        self.exit == exit::BROKEN_PIPE || self.status == Status::new(Code::Unknown, "")
     }
 
     /// The failure for people, without a newline at its end. Details that a far agent wrote are
@@ -257,6 +266,13 @@ mod tests {
         for other in [-1, 0, 1, 2, 64, 81, 127, 130, 137, 256] {
             assert_eq!(exit::code(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_program_that_failed_has_spoken_for_itself() {
+        let failure = Failure::of_program(3);
+        assert!(failure.is_silent() && failure.exit() == 3);
+        assert!(!Failure::general("no").is_silent());
     }
 
     #[test]

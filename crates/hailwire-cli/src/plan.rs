@@ -12,7 +12,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use hailwire::{admin, config::LogLevel};
+use hailwire::{
+    admin,
+    config::{Carrier, LogLevel},
+};
 use hailwire_bench::{
     subject::{Options, Subject},
     suite::{Order, Size, Suite},
@@ -21,7 +24,7 @@ use hailwire_hub::Tls;
 use hailwire_wire::{Address, AgentName, Priority, limits};
 
 use crate::{
-    args::{Cli, Command, Global, agent, bench, node, other, report},
+    args::{Cli, Command, Global, agent, bench, lab, node, other, report},
     failure::Failure,
     output::Output,
 };
@@ -98,7 +101,7 @@ pub(crate) enum Action {
     Send(Call),
     Stream(Call),
     Ping {
-        who: admin::Who,
+        who: admin::Ping,
         count: u32,
         interval: Duration,
     },
@@ -120,6 +123,10 @@ pub(crate) enum Action {
         ready: String,
         options: Options,
     },
+    LabList,
+    LabShow(String),
+    LabRun(lab::Run),
+    LabCheck(String),
     ConfigShow {
         effective: bool,
     },
@@ -214,16 +221,29 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         }
         Command::Ping(agent::Ping {
             peer,
+            carrier,
             count,
             interval,
         }) => Action::Ping {
-            who: admin::Who { who: peer },
+            who: admin::Ping {
+                who: peer,
+                carrier: carrier
+                    .filter(|carrier| *carrier != Carrier::Auto)
+                    .map(|carrier| carrier.name().to_owned())
+                    .unwrap_or_default(),
+            },
             count,
             interval,
         },
         Command::Hub(hub) => plan_hub(hub, &data)?,
         Command::Demo(demo) => plan_demo(demo)?,
         Command::Bench(bench) => plan_bench(bench.command)?,
+        Command::Lab(lab::Lab { command }) => match command {
+            lab::LabCommand::List => Action::LabList,
+            lab::LabCommand::Show { topology } => Action::LabShow(topology),
+            lab::LabCommand::Run(run) => Action::LabRun(run),
+            lab::LabCommand::Check { topology } => Action::LabCheck(topology),
+        },
         Command::Config(other::Config { command }) => match command {
             other::ConfigCommand::Show { effective } => Action::ConfigShow { effective },
             other::ConfigCommand::Path => Action::ConfigPath,
@@ -301,6 +321,8 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         window,
         through,
         peer,
+        hub,
+        path,
     } = options;
     Options {
         listen,
@@ -308,6 +330,8 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         window,
         through,
         peer,
+        hub,
+        path,
     }
 }
 
@@ -399,6 +423,7 @@ fn plan_trust(command: node::TrustCommand) -> Action {
         alias: text(add.alias),
         allow: texts(&add.allow),
         addresses: texts(&add.address),
+        tcp: texts(&add.tcp),
     };
     match command {
         node::TrustCommand::Ls => Action::TrustList,

@@ -13,6 +13,7 @@
 //! |---|---|---|
 //! | `name` | string | the name that the node asks to hold at the hub |
 //! | `addresses` | array of strings | socket addresses, `192.0.2.1:7440` or `[2001:db8::1]:7440` |
+//! | `tcp` | array of strings | socket addresses for carriers over TCP; absent where it listens on none |
 //! | `relay` | string | URL of the relay through which the node can be reached |
 //! | `agents` | array of maps | [`Offer`] |
 //! | `sequence` | integer | higher than in every earlier record of this key |
@@ -41,6 +42,10 @@ pub struct Record {
     /// Where it may be reached directly, at most [`limits::MAX_ADDRESSES`].
     #[serde(with = "addresses", skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<SocketAddr>,
+    /// Where it listens for carriers over TCP; with `addresses` at most
+    /// [`limits::MAX_ADDRESSES`]. A reader that does not know the field dials over UDP.
+    #[serde(with = "addresses", skip_serializing_if = "Vec::is_empty")]
+    pub tcp: Vec<SocketAddr>,
     /// URL of the relay through which it can be reached, at most [`limits::MAX_URL`] bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay: Option<String>,
@@ -85,7 +90,7 @@ impl Record {
             }
         };
         bound(
-            self.addresses.len() <= limits::MAX_ADDRESSES,
+            self.addresses.len() + self.tcp.len() <= limits::MAX_ADDRESSES,
             "number of addresses",
         )?;
         let relay = self.relay.as_deref().unwrap_or_default();
@@ -278,6 +283,7 @@ mod tests {
                 "192.0.2.1:7440".parse().unwrap(),
                 "[2001:db8::1]:7440".parse().unwrap(),
             ],
+            tcp: vec!["192.0.2.1:443".parse().unwrap()],
             relay: Some("https://hub.example:7443/".into()),
             agents: vec![offer("grep")],
             sequence: 1,

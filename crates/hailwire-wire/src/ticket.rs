@@ -151,6 +151,10 @@ pub struct NodeTicket {
     /// Where the inviter may be reached directly, at most [`limits::MAX_ADDRESSES`].
     #[serde(default, with = "addresses", skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<SocketAddr>,
+    /// Where the inviter listens for carriers over TCP; with `addresses` at most
+    /// [`limits::MAX_ADDRESSES`].
+    #[serde(default, with = "addresses", skip_serializing_if = "Vec::is_empty")]
+    pub tcp: Vec<SocketAddr>,
     /// URL of the relay through which the inviter can be reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relay: Option<String>,
@@ -213,7 +217,7 @@ impl Ticket {
         let Self::Node(ticket) = self else {
             return Ok(());
         };
-        if ticket.addresses.len() > limits::MAX_ADDRESSES {
+        if ticket.addresses.len() + ticket.tcp.len() > limits::MAX_ADDRESSES {
             return Err(TicketError::Bound("number of addresses"));
         }
         if ticket
@@ -418,6 +422,7 @@ mod tests {
             expires: NOW + 600,
             name: Some("laptop".parse().unwrap()),
             addresses: vec!["192.0.2.1:7440".parse().unwrap()],
+            tcp: vec!["192.0.2.1:443".parse().unwrap()],
             relay: Some("https://hub.example:7443/".into()),
             hub_key: Some(NodeId::from_bytes([4; 32])),
         }
@@ -513,6 +518,7 @@ mod tests {
             TicketError::Bound("length")
         );
         let mut many = node_ticket();
+        many.tcp.clear();
         many.addresses = vec![many.addresses[0]; limits::MAX_ADDRESSES + 1];
         let error = Ticket::Node(many).to_text().unwrap_err();
         assert_eq!(error, TicketError::Bound("number of addresses"));
@@ -532,7 +538,8 @@ mod tests {
         let address = "[1111:2222:3333:4444:5555:6666:7777:8888]:65535"
             .parse()
             .unwrap();
-        ticket.addresses = vec![address; limits::MAX_ADDRESSES];
+        ticket.addresses = vec![address; limits::MAX_ADDRESSES / 2];
+        ticket.tcp = vec![address; limits::MAX_ADDRESSES / 2];
         let ticket = Ticket::Node(ticket);
         assert_eq!(ticket.to_text().unwrap().parse::<Ticket>().unwrap(), ticket);
     }

@@ -34,10 +34,12 @@ pub mod method {
     pub const TRUST_PENDING: &str = "trust.pending";
     /// [`super::TrustAdd`] → [`super::Trusted`]; the key must be pending.
     pub const TRUST_APPROVE: &str = "trust.approve";
-    /// [`super::Who`] → [`super::Pong`].
+    /// [`super::Ping`] → [`super::Pong`].
     pub const PING: &str = "ping";
     /// [`super::Who`], an address → [`super::Resolved`]. Brings the tunnel up.
     pub const RESOLVE: &str = "resolve";
+    /// `()` → `Vec<`[`crate::config::InForce`]`>`.
+    pub const CONFIG: &str = "config";
     /// [`super::Shutdown`] → `()`; the node drains and exits.
     pub const SHUTDOWN: &str = "shutdown";
 }
@@ -61,8 +63,14 @@ pub struct Status {
     pub data_dir: String,
     /// UDP sockets as bound.
     pub sockets: Vec<String>,
-    /// Addresses at which peers may find this node.
+    /// TCP sockets as bound.
+    #[serde(default)]
+    pub tcp_sockets: Vec<String>,
+    /// UDP addresses at which peers may find this node.
     pub addresses: Vec<String>,
+    /// TCP addresses at which peers may find this node.
+    #[serde(default)]
+    pub tcp_addresses: Vec<String>,
     /// Live tunnels.
     pub tunnels: Vec<Tunnel>,
     /// Agents attached or embedded here.
@@ -71,6 +79,12 @@ pub struct Status {
     pub hubs: Vec<HubState>,
     /// Calls that this node has carried, as caller's or callee's side.
     pub calls: u64,
+    /// Calls to peers that found a tunnel up.
+    #[serde(default)]
+    pub reused: u64,
+    /// Calls to peers for which a tunnel had to be brought up or waited for.
+    #[serde(default)]
+    pub made: u64,
 }
 
 /// One live tunnel.
@@ -80,8 +94,14 @@ pub struct Tunnel {
     pub peer: NodeId,
     /// The alias or name that it goes by here; empty for none.
     pub name: String,
-    /// `quic`; later also `h2` and `ws`.
+    /// `quic`, `h2` or `ws`.
     pub carrier: String,
+    /// Whether it takes the peer's new calls; a peer may have one tunnel over UDP and one over TCP.
+    #[serde(default)]
+    pub carries: bool,
+    /// Why the tunnel that takes new calls does.
+    #[serde(default)]
+    pub why: String,
     /// The path in use.
     pub path: Path,
     /// Bytes sent on the wire.
@@ -244,9 +264,12 @@ pub struct TrustAdd {
     /// Agents that it may call; empty for all.
     #[serde(default)]
     pub allow: Vec<String>,
-    /// Socket addresses at which to find it, where no hub knows.
+    /// UDP socket addresses at which to find it, where no hub knows.
     #[serde(default)]
     pub addresses: Vec<String>,
+    /// TCP socket addresses at which to find it.
+    #[serde(default)]
+    pub tcp: Vec<String>,
 }
 
 /// A peer by key, alias or name.
@@ -280,14 +303,27 @@ pub struct Pong {
     pub rtt_us: u64,
     /// The path in use.
     pub path: Path,
-    /// `quic`; later also `h2` and `ws`.
+    /// `quic`, `h2` or `ws`.
     pub carrier: String,
+    /// Why that carrier takes new calls.
+    #[serde(default)]
+    pub why: String,
     /// Whether the tunnel was up already.
     pub reused: bool,
     /// Microseconds spent to bring the tunnel up; 0 when it was reused.
     pub connect_us: u64,
     /// Whether the peer trusts this node: one that does not answers pings and refuses calls.
     pub trusted: bool,
+}
+
+/// Whom to ping: `hail ping PEER`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ping {
+    /// Key, alias or name.
+    pub who: String,
+    /// `quic`, `h2` or `ws` to ping over that carrier whichever takes new calls; empty for that one.
+    pub carrier: String,
 }
 
 /// `hail down`.

@@ -64,6 +64,16 @@ impl NodeKey {
     pub(crate) fn iroh(&self) -> iroh::SecretKey {
         iroh::SecretKey::from_bytes(&self.seed)
     }
+
+    /// The key as TLS libraries read it: PKCS #8 (RFC 8410, 7).
+    pub(crate) fn pkcs8(&self) -> Vec<u8> {
+        /// Version 0, the algorithm Ed25519, and an octet string within one of 32 bytes.
+        const AHEAD: [u8; 16] = [
+            0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22,
+            0x04, 0x20,
+        ];
+        [&AHEAD[..], &self.seed].concat()
+    }
 }
 
 impl std::fmt::Debug for NodeKey {

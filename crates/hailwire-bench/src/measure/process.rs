@@ -116,9 +116,11 @@ mod tests {
             }
         }
         assert!(sum > 0);
-        assert!(usage(me).rss_bytes > before.rss_bytes + (60 << 20));
-        assert!(usage(me).peak_rss_bytes >= usage(me).rss_bytes / 2);
-        assert!(pss_bytes(me) > 0);
+        // Other tests of this process come and go: only what is held here is sure.
+        assert!(usage(me).rss_bytes > 64 << 20);
+        assert!(usage(me).peak_rss_bytes > 64 << 20);
+        assert!(pss_bytes(me) > 64 << 20);
+        drop(held);
         assert_eq!(usage(u32::MAX), Usage::default());
     }
 }

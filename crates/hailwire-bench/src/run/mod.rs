@@ -11,22 +11,20 @@ mod profile;
 mod progress;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     time::{Duration, Instant},
 };
 
 pub use self::{network::NETWORKS, progress::Progress};
 
-use self::{
-    network::{Network, Networks},
-    party::Party,
-};
+use self::{network::Networks, party::Party};
 use crate::{
     BenchError,
     folder::Folder,
     measure::process::{self, Usage},
     result::{Cell, Line},
+    subject::Subject,
     suite::{Contest, Entry, Order, PRIORITIES, Reading, Step, Who, steps},
     work::{Measured, Work},
 };
@@ -78,7 +76,9 @@ pub async fn run(
     tell: impl FnMut(&str, f64, Duration),
 ) -> Result<Ended, BenchError> {
     let steps = by_network(steps(order));
-    let whole = steps.iter().map(expected_s).sum();
+    let networks: BTreeSet<&str> = steps.iter().filter_map(Step::network).collect();
+    let whole = steps.iter().map(expected_s).sum::<f64>()
+        + networks.into_iter().map(network_s).sum::<f64>();
     let mut run = Run {
         order,
         settings,
@@ -151,10 +151,20 @@ fn expected_s(step: &Step) -> f64 {
     contest.entries.iter().map(one).sum()
 }
 
+/// Expected seconds until a network is up.
+fn network_s(name: &str) -> f64 {
+    if name == "loopback" {
+        0.0
+    } else {
+        network::UP_S
+    }
+}
+
 /// Two processes at work.
 struct Pair {
     server: Party,
     client: Party,
+    helper: Option<Party>,
 }
 
 impl Pair {
@@ -168,6 +178,9 @@ impl Pair {
     async fn end(self) {
         self.client.end().await;
         self.server.end().await;
+        if let Some(helper) = self.helper {
+            helper.end().await;
+        }
     }
 }
 
@@ -186,13 +199,17 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
             return self.skip_all(step, &reason);
         }
         self.say(&format!("{} {}", contest.table, contest.row));
-        let network = match self.networks.up(contest.network) {
-            Ok(network) => network,
-            Err(reason) => return self.skip_all(step, &reason),
-        };
+        if !self.networks.is_up(contest.network) {
+            self.say(&format!("the network {}", contest.network));
+            self.progress.done(network_s(contest.network));
+        }
+        if let Err(reason) = self.networks.up(contest.network, &mut self.folder) {
+            self.progress.done(expected_s(step));
+            return self.skip_all(step, &reason);
+        }
         match contest.reading {
-            Reading::Memory => self.memory(contest, &network).await?,
-            _ => self.interleaved(contest, &network).await?,
+            Reading::Memory => self.memory(contest).await?,
+            _ => self.interleaved(contest).await?,
         }
         // Every cell has a line or has been given a reason; whatever slipped through has one now.
         self.skip_all(step, "it gave no figures")
@@ -237,14 +254,10 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
     }
 
     /// Entries in turn, repeat by repeat.
-    async fn interleaved(
-        &mut self,
-        contest: &Contest,
-        network: &Network,
-    ) -> Result<(), BenchError> {
+    async fn interleaved(&mut self, contest: &Contest) -> Result<(), BenchError> {
         let mut pairs = Vec::new();
         for entry in &contest.entries {
-            match self.pair(entry, network).await {
+            match self.pair(contest, entry).await {
                 Ok(pair) => pairs.push((entry, Some(pair))),
                 Err(error) => {
                     self.skip_entry(contest, entry, &error.told())?;
@@ -295,7 +308,7 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
     }
 
     /// New processes for each repeat: memory that was freed is not given back.
-    async fn memory(&mut self, contest: &Contest, network: &Network) -> Result<(), BenchError> {
+    async fn memory(&mut self, contest: &Contest) -> Result<(), BenchError> {
         let rtt = network::rtt_s(contest.network);
         for repeat in 1..=contest.repeats {
             for entry in &contest.entries {
@@ -303,7 +316,7 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
                     "{} {}: {}",
                     contest.table, contest.row, entry.subject
                 ));
-                let done = self.held(entry, network).await;
+                let done = self.held(contest, entry).await;
                 self.progress.done(START_S + entry.work.estimate_s(rtt));
                 match done {
                     Ok(measured) => self.keep(contest, entry, repeat, &measured)?,
@@ -314,8 +327,8 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
         Ok(())
     }
 
-    async fn held(&self, entry: &Entry, network: &Network) -> Result<Measured, BenchError> {
-        let mut pair = self.pair(entry, network).await?;
+    async fn held(&mut self, contest: &Contest, entry: &Entry) -> Result<Measured, BenchError> {
+        let mut pair = self.pair(contest, entry).await?;
         let idle = pair.usage();
         let mut measured = pair.client.ask(&entry.work).await?;
         let held = pair.usage();
@@ -341,8 +354,10 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
         Ok(measured.with("added_rss_bytes", added))
     }
 
-    async fn pair(&self, entry: &Entry, network: &Network) -> Result<Pair, BenchError> {
-        let listen = network.address("b").to_string();
+    async fn pair(&mut self, contest: &Contest, entry: &Entry) -> Result<Pair, BenchError> {
+        let up = self.networks.up(contest.network, &mut self.folder);
+        let network = up.map_err(BenchError::Wrong)?;
+        let listen = network.address("b")?.to_string();
         let words = |part: &str, own: &[&str], options: &[String]| {
             let program = self.settings.program.display().to_string();
             let mut words: Vec<String> = vec![program];
@@ -351,9 +366,23 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
             words.extend(options.iter().cloned());
             words
         };
+        let mut helper = None;
+        let mut told = String::new();
+        if let Some(subject) = entry.helper {
+            let at = network.address("hub")?.to_string();
+            let command = words("serve", &[&subject.name(), "--listen", &at], &[]);
+            let party = Party::start(&subject.name(), network.command("hub", &command)?).await?;
+            told = party.said(if subject == Subject::Hub {
+                "ticket"
+            } else {
+                "address"
+            });
+            helper = Some(party);
+        }
         let serve = match &entry.who {
             Who::Ours(subject, options) => {
-                words("serve", &[&subject.name(), "--listen", &listen], options)
+                let options = filled(options, "{helper}", &told);
+                words("serve", &[&subject.name(), "--listen", &listen], &options)
             }
             Who::Foreign(foreign) => filled(&foreign.serve, "{listen}", &listen),
         };
@@ -362,18 +391,23 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
         let load = match &entry.who {
             Who::Ours(subject, options) => {
                 let ready = server.ready.to_string();
-                words("load", &[&subject.name(), &ready], options)
+                let options = filled(options, "{helper}", &told);
+                words("load", &[&subject.name(), &ready], &options)
             }
             Who::Foreign(foreign) => {
                 let mut load = foreign.load.clone();
                 if !load.iter().any(|word| word.contains("{address}")) {
                     load.push("{address}".to_owned());
                 }
-                filled(&load, "{address}", server.address())
+                filled(&load, "{address}", &server.said("address"))
             }
         };
         let client = Party::start(&name("loading"), network.command("a", &load)?).await?;
-        Ok(Pair { server, client })
+        Ok(Pair {
+            server,
+            client,
+            helper,
+        })
     }
 
     fn keep(

@@ -5,7 +5,8 @@ use std::{process::Stdio, time::Duration};
 use serde::Deserialize;
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
-    process::{Child, ChildStdin, ChildStdout, Command},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command},
+    task::JoinHandle,
 };
 
 use crate::{
@@ -26,6 +27,8 @@ pub(crate) struct Party {
     child: Child,
     orders: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
+    /// The last line that it wrote to standard error.
+    complaint: JoinHandle<String>,
     /// What it said when it was ready, as JSON.
     pub(crate) ready: serde_json::Value,
 }
@@ -49,6 +52,7 @@ impl Party {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             // Ctrl-C is for the run, which ends its parties in order.
             .process_group(0)
             .kill_on_drop(true)
@@ -57,11 +61,13 @@ impl Party {
         let no_pipe = || failed(name, "it has no pipes");
         let orders = child.stdin.take().ok_or_else(no_pipe)?;
         let answers = BufReader::new(child.stdout.take().ok_or_else(no_pipe)?).lines();
+        let errors = child.stderr.take().ok_or_else(no_pipe)?;
         let mut party = Self {
             name: name.to_owned(),
             child,
             orders: Some(orders),
             answers,
+            complaint: tokio::spawn(complaint(errors)),
             ready: serde_json::Value::Null,
         };
         let line = party.line(READY_WITHIN).await?;
@@ -72,9 +78,9 @@ impl Party {
         Ok(party)
     }
 
-    /// Where it is to be reached, as it said itself.
-    pub(crate) fn address(&self) -> &str {
-        self.ready["address"].as_str().unwrap_or_default()
+    /// What it said of itself under a name; empty where it said nothing.
+    pub(crate) fn said(&self, name: &str) -> String {
+        self.ready[name].as_str().unwrap_or_default().to_owned()
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -97,7 +103,7 @@ impl Party {
         let measured: Measured = serde_json::from_str(&line)
             .map_err(|error| failed(&self.name, format!("{error}: {line}")))?;
         if let Some(reason) = measured.failed {
-            return Err(failed(&self.name, reason));
+            return Err(BenchError::Told(reason));
         }
         let checked = measured.answers(work);
         checked.map_err(|reason| failed(&self.name, reason))?;
@@ -119,8 +125,35 @@ impl Party {
         let line = next
             .map_err(late)?
             .map_err(BenchError::io(self.name.clone()))?;
-        line.ok_or_else(|| failed(&self.name, "it ended"))
+        match line {
+            Some(line) => Ok(line),
+            None => Err(self.ended().await),
+        }
     }
+
+    /// Why it has ended, as it said itself where it did.
+    async fn ended(&mut self) -> BenchError {
+        let said = tokio::time::timeout(Duration::from_secs(1), &mut self.complaint).await;
+        let said = said.ok().and_then(Result::ok).unwrap_or_default();
+        // The command's word for a failure without a code of its own.
+        let said = said.trim_end_matches(" (unknown)");
+        match said.strip_prefix("error: ").unwrap_or(said) {
+            "" => failed(&self.name, "it ended"),
+            reason => BenchError::Told(reason.to_owned()),
+        }
+    }
+}
+
+/// The first line of an error, else the last line of all.
+async fn complaint(errors: ChildStderr) -> String {
+    let mut lines = BufReader::new(errors).lines();
+    let mut kept = String::new();
+    while let Ok(Some(line)) = lines.next_line().await {
+        if !kept.starts_with("error: ") {
+            kept = line;
+        }
+    }
+    kept
 }
 
 fn failed(name: &str, reason: impl Into<String>) -> BenchError {

@@ -10,6 +10,7 @@ use std::{
     fs,
     path::Path,
     process::{Command, Stdio},
+    time::Duration,
 };
 
 use super::Pair;
@@ -24,6 +25,9 @@ const SAMPLES: &str = "499";
 
 /// Bytes of stack kept with each sample.
 const STACK: &str = "dwarf,8192";
+
+/// How long `perf` may take until it samples; it does not say when it does.
+const ATTACHES_WITHIN: Duration = Duration::from_millis(500);
 
 /// Has work done while the serving process is sampled; shares in percent are the figures. The warm-up is
 /// not sampled.
@@ -48,6 +52,7 @@ pub(super) async fn measure(
         .stderr(Stdio::null())
         .spawn()
         .map_err(|_| BenchError::Unsupported("the program `perf` is not there"))?;
+    tokio::time::sleep(ATTACHES_WITHIN).await;
     let done = pair.client.ask(work).await;
     // SIGINT is how perf is told to write what it has.
     let _ = Command::new("kill")

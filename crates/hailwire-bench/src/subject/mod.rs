@@ -14,9 +14,11 @@
 //! | `raw_iroh` | QUIC streams without a session |
 //! | `session` | calls between embedded nodes, over each carrier |
 //! | `processes` | calls from program to program through two nodes |
+//! | `hub` | a hub, at which nodes behind NAT find each other |
 //! | `proxy` | the TCP relay proxy of the baseline behind NAT |
 //! | `load` | how work is done, the same for all |
 
+mod hub;
 mod load;
 mod pattern;
 mod plain_h2;
@@ -31,6 +33,7 @@ use std::{
     io::Write,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -45,6 +48,9 @@ use crate::{
     tables::subject as words,
     work::{Measured, Start, Work},
 };
+
+/// How long a party may take to end after its standard input has.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The subjects that this program brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +67,8 @@ pub enum Subject {
     Processes,
     /// A node alone: a part of [`Subject::Processes`].
     Node,
+    /// A hub: no subject itself, the way to one.
+    Hub,
     /// A TCP relay proxy: no subject itself, the way to one.
     Proxy,
 }
@@ -89,6 +97,7 @@ impl Subject {
             Self::RawIroh => words::RAW_IROH,
             Self::Processes => words::PROCESSES,
             Self::Node => "node",
+            Self::Hub => "hub",
             Self::Proxy => "proxy",
         }
     }
@@ -102,7 +111,9 @@ impl Subject {
     /// By its word on the command line.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        let known = Self::ALL.into_iter().chain([Self::Node, Self::Proxy]);
+        let known = Self::ALL
+            .into_iter()
+            .chain([Self::Node, Self::Hub, Self::Proxy]);
         known.into_iter().find(|subject| subject.name() == name)
     }
 }
@@ -120,6 +131,19 @@ pub struct Options {
     pub through: Option<SocketAddr>,
     /// What the far node said of itself, in JSON. Only [`Subject::Node`].
     pub peer: Option<String>,
+    /// A ticket of the hub at which nodes find each other. Only sessions.
+    pub hub: Option<String>,
+    /// On which path work is done; it is waited for. Only sessions at a hub.
+    pub path: Option<Path>,
+}
+
+/// How two nodes reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// From address to address.
+    Direct,
+    /// Through the hub's relay.
+    Relay,
 }
 
 impl Default for Options {
@@ -130,6 +154,8 @@ impl Default for Options {
             window: None,
             through: None,
             peer: None,
+            hub: None,
+            path: None,
         }
     }
 }
@@ -176,6 +202,9 @@ pub struct Ready {
     /// Where it can be reached over TCP, where that is another address.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub tcp: String,
+    /// A ticket, where it is a hub.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub ticket: String,
 }
 
 impl Ready {
@@ -193,11 +222,17 @@ pub async fn serve(subject: Subject, options: &Options) -> Result<(), BenchError
     let ready: Ready;
     let mut node = None;
     let mut processes = None;
+    let mut hub = None;
     match subject {
         Subject::PlainH2 => ready = plain_h2::serve(options).await?,
         Subject::PlainWs => ready = plain_ws::serve(options).await?,
         Subject::RawIroh => ready = raw_iroh::serve(options).await?,
         Subject::Proxy => ready = proxy::serve(options).await?,
+        Subject::Hub => {
+            let served = hub::serve(options).await?;
+            ready = served.ready.clone();
+            hub = Some(served);
+        }
         Subject::Session(carrier) => {
             let served = session::serve(carrier, options).await?;
             ready = served.ready.clone();
@@ -219,7 +254,7 @@ pub async fn serve(subject: Subject, options: &Options) -> Result<(), BenchError
     if let Some(node) = node {
         node.stop().await;
     }
-    drop(processes);
+    drop((processes, hub));
     Ok(())
 }
 
@@ -241,6 +276,7 @@ pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<
             ..Measured::default()
         }))?;
     }
+    end_soon();
     load.stop().await;
     Ok(())
 }
@@ -280,7 +316,7 @@ impl Far {
                 Self::Session(session::Far::new(carrier, ready, options).await?)
             }
             Subject::Processes => Self::Processes(processes::Far::new(ready, options).await?),
-            Subject::Node | Subject::Proxy => {
+            Subject::Node | Subject::Hub | Subject::Proxy => {
                 return Err(BenchError::Unsupported("this subject only serves"));
             }
         })
@@ -410,6 +446,15 @@ fn say(value: &impl Serialize) -> Result<(), BenchError> {
 async fn until_stdin_ends() {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(_)) = lines.next_line().await {}
+    end_soon();
+}
+
+/// A party is not waited for by anybody any more: whatever holds it up, it ends.
+fn end_soon() {
+    std::thread::spawn(|| {
+        std::thread::sleep(LAST_WORDS);
+        std::process::exit(1);
+    });
 }
 
 fn failed<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> BenchError {

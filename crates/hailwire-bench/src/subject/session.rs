@@ -32,7 +32,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use super::{
-    Options, Ready, any_like, failed,
+    Congestion, Options, Path as Way, Ready, any_like, failed,
     pattern::{check_pattern, pattern},
 };
 use crate::{BenchError, work::Start};
@@ -43,6 +43,10 @@ const FAR: &str = "far";
 const SET_UP: &str = "set-up";
 /// Keys that are trusted from the start.
 const FIRST_KEYS: u32 = 4;
+/// How long a hub may take to answer, and a path to come about.
+const SETTLES_WITHIN: Duration = Duration::from_secs(15);
+/// How often it is looked.
+const LOOKS_EVERY: Duration = Duration::from_millis(10);
 /// Most nodes in one program.
 const MOST_NODES: u32 = 1_000;
 
@@ -108,9 +112,14 @@ async fn serve_node_over(carrier: Carrier, options: &Options) -> Result<Served, 
     config.node.name = FAR.parse().ok();
     let node = start(&data, config).await?;
     trust(&node.client(), &seed, 0..FIRST_KEYS).await?;
-    let sockets = node.sockets();
+    join_hub(&node.client(), options).await?;
+    let first = |sockets: Vec<std::net::SocketAddr>| {
+        let first = sockets.first().map(ToString::to_string);
+        first.unwrap_or_default()
+    };
     let ready = Ready {
-        address: sockets.first().map(ToString::to_string).unwrap_or_default(),
+        address: first(node.sockets()),
+        tcp: first(node.tcp_sockets()),
         id: node.id().to_string(),
         seed,
         data: data.display().to_string(),
@@ -265,7 +274,10 @@ impl Far {
 
     pub(super) async fn prepare(&self, start: Start, alone: bool) -> Result<Link, BenchError> {
         match start {
-            Start::Warm if !alone => Ok(self.base.clone()),
+            Start::Warm if !alone => {
+                self.settle().await?;
+                Ok(self.base.clone())
+            }
             Start::Cold | Start::Warm => self.stranger().await,
             Start::Resumed | Start::ZeroRtt => {
                 let known = lock(&self.known).pop();
@@ -284,6 +296,21 @@ impl Far {
         }
     }
 
+    /// Waits until the tunnel is on the path that is to be measured.
+    async fn settle(&self) -> Result<(), BenchError> {
+        let (kind, otherwise) = match self.options.path {
+            None => return Ok(()),
+            Some(Way::Direct) => ("direct", "no direct path came about"),
+            Some(Way::Relay) => ("relay", "the path did not stay on the relay"),
+        };
+        let hello = Bytes::from_static(b"hello");
+        self.base.echo(0, Priority::default(), hello).await?;
+        until(&self.base.client, otherwise, |status| {
+            status.tunnels.iter().any(|tunnel| tunnel.path.kind == kind)
+        })
+        .await
+    }
+
     /// A node that has never met the far one.
     async fn stranger(&self) -> Result<Link, BenchError> {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
@@ -300,7 +327,11 @@ impl Far {
         let who = admin::Who { who: FAR.into() };
         let gone: Result<(), Status> = client.admin(method::TRUST_REMOVE, &who).await;
         gone.map_err(failed("hanging up"))?;
-        befriend(client, &self.ready).await
+        until(client, "the tunnel did not end", |status| {
+            status.tunnels.is_empty()
+        })
+        .await?;
+        befriend(client, &self.ready, &self.options).await
     }
 
     pub(super) async fn release(&self, links: Vec<Link>) {
@@ -427,18 +458,64 @@ async fn near_node(
         .map_err(BenchError::io("a key"))?;
     writeln!(key, "{seed}").map_err(BenchError::io("a key"))?;
     let node = start(data, config(carrier, options)?).await?;
-    befriend(&node.client(), far).await?;
+    join_hub(&node.client(), options).await?;
+    befriend(&node.client(), far, options).await?;
     Ok(node)
 }
 
-async fn befriend(client: &Client, far: &Ready) -> Result<(), BenchError> {
-    let mut addresses = vec![far.address.clone()];
-    addresses.extend(Some(far.tcp.clone()).filter(|tcp| !tcp.is_empty()));
+/// Joins the hub of the options, if there is one, and waits until it has this node's record.
+async fn join_hub(client: &Client, options: &Options) -> Result<(), BenchError> {
+    let Some(ticket) = &options.hub else {
+        return Ok(());
+    };
+    let join = admin::Join {
+        ticket: ticket.clone(),
+        alias: String::new(),
+    };
+    let _: admin::Joined = client
+        .admin(method::JOIN, &join)
+        .await
+        .map_err(failed("joining the hub"))?;
+    until(client, "the hub did not answer", |status| {
+        !status.hubs.is_empty() && status.hubs.iter().all(|hub| hub.connected)
+    })
+    .await
+}
+
+/// Asks a node for its status until it is as wanted.
+async fn until(
+    client: &Client,
+    otherwise: &'static str,
+    wanted: impl Fn(&admin::Status) -> bool,
+) -> Result<(), BenchError> {
+    let begun = std::time::Instant::now();
+    loop {
+        let status: admin::Status = client
+            .admin(method::STATUS, &())
+            .await
+            .map_err(failed("the node's status"))?;
+        if wanted(&status) {
+            return Ok(());
+        }
+        if begun.elapsed() > SETTLES_WITHIN {
+            return Err(BenchError::Unsupported(otherwise));
+        }
+        tokio::time::sleep(LOOKS_EVERY).await;
+    }
+}
+
+async fn befriend(client: &Client, far: &Ready, options: &Options) -> Result<(), BenchError> {
+    // At a hub, nodes learn from it where they are.
+    let place = |place: &str| match (&options.hub, place) {
+        (Some(_), _) | (_, "") => Vec::new(),
+        (None, place) => vec![place.to_owned()],
+    };
     let add = admin::TrustAdd {
         id: far.id.parse().map_err(failed("the key"))?,
         alias: FAR.into(),
         allow: Vec::new(),
-        addresses,
+        addresses: place(&far.address),
+        tcp: place(&far.tcp),
     };
     let _: admin::Trusted = client
         .admin(method::TRUST_ADD, &add)
@@ -455,6 +532,7 @@ async fn trust(client: &Client, seed: &str, keys: std::ops::Range<u32>) -> Resul
             alias: String::new(),
             allow: Vec::new(),
             addresses: Vec::new(),
+            tcp: Vec::new(),
         };
         let _: admin::Trusted = client
             .admin(method::TRUST_ADD, &add)
@@ -481,11 +559,23 @@ fn options_near(options: &Options, far: &Ready) -> Result<Options, BenchError> {
 fn config(carrier: Carrier, options: &Options) -> Result<Config, BenchError> {
     let mut config = Config::default();
     config.listen.udp = vec![(options.listen, 0).into()];
+    config.carrier = match carrier {
+        Carrier::Quic => hailwire::config::Carrier::Quic,
+        Carrier::H2 => hailwire::config::Carrier::H2,
+        Carrier::Ws => hailwire::config::Carrier::Ws,
+    };
     if carrier != Carrier::Quic {
-        return Err(BenchError::Unsupported("nodes have no such carrier yet"));
+        config.listen.tcp = vec![(options.listen, 0).into()];
     }
-    if options.congestion.is_some() || options.window.is_some() {
-        return Err(BenchError::Unsupported("nodes have no such setting yet"));
+    match options.congestion {
+        Some(Congestion::Bbr) => config.quic.congestion = hailwire::config::Congestion::Bbr,
+        Some(Congestion::Cubic) => config.quic.congestion = hailwire::config::Congestion::Cubic,
+        None => {}
+    }
+    if options.window.is_some() {
+        return Err(BenchError::Unsupported(
+            "a node's stream window is 2 MiB at least: an urgent call's beginning may need it",
+        ));
     }
     Ok(config)
 }

@@ -30,9 +30,9 @@ pub(super) fn steps(order: &Order) -> Vec<Step> {
     steps
 }
 
-/// Whether a scenario at a round-trip time is one that was published, and so measured in every size.
+/// Whether a scenario is measured in this size: one that was published is in every.
 fn wanted(order: &Order, published: bool) -> bool {
-    order.size != Size::Quick || published
+    order.size == Size::Full || published
 }
 
 fn is_session(subject: Subject) -> bool {
@@ -272,6 +272,7 @@ fn tuned(subject: Subject, word: &str, options: &[&str], form: &str, work: &Work
         subject: format!("{} {word}", subject.word()).trim().to_owned(),
         form: form.to_owned(),
         work: work.clone(),
+        helper: None,
     }
 }
 

@@ -107,6 +107,8 @@ pub struct Entry {
     pub form: String,
     /// What is done.
     pub work: Work,
+    /// What runs on the host `hub` meanwhile; its ticket or address stands for `{helper}` in options.
+    pub helper: Option<Subject>,
 }
 
 /// What is made of the figures of a contest.
@@ -151,6 +153,17 @@ pub enum Step {
     Contest(Contest),
     /// Not to be measured, and why.
     Skip(Cell, String),
+}
+
+impl Step {
+    /// The network that it needs.
+    #[must_use]
+    pub fn network(&self) -> Option<&'static str> {
+        match self {
+            Self::Contest(contest) => Some(contest.network),
+            Self::Skip(..) => None,
+        }
+    }
 }
 
 impl Contest {
@@ -265,6 +278,7 @@ impl Order {
             subject: foreign.name.clone(),
             form: form.to_owned(),
             work: work.clone(),
+            helper: None,
         });
         ours.chain(foreign).collect()
     }
@@ -276,6 +290,7 @@ fn entry(subject: Subject, form: &str, work: Work) -> Entry {
         subject: subject.word().to_owned(),
         form: form.to_owned(),
         work,
+        helper: None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The overlay suite: tables O1 to O6 at 85 ms of round trip, and the rows that were measured of another
 //! overlay on a machine of this kind (P).
 
-use super::{Contest, Order, Reading, Step, Suite, entry, skip};
+use super::{Contest, Entry, Order, Reading, Step, Suite, Who, entry, skip};
 use crate::{
     subject::{Carrier, Subject},
     tables::{self, form, grouped, size},
@@ -132,7 +132,7 @@ fn memory(order: &Order, steps: &mut Vec<Step>) {
             let session = matches!(subject, Subject::Session(_));
             let reason =
                 "a thousand nodes in one loading process take minutes to start: only with --full";
-            if session && peers > 100 && order.size == super::Size::Quick {
+            if session && peers > 100 && order.size != super::Size::Full {
                 steps.push(skip(Suite::Overlay, "O5", &row, subject, "", reason));
             } else {
                 entries.push(entry(subject, "", work.clone()));
@@ -147,12 +147,81 @@ fn memory(order: &Order, steps: &mut Vec<Step>) {
     }
 }
 
+/// One way to an agent behind NAT: its word, the network, who takes part through what.
+type Way = (
+    &'static str,
+    &'static str,
+    Vec<(Subject, &'static [&'static str], Option<Subject>)>,
+);
+
 fn behind_nat(order: &Order, steps: &mut Vec<Step>) {
-    let _ = order;
-    for (_, row) in tables::PUBLISHED.iter().filter(|(table, _)| *table == "O6") {
-        let reason = "the network with NATs is not wired up yet";
-        let subject = Subject::Session(Carrier::Quic);
-        steps.push(skip(Suite::Overlay, "O6", row, subject, "", reason));
+    let quic = Subject::Session(Carrier::Quic);
+    let ways: [Way; 4] = [
+        (
+            "direct",
+            "home-open",
+            vec![(quic, &[], None), (Subject::PlainH2, &[], None)],
+        ),
+        (
+            "punched",
+            "home-to-home",
+            vec![(
+                quic,
+                &["--hub", "{helper}", "--path", "direct"],
+                Some(Subject::Hub),
+            )],
+        ),
+        (
+            "relayed",
+            "nat-hard",
+            vec![(
+                quic,
+                &["--hub", "{helper}", "--path", "relay"],
+                Some(Subject::Hub),
+            )],
+        ),
+        (
+            "relay proxy",
+            "home-to-home",
+            vec![(
+                Subject::PlainH2,
+                &["--through", "{helper}"],
+                Some(Subject::Proxy),
+            )],
+        ),
+    ];
+    let long = order.by_size(0.3, 1.5, 10.0);
+    let setup = Work::Establish {
+        agents: 1,
+        connections: 0,
+        start: Start::Cold,
+        bytes: 1_000,
+    };
+    let message = Work::Latency {
+        per_second: order.by_size(20.0, 50.0, 50.0),
+        seconds: order.by_size(0.1, 1.0, 20.0),
+        bytes: 1_000,
+        connections: 1,
+    };
+    let throughput = Work::Bulk {
+        bytes: order.by_size(100_000, 1_000_000_000, 1_000_000_000),
+        seconds: long,
+    };
+    for (what, work) in [
+        ("setup", setup),
+        ("message", message),
+        ("throughput", throughput),
+    ] {
+        for (way, network, who) in &ways {
+            let entries = who.iter().map(|(subject, options, helper)| Entry {
+                who: Who::Ours(*subject, options.iter().map(ToString::to_string).collect()),
+                helper: *helper,
+                ..entry(*subject, "", work.clone())
+            });
+            let row = format!("{what}, {way}");
+            let contest = order.contest("O6", row, network, entries.collect());
+            steps.push(Step::Contest(contest));
+        }
     }
 }
 

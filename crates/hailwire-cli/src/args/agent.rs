@@ -3,6 +3,7 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::Args;
+use hailwire::config::Carrier;
 use hailwire_wire::{Address, AgentName, Priority};
 
 use super::{Field, duration};
@@ -122,6 +123,9 @@ pub(crate) struct Ping {
     /// The peer's key, alias or name
     #[arg(value_name = "PEER")]
     pub(crate) peer: String,
+    /// Carrier to ping over: quic, h2 or ws [default: the one that takes new calls]
+    #[arg(long, value_name = "CARRIER")]
+    pub(crate) carrier: Option<Carrier>,
     /// How many times
     #[arg(short = 'c', long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) count: u32,

@@ -5,7 +5,7 @@ use std::{net::IpAddr, net::SocketAddr, path::PathBuf};
 use clap::{Args, Subcommand, builder::PossibleValuesParser};
 use hailwire_bench::{
     run::NETWORKS,
-    subject::{Carrier, Congestion, Subject},
+    subject::{Carrier, Congestion, Path, Subject},
     suite::{Foreign, Suite},
 };
 
@@ -110,6 +110,12 @@ pub(crate) struct SubjectOptions {
     /// What the far node said when it was ready; only node
     #[arg(long, value_name = "READY", hide = true)]
     pub(crate) peer: Option<String>,
+    /// A ticket of the hub that both nodes join, instead of knowing each other's address
+    #[arg(long, value_name = "TICKET")]
+    pub(crate) hub: Option<String>,
+    /// Measure only on this path: direct or relay
+    #[arg(long, value_name = "PATH", value_parser = path)]
+    pub(crate) path: Option<Path>,
 }
 
 fn carrier(text: &str) -> Result<Carrier, String> {
@@ -126,6 +132,14 @@ fn congestion(text: &str) -> Result<Congestion, String> {
         "bbr" => Ok(Congestion::Bbr),
         "cubic" => Ok(Congestion::Cubic),
         _ => Err("expected bbr or cubic".into()),
+    }
+}
+
+fn path(text: &str) -> Result<Path, String> {
+    match text {
+        "direct" => Ok(Path::Direct),
+        "relay" => Ok(Path::Relay),
+        _ => Err("expected direct or relay".into()),
     }
 }
 

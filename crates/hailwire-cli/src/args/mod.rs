@@ -6,6 +6,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod bench;
+pub(crate) mod lab;
 pub(crate) mod node;
 pub(crate) mod other;
 pub(crate) mod report;
@@ -80,6 +81,7 @@ pub(crate) enum Command {
     Hub(other::Hub),
     Demo(other::Demo),
     Bench(bench::Bench),
+    Lab(lab::Lab),
     Config(other::Config),
     Service(other::Service),
     Completions(other::Completions),

@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use clap::{Args, Subcommand};
+use hailwire::config::Carrier;
 use hailwire_wire::{AgentName, HubUrl, NodeId, NodeName};
 
 use super::duration;
@@ -26,6 +27,12 @@ pub(crate) struct Up {
         help = "UDP address to listen on; repeatable [default: 0.0.0.0:0 and [::]:0]"
     )]
     pub(crate) listen: Vec<SocketAddr>,
+    /// TCP address to listen on, for HTTP/2 and WebSocket; repeatable [default: none]
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen_tcp: Vec<SocketAddr>,
+    /// Carrier of tunnels: auto, quic, h2 or ws [default: auto]
+    #[arg(long, value_name = "CARRIER")]
+    pub(crate) carrier: Option<Carrier>,
     /// Hub to register at, in addition to those joined; repeatable
     #[arg(long, value_name = "URL")]
     pub(crate) hub: Vec<HubUrl>,
@@ -116,9 +123,12 @@ pub(crate) struct TrustAdd {
     /// Agents that it may call, comma-separated; all when left out
     #[arg(long, value_name = "AGENT", value_delimiter = ',')]
     pub(crate) allow: Vec<AgentName>,
-    /// Address at which to find it, where no hub knows; repeatable
+    /// UDP address at which to find it, where no hub knows; repeatable
     #[arg(long, value_name = "ADDR")]
     pub(crate) address: Vec<SocketAddr>,
+    /// TCP address at which to find it; repeatable
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) tcp: Vec<SocketAddr>,
 }
 
 /// List trusted peers and the tunnels to them

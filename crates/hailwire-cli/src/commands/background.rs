@@ -102,6 +102,12 @@ fn arguments(run: &Run, up: &Up) -> Vec<OsString> {
     for address in &up.listen {
         flag("--listen", address.to_string());
     }
+    for address in &up.listen_tcp {
+        flag("--listen-tcp", address.to_string());
+    }
+    if let Some(carrier) = up.carrier {
+        flag("--carrier", carrier.name().to_owned());
+    }
     for hub in &up.hub {
         flag("--hub", hub.to_string());
     }
@@ -130,7 +136,8 @@ mod tests {
 
     #[test]
     fn the_process_in_the_background_is_told_the_same() {
-        let words = "hail up -d --name b --listen 127.0.0.1:9 --hub https://x.y:1 --grace 1500ms";
+        let words = "hail up -d --name b --listen 127.0.0.1:9 --listen-tcp 127.0.0.1:7 --carrier h2 \
+                     --hub https://x.y:1 --grace 1500ms";
         let Command::Up(up) = Cli::try_parse_from(words.split(' ')).unwrap().command else {
             panic!("not up");
         };
@@ -157,8 +164,14 @@ mod tests {
         };
         assert!(again.detached && !again.detach);
         assert_eq!(
-            (again.name, again.listen, again.hub),
-            (up.name, up.listen, up.hub)
+            (
+                again.name,
+                again.listen,
+                again.listen_tcp,
+                again.carrier,
+                again.hub
+            ),
+            (up.name, up.listen, up.listen_tcp, up.carrier, up.hub)
         );
         assert_eq!(again.grace, up.grace);
     }

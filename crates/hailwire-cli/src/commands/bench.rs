@@ -47,19 +47,23 @@ pub(super) async fn run(run: &Run, order: Order, out: PathBuf) -> Result<(), Fai
     };
     let ended = Box::pin(measuring::run(&order, &settings, stop, tell)).await;
     bar.finish_and_clear();
-    let ended = ended.map_err(caused)?;
+    let ended = ended.map_err(|error| caused(&error))?;
     let written = Written {
         dir: settings.out.display().to_string(),
         lines: ended.lines,
         skipped: ended.skipped,
         interrupted: ended.interrupted,
     };
-    run.output.value(&written, |written| {
-        format!(
-            "{} repeats measured, {} cells not; results: {}\n",
-            written.lines, written.skipped, written.dir
-        )
-    })?;
+    run.output.note(&format!(
+        "{} repeats measured, {} cells not; results: {}",
+        written.lines, written.skipped, written.dir
+    ));
+    if run.output.json {
+        run.output.value(&written, |_| String::new())?;
+        super::report::write(&settings.out)?;
+    } else {
+        super::report::draw(run.output, &settings.out)?;
+    }
     if ended.interrupted {
         return Err(Failure::interrupted());
     }
@@ -74,7 +78,7 @@ fn for_people(left: Duration) -> String {
 /// Serves a subject until standard input ends.
 pub(super) async fn serve(subject: Subject, options: Options) -> Result<(), Failure> {
     let served = Box::pin(subject::serve(subject, &options)).await;
-    served.map_err(caused)
+    served.map_err(|error| caused(&error))
 }
 
 /// Loads a subject: does the work of each line of standard input.
@@ -82,10 +86,9 @@ pub(super) async fn load(subject: Subject, ready: String, options: Options) -> R
     let ready: Ready = serde_json::from_str(&ready)
         .map_err(|error| Failure::usage(format!("what the serving party said: {error}")))?;
     let loaded = Box::pin(subject::load(subject, &ready, &options)).await;
-    loaded.map_err(caused)
+    loaded.map_err(|error| caused(&error))
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is the end of the error")]
-fn caused(error: BenchError) -> Failure {
+pub(super) fn caused(error: &BenchError) -> Failure {
     Failure::general(error.told())
 }

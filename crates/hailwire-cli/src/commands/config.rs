@@ -2,17 +2,23 @@
 
 use std::{fs, io};
 
-use hailwire::config::{Config, ConfigError};
+use hailwire::{
+    admin::method,
+    config::{Config, ConfigError, InForce},
+};
 use hailwire_wire::{Code, Status};
 use serde_json::json;
 
-use super::Run;
-use crate::failure::Failure;
+use super::{Run, connect};
+use crate::{failure::Failure, table::Table};
 
-/// Prints the file, or with `effective` every setting in force.
-pub(crate) fn show(run: &Run, effective: bool) -> Result<(), Failure> {
+/// Prints the file, or with `effective` every setting in force and why.
+pub(crate) async fn show(run: &Run, effective: bool) -> Result<(), Failure> {
+    if effective {
+        return show_effective(run).await;
+    }
     let config = load(run)?;
-    if effective || run.output.json {
+    if run.output.json {
         return run.output.value(&config, Config::to_kdl);
     }
     let path = run.data.config();
@@ -32,6 +38,31 @@ pub(crate) fn show(run: &Run, effective: bool) -> Result<(), Failure> {
             &error,
         )),
     }
+}
+
+/// Of the running node, flags included; where none runs, of the file.
+async fn show_effective(run: &Run) -> Result<(), Failure> {
+    let rows: Vec<InForce> = match connect::attach(run).await {
+        Ok(client) => client.admin(method::CONFIG, &()).await?,
+        Err(_) => {
+            run.output
+                .note("no node runs here; this is what `hail up` would go by");
+            load(run)?.in_force()
+        }
+    };
+    let table = |rows: &[InForce]| {
+        let mut table = Table::new(["SETTING", "VALUE", "WHY"]);
+        for InForce {
+            setting,
+            value,
+            why,
+        } in rows
+        {
+            table.row([setting.clone(), value.clone(), why.clone()]);
+        }
+        table
+    };
+    run.output.rows(&rows, table, "there are no settings")
 }
 
 /// Prints where the file is, whether it exists or not.

@@ -19,6 +19,7 @@ mod hub;
 mod id;
 mod invite;
 mod join;
+mod lab;
 mod log;
 mod man;
 mod peers;
@@ -72,13 +73,17 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         log,
     };
     match action {
-        Action::ConfigShow { effective } => config::show(run, effective),
+        Action::ConfigShow { effective } => short(run, config::show(run, effective)),
         Action::ConfigPath => config::path(run),
         Action::ConfigCheck => config::check(run),
         Action::ServiceInstall { enable, unit } => {
             service::install(output, &unit, named.as_deref(), enable)
         }
         Action::ServiceUninstall { disable, unit } => service::uninstall(output, &unit, disable),
+        Action::LabList => lab::list(run),
+        Action::LabShow(topology) => lab::show(run, &topology),
+        Action::LabRun(program) => on_one_core(run, lab::run(program)),
+        Action::LabCheck(topology) => long(run, lab::check(run, topology)),
         Action::Completions(shell) => completions::print(output, shell),
         Action::Man(dir) => man::run(output, dir.as_deref()),
         Action::Id => id::run(run),

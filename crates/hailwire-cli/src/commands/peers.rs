@@ -3,7 +3,10 @@
 use hailwire::admin::{self, Trusted, Tunnel, method};
 use serde::Serialize;
 
-use super::{Run, connect, status::tunnel_cells};
+use super::{
+    Run, connect,
+    status::{carrier, tunnel_cells},
+};
 use crate::{failure::Failure, table::Table};
 
 /// One row of `hail peers --json`.
@@ -11,7 +14,7 @@ use crate::{failure::Failure, table::Table};
 struct Peer {
     #[serde(flatten)]
     trusted: Trusted,
-    /// The tunnel, while one is up.
+    /// The tunnel that takes new calls, while one is up.
     tunnel: Option<Tunnel>,
 }
 
@@ -25,7 +28,8 @@ pub(super) async fn run(run: &Run) -> Result<(), Failure> {
             let tunnel = status
                 .tunnels
                 .iter()
-                .find(|tunnel| tunnel.peer == trusted.id)
+                .filter(|tunnel| tunnel.peer == trusted.id)
+                .max_by_key(|tunnel| tunnel.carries)
                 .cloned();
             Peer { trusted, tunnel }
         })
@@ -34,6 +38,7 @@ pub(super) async fn run(run: &Run) -> Result<(), Failure> {
         let mut table = Table::new([
             "NAME",
             "ID",
+            "CARRIER",
             "PATH",
             "REMOTE",
             ">RTT",
@@ -54,9 +59,11 @@ pub(super) async fn run(run: &Run) -> Result<(), Failure> {
                 ],
             };
             let id = trusted.id.short();
+            let carrier = tunnel.as_ref().map(carrier).unwrap_or_default();
             table.row([
                 trusted.alias.clone(),
                 id,
+                carrier,
                 path,
                 remote,
                 rtt,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hailwire::admin::{Pong, Who, method};
+use hailwire::admin::{Ping, Pong, method};
 
 use super::{Run, connect};
 use crate::{failure::Failure, text};
@@ -11,7 +11,7 @@ use crate::{failure::Failure, text};
 /// that does not trust this node answers too, and that is said.
 pub(super) async fn run(
     run: &Run,
-    who: Who,
+    who: Ping,
     count: u32,
     interval: Duration,
 ) -> Result<(), Failure> {
@@ -63,5 +63,13 @@ fn for_people(pong: &Pong) -> String {
     } else {
         ", it does not trust this node"
     };
-    format!("{name}: {rtt}, {path}, {}, {tunnel}{trust}\n", pong.carrier)
+    let why = if pong.why.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", pong.why)
+    };
+    format!(
+        "{name}: {rtt}, {path}, {}{why}, {tunnel}{trust}\n",
+        pong.carrier
+    )
 }

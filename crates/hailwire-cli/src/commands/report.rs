@@ -30,6 +30,12 @@ pub(super) fn draw(output: Output, dir: &Path) -> Result<(), Failure> {
     output.value(&written, |written| format!("{}\n", written.html))
 }
 
+/// Draws it and says nothing.
+pub(super) fn write(dir: &Path) -> Result<(), Failure> {
+    report::draw(dir).map_err(|error| no_folder(&error))?;
+    Ok(())
+}
+
 /// The three most telling rows, and how many rows and aims came out which way.
 fn told(drawn: &Drawn) -> String {
     let mut text = String::new();

@@ -36,7 +36,8 @@ fn for_people(status: &admin::Status, colour: bool) -> String {
         ("data", status.data_dir.clone()),
         ("sockets", status.sockets.join(", ")),
         ("found at", status.addresses.join(", ")),
-        ("calls", status.calls.to_string()),
+        ("tcp", tcp(status)),
+        ("calls", calls(status)),
     ] {
         let _ = writeln!(out, "{what:<9} {value}");
     }
@@ -59,6 +60,37 @@ fn for_people(status: &admin::Status, colour: bool) -> String {
         (!status.agents.is_empty()).then(|| agents::table(&status.agents)),
     );
     out
+}
+
+fn tcp(status: &admin::Status) -> String {
+    match status.tcp_sockets.is_empty() {
+        true => "not listening".to_owned(),
+        false => format!(
+            "{}, found at {}",
+            status.tcp_sockets.join(", "),
+            status.tcp_addresses.join(", ")
+        ),
+    }
+}
+
+fn calls(status: &admin::Status) -> String {
+    let to_peers = status.reused + status.made;
+    match to_peers {
+        0 => status.calls.to_string(),
+        _ => format!(
+            "{}, {to_peers} to peers, {:.1} % on a tunnel that was up",
+            status.calls,
+            status.reused as f64 * 100.0 / to_peers as f64
+        ),
+    }
+}
+
+/// The carrier of a tunnel; of the one that takes new calls also why, of the other that it waits.
+pub(super) fn carrier(tunnel: &Tunnel) -> String {
+    match tunnel.carries {
+        true => format!("{}: {}", tunnel.carrier, tunnel.why),
+        false => format!("{}, in reserve", tunnel.carrier),
+    }
 }
 
 fn hub_line(hub: &HubState) -> String {
@@ -96,7 +128,7 @@ fn tunnels(tunnels: &[Tunnel]) -> Table {
         let [path, remote, rtt, loss, sent, received] = tunnel_cells(tunnel);
         let up = text::age(Duration::from_millis(tunnel.up_ms));
         let calls = tunnel.in_flight.to_string();
-        let carrier = tunnel.carrier.clone();
+        let carrier = carrier(tunnel);
         table.row([
             peer, carrier, path, remote, rtt, loss, sent, received, calls, up,
         ]);
@@ -142,11 +174,15 @@ mod tests {
             rss_bytes: 12 << 20,
             data_dir: "/d".into(),
             sockets: vec!["0.0.0.0:1".into()],
+            tcp_sockets: vec!["0.0.0.0:443".into()],
             addresses: vec!["10.0.0.1:1".into()],
+            tcp_addresses: vec!["10.0.0.1:443".into()],
             tunnels: vec![Tunnel {
                 peer: id,
                 name: "lap\x1btop".into(),
                 carrier: "quic".into(),
+                carries: true,
+                why: "udp answers".into(),
                 path: admin::Path {
                     kind: "direct".into(),
                     remote: "10.0.0.2:7".into(),
@@ -167,6 +203,8 @@ mod tests {
                 error: "refused".into(),
             }],
             calls: 9,
+            reused: 3,
+            made: 1,
         };
         let text = for_people(&status, false);
         for part in [
@@ -177,6 +215,9 @@ mod tests {
             "1.5%",
             "not connected: refused",
             "agents: none",
+            "quic: udp answers",
+            "found at 10.0.0.1:443",
+            "75.0 % on a tunnel",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }

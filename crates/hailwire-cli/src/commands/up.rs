@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use hailwire::{Code, Config, Node, StartError, config::Limits};
+use hailwire::{
+    Code, Config, Node, StartError,
+    config::{Limits, Origin},
+};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -90,18 +93,31 @@ pub(super) async fn run(run: &Run, up: Up) -> Result<(), Failure> {
 
 /// The configuration with what was typed in place of what the file says.
 fn effective(mut config: Config, up: &Up) -> Config {
+    let mut flag = |path| config.origins.note(path, Origin::Flag);
     if let Some(name) = &up.name {
+        flag("node.name");
         config.node.name = Some(name.clone());
     }
     if !up.listen.is_empty() {
+        flag("listen.udp");
         config.listen.udp.clone_from(&up.listen);
     }
+    if !up.listen_tcp.is_empty() {
+        flag("listen.tcp");
+        config.listen.tcp.clone_from(&up.listen_tcp);
+    }
+    if let Some(carrier) = up.carrier {
+        flag("carrier");
+        config.carrier = carrier;
+    }
     for hub in &up.hub {
+        flag("hub");
         if !config.hubs.contains(hub) {
             config.hubs.push(hub.clone());
         }
     }
     if let Some(grace) = up.grace {
+        flag("limits.grace");
         config.limits.grace = grace;
     }
     config
@@ -146,14 +162,25 @@ mod tests {
 
     #[test]
     fn what_is_typed_goes_before_what_the_file_says() {
-        let words = "hail up --name b --listen 127.0.0.1:9 --hub https://x.y --grace 3s";
+        let words = "hail up --name b --listen 127.0.0.1:9 --hub https://x.y --grace 3s \
+                     --listen-tcp 127.0.0.1:7 --carrier h2";
         let Command::Up(up) = Cli::try_parse_from(words.split(' ')).unwrap().command else {
             panic!("not up");
         };
         let file = "node { name \"a\" }\nhub \"https://x.y\"\nlog { level \"warn\" }";
         let config = effective(Config::parse(file, "hail.kdl".as_ref()).unwrap(), &up);
-        assert_eq!(config.node.name.unwrap().as_str(), "b");
+        assert_eq!(config.node.name.as_ref().unwrap().as_str(), "b");
         assert_eq!(config.listen.udp, ["127.0.0.1:9".parse().unwrap()]);
+        assert_eq!(config.listen.tcp, ["127.0.0.1:7".parse().unwrap()]);
+        assert_eq!(config.carrier.name(), "h2");
+        let why = |path: &str| {
+            let rows = config.in_force();
+            rows.into_iter()
+                .find(|row| row.setting == path)
+                .unwrap()
+                .why
+        };
+        assert_eq!([why("carrier"), why("log.level")], ["flag", "file"]);
         assert_eq!(config.hubs.len(), 1);
         assert_eq!(config.limits.grace, Duration::from_secs(3));
         assert_eq!(config.log.level.name(), "warn");

@@ -116,6 +116,7 @@ pub(crate) fn record(name: Option<&str>, sequence: u64) -> Record {
     Record {
         name: name.map(|name| name.parse().unwrap()),
         addresses: vec!["192.0.2.1:7440".parse().unwrap()],
+        tcp: Vec::new(),
         relay: None,
         agents: vec![Offer {
             name: "grep".parse().unwrap(),

@@ -184,6 +184,7 @@ async fn a_removed_member_stays_removed_until_this_side_lets_it_in() {
         alias: String::new(),
         allow: Vec::new(),
         addresses: Vec::new(),
+        tcp: Vec::new(),
     };
     let _: admin::Trusted = alice
         .client

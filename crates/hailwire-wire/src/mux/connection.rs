@@ -91,6 +91,25 @@ pub enum MuxReadError {
     Connection(#[from] Ended),
 }
 
+/// What the user of one side lets the peer have, within what the protocol promises it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Streams of the peer that [`Mux::accept`] has given out and that are not over.
+    pub streams: usize,
+    /// Unread bytes beyond which [`Mux::wants_input`] says no.
+    pub unread: usize,
+}
+
+impl Default for Room {
+    /// No less than the protocol promises.
+    fn default() -> Self {
+        Self {
+            streams: MUX_MAX_STREAMS,
+            unread: usize::MAX,
+        }
+    }
+}
+
 /// One side of a multiplexed connection, without I/O and without a clock.
 ///
 /// See the [module](super) for what it promises and how to drive it. Idle, it takes less than 1 KiB.
@@ -116,6 +135,7 @@ pub struct Mux {
     pub(super) returned: usize,
     pub(super) incoming: VecDeque<StreamKey>,
     pub(super) accept_blocked: bool,
+    pub(super) room: Room,
 
     // Arriving.
     pub(super) opening: Opening,
@@ -171,6 +191,7 @@ impl Mux {
             returned: 0,
             incoming: VecDeque::new(),
             accept_blocked: false,
+            room: Room::default(),
             opening: Opening::Preface {
                 bytes: [0; PREFACE],
                 len: 0,
@@ -241,9 +262,37 @@ impl Mux {
         if let Some(ended) = &self.ended {
             return Poll::Ready(Err(ended.clone()));
         }
-        let next = self.incoming.pop_front();
+        let room = self.accepted_streams() < self.room.streams;
+        let next = room.then(|| self.incoming.pop_front()).flatten();
         self.accept_blocked = next.is_none();
         next.map_or(Poll::Pending, |key| Poll::Ready(Ok(key)))
+    }
+
+    /// Gives the peer less room than the protocol promises it, or all of it again: for one that is
+    /// not trusted yet. What was granted stays granted, so its streams wait in the queue of
+    /// [`Mux::accept`], and whoever feeds this side should ask [`Mux::wants_input`] first.
+    pub fn set_room(&mut self, room: Room) {
+        self.room = room;
+        self.tell_accepter();
+    }
+
+    /// Whether more bytes should be read from the peer: not while more than its [`Room`] is unread.
+    #[must_use]
+    pub const fn wants_input(&self) -> bool {
+        self.unread <= self.room.unread
+    }
+
+    /// Streams of the peer that were given out and are not over.
+    fn accepted_streams(&self) -> usize {
+        MUX_MAX_STREAMS - self.remote_credit - self.returned - self.incoming.len()
+    }
+
+    /// Tells whoever waits for a stream, if there is one to be had.
+    pub(super) fn tell_accepter(&mut self) {
+        let one = !self.incoming.is_empty() && self.accepted_streams() < self.room.streams;
+        if one && std::mem::take(&mut self.accept_blocked) {
+            self.events.push_back(Event::Incoming);
+        }
     }
 
     /// The priority that the opener gave a stream.
@@ -528,6 +577,7 @@ impl Mux {
         }
         if !stream.local {
             self.returned += 1;
+            self.tell_accepter();
         }
         if self.by_id.is_empty() && self.by_id.capacity() > 128 {
             self.by_id = HashMap::default();

@@ -193,9 +193,7 @@ impl Mux {
         let key = self.streams.insert(Stream::new(Some(id), priority));
         self.by_id.insert(id, key);
         self.incoming.push_back(key);
-        if std::mem::take(&mut self.accept_blocked) {
-            self.events.push_back(Event::Incoming);
-        }
+        self.tell_accepter();
         Ok(Some(key))
     }
 

@@ -82,7 +82,7 @@ mod preface;
 mod slab;
 mod stream;
 
-pub use connection::{Ended, Event, Mux, MuxReadError, MuxWriteError};
+pub use connection::{Ended, Event, Mux, MuxReadError, MuxWriteError, Room};
 pub use frame::{Decoder, Frame, FrameHeader, HEADER, Item, Kind};
 pub use output::Output;
 pub use preface::{MAJOR, MINOR, PREFACE, Role, parse_preface, preface};

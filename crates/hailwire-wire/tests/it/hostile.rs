@@ -117,7 +117,7 @@ fn from_environment(name: &str) -> Option<u64> {
 /// What parsers accept, to begin altering from: all golden vectors, a record, two tickets.
 fn good_inputs() -> Vec<Vec<u8>> {
     let mut inputs = Vec::new();
-    for file in ["addresses", "headers", "frames", "status"] {
+    for file in ["addresses", "headers", "frames", "status", "capsules"] {
         let text = crate::read(&format!("spec/vectors/{file}.json"));
         collect(&serde_json::from_str(&text).expect("JSON"), &mut inputs);
     }
@@ -204,6 +204,7 @@ fn record() -> Record {
     Record {
         name: Some("laptop".parse().expect("a name")),
         addresses: addresses(),
+        tcp: addresses(),
         relay: Some("https://hub.example:443".to_owned()),
         agents: vec![Offer {
             name: "grep".parse().expect("a name"),
@@ -226,6 +227,7 @@ fn tickets(node: NodeId) -> [Ticket; 2] {
             expires: 1_800_000_600,
             name: Some("laptop".parse().expect("a name")),
             addresses: addresses(),
+            tcp: addresses(),
             relay: None,
             hub_key: Some(node),
         }),

@@ -18,9 +18,12 @@
 //! Reset and stop codes are [`Code`] numbers. Dropping a half that has not ended resets or stops
 //! it with `cancelled`, so that a dropped future is a cancel that reaches the far side.
 
+pub mod h2;
 mod lanes;
 pub mod mux;
 pub mod quic;
+pub mod tcp;
+pub mod ws;
 
 use bytes::Bytes;
 use hailwire_wire::{Code, Priority};
@@ -32,6 +35,8 @@ use thiserror::Error;
 pub enum Connection {
     /// QUIC, through iroh.
     Quic(quic::Connection),
+    /// HTTP/2, over a pair of TLS connections.
+    H2(h2::Connection),
     /// The credit-based multiplexer over one byte stream.
     Mux(mux::Connection),
 }
@@ -57,6 +62,10 @@ impl Connection {
                 .open(priority)
                 .await
                 .map(|(s, r)| (SendStream::Quic(s), RecvStream::Quic(r))),
+            Self::H2(c) => c
+                .open(priority)
+                .await
+                .map(|(s, r)| (SendStream::H2(s), RecvStream::H2(r))),
             Self::Mux(c) => c
                 .open(priority)
                 .await
@@ -79,6 +88,10 @@ impl Connection {
                 .accept()
                 .await
                 .map(|(s, r)| (SendStream::Quic(s), RecvStream::Quic(r))),
+            Self::H2(c) => c
+                .accept()
+                .await
+                .map(|(s, r)| (SendStream::H2(s), RecvStream::H2(r))),
             Self::Mux(c) => c
                 .accept()
                 .await
@@ -96,6 +109,7 @@ impl Connection {
     pub fn send_datagram(&self, payload: Bytes) -> Result<(), DatagramError> {
         match self {
             Self::Quic(c) => c.send_datagram(payload),
+            Self::H2(c) => c.send_datagram(payload),
             Self::Mux(c) => c.send_datagram(payload),
         }
     }
@@ -112,6 +126,7 @@ impl Connection {
     pub async fn read_datagram(&self) -> Result<Bytes, ConnectionError> {
         match self {
             Self::Quic(c) => c.read_datagram().await,
+            Self::H2(c) => c.read_datagram().await,
             Self::Mux(c) => c.read_datagram().await,
         }
     }
@@ -121,6 +136,7 @@ impl Connection {
     pub fn close(&self, code: Code, reason: &str) {
         match self {
             Self::Quic(c) => c.close(code, reason),
+            Self::H2(c) => c.close(code, reason),
             Self::Mux(c) => c.close(code, reason),
         }
     }
@@ -129,7 +145,37 @@ impl Connection {
     pub async fn closed(&self) -> ConnectionError {
         match self {
             Self::Quic(c) => c.closed().await,
+            Self::H2(c) => c.closed().await,
             Self::Mux(c) => c.closed().await,
+        }
+    }
+
+    /// Leaves the peer the room of a stranger ([`Room::STRANGER`]): enough for a ticket and little
+    /// more. What it was granted before stays granted, so call it before the first
+    /// [`accept`](Self::accept).
+    pub fn narrow(&self) {
+        match self {
+            Self::Quic(c) => c.narrow(),
+            Self::H2(c) => c.narrow(),
+            Self::Mux(c) => c.narrow(),
+        }
+    }
+
+    /// Gives a stranger that has become a peer the room of one.
+    pub fn widen(&self) {
+        match self {
+            Self::Quic(c) => c.widen(),
+            Self::H2(c) => c.widen(),
+            Self::Mux(c) => c.widen(),
+        }
+    }
+
+    /// Lets the peer have so many bytes of all its streams under way unread, where that can be
+    /// changed: on QUIC. It was promised what it has, so a smaller number takes effect slowly.
+    pub fn set_window(&self, bytes: u32) {
+        match self {
+            Self::Quic(c) => c.set_window(bytes),
+            Self::H2(_) | Self::Mux(_) => {}
         }
     }
 
@@ -138,18 +184,43 @@ impl Connection {
     pub fn stats(&self) -> Stats {
         match self {
             Self::Quic(c) => c.stats(),
+            Self::H2(c) => c.stats(),
             Self::Mux(c) => c.stats(),
         }
     }
 
-    /// The carrier's name in status and metrics.
+    /// The carrier's name in status and metrics: `quic`, `h2`, `ws`, `unix` or `memory`.
     #[must_use]
     pub fn carrier(&self) -> &'static str {
         match self {
             Self::Quic(_) => "quic",
-            Self::Mux(_) => "mux",
+            Self::H2(_) => "h2",
+            Self::Mux(c) => c.carrier(),
         }
     }
+}
+
+/// What a peer may have on one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Streams that it has open at once.
+    pub streams: u32,
+    /// Bytes of all its streams that nobody has read yet.
+    pub unread: u32,
+}
+
+impl Room {
+    /// A stranger's: 8 streams and 128 KiB.
+    pub const STRANGER: Self = Self {
+        streams: 8,
+        unread: 128 * 1024,
+    };
+
+    /// A peer's, where nothing else is configured: 1,024 streams and 32 MiB.
+    pub const PEER: Self = Self {
+        streams: 1024,
+        unread: 32 * 1024 * 1024,
+    };
 }
 
 /// What a connection has moved, and over what.
@@ -178,6 +249,8 @@ pub struct Stats {
 pub enum SendStream {
     /// On QUIC.
     Quic(quic::SendStream),
+    /// On HTTP/2.
+    H2(h2::SendStream),
     /// On the multiplexer.
     Mux(mux::SendStream),
 }
@@ -197,6 +270,7 @@ impl SendStream {
     pub async fn write(&mut self, chunk: Bytes) -> Result<(), WriteError> {
         match self {
             Self::Quic(s) => s.write(chunk).await,
+            Self::H2(s) => s.write(chunk).await,
             Self::Mux(s) => s.write(chunk).await,
         }
     }
@@ -213,6 +287,7 @@ impl SendStream {
     pub async fn write_many(&mut self, chunks: &mut [Bytes]) -> Result<(), WriteError> {
         match self {
             Self::Quic(s) => s.write_many(chunks).await,
+            Self::H2(s) => s.write_many(chunks).await,
             Self::Mux(s) => s.write_many(chunks).await,
         }
     }
@@ -222,6 +297,7 @@ impl SendStream {
     pub fn set_priority(&self, priority: Priority) {
         match self {
             Self::Quic(s) => s.set_priority(priority),
+            Self::H2(s) => s.set_priority(priority),
             Self::Mux(_) => {}
         }
     }
@@ -230,6 +306,7 @@ impl SendStream {
     pub fn finish(&mut self) {
         match self {
             Self::Quic(s) => s.finish(),
+            Self::H2(s) => s.finish(),
             Self::Mux(s) => s.finish(),
         }
     }
@@ -239,6 +316,7 @@ impl SendStream {
     pub fn reset(&mut self, code: Code) {
         match self {
             Self::Quic(s) => s.reset(code),
+            Self::H2(s) => s.reset(code),
             Self::Mux(s) => s.reset(code),
         }
     }
@@ -252,6 +330,7 @@ impl SendStream {
     pub async fn stopped(&self) -> Option<Code> {
         match self {
             Self::Quic(s) => s.stopped().await,
+            Self::H2(s) => s.stopped().await,
             Self::Mux(s) => s.stopped().await,
         }
     }
@@ -262,6 +341,8 @@ impl SendStream {
 pub enum RecvStream {
     /// On QUIC.
     Quic(quic::RecvStream),
+    /// On HTTP/2.
+    H2(h2::RecvStream),
     /// On the multiplexer.
     Mux(mux::RecvStream),
 }
@@ -279,6 +360,7 @@ impl RecvStream {
     pub async fn read(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
         match self {
             Self::Quic(s) => s.read(max).await,
+            Self::H2(s) => s.read(max).await,
             Self::Mux(s) => s.read(max).await,
         }
     }
@@ -287,6 +369,7 @@ impl RecvStream {
     pub fn stop(&mut self, code: Code) {
         match self {
             Self::Quic(s) => s.stop(code),
+            Self::H2(s) => s.stop(code),
             Self::Mux(s) => s.stop(code),
         }
     }

@@ -23,7 +23,7 @@ use iroh::{
 };
 
 use super::{
-    ConnectionError, DatagramError, ReadError, Stats, WriteError,
+    ConnectionError, DatagramError, ReadError, Room, Stats, WriteError,
     lanes::{HEAD_START, Lanes},
 };
 
@@ -32,16 +32,43 @@ use super::{
 pub struct Connection {
     inner: iroh_endpoint::Connection,
     lanes: Arc<Lanes>,
+    room: Room,
 }
 
 impl Connection {
-    /// Wraps a connection whose handshake is complete.
+    /// Wraps a connection whose handshake is complete, and whose endpoint gives a peer
+    /// [`Room::PEER`].
     #[must_use]
     pub fn new(inner: iroh_endpoint::Connection) -> Self {
+        Self::with_room(inner, Room::PEER)
+    }
+
+    /// As [`Connection::new`], of an endpoint that gives a peer another room.
+    #[must_use]
+    pub fn with_room(inner: iroh_endpoint::Connection, room: Room) -> Self {
         Self {
             inner,
             lanes: Arc::default(),
+            room,
         }
+    }
+
+    pub(super) fn narrow(&self) {
+        self.set_room(Room::STRANGER);
+    }
+
+    pub(super) fn widen(&self) {
+        self.set_room(self.room);
+    }
+
+    pub(super) fn set_window(&self, bytes: u32) {
+        self.inner.set_receive_window(VarInt::from_u32(bytes));
+    }
+
+    fn set_room(&self, room: Room) {
+        let streams = VarInt::from_u32(room.streams);
+        self.inner.set_max_concurrent_bi_streams(streams);
+        self.inner.set_receive_window(VarInt::from_u32(room.unread));
     }
 
     pub(super) async fn open(

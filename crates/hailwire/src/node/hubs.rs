@@ -21,7 +21,7 @@ use iroh::{RelayConfig, RelayUrl, Watcher};
 use tokio::sync::watch;
 
 use super::{
-    Inner, StoreError, now_unix, overlay,
+    Inner, StoreError, now_unix,
     overlay::Places,
     store::{HubRow, Store, Via},
     trust::{NewPeer, store_status},
@@ -275,6 +275,7 @@ impl Inner {
             };
             let record = found.record();
             places.addresses.extend(&record.addresses);
+            places.tcp.extend(&record.tcp);
             places.relays.extend(record.relay.clone());
         }
     }
@@ -302,6 +303,7 @@ impl Inner {
                 allow: Vec::new(),
                 via: Via::Hub,
                 addresses: Vec::new(),
+                tcp: Vec::new(),
                 relay: hub.row.relay.clone(),
             };
             return self.trust.add_vouched(peer, now_unix()).unwrap_or(false);
@@ -412,7 +414,8 @@ fn signed(
     agents.truncate(limits::MAX_AGENTS_PER_NODE);
     let record = Record {
         name: node.name().filter(|_| named),
-        addresses: overlay::own_addresses(&node.endpoint),
+        addresses: node.own_addresses(),
+        tcp: node.own_tcp_addresses(),
         relay: hub.row.relay.clone(),
         agents,
         sequence: node.hubs.next_sequence(

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Inner, now_unix,
-    overlay::{self, Places},
+    overlay::Places,
     store::Via,
     trust::{NewPeer, store_status},
 };
@@ -40,6 +40,8 @@ pub(super) struct Redeem {
     name: Option<NodeName>,
     #[serde(default)]
     addresses: Vec<SocketAddr>,
+    #[serde(default)]
+    tcp: Vec<SocketAddr>,
     #[serde(default)]
     relay: Option<String>,
 }
@@ -73,7 +75,8 @@ impl Inner {
             secret: secret.clone(),
             expires,
             name: self.name(),
-            addresses: overlay::own_addresses(&self.endpoint),
+            addresses: self.own_addresses(),
+            tcp: self.own_tcp_addresses(),
             relay: relay.as_ref().map(|(url, _)| url.clone()),
             hub_key: relay.and_then(|(_, key)| key),
         });
@@ -127,6 +130,7 @@ impl Inner {
         }
         let places = Places {
             addresses: ticket.addresses.clone(),
+            tcp: ticket.tcp.clone(),
             relays: ticket.relay.iter().cloned().collect(),
         };
         if let Some(relay) = &ticket.relay {
@@ -140,6 +144,7 @@ impl Inner {
             allow: Vec::new(),
             via: Via::Ticket,
             addresses: ticket.addresses,
+            tcp: ticket.tcp,
             relay: ticket.relay,
         };
         let row = self.trust.add(peer, now_unix()).map_err(store_status)?;
@@ -153,7 +158,8 @@ impl Inner {
         let redeem = Redeem {
             secret,
             name: self.name(),
-            addresses: overlay::own_addresses(&self.endpoint),
+            addresses: self.own_addresses(),
+            tcp: self.own_tcp_addresses(),
             relay: self.home_relay().map(|(url, _)| url),
         };
         let header = CallHeader {
@@ -184,6 +190,7 @@ impl Inner {
             allow: invitation.allow,
             via: Via::Ticket,
             addresses: redeem.addresses,
+            tcp: redeem.tcp,
             relay: redeem.relay,
         };
         self.trust.add(peer, now).map_err(store_status)?;

@@ -1,6 +1,6 @@
 //! The built-in agent `node`: how a node is asked and told things ([`crate::admin`]).
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use hailwire_wire::{
     Address, CallHeader, Code, NodeId, NodeName, Status, address::NodeRef, directory::Search,
@@ -10,8 +10,10 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     Inner,
+    choice::Way,
     join::agent_names,
-    now_unix, overlay,
+    now_unix,
+    peers::Shown,
     registry::Target,
     router::Origin,
     store::{TrustRow, Via},
@@ -20,6 +22,7 @@ use super::{
 use crate::{
     admin::{self, AgentRow, AgentsQuery, method},
     agent::{Request, Response, SharedHandler},
+    config::Carrier,
     session::Session,
 };
 
@@ -85,6 +88,7 @@ async fn manage(
         method::TRUST_PENDING => json(&node.pending()),
         method::PING => json(&node.ping(&parse(&body)?).await?),
         method::RESOLVE => json(&node.trace(&parse(&body)?).await?),
+        method::CONFIG => json(&node.config.in_force()),
         method::SHUTDOWN => {
             let shutdown: admin::Shutdown = parse(&body)?;
             node.stop
@@ -101,6 +105,7 @@ async fn manage(
 
 impl Inner {
     fn status(&self) -> admin::Status {
+        let (reused, made) = self.peers.reuse();
         admin::Status {
             id: self.id,
             name: self.name().map(String::from).unwrap_or_default(),
@@ -110,21 +115,33 @@ impl Inner {
             rss_bytes: rss_bytes(),
             data_dir: self.data.root().display().to_string(),
             sockets: texts(&self.endpoint.bound_sockets()),
-            addresses: texts(&overlay::own_addresses(&self.endpoint)),
+            tcp_sockets: texts(self.tcp_sockets()),
+            addresses: texts(&self.own_addresses()),
+            tcp_addresses: texts(&self.own_tcp_addresses()),
             tunnels: self.tunnels(),
             agents: self.local_agents(&AgentsQuery::default()),
             hubs: self.hub_states(),
             calls: self.calls.load(std::sync::atomic::Ordering::Relaxed),
+            reused,
+            made,
         }
     }
 
     fn tunnels(&self) -> Vec<admin::Tunnel> {
-        let tunnel = |(peer, session): (NodeId, Session)| {
+        let tunnel = |shown: Shown| {
+            let Shown {
+                id: peer,
+                session,
+                carries,
+                why,
+            } = shown;
             let stats = session.connection().stats();
             admin::Tunnel {
                 peer,
                 name: self.known_as(peer),
                 carrier: session.connection().carrier().to_owned(),
+                carries,
+                why: why.to_string(),
                 path: path(&session),
                 sent_bytes: stats.sent_bytes,
                 received_bytes: stats.received_bytes,
@@ -134,7 +151,7 @@ impl Inner {
                 up_ms: millis(session.age()),
             }
         };
-        self.peers.all().into_iter().map(tunnel).collect()
+        self.peers.shown().into_iter().map(tunnel).collect()
     }
 
     /// What can be called: here, at connected peers, and at trusted nodes that a hub knows.
@@ -239,14 +256,14 @@ impl Inner {
             "" => None,
             text => Some(text.parse::<NodeName>().map_err(|error| bad(&error))?),
         };
-        let addresses = add
-            .addresses
-            .iter()
-            .map(|text| {
+        let places = |texts: &[String]| {
+            let parsed = texts.iter().map(|text| {
                 text.parse()
                     .map_err(|_| bad(&format!("`{text}` is not IP:PORT")))
-            })
-            .collect::<Result<_, _>>()?;
+            });
+            parsed.collect::<Result<Vec<SocketAddr>, _>>()
+        };
+        let (addresses, tcp) = (places(&add.addresses)?, places(&add.tcp)?);
         let allow = agent_names(&add.allow)?;
         let peer = NewPeer {
             id: add.id,
@@ -254,6 +271,7 @@ impl Inner {
             allow,
             via,
             addresses,
+            tcp,
             relay: None,
         };
         let row = self.trust.add(peer, now_unix()).map_err(store_status)?;
@@ -314,11 +332,26 @@ impl Inner {
         self.trust.pending_rows().into_iter().map(row).collect()
     }
 
-    async fn ping(self: &Arc<Self>, who: &admin::Who) -> Result<admin::Pong, Status> {
-        let id = self.resolve(&node_ref(&who.who)?).await?;
-        let reused = self.peers.up(id).is_some();
+    async fn ping(self: &Arc<Self>, ping: &admin::Ping) -> Result<admin::Pong, Status> {
+        let id = self.resolve(&node_ref(&ping.who)?).await?;
+        let carrier: Carrier = match ping.carrier.as_str() {
+            "" => Carrier::Auto,
+            text => text
+                .parse()
+                .map_err(|error: &str| Status::new(Code::InvalidArgument, error))?,
+        };
         let start = tokio::time::Instant::now();
-        let session = self.tunnel(id).await?;
+        let (session, reused) = match carrier {
+            Carrier::Auto => {
+                let reused = self.peers.up(id).is_some();
+                (self.tunnel(id).await?, reused)
+            }
+            one => self.tunnel_by(id, one).await?,
+        };
+        let why = match carrier {
+            Carrier::Auto => self.why(&session),
+            _ => "asked for".to_owned(),
+        };
         let connect = start.elapsed();
         let rtt = session.ping().await?;
         let trusted = trusts_us(&session).await?;
@@ -328,10 +361,55 @@ impl Inner {
             rtt_us: micros(rtt),
             path: path(&session),
             carrier: session.connection().carrier().to_owned(),
+            why,
             reused,
             connect_us: if reused { 0 } else { micros(connect) },
             trusted,
         })
+    }
+
+    /// The tunnel over one carrier, brought up if need be; whether it was up.
+    async fn tunnel_by(
+        self: &Arc<Self>,
+        id: NodeId,
+        carrier: Carrier,
+    ) -> Result<(Session, bool), Status> {
+        let way = if carrier.takes_udp() {
+            Way::Udp
+        } else {
+            Way::Tcp
+        };
+        let mut reused = self.peers.session(id, way);
+        let up = reused.is_some();
+        if !self.trust.is_trusted(id) {
+            return Err(super::trust::untrusted(id));
+        }
+        if reused.is_none() {
+            reused = self.clone().bring_up(id, way).await;
+        }
+        let named = |session: &Session| session.connection().carrier() == carrier.name();
+        match reused.filter(named) {
+            Some(session) => Ok((session, up)),
+            None => Err(Status::new(
+                Code::Unavailable,
+                format!(
+                    "node {} does not answer over {}",
+                    id.short(),
+                    carrier.name()
+                ),
+            )
+            .with_hint(
+                "`hail status` shows its tunnels; over TCP it must listen (`--listen-tcp`)",
+            )),
+        }
+    }
+
+    fn why(&self, session: &Session) -> String {
+        let shown = self.peers.shown().into_iter();
+        let mut why = shown.filter(|shown| shown.session.is(session));
+        why.next()
+            .map(|shown| shown.why.to_string())
+            .unwrap_or_default()
     }
 
     /// Where a call to an address would go, with the tunnel brought up.

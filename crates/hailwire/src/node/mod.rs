@@ -2,8 +2,11 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `overlay` | UDP sockets, the QUIC endpoint, dialling |
-//! | `peers` | one tunnel per peer |
+//! | `overlay` | UDP sockets, the QUIC endpoint |
+//! | `listen` | TCP sockets |
+//! | `dial` | the race of carriers |
+//! | `peers` | a peer's tunnels |
+//! | `choice`, `window`, `measure` | which carrier takes new calls, how large windows are |
 //! | `tunnel` | the life of a tunnel: up, offers, silence, end |
 //! | `local` | the Unix socket to which programs attach |
 //! | `registry` | which agents there are and who takes the next call |
@@ -12,10 +15,14 @@
 //! | `manage`, `join` | the built-in agent `node`: status, invitations, trust |
 //! | `hubs` | the hubs that this node belongs to |
 
+mod choice;
+mod dial;
 mod hubs;
 mod join;
+mod listen;
 mod local;
 mod manage;
+mod measure;
 mod overlay;
 mod peers;
 mod registry;
@@ -24,6 +31,7 @@ mod spin;
 mod store;
 mod trust;
 mod tunnel;
+mod window;
 
 use std::{
     fs::File,
@@ -126,6 +134,7 @@ impl NodeBuilder {
         let pins = Pins::default();
         // Boxed, so that whoever starts a node need not carry the engine's large future along.
         let endpoint = Box::pin(overlay::bind(&self.config, &key, &store, &pins)).await?;
+        let (tcp, listeners) = listen::bind(&self.config, &key, &store).await?;
         let listener = local::listen(&data.socket()).map_err(|source| StartError::Socket {
             path: shown(&data.socket()),
             source,
@@ -139,9 +148,10 @@ impl NodeBuilder {
             data,
             key,
             endpoint,
+            tcp,
             trust: trust::Trust::load(store)?,
             registry: registry::Registry::new(),
-            peers: peers::Peers::new(id),
+            peers: peers::Peers::new(id, self.config.carrier),
             strangers: tunnel::strangers(),
             hubs,
             locals: Mutex::default(),
@@ -152,14 +162,18 @@ impl NodeBuilder {
             stop: watch::Sender::new(None),
             config: self.config,
         });
-        let tasks = vec![
+        let mut tasks = vec![
             tokio::spawn(tunnel::accept(inner.clone())),
             tokio::spawn(tunnel::announce(inner.clone())),
             tokio::spawn(tunnel::watch_silence(inner.clone())),
+            tokio::spawn(measure::watch(inner.clone())),
             tokio::spawn(look_again(inner.clone())),
             tokio::spawn(local::accept(inner.clone(), listener)),
             tokio::spawn(hubs::run(inner.clone())),
         ];
+        for listener in listeners {
+            tasks.push(tokio::spawn(listen::accept(inner.clone(), listener)));
+        }
         Ok(Node {
             inner,
             tasks,
@@ -212,6 +226,12 @@ impl Node {
         self.inner.endpoint.bound_sockets()
     }
 
+    /// TCP sockets as bound; none by default.
+    #[must_use]
+    pub fn tcp_sockets(&self) -> Vec<std::net::SocketAddr> {
+        self.inner.tcp_sockets().to_vec()
+    }
+
     /// A client of this node, without a socket between. It works until the node is shut down.
     #[must_use]
     pub fn client(&self) -> Client {
@@ -258,6 +278,7 @@ pub(crate) struct Inner {
     data: DataDir,
     key: NodeKey,
     endpoint: iroh::Endpoint,
+    tcp: listen::Tcp,
     trust: trust::Trust,
     pub(crate) registry: registry::Registry,
     peers: peers::Peers,
@@ -356,7 +377,7 @@ pub enum StartError {
     /// The database cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A UDP address cannot be bound.
+    /// A UDP or TCP address cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// The local socket cannot be made.

@@ -8,37 +8,30 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use hailwire_wire::NodeId;
 use iroh::{
     Endpoint, EndpointAddr, RelayMap, RelayMode, RelayUrl, TransportAddr,
-    endpoint::{BindOpts, QuicTransportConfig, VarInt, presets},
+    endpoint::{
+        AckFrequencyConfig, BindOpts, IdleTimeout, MtuDiscoveryConfig, QuicTransportConfig, VarInt,
+        presets,
+    },
     tls::CaTlsConfig,
 };
+use noq::congestion::{Bbr3Config, CubicConfig};
 use thiserror::Error;
 use tokio::time::Instant;
 
 use super::store::Store;
-use crate::{config::Config, hub::tls::Pins, key::NodeKey};
+use crate::{
+    carrier::Room,
+    config::{Config, Congestion, Quic},
+    hub::tls::Pins,
+    key::NodeKey,
+};
 
 /// The protocol's name in TLS (RFC 7301). Versions are settled in the greeting, where a refusal
 /// can name both sides.
 pub(crate) const ALPN: &[u8] = b"hailwire";
 
-/// Streams that a peer may have open at once.
-const MAX_STREAMS: u32 = 1024;
-
-/// Streams that a stranger may have open at once.
-const STRANGER_STREAMS: u32 = 8;
-
-/// Bytes that a stranger may have under way unread.
-const STRANGER_WINDOW: u32 = 128 * 1024;
-
-/// Bytes of one stream that a peer may have under way unread.
-const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
-
-/// Bytes of all streams of one peer that may be under way unread: sixteen readers that stall leave
-/// room for everybody else.
-const CONNECTION_WINDOW: u32 = 32 * 1024 * 1024;
-
-/// Bytes that may be sent to one peer and not yet be acknowledged.
-const SEND_WINDOW: u64 = 8 * 1024 * 1024;
+/// Longest silence of one path that the engine allows.
+const PATH_IDLE: Duration = Duration::from_secs(15);
 
 /// Where the UDP ports of the last start are kept.
 const PORTS: &str = "udp-ports";
@@ -60,6 +53,14 @@ pub enum BindError {
         /// What the system said.
         reason: String,
     },
+    /// A TCP address of the configuration cannot be bound.
+    #[error("the TCP address {address} cannot be bound: {reason}")]
+    TcpAddress {
+        /// The address as configured.
+        address: String,
+        /// What the system said.
+        reason: String,
+    },
 }
 
 /// Binds the sockets of `config` and starts the endpoint.
@@ -72,7 +73,7 @@ pub(crate) async fn bind(
     store: &Store,
     pins: &Pins,
 ) -> Result<Endpoint, BindError> {
-    let last = last_ports(store);
+    let last = last_ports(store, PORTS);
     let remembered: Vec<SocketAddr> = config
         .listen
         .udp
@@ -80,25 +81,18 @@ pub(crate) async fn bind(
         .map(|address| remembered_port(*address, &last))
         .collect();
     let endpoint = if remembered == config.listen.udp {
-        try_bind(&remembered, key, pins).await?
+        try_bind(&remembered, config, key, pins).await?
     } else {
         free_again(&remembered).await;
-        match try_bind(&remembered, key, pins).await {
+        match try_bind(&remembered, config, key, pins).await {
             Ok(endpoint) => endpoint,
             Err(error) => {
                 tracing::warn!(%error, "peers find this node at a new port only once it calls them");
-                try_bind(&config.listen.udp, key, pins).await?
+                try_bind(&config.listen.udp, config, key, pins).await?
             }
         }
     };
-    let ports: Vec<String> = endpoint
-        .bound_sockets()
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    if let Err(error) = store.put_setting(PORTS, &ports.join(" ")) {
-        tracing::warn!(%error, "the UDP ports could not be kept");
-    }
+    keep_ports(store, PORTS, &endpoint.bound_sockets());
     Ok(endpoint)
 }
 
@@ -119,6 +113,7 @@ async fn free_again(addresses: &[SocketAddr]) {
 
 async fn try_bind(
     addresses: &[SocketAddr],
+    config: &Config,
     key: &NodeKey,
     pins: &Pins,
 ) -> Result<Endpoint, BindError> {
@@ -129,7 +124,8 @@ async fn try_bind(
         .alpns(vec![ALPN.to_vec()])
         .relay_mode(RelayMode::Custom(RelayMap::empty()))
         .ca_tls_config(tls)
-        .transport_config(transport())
+        .transport_config(transport(&config.quic))
+        .max_tls_tickets(config.quic.sessions as usize)
         .clear_ip_transports();
     let failed = |reason: String| BindError::Address {
         address: addresses
@@ -153,26 +149,49 @@ async fn try_bind(
         .map_err(|error| failed(root_cause(&error)))
 }
 
-fn transport() -> QuicTransportConfig {
-    QuicTransportConfig::builder()
-        .max_concurrent_bidi_streams(VarInt::from_u32(MAX_STREAMS))
+/// The engine's settings, from ours.
+fn transport(quic: &Quic) -> QuicTransportConfig {
+    let mut acks = AckFrequencyConfig::default();
+    acks.max_ack_delay(Some(quic.ack_delay))
+        // The engine counts the packets that may go by unanswered.
+        .ack_eliciting_threshold(VarInt::from_u32(quic.ack_every - 1));
+    let mut discovery = MtuDiscoveryConfig::default();
+    discovery.upper_bound(u16::try_from(quic.mtu_max).unwrap_or(u16::MAX));
+    let idle = VarInt::try_from(u64::try_from(quic.idle_timeout.as_millis()).unwrap_or(u64::MAX));
+    let mut builder = QuicTransportConfig::builder()
+        .max_concurrent_bidi_streams(VarInt::from_u32(quic.streams))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
-        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
-        .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
-        .send_window(SEND_WINDOW)
-        .build()
+        .stream_receive_window(VarInt::from_u32(quic.stream_window.bytes()))
+        .receive_window(VarInt::from_u32(first_window(quic)))
+        .send_window(u64::from(quic.send_window.bytes()))
+        .max_idle_timeout(idle.ok().map(IdleTimeout::from))
+        .keep_alive_interval(quic.keep_alive)
+        .default_path_keep_alive_interval(quic.keep_alive)
+        .default_path_max_idle_timeout(quic.idle_timeout.min(PATH_IDLE))
+        .ack_frequency_config(quic.ack_frequency.then_some(acks))
+        .enable_segmentation_offload(quic.gso)
+        .mtu_discovery_config(quic.mtu_discovery.then_some(discovery))
+        .congestion_controller_factory(match quic.congestion {
+            Congestion::Cubic => Arc::new(CubicConfig::default()) as Arc<_>,
+            Congestion::Bbr => Arc::new(Bbr3Config::default()) as Arc<_>,
+        });
+    if quic.max_paths > Quic::default().max_paths {
+        builder = builder.max_concurrent_multipath_paths(quic.max_paths);
+    }
+    builder.build()
 }
 
-/// Leaves a stranger room for a ticket and little more.
-pub(crate) fn narrow(connection: &iroh::endpoint::Connection) {
-    connection.set_max_concurrent_bi_streams(VarInt::from_u32(STRANGER_STREAMS));
-    connection.set_receive_window(VarInt::from_u32(STRANGER_WINDOW));
+/// The room of a peer.
+pub(crate) fn room(quic: &Quic) -> Room {
+    Room {
+        streams: quic.streams,
+        unread: first_window(quic),
+    }
 }
 
-/// Gives a stranger that has become a peer the room of one.
-pub(crate) fn widen(connection: &iroh::endpoint::Connection) {
-    connection.set_max_concurrent_bi_streams(VarInt::from_u32(MAX_STREAMS));
-    connection.set_receive_window(VarInt::from_u32(CONNECTION_WINDOW));
+/// The connection window that a tunnel begins with.
+pub(crate) fn first_window(quic: &Quic) -> u32 {
+    (quic.window.bytes() / 4).max(4 * quic.stream_window.bytes())
 }
 
 /// How long a dial may take before the peer counts as unreachable.
@@ -197,12 +216,19 @@ pub(crate) async fn dial(
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Where it listens on TCP.
+    pub(crate) tcp: Vec<SocketAddr>,
     pub(crate) relays: Vec<String>,
 }
 
 impl Places {
     pub(crate) fn is_empty(&self) -> bool {
-        self.addresses.is_empty() && self.relays.is_empty()
+        !self.by_udp() && self.tcp.is_empty()
+    }
+
+    /// Whether QUIC has somewhere to go.
+    pub(crate) fn by_udp(&self) -> bool {
+        !self.addresses.is_empty() || !self.relays.is_empty()
     }
 
     fn transport_addresses(&self) -> impl Iterator<Item = TransportAddr> {
@@ -238,14 +264,23 @@ pub(crate) fn own_addresses(endpoint: &Endpoint) -> Vec<SocketAddr> {
     addresses
 }
 
-fn last_ports(store: &Store) -> Vec<SocketAddr> {
-    let text = store.setting(PORTS).ok().flatten().unwrap_or_default();
+/// Keeps the ports in use for the next start.
+pub(super) fn keep_ports(store: &Store, name: &str, sockets: &[SocketAddr]) {
+    let ports: Vec<String> = sockets.iter().map(ToString::to_string).collect();
+    if let Err(error) = store.put_setting(name, &ports.join(" ")) {
+        tracing::warn!(%error, "the ports could not be kept");
+    }
+}
+
+/// The ports of the last start.
+pub(super) fn last_ports(store: &Store, name: &str) -> Vec<SocketAddr> {
+    let text = store.setting(name).ok().flatten().unwrap_or_default();
     text.split_whitespace()
         .filter_map(|address| address.parse().ok())
         .collect()
 }
 
-fn remembered_port(mut configured: SocketAddr, last: &[SocketAddr]) -> SocketAddr {
+pub(super) fn remembered_port(mut configured: SocketAddr, last: &[SocketAddr]) -> SocketAddr {
     if configured.port() == 0
         && let Some(before) = last.iter().find(|before| before.ip() == configured.ip())
     {
@@ -261,6 +296,16 @@ pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
         cause = source;
     }
     cause.to_string()
+}
+
+/// An error with its causes, for a message.
+pub(crate) fn whole(error: &dyn std::error::Error) -> String {
+    let (own, cause) = (error.to_string(), root_cause(error));
+    if own == cause {
+        own
+    } else {
+        format!("{own}: {cause}")
+    }
 }
 
 #[cfg(test)]

@@ -1,18 +1,25 @@
-//! Tunnels: at most one live session per peer, dialled once however many ask for it.
+//! Tunnels: at most two live sessions per peer, one over UDP and one over TCP, each dialled once
+//! however many ask for it.
 //!
-//! When both sides dial at once two connections come up; both sides then keep the one that the
-//! node with the lower key dialled, and let the other one finish what it carries. A peer whose
-//! greeting shows that it has restarted loses its old tunnel at once.
+//! Which of the two takes new calls is decided elsewhere ([`super::choice`]) and kept here, where
+//! every call looks; where only one is up, it is that one. When both sides dial at once two
+//! connections of one kind come up; both sides then keep the one that the node with the lower key
+//! dialled, and let the other one finish what it carries. A peer whose greeting shows that it has
+//! restarted loses its old tunnels at once.
 
 use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
+    collections::{HashMap, HashSet},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use hailwire_wire::{Code, NodeId, Status};
 use tokio::sync::watch;
 
-use crate::session::Session;
+use super::choice::{Way, Why};
+use crate::{config::Carrier, session::Session};
 
 /// The outcome of a dial, once there is one.
 type Dialled = Option<Result<Session, Status>>;
@@ -20,14 +27,31 @@ type Dialled = Option<Result<Session, Status>>;
 #[derive(Debug)]
 pub(crate) struct Peers {
     me: NodeId,
+    allowed: Carrier,
     table: Mutex<HashMap<NodeId, Peer>>,
     /// Tunnels that another has superseded; each ends when it carries nothing more.
     retired: Mutex<Vec<Session>>,
+    /// What worked last with a peer, for the next dial.
+    worked: Mutex<HashMap<NodeId, Way>>,
+    /// Second tunnels that are being dialled.
+    second: Mutex<HashSet<(NodeId, Way)>>,
+    reuse: Reuse,
+}
+
+/// How often a call found a tunnel up.
+#[derive(Debug, Default)]
+struct Reuse {
+    found: AtomicU64,
+    made: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Peer {
-    tunnel: Option<Tunnel>,
+    udp: Option<Tunnel>,
+    tcp: Option<Tunnel>,
+    /// Whoever takes new calls, where both are up.
+    carry: Option<Way>,
+    why: Why,
     dialling: Option<watch::Receiver<Dialled>>,
 }
 
@@ -36,6 +60,17 @@ struct Tunnel {
     session: Session,
     dialled_by: NodeId,
     instance: u64,
+}
+
+/// A tunnel as it is shown.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    pub(crate) id: NodeId,
+    pub(crate) session: Session,
+    /// Whether it takes new calls.
+    pub(crate) carries: bool,
+    /// Why the one that takes new calls does.
+    pub(crate) why: Why,
 }
 
 /// What to do about a peer without a tunnel.
@@ -48,29 +83,96 @@ pub(crate) enum Connect {
     Dial(watch::Sender<Dialled>),
 }
 
-impl Peers {
-    pub(crate) fn new(me: NodeId) -> Self {
-        Self {
-            me,
-            table: Mutex::default(),
-            retired: Mutex::default(),
+/// The way of a session.
+pub(crate) fn way_of(session: &Session) -> Way {
+    match session.connection().carrier() {
+        "quic" => Way::Udp,
+        _ => Way::Tcp,
+    }
+}
+
+impl Peer {
+    fn slot(&mut self, way: Way) -> &mut Option<Tunnel> {
+        match way {
+            Way::Udp => &mut self.udp,
+            Way::Tcp => &mut self.tcp,
         }
     }
 
-    /// The tunnel to `id`, if one is up and takes new work.
+    fn tunnel(&self, way: Way) -> Option<&Tunnel> {
+        match way {
+            Way::Udp => self.udp.as_ref(),
+            Way::Tcp => self.tcp.as_ref(),
+        }
+    }
+
+    /// The tunnel of one way, if it takes new work.
+    fn ready(&self, way: Way) -> Option<&Tunnel> {
+        self.tunnel(way)
+            .filter(|tunnel| !tunnel.session.peer_is_going_away())
+    }
+
+    /// The tunnel that takes new calls.
+    fn carrying(&self) -> Option<&Tunnel> {
+        let first = self.carry.unwrap_or(Way::Udp);
+        self.ready(first).or_else(|| self.ready(first.other()))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.udp.is_none() && self.tcp.is_none()
+    }
+}
+
+impl Peers {
+    pub(crate) fn new(me: NodeId, allowed: Carrier) -> Self {
+        Self {
+            me,
+            allowed,
+            table: Mutex::default(),
+            retired: Mutex::default(),
+            worked: Mutex::default(),
+            second: Mutex::default(),
+            reuse: Reuse::default(),
+        }
+    }
+
+    /// The tunnel that takes new calls to `id`, if one is up.
     pub(crate) fn up(&self, id: NodeId) -> Option<Session> {
         let table = self.lock();
-        let tunnel = table.get(&id)?.tunnel.as_ref()?;
-        (!tunnel.session.peer_is_going_away()).then(|| tunnel.session.clone())
+        let session = table.get(&id)?.carrying()?.session.clone();
+        Some(session)
+    }
+
+    /// As [`Peers::up`] for a call, which counts as one that found a tunnel.
+    pub(crate) fn up_for_call(&self, id: NodeId) -> Option<Session> {
+        let session = self.up(id)?;
+        self.reuse.found.fetch_add(1, Ordering::Relaxed);
+        Some(session)
+    }
+
+    /// Counts a call for which a tunnel had to be brought up, or waited for.
+    pub(crate) fn count_made(&self) {
+        self.reuse.made.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Calls to peers that found a tunnel up, and those that did not.
+    pub(crate) fn reuse(&self) -> (u64, u64) {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (count(&self.reuse.found), count(&self.reuse.made))
+    }
+
+    /// The tunnel over UDP or TCP, if it takes new work.
+    pub(crate) fn session(&self, id: NodeId, way: Way) -> Option<Session> {
+        let table = self.lock();
+        let session = table.get(&id)?.ready(way)?.session.clone();
+        Some(session)
     }
 
     /// The tunnel to `id`, or whose business it is to make one.
     pub(crate) fn connect(&self, id: NodeId) -> Connect {
         let mut table = self.lock();
         let peer = table.entry(id).or_default();
-        if let Some(tunnel) = &peer.tunnel
-            && !tunnel.session.peer_is_going_away()
-        {
+        if let Some(tunnel) = peer.carrying() {
             return Connect::Up(tunnel.session.clone());
         }
         if let Some(waiting) = &peer.dialling
@@ -83,7 +185,7 @@ impl Peers {
         Connect::Dial(sender)
     }
 
-    /// Enters a session whose greeting has arrived. Returns whether it is the tunnel now.
+    /// Enters a session whose greeting has arrived. Returns whether it is a tunnel now.
     pub(crate) fn enter(&self, id: NodeId, session: &Session, dialled: bool) -> bool {
         let dialled_by = if dialled { self.me } else { id };
         let instance = session.peer_hello().map_or(0, |hello| hello.instance);
@@ -92,28 +194,41 @@ impl Peers {
             dialled_by,
             instance,
         };
+        let way = way_of(session);
         let mut table = self.lock();
         let peer = table.entry(id).or_default();
         peer.dialling = None;
-        let Some(old) = &peer.tunnel else {
-            peer.tunnel = Some(new);
-            return true;
-        };
-        if old.session.is(session) {
-            return true;
+        for way in Way::BOTH {
+            if let Some(old) = peer.slot(way).take_if(|old| old.instance != instance) {
+                old.session
+                    .close(Code::Unavailable, "the peer has restarted");
+            }
         }
-        if old.instance != instance {
-            old.session
-                .close(Code::Unavailable, "the peer has restarted");
-        } else if old.dialled_by != dialled_by && old.dialled_by == self.me.min(id) {
-            // The old one is the one to keep; the new one ends when it is idle.
-            self.retire(session.clone());
-            return false;
-        } else {
+        if let Some(old) = peer.tunnel(way) {
+            if old.session.is(session) {
+                return true;
+            }
+            if old.dialled_by != dialled_by && old.dialled_by == self.me.min(id) {
+                // The old one is the one to keep; the new one ends when it is idle.
+                self.retire(session.clone());
+                return false;
+            }
             self.retire(old.session.clone());
         }
-        peer.tunnel = Some(new);
+        *peer.slot(way) = Some(new);
+        self.note_worked(id, way);
         true
+    }
+
+    /// Says who takes new calls, and why.
+    pub(crate) fn set_carry(&self, id: NodeId, carry: Way, why: Why) {
+        if let Some(peer) = self.lock().get_mut(&id) {
+            if peer.carry != Some(carry) {
+                tracing::info!(peer = %id, ?carry, %why, "new calls");
+            }
+            peer.carry = Some(carry);
+            peer.why = why;
+        }
     }
 
     fn retire(&self, session: Session) {
@@ -136,23 +251,25 @@ impl Peers {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a session out after it has ended. Returns whether it was the tunnel.
+    /// Takes a session out after it has ended. Returns whether the peer has no tunnel any more
+    /// because of that.
     pub(crate) fn leave(&self, id: NodeId, session: &Session) -> bool {
         let mut table = self.lock();
         let Some(peer) = table.get_mut(&id) else {
             return false;
         };
-        let was = peer
-            .tunnel
-            .as_ref()
-            .is_some_and(|tunnel| tunnel.session.is(session));
-        if was {
-            peer.tunnel = None;
+        let mut was = false;
+        for way in Way::BOTH {
+            was |= peer
+                .slot(way)
+                .take_if(|tunnel| tunnel.session.is(session))
+                .is_some();
         }
-        if peer.tunnel.is_none() && peer.dialling.is_none() {
+        let gone = was && peer.is_empty();
+        if peer.is_empty() && peer.dialling.is_none() {
             table.remove(&id);
         }
-        was
+        gone
     }
 
     /// Forgets a dial that failed.
@@ -160,24 +277,85 @@ impl Peers {
         let mut table = self.lock();
         if let Some(peer) = table.get_mut(&id) {
             peer.dialling = None;
-            if peer.tunnel.is_none() {
+            if peer.is_empty() {
                 table.remove(&id);
             }
         }
     }
 
-    /// Every tunnel.
-    pub(crate) fn all(&self) -> Vec<(NodeId, Session)> {
-        let table = self.lock();
-        let up = |(id, peer): (&NodeId, &Peer)| Some((*id, peer.tunnel.as_ref()?.session.clone()));
-        table.iter().filter_map(up).collect()
+    /// Who takes new calls by what was decided last.
+    pub(crate) fn carries(&self, id: NodeId) -> Option<Way> {
+        self.lock().get(&id)?.carry
     }
 
+    /// Every tunnel.
+    pub(crate) fn all(&self) -> Vec<(NodeId, Session)> {
+        let shown = self.shown().into_iter();
+        shown.map(|shown| (shown.id, shown.session)).collect()
+    }
+
+    /// Every tunnel, with what it is for.
+    pub(crate) fn shown(&self) -> Vec<Shown> {
+        let table = self.lock();
+        let mut all = Vec::new();
+        for (id, peer) in table.iter() {
+            let carrying = peer.carrying();
+            for tunnel in Way::BOTH.into_iter().filter_map(|way| peer.tunnel(way)) {
+                all.push(Shown {
+                    id: *id,
+                    session: tunnel.session.clone(),
+                    carries: carrying.is_some_and(|carrying| carrying.session.is(&tunnel.session)),
+                    why: self.why(peer, carrying),
+                });
+            }
+        }
+        all
+    }
+
+    fn why(&self, peer: &Peer, carrying: Option<&Tunnel>) -> Why {
+        let way = carrying.map(|tunnel| way_of(&tunnel.session));
+        match (self.allowed, peer.carry, way) {
+            (Carrier::Auto, None, Some(Way::Tcp)) => Why::NoUdp,
+            (Carrier::Auto, _, _) => peer.why,
+            _ => Why::Configured,
+        }
+    }
+
+    /// Peers that have a tunnel.
+    pub(crate) fn ids(&self) -> Vec<NodeId> {
+        let table = self.lock();
+        let up = table.iter().filter(|(_, peer)| !peer.is_empty());
+        up.map(|(id, _)| *id).collect()
+    }
+
+    /// Peers with a tunnel.
     pub(crate) fn len(&self) -> usize {
-        self.lock()
-            .values()
-            .filter(|peer| peer.tunnel.is_some())
-            .count()
+        self.lock().values().filter(|peer| !peer.is_empty()).count()
+    }
+
+    /// The way that worked last with a peer.
+    pub(crate) fn worked(&self, id: NodeId) -> Option<Way> {
+        let worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner);
+        worked.get(&id).copied()
+    }
+
+    /// Takes note of the way that won. Peers are trusted, so their number is the operator's doing.
+    pub(crate) fn note_worked(&self, id: NodeId, way: Way) {
+        let mut worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner);
+        worked.insert(id, way);
+    }
+
+    /// Whether nobody dials that second tunnel yet; whoever asks does from now on.
+    pub(crate) fn begin_second(&self, id: NodeId, way: Way) -> bool {
+        self.seconds().insert((id, way))
+    }
+
+    pub(crate) fn end_second(&self, id: NodeId, way: Way) {
+        self.seconds().remove(&(id, way));
+    }
+
+    fn seconds(&self) -> std::sync::MutexGuard<'_, HashSet<(NodeId, Way)>> {
+        self.second.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<NodeId, Peer>> {

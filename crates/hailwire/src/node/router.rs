@@ -114,18 +114,21 @@ impl Inner {
             session::serve(request_kind(kind), header, caller, send, reader, &handler).await;
             return;
         }
-        if let Origin::Peer(peer) = origin
-            && !self.trust.is_trusted(peer)
-        {
-            let status = self.refuse_stranger(session, peer);
-            return Box::pin(refuse(send, reader, &status)).await;
-        }
         self.count_call();
         self.spin.touch();
         let routed = session::in_time(deadline, std::pin::pin!(self.route(&header, origin))).await;
         let Route { to, picked } = match routed {
             Ok(route) => route,
-            Err(status) => return Box::pin(refuse(send, reader, &status)).await,
+            Err(status) => {
+                // Trust was looked up on the way; only who was refused is looked at again.
+                let status = match origin {
+                    Origin::Peer(peer) if !self.trust.is_trusted(peer) => {
+                        self.refuse_stranger(session, peer)
+                    }
+                    _ => status,
+                };
+                return Box::pin(refuse(send, reader, &status)).await;
+            }
         };
         let code = match to {
             Destination::Handler(handler) => {
@@ -173,7 +176,7 @@ impl Inner {
                 let picked = self.registry.pick(&address.agent, false, &[]).ok()?;
                 let to = match picked.value().reach() {
                     Reach::Here(to) => to,
-                    Reach::Peer(id) => Destination::Session(self.peers.up(id)?),
+                    Reach::Peer(id) => Destination::Session(self.peers.up_for_call(id)?),
                 };
                 return Some(Ok(Route {
                     to,
@@ -184,7 +187,7 @@ impl Inner {
             Some(NodeRef::Id(id)) => *id,
             Some(node) => self.trust.find(node)?,
         };
-        let to = Destination::Session(self.peers.up(id)?);
+        let to = Destination::Session(self.peers.up_for_call(id)?);
         Some(Ok(Route { to, picked: None }))
     }
 
@@ -196,6 +199,7 @@ impl Inner {
         if id == self.id {
             return self.local_route(&address.agent);
         }
+        self.peers.count_made();
         let to = Destination::Session(self.tunnel(id).await?);
         Ok(Route { to, picked: None })
     }
@@ -261,7 +265,7 @@ impl Inner {
             };
             let to = match picked.value().reach() {
                 Reach::Here(to) => to,
-                Reach::Peer(id) => match self.tunnel(id).await {
+                Reach::Peer(id) => match self.tunnel_for_call(id).await {
                     Ok(session) => Destination::Session(session),
                     Err(status) => {
                         tracing::debug!(%agent, peer = %id, %status, "a member cannot be reached");

@@ -36,6 +36,8 @@ pub(crate) struct TrustRow {
     pub(crate) since: u64,
     /// Where it was found last, newest first.
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Where it listens on TCP, as it said last.
+    pub(crate) tcp: Vec<SocketAddr>,
     pub(crate) relay: Option<String>,
 }
 
@@ -85,7 +87,8 @@ pub(crate) struct HubRow {
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS trust (
         id BLOB PRIMARY KEY, alias TEXT, allow TEXT NOT NULL, via TEXT NOT NULL,
-        since INTEGER NOT NULL, addresses TEXT NOT NULL, relay TEXT) STRICT;
+        since INTEGER NOT NULL, addresses TEXT NOT NULL, relay TEXT,
+        tcp TEXT NOT NULL DEFAULT '') STRICT;
     CREATE TABLE IF NOT EXISTS removed (id BLOB PRIMARY KEY, at INTEGER NOT NULL) STRICT;
     CREATE TABLE IF NOT EXISTS invitation (
         digest BLOB PRIMARY KEY, uses_left INTEGER NOT NULL, expires INTEGER NOT NULL,
@@ -96,6 +99,17 @@ const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 ";
 
+/// A database of before has no place for TCP addresses.
+fn add_tcp(connection: &Connection) -> Result<(), StoreError> {
+    let known = connection
+        .prepare("SELECT 1 FROM pragma_table_info('trust') WHERE name = 'tcp'")?
+        .exists([])?;
+    if !known {
+        connection.execute_batch("ALTER TABLE trust ADD COLUMN tcp TEXT NOT NULL DEFAULT ''")?;
+    }
+    Ok(())
+}
+
 impl Store {
     /// Opens the database at `path`, making it if need be.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
@@ -105,6 +119,7 @@ impl Store {
         // The defaults keep up to 2 MiB of pages; this database has a handful.
         connection.pragma_update(None, "cache_size", -128)?;
         connection.execute_batch(SCHEMA)?;
+        add_tcp(&connection)?;
         Ok(Self {
             connection: Mutex::new(connection),
         })
@@ -112,14 +127,16 @@ impl Store {
 
     pub(crate) fn trust(&self) -> Result<Vec<TrustRow>, StoreError> {
         self.all(
-            "SELECT id, alias, allow, via, since, addresses, relay FROM trust",
+            "SELECT id, alias, allow, via, since, addresses, relay, tcp FROM trust",
             trust_row,
         )
     }
 
     pub(crate) fn put_trust(&self, row: &TrustRow) -> Result<(), StoreError> {
         self.execute(
-            "INSERT OR REPLACE INTO trust VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            "INSERT OR REPLACE INTO trust \
+             (id, alias, allow, via, since, addresses, relay, tcp) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
             params![
                 row.id.as_bytes(),
                 row.alias.as_ref().map(NodeName::as_str),
@@ -128,6 +145,7 @@ impl Store {
                 row.since.cast_signed(),
                 list(&row.addresses),
                 row.relay,
+                list(&row.tcp),
             ],
         )
     }
@@ -263,6 +281,7 @@ fn trust_row(row: &Row<'_>) -> rusqlite::Result<TrustRow> {
         since: row.get::<_, i64>(4)?.cast_unsigned(),
         addresses: parsed(&row.get::<_, String>(5)?),
         relay: row.get(6)?,
+        tcp: parsed(&row.get::<_, String>(7)?),
     })
 }
 
@@ -293,6 +312,7 @@ mod tests {
             via: Via::Ticket,
             since: 1_800_000_000,
             addresses: vec!["127.0.0.1:7".parse().unwrap(), "[::1]:9".parse().unwrap()],
+            tcp: vec!["127.0.0.1:443".parse().unwrap()],
             relay: Some("https://hub".into()),
         }
     }
@@ -307,6 +327,23 @@ mod tests {
         store.remove_trust(row(2).id).unwrap();
         drop(store);
         assert_eq!(Store::open(&path).unwrap().trust().unwrap(), vec![row(1)]);
+    }
+
+    #[test]
+    fn a_database_of_before_gets_a_place_for_tcp_addresses() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("old.db");
+        let old = SCHEMA.replace(",\n        tcp TEXT NOT NULL DEFAULT ''", "");
+        assert!(!old.contains("tcp"));
+        Connection::open(&path)
+            .unwrap()
+            .execute_batch(&old)
+            .unwrap();
+        for _ in 0..2 {
+            let store = Store::open(&path).unwrap();
+            store.put_trust(&row(1)).unwrap();
+            assert_eq!(store.trust().unwrap(), [row(1)]);
+        }
     }
 
     #[test]

@@ -91,6 +91,7 @@ pub(crate) struct NewPeer {
     pub(crate) allow: Vec<AgentName>,
     pub(crate) via: Via,
     pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) tcp: Vec<SocketAddr>,
     pub(crate) relay: Option<String>,
 }
 
@@ -201,6 +202,14 @@ impl Trust {
             via: peer.via,
             since: known.as_ref().map_or(now_unix, |row| row.since),
             addresses: newest(addresses),
+            tcp: if peer.tcp.is_empty() {
+                known
+                    .as_ref()
+                    .map(|row| row.tcp.clone())
+                    .unwrap_or_default()
+            } else {
+                newest(peer.tcp)
+            },
             relay: peer.relay.or_else(|| known.and_then(|row| row.relay)),
         };
         self.store.put_trust(&row)?;
@@ -382,6 +391,7 @@ mod tests {
             allow: Vec::new(),
             via: Via::Manual,
             addresses: Vec::new(),
+            tcp: Vec::new(),
             relay: None,
         }
     }

@@ -16,14 +16,12 @@ use tokio::{
 
 use super::{
     Inner,
-    overlay::{self, Places},
-    peers::Connect,
+    choice::Way,
+    overlay::Places,
+    peers::{Connect, way_of},
     router::{Door, Origin},
 };
-use crate::{
-    carrier::{Connection, quic},
-    session::Session,
-};
+use crate::{carrier::Connection, session::Session};
 
 /// Sessions of nodes that are not trusted, at once.
 const MAX_STRANGERS: usize = 32;
@@ -98,6 +96,15 @@ impl Inner {
         }
     }
 
+    /// As [`Inner::tunnel`] for a call, which is counted by whether it found one.
+    pub(super) async fn tunnel_for_call(self: &Arc<Self>, id: NodeId) -> Result<Session, Status> {
+        if let Some(session) = self.peers.up_for_call(id) {
+            return Ok(session);
+        }
+        self.peers.count_made();
+        self.tunnel(id).await
+    }
+
     async fn dial_peer(self: &Arc<Self>, id: NodeId) -> Result<Session, Status> {
         if !self.trust.is_trusted(id) && !self.vouched_for(id).await {
             return Err(Status::new(
@@ -122,30 +129,26 @@ impl Inner {
         Ok(self.peers.up(id).unwrap_or(session))
     }
 
-    /// Dials a node wherever it may be, trusted or not, and greets it.
-    pub(super) async fn dial_at(
-        self: &Arc<Self>,
-        id: NodeId,
-        places: &Places,
-    ) -> Result<Session, Status> {
-        let connection = overlay::dial(&self.endpoint, id, places)
-            .await
-            .map_err(|reason| unreachable(id, &reason))?;
-        let session = self.start_session(id, connection, true);
-        greeted(&session).await?;
-        if self.trust.is_trusted(id) {
-            self.up(id, &session, true);
+    /// A new connection from a node that has proved to be `id`, over whichever carrier.
+    pub(super) async fn arrived(self: &Arc<Self>, id: NodeId, connection: Connection) {
+        if self.is_closing() {
+            return connection.close(Code::Unavailable, "the node is shutting down");
         }
-        Ok(session)
+        if !self.trust.is_trusted(id) {
+            return accept_stranger(self, id, connection).await;
+        }
+        let session = self.start_session(id, connection, false);
+        if greeted(&session).await.is_ok() {
+            self.up(id, &session, false);
+        }
     }
 
-    fn start_session(
+    pub(super) fn start_session(
         self: &Arc<Self>,
         id: NodeId,
-        connection: iroh::endpoint::Connection,
+        connection: Connection,
         dialled: bool,
     ) -> Session {
-        let connection = Connection::Quic(quic::Connection::new(connection));
         let door = Arc::new(Door {
             node: self.clone(),
             origin: Origin::Peer(id),
@@ -153,23 +156,30 @@ impl Inner {
         Session::start(connection, dialled, self.hello(), door)
     }
 
-    /// Makes a greeted session of a trusted peer its tunnel, and looks after it until it ends.
+    /// Makes a greeted session of a trusted peer its tunnel, and looks after it until it ends. The
+    /// one place where a tunnel begins, and so where their number is bounded.
     pub(super) fn up(self: &Arc<Self>, id: NodeId, session: &Session, dialled: bool) {
+        let most = self.config.limits.max_tunnels as usize;
+        if self.peers.up(id).is_none() && self.peers.len() >= most {
+            return session.close(Code::ResourceExhausted, "no more tunnels");
+        }
         if !self.peers.enter(id, session, dialled) {
             return;
         }
         self.strangers.welcomed.notify_waiters();
-        tracing::info!(peer = %id, dialled, "tunnel up");
+        let carrier = session.connection().carrier();
+        tracing::info!(peer = %id, carrier, dialled, "tunnel up");
         let allow = self.trust.row(id).map(|row| row.allow).unwrap_or_default();
         session.send_offers(&self.registry.offers(&allow));
         tokio::spawn(look_after(self.clone(), id, session.clone()));
     }
 
     /// Everywhere that a peer may be: where it was last, and what the hubs know.
-    async fn places(&self, id: NodeId) -> Places {
+    pub(super) async fn places(&self, id: NodeId) -> Places {
         let mut places = Places::default();
         if let Some(row) = self.trust.row(id) {
             places.addresses = row.addresses;
+            places.tcp = row.tcp;
             places.relays.extend(row.relay);
         }
         self.places_from_hubs(id, &mut places).await;
@@ -264,28 +274,17 @@ async fn accept_one(
     };
     drop(handshake);
     let id = NodeId::from_bytes(*connection.remote_id().as_bytes());
-    if node.is_closing() {
-        return connection.close(close_code(Code::Unavailable), b"the node is shutting down");
-    }
-    if !node.trust.is_trusted(id) {
-        return accept_stranger(&node, id, connection).await;
-    }
-    if node.peers.len() >= node.config.limits.max_tunnels as usize {
-        return connection.close(close_code(Code::ResourceExhausted), b"no more tunnels");
-    }
-    let session = node.start_session(id, connection, false);
-    if greeted(&session).await.is_ok() {
-        node.up(id, &session, false);
-    }
+    let connection = node.quic(connection);
+    Box::pin(node.arrived(id, connection)).await;
 }
 
 /// Closed by default: a stranger whom no hub vouches for may redeem a ticket, briefly, and there
 /// are few at once, each with little room.
-async fn accept_stranger(node: &Arc<Inner>, id: NodeId, connection: iroh::endpoint::Connection) {
+async fn accept_stranger(node: &Arc<Inner>, id: NodeId, connection: Connection) {
     let Ok(seat) = node.strangers.seats.clone().try_acquire_owned() else {
-        return connection.close(close_code(Code::ResourceExhausted), b"too many strangers");
+        return connection.close(Code::ResourceExhausted, "too many strangers");
     };
-    overlay::narrow(&connection);
+    connection.narrow();
     let vouched = node.vouched_for(id).await;
     let session = node.start_session(id, connection.clone(), false);
     if greeted(&session).await.is_err() {
@@ -309,14 +308,14 @@ async fn accept_stranger(node: &Arc<Inner>, id: NodeId, connection: iroh::endpoi
     let welcome = stay.await.is_ok();
     drop(seat);
     if welcome {
-        overlay::widen(&connection);
+        connection.widen();
     } else {
         session.close(Code::PermissionDenied, "this node does not trust yours");
     }
 }
 
 /// Waits for the far side's greeting.
-async fn greeted(session: &Session) -> Result<(), Status> {
+pub(super) async fn greeted(session: &Session) -> Result<(), Status> {
     let pong = tokio::time::timeout(GREETING_TIMEOUT, session.greeted()).await;
     pong.unwrap_or_else(|_| {
         Err(Status::new(
@@ -333,7 +332,8 @@ async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
         if let Some(offers) = offers.borrow_and_update().clone() {
             node.registry.set_offers(id, &offers);
         }
-        if let Ok(address) = session.connection().stats().remote.parse::<SocketAddr>() {
+        let found = session.connection().stats().remote.parse::<SocketAddr>();
+        if let (Way::Udp, Ok(address)) = (way_of(&session), found) {
             node.trust.found_at(id, address);
         }
         tokio::select! {
@@ -366,7 +366,7 @@ pub(super) async fn announce(node: Arc<Inner>) {
 ///
 /// QUIC's own idle time-out is longer than a caller likes to wait.
 pub(super) async fn watch_silence(node: Arc<Inner>) {
-    let mut heard: HashMap<NodeId, Heard> = HashMap::new();
+    let mut heard: HashMap<(NodeId, Way), Heard> = HashMap::new();
     let mut tick = tokio::time::interval(SILENCE_TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -377,18 +377,12 @@ pub(super) async fn watch_silence(node: Arc<Inner>) {
             if session.in_flight() == 0 {
                 continue;
             }
-            let received = session.connection().stats().received_packets;
-            let before = heard
-                .remove(&id)
-                .filter(|before| before.packets == received);
+            let received = session.connection().stats().received_bytes;
+            let key = (id, way_of(&session));
+            let before = heard.remove(&key).filter(|before| before.bytes == received);
             let since = before.map_or(now, |before| before.since);
-            busy.insert(
-                id,
-                Heard {
-                    packets: received,
-                    since,
-                },
-            );
+            let bytes = received;
+            busy.insert(key, Heard { bytes, since });
             let silence = now - since;
             if silence >= SILENCE_DEAD {
                 tracing::warn!(peer = %id, "no sign of life with calls in flight");
@@ -404,12 +398,8 @@ pub(super) async fn watch_silence(node: Arc<Inner>) {
 /// What was received from a peer when it was last heard.
 #[derive(Debug)]
 struct Heard {
-    packets: u64,
+    bytes: u64,
     since: Instant,
-}
-
-fn close_code(code: Code) -> iroh::endpoint::VarInt {
-    iroh::endpoint::VarInt::from_u32(u32::from(code.number()))
 }
 
 pub(super) fn unreachable(id: NodeId, reason: &str) -> Status {
@@ -418,6 +408,7 @@ pub(super) fn unreachable(id: NodeId, reason: &str) -> Status {
         format!("node {} cannot be reached: {reason}", id.short()),
     )
     .with_hint(
-        "see that it is up (`hail status` there) and that UDP passes; a hub helps behind NATs",
+        "see that it is up (`hail status` there) and that UDP passes, or let it listen on TCP \
+         (`--listen-tcp`); a hub helps behind NATs",
     )
 }

@@ -2,13 +2,20 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use hailwire::carrier::{Connection, mux, quic};
+use hailwire::{
+    carrier::{
+        Connection, mux, quic,
+        tcp::{self, Identity, Listener, TcpCarrier, TcpError},
+    },
+    key::NodeKey,
+};
+use hailwire_wire::NodeId;
 use iroh::{
     Endpoint, EndpointAddr, RelayMap, RelayMode, TransportAddr,
     endpoint::{QuicTransportConfig, VarInt, presets},
 };
 use tokio::net::{UnixListener, UnixStream};
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, sync::mpsc, task::JoinSet};
 
 /// Two ends of one connection: `client` connected, `server` listened.
 pub(crate) struct Pair {
@@ -29,6 +36,10 @@ pub(crate) enum Carrier {
     Memory,
     /// QUIC between two endpoints on loopback.
     Quic,
+    /// HTTP/2, over a pair of TLS connections between two nodes on loopback.
+    Http2,
+    /// The multiplexer over WebSocket, over TLS between two nodes on loopback.
+    WebSocket,
 }
 
 impl Carrier {
@@ -38,6 +49,8 @@ impl Carrier {
             Self::UnixListener => unix_listener_pair().await,
             Self::Memory => memory_pair(),
             Self::Quic => Box::pin(quic_pair()).await,
+            Self::Http2 => Box::pin(tcp_pair(TcpCarrier::H2)).await,
+            Self::WebSocket => Box::pin(tcp_pair(TcpCarrier::Ws)).await,
         }
     }
 }
@@ -60,6 +73,7 @@ impl Mortal {
             .build()
             .unwrap();
         let mut endpoints = Vec::new();
+        let _arrivals;
         let (near, far) = match carrier {
             Carrier::UnixPair | Carrier::UnixListener => {
                 let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -84,6 +98,20 @@ impl Mortal {
                 let connections = (connect(&near, &far).await, accept.await.unwrap());
                 endpoints = vec![near, far];
                 connections
+            }
+            Carrier::Http2 | Carrier::WebSocket => {
+                let which = if carrier == Carrier::Http2 {
+                    TcpCarrier::H2
+                } else {
+                    TcpCarrier::Ws
+                };
+                let (peer, listener) = runtime.spawn(listen()).await.unwrap();
+                let address = listener.local_addr().unwrap();
+                let _far_runtime = runtime.enter();
+                let mut arrivals = Arrivals::of(listener);
+                let (near, far) = tokio::join!(dial(peer, address, which), arrivals.next());
+                _arrivals = arrivals;
+                (near, far.unwrap().1)
             }
         };
         Self {
@@ -187,6 +215,71 @@ async fn connect(near: &Endpoint, far: &Endpoint) -> Connection {
 async fn accept(far: Endpoint) -> Connection {
     let incoming = far.accept().await.unwrap();
     Connection::Quic(quic::Connection::new(incoming.await.unwrap()))
+}
+
+/// A node's key and its identity on TCP.
+pub(crate) fn identity() -> (NodeId, Identity) {
+    let folder = tempfile::tempdir().unwrap();
+    let key = NodeKey::load_or_create(&folder.path().join("key")).unwrap();
+    (key.pair().id(), Identity::new(&key))
+}
+
+/// A listener of a new node on loopback.
+pub(crate) async fn listen() -> (NodeId, Listener) {
+    let (id, identity) = identity();
+    let address = SocketAddr::from(([127, 0, 0, 1], 0));
+    (id, Listener::bind(address, &identity).await.unwrap())
+}
+
+async fn dial(peer: NodeId, address: SocketAddr, which: TcpCarrier) -> Connection {
+    tcp::connect(&identity().1, peer, address, &[which])
+        .await
+        .unwrap()
+}
+
+/// What a listener brings, of however many TCP connections each is made.
+pub(crate) struct Arrivals {
+    made: mpsc::UnboundedReceiver<Result<(NodeId, Connection), TcpError>>,
+    /// Listens for as long as this lives.
+    _listening: JoinSet<()>,
+}
+
+impl Arrivals {
+    pub(crate) fn of(listener: Listener) -> Self {
+        let (tell, made) = mpsc::unbounded_channel();
+        let mut listening = JoinSet::new();
+        listening.spawn(async move {
+            let mut handshakes = JoinSet::new();
+            loop {
+                let (incoming, tell) = (listener.accept().await, tell.clone());
+                handshakes.spawn(async move {
+                    if let Some(made) = incoming.handshake().await.transpose() {
+                        let _ = tell.send(made);
+                    }
+                });
+            }
+        });
+        Self {
+            made,
+            _listening: listening,
+        }
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<(NodeId, Connection), TcpError> {
+        self.made.recv().await.unwrap()
+    }
+}
+
+async fn tcp_pair(which: TcpCarrier) -> Pair {
+    let (peer, listener) = listen().await;
+    let address = listener.local_addr().unwrap();
+    let mut arrivals = Arrivals::of(listener);
+    let (client, server) = tokio::join!(dial(peer, address, which), arrivals.next());
+    Pair {
+        client,
+        server: server.unwrap().1,
+        _keep: vec![Box::new(arrivals)],
+    }
 }
 
 fn pair(

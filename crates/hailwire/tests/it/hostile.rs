@@ -175,6 +175,7 @@ impl Guest {
             alias: String::new(),
             allow: Vec::new(),
             addresses: Vec::new(),
+            tcp: Vec::new(),
         };
         let _: admin::Trusted = house.client().admin(method::TRUST_ADD, &add).await.unwrap();
         let id = iroh::EndpointId::from_bytes(house.node.id().as_bytes()).unwrap();

@@ -8,10 +8,13 @@
 
 mod call;
 mod carrier;
+mod carriers;
 mod child;
 mod faults;
 mod fixtures;
 mod hostile;
 mod house;
 mod resources;
+mod tcp;
 mod trust;
+mod wire;

@@ -89,6 +89,7 @@ async fn a_stranger_is_refused_noted_and_can_be_approved() {
             .iter()
             .map(ToString::to_string)
             .collect(),
+        tcp: Vec::new(),
     };
     let _: admin::Trusted = bob.client().admin(method::TRUST_ADD, &add).await.unwrap();
     let refused = call(&bob.client(), "echo@alice", "x").await.unwrap_err();
@@ -114,6 +115,7 @@ async fn a_stranger_is_refused_noted_and_can_be_approved() {
         alias: String::new(),
         allow: Vec::new(),
         addresses: Vec::new(),
+        tcp: Vec::new(),
     };
     let _: admin::Trusted = alice
         .client()

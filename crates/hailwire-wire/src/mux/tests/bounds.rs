@@ -231,3 +231,35 @@ fn a_burst_gives_its_memory_back() {
         std::mem::size_of::<Mux>()
     );
 }
+
+#[test]
+fn a_peer_with_little_room_has_few_streams_accepted_and_little_read_until_it_gets_more() {
+    let (mut a, mut b) = sides();
+    b.set_room(Room {
+        streams: 2,
+        unread: WINDOW,
+    });
+    for _ in 0..4 {
+        let key = opened(&mut a, Priority::Medium);
+        write(&mut a, key, &[0; WINDOW]);
+    }
+    assert!(b.wants_input());
+    exchange(&mut a, &mut b);
+    assert!(!b.wants_input(), "{} bytes are unread", b.unread());
+    let (first, _second) = (accepted(&mut b), accepted(&mut b));
+    assert!(b.accept().is_pending());
+    // One that is over makes room for the next.
+    assert_eq!(read(&mut b, first).len(), WINDOW);
+    b.drop_send(first);
+    b.drop_recv(first);
+    exchange(&mut a, &mut b);
+    assert!(std::iter::from_fn(|| b.poll_event()).any(|event| event == Event::Incoming));
+    let third = accepted(&mut b);
+    assert!(b.accept().is_pending());
+    b.set_room(Room::default());
+    assert!(std::iter::from_fn(|| b.poll_event()).any(|event| event == Event::Incoming));
+    assert_eq!(read(&mut b, third).len(), WINDOW);
+    let fourth = accepted(&mut b);
+    assert_eq!(read(&mut b, fourth).len(), WINDOW);
+    assert!(b.wants_input());
+}

@@ -36,6 +36,8 @@ pub(super) async fn drive<IO: AsyncRead + AsyncWrite>(io: Pin<Box<IO>>, shared: 
         out: Output::new(),
         wakes: Vec::new(),
         write_error: None,
+        unflushed: false,
+        full: false,
     };
     poll_fn(|cx| driver.poll(cx)).await;
     // A peer that does not read in time learns it from the end of the byte stream.
@@ -49,6 +51,10 @@ struct Driver<IO> {
     out: Output,
     wakes: Vec<Waker>,
     write_error: Option<io::Error>,
+    /// Something was written that the byte stream may still hold back.
+    unflushed: bool,
+    /// The peer has used up its room, and is not read from until some of it is read by others.
+    full: bool,
 }
 
 impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
@@ -62,11 +68,17 @@ impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
 
     fn poll_with(&mut self, buffer: &mut BytesMut, cx: &mut Context<'_>) -> Poll<()> {
         let waker = cx.waker().clone();
-        self.shared
-            .with_driver_awake(&mut self.wakes, |state| state.driver = Some(waker));
+        self.full = self.shared.with_driver_awake(&mut self.wakes, |state| {
+            state.driver = Some(waker);
+            state.full = !state.mux.wants_input();
+            state.full
+        });
         loop {
             if self.poll_write(cx).is_ready() {
                 return Poll::Ready(());
+            }
+            if self.full {
+                return Poll::Pending;
             }
             match self.poll_read(buffer, cx) {
                 Poll::Ready(true) => {}
@@ -93,17 +105,27 @@ impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
                     return Poll::Ready(());
                 }
                 if self.out.is_empty() {
+                    self.poll_flush(cx);
                     return Poll::Pending;
                 }
             }
             match pin!(self.io.write_buf(&mut self.out)).poll(cx) {
                 Poll::Ready(Ok(0)) => self.write_error = Some(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Ok(_)) => self.unflushed = true,
                 Poll::Ready(Err(error)) => self.write_error = Some(error),
                 Poll::Pending => return Poll::Pending,
             }
         }
         Poll::Pending
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) {
+        if self.unflushed
+            && let Poll::Ready(flushed) = self.io.as_mut().poll_flush(cx)
+        {
+            self.unflushed = false;
+            self.write_error = flushed.err();
+        }
     }
 
     /// Ready with whether the connection goes on.
@@ -115,19 +137,23 @@ impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
         let Poll::Ready(read) = read else {
             return Poll::Pending;
         };
-        Poll::Ready(self.shared.with_driver_awake(&mut self.wakes, |state| {
+        let (goes_on, full) = self.shared.with_driver_awake(&mut self.wakes, |state| {
             match read {
                 Ok(0) => state.mux.lost("the byte stream ended"),
                 Ok(count) => {
                     state.received += count as u64;
+                    state.reads += 1;
                     if let Err(error) = state.mux.handle_input(buffer.split().freeze()) {
                         tracing::debug!(%error, "multiplexer refused its peer");
                     }
                 }
                 Err(error) => state.mux.lost(error.to_string()),
             }
-            state.mux.ended().is_none()
-        }))
+            state.full = !state.mux.wants_input();
+            (state.mux.ended().is_none(), state.full)
+        });
+        self.full = full;
+        Poll::Ready(goes_on)
     }
 
     /// Nothing to read. A peer that can no longer be written to may have said why, and then that

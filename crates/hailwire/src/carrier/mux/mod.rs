@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use hailwire_wire::mux::{Ended, Mux, MuxReadError, MuxWriteError, Role, StreamKey};
+use hailwire_wire::mux::{self, Ended, Mux, MuxReadError, MuxWriteError, Role, StreamKey};
 use hailwire_wire::{Code, Priority};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -33,6 +33,14 @@ const PIPE: usize = 64 * 1024;
 #[derive(Clone, Debug)]
 pub struct Connection {
     handle: Arc<Handle>,
+    label: Arc<Label>,
+}
+
+/// What a connection says of itself.
+#[derive(Debug)]
+struct Label {
+    carrier: &'static str,
+    remote: String,
 }
 
 impl Connection {
@@ -45,7 +53,7 @@ impl Connection {
     /// Outside a tokio runtime with a clock.
     #[must_use]
     pub fn client<IO: AsyncRead + AsyncWrite + Send + 'static>(io: IO) -> Self {
-        Self::start(io, Role::Client)
+        Self::over(io, Role::Client, "unix", String::new())
     }
 
     /// The side that listened. As [`Connection::client`] in all else.
@@ -55,7 +63,7 @@ impl Connection {
     /// Outside a tokio runtime with a clock.
     #[must_use]
     pub fn server<IO: AsyncRead + AsyncWrite + Send + 'static>(io: IO) -> Self {
-        Self::start(io, Role::Server)
+        Self::over(io, Role::Server, "unix", String::new())
     }
 
     /// Two connections joined in memory: client and server.
@@ -66,15 +74,29 @@ impl Connection {
     #[must_use]
     pub fn pair() -> (Self, Self) {
         let (a, b) = tokio::io::duplex(PIPE);
-        (Self::client(a), Self::server(b))
+        let side = |io, role| Self::over(io, role, "memory", String::new());
+        (side(a, Role::Client), side(b, Role::Server))
     }
 
-    fn start<IO: AsyncRead + AsyncWrite + Send + 'static>(io: IO, role: Role) -> Self {
+    /// Either side, over a byte stream with a name of its own.
+    pub(super) fn over<IO: AsyncRead + AsyncWrite + Send + 'static>(
+        io: IO,
+        role: Role,
+        carrier: &'static str,
+        remote: String,
+    ) -> Self {
         let handle = Handle::new(Mux::new(role));
         tokio::spawn(driver::drive(Box::pin(io), handle.shared.clone()));
         Self {
             handle: Arc::new(handle),
+            label: Arc::new(Label { carrier, remote }),
         }
+    }
+
+    /// What its byte stream is: see [`Connection::carrier`](super::Connection::carrier).
+    #[must_use]
+    pub fn carrier(&self) -> &'static str {
+        self.label.carrier
     }
 
     /// See [`Connection::open`](super::Connection::open).
@@ -161,15 +183,32 @@ impl Connection {
         .await
     }
 
-    /// See [`Connection::stats`](super::Connection::stats). Only bytes are counted: a byte stream
-    /// has no packets, and its path is not known here.
+    /// See [`Connection::stats`](super::Connection::stats). A byte stream has no packets: what is
+    /// counted as such are the reads that brought bytes.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.handle.with(|state| Stats {
             sent_bytes: state.sent,
             received_bytes: state.received,
+            received_packets: state.reads,
+            remote: self.label.remote.clone(),
             ..Stats::default()
         })
+    }
+
+    /// See [`Connection::narrow`](super::Connection::narrow).
+    pub fn narrow(&self) {
+        let room = mux::Room {
+            streams: super::Room::STRANGER.streams as usize,
+            unread: super::Room::STRANGER.unread as usize,
+        };
+        self.handle.with(|state| state.mux.set_room(room));
+    }
+
+    /// See [`Connection::widen`](super::Connection::widen).
+    pub fn widen(&self) {
+        self.handle
+            .with(|state| state.mux.set_room(mux::Room::default()));
     }
 
     async fn wait<T>(

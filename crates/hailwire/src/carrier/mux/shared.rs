@@ -16,6 +16,10 @@ pub(super) struct State {
     pub(super) done: bool,
     pub(super) sent: u64,
     pub(super) received: u64,
+    /// Reads that brought bytes.
+    pub(super) reads: u64,
+    /// The driver does not read, because the peer has used up its room.
+    pub(super) full: bool,
     pub(super) open: Vec<Waker>,
     pub(super) accept: Vec<Waker>,
     pub(super) datagram: Vec<Waker>,
@@ -108,7 +112,8 @@ impl Shared {
         let mut state = self.lock();
         let result = change(&mut state);
         state.collect(&mut wakes);
-        let driver = if state.mux.has_output() {
+        let reads_again = state.full && state.mux.wants_input();
+        let driver = if reads_again || state.mux.has_output() {
             state.driver.take()
         } else {
             None
@@ -139,6 +144,8 @@ impl Handle {
             done: false,
             sent: 0,
             received: 0,
+            reads: 0,
+            full: false,
             open: Vec::new(),
             accept: Vec::new(),
             datagram: Vec::new(),

@@ -1,0 +1,301 @@
+//! `hail lab`: networks to test in.
+
+use std::{
+    ffi::OsString,
+    fmt::Write as _,
+    io::IsTerminal as _,
+    os::unix::process::{CommandExt as _, ExitStatusExt as _},
+    process::{Child, Command, ExitStatus},
+};
+
+use hailwire_lab::{
+    Topology, TopologyError,
+    check::{Checked, Path},
+    real::{self, LabError, Network},
+    topology::READY,
+};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::Run;
+use crate::{args::lab, failure::Failure, table::Table};
+
+/// A topology in a list.
+#[derive(Debug, Serialize)]
+struct Row {
+    name: String,
+    hosts: Vec<String>,
+    about: String,
+}
+
+/// Prints the ready topologies.
+pub(super) fn list(run: &Run) -> Result<(), Failure> {
+    let row = |(name, _): &(&str, &str)| {
+        let topology = Topology::named(name).map_err(|error| caused(&error))?;
+        Ok(Row {
+            hosts: topology
+                .hosts()
+                .map(|(_, host)| host.name.clone())
+                .collect(),
+            name: topology.name,
+            about: topology.about,
+        })
+    };
+    let rows: Vec<Row> = READY.iter().map(row).collect::<Result<_, Failure>>()?;
+    let table = |rows: &[Row]| {
+        let mut table = Table::new(["TOPOLOGY", "HOSTS", "ABOUT"]);
+        for row in rows {
+            table.row([row.name.clone(), row.hosts.join(" "), row.about.clone()]);
+        }
+        table
+    };
+    run.output.rows(&rows, table, "there are no topologies")
+}
+
+/// Prints a topology as a file.
+pub(super) fn show(run: &Run, name: &str) -> Result<(), Failure> {
+    let topology = find(name)?;
+    run.output.value(&topology, |_| {
+        let ready = READY.iter().find(|(ready, _)| *ready == name);
+        match ready {
+            Some((_, text)) => (*text).to_owned(),
+            None => std::fs::read_to_string(name).unwrap_or_default(),
+        }
+    })
+}
+
+/// Measures a network and fails where it is off its label.
+pub(super) async fn check(run: &Run, name: String) -> Result<(), Failure> {
+    let topology = find(&name)?;
+    reach()?;
+    // Threads that wait and measure; Ctrl-C ends the process, and with it the network.
+    let measured = tokio::task::spawn_blocking(move || {
+        let network = Network::up(&topology)?;
+        hailwire_lab::check(&network)
+    });
+    let checked = measured
+        .await
+        .map_err(Failure::general)?
+        .map_err(|error| lab_failed(&error))?;
+    run.output.value(&checked, for_people)?;
+    match checked.within {
+        true => Ok(()),
+        false => Err(Failure::general(format!(
+            "the network `{name}` is not what its topology says"
+        ))
+        .hint("a busy machine is late; try again when it is idle")),
+    }
+}
+
+/// Runs a program in a host and becomes its exit code.
+pub(super) async fn run(asked: lab::Run) -> Result<(), Failure> {
+    let topology = find(&asked.topology)?;
+    reach()?;
+    let network = Network::seeded(&topology, asked.seed).map_err(|error| lab_failed(&error))?;
+    let mut beside = Beside(Vec::new());
+    for with in &asked.with {
+        let words = ["sh", "-c", &with.command].map(OsString::from);
+        let mut command = inside(&network, &with.host, &words)?;
+        let started = command
+            .process_group(0)
+            .stdin(std::process::Stdio::null())
+            .spawn();
+        beside
+            .0
+            .push(started.map_err(|error| Failure::io("cannot start `sh`", &error))?);
+    }
+    let mut command = tokio::process::Command::from(inside(&network, &asked.host, &asked.program)?);
+    let mut child = command
+        .spawn()
+        .map_err(|error| Failure::io("cannot start the program", &error))?;
+    let pid = child
+        .id()
+        .and_then(|pid| i32::try_from(pid).ok())
+        .and_then(Pid::from_raw);
+    let listen =
+        |kind| signal(kind).map_err(|error| Failure::io("signals cannot be noticed", &error));
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    loop {
+        let signal = tokio::select! {
+            status = child.wait() => {
+                let status = status.map_err(|error| Failure::io("the program is lost", &error))?;
+                return passed_on(status);
+            }
+            _ = interrupt.recv() => Signal::INT,
+            _ = terminate.recv() => Signal::TERM,
+        };
+        // A terminal has sent its Ctrl-C to the program too.
+        let already = signal == Signal::INT && std::io::stdin().is_terminal();
+        if let Some(pid) = pid.filter(|_| !already) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+/// Programs that end with the one that they were started for.
+struct Beside(Vec<Child>);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+            if let Some(group) = group {
+                // Gone already where it ended by itself.
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A command inside a host that is told where the others are, and ends with this process.
+fn inside(network: &Network, host: &str, words: &[OsString]) -> Result<Command, Failure> {
+    let (program, args) = words
+        .split_first()
+        .ok_or_else(|| Failure::usage("no program is named"))?;
+    let entered = network
+        .command(host, program)
+        .map_err(|error| lab_failed(&error))?;
+    // The kernel ends the program when this process dies, even by SIGKILL.
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM", "--"]);
+    command
+        .arg(entered.get_program())
+        .args(entered.get_args())
+        .args(args);
+    for (_, other) in network.topology().hosts() {
+        let name = other.name.to_uppercase().replace('-', "_");
+        let reached = network.address(&other.name).and_then(|address| {
+            let path = network.namespace_path(&other.name)?;
+            Ok((address, path))
+        });
+        let (address, path) = reached.map_err(|error| lab_failed(&error))?;
+        command.env(format!("LAB_{name}"), address.to_string());
+        command.env(format!("LAB_NS_{name}"), path);
+    }
+    Ok(command)
+}
+
+fn passed_on(status: ExitStatus) -> Result<(), Failure> {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    match code.and_then(|code| u8::try_from(code).ok()) {
+        Some(0) => Ok(()),
+        Some(code) => Err(Failure::of_program(code)),
+        None => Err(Failure::general("the program ended in an unknown way")),
+    }
+}
+
+fn find(name: &str) -> Result<Topology, Failure> {
+    Topology::find(name).map_err(|error| match &error {
+        TopologyError::Read { .. } => caused(&error),
+        _ => Failure::usage(&error).hint(error.hint()),
+    })
+}
+
+/// Goes where networks can be made: here, or else in a user namespace.
+fn reach() -> Result<(), Failure> {
+    let Err(reason) = real::available() else {
+        return Ok(());
+    };
+    if !rustix::process::geteuid().is_root() {
+        let _ = real::in_user_namespace();
+    }
+    Err(lab_failed(&LabError::Unavailable(reason)))
+}
+
+fn lab_failed(error: &LabError) -> Failure {
+    match error {
+        LabError::NoHost { .. } => Failure::usage(error),
+        LabError::Unavailable(_) => {
+            caused(error).hint("run as root; `hail lab list` and `show` need no rights")
+        }
+        LabError::Failed { .. } => caused(error),
+    }
+}
+
+fn caused(error: &dyn std::error::Error) -> Failure {
+    Failure::caused(hailwire::Code::Unknown, error)
+}
+
+fn for_people(checked: &Checked) -> String {
+    let mut table = Table::new([
+        "PATH",
+        "OVER",
+        ">RTT",
+        ">LOSS OUT",
+        ">LOSS BACK",
+        ">OUT",
+        ">BACK",
+    ]);
+    for path in &checked.paths {
+        rows(path, &mut table);
+    }
+    let mut out = table.render(false);
+    for path in &checked.paths {
+        for fault in &path.faults {
+            let _ = writeln!(out, "{} → {}: {fault}", path.from, path.to);
+        }
+    }
+    out
+}
+
+fn rows(path: &Path, table: &mut Table) {
+    let name = format!("{} → {}", path.from, path.to);
+    let rtt = |ms: f64| format!("{ms:.2} ms");
+    let loss = |share: f64| format!("{:.2} %", share * 100.0);
+    let rate =
+        |rate: Option<f64>| rate.map_or_else(String::new, |r| format!("{:.1} Mbit/s", r / 1e6));
+    let label = &path.label;
+    table.row([
+        name,
+        "label".into(),
+        rtt(label.rtt.as_secs_f64() * 1000.0),
+        loss(label.loss_out),
+        loss(label.loss_back),
+        rate(label.rate.map(|r| r as f64)),
+        rate(path.label_rate_back.map(|r| r as f64)),
+    ]);
+    let nothing = || "nothing".to_owned();
+    table.row(match &path.udp {
+        Some(udp) => [
+            String::new(),
+            "UDP".into(),
+            rtt(udp.rtt_ms),
+            loss(udp.loss_out),
+            loss(udp.loss_back),
+            rate(udp.rate_out),
+            rate(udp.rate_back),
+        ],
+        None => [
+            String::new(),
+            "UDP".into(),
+            nothing(),
+            nothing(),
+            nothing(),
+            nothing(),
+            nothing(),
+        ],
+    });
+    table.row(match &path.tcp {
+        Some(tcp) => [
+            String::new(),
+            "TCP".into(),
+            rtt(tcp.rtt_ms),
+            String::new(),
+            String::new(),
+            rate(Some(tcp.rate_out)),
+            rate(Some(tcp.rate_back)),
+        ],
+        None => [
+            String::new(),
+            "TCP".into(),
+            nothing(),
+            nothing(),
+            nothing(),
+            nothing(),
+            nothing(),
+        ],
+    });
+}

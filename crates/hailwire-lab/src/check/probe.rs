@@ -1,0 +1,436 @@
+//! The probe: plain sockets of the kernel inside two hosts, and threads of this process that use
+//! them.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{Tcp, Udp};
+use crate::{
+    real::{LabError, Network, hurry},
+    topology::{Expected, Wall},
+};
+
+/// Packets that are sent to learn round trip and loss.
+const PACKETS: u32 = 5000;
+
+/// Time between two of them, at least.
+const PACE: Duration = Duration::from_micros(200);
+
+/// Bytes of such a packet with its IP and UDP headers.
+const SMALL: u32 = 64;
+
+/// IP and UDP headers.
+const UDP_HEADERS: usize = 28;
+
+/// Payload of a packet that measures the rate.
+const LARGE: usize = 1200;
+
+/// How long the rate is measured over UDP.
+const RATE_TIME: Duration = Duration::from_millis(1500);
+
+/// Bytes asked and answered over TCP to learn the round trip.
+const TCP_PINGS: u32 = 20;
+
+/// How long the rate is measured over TCP, how often, and over how many samples.
+const BULK: Duration = Duration::from_secs(4);
+const BULK_SAMPLE: Duration = Duration::from_millis(100);
+const BULK_WINDOW: usize = 6;
+
+/// How long a probe waits for what may not come, beyond the label's round trip.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+pub(super) struct Probed {
+    pub(super) udp: Option<Udp>,
+    pub(super) tcp: Option<Tcp>,
+}
+
+/// Probes from one host to another.
+pub(super) fn path(
+    network: &Network,
+    from: &str,
+    to: &str,
+    label: &Expected,
+    wall: Option<&Wall>,
+) -> Result<Probed, LabError> {
+    let address = network.address(to)?;
+    let failed = |source| LabError::Failed {
+        what: format!("the probe from `{from}` to `{to}` failed"),
+        source,
+    };
+    let near = network
+        .within(from, || udp(IpAddr::from([0, 0, 0, 0])))?
+        .map_err(failed)?;
+    let far = network.within(to, || udp(address))?.map_err(failed)?;
+    let back = network.topology().expected(to, from);
+    let probe = UdpProbe {
+        near,
+        far,
+        label,
+        rate_back: back.and_then(|back| back.rate),
+    };
+    let udp = probe.run().map_err(failed)?;
+    let port = match wall {
+        Some(Wall::OnlyTcp443) => 443,
+        _ => 0,
+    };
+    let listener = network
+        .within(to, || TcpListener::bind((address, port)))?
+        .map_err(failed)?;
+    let target = listener.local_addr().map_err(failed)?;
+    let patience = label.rtt + 6 * PATIENCE;
+    let connect = || network.within(from, || TcpStream::connect_timeout(&target, patience));
+    let tcp = tcp(&listener, connect)?.transpose().map_err(failed)?;
+    Ok(Probed { udp, tcp })
+}
+
+fn udp(address: IpAddr) -> io::Result<UdpSocket> {
+    /// Room for what arrives while the probe's thread waits for its turn.
+    const ROOM: usize = 4 << 20;
+    let socket = UdpSocket::bind((address, 0))?;
+    use rustix::net::sockopt;
+    if sockopt::set_socket_recv_buffer_size_force(&socket, ROOM).is_err() {
+        sockopt::set_socket_recv_buffer_size(&socket, ROOM)?;
+    }
+    socket.set_read_timeout(Some(Duration::from_millis(20)))?;
+    Ok(socket)
+}
+
+struct UdpProbe<'a> {
+    near: UdpSocket,
+    far: UdpSocket,
+    label: &'a Expected,
+    /// Bits a second that the label says for the way back.
+    rate_back: Option<u64>,
+}
+
+impl UdpProbe<'_> {
+    fn run(&self) -> io::Result<Option<Udp>> {
+        let far = self.far.local_addr()?;
+        let Some(near) = self.meet(far)? else {
+            return Ok(None);
+        };
+        let echoes = self.echoes(far)?;
+        let Some((rtt_ms, rtt_min_ms, rtt_p99_ms)) = echoes.quantiles() else {
+            return Ok(None);
+        };
+        let arrived = f64::from(echoes.arrived.max(1));
+        let rate = |bound: Option<u64>, from, to, target| {
+            let offered = bound.map(|rate| self.rate(rate, from, to, target));
+            offered.transpose()
+        };
+        Ok(Some(Udp {
+            sent: echoes.sent,
+            rtt_ms,
+            rtt_min_ms,
+            rtt_p99_ms,
+            loss_out: 1.0 - f64::from(echoes.arrived) / f64::from(echoes.sent),
+            loss_back: 1.0 - echoes.rtts.len() as f64 / arrived,
+            rate_out: rate(self.label.rate, &self.near, &self.far, far)?,
+            rate_back: rate(self.rate_back, &self.far, &self.near, near)?,
+        }))
+    }
+
+    /// Learns how the far side sees the near one; `None` where nothing passes.
+    fn meet(&self, far: SocketAddr) -> io::Result<Option<SocketAddr>> {
+        let mut buffer = [0; 64];
+        let until = Instant::now() + self.label.rtt + 2 * PATIENCE;
+        while Instant::now() < until {
+            self.near.send_to(b"hello", far)?;
+            if let Some((_, from)) = received(self.far.recv_from(&mut buffer))? {
+                return Ok(Some(from));
+            }
+        }
+        Ok(None)
+    }
+
+    fn pace(&self) -> Duration {
+        // A fifth of a slow link at most, so that the probe does not queue behind itself.
+        let share = |rate: u64| Duration::from_secs_f64(f64::from(SMALL * 8 * 5) / rate as f64);
+        self.label.rate.map_or(PACE, |rate| PACE.max(share(rate)))
+    }
+
+    /// Sends numbered packets at a steady pace and has them answered.
+    fn echoes(&self, far: SocketAddr) -> io::Result<Echoes> {
+        let sending = AtomicBool::new(true);
+        let origin = Instant::now();
+        let pace = self.pace();
+        thread::scope(|scope| {
+            let answering = scope.spawn(|| self.answer(&sending));
+            let listening = scope.spawn(|| self.listen(&sending, origin));
+            let sent = self.send(far, origin, pace);
+            thread::sleep(self.label.rtt + self.label.jitter + PATIENCE);
+            sending.store(false, Ordering::Release);
+            let joined = |_| io::Error::other("a thread of the probe panicked");
+            Ok(Echoes {
+                sent: sent?,
+                arrived: answering.join().map_err(joined)??,
+                rtts: listening.join().map_err(joined)??,
+            })
+        })
+    }
+
+    fn send(&self, far: SocketAddr, origin: Instant, pace: Duration) -> io::Result<u32> {
+        hurry();
+        let mut packet = [1; SMALL as usize - UDP_HEADERS];
+        for number in 0..PACKETS {
+            sleep_until(origin + pace * number);
+            packet[..4].copy_from_slice(&number.to_be_bytes());
+            let at = u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            packet[4..12].copy_from_slice(&at.to_be_bytes());
+            self.near.send_to(&packet, far)?;
+        }
+        Ok(PACKETS)
+    }
+
+    /// Answers each packet once and counts different ones.
+    fn answer(&self, sending: &AtomicBool) -> io::Result<u32> {
+        hurry();
+        let mut seen = Seen::default();
+        let mut buffer = [0; 2048];
+        while sending.load(Ordering::Acquire) {
+            if let Some((length, from)) = received(self.far.recv_from(&mut buffer))?
+                && seen.first_time(&buffer[..length])
+            {
+                self.far.send_to(&buffer[..length], from)?;
+            }
+        }
+        Ok(seen.count)
+    }
+
+    /// The round trips of the packets that came back.
+    fn listen(&self, sending: &AtomicBool, origin: Instant) -> io::Result<Vec<f64>> {
+        hurry();
+        let mut seen = Seen::default();
+        let mut rtts = Vec::with_capacity(PACKETS as usize);
+        let mut buffer = [0; 2048];
+        while sending.load(Ordering::Acquire) {
+            let Some((length, _)) = received(self.near.recv_from(&mut buffer))? else {
+                continue;
+            };
+            let now = origin.elapsed();
+            let sent = buffer
+                .get(4..12)
+                .and_then(|b| b.try_into().ok())
+                .map(u64::from_be_bytes);
+            if let Some(sent) = sent.filter(|_| seen.first_time(&buffer[..length])) {
+                rtts.push((now - Duration::from_nanos(sent)).as_secs_f64() * 1000.0);
+            }
+        }
+        Ok(rtts)
+    }
+
+    /// Offers a quarter more than the label says and tells what passes.
+    fn rate(
+        &self,
+        label: u64,
+        from: &UdpSocket,
+        to: &UdpSocket,
+        target: SocketAddr,
+    ) -> io::Result<f64> {
+        let rate = label.max(1) as f64 * 1.25;
+        let bytes = LARGE + UDP_HEADERS;
+        let pace = Duration::from_secs_f64(bytes as f64 * 8.0 / rate);
+        let sending = AtomicBool::new(true);
+        thread::scope(|scope| {
+            let counting = scope.spawn(|| counted(to, &sending));
+            let start = Instant::now();
+            let mut number = 0;
+            while start.elapsed() < RATE_TIME {
+                sleep_until(start + pace * number);
+                // A full queue of our own device is the link's queue to us.
+                let _ = from.send_to(&[2; LARGE], target);
+                number += 1;
+            }
+            thread::sleep(self.label.rtt + PATIENCE);
+            sending.store(false, Ordering::Release);
+            let counted = counting.join();
+            counted.map_err(|_| io::Error::other("a thread of the probe panicked"))?
+        })
+    }
+}
+
+/// Bits of IP packets a second from the first large packet to the last.
+fn counted(socket: &UdpSocket, sending: &AtomicBool) -> io::Result<f64> {
+    hurry();
+    let mut buffer = [0; 2048];
+    let (mut first, mut last, mut bytes) = (None, Instant::now(), 0);
+    while sending.load(Ordering::Acquire) {
+        match received(socket.recv_from(&mut buffer))? {
+            Some((LARGE, _)) => {}
+            _ => continue,
+        }
+        last = Instant::now();
+        match first {
+            None => first = Some(last),
+            Some(_) => bytes += LARGE + UDP_HEADERS,
+        }
+    }
+    let time = first.map_or(Duration::ZERO, |first| last - first);
+    Ok(bytes as f64 * 8.0 / time.as_secs_f64().max(1e-9))
+}
+
+struct Echoes {
+    sent: u32,
+    arrived: u32,
+    rtts: Vec<f64>,
+}
+
+impl Echoes {
+    /// Median, least and 99th percentile.
+    fn quantiles(&self) -> Option<(f64, f64, f64)> {
+        let mut sorted = self.rtts.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = |share: f64| {
+            sorted
+                .get(((sorted.len() as f64) * share) as usize)
+                .copied()
+        };
+        Some((at(0.5)?, *sorted.first()?, at(0.99)?))
+    }
+}
+
+/// Which numbers have been seen, so that copies count once.
+#[derive(Default)]
+struct Seen {
+    numbers: Vec<bool>,
+    count: u32,
+}
+
+impl Seen {
+    fn first_time(&mut self, packet: &[u8]) -> bool {
+        let number = packet
+            .get(..4)
+            .and_then(|b| b.try_into().ok())
+            .map(u32::from_be_bytes);
+        let full = packet.len() == SMALL as usize - UDP_HEADERS;
+        let Some(number) = number.filter(|n| full && *n < PACKETS) else {
+            return false;
+        };
+        self.numbers.resize(PACKETS as usize, false);
+        let seen = std::mem::replace(&mut self.numbers[number as usize], true);
+        self.count += u32::from(!seen);
+        !seen
+    }
+}
+
+/// What was received; nothing where the time was up.
+fn received<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    use io::ErrorKind::{ConnectionRefused, Interrupted, TimedOut, WouldBlock};
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) => match error.kind() {
+            WouldBlock | TimedOut | Interrupted | ConnectionRefused => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+fn sleep_until(at: Instant) {
+    let left = at.saturating_duration_since(Instant::now());
+    if !left.is_zero() {
+        thread::sleep(left);
+    }
+}
+
+/// Connects, plays ping-pong, and then sends as much as passes, first out and then back.
+fn tcp(
+    listener: &TcpListener,
+    connect: impl Fn() -> Result<io::Result<TcpStream>, LabError>,
+) -> Result<Option<io::Result<Tcp>>, LabError> {
+    let begun = Instant::now();
+    let Ok(near) = connect()? else {
+        return Ok(None);
+    };
+    let connect_ms = begun.elapsed().as_secs_f64() * 1000.0;
+    let measure = || {
+        let (far, _) = listener.accept()?;
+        near.set_nodelay(true)?;
+        far.set_nodelay(true)?;
+        let rtt_ms = ping_pong(&near, &far)?;
+        let rate_out = bulk(&near, &far)?;
+        let (near, far) = (connect().map_err(io::Error::other)??, listener.accept()?.0);
+        let rate_back = bulk(&far, &near)?;
+        Ok(Tcp {
+            connect_ms,
+            rtt_ms,
+            rate_out,
+            rate_back,
+        })
+    };
+    Ok(Some(measure()))
+}
+
+fn ping_pong(near: &TcpStream, far: &TcpStream) -> io::Result<f64> {
+    thread::scope(|scope| {
+        let answering = scope.spawn(|| {
+            let (mut reader, mut writer, mut byte) = (far, far, [0]);
+            for _ in 0..TCP_PINGS {
+                reader.read_exact(&mut byte)?;
+                writer.write_all(&byte)?;
+            }
+            io::Result::Ok(())
+        });
+        let (mut reader, mut writer, mut byte) = (near, near, [0]);
+        let mut rtts = Vec::new();
+        for _ in 0..TCP_PINGS {
+            let begun = Instant::now();
+            writer.write_all(&byte)?;
+            reader.read_exact(&mut byte)?;
+            rtts.push(begun.elapsed().as_secs_f64() * 1000.0);
+        }
+        answering
+            .join()
+            .map_err(|_| io::Error::other("a thread of the probe panicked"))??;
+        rtts.sort_by(f64::total_cmp);
+        Ok(rtts[rtts.len() / 2])
+    })
+}
+
+/// Bits of IP packets a second over one connection: the third quartile of what its half seconds
+/// carried. The lower ones are the sender's search for the rate, which is its own affair; the highest
+/// may hold what had waited behind a lost packet.
+fn bulk(from: &TcpStream, to: &TcpStream) -> io::Result<f64> {
+    /// Payload of a full packet with timestamps, and the packet.
+    const SHARE: f64 = 1500.0 / 1448.0;
+    let (read, stopped) = (AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut from, block) = (from, [3; 65536]);
+            while !stopped.load(Ordering::Acquire) {
+                if from.write(&block).is_err() {
+                    break;
+                }
+            }
+        });
+        scope.spawn(|| {
+            let (mut to, mut block) = (to, vec![0; 1 << 18]);
+            while let Ok(length @ 1..) = to.read(&mut block) {
+                read.fetch_add(length as u64, Ordering::Relaxed);
+            }
+        });
+        let begun = Instant::now();
+        let mut samples = vec![(begun, 0)];
+        while begun.elapsed() < BULK {
+            thread::sleep(BULK_SAMPLE);
+            samples.push((Instant::now(), read.load(Ordering::Relaxed)));
+        }
+        stopped.store(true, Ordering::Release);
+        // Wakes both, whatever they wait for.
+        from.shutdown(std::net::Shutdown::Both)?;
+        to.shutdown(std::net::Shutdown::Both)?;
+        let rate = |window: &[(Instant, u64)]| match window {
+            [(begin, before), .., (end, after)] => {
+                (after - before) as f64 * 8.0 * SHARE / (*end - *begin).as_secs_f64()
+            }
+            _ => 0.0,
+        };
+        let mut rates: Vec<f64> = samples.windows(BULK_WINDOW).map(rate).collect();
+        rates.sort_by(f64::total_cmp);
+        Ok(rates.get(rates.len() * 3 / 4).copied().unwrap_or(0.0))
+    })
+}

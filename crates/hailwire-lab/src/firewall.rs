@@ -1,0 +1,158 @@
+//! A firewall at the edge of a site: what may pass, in the three forms that networks of companies
+//! and hotels have.
+//!
+//! What leaves is judged by its destination. What comes in passes only as the answer to something
+//! that left, except under [`Rule::NoUdp`], which leaves all but UDP alone. Refused packets vanish
+//! without a message, as most such firewalls do it.
+//!
+//! It takes `now` and does no I/O.
+
+use std::{collections::HashMap, net::Ipv4Addr, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::packet::{Flow, Protocol};
+
+/// Most flows that a firewall remembers; beyond them the one that was quiet longest is forgotten.
+pub const MAX_FLOWS: usize = 65_536;
+
+/// How long a quiet flow is remembered.
+const FLOW_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// What may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// No UDP, neither out nor in.
+    NoUdp,
+    /// Out: TCP to port 443. In: its answers.
+    OnlyTcp443,
+    /// Out: to this address only, the relay. In: its answers.
+    OnlyTo(Ipv4Addr),
+}
+
+/// A firewall with the flows that it has let out.
+#[derive(Debug)]
+pub struct Firewall {
+    rule: Rule,
+    flows: HashMap<Flow, Duration>,
+}
+
+impl Firewall {
+    /// A firewall that has seen nothing.
+    #[must_use]
+    pub fn new(rule: Rule) -> Self {
+        Self {
+            rule,
+            flows: HashMap::new(),
+        }
+    }
+
+    /// Whether a packet may leave.
+    pub fn outbound(&mut self, now: Duration, flow: &Flow) -> bool {
+        let may = match self.rule {
+            Rule::NoUdp => return flow.protocol != Protocol::Udp,
+            Rule::OnlyTcp443 => flow.protocol == Protocol::Tcp && flow.destination.port() == 443,
+            Rule::OnlyTo(relay) => *flow.destination.ip() == relay,
+        };
+        if may {
+            self.remember(now, *flow);
+        }
+        may
+    }
+
+    /// Whether a packet may come in.
+    pub fn inbound(&mut self, now: Duration, flow: &Flow) -> bool {
+        if self.rule == Rule::NoUdp {
+            return flow.protocol != Protocol::Udp;
+        }
+        match self.flows.get_mut(&flow.reversed()) {
+            Some(used) if now.saturating_sub(*used) < FLOW_TIMEOUT => {
+                *used = now;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn remember(&mut self, now: Duration, flow: Flow) {
+        if self.flows.len() >= MAX_FLOWS && !self.flows.contains_key(&flow) {
+            let quietest = self
+                .flows
+                .iter()
+                .min_by_key(|(flow, used)| (**used, **flow));
+            if let Some(quietest) = quietest.map(|(flow, _)| *flow) {
+                self.flows.remove(&quietest);
+            }
+        }
+        self.flows.insert(flow, now);
+    }
+}
+
+/// A flow from `source` to `destination`, for tests of several modules.
+#[cfg(test)]
+pub(crate) fn flow(protocol: Protocol, source: &str, destination: &str) -> Flow {
+    let end = |text: &str| text.parse::<std::net::SocketAddrV4>().unwrap();
+    Flow {
+        protocol,
+        source: end(source),
+        destination: end(destination),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn without_udp_tcp_passes_both_ways() {
+        let mut wall = Firewall::new(Rule::NoUdp);
+        let udp = flow(Protocol::Udp, "192.168.0.10:5000", "198.18.1.1:443");
+        let tcp = flow(Protocol::Tcp, "192.168.0.10:5000", "198.18.1.1:22");
+        assert!(!wall.outbound(S, &udp) && !wall.inbound(S, &udp.reversed()));
+        assert!(wall.outbound(S, &tcp) && wall.inbound(S, &tcp.reversed()));
+    }
+
+    #[test]
+    fn only_tcp_to_port_443_leaves_and_only_its_answers_come_in() {
+        let mut wall = Firewall::new(Rule::OnlyTcp443);
+        let web = flow(Protocol::Tcp, "192.168.0.10:5000", "198.18.1.1:443");
+        let refused = [
+            flow(Protocol::Udp, "192.168.0.10:5000", "198.18.1.1:443"),
+            flow(Protocol::Tcp, "192.168.0.10:5000", "198.18.1.1:80"),
+            flow(Protocol::Echo, "192.168.0.10:1", "198.18.1.1:1"),
+        ];
+        assert!(!wall.inbound(S, &web.reversed()), "nobody asked");
+        assert!(wall.outbound(S, &web));
+        assert!(wall.inbound(S, &web.reversed()));
+        for flow in refused {
+            assert!(!wall.outbound(S, &flow), "{flow}");
+            assert!(!wall.inbound(S, &flow.reversed()), "{flow}");
+        }
+    }
+
+    #[test]
+    fn only_to_the_relay_lets_nothing_else_out() {
+        let relay = Ipv4Addr::new(198, 18, 1, 1);
+        let mut wall = Firewall::new(Rule::OnlyTo(relay));
+        let to_relay = flow(Protocol::Udp, "192.168.0.10:5000", "198.18.1.1:7443");
+        assert!(wall.outbound(S, &to_relay) && wall.inbound(S, &to_relay.reversed()));
+        let other = flow(Protocol::Tcp, "192.168.0.10:5000", "198.18.2.1:443");
+        assert!(!wall.outbound(S, &other));
+    }
+
+    #[test]
+    fn a_flow_that_was_quiet_for_an_hour_is_forgotten() {
+        let mut wall = Firewall::new(Rule::OnlyTcp443);
+        let web = flow(Protocol::Tcp, "192.168.0.10:5000", "198.18.1.1:443");
+        wall.outbound(S, &web);
+        assert!(wall.inbound(3600 * S, &web.reversed()));
+        assert!(
+            wall.inbound(7199 * S, &web.reversed()),
+            "answers keep it alive"
+        );
+        assert!(!wall.inbound(10_800 * S, &web.reversed()));
+    }
+}

@@ -1,0 +1,476 @@
+//! The bytes that a TUN device gives and takes: a virtio header (`IFF_VNET_HDR`) and an IPv4 packet.
+//!
+//! ```text
+//! 0      flags        1: the checksum field holds the pseudo-header's sum only
+//! 1      gso type     0 none, 1 TCP, 5 UDP; what follows is then many packets in one
+//! 2..4   header bytes
+//! 4..6   gso size     payload bytes of each packet
+//! 6..8   where the checksum begins, 8..10 where it stands from there
+//! 10..   IPv4
+//! ```
+//!
+//! Numbers of the virtio header are in the machine's byte order (virtio 1.2, section 5.1.6, legacy).
+//! [`Frame::read`] says what the model needs to know of a buffer. [`Frame::write`] makes the buffer
+//! that carries some of its packets, with the addresses that the model gave them, so that a packet
+//! lost from the middle of a buffer is missing and all others are as the sender's kernel would have
+//! cut them (RFC 9293 for TCP; UDP datagrams of one size). Checksums that the sender completed are
+//! updated (RFC 1624), those that it left to the device stay so.
+
+use std::{
+    net::{Ipv4Addr, SocketAddrV4},
+    ops::Range,
+};
+
+use bytes::Bytes;
+
+use crate::packet::{Flow, Protocol, Segments};
+
+/// Bytes of the virtio header.
+pub(super) const VNET: usize = 10;
+
+/// Largest buffer: the virtio header and the largest IPv4 packet.
+pub(super) const LARGEST: usize = VNET + 65_535;
+
+const NEEDS_CHECKSUM: u8 = 1;
+const GSO_NONE: u8 = 0;
+const GSO_TCP: u8 = 1;
+const GSO_UDP: u8 = 5;
+
+/// TCP flags that belong to the last, respectively the first, of several segments.
+const FIN_PSH: u8 = 0x09;
+const CWR: u8 = 0x80;
+
+/// One buffer with what was read of it.
+#[derive(Clone, Debug)]
+pub(super) struct Frame {
+    bytes: Bytes,
+    flow: Flow,
+    segments: Segments,
+    /// Where the transport header begins, from the buffer's start.
+    transport: usize,
+}
+
+impl Frame {
+    /// Reads a buffer; `None` for what is not IPv4 or is malformed.
+    pub(super) fn read(bytes: Bytes) -> Option<Self> {
+        let ip = bytes.get(VNET..)?;
+        let header = usize::from(ip.first()? & 0x0f) * 4;
+        let total = usize::from(number(ip, 2)?);
+        if ip[0] >> 4 != 4 || header < 20 || total < header || total > ip.len() {
+            return None;
+        }
+        let fragment = number(ip, 6)? & 0x3fff != 0;
+        let transport = VNET + header;
+        let (protocol, from, to) = match (fragment, ip[9]) {
+            (false, 6) => (Protocol::Tcp, number(ip, header)?, number(ip, header + 2)?),
+            (false, 17) => (Protocol::Udp, number(ip, header)?, number(ip, header + 2)?),
+            (false, 1) => match ip.get(header)? {
+                8 => (Protocol::Echo, number(ip, header + 4)?, 0),
+                0 => (Protocol::Echo, 0, number(ip, header + 4)?),
+                _ => (Protocol::Other, 0, 0),
+            },
+            _ => (Protocol::Other, 0, 0),
+        };
+        let flow = Flow {
+            protocol,
+            source: SocketAddrV4::new(address(ip, 12)?, from),
+            destination: SocketAddrV4::new(address(ip, 16)?, to),
+        };
+        let segments = segments(&bytes, header, total)?;
+        Some(Self {
+            bytes,
+            flow,
+            segments,
+            transport,
+        })
+    }
+
+    pub(super) fn flow(&self) -> Flow {
+        self.flow
+    }
+
+    pub(super) fn segments(&self) -> Segments {
+        self.segments
+    }
+
+    /// Puts the packets of `range`, travelling as `flow`, into `out`.
+    pub(super) fn write(&self, flow: Flow, range: Range<u32>, out: &mut Vec<u8>) {
+        out.clear();
+        if range == (0..self.segments.count()) {
+            out.extend_from_slice(&self.bytes);
+        } else {
+            self.cut(range, out);
+        }
+        if flow != self.flow {
+            self.readdress(flow, out);
+        }
+        if out[0] & NEEDS_CHECKSUM != 0 {
+            self.sum_pseudo_header(out);
+        }
+        let ip = &mut out[VNET..self.transport];
+        put(ip, 10, 0);
+        let sum = !folded(sum(ip));
+        put(ip, 10, sum);
+    }
+
+    /// Some of the packets of a buffer that holds many.
+    fn cut(&self, range: Range<u32>, out: &mut Vec<u8>) {
+        let Segments {
+            header,
+            size,
+            payload,
+        } = self.segments;
+        let (first, last) = (range.start * size, (range.end * size).min(payload));
+        let headers = VNET + header as usize;
+        let body = headers + first as usize..headers + last as usize;
+        out.extend_from_slice(&self.bytes[..headers]);
+        out.extend_from_slice(&self.bytes[body]);
+        let single = range.end - range.start == 1;
+        if single {
+            out[1] = GSO_NONE;
+            out[4..6].fill(0);
+        }
+        let length = out.len() - VNET;
+        let id = number(out, VNET + 4)
+            .unwrap_or(0)
+            .wrapping_add(range.start as u16);
+        put(out, VNET + 2, length as u16);
+        put(out, VNET + 4, id);
+        let transport = self.transport;
+        if self.flow.protocol == Protocol::Udp {
+            let length = out.len() - transport;
+            put(out, transport + 4, length as u16);
+            return;
+        }
+        let sequence = u32::from_be_bytes([
+            out[transport + 4],
+            out[transport + 5],
+            out[transport + 6],
+            out[transport + 7],
+        ]);
+        out[transport + 4..transport + 8]
+            .copy_from_slice(&sequence.wrapping_add(first).to_be_bytes());
+        if last < payload {
+            out[transport + 13] &= !FIN_PSH;
+        }
+        if first > 0 {
+            out[transport + 13] &= !CWR;
+        }
+    }
+
+    /// Other addresses and ports; a checksum that is complete is kept right.
+    fn readdress(&self, flow: Flow, out: &mut [u8]) {
+        let transport = self.transport;
+        let complete = out[0] & NEEDS_CHECKSUM == 0;
+        let mut change = 0_u32;
+        let mut replace = |out: &mut [u8], at: usize, new: u16, counts: bool| {
+            let old = number(out, at).unwrap_or(0);
+            put(out, at, new);
+            if counts {
+                change += u32::from(!old) + u32::from(new);
+            }
+        };
+        // An echo's checksum does not cover the addresses (RFC 792).
+        let covered = flow.protocol != Protocol::Echo;
+        for (at, end) in [(12, flow.source), (16, flow.destination)] {
+            let [a, b, c, d] = end.ip().octets();
+            replace(out, VNET + at, u16::from_be_bytes([a, b]), covered);
+            replace(out, VNET + at + 2, u16::from_be_bytes([c, d]), covered);
+        }
+        let (source, destination) = (flow.source.port(), flow.destination.port());
+        let checksum = match flow.protocol {
+            Protocol::Other => return,
+            Protocol::Echo => {
+                // Whoever asks has the port that is not 0.
+                replace(out, transport + 4, source.max(destination), true);
+                transport + 2
+            }
+            Protocol::Udp | Protocol::Tcp => {
+                replace(out, transport, source, true);
+                replace(out, transport + 2, destination, true);
+                transport
+                    + if flow.protocol == Protocol::Udp {
+                        6
+                    } else {
+                        16
+                    }
+            }
+        };
+        let old = number(out, checksum).unwrap_or(0);
+        let none = flow.protocol == Protocol::Udp && old == 0;
+        if complete && !none {
+            put(out, checksum, !folded(u32::from(!old) + change));
+        }
+    }
+
+    /// The part of the checksum that the device expects to find.
+    fn sum_pseudo_header(&self, out: &mut [u8]) {
+        let (protocol, at) = match self.flow.protocol {
+            Protocol::Tcp => (6_u32, self.transport + 16),
+            Protocol::Udp => (17, self.transport + 6),
+            Protocol::Echo | Protocol::Other => return,
+        };
+        let length = (out.len() - self.transport) as u32;
+        let addresses = sum(&out[VNET + 12..VNET + 20]);
+        put(out, at, folded(addresses + protocol + length));
+    }
+
+    /// The ICMP message that tells the sender what the link carries (RFC 792, RFC 1191), as a buffer
+    /// for its device.
+    pub(super) fn too_large(&self, mtu: u16, out: &mut Vec<u8>) {
+        /// Who says so: an address of the lab that no host has.
+        const INTERNET: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 1);
+        let ip = &self.bytes[VNET..];
+        let quoted = &ip[..ip.len().min(self.transport - VNET + 8)];
+        out.clear();
+        out.resize(VNET + 28, 0);
+        out.extend_from_slice(quoted);
+        let length = out.len() - VNET;
+        let head = &mut out[VNET..];
+        head[..2].copy_from_slice(&[0x45, 0]);
+        put(head, 2, length as u16);
+        head[8] = 64;
+        head[9] = 1;
+        head[12..16].copy_from_slice(&INTERNET.octets());
+        head[16..20].copy_from_slice(&self.flow.source.ip().octets());
+        let ip_sum = !folded(sum(&head[..20]));
+        put(head, 10, ip_sum);
+        head[20..22].copy_from_slice(&[3, 4]);
+        put(head, 26, mtu);
+        let icmp_sum = !folded(sum(&head[20..]));
+        put(head, 22, icmp_sum);
+    }
+}
+
+fn segments(bytes: &[u8], header: usize, total: usize) -> Option<Segments> {
+    let ip = bytes.get(VNET..)?;
+    let whole = Segments::one(u32::try_from(total).ok()?);
+    let transport = match bytes.get(1)? & !0x80 {
+        GSO_TCP => usize::from(ip.get(header + 12)? >> 4) * 4,
+        GSO_UDP => 8,
+        _ => return Some(whole),
+    };
+    let size = u16::from_ne_bytes([*bytes.get(4)?, *bytes.get(5)?]);
+    let headers = header + transport;
+    if size == 0 || headers >= total {
+        return Some(whole);
+    }
+    Some(Segments {
+        header: u32::try_from(headers).ok()?,
+        size: u32::from(size),
+        payload: u32::try_from(total - headers).ok()?,
+    })
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
+}
+
+fn address(bytes: &[u8], at: usize) -> Option<Ipv4Addr> {
+    let octets: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
+    Some(octets.into())
+}
+
+fn put(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+/// The sum of 16-bit words, not folded (RFC 1071).
+fn sum(bytes: &[u8]) -> u32 {
+    let words = bytes.chunks(2);
+    words
+        .map(|w| u32::from(u16::from_be_bytes([w[0], *w.get(1).unwrap_or(&0)])))
+        .sum()
+}
+
+fn folded(mut sum: u32) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A buffer: IPv4 and then `transport`, addressed 198.18.0.1 → 198.18.1.1.
+    fn buffer(protocol: u8, gso: (u8, u16), flags: u8, transport: &[u8]) -> Bytes {
+        let mut out = vec![0; VNET + 20];
+        out[0] = flags;
+        out[1] = gso.0;
+        out[4..6].copy_from_slice(&gso.1.to_ne_bytes());
+        out.extend_from_slice(transport);
+        let length = out.len() - VNET;
+        let ip = &mut out[VNET..];
+        ip[0] = 0x45;
+        put(ip, 2, length as u16);
+        put(ip, 4, 700);
+        ip[9] = protocol;
+        ip[12..16].copy_from_slice(&[198, 18, 0, 1]);
+        ip[16..20].copy_from_slice(&[198, 18, 1, 1]);
+        out.into()
+    }
+
+    fn udp(payload: &[u8]) -> Vec<u8> {
+        let mut out = vec![0; 8];
+        put(&mut out, 0, 5000);
+        put(&mut out, 2, 80);
+        put(&mut out, 4, (8 + payload.len()) as u16);
+        out.extend_from_slice(payload);
+        out
+    }
+
+    fn tcp(payload: &[u8], flags: u8) -> Vec<u8> {
+        let mut out = vec![0; 20];
+        put(&mut out, 0, 5000);
+        put(&mut out, 2, 80);
+        out[4..8].copy_from_slice(&0xffff_ff00_u32.to_be_bytes());
+        out[12] = 0x50;
+        out[13] = flags;
+        out.extend_from_slice(payload);
+        out
+    }
+
+    /// Whether IP and transport checksums are right.
+    fn sums_hold(packet: &[u8]) -> bool {
+        let ip = &packet[VNET..];
+        let transport = &ip[20..];
+        let pseudo = sum(&ip[12..20]) + u32::from(ip[9]) + transport.len() as u32;
+        let transport = match ip[9] {
+            1 => folded(sum(transport)),
+            _ => folded(sum(transport) + pseudo),
+        };
+        folded(sum(&ip[..20])) == 0xffff && transport == 0xffff
+    }
+
+    fn complete(protocol: u8, transport: &[u8], at: usize) -> Bytes {
+        let mut out = buffer(protocol, (0, 0), 0, transport).to_vec();
+        let ip = &out[VNET..];
+        let pseudo = match protocol {
+            1 => 0,
+            _ => sum(&ip[12..20]) + u32::from(protocol) + transport.len() as u32,
+        };
+        let checksum = !folded(sum(&ip[20..]) + pseudo);
+        put(&mut out, VNET + 20 + at, checksum);
+        out.into()
+    }
+
+    fn written(frame: &Frame, flow: Flow, range: Range<u32>) -> Vec<u8> {
+        let mut out = Vec::new();
+        frame.write(flow, range, &mut out);
+        out
+    }
+
+    #[test]
+    fn complete_checksums_stay_right_under_other_addresses_and_ports() {
+        let echo = [8, 0, 0, 0, 0x12, 0x34, 0, 1, 9, 9, 9];
+        let packets = [
+            complete(17, &udp(b"hello"), 6),
+            complete(6, &tcp(b"hello!!", 0x18), 16),
+            complete(1, &echo, 2),
+        ];
+        for packet in packets {
+            let frame = Frame::read(packet).unwrap();
+            let mut flow = frame.flow();
+            flow.source = SocketAddrV4::new(Ipv4Addr::new(10, 99, 255, 7), 61_234);
+            let out = written(&frame, flow, 0..1);
+            assert!(sums_hold(&out), "{flow}");
+            let again = Frame::read(out.into()).unwrap();
+            assert_eq!(again.flow(), flow);
+        }
+    }
+
+    #[test]
+    fn a_udp_checksum_that_was_left_out_stays_so() {
+        let frame = Frame::read(buffer(17, (0, 0), 0, &udp(b"x"))).unwrap();
+        let mut flow = frame.flow();
+        flow.source.set_port(1);
+        let out = written(&frame, flow, 0..1);
+        assert_eq!(number(&out, VNET + 20 + 6), Some(0));
+    }
+
+    /// Finishes what the device would: the checksum that was left to it.
+    fn finished(mut out: Vec<u8>, at: usize) -> Vec<u8> {
+        assert_eq!(out[0], NEEDS_CHECKSUM);
+        let checksum = !folded(sum(&out[VNET + 20..]));
+        put(&mut out, VNET + 20 + at, checksum);
+        out
+    }
+
+    #[test]
+    fn tcp_packets_cut_from_a_buffer_are_as_the_kernel_would_have_cut_them() {
+        let payload: Vec<u8> = (0..250).map(|i| i as u8).collect();
+        let frame = Frame::read(buffer(
+            6,
+            (GSO_TCP, 100),
+            NEEDS_CHECKSUM,
+            &tcp(&payload, 0x99),
+        ))
+        .unwrap();
+        assert_eq!(frame.segments().count(), 3);
+        let mut joined = Vec::new();
+        for index in 0..3_u32 {
+            let out = finished(written(&frame, frame.flow(), index..index + 1), 16);
+            assert!(sums_hold(&out));
+            assert_eq!((out[1], &out[4..6]), (GSO_NONE, &[0, 0][..]));
+            let at = VNET + 20;
+            let sequence = u32::from_be_bytes(out[at + 4..at + 8].try_into().unwrap());
+            assert_eq!(sequence, 0xffff_ff00_u32.wrapping_add(index * 100));
+            assert_eq!(
+                out[at + 13] & FIN_PSH != 0,
+                index == 2,
+                "FIN and PSH on the last"
+            );
+            assert_eq!(out[at + 13] & CWR != 0, index == 0, "CWR on the first");
+            assert_eq!(number(&out, VNET + 4), Some(700 + index as u16));
+            joined.extend_from_slice(&out[at + 20..]);
+        }
+        assert_eq!(joined, payload);
+    }
+
+    #[test]
+    fn several_packets_cut_from_a_buffer_stay_one_buffer() {
+        let payload = [7; 1000];
+        let frame =
+            Frame::read(buffer(17, (GSO_UDP, 100), NEEDS_CHECKSUM, &udp(&payload))).unwrap();
+        assert_eq!(frame.segments().count(), 10);
+        let out = written(&frame, frame.flow(), 3..7);
+        assert_eq!((out[1], number(&out, VNET + 2)), (GSO_UDP, Some(428)));
+        assert_eq!(number(&out, VNET + 24), Some(408), "the length of UDP");
+        let again = Frame::read(out.into()).unwrap();
+        assert_eq!(again.segments().count(), 4);
+    }
+
+    #[test]
+    fn what_a_host_cannot_have_meant_is_refused() {
+        let good = complete(17, &udp(b"hello"), 6);
+        for (at, value) in [(VNET, 0x65), (VNET, 0x41), (VNET + 2, 0xff)] {
+            let mut bad = good.to_vec();
+            bad[at] = value;
+            assert!(Frame::read(bad.into()).is_none(), "{at} {value}");
+        }
+        for length in 0..VNET + 20 {
+            assert!(Frame::read(good.slice(..length)).is_none());
+        }
+    }
+
+    #[test]
+    fn fragments_have_no_ports() {
+        let mut fragment = complete(17, &udp(b"hello"), 6).to_vec();
+        fragment[VNET + 6] = 0x20;
+        let flow = Frame::read(fragment.into()).unwrap().flow();
+        assert_eq!((flow.protocol, flow.source.port()), (Protocol::Other, 0));
+    }
+
+    #[test]
+    fn the_message_about_the_mtu_quotes_the_packet() {
+        let frame = Frame::read(complete(17, &udp(b"hello"), 6)).unwrap();
+        let mut out = Vec::new();
+        frame.too_large(1400, &mut out);
+        let icmp = &out[VNET + 20..];
+        assert_eq!((icmp[0], icmp[1], number(icmp, 6)), (3, 4, Some(1400)));
+        assert_eq!(folded(sum(icmp)), 0xffff);
+        assert_eq!(&icmp[8..36], &frame.bytes[VNET..VNET + 28]);
+    }
+}

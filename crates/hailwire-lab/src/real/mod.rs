@@ -1,0 +1,37 @@
+//! The real tier: Linux network namespaces for programs that know nothing of the lab, TCP and UDP
+//! alike.
+//!
+//! ```text
+//!  ┌ host a ────┐                             ┌ router of home ┐   ┌ host c ────┐
+//!  │ program    │        ┌───────────┐        │ nftables       │   │ program    │
+//!  │ eth0 (TUN) │◀──────▶│  router   │◀──────▶│ wan (TUN)  c ◀─┼───┼▶ eth0      │
+//!  └────────────┘        │  (model)  │        └────────────────┘   └──(veth)────┘
+//!                        └───────────┘
+//! ```
+//!
+//! Every host is a namespace whose `eth0` is a TUN device, and one thread of this process, the
+//! router, carries packets between them as [`crate::fabric`] says. A NAT that nftables can be is
+//! a namespace of its own with nftables, and its hosts hang on it by veth; any other kind of
+//! RFC 4787 is the model's own. Large buffers pass whole where the links allow it
+//! (segmentation offload), so that a router does more than a gigabit on one core.
+//!
+//! Namespaces have no names, so that nothing outlives the process: see `namespace.rs`. Making them
+//! needs root, or a user namespace in which one is root; [`available`] says what is missing. The lab
+//! is IPv4 only.
+
+mod frame;
+mod namespace;
+mod network;
+mod router;
+
+pub use network::{LabError, Network, available, in_user_namespace};
+
+/// Timers to the nanosecond, and before ordinary threads, for the calling thread; both as far as
+/// the system lets. What emulates or measures a network must not be late itself.
+pub(crate) fn hurry() {
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    // For Linux a priority belongs to a thread, whatever POSIX says.
+    if let Err(error) = rustix::process::setpriority_process(None, -20) {
+        tracing::debug!(%error, "a thread of the lab runs at ordinary priority");
+    }
+}

@@ -1,0 +1,395 @@
+//! A network of namespaces, from its making to its end.
+
+use std::{
+    fmt::Write as _,
+    fs::File,
+    io,
+    net::{IpAddr, Ipv4Addr},
+    os::unix::process::CommandExt as _,
+    path::PathBuf,
+    process::Command,
+    time::Duration,
+};
+
+use thiserror::Error;
+use tun_rs::{DeviceBuilder, SyncDevice};
+
+use super::{namespace::Namespace, router::Router};
+use crate::{
+    fabric::{Counters, Fabric, NatBy},
+    nat::{Dependence, NatKind, Ports},
+    topology::{Site, Topology},
+};
+
+/// Packets that a device holds for the router; a buffer of many counts once.
+const DEVICE_QUEUE: u32 = 8192;
+
+/// Set for the copy of a program that [`in_user_namespace`] starts.
+const INSIDE: &str = "HAILWIRE_LAB_INSIDE";
+
+/// A running network. Dropping it stops the router and closes the namespaces; they vanish when the
+/// programs inside have ended.
+#[derive(Debug)]
+pub struct Network {
+    topology: Topology,
+    // First, so that it stops before the namespaces are closed.
+    router: Router,
+    hosts: Vec<(String, Namespace)>,
+    /// Those with nftables.
+    _nats: Vec<Namespace>,
+}
+
+/// Why there is no network.
+#[derive(Debug, Error)]
+pub enum LabError {
+    /// The machine or the user's rights do not allow it.
+    #[error("networks cannot be made here: {0}")]
+    Unavailable(String),
+    /// A step failed.
+    #[error("{what}")]
+    Failed {
+        /// What was being done.
+        what: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// There is no such host.
+    #[error("the topology `{topology}` has no host `{host}`")]
+    NoHost {
+        /// Its name.
+        topology: String,
+        /// What was asked for.
+        host: String,
+    },
+}
+
+fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> LabError {
+    let what = what.into();
+    move |source| LabError::Failed { what, source }
+}
+
+impl Network {
+    /// Makes the network; chance comes from a fixed seed. It takes some tens of milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Unavailable`] with the reason, and [`LabError::Failed`] for a step of the making.
+    pub fn up(topology: &Topology) -> Result<Self, LabError> {
+        Self::seeded(topology, 1)
+    }
+
+    /// As [`Network::up`], with chance from this seed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Network::up`].
+    pub fn seeded(topology: &Topology, seed: u64) -> Result<Self, LabError> {
+        available().map_err(LabError::Unavailable)?;
+        let nat_by = |site: &Site| match site.nat.as_ref().and_then(masquerade) {
+            Some(_) => NatBy::Other,
+            None => NatBy::Model,
+        };
+        let fabric = Fabric::new(topology, seed, nat_by);
+        let (mut hosts, mut nats, mut devices) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, site) in topology.sites.iter().enumerate() {
+            let rule = site.nat.as_ref().and_then(masquerade);
+            if let Some(rule) = rule {
+                let nat = NatBox::make(topology, number, site, rule).map_err(failed(format!(
+                    "the router of `{}` cannot be made",
+                    site.name
+                )))?;
+                devices.push(nat.device);
+                nats.push(nat.own);
+                hosts.extend(nat.hosts);
+                continue;
+            }
+            for host in &site.hosts {
+                let (own, device) = lone(&topology.addresses(&host.name), site)
+                    .map_err(failed(format!("the host `{}` cannot be made", host.name)))?;
+                devices.push(device);
+                hosts.push((host.name.clone(), own));
+            }
+        }
+        let router =
+            Router::start(fabric, devices).map_err(failed("the router cannot be started"))?;
+        Ok(Self {
+            topology: topology.clone(),
+            router,
+            hosts,
+            _nats: nats,
+        })
+    }
+
+    /// What it was made from.
+    #[must_use]
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// A command that runs `program` inside a host. It is `nsenter`, which becomes the program, so
+    /// that process id, signals, streams and exit code are the program's own.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::NoHost`].
+    pub fn command(
+        &self,
+        host: &str,
+        program: impl AsRef<std::ffi::OsStr>,
+    ) -> Result<Command, LabError> {
+        let mut command = Command::new("nsenter");
+        let mut net = std::ffi::OsString::from("--net=");
+        net.push(self.namespace(host)?.path());
+        command.arg(net).arg("--").arg(program);
+        Ok(command)
+    }
+
+    /// Where other programs of this user can open the namespace of a host, with `nsenter --net=PATH`,
+    /// while this process lives.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::NoHost`].
+    pub fn namespace_path(&self, host: &str) -> Result<PathBuf, LabError> {
+        Ok(self.namespace(host)?.path())
+    }
+
+    /// The address that a host itself has: behind a NAT, a private one.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::NoHost`].
+    pub fn address(&self, host: &str) -> Result<IpAddr, LabError> {
+        let addresses = self.topology.addresses(host);
+        addresses
+            .first()
+            .copied()
+            .map(IpAddr::V4)
+            .ok_or_else(|| self.no_host(host))
+    }
+
+    /// Does something inside a host, on a thread of its own. Sockets that are made there belong to
+    /// the host for good, wherever they are used later.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::NoHost`], and [`LabError::Failed`] where the thread cannot enter or panics.
+    pub fn within<T: Send>(
+        &self,
+        host: &str,
+        work: impl FnOnce() -> T + Send,
+    ) -> Result<T, LabError> {
+        let namespace = self.namespace(host)?;
+        namespace
+            .within(work)
+            .map_err(failed(format!("the host `{host}` cannot be entered")))
+    }
+
+    /// What became of the packets so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.router.counters()
+    }
+
+    fn namespace(&self, host: &str) -> Result<&Namespace, LabError> {
+        let found = self.hosts.iter().find(|(name, _)| name == host);
+        found
+            .map(|(_, namespace)| namespace)
+            .ok_or_else(|| self.no_host(host))
+    }
+
+    fn no_host(&self, host: &str) -> LabError {
+        LabError::NoHost {
+            topology: self.topology.name.clone(),
+            host: host.to_owned(),
+        }
+    }
+}
+
+/// Whether networks can be made here, else the reason in words that follow "skipped: ".
+///
+/// # Errors
+///
+/// The reason.
+pub fn available() -> Result<(), String> {
+    for (program, package) in [
+        ("ip", "iproute2"),
+        ("nft", "nftables"),
+        ("nsenter", "util-linux"),
+    ] {
+        if !has(program) {
+            return Err(format!(
+                "`{program}` is not installed (Debian's package {package})"
+            ));
+        }
+    }
+    let need = "network namespaces need root, or a user namespace (unshare --user --map-root-user)";
+    let own = Namespace::new().map_err(|error| format!("{need}: {error}"))?;
+    let device = own.within(tun).map_err(|error| error.to_string())?;
+    device
+        .map(drop)
+        .map_err(|error| format!("no TUN device can be made (/dev/net/tun): {error}"))
+}
+
+/// Replaces this process by itself in a user namespace of its own, where it is root and may make
+/// networks. Comes back only with an error: where the system forbids it, or it has been tried already.
+pub fn in_user_namespace() -> io::Error {
+    if std::env::var_os(INSIDE).is_some() {
+        return io::Error::other("a user namespace does not help here");
+    }
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => return error,
+    };
+    Command::new("unshare")
+        .args(["--user", "--map-root-user", "--net", "--"])
+        .arg(program)
+        .args(std::env::args_os().skip(1))
+        .env(INSIDE, "1")
+        .exec()
+}
+
+fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // A user's own PATH often leaves out where these live.
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(Into::into))
+        .any(|folder| folder.join(program).is_file())
+}
+
+/// What nftables says for a NAT, where it can be one: its own port or a random one for each flow.
+fn masquerade(kind: &NatKind) -> Option<&'static str> {
+    let NatKind {
+        mapping,
+        filtering,
+        hairpin,
+        ports,
+        ..
+    } = kind;
+    let strict = Dependence::AddressAndPortDependent;
+    match (mapping, filtering, hairpin, ports) {
+        (Dependence::EndpointIndependent, filtering, false, Ports::Preserve)
+            if *filtering == strict =>
+        {
+            Some("masquerade")
+        }
+        (mapping, filtering, false, Ports::Random)
+            if *mapping == strict && *filtering == strict =>
+        {
+            Some("masquerade fully-random")
+        }
+        _ => None,
+    }
+}
+
+/// A TUN device in the namespace of the calling thread.
+fn tun() -> io::Result<SyncDevice> {
+    File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun")?;
+    DeviceBuilder::new()
+        .name("eth0")
+        .offload(true)
+        .inherit_enable_state()
+        .build_sync()
+}
+
+/// Settings that every namespace has.
+fn settle(own: &Namespace) -> io::Result<()> {
+    // What one connection learnt of a path is not carried over to the next, so that repeats of a
+    // measurement are repeats.
+    own.set("ipv4/tcp_no_metrics_save", "1")?;
+    own.set("ipv4/ip_unprivileged_port_start", "0")?;
+    own.set("ipv4/ping_group_range", "0 0")?;
+    // Not there where the kernel has no IPv6.
+    for which in ["all", "default"] {
+        let _ = own.set(&format!("ipv6/conf/{which}/disable_ipv6"), "1");
+    }
+    Ok(())
+}
+
+/// A host that hangs on the router itself.
+fn lone(addresses: &[Ipv4Addr], site: &Site) -> io::Result<(Namespace, SyncDevice)> {
+    let own = Namespace::new()?;
+    settle(&own)?;
+    let device = own.within(tun)??;
+    let mut batch = String::from("link set lo up\n");
+    for address in addresses {
+        let _ = writeln!(batch, "address add {address}/32 dev eth0");
+    }
+    let mtu = site.up.mtu;
+    let _ = writeln!(
+        batch,
+        "link set eth0 mtu {mtu} txqueuelen {DEVICE_QUEUE} up"
+    );
+    let source = addresses.first().copied().unwrap_or(Ipv4Addr::UNSPECIFIED);
+    let _ = writeln!(batch, "route add default dev eth0 src {source}");
+    own.feed("ip", &["-batch", "-"], &batch)?;
+    Ok((own, device))
+}
+
+/// A router with nftables and the hosts behind it.
+struct NatBox {
+    own: Namespace,
+    device: SyncDevice,
+    hosts: Vec<(String, Namespace)>,
+}
+
+impl NatBox {
+    fn make(topology: &Topology, number: usize, site: &Site, rule: &str) -> io::Result<Self> {
+        let (own, device) = lone(&[topology.public(number)], site)?;
+        own.set("ipv4/ip_forward", "1")?;
+        let timeout = site.nat.as_ref().map_or(Duration::ZERO, |nat| nat.timeout);
+        let rules = format!(
+            "table ip lab {{\n chain out {{\n type nat hook postrouting priority srcnat;\n oifname eth0 {rule}\n }}\n \
+             chain through {{\n type filter hook forward priority filter; policy drop;\n iifname \"lan*\" accept\n \
+             ct state established,related accept\n }}\n}}\n"
+        );
+        own.feed("nft", &["-f", "-"], &rules)?;
+        for which in ["udp_timeout", "udp_timeout_stream"] {
+            own.set(
+                &format!("netfilter/nf_conntrack_{which}"),
+                &timeout.as_secs().max(1).to_string(),
+            )?;
+        }
+        let mut hosts = Vec::new();
+        for (index, host) in site.hosts.iter().enumerate() {
+            let addresses = topology.addresses(&host.name);
+            let inside = behind(&own, number, index, &addresses)?;
+            hosts.push((host.name.clone(), inside));
+        }
+        Ok(Self { own, device, hosts })
+    }
+}
+
+/// A host behind a router, on a veth pair.
+fn behind(
+    router: &Namespace,
+    site: usize,
+    index: usize,
+    addresses: &[Ipv4Addr],
+) -> io::Result<Namespace> {
+    let own = Namespace::new()?;
+    settle(&own)?;
+    let gateway = Ipv4Addr::new(192, 168, u8::try_from(site).unwrap_or(u8::MAX), 1);
+    let lan = format!("lan{index}");
+    let mut batch = format!(
+        "link add {lan} type veth peer name eth0 netns {}\naddress add {gateway}/32 dev {lan}\nlink set {lan} up\n",
+        own.path().display()
+    );
+    for address in addresses {
+        let _ = writeln!(batch, "route add {address}/32 dev {lan}");
+    }
+    router.feed("ip", &["-batch", "-"], &batch)?;
+    let mut batch = String::from("link set lo up\nlink set eth0 up\n");
+    for address in addresses {
+        let _ = writeln!(batch, "address add {address}/32 dev eth0");
+    }
+    let _ = writeln!(batch, "route add {gateway}/32 dev eth0 scope link");
+    let source = addresses.first().copied().unwrap_or(Ipv4Addr::UNSPECIFIED);
+    let _ = writeln!(batch, "route add default via {gateway} src {source}");
+    own.feed("ip", &["-batch", "-"], &batch)?;
+    Ok(own)
+}

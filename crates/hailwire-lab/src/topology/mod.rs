@@ -1,0 +1,418 @@
+//! A network as a file says it: sites on one internet, each with a link, perhaps a NAT and a
+//! firewall, and hosts behind them.
+//!
+//! ```kdl
+//! about "A laptop at home and a server"
+//! site "home" {
+//!     link { delay "12ms"; up { rate "20 Mbit/s" }; down { rate "100 Mbit/s" } }
+//!     nat mapping="endpoint-independent" filtering="address-and-port-dependent"
+//!     host "a"
+//! }
+//! host "b" { link { delay "5ms" } }
+//! ```
+//!
+//! A host outside of a `site` is a site of its own, with a public address. Delays are one way: `a` and
+//! `b` above are 34 ms apart, there and back. What a file says wrongly is refused with line and
+//! column. [`Topology::named`] knows those that come with the crate.
+//!
+//! Addresses follow from the order in the file. Site number *n*, from 0, has `198.18.n.1` (a
+//! network for benchmarks, RFC 2544); behind a NAT, hosts have `192.168.n.10` and upwards.
+
+mod read;
+
+use std::{
+    fmt, io,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::{link::Shape, nat::NatKind};
+
+/// Most sites of a topology.
+pub const MAX_SITES: usize = 64;
+
+/// Most hosts of a site.
+pub const MAX_HOSTS: usize = 64;
+
+/// Largest topology file in bytes.
+pub const MAX_FILE: u64 = 256 * 1024;
+
+/// The topologies that come with the crate: name and file.
+pub const READY: &[(&str, &str)] = &[
+    ("lan", include_str!("../../topologies/lan.kdl")),
+    ("wan-50ms", include_str!("../../topologies/wan-50ms.kdl")),
+    (
+        "wan-50ms-loss1",
+        include_str!("../../topologies/wan-50ms-loss1.kdl"),
+    ),
+    ("wan-100ms", include_str!("../../topologies/wan-100ms.kdl")),
+    (
+        "transatlantic-85ms",
+        include_str!("../../topologies/transatlantic-85ms.kdl"),
+    ),
+    ("longfat", include_str!("../../topologies/longfat.kdl")),
+    ("mobile", include_str!("../../topologies/mobile.kdl")),
+    (
+        "home-to-home",
+        include_str!("../../topologies/home-to-home.kdl"),
+    ),
+    ("corporate", include_str!("../../topologies/corporate.kdl")),
+];
+
+/// A network.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Topology {
+    /// Its name: a ready one's, or the file's without `.kdl`.
+    pub name: String,
+    /// One line for people.
+    pub about: String,
+    /// What hangs on the internet, in the file's order.
+    pub sites: Vec<Site>,
+}
+
+/// One attachment to the internet.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Site {
+    /// Its name; a lone host's own.
+    pub name: String,
+    /// Toward the internet.
+    pub up: Shape,
+    /// From the internet.
+    pub down: Shape,
+    /// Its NAT; without one, hosts have public addresses.
+    pub nat: Option<NatKind>,
+    /// Its firewall.
+    pub firewall: Option<Wall>,
+    /// The hosts behind it.
+    pub hosts: Vec<Host>,
+}
+
+/// A firewall as a file says it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wall {
+    /// `"no-udp"`.
+    NoUdp,
+    /// `"only-tcp-443"`.
+    OnlyTcp443,
+    /// `"only-relay" to="HOST"`.
+    OnlyRelay(String),
+}
+
+/// A machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// How many addresses it has. Default: 1.
+    pub addresses: u8,
+}
+
+/// Why there is no topology.
+#[derive(Debug, Error)]
+pub enum TopologyError {
+    /// Neither a ready topology nor a file.
+    #[error("`{name}` is neither a ready topology nor a file")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+    },
+    /// The file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file says something wrong.
+    #[error("{file}:{line}:{column}: {what}")]
+    Invalid {
+        /// The file.
+        file: String,
+        /// From 1.
+        line: usize,
+        /// From 1, in characters.
+        column: usize,
+        /// What is wrong.
+        what: String,
+        /// What to try; may be empty.
+        hint: String,
+    },
+}
+
+impl TopologyError {
+    /// What to try.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Unknown { .. } => {
+                let names: Vec<_> = READY.iter().map(|(name, _)| *name).collect();
+                format!("ready are: {}", names.join(", "))
+            }
+            Self::Read { .. } => String::new(),
+            Self::Invalid { hint, .. } => hint.clone(),
+        }
+    }
+}
+
+/// What is to be expected between two hosts, from the shapes on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Expected {
+    /// There and back.
+    #[serde(serialize_with = "as_millis", rename = "rtt_ms")]
+    pub rtt: Duration,
+    /// By how much one round trip may differ from it.
+    #[serde(serialize_with = "as_millis", rename = "jitter_ms")]
+    pub jitter: Duration,
+    /// Share of packets lost from the first to the second, 0 to 1.
+    pub loss_out: f64,
+    /// Share of packets lost on the way back, 0 to 1.
+    pub loss_back: f64,
+    /// Bits a second from the first to the second; `None` for no bound.
+    pub rate: Option<u64>,
+    /// Largest IP packet that passes both ways.
+    pub mtu: u16,
+}
+
+fn as_millis<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64() * 1000.0)
+}
+
+impl Topology {
+    /// One that comes with the crate.
+    ///
+    /// # Errors
+    ///
+    /// [`TopologyError::Unknown`].
+    pub fn named(name: &str) -> Result<Self, TopologyError> {
+        let ready = READY.iter().find(|(ready, _)| *ready == name);
+        let (name, text) = ready.ok_or_else(|| TopologyError::Unknown {
+            name: name.to_owned(),
+        })?;
+        Self::parse(text, name)
+    }
+
+    /// A ready one by name, else the one in the file of this path.
+    ///
+    /// # Errors
+    ///
+    /// As [`Topology::named`] and [`Topology::parse`], and where the file cannot be read or is larger
+    /// than [`MAX_FILE`].
+    pub fn find(name_or_path: &str) -> Result<Self, TopologyError> {
+        let path = Path::new(name_or_path);
+        match Self::named(name_or_path) {
+            Err(TopologyError::Unknown { .. }) if path.exists() => Self::load(path),
+            named => named,
+        }
+    }
+
+    fn load(path: &Path) -> Result<Self, TopologyError> {
+        let read = || {
+            if std::fs::metadata(path)?.len() > MAX_FILE {
+                let what = format!("larger than {MAX_FILE} bytes");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+            std::fs::read_to_string(path)
+        };
+        let text = read().map_err(|source| TopologyError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let mut topology = read::topology(&text).map_err(|mistake| {
+            let file = path.display().to_string();
+            mistake.in_file(&text, file)
+        })?;
+        topology.name = name.into_owned();
+        Ok(topology)
+    }
+
+    /// The topology of a text; `name` is its name, also in messages.
+    ///
+    /// # Errors
+    ///
+    /// [`TopologyError::Invalid`] for the first mistake.
+    pub fn parse(text: &str, name: &str) -> Result<Self, TopologyError> {
+        let mut topology =
+            read::topology(text).map_err(|mistake| mistake.in_file(text, format!("{name}.kdl")))?;
+        topology.name = name.to_owned();
+        Ok(topology)
+    }
+
+    /// All hosts, in the file's order, each with its site's number.
+    pub fn hosts(&self) -> impl Iterator<Item = (usize, &Host)> {
+        let sites = self.sites.iter().enumerate();
+        sites.flat_map(|(number, site)| site.hosts.iter().map(move |host| (number, host)))
+    }
+
+    /// The site of a host.
+    #[must_use]
+    pub fn site_of(&self, host: &str) -> Option<usize> {
+        self.hosts()
+            .find(|(_, h)| h.name == host)
+            .map(|(site, _)| site)
+    }
+
+    /// The addresses that a host itself has, the main one first; private ones behind a NAT. Empty for
+    /// an unknown host.
+    #[must_use]
+    pub fn addresses(&self, host: &str) -> Vec<Ipv4Addr> {
+        let Some(number) = self.site_of(host) else {
+            return Vec::new();
+        };
+        let site = &self.sites[number];
+        let before = site.hosts.iter().take_while(|h| h.name != host);
+        let first: u8 = before.map(|h| h.addresses).sum();
+        let count = site
+            .hosts
+            .iter()
+            .find(|h| h.name == host)
+            .map_or(0, |h| h.addresses);
+        (first..first + count)
+            .map(|i| site.inner(number, i))
+            .collect()
+    }
+
+    /// The address under which the internet sees a site.
+    #[must_use]
+    pub fn public(&self, site: usize) -> Ipv4Addr {
+        Ipv4Addr::new(198, 18, u8::try_from(site).unwrap_or(u8::MAX), 1)
+    }
+
+    /// What is to be expected from host `a` to host `b` by the links between them; `None` where one of
+    /// them is unknown.
+    #[must_use]
+    pub fn expected(&self, a: &str, b: &str) -> Option<Expected> {
+        let (a, b) = (self.site_of(a)?, self.site_of(b)?);
+        let shapes: [&Shape; 4] = match a == b {
+            true => return Some(Expected::same_site()),
+            false => {
+                let (a, b) = (&self.sites[a], &self.sites[b]);
+                [&a.up, &b.down, &b.up, &a.down]
+            }
+        };
+        let passes = |shapes: &[&Shape]| 1.0 - shapes.iter().map(|s| 1.0 - s.loss).product::<f64>();
+        Some(Expected {
+            rtt: shapes.iter().map(|s| s.delay).sum(),
+            jitter: shapes.iter().map(|s| s.jitter).sum(),
+            loss_out: passes(&shapes[..2]),
+            loss_back: passes(&shapes[2..]),
+            rate: shapes[..2].iter().filter_map(|s| s.rate).min(),
+            mtu: shapes
+                .iter()
+                .map(|s| s.mtu)
+                .min()
+                .unwrap_or(crate::link::MTU),
+        })
+    }
+}
+
+impl Expected {
+    const fn same_site() -> Self {
+        Self {
+            rtt: Duration::ZERO,
+            jitter: Duration::ZERO,
+            loss_out: 0.0,
+            loss_back: 0.0,
+            rate: None,
+            mtu: crate::link::MTU,
+        }
+    }
+}
+
+impl Site {
+    /// Address `index` behind this site.
+    fn inner(&self, number: usize, index: u8) -> Ipv4Addr {
+        let number = u8::try_from(number).unwrap_or(u8::MAX);
+        match self.nat {
+            Some(_) => Ipv4Addr::new(192, 168, number, 10 + index),
+            None => Ipv4Addr::new(198, 18, number, 1 + index),
+        }
+    }
+}
+
+impl fmt::Display for Wall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoUdp => f.write_str("no UDP"),
+            Self::OnlyTcp443 => f.write_str("only TCP to port 443"),
+            Self::OnlyRelay(host) => write!(f, "only to {host}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_ready_topology_reads_and_has_hosts_a_and_b() {
+        for (name, _) in READY {
+            let topology = Topology::named(name).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(topology.name, *name);
+            assert!(
+                !topology.about.is_empty(),
+                "{name} says nothing about itself"
+            );
+            for host in ["a", "b"] {
+                assert!(
+                    topology.site_of(host).is_some(),
+                    "{name} has no host {host}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn names_with_a_time_keep_what_they_promise() {
+        let rtt = |name| {
+            let topology = Topology::named(name).unwrap();
+            topology.expected("a", "b").unwrap().rtt.as_millis()
+        };
+        assert_eq!(rtt("wan-50ms"), 50);
+        assert_eq!(rtt("wan-50ms-loss1"), 50);
+        assert_eq!(rtt("wan-100ms"), 100);
+        assert_eq!(rtt("transatlantic-85ms"), 85);
+        assert_eq!(rtt("lan"), 0);
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_known_ones() {
+        let error = Topology::find("wan-5ms").unwrap_err();
+        assert!(error.hint().contains("wan-50ms"), "{}", error.hint());
+    }
+
+    #[test]
+    fn expectations_add_up_along_the_way() {
+        let text = "host \"a\" { link { delay \"10ms\"; loss \"10%\"; up { rate \"5 Mbit/s\" } } }\n\
+                    host \"b\" { link { delay \"3ms\"; loss \"50%\"; down { rate \"2 Mbit/s\"; mtu 1400 } } }";
+        let topology = Topology::parse(text, "t").unwrap();
+        let there = topology.expected("a", "b").unwrap();
+        assert_eq!(there.rtt, Duration::from_millis(26));
+        assert!((there.loss_out - 0.55).abs() < 1e-9);
+        assert_eq!((there.rate, there.mtu), (Some(2_000_000), 1400));
+        assert_eq!(topology.expected("b", "a").unwrap().rate, None);
+    }
+
+    #[test]
+    fn addresses_follow_from_the_order() {
+        let text = "site \"home\" { nat; host \"a\"; host \"c\" }\nhost \"b\" addresses=2";
+        let topology = Topology::parse(text, "t").unwrap();
+        let of = |host| topology.addresses(host);
+        assert_eq!(of("a"), [Ipv4Addr::new(192, 168, 0, 10)]);
+        assert_eq!(of("c"), [Ipv4Addr::new(192, 168, 0, 11)]);
+        assert_eq!(of("b"), [1, 2].map(|last| Ipv4Addr::new(198, 18, 1, last)));
+        assert_eq!(topology.public(0), Ipv4Addr::new(198, 18, 0, 1));
+        assert!(of("nobody").is_empty());
+    }
+}

@@ -1,0 +1,628 @@
+//! The text of a topology file, read into types that cannot be wrong.
+
+use std::{collections::HashSet, time::Duration};
+
+use kdl::{KdlDocument, KdlEntry, KdlNode, KdlValue};
+
+use super::{Host, MAX_HOSTS, MAX_SITES, Site, Topology, TopologyError, Wall};
+use crate::{
+    link::Shape,
+    nat::{Dependence, NatKind, Ports},
+};
+
+/// A mistake at a byte offset of the text.
+#[derive(Debug)]
+pub(super) struct Mistake {
+    offset: usize,
+    what: String,
+    hint: String,
+}
+
+impl Mistake {
+    fn at(offset: usize, what: impl Into<String>) -> Self {
+        Self {
+            offset,
+            what: what.into(),
+            hint: String::new(),
+        }
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// The mistake for people, with line and column.
+    pub(super) fn in_file(self, text: &str, file: String) -> TopologyError {
+        let mut end = self.offset.min(text.len());
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let before = text.get(..end).unwrap_or_default();
+        let last = before.rsplit('\n').next().unwrap_or_default();
+        TopologyError::Invalid {
+            file,
+            line: before.matches('\n').count() + 1,
+            column: last.chars().count() + 1,
+            what: self.what,
+            hint: self.hint,
+        }
+    }
+}
+
+pub(super) fn topology(text: &str) -> Result<Topology, Mistake> {
+    let document = KdlDocument::parse_v2(text).map_err(|error| syntax(&error))?;
+    let mut topology = Topology {
+        name: String::new(),
+        about: String::new(),
+        sites: Vec::new(),
+    };
+    for node in document.nodes() {
+        match node.name().value() {
+            "about" => topology.about = text_of(node, only(node)?)?.to_owned(),
+            "site" => topology.sites.push(site(node)?),
+            "host" => topology.sites.push(lone_host(node)?),
+            _ => return Err(unknown(node, &["about", "site", "host"])),
+        }
+        if topology.sites.len() > MAX_SITES {
+            return Err(Mistake::at(
+                offset(node),
+                format!("more than {MAX_SITES} sites"),
+            ));
+        }
+    }
+    check_names(&document, &topology)?;
+    Ok(topology)
+}
+
+/// Every name once, at least one host, and relays that exist and are reachable.
+fn check_names(document: &KdlDocument, topology: &Topology) -> Result<(), Mistake> {
+    let mut seen = HashSet::new();
+    for (_, host) in topology.hosts() {
+        if !seen.insert(host.name.as_str()) {
+            let what = format!("two hosts are called `{}`", host.name);
+            return Err(Mistake::at(last_mention(document, &host.name), what));
+        }
+    }
+    if seen.is_empty() {
+        return Err(Mistake::at(0, "a topology has at least one host").hint("write: host \"a\""));
+    }
+    for site in &topology.sites {
+        let Some(Wall::OnlyRelay(relay)) = &site.firewall else {
+            continue;
+        };
+        let public = topology
+            .site_of(relay)
+            .is_some_and(|s| topology.sites[s].nat.is_none());
+        if !public {
+            let what = format!("the relay `{relay}` is not a host with a public address");
+            return Err(Mistake::at(last_mention(document, relay), what));
+        }
+    }
+    Ok(())
+}
+
+/// Where a name stands last as a value, for the message about it.
+fn last_mention(document: &KdlDocument, name: &str) -> usize {
+    let nodes = document.nodes().iter();
+    let all = nodes.flat_map(|node| std::iter::once(node).chain(node.iter_children()));
+    all.flat_map(KdlNode::entries)
+        .filter(|entry| entry.value().as_string() == Some(name))
+        .map(|entry| entry.span().offset())
+        .max()
+        .unwrap_or(0)
+}
+
+fn site(node: &KdlNode) -> Result<Site, Mistake> {
+    let mut site = empty_site(name(node, &[])?);
+    for inner in children(node, &["link", "nat", "firewall", "host"], &["host"])? {
+        match inner.name().value() {
+            "link" => (site.up, site.down) = link(inner)?,
+            "nat" => site.nat = Some(nat(inner)?),
+            "firewall" => site.firewall = Some(firewall(inner)?),
+            _ => {
+                children(inner, &[], &[])?;
+                site.hosts.push(host(inner)?);
+            }
+        }
+    }
+    if site.hosts.is_empty() || site.hosts.len() > MAX_HOSTS {
+        let what = format!("a site has 1 to {MAX_HOSTS} hosts");
+        return Err(Mistake::at(offset(node), what).hint("write: host \"a\""));
+    }
+    Ok(site)
+}
+
+fn lone_host(node: &KdlNode) -> Result<Site, Mistake> {
+    let host = host(node)?;
+    let mut site = empty_site(host.name.clone());
+    for inner in children(node, &["link", "firewall"], &[])? {
+        match inner.name().value() {
+            "link" => (site.up, site.down) = link(inner)?,
+            _ => site.firewall = Some(firewall(inner)?),
+        }
+    }
+    site.hosts.push(host);
+    Ok(site)
+}
+
+fn empty_site(name: String) -> Site {
+    Site {
+        name,
+        up: Shape::default(),
+        down: Shape::default(),
+        nat: None,
+        firewall: None,
+        hosts: Vec::new(),
+    }
+}
+
+fn host(node: &KdlNode) -> Result<Host, Mistake> {
+    let name = name(node, &["addresses"])?;
+    let addresses = match property(node, "addresses") {
+        None => 1,
+        Some(entry) => whole(entry, "addresses", 1, 3)?,
+    };
+    Ok(Host {
+        name,
+        addresses: u8::try_from(addresses).unwrap_or(1),
+    })
+}
+
+/// The shapes up and down.
+fn link(node: &KdlNode) -> Result<(Shape, Shape), Mistake> {
+    /// What a shape can say.
+    const KNOWN: [&str; 8] = [
+        "delay",
+        "jitter",
+        "loss",
+        "reorder",
+        "duplicate",
+        "rate",
+        "queue",
+        "mtu",
+    ];
+    let known: Vec<&str> = KNOWN.iter().copied().chain(["up", "down"]).collect();
+    no_entries(node)?;
+    let mut both = Shape::default();
+    let inner = children(node, &known, &[])?;
+    let own = |n: &&&KdlNode| !["up", "down"].contains(&n.name().value());
+    for setting in inner.iter().filter(own) {
+        shape(setting, &mut both)?;
+    }
+    let (mut up, mut down) = (both.clone(), both);
+    for block in inner.iter().filter(|n| !own(n)) {
+        let target = match block.name().value() {
+            "up" => &mut up,
+            _ => &mut down,
+        };
+        no_entries(block)?;
+        for setting in children(block, &KNOWN, &[])? {
+            shape(setting, target)?;
+        }
+    }
+    for shape in [&up, &down] {
+        if shape.jitter > shape.delay {
+            return Err(
+                Mistake::at(offset(node), "the jitter is larger than the delay")
+                    .hint("a packet's delay lies in delay ± jitter"),
+            );
+        }
+    }
+    Ok((up, down))
+}
+
+fn shape(node: &KdlNode, shape: &mut Shape) -> Result<(), Mistake> {
+    children(node, &[], &[])?;
+    match node.name().value() {
+        "delay" => shape.delay = time(node, only(node)?)?,
+        "jitter" => shape.jitter = time(node, only(node)?)?,
+        "loss" => shape.loss = share(node, only(node)?)?,
+        "duplicate" => shape.duplicate = share(node, only(node)?)?,
+        "rate" => shape.rate = Some(rate(node, only(node)?)?),
+        "queue" => shape.queue = Some(bytes(node, only(node)?)?),
+        "mtu" => {
+            let mtu = whole(only(node)?, "mtu", 576, 9000)?;
+            shape.mtu = u16::try_from(mtu).unwrap_or(crate::link::MTU);
+        }
+        _ => {
+            shape.reorder = share(node, value(node, &["by"])?)?;
+            if let Some(by) = property(node, "by") {
+                shape.reorder_by = time(node, by)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn nat(node: &KdlNode) -> Result<NatKind, Mistake> {
+    children(node, &[], &[])?;
+    let known = ["mapping", "filtering", "hairpin", "ports", "timeout"];
+    let mut nat = NatKind::default();
+    for entry in node.entries() {
+        let at = entry.span().offset();
+        match entry.name().map(kdl::KdlIdentifier::value) {
+            Some("mapping") => nat.mapping = dependence(node, entry)?,
+            Some("filtering") => nat.filtering = dependence(node, entry)?,
+            Some("hairpin") => {
+                let wrong = || Mistake::at(at, "`hairpin` is #true or #false");
+                nat.hairpin = entry.value().as_bool().ok_or_else(wrong)?;
+            }
+            Some("ports") => {
+                nat.ports = match text_of(node, entry)? {
+                    "preserve" => Ports::Preserve,
+                    "random" => Ports::Random,
+                    _ => return Err(Mistake::at(at, "`ports` is \"preserve\" or \"random\"")),
+                }
+            }
+            Some("timeout") => nat.timeout = time(node, entry)?,
+            _ => {
+                let hint = format!("known here: {}", known.join(", "));
+                return Err(Mistake::at(at, "`nat` takes properties only").hint(hint));
+            }
+        }
+    }
+    Ok(nat)
+}
+
+fn dependence(node: &KdlNode, entry: &KdlEntry) -> Result<Dependence, Mistake> {
+    let text = text_of(node, entry)?;
+    let found = Dependence::ALL.into_iter().find(|kind| kind.name() == text);
+    found.ok_or_else(|| {
+        let names = Dependence::ALL.map(Dependence::name).join(", ");
+        Mistake::at(
+            entry.span().offset(),
+            format!("`{text}` is not a kind of RFC 4787"),
+        )
+        .hint(format!("known here: {names}"))
+    })
+}
+
+fn firewall(node: &KdlNode) -> Result<Wall, Mistake> {
+    children(node, &[], &[])?;
+    let rule = value(node, &["to"])?;
+    let at = rule.span().offset();
+    match (text_of(node, rule)?, property(node, "to")) {
+        ("no-udp", None) => Ok(Wall::NoUdp),
+        ("only-tcp-443", None) => Ok(Wall::OnlyTcp443),
+        ("only-relay", Some(to)) => Ok(Wall::OnlyRelay(text_of(node, to)?.to_owned())),
+        ("only-relay", None) => Err(Mistake::at(at, "the relay is not named")
+            .hint("write: firewall \"only-relay\" to=\"HOST\"")),
+        (_, Some(to)) => Err(Mistake::at(
+            to.span().offset(),
+            "`to` belongs to \"only-relay\"",
+        )),
+        (other, None) => Err(Mistake::at(at, format!("`{other}` is not a firewall"))
+            .hint("known here: no-udp, only-tcp-443, only-relay")),
+    }
+}
+
+/// The name that a node has as its only value; properties only of `known`.
+fn name(node: &KdlNode, known: &[&str]) -> Result<String, Mistake> {
+    let entry = value(node, known)?;
+    let text = text_of(node, entry)?;
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    match (1..=32).contains(&text.len()) && text.chars().all(fits) {
+        true => Ok(text.to_owned()),
+        false => Err(Mistake::at(
+            entry.span().offset(),
+            "a name has 1 to 32 of a-z, 0-9 and -",
+        )),
+    }
+}
+
+/// The only value of a node; properties only of `known`.
+fn value<'a>(node: &'a KdlNode, known: &[&str]) -> Result<&'a KdlEntry, Mistake> {
+    let stray = |entry: &&KdlEntry| {
+        entry
+            .name()
+            .is_some_and(|name| !known.contains(&name.value()))
+    };
+    if let Some(entry) = node.entries().iter().find(stray) {
+        let what = format!("`{}` has no such property", node.name().value());
+        return Err(Mistake::at(entry.span().offset(), what));
+    }
+    let mut values = node.entries().iter().filter(|entry| entry.name().is_none());
+    match (values.next(), values.next()) {
+        (Some(entry), None) => Ok(entry),
+        _ => {
+            let what = format!("`{}` takes exactly one value", node.name().value());
+            Err(Mistake::at(offset(node), what))
+        }
+    }
+}
+
+fn only(node: &KdlNode) -> Result<&KdlEntry, Mistake> {
+    value(node, &[])
+}
+
+fn no_entries(node: &KdlNode) -> Result<(), Mistake> {
+    match node.entries().first() {
+        None => Ok(()),
+        Some(entry) => {
+            let what = format!("`{}` takes its settings in braces", node.name().value());
+            Err(Mistake::at(entry.span().offset(), what))
+        }
+    }
+}
+
+fn property<'a>(node: &'a KdlNode, name: &str) -> Option<&'a KdlEntry> {
+    let named = |entry: &&KdlEntry| entry.name().is_some_and(|own| own.value() == name);
+    node.entries().iter().find(named)
+}
+
+/// The settings in braces: only known ones, each once except those that may be `repeated`.
+fn children<'a>(
+    node: &'a KdlNode,
+    known: &[&str],
+    repeated: &[&str],
+) -> Result<Vec<&'a KdlNode>, Mistake> {
+    let mut seen = HashSet::new();
+    for inner in node.iter_children() {
+        let name = inner.name().value();
+        if !known.contains(&name) {
+            return Err(unknown(inner, known));
+        }
+        if !seen.insert(name) && !repeated.contains(&name) {
+            return Err(Mistake::at(offset(inner), format!("`{name}` is set twice")));
+        }
+    }
+    Ok(node.iter_children().collect())
+}
+
+fn unknown(node: &KdlNode, known: &[&str]) -> Mistake {
+    let what = format!("`{}` is not known here", node.name().value());
+    match known.is_empty() {
+        true => Mistake::at(offset(node), what),
+        false => Mistake::at(offset(node), what).hint(format!("known here: {}", known.join(", "))),
+    }
+}
+
+fn text_of<'a>(node: &KdlNode, entry: &'a KdlEntry) -> Result<&'a str, Mistake> {
+    entry.value().as_string().ok_or_else(|| {
+        let what = format!("`{}` takes a text here", node.name().value());
+        Mistake::at(entry.span().offset(), what).hint("write it in double quotes")
+    })
+}
+
+fn time(node: &KdlNode, entry: &KdlEntry) -> Result<Duration, Mistake> {
+    humantime::parse_duration(text_of(node, entry)?)
+        .ok()
+        .filter(|time| *time <= Duration::from_secs(24 * 3600))
+        .ok_or_else(|| {
+            Mistake::at(entry.span().offset(), "not a time of at most a day")
+                .hint("write a number with its unit, for example \"25ms\"")
+        })
+}
+
+fn share(node: &KdlNode, entry: &KdlEntry) -> Result<f64, Mistake> {
+    let percent = text_of(node, entry)?.strip_suffix('%');
+    percent
+        .and_then(|number| number.trim().parse::<f64>().ok())
+        .filter(|percent| (0.0..=100.0).contains(percent))
+        .map(|percent| percent / 100.0)
+        .ok_or_else(|| {
+            Mistake::at(entry.span().offset(), "not a share").hint("write for example \"0.5%\"")
+        })
+}
+
+fn rate(node: &KdlNode, entry: &KdlEntry) -> Result<u64, Mistake> {
+    let units = [
+        ("Gbit/s", 1e9),
+        ("Mbit/s", 1e6),
+        ("kbit/s", 1e3),
+        ("bit/s", 1.0),
+    ];
+    scaled(text_of(node, entry)?, &units)
+        .filter(|rate| (1_000..=1_000_000_000_000).contains(rate))
+        .ok_or_else(|| {
+            Mistake::at(
+                entry.span().offset(),
+                "not a rate of 1 kbit/s to 1000 Gbit/s",
+            )
+            .hint("write for example \"20 Mbit/s\"")
+        })
+}
+
+fn bytes(node: &KdlNode, entry: &KdlEntry) -> Result<u64, Mistake> {
+    let units = [
+        ("KiB", 1024.0),
+        ("MiB", 1_048_576.0),
+        ("kB", 1e3),
+        ("MB", 1e6),
+        ("B", 1.0),
+    ];
+    scaled(text_of(node, entry)?, &units)
+        .filter(|size| (1..=1 << 30).contains(size))
+        .ok_or_else(|| {
+            Mistake::at(entry.span().offset(), "not a size of 1 B to 1 GiB")
+                .hint("write for example \"256 KiB\"")
+        })
+}
+
+/// A number with one of these units.
+fn scaled(text: &str, units: &[(&str, f64)]) -> Option<u64> {
+    let (number, factor) = units
+        .iter()
+        .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)))?;
+    let number = number
+        .trim()
+        .parse::<f64>()
+        .ok()
+        .filter(|n| n.is_finite() && *n >= 0.0)?;
+    Some((number * factor).round() as u64)
+}
+
+fn whole(entry: &KdlEntry, what: &str, least: u32, most: u32) -> Result<u32, Mistake> {
+    let number = match entry.value() {
+        KdlValue::Integer(number) => u32::try_from(*number).ok(),
+        _ => None,
+    };
+    number
+        .filter(|n| (least..=most).contains(n))
+        .ok_or_else(|| {
+            let what = format!("`{what}` is a whole number from {least} to {most}");
+            Mistake::at(entry.span().offset(), what)
+        })
+}
+
+fn offset(node: &KdlNode) -> usize {
+    node.name().span().offset()
+}
+
+/// The first thing that the KDL parser complains about.
+fn syntax(error: &kdl::KdlError) -> Mistake {
+    let Some(first) = error.diagnostics.first() else {
+        return Mistake::at(0, "not a KDL document");
+    };
+    let label = first
+        .label
+        .as_deref()
+        .or(first.message.as_deref())
+        .unwrap_or("unexpected text");
+    let what = format!("not KDL: {}", label.trim_end_matches('.').to_lowercase());
+    Mistake::at(first.span.offset(), what).hint("see https://kdl.dev")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good(text: &str) -> Topology {
+        topology(text).unwrap_or_else(|mistake| panic!("{text}: {mistake:?}"))
+    }
+
+    fn mistake(text: &str) -> (usize, usize, String) {
+        match topology(text).map_err(|mistake| mistake.in_file(text, "t.kdl".into())) {
+            Err(TopologyError::Invalid {
+                line, column, what, ..
+            }) => (line, column, what),
+            other => panic!("{text:?} gave {other:?}"),
+        }
+    }
+
+    #[test]
+    fn everything_that_a_file_can_say_is_read() {
+        let topology = good(
+            "about \"x\"\n\
+             site \"home\" {\n\
+               link { delay \"20ms\"; jitter \"5ms\"; loss \"0.5%\"; reorder \"1%\" by=\"3ms\"\n\
+                      duplicate \"0.1%\"; rate \"1.5 Mbit/s\"; queue \"64 KiB\"; mtu 1400\n\
+                      up { rate \"500 kbit/s\" }\n\
+                      down { loss \"2%\" } }\n\
+               nat mapping=\"address-dependent\" filtering=\"endpoint-independent\" hairpin=#true ports=\"random\" timeout=\"30s\"\n\
+               firewall \"only-relay\" to=\"hub\"\n\
+               host \"a\"\n\
+             }\n\
+             host \"hub\" addresses=2 { link { delay \"1ms\" }; firewall \"no-udp\" }\n",
+        );
+        let home = &topology.sites[0];
+        assert_eq!(home.up.rate, Some(500_000));
+        assert_eq!(home.up.loss, 0.005);
+        assert_eq!(
+            home.down,
+            Shape {
+                delay: Duration::from_millis(20),
+                jitter: Duration::from_millis(5),
+                loss: 0.02,
+                reorder: 0.01,
+                reorder_by: Duration::from_millis(3),
+                duplicate: 0.001,
+                rate: Some(1_500_000),
+                queue: Some(65536),
+                mtu: 1400,
+            }
+        );
+        assert_eq!(
+            home.nat,
+            Some(NatKind {
+                mapping: Dependence::AddressDependent,
+                filtering: Dependence::EndpointIndependent,
+                hairpin: true,
+                ports: Ports::Random,
+                timeout: Duration::from_secs(30),
+            })
+        );
+        assert_eq!(home.firewall, Some(Wall::OnlyRelay("hub".into())));
+        assert_eq!(topology.sites[1].firewall, Some(Wall::NoUdp));
+    }
+
+    #[test]
+    fn mistakes_are_named_with_line_and_column() {
+        let cases = [
+            ("", 1, 1, "at least one host"),
+            ("host \"a\"\nlnk", 2, 1, "`lnk` is not known here"),
+            ("host \"A\"", 1, 6, "a name has 1 to 32"),
+            ("host \"a\" \"b\"", 1, 1, "exactly one value"),
+            ("host \"a\"\nhost \"a\"", 2, 6, "two hosts"),
+            ("host \"a\" { link { delay 25 } }", 1, 25, "takes a text"),
+            ("host \"a\" { link { delay \"25\" } }", 1, 25, "not a time"),
+            ("host \"a\" { link { loss \"1\" } }", 1, 24, "not a share"),
+            (
+                "host \"a\" { link { loss \"101%\" } }",
+                1,
+                24,
+                "not a share",
+            ),
+            ("host \"a\" { link { rate \"5\" } }", 1, 24, "not a rate"),
+            ("host \"a\" { link { queue \"5 G\" } }", 1, 25, "not a size"),
+            ("host \"a\" { link { mtu 100 } }", 1, 23, "from 576 to 9000"),
+            (
+                "host \"a\" { link { delay \"1ms\"; delay \"2ms\" } }",
+                1,
+                32,
+                "set twice",
+            ),
+            (
+                "host \"a\" { link { jitter \"1ms\" } }",
+                1,
+                12,
+                "jitter is larger",
+            ),
+            ("host \"a\" { nat }", 1, 12, "not known here"),
+            (
+                "site \"s\" { nat mapping=\"cone\"; host \"a\" }",
+                1,
+                16,
+                "kind of RFC 4787",
+            ),
+            (
+                "site \"s\" { nat \"x\"; host \"a\" }",
+                1,
+                16,
+                "properties only",
+            ),
+            ("site \"s\"", 1, 1, "1 to 64 hosts"),
+            ("host \"a\" { firewall \"x\" }", 1, 21, "not a firewall"),
+            ("host \"a\" { firewall \"only-relay\" }", 1, 21, "not named"),
+            (
+                "host \"a\" { firewall \"only-relay\" to=\"x\" }",
+                1,
+                34,
+                "public address",
+            ),
+            ("host \"a\" {", 1, 10, "not KDL"),
+        ];
+        for (text, line, column, what) in cases {
+            let found = mistake(text);
+            assert!(found.2.contains(what), "{text}: {found:?}");
+            assert_eq!((found.0, found.1), (line, column), "{text}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn sites_and_hosts_are_bounded() {
+        let many: String = (0..=MAX_SITES)
+            .map(|i| format!("host \"h{i}\"\n"))
+            .collect();
+        assert!(mistake(&many).2.contains("more than 64 sites"));
+        let hosts: String = (0..=MAX_HOSTS)
+            .map(|i| format!("host \"h{i}\"\n"))
+            .collect();
+        assert!(
+            mistake(&format!("site \"s\" {{ {hosts} }}"))
+                .2
+                .contains("1 to 64 hosts")
+        );
+    }
+}

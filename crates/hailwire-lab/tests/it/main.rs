@@ -1,0 +1,5 @@
+//! The lab as its users meet it.
+
+mod namespaces;
+mod nats;
+mod virtual_time;

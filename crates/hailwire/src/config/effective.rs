@@ -1,0 +1,199 @@
+//! What is in force, and why: the configuration with its origins, and what nobody can choose.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Config, Limits, SETTINGS};
+
+/// One setting with the value in force: a row of `hail config show --effective`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InForce {
+    /// Where it stands, for example `quic.window`.
+    pub setting: String,
+    /// The value as written in the file; `none` where there is none.
+    pub value: String,
+    /// `default`, `file`, `flag`, or `engine: …` with what fixes it.
+    pub why: String,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody chose it.
+    #[default]
+    Default,
+    /// `hail.kdl`.
+    File,
+    /// The command line.
+    Flag,
+}
+
+impl Origin {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::File => "file",
+            Self::Flag => "flag",
+        }
+    }
+}
+
+/// Where the values of a configuration come from. Two configurations that say the same are equal
+/// whoever said it.
+#[derive(Clone, Debug, Default)]
+pub struct Origins(BTreeMap<&'static str, Origin>);
+
+impl PartialEq for Origins {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Origins {}
+
+impl Origins {
+    /// Notes where the value of a setting comes from; an unknown setting is ignored.
+    pub fn note(&mut self, path: &str, origin: Origin) {
+        if let Some(setting) = SETTINGS.iter().find(|setting| setting.path == path) {
+            self.0.insert(setting.path, origin);
+        }
+    }
+
+    fn of(&self, path: &str) -> Origin {
+        self.0.get(path).copied().unwrap_or_default()
+    }
+}
+
+impl Config {
+    /// Every setting with the value in force and where it comes from, then what the engine fixes.
+    #[must_use]
+    pub fn in_force(&self) -> Vec<InForce> {
+        let values = self.values();
+        let mut rows = Vec::new();
+        for setting in SETTINGS {
+            let of_setting: Vec<&str> = values
+                .iter()
+                .filter(|(path, _)| *path == setting.path)
+                .map(|(_, value)| value.as_str())
+                .collect();
+            let value = match of_setting.as_slice() {
+                [] => "none".to_owned(),
+                values => values.join(" "),
+            };
+            rows.push(InForce {
+                setting: setting.path.to_owned(),
+                value,
+                why: self.origins.of(setting.path).name().to_owned(),
+            });
+        }
+        rows.extend(fixed());
+        rows
+    }
+
+    /// Each setting that has a value, as the file writes it, in the file's order.
+    pub(super) fn values(&self) -> Vec<(&'static str, String)> {
+        let mut values = Vec::new();
+        let text = |text: &dyn std::fmt::Display| format!("\"{text}\"");
+        let addresses = |addresses: &[std::net::SocketAddr]| {
+            let texts: Vec<String> = addresses.iter().map(|a| text(a)).collect();
+            texts.join(" ")
+        };
+        if let Some(name) = &self.node.name {
+            values.push(("node.name", text(name)));
+        }
+        values.push(("listen.udp", addresses(&self.listen.udp)));
+        if !self.listen.tcp.is_empty() {
+            values.push(("listen.tcp", addresses(&self.listen.tcp)));
+        }
+        values.extend(self.hubs.iter().map(|hub| ("hub", text(hub))));
+        values.push(("carrier", text(&self.carrier.name())));
+        let Limits {
+            max_tunnels,
+            grace,
+            spin,
+        } = &self.limits;
+        values.push(("limits.max-tunnels", max_tunnels.to_string()));
+        values.push(("limits.grace", text(&humantime::format_duration(*grace))));
+        values.push(("limits.spin", text(&humantime::format_duration(*spin))));
+        values.extend(self.quic.values());
+        values.push(("log.level", text(&self.log.level.name())));
+        values
+    }
+}
+
+/// What no setting changes, and what fixes it.
+fn fixed() -> Vec<InForce> {
+    let kernel = |name: &str| {
+        let path = format!("/proc/sys/net/core/{name}");
+        std::fs::read_to_string(path)
+            .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+    };
+    let (receive, send) = (kernel("rmem_max"), kernel("wmem_max"));
+    let aes = if has_aes() { "with" } else { "without" };
+    [
+        (
+            "quic.unidirectional-streams",
+            "0".to_owned(),
+            "the session protocol opens none, so a peer may not either",
+        ),
+        (
+            "quic.socket-buffers",
+            format!("7 MiB asked for; this kernel allows {receive} bytes in, {send} out"),
+            "engine: its sockets ask for as much and take what the kernel gives; raise \
+             net.core.rmem_max and net.core.wmem_max",
+        ),
+        (
+            "quic.gro",
+            "on".to_owned(),
+            "engine: on wherever the kernel has it",
+        ),
+        (
+            "quic.migration",
+            "on".to_owned(),
+            "engine: a tunnel outlives a change of address (RFC 9000, 9)",
+        ),
+        (
+            "quic.path-idle-timeout",
+            "\"15s\"".to_owned(),
+            "engine: a path that is silent for longer is closed",
+        ),
+        (
+            "quic.max-paths-least",
+            "8".to_owned(),
+            "engine: fewer would leave hole punching no room",
+        ),
+        (
+            "quic.segments",
+            "10".to_owned(),
+            "engine: most packets in one GSO call",
+        ),
+        (
+            "quic.crypto",
+            format!("ring, {aes} AES instructions of this processor"),
+            "built in: TLS 1.3 with the node's key (RFC 7250)",
+        ),
+    ]
+    .into_iter()
+    .map(|(setting, value, why)| InForce {
+        setting: setting.to_owned(),
+        value,
+        why: why.to_owned(),
+    })
+    .collect()
+}
+
+fn has_aes() -> bool {
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    {
+        std::arch::is_x86_feature_detected!("aes")
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        std::arch::is_aarch64_feature_detected!("aes")
+    }
+    #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        false
+    }
+}

@@ -1,0 +1,198 @@
+//! The configuration file, `hail.kdl` in the data folder.
+//!
+//! Every setting has a default, so that the file may be missing or empty. The file is
+//! [KDL 2](https://kdl.dev); what it says wrongly is refused with line and column, and an unknown
+//! name is answered with the nearest known one, because a setting that is silently ignored is worse
+//! than a node that does not start.
+//!
+//! ```kdl
+//! node { name "desk" }
+//! listen { udp "0.0.0.0:4242" "[::]:4242"; tcp "0.0.0.0:4242" }
+//! hub "https://hub.example.org"
+//! carrier "auto"
+//! limits { max-tunnels 1024; grace "10s"; spin "100us" }
+//! quic { congestion "cubic"; window "128MiB" }
+//! log { level "info" }
+//! ```
+//!
+//! [`SETTINGS`] lists every setting with its unit and default; `docs/reference/config.md` is held
+//! to it by a test.
+
+mod effective;
+mod parse;
+mod quic;
+mod sections;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt::{self, Write as _},
+    io,
+    path::{Path, PathBuf},
+};
+
+use hailwire_wire::HubUrl;
+use serde::Serialize;
+use thiserror::Error;
+
+pub use effective::{InForce, Origin, Origins};
+pub use quic::{Congestion, Quic, Size};
+pub use sections::{Carrier, Limits, Listen, Log, LogLevel, NodeSettings};
+pub use settings::{SETTINGS, Setting};
+
+use parse::{Mistake, parse, position};
+
+/// The file's name in the data folder.
+pub const FILE_NAME: &str = "hail.kdl";
+
+/// Largest configuration file in bytes.
+pub const MAX_FILE: u64 = 256 * 1024;
+
+/// What a node is told at its start.
+///
+/// [`Config::default`] is a node without a name or hub, on two UDP ports chosen by the system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Config {
+    /// `node { name }`.
+    pub node: NodeSettings,
+    /// `listen { udp }`.
+    pub listen: Listen,
+    /// `hub`: URLs of hubs to register at, in addition to those joined by ticket. `https`, or
+    /// `http` on loopback only. Default: none. At most [`Config::MAX_HUBS`].
+    pub hubs: Vec<HubUrl>,
+    /// `carrier`: which carriers tunnels use.
+    pub carrier: Carrier,
+    /// `limits { … }`.
+    pub limits: Limits,
+    /// `quic { … }`.
+    pub quic: Quic,
+    /// `log { level }`.
+    pub log: Log,
+    /// Where each value comes from.
+    #[serde(skip)]
+    pub origins: Origins,
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file exists and cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file says something that is not a configuration.
+    #[error("{}:{line}:{column}: {what}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Column in characters, from 1.
+        column: usize,
+        /// What is wrong, lower case, no full stop.
+        what: String,
+        /// What to write instead; empty where there is nothing sensible to say.
+        hint: String,
+    },
+}
+
+impl ConfigError {
+    /// What to try next; empty where there is nothing sensible to say.
+    #[must_use]
+    pub fn hint(&self) -> &str {
+        match self {
+            Self::Read { .. } => "check the file's owner and mode",
+            Self::Invalid { hint, .. } => hint,
+        }
+    }
+}
+
+impl Config {
+    /// Most addresses of `listen.udp`.
+    pub const MAX_LISTEN: usize = 8;
+    /// Most `hub` lines.
+    pub const MAX_HUBS: usize = 8;
+
+    /// Reads the file at `path`; a missing file is the default configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`]: the file cannot be read, is larger than [`MAX_FILE`], or is wrong.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let read = || -> io::Result<Option<String>> {
+            match std::fs::metadata(path) {
+                Ok(meta) if meta.len() > MAX_FILE => Err(io::Error::new(
+                    io::ErrorKind::FileTooLarge,
+                    "larger than 256 KiB",
+                )),
+                Ok(_) => std::fs::read_to_string(path).map(Some),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(e) => Err(e),
+            }
+        };
+        match read() {
+            Ok(Some(text)) => Self::parse(&text, path),
+            Ok(None) => Ok(Self::default()),
+            Err(source) => Err(ConfigError::Read {
+                path: path.to_owned(),
+                source,
+            }),
+        }
+    }
+
+    /// Parses the text of a file; `path` is only for messages.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Invalid`] for the first mistake.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        parse(text).map_err(|mistake| {
+            let (line, column) = position(text, mistake.offset);
+            let Mistake { what, hint, .. } = mistake;
+            ConfigError::Invalid {
+                path: path.to_owned(),
+                line,
+                column,
+                what,
+                hint,
+            }
+        })
+    }
+
+    /// The configuration as a file that sets everything; reading it back gives the same.
+    #[must_use]
+    pub fn to_kdl(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write_kdl(&mut out);
+        out
+    }
+
+    fn write_kdl(&self, out: &mut String) -> fmt::Result {
+        let mut open = "";
+        for (path, value) in self.values() {
+            let (section, name) = path.split_once('.').unwrap_or(("", path));
+            if section != open {
+                if !open.is_empty() {
+                    writeln!(out, "}}")?;
+                }
+                if !section.is_empty() {
+                    writeln!(out, "{section} {{")?;
+                }
+                open = section;
+            }
+            let indent = if section.is_empty() { "" } else { "    " };
+            writeln!(out, "{indent}{name} {value}")?;
+        }
+        if open.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "}}")
+    }
+}

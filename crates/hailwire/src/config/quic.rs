@@ -1,0 +1,198 @@
+//! `quic { … }`: how the QUIC carrier is tuned.
+//!
+//! Each default is the result of a measurement; `docs/decisions/0015-quic-settings.md` says which.
+//! What the engine does not let anybody choose is said in [`super::effective`], not silently left
+//! out.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use serde::{Serialize, Serializer};
+
+use super::sections::as_text;
+
+/// How the QUIC carrier is tuned. Takes effect for tunnels that come up after the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Quic {
+    /// Who decides how fast to send. Default: cubic.
+    pub congestion: Congestion,
+    /// Bidirectional streams that a peer may have open at once: its calls under way. Default:
+    /// 1024; at least 100.
+    pub streams: u32,
+    /// Unread bytes of one stream that a peer may have under way. Default: 2 MiB; from 2 MiB, which
+    /// an urgent call's beginning may need, to 1 GiB. It bounds the rate of a single answer to this
+    /// much a round trip.
+    pub stream_window: Size,
+    /// Most unread bytes of all streams of one peer, and so the memory that a peer may occupy. The
+    /// window begins at a quarter and grows with the bandwidth-delay product up to this. Default:
+    /// 128 MiB; at least four stream windows.
+    pub window: Size,
+    /// Bytes sent to one peer and not yet acknowledged. Default: 8 MiB.
+    pub send_window: Size,
+    /// Silence after which a tunnel without traffic is given up. Default: 30 s.
+    #[serde(serialize_with = "as_text")]
+    pub idle_timeout: Duration,
+    /// How often an idle path says that it is alive. Default and most: 5 s.
+    #[serde(serialize_with = "as_text")]
+    pub keep_alive: Duration,
+    /// Tell the peer how to acknowledge (draft-ietf-quic-ack-frequency), with the two settings that
+    /// follow. Default: true; without it the peer does as RFC 9000 says.
+    pub ack_frequency: bool,
+    /// How long the peer may wait before it acknowledges what came alone. Default: 1 ms; from 1 ms to
+    /// 25 ms, which is what RFC 9000, 18.2, has without the setting before. When the last packets of
+    /// a message are lost, that is noticed after a round trip and this.
+    #[serde(serialize_with = "as_text")]
+    pub ack_delay: Duration,
+    /// Packets that the peer may receive before it must acknowledge at once. Default: 2.
+    pub ack_every: u32,
+    /// Hand several packets to the kernel at once (UDP GSO). Default: true.
+    pub gso: bool,
+    /// Search for the largest packet that the path takes (RFC 8899). Default: true.
+    pub mtu_discovery: bool,
+    /// Largest UDP payload that the search tries, in bytes. Default: 1452; from 1200 to 65527.
+    pub mtu_max: u32,
+    /// Paths that one tunnel may hold at once. Default and least: 8, the engine's own; at most 64.
+    pub max_paths: u32,
+    /// TLS sessions remembered for resumption, over all peers. Default: 256.
+    pub sessions: u32,
+}
+
+impl Default for Quic {
+    fn default() -> Self {
+        Self {
+            congestion: Congestion::default(),
+            streams: 1024,
+            stream_window: Size::mib(2),
+            window: Size::mib(128),
+            send_window: Size::mib(8),
+            idle_timeout: Duration::from_secs(30),
+            keep_alive: Duration::from_secs(5),
+            ack_frequency: true,
+            ack_delay: Duration::from_millis(1),
+            ack_every: 2,
+            gso: true,
+            mtu_discovery: true,
+            mtu_max: 1452,
+            max_paths: 8,
+            sessions: 256,
+        }
+    }
+}
+
+impl Quic {
+    /// Each setting and its value, as the file writes them.
+    pub(super) fn values(&self) -> [(&'static str, String); 15] {
+        let text = |text: &dyn fmt::Display| format!("\"{text}\"");
+        let time = |time: Duration| text(&humantime::format_duration(time));
+        let yes = |yes: bool| format!("#{yes}");
+        [
+            ("quic.congestion", text(&self.congestion.name())),
+            ("quic.streams", self.streams.to_string()),
+            ("quic.stream-window", text(&self.stream_window)),
+            ("quic.window", text(&self.window)),
+            ("quic.send-window", text(&self.send_window)),
+            ("quic.idle-timeout", time(self.idle_timeout)),
+            ("quic.keep-alive", time(self.keep_alive)),
+            ("quic.ack-frequency", yes(self.ack_frequency)),
+            ("quic.ack-delay", time(self.ack_delay)),
+            ("quic.ack-every", self.ack_every.to_string()),
+            ("quic.gso", yes(self.gso)),
+            ("quic.mtu-discovery", yes(self.mtu_discovery)),
+            ("quic.mtu-max", self.mtu_max.to_string()),
+            ("quic.max-paths", self.max_paths.to_string()),
+            ("quic.sessions", self.sessions.to_string()),
+        ]
+    }
+}
+
+/// A congestion control.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Congestion {
+    /// CUBIC (RFC 9438): slows down for each loss. The better one where a loss means a full queue.
+    #[default]
+    Cubic,
+    /// BBR, third version (draft-ietf-ccwg-bbr): models the path's rate and round trip. The better
+    /// one where packets are lost by chance.
+    Bbr,
+}
+
+impl Congestion {
+    /// The name, as written in the file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cubic => "cubic",
+            Self::Bbr => "bbr",
+        }
+    }
+}
+
+impl FromStr for Congestion {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "cubic" => Ok(Self::Cubic),
+            "bbr" => Ok(Self::Bbr),
+            _ => Err("expected cubic or bbr"),
+        }
+    }
+}
+
+/// A number of bytes, written with its unit: `"512KiB"`, `"32MiB"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(u32);
+
+impl Size {
+    /// So many mebibytes.
+    #[must_use]
+    pub const fn mib(number: u16) -> Self {
+        Self((number as u32) << 20)
+    }
+
+    /// In bytes.
+    #[must_use]
+    pub const fn bytes(self) -> u32 {
+        self.0
+    }
+}
+
+/// Units of [`Size`], the largest first.
+const UNITS: [(&str, u32); 4] = [
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("B", 1),
+];
+
+impl FromStr for Size {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let unit = UNITS
+            .iter()
+            .find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
+        let size = unit
+            .and_then(|(number, bytes)| number.trim_end().parse::<u32>().ok()?.checked_mul(*bytes));
+        size.filter(|size| *size <= 1 << 30).map(Self).ok_or(
+            "expected a number with its unit, for example \"512KiB\" or \"32MiB\", at most \"1GiB\"",
+        )
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole = UNITS
+            .iter()
+            .find(|(_, bytes)| self.0.is_multiple_of(*bytes));
+        let (unit, bytes) = whole.filter(|_| self.0 > 0).unwrap_or(&("B", 1));
+        write!(f, "{}{unit}", self.0 / bytes)
+    }
+}
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}

@@ -1,0 +1,182 @@
+//! What the sections of the configuration say, as types with their defaults.
+
+use std::{net::SocketAddr, str::FromStr, time::Duration};
+
+use hailwire_wire::NodeName;
+use serde::{Serialize, Serializer};
+
+/// Who the node says it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct NodeSettings {
+    /// The name that the node offers to peers and hubs. Default: none; it is then known by its key
+    /// and by the aliases that others give it.
+    pub name: Option<NodeName>,
+}
+
+/// Where the node listens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Listen {
+    /// UDP socket addresses. Port 0 lets the system choose. Default: `0.0.0.0:0` and `[::]:0`. At
+    /// most [`Config::MAX_LISTEN`](super::Config::MAX_LISTEN).
+    pub udp: Vec<SocketAddr>,
+    /// TCP socket addresses, for HTTP/2 and WebSocket. Port 0 lets the system choose. Default: none.
+    /// At most [`Config::MAX_LISTEN`](super::Config::MAX_LISTEN).
+    pub tcp: Vec<SocketAddr>,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self {
+            udp: vec![
+                SocketAddr::from(([0, 0, 0, 0], 0)),
+                SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 0], 0)),
+            ],
+            tcp: Vec::new(),
+        }
+    }
+}
+
+/// Which carriers tunnels use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Carrier {
+    /// Whichever measures better: QUIC first, TCP where it helps.
+    #[default]
+    Auto,
+    /// QUIC over UDP only.
+    Quic,
+    /// HTTP/2 over TCP only.
+    H2,
+    /// WebSocket over TCP only.
+    Ws,
+}
+
+impl Carrier {
+    /// The name, as written in the file and on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Quic => "quic",
+            Self::H2 => "h2",
+            Self::Ws => "ws",
+        }
+    }
+
+    /// Whether tunnels may go over UDP.
+    #[must_use]
+    pub const fn takes_udp(self) -> bool {
+        matches!(self, Self::Auto | Self::Quic)
+    }
+
+    /// Whether tunnels may go over TCP.
+    #[must_use]
+    pub const fn takes_tcp(self) -> bool {
+        !matches!(self, Self::Quic)
+    }
+}
+
+impl FromStr for Carrier {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::Auto, Self::Quic, Self::H2, Self::Ws]
+            .into_iter()
+            .find(|carrier| carrier.name() == text)
+            .ok_or("expected auto, quic, h2 or ws")
+    }
+}
+
+/// Bounds that the operator chooses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Limits {
+    /// Most tunnels at once; a further one is refused. Default: 1024. Each costs about 0.1 MB.
+    pub max_tunnels: u32,
+    /// Time that calls in flight may take to finish when the node stops. Default: 10 s.
+    #[serde(serialize_with = "as_text")]
+    pub grace: Duration,
+    /// How long the node looks for more traffic after some before it sleeps. Default: 100 µs.
+    /// Wake-ups are most of what a small call between two machines costs; looking again spares them
+    /// for a little processor time while there is traffic. Zero for not at all; at most 10 ms.
+    #[serde(serialize_with = "as_text")]
+    pub spin: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_tunnels: 1024,
+            grace: Duration::from_secs(10),
+            spin: Duration::from_micros(100),
+        }
+    }
+}
+
+/// What the node writes about its own doing, on stderr.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Log {
+    /// The least important event that is written. Default: `info`. `-v` raises it.
+    pub level: LogLevel,
+}
+
+/// How important an event is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// For tonight.
+    Error,
+    /// For tomorrow.
+    Warn,
+    /// Per lasting change.
+    #[default]
+    Info,
+    /// Per decision.
+    Debug,
+    /// Per packet.
+    Trace,
+}
+
+impl LogLevel {
+    /// All levels, the most important first.
+    pub const ALL: [Self; 5] = [
+        Self::Error,
+        Self::Warn,
+        Self::Info,
+        Self::Debug,
+        Self::Trace,
+    ];
+
+    /// The name, as written in the file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+impl FromStr for LogLevel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|level| level.name() == text)
+            .ok_or_else(|| "expected error, warn, info, debug or trace".to_owned())
+    }
+}
+
+pub(super) fn as_text<S: Serializer>(
+    duration: &Duration,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&humantime::format_duration(*duration))
+}

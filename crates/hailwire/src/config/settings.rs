@@ -1,0 +1,162 @@
+//! Every setting with its unit, default and effect, for documents and for `hail config`.
+
+/// One setting, for documents and for `hail config`.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Where it stands, for example `limits.grace`.
+    pub path: &'static str,
+    /// Type and unit.
+    pub value: &'static str,
+    /// The default as written in the file.
+    pub default: &'static str,
+    /// What it does.
+    pub about: &'static str,
+}
+
+/// Every setting.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        path: "node.name",
+        value: "name: 1 to 64 of a-z 0-9 . _ -",
+        default: "none",
+        about: "name that the node offers to peers and hubs",
+    },
+    Setting {
+        path: "listen.udp",
+        value: "socket addresses, at most 8; port 0 lets the system choose",
+        default: "\"0.0.0.0:0\" \"[::]:0\"",
+        about: "where the node listens for QUIC",
+    },
+    Setting {
+        path: "listen.tcp",
+        value: "socket addresses, at most 8; port 0 lets the system choose",
+        default: "none",
+        about: "where the node listens for HTTP/2 and WebSocket, on one port",
+    },
+    Setting {
+        path: "hub",
+        value: "URL; repeatable, at most 8; https, or http on loopback",
+        default: "none",
+        about: "hub to register at, in addition to those joined by ticket",
+    },
+    Setting {
+        path: "carrier",
+        value: "auto, quic, h2 or ws",
+        default: "\"auto\"",
+        about: "which carriers tunnels use; auto: QUIC first, TCP where it measures better",
+    },
+    Setting {
+        path: "limits.max-tunnels",
+        value: "number, at least 1",
+        default: "1024",
+        about: "most tunnels at once; a further one is refused",
+    },
+    Setting {
+        path: "limits.grace",
+        value: "duration, for example \"250ms\", \"10s\" or \"1h30m\"",
+        default: "\"10s\"",
+        about: "time that calls in flight may take to finish when the node stops",
+    },
+    Setting {
+        path: "limits.spin",
+        value: "duration, for example \"100us\"; \"0s\" for none",
+        default: "\"100us\"",
+        about: "time that the node looks for more traffic after some before it sleeps",
+    },
+    Setting {
+        path: "quic.congestion",
+        value: "cubic or bbr",
+        default: "\"cubic\"",
+        about: "who decides how fast to send: CUBIC (RFC 9438) or BBRv3",
+    },
+    Setting {
+        path: "quic.streams",
+        value: "number, 100 to 65536",
+        default: "1024",
+        about: "bidirectional streams that a peer may have open: its calls under way",
+    },
+    Setting {
+        path: "quic.stream-window",
+        value: "size, \"2MiB\" to \"1GiB\"",
+        default: "\"2MiB\"",
+        about: "unread bytes of one stream under way; one answer's rate is at most this a round trip",
+    },
+    Setting {
+        path: "quic.window",
+        value: "size, \"8MiB\" to \"1GiB\"; at least four stream windows",
+        default: "\"128MiB\"",
+        about: "most unread bytes of one peer; begins at a quarter and follows the bandwidth-delay product",
+    },
+    Setting {
+        path: "quic.send-window",
+        value: "size, \"1MiB\" to \"1GiB\"",
+        default: "\"8MiB\"",
+        about: "bytes sent to one peer and not yet acknowledged",
+    },
+    Setting {
+        path: "quic.idle-timeout",
+        value: "duration, \"1s\" to \"10m\"",
+        default: "\"30s\"",
+        about: "silence after which a tunnel is given up; the engine gives up a single path after 15 s",
+    },
+    Setting {
+        path: "quic.keep-alive",
+        value: "duration, \"100ms\" to \"5s\"",
+        default: "\"5s\"",
+        about: "how often an idle path says that it is alive",
+    },
+    Setting {
+        path: "quic.ack-frequency",
+        value: "#true or #false",
+        default: "#true",
+        about: "tell the peer how to acknowledge (draft-ietf-quic-ack-frequency); #false leaves it to RFC 9000",
+    },
+    Setting {
+        path: "quic.ack-delay",
+        value: "duration, \"1ms\" to \"25ms\"",
+        default: "\"1ms\"",
+        about: "how long the peer may wait before it acknowledges what came alone",
+    },
+    Setting {
+        path: "quic.ack-every",
+        value: "packets, 1 to 64",
+        default: "2",
+        about: "packets after which the peer acknowledges at once",
+    },
+    Setting {
+        path: "quic.gso",
+        value: "#true or #false",
+        default: "#true",
+        about: "hand several packets to the kernel at once (UDP GSO)",
+    },
+    Setting {
+        path: "quic.mtu-discovery",
+        value: "#true or #false",
+        default: "#true",
+        about: "search for the largest packet that the path takes (RFC 8899)",
+    },
+    Setting {
+        path: "quic.mtu-max",
+        value: "bytes, 1200 to 65527",
+        default: "1452",
+        about: "largest UDP payload that the search tries",
+    },
+    Setting {
+        path: "quic.max-paths",
+        value: "number, 8 to 64",
+        default: "8",
+        about: "network paths that one tunnel may hold at once",
+    },
+    Setting {
+        path: "quic.sessions",
+        value: "number, 1 to 65536",
+        default: "256",
+        about: "peers whose TLS session is remembered for resumption",
+    },
+    Setting {
+        path: "log.level",
+        value: "error, warn, info, debug or trace",
+        default: "\"info\"",
+        about: "least important event that is written to stderr",
+    },
+];

@@ -1,0 +1,237 @@
+//! Dialling: carriers race as addresses do in Happy Eyeballs (RFC 8305).
+//!
+//! QUIC goes first, TCP follows after a head start, or at once when QUIC has failed; where TCP worked
+//! last, TCP goes first. Whoever is up first and greeted is the tunnel. A QUIC dial that lost the race
+//! goes on: if it comes up after all, it is the peer's second tunnel.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use hailwire_wire::{NodeId, Status};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    Inner,
+    choice::Way,
+    overlay::{self, Places},
+    tunnel::{greeted, unreachable},
+};
+use crate::{
+    carrier::{
+        Connection, quic,
+        tcp::{self, TcpCarrier},
+    },
+    config::Carrier,
+    session::Session,
+};
+
+/// Head start of whoever goes first, as RFC 8305, 5 recommends between attempts.
+pub(super) const HEAD_START: Duration = Duration::from_millis(250);
+
+/// One runner of the race.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Leg {
+    pub(super) way: Way,
+    /// When it starts, if nobody before it has failed sooner.
+    pub(super) after: Duration,
+}
+
+/// Who runs, and when: pure.
+pub(super) fn legs(carrier: Carrier, udp: bool, tcp: bool, worked: Option<Way>) -> Vec<Leg> {
+    let mut ways = Vec::new();
+    if udp && carrier.takes_udp() {
+        ways.push(Way::Udp);
+    }
+    if tcp && carrier.takes_tcp() {
+        ways.push(Way::Tcp);
+    }
+    if worked == Some(Way::Tcp) {
+        ways.reverse();
+    }
+    let start = [Duration::ZERO, HEAD_START];
+    ways.into_iter()
+        .zip(start)
+        .map(|(way, after)| Leg { way, after })
+        .collect()
+}
+
+/// The carriers over TCP that a configuration allows, the preferred one first.
+pub(super) fn tcp_carriers(carrier: Carrier) -> &'static [TcpCarrier] {
+    match carrier {
+        Carrier::Auto => &TcpCarrier::ALL,
+        Carrier::Quic => &[],
+        Carrier::H2 => &[TcpCarrier::H2],
+        Carrier::Ws => &[TcpCarrier::Ws],
+    }
+}
+
+impl Inner {
+    /// Dials a node wherever it may be, trusted or not, and greets it.
+    pub(super) async fn dial_at(
+        self: &Arc<Self>,
+        id: NodeId,
+        places: &Places,
+    ) -> Result<Session, Status> {
+        let carrier = self.config.carrier;
+        let (udp, tcp) = (places.by_udp(), !places.tcp.is_empty());
+        let legs = legs(carrier, udp, tcp, self.peers.worked(id));
+        if legs.is_empty() {
+            let reason = format!("no address of it is known for carrier `{}`", carrier.name());
+            return Err(unreachable(id, &reason));
+        }
+        // Counts the failures, so that whoever waits starts at once.
+        let failures = watch::Sender::new(0_usize);
+        let mut race = JoinSet::new();
+        for (place, leg) in legs.into_iter().enumerate() {
+            let (node, places, mut failed) = (self.clone(), places.clone(), failures.subscribe());
+            race.spawn(async move {
+                let early = failed.wait_for(|failed| *failed >= place);
+                // Either way it is time to start.
+                let _ = timeout(leg.after, early).await;
+                (leg.way, node.dial_by(id, &places, leg.way).await)
+            });
+        }
+        let mut reasons = Vec::new();
+        while let Some(done) = race.join_next().await {
+            let Ok((way, outcome)) = done else { continue };
+            match outcome {
+                Ok(session) => {
+                    self.peers.note_worked(id, way);
+                    if way == Way::Tcp {
+                        race.detach_all();
+                    }
+                    return Ok(session);
+                }
+                Err(status) => {
+                    reasons.push(status);
+                    failures.send_modify(|failed| *failed += 1);
+                }
+            }
+        }
+        Err(all_failed(id, reasons))
+    }
+
+    /// Dials a node over UDP or TCP, and greets it. A trusted one has its tunnel then.
+    pub(super) async fn dial_by(
+        self: &Arc<Self>,
+        id: NodeId,
+        places: &Places,
+        way: Way,
+    ) -> Result<Session, Status> {
+        let reached = match way {
+            Way::Udp => Box::pin(overlay::dial(&self.endpoint, id, places))
+                .await
+                .map(|connection| self.quic(connection)),
+            Way::Tcp => self.dial_tcp(id, &places.tcp).await,
+        };
+        let connection = reached.map_err(|reason| unreachable(id, &reason))?;
+        let session = self.start_session(id, connection, true);
+        greeted(&session).await?;
+        if self.trust.is_trusted(id) {
+            self.up(id, &session, true);
+        }
+        Ok(session)
+    }
+
+    /// A QUIC connection with the room that the configuration gives a peer.
+    pub(super) fn quic(&self, connection: iroh::endpoint::Connection) -> Connection {
+        let room = overlay::room(&self.config.quic);
+        Connection::Quic(quic::Connection::with_room(connection, room))
+    }
+
+    /// Tries the addresses one after the other, each with a head start over the next.
+    async fn dial_tcp(&self, id: NodeId, addresses: &[SocketAddr]) -> Result<Connection, String> {
+        let which = tcp_carriers(self.config.carrier);
+        let mut dials = JoinSet::new();
+        for (place, address) in addresses.iter().copied().enumerate() {
+            let identity = self.tcp.identity.clone();
+            let wait = HEAD_START * u32::try_from(place).unwrap_or(u32::MAX);
+            dials.spawn(async move {
+                sleep(wait).await;
+                tcp::connect(&identity, id, address, which).await
+            });
+        }
+        let deadline = Instant::now() + overlay::DIAL_TIMEOUT;
+        let mut reason = "no TCP address of it is known".to_owned();
+        while let Ok(Some(done)) = tokio::time::timeout_at(deadline, dials.join_next()).await {
+            match done {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(error)) => reason = format!("over TCP: {}", overlay::whole(&error)),
+                Err(_) => {}
+            }
+        }
+        Err(reason)
+    }
+
+    /// Brings up a peer's second tunnel, if nobody does already. Says nothing when it cannot.
+    pub(super) async fn bring_up(self: Arc<Self>, id: NodeId, way: Way) -> Option<Session> {
+        if let Some(session) = self.peers.session(id, way) {
+            return Some(session);
+        }
+        if !self.peers.begin_second(id, way) {
+            return None;
+        }
+        let places = self.places(id).await;
+        let outcome = self.dial_by(id, &places, way).await;
+        self.peers.end_second(id, way);
+        match outcome {
+            Ok(session) => Some(session),
+            Err(status) => {
+                tracing::debug!(peer = %id, ?way, %status, "no second tunnel");
+                None
+            }
+        }
+    }
+}
+
+fn all_failed(id: NodeId, mut reasons: Vec<Status>) -> Status {
+    if reasons.len() == 1
+        && let Some(only) = reasons.pop()
+    {
+        return only;
+    }
+    let texts: Vec<String> = reasons.into_iter().map(|status| status.message).collect();
+    unreachable(id, &texts.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(carrier: Carrier, udp: bool, tcp: bool, worked: Option<Way>) -> Vec<(Way, Duration)> {
+        let legs = legs(carrier, udp, tcp, worked);
+        legs.into_iter().map(|leg| (leg.way, leg.after)).collect()
+    }
+
+    #[test]
+    fn quic_goes_first_and_tcp_follows_after_a_head_start() {
+        let both = order(Carrier::Auto, true, true, None);
+        assert_eq!(both, [(Way::Udp, Duration::ZERO), (Way::Tcp, HEAD_START)]);
+        assert_eq!(order(Carrier::Auto, true, true, Some(Way::Udp)), both);
+    }
+
+    #[test]
+    fn what_worked_last_goes_first() {
+        let both = order(Carrier::Auto, true, true, Some(Way::Tcp));
+        assert_eq!(both, [(Way::Tcp, Duration::ZERO), (Way::Udp, HEAD_START)]);
+    }
+
+    #[test]
+    fn who_has_no_address_or_is_not_allowed_does_not_run() {
+        let now = Duration::ZERO;
+        assert_eq!(order(Carrier::Auto, false, true, None), [(Way::Tcp, now)]);
+        assert_eq!(
+            order(Carrier::Auto, true, false, Some(Way::Tcp)),
+            [(Way::Udp, now)]
+        );
+        assert_eq!(
+            order(Carrier::Quic, true, true, Some(Way::Tcp)),
+            [(Way::Udp, now)]
+        );
+        assert_eq!(order(Carrier::Ws, true, true, None), [(Way::Tcp, now)]);
+        assert_eq!(order(Carrier::H2, true, false, None), []);
+    }
+}

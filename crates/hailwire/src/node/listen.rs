@@ -1,0 +1,137 @@
+//! Where the node listens on TCP, for peers that UDP does not reach.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use super::{Inner, overlay::BindError, store::Store};
+use crate::{
+    carrier::tcp::{Identity, Listener},
+    config::Config,
+    key::NodeKey,
+};
+
+/// Where the TCP ports of the last start are kept.
+const PORTS: &str = "tcp-ports";
+
+/// This node's key for TCP, and where it listens.
+#[derive(Debug)]
+pub(super) struct Tcp {
+    pub(super) identity: Arc<Identity>,
+    sockets: Vec<SocketAddr>,
+}
+
+/// Binds the TCP sockets of `config`.
+///
+/// As with UDP, the port of the last start is tried first where the configuration leaves it open.
+pub(super) async fn bind(
+    config: &Config,
+    key: &NodeKey,
+    store: &Store,
+) -> Result<(Tcp, Vec<Listener>), BindError> {
+    let identity = Arc::new(Identity::new(key));
+    let last = super::overlay::last_ports(store, PORTS);
+    let mut listeners = Vec::new();
+    for configured in &config.listen.tcp {
+        let remembered = super::overlay::remembered_port(*configured, &last);
+        let bound = match Listener::bind(remembered, &identity).await {
+            Err(_) if remembered != *configured => Listener::bind(*configured, &identity).await,
+            bound => bound,
+        };
+        listeners.push(bound.map_err(|error| BindError::TcpAddress {
+            address: configured.to_string(),
+            reason: error.to_string(),
+        })?);
+    }
+    let sockets: Vec<SocketAddr> = listeners
+        .iter()
+        .filter_map(|listener| listener.local_addr().ok())
+        .collect();
+    super::overlay::keep_ports(store, PORTS, &sockets);
+    Ok((Tcp { identity, sockets }, listeners))
+}
+
+/// Accepts tunnels on one socket until the node ends.
+pub(super) async fn accept(node: Arc<Inner>, listener: Listener) {
+    loop {
+        let incoming = listener.accept().await;
+        let node = node.clone();
+        tokio::spawn(async move {
+            let remote = incoming.remote();
+            match incoming.handshake().await {
+                Ok(Some((id, connection))) => Box::pin(node.arrived(id, connection)).await,
+                // The second TCP connection of an HTTP/2 carrier belongs to that.
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%remote, %error, "a handshake over TCP failed"),
+            }
+        });
+    }
+}
+
+impl Inner {
+    /// The UDP addresses at which this node may be reached, most useful first.
+    pub(super) fn own_addresses(&self) -> Vec<SocketAddr> {
+        let mut addresses = super::overlay::own_addresses(&self.endpoint);
+        let room = hailwire_wire::limits::MAX_ADDRESSES - self.own_tcp_addresses().len();
+        addresses.truncate(room);
+        addresses
+    }
+
+    /// The TCP addresses at which this node may be reached; none where it does not listen.
+    pub(super) fn own_tcp_addresses(&self) -> Vec<SocketAddr> {
+        reachable(
+            &self.tcp.sockets,
+            &super::overlay::own_addresses(&self.endpoint),
+        )
+    }
+
+    /// TCP sockets as bound.
+    pub(super) fn tcp_sockets(&self) -> &[SocketAddr] {
+        &self.tcp.sockets
+    }
+}
+
+/// What the sockets mean to others: one bound to every interface has the machine's own addresses,
+/// which `known` has with the ports of others.
+fn reachable(sockets: &[SocketAddr], known: &[SocketAddr]) -> Vec<SocketAddr> {
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for socket in sockets {
+        if !socket.ip().is_unspecified() {
+            addresses.push(*socket);
+            continue;
+        }
+        let same = known.iter().filter(|a| a.is_ipv4() == socket.is_ipv4());
+        addresses.extend(same.map(|a| SocketAddr::new(a.ip(), socket.port())));
+    }
+    let mut once = Vec::new();
+    addresses.retain(|address| {
+        let new = !once.contains(address);
+        once.push(*address);
+        new
+    });
+    // The other half is for UDP.
+    addresses.truncate(hailwire_wire::limits::MAX_ADDRESSES / 2);
+    addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_socket_on_every_interface_is_reachable_at_each_address_of_its_family() {
+        let known = addresses(&[
+            "192.0.2.1:7",
+            "[2001:db8::1]:8",
+            "192.0.2.1:9",
+            "127.0.0.1:7",
+        ]);
+        let told = reachable(&addresses(&["0.0.0.0:443"]), &known);
+        assert_eq!(told, addresses(&["192.0.2.1:443", "127.0.0.1:443"]));
+        let told = reachable(&addresses(&["192.0.2.7:443", "[::]:443"]), &known);
+        assert_eq!(told, addresses(&["192.0.2.7:443", "[2001:db8::1]:443"]));
+        assert_eq!(reachable(&[], &known), []);
+    }
+}

@@ -1,0 +1,72 @@
+//! How much a peer may send before this side has read it.
+//!
+//! A connection moves at most its window in each round trip. So the window begins at a size that
+//! serves most networks and follows the bandwidth-delay product, up to the bound on the memory that
+//! one peer may occupy: where more than half of it arrives in a round trip, it doubles. It does not
+//! shrink: what was promised to the peer cannot be taken back (RFC 9000, 4.1), and an idle window
+//! costs nothing.
+
+use std::time::Duration;
+
+/// The receive window of one tunnel.
+#[derive(Debug)]
+pub(crate) struct Window {
+    size: u32,
+    most: u32,
+}
+
+impl Window {
+    pub(crate) const fn new(first: u32, most: u32) -> Self {
+        Self { size: first, most }
+    }
+
+    /// Takes in how many bytes arrived in a time, and the round trip. Gives the new size where it is
+    /// another.
+    pub(crate) fn arrived(&mut self, bytes: u64, time: Duration, rtt: Duration) -> Option<u32> {
+        let in_flight = bytes as f64 * rtt.as_secs_f64() / time.as_secs_f64().max(1e-3);
+        if self.size >= self.most || in_flight <= f64::from(self.size) / 2.0 {
+            return None;
+        }
+        self.size = self.size.saturating_mul(2).min(self.most);
+        Some(self.size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u32 = 1 << 20;
+
+    /// A path of this rate and round trip, and a sender that always has more.
+    fn settle(rate: f64, rtt: Duration) -> (u32, Duration) {
+        let mut window = Window::new(8 * MIB, 128 * MIB);
+        let (step, mut took) = (Duration::from_millis(250), Duration::ZERO);
+        for _ in 0..100 {
+            let possible = f64::from(window.size) / rtt.as_secs_f64();
+            let bytes = rate.min(possible) * step.as_secs_f64();
+            match window.arrived(bytes as u64, step, rtt) {
+                Some(_) => took += step,
+                None => break,
+            }
+        }
+        (window.size, took)
+    }
+
+    #[test]
+    fn a_local_network_needs_no_more_than_the_first_window() {
+        assert_eq!(settle(1e9, Duration::from_micros(200)).0, 8 * MIB);
+    }
+
+    #[test]
+    fn a_long_fat_pipe_is_full_within_a_second() {
+        let (size, took) = settle(125e6, Duration::from_millis(200));
+        assert!(f64::from(size) >= 125e6 * 0.2, "{size}");
+        assert!(took <= Duration::from_secs(1), "{took:?}");
+    }
+
+    #[test]
+    fn no_peer_occupies_more_than_its_bound() {
+        assert_eq!(settle(10e9, Duration::from_secs(1)).0, 128 * MIB);
+    }
+}

@@ -1,0 +1,248 @@
+//! Which carrier a tunnel takes: the race, networks without UDP, and calls that move when UDP fails.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use hailwire::{
+    Agent, Client, Code, Config, DataDir, Node, Request, Response, Status, admin, admin::method,
+    config::Carrier,
+};
+use tokio::sync::Notify;
+
+use crate::{
+    house::{self, House, PATIENCE, serve_echo},
+    wire::Wire,
+};
+
+/// A node on loopback that listens on TCP too.
+async fn both(name: &str, change: impl FnOnce(&mut Config)) -> House {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = house::config(name);
+    config.listen.tcp = vec![(Ipv4Addr::LOCALHOST, 0).into()];
+    change(&mut config);
+    let node = Node::builder()
+        .data_dir(DataDir::new(dir.path()))
+        .config(config)
+        .start()
+        .await
+        .unwrap();
+    House { node, dir }
+}
+
+/// Lets `house` trust `other` and find it at these addresses.
+async fn introduce(
+    house: &House,
+    other: &House,
+    name: &str,
+    udp: &[SocketAddr],
+    tcp: &[SocketAddr],
+) {
+    let texts = |addresses: &[SocketAddr]| addresses.iter().map(ToString::to_string).collect();
+    let add = admin::TrustAdd {
+        id: other.node.id(),
+        alias: name.into(),
+        allow: Vec::new(),
+        addresses: texts(udp),
+        tcp: texts(tcp),
+    };
+    let _: admin::Trusted = house.client().admin(method::TRUST_ADD, &add).await.unwrap();
+}
+
+/// Calls and reads the answer as text.
+async fn call(client: &Client, to: &str, body: &'static str) -> Result<String, Status> {
+    let bytes = house::call(client, to, body).await?;
+    Ok(String::from_utf8(bytes).unwrap())
+}
+
+async fn ping(house: &House, who: &str, carrier: &str) -> Result<admin::Pong, Status> {
+    let ping = admin::Ping {
+        who: who.into(),
+        carrier: carrier.into(),
+    };
+    house.client().admin(method::PING, &ping).await
+}
+
+/// The carrier that takes new calls, and why.
+async fn carrying(house: &House) -> (String, String) {
+    let status = house.status().await;
+    let tunnel = status.tunnels.into_iter().find(|tunnel| tunnel.carries);
+    tunnel.map_or_else(Default::default, |tunnel| (tunnel.carrier, tunnel.why))
+}
+
+#[tokio::test]
+async fn a_node_that_only_tcp_reaches_can_be_joined_and_called_both_ways() {
+    // The ticket names no UDP address, as in a network that lets none through.
+    let far = both("far", |config| config.carrier = Carrier::Ws).await;
+    let near = both("near", |config| config.carrier = Carrier::Ws).await;
+    near.join(&far.invite(1, &[]).await).await.unwrap();
+    let _there = serve_echo(&far.client(), "echo").await;
+    let _here = serve_echo(&near.client(), "echo").await;
+    assert_eq!(
+        call(&near.client(), "echo@far", "over").await.unwrap(),
+        "over"
+    );
+    assert_eq!(
+        call(&far.client(), "echo@near", "back").await.unwrap(),
+        "back"
+    );
+    for house in [&near, &far] {
+        let (carrier, why) = carrying(house).await;
+        assert_eq!((carrier.as_str(), why.as_str()), ("ws", "configured"));
+    }
+    let pong = ping(&near, "far", "").await.unwrap();
+    assert_eq!((pong.carrier.as_str(), pong.trusted), ("ws", true));
+    let refused = ping(&near, "far", "quic").await;
+    // UDP would work here; it was asked for by hand.
+    assert_eq!(refused.unwrap().carrier, "quic");
+}
+
+#[tokio::test]
+async fn a_stranger_over_tcp_is_let_in_for_a_ticket_and_nothing_else() {
+    let far = both("far", |_| {}).await;
+    let near = both("near", |config| config.carrier = Carrier::Ws).await;
+    let _echo = serve_echo(&far.client(), "echo").await;
+    introduce(&near, &far, "far", &[], &far.node.tcp_sockets()).await;
+    let refused = call(&near.client(), "echo@far", "x").await.unwrap_err();
+    assert_eq!(refused.code, Code::PermissionDenied);
+    let pending: Vec<admin::Pending> = far
+        .client()
+        .admin(method::TRUST_PENDING, &())
+        .await
+        .unwrap();
+    assert_eq!(pending[0].id, near.node.id());
+}
+
+#[tokio::test]
+async fn quic_wins_the_race_where_udp_passes() {
+    let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
+    near.join(&far.invite(1, &[]).await).await.unwrap();
+    assert_eq!(carrying(&near).await, ("quic".into(), "udp answers".into()));
+    let pong = ping(&near, "far", "ws").await.unwrap();
+    assert_eq!(
+        (pong.carrier.as_str(), pong.why.as_str()),
+        ("ws", "asked for")
+    );
+    // The second tunnel waits; new calls go where they went.
+    assert_eq!(ping(&near, "far", "").await.unwrap().carrier, "quic");
+    assert_eq!(near.status().await.tunnels.len(), 2);
+}
+
+#[tokio::test]
+async fn a_node_behind_a_wall_against_udp_is_reached_over_tcp_within_a_second() {
+    let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
+    let _echo = serve_echo(&far.client(), "echo").await;
+    let wire = Wire::to(far.node.sockets()[0]).await;
+    wire.cut(true);
+    introduce(&far, &near, "near", &[], &[]).await;
+    introduce(&near, &far, "far", &[wire.address], &far.node.tcp_sockets()).await;
+    let start = Instant::now();
+    assert_eq!(call(&near.client(), "echo@far", "x").await.unwrap(), "x");
+    // A quarter of a second of head start, and the handshake; a dial over UDP would take ten.
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(wire.passed() > 0, "udp was tried first");
+    assert_eq!(carrying(&near).await.0, "ws");
+}
+
+#[tokio::test]
+async fn a_carrier_that_reaches_nobody_says_which_and_what_to_do() {
+    let (far, near) = (
+        both("far", |_| {}).await,
+        both("near", |c| c.carrier = Carrier::Ws).await,
+    );
+    introduce(&near, &far, "far", &far.node.sockets(), &[]).await;
+    let status = call(&near.client(), "echo@far", "x").await.unwrap_err();
+    assert_eq!(status.code, Code::Unavailable);
+    assert!(
+        status
+            .message
+            .contains("no address of it is known for carrier `ws`"),
+        "{status}"
+    );
+    assert!(status.hint.contains("--listen-tcp"), "{}", status.hint);
+}
+
+/// Calls in flight stay where they are, new ones move, and move back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_move_to_tcp_when_udp_is_cut_and_return_when_it_is_mended() {
+    let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
+    let _echo = serve_echo(&far.client(), "echo").await;
+    let release = std::sync::Arc::new(Notify::new());
+    let held = release.clone();
+    let slow = move |_: Request| {
+        let held = held.clone();
+        async move {
+            held.notified().await;
+            Ok(Response::new("late"))
+        }
+    };
+    let _slow = far
+        .client()
+        .serve(Agent::new("slow").unwrap(), slow)
+        .await
+        .unwrap();
+    let wire = Wire::to(far.node.sockets()[0]).await;
+    introduce(&far, &near, "near", &[], &[]).await;
+    introduce(&near, &far, "far", &[wire.address], &far.node.tcp_sockets()).await;
+    assert_eq!(call(&near.client(), "echo@far", "x").await.unwrap(), "x");
+    assert_eq!(carrying(&near).await.0, "quic");
+    let waiting = {
+        let client = near.client();
+        tokio::spawn(async move { call(&client, "slow@far", "").await })
+    };
+
+    wire.cut(true);
+    let start = Instant::now();
+    until(&near, "ws").await;
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let (_, why) = carrying(&near).await;
+    assert!(why.starts_with("udp silent"), "{why}");
+    assert_eq!(call(&near.client(), "echo@far", "y").await.unwrap(), "y");
+
+    wire.cut(false);
+    until(&near, "quic").await;
+    release.notify_waiters();
+    assert_eq!(
+        waiting.await.unwrap().unwrap(),
+        "late",
+        "the call on UDP outlived the cut"
+    );
+    assert_eq!(call(&near.client(), "echo@far", "z").await.unwrap(), "z");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_move_to_tcp_when_udp_loses_many_packets() {
+    let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
+    let _echo = serve_echo(&far.client(), "echo").await;
+    let wire = Wire::to(far.node.sockets()[0]).await;
+    introduce(&far, &near, "near", &[], &[]).await;
+    introduce(&near, &far, "far", &[wire.address], &far.node.tcp_sockets()).await;
+    assert_eq!(call(&near.client(), "echo@far", "x").await.unwrap(), "x");
+    wire.lose_one_of(4);
+    let start = Instant::now();
+    while carrying(&near).await.0 != "ws" {
+        assert!(start.elapsed() < PATIENCE, "{:?}", carrying(&near).await);
+        assert_eq!(call(&near.client(), "echo@far", "y").await.unwrap(), "y");
+    }
+    let (_, why) = carrying(&near).await;
+    assert!(why.starts_with("udp loses"), "{why}");
+}
+
+/// Waits until a carrier takes new calls.
+async fn until(house: &House, carrier: &str) {
+    let start = Instant::now();
+    loop {
+        let (now, why) = carrying(house).await;
+        if now == carrier {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "{now}: {why}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

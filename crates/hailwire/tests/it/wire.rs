@@ -1,0 +1,101 @@
+//! A piece of network on loopback that a test can cut: UDP datagrams pass through it, or do not.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+};
+
+use tokio::{net::UdpSocket, task::JoinSet};
+
+/// Passes what comes to [`Wire::address`] on to one far address, and back.
+pub(crate) struct Wire {
+    pub(crate) address: SocketAddr,
+    state: Arc<State>,
+    _tasks: JoinSet<()>,
+}
+
+struct State {
+    far: SocketAddr,
+    cut: AtomicBool,
+    /// One datagram of so many is dropped; 0 for none.
+    drops: AtomicU32,
+    passed: AtomicU64,
+}
+
+impl State {
+    fn passes(&self) -> bool {
+        let number = self.passed.fetch_add(1, Ordering::SeqCst);
+        let drops = u64::from(self.drops.load(Ordering::SeqCst));
+        // Spread, so that it does not fall in step with who sends what.
+        let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        !self.cut.load(Ordering::SeqCst) && (drops == 0 || !spread.is_multiple_of(drops))
+    }
+}
+
+impl Wire {
+    pub(crate) async fn to(far: SocketAddr) -> Self {
+        let near = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
+        let state = Arc::new(State {
+            far,
+            cut: AtomicBool::new(false),
+            drops: AtomicU32::new(0),
+            passed: AtomicU64::new(0),
+        });
+        let address = near.local_addr().unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(forward(near, state.clone()));
+        Self {
+            address,
+            state,
+            _tasks: tasks,
+        }
+    }
+
+    /// From now on nothing passes, or everything again.
+    pub(crate) fn cut(&self, cut: bool) {
+        self.state.cut.store(cut, Ordering::SeqCst);
+    }
+
+    /// From now on one datagram of so many is lost; 0 for none.
+    pub(crate) fn lose_one_of(&self, number: u32) {
+        self.state.drops.store(number, Ordering::SeqCst);
+    }
+
+    /// Datagrams that came.
+    pub(crate) fn passed(&self) -> u64 {
+        self.state.passed.load(Ordering::SeqCst)
+    }
+}
+
+/// Gives each near address a socket of its own towards the far side, whose answers go back.
+async fn forward(near: Arc<UdpSocket>, state: Arc<State>) {
+    let mut sockets: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
+    let mut backward = JoinSet::new();
+    let mut buffer = vec![0; 65536];
+    while let Ok((len, from)) = near.recv_from(&mut buffer).await {
+        let socket = match sockets.entry(from) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                let socket = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
+                backward.spawn(back(socket.clone(), near.clone(), from, state.clone()));
+                new.insert(socket)
+            }
+        };
+        if state.passes() {
+            let _ = socket.send_to(&buffer[..len], state.far).await;
+        }
+    }
+}
+
+async fn back(socket: Arc<UdpSocket>, near: Arc<UdpSocket>, to: SocketAddr, state: Arc<State>) {
+    let mut buffer = vec![0; 65536];
+    while let Ok((len, _)) = socket.recv_from(&mut buffer).await {
+        if state.passes() {
+            let _ = near.send_to(&buffer[..len], to).await;
+        }
+    }
+}
