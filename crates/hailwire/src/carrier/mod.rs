@@ -18,6 +18,7 @@
 //! Reset and stop codes are [`Code`] numbers. Dropping a half that has not ended resets or stops
 //! it with `cancelled`, so that a dropped future is a cancel that reaches the far side.
 
+mod early;
 mod lanes;
 pub mod mux;
 pub mod quic;
@@ -332,6 +333,17 @@ impl RecvStream {
         match self {
             Self::Quic(s) => s.read(max).await,
             Self::Mux(s) => s.read(max).await,
+        }
+    }
+
+    /// Whether the far side opened the stream before the handshake was complete. Then what comes may be
+    /// a replay by somebody who recorded it (RFC 9001, 9.2), and must not do anything that may not be
+    /// done twice.
+    #[must_use]
+    pub fn is_early(&self) -> bool {
+        match self {
+            Self::Quic(s) => s.is_early(),
+            Self::Mux(_) => false,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which carrier a tunnel takes: the race, networks without UDP, and calls that move when UDP fails.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     time::{Duration, Instant},
 };
 
@@ -29,6 +29,14 @@ async fn both(name: &str, change: impl FnOnce(&mut Config)) -> House {
         .await
         .unwrap();
     House { node, dir }
+}
+
+/// A node on the near side of a [`Wire`].
+async fn near_of_wire() -> House {
+    both("near", |config| {
+        config.listen.udp = vec![(Ipv6Addr::LOCALHOST, 0).into()];
+    })
+    .await
 }
 
 /// Lets `house` trust `other` and find it at these addresses.
@@ -131,7 +139,7 @@ async fn quic_wins_the_race_where_udp_passes() {
 
 #[tokio::test]
 async fn a_node_behind_a_wall_against_udp_is_reached_over_tcp_within_a_second() {
-    let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
+    let (far, near) = (both("far", |_| {}).await, near_of_wire().await);
     let _echo = serve_echo(&far.client(), "echo").await;
     let wire = Wire::to(far.node.sockets()[0]).await;
     wire.cut(true);
@@ -170,7 +178,7 @@ async fn a_carrier_that_reaches_nobody_says_which_and_what_to_do() {
 /// Calls in flight stay where they are, new ones move, and move back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_move_to_tcp_when_udp_is_cut_and_return_when_it_is_mended() {
-    let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
+    let (far, near) = (both("far", |_| {}).await, near_of_wire().await);
     let _echo = serve_echo(&far.client(), "echo").await;
     let release = std::sync::Arc::new(Notify::new());
     let held = release.clone();
@@ -218,7 +226,7 @@ async fn calls_move_to_tcp_when_udp_is_cut_and_return_when_it_is_mended() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_move_to_tcp_when_udp_loses_many_packets() {
-    let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
+    let (far, near) = (both("far", |_| {}).await, near_of_wire().await);
     let _echo = serve_echo(&far.client(), "echo").await;
     let wire = Wire::to(far.node.sockets()[0]).await;
     introduce(&far, &near, "near", &[], &[]).await;
@@ -232,6 +240,92 @@ async fn calls_move_to_tcp_when_udp_loses_many_packets() {
     }
     let (_, why) = carrying(&near).await;
     assert!(why.starts_with("udp loses"), "{why}");
+}
+
+/// Ends the tunnel to `far` on this side, which remembers the TLS session.
+async fn forget_tunnel(near: &House, far: &House, wire: &Wire) {
+    let who = admin::Who { who: "far".into() };
+    // An answer may come before the tunnel is up.
+    while near.status().await.tunnels.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let () = near
+        .client()
+        .admin(method::TRUST_REMOVE, &who)
+        .await
+        .unwrap();
+    for house in [near, far] {
+        while !house.status().await.tunnels.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    introduce(near, far, "far", &[wire.address], &[]).await;
+}
+
+/// How long a call takes on a tunnel that has to be made for it.
+async fn timed(near: &House, key: &str) -> Duration {
+    let start = Instant::now();
+    let call = near
+        .client()
+        .call("echo@far")
+        .body("x")
+        .idempotency_key(key);
+    assert_eq!(call.send().await.unwrap().bytes(10).await.unwrap(), "x");
+    start.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_may_be_made_twice_saves_a_round_trip_on_a_resumed_tunnel() {
+    let (far, near) = (both("far", |_| {}).await, near_of_wire().await);
+    let _echo = serve_echo(&far.client(), "echo").await;
+    let wire = Wire::to(far.node.sockets()[0]).await;
+    introduce(&far, &near, "near", &[], &[]).await;
+    introduce(&near, &far, "far", &[wire.address], &[]).await;
+    timed(&near, "").await;
+    let one_way = Duration::from_millis(250);
+
+    forget_tunnel(&near, &far, &wire).await;
+    wire.delay(one_way);
+    let with_key = timed(&near, "once").await;
+    assert!(with_key >= one_way * 2, "{with_key:?}");
+    assert!(with_key < one_way * 4, "{with_key:?} is not one round trip");
+
+    wire.delay(Duration::ZERO);
+    forget_tunnel(&near, &far, &wire).await;
+    wire.delay(one_way);
+    let without = timed(&near, "").await;
+    assert!(
+        without >= one_way * 4,
+        "{without:?}: without a key it must not travel early"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_flight_that_the_peer_refuses_is_sent_again_unnoticed() {
+    let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
+    near.join(&far.invite(1, &[]).await).await.unwrap();
+    {
+        let _echo = serve_echo(&far.client(), "echo").await;
+        assert_eq!(call(&near.client(), "echo@far", "x").await.unwrap(), "x");
+    }
+    // It forgets its TLS sessions, and comes back at the same port.
+    let far = far.restart("far").await;
+    let _echo = serve_echo(&far.client(), "echo").await;
+    while !near.status().await.tunnels.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let body = "y".repeat(20_000);
+    let call = near
+        .client()
+        .call("echo@far")
+        .body(body.clone())
+        .idempotency_key("k");
+    let answer = call.send().await.unwrap().bytes(1 << 20).await.unwrap();
+    assert_eq!(answer.len(), body.len());
+    assert_eq!(
+        self::call(&near.client(), "echo@far", "z").await.unwrap(),
+        "z"
+    );
 }
 
 /// Waits until a carrier takes new calls.
