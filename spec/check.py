@@ -441,6 +441,67 @@ def decode_ticket(text: str) -> dict:
     raise Refused("unknown_kind")
 
 
+# --- Capsules (spec/http2.md)
+
+CAPSULES = {"DATAGRAM": 0x00, "STOP": 0x28687701, "CLOSE": 0x28687702}
+CAPSULE_LENGTHS = {0x00: (0, 1100), 0x28687701: (9, 9), 0x28687702: (4, 4 + 1024)}
+
+
+def encode_varint(value: int) -> bytes:
+    if value < 1 << 6:
+        return struct.pack(">B", value)
+    if value < 1 << 14:
+        return struct.pack(">H", value | 1 << 14)
+    return struct.pack(">I", value | 2 << 30)
+
+
+def encode_capsule(fields: dict) -> bytes:
+    kind = fields["kind"]
+    if kind == "DATAGRAM":
+        value = bytes.fromhex(fields["payload"])
+    elif kind == "STOP":
+        value = struct.pack(">BII", fields["connection"], fields["stream"], fields["code"])
+    else:
+        value = struct.pack(">I", fields["code"]) + fields["reason"].encode()
+    return encode_varint(CAPSULES[kind]) + encode_varint(len(value)) + value
+
+
+def decode_varint(data: bytes) -> tuple:
+    size = 1 << (data[0] >> 6)
+    return int.from_bytes(data[:size], "big") & (1 << (8 * size - 2)) - 1, data[size:]
+
+
+def decode_capsules(data: bytes) -> list:
+    capsules = []
+    while data:
+        kind, data = decode_varint(data)
+        size, data = decode_varint(data)
+        if kind in CAPSULE_LENGTHS:
+            least, most = CAPSULE_LENGTHS[kind]
+            if not least <= size <= most:
+                raise Refused("length")
+        value, data = data[:size], data[size:]
+        if kind == CAPSULES["DATAGRAM"]:
+            capsules.append({"kind": "DATAGRAM", "payload": value.hex()})
+        elif kind == CAPSULES["STOP"]:
+            connection, stream, code = struct.unpack(">BII", value)
+            if connection > 1:
+                raise Refused("connection")
+            capsules.append(
+                {"kind": "STOP", "connection": connection, "stream": stream, "code": code_of(code)}
+            )
+        elif kind == CAPSULES["CLOSE"]:
+            (code,) = struct.unpack(">I", value[:4])
+            reason = value[4:].decode("utf-8", "replace")
+            capsules.append({"kind": "CLOSE", "code": code_of(code), "reason": reason})
+    return capsules
+
+
+def code_of(number: int) -> int:
+    """An unknown code is read as `unknown`."""
+    return number if number <= 16 else 2
+
+
 HUB_URL = r"https://|http://(127\.|localhost|\[::1\])"
 
 
@@ -529,6 +590,19 @@ class Check:
         for v in file["refused"]:
             self.refused(f"refused ticket {v['name']}", v["error"], decode_ticket, v["text"])
 
+    def capsules(self):
+        file = self.load("capsules.json")
+        for v in file["capsules"]:
+            data = bytes.fromhex(v["bytes"])
+            self.same(f"capsule {v['name']}, bytes", encode_capsule(v["capsule"]), data)
+            self.same(f"capsule {v['name']}", decode_capsules(data), [v["capsule"]])
+        for v in file["readable"]:
+            got = decode_capsules(bytes.fromhex(v["bytes"]))
+            self.same(f"readable capsule {v['name']}", got, v["capsules"])
+        for v in file["refused"]:
+            data = bytes.fromhex(v["bytes"])
+            self.refused(f"refused capsule {v['name']}", v["error"], decode_capsules, data)
+
     def run(self) -> int:
         self.addresses()
         self.headers("headers.json")
@@ -536,6 +610,7 @@ class Check:
         self.frames()
         self.records()
         self.tickets()
+        self.capsules()
         for line in self.wrong:
             print(line, file=sys.stderr)
         print(f"{self.count - len(self.wrong)} of {self.count} checks agree")

@@ -10,6 +10,7 @@ use std::task::Poll;
 use bytes::{Bytes, BytesMut};
 use hailwire_wire::{
     Address, AgentName, NodeId, NodeName, Status,
+    capsule::{Capsule, CapsuleDecoder, CapsuleError},
     frame::{self, Event, FrameDecoder, FrameError, FrameKind},
     header::{self, AnswerHead, GoingAway, Hello, Offers, Register},
     limits,
@@ -24,13 +25,14 @@ use serde::{Serialize, de::DeserializeOwned};
 pub type Entry = fn(&[u8]);
 
 /// Every entry by the name of its fuzz target.
-pub const ENTRIES: [(&str, Entry); 6] = [
+pub const ENTRIES: [(&str, Entry); 7] = [
     ("frame", frame),
     ("header", header),
     ("address", address),
     ("record", record),
     ("ticket", ticket),
     ("mux", mux),
+    ("capsule", capsule),
 ];
 
 /// A reader's clock: unix seconds.
@@ -263,4 +265,44 @@ fn drain(mux: &mut Mux) {
     }
     mux.poll_output(&mut out);
     while mux.poll_event().is_some() {}
+}
+
+/// Capsules: the first byte says how the rest is cut.
+///
+/// # Panics
+///
+/// If cuts matter, or what was read is not read again after it was written.
+pub fn capsule(input: &[u8]) {
+    let Some((step, stream)) = input.split_first() else {
+        return;
+    };
+    let whole = decode_capsules(stream, stream.len().max(1));
+    let cut = decode_capsules(stream, usize::from(*step).max(1));
+    assert_eq!(cut, whole, "cuts matter");
+    let Ok(capsules) = whole else { return };
+    let mut out = BytesMut::new();
+    for capsule in &capsules {
+        capsule.encode(&mut out);
+    }
+    let again = decode_capsules(&out, 7);
+    // A reason that is not UTF-8 may grow when it is read, past what may be written.
+    if out.len() <= stream.len() {
+        assert_eq!(again, Ok(capsules), "written and read again");
+    }
+}
+
+fn decode_capsules(stream: &[u8], step: usize) -> Result<Vec<Capsule>, CapsuleError> {
+    let mut decoder = CapsuleDecoder::new();
+    let mut capsules = Vec::new();
+    for part in stream.chunks(step) {
+        decoder.push(Bytes::copy_from_slice(part));
+        while let Some(capsule) = decoder.next_capsule()? {
+            if let Capsule::Datagram(payload) = &capsule {
+                assert!(payload.len() <= limits::MAX_DATAGRAM);
+            }
+            capsules.push(capsule);
+        }
+    }
+    decoder.finish()?;
+    Ok(capsules)
 }

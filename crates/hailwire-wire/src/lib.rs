@@ -15,6 +15,7 @@
 //! | [`header`] | what travels ahead of a body: call, answer and greeting headers |
 //! | [`frame`] | the frames of a session stream and their incremental decoder |
 //! | [`mux`] | many streams over one ordered byte stream |
+//! | [`capsule`] | what the control stream of an HTTP/2 connection carries |
 //! | [`signed`] | envelopes: key, signature and the bytes that were signed |
 //! | [`record`] | where a node is and what it offers, signed and expiring |
 //! | [`ticket`] | secrets that let a node join, and the inviter's book of them |
@@ -23,6 +24,7 @@
 //! | [`limits`] | every bound, in one place |
 
 pub mod address;
+pub mod capsule;
 pub mod directory;
 pub mod frame;
 pub mod header;

@@ -90,6 +90,15 @@ pub const WS_MAX_MESSAGE: usize = 64 * 1024;
 /// Largest HTTP head that begins a WebSocket, in either direction.
 pub const WS_MAX_HEAD: usize = 8 * 1024;
 
+/// Streams that a peer may have open on one HTTP/2 connection, its control stream apart.
+pub const H2_MAX_STREAMS: usize = 1024;
+
+/// Largest head of a request, an answer or its trailers over HTTP/2, as RFC 9113 counts it.
+pub const H2_MAX_HEAD: usize = 4 * 1024;
+
+/// Longest reason of a close over HTTP/2; longer ones are cut when they are made.
+pub const H2_MAX_REASON: usize = 1024;
+
 /// Largest datagram that a carrier promises to take.
 pub const MAX_DATAGRAM: usize = 1100;
 

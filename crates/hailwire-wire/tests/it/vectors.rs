@@ -11,6 +11,7 @@ use data_encoding::HEXLOWER;
 use hailwire_wire::{
     Address, AgentName, Code, NodeId, NodeName, Status,
     address::{AddressError, NodeRef},
+    capsule::{Capsule, CapsuleDecoder, CapsuleError, Half},
     frame::{self, Event, FrameDecoder, FrameError, FrameKind},
     header::{self, AnswerHead, GoingAway, HeaderError, Hello, Offers, Register},
 };
@@ -395,4 +396,127 @@ fn a_second_implementation_agrees_with_the_vectors() {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+#[derive(Deserialize)]
+struct Capsules {
+    capsules: Vec<GoodCapsule>,
+    readable: Vec<ReadableCapsules>,
+    refused: Vec<RefusedCapsule>,
+}
+
+#[derive(Deserialize)]
+struct GoodCapsule {
+    name: String,
+    bytes: Hex,
+    capsule: CapsuleFields,
+}
+
+#[derive(Deserialize)]
+struct ReadableCapsules {
+    name: String,
+    bytes: Hex,
+    capsules: Vec<CapsuleFields>,
+}
+
+#[derive(Deserialize)]
+struct RefusedCapsule {
+    name: String,
+    bytes: Hex,
+    error: String,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "UPPERCASE")]
+enum CapsuleFields {
+    Datagram {
+        payload: Hex,
+    },
+    Stop {
+        connection: u8,
+        stream: u32,
+        code: Code,
+    },
+    Close {
+        code: Code,
+        reason: String,
+    },
+}
+
+impl From<CapsuleFields> for Capsule {
+    fn from(fields: CapsuleFields) -> Self {
+        match fields {
+            CapsuleFields::Datagram { payload } => Self::Datagram(payload.0.into()),
+            CapsuleFields::Stop {
+                connection,
+                stream,
+                code,
+            } => Self::Stop {
+                connection: [Half::Forward, Half::Reverse][usize::from(connection)],
+                stream,
+                code,
+            },
+            CapsuleFields::Close { code, reason } => Self::Close { code, reason },
+        }
+    }
+}
+
+/// Reads capsules from pieces of `step` bytes.
+fn read_capsules(bytes: &[u8], step: usize) -> Result<Vec<Capsule>, CapsuleError> {
+    let mut decoder = CapsuleDecoder::new();
+    let mut capsules = Vec::new();
+    for part in bytes.chunks(step) {
+        decoder.push(Bytes::copy_from_slice(part));
+        while let Some(capsule) = decoder.next_capsule()? {
+            capsules.push(capsule);
+        }
+    }
+    decoder.finish()?;
+    Ok(capsules)
+}
+
+#[test]
+fn capsules_are_byte_for_byte_as_the_vectors_say() {
+    let file: Capsules = load("capsules.json");
+    for GoodCapsule {
+        name,
+        bytes,
+        capsule,
+    } in file.capsules
+    {
+        let capsule = Capsule::from(capsule);
+        let mut out = BytesMut::new();
+        capsule.encode(&mut out);
+        assert_eq!(Hex(out.to_vec()), bytes, "{name}");
+        for step in [1, 2, usize::MAX] {
+            assert_eq!(
+                read_capsules(&bytes.0, step),
+                Ok(vec![capsule.clone()]),
+                "{name}"
+            );
+        }
+    }
+    for ReadableCapsules {
+        name,
+        bytes,
+        capsules,
+    } in file.readable
+    {
+        let capsules: Vec<Capsule> = capsules.into_iter().map(Capsule::from).collect();
+        for step in [1, usize::MAX] {
+            assert_eq!(
+                read_capsules(&bytes.0, step).as_ref(),
+                Ok(&capsules),
+                "{name}"
+            );
+        }
+    }
+    for RefusedCapsule { name, bytes, error } in file.refused {
+        let got = match read_capsules(&bytes.0, 1) {
+            Err(CapsuleError::Length { .. }) => "length",
+            Err(CapsuleError::Connection(_)) => "connection",
+            other => panic!("{name}: {other:?}"),
+        };
+        assert_eq!(got, error, "{name}");
+    }
 }

@@ -19,6 +19,7 @@
 //! it with `cancelled`, so that a dropped future is a cancel that reaches the far side.
 
 mod early;
+pub mod h2;
 mod lanes;
 pub mod mux;
 pub mod quic;
@@ -35,6 +36,8 @@ use thiserror::Error;
 pub enum Connection {
     /// QUIC, through iroh.
     Quic(quic::Connection),
+    /// HTTP/2, over a pair of TLS connections.
+    H2(h2::Connection),
     /// The credit-based multiplexer over one byte stream.
     Mux(mux::Connection),
 }
@@ -60,6 +63,10 @@ impl Connection {
                 .open(priority)
                 .await
                 .map(|(s, r)| (SendStream::Quic(s), RecvStream::Quic(r))),
+            Self::H2(c) => c
+                .open(priority)
+                .await
+                .map(|(s, r)| (SendStream::H2(s), RecvStream::H2(r))),
             Self::Mux(c) => c
                 .open(priority)
                 .await
@@ -82,6 +89,10 @@ impl Connection {
                 .accept()
                 .await
                 .map(|(s, r)| (SendStream::Quic(s), RecvStream::Quic(r))),
+            Self::H2(c) => c
+                .accept()
+                .await
+                .map(|(s, r)| (SendStream::H2(s), RecvStream::H2(r))),
             Self::Mux(c) => c
                 .accept()
                 .await
@@ -99,6 +110,7 @@ impl Connection {
     pub fn send_datagram(&self, payload: Bytes) -> Result<(), DatagramError> {
         match self {
             Self::Quic(c) => c.send_datagram(payload),
+            Self::H2(c) => c.send_datagram(payload),
             Self::Mux(c) => c.send_datagram(payload),
         }
     }
@@ -115,6 +127,7 @@ impl Connection {
     pub async fn read_datagram(&self) -> Result<Bytes, ConnectionError> {
         match self {
             Self::Quic(c) => c.read_datagram().await,
+            Self::H2(c) => c.read_datagram().await,
             Self::Mux(c) => c.read_datagram().await,
         }
     }
@@ -124,6 +137,7 @@ impl Connection {
     pub fn close(&self, code: Code, reason: &str) {
         match self {
             Self::Quic(c) => c.close(code, reason),
+            Self::H2(c) => c.close(code, reason),
             Self::Mux(c) => c.close(code, reason),
         }
     }
@@ -132,6 +146,7 @@ impl Connection {
     pub async fn closed(&self) -> ConnectionError {
         match self {
             Self::Quic(c) => c.closed().await,
+            Self::H2(c) => c.closed().await,
             Self::Mux(c) => c.closed().await,
         }
     }
@@ -142,6 +157,7 @@ impl Connection {
     pub fn narrow(&self) {
         match self {
             Self::Quic(c) => c.narrow(),
+            Self::H2(c) => c.narrow(),
             Self::Mux(c) => c.narrow(),
         }
     }
@@ -150,6 +166,7 @@ impl Connection {
     pub fn widen(&self) {
         match self {
             Self::Quic(c) => c.widen(),
+            Self::H2(c) => c.widen(),
             Self::Mux(c) => c.widen(),
         }
     }
@@ -159,7 +176,7 @@ impl Connection {
     pub fn set_window(&self, bytes: u32) {
         match self {
             Self::Quic(c) => c.set_window(bytes),
-            Self::Mux(_) => {}
+            Self::H2(_) | Self::Mux(_) => {}
         }
     }
 
@@ -168,6 +185,7 @@ impl Connection {
     pub fn stats(&self) -> Stats {
         match self {
             Self::Quic(c) => c.stats(),
+            Self::H2(c) => c.stats(),
             Self::Mux(c) => c.stats(),
         }
     }
@@ -177,6 +195,7 @@ impl Connection {
     pub fn carrier(&self) -> &'static str {
         match self {
             Self::Quic(_) => "quic",
+            Self::H2(_) => "h2",
             Self::Mux(c) => c.carrier(),
         }
     }
@@ -231,6 +250,8 @@ pub struct Stats {
 pub enum SendStream {
     /// On QUIC.
     Quic(quic::SendStream),
+    /// On HTTP/2.
+    H2(h2::SendStream),
     /// On the multiplexer.
     Mux(mux::SendStream),
 }
@@ -250,6 +271,7 @@ impl SendStream {
     pub async fn write(&mut self, chunk: Bytes) -> Result<(), WriteError> {
         match self {
             Self::Quic(s) => s.write(chunk).await,
+            Self::H2(s) => s.write(chunk).await,
             Self::Mux(s) => s.write(chunk).await,
         }
     }
@@ -266,6 +288,7 @@ impl SendStream {
     pub async fn write_many(&mut self, chunks: &mut [Bytes]) -> Result<(), WriteError> {
         match self {
             Self::Quic(s) => s.write_many(chunks).await,
+            Self::H2(s) => s.write_many(chunks).await,
             Self::Mux(s) => s.write_many(chunks).await,
         }
     }
@@ -275,6 +298,7 @@ impl SendStream {
     pub fn set_priority(&self, priority: Priority) {
         match self {
             Self::Quic(s) => s.set_priority(priority),
+            Self::H2(s) => s.set_priority(priority),
             Self::Mux(_) => {}
         }
     }
@@ -283,6 +307,7 @@ impl SendStream {
     pub fn finish(&mut self) {
         match self {
             Self::Quic(s) => s.finish(),
+            Self::H2(s) => s.finish(),
             Self::Mux(s) => s.finish(),
         }
     }
@@ -292,6 +317,7 @@ impl SendStream {
     pub fn reset(&mut self, code: Code) {
         match self {
             Self::Quic(s) => s.reset(code),
+            Self::H2(s) => s.reset(code),
             Self::Mux(s) => s.reset(code),
         }
     }
@@ -305,6 +331,7 @@ impl SendStream {
     pub async fn stopped(&self) -> Option<Code> {
         match self {
             Self::Quic(s) => s.stopped().await,
+            Self::H2(s) => s.stopped().await,
             Self::Mux(s) => s.stopped().await,
         }
     }
@@ -315,6 +342,8 @@ impl SendStream {
 pub enum RecvStream {
     /// On QUIC.
     Quic(quic::RecvStream),
+    /// On HTTP/2.
+    H2(h2::RecvStream),
     /// On the multiplexer.
     Mux(mux::RecvStream),
 }
@@ -332,6 +361,7 @@ impl RecvStream {
     pub async fn read(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
         match self {
             Self::Quic(s) => s.read(max).await,
+            Self::H2(s) => s.read(max).await,
             Self::Mux(s) => s.read(max).await,
         }
     }
@@ -343,7 +373,7 @@ impl RecvStream {
     pub fn is_early(&self) -> bool {
         match self {
             Self::Quic(s) => s.is_early(),
-            Self::Mux(_) => false,
+            Self::H2(_) | Self::Mux(_) => false,
         }
     }
 
@@ -351,6 +381,7 @@ impl RecvStream {
     pub fn stop(&mut self, code: Code) {
         match self {
             Self::Quic(s) => s.stop(code),
+            Self::H2(s) => s.stop(code),
             Self::Mux(s) => s.stop(code),
         }
     }

@@ -92,7 +92,7 @@ impl Inner {
                 let early = failed.wait_for(|failed| *failed >= place);
                 // Either way it is time to start.
                 let _ = timeout(leg.after, early).await;
-                (leg.way, node.dial_by(id, &places, leg.way).await)
+                (leg.way, node.dial_by(id, &places, leg.way, carrier).await)
             });
         }
         let mut reasons = Vec::new();
@@ -121,6 +121,7 @@ impl Inner {
         id: NodeId,
         places: &Places,
         way: Way,
+        carrier: Carrier,
     ) -> Result<Session, Status> {
         let connection = match way {
             Way::Udp => {
@@ -132,7 +133,7 @@ impl Inner {
                 }
             }
             Way::Tcp => {
-                let dial = self.dial_tcp(id, &places.tcp).await;
+                let dial = self.dial_tcp(id, &places.tcp, carrier).await;
                 dial.map_err(|reason| unreachable(id, &reason))?
             }
         };
@@ -178,8 +179,13 @@ impl Inner {
     }
 
     /// Tries the addresses one after the other, each with a head start over the next.
-    async fn dial_tcp(&self, id: NodeId, addresses: &[SocketAddr]) -> Result<Connection, String> {
-        let which = tcp_carriers(self.config.carrier);
+    async fn dial_tcp(
+        &self,
+        id: NodeId,
+        addresses: &[SocketAddr],
+        carrier: Carrier,
+    ) -> Result<Connection, String> {
+        let which = tcp_carriers(carrier);
         let mut dials = JoinSet::new();
         for (place, address) in addresses.iter().copied().enumerate() {
             let identity = self.tcp.identity.clone();
@@ -202,15 +208,17 @@ impl Inner {
     }
 
     /// Brings up a peer's second tunnel, if nobody does already. Says nothing when it cannot.
-    pub(super) async fn bring_up(self: Arc<Self>, id: NodeId, way: Way) -> Option<Session> {
-        if let Some(session) = self.peers.session(id, way) {
-            return Some(session);
-        }
+    pub(super) async fn bring_up(
+        self: Arc<Self>,
+        id: NodeId,
+        way: Way,
+        carrier: Carrier,
+    ) -> Option<Session> {
         if !self.peers.begin_second(id, way) {
             return None;
         }
         let places = self.places(id).await;
-        let outcome = self.dial_by(id, &places, way).await;
+        let outcome = self.dial_by(id, &places, way, carrier).await;
         self.peers.end_second(id, way);
         match outcome {
             Ok(session) => Some(session),

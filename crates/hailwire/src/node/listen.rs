@@ -57,7 +57,9 @@ pub(super) async fn accept(node: Arc<Inner>, listener: Listener) {
         tokio::spawn(async move {
             let remote = incoming.remote();
             match incoming.handshake().await {
-                Ok((id, connection)) => Box::pin(node.arrived(id, connection)).await,
+                Ok(Some((id, connection))) => Box::pin(node.arrived(id, connection)).await,
+                // The other half of a pair, which makes one connection with its first half.
+                Ok(None) => {}
                 Err(error) => tracing::debug!(%remote, %error, "a handshake over TCP failed"),
             }
         });

@@ -600,5 +600,6 @@ contract! {
     UnixListener => unix_listener,
     Memory => memory,
     Quic => quic,
+    Http2 => http2,
     WebSocket => web_socket,
 }

@@ -81,9 +81,14 @@ async fn carrying(house: &House) -> (String, String) {
 
 #[tokio::test]
 async fn a_node_that_only_tcp_reaches_can_be_joined_and_called_both_ways() {
-    // The ticket names no UDP address, as in a network that lets none through.
-    let far = both("far", |config| config.carrier = Carrier::Ws).await;
-    let near = both("near", |config| config.carrier = Carrier::Ws).await;
+    for carrier in [Carrier::Ws, Carrier::H2] {
+        joined_and_called(carrier).await;
+    }
+}
+
+async fn joined_and_called(fixed: Carrier) {
+    let far = both("far", |config| config.carrier = fixed).await;
+    let near = both("near", |config| config.carrier = fixed).await;
     near.join(&far.invite(1, &[]).await).await.unwrap();
     let _there = serve_echo(&far.client(), "echo").await;
     let _here = serve_echo(&near.client(), "echo").await;
@@ -97,10 +102,13 @@ async fn a_node_that_only_tcp_reaches_can_be_joined_and_called_both_ways() {
     );
     for house in [&near, &far] {
         let (carrier, why) = carrying(house).await;
-        assert_eq!((carrier.as_str(), why.as_str()), ("ws", "configured"));
+        assert_eq!(
+            (carrier.as_str(), why.as_str()),
+            (fixed.name(), "configured")
+        );
     }
     let pong = ping(&near, "far", "").await.unwrap();
-    assert_eq!((pong.carrier.as_str(), pong.trusted), ("ws", true));
+    assert_eq!((pong.carrier.as_str(), pong.trusted), (fixed.name(), true));
     let refused = ping(&near, "far", "quic").await;
     // UDP would work here; it was asked for by hand.
     assert_eq!(refused.unwrap().carrier, "quic");
@@ -127,11 +135,13 @@ async fn quic_wins_the_race_where_udp_passes() {
     let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
     near.join(&far.invite(1, &[]).await).await.unwrap();
     assert_eq!(carrying(&near).await, ("quic".into(), "udp answers".into()));
-    let pong = ping(&near, "far", "ws").await.unwrap();
-    assert_eq!(
-        (pong.carrier.as_str(), pong.why.as_str()),
-        ("ws", "asked for")
-    );
+    for carrier in ["ws", "h2"] {
+        let pong = ping(&near, "far", carrier).await.unwrap();
+        assert_eq!(
+            (pong.carrier.as_str(), pong.why.as_str()),
+            (carrier, "asked for")
+        );
+    }
     // The second tunnel waits; new calls go where they went.
     assert_eq!(ping(&near, "far", "").await.unwrap().carrier, "quic");
     assert_eq!(near.status().await.tunnels.len(), 2);
@@ -154,7 +164,7 @@ async fn a_node_behind_a_wall_against_udp_is_reached_over_tcp_within_a_second() 
         start.elapsed()
     );
     assert!(wire.passed() > 0, "udp was tried first");
-    assert_eq!(carrying(&near).await.0, "ws");
+    assert_eq!(carrying(&near).await.0, "h2");
 }
 
 #[tokio::test]
@@ -206,7 +216,7 @@ async fn calls_move_to_tcp_when_udp_is_cut_and_return_when_it_is_mended() {
 
     wire.cut(true);
     let start = Instant::now();
-    until(&near, "ws").await;
+    until(&near, "h2").await;
     let took = start.elapsed();
     assert!(took < Duration::from_secs(5), "{took:?}");
     let (_, why) = carrying(&near).await;
@@ -234,7 +244,7 @@ async fn calls_move_to_tcp_when_udp_loses_many_packets() {
     assert_eq!(call(&near.client(), "echo@far", "x").await.unwrap(), "x");
     wire.lose_one_of(4);
     let start = Instant::now();
-    while carrying(&near).await.0 != "ws" {
+    while carrying(&near).await.0 != "h2" {
         assert!(start.elapsed() < PATIENCE, "{:?}", carrying(&near).await);
         assert_eq!(call(&near.client(), "echo@far", "y").await.unwrap(), "y");
     }

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use hailwire::{
     carrier::{
         Connection, mux, quic,
-        tcp::{self, Identity, Incoming, Listener, TcpCarrier},
+        tcp::{self, Identity, Listener, TcpCarrier, TcpError},
     },
     key::NodeKey,
 };
@@ -15,7 +15,7 @@ use iroh::{
     endpoint::{QuicTransportConfig, VarInt, presets},
 };
 use tokio::net::{UnixListener, UnixStream};
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, sync::mpsc, task::JoinSet};
 
 /// Two ends of one connection: `client` connected, `server` listened.
 pub(crate) struct Pair {
@@ -36,6 +36,8 @@ pub(crate) enum Carrier {
     Memory,
     /// QUIC between two endpoints on loopback.
     Quic,
+    /// HTTP/2, over a pair of TLS connections between two nodes on loopback.
+    Http2,
     /// The multiplexer over WebSocket, over TLS between two nodes on loopback.
     WebSocket,
 }
@@ -47,6 +49,7 @@ impl Carrier {
             Self::UnixListener => unix_listener_pair().await,
             Self::Memory => memory_pair(),
             Self::Quic => Box::pin(quic_pair()).await,
+            Self::Http2 => Box::pin(tcp_pair(TcpCarrier::H2)).await,
             Self::WebSocket => Box::pin(tcp_pair(TcpCarrier::Ws)).await,
         }
     }
@@ -70,6 +73,7 @@ impl Mortal {
             .build()
             .unwrap();
         let mut endpoints = Vec::new();
+        let _arrivals;
         let (near, far) = match carrier {
             Carrier::UnixPair | Carrier::UnixListener => {
                 let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -95,12 +99,19 @@ impl Mortal {
                 endpoints = vec![near, far];
                 connections
             }
-            Carrier::WebSocket => {
+            Carrier::Http2 | Carrier::WebSocket => {
+                let which = if carrier == Carrier::Http2 {
+                    TcpCarrier::H2
+                } else {
+                    TcpCarrier::Ws
+                };
                 let (peer, listener) = runtime.spawn(listen()).await.unwrap();
                 let address = listener.local_addr().unwrap();
-                let far = runtime.spawn(async move { handshake(listener.accept().await).await });
-                let near = dial(peer, address, TcpCarrier::Ws).await;
-                (near, far.await.unwrap())
+                let _far_runtime = runtime.enter();
+                let mut arrivals = Arrivals::of(listener);
+                let (near, far) = tokio::join!(dial(peer, address, which), arrivals.next());
+                _arrivals = arrivals;
+                (near, far.unwrap().1)
             }
         };
         Self {
@@ -226,19 +237,48 @@ async fn dial(peer: NodeId, address: SocketAddr, which: TcpCarrier) -> Connectio
         .unwrap()
 }
 
-async fn handshake(incoming: Incoming) -> Connection {
-    incoming.handshake().await.unwrap().1
+/// What a listener brings, of however many TCP connections each is made.
+pub(crate) struct Arrivals {
+    made: mpsc::UnboundedReceiver<Result<(NodeId, Connection), TcpError>>,
+    /// Listens for as long as this lives.
+    _listening: JoinSet<()>,
+}
+
+impl Arrivals {
+    pub(crate) fn of(listener: Listener) -> Self {
+        let (tell, made) = mpsc::unbounded_channel();
+        let mut listening = JoinSet::new();
+        listening.spawn(async move {
+            let mut handshakes = JoinSet::new();
+            loop {
+                let (incoming, tell) = (listener.accept().await, tell.clone());
+                handshakes.spawn(async move {
+                    if let Some(made) = incoming.handshake().await.transpose() {
+                        let _ = tell.send(made);
+                    }
+                });
+            }
+        });
+        Self {
+            made,
+            _listening: listening,
+        }
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<(NodeId, Connection), TcpError> {
+        self.made.recv().await.unwrap()
+    }
 }
 
 async fn tcp_pair(which: TcpCarrier) -> Pair {
     let (peer, listener) = listen().await;
     let address = listener.local_addr().unwrap();
-    let accept = async { handshake(listener.accept().await).await };
-    let (client, server) = tokio::join!(dial(peer, address, which), accept);
+    let mut arrivals = Arrivals::of(listener);
+    let (client, server) = tokio::join!(dial(peer, address, which), arrivals.next());
     Pair {
         client,
-        server,
-        _keep: vec![Box::new(listener)],
+        server: server.unwrap().1,
+        _keep: vec![Box::new(arrivals)],
     }
 }
 

@@ -20,7 +20,7 @@ async fn both_sides_know_whose_key_the_other_holds() {
         // The second time, the session is resumed.
         let dial = tcp::connect(&identity, peer, address, &[TcpCarrier::Ws]);
         let (near, far) = tokio::join!(dial, async { listener.accept().await.handshake().await });
-        let (proved, far) = far.unwrap();
+        let (proved, far) = far.unwrap().unwrap();
         assert_eq!(proved, id);
         assert_eq!((near.unwrap().carrier(), far.carrier()), ("ws", "ws"));
     }

@@ -5,13 +5,15 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use hailwire_wire::NodeId;
 use rustls::ServerConfig;
 use tokio::{
+    io::AsyncReadExt,
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
 };
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::{
-    Connection, Identity, TcpCarrier, TcpError, chosen, identity, socket, within_time, ws,
+    Connection, Identity, REVERSE, TcpCarrier, TcpError, chosen, h2, identity, pairs::Pairs,
+    socket, within_time, ws,
 };
 
 /// Handshakes under way at once; further connections wait in the kernel's queue.
@@ -26,6 +28,7 @@ pub struct Listener {
     socket: TcpListener,
     config: Arc<ServerConfig>,
     handshakes: Arc<Semaphore>,
+    pairs: Pairs<TlsStream<TcpStream>>,
 }
 
 impl Listener {
@@ -35,11 +38,13 @@ impl Listener {
     ///
     /// The system refuses the address.
     pub async fn bind(address: SocketAddr, identity: &Identity) -> io::Result<Self> {
-        let protocols = [TcpCarrier::Ws].map(|carrier| carrier.protocol().to_vec());
+        let protocols = TcpCarrier::ALL.map(TcpCarrier::protocol);
+        let protocols = protocols.into_iter().chain([REVERSE]).map(<[u8]>::to_vec);
         Ok(Self {
             socket: TcpListener::bind(address).await?,
-            config: identity.listening(protocols.to_vec()),
+            config: identity.listening(protocols.collect()),
             handshakes: Arc::new(Semaphore::new(HANDSHAKES)),
+            pairs: Pairs::default(),
         })
     }
 
@@ -67,6 +72,7 @@ impl Listener {
                         io,
                         remote,
                         config: self.config.clone(),
+                        pairs: self.pairs.clone(),
                         _permit: permit.ok(),
                     };
                 }
@@ -85,6 +91,7 @@ pub struct Incoming {
     io: TcpStream,
     remote: SocketAddr,
     config: Arc<ServerConfig>,
+    pairs: Pairs<TlsStream<TcpStream>>,
     /// Its place among the handshakes under way.
     _permit: Option<OwnedSemaphorePermit>,
 }
@@ -98,6 +105,8 @@ impl Incoming {
 
     /// Learns who is there, and makes a connection of it.
     ///
+    /// None where this is the second TCP connection of an HTTP/2 one: it belongs to that from now on.
+    ///
     /// # Errors
     ///
     /// [`TcpError`]. The TCP connection is closed.
@@ -105,8 +114,7 @@ impl Incoming {
     /// # Cancel safety
     ///
     /// A dropped future closes the TCP connection.
-    pub async fn handshake(self) -> Result<(NodeId, Connection), TcpError> {
-        let remote = self.remote;
+    pub async fn handshake(self) -> Result<Option<(NodeId, Connection)>, TcpError> {
         within_time(async move {
             socket::prepare(&self.io).map_err(TcpError::Unreachable)?;
             let tls = TlsAcceptor::from(self.config)
@@ -115,14 +123,43 @@ impl Incoming {
                 .map_err(TcpError::of_handshake)?;
             let session = tls.get_ref().1;
             let peer = identity::proved(session.peer_certificates()).ok_or(TcpError::WrongPeer)?;
-            match chosen(session.alpn_protocol()) {
-                Some(TcpCarrier::Ws) => {
-                    let connection = Box::pin(ws::server(tls, remote)).await?;
-                    Ok((peer, Connection::Mux(connection)))
-                }
-                Some(TcpCarrier::H2) | None => Err(TcpError::NoCarrier),
+            if session.alpn_protocol() == Some(REVERSE) {
+                second(tls, peer, &self.pairs).await?;
+                return Ok(None);
             }
+            let connection = match chosen(session.alpn_protocol()) {
+                Some(TcpCarrier::Ws) => {
+                    Connection::Mux(Box::pin(ws::server(tls, self.remote)).await?)
+                }
+                Some(TcpCarrier::H2) => {
+                    let pairs = self.pairs;
+                    let second =
+                        move |token| within_time(async move { pairs.wanted((peer, token)).await });
+                    let connection = h2::Connection::server(tls, self.remote, second);
+                    Connection::H2(Box::pin(connection).await?)
+                }
+                None => return Err(TcpError::NoCarrier),
+            };
+            Ok(Some((peer, connection)))
         })
         .await
+    }
+}
+
+/// Brings the second connection of a pair to the first one.
+async fn second(
+    mut tls: TlsStream<TcpStream>,
+    peer: NodeId,
+    pairs: &Pairs<TlsStream<TcpStream>>,
+) -> Result<(), TcpError> {
+    let mut token = h2::Token::default();
+    tls.read_exact(&mut token).await.map_err(TcpError::Tls)?;
+    if pairs.brought((peer, token), tls).await {
+        Ok(())
+    } else {
+        Err(TcpError::Carrier {
+            carrier: "h2",
+            reason: "its token was used before".to_owned(),
+        })
     }
 }

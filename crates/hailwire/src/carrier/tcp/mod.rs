@@ -6,7 +6,8 @@
 //!
 //! | protocol | carrier |
 //! |---|---|
-//! | `h2` | HTTP/2 (RFC 9113), a stream for each stream |
+//! | `h2` | HTTP/2 (RFC 9113), a stream for each stream: [`h2`](super::h2) |
+//! | `hailwire-h2-reverse` | the second connection of an HTTP/2 one; see [`h2`](super::h2) |
 //! | `http/1.1` | WebSocket (RFC 6455), the multiplexer over binary messages: [`ws`](super::ws) |
 //!
 //! The listening side picks the first of this list that the dialling side offers. A connection that
@@ -17,20 +18,26 @@
 
 mod identity;
 mod listen;
+mod pairs;
 mod socket;
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use hailwire_wire::NodeId;
+use rustls::ClientConfig;
 use thiserror::Error;
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 pub use self::{
     identity::Identity,
     listen::{Incoming, Listener},
 };
-use super::{Connection, ws};
+use super::{Connection, h2, ws};
+use crate::key;
+
+/// The protocol of the second connection of an HTTP/2 one.
+const REVERSE: &[u8] = b"hailwire-h2-reverse";
 
 /// How long a handshake may take as a whole, on either side.
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
@@ -83,22 +90,62 @@ pub async fn connect(
     which: &[TcpCarrier],
 ) -> Result<Connection, TcpError> {
     let protocols = which.iter().map(|carrier| carrier.protocol().to_vec());
-    let config = identity.dialling(protocols.collect());
+    let forward = identity.dialling(protocols.collect());
+    let mut token = h2::Token::default();
+    key::random(&mut token);
+    let mut reverse = JoinSet::new();
+    if which.contains(&TcpCarrier::H2) {
+        // At once, so that a pair costs no more round trips than one.
+        let config = identity.dialling(vec![REVERSE.to_vec()]);
+        reverse.spawn(within_time(second(config, peer, address, token)));
+    }
     within_time(async {
-        let io = TcpStream::connect(address)
-            .await
-            .map_err(TcpError::Unreachable)?;
-        socket::prepare(&io).map_err(TcpError::Unreachable)?;
-        let tls = TlsConnector::from(config)
-            .connect(identity::name_of(&peer), io)
-            .await
-            .map_err(TcpError::of_handshake)?;
+        let tls = encrypted(forward, &peer, address).await?;
         match chosen(tls.get_ref().1.alpn_protocol()) {
             Some(TcpCarrier::Ws) => Ok(Connection::Mux(Box::pin(ws::client(tls, address)).await?)),
-            Some(TcpCarrier::H2) | None => Err(TcpError::NoCarrier),
+            Some(TcpCarrier::H2) => {
+                let reverse = async move {
+                    let joined = reverse.join_next().await;
+                    joined
+                        .and_then(Result::ok)
+                        .unwrap_or(Err(TcpError::TimedOut))
+                };
+                let connection = h2::Connection::client(tls, address, token, reverse);
+                Ok(Connection::H2(Box::pin(connection).await?))
+            }
+            None => Err(TcpError::NoCarrier),
         }
     })
     .await
+}
+
+/// The second connection of an HTTP/2 one, which names the first by its token.
+async fn second(
+    config: Arc<ClientConfig>,
+    peer: NodeId,
+    address: SocketAddr,
+    token: h2::Token,
+) -> Result<TlsStream<TcpStream>, TcpError> {
+    let mut tls = encrypted(config, &peer, address).await?;
+    tls.write_all(&token).await.map_err(TcpError::Tls)?;
+    tls.flush().await.map_err(TcpError::Tls)?;
+    Ok(tls)
+}
+
+/// A TCP connection whose far side has proved to be `peer`.
+async fn encrypted(
+    config: Arc<ClientConfig>,
+    peer: &NodeId,
+    address: SocketAddr,
+) -> Result<TlsStream<TcpStream>, TcpError> {
+    let io = TcpStream::connect(address)
+        .await
+        .map_err(TcpError::Unreachable)?;
+    socket::prepare(&io).map_err(TcpError::Unreachable)?;
+    TlsConnector::from(config)
+        .connect(identity::name_of(peer), io)
+        .await
+        .map_err(TcpError::of_handshake)
 }
 
 /// The carrier that the two sides agreed on.

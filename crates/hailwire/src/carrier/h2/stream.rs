@@ -1,0 +1,557 @@
+//! The two halves of a stream.
+//!
+//! A stream that is opened here is told to the far side with its first bytes, its end or its reset.
+//! One that the far side opened is answered with a head at the same moment. So head and bytes leave
+//! in one write, and a stream that nobody used was never there.
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Bytes, BytesMut};
+use h2::{client::ResponseFuture, server::SendResponse};
+use hailwire_wire::{Code, Priority, capsule::Half};
+use http::{Response, StatusCode};
+
+use super::{
+    Handle, codes, path,
+    shared::{Arrived, Cell, Shared, request},
+};
+use crate::carrier::{ConnectionError, ReadError, WriteError, lanes::HEAD_START};
+
+/// Chunks that are this small together are written as one frame.
+const JOINED: usize = 16 * 1024;
+
+/// Bytes at the beginning of a stream that are handed over without asking for credit: every stream
+/// is promised as many (RFC 9113, 6.9.2).
+const PROMISED: usize = 16 * 1024;
+
+/// Bytes of credit asked for at once.
+const GRANT: usize = 64 * 1024;
+
+/// What both halves hold of a stream.
+#[derive(Debug)]
+struct Stream {
+    handle: Arc<Handle>,
+    cell: Arc<Cell>,
+    opened_here: bool,
+}
+
+impl Stream {
+    fn shared(&self) -> &Shared {
+        &self.handle.shared
+    }
+
+    /// The connection that it is on.
+    fn half(&self) -> Half {
+        let opens_on = self.shared().opens_on;
+        match (opens_on, self.opened_here) {
+            (half, true) => half,
+            (Half::Forward, false) => Half::Reverse,
+            (Half::Reverse, false) => Half::Forward,
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let key = self.cell.lock().key;
+        self.shared().forget(key, self.opened_here);
+    }
+}
+
+/// The halves of a stream for which a place was taken.
+pub(super) fn opened(handle: &Arc<Handle>, priority: Priority) -> (SendStream, RecvStream) {
+    let stream = Arc::new(Stream {
+        handle: handle.clone(),
+        cell: Arc::default(),
+        opened_here: true,
+    });
+    halves(stream, priority, Sending::Untold, Receiving::Untold)
+}
+
+/// The halves of a stream that the far side opened.
+pub(super) fn accepted(handle: &Arc<Handle>, arrived: Arrived) -> (SendStream, RecvStream) {
+    let stream = Arc::new(Stream {
+        handle: handle.clone(),
+        cell: arrived.cell,
+        opened_here: false,
+    });
+    halves(
+        stream,
+        arrived.priority,
+        Sending::Unanswered(arrived.respond),
+        Receiving::Body(arrived.body),
+    )
+}
+
+fn halves(
+    stream: Arc<Stream>,
+    priority: Priority,
+    sending: Sending,
+    receiving: Receiving,
+) -> (SendStream, RecvStream) {
+    let send = SendStream {
+        stream: stream.clone(),
+        sending: Mutex::new(sending),
+        ended: false,
+        priority: AtomicU8::new(priority as u8),
+        written: 0,
+    };
+    let recv = RecvStream {
+        stream,
+        receiving,
+        rest: Bytes::new(),
+        end: None,
+        stopped: false,
+    };
+    (send, recv)
+}
+
+/// The writing half of an HTTP/2 stream.
+#[derive(Debug)]
+pub struct SendStream {
+    stream: Arc<Stream>,
+    /// Behind a mutex because [`SendStream::stopped`] changes it and has no more than `&self`.
+    sending: Mutex<Sending>,
+    ended: bool,
+    priority: AtomicU8,
+    written: u64,
+}
+
+/// h2 takes nothing more on a stream; [`SendStream::poll_refused`] knows why.
+struct Refused;
+
+/// How far the sending direction has come.
+#[derive(Debug)]
+enum Sending {
+    /// Opened here; the far side has not heard of it.
+    Untold,
+    /// Opened by the far side; its head was not answered.
+    Unanswered(SendResponse<Bytes>),
+    /// Its head is sent.
+    Body(h2::SendStream<Bytes>),
+}
+
+impl SendStream {
+    pub(in crate::carrier) async fn write(&mut self, chunk: Bytes) -> Result<(), WriteError> {
+        let handle = self.stream.handle.clone();
+        let outgoing = handle.shared.outgoing(self.stream.half());
+        let mut rest = chunk;
+        let mut waiting = None;
+        poll_fn(|cx| {
+            let beginning = self.written < HEAD_START;
+            let written = self.poll_write(&mut rest, cx);
+            if written.is_pending() && beginning && waiting.is_none() {
+                waiting = Some(outgoing.lanes.wait(self.priority()));
+            }
+            written
+        })
+        .await
+    }
+
+    pub(in crate::carrier) async fn write_many(
+        &mut self,
+        chunks: &mut [Bytes],
+    ) -> Result<(), WriteError> {
+        let total: usize = chunks.iter().map(Bytes::len).sum();
+        if total <= JOINED && chunks.len() > 1 {
+            let mut joined = BytesMut::with_capacity(total);
+            for chunk in chunks {
+                joined.extend_from_slice(chunk);
+            }
+            return self.write(joined.freeze()).await;
+        }
+        for chunk in chunks {
+            self.write(chunk.clone()).await?;
+        }
+        Ok(())
+    }
+
+    fn poll_write(
+        &mut self,
+        rest: &mut Bytes,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), WriteError>> {
+        self.failed()?;
+        let written = self.poll_progress(rest, cx);
+        if written.is_pending() {
+            self.stream.cell.note(cx);
+            // It may have ended before the task was there to be found.
+            self.failed()?;
+        }
+        written
+    }
+
+    /// Why no more can be written, if so.
+    fn failed(&self) -> Result<(), WriteError> {
+        if let Some(code) = self.stream.cell.lock().stopped {
+            return Err(WriteError::Stopped(code));
+        }
+        if let Some(ended) = self.stream.shared().ended() {
+            return Err(ended.into());
+        }
+        if self.ended {
+            return Err(WriteError::Ended);
+        }
+        Ok(())
+    }
+
+    fn poll_progress(
+        &mut self,
+        rest: &mut Bytes,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), WriteError>> {
+        let handle = self.stream.handle.clone();
+        let outgoing = handle.shared.outgoing(self.stream.half());
+        let priority = self.priority();
+        let promised = self.written == 0 && rest.len() <= PROMISED;
+        if rest.is_empty() && self.head().is_err() {
+            return self.poll_refused(cx).map(Err);
+        }
+        while !rest.is_empty() {
+            ready!(outgoing.lanes.poll_clear(priority, cx));
+            if !promised {
+                ready!(outgoing.poll_room(priority, cx));
+            }
+            let Ok(send) = self.head() else {
+                return self.poll_refused(cx).map(Err);
+            };
+            let len = if promised {
+                rest.len()
+            } else {
+                match ready!(poll_credit(send, rest.len().min(GRANT), cx)) {
+                    Some(len) => len,
+                    None => return self.poll_refused(cx).map(Err),
+                }
+            };
+            outgoing.add(len);
+            if send.send_data(rest.split_to(len), false).is_err() {
+                return self.poll_refused(cx).map(Err);
+            }
+            self.written += len as u64;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The stream after its head was sent.
+    fn head(&mut self) -> Result<&mut h2::SendStream<Bytes>, Refused> {
+        let priority = self.priority();
+        let sending = self
+            .sending
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let body = match sending {
+            Sending::Untold => {
+                let head = request(path(), priority);
+                let begun = self.stream.shared().begin(&self.stream.cell, head);
+                Some(begun.map_err(|()| Refused)?)
+            }
+            Sending::Unanswered(respond) => {
+                let answered = respond.send_response(Response::new(()), false);
+                Some(answered.map_err(|_| Refused)?)
+            }
+            Sending::Body(_) => None,
+        };
+        if let Some(body) = body {
+            *sending = Sending::Body(body);
+        }
+        match sending {
+            Sending::Body(body) => Ok(body),
+            _ => Err(Refused),
+        }
+    }
+
+    /// Why h2 takes no more: the far side has reset the stream, or the connection is gone, of which
+    /// the connection's task knows the reason in a moment.
+    fn poll_refused(&self, cx: &mut Context<'_>) -> Poll<WriteError> {
+        ready!(self.poll_reset(cx)).map_or(Poll::Pending, |code| {
+            self.stream.cell.tell(|cell| {
+                cell.stopped.get_or_insert(code);
+            });
+            Poll::Ready(WriteError::Stopped(code))
+        })
+    }
+
+    /// Ready with a code when the far side has reset the stream; with none when the connection is
+    /// gone.
+    fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<Option<Code>> {
+        let reset = match &mut *self.lock() {
+            Sending::Untold => return Poll::Pending,
+            Sending::Unanswered(respond) => respond.poll_reset(cx),
+            Sending::Body(body) => body.poll_reset(cx),
+        };
+        reset.map(|reason| reason.ok().map(codes::of_reset))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sending> {
+        self.sending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(in crate::carrier) fn set_priority(&self, priority: Priority) {
+        self.priority.store(priority as u8, Ordering::Relaxed);
+    }
+
+    fn priority(&self) -> Priority {
+        let number = usize::from(self.priority.load(Ordering::Relaxed));
+        Priority::ALL.get(number).copied().unwrap_or_default()
+    }
+
+    pub(in crate::carrier) fn finish(&mut self) {
+        if self.failed().is_ok() {
+            self.ended = true;
+            if let Ok(send) = self.head() {
+                // Fails only for a stream that the far side has reset.
+                let _ = send.send_data(Bytes::new(), true);
+            }
+        }
+    }
+
+    pub(in crate::carrier) fn reset(&mut self, code: Code) {
+        if std::mem::replace(&mut self.ended, true) || self.stream.shared().ended().is_some() {
+            return;
+        }
+        if let Ok(send) = self.head() {
+            // Credit that was not used goes back to the other streams.
+            send.reserve_capacity(0);
+            let _ = send.send_trailers(codes::trailers(code));
+        }
+    }
+
+    pub(in crate::carrier) async fn stopped(&self) -> Option<Code> {
+        poll_fn(|cx| {
+            if let Poll::Ready(code) = self.known() {
+                return Poll::Ready(code);
+            }
+            self.stream.cell.note(cx);
+            if let Poll::Ready(Some(code)) = self.poll_reset(cx) {
+                return Poll::Ready(Some(code));
+            }
+            self.known()
+        })
+        .await
+    }
+
+    /// Whether the direction was stopped, as far as the connection's task knows.
+    fn known(&self) -> Poll<Option<Code>> {
+        match self.failed() {
+            Ok(()) => Poll::Pending,
+            Err(WriteError::Stopped(code)) => Poll::Ready(Some(code)),
+            Err(_) => Poll::Ready(None),
+        }
+    }
+}
+
+impl Drop for SendStream {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        if matches!(&*self.lock(), Sending::Untold) {
+            // The far side has not heard of it, and need not.
+            return self.stream.cell.tell(|_| {});
+        }
+        self.reset(Code::Cancelled);
+    }
+}
+
+/// Credit for up to `want` bytes; none when h2 takes no more.
+fn poll_credit(
+    send: &mut h2::SendStream<Bytes>,
+    want: usize,
+    cx: &mut Context<'_>,
+) -> Poll<Option<usize>> {
+    send.reserve_capacity(want);
+    loop {
+        let have = send.capacity();
+        if have > 0 {
+            return Poll::Ready(Some(have.min(want)));
+        }
+        match ready!(send.poll_capacity(cx)) {
+            Some(Ok(_)) => {}
+            Some(Err(_)) | None => return Poll::Ready(None),
+        }
+    }
+}
+
+/// The reading half of an HTTP/2 stream.
+#[derive(Debug)]
+pub struct RecvStream {
+    stream: Arc<Stream>,
+    receiving: Receiving,
+    /// What is left of a frame of which the reader wanted less.
+    rest: Bytes,
+    end: Option<End>,
+    stopped: bool,
+}
+
+/// How far the receiving direction has come.
+#[derive(Debug)]
+enum Receiving {
+    /// Opened here; the far side has not heard of it.
+    Untold,
+    /// The far side has not answered.
+    Head(ResponseFuture),
+    /// Its head has come.
+    Body(h2::RecvStream),
+    /// Nobody reads any more.
+    Over,
+}
+
+/// How the direction ended.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Finished,
+    Reset(Code),
+}
+
+impl RecvStream {
+    pub(in crate::carrier) async fn read(
+        &mut self,
+        max: usize,
+    ) -> Result<Option<Bytes>, ReadError> {
+        poll_fn(|cx| self.poll_read(max.max(1), cx)).await
+    }
+
+    fn poll_read(
+        &mut self,
+        max: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, ReadError>> {
+        if self.stopped {
+            return Poll::Ready(Err(ReadError::Stopped));
+        }
+        if self.rest.is_empty() && self.end.is_none() {
+            if let Poll::Ready(step) = self.poll_step(cx) {
+                step?;
+            } else {
+                self.stream.cell.note(cx);
+                // Bytes may have come before the end of the connection did.
+                if let Some(ended) = self.stream.shared().ended() {
+                    return Poll::Ready(match self.poll_step(cx) {
+                        Poll::Ready(step) => {
+                            step.map_err(ReadError::from).and_then(|()| self.take(max))
+                        }
+                        Poll::Pending => Err(ended.into()),
+                    });
+                }
+                if self.can_go_on() {
+                    cx.waker().wake_by_ref();
+                }
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(self.take(max))
+    }
+
+    /// Whether the far side has heard of the stream since this half has looked.
+    fn can_go_on(&self) -> bool {
+        matches!(self.receiving, Receiving::Untold) && self.stream.cell.lock().answer.is_some()
+    }
+
+    fn take(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
+        match self.end {
+            _ if !self.rest.is_empty() => {
+                let len = self.rest.len().min(max);
+                Ok(Some(self.rest.split_to(len)))
+            }
+            Some(End::Reset(code)) => Err(ReadError::Reset(code)),
+            Some(End::Finished) | None => Ok(None),
+        }
+    }
+
+    /// Gets bytes or the end. Pending also where the connection is gone: its task knows why.
+    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectionError>> {
+        loop {
+            match &mut self.receiving {
+                Receiving::Untold => match self.stream.cell.lock().answer.take() {
+                    Some(answer) => self.receiving = Receiving::Head(answer),
+                    None => return Poll::Pending,
+                },
+                Receiving::Head(answer) => match ready!(Pin::new(answer).poll(cx)) {
+                    Ok(response) if response.status() == StatusCode::OK => {
+                        self.receiving = Receiving::Body(response.into_body());
+                    }
+                    Ok(response) => {
+                        tracing::debug!(status = %response.status(), "a stream was refused");
+                        self.end = Some(End::Reset(Code::Internal));
+                    }
+                    Err(error) => return self.poll_broken(&error),
+                },
+                Receiving::Body(body) => match ready!(body.poll_data(cx)) {
+                    Some(Ok(bytes)) => {
+                        // Cannot fail: as much was received.
+                        let _ = body.flow_control().release_capacity(bytes.len());
+                        self.rest = bytes;
+                    }
+                    Some(Err(error)) => return self.poll_broken(&error),
+                    None => match ready!(body.poll_trailers(cx)) {
+                        Ok(None) => self.end = Some(End::Finished),
+                        Ok(Some(trailers)) => {
+                            self.end = Some(End::Reset(codes::of_trailers(&trailers)));
+                        }
+                        Err(error) => return self.poll_broken(&error),
+                    },
+                },
+                Receiving::Over => return Poll::Pending,
+            }
+            if self.end.is_some() || !self.rest.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+
+    fn poll_broken(&mut self, error: &h2::Error) -> Poll<Result<(), ConnectionError>> {
+        match error.reason() {
+            Some(reason) if error.is_reset() => {
+                self.end = Some(End::Reset(codes::of_reset(reason)));
+                Poll::Ready(Ok(()))
+            }
+            _ => Poll::Pending,
+        }
+    }
+
+    pub(in crate::carrier) fn stop(&mut self, code: Code) {
+        let ended = match &self.receiving {
+            Receiving::Body(body) => body.is_end_stream(),
+            _ => false,
+        };
+        // What has ended already keeps its end.
+        if self.end.is_some() || self.stopped || ended {
+            return;
+        }
+        self.stopped = true;
+        self.rest = Bytes::new();
+        let receiving = std::mem::replace(&mut self.receiving, Receiving::Over);
+        let shared = self.stream.shared();
+        let key = {
+            let mut cell = self.stream.cell.lock();
+            cell.unwanted = Some(code);
+            cell.key
+        };
+        let (Some(key), None) = (key, shared.ended()) else {
+            return;
+        };
+        let alone = Arc::strong_count(&self.stream) == 1;
+        if alone && code == Code::Cancelled {
+            // Both halves are gone, and h2 says so by itself.
+            return;
+        }
+        shared.stop(key, code);
+        if alone && let Receiving::Body(body) = receiving {
+            shared.linger(body);
+        }
+    }
+}
+
+impl Drop for RecvStream {
+    fn drop(&mut self) {
+        self.stop(Code::Cancelled);
+    }
+}
