@@ -105,6 +105,7 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Driver<IO> {
         self.poll_control_send(cx);
         self.poll_ping(cx);
         let over = self.poll_connections(cx);
+        self.shared.poll_lingering(cx);
         self.poll_control_recv(cx);
         if let Poll::Ready(why) = over {
             // What the peer said last has been read by now.

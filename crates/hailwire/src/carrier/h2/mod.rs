@@ -68,6 +68,11 @@ const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 /// Bytes that h2 buffers of one stream.
 const SEND_BUFFER: usize = outgoing::AHEAD;
 
+/// Streams remembered for a second after they were reset here, so that what is still under way on them is
+/// not taken for an offence. Beyond it h2 answers each frame with a reset, and by default gives a
+/// connection up after 1,024 of these in its whole life, which a tunnel may be long enough to reach.
+const RESET_STREAMS: usize = 1024;
+
 /// Where the control stream is; the token follows.
 const CONTROL: &str = "/hailwire/control/";
 
@@ -315,6 +320,8 @@ fn client_settings(room: Room) -> client::Builder {
         .initial_max_send_streams(H2_MAX_STREAMS)
         .max_header_list_size(H2_MAX_HEAD as u32)
         .max_send_buffer_size(SEND_BUFFER)
+        .max_concurrent_reset_streams(RESET_STREAMS)
+        .max_local_error_reset_streams(None)
         .enable_push(false);
     settings
 }
@@ -327,7 +334,9 @@ fn server_settings(room: Room) -> server::Builder {
         // The control stream comes on top.
         .max_concurrent_streams(H2_MAX_STREAMS as u32 + 1)
         .max_header_list_size(H2_MAX_HEAD as u32)
-        .max_send_buffer_size(SEND_BUFFER);
+        .max_send_buffer_size(SEND_BUFFER)
+        .max_concurrent_reset_streams(RESET_STREAMS)
+        .max_local_error_reset_streams(None);
     settings
 }
 
