@@ -94,6 +94,7 @@ impl Folder {
         }
         folder.read_environment();
         folder.judge_environment();
+        folder.judge_amount();
         folder.read_memory();
         folder.list_files();
         Ok(folder)
@@ -157,6 +158,21 @@ impl Folder {
         if let Some(load) = load.filter(|load| *load > BUSY) {
             self.warnings.push(format!(
                 "the machine was busy when the run began (load average {load:.2}): expect wide spreads"
+            ));
+        }
+    }
+
+    /// Says when a run did less than its rows are named for, as a trial run does.
+    fn judge_amount(&mut self) {
+        let less = self.lines.iter().find_map(|line| {
+            let asked = line.asked.get("agents")?.as_u64()?;
+            let (number, rest) = line.cell.row.split_once(' ')?;
+            let named: u64 = number.replace(',', "").parse().ok()?;
+            (rest.starts_with("agents") && asked < named).then_some((&line.cell.row, asked))
+        });
+        if let Some((row, asked)) = less {
+            self.warnings.push(format!(
+                "a trial run: the row “{row}” was asked of {asked} agents, so neither its figures nor its aims count"
             ));
         }
     }
@@ -265,6 +281,28 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let error = Folder::read(dir.path()).unwrap_err();
         assert!(error.to_string().contains("raw.jsonl"));
+    }
+
+    #[test]
+    fn what_makes_figures_worth_less_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        fixture::write(dir.path(), &fixture::entries());
+        assert_eq!(
+            Folder::read(dir.path()).unwrap().warnings,
+            Vec::<String>::new()
+        );
+        let environment = r#"{"state":"interrupted","build":"debug","load_before":1.5}"#;
+        fs::write(dir.path().join("environment.json"), environment).unwrap();
+        let raw = fs::read_to_string(dir.path().join("raw.jsonl")).unwrap();
+        let trial = raw.replace(r#""agents":1000"#, r#""agents":3"#);
+        fs::write(dir.path().join("raw.jsonl"), trial).unwrap();
+        let warnings = Folder::read(dir.path()).unwrap().warnings;
+        for word in ["interrupted", "without optimisation", "busy", "a trial run"] {
+            assert!(
+                warnings.iter().any(|w| w.contains(word)),
+                "{word}: {warnings:?}"
+            );
+        }
     }
 
     #[test]
