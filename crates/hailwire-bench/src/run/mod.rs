@@ -50,7 +50,7 @@ pub struct Ended {
 }
 
 /// Expected seconds to start two parties and to end them.
-const START_S: f64 = 0.2;
+const START_S: f64 = 0.12;
 
 /// Expected seconds to start one more node in a loading process.
 const NODE_S: f64 = 0.015;
@@ -151,7 +151,7 @@ fn expected_s(step: &Step) -> f64 {
         let repeats = f64::from(contest.repeats);
         match contest.reading {
             Reading::Memory => (START_S + work) * repeats,
-            _ => START_S + work * (repeats + 1.0),
+            _ => START_S + work * (repeats + f64::from(u8::from(contest.warm_up))),
         }
     };
     contest.entries.iter().map(one).sum()
@@ -172,8 +172,12 @@ fn turn_s(entry: &Entry, rtt: f64) -> f64 {
         } => {
             let count = f64::from(if connections == 0 { agents } else { 1 });
             // What is to be resumed has to have met before.
-            let met = if start == Start::Cold { 0.0 } else { 3.0 * rtt };
-            count * (node + met)
+            let met = if start == Start::Cold {
+                0.0
+            } else {
+                4.0 * rtt + count * 0.001
+            };
+            count * node + met
         }
         Work::Dispatch { agents, start, .. } if start != Start::Warm => f64::from(agents) * node,
         Work::Hold {
@@ -302,7 +306,7 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
             self.progress.done(START_S);
         }
         let rtt = network::rtt_s(contest.network);
-        for repeat in 0..=contest.repeats {
+        for repeat in u32::from(!contest.warm_up)..=contest.repeats {
             let mut first_rate = None;
             for (entry, pair) in &mut pairs {
                 self.say(&format!(
@@ -591,6 +595,7 @@ mod tests {
 
     #[test]
     fn quick_suites_are_expected_to_take_under_ten_minutes_and_smoke_under_one() {
+        let mut too_long = false;
         for (suite, most) in [
             (Suite::Smoke, 60.0),
             (Suite::Coordination, 600.0),
@@ -604,19 +609,18 @@ mod tests {
                 repeats: None,
                 foreign: Vec::new(),
             };
-            let expected: f64 = expected(&steps(&order));
-            let tables = steps(&order).into_iter().filter_map(|step| match &step {
-                Step::Contest(contest) => {
-                    Some((contest.table, contest.row.clone(), expected_s(&step)))
+            let steps = steps(&order);
+            let expected = expected(&steps);
+            for step in &steps {
+                if let Step::Contest(contest) = step {
+                    let seconds = expected_s(step);
+                    println!("{} {}: {seconds:.0} s", contest.table, contest.row);
                 }
-                Step::Skip(..) => None,
-            });
-            assert!(
-                expected < most,
-                "{suite:?}: {expected} s: {:#?}",
-                tables.collect::<Vec<_>>()
-            );
+            }
+            println!("{suite:?}: {expected:.0} s");
+            too_long |= expected > most;
         }
+        assert!(!too_long);
     }
 
     #[test]

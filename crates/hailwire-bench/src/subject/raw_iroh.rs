@@ -32,6 +32,7 @@ pub(crate) struct Far {
     known: Endpoint,
     /// Keeps none.
     forgetful: Endpoint,
+    here: Options,
 }
 
 /// What is needed to connect.
@@ -145,6 +146,7 @@ impl Far {
             address,
             known: endpoint(&here, None).await?,
             forgetful: endpoint(&here, Some(0)).await?,
+            here,
         })
     }
 
@@ -157,11 +159,13 @@ impl Far {
             Start::Cold => Ok(whole(&self.forgetful, false)),
             Start::Warm => Ok(whole(&self.known, false)),
             Start::Resumed | Start::ZeroRtt => {
-                let link = self.connect(whole(&self.known, false)).await?;
+                // Each agent has a memory of its own, and has met the far side once.
+                let known = endpoint(&self.here, None).await?;
+                let link = self.connect(whole(&known, false)).await?;
                 link.echo(Priority::default(), Bytes::from_static(b"hello"))
                     .await?;
                 link.close();
-                Ok(whole(&self.known, start == Start::ZeroRtt))
+                Ok(whole(&known, start == Start::ZeroRtt))
             }
         }
     }
