@@ -41,9 +41,17 @@ pub(crate) struct Prepared {
     early: bool,
 }
 
-/// One connection, whole or before its handshake is complete.
+/// One connection.
 #[derive(Clone)]
-pub(crate) enum Link {
+pub(crate) struct Link {
+    state: State,
+    /// A connection ends with the last handle on its endpoint.
+    _endpoint: Endpoint,
+}
+
+/// Whole, or before its handshake is complete.
+#[derive(Clone)]
+enum State {
     Whole(Connection),
     Early(iroh::endpoint::OutgoingZeroRttConnection),
 }
@@ -175,16 +183,20 @@ impl Far {
         let options = ConnectOptions::new();
         let connecting = endpoint.connect_with_opts(self.address.clone(), ALPN, options);
         let connecting = Box::pin(connecting).await.map_err(failed("connecting"))?;
-        let connecting = if early {
-            match connecting.into_0rtt() {
-                Ok(connection) => return Ok(Link::Early(connection)),
-                Err(connecting) => connecting,
-            }
+        let state = if early {
+            let Ok(connection) = connecting.into_0rtt() else {
+                return Err(BenchError::Unsupported(
+                    "no session was kept to send early data in",
+                ));
+            };
+            State::Early(connection)
         } else {
-            connecting
+            State::Whole(connecting.await.map_err(failed("connecting"))?)
         };
-        let whole = connecting.await.map_err(failed("connecting"))?;
-        Ok(Link::Whole(whole))
+        Ok(Link {
+            state,
+            _endpoint: endpoint,
+        })
     }
 }
 
@@ -197,9 +209,9 @@ impl Link {
         &self,
         priority: Priority,
     ) -> Result<(iroh::endpoint::SendStream, iroh::endpoint::RecvStream), BenchError> {
-        let (send, recv) = match self {
-            Self::Whole(connection) => connection.open_bi().await,
-            Self::Early(connection) => connection.open_bi().await,
+        let (send, recv) = match &self.state {
+            State::Whole(connection) => connection.open_bi().await,
+            State::Early(connection) => connection.open_bi().await,
         }
         .map_err(failed("opening a stream"))?;
         let ours = priority as i32 - Priority::default() as i32;
@@ -243,9 +255,9 @@ impl Link {
     }
 
     pub(crate) fn close(&self) {
-        match self {
-            Self::Whole(connection) => connection.close(VarInt::from_u32(0), b"done"),
-            Self::Early(connection) => connection.close(VarInt::from_u32(0), b"done"),
+        match &self.state {
+            State::Whole(connection) => connection.close(VarInt::from_u32(0), b"done"),
+            State::Early(connection) => connection.close(VarInt::from_u32(0), b"done"),
         }
     }
 }
