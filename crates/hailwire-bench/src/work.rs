@@ -224,13 +224,18 @@ impl Work {
     /// About how long it takes where a round trip takes `rtt` seconds, for the time left.
     #[must_use]
     pub fn estimate_s(&self, rtt: f64) -> f64 {
+        let each = |connections| if connections == 0 { 0.001_2 } else { 0.000_3 };
         match self {
-            Self::Establish { agents, .. } => 0.2 + 4.0 * rtt + f64::from(*agents) * 0.002,
+            Self::Establish {
+                agents,
+                connections,
+                ..
+            } => 0.02 + 3.0 * rtt + f64::from(*agents) * each(*connections),
             Self::Latency { seconds, .. }
             | Self::Rate { seconds, .. }
             | Self::Mix { seconds, .. } => seconds + 2.0 * rtt,
             Self::Bulk { bytes, seconds } => {
-                let whole = *bytes as f64 / 400e6;
+                let whole = *bytes as f64 / 500e6;
                 if *seconds > 0.0 && rtt > 0.0 {
                     *seconds
                 } else {
@@ -241,10 +246,14 @@ impl Work {
                 agents, at_once, ..
             } => {
                 let turns = if *at_once { 1.0 } else { f64::from(*agents) };
-                0.1 + turns * 2.0 * rtt + f64::from(*agents) * 0.001
+                0.02 + turns * 2.0 * rtt + f64::from(*agents) * 0.000_5
             }
             Self::Open { count } => f64::from(*count) * (rtt + 0.000_1),
-            Self::Hold { agents, .. } => 0.5 + 3.0 * rtt + f64::from(*agents) * 0.002,
+            Self::Hold {
+                agents,
+                connections,
+                ..
+            } => 0.05 + 3.0 * rtt + f64::from(*agents) * each(*connections),
         }
     }
 

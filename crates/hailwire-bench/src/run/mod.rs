@@ -26,7 +26,7 @@ use crate::{
     result::{Cell, Line},
     subject::Subject,
     suite::{Contest, Entry, Order, PRIORITIES, Reading, Step, Who, steps},
-    work::{Measured, Work},
+    work::{Measured, Start, Work},
 };
 
 /// What a run needs besides its order.
@@ -49,8 +49,11 @@ pub struct Ended {
     pub interrupted: bool,
 }
 
-/// Expected seconds to start two parties.
-const START_S: f64 = 0.15;
+/// Expected seconds to start two parties and to end them.
+const START_S: f64 = 0.12;
+
+/// Expected seconds to start one more node in a loading process.
+const NODE_S: f64 = 0.015;
 
 struct Run<'a, F> {
     order: &'a Order,
@@ -76,9 +79,7 @@ pub async fn run(
     tell: impl FnMut(&str, f64, Duration),
 ) -> Result<Ended, BenchError> {
     let steps = by_network(steps(order));
-    let networks: BTreeSet<&str> = steps.iter().filter_map(Step::network).collect();
-    let whole = steps.iter().map(expected_s).sum::<f64>()
-        + networks.into_iter().map(network_s).sum::<f64>();
+    let whole = expected(&steps);
     let mut run = Run {
         order,
         settings,
@@ -135,20 +136,58 @@ fn by_network(steps: Vec<Step>) -> Vec<Step> {
     steps
 }
 
+fn expected(steps: &[Step]) -> f64 {
+    let networks: BTreeSet<&str> = steps.iter().filter_map(Step::network).collect();
+    steps.iter().map(expected_s).sum::<f64>() + networks.into_iter().map(network_s).sum::<f64>()
+}
+
 fn expected_s(step: &Step) -> f64 {
     let Step::Contest(contest) = step else {
         return 0.0;
     };
     let rtt = network::rtt_s(contest.network);
     let one = |entry: &Entry| {
-        let work = entry.work.estimate_s(rtt);
+        let work = turn_s(entry, rtt);
         let repeats = f64::from(contest.repeats);
         match contest.reading {
             Reading::Memory => (START_S + work) * repeats,
-            _ => START_S + work * (repeats + 1.0),
+            _ => START_S + work * (repeats + f64::from(u8::from(contest.warm_up))),
         }
     };
     contest.entries.iter().map(one).sum()
+}
+
+/// Expected seconds of one turn, with what is prepared before the clock runs.
+fn turn_s(entry: &Entry, rtt: f64) -> f64 {
+    let node = match entry.who {
+        Who::Ours(Subject::Session(_), _) => NODE_S,
+        _ => 0.0,
+    };
+    let prepared = match entry.work {
+        Work::Establish {
+            agents,
+            connections,
+            start,
+            ..
+        } => {
+            let count = f64::from(if connections == 0 { agents } else { 1 });
+            // What is to be resumed has to have met before.
+            let met = if start == Start::Cold {
+                0.0
+            } else {
+                4.0 * rtt + count * 0.001
+            };
+            count * node + met
+        }
+        Work::Dispatch { agents, start, .. } if start != Start::Warm => f64::from(agents) * node,
+        Work::Hold {
+            agents,
+            connections: 0,
+            ..
+        } => f64::from(agents) * (node + 3.0 * rtt),
+        _ => 0.0,
+    };
+    prepared + entry.work.estimate_s(rtt)
 }
 
 /// Expected seconds until a network is up.
@@ -267,14 +306,14 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
             self.progress.done(START_S);
         }
         let rtt = network::rtt_s(contest.network);
-        for repeat in 0..=contest.repeats {
+        for repeat in u32::from(!contest.warm_up)..=contest.repeats {
             let mut first_rate = None;
             for (entry, pair) in &mut pairs {
                 self.say(&format!(
                     "{} {}: {}",
                     contest.table, contest.row, entry.subject
                 ));
-                let expected = entry.work.estimate_s(rtt);
+                let expected = turn_s(entry, rtt);
                 let Some(running) = pair else {
                     self.progress.done(expected);
                     continue;
@@ -317,7 +356,7 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
                     contest.table, contest.row, entry.subject
                 ));
                 let done = self.held(contest, entry).await;
-                self.progress.done(START_S + entry.work.estimate_s(rtt));
+                self.progress.done(START_S + turn_s(entry, rtt));
                 match done {
                     Ok(measured) => self.keep(contest, entry, repeat, &measured)?,
                     Err(error) => self.skip_entry(contest, entry, &error.told())?,
@@ -529,6 +568,7 @@ fn filled(words: &[String], place: &str, with: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::suite::Suite;
 
     #[test]
     fn a_pool_is_compared_with_a_connection_for_each_agent() {
@@ -551,6 +591,36 @@ mod tests {
         let shared = pooled(rate(125.0), &work(2), &mut first);
         assert_eq!(shared.figure("gain_percent"), 25.0);
         assert_eq!(shared.figure("reuse_percent"), 98.0);
+    }
+
+    #[test]
+    fn quick_suites_are_expected_to_take_under_ten_minutes_and_smoke_under_one() {
+        let mut too_long = false;
+        for (suite, most) in [
+            (Suite::Smoke, 60.0),
+            (Suite::Coordination, 600.0),
+            (Suite::Overlay, 600.0),
+        ] {
+            let order = Order {
+                suite,
+                size: crate::suite::Size::Quick,
+                networks: Vec::new(),
+                carriers: Vec::new(),
+                repeats: None,
+                foreign: Vec::new(),
+            };
+            let steps = steps(&order);
+            let expected = expected(&steps);
+            for step in &steps {
+                if let Step::Contest(contest) = step {
+                    let seconds = expected_s(step);
+                    println!("{} {}: {seconds:.0} s", contest.table, contest.row);
+                }
+            }
+            println!("{suite:?}: {expected:.0} s");
+            too_long |= expected > most;
+        }
+        assert!(!too_long);
     }
 
     #[test]

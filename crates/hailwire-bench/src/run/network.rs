@@ -85,7 +85,7 @@ pub(crate) fn rtt_s(name: &str) -> f64 {
 }
 
 /// Expected seconds to make a network and to measure it.
-pub(crate) const UP_S: f64 = 8.0;
+pub(crate) const UP_S: f64 = 6.0;
 
 /// How often a network is measured until it is within its label.
 const CHECKS: u32 = 3;

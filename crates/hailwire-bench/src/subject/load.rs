@@ -143,6 +143,9 @@ impl Load {
             count as usize
         };
         let hello = Bytes::from_static(b"hello");
+        if alone {
+            self.far.expect(count as u32).await?;
+        }
         while self.warm.len() < count {
             let first = self.warm.is_empty();
             let prepared = self.far.prepare(Start::Warm, alone && !first).await?;
@@ -153,17 +156,15 @@ impl Load {
         Ok(self.warm.iter().take(count).cloned().collect())
     }
 
+    /// What `count` new connections need, made at once.
     async fn prepare(
-        &mut self,
+        &self,
         count: u32,
         start: Start,
         alone: bool,
     ) -> Result<Vec<Prepared>, BenchError> {
-        let mut prepared = Vec::new();
-        for _ in 0..count {
-            prepared.push(self.far.prepare(start, alone).await?);
-        }
-        Ok(prepared)
+        self.far.expect(count).await?;
+        all((0..count).map(|_| self.far.prepare(start, alone))).await
     }
 
     async fn establish(

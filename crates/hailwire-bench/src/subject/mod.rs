@@ -331,6 +331,14 @@ impl Far {
         }
     }
 
+    /// Makes sure that so many more strangers are let in.
+    async fn expect(&self, count: u32) -> Result<(), BenchError> {
+        match self {
+            Self::Session(far) => far.expect(count).await,
+            _ => Ok(()),
+        }
+    }
+
     /// Whether several connections between the same two ends are of any use to it.
     fn shares_one_connection(&self) -> bool {
         matches!(self, Self::Session(_) | Self::Processes(_))

@@ -32,6 +32,7 @@ pub(crate) struct Far {
     known: Endpoint,
     /// Keeps none.
     forgetful: Endpoint,
+    here: Options,
 }
 
 /// What is needed to connect.
@@ -40,9 +41,17 @@ pub(crate) struct Prepared {
     early: bool,
 }
 
-/// One connection, whole or before its handshake is complete.
+/// One connection.
 #[derive(Clone)]
-pub(crate) enum Link {
+pub(crate) struct Link {
+    state: State,
+    /// A connection ends with the last handle on its endpoint.
+    _endpoint: Endpoint,
+}
+
+/// Whole, or before its handshake is complete.
+#[derive(Clone)]
+enum State {
     Whole(Connection),
     Early(iroh::endpoint::OutgoingZeroRttConnection),
 }
@@ -145,6 +154,7 @@ impl Far {
             address,
             known: endpoint(&here, None).await?,
             forgetful: endpoint(&here, Some(0)).await?,
+            here,
         })
     }
 
@@ -157,11 +167,13 @@ impl Far {
             Start::Cold => Ok(whole(&self.forgetful, false)),
             Start::Warm => Ok(whole(&self.known, false)),
             Start::Resumed | Start::ZeroRtt => {
-                let link = self.connect(whole(&self.known, false)).await?;
+                // Each agent has a memory of its own, and has met the far side once.
+                let known = endpoint(&self.here, None).await?;
+                let link = self.connect(whole(&known, false)).await?;
                 link.echo(Priority::default(), Bytes::from_static(b"hello"))
                     .await?;
                 link.close();
-                Ok(whole(&self.known, start == Start::ZeroRtt))
+                Ok(whole(&known, start == Start::ZeroRtt))
             }
         }
     }
@@ -171,16 +183,20 @@ impl Far {
         let options = ConnectOptions::new();
         let connecting = endpoint.connect_with_opts(self.address.clone(), ALPN, options);
         let connecting = Box::pin(connecting).await.map_err(failed("connecting"))?;
-        let connecting = if early {
-            match connecting.into_0rtt() {
-                Ok(connection) => return Ok(Link::Early(connection)),
-                Err(connecting) => connecting,
-            }
+        let state = if early {
+            let Ok(connection) = connecting.into_0rtt() else {
+                return Err(BenchError::Unsupported(
+                    "no session was kept to send early data in",
+                ));
+            };
+            State::Early(connection)
         } else {
-            connecting
+            State::Whole(connecting.await.map_err(failed("connecting"))?)
         };
-        let whole = connecting.await.map_err(failed("connecting"))?;
-        Ok(Link::Whole(whole))
+        Ok(Link {
+            state,
+            _endpoint: endpoint,
+        })
     }
 }
 
@@ -193,9 +209,9 @@ impl Link {
         &self,
         priority: Priority,
     ) -> Result<(iroh::endpoint::SendStream, iroh::endpoint::RecvStream), BenchError> {
-        let (send, recv) = match self {
-            Self::Whole(connection) => connection.open_bi().await,
-            Self::Early(connection) => connection.open_bi().await,
+        let (send, recv) = match &self.state {
+            State::Whole(connection) => connection.open_bi().await,
+            State::Early(connection) => connection.open_bi().await,
         }
         .map_err(failed("opening a stream"))?;
         let ours = priority as i32 - Priority::default() as i32;
@@ -239,9 +255,9 @@ impl Link {
     }
 
     pub(crate) fn close(&self) {
-        match self {
-            Self::Whole(connection) => connection.close(VarInt::from_u32(0), b"done"),
-            Self::Early(connection) => connection.close(VarInt::from_u32(0), b"done"),
+        match &self.state {
+            State::Whole(connection) => connection.close(VarInt::from_u32(0), b"done"),
+            State::Early(connection) => connection.close(VarInt::from_u32(0), b"done"),
         }
     }
 }

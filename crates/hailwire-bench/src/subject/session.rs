@@ -272,6 +272,14 @@ impl Far {
         Ok(())
     }
 
+    pub(super) async fn expect(&self, count: u32) -> Result<(), BenchError> {
+        let last = self.next_key.load(Ordering::Relaxed) + count;
+        if last >= FIRST_KEYS {
+            set_up(&self.base.client, "trust", last + 1).await?;
+        }
+        Ok(())
+    }
+
     pub(super) async fn prepare(&self, start: Start, alone: bool) -> Result<Link, BenchError> {
         match start {
             Start::Warm if !alone => {
@@ -314,9 +322,6 @@ impl Far {
     /// A node that has never met the far one.
     async fn stranger(&self) -> Result<Link, BenchError> {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
-        if key >= FIRST_KEYS && key.is_power_of_two() {
-            set_up(&self.base.client, "trust", key * 2).await?;
-        }
         let data = self.home.path().join(key.to_string());
         let node = near_node(self.carrier, &data, &self.ready, key, &self.options).await?;
         Ok(Link::embedded(node))

@@ -52,7 +52,9 @@ fn establish(order: &Order, steps: &mut Vec<Step>) {
             let mut entries = Vec::new();
             for subject in order.subjects() {
                 for start in [Start::Cold, Start::Resumed, Start::ZeroRtt] {
-                    if !wanted(order, i == j) {
+                    let most = if is_session(subject) { 10 } else { 100 };
+                    let again = start != Start::Cold && count > most;
+                    if !wanted(order, i == j) || (again && order.size != Size::Full) {
                         steps.push(skip(
                             Suite::Coordination,
                             "Q1",
@@ -142,7 +144,7 @@ fn both_forms(
 }
 
 fn throughput(order: &Order, steps: &mut Vec<Step>) {
-    let seconds = order.by_size(0.02, 0.25, 10.0);
+    let seconds = order.by_size(0.02, 0.15, 60.0);
     for (count, bytes) in SCENARIOS {
         for rtt in RTTS {
             let row = scenario(count, bytes, rtt);
@@ -179,13 +181,13 @@ fn throughput(order: &Order, steps: &mut Vec<Step>) {
     }
     let small = Work::Rate {
         in_flight: few(order, 64),
-        seconds: order.by_size(0.02, 0.5, 10.0),
+        seconds: order.by_size(0.02, 0.3, 60.0),
         bytes: 1_000,
         agents: 1,
         connections: 1,
     };
     let bulk = Work::Bulk {
-        bytes: order.by_size(100_000, 100_000_000, 1_000_000_000),
+        bytes: order.by_size(100_000, 50_000_000, 1_000_000_000),
         seconds: 0.0,
     };
     for (row, network, work) in [
@@ -203,7 +205,7 @@ fn streams(order: &Order, steps: &mut Vec<Step>) {
     for (count, _) in SCENARIOS {
         let work = Work::Rate {
             in_flight: few(order, count),
-            seconds: order.by_size(0.02, 0.25, 10.0),
+            seconds: order.by_size(0.02, 0.15, 60.0),
             bytes: 1,
             agents: few(order, count),
             connections: pool_of(count),
@@ -220,7 +222,7 @@ fn streams(order: &Order, steps: &mut Vec<Step>) {
     // up all behind it.
     let work = Work::Latency {
         per_second: order.by_size(100.0, 1_000.0, 1_000.0),
-        seconds: order.by_size(0.05, 1.0, 30.0),
+        seconds: order.by_size(0.05, 0.4, 60.0),
         bytes: 1_000,
         connections: 1,
     };
@@ -252,14 +254,28 @@ fn latency(order: &Order, steps: &mut Vec<Step>) {
         bytes: 1_000,
         connections: 1,
     };
-    let calm = order.by_size(0.05, 0.5, 30.0);
-    let lossy = order.by_size(0.05, 2.0, 30.0);
+    let calm = order.by_size(0.05, 0.3, 60.0);
+    let lossy = order.by_size(0.05, 0.7, 60.0);
     for (row, network, seconds) in [
         ("1 KB, 0 ms", "loopback", calm),
         ("1 KB, 50 ms", "wan-50ms", calm),
         ("1 KB, 100 ms", "wan-100ms", calm),
         (tables::UNDER_LOSS, "wan-50ms-loss1", lossy),
     ] {
+        if !wanted(order, network != "wan-100ms") {
+            for subject in order.subjects() {
+                let form = form::POOLED;
+                steps.push(skip(
+                    Suite::Coordination,
+                    "Q6",
+                    row,
+                    subject,
+                    form,
+                    ONLY_FULL,
+                ));
+            }
+            continue;
+        }
         let entries = order.same(&order.subjects(), form::POOLED, &work(seconds));
         steps.push(Step::Contest(order.contest("Q6", row, network, entries)));
     }
@@ -279,7 +295,7 @@ fn tuned(subject: Subject, word: &str, options: &[&str], form: &str, work: &Work
 fn congestion(order: &Order, steps: &mut Vec<Step>) {
     let work = Work::Bulk {
         bytes: order.by_size(100_000, 1_000_000_000, 4_000_000_000),
-        seconds: order.by_size(0.3, 1.5, 20.0),
+        seconds: order.by_size(0.3, 0.8, 60.0),
     };
     for (row, network) in [
         ("50 ms, 1 % loss", "wan-50ms-loss1"),
@@ -302,7 +318,7 @@ fn pools(order: &Order, steps: &mut Vec<Step>) {
     for (count, _) in SCENARIOS {
         let work = |connections| Work::Rate {
             in_flight: few(order, count.min(100)),
-            seconds: order.by_size(0.02, 0.25, 10.0),
+            seconds: order.by_size(0.02, 0.15, 60.0),
             bytes: 1_000,
             agents: few(order, count),
             connections,
@@ -331,7 +347,7 @@ fn buffers(order: &Order, steps: &mut Vec<Step>) {
         let options = ["--window", window.as_str()];
         let work = Work::Rate {
             in_flight: few(order, 10),
-            seconds: order.by_size(0.05, 0.6, 10.0),
+            seconds: order.by_size(0.05, 0.25, 60.0),
             bytes: order.by_size(1_000, 100_000, 100_000),
             agents: 1,
             connections: 1,
@@ -355,7 +371,7 @@ fn buffers(order: &Order, steps: &mut Vec<Step>) {
 fn priorities(order: &Order, steps: &mut Vec<Step>) {
     let work = Work::Mix {
         per_second: order.by_size(20.0, 25.0, 25.0),
-        seconds: order.by_size(0.2, 2.0, 30.0),
+        seconds: order.by_size(0.2, 0.5, 60.0),
         bytes: 1_000,
     };
     let subjects = order.subjects();
@@ -374,7 +390,7 @@ fn priorities(order: &Order, steps: &mut Vec<Step>) {
 fn profile(order: &Order, steps: &mut Vec<Step>) {
     let work = Work::Rate {
         in_flight: few(order, 64),
-        seconds: order.by_size(0.3, 3.0, 20.0),
+        seconds: order.by_size(0.3, 2.0, 20.0),
         bytes: 1_000,
         agents: 1,
         connections: 1,

@@ -144,6 +144,8 @@ pub struct Contest {
     pub also: Vec<(&'static str, String)>,
     /// Counted repeats.
     pub repeats: u32,
+    /// Whether a repeat that does not count comes before.
+    pub warm_up: bool,
 }
 
 /// One step of a suite.
@@ -265,6 +267,7 @@ impl Order {
             reading: Reading::Plain,
             also: Vec::new(),
             repeats: self.repeats(),
+            warm_up: true,
         }
     }
 

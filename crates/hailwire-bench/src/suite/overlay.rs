@@ -53,7 +53,7 @@ fn connect(order: &Order, steps: &mut Vec<Step>) {
     )));
     // Opening without an answer is a stream's number and nothing else: the same on every network.
     let opened = Work::Open {
-        count: order.by_size(3, 10, 100),
+        count: order.by_size(3, 5, 100),
     };
     let entries = order.same(&order.subjects(), form::WARM, &opened);
     steps.push(Step::Contest(order.contest("O1", "opened", FAR, entries)));
@@ -88,8 +88,9 @@ fn dispatch(order: &Order, steps: &mut Vec<Step>) {
         }
         let mut contest = order.contest("O2", row, FAR, entries);
         if !at_once {
-            // 50 × 170 ms for each: the median of three says it.
+            // One repeat is 50 dials already, and takes a quarter of a minute.
             contest.repeats = order.by_size(1, 1, contest.repeats);
+            contest.warm_up = order.size == super::Size::Full;
         }
         steps.push(Step::Contest(contest));
     }
@@ -103,7 +104,7 @@ fn messages(order: &Order, steps: &mut Vec<Step>) {
         ("O4", 1_000_000),
     ] {
         let work = Work::Dispatch {
-            agents: order.by_size(1, 3, 20),
+            agents: order.by_size(1, 2, 20),
             connections: 1,
             start: Start::Warm,
             at_once: false,
@@ -190,7 +191,7 @@ fn behind_nat(order: &Order, steps: &mut Vec<Step>) {
             )],
         ),
     ];
-    let long = order.by_size(0.3, 1.5, 10.0);
+    let long = order.by_size(0.3, 1.0, 10.0);
     let setup = Work::Establish {
         agents: 1,
         connections: 0,
@@ -199,7 +200,7 @@ fn behind_nat(order: &Order, steps: &mut Vec<Step>) {
     };
     let message = Work::Latency {
         per_second: order.by_size(20.0, 50.0, 50.0),
-        seconds: order.by_size(0.1, 1.0, 20.0),
+        seconds: order.by_size(0.1, 0.7, 20.0),
         bytes: 1_000,
         connections: 1,
     };
@@ -236,7 +237,7 @@ fn processes(order: &Order, steps: &mut Vec<Step>) {
     };
     let rate = |in_flight, bytes| Work::Rate {
         in_flight: few(order, in_flight),
-        seconds: order.by_size(0.02, 0.5, 10.0),
+        seconds: order.by_size(0.02, 0.3, 10.0),
         bytes,
         agents: 1,
         connections: 1,
@@ -245,8 +246,8 @@ fn processes(order: &Order, steps: &mut Vec<Step>) {
         bytes: order.by_size(100_000, 100_000_000, 100_000_000),
         seconds,
     };
-    let some = order.by_size(0.05, 0.5, 10.0);
-    let long = order.by_size(0.3, 2.0, 20.0);
+    let some = order.by_size(0.05, 0.3, 10.0);
+    let long = order.by_size(0.3, 1.0, 20.0);
     for (row, network, work) in [
         ("open live tunnel", "loopback", echo(64, 500.0, some)),
         ("echo 1 KB", "loopback", echo(1_000, 500.0, some)),

@@ -10,7 +10,7 @@ use crate::{
 pub(super) fn steps(order: &Order) -> Vec<Step> {
     let mut all = order.subjects();
     all.push(Subject::Processes);
-    let seconds = order.by_size(0.02, 0.3, 1.0);
+    let seconds = order.by_size(0.02, 0.2, 1.0);
     let mut contests = vec![
         loopback(
             order,
