@@ -168,6 +168,17 @@ fn an_interrupt_reaches_the_program_and_its_end_becomes_hails() {
 }
 
 #[test]
+fn what_a_script_leaves_in_the_background_ends_with_it() {
+    if !possible() {
+        return;
+    }
+    let script = "nsenter --net=\"$LAB_NS_B\" sleep 1000 >/dev/null 2>&1 & echo $!";
+    let ran = output(&["lab", "run", "lan", "--", "sh", "-c", script]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert!(ended(text(&ran.stdout).trim().parse().unwrap()));
+}
+
+#[test]
 fn a_killed_hail_takes_its_program_and_its_network_with_it() {
     if !possible() {
         return;

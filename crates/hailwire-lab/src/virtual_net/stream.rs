@@ -72,7 +72,8 @@ pub(super) fn connect(
         Some(Wall::OnlyRelay(relay)) => relay == to,
     };
     let lets_in = far.nat.is_none() && matches!(far.firewall, None | Some(Wall::NoUdp));
-    if !together && !(lets_out && lets_in) {
+    let refused = !lets_out || !lets_in;
+    if refused && !together {
         return Err(io::ErrorKind::TimedOut.into());
     }
     let nothing = Shape::default();
