@@ -9,7 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hailwire_lab::{Topology, real::Network};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::house::{House, Ran, first_line};
 
 fn hail(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hail"));
@@ -168,6 +172,17 @@ fn an_interrupt_reaches_the_program_and_its_end_becomes_hails() {
 }
 
 #[test]
+fn what_a_script_leaves_in_the_background_ends_with_it() {
+    if !possible() {
+        return;
+    }
+    let script = "nsenter --net=\"$LAB_NS_B\" sleep 1000 >/dev/null 2>&1 & echo $!";
+    let ran = output(&["lab", "run", "lan", "--", "sh", "-c", script]);
+    assert!(ran.status.success(), "{}", text(&ran.stderr));
+    assert!(ended(text(&ran.stdout).trim().parse().unwrap()));
+}
+
+#[test]
 fn a_killed_hail_takes_its_program_and_its_network_with_it() {
     if !possible() {
         return;
@@ -189,4 +204,117 @@ fn a_killed_hail_takes_its_program_and_its_network_with_it() {
             .status
             .success()
     );
+}
+
+/// Nodes `a` and `b` and a hub, each in its host of a network, both members of the hub.
+struct Nodes {
+    // First, so that the nodes are stopped while they still have a network.
+    house: House,
+    network: Network,
+}
+
+impl Nodes {
+    fn up(topology: &str, hub_port: u16) -> Self {
+        let network = Network::up(&Topology::named(topology).unwrap()).unwrap();
+        let mut nodes = Self {
+            network,
+            house: House::new(),
+        };
+        let hub = format!("{}:{hub_port}", nodes.network.address("hub").unwrap());
+        let mut command = nodes.inside(
+            "hub",
+            &["--json", "hub", "--listen", &hub, "--trust", "members"],
+        );
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        assert!(first_line(&mut child).contains(&hub));
+        nodes.house.keep(child);
+        let ticket = nodes
+            .run("hub", &["hub", "invite", "--uses", "2"])
+            .ok()
+            .stdout;
+        for node in ["a", "b"] {
+            let listen = format!("{}:0", nodes.network.address(node).unwrap());
+            nodes
+                .run(node, &["up", "-d", "--name", node, "--listen", &listen])
+                .ok();
+            nodes.house.adopt(node);
+            nodes.run(node, &["join", ticket.trim()]).ok();
+        }
+        nodes
+    }
+
+    /// `hail` on the data folder of a node, in the host of the same name.
+    fn inside(&self, node: &str, args: &[&str]) -> Command {
+        let own = self.house.hail(node, args);
+        let mut command = self.network.command(node, own.get_program()).unwrap();
+        let set = own
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?)));
+        command
+            .args(own.get_args())
+            .envs(set)
+            .env_remove("HAIL_DATA")
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, node: &str, args: &[&str]) -> Ran {
+        Ran::from(self.inside(node, args).output().unwrap())
+    }
+
+    /// The pings from `a` to `b`, as they are answered.
+    fn pings(&self, count: u32) -> impl Iterator<Item = Value> {
+        let count = count.to_string();
+        let mut command = self.inside(
+            "a",
+            &[
+                "--json",
+                "ping",
+                "b",
+                "--count",
+                &count,
+                "--interval",
+                "100ms",
+            ],
+        );
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let output = child.stdout.unwrap();
+        BufReader::new(output)
+            .lines()
+            .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+    }
+}
+
+#[test]
+fn two_homes_meet_through_their_nats_and_then_talk_without_the_hub() {
+    if !possible() {
+        return;
+    }
+    let nodes = Nodes::up("home-to-home", 7443);
+    let direct = nodes
+        .pings(100)
+        .find(|pong| pong["path"]["kind"] == "direct");
+    let direct = direct.expect("no ping took a direct path");
+    assert_eq!(
+        direct["path"]["remote"].as_str().unwrap().split(':').next(),
+        Some("198.18.1.1")
+    );
+}
+
+#[test]
+fn an_office_that_lets_only_port_443_out_reaches_a_node_through_the_hub() {
+    if !possible() {
+        return;
+    }
+    let nodes = Nodes::up("corporate", 443);
+    let first = nodes.pings(1).next().unwrap();
+    assert_eq!(first["path"]["kind"], "relay", "{first}");
 }

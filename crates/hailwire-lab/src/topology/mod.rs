@@ -167,7 +167,6 @@ impl TopologyError {
 
 /// What is to be expected between two hosts, from the shapes on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Expected {
     /// There and back.
     #[serde(serialize_with = "as_millis", rename = "rtt_ms")]

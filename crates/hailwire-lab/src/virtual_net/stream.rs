@@ -72,8 +72,8 @@ pub(super) fn connect(
         Some(Wall::OnlyRelay(relay)) => relay == to,
     };
     let lets_in = far.nat.is_none() && matches!(far.firewall, None | Some(Wall::NoUdp));
-    let open = together || (lets_out && lets_in);
-    if !open {
+    let refused = !lets_out || !lets_in;
+    if refused && !together {
         return Err(io::ErrorKind::TimedOut.into());
     }
     let nothing = Shape::default();
