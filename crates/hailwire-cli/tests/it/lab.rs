@@ -267,7 +267,7 @@ impl Nodes {
     }
 
     /// The pings from `a` to `b`, as they are answered.
-    fn pings(&self, count: u32) -> impl Iterator<Item = Value> {
+    fn pings(&mut self, count: u32) -> impl Iterator<Item = Value> + use<> {
         let count = count.to_string();
         let mut command = self.inside(
             "a",
@@ -281,12 +281,13 @@ impl Nodes {
                 "100ms",
             ],
         );
-        let child = command
+        let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let output = child.stdout.unwrap();
+        let output = child.stdout.take().unwrap();
+        self.house.keep(child);
         BufReader::new(output)
             .lines()
             .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
@@ -298,7 +299,7 @@ fn two_homes_meet_through_their_nats_and_then_talk_without_the_hub() {
     if !possible() {
         return;
     }
-    let nodes = Nodes::up("home-to-home", 7443);
+    let mut nodes = Nodes::up("home-to-home", 7443);
     let direct = nodes
         .pings(100)
         .find(|pong| pong["path"]["kind"] == "direct");
@@ -314,7 +315,7 @@ fn an_office_that_lets_only_port_443_out_reaches_a_node_through_the_hub() {
     if !possible() {
         return;
     }
-    let nodes = Nodes::up("corporate", 443);
+    let mut nodes = Nodes::up("corporate", 443);
     let first = nodes.pings(1).next().unwrap();
     assert_eq!(first["path"]["kind"], "relay", "{first}");
 }

@@ -1,0 +1,172 @@
+use super::*;
+use crate::{firewall::flow, packet::Protocol};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn fabric(text: &str) -> Fabric<&'static str> {
+    Fabric::new(&Topology::parse(text, "t").unwrap(), 1, |_| NatBy::Model)
+}
+
+/// Sends one UDP packet and tells when it comes out where, and what it looks like there.
+fn send(
+    fabric: &mut Fabric<&'static str>,
+    now: Duration,
+    from: &str,
+    to: &str,
+) -> Option<(Duration, Port, Flow)> {
+    let flow = flow(Protocol::Udp, from, to);
+    let port = fabric.port(*flow.source.ip()).unwrap();
+    fabric.enter(now, port, flow, Segments::one(100), "x");
+    let mut last = None;
+    while let Some(at) = fabric.next() {
+        if let Some(Leaving::Arrived { port, flow, .. }) = fabric.leave(at) {
+            last = Some((at, port, flow));
+        }
+    }
+    last
+}
+
+#[test]
+fn a_packet_takes_the_time_of_both_links() {
+    let mut net =
+        fabric("host \"a\" { link { delay \"10ms\" } }\nhost \"b\" { link { delay \"3ms\" } }");
+    let (at, port, flow) = send(&mut net, MS, "198.18.0.1:1", "198.18.1.1:2").unwrap();
+    assert_eq!((at, port), (14 * MS, Port(1)));
+    assert_eq!(flow.source, "198.18.0.1:1".parse().unwrap());
+}
+
+#[test]
+fn behind_a_nat_a_host_shows_its_sites_address_and_gets_answers() {
+    let mut net = fabric("site \"home\" { nat ports=\"random\"; host \"a\" }\nhost \"b\"");
+    let (_, port, out) = send(&mut net, MS, "192.168.0.10:5000", "198.18.1.1:2").unwrap();
+    assert_eq!(port, Port(1));
+    assert_eq!(*out.source.ip(), Ipv4Addr::new(198, 18, 0, 1));
+    assert_ne!(out.source.port(), 5000);
+    let back = out.source.to_string();
+    let (_, port, answer) = send(&mut net, MS, "198.18.1.1:2", &back).unwrap();
+    assert_eq!(port, Port(0));
+    assert_eq!(answer.destination, "192.168.0.10:5000".parse().unwrap());
+    assert!(
+        send(&mut net, MS, "198.18.1.1:3", &back).is_none(),
+        "filtered"
+    );
+    assert_eq!(net.counters().nat, 1);
+}
+
+#[test]
+fn neighbours_reach_each_other_inside_and_only_by_hairpin_from_outside() {
+    for (hairpin, reaches) in [("#true", true), ("#false", false)] {
+        let mut net = fabric(&format!(
+            "site \"home\" {{ link {{ delay \"9ms\" }}; nat filtering=\"endpoint-independent\" hairpin={hairpin}\n\
+             host \"a\"; host \"c\" }}\nhost \"b\""
+        ));
+        let inside = send(&mut net, MS, "192.168.0.10:1000", "192.168.0.11:1000").unwrap();
+        assert_eq!((inside.0, inside.1), (MS, Port(1)));
+        send(&mut net, MS, "192.168.0.11:2000", "198.18.1.1:2").unwrap();
+        let around = send(&mut net, MS, "192.168.0.10:3000", "198.18.0.1:2000");
+        assert_eq!(around.is_some(), reaches);
+        if let Some((_, port, flow)) = around {
+            assert_eq!(port, Port(1));
+            assert_eq!(
+                *flow.source.ip(),
+                Ipv4Addr::new(198, 18, 0, 1),
+                "by its external address"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_firewall_before_the_nat_sees_inside_addresses() {
+    let mut net = fabric(
+        "site \"o\" { nat; firewall \"only-relay\" to=\"hub\"; host \"a\" }\nhost \"hub\"\nhost \"b\"",
+    );
+    let (_, _, out) = send(&mut net, MS, "192.168.0.10:5000", "198.18.1.1:7").unwrap();
+    assert!(send(&mut net, MS, "198.18.1.1:7", &out.source.to_string()).is_some());
+    assert!(send(&mut net, MS, "192.168.0.10:5000", "198.18.2.1:7").is_none());
+    assert_eq!(net.counters().firewall, 1);
+}
+
+#[test]
+fn nobody_sends_from_an_address_that_is_not_his() {
+    let mut net = fabric("host \"a\"\nhost \"b\"");
+    let forged = flow(Protocol::Udp, "198.18.1.1:1", "198.18.1.1:2");
+    net.enter(MS, Port(0), forged, Segments::one(100), "x");
+    assert_eq!((net.next(), net.counters().unroutable), (None, 1));
+}
+
+/// The arrivals of a buffer of 40 packets of 1,500 bytes over this link.
+fn buffer(link: &str) -> Vec<(Duration, Range<u32>)> {
+    let mut net = fabric(&format!("host \"a\" {{ link {{ {link} }} }}\nhost \"b\""));
+    let segments = Segments {
+        header: 28,
+        size: 1472,
+        payload: 40 * 1472,
+    };
+    let flow = flow(Protocol::Udp, "198.18.0.1:1", "198.18.1.1:2");
+    net.enter(Duration::ZERO, Port(0), flow, segments, "x");
+    let mut out = Vec::new();
+    while let Some(at) = net.next() {
+        while let Some(Leaving::Arrived { range, .. }) = net.leave(at) {
+            out.push((at, range));
+        }
+    }
+    out
+}
+
+#[test]
+fn a_buffer_stays_whole_where_nothing_parts_its_packets() {
+    assert_eq!(buffer("delay \"5ms\""), [(5 * MS, 0..40)]);
+}
+
+#[test]
+fn a_slow_link_spaces_the_packets_of_a_buffer() {
+    let out = buffer("rate \"12 Mbit/s\"; queue \"1 MiB\"");
+    let expected: Vec<_> = (0..40).map(|i| (MS * (i + 1), i..i + 1)).collect();
+    assert_eq!(out, expected);
+    let fast = buffer("rate \"120 Mbit/s\"; queue \"1 MiB\"");
+    assert!(fast.iter().all(|(_, range)| range.len() <= 3), "{fast:?}");
+    assert_eq!(fast.last().map(|(at, _)| *at), Some(4 * MS));
+}
+
+#[test]
+fn each_packet_of_a_buffer_is_lost_by_itself() {
+    let out = buffer("loss \"20%\"");
+    let arrived: usize = out.iter().map(|(_, range)| range.len()).sum();
+    assert!((25..40).contains(&arrived), "{arrived} arrived");
+    assert!(out.windows(2).all(|pair| pair[0].1.end < pair[1].1.start));
+}
+
+#[test]
+fn what_is_too_large_is_told_to_the_sender() {
+    let mut net = fabric("host \"a\"\nhost \"b\" { link { mtu 1400 } }");
+    let flow = flow(Protocol::Udp, "198.18.0.1:1", "198.18.1.1:2");
+    net.enter(MS, Port(0), flow, Segments::one(1401), "x");
+    assert_eq!(
+        net.leave(MS),
+        Some(Leaving::TooLarge {
+            port: Port(0),
+            mtu: 1400,
+            payload: "x"
+        })
+    );
+    assert_eq!(net.counters().too_large, 1);
+}
+
+#[test]
+fn what_is_under_way_is_bounded() {
+    let mut net = fabric("host \"a\" { link { delay \"1h\" } }\nhost \"b\"");
+    let flow = flow(Protocol::Udp, "198.18.0.1:1", "198.18.1.1:2");
+    let segments = Segments {
+        header: 28,
+        size: 1472,
+        payload: 40 * 1472,
+    };
+    for _ in 0..5000 {
+        net.enter(MS, Port(0), flow, segments, "x");
+    }
+    assert!(net.under_way <= MAX_UNDER_WAY);
+    assert!(net.counters().overflow > 0);
+    while net.leave(Duration::from_secs(4000)).is_some() {}
+    assert_eq!(net.under_way, 0);
+}
