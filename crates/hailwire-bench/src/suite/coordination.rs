@@ -7,11 +7,8 @@ use crate::{
     work::{Start, Work},
 };
 
-/// Nodes that one loading process starts at most: each agent with a connection of its own needs a node.
-const MOST_NODES: u32 = 100;
-
-const TOO_MANY_NODES: &str = "two nodes have one tunnel, so a connection for each agent takes a node for each; \
-     that is measured up to 100, and 1,000 agents share one tunnel in the pooled form";
+const TOO_MANY_NODES: &str = "two nodes have one tunnel, so a connection for each agent takes a node for each: \
+     that is measured for 10 agents, and for 100 with --full; the pooled form has one tunnel for all";
 
 const ONLY_FULL: &str = "only with --full";
 
@@ -39,6 +36,11 @@ fn is_session(subject: Subject) -> bool {
     matches!(subject, Subject::Session(_))
 }
 
+/// Nodes that one loading process starts at most: each agent with a connection of its own needs a node.
+fn most_nodes(order: &Order) -> u32 {
+    order.by_size(100, 10, 100)
+}
+
 /// Agents of a test are few.
 fn few(order: &Order, count: u32) -> u32 {
     order.by_size(count.min(3), count, count)
@@ -52,8 +54,7 @@ fn establish(order: &Order, steps: &mut Vec<Step>) {
             let mut entries = Vec::new();
             for subject in order.subjects() {
                 for start in [Start::Cold, Start::Resumed, Start::ZeroRtt] {
-                    let most = if is_session(subject) { 10 } else { 100 };
-                    let again = start != Start::Cold && count > most;
+                    let again = start != Start::Cold && count > 100;
                     if !wanted(order, i == j) || (again && order.size != Size::Full) {
                         steps.push(skip(
                             Suite::Coordination,
@@ -63,7 +64,7 @@ fn establish(order: &Order, steps: &mut Vec<Step>) {
                             start.form(),
                             ONLY_FULL,
                         ));
-                    } else if is_session(subject) && count > MOST_NODES {
+                    } else if is_session(subject) && count > most_nodes(order) {
                         let form = start.form();
                         steps.push(skip(
                             Suite::Coordination,
@@ -126,7 +127,7 @@ fn both_forms(
 ) -> Vec<Entry> {
     let mut entries = order.same(&order.subjects(), form::POOLED, &work(pool_of(count)));
     for subject in order.subjects() {
-        if is_session(subject) && count > MOST_NODES {
+        if is_session(subject) && count > most_nodes(order) {
             let reason = TOO_MANY_NODES;
             steps.push(skip(
                 Suite::Coordination,
