@@ -1,23 +1,32 @@
 //! Measurements that anyone can rerun.
 //!
-//! A suite starts each party of a measurement as a process of its own ([`part`]), lets the parties
-//! that load do the same work in turn, A B C A B C, checks every answer for its content, and writes
-//! one JSON line per repeat beside a summary ([`report`]). Ratios between subjects of one run are
-//! what is published; absolute numbers carry the machine's name and date.
+//! A [`suite`] is a list of contests: one row of a table each, the same work for several subjects. A
+//! [`run`] starts each party as a process of its own ([`subject`]), in hosts of the lab where a network is
+//! asked for, lets the parties that load do the same [`work`] in turn, A B C A B C, checks every answer for
+//! its content, and writes one JSON line per repeat ([`result`], [`folder`]). Ratios between subjects of
+//! one run are what is published; absolute numbers carry the machine's name and date.
 //!
-//! [`smoke`] is the suite that runs anywhere in under a minute, without root: raw iroh, an embedded
-//! node, and agent process to agent process through two nodes, side by side on loopback.
+//! | module | what it does |
+//! |---|---|
+//! | [`suite`] | smoke, coordination, overlay: what is measured, as data |
+//! | [`run`] | networks, processes, interleaved repeats, progress |
+//! | [`subject`] | programs that serve and load: ours, and anybody's through the same lines |
+//! | [`work`] | what a subject is asked, and what it answers |
+//! | [`measure`] | open loop, histograms, spreads, memory and processor time of processes |
+//! | [`folder`], [`result`] | what a run leaves behind |
+//! | [`report`] | pages drawn from it, and two runs side by side |
+//! | [`tables`], [`aims`] | names of rows, and what we set out to reach |
 
 pub mod aims;
-pub mod load;
+pub mod folder;
 pub mod measure;
-pub mod part;
 pub mod report;
 pub mod result;
-pub mod smoke;
+pub mod run;
+pub mod subject;
+pub mod suite;
 pub mod tables;
-
-use std::time::Duration;
+pub mod work;
 
 use thiserror::Error;
 
@@ -43,6 +52,12 @@ pub enum BenchError {
     /// An answer was not what it had to be.
     #[error("a wrong answer: {0}")]
     Wrong(String),
+    /// A party said itself why it cannot.
+    #[error("{0}")]
+    Told(String),
+    /// The subject or the machine has no such thing.
+    #[error("{0}")]
+    Unsupported(&'static str),
 }
 
 impl BenchError {
@@ -50,19 +65,13 @@ impl BenchError {
         let what = what.into();
         move |source| Self::Io { what, source }
     }
-}
 
-/// User and system time that this process has used, from `/proc/self/stat`.
-pub(crate) fn cpu_time() -> Duration {
-    // Fields 14 and 15, counted after the command in parentheses; in ticks of 10 ms on Linux.
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields = stat
-        .rsplit(')')
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .skip(11)
-        .take(2);
-    let ticks: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
-    Duration::from_millis(ticks * 10)
+    /// With its cause, on one line.
+    #[must_use]
+    pub fn told(&self) -> String {
+        match self {
+            Self::Io { what, source } => format!("{what}: {source}"),
+            other => other.to_string(),
+        }
+    }
 }

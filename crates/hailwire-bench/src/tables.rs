@@ -157,10 +157,18 @@ pub const PUBLISHED: &[(&str, &str)] = &[
     ("O4", "1 MB"),
     ("O5", "100 peers"),
     ("O5", "1,000 peers"),
-    ("O6", "direct"),
-    ("O6", "punched"),
-    ("O6", "relayed"),
-    ("O6", "relay proxy"),
+    ("O6", "setup, direct"),
+    ("O6", "setup, punched"),
+    ("O6", "setup, relayed"),
+    ("O6", "setup, relay proxy"),
+    ("O6", "message, direct"),
+    ("O6", "message, punched"),
+    ("O6", "message, relayed"),
+    ("O6", "message, relay proxy"),
+    ("O6", "throughput, direct"),
+    ("O6", "throughput, punched"),
+    ("O6", "throughput, relayed"),
+    ("O6", "throughput, relay proxy"),
 ];
 
 #[cfg(test)]

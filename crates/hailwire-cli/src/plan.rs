@@ -16,11 +16,15 @@ use hailwire::{
     admin,
     config::{Carrier, LogLevel},
 };
+use hailwire_bench::{
+    subject::{Options, Subject},
+    suite::{Order, Size, Suite},
+};
 use hailwire_hub::Tls;
 use hailwire_wire::{Address, AgentName, Priority, limits};
 
 use crate::{
-    args::{Cli, Command, Global, agent, lab, node, other, report},
+    args::{Cli, Command, Global, agent, bench, lab, node, other, report},
     failure::Failure,
     output::Output,
 };
@@ -107,14 +111,22 @@ pub(crate) enum Action {
         expires: Duration,
     },
     Demo(other::Demo),
-    BenchSmoke(other::Smoke),
-    BenchPart(String),
+    BenchRun {
+        order: Order,
+        out: PathBuf,
+    },
+    BenchReport(PathBuf),
+    BenchCompare(report::Compare),
+    BenchServe(Subject, Options),
+    BenchLoad {
+        subject: Subject,
+        ready: String,
+        options: Options,
+    },
     LabList,
     LabShow(String),
     LabRun(lab::Run),
     LabCheck(String),
-    BenchReport(PathBuf),
-    BenchCompare(report::Compare),
     ConfigShow {
         effective: bool,
     },
@@ -225,12 +237,7 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         },
         Command::Hub(hub) => plan_hub(hub, &data)?,
         Command::Demo(demo) => plan_demo(demo)?,
-        Command::Bench(bench) => match bench.command {
-            other::BenchCommand::Smoke(smoke) => Action::BenchSmoke(smoke),
-            other::BenchCommand::Part { part } => Action::BenchPart(part),
-            other::BenchCommand::Report(report) => Action::BenchReport(report.dir),
-            other::BenchCommand::Compare(compare) => Action::BenchCompare(compare),
-        },
+        Command::Bench(bench) => plan_bench(bench.command)?,
         Command::Lab(lab::Lab { command }) => match command {
             lab::LabCommand::List => Action::LabList,
             lab::LabCommand::Show { topology } => Action::LabShow(topology),
@@ -263,6 +270,69 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         timeout: global.timeout,
         action,
     })
+}
+
+fn plan_bench(command: bench::BenchCommand) -> Result<Action, Failure> {
+    match command {
+        bench::BenchCommand::Run(run) => {
+            // The table of arguments knows the names; this only turns one into a suite.
+            let suite = Suite::named(&run.suite)
+                .ok_or_else(|| Failure::usage(format!("there is no suite `{}`", run.suite)))?;
+            let size = match (run.full, run.tiny) {
+                (true, _) => Size::Full,
+                (_, true) => Size::Tiny,
+                _ => Size::Quick,
+            };
+            let out = run.out;
+            let out = out.unwrap_or_else(|| Path::new("bench/results").join(suite.name()));
+            let order = Order {
+                suite,
+                size,
+                networks: run.network,
+                carriers: run.carrier,
+                repeats: run.repeats,
+                foreign: run.subject,
+            };
+            Ok(Action::BenchRun { order, out })
+        }
+        bench::BenchCommand::Report(report) => Ok(Action::BenchReport(report.dir)),
+        bench::BenchCommand::Compare(compare) => Ok(Action::BenchCompare(compare)),
+        bench::BenchCommand::Subject(bench::SubjectArgs { command }) => Ok(match command {
+            bench::SubjectCommand::Serve { name, options } => {
+                Action::BenchServe(name, subject_options(options))
+            }
+            bench::SubjectCommand::Load {
+                name,
+                ready,
+                options,
+            } => Action::BenchLoad {
+                subject: name,
+                ready,
+                options: subject_options(options),
+            },
+        }),
+    }
+}
+
+fn subject_options(options: bench::SubjectOptions) -> Options {
+    let bench::SubjectOptions {
+        listen,
+        congestion,
+        window,
+        through,
+        peer,
+        hub,
+        path,
+    } = options;
+    Options {
+        listen,
+        congestion,
+        window,
+        through,
+        peer,
+        hub,
+        path,
+    }
 }
 
 /// How to print. Also used for a failure of [`plan`] itself.

@@ -306,7 +306,7 @@ impl<P: Clone> Fabric<P> {
             self.under_way -= packet.bytes();
             let step = match step {
                 Step::Internet => {
-                    self.across(at, packet);
+                    self.across(at, &packet);
                     continue;
                 }
                 Step::Edge(site) => match self.reach_host(at, site, packet) {
@@ -354,9 +354,9 @@ impl<P: Clone> Fabric<P> {
     }
 
     /// From the up link to the down link of whoever has the address.
-    fn across(&mut self, now: Duration, packet: Travelling<P>) {
+    fn across(&mut self, now: Duration, packet: &Travelling<P>) {
         match self.outer.get(packet.flow.destination.ip()) {
-            Some(site) => self.cross(now, *site, Way::Down, &packet),
+            Some(site) => self.cross(now, *site, Way::Down, packet),
             None => self.counters.unroutable += packet.count(),
         }
     }

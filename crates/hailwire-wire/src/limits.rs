@@ -61,8 +61,10 @@ pub const MUX_MAX_STREAMS: usize = 4096;
 /// that many bytes are unread.
 pub const MUX_INITIAL_WINDOW: u32 = 16 * 1024;
 
-/// Receive window that a multiplexed stream grows to while its reader reads.
-pub const MUX_STREAM_WINDOW: u32 = 256 * 1024;
+/// Receive window that a multiplexed stream grows to while its reader reads. Eight times what a
+/// stream queues for writing, so that credit comes back while there is still something to send, and
+/// enough for 300 Mbit/s at 50 ms.
+pub const MUX_STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 
 /// Bytes that the streams of one connection share to grow their windows beyond
 /// [`MUX_INITIAL_WINDOW`]. Each grown stream gets an equal part at most.

@@ -1,5 +1,12 @@
 //! Arithmetic of measurements: spreads, distributions, schedules, and what a process has used.
 
+mod open_loop;
+pub mod process;
+mod times;
+
+pub use open_loop::{Next, OpenLoop};
+pub use times::Times;
+
 /// Median, least and most of some repeats.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {

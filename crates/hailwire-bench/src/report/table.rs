@@ -345,8 +345,11 @@ impl Builder<'_> {
         for column in self.columns {
             let place = one.with(&column.subject);
             let figures = self.cells.figures(place);
-            let judged = figures.into_iter().filter(|name| figure::judged(name));
-            names.extend(judged.map(ToOwned::to_owned));
+            names.extend(
+                figure::distinct(&figures)
+                    .into_iter()
+                    .map(ToOwned::to_owned),
+            );
         }
         names.into_iter().collect()
     }
@@ -496,7 +499,7 @@ mod tests {
     #[test]
     fn each_row_that_a_suite_promises_stands_at_a_published_one_or_is_our_own() {
         // Rows of ours that nobody published.
-        let own = ["1,000 peers", "head of line", "1 % loss"];
+        let own = ["1,000 peers", "head of line", "1 % loss", "direct", "relayed"];
         for (id, row) in crate::tables::PUBLISHED {
             let forms = [
                 "",

@@ -5,6 +5,7 @@
 //! Help, man pages, completions and `docs/reference/cli.md` all come from this one table.
 
 pub(crate) mod agent;
+pub(crate) mod bench;
 pub(crate) mod lab;
 pub(crate) mod node;
 pub(crate) mod other;
@@ -79,7 +80,7 @@ pub(crate) enum Command {
     Ping(agent::Ping),
     Hub(other::Hub),
     Demo(other::Demo),
-    Bench(other::Bench),
+    Bench(bench::Bench),
     Lab(lab::Lab),
     Config(other::Config),
     Service(other::Service),

@@ -93,44 +93,6 @@ pub(crate) struct Demo {
     pub(crate) part: bool,
 }
 
-/// Measure Hailwire on this machine
-#[derive(Debug, Args)]
-pub(crate) struct Bench {
-    #[command(subcommand)]
-    pub(crate) command: BenchCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum BenchCommand {
-    /// A short run: raw QUIC, embedded calls and calls between processes, side by side
-    Smoke(Smoke),
-    Report(super::report::Report),
-    Compare(super::report::Compare),
-    /// Plays one party of a measurement
-    #[command(hide = true)]
-    Part {
-        /// Which party, in JSON
-        part: String,
-    },
-}
-
-/// A short run: raw QUIC, embedded calls and calls between processes, side by side
-#[derive(Debug, Args)]
-pub(crate) struct Smoke {
-    /// Counted repeats, after one warm-up
-    #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub(crate) repeats: u32,
-    /// Folder for the results
-    #[arg(long, value_name = "DIR", default_value = "bench/results/smoke")]
-    pub(crate) out: PathBuf,
-    /// Share of the full amount of work
-    #[arg(long, value_name = "SHARE", default_value = "1.0")]
-    pub(crate) scale: f64,
-    /// Numbers of connected peers at which a node's memory is read; none to leave it out
-    #[arg(long, value_name = "N,…", value_delimiter = ',', num_args = 0.., default_value = "100,300")]
-    pub(crate) peers: Vec<u32>,
-}
-
 /// Show and check the configuration
 #[derive(Debug, Args)]
 pub(crate) struct Config {

@@ -1,11 +1,18 @@
 //! `hail bench`: measurements that anyone can rerun.
 
-use hailwire_bench::{part::Part, smoke as suite};
+use std::{path::PathBuf, time::Duration};
+
+use hailwire_bench::{
+    BenchError,
+    run::{self as measuring, Settings},
+    subject::{self, Options, Ready, Subject},
+    suite::Order,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::Run;
-use crate::{args::other::Smoke, failure::Failure};
+use crate::failure::Failure;
 
 /// Steps of the progress bar.
 const STEPS: u64 = 1000;
@@ -14,58 +21,74 @@ const STEPS: u64 = 1000;
 #[derive(Debug, Serialize)]
 struct Written {
     dir: String,
-    summary: String,
+    lines: usize,
+    skipped: usize,
+    interrupted: bool,
 }
 
-/// Runs the smoke suite and prints its summary.
-pub(super) async fn smoke(run: &Run, smoke: Smoke) -> Result<(), Failure> {
+/// Runs a suite. Ctrl-C ends it early and keeps what was measured.
+pub(super) async fn run(run: &Run, order: Order, out: PathBuf) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::io("this program cannot find itself", &error))?;
-    let plan = suite::Plan {
-        part_command: [&program.display().to_string(), "bench", "part"]
-            .map(ToString::to_string)
-            .to_vec(),
-        out: smoke.out,
-        repeats: smoke.repeats,
-        scale: smoke.scale,
-        peers: smoke.peers,
-    };
+    let settings = Settings { program, out };
     // Draws nothing where stderr is not a terminal.
     let bar = ProgressBar::new(STEPS);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3} % · {eta} left · {msg}")
-    {
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3} % · {msg}") {
         bar.set_style(style);
     }
-    let done = suite::run(&plan, |what, share| {
-        bar.set_message(what.to_owned());
-        bar.set_position((share * STEPS as f64) as u64);
-    })
-    .await;
-    bar.finish_and_clear();
-    let summary = done.map_err(|error| caused(&error))?;
-    let written = Written {
-        dir: plan.out.display().to_string(),
-        summary,
+    let stop = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
     };
-    run.output.value(&written, |written| {
-        format!("{}\nresults: {}\n", written.summary, written.dir)
-    })
-}
-
-/// Plays one party of a measurement, until standard input ends.
-pub(super) async fn part(part: String) -> Result<(), Failure> {
-    let part: Part = serde_json::from_str(&part).map_err(Failure::usage)?;
-    hailwire_bench::part::play(part)
-        .await
-        .map_err(|error| caused(&error))
-}
-
-pub(super) fn caused(error: &dyn std::error::Error) -> Failure {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text += &format!(": {source}");
-        cause = source.source();
+    let tell = |what: &str, share: f64, left: Duration| {
+        bar.set_message(format!("{} left · {what}", for_people(left)));
+        bar.set_position((share * STEPS as f64) as u64);
+    };
+    let ended = Box::pin(measuring::run(&order, &settings, stop, tell)).await;
+    bar.finish_and_clear();
+    let ended = ended.map_err(|error| caused(&error))?;
+    let written = Written {
+        dir: settings.out.display().to_string(),
+        lines: ended.lines,
+        skipped: ended.skipped,
+        interrupted: ended.interrupted,
+    };
+    run.output.note(&format!(
+        "{} repeats measured, {} cells not; results: {}",
+        written.lines, written.skipped, written.dir
+    ));
+    if run.output.json {
+        run.output.value(&written, |_| String::new())?;
+        super::report::write(&settings.out)?;
+    } else {
+        super::report::draw(run.output, &settings.out)?;
     }
-    Failure::general(text)
+    if ended.interrupted {
+        return Err(Failure::interrupted());
+    }
+    Ok(())
+}
+
+fn for_people(left: Duration) -> String {
+    let seconds = left.as_secs();
+    format!("{}:{:02}", seconds / 60, seconds % 60)
+}
+
+/// Serves a subject until standard input ends.
+pub(super) async fn serve(subject: Subject, options: Options) -> Result<(), Failure> {
+    let served = Box::pin(subject::serve(subject, &options)).await;
+    served.map_err(|error| caused(&error))
+}
+
+/// Loads a subject: does the work of each line of standard input.
+pub(super) async fn load(subject: Subject, ready: String, options: Options) -> Result<(), Failure> {
+    let ready: Ready = serde_json::from_str(&ready)
+        .map_err(|error| Failure::usage(format!("what the serving party said: {error}")))?;
+    let loaded = Box::pin(subject::load(subject, &ready, &options)).await;
+    loaded.map_err(|error| caused(&error))
+}
+
+pub(super) fn caused(error: &BenchError) -> Failure {
+    Failure::general(error.told())
 }

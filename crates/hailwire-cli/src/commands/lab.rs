@@ -93,6 +93,7 @@ pub(super) async fn run(asked: lab::Run) -> Result<(), Failure> {
     let topology = find(&asked.topology)?;
     reach()?;
     let network = Network::seeded(&topology, asked.seed).map_err(|error| lab_failed(&error))?;
+    let _cleared = Cleared(&network);
     let mut beside = Beside(Vec::new());
     for with in &asked.with {
         let words = ["sh", "-c", &with.command].map(OsString::from);
@@ -130,6 +131,22 @@ pub(super) async fn run(asked: lab::Run) -> Result<(), Failure> {
         let already = signal == Signal::INT && std::io::stdin().is_terminal();
         if let Some(pid) = pid.filter(|_| !already) {
             let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+/// Ends whatever is still inside a network when it is given up: what a script left in the background.
+struct Cleared<'a>(&'a Network);
+
+impl Drop for Cleared<'_> {
+    fn drop(&mut self) {
+        let inside = self.0.inhabitants().unwrap_or_default();
+        let pids = inside
+            .into_iter()
+            .filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        for pid in pids {
+            // Gone already where it ended by itself.
+            let _ = kill_process(pid, Signal::KILL);
         }
     }
 }

@@ -81,6 +81,11 @@ impl House {
         started
     }
 
+    /// Has a node that was started in another way stopped at the end of the test.
+    pub(crate) fn adopt(&mut self, node: &'static str) {
+        self.nodes.push(node);
+    }
+
     /// Starts two nodes that trust each other.
     pub(crate) fn friends(&mut self, one: &'static str, other: &'static str) {
         self.up(one);

@@ -1,9 +1,15 @@
 //! `hail` as people and scripts use it: real processes on loopback, each test in its own house.
 
 mod alone;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod bench;
 mod calls;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod demo;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod house;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod lab;
 mod nodes;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod report;

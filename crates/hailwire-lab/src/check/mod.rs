@@ -13,6 +13,7 @@
 //! - what a firewall forbids does not pass.
 
 mod probe;
+mod rate;
 
 use std::time::Duration;
 

@@ -4,12 +4,12 @@
 use std::{
     io::{self, Read as _, Write as _},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
 
-use super::{Tcp, Udp};
+use super::{Tcp, Udp, rate};
 use crate::{
     real::{LabError, Network, hurry},
     topology::{Expected, Wall},
@@ -25,24 +25,13 @@ const PACE: Duration = Duration::from_micros(200);
 const SMALL: u32 = 64;
 
 /// IP and UDP headers.
-const UDP_HEADERS: usize = 28;
-
-/// Payload of a packet that measures the rate.
-const LARGE: usize = 1200;
-
-/// How long the rate is measured over UDP.
-const RATE_TIME: Duration = Duration::from_millis(1500);
+pub(super) const UDP_HEADERS: usize = 28;
 
 /// Bytes asked and answered over TCP to learn the round trip.
 const TCP_PINGS: u32 = 20;
 
-/// How long the rate is measured over TCP, how often, and over how many samples.
-const BULK: Duration = Duration::from_secs(4);
-const BULK_SAMPLE: Duration = Duration::from_millis(100);
-const BULK_WINDOW: usize = 6;
-
 /// How long a probe waits for what may not come, beyond the label's round trip.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 
 pub(super) struct Probed {
     pub(super) udp: Option<Udp>,
@@ -120,7 +109,7 @@ impl UdpProbe<'_> {
         };
         let arrived = f64::from(echoes.arrived.max(1));
         let rate = |bound: Option<u64>, from, to, target| {
-            let offered = bound.map(|rate| self.rate(rate, from, to, target));
+            let offered = bound.map(|rate| rate::flood(self.label, rate, from, to, target));
             offered.transpose()
         };
         Ok(Some(Udp {
@@ -223,55 +212,6 @@ impl UdpProbe<'_> {
         }
         Ok(rtts)
     }
-
-    /// Offers a quarter more than the label says and tells what passes.
-    fn rate(
-        &self,
-        label: u64,
-        from: &UdpSocket,
-        to: &UdpSocket,
-        target: SocketAddr,
-    ) -> io::Result<f64> {
-        let rate = label.max(1) as f64 * 1.25;
-        let bytes = LARGE + UDP_HEADERS;
-        let pace = Duration::from_secs_f64(bytes as f64 * 8.0 / rate);
-        let sending = AtomicBool::new(true);
-        thread::scope(|scope| {
-            let counting = scope.spawn(|| counted(to, &sending));
-            let start = Instant::now();
-            let mut number = 0;
-            while start.elapsed() < RATE_TIME {
-                sleep_until(start + pace * number);
-                // A full queue of our own device is the link's queue to us.
-                let _ = from.send_to(&[2; LARGE], target);
-                number += 1;
-            }
-            thread::sleep(self.label.rtt + PATIENCE);
-            sending.store(false, Ordering::Release);
-            let counted = counting.join();
-            counted.map_err(|_| io::Error::other("a thread of the probe panicked"))?
-        })
-    }
-}
-
-/// Bits of IP packets a second from the first large packet to the last.
-fn counted(socket: &UdpSocket, sending: &AtomicBool) -> io::Result<f64> {
-    hurry();
-    let mut buffer = [0; 2048];
-    let (mut first, mut last, mut bytes) = (None, Instant::now(), 0);
-    while sending.load(Ordering::Acquire) {
-        match received(socket.recv_from(&mut buffer))? {
-            Some((LARGE, _)) => {}
-            _ => continue,
-        }
-        last = Instant::now();
-        match first {
-            None => first = Some(last),
-            Some(_) => bytes += LARGE + UDP_HEADERS,
-        }
-    }
-    let time = first.map_or(Duration::ZERO, |first| last - first);
-    Ok(bytes as f64 * 8.0 / time.as_secs_f64().max(1e-9))
 }
 
 struct Echoes {
@@ -319,7 +259,7 @@ impl Seen {
 }
 
 /// What was received; nothing where the time was up.
-fn received<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+pub(super) fn received<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     use io::ErrorKind::{ConnectionRefused, Interrupted, TimedOut, WouldBlock};
     match result {
         Ok(value) => Ok(Some(value)),
@@ -330,7 +270,7 @@ fn received<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-fn sleep_until(at: Instant) {
+pub(super) fn sleep_until(at: Instant) {
     let left = at.saturating_duration_since(Instant::now());
     if !left.is_zero() {
         thread::sleep(left);
@@ -352,9 +292,9 @@ fn tcp(
         near.set_nodelay(true)?;
         far.set_nodelay(true)?;
         let rtt_ms = ping_pong(&near, &far)?;
-        let rate_out = bulk(&near, &far)?;
+        let rate_out = rate::bulk(&near, &far)?;
         let (near, far) = (connect().map_err(io::Error::other)??, listener.accept()?.0);
-        let rate_back = bulk(&far, &near)?;
+        let rate_back = rate::bulk(&far, &near)?;
         Ok(Tcp {
             connect_ms,
             rtt_ms,
@@ -367,70 +307,34 @@ fn tcp(
 
 fn ping_pong(near: &TcpStream, far: &TcpStream) -> io::Result<f64> {
     thread::scope(|scope| {
-        let answering = scope.spawn(|| {
-            let (mut reader, mut writer, mut byte) = (far, far, [0]);
-            for _ in 0..TCP_PINGS {
-                reader.read_exact(&mut byte)?;
-                writer.write_all(&byte)?;
-            }
-            io::Result::Ok(())
-        });
-        let (mut reader, mut writer, mut byte) = (near, near, [0]);
-        let mut rtts = Vec::new();
-        for _ in 0..TCP_PINGS {
-            let begun = Instant::now();
-            writer.write_all(&byte)?;
-            reader.read_exact(&mut byte)?;
-            rtts.push(begun.elapsed().as_secs_f64() * 1000.0);
-        }
-        answering
-            .join()
-            .map_err(|_| io::Error::other("a thread of the probe panicked"))??;
-        rtts.sort_by(f64::total_cmp);
-        Ok(rtts[rtts.len() / 2])
+        let answering = scope.spawn(|| answer_bytes(far));
+        let asking = scope.spawn(|| ask_bytes(near));
+        let panicked = |_| io::Error::other("a thread of the probe panicked");
+        answering.join().map_err(panicked)??;
+        asking.join().map_err(panicked)?
     })
 }
 
-/// Bits of IP packets a second over one connection: the third quartile of what its half seconds
-/// carried. The lower ones are the sender's search for the rate, which is its own affair; the highest
-/// may hold what had waited behind a lost packet.
-fn bulk(from: &TcpStream, to: &TcpStream) -> io::Result<f64> {
-    /// Payload of a full packet with timestamps, and the packet.
-    const SHARE: f64 = 1500.0 / 1448.0;
-    let (read, stopped) = (AtomicU64::new(0), AtomicBool::new(false));
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let (mut from, block) = (from, [3; 65536]);
-            while !stopped.load(Ordering::Acquire) {
-                if from.write(&block).is_err() {
-                    break;
-                }
-            }
-        });
-        scope.spawn(|| {
-            let (mut to, mut block) = (to, vec![0; 1 << 18]);
-            while let Ok(length @ 1..) = to.read(&mut block) {
-                read.fetch_add(length as u64, Ordering::Relaxed);
-            }
-        });
+fn answer_bytes(mut stream: &TcpStream) -> io::Result<()> {
+    hurry();
+    let mut byte = [0];
+    for _ in 0..TCP_PINGS {
+        stream.read_exact(&mut byte)?;
+        stream.write_all(&byte)?;
+    }
+    Ok(())
+}
+
+/// The median round trip in milliseconds.
+fn ask_bytes(mut stream: &TcpStream) -> io::Result<f64> {
+    hurry();
+    let (mut byte, mut rtts) = ([0], Vec::new());
+    for _ in 0..TCP_PINGS {
         let begun = Instant::now();
-        let mut samples = vec![(begun, 0)];
-        while begun.elapsed() < BULK {
-            thread::sleep(BULK_SAMPLE);
-            samples.push((Instant::now(), read.load(Ordering::Relaxed)));
-        }
-        stopped.store(true, Ordering::Release);
-        // Wakes both, whatever they wait for.
-        from.shutdown(std::net::Shutdown::Both)?;
-        to.shutdown(std::net::Shutdown::Both)?;
-        let rate = |window: &[(Instant, u64)]| match window {
-            [(begin, before), .., (end, after)] => {
-                (after - before) as f64 * 8.0 * SHARE / (*end - *begin).as_secs_f64()
-            }
-            _ => 0.0,
-        };
-        let mut rates: Vec<f64> = samples.windows(BULK_WINDOW).map(rate).collect();
-        rates.sort_by(f64::total_cmp);
-        Ok(rates.get(rates.len() * 3 / 4).copied().unwrap_or(0.0))
-    })
+        stream.write_all(&byte)?;
+        stream.read_exact(&mut byte)?;
+        rtts.push(begun.elapsed().as_secs_f64() * 1000.0);
+    }
+    rtts.sort_by(f64::total_cmp);
+    Ok(rtts[rtts.len() / 2])
 }

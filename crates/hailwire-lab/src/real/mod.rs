@@ -28,8 +28,20 @@ pub use network::{LabError, Network, available, in_user_namespace};
 
 /// Timers to the nanosecond, and before ordinary threads, for the calling thread; both as far as
 /// the system lets. What emulates or measures a network must not be late itself.
+///
+/// Real-time turns where `chrt` (util-linux) may give them, because a niceness alone leaves a thread
+/// waiting for its turn by milliseconds on a busy machine.
 pub(crate) fn hurry() {
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let turns = std::process::Command::new("chrt")
+        .args(["--rr", "--pid", "1", &thread])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .status();
+    if turns.is_ok_and(|status| status.success()) {
+        return;
+    }
     // For Linux a priority belongs to a thread, whatever POSIX says.
     if let Err(error) = rustix::process::setpriority_process(None, -20) {
         tracing::debug!(%error, "a thread of the lab runs at ordinary priority");

@@ -60,6 +60,11 @@ impl Namespace {
         PathBuf::from(format!("/proc/{process}/fd/{descriptor}"))
     }
 
+    /// What tells it from others.
+    pub(super) fn inode(&self) -> io::Result<u64> {
+        Ok(rustix::fs::fstat(&self.own)?.st_ino)
+    }
+
     /// Runs a program in the namespace that reads what to do from its standard input.
     pub(super) fn feed(&self, program: &str, args: &[&str], input: &str) -> io::Result<()> {
         self.within(|| feed(program, args, input))?

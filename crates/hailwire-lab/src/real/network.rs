@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io,
     net::{IpAddr, Ipv4Addr},
-    os::unix::process::CommandExt as _,
+    os::unix::{fs::MetadataExt as _, process::CommandExt as _},
     path::PathBuf,
     process::Command,
     time::Duration,
@@ -86,15 +86,16 @@ impl Network {
     /// As [`Network::up`].
     pub fn seeded(topology: &Topology, seed: u64) -> Result<Self, LabError> {
         available().map_err(LabError::Unavailable)?;
-        let nat_by = |site: &Site| match site.nat.as_ref().and_then(masquerade) {
+        let nftables = topology.sites.iter().any(|site| rule_for(site).is_some()) && has_nftables();
+        let rule = |site: &Site| rule_for(site).filter(|_| nftables);
+        let nat_by = |site: &Site| match rule(site) {
             Some(_) => NatBy::Other,
             None => NatBy::Model,
         };
         let fabric = Fabric::new(topology, seed, nat_by);
         let (mut hosts, mut nats, mut devices) = (Vec::new(), Vec::new(), Vec::new());
         for (number, site) in topology.sites.iter().enumerate() {
-            let rule = site.nat.as_ref().and_then(masquerade);
-            if let Some(rule) = rule {
+            if let Some(rule) = rule(site) {
                 let nat = NatBox::make(topology, number, site, rule).map_err(failed(format!(
                     "the router of `{}` cannot be made",
                     site.name
@@ -186,6 +187,28 @@ impl Network {
             .map_err(failed(format!("the host `{host}` cannot be entered")))
     }
 
+    /// The processes that are inside, of those that can be looked at.
+    ///
+    /// # Errors
+    ///
+    /// Where `/proc` cannot be read.
+    pub fn inhabitants(&self) -> io::Result<Vec<u32>> {
+        let own: Vec<u64> = self
+            .hosts
+            .iter()
+            .filter_map(|(_, own)| own.inode().ok())
+            .collect();
+        let inside = |process: &u32| {
+            let net = std::fs::metadata(format!("/proc/{process}/ns/net"));
+            net.is_ok_and(|net| own.contains(&net.ino()))
+        };
+        let processes = std::fs::read_dir("/proc")?.flatten();
+        Ok(processes
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter(inside)
+            .collect())
+    }
+
     /// What became of the packets so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -213,11 +236,7 @@ impl Network {
 ///
 /// The reason.
 pub fn available() -> Result<(), String> {
-    for (program, package) in [
-        ("ip", "iproute2"),
-        ("nft", "nftables"),
-        ("nsenter", "util-linux"),
-    ] {
+    for (program, package) in [("ip", "iproute2"), ("nsenter", "util-linux")] {
         if !has(program) {
             return Err(format!(
                 "`{program}` is not installed (Debian's package {package})"
@@ -256,6 +275,48 @@ fn has(program: &str) -> bool {
     std::env::split_paths(&path)
         .chain(["/usr/sbin", "/sbin"].map(Into::into))
         .any(|folder| folder.join(program).is_file())
+}
+
+fn rule_for(site: &Site) -> Option<&'static str> {
+    site.nat.as_ref().and_then(masquerade)
+}
+
+/// Whether nftables is installed and the kernel can do NAT with it. Where not, the model does every
+/// NAT itself.
+fn has_nftables() -> bool {
+    let tried = || {
+        let rules = nat_rules("masquerade fully-random");
+        Namespace::new()?.feed("nft", &["-f", "-"], &rules)
+    };
+    let works = has("nft") && tried().is_ok();
+    if !works {
+        tracing::info!("nftables cannot be used here: the lab's model does the NATs");
+    }
+    works
+}
+
+/// Inside out by one rule, and in only what answers. What nobody asked for is dropped before the
+/// kernel notes it, as home routers do: a noted packet to the router itself would take the port from
+/// the host that is about to send from it, and no two homes would ever meet.
+fn nat_rules(rule: &str) -> String {
+    format!(
+        "table ip lab {{
+            chain out {{
+                type nat hook postrouting priority srcnat;
+                oifname eth0 {rule}
+            }}
+            chain own {{
+                type filter hook input priority filter; policy drop;
+                iifname \"lan*\" accept
+                ct state established,related accept
+            }}
+            chain through {{
+                type filter hook forward priority filter; policy drop;
+                iifname \"lan*\" accept
+                ct state established,related accept
+            }}
+        }}\n"
+    )
 }
 
 /// What nftables says for a NAT, where it can be one: its own port or a random one for each flow.
@@ -342,11 +403,7 @@ impl NatBox {
         let (own, device) = lone(&[topology.public(number)], site)?;
         own.set("ipv4/ip_forward", "1")?;
         let timeout = site.nat.as_ref().map_or(Duration::ZERO, |nat| nat.timeout);
-        let rules = format!(
-            "table ip lab {{\n chain out {{\n type nat hook postrouting priority srcnat;\n oifname eth0 {rule}\n }}\n \
-             chain through {{\n type filter hook forward priority filter; policy drop;\n iifname \"lan*\" accept\n \
-             ct state established,related accept\n }}\n}}\n"
-        );
+        let rules = nat_rules(rule);
         own.feed("nft", &["-f", "-"], &rules)?;
         for which in ["udp_timeout", "udp_timeout_stream"] {
             own.set(

@@ -54,6 +54,7 @@ pub const READY: &[(&str, &str)] = &[
         "transatlantic-85ms",
         include_str!("../../topologies/transatlantic-85ms.kdl"),
     ),
+    ("gigabit", include_str!("../../topologies/gigabit.kdl")),
     ("longfat", include_str!("../../topologies/longfat.kdl")),
     ("mobile", include_str!("../../topologies/mobile.kdl")),
     (
@@ -166,7 +167,6 @@ impl TopologyError {
 
 /// What is to be expected between two hosts, from the shapes on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
 pub struct Expected {
     /// There and back.
     #[serde(serialize_with = "as_millis", rename = "rtt_ms")]

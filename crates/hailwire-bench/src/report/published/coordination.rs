@@ -291,37 +291,37 @@ pub(crate) const COORDINATION: &[Table] = &[
         groups: &[POOLED_QUIC],
         rows: &[
             row(
-                "10 agents on 2 connections, gain",
+                "10 agents on 2 connections",
                 "10 agents, 2 connections",
                 &["gain_percent", "messages_per_s"],
                 &["+12.3 %"],
             ),
             row(
-                "10 agents on 2 connections, reuse",
+                "10 agents on 2 connections",
                 "10 agents, 2 connections",
                 &["reuse_percent", "reuse_share"],
                 &["87 %"],
             ),
             row(
-                "100 agents on 10 connections, gain",
+                "100 agents on 10 connections",
                 "100 agents, 10 connections",
                 &["gain_percent", "messages_per_s"],
                 &["+23.7 %"],
             ),
             row(
-                "100 agents on 10 connections, reuse",
+                "100 agents on 10 connections",
                 "100 agents, 10 connections",
                 &["reuse_percent", "reuse_share"],
                 &["92 %"],
             ),
             row(
-                "1,000 agents on 50 connections, gain",
+                "1,000 agents on 50 connections",
                 "1000 agents, 50 connections",
                 &["gain_percent", "messages_per_s"],
                 &["+34.2 %"],
             ),
             row(
-                "1,000 agents on 50 connections, reuse",
+                "1,000 agents on 50 connections",
                 "1000 agents, 50 connections",
                 &["reuse_percent", "reuse_share"],
                 &["89 %"],

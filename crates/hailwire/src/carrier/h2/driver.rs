@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
     codes,
-    gather::Gather,
+    line::{Gather, Line},
     path,
     shared::{Arrived, Cell, Shared},
 };
@@ -45,9 +45,9 @@ pub(super) type Second<IO> =
 /// One of the two connections, ready for use.
 pub(super) enum Connected<IO> {
     /// Streams are accepted on it.
-    Serving(Box<Serving<IO>>),
+    Serving(Box<Serving<IO>>, Line<IO>),
     /// Streams are opened on it.
-    Opening(client::SendRequest<Bytes>, Box<Opening<IO>>),
+    Opening(client::SendRequest<Bytes>, Box<Opening<IO>>, Line<IO>),
 }
 
 /// What carries capsules.
@@ -69,6 +69,8 @@ pub(super) struct Driver<IO> {
     pub(super) serving: Option<Box<Serving<IO>>>,
     pub(super) opening: Option<Box<Opening<IO>>>,
     pub(super) second: Option<Second<IO>>,
+    /// What is beneath the connections.
+    pub(super) lines: Vec<Line<IO>>,
     pub(super) control: Control,
     pub(super) decoder: CapsuleDecoder,
     /// Capsules that wait for credit.
@@ -103,6 +105,7 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Driver<IO> {
         self.poll_control_send(cx);
         self.poll_ping(cx);
         let over = self.poll_connections(cx);
+        self.shared.poll_lingering(cx);
         self.poll_control_recv(cx);
         if let Poll::Ready(why) = over {
             // What the peer said last has been read by now.
@@ -124,9 +127,13 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Driver<IO> {
         };
         self.second = None;
         match second {
-            Ok(Connected::Serving(serving)) => self.serving = Some(serving),
-            Ok(Connected::Opening(opener, opening)) => {
+            Ok(Connected::Serving(serving, line)) => {
+                self.serving = Some(serving);
+                self.lines.push(line);
+            }
+            Ok(Connected::Opening(opener, opening, line)) => {
                 self.opening = Some(opening);
+                self.lines.push(line);
                 self.shared.set_opener(opener);
             }
             Err(why) => {
@@ -155,8 +162,22 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Driver<IO> {
         }
     }
 
-    /// Moves both connections on, and says why the carrier is over when one of them is.
+    /// Moves both connections on and writes what they have to say; says why the carrier is over when
+    /// one of them is.
     fn poll_connections(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
+        loop {
+            let over = self.poll_h2(cx);
+            let mut again = false;
+            for line in &self.lines {
+                again |= line.poll_drain(cx) == Poll::Ready(true);
+            }
+            if over.is_ready() || !again {
+                return over;
+            }
+        }
+    }
+
+    fn poll_h2(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
         if let Some(serving) = &mut self.serving {
             loop {
                 match serving.poll_accept(cx) {

@@ -19,7 +19,7 @@
 //! | both halves dropped | RST_STREAM with CANCEL |
 //!
 //! Who is next to write is decided before bytes are handed to the library, which knows no priority
-//! and therefore never holds many (`outgoing.rs`). What is ready leaves in one write (`gather.rs`).
+//! and therefore never holds many (`outgoing.rs`). What is ready leaves in one write (`line.rs`).
 //!
 //! Bounds: [`H2_MAX_STREAMS`] streams each way, 2 MiB unread for each of them and 32 MiB for each of
 //! the two connections, or what [`Room`] says; heads of [`H2_MAX_HEAD`] bytes. An accepting side that
@@ -28,7 +28,7 @@
 
 mod codes;
 mod driver;
-mod gather;
+mod line;
 mod outgoing;
 mod shared;
 mod stream;
@@ -54,7 +54,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 pub use self::stream::{RecvStream, SendStream};
 use self::{
     driver::{Connected, Control, ControlRecv, Driver, Second, Serving},
-    gather::Gather,
+    line::line,
     shared::Shared,
 };
 use super::{ConnectionError, DatagramError, Room, Stats, tcp::TcpError};
@@ -67,6 +67,11 @@ const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 
 /// Bytes that h2 buffers of one stream.
 const SEND_BUFFER: usize = outgoing::AHEAD;
+
+/// Streams remembered for a second after they were reset here, so that what is still under way on them is
+/// not taken for an offence. Beyond it h2 answers each frame with a reset, and by default gives a
+/// connection up after 1,024 of these in its whole life, which a tunnel may be long enough to reach.
+const RESET_STREAMS: usize = 1024;
 
 /// Where the control stream is; the token follows.
 const CONTROL: &str = "/hailwire/control/";
@@ -128,7 +133,7 @@ impl Connection {
     {
         let room = Some(Room::PEER);
         let shared = Arc::new(Shared::new(Half::Forward, remote.to_string(), room));
-        let io = Gather::new(forward, shared.clone(), Half::Forward);
+        let (line, io) = line(forward, shared.clone(), Half::Forward);
         let (mut opener, mut opening) = client_settings(Room::PEER)
             .handshake(io)
             .await
@@ -148,10 +153,11 @@ impl Connection {
             let shared = shared.clone();
             async move {
                 let io = reverse.await.map_err(|error| error.to_string())?;
-                let io = Gather::new(io, shared, Half::Reverse);
-                let serving = server_settings(Room::PEER).handshake(io).await;
+                let (line, io) = line::line(io, shared, Half::Reverse);
+                let serving = server_settings(Room::PEER).handshake(io);
+                let serving = line.flushing(serving).await;
                 let serving = serving.map_err(|error| error.to_string())?;
-                Ok(Connected::Serving(Box::new(serving)))
+                Ok(Connected::Serving(Box::new(serving), line))
             }
         });
         Ok(Self::start(Driver {
@@ -159,6 +165,7 @@ impl Connection {
             serving: None,
             opening: Some(Box::new(opening)),
             second: Some(second),
+            lines: vec![line],
             control: Control {
                 send,
                 recv: ControlRecv::Head(head),
@@ -188,12 +195,12 @@ impl Connection {
         R: Future<Output = Result<IO, TcpError>> + Send + 'static,
     {
         let shared = Arc::new(Shared::new(Half::Reverse, remote.to_string(), None));
-        let io = Gather::new(forward, shared.clone(), Half::Forward);
-        let mut serving: Serving<IO> = server_settings(Room::STRANGER)
-            .handshake(io)
+        let (line, io) = line(forward, shared.clone(), Half::Forward);
+        let mut serving: Serving<IO> = line
+            .flushing(server_settings(Room::STRANGER).handshake(io))
             .await
             .map_err(|error| refused(&error))?;
-        let (request, mut respond) = match serving.accept().await {
+        let (request, mut respond) = match line.flushing(serving.accept()).await {
             Some(Ok(first)) => first,
             Some(Err(error)) => return Err(refused(&error)),
             None => return Err(broken("it hung up".to_owned())),
@@ -209,10 +216,10 @@ impl Connection {
             let shared = shared.clone();
             async move {
                 let io = reverse.await.map_err(|error| error.to_string())?;
-                let io = Gather::new(io, shared, Half::Reverse);
+                let (line, io) = line::line(io, shared, Half::Reverse);
                 let connected = client_settings(Room::STRANGER).handshake(io).await;
                 let (opener, opening) = connected.map_err(|error| error.to_string())?;
-                Ok(Connected::Opening(opener, Box::new(opening)))
+                Ok(Connected::Opening(opener, Box::new(opening), line))
             }
         });
         Ok(Self::start(Driver {
@@ -220,6 +227,7 @@ impl Connection {
             serving: Some(Box::new(serving)),
             opening: None,
             second: Some(second),
+            lines: vec![line],
             control: Control {
                 send,
                 recv: ControlRecv::Body(request.into_body()),
@@ -312,6 +320,8 @@ fn client_settings(room: Room) -> client::Builder {
         .initial_max_send_streams(H2_MAX_STREAMS)
         .max_header_list_size(H2_MAX_HEAD as u32)
         .max_send_buffer_size(SEND_BUFFER)
+        .max_concurrent_reset_streams(RESET_STREAMS)
+        .max_local_error_reset_streams(None)
         .enable_push(false);
     settings
 }
@@ -324,7 +334,9 @@ fn server_settings(room: Room) -> server::Builder {
         // The control stream comes on top.
         .max_concurrent_streams(H2_MAX_STREAMS as u32 + 1)
         .max_header_list_size(H2_MAX_HEAD as u32)
-        .max_send_buffer_size(SEND_BUFFER);
+        .max_send_buffer_size(SEND_BUFFER)
+        .max_concurrent_reset_streams(RESET_STREAMS)
+        .max_local_error_reset_streams(None);
     settings
 }
 

@@ -5,8 +5,8 @@
 //! been written, writers wait, and are woken in the order of their priorities.
 //!
 //! Only an estimate is kept. Bytes are added before they are handed over, taken off as h2 writes
-//! (its own frames too), and set to none at each flush, which h2 does when it has nothing left to
-//! write. So the estimate is never too high once everything is written, and nobody waits in vain.
+//! (its own frames too), and set to none when h2 has nothing left to write. So the estimate is never too
+//! high once everything is written, and nobody waits in vain.
 
 use std::{
     collections::VecDeque,

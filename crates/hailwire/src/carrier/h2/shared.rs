@@ -30,9 +30,19 @@ use crate::carrier::{ConnectionError, Room, Stats};
 /// gone.
 const MAX_STOPS: usize = 4 * H2_MAX_STREAMS;
 
-/// Bodies kept after their reader has gone, so that the far side learns of the stop before the
-/// stream's end.
-const LINGERING: usize = 16;
+/// Bodies kept after their readers have gone, until their ends have come.
+const LINGERING: usize = 256;
+
+/// What still comes on a stream that nobody reads any more.
+///
+/// Dropping it would reset the stream in both directions, and whatever the far side sends until it knows
+/// counts against the connection: for h2 it belongs to a stream that was never there.
+#[derive(Debug)]
+pub(super) struct Lingering {
+    pub(super) body: RecvStream,
+    /// The far side is told only if it goes on: mostly its end is under way.
+    pub(super) untold: Option<(StreamKey, Code)>,
+}
 
 /// What is shared by a connection's streams, its handles and its task.
 #[derive(Debug)]
@@ -72,7 +82,7 @@ pub(super) struct State {
     pub(super) datagrams_out: VecDeque<Bytes>,
     pub(super) stops: VecDeque<Capsule>,
     pub(super) farewell: Option<Capsule>,
-    lingering: VecDeque<RecvStream>,
+    lingering: VecDeque<Lingering>,
     /// Somebody wants to know the round-trip time.
     pub(super) ping: bool,
     pub(super) rtt: Option<Duration>,
@@ -431,16 +441,49 @@ impl Shared {
         }
     }
 
-    /// Keeps the body of a stopped stream whose other half is gone: h2 would end the stream at once,
-    /// with a code of its own.
-    pub(super) fn linger(&self, body: RecvStream) {
-        let dropped = {
-            let mut state = self.lock();
-            state.lingering.push_back(body);
+    /// Keeps a stream that nobody reads any more until its end has come.
+    pub(super) fn linger(&self, lingering: Lingering) {
+        let dropped = self.with_driver(|state| {
+            state.lingering.push_back(lingering);
             let full = state.lingering.len() > LINGERING;
             full.then(|| state.lingering.pop_front())
-        };
+        });
         drop(dropped);
+    }
+
+    /// Reads on where nobody does any more, and forgets what has ended.
+    pub(super) fn poll_lingering(&self, cx: &mut Context<'_>) {
+        let lingering = std::mem::take(&mut self.lock().lingering);
+        if lingering.is_empty() {
+            return;
+        }
+        let mut left: VecDeque<Lingering> = lingering
+            .into_iter()
+            .filter_map(|lingering| self.poll_one_lingering(lingering, cx))
+            .collect();
+        let mut state = self.lock();
+        left.append(&mut state.lingering);
+        state.lingering = left;
+    }
+
+    fn poll_one_lingering(
+        &self,
+        mut lingering: Lingering,
+        cx: &mut Context<'_>,
+    ) -> Option<Lingering> {
+        loop {
+            match lingering.body.poll_data(cx) {
+                Poll::Ready(Some(Ok(bytes))) => {
+                    // Cannot fail: as much was received.
+                    let _ = lingering.body.flow_control().release_capacity(bytes.len());
+                    if let Some((key, code)) = lingering.untold.take() {
+                        self.stop(key, code);
+                    }
+                }
+                Poll::Ready(Some(Err(_)) | None) => return None,
+                Poll::Pending => return Some(lingering),
+            }
+        }
     }
 
     /// The peer wants no more of what is sent on a stream. One that is over is none.

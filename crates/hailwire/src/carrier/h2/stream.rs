@@ -21,7 +21,7 @@ use http::{Response, StatusCode};
 
 use super::{
     Handle, codes, path,
-    shared::{Arrived, Cell, Shared, request},
+    shared::{Arrived, Cell, Lingering, Shared, request},
 };
 use crate::carrier::{ConnectionError, ReadError, WriteError, lanes::HEAD_START};
 
@@ -543,10 +543,16 @@ impl RecvStream {
             // Both halves are gone, and h2 says so by itself.
             return;
         }
-        shared.stop(key, code);
-        if alone && let Receiving::Body(body) = receiving {
-            shared.linger(body);
-        }
+        let Receiving::Body(body) = receiving else {
+            return shared.stop(key, code);
+        };
+        let untold = if code == Code::Ok {
+            Some((key, code))
+        } else {
+            shared.stop(key, code);
+            None
+        };
+        shared.linger(Lingering { body, untold });
     }
 }
 

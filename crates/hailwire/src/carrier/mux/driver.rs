@@ -17,6 +17,11 @@ use super::shared::Shared;
 /// Bytes that one read asks for.
 const READ: usize = 64 * 1024;
 
+/// Bytes after which readers get their turn before more is read, so that credit goes back while the
+/// peer still has some: where readers share a thread with this task, they would see nothing before it
+/// sleeps.
+const TURN: usize = 2 * READ;
+
 /// Room below which a read buffer is renewed.
 const LEAST_ROOM: usize = 16 * 1024;
 
@@ -73,6 +78,7 @@ impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
             state.full = !state.mux.wants_input();
             state.full
         });
+        let mut read = 0;
         loop {
             if self.poll_write(cx).is_ready() {
                 return Poll::Ready(());
@@ -80,9 +86,13 @@ impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
             if self.full {
                 return Poll::Pending;
             }
+            if read >= TURN {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             match self.poll_read(buffer, cx) {
-                Poll::Ready(true) => {}
-                Poll::Ready(false) => return Poll::Ready(()),
+                Poll::Ready(Some(count)) => read += count,
+                Poll::Ready(None) => return Poll::Ready(()),
                 Poll::Pending => return self.sleep(),
             }
         }
@@ -128,8 +138,8 @@ impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
         }
     }
 
-    /// Ready with whether the connection goes on.
-    fn poll_read(&mut self, buffer: &mut BytesMut, cx: &mut Context<'_>) -> Poll<bool> {
+    /// Ready with how many bytes have come, or none when the connection is over.
+    fn poll_read(&mut self, buffer: &mut BytesMut, cx: &mut Context<'_>) -> Poll<Option<usize>> {
         if buffer.capacity() - buffer.len() < LEAST_ROOM {
             buffer.reserve(READ);
         }
@@ -137,6 +147,7 @@ impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
         let Poll::Ready(read) = read else {
             return Poll::Pending;
         };
+        let count = read.as_ref().copied().unwrap_or(0);
         let (goes_on, full) = self.shared.with_driver_awake(&mut self.wakes, |state| {
             match read {
                 Ok(0) => state.mux.lost("the byte stream ended"),
@@ -153,7 +164,7 @@ impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
             (state.mux.ended().is_none(), state.full)
         });
         self.full = full;
-        Poll::Ready(goes_on)
+        Poll::Ready(goes_on.then_some(count))
     }
 
     /// Nothing to read. A peer that can no longer be written to may have said why, and then that

@@ -13,7 +13,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::{
     Connection, Identity, REVERSE, TcpCarrier, TcpError, chosen, h2, identity, pairs::Pairs,
-    socket, within_time, ws,
+    socket, wide::Wide, within_time, ws,
 };
 
 /// Handshakes under way at once; further connections wait in the kernel's queue.
@@ -28,7 +28,7 @@ pub struct Listener {
     socket: TcpListener,
     config: Arc<ServerConfig>,
     handshakes: Arc<Semaphore>,
-    pairs: Pairs<TlsStream<TcpStream>>,
+    pairs: Pairs<TlsStream<Wide>>,
 }
 
 impl Listener {
@@ -91,7 +91,7 @@ pub struct Incoming {
     io: TcpStream,
     remote: SocketAddr,
     config: Arc<ServerConfig>,
-    pairs: Pairs<TlsStream<TcpStream>>,
+    pairs: Pairs<TlsStream<Wide>>,
     /// Its place among the handshakes under way.
     _permit: Option<OwnedSemaphorePermit>,
 }
@@ -118,7 +118,7 @@ impl Incoming {
         within_time(async move {
             socket::prepare(&self.io).map_err(TcpError::Unreachable)?;
             let tls = TlsAcceptor::from(self.config)
-                .accept(self.io)
+                .accept(Wide::new(self.io))
                 .await
                 .map_err(TcpError::of_handshake)?;
             let session = tls.get_ref().1;
@@ -148,9 +148,9 @@ impl Incoming {
 
 /// Brings the second connection of a pair to the first one.
 async fn second(
-    mut tls: TlsStream<TcpStream>,
+    mut tls: TlsStream<Wide>,
     peer: NodeId,
-    pairs: &Pairs<TlsStream<TcpStream>>,
+    pairs: &Pairs<TlsStream<Wide>>,
 ) -> Result<(), TcpError> {
     let mut token = h2::Token::default();
     tls.read_exact(&mut token).await.map_err(TcpError::Tls)?;

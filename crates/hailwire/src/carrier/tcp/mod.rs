@@ -20,6 +20,7 @@ mod identity;
 mod listen;
 mod pairs;
 mod socket;
+mod wide;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -29,6 +30,7 @@ use thiserror::Error;
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
+use self::wide::Wide;
 pub use self::{
     identity::Identity,
     listen::{Incoming, Listener},
@@ -125,7 +127,7 @@ async fn second(
     peer: NodeId,
     address: SocketAddr,
     token: h2::Token,
-) -> Result<TlsStream<TcpStream>, TcpError> {
+) -> Result<TlsStream<Wide>, TcpError> {
     let mut tls = encrypted(config, &peer, address).await?;
     tls.write_all(&token).await.map_err(TcpError::Tls)?;
     tls.flush().await.map_err(TcpError::Tls)?;
@@ -137,13 +139,13 @@ async fn encrypted(
     config: Arc<ClientConfig>,
     peer: &NodeId,
     address: SocketAddr,
-) -> Result<TlsStream<TcpStream>, TcpError> {
+) -> Result<TlsStream<Wide>, TcpError> {
     let io = TcpStream::connect(address)
         .await
         .map_err(TcpError::Unreachable)?;
     socket::prepare(&io).map_err(TcpError::Unreachable)?;
     TlsConnector::from(config)
-        .connect(identity::name_of(peer), io)
+        .connect(identity::name_of(peer), Wide::new(io))
         .await
         .map_err(TcpError::of_handshake)
 }

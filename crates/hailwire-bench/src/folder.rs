@@ -1,0 +1,270 @@
+//! The folder of a run: what is measured is on disk as soon as it is known.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `environment.json` | machine, versions, the command, the git revision, whether the run is whole |
+//! | `raw.jsonl` | an [`Entry`] for each repeat, and for each cell without one |
+//! | `network.jsonl` | what the networks measured as, before they were believed |
+//! | `flame-SUBJECT.svg`, `folded-SUBJECT.txt` | where processor time went, where that could be seen |
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    BenchError,
+    result::{Cell, Entry, Line, Skipped},
+};
+
+/// Where and with what a result was measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Environment {
+    /// Unix seconds.
+    pub at: u64,
+    /// Version of this program.
+    pub version: String,
+    /// `/proc/sys/kernel/osrelease`.
+    pub kernel: String,
+    /// Processor model and count.
+    pub cpu: String,
+    /// Bytes of memory of the machine.
+    pub memory_bytes: u64,
+    /// The command that was typed.
+    pub command: String,
+    /// The git revision of the folder that it ran in; empty outside one.
+    pub revision: String,
+    /// How the program was built: `release` or `debug`.
+    pub build: String,
+    /// How many processes wanted to run on average in the minute before: others disturb.
+    pub load_before: f64,
+    /// The same after the run.
+    #[serde(default)]
+    pub load_after: f64,
+    /// How long the run took, in seconds.
+    #[serde(default)]
+    pub seconds: f64,
+    /// `running`, `whole`, or `interrupted`.
+    pub state: String,
+}
+
+impl Environment {
+    /// What can be found out here.
+    #[must_use]
+    pub fn here() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let cpuinfo = read("/proc/cpuinfo");
+        let model = cpuinfo
+            .lines()
+            .find_map(|line| line.strip_prefix("model name")?.split(':').nth(1));
+        let count = std::thread::available_parallelism().map_or(1, usize::from);
+        let meminfo = read("/proc/meminfo");
+        let memory = meminfo.split_whitespace().nth(1);
+        Self {
+            at: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |d| d.as_secs()),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            cpu: format!("{} × {count}", model.unwrap_or("unknown").trim()),
+            memory_bytes: memory.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) * 1024,
+            command: std::env::args()
+                .skip(1)
+                .fold("hail".to_owned(), |all, arg| all + " " + &arg),
+            revision: revision(),
+            build: if cfg!(debug_assertions) {
+                "debug"
+            } else {
+                "release"
+            }
+            .to_owned(),
+            load_before: load(),
+            load_after: 0.0,
+            seconds: 0.0,
+            state: "running".to_owned(),
+        }
+    }
+}
+
+fn load() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let first = text.split_whitespace().next();
+    first.and_then(|first| first.parse().ok()).unwrap_or(0.0)
+}
+
+fn revision() -> String {
+    let git = std::process::Command::new("git")
+        .args(["describe", "--always", "--dirty"])
+        .output();
+    let out = git.ok().filter(|out| out.status.success());
+    let text = out.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
+    text.unwrap_or_default()
+}
+
+/// A folder being written.
+#[derive(Debug)]
+pub struct Folder {
+    dir: PathBuf,
+    raw: fs::File,
+    environment: Environment,
+    begun: std::time::Instant,
+    lines: Vec<Line>,
+    /// Cells that have a line or a reason.
+    seen: BTreeSet<Cell>,
+}
+
+impl Folder {
+    /// Makes the folder and writes the environment into it. Results of an earlier run are replaced.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be written.
+    pub fn create(dir: &Path) -> Result<Self, BenchError> {
+        fs::create_dir_all(dir).map_err(BenchError::io(format!("the folder {}", dir.display())))?;
+        let environment = Environment::here();
+        write_json(&dir.join("environment.json"), &environment)?;
+        let create = |name: &str| {
+            let path = dir.join(name);
+            fs::File::create(&path).map_err(BenchError::io(path.display().to_string()))
+        };
+        create("network.jsonl")?;
+        Ok(Self {
+            raw: create("raw.jsonl")?,
+            dir: dir.to_owned(),
+            environment,
+            begun: std::time::Instant::now(),
+            lines: Vec::new(),
+            seen: BTreeSet::new(),
+        })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What has been measured so far.
+    #[must_use]
+    pub fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    /// Whether a cell has a line or a reason.
+    #[must_use]
+    pub fn has(&self, cell: &Cell) -> bool {
+        self.seen.contains(cell)
+    }
+
+    /// Keeps one repeat.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn keep(&mut self, line: Line) -> Result<(), BenchError> {
+        self.write(&Entry::Measured(line.clone()))?;
+        self.seen.insert(line.cell.clone());
+        self.lines.push(line);
+        Ok(())
+    }
+
+    /// Keeps the reason why a cell has no line; the first reason stays, and a measured cell needs none.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn skip(&mut self, cell: Cell, reason: &str) -> Result<(), BenchError> {
+        if !self.seen.insert(cell.clone()) {
+            return Ok(());
+        }
+        self.write(&Entry::Skipped(Skipped {
+            cell,
+            reason: reason.to_owned(),
+        }))
+    }
+
+    /// Keeps what a network measured as.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn network(&mut self, check: &impl Serialize) -> Result<(), BenchError> {
+        let text = serde_json::to_string(check).map_err(|e| BenchError::Wrong(e.to_string()))?;
+        let path = self.dir.join("network.jsonl");
+        let file = fs::OpenOptions::new().append(true).open(&path);
+        file.and_then(|mut file| writeln!(file, "{text}"))
+            .map_err(BenchError::io("network.jsonl"))
+    }
+
+    /// Says in the environment that the run is over.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn finish(mut self, interrupted: bool) -> Result<(), BenchError> {
+        let state = if interrupted { "interrupted" } else { "whole" };
+        self.environment.state = state.to_owned();
+        self.environment.seconds = self.begun.elapsed().as_secs_f64();
+        self.environment.load_after = load();
+        write_json(&self.dir.join("environment.json"), &self.environment)
+    }
+
+    fn write(&mut self, entry: &Entry) -> Result<(), BenchError> {
+        let text = serde_json::to_string(entry).map_err(|e| BenchError::Wrong(e.to_string()))?;
+        writeln!(self.raw, "{text}").map_err(BenchError::io("raw.jsonl"))
+    }
+}
+
+fn write_json(path: &Path, value: &impl Serialize) -> Result<(), BenchError> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| BenchError::Wrong(e.to_string()))?;
+    fs::write(path, text + "\n").map_err(BenchError::io(path.display().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_keeps_lines_and_only_the_first_reason_of_an_unmeasured_cell() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut folder = Folder::create(dir.path()).unwrap();
+        let cell = |subject: &str| Cell {
+            suite: "smoke".into(),
+            table: "Q1".into(),
+            row: "10 agents".into(),
+            subject: subject.into(),
+            form: String::new(),
+        };
+        folder
+            .keep(Line {
+                cell: cell("quic"),
+                network: "loopback".into(),
+                repeat: 1,
+                figures: BTreeMap::new(),
+                distribution: Vec::new(),
+                asked: BTreeMap::new(),
+            })
+            .unwrap();
+        folder.skip(cell("quic"), "never").unwrap();
+        folder.skip(cell("h2"), "first").unwrap();
+        folder.skip(cell("h2"), "second").unwrap();
+        folder.finish(true).unwrap();
+        let raw = fs::read_to_string(dir.path().join("raw.jsonl")).unwrap();
+        let entries: Vec<Entry> = raw
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(entries.len(), 2);
+        assert!(matches!(&entries[1], Entry::Skipped(s) if s.reason == "first"));
+        let environment = fs::read(dir.path().join("environment.json")).unwrap();
+        let environment: Environment = serde_json::from_slice(&environment).unwrap();
+        assert_eq!(environment.state, "interrupted");
+    }
+}

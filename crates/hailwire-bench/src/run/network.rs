@@ -1,0 +1,215 @@
+//! Where a contest runs: loopback, or a network of the lab that has been measured first.
+
+use std::{collections::HashMap, net::IpAddr};
+
+use hailwire_lab::{Topology, check, real};
+
+use crate::{BenchError, folder::Folder};
+
+/// Networks that suites know by name.
+pub const NETWORKS: [&str; 14] = [
+    "loopback",
+    "lan",
+    "wan-20ms",
+    "wan-20ms-loss1",
+    "wan-50ms",
+    "wan-50ms-loss1",
+    "wan-100ms",
+    "transatlantic-85ms",
+    "longfat",
+    "narrow",
+    "narrow-40ms",
+    "home-open",
+    "home-to-home",
+    "nat-hard",
+];
+
+/// Networks that only suites need, as the lab reads them.
+const OWN: &[(&str, &str)] = &[
+    (
+        "wan-20ms",
+        "about \"two machines, 20 ms there and back\"\n\
+         host \"a\" { link { delay \"10ms\" } }\nhost \"b\"\n",
+    ),
+    (
+        "wan-20ms-loss1",
+        "about \"two machines, 20 ms there and back, 1 % of packets lost each way\"\n\
+         host \"a\" { link { delay \"10ms\"; loss \"1%\" } }\nhost \"b\"\n",
+    ),
+    (
+        "narrow",
+        "about \"20 Mbit/s, 20 ms there and back, a queue of 100 KB\"\n\
+         host \"a\" { link { delay \"10ms\"; rate \"20 Mbit/s\"; queue \"0.1 MB\" } }\nhost \"b\"\n",
+    ),
+    (
+        "narrow-40ms",
+        "about \"50 Mbit/s, 40 ms there and back, a queue of 128 KB\"\n\
+         host \"a\" { link { delay \"20ms\"; rate \"50 Mbit/s\"; queue \"0.128 MB\" } }\nhost \"b\"\n",
+    ),
+    (
+        "home-open",
+        "about \"the links of home-to-home, without a router that translates\"\n\
+         host \"a\" { link { delay \"10ms\"; up { rate \"40 Mbit/s\" }; down { rate \"200 Mbit/s\" } } }\n\
+         host \"b\" { link { delay \"10ms\"; up { rate \"40 Mbit/s\" }; down { rate \"200 Mbit/s\" } } }\n",
+    ),
+    (
+        // Both ends map anew for each destination: nothing can be punched.
+        "nat-hard",
+        "about \"two homes with routers that map anew for each destination, and a hub\"\n\
+         site \"home-a\" { link { delay \"10ms\"; up { rate \"40 Mbit/s\" }; down { rate \"200 Mbit/s\" } }\n\
+         nat mapping=\"address-and-port-dependent\" filtering=\"address-and-port-dependent\"\nhost \"a\" }\n\
+         site \"home-b\" { link { delay \"10ms\"; up { rate \"40 Mbit/s\" }; down { rate \"200 Mbit/s\" } }\n\
+         nat mapping=\"address-and-port-dependent\" filtering=\"address-and-port-dependent\"\nhost \"b\" }\n\
+         host \"hub\" { link { delay \"5ms\" } }\n",
+    ),
+];
+
+/// A network that is there.
+pub(crate) enum Network {
+    /// This machine alone.
+    Loopback,
+    /// Hosts in namespaces, with a router between them.
+    Lab(Box<real::Network>),
+}
+
+/// Round-trip time of a network by its label, in seconds; for the time left.
+pub(crate) fn rtt_s(name: &str) -> f64 {
+    match name {
+        "loopback" | "lan" => 0.0,
+        "wan-20ms" | "wan-20ms-loss1" | "narrow" => 0.02,
+        "narrow-40ms" | "home-open" | "home-to-home" | "nat-hard" => 0.04,
+        "transatlantic-85ms" => 0.085,
+        "wan-100ms" | "longfat" => 0.1,
+        _ => 0.05,
+    }
+}
+
+/// Expected seconds to make a network and to measure it.
+pub(crate) const UP_S: f64 = 6.0;
+
+/// How often a network is measured until it is within its label.
+const CHECKS: u32 = 3;
+
+/// The networks of a run: the one that is up, and why others are not.
+#[derive(Default)]
+pub(crate) struct Networks {
+    up: Option<(String, Network)>,
+    reasons: HashMap<String, String>,
+}
+
+impl Networks {
+    /// Whether a name is that of the network that is up.
+    pub(crate) fn is_up(&self, name: &str) -> bool {
+        self.up.as_ref().is_some_and(|(up, _)| up == name)
+    }
+
+    /// The network of a name, up and measured: the one before is taken down.
+    ///
+    /// The check is kept in the folder, also that of a network which is then not used.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none, in words that follow "not measured: ".
+    pub(crate) fn up(&mut self, name: &str, folder: &mut Folder) -> Result<&Network, String> {
+        if let Some(reason) = self.reasons.get(name) {
+            return Err(reason.clone());
+        }
+        if !self.is_up(name) {
+            self.up = None;
+            match make(name, folder) {
+                Ok(network) => self.up = Some((name.to_owned(), network)),
+                Err(reason) => {
+                    self.reasons.insert(name.to_owned(), reason.clone());
+                    return Err(reason);
+                }
+            }
+        }
+        match &self.up {
+            Some((_, network)) => Ok(network),
+            None => Err(format!("the network {name} is gone")),
+        }
+    }
+}
+
+fn topology(name: &str) -> Result<Topology, String> {
+    let own = OWN.iter().find(|(own, _)| *own == name);
+    match own {
+        Some((name, text)) => Topology::parse(text, name),
+        None => Topology::named(name),
+    }
+    .map_err(|error| error.to_string())
+}
+
+fn make(name: &str, folder: &mut Folder) -> Result<Network, String> {
+    if name == "loopback" {
+        return Ok(Network::Loopback);
+    }
+    let network = real::Network::up(&topology(name)?).map_err(|error| told(&error))?;
+    let mut faults = String::new();
+    // Whatever else runs here disturbs a check too; what every check said is kept.
+    for _ in 0..CHECKS {
+        let checked = check::check(&network).map_err(|error| told(&error))?;
+        folder.network(&checked).map_err(|error| error.told())?;
+        if checked.within {
+            return Ok(Network::Lab(Box::new(network)));
+        }
+        let all = checked.paths.into_iter().flat_map(|path| path.faults);
+        faults = all.collect::<Vec<_>>().join("; ");
+    }
+    Err(format!(
+        "the network {name} measured off its label: {faults}"
+    ))
+}
+
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text += &format!(": {source}");
+        cause = source.source();
+    }
+    text
+}
+
+impl Network {
+    /// A command on the machine that serves (`b`) or loads (`a`).
+    pub(crate) fn command(
+        &self,
+        host: &str,
+        words: &[String],
+    ) -> Result<std::process::Command, BenchError> {
+        let (program, arguments) = words
+            .split_first()
+            .ok_or_else(|| BenchError::Wrong("an empty command".into()))?;
+        let mut command = match self {
+            Self::Loopback => std::process::Command::new(program),
+            Self::Lab(network) => network
+                .command(host, program)
+                .map_err(|error| BenchError::Wrong(told(&error)))?,
+        };
+        command.args(arguments);
+        Ok(command)
+    }
+
+    /// The address that a host itself has.
+    pub(crate) fn address(&self, host: &str) -> Result<IpAddr, BenchError> {
+        match self {
+            Self::Loopback => Ok([127, 0, 0, 1].into()),
+            Self::Lab(network) => network
+                .address(host)
+                .map_err(|error| BenchError::Wrong(told(&error))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_network_that_suites_know_is_one_that_the_lab_reads() {
+        for name in NETWORKS.into_iter().filter(|name| *name != "loopback") {
+            assert!(topology(name).is_ok(), "{name}: {:?}", topology(name));
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Plain WebSocket: tungstenite over TLS 1.3, binary messages, no multiplexer.
+//!
+//! Messages of one connection are answered in order, so that many can be under way: each side writes
+//! all it has before it flushes. Read and write buffers are 4 KiB, which is what keeps a thousand
+//! connections small. The first byte says what is asked: 0 an echo, 1 a stream of as many bytes as the
+//! eight bytes behind it say.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, SinkExt, StreamExt};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+};
+use tokio_rustls::TlsConnector;
+use tokio_tungstenite::{
+    accept_async_with_config, client_async_with_config,
+    tungstenite::{Message, protocol::WebSocketConfig},
+};
+
+use super::{
+    Options, Ready, failed,
+    pattern::{check_pattern, pattern},
+    tls,
+};
+use crate::{BenchError, work::Start};
+
+const ALPN: &[u8] = b"http/1.1";
+const BUFFER: usize = 4 * 1024;
+/// Messages that wait to be written on one connection.
+const WAITING: usize = 1_024;
+const ECHO: u8 = 0;
+const BULK: u8 = 1;
+
+fn config() -> WebSocketConfig {
+    WebSocketConfig::default()
+        .read_buffer_size(BUFFER)
+        .write_buffer_size(BUFFER)
+        .max_write_buffer_size(16 << 20)
+}
+
+/// The far side, as the loader knows it.
+#[derive(Clone)]
+pub(crate) struct Far {
+    address: SocketAddr,
+    certificate: String,
+    known: TlsConnector,
+}
+
+/// One connection.
+#[derive(Clone)]
+pub(crate) struct Link(mpsc::Sender<Asked>);
+
+/// A message to be written, and where its answers go.
+struct Asked {
+    message: Bytes,
+    answers: mpsc::UnboundedSender<Bytes>,
+    /// How many bytes of answer there will be.
+    expected: u64,
+}
+
+/// Serves until the process ends.
+pub(crate) async fn serve(options: &Options) -> Result<Ready, BenchError> {
+    let (acceptor, certificate) = tls::acceptor(ALPN)?;
+    let listener = TcpListener::bind((options.listen, 0))
+        .await
+        .map_err(BenchError::io("binding"))?;
+    let address = listener.local_addr().map_err(BenchError::io("binding"))?;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let _ = stream.set_nodelay(true);
+                if let Ok(stream) = acceptor.accept(stream).await {
+                    // A client that goes away is no news.
+                    let _ = answer(stream).await;
+                }
+            });
+        }
+    });
+    Ok(Ready {
+        address: address.to_string(),
+        certificate,
+        ..Ready::default()
+    })
+}
+
+type ServerStream = tokio_rustls::server::TlsStream<TcpStream>;
+type WsError = tokio_tungstenite::tungstenite::Error;
+
+async fn answer(stream: ServerStream) -> Result<(), WsError> {
+    let mut socket = accept_async_with_config(stream, Some(config())).await?;
+    while let Some(message) = socket.next().await {
+        let mut next = Some(message?);
+        // Everything that is there is answered before anything is flushed.
+        while let Some(message) = next.take() {
+            let asked = message.into_data();
+            match asked.split_first() {
+                Some((&BULK, rest)) => {
+                    let count = rest.try_into().map_or(0, u64::from_be_bytes);
+                    for chunk in pattern(count) {
+                        socket.send(Message::Binary(chunk)).await?;
+                    }
+                }
+                Some(_) => socket.feed(Message::Binary(asked)).await?,
+                None => {}
+            }
+            next = match socket.next().now_or_never() {
+                Some(Some(message)) => Some(message?),
+                Some(None) => return Ok(()),
+                None => None,
+            };
+        }
+        socket.flush().await?;
+    }
+    Ok(())
+}
+
+impl Far {
+    pub(crate) fn new(ready: &Ready) -> Result<Self, BenchError> {
+        Ok(Self {
+            address: ready.socket()?,
+            known: tls::connector(&ready.certificate, ALPN, true)?,
+            certificate: ready.certificate.clone(),
+        })
+    }
+
+    pub(crate) async fn prepare(&self, start: Start) -> Result<TlsConnector, BenchError> {
+        match start {
+            Start::Cold => tls::connector(&self.certificate, ALPN, false),
+            Start::Resumed => {
+                // Each agent has a memory of its own, and has met the far side once; the session's
+                // ticket is there when an answer is.
+                let known = tls::connector(&self.certificate, ALPN, true)?;
+                let link = self.connect(known.clone()).await?;
+                link.echo(Bytes::from_static(b"hello")).await?;
+                Ok(known)
+            }
+            Start::Warm => Ok(self.known.clone()),
+            Start::ZeroRtt => Err(BenchError::Unsupported(
+                "a WebSocket begins with an upgrade that has to be answered before a message",
+            )),
+        }
+    }
+
+    pub(crate) async fn connect(&self, tls: TlsConnector) -> Result<Link, BenchError> {
+        let stream = TcpStream::connect(self.address)
+            .await
+            .map_err(BenchError::io("connecting"))?;
+        let _ = stream.set_nodelay(true);
+        let stream = tls
+            .connect(tls::name()?, stream)
+            .await
+            .map_err(BenchError::io("TLS"))?;
+        let url = format!("ws://{}/", self.address);
+        let (socket, _) = client_async_with_config(url, stream, Some(config()))
+            .await
+            .map_err(failed("the upgrade"))?;
+        let (mut write, mut read) = socket.split();
+        let (sender, mut asked) = mpsc::channel::<Asked>(WAITING);
+        let pending: Arc<Mutex<VecDeque<_>>> = Arc::default();
+        let expecting = pending.clone();
+        tokio::spawn(async move {
+            while let Some(first) = asked.recv().await {
+                let mut next = Some(first);
+                while let Some(ask) = next.take() {
+                    lock(&expecting).push_back((ask.expected, ask.answers));
+                    if write.feed(Message::Binary(ask.message)).await.is_err() {
+                        return;
+                    }
+                    next = asked.try_recv().ok();
+                }
+                if write.flush().await.is_err() {
+                    return;
+                }
+            }
+            let _ = write.close().await;
+        });
+        tokio::spawn(async move {
+            while let Some(Ok(message)) = read.next().await {
+                if !message.is_binary() {
+                    continue;
+                }
+                let data = message.into_data();
+                let mut pending = lock(&pending);
+                let Some((left, answers)) = pending.front_mut() else {
+                    return;
+                };
+                *left = left.saturating_sub(data.len() as u64);
+                // Whoever no longer waits does not mind.
+                let _ = answers.send(data);
+                if *left == 0 {
+                    pending.pop_front();
+                }
+            }
+            lock(&pending).clear();
+        });
+        Ok(Link(sender))
+    }
+}
+
+impl Link {
+    async fn ask(
+        &self,
+        message: Bytes,
+        expected: u64,
+    ) -> Result<mpsc::UnboundedReceiver<Bytes>, BenchError> {
+        let (answers, receive) = mpsc::unbounded_channel();
+        let ask = Asked {
+            message,
+            answers,
+            expected,
+        };
+        let gone = |_| BenchError::Wrong("the connection is gone".into());
+        self.0.send(ask).await.map_err(gone)?;
+        Ok(receive)
+    }
+
+    pub(crate) async fn echo(&self, body: Bytes) -> Result<Bytes, BenchError> {
+        let mut message = Vec::with_capacity(body.len() + 1);
+        message.push(ECHO);
+        message.extend_from_slice(&body);
+        let expected = message.len() as u64;
+        let mut answers = self.ask(message.into(), expected).await?;
+        let answer = answers.recv().await;
+        let answer = answer.ok_or_else(|| BenchError::Wrong("no answer came".into()))?;
+        Ok(answer.slice(1.min(answer.len())..))
+    }
+
+    pub(crate) async fn bulk(&self, bytes: u64, got: &super::Got) -> Result<(), BenchError> {
+        let mut message = vec![BULK];
+        message.extend_from_slice(&bytes.to_be_bytes());
+        let mut answers = self.ask(message.into(), bytes).await?;
+        let mut at = 0;
+        while at < bytes {
+            let chunk = answers.recv().await;
+            let chunk = chunk.ok_or_else(|| BenchError::Wrong("the stream ended".into()))?;
+            at = check_pattern(at, &chunk)?;
+            got.set(at);
+        }
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,263 @@
+//! Raw iroh: one QUIC stream for each message on a bare connection, no session protocol.
+//!
+//! Windows, stream limits and congestion control are those of a node unless the options say otherwise.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hailwire::Priority;
+use iroh::{
+    Endpoint, EndpointAddr, EndpointId, RelayMode, TransportAddr,
+    endpoint::{ConnectOptions, Connection, QuicTransportConfig, VarInt, presets},
+};
+
+use super::{
+    Congestion, Options, Ready, failed,
+    pattern::{CHUNK, check_pattern, pattern},
+};
+use crate::{BenchError, work::Start};
+
+const ALPN: &[u8] = b"hailwire-bench";
+const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
+const CONNECTION_WINDOW: u32 = 32 * 1024 * 1024;
+const SEND_WINDOW: u64 = 8 * 1024 * 1024;
+const MAX_STREAMS: u32 = 1_024;
+const BULK: &[u8] = b"bulk";
+
+/// The far side, as the loader knows it.
+#[derive(Clone)]
+pub(crate) struct Far {
+    address: EndpointAddr,
+    /// Keeps TLS sessions.
+    known: Endpoint,
+    /// Keeps none.
+    forgetful: Endpoint,
+    here: Options,
+}
+
+/// What is needed to connect.
+pub(crate) struct Prepared {
+    endpoint: Endpoint,
+    early: bool,
+}
+
+/// One connection.
+#[derive(Clone)]
+pub(crate) struct Link {
+    state: State,
+    /// A connection ends with the last handle on its endpoint.
+    _endpoint: Endpoint,
+}
+
+/// Whole, or before its handshake is complete.
+#[derive(Clone)]
+enum State {
+    Whole(Connection),
+    Early(iroh::endpoint::OutgoingZeroRttConnection),
+}
+
+fn transport(options: &Options) -> QuicTransportConfig {
+    let stream = options.window.unwrap_or(STREAM_WINDOW);
+    let connection = match options.window {
+        Some(window) => window.saturating_mul(16),
+        None => CONNECTION_WINDOW,
+    };
+    let send = options
+        .window
+        .map_or(SEND_WINDOW, |window| u64::from(window) * 4);
+    let mut builder = QuicTransportConfig::builder()
+        .max_concurrent_bidi_streams(VarInt::from_u32(MAX_STREAMS))
+        .stream_receive_window(VarInt::from_u32(stream))
+        .receive_window(VarInt::from_u32(connection))
+        .send_window(send);
+    builder =
+        match options.congestion {
+            None => builder,
+            Some(Congestion::Bbr) => builder
+                .congestion_controller_factory(Arc::new(noq::congestion::Bbr3Config::default())),
+            Some(Congestion::Cubic) => builder
+                .congestion_controller_factory(Arc::new(noq::congestion::CubicConfig::default())),
+        };
+    builder.build()
+}
+
+async fn endpoint(options: &Options, tickets: Option<usize>) -> Result<Endpoint, BenchError> {
+    let mut builder = Endpoint::builder(presets::Minimal)
+        .relay_mode(RelayMode::Disabled)
+        .alpns(vec![ALPN.to_vec()])
+        .transport_config(transport(options))
+        .clear_ip_transports()
+        .bind_addr((options.listen, 0))
+        .map_err(failed("binding"))?;
+    if let Some(tickets) = tickets {
+        builder = builder.max_tls_tickets(tickets);
+    }
+    Box::pin(builder.bind()).await.map_err(failed("binding"))
+}
+
+/// Serves until the process ends.
+pub(crate) async fn serve(options: &Options) -> Result<Ready, BenchError> {
+    let endpoint = endpoint(options, None).await?;
+    let address = endpoint.bound_sockets().first().map(ToString::to_string);
+    let id = endpoint.id().to_string();
+    tokio::spawn(async move {
+        while let Some(incoming) = endpoint.accept().await {
+            tokio::spawn(async move {
+                // Work that is harmless when replayed is taken from the first flight.
+                if let Ok(accepting) = incoming.accept() {
+                    let connection = accepting.into_0rtt();
+                    while let Ok((send, recv)) = connection.accept_bi().await {
+                        tokio::spawn(answer(send, recv));
+                    }
+                }
+            });
+        }
+    });
+    Ok(Ready {
+        id,
+        address: address.unwrap_or_default(),
+        ..Ready::default()
+    })
+}
+
+async fn answer(mut send: iroh::endpoint::SendStream, mut recv: iroh::endpoint::RecvStream) {
+    let Ok(Some(first)) = recv.read_chunk(usize::MAX).await else {
+        return;
+    };
+    if let Some(count) = first.strip_prefix(BULK)
+        && let Ok(count) = count.try_into().map(u64::from_be_bytes)
+    {
+        for chunk in pattern(count) {
+            if send.write_chunk(chunk).await.is_err() {
+                return;
+            }
+        }
+    } else {
+        let _ = send.write_chunk(first).await;
+        while let Ok(Some(chunk)) = recv.read_chunk(usize::MAX).await {
+            let _ = send.write_chunk(chunk).await;
+        }
+    }
+    let _ = send.finish();
+}
+
+impl Far {
+    pub(crate) async fn new(ready: &Ready, options: &Options) -> Result<Self, BenchError> {
+        let id: EndpointId = ready.id.parse().map_err(failed("the key"))?;
+        let address = EndpointAddr::from_parts(id, [TransportAddr::Ip(ready.socket()?)]);
+        // Bound to wherever the far side can be reached from.
+        let here = Options {
+            listen: super::any_like(address_ip(ready)?),
+            ..options.clone()
+        };
+        Ok(Self {
+            address,
+            known: endpoint(&here, None).await?,
+            forgetful: endpoint(&here, Some(0)).await?,
+            here,
+        })
+    }
+
+    pub(crate) async fn prepare(&self, start: Start) -> Result<Prepared, BenchError> {
+        let whole = |endpoint: &Endpoint, early| Prepared {
+            endpoint: endpoint.clone(),
+            early,
+        };
+        match start {
+            Start::Cold => Ok(whole(&self.forgetful, false)),
+            Start::Warm => Ok(whole(&self.known, false)),
+            Start::Resumed | Start::ZeroRtt => {
+                // Each agent has a memory of its own, and has met the far side once.
+                let known = endpoint(&self.here, None).await?;
+                let link = self.connect(whole(&known, false)).await?;
+                link.echo(Priority::default(), Bytes::from_static(b"hello"))
+                    .await?;
+                link.close();
+                Ok(whole(&known, start == Start::ZeroRtt))
+            }
+        }
+    }
+
+    pub(crate) async fn connect(&self, prepared: Prepared) -> Result<Link, BenchError> {
+        let Prepared { endpoint, early } = prepared;
+        let options = ConnectOptions::new();
+        let connecting = endpoint.connect_with_opts(self.address.clone(), ALPN, options);
+        let connecting = Box::pin(connecting).await.map_err(failed("connecting"))?;
+        let state = if early {
+            let Ok(connection) = connecting.into_0rtt() else {
+                return Err(BenchError::Unsupported(
+                    "no session was kept to send early data in",
+                ));
+            };
+            State::Early(connection)
+        } else {
+            State::Whole(connecting.await.map_err(failed("connecting"))?)
+        };
+        Ok(Link {
+            state,
+            _endpoint: endpoint,
+        })
+    }
+}
+
+fn address_ip(ready: &Ready) -> Result<std::net::IpAddr, BenchError> {
+    Ok(ready.socket()?.ip())
+}
+
+impl Link {
+    async fn open(
+        &self,
+        priority: Priority,
+    ) -> Result<(iroh::endpoint::SendStream, iroh::endpoint::RecvStream), BenchError> {
+        let (send, recv) = match &self.state {
+            State::Whole(connection) => connection.open_bi().await,
+            State::Early(connection) => connection.open_bi().await,
+        }
+        .map_err(failed("opening a stream"))?;
+        let ours = priority as i32 - Priority::default() as i32;
+        if ours != 0 {
+            let _ = send.set_priority(ours);
+        }
+        Ok((send, recv))
+    }
+
+    pub(crate) async fn echo(&self, priority: Priority, body: Bytes) -> Result<Bytes, BenchError> {
+        let (mut send, mut recv) = self.open(priority).await?;
+        send.write_chunk(body.clone())
+            .await
+            .map_err(failed("writing"))?;
+        send.finish().map_err(failed("writing"))?;
+        let first = recv
+            .read_chunk(usize::MAX)
+            .await
+            .map_err(failed("reading"))?;
+        let first = first.unwrap_or_default();
+        if first.len() == body.len() {
+            return Ok(first);
+        }
+        let mut all = first.to_vec();
+        let rest = recv.read_to_end(body.len()).await;
+        all.extend(rest.map_err(failed("reading"))?);
+        Ok(all.into())
+    }
+
+    pub(crate) async fn bulk(&self, bytes: u64, got: &super::Got) -> Result<(), BenchError> {
+        let (mut send, mut recv) = self.open(Priority::default()).await?;
+        let ask = Bytes::from([BULK, &bytes.to_be_bytes()].concat());
+        send.write_chunk(ask).await.map_err(failed("writing"))?;
+        send.finish().map_err(failed("writing"))?;
+        let mut at = 0;
+        while let Some(chunk) = recv.read_chunk(CHUNK).await.map_err(failed("reading"))? {
+            at = check_pattern(at, &chunk)?;
+            got.set(at);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn close(&self) {
+        match &self.state {
+            State::Whole(connection) => connection.close(VarInt::from_u32(0), b"done"),
+            State::Early(connection) => connection.close(VarInt::from_u32(0), b"done"),
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! The coordination suite: tables Q1 to Q12, many agents over three carriers.
+
+use super::{Contest, Entry, Order, Reading, Size, Step, Suite, Who, entry, pool_of, skip};
+use crate::{
+    subject::{Carrier, Congestion, Subject},
+    tables::{self, RTTS, SCENARIOS, agents, establishment, form, scenario},
+    work::{Start, Work},
+};
+
+/// Nodes that one loading process starts at most: each agent with a connection of its own needs a node.
+const MOST_NODES: u32 = 100;
+
+const TOO_MANY_NODES: &str = "two nodes have one tunnel, so a connection for each agent takes a node for each; \
+     that is measured up to 100, and 1,000 agents share one tunnel in the pooled form";
+
+const ONLY_FULL: &str = "only with --full";
+
+pub(super) fn steps(order: &Order) -> Vec<Step> {
+    let mut steps = Vec::new();
+    establish(order, &mut steps);
+    throughput(order, &mut steps);
+    streams(order, &mut steps);
+    memory(order, &mut steps);
+    latency(order, &mut steps);
+    congestion(order, &mut steps);
+    pools(order, &mut steps);
+    buffers(order, &mut steps);
+    priorities(order, &mut steps);
+    profile(order, &mut steps);
+    steps
+}
+
+/// Whether a scenario is measured in this size: one that was published is in every.
+fn wanted(order: &Order, published: bool) -> bool {
+    order.size == Size::Full || published
+}
+
+fn is_session(subject: Subject) -> bool {
+    matches!(subject, Subject::Session(_))
+}
+
+/// Agents of a test are few.
+fn few(order: &Order, count: u32) -> u32 {
+    order.by_size(count.min(3), count, count)
+}
+
+fn establish(order: &Order, steps: &mut Vec<Step>) {
+    one_agent(order, steps);
+    for (i, (count, _)) in SCENARIOS.into_iter().enumerate() {
+        for (j, rtt) in RTTS.into_iter().enumerate() {
+            let row = establishment(count, rtt);
+            let mut entries = Vec::new();
+            for subject in order.subjects() {
+                for start in [Start::Cold, Start::Resumed, Start::ZeroRtt] {
+                    let most = if is_session(subject) { 10 } else { 100 };
+                    let again = start != Start::Cold && count > most;
+                    if !wanted(order, i == j) || (again && order.size != Size::Full) {
+                        steps.push(skip(
+                            Suite::Coordination,
+                            "Q1",
+                            &row,
+                            subject,
+                            start.form(),
+                            ONLY_FULL,
+                        ));
+                    } else if is_session(subject) && count > MOST_NODES {
+                        let form = start.form();
+                        steps.push(skip(
+                            Suite::Coordination,
+                            "Q1",
+                            &row,
+                            subject,
+                            form,
+                            TOO_MANY_NODES,
+                        ));
+                    } else {
+                        entries.push(entry(
+                            subject,
+                            start.form(),
+                            cold(few(order, count), 0, start),
+                        ));
+                    }
+                }
+                if wanted(order, i == j) {
+                    let work = cold(few(order, count), pool_of(count), Start::Cold);
+                    entries.push(entry(subject, form::COLD_POOLED, work));
+                }
+            }
+            if !entries.is_empty() {
+                steps.push(Step::Contest(order.contest(
+                    "Q1",
+                    row,
+                    Order::network(rtt),
+                    entries,
+                )));
+            }
+        }
+    }
+}
+
+fn cold(agents: u32, connections: u32, start: Start) -> Work {
+    Work::Establish {
+        agents,
+        connections,
+        start,
+        bytes: 1_000,
+    }
+}
+
+fn one_agent(order: &Order, steps: &mut Vec<Step>) {
+    let mut entries = Vec::new();
+    for start in [Start::Cold, Start::Resumed, Start::ZeroRtt] {
+        entries.extend(order.same(&order.subjects(), start.form(), &cold(1, 0, start)));
+    }
+    let contest = order.contest("Q1", tables::ONE_AGENT, "wan-50ms", entries);
+    steps.push(Step::Contest(contest));
+}
+
+/// Both forms of a piece of work that takes agents and connections.
+fn both_forms(
+    order: &Order,
+    steps: &mut Vec<Step>,
+    (table, row): (&str, &str),
+    count: u32,
+    work: impl Fn(u32) -> Work,
+) -> Vec<Entry> {
+    let mut entries = order.same(&order.subjects(), form::POOLED, &work(pool_of(count)));
+    for subject in order.subjects() {
+        if is_session(subject) && count > MOST_NODES {
+            let reason = TOO_MANY_NODES;
+            steps.push(skip(
+                Suite::Coordination,
+                table,
+                row,
+                subject,
+                form::PER_AGENT,
+                reason,
+            ));
+        } else {
+            entries.push(entry(subject, form::PER_AGENT, work(0)));
+        }
+    }
+    entries
+}
+
+fn throughput(order: &Order, steps: &mut Vec<Step>) {
+    let seconds = order.by_size(0.02, 0.15, 60.0);
+    for (count, bytes) in SCENARIOS {
+        for rtt in RTTS {
+            let row = scenario(count, bytes, rtt);
+            if !wanted(order, rtt == 0) {
+                for subject in order.subjects() {
+                    for form in [form::POOLED, form::PER_AGENT] {
+                        steps.push(skip(
+                            Suite::Coordination,
+                            "Q2",
+                            &row,
+                            subject,
+                            form,
+                            ONLY_FULL,
+                        ));
+                    }
+                }
+                continue;
+            }
+            let work = |connections| Work::Rate {
+                // A thousand messages of 100 KB at once would measure memory.
+                in_flight: few(order, count.min(100)),
+                seconds,
+                bytes,
+                agents: few(order, count),
+                connections,
+            };
+            let entries = both_forms(order, steps, ("Q2", &row), count, work);
+            let mut contest = order.contest("Q2", row, Order::network(rtt), entries);
+            if rtt == 0 {
+                contest.also.push(("Q5", agents(count)));
+            }
+            steps.push(Step::Contest(contest));
+        }
+    }
+    let small = Work::Rate {
+        in_flight: few(order, 64),
+        seconds: order.by_size(0.02, 0.3, 60.0),
+        bytes: 1_000,
+        agents: 1,
+        connections: 1,
+    };
+    let bulk = Work::Bulk {
+        bytes: order.by_size(100_000, 50_000_000, 1_000_000_000),
+        seconds: 0.0,
+    };
+    for (row, network, work) in [
+        (tables::SMALL_CALLS, "loopback", &small),
+        ("64 in flight × 1 KB, lan", "lan", &small),
+        (tables::BULK, "loopback", &bulk),
+        ("bulk, lan", "lan", &bulk),
+    ] {
+        let entries = order.same(&order.subjects(), form::POOLED, work);
+        steps.push(Step::Contest(order.contest("Q2", row, network, entries)));
+    }
+}
+
+fn streams(order: &Order, steps: &mut Vec<Step>) {
+    for (count, _) in SCENARIOS {
+        let work = Work::Rate {
+            in_flight: few(order, count),
+            seconds: order.by_size(0.02, 0.15, 60.0),
+            bytes: 1,
+            agents: few(order, count),
+            connections: pool_of(count),
+        };
+        let entries = order.same(&order.subjects(), form::POOLED, &work);
+        steps.push(Step::Contest(order.contest(
+            "Q3",
+            agents(count),
+            "loopback",
+            entries,
+        )));
+    }
+    // Many small messages at once on one connection: with one ordered byte stream, a lost packet holds
+    // up all behind it.
+    let work = Work::Latency {
+        per_second: order.by_size(100.0, 1_000.0, 1_000.0),
+        seconds: order.by_size(0.05, 0.4, 60.0),
+        bytes: 1_000,
+        connections: 1,
+    };
+    let entries = order.same(&order.subjects(), form::POOLED, &work);
+    let contest = order.contest("Q3", tables::HEAD_OF_LINE, "wan-50ms-loss1", entries);
+    steps.push(Step::Contest(contest));
+}
+
+fn memory(order: &Order, steps: &mut Vec<Step>) {
+    for (count, _) in SCENARIOS {
+        let row = agents(count);
+        let work = |connections| Work::Hold {
+            agents: few(order, count),
+            connections,
+            bytes: 1_000,
+        };
+        let entries = both_forms(order, steps, ("Q4", &row), count, work);
+        steps.push(Step::Contest(Contest {
+            reading: Reading::Memory,
+            ..order.contest("Q4", row, "loopback", entries)
+        }));
+    }
+}
+
+fn latency(order: &Order, steps: &mut Vec<Step>) {
+    let work = |seconds| Work::Latency {
+        per_second: order.by_size(100.0, 200.0, 200.0),
+        seconds,
+        bytes: 1_000,
+        connections: 1,
+    };
+    let calm = order.by_size(0.05, 0.3, 60.0);
+    let lossy = order.by_size(0.05, 0.7, 60.0);
+    for (row, network, seconds) in [
+        ("1 KB, 0 ms", "loopback", calm),
+        ("1 KB, 50 ms", "wan-50ms", calm),
+        ("1 KB, 100 ms", "wan-100ms", calm),
+        (tables::UNDER_LOSS, "wan-50ms-loss1", lossy),
+    ] {
+        if !wanted(order, network != "wan-100ms") {
+            for subject in order.subjects() {
+                let form = form::POOLED;
+                steps.push(skip(
+                    Suite::Coordination,
+                    "Q6",
+                    row,
+                    subject,
+                    form,
+                    ONLY_FULL,
+                ));
+            }
+            continue;
+        }
+        let entries = order.same(&order.subjects(), form::POOLED, &work(seconds));
+        steps.push(Step::Contest(order.contest("Q6", row, network, entries)));
+    }
+}
+
+/// A QUIC subject with options, under a name that says so.
+fn tuned(subject: Subject, word: &str, options: &[&str], form: &str, work: &Work) -> Entry {
+    Entry {
+        who: Who::Ours(subject, options.iter().map(ToString::to_string).collect()),
+        subject: format!("{} {word}", subject.word()).trim().to_owned(),
+        form: form.to_owned(),
+        work: work.clone(),
+        helper: None,
+    }
+}
+
+fn congestion(order: &Order, steps: &mut Vec<Step>) {
+    let work = Work::Bulk {
+        bytes: order.by_size(100_000, 1_000_000_000, 4_000_000_000),
+        seconds: order.by_size(0.3, 0.8, 60.0),
+    };
+    for (row, network) in [
+        ("50 ms, 1 % loss", "wan-50ms-loss1"),
+        ("100 ms, 200 Mbit/s", "longfat"),
+    ] {
+        let mut entries = Vec::new();
+        for subject in [Subject::Session(Carrier::Quic), Subject::RawIroh] {
+            for congestion in [Congestion::Bbr, Congestion::Cubic] {
+                let word = congestion.word();
+                let options = ["--congestion", word];
+                entries.push(tuned(subject, word, &options, form::POOLED, &work));
+            }
+        }
+        entries.push(entry(Subject::PlainH2, form::POOLED, work.clone()));
+        steps.push(Step::Contest(order.contest("Q7", row, network, entries)));
+    }
+}
+
+fn pools(order: &Order, steps: &mut Vec<Step>) {
+    for (count, _) in SCENARIOS {
+        let work = |connections| Work::Rate {
+            in_flight: few(order, count.min(100)),
+            seconds: order.by_size(0.02, 0.15, 60.0),
+            bytes: 1_000,
+            agents: few(order, count),
+            connections,
+        };
+        let pool = pool_of(count);
+        for subject in [Subject::RawIroh, Subject::PlainH2] {
+            // A connection for each agent comes first: gains are against it.
+            let entries = [
+                (0, form::PER_AGENT.to_owned()),
+                (1, "1 connection".to_owned()),
+                (pool, format!("{pool} connections")),
+            ];
+            let entries =
+                entries.map(|(connections, form)| entry(subject, &form, work(connections)));
+            steps.push(Step::Contest(Contest {
+                reading: Reading::Pools,
+                ..order.contest("Q8", agents(count), "loopback", entries.to_vec())
+            }));
+        }
+    }
+}
+
+fn buffers(order: &Order, steps: &mut Vec<Step>) {
+    for kib in [64u32, 128, 256, 512] {
+        let window = (kib * 1024).to_string();
+        let options = ["--window", window.as_str()];
+        let work = Work::Rate {
+            in_flight: few(order, 10),
+            seconds: order.by_size(0.05, 0.25, 60.0),
+            bytes: order.by_size(1_000, 100_000, 100_000),
+            agents: 1,
+            connections: 1,
+        };
+        let subjects = [
+            Subject::Session(Carrier::Quic),
+            Subject::RawIroh,
+            Subject::PlainH2,
+        ];
+        let entries = subjects.map(|subject| tuned(subject, "", &options, form::POOLED, &work));
+        let row = format!("{kib} KB");
+        steps.push(Step::Contest(order.contest(
+            "Q9",
+            row,
+            "wan-50ms",
+            entries.to_vec(),
+        )));
+    }
+}
+
+fn priorities(order: &Order, steps: &mut Vec<Step>) {
+    let work = Work::Mix {
+        per_second: order.by_size(20.0, 25.0, 25.0),
+        seconds: order.by_size(0.2, 0.5, 60.0),
+        bytes: 1_000,
+    };
+    let subjects = order.subjects();
+    let entries = order.same(&subjects, form::POOLED, &work);
+    steps.push(Step::Contest(Contest {
+        reading: Reading::Priorities,
+        ..order.contest(
+            "Q10",
+            "four priorities, 20 Mbit/s, 20 ms",
+            "narrow",
+            entries,
+        )
+    }));
+}
+
+fn profile(order: &Order, steps: &mut Vec<Step>) {
+    let work = Work::Rate {
+        in_flight: few(order, 64),
+        seconds: order.by_size(0.3, 2.0, 20.0),
+        bytes: 1_000,
+        agents: 1,
+        connections: 1,
+    };
+    let subjects = [
+        Subject::Session(Carrier::Quic),
+        Subject::RawIroh,
+        Subject::PlainH2,
+    ];
+    let entries = subjects.map(|subject| entry(subject, form::POOLED, work.clone()));
+    steps.push(Step::Contest(Contest {
+        reading: Reading::Profile,
+        repeats: 1,
+        ..order.contest("Q11", "64 in flight × 1 KB", "loopback", entries.to_vec())
+    }));
+}

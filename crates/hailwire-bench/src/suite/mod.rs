@@ -1,0 +1,417 @@
+//! Suites: what is measured, as data. [`crate::run`] carries it out.
+//!
+//! A suite is a list of [`Step`]s, made by a pure function of an [`Order`]. Each [`Contest`] is one row
+//! of a table: the same work for several subjects, interleaved. A cell that a suite knows it cannot
+//! measure is a step too, with the reason.
+
+mod coordination;
+mod overlay;
+mod smoke;
+
+use crate::{
+    result::Cell,
+    subject::{Carrier, Subject},
+    tables,
+    work::Work,
+};
+
+/// The suites.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// A little of everything, without root, in under a minute.
+    Smoke,
+    /// Tables Q1 to Q12.
+    Coordination,
+    /// Tables O1 to O6.
+    Overlay,
+}
+
+impl Suite {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Smoke, Self::Coordination, Self::Overlay];
+
+    /// Its word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Smoke => "smoke",
+            Self::Coordination => "coordination",
+            Self::Overlay => "overlay",
+        }
+    }
+
+    /// By its word.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|suite| suite.name() == name)
+    }
+}
+
+/// How much is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// For tests: everything once, as little of it as there is.
+    Tiny,
+    /// Under ten minutes on two cores.
+    Quick,
+    /// A minute for each scenario.
+    Full,
+}
+
+/// What is asked of a suite.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// Which suite.
+    pub suite: Suite,
+    /// How much.
+    pub size: Size,
+    /// Only on these networks; empty for all that the suite knows.
+    pub networks: Vec<String>,
+    /// Only these carriers of the session; empty for all.
+    pub carriers: Vec<Carrier>,
+    /// Counted repeats, after a warm-up. Default: 5.
+    pub repeats: Option<u32>,
+    /// Programs of somebody else's.
+    pub foreign: Vec<Foreign>,
+}
+
+/// A program that is not ours: a command that serves and one that loads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Foreign {
+    /// Its name in results.
+    pub name: String,
+    /// Words of the command; `{listen}` stands for the address to serve at.
+    pub serve: Vec<String>,
+    /// Words of the command; `{address}` stands for what the serving one said, and is added at the end
+    /// where it is missing.
+    pub load: Vec<String>,
+}
+
+/// Who takes part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// A subject that this program brings, with more options for serving and for loading.
+    Ours(Subject, Vec<String>),
+    /// Somebody else's.
+    Foreign(Foreign),
+}
+
+/// One subject's part in a contest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Who.
+    pub who: Who,
+    /// The cell's subject.
+    pub subject: String,
+    /// The cell's form.
+    pub form: String,
+    /// What is done.
+    pub work: Work,
+    /// What runs on the host `hub` meanwhile; its ticket or address stands for `{helper}` in options.
+    pub helper: Option<Subject>,
+}
+
+/// What is made of the figures of a contest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// A line, with the processor's time.
+    Plain,
+    /// Processes are new for each repeat, and what they hold above their idle state is read.
+    Memory,
+    /// A line for each priority.
+    Priorities,
+    /// The rate against the first entry's of the same repeat, and how often a connection was used
+    /// again.
+    Pools,
+    /// Where the processor's time goes, in shares of the serving process.
+    Profile,
+}
+
+/// One row: the same work, subject beside subject.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contest {
+    /// The table.
+    pub table: &'static str,
+    /// The row.
+    pub row: String,
+    /// The network's name.
+    pub network: &'static str,
+    /// Who takes part, and in which form.
+    pub entries: Vec<Entry>,
+    /// What is made of the figures.
+    pub reading: Reading,
+    /// Rows of other tables that get the same lines.
+    pub also: Vec<(&'static str, String)>,
+    /// Counted repeats.
+    pub repeats: u32,
+    /// Whether a repeat that does not count comes before.
+    pub warm_up: bool,
+}
+
+/// One step of a suite.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// To be measured.
+    Contest(Contest),
+    /// Not to be measured, and why.
+    Skip(Cell, String),
+}
+
+impl Step {
+    /// The network that it needs.
+    #[must_use]
+    pub fn network(&self) -> Option<&'static str> {
+        match self {
+            Self::Contest(contest) => Some(contest.network),
+            Self::Skip(..) => None,
+        }
+    }
+}
+
+impl Contest {
+    /// All cells that it fills.
+    pub fn cells<'a>(&'a self, suite: &'a str, entry: &'a Entry) -> Vec<Cell> {
+        let cell = |table: &str, row: &str| Cell {
+            suite: suite.to_owned(),
+            table: table.to_owned(),
+            row: row.to_owned(),
+            subject: entry.subject.clone(),
+            form: entry.form.clone(),
+        };
+        let own: Vec<Cell> = match self.reading {
+            Reading::Priorities => PRIORITIES.map(|row| cell(self.table, row)).to_vec(),
+            Reading::Profile => SHARES.map(|row| cell(self.table, row)).to_vec(),
+            _ => vec![cell(self.table, &self.row)],
+        };
+        let also = self.also.iter().map(|(table, row)| cell(table, row));
+        own.into_iter().chain(also).collect()
+    }
+}
+
+/// Rows of a contest of priorities.
+pub const PRIORITIES: [&str; 4] = ["critical", "high", "medium", "low"];
+
+/// Rows of a profile.
+pub const SHARES: [&str; 7] = [
+    "packets",
+    "crypto",
+    "streams",
+    "connections",
+    "congestion control",
+    "application",
+    "other",
+];
+
+/// The steps of a suite.
+#[must_use]
+pub fn steps(order: &Order) -> Vec<Step> {
+    match order.suite {
+        Suite::Smoke => smoke::steps(order),
+        Suite::Coordination => coordination::steps(order),
+        Suite::Overlay => overlay::steps(order),
+    }
+}
+
+impl Order {
+    fn repeats(&self) -> u32 {
+        self.repeats
+            .unwrap_or(if self.size == Size::Tiny { 1 } else { 5 })
+    }
+
+    /// Of three, by size.
+    fn by_size<T>(&self, tiny: T, quick: T, full: T) -> T {
+        match self.size {
+            Size::Tiny => tiny,
+            Size::Quick => quick,
+            Size::Full => full,
+        }
+    }
+
+    fn carriers(&self) -> Vec<Carrier> {
+        let all = [Carrier::Quic, Carrier::H2, Carrier::Ws];
+        let wanted =
+            |carrier: &Carrier| self.carriers.is_empty() || self.carriers.contains(carrier);
+        all.into_iter().filter(wanted).collect()
+    }
+
+    /// Sessions over the wanted carriers, and the baselines.
+    fn subjects(&self) -> Vec<Subject> {
+        let sessions = self.carriers().into_iter().map(Subject::Session);
+        let plain = [Subject::RawIroh, Subject::PlainH2, Subject::PlainWs];
+        sessions.chain(plain).collect()
+    }
+
+    /// The name of the network with a round-trip time.
+    fn network(rtt: u32) -> &'static str {
+        match rtt {
+            0 => "loopback",
+            50 => "wan-50ms",
+            85 => "transatlantic-85ms",
+            _ => "wan-100ms",
+        }
+    }
+
+    /// A contest of subjects in one form and one work, foreign programs included.
+    fn contest(
+        &self,
+        table: &'static str,
+        row: impl Into<String>,
+        network: &'static str,
+        entries: Vec<Entry>,
+    ) -> Contest {
+        Contest {
+            table,
+            row: row.into(),
+            network,
+            entries,
+            reading: Reading::Plain,
+            also: Vec::new(),
+            repeats: self.repeats(),
+            warm_up: true,
+        }
+    }
+
+    /// The same work for each of some subjects, and for everybody else's programs.
+    fn same(&self, subjects: &[Subject], form: &str, work: &Work) -> Vec<Entry> {
+        let ours = subjects
+            .iter()
+            .map(|subject| entry(*subject, form, work.clone()));
+        let foreign = self.foreign.iter().map(|foreign| Entry {
+            who: Who::Foreign(foreign.clone()),
+            subject: foreign.name.clone(),
+            form: form.to_owned(),
+            work: work.clone(),
+            helper: None,
+        });
+        ours.chain(foreign).collect()
+    }
+}
+
+fn entry(subject: Subject, form: &str, work: Work) -> Entry {
+    Entry {
+        who: Who::Ours(subject, Vec::new()),
+        subject: subject.word().to_owned(),
+        form: form.to_owned(),
+        work,
+        helper: None,
+    }
+}
+
+fn skip(suite: Suite, table: &str, row: &str, subject: Subject, form: &str, reason: &str) -> Step {
+    let cell = Cell {
+        suite: suite.name().to_owned(),
+        table: table.to_owned(),
+        row: row.to_owned(),
+        subject: subject.word().to_owned(),
+        form: form.to_owned(),
+    };
+    Step::Skip(cell, reason.to_owned())
+}
+
+/// Connections that the published rule gives so many agents: 2 up to 10, a tenth up to 100, a
+/// twentieth beyond.
+#[must_use]
+pub fn pool_of(agents: u32) -> u32 {
+    match agents {
+        0..=10 => 2,
+        11..=100 => agents.div_ceil(10),
+        _ => agents.div_ceil(20),
+    }
+}
+
+/// The rows that a list of steps covers.
+#[must_use]
+pub fn covered(steps: &[Step]) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for step in steps {
+        match step {
+            Step::Contest(contest) => {
+                for entry in &contest.entries {
+                    cells.extend(contest.cells("", entry));
+                }
+            }
+            Step::Skip(cell, _) => cells.push(cell.clone()),
+        }
+    }
+    cells
+}
+
+/// Rows of a suite's published tables that a report computes from other lines.
+pub const COMPUTED: &[&str] = &["Q12"];
+
+/// Published rows of the suites that `steps` leave out; none where all is well.
+#[must_use]
+pub fn missing(suite: Suite, steps: &[Step]) -> Vec<(&'static str, &'static str)> {
+    let letter = match suite {
+        Suite::Smoke => return Vec::new(),
+        Suite::Coordination => 'Q',
+        Suite::Overlay => 'O',
+    };
+    let cells = covered(steps);
+    let published = tables::PUBLISHED.iter().copied();
+    published
+        .filter(|(table, _)| table.starts_with(letter) && !COMPUTED.contains(table))
+        .filter(|(table, row)| {
+            !cells
+                .iter()
+                .any(|cell| cell.table == *table && cell.row == *row)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(suite: Suite, size: Size) -> Order {
+        Order {
+            suite,
+            size,
+            networks: Vec::new(),
+            carriers: Vec::new(),
+            repeats: None,
+            foreign: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn every_published_row_has_a_measurement_or_a_reason_in_every_size() {
+        for suite in Suite::ALL {
+            for size in [Size::Tiny, Size::Quick, Size::Full] {
+                let steps = steps(&order(suite, size));
+                assert_eq!(missing(suite, &steps), [], "{suite:?} {size:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_cell_is_filled_twice() {
+        for suite in Suite::ALL {
+            let mut cells = covered(&steps(&order(suite, Size::Full)));
+            // The suite's name is given when the cell is written.
+            cells.iter_mut().for_each(|cell| cell.suite.clear());
+            cells.sort();
+            for pair in cells.windows(2) {
+                assert_ne!(pair[0], pair[1]);
+            }
+        }
+    }
+
+    #[test]
+    fn every_carrier_stands_in_every_published_row_of_throughput() {
+        let cells = covered(&steps(&order(Suite::Coordination, Size::Quick)));
+        for (agents, bytes) in tables::SCENARIOS {
+            let row = tables::scenario(agents, bytes, 0);
+            for subject in ["quic", "h2", "ws", "raw iroh", "plain h2", "plain ws"] {
+                let stands = |cell: &&Cell| cell.row == row && cell.subject == subject;
+                assert!(cells.iter().any(|cell| stands(&cell)), "{subject}: {row}");
+            }
+        }
+    }
+
+    #[test]
+    fn pools_are_those_of_the_published_rule() {
+        let pools = [1, 10, 11, 100, 101, 1_000].map(pool_of);
+        assert_eq!(pools, [2, 2, 2, 10, 6, 50]);
+    }
+}

@@ -1,0 +1,183 @@
+//! Measurements as people run them: every cell has a figure or a reason, a run that is interrupted keeps
+//! what it has, and anybody's program can take part.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Stdio},
+};
+
+use hailwire_bench::{
+    folder::Environment,
+    result::{Cell, Entry},
+    suite::{Order, Size, Suite, covered, steps},
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::house::House;
+
+fn entries(dir: &Path) -> Vec<Entry> {
+    let raw = fs::read_to_string(dir.join("raw.jsonl")).unwrap();
+    raw.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+fn environment(dir: &Path) -> Environment {
+    serde_json::from_slice(&fs::read(dir.join("environment.json")).unwrap()).unwrap()
+}
+
+fn measured(entries: &[Entry], subject: &str) -> usize {
+    let of =
+        |entry: &&Entry| matches!(entry, Entry::Measured(line) if line.cell.subject == subject);
+    entries.iter().filter(of).count()
+}
+
+/// Runs a suite with as little work as there is, on loopback and over QUIC.
+fn tiny(house: &House, suite: Suite) -> Vec<Entry> {
+    let out = house.path(suite.name());
+    let shown = out.display().to_string();
+    let args = ["bench", "run", suite.name(), "--tiny", "--carrier", "quic"];
+    let more = ["--network", "loopback", "--out", &shown];
+    house.run("desk", &[&args[..], &more[..]].concat()).ok();
+    assert_eq!(environment(&out).state, "whole");
+    assert!(out.join("report.html").exists() && out.join("report.md").exists());
+    entries(&out)
+}
+
+/// Every cell of the suite has a line or a reason, and every line of a counted repeat has figures.
+fn assert_whole(suite: Suite, entries: &[Entry]) {
+    let order = Order {
+        suite,
+        size: Size::Tiny,
+        networks: Vec::new(),
+        carriers: vec![hailwire_bench::subject::Carrier::Quic],
+        repeats: None,
+        foreign: Vec::new(),
+    };
+    let cell = |entry: &Entry| match entry {
+        Entry::Measured(line) => line.cell.clone(),
+        Entry::Skipped(skipped) => skipped.cell.clone(),
+    };
+    let seen: Vec<Cell> = entries.iter().map(cell).collect();
+    for wanted in covered(&steps(&order)) {
+        let same = |cell: &&Cell| {
+            Cell {
+                suite: String::new(),
+                ..(*cell).clone()
+            } == Cell {
+                suite: String::new(),
+                ..wanted.clone()
+            }
+        };
+        assert!(seen.iter().any(|cell| same(&cell)), "{wanted:?} is empty");
+    }
+    for entry in entries {
+        match entry {
+            Entry::Measured(line) => {
+                assert!(!line.figures.is_empty(), "{:?}", line.cell);
+                assert!(line.figures.values().all(|figure| figure.is_finite()));
+            }
+            Entry::Skipped(skipped) => assert!(!skipped.reason.is_empty()),
+        }
+    }
+}
+
+#[test]
+fn the_smoke_suite_leaves_no_cell_empty() {
+    let house = House::new();
+    let entries = tiny(&house, Suite::Smoke);
+    assert_whole(Suite::Smoke, &entries);
+    for subject in [
+        "quic",
+        "raw iroh",
+        "plain h2",
+        "plain ws",
+        "process to process",
+    ] {
+        assert!(measured(&entries, subject) > 0, "{subject}");
+    }
+}
+
+#[test]
+fn the_coordination_suite_leaves_no_cell_empty() {
+    let house = House::new();
+    assert_whole(Suite::Coordination, &tiny(&house, Suite::Coordination));
+}
+
+#[test]
+fn the_overlay_suite_leaves_no_cell_empty() {
+    let house = House::new();
+    assert_whole(Suite::Overlay, &tiny(&house, Suite::Overlay));
+}
+
+#[test]
+fn a_program_of_somebody_elses_takes_part() {
+    let house = House::new();
+    let program = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../hailwire-bench/examples/echo_subject.py"
+    );
+    let subject =
+        format!("python=python3 {program} serve {{listen}},python3 {program} load {{address}}");
+    let out = house.path("foreign");
+    let shown = out.display().to_string();
+    let args = ["bench", "run", "smoke", "--tiny", "--carrier", "quic"];
+    let more = ["--subject", &subject, "--out", &shown];
+    house.run("desk", &[&args[..], &more[..]].concat()).ok();
+    let entries = entries(&out);
+    assert!(measured(&entries, "python") >= 4);
+    let says_so = |entry: &Entry| matches!(entry, Entry::Skipped(s) if s.reason == "this subject does no bulk");
+    assert!(entries.iter().any(says_so));
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_measured_and_finishes_the_folder() {
+    let house = House::new();
+    let out = house.path("stopped");
+    let shown = out.display().to_string();
+    let args = ["bench", "run", "smoke", "--tiny", "--repeats", "100"];
+    let mut child: Child = house
+        .hail(
+            "desk",
+            &[&args[..], &["--carrier", "quic", "--out", &shown]].concat(),
+        )
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let raw = out.join("raw.jsonl");
+    let lines = || fs::read_to_string(&raw).unwrap_or_default().lines().count();
+    while lines() < 5 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        std::thread::yield_now();
+    }
+    let parties = hailwire_bench::measure::process::family(child.id());
+    assert!(parties.len() > 2, "its parties are processes of their own");
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let entries = entries(&out);
+    assert!(measured(&entries, "raw iroh") > 0);
+    let interrupted =
+        |entry: &Entry| matches!(entry, Entry::Skipped(s) if s.reason == "the run was interrupted");
+    assert!(entries.iter().any(interrupted));
+    assert_eq!(environment(&out).state, "interrupted");
+    assert!(out.join("report.html").exists());
+}
+
+#[test]
+fn an_unknown_name_is_answered_with_the_nearest() {
+    let house = House::new();
+    for (args, nearest) in [
+        (&["bench", "run", "smoek"][..], "smoke"),
+        (
+            &["bench", "run", "smoke", "--network", "wan-50"],
+            "wan-50ms",
+        ),
+        (&["bench", "run", "smoke", "--carrier", "h3"], "h2"),
+    ] {
+        let ran = house.run("desk", args);
+        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+        assert!(ran.stderr.contains(nearest), "{}", ran.stderr);
+    }
+}

@@ -1,0 +1,256 @@
+//! A byte stream between two hosts in virtual time: what TCP would carry, without TCP.
+//!
+//! Each direction cuts what is written into segments and sends them over the links between the
+//! hosts. One that is lost, or dropped by a full queue, is sent again a round trip later, and what
+//! follows waits for it: the head-of-line blocking of a byte stream, without a congestion control of
+//! its own. A writer waits while [`WINDOW`] bytes are unread.
+
+use std::{
+    collections::VecDeque,
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
+};
+
+use bytes::{Buf as _, Bytes};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Instant, Sleep, sleep_until},
+};
+
+use crate::{
+    link::{Fate, Link, Shape},
+    topology::{Topology, Wall},
+};
+
+/// Most bytes of one direction that are written and not yet read.
+pub const WINDOW: usize = 1 << 20;
+
+/// Payload of a segment, and its headers.
+const SEGMENT: usize = 1448;
+const HEADERS: u32 = 52;
+
+/// One end of a byte stream. Dropping it ends both directions.
+#[derive(Debug)]
+pub struct Stream {
+    reads: Arc<Mutex<Direction>>,
+    writes: Arc<Mutex<Direction>>,
+    origin: Instant,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+#[derive(Debug)]
+struct Direction {
+    links: [Link; 2],
+    round_trip: Duration,
+    /// Segments by arrival, which never runs backwards.
+    under_way: VecDeque<(Duration, Bytes)>,
+    unread: usize,
+    ended: Option<Duration>,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+pub(super) fn connect(
+    topology: &Topology,
+    seed: u64,
+    from: &str,
+    to: &str,
+    port: u16,
+) -> io::Result<(Stream, Stream)> {
+    let site = |host: &str| {
+        let number = topology.site_of(host).ok_or(io::ErrorKind::NotFound)?;
+        topology.sites.get(number).ok_or(io::ErrorKind::NotFound)
+    };
+    let (near, far) = (site(from)?, site(to)?);
+    let together = topology.site_of(from) == topology.site_of(to);
+    let lets_out = match &near.firewall {
+        None | Some(Wall::NoUdp) => true,
+        Some(Wall::OnlyTcp443) => port == 443,
+        Some(Wall::OnlyRelay(relay)) => relay == to,
+    };
+    let lets_in = far.nat.is_none() && matches!(far.firewall, None | Some(Wall::NoUdp));
+    let refused = !lets_out || !lets_in;
+    if refused && !together {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let nothing = Shape::default();
+    let shapes: [&Shape; 4] = match together {
+        true => [&nothing; 4],
+        false => [&near.up, &far.down, &far.up, &near.down],
+    };
+    let round_trip = shapes.iter().map(|shape| shape.delay).sum();
+    let link = |number: usize| Link::new(shapes[number].clone(), seed + number as u64);
+    let direction = |first: usize| {
+        Arc::new(Mutex::new(Direction {
+            links: [link(first), link(first + 1)],
+            round_trip,
+            under_way: VecDeque::new(),
+            unread: 0,
+            ended: None,
+            reader: None,
+            writer: None,
+        }))
+    };
+    let (out, back) = (direction(0), direction(2));
+    let origin = Instant::now();
+    let end = |reads: &Arc<_>, writes: &Arc<_>| Stream {
+        reads: Arc::clone(reads),
+        writes: Arc::clone(writes),
+        origin,
+        timer: None,
+    };
+    Ok((end(&back, &out), end(&out, &back)))
+}
+
+impl Direction {
+    fn lock(own: &Mutex<Self>) -> MutexGuard<'_, Self> {
+        own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&mut self, now: Duration, bytes: &[u8]) -> usize {
+        let room = WINDOW.saturating_sub(self.unread);
+        let taken = bytes.len().min(room);
+        for segment in bytes[..taken].chunks(SEGMENT) {
+            let at = self.arrival(now, segment.len());
+            self.under_way
+                .push_back((at, Bytes::copy_from_slice(segment)));
+            self.unread += segment.len();
+        }
+        self.wake_reader();
+        taken
+    }
+
+    /// When a segment has arrived, sent again as often as it takes, behind those before it.
+    fn arrival(&mut self, now: Duration, length: usize) -> Duration {
+        let bytes = HEADERS + u32::try_from(length).unwrap_or(0);
+        let mut sent = now;
+        let at = loop {
+            let mut at = Some(sent);
+            for link in &mut self.links {
+                at = at.and_then(
+                    |at| match link.pass(at, bytes.min(link.shape().mtu.into())) {
+                        Fate::Arrives { at, .. } => Some(at),
+                        Fate::Dropped(_) => None,
+                    },
+                );
+            }
+            match at {
+                Some(at) => break at,
+                None => sent += self.round_trip.max(Duration::from_millis(1)),
+            }
+        };
+        let before = self.under_way.back().map_or(Duration::ZERO, |(at, _)| *at);
+        at.max(before)
+    }
+
+    fn end(&mut self, now: Duration) {
+        if self.ended.is_none() {
+            let delay: Duration = self.links.iter().map(|link| link.shape().delay).sum();
+            let last = self.under_way.back().map_or(Duration::ZERO, |(at, _)| *at);
+            self.ended = Some(last.max(now + delay));
+        }
+        self.wake_reader();
+    }
+
+    fn wake_reader(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let now = self.origin.elapsed();
+        Direction::lock(&self.writes).end(now);
+        let mut reads = Direction::lock(&self.reads);
+        // Nobody reads any more: the far side's writes fail.
+        reads.end(now);
+        if let Some(writer) = reads.writer.take() {
+            writer.wake();
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let now = self.origin.elapsed();
+            let mut reads = Direction::lock(&self.reads);
+            let next = reads.under_way.front().map(|(at, _)| *at);
+            match next.or(reads.ended) {
+                Some(at) if at <= now => {
+                    take(&mut reads, now, buffer);
+                    return Poll::Ready(Ok(()));
+                }
+                Some(at) => {
+                    drop(reads);
+                    let at = self.origin + at;
+                    let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
+                    timer.as_mut().reset(at);
+                    ready!(timer.as_mut().poll(context));
+                }
+                None => {
+                    reads.reader = Some(context.waker().clone());
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+}
+
+/// What has arrived, as far as it fits.
+fn take(reads: &mut Direction, now: Duration, buffer: &mut ReadBuf<'_>) {
+    while let Some((at, segment)) = reads.under_way.front_mut() {
+        let length = segment.len().min(buffer.remaining());
+        if *at > now || length == 0 {
+            break;
+        }
+        buffer.put_slice(&segment[..length]);
+        segment.advance(length);
+        reads.unread -= length;
+        if segment.is_empty() {
+            reads.under_way.pop_front();
+        }
+    }
+    if let Some(writer) = reads.writer.take() {
+        writer.wake();
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let now = self.origin.elapsed();
+        let mut writes = Direction::lock(&self.writes);
+        if writes.ended.is_some() {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        match writes.write(now, bytes) {
+            0 if !bytes.is_empty() => {
+                writes.writer = Some(context.waker().clone());
+                Poll::Pending
+            }
+            taken => Poll::Ready(Ok(taken)),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Direction::lock(&self.writes).end(self.origin.elapsed());
+        Poll::Ready(Ok(()))
+    }
+}
