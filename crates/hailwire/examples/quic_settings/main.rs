@@ -44,7 +44,7 @@ const ANSWERS: usize = 300;
 const PACE: Duration = Duration::from_millis(5);
 
 /// How long the second measurement takes in one repeat.
-const BULK: Duration = Duration::from_secs(5);
+const BULK: Duration = Duration::from_secs(10);
 
 /// Repeats that count.
 const REPEATS: usize = 5;
@@ -84,7 +84,11 @@ fn compare(work: &str, variants: &[&str]) -> Result<(), Failure> {
     let program = std::env::current_exe()?;
     for repeat in 0..REPEATS {
         for variant in variants {
-            let kdl = format!("quic {{ {variant} }}");
+            // A variant is of the settings of `quic`, or it has sections of its own.
+            let kdl = match variant.contains('{') {
+                true => (*variant).to_owned(),
+                false => format!("quic {{ {variant} }}"),
+            };
             let mut server = far(&program)
                 .args(["serve", &kdl])
                 .stdin(Stdio::piped())
@@ -271,6 +275,8 @@ async fn bulk(client: &Client) -> Result<(), Failure> {
             "work": "bulk",
             "bytes_per_second": (bytes as f64 / seconds).round(),
             "rtt_us": tunnel.path.rtt_us,
+            "carrier": tunnel.carrier,
+            "why": tunnel.why,
         })
     );
     Ok(())
@@ -293,5 +299,6 @@ async fn ask(client: &Client, size: usize, with: usize) -> Result<(), Failure> {
 
 async fn counters(client: &Client) -> Result<admin::Tunnel, Failure> {
     let status: admin::Status = client.admin(method::STATUS, &()).await?;
-    Ok(status.tunnels.into_iter().next().ok_or("no tunnel")?)
+    let mut tunnels = status.tunnels.into_iter();
+    Ok(tunnels.find(|tunnel| tunnel.carries).ok_or("no tunnel")?)
 }

@@ -12,7 +12,10 @@
 //!
 //! [`RecvStream::is_early`]: super::RecvStream::is_early
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{
+    Arc, Mutex, OnceLock, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
 
 use bytes::Bytes;
 use iroh::endpoint::{
@@ -26,9 +29,17 @@ pub(super) enum Handle {
     /// The handshake is complete.
     Full(engine::Connection),
     /// Dialled here, with a first flight that may be refused.
-    Out(OutgoingZeroRttConnection, Arc<OnceLock<engine::Connection>>),
+    Out(OutgoingZeroRttConnection, Arc<Outgoing>),
     /// Accepted here; what came so far may be a replay.
     In(IncomingZeroRttConnection, Arc<OnceLock<engine::Connection>>),
+}
+
+/// What is known of a connection that was dialled with a first flight.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    full: OnceLock<engine::Connection>,
+    /// Streams that were opened early have lower numbers than this.
+    early: AtomicU64,
 }
 
 /// Does the same with each state.
@@ -46,7 +57,22 @@ impl Handle {
     pub(super) async fn open(
         &self,
     ) -> Result<(engine::SendStream, engine::RecvStream), engine::ConnectionError> {
-        each!(self, c => c.open_bi().await)
+        let Self::Out(connection, outgoing) = self else {
+            return each!(self, c => c.open_bi().await);
+        };
+        loop {
+            let (send, recv) = connection.open_bi().await?;
+            let number = recv.id().index();
+            if recv.is_0rtt() {
+                outgoing.early.fetch_max(number + 1, Ordering::SeqCst);
+                return Ok((send, recv));
+            }
+            if number >= outgoing.early.load(Ordering::SeqCst) {
+                return Ok((send, recv));
+            }
+            // The engine numbers anew after a refusal, and keeps its wakers by number: what is left of
+            // the refused stream would take those of this one along. So the number is passed over.
+        }
     }
 
     pub(super) async fn accept(
@@ -91,7 +117,8 @@ impl Handle {
     pub(super) fn full(&self) -> Option<&engine::Connection> {
         match self {
             Self::Full(connection) => Some(connection),
-            Self::Out(_, full) | Self::In(_, full) => full.get(),
+            Self::Out(_, outgoing) => outgoing.full.get(),
+            Self::In(_, full) => full.get(),
         }
     }
 
@@ -100,13 +127,13 @@ impl Handle {
         let failed = |error: engine::ConnectingError| error.to_string();
         match self {
             Self::Full(_) => Ok(true),
-            Self::Out(early, full) => {
+            Self::Out(early, outgoing) => {
                 let status = early.handshake_completed().await.map_err(failed)?;
                 let (connection, taken) = match status {
                     ZeroRttStatus::Accepted(connection) => (connection, true),
                     ZeroRttStatus::Rejected(connection) => (connection, false),
                 };
-                full.get_or_init(|| connection);
+                outgoing.full.get_or_init(|| connection);
                 Ok(taken)
             }
             Self::In(early, full) => {

@@ -11,7 +11,7 @@
 //! hub "https://hub.example.org"
 //! carrier "auto"
 //! limits { max-tunnels 1024; grace "10s"; spin "100us" }
-//! quic { congestion "cubic"; window "128MiB" }
+//! quic { congestion "auto"; window "128MiB" }
 //! log { level "info" }
 //! ```
 //!

@@ -14,7 +14,7 @@ use super::sections::as_text;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Quic {
-    /// Who decides how fast to send. Default: cubic.
+    /// Who decides how fast to send. Default: auto.
     pub congestion: Congestion,
     /// Bidirectional streams that a peer may have open at once: its calls under way. Default:
     /// 1024; at least 100.
@@ -114,8 +114,10 @@ impl Quic {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Congestion {
-    /// CUBIC (RFC 9438): slows down for each loss. The better one where a loss means a full queue.
+    /// BBR on paths with a round trip of 5 ms and more, CUBIC on shorter ones.
     #[default]
+    Auto,
+    /// CUBIC (RFC 9438): slows down for each loss. The better one where a loss means a full queue.
     Cubic,
     /// BBR, third version (draft-ietf-ccwg-bbr): models the path's rate and round trip. The better
     /// one where packets are lost by chance.
@@ -127,6 +129,7 @@ impl Congestion {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Auto => "auto",
             Self::Cubic => "cubic",
             Self::Bbr => "bbr",
         }
@@ -138,9 +141,10 @@ impl FromStr for Congestion {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
+            "auto" => Ok(Self::Auto),
             "cubic" => Ok(Self::Cubic),
             "bbr" => Ok(Self::Bbr),
-            _ => Err("expected cubic or bbr"),
+            _ => Err("expected auto, cubic or bbr"),
         }
     }
 }

@@ -65,9 +65,9 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         path: "quic.congestion",
-        value: "cubic or bbr",
-        default: "\"cubic\"",
-        about: "who decides how fast to send: CUBIC (RFC 9438) or BBRv3",
+        value: "auto, cubic or bbr",
+        default: "\"auto\"",
+        about: "who decides how fast to send; auto: BBRv3 from a round trip of 5 ms, CUBIC (RFC 9438) below",
     },
     Setting {
         path: "quic.streams",

@@ -140,7 +140,10 @@ fn wrong_values_say_what_was_expected() {
         ("node {", "not KDL"),
         ("carrier \"tcp\"", "expected auto, quic, h2 or ws"),
         ("listen { tcp 4242 }", "`tcp` takes a text"),
-        ("quic { congestion \"reno\" }", "expected cubic or bbr"),
+        (
+            "quic { congestion \"reno\" }",
+            "expected auto, cubic or bbr",
+        ),
         ("quic { streams 99 }", "from 100 to 65536"),
         ("quic { window \"32\" }", "with its unit"),
         ("quic { window \"1MiB\" }", "from \"8MiB\" to \"1GiB\""),

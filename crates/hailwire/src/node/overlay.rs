@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::store::Store;
 use crate::{
-    carrier::Room,
+    carrier::{Room, congestion::ByRoundTrip},
     config::{Config, Congestion, Quic},
     hub::tls::Pins,
     key::NodeKey,
@@ -172,6 +172,7 @@ fn transport(quic: &Quic) -> QuicTransportConfig {
         .enable_segmentation_offload(quic.gso)
         .mtu_discovery_config(quic.mtu_discovery.then_some(discovery))
         .congestion_controller_factory(match quic.congestion {
+            Congestion::Auto => Arc::new(ByRoundTrip) as Arc<_>,
             Congestion::Cubic => Arc::new(CubicConfig::default()) as Arc<_>,
             Congestion::Bbr => Arc::new(Bbr3Config::default()) as Arc<_>,
         });

@@ -318,12 +318,16 @@ async fn a_first_flight_that_the_peer_refuses_is_sent_again_unnoticed() {
         let _echo = serve_echo(&far.client(), "echo").await;
         assert_eq!(call(&near.client(), "echo@far", "x").await.unwrap(), "x");
     }
-    // It forgets its TLS sessions, and comes back at the same port.
+    // It forgets its TLS sessions; the near side does not.
     let far = far.restart("far").await;
     let _echo = serve_echo(&far.client(), "echo").await;
-    while !near.status().await.tunnels.is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let who = admin::Who { who: "far".into() };
+    let () = near
+        .client()
+        .admin(method::TRUST_REMOVE, &who)
+        .await
+        .unwrap();
+    introduce(&near, &far, "far", &far.node.sockets(), &[]).await;
     let body = "y".repeat(20_000);
     let call = near
         .client()

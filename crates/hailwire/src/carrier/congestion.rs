@@ -1,0 +1,201 @@
+//! The congestion control of a path, chosen by its round trip (`quic { congestion "auto" }`).
+//!
+//! On a path of some length a lost packet is mostly chance or a competitor, and BBR, which models the path,
+//! keeps its rate; CUBIC halves it again and again. Within a building a loss means that a buffer ran
+//! over, and CUBIC, which backs off at once, wins. So both are told of everything until a few round
+//! trips were measured, which is about as long as the handshake; then one of them stays. Each path of a connection
+//! has a controller of its own and chooses for itself.
+
+use std::{
+    any::Any,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use iroh::endpoint::{Controller, ControllerFactory, ControllerMetrics, RttEstimator};
+use noq::congestion::{Bbr3Config, CubicConfig};
+
+/// Round trip from which a path counts as long.
+const LONG: Duration = Duration::from_millis(5);
+
+/// Long round trips, with no short one among them, after which it does.
+const LONG_ONES: u32 = 4;
+
+/// Makes a controller for each path that chooses by its round trip.
+#[derive(Debug, Default)]
+pub(crate) struct ByRoundTrip;
+
+impl ControllerFactory for ByRoundTrip {
+    fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
+        let cubic = Arc::new(CubicConfig::default());
+        let bbr = Arc::new(Bbr3Config::default());
+        Box::new(Chosen {
+            kept: cubic.build(now, current_mtu),
+            other: Some(bbr.build(now, current_mtu)),
+            long: 0,
+        })
+    }
+}
+
+/// CUBIC with BBR beside it at first, then whichever was chosen.
+#[derive(Debug)]
+struct Chosen {
+    kept: Box<dyn Controller>,
+    /// BBR, until the choice is made.
+    other: Option<Box<dyn Controller>>,
+    /// Long round trips seen so far.
+    long: u32,
+}
+
+impl Chosen {
+    fn both(&mut self, mut tell: impl FnMut(&mut dyn Controller)) {
+        tell(self.kept.as_mut());
+        if let Some(other) = &mut self.other {
+            tell(other.as_mut());
+        }
+    }
+
+    /// One short round trip shows that the path is short; a long one may have other reasons.
+    fn choose(&mut self, round_trip: Duration) {
+        if round_trip < LONG {
+            self.other = None;
+            return;
+        }
+        self.long += 1;
+        if self.long >= LONG_ONES
+            && let Some(bbr) = self.other.take()
+        {
+            self.kept = bbr;
+        }
+    }
+}
+
+impl Controller for Chosen {
+    fn on_sent(&mut self, now: Instant, bytes: u64, largest_pn: u64) {
+        self.both(|c| c.on_sent(now, bytes, largest_pn));
+    }
+
+    fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
+        self.both(|c| c.on_packet_sent(now, bytes, pn));
+    }
+
+    fn on_cwnd_limited(&mut self) {
+        self.both(|c| c.on_cwnd_limited());
+    }
+
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        pn: u64,
+        app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
+        self.both(|c| c.on_ack(now, sent, bytes, pn, app_limited, rtt));
+        if self.other.is_some() {
+            self.choose(now.saturating_duration_since(sent));
+        }
+    }
+
+    fn on_end_acks(
+        &mut self,
+        now: Instant,
+        in_flight: u64,
+        app_limited: bool,
+        largest_packet_num_acked: Option<u64>,
+    ) {
+        self.both(|c| c.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked));
+    }
+
+    fn on_congestion_event(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        is_persistent_congestion: bool,
+        is_ecn: bool,
+        lost_bytes: u64,
+        largest_lost_pn: u64,
+    ) {
+        self.both(|c| {
+            c.on_congestion_event(
+                now,
+                sent,
+                is_persistent_congestion,
+                is_ecn,
+                lost_bytes,
+                largest_lost_pn,
+            );
+        });
+    }
+
+    fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
+        self.both(|c| c.on_packet_lost(lost_bytes, pn, now));
+    }
+
+    fn on_spurious_congestion_event(&mut self) {
+        self.both(|c| c.on_spurious_congestion_event());
+    }
+
+    fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.both(|c| c.on_mtu_update(new_mtu));
+    }
+
+    fn on_ack_frequency_update(&mut self, threshold: u64, requested_max_ack_delay: Duration) {
+        self.both(|c| c.on_ack_frequency_update(threshold, requested_max_ack_delay));
+    }
+
+    fn window(&self) -> u64 {
+        self.kept.window()
+    }
+
+    fn metrics(&self) -> ControllerMetrics {
+        self.kept.metrics()
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(Self {
+            kept: self.kept.clone_box(),
+            other: self.other.as_ref().map(|other| other.clone_box()),
+            long: self.long,
+        })
+    }
+
+    fn initial_window(&self) -> u64 {
+        self.kept.initial_window()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self.kept.into_any()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use noq::congestion::{Bbr3, Cubic};
+
+    use super::*;
+
+    fn chosen(round_trips: &[Duration]) -> Box<dyn Any> {
+        let now = Instant::now();
+        let mut controller = Chosen {
+            kept: Arc::new(CubicConfig::default()).build(now, 1200),
+            other: Some(Arc::new(Bbr3Config::default()).build(now, 1200)),
+            long: 0,
+        };
+        controller.on_packet_sent(now, 1200, 0);
+        for round_trip in round_trips {
+            controller.choose(*round_trip);
+        }
+        assert!(controller.other.is_none() && controller.window() > 0);
+        Box::new(controller).into_any()
+    }
+
+    #[test]
+    fn a_short_path_keeps_cubic_and_a_long_one_takes_bbr() {
+        let short = Duration::from_micros(300);
+        assert!(chosen(&[short]).is::<Cubic>());
+        assert!(chosen(&[LONG * 4, LONG, short, LONG, LONG, LONG]).is::<Cubic>());
+        assert!(chosen(&[LONG; 4]).is::<Bbr3>());
+    }
+}
