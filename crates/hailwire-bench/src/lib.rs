@@ -14,7 +14,7 @@
 //! | [`work`] | what a subject is asked, and what it answers |
 //! | [`measure`] | open loop, histograms, spreads, memory and processor time of processes |
 //! | [`folder`], [`result`] | what a run leaves behind |
-//! | [`report`] | pages and comparisons, drawn from folders |
+//! | [`report`] | pages drawn from it, and two runs side by side |
 //! | [`tables`], [`aims`] | names of rows, and what we set out to reach |
 
 pub mod aims;

@@ -115,6 +115,8 @@ pub(crate) enum Action {
         order: Order,
         out: PathBuf,
     },
+    BenchReport(PathBuf),
+    BenchCompare(report::Compare),
     BenchServe(Subject, Options),
     BenchLoad {
         subject: Subject,
@@ -125,8 +127,6 @@ pub(crate) enum Action {
     LabShow(String),
     LabRun(lab::Run),
     LabCheck(String),
-    BenchReport(PathBuf),
-    BenchCompare(report::Compare),
     ConfigShow {
         effective: bool,
     },

@@ -97,11 +97,71 @@ pub(crate) fn has_unit(name: &str) -> bool {
     unit != Unit::None || !per.is_empty()
 }
 
-/// Whether a comparison of subjects speaks of it: it has a better and a worse, and is not one outlier.
+/// Figures that say the same again, and beside which: bandwidth beside messages of the same size,
+/// quantiles between the middle and the tail, other ways to read the same memory.
+const AGAIN: &[(&str, &[&str])] = &[
+    (
+        "messages_per_s",
+        &[
+            "bytes_per_s",
+            "megabytes_per_s",
+            "megabits_per_s",
+            "mbit_per_s",
+        ],
+    ),
+    ("megabytes_per_s", &["bytes_per_s", "megabits_per_s"]),
+    ("p99_us", &["p90_us", "p95_us", "p999_us"]),
+    (
+        "cpu_us_per_message",
+        &[
+            "cpu_s",
+            "client_cpu_s",
+            "server_cpu_s",
+            "cpu_percent",
+            "cpu_ns_per_byte",
+        ],
+    ),
+    (
+        "cpu_ns_per_byte",
+        &["cpu_s", "client_cpu_s", "server_cpu_s", "cpu_percent"],
+    ),
+    (
+        "client_rss_bytes",
+        &[
+            "client_peak_rss_bytes",
+            "client_pss_bytes",
+            "client_idle_rss_bytes",
+            "client_added_rss_bytes",
+        ],
+    ),
+    (
+        "server_rss_bytes",
+        &[
+            "server_peak_rss_bytes",
+            "server_pss_bytes",
+            "server_idle_rss_bytes",
+            "server_added_rss_bytes",
+        ],
+    ),
+];
+
+/// Of some names those that a comparison of subjects speaks of: judged, and none that says again what another
+/// of them says.
+pub(crate) fn distinct<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    let again = |name: &&&str| {
+        let mut said = AGAIN.iter().filter(|(first, _)| names.contains(first));
+        said.any(|(_, again)| again.contains(*name))
+    };
+    let all = names.iter().filter(|name| judged(name) && !again(name));
+    all.copied().collect()
+}
+
+/// Whether a comparison of subjects speaks of it: it has a better and a worse, and is not one outlier
+/// nor the peak of a process that had other work before.
 #[must_use]
 pub(crate) fn judged(name: &str) -> bool {
     let base = parts(name).base;
-    better(name).is_some() && base != "max" && base != "min"
+    better(name).is_some() && base != "max" && base != "min" && !base.contains("peak")
 }
 
 /// The name for people: `p50`, `client RSS`, `messages a second`.
@@ -131,6 +191,7 @@ pub(crate) fn label(name: &str) -> String {
 
 fn word(word: &str) -> &str {
     match word {
+        "all" => "until the last",
         "rss" => "RSS",
         "pss" => "PSS",
         "cpu" => "CPU",
@@ -271,6 +332,21 @@ mod tests {
             assert_eq!(better(name), None, "{name}");
         }
         assert!(judged("p99_us") && !judged("max_us"));
+    }
+
+    #[test]
+    fn figures_that_say_the_same_again_are_compared_once() {
+        let names = [
+            "cpu_s",
+            "cpu_us_per_message",
+            "count",
+            "p50_us",
+            "p90_us",
+            "p99_us",
+            "max_us",
+        ];
+        assert_eq!(distinct(&names), ["cpu_us_per_message", "p50_us", "p99_us"]);
+        assert_eq!(distinct(&["cpu_s", "p90_us"]), ["cpu_s", "p90_us"]);
     }
 
     #[test]

@@ -11,10 +11,10 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::written;
+use super::first;
 use crate::{
     BenchError,
-    result::{Cell, Entry, Line, Skipped},
+    result::{Entry, Line, Skipped},
 };
 
 /// How many bad lines are named one by one.
@@ -166,8 +166,8 @@ impl Folder {
         let Ok(text) = fs::read(self.dir.join("memory.json")) else {
             return;
         };
-        match serde_json::from_slice::<Vec<written::Memory>>(&text) {
-            Ok(readings) => self.lines.extend(readings.iter().map(of_memory)),
+        match first::memory(&text) {
+            Ok(lines) => self.lines.extend(lines),
             Err(error) => self
                 .warnings
                 .push(format!("memory.json cannot be read: {error}")),
@@ -221,70 +221,7 @@ impl Folder {
 /// A line as it is written now, or as the first version's smoke wrote it.
 fn entry(line: &[u8]) -> Result<Entry, String> {
     let now = serde_json::from_slice::<Entry>(line);
-    now.or_else(|error| {
-        let before = serde_json::from_slice::<written::Line>(line);
-        before.map(of_smoke).map_err(|_| error.to_string())
-    })
-}
-
-fn of_smoke(line: written::Line) -> Entry {
-    let measured = &line.measured;
-    let mut figures = std::collections::BTreeMap::from([
-        ("seconds".to_owned(), measured.seconds),
-        ("cpu_s".to_owned(), measured.cpu_seconds),
-        ("count".to_owned(), measured.count as f64),
-    ]);
-    let times = [
-        ("p50_us", measured.p50_us),
-        ("p99_us", measured.p99_us),
-        ("max_us", measured.max_us),
-    ];
-    for (name, value) in times {
-        figures.extend(value.map(|value| (name.to_owned(), value)));
-    }
-    if measured.p50_us.is_none() {
-        let (name, value) = if measured.count == 1 {
-            ("bytes_per_s", measured.bytes as f64 / measured.seconds)
-        } else {
-            ("messages_per_s", measured.per_second())
-        };
-        figures.insert(name.to_owned(), value);
-    }
-    Entry::Measured(Line {
-        cell: Cell {
-            suite: "smoke".into(),
-            table: "smoke".into(),
-            row: line.row,
-            subject: line.subject,
-            form: String::new(),
-        },
-        network: "loopback".into(),
-        repeat: line.repeat,
-        figures,
-        distribution: Vec::new(),
-        asked: std::collections::BTreeMap::new(),
-    })
-}
-
-fn of_memory(reading: &written::Memory) -> Line {
-    Line {
-        cell: Cell {
-            suite: "smoke".into(),
-            table: "memory".into(),
-            row: format!("{} peers", reading.peers),
-            subject: "process to process".into(),
-            form: String::new(),
-        },
-        network: "loopback".into(),
-        repeat: 1,
-        figures: [
-            ("rss_bytes".to_owned(), reading.rss_bytes as f64),
-            ("peak_bytes".to_owned(), reading.peak_bytes as f64),
-        ]
-        .into(),
-        distribution: Vec::new(),
-        asked: [("peers".to_owned(), reading.peers.into())].into(),
-    }
+    now.or_else(|error| first::entry(line).map_err(|_| error.to_string()))
 }
 
 #[cfg(test)]

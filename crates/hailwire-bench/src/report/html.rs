@@ -3,6 +3,7 @@
 //! Everything that comes from a file passes through maud, which escapes it. Wide tables scroll in a
 //! box of their own, so that the page itself never does.
 
+use crate::tables::grouped;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::{
@@ -98,7 +99,7 @@ fn telling(report: &Report) -> Markup {
                         p { (figure::label(&one.figure)) " of " b { (one.ours) } " against " b { (one.theirs) } ": "
                             (figure::text(&one.figure, one.our.median)) " against "
                             (figure::text(&one.figure, one.their.median)) "; "
-                            (one.ratio.text()) " over " (one.ratio.count) " pairs" }
+                            (one.ratio.text()) " over " (one.ratio.count) @if one.ratio.count == 1 { " pair" } @else { " pairs" } }
                     }
                 }
             }
@@ -450,7 +451,7 @@ fn cells(cells: &[Value]) -> Markup {
 
 fn beside(against: &Against) -> Markup {
     html! {
-        span class=(format!("sub {}", class(against.verdict))) {
+        span class=(format!("sub vs {}", class(against.verdict))) {
             (sign(against.verdict)) " " (against.ratio) " of " (against.baseline) ", " (against.verdict.text())
         }
     }
@@ -464,7 +465,7 @@ fn method(report: &Report) -> Markup {
             @else { p { "The exact command:" } (scroll("Command", &html! { pre { code { (report.command) } } })) }
             dl { @for (name, value) in &report.environment { dt { (name) } dd { (value) } } }
             ul {
-                li { "Drawn from " (report.repeats.0) " counted repeats and " (report.repeats.1) " warm-ups, which are kept and not summed up." }
+                li { "Drawn from " (grouped(report.repeats.0 as u64)) " counted repeats and " (grouped(report.repeats.1 as u64)) " warm-ups, which are kept and not summed up." }
                 @for rule in METHOD { li { (rule) } }
             }
             h3 { "Files" }
@@ -492,7 +493,7 @@ fn lines(report: &Report) -> Markup {
         section id="lines" {
             h2 { "Every figure" }
             details {
-                summary { (report.figures.len()) " figures" }
+                summary { (grouped(report.figures.len() as u64)) " figures" }
                 (scroll("Every figure", &figures(&report.figures)))
             }
             details {

@@ -14,6 +14,7 @@ mod cells;
 mod charts;
 pub mod compare;
 mod figure;
+mod first;
 #[cfg(test)]
 mod fixture;
 mod folder;
@@ -31,7 +32,6 @@ mod summary;
 mod table;
 #[cfg(test)]
 mod tests;
-mod written;
 
 use std::{
     fs,

@@ -158,10 +158,11 @@ fn bounds(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 /// Where a logarithmic axis is labelled: at powers of ten where there are some, else at 1, 2 and 5 times
 /// these, else more closely, and at last anywhere.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
-    let digits: [&[f64]; 4] = [
+    let digits: [&[f64]; 5] = [
         &[1.0],
         &[1.0, 3.0],
         &[1.0, 2.0, 5.0],
+        &[1.0, 1.5, 2.0, 3.0, 5.0],
         &[1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0],
     ];
     let powers = (low.log10().floor() as i32)..=(high.log10().ceil() as i32);

@@ -19,8 +19,8 @@ use crate::{
 };
 
 /// The formula, for readers.
-pub(crate) const FORMULA: &str = "Ours: 100 × the geometric mean, over all rows that a subject and `quic` both have in the same form \
-     on the same network, of how many times as good as `quic` the subject is, repeat by repeat; overall is the \
+pub(crate) const FORMULA: &str = "Ours: 100 × the geometric mean, over all rows that a subject and quic both have in the same form \
+     on the same network, of how many times as good as quic the subject is, repeat by repeat; overall is the \
      arithmetic mean of the five. Connection: p50 of Q1. Throughput: messages a second of Q2. Memory: \
      resident bytes of Q4. CPU: time for each message of Q5. Latency: p50 of Q6.";
 

@@ -1,6 +1,6 @@
 //! Where we lose and where we win: every figure of ours beside the same figure of a baseline, on the
 //! same row, in the same form, on the same network, in the same run. Of figures that say the same
-//! again ([`AGAIN`]) one is compared; the tables have them all.
+//! again ([`figure::distinct`]) one is compared; the tables have them all.
 
 use std::collections::HashMap;
 
@@ -11,40 +11,6 @@ use super::{
     subjects,
 };
 use crate::measure::Spread;
-
-/// Figures that say the same again, and beside which: bandwidth beside messages of the same size,
-/// quantiles between the middle and the tail, other ways to read the same memory.
-const AGAIN: &[(&str, &[&str])] = &[
-    (
-        "messages_per_s",
-        &[
-            "bytes_per_s",
-            "megabytes_per_s",
-            "megabits_per_s",
-            "mbit_per_s",
-        ],
-    ),
-    ("megabytes_per_s", &["bytes_per_s", "megabits_per_s"]),
-    ("p99_us", &["p90_us", "p95_us", "p999_us"]),
-    (
-        "client_rss_bytes",
-        &[
-            "client_peak_rss_bytes",
-            "client_pss_bytes",
-            "client_idle_rss_bytes",
-            "client_added_rss_bytes",
-        ],
-    ),
-    (
-        "server_rss_bytes",
-        &[
-            "server_peak_rss_bytes",
-            "server_pss_bytes",
-            "server_idle_rss_bytes",
-            "server_added_rss_bytes",
-        ],
-    ),
-];
 
 /// One figure of ours beside a baseline's.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,18 +88,14 @@ pub(crate) fn all(cells: &Cells<'_>) -> Vec<Standing> {
 }
 
 fn beside(cells: &Cells<'_>, ours: Place<'_>, theirs: Place<'_>) -> Vec<Standing> {
-    let names = cells.figures(ours);
-    let again = |name: &str| {
-        let mut said = AGAIN.iter().filter(|(first, _)| names.contains(first));
-        said.any(|(_, again)| again.contains(&name))
-    };
+    let names = figure::distinct(&cells.figures(ours));
     // A published table is about some figures; its lines may carry more, which stand in others.
     let shown = published::tables().find(|table| table.id == ours.table);
     let shown = shown.map(published::Table::figures);
     let about = |name: &str| shown.as_ref().is_none_or(|shown| shown.contains(&name));
     names
         .iter()
-        .filter(|name| figure::judged(name) && about(name) && !again(name))
+        .filter(|name| about(name))
         .filter_map(|name| standing(cells, ours, theirs, name))
         .collect()
 }

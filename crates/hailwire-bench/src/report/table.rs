@@ -345,8 +345,11 @@ impl Builder<'_> {
         for column in self.columns {
             let place = one.with(&column.subject);
             let figures = self.cells.figures(place);
-            let judged = figures.into_iter().filter(|name| figure::judged(name));
-            names.extend(judged.map(ToOwned::to_owned));
+            names.extend(
+                figure::distinct(&figures)
+                    .into_iter()
+                    .map(ToOwned::to_owned),
+            );
         }
         names.into_iter().collect()
     }

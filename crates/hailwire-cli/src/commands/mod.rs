@@ -114,14 +114,14 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         Action::Demo(demo) if demo.part => on_all_cores(demo::part::run(run)),
         Action::Demo(demo) => on_all_cores(demo::run(run, &demo)),
         Action::BenchRun { order, out } => on_one_core(run, bench::run(run, order, out)),
+        Action::BenchReport(dir) => report::draw(output, &dir),
+        Action::BenchCompare(compare) => report::compare(output, &compare),
         Action::BenchServe(subject, options) => on_one_core(run, bench::serve(subject, options)),
         Action::BenchLoad {
             subject,
             ready,
             options,
         } => on_one_core(run, bench::load(subject, ready, options)),
-        Action::BenchReport(dir) => report::draw(output, &dir),
-        Action::BenchCompare(compare) => report::compare(output, &compare),
     }
 }
 

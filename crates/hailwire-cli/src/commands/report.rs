@@ -48,8 +48,8 @@ fn told(drawn: &Drawn) -> String {
     let [lost, won, same] = drawn.rows;
     let [met, missed, open] = drawn.aims;
     text += &format!(
-        "{lost} rows behind a baseline, {won} ahead, {same} without a difference; aims: {met} met, {missed} missed, \
-         {open} not measured\n"
+        "rows behind a baseline: {lost}, ahead: {won}, without a difference: {same}; aims met: {met}, \
+         missed: {missed}, not measured: {open}\n"
     );
     text
 }
@@ -61,7 +61,7 @@ pub(super) fn compare(output: Output, compare: &Compare) -> Result<(), Failure> 
     if let Some(path) = &compare.html {
         compared
             .write_html(path)
-            .map_err(|error| super::bench::caused(&error))?;
+            .map_err(|error| Failure::general(error.told()))?;
     }
     for warning in &compared.warnings {
         output.note(&format!("warning: {}", crate::text::one_line(warning)));
@@ -70,6 +70,6 @@ pub(super) fn compare(output: Output, compare: &Compare) -> Result<(), Failure> 
 }
 
 fn no_folder(error: &BenchError) -> Failure {
-    super::bench::caused(error)
-        .hint("`hail bench run smoke` writes a result folder, with a file raw.jsonl in it")
+    Failure::general(error.told())
+        .hint("`hail bench run SUITE` writes a result folder, with a file raw.jsonl in it")
 }

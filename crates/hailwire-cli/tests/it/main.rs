@@ -11,3 +11,5 @@ mod house;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod lab;
 mod nodes;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod report;

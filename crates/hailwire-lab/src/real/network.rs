@@ -342,10 +342,14 @@ impl NatBox {
         let (own, device) = lone(&[topology.public(number)], site)?;
         own.set("ipv4/ip_forward", "1")?;
         let timeout = site.nat.as_ref().map_or(Duration::ZERO, |nat| nat.timeout);
+        // What comes unasked is dropped, as by any router at home. Were it refused, the kernel would
+        // remember the flow, and give the inside's own packet to the same place another port: nothing
+        // could be punched.
         let rules = format!(
             "table ip lab {{\n chain out {{\n type nat hook postrouting priority srcnat;\n oifname eth0 {rule}\n }}\n \
              chain through {{\n type filter hook forward priority filter; policy drop;\n iifname \"lan*\" accept\n \
-             ct state established,related accept\n }}\n}}\n"
+             ct state established,related accept\n }}\n chain in {{\n type filter hook input priority filter; policy drop;\n \
+             iifname \"lan*\" accept\n ct state established,related accept\n }}\n}}\n"
         );
         own.feed("nft", &["-f", "-"], &rules)?;
         for which in ["udp_timeout", "udp_timeout_stream"] {

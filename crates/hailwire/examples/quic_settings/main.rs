@@ -10,8 +10,14 @@
 //! cargo run --release -p hailwire --example quic_settings -- bulk
 //! ```
 //!
-//! On another network than loopback, `serve KDL` runs in one place and prints a ticket, and `load KDL
-//! TICKET WORK` in another; `WORK` is `answers` or `bulk`.
+//! On an emulated network, as root:
+//!
+//! ```sh
+//! hail lab run wan-50ms-loss1 -- quic_settings compare bulk 'congestion "cubic"' 'congestion "bbr"'
+//! ```
+//!
+//! `serve KDL` in one place prints a ticket for `load KDL TICKET WORK` in another; `WORK` is `answers`,
+//! `paced`, `echoes` or `bulk`.
 
 use std::{
     error::Error,
@@ -79,7 +85,7 @@ fn compare(work: &str, variants: &[&str]) -> Result<(), Failure> {
     for repeat in 0..REPEATS {
         for variant in variants {
             let kdl = format!("quic {{ {variant} }}");
-            let mut server = Command::new(&program)
+            let mut server = far(&program)
                 .args(["serve", &kdl])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
@@ -110,11 +116,29 @@ fn compare(work: &str, variants: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The far program: in the lab's host `b` where this one runs in a lab.
+fn far(program: &std::path::Path) -> Command {
+    match std::env::var("LAB_NS_B") {
+        Ok(namespace) => {
+            let mut command = Command::new("nsenter");
+            command.arg(format!("--net={namespace}")).arg(program);
+            command
+        }
+        Err(_) => Command::new(program),
+    }
+}
+
 async fn start(kdl: &str) -> Result<(Node, tempfile::TempDir), Failure> {
     let folder = tempfile::tempdir()?;
     let mut config = Config::parse(kdl, "settings".as_ref())?;
     if !kdl.contains("listen") {
-        config.listen.udp = vec![(Ipv4Addr::LOCALHOST, 0).into()];
+        let in_lab = std::env::var_os("LAB_NS_B").is_some();
+        let address = if in_lab {
+            Ipv4Addr::UNSPECIFIED
+        } else {
+            Ipv4Addr::LOCALHOST
+        };
+        config.listen.udp = vec![(address, 0).into()];
     }
     let node = Node::builder()
         .data_dir(DataDir::new(folder.path()))
@@ -218,14 +242,26 @@ async fn answers(
     Ok(())
 }
 
+/// Four questions at a time, each for so much.
 async fn bulk(client: &Client) -> Result<(), Failure> {
-    const SIZE: usize = 8_000_000;
+    const SIZE: usize = 1_000_000;
     ask(client, SIZE, 0).await?;
     let start = Instant::now();
+    let mut asking = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let client = client.clone();
+        asking.spawn(async move {
+            let mut bytes = 0;
+            while start.elapsed() < BULK {
+                ask(&client, SIZE, 0).await?;
+                bytes += SIZE;
+            }
+            Ok::<usize, Failure>(bytes)
+        });
+    }
     let mut bytes = 0;
-    while start.elapsed() < BULK {
-        ask(client, SIZE, 0).await?;
-        bytes += SIZE;
+    while let Some(asked) = asking.join_next().await {
+        bytes += asked??;
     }
     let seconds = start.elapsed().as_secs_f64();
     let tunnel = counters(client).await?;

@@ -18,6 +18,7 @@
 //! Reset and stop codes are [`Code`] numbers. Dropping a half that has not ended resets or stops
 //! it with `cancelled`, so that a dropped future is a cancel that reaches the far side.
 
+mod early;
 pub mod h2;
 mod lanes;
 pub mod mux;
@@ -362,6 +363,17 @@ impl RecvStream {
             Self::Quic(s) => s.read(max).await,
             Self::H2(s) => s.read(max).await,
             Self::Mux(s) => s.read(max).await,
+        }
+    }
+
+    /// Whether the far side opened the stream before the handshake was complete. Then what comes may be
+    /// a replay by somebody who recorded it (RFC 9001, 9.2), and must not do anything that may not be
+    /// done twice.
+    #[must_use]
+    pub fn is_early(&self) -> bool {
+        match self {
+            Self::Quic(s) => s.is_early(),
+            Self::H2(_) | Self::Mux(_) => false,
         }
     }
 

@@ -24,13 +24,14 @@ use iroh::{
 
 use super::{
     ConnectionError, DatagramError, ReadError, Room, Stats, WriteError,
+    early::{Handle, Kept},
     lanes::{HEAD_START, Lanes},
 };
 
 /// A QUIC connection between two nodes.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    inner: iroh_endpoint::Connection,
+    inner: Handle,
     lanes: Arc<Lanes>,
     room: Room,
 }
@@ -46,11 +47,39 @@ impl Connection {
     /// As [`Connection::new`], of an endpoint that gives a peer another room.
     #[must_use]
     pub fn with_room(inner: iroh_endpoint::Connection, room: Room) -> Self {
+        Self::of(Handle::Full(inner), room)
+    }
+
+    /// A connection that was dialled and whose first flight may be refused. What is opened before
+    /// the handshake is complete travels with it and may be replayed by others.
+    #[must_use]
+    pub fn dialled_early(inner: iroh_endpoint::OutgoingZeroRttConnection, room: Room) -> Self {
+        Self::of(Handle::Out(inner, Arc::default()), room)
+    }
+
+    /// A connection that was accepted and whose handshake is not complete: streams accepted until then
+    /// say that they are early.
+    #[must_use]
+    pub fn accepted_early(inner: iroh_endpoint::IncomingZeroRttConnection, room: Room) -> Self {
+        Self::of(Handle::In(inner, Arc::default()), room)
+    }
+
+    fn of(inner: Handle, room: Room) -> Self {
         Self {
             inner,
             lanes: Arc::default(),
             room,
         }
+    }
+
+    /// Waits until the handshake is complete. Whether what was sent before was taken by the peer;
+    /// where it was not, it has been or is being sent again.
+    ///
+    /// # Errors
+    ///
+    /// Why the handshake failed.
+    pub async fn complete(&self) -> Result<bool, String> {
+        self.inner.complete().await
     }
 
     pub(super) fn narrow(&self) {
@@ -62,25 +91,25 @@ impl Connection {
     }
 
     pub(super) fn set_window(&self, bytes: u32) {
-        self.inner.set_receive_window(VarInt::from_u32(bytes));
+        self.inner.set_window(VarInt::from_u32(bytes));
     }
 
     fn set_room(&self, room: Room) {
         let streams = VarInt::from_u32(room.streams);
-        self.inner.set_max_concurrent_bi_streams(streams);
-        self.inner.set_receive_window(VarInt::from_u32(room.unread));
+        self.inner.set_streams(streams);
+        self.inner.set_window(VarInt::from_u32(room.unread));
     }
 
     pub(super) async fn open(
         &self,
         priority: Priority,
     ) -> Result<(SendStream, RecvStream), ConnectionError> {
-        let (send, recv) = self.inner.open_bi().await.map_err(lost)?;
+        let (send, recv) = self.inner.open().await.map_err(lost)?;
         Ok(self.wrap(send, recv, priority))
     }
 
     pub(super) async fn accept(&self) -> Result<(SendStream, RecvStream), ConnectionError> {
-        let (send, recv) = self.inner.accept_bi().await.map_err(lost)?;
+        let (send, recv) = self.inner.accept().await.map_err(lost)?;
         Ok(self.wrap(send, recv, Priority::default()))
     }
 
@@ -94,8 +123,12 @@ impl Connection {
             // Fails only for a stream that is closed already; writing will say so.
             let _ = send.set_priority(quic_priority(priority));
         }
+        // Opened before the handshake was complete, by whoever opened it.
+        let early = recv.is_0rtt();
+        let kept = (early && matches!(self.inner, Handle::Out(..))).then(|| Kept::new(&self.inner));
         let send = SendStream {
             inner: send,
+            kept: kept.clone(),
             ended: false,
             lanes: self.lanes.clone(),
             priority: AtomicU8::new(priority as u8),
@@ -103,6 +136,8 @@ impl Connection {
         };
         let recv = RecvStream {
             inner: recv,
+            kept,
+            early,
             ended: false,
             stopped: false,
         };
@@ -127,7 +162,7 @@ impl Connection {
 
     pub(super) fn close(&self, code: Code, reason: &str) {
         // Closing again would replace the reason for which the connection ended.
-        if self.inner.close_reason().is_none() {
+        if !self.inner.is_closed() {
             self.inner.close(code_to_wire(code), reason.as_bytes());
         }
     }
@@ -146,7 +181,10 @@ impl Connection {
             received_packets: total.udp_rx.datagrams,
             ..Stats::default()
         };
-        let paths = self.inner.paths();
+        let Some(full) = self.inner.full() else {
+            return stats;
+        };
+        let paths = full.paths();
         if let Some(path) = paths.iter().find(|path| path.is_selected()) {
             stats.rtt = Some(path.rtt()).filter(|rtt| *rtt > Duration::ZERO);
             stats.relayed = path.is_relay();
@@ -164,6 +202,8 @@ impl Connection {
 #[derive(Debug)]
 pub struct SendStream {
     inner: iroh_endpoint::SendStream,
+    /// What was written before the handshake was complete.
+    kept: Option<Arc<Kept>>,
     ended: bool,
     lanes: Arc<Lanes>,
     priority: AtomicU8,
@@ -176,6 +216,33 @@ impl SendStream {
     }
 
     pub(super) async fn write_many(&mut self, chunks: &mut [Bytes]) -> Result<(), WriteError> {
+        let kept = self.kept.as_ref().is_some_and(|kept| kept.write(chunks));
+        match self.write_once(chunks).await {
+            Err(iroh_endpoint::WriteError::ZeroRttRejected) => {
+                self.write_again().await?;
+                if kept {
+                    return Ok(());
+                }
+                self.write_once(chunks).await.map_err(write_error)
+            }
+            written => written.map_err(write_error),
+        }
+    }
+
+    /// Takes the place of a refused stream; what was written goes with it.
+    async fn write_again(&mut self) -> Result<(), WriteError> {
+        let again = match self.kept.take() {
+            Some(kept) => kept.send_again().await,
+            None => None,
+        };
+        let Some(again) = again else {
+            return Err(write_error(iroh_endpoint::WriteError::ZeroRttRejected));
+        };
+        self.inner = again;
+        Ok(())
+    }
+
+    async fn write_once(&mut self, chunks: &mut [Bytes]) -> Result<(), iroh_endpoint::WriteError> {
         let priority = self.priority();
         let len: usize = chunks.iter().map(Bytes::len).sum();
         self.written += len as u64;
@@ -192,11 +259,13 @@ impl SendStream {
             written
         })
         .await
-        .map_err(write_error)
     }
 
     pub(super) fn finish(&mut self) {
         self.ended = true;
+        if let Some(kept) = &self.kept {
+            kept.finish();
+        }
         // The only error is that the stream was ended before, which is what is wanted.
         let _ = self.inner.finish();
     }
@@ -207,12 +276,12 @@ impl SendStream {
     }
 
     pub(super) async fn stopped(&self) -> Option<Code> {
-        self.inner
-            .stopped()
-            .await
-            .ok()
-            .flatten()
-            .map(code_from_wire)
+        match self.inner.stopped().await {
+            Ok(code) => code.map(code_from_wire),
+            // Refused, and about to be sent again: nobody has stopped it.
+            Err(iroh_endpoint::StoppedError::ZeroRttRejected) => std::future::pending().await,
+            Err(_) => None,
+        }
     }
 }
 
@@ -228,6 +297,8 @@ impl Drop for SendStream {
 #[derive(Debug)]
 pub struct RecvStream {
     inner: iroh_endpoint::RecvStream,
+    kept: Option<Arc<Kept>>,
+    early: bool,
     ended: bool,
     /// Stopped here, after which QUIC itself would report an orderly end.
     stopped: bool,
@@ -238,7 +309,15 @@ impl RecvStream {
         if self.stopped {
             return Err(ReadError::Stopped);
         }
-        match self.inner.read_chunk(max).await {
+        let mut read = self.inner.read_chunk(max).await;
+        if let (Err(iroh_endpoint::ReadError::ZeroRttRejected), Some(kept)) = (&read, &self.kept)
+            && let Some(again) = kept.read_again().await
+        {
+            self.inner = again;
+            self.kept = None;
+            read = self.inner.read_chunk(max).await;
+        }
+        match read {
             Ok(Some(chunk)) => Ok(Some(chunk)),
             Ok(None) => {
                 self.ended = true;
@@ -249,6 +328,11 @@ impl RecvStream {
                 Err(read_error(error))
             }
         }
+    }
+
+    /// Whether it came before the handshake was complete, so that it may be a replay.
+    pub(super) fn is_early(&self) -> bool {
+        self.early
     }
 
     pub(super) fn stop(&mut self, code: Code) {

@@ -124,6 +124,7 @@ fn quic(node: &KdlNode, quic: &mut Quic) -> Result<(), Mistake> {
             "mtu-discovery" => quic.mtu_discovery = yes(inner)?,
             "mtu-max" => quic.mtu_max = number(inner, 1200..=65527)?,
             "max-paths" => quic.max_paths = number(inner, 8..=64)?,
+            "zero-rtt" => quic.zero_rtt = yes(inner)?,
             _ => quic.sessions = number(inner, 1..=MOST)?,
         }
         Ok(())

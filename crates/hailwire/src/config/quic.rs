@@ -53,6 +53,9 @@ pub struct Quic {
     pub mtu_max: u32,
     /// Paths that one tunnel may hold at once. Default and least: 8, the engine's own; at most 64.
     pub max_paths: u32,
+    /// Let calls with an idempotency key travel in the first flight of a resumed tunnel (0-RTT), and
+    /// take such from trusted peers. Default: true.
+    pub zero_rtt: bool,
     /// TLS sessions remembered for resumption, over all peers. Default: 256.
     pub sessions: u32,
 }
@@ -74,6 +77,7 @@ impl Default for Quic {
             mtu_discovery: true,
             mtu_max: 1452,
             max_paths: 8,
+            zero_rtt: true,
             sessions: 256,
         }
     }
@@ -81,7 +85,7 @@ impl Default for Quic {
 
 impl Quic {
     /// Each setting and its value, as the file writes them.
-    pub(super) fn values(&self) -> [(&'static str, String); 15] {
+    pub(super) fn values(&self) -> [(&'static str, String); 16] {
         let text = |text: &dyn fmt::Display| format!("\"{text}\"");
         let time = |time: Duration| text(&humantime::format_duration(time));
         let yes = |yes: bool| format!("#{yes}");
@@ -100,6 +104,7 @@ impl Quic {
             ("quic.mtu-discovery", yes(self.mtu_discovery)),
             ("quic.mtu-max", self.mtu_max.to_string()),
             ("quic.max-paths", self.max_paths.to_string()),
+            ("quic.zero-rtt", yes(self.zero_rtt)),
             ("quic.sessions", self.sessions.to_string()),
         ]
     }

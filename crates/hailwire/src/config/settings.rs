@@ -148,6 +148,12 @@ pub const SETTINGS: &[Setting] = &[
         about: "network paths that one tunnel may hold at once",
     },
     Setting {
+        path: "quic.zero-rtt",
+        value: "#true or #false",
+        default: "#true",
+        about: "let calls with an idempotency key travel in the first flight of a resumed tunnel (0-RTT)",
+    },
+    Setting {
         path: "quic.sessions",
         value: "number, 1 to 65536",
         default: "256",

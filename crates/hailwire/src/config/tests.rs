@@ -58,7 +58,7 @@ fn every_quic_setting_is_read() {
         "quic { congestion \"bbr\"; streams 200; stream-window \"4MiB\"; window \"64MiB\"\n\
          send-window \"16MiB\"; idle-timeout \"1m\"; keep-alive \"2s\"; ack-frequency #false\n\
          ack-delay \"5ms\"; ack-every 4; gso #false; mtu-discovery #false; mtu-max 9000\n\
-         max-paths 12; sessions 1024 }",
+         max-paths 12; zero-rtt #false; sessions 1024 }",
     );
     let quic = &config.quic;
     let default = Quic::default();

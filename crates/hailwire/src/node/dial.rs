@@ -6,7 +6,8 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use hailwire_wire::{NodeId, Status};
+use hailwire_wire::{Code, NodeId, Status};
+use iroh::endpoint::OutgoingZeroRttConnection;
 use tokio::{
     sync::watch,
     task::JoinSet,
@@ -16,7 +17,7 @@ use tokio::{
 use super::{
     Inner,
     choice::Way,
-    overlay::{self, Places},
+    overlay::{self, Places, Reached},
     tunnel::{greeted, unreachable},
 };
 use crate::{
@@ -91,7 +92,7 @@ impl Inner {
                 let early = failed.wait_for(|failed| *failed >= place);
                 // Either way it is time to start.
                 let _ = timeout(leg.after, early).await;
-                (leg.way, node.dial_by(id, &places, leg.way).await)
+                (leg.way, node.dial_by(id, &places, leg.way, carrier).await)
             });
         }
         let mut reasons = Vec::new();
@@ -120,19 +121,54 @@ impl Inner {
         id: NodeId,
         places: &Places,
         way: Way,
+        carrier: Carrier,
     ) -> Result<Session, Status> {
-        let reached = match way {
-            Way::Udp => Box::pin(overlay::dial(&self.endpoint, id, places))
-                .await
-                .map(|connection| self.quic(connection)),
-            Way::Tcp => self.dial_tcp(id, &places.tcp).await,
+        let connection = match way {
+            Way::Udp => {
+                let early = self.config.quic.zero_rtt && self.trust.is_trusted(id);
+                let dial = Box::pin(overlay::dial(&self.endpoint, id, places, early)).await;
+                match dial.map_err(|reason| unreachable(id, &reason))? {
+                    Reached::Full(connection) => self.quic(connection),
+                    Reached::Early(early) => return self.dial_early(id, early).await,
+                }
+            }
+            Way::Tcp => {
+                let dial = self.dial_tcp(id, &places.tcp, carrier).await;
+                dial.map_err(|reason| unreachable(id, &reason))?
+            }
         };
-        let connection = reached.map_err(|reason| unreachable(id, &reason))?;
         let session = self.start_session(id, connection, true);
         greeted(&session).await?;
         if self.trust.is_trusted(id) {
             self.up(id, &session, true);
         }
+        Ok(session)
+    }
+
+    /// Begins a session with the first packet. Calls that may be made twice travel with it; all
+    /// others wait, as ever, until the peer has greeted.
+    async fn dial_early(
+        self: &Arc<Self>,
+        id: NodeId,
+        early: OutgoingZeroRttConnection,
+    ) -> Result<Session, Status> {
+        let room = overlay::room(&self.config.quic);
+        let connection = quic::Connection::dialled_early(early, room);
+        let session = self.start_session(id, Connection::Quic(connection.clone()), true);
+        self.peers.begin_early(id, &session);
+        let complete = timeout(overlay::DIAL_TIMEOUT, connection.complete()).await;
+        self.peers.end_early(id);
+        let taken = match complete {
+            Ok(Ok(taken)) => taken,
+            Ok(Err(reason)) => return Err(unreachable(id, &reason)),
+            Err(_) => {
+                session.close(Code::Unavailable, "the peer did not answer");
+                return Err(unreachable(id, "no answer to a resumed handshake"));
+            }
+        };
+        tracing::debug!(peer = %id, taken, "resumed, with a first flight");
+        greeted(&session).await?;
+        self.up(id, &session, true);
         Ok(session)
     }
 
@@ -143,8 +179,13 @@ impl Inner {
     }
 
     /// Tries the addresses one after the other, each with a head start over the next.
-    async fn dial_tcp(&self, id: NodeId, addresses: &[SocketAddr]) -> Result<Connection, String> {
-        let which = tcp_carriers(self.config.carrier);
+    async fn dial_tcp(
+        &self,
+        id: NodeId,
+        addresses: &[SocketAddr],
+        carrier: Carrier,
+    ) -> Result<Connection, String> {
+        let which = tcp_carriers(carrier);
         let mut dials = JoinSet::new();
         for (place, address) in addresses.iter().copied().enumerate() {
             let identity = self.tcp.identity.clone();
@@ -167,15 +208,17 @@ impl Inner {
     }
 
     /// Brings up a peer's second tunnel, if nobody does already. Says nothing when it cannot.
-    pub(super) async fn bring_up(self: Arc<Self>, id: NodeId, way: Way) -> Option<Session> {
-        if let Some(session) = self.peers.session(id, way) {
-            return Some(session);
-        }
+    pub(super) async fn bring_up(
+        self: Arc<Self>,
+        id: NodeId,
+        way: Way,
+        carrier: Carrier,
+    ) -> Option<Session> {
         if !self.peers.begin_second(id, way) {
             return None;
         }
         let places = self.places(id).await;
-        let outcome = self.dial_by(id, &places, way).await;
+        let outcome = self.dial_by(id, &places, way, carrier).await;
         self.peers.end_second(id, way);
         match outcome {
             Ok(session) => Some(session),

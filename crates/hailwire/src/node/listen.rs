@@ -58,7 +58,7 @@ pub(super) async fn accept(node: Arc<Inner>, listener: Listener) {
             let remote = incoming.remote();
             match incoming.handshake().await {
                 Ok(Some((id, connection))) => Box::pin(node.arrived(id, connection)).await,
-                // The second TCP connection of an HTTP/2 carrier belongs to that.
+                // The other half of a pair, which makes one connection with its first half.
                 Ok(None) => {}
                 Err(error) => tracing::debug!(%remote, %error, "a handshake over TCP failed"),
             }

@@ -379,17 +379,16 @@ impl Inner {
         } else {
             Way::Tcp
         };
-        let mut reused = self.peers.session(id, way);
-        let up = reused.is_some();
+        let named = |session: &Session| session.connection().carrier() == carrier.name();
+        if let Some(session) = self.peers.session(id, way).filter(named) {
+            return Ok((session, true));
+        }
         if !self.trust.is_trusted(id) {
             return Err(super::trust::untrusted(id));
         }
-        if reused.is_none() {
-            reused = self.clone().bring_up(id, way).await;
-        }
-        let named = |session: &Session| session.connection().carrier() == carrier.name();
-        match reused.filter(named) {
-            Some(session) => Ok((session, up)),
+        let made = self.clone().bring_up(id, way, carrier).await;
+        match made.filter(named) {
+            Some(session) => Ok((session, false)),
             None => Err(Status::new(
                 Code::Unavailable,
                 format!(

@@ -156,7 +156,11 @@ fn look(
         node.peers.set_carry(id, wish.carry, peer.choice.why());
     }
     if let Some(way) = wish.bring_up {
-        tokio::spawn(Box::pin(node.clone().bring_up(id, way)));
+        tokio::spawn(Box::pin(node.clone().bring_up(
+            id,
+            way,
+            node.config.carrier,
+        )));
     }
     for before in [&peer.udp, &peer.tcp].into_iter().flatten() {
         if wish.ask {

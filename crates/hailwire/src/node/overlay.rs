@@ -9,8 +9,8 @@ use hailwire_wire::NodeId;
 use iroh::{
     Endpoint, EndpointAddr, RelayMap, RelayMode, RelayUrl, TransportAddr,
     endpoint::{
-        AckFrequencyConfig, BindOpts, IdleTimeout, MtuDiscoveryConfig, QuicTransportConfig, VarInt,
-        presets,
+        AckFrequencyConfig, BindOpts, ConnectOptions, IdleTimeout, MtuDiscoveryConfig,
+        QuicTransportConfig, VarInt, presets,
     },
     tls::CaTlsConfig,
 };
@@ -197,19 +197,42 @@ pub(crate) fn first_window(quic: &Quic) -> u32 {
 /// How long a dial may take before the peer counts as unreachable.
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Connects to a node at any of its addresses.
+/// A node that was reached over QUIC.
+pub(crate) enum Reached {
+    /// The handshake is complete.
+    Full(iroh::endpoint::Connection),
+    /// A TLS session is resumed: what is sent now travels with the first packet.
+    Early(iroh::endpoint::OutgoingZeroRttConnection),
+}
+
+/// Connects to a node at any of its addresses; with `early` as soon as anything can be sent.
 pub(crate) async fn dial(
     endpoint: &Endpoint,
     id: NodeId,
     places: &Places,
-) -> Result<iroh::endpoint::Connection, String> {
+    early: bool,
+) -> Result<Reached, String> {
     let id = iroh::EndpointId::from_bytes(id.as_bytes()).map_err(|_| "its key is not a key")?;
     let address = EndpointAddr::from_parts(id, places.transport_addresses());
-    match tokio::time::timeout(DIAL_TIMEOUT, endpoint.connect(address, ALPN)).await {
-        Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(error)) => Err(root_cause(&error)),
-        Err(_) => Err(format!("no answer within {} s", DIAL_TIMEOUT.as_secs())),
-    }
+    let reach = async {
+        let connecting = endpoint
+            .connect_with_opts(address, ALPN, ConnectOptions::new())
+            .await
+            .map_err(|error| root_cause(&error))?;
+        let connecting = if early {
+            match connecting.into_0rtt() {
+                Ok(early) => return Ok(Reached::Early(early)),
+                Err(connecting) => connecting,
+            }
+        } else {
+            connecting
+        };
+        let connection = connecting.await.map_err(|error| root_cause(&error))?;
+        Ok(Reached::Full(connection))
+    };
+    tokio::time::timeout(DIAL_TIMEOUT, reach)
+        .await
+        .unwrap_or_else(|_| Err(format!("no answer within {} s", DIAL_TIMEOUT.as_secs())))
 }
 
 /// Where a node may be found.

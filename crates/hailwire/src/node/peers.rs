@@ -35,6 +35,8 @@ pub(crate) struct Peers {
     worked: Mutex<HashMap<NodeId, Way>>,
     /// Second tunnels that are being dialled.
     second: Mutex<HashSet<(NodeId, Way)>>,
+    /// Sessions of dials whose handshake is not complete.
+    early: watch::Sender<HashMap<NodeId, Session>>,
     reuse: Reuse,
 }
 
@@ -132,6 +134,7 @@ impl Peers {
             retired: Mutex::default(),
             worked: Mutex::default(),
             second: Mutex::default(),
+            early: watch::Sender::default(),
             reuse: Reuse::default(),
         }
     }
@@ -343,6 +346,28 @@ impl Peers {
     pub(crate) fn note_worked(&self, id: NodeId, way: Way) {
         let mut worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner);
         worked.insert(id, way);
+    }
+
+    /// Enters a session that takes calls which may be made twice, while its handshake goes on.
+    pub(crate) fn begin_early(&self, id: NodeId, session: &Session) {
+        let session = session.clone();
+        self.early
+            .send_modify(|early| drop(early.insert(id, session)));
+    }
+
+    pub(crate) fn end_early(&self, id: NodeId) {
+        self.early
+            .send_if_modified(|early| early.remove(&id).is_some());
+    }
+
+    /// Waits for a session whose handshake is not complete.
+    pub(crate) async fn early(&self, id: NodeId) -> Session {
+        let mut early = self.early.subscribe();
+        let found = early.wait_for(|early| early.contains_key(&id)).await;
+        match found.ok().and_then(|early| early.get(&id).cloned()) {
+            Some(session) => session,
+            None => std::future::pending().await,
+        }
     }
 
     /// Whether nobody dials that second tunnel yet; whoever asks does from now on.

@@ -107,6 +107,9 @@ impl Inner {
             send,
             reader,
         } = call;
+        if reader.is_early() && !may_be_replayed(kind, &header) {
+            return Box::pin(refuse(send, reader, &too_early())).await;
+        }
         let deadline = header.deadline().map(|left| Instant::now() + left);
         if is_for_node(&header) {
             let handler = self.management(session, origin);
@@ -161,7 +164,10 @@ impl Inner {
         }
         match self.route_now(&address, origin) {
             Some(route) => route,
-            None => Box::pin(self.route_slowly(&address)).await,
+            None => {
+                let twice = !header.idempotency_key.is_empty();
+                Box::pin(self.route_slowly(&address, twice)).await
+            }
         }
     }
 
@@ -191,7 +197,12 @@ impl Inner {
         Some(Ok(Route { to, picked: None }))
     }
 
-    async fn route_slowly(self: &Arc<Self>, address: &Address) -> Result<Route, Status> {
+    /// `twice` says whether the call may be made twice, and so travel in a first flight.
+    async fn route_slowly(
+        self: &Arc<Self>,
+        address: &Address,
+        twice: bool,
+    ) -> Result<Route, Status> {
         let Some(node) = &address.node else {
             return self.route_by_name(&address.agent).await;
         };
@@ -200,7 +211,12 @@ impl Inner {
             return self.local_route(&address.agent);
         }
         self.peers.count_made();
-        let to = Destination::Session(self.tunnel(id).await?);
+        let session = if twice {
+            self.tunnel_or_early(id).await?
+        } else {
+            self.tunnel(id).await?
+        };
+        let to = Destination::Session(session);
         Ok(Route { to, picked: None })
     }
 
@@ -375,6 +391,20 @@ pub(crate) fn onward_header(
     header
 }
 
+/// Whether it does no harm when somebody who recorded a call makes it again.
+fn may_be_replayed(kind: FrameKind, header: &CallHeader) -> bool {
+    let once = kind == FrameKind::STREAM || is_for_node(header);
+    !once && !header.idempotency_key.is_empty()
+}
+
+fn too_early() -> Status {
+    Status::new(
+        Code::FailedPrecondition,
+        "this call came in a connection's first flight, which anybody may replay (RFC 8446, 8)",
+    )
+    .with_hint("only calls with an idempotency key may; send it when the handshake is complete")
+}
+
 fn is_for_node(header: &CallHeader) -> bool {
     header.to == admin::AGENT
 }
@@ -391,5 +421,30 @@ pub(crate) fn request_kind(kind: FrameKind) -> RequestKind {
         FrameKind::SEND => RequestKind::Send,
         FrameKind::STREAM => RequestKind::Stream,
         _ => RequestKind::Call,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_call_that_names_itself_may_travel_in_a_first_flight() {
+        let header = |to: &str, key: &str| CallHeader {
+            to: to.to_owned(),
+            idempotency_key: key.to_owned(),
+            ..CallHeader::default()
+        };
+        let may = |kind, to, key| may_be_replayed(kind, &header(to, key));
+        assert!(may(FrameKind::CALL, "echo", "k") && may(FrameKind::SEND, "echo", "k"));
+        assert!(!may(FrameKind::CALL, "echo", "") && !may(FrameKind::SEND, "echo", ""));
+        assert!(
+            !may(FrameKind::STREAM, "echo", "k"),
+            "bytes both ways are no single act"
+        );
+        assert!(
+            !may(FrameKind::CALL, admin::AGENT, "k"),
+            "nobody joins by a recording"
+        );
     }
 }

@@ -17,11 +17,14 @@ use tokio::{
 use super::{
     Inner,
     choice::Way,
-    overlay::Places,
+    overlay::{self, Places},
     peers::{Connect, way_of},
     router::{Door, Origin},
 };
-use crate::{carrier::Connection, session::Session};
+use crate::{
+    carrier::{Connection, quic},
+    session::Session,
+};
 
 /// Sessions of nodes that are not trusted, at once.
 const MAX_STRANGERS: usize = 32;
@@ -96,6 +99,16 @@ impl Inner {
         }
     }
 
+    /// As [`Inner::tunnel`], for a call that may be made twice: where the peer was met before, the
+    /// session is given before its handshake is complete, and the call travels with it.
+    pub(super) async fn tunnel_or_early(self: &Arc<Self>, id: NodeId) -> Result<Session, Status> {
+        tokio::select! {
+            biased;
+            tunnel = self.tunnel(id) => tunnel,
+            early = self.peers.early(id) => Ok(early),
+        }
+    }
+
     /// As [`Inner::tunnel`] for a call, which is counted by whether it found one.
     pub(super) async fn tunnel_for_call(self: &Arc<Self>, id: NodeId) -> Result<Session, Status> {
         if let Some(session) = self.peers.up_for_call(id) {
@@ -129,6 +142,26 @@ impl Inner {
         Ok(self.peers.up(id).unwrap_or(session))
     }
 
+    /// A connection of a trusted peer that resumes a TLS session: what comes before its handshake is
+    /// complete may be a replay, and only then is it a tunnel.
+    async fn arrived_early(
+        self: &Arc<Self>,
+        id: NodeId,
+        early: iroh::endpoint::IncomingZeroRttConnection,
+    ) {
+        let room = overlay::room(&self.config.quic);
+        let connection = quic::Connection::accepted_early(early, room);
+        if self.is_closing() {
+            let connection = Connection::Quic(connection);
+            return connection.close(Code::Unavailable, "the node is shutting down");
+        }
+        let session = self.start_session(id, Connection::Quic(connection.clone()), false);
+        match tokio::time::timeout(GREETING_TIMEOUT, connection.complete()).await {
+            Ok(Ok(_)) if greeted(&session).await.is_ok() => self.up(id, &session, false),
+            _ => session.close(Code::Unavailable, "the handshake was not completed"),
+        }
+    }
+
     /// A new connection from a node that has proved to be `id`, over whichever carrier.
     pub(super) async fn arrived(self: &Arc<Self>, id: NodeId, connection: Connection) {
         if self.is_closing() {
@@ -157,8 +190,12 @@ impl Inner {
     }
 
     /// Makes a greeted session of a trusted peer its tunnel, and looks after it until it ends. The
-    /// one place where a tunnel begins, and so where their number is bounded.
+    /// one place where a tunnel begins, and so where trust is asked for the last time and where the
+    /// number of tunnels is bounded.
     pub(super) fn up(self: &Arc<Self>, id: NodeId, session: &Session, dialled: bool) {
+        if !self.trust.is_trusted(id) {
+            return session.close(Code::PermissionDenied, "this node does not trust yours");
+        }
         let most = self.config.limits.max_tunnels as usize;
         if self.peers.up(id).is_none() && self.peers.len() >= most {
             return session.close(Code::ResourceExhausted, "no more tunnels");
@@ -264,18 +301,34 @@ async fn accept_one(
     incoming: iroh::endpoint::Incoming,
     handshake: OwnedSemaphorePermit,
 ) {
-    let connection = match incoming.accept() {
-        Ok(accepting) => match tokio::time::timeout(GREETING_TIMEOUT, accepting).await {
-            Ok(Ok(connection)) => connection,
-            Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
-            Err(_) => return tracing::debug!("a handshake took too long"),
-        },
+    let early = match incoming.accept() {
+        Ok(accepting) => accepting.into_0rtt(),
         Err(error) => return tracing::debug!(%error, "a connection was not accepted"),
+    };
+    if let Some(id) = resumed(&node, &early) {
+        // Its handshake is not complete, so it keeps its place among them.
+        Box::pin(node.arrived_early(id, early)).await;
+        return drop(handshake);
+    }
+    let connection = match tokio::time::timeout(GREETING_TIMEOUT, early.handshake_completed()).await
+    {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
+        Err(_) => return tracing::debug!("a handshake took too long"),
     };
     drop(handshake);
     let id = NodeId::from_bytes(*connection.remote_id().as_bytes());
     let connection = node.quic(connection);
     Box::pin(node.arrived(id, connection)).await;
+}
+
+/// The trusted peer that resumes a TLS session with this connection. A stranger may not be early.
+fn resumed(node: &Inner, early: &iroh::endpoint::IncomingZeroRttConnection) -> Option<NodeId> {
+    if !node.config.quic.zero_rtt {
+        return None;
+    }
+    let id = NodeId::from_bytes(*early.remote_id().ok()?.as_bytes());
+    node.trust.is_trusted(id).then_some(id)
 }
 
 /// Closed by default: a stranger whom no hub vouches for may redeem a ticket, briefly, and there

@@ -27,6 +27,11 @@ impl FrameReader {
         }
     }
 
+    /// Whether the stream may be a replay; see [`RecvStream::is_early`].
+    pub(crate) fn is_early(&self) -> bool {
+        self.recv.is_early()
+    }
+
     /// The next frame or part of a body; `None` at an orderly end.
     ///
     /// # Cancel safety

@@ -1,7 +1,7 @@
 //! Which carrier a tunnel takes: the race, networks without UDP, and calls that move when UDP fails.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     time::{Duration, Instant},
 };
 
@@ -29,6 +29,14 @@ async fn both(name: &str, change: impl FnOnce(&mut Config)) -> House {
         .await
         .unwrap();
     House { node, dir }
+}
+
+/// A node on the near side of a [`Wire`].
+async fn near_of_wire() -> House {
+    both("near", |config| {
+        config.listen.udp = vec![(Ipv6Addr::LOCALHOST, 0).into()];
+    })
+    .await
 }
 
 /// Lets `house` trust `other` and find it at these addresses.
@@ -73,9 +81,14 @@ async fn carrying(house: &House) -> (String, String) {
 
 #[tokio::test]
 async fn a_node_that_only_tcp_reaches_can_be_joined_and_called_both_ways() {
-    // The ticket names no UDP address, as in a network that lets none through.
-    let far = both("far", |config| config.carrier = Carrier::Ws).await;
-    let near = both("near", |config| config.carrier = Carrier::Ws).await;
+    for carrier in [Carrier::Ws, Carrier::H2] {
+        joined_and_called(carrier).await;
+    }
+}
+
+async fn joined_and_called(fixed: Carrier) {
+    let far = both("far", |config| config.carrier = fixed).await;
+    let near = both("near", |config| config.carrier = fixed).await;
     near.join(&far.invite(1, &[]).await).await.unwrap();
     let _there = serve_echo(&far.client(), "echo").await;
     let _here = serve_echo(&near.client(), "echo").await;
@@ -89,10 +102,13 @@ async fn a_node_that_only_tcp_reaches_can_be_joined_and_called_both_ways() {
     );
     for house in [&near, &far] {
         let (carrier, why) = carrying(house).await;
-        assert_eq!((carrier.as_str(), why.as_str()), ("ws", "configured"));
+        assert_eq!(
+            (carrier.as_str(), why.as_str()),
+            (fixed.name(), "configured")
+        );
     }
     let pong = ping(&near, "far", "").await.unwrap();
-    assert_eq!((pong.carrier.as_str(), pong.trusted), ("ws", true));
+    assert_eq!((pong.carrier.as_str(), pong.trusted), (fixed.name(), true));
     let refused = ping(&near, "far", "quic").await;
     // UDP would work here; it was asked for by hand.
     assert_eq!(refused.unwrap().carrier, "quic");
@@ -119,11 +135,13 @@ async fn quic_wins_the_race_where_udp_passes() {
     let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
     near.join(&far.invite(1, &[]).await).await.unwrap();
     assert_eq!(carrying(&near).await, ("quic".into(), "udp answers".into()));
-    let pong = ping(&near, "far", "ws").await.unwrap();
-    assert_eq!(
-        (pong.carrier.as_str(), pong.why.as_str()),
-        ("ws", "asked for")
-    );
+    for carrier in ["ws", "h2"] {
+        let pong = ping(&near, "far", carrier).await.unwrap();
+        assert_eq!(
+            (pong.carrier.as_str(), pong.why.as_str()),
+            (carrier, "asked for")
+        );
+    }
     // The second tunnel waits; new calls go where they went.
     assert_eq!(ping(&near, "far", "").await.unwrap().carrier, "quic");
     assert_eq!(near.status().await.tunnels.len(), 2);
@@ -131,7 +149,7 @@ async fn quic_wins_the_race_where_udp_passes() {
 
 #[tokio::test]
 async fn a_node_behind_a_wall_against_udp_is_reached_over_tcp_within_a_second() {
-    let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
+    let (far, near) = (both("far", |_| {}).await, near_of_wire().await);
     let _echo = serve_echo(&far.client(), "echo").await;
     let wire = Wire::to(far.node.sockets()[0]).await;
     wire.cut(true);
@@ -146,7 +164,7 @@ async fn a_node_behind_a_wall_against_udp_is_reached_over_tcp_within_a_second() 
         start.elapsed()
     );
     assert!(wire.passed() > 0, "udp was tried first");
-    assert_eq!(carrying(&near).await.0, "ws");
+    assert_eq!(carrying(&near).await.0, "h2");
 }
 
 #[tokio::test]
@@ -170,7 +188,7 @@ async fn a_carrier_that_reaches_nobody_says_which_and_what_to_do() {
 /// Calls in flight stay where they are, new ones move, and move back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_move_to_tcp_when_udp_is_cut_and_return_when_it_is_mended() {
-    let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
+    let (far, near) = (both("far", |_| {}).await, near_of_wire().await);
     let _echo = serve_echo(&far.client(), "echo").await;
     let release = std::sync::Arc::new(Notify::new());
     let held = release.clone();
@@ -198,7 +216,7 @@ async fn calls_move_to_tcp_when_udp_is_cut_and_return_when_it_is_mended() {
 
     wire.cut(true);
     let start = Instant::now();
-    until(&near, "ws").await;
+    until(&near, "h2").await;
     let took = start.elapsed();
     assert!(took < Duration::from_secs(5), "{took:?}");
     let (_, why) = carrying(&near).await;
@@ -218,7 +236,7 @@ async fn calls_move_to_tcp_when_udp_is_cut_and_return_when_it_is_mended() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_move_to_tcp_when_udp_loses_many_packets() {
-    let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
+    let (far, near) = (both("far", |_| {}).await, near_of_wire().await);
     let _echo = serve_echo(&far.client(), "echo").await;
     let wire = Wire::to(far.node.sockets()[0]).await;
     introduce(&far, &near, "near", &[], &[]).await;
@@ -226,12 +244,98 @@ async fn calls_move_to_tcp_when_udp_loses_many_packets() {
     assert_eq!(call(&near.client(), "echo@far", "x").await.unwrap(), "x");
     wire.lose_one_of(4);
     let start = Instant::now();
-    while carrying(&near).await.0 != "ws" {
+    while carrying(&near).await.0 != "h2" {
         assert!(start.elapsed() < PATIENCE, "{:?}", carrying(&near).await);
         assert_eq!(call(&near.client(), "echo@far", "y").await.unwrap(), "y");
     }
     let (_, why) = carrying(&near).await;
     assert!(why.starts_with("udp loses"), "{why}");
+}
+
+/// Ends the tunnel to `far` on this side, which remembers the TLS session.
+async fn forget_tunnel(near: &House, far: &House, wire: &Wire) {
+    let who = admin::Who { who: "far".into() };
+    // An answer may come before the tunnel is up.
+    while near.status().await.tunnels.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let () = near
+        .client()
+        .admin(method::TRUST_REMOVE, &who)
+        .await
+        .unwrap();
+    for house in [near, far] {
+        while !house.status().await.tunnels.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    introduce(near, far, "far", &[wire.address], &[]).await;
+}
+
+/// How long a call takes on a tunnel that has to be made for it.
+async fn timed(near: &House, key: &str) -> Duration {
+    let start = Instant::now();
+    let call = near
+        .client()
+        .call("echo@far")
+        .body("x")
+        .idempotency_key(key);
+    assert_eq!(call.send().await.unwrap().bytes(10).await.unwrap(), "x");
+    start.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_may_be_made_twice_saves_a_round_trip_on_a_resumed_tunnel() {
+    let (far, near) = (both("far", |_| {}).await, near_of_wire().await);
+    let _echo = serve_echo(&far.client(), "echo").await;
+    let wire = Wire::to(far.node.sockets()[0]).await;
+    introduce(&far, &near, "near", &[], &[]).await;
+    introduce(&near, &far, "far", &[wire.address], &[]).await;
+    timed(&near, "").await;
+    let one_way = Duration::from_millis(250);
+
+    forget_tunnel(&near, &far, &wire).await;
+    wire.delay(one_way);
+    let with_key = timed(&near, "once").await;
+    assert!(with_key >= one_way * 2, "{with_key:?}");
+    assert!(with_key < one_way * 4, "{with_key:?} is not one round trip");
+
+    wire.delay(Duration::ZERO);
+    forget_tunnel(&near, &far, &wire).await;
+    wire.delay(one_way);
+    let without = timed(&near, "").await;
+    assert!(
+        without >= one_way * 4,
+        "{without:?}: without a key it must not travel early"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_flight_that_the_peer_refuses_is_sent_again_unnoticed() {
+    let (far, near) = (both("far", |_| {}).await, both("near", |_| {}).await);
+    near.join(&far.invite(1, &[]).await).await.unwrap();
+    {
+        let _echo = serve_echo(&far.client(), "echo").await;
+        assert_eq!(call(&near.client(), "echo@far", "x").await.unwrap(), "x");
+    }
+    // It forgets its TLS sessions, and comes back at the same port.
+    let far = far.restart("far").await;
+    let _echo = serve_echo(&far.client(), "echo").await;
+    while !near.status().await.tunnels.is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let body = "y".repeat(20_000);
+    let call = near
+        .client()
+        .call("echo@far")
+        .body(body.clone())
+        .idempotency_key("k");
+    let answer = call.send().await.unwrap().bytes(1 << 20).await.unwrap();
+    assert_eq!(answer.len(), body.len());
+    assert_eq!(
+        self::call(&near.client(), "echo@far", "z").await.unwrap(),
+        "z"
+    );
 }
 
 /// Waits until a carrier takes new calls.

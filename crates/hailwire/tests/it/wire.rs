@@ -1,12 +1,16 @@
 //! A piece of network on loopback that a test can cut: UDP datagrams pass through it, or do not.
+//!
+//! Its near end is IPv6 and its far end IPv4. A node that is bound to `[::1]` only reaches one that is
+//! bound to `127.0.0.1` only through it: two nodes that could reach each other find that out.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use tokio::{net::UdpSocket, task::JoinSet};
@@ -24,6 +28,8 @@ struct State {
     /// One datagram of so many is dropped; 0 for none.
     drops: AtomicU32,
     passed: AtomicU64,
+    /// Microseconds that each datagram takes.
+    delay: AtomicU64,
 }
 
 impl State {
@@ -38,12 +44,13 @@ impl State {
 
 impl Wire {
     pub(crate) async fn to(far: SocketAddr) -> Self {
-        let near = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
+        let near = Arc::new(UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).await.unwrap());
         let state = Arc::new(State {
             far,
             cut: AtomicBool::new(false),
             drops: AtomicU32::new(0),
             passed: AtomicU64::new(0),
+            delay: AtomicU64::new(0),
         });
         let address = near.local_addr().unwrap();
         let mut tasks = JoinSet::new();
@@ -63,6 +70,12 @@ impl Wire {
     /// From now on one datagram of so many is lost; 0 for none.
     pub(crate) fn lose_one_of(&self, number: u32) {
         self.state.drops.store(number, Ordering::SeqCst);
+    }
+
+    /// From now on each datagram takes so long.
+    pub(crate) fn delay(&self, delay: Duration) {
+        let micros = u64::try_from(delay.as_micros()).unwrap();
+        self.state.delay.store(micros, Ordering::SeqCst);
     }
 
     /// Datagrams that came.
@@ -86,7 +99,8 @@ async fn forward(near: Arc<UdpSocket>, state: Arc<State>) {
             }
         };
         if state.passes() {
-            let _ = socket.send_to(&buffer[..len], state.far).await;
+            let far = state.far;
+            send_later(&state, socket.clone(), &buffer[..len], far);
         }
     }
 }
@@ -95,7 +109,19 @@ async fn back(socket: Arc<UdpSocket>, near: Arc<UdpSocket>, to: SocketAddr, stat
     let mut buffer = vec![0; 65536];
     while let Ok((len, _)) = socket.recv_from(&mut buffer).await {
         if state.passes() {
-            let _ = near.send_to(&buffer[..len], to).await;
+            send_later(&state, near.clone(), &buffer[..len], to);
         }
     }
+}
+
+fn send_later(state: &State, socket: Arc<UdpSocket>, datagram: &[u8], to: SocketAddr) {
+    let delay = Duration::from_micros(state.delay.load(Ordering::SeqCst));
+    let datagram = datagram.to_vec();
+    tokio::spawn(async move {
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        // Who has gone away needs nothing.
+        let _ = socket.send_to(&datagram, to).await;
+    });
 }

@@ -1,0 +1,211 @@
+//! The first flight of a resumed QUIC connection (0-RTT; RFC 9001, 4.6).
+//!
+//! A node that has met a peer before may send with its very first packet, before the peer has answered.
+//! Two things are different until the handshake is complete:
+//!
+//! - *The peer may refuse* what came early, because it has forgotten the session (it was restarted, or
+//!   remembers others). Then it is as if it had never been sent. So what is written early is kept, and
+//!   is written again on a fresh stream of the same connection; whoever writes or reads notices nothing.
+//! - *Somebody may replay it*: whoever recorded the first flight can send it again, and the peer
+//!   cannot tell. So a stream that was accepted early says so ([`RecvStream::is_early`]), and the
+//!   router lets only calls through that may be made twice.
+//!
+//! [`RecvStream::is_early`]: super::RecvStream::is_early
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use iroh::endpoint::{
+    self as engine, ConnectionStats, IncomingZeroRttConnection, OutgoingZeroRttConnection,
+    SendDatagramError, VarInt, ZeroRttStatus,
+};
+
+/// The engine's connection, in whichever state its handshake is.
+#[derive(Clone, Debug)]
+pub(super) enum Handle {
+    /// The handshake is complete.
+    Full(engine::Connection),
+    /// Dialled here, with a first flight that may be refused.
+    Out(OutgoingZeroRttConnection, Arc<OnceLock<engine::Connection>>),
+    /// Accepted here; what came so far may be a replay.
+    In(IncomingZeroRttConnection, Arc<OnceLock<engine::Connection>>),
+}
+
+/// Does the same with each state.
+macro_rules! each {
+    ($handle:expr, $connection:ident => $what:expr) => {
+        match $handle {
+            Handle::Full($connection) => $what,
+            Handle::Out($connection, _) => $what,
+            Handle::In($connection, _) => $what,
+        }
+    };
+}
+
+impl Handle {
+    pub(super) async fn open(
+        &self,
+    ) -> Result<(engine::SendStream, engine::RecvStream), engine::ConnectionError> {
+        each!(self, c => c.open_bi().await)
+    }
+
+    pub(super) async fn accept(
+        &self,
+    ) -> Result<(engine::SendStream, engine::RecvStream), engine::ConnectionError> {
+        each!(self, c => c.accept_bi().await)
+    }
+
+    pub(super) fn send_datagram(&self, payload: Bytes) -> Result<(), SendDatagramError> {
+        each!(self, c => c.send_datagram(payload))
+    }
+
+    pub(super) async fn read_datagram(&self) -> Result<Bytes, engine::ConnectionError> {
+        each!(self, c => c.read_datagram().await)
+    }
+
+    pub(super) fn close(&self, code: VarInt, reason: &[u8]) {
+        each!(self, c => c.close(code, reason));
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        each!(self, c => c.close_reason().is_some())
+    }
+
+    pub(super) async fn closed(&self) -> engine::ConnectionError {
+        each!(self, c => c.closed().await)
+    }
+
+    pub(super) fn stats(&self) -> ConnectionStats {
+        each!(self, c => c.stats())
+    }
+
+    pub(super) fn set_streams(&self, count: VarInt) {
+        each!(self, c => c.set_max_concurrent_bi_streams(count));
+    }
+
+    pub(super) fn set_window(&self, bytes: VarInt) {
+        each!(self, c => c.set_receive_window(bytes));
+    }
+
+    /// The connection once its handshake is complete.
+    pub(super) fn full(&self) -> Option<&engine::Connection> {
+        match self {
+            Self::Full(connection) => Some(connection),
+            Self::Out(_, full) | Self::In(_, full) => full.get(),
+        }
+    }
+
+    /// Waits until the handshake is complete. Whether what was sent early was taken.
+    pub(super) async fn complete(&self) -> Result<bool, String> {
+        let failed = |error: engine::ConnectingError| error.to_string();
+        match self {
+            Self::Full(_) => Ok(true),
+            Self::Out(early, full) => {
+                let status = early.handshake_completed().await.map_err(failed)?;
+                let (connection, taken) = match status {
+                    ZeroRttStatus::Accepted(connection) => (connection, true),
+                    ZeroRttStatus::Rejected(connection) => (connection, false),
+                };
+                full.get_or_init(|| connection);
+                Ok(taken)
+            }
+            Self::In(early, full) => {
+                let connection = early.handshake_completed().await.map_err(failed)?;
+                full.get_or_init(|| connection);
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// What is kept of a stream that was opened early, to write it again if it is refused.
+#[derive(Debug)]
+pub(super) struct Kept {
+    handle: Handle,
+    written: Mutex<Written>,
+    fresh: tokio::sync::Mutex<Fresh>,
+}
+
+#[derive(Debug, Default)]
+struct Written {
+    chunks: Vec<Bytes>,
+    finished: bool,
+    /// It is being written again; what comes now is no part of it.
+    sealed: bool,
+}
+
+/// The stream that takes the place of a refused one: each half is fetched once.
+#[derive(Debug, Default)]
+struct Fresh {
+    opened: bool,
+    send: Option<engine::SendStream>,
+    recv: Option<engine::RecvStream>,
+}
+
+impl Kept {
+    pub(super) fn new(handle: &Handle) -> Arc<Self> {
+        Arc::new(Self {
+            handle: handle.clone(),
+            written: Mutex::default(),
+            fresh: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// Keeps what is about to be written, while the outcome is open; whether it is kept. The engine's
+    /// send window bounds it: these are handles on the same bytes.
+    pub(super) fn write(&self, chunks: &[Bytes]) -> bool {
+        let mut written = self.written();
+        let open = !written.sealed && self.handle.full().is_none();
+        if open {
+            written.chunks.extend_from_slice(chunks);
+        }
+        open
+    }
+
+    pub(super) fn finish(&self) {
+        self.written().finished = true;
+    }
+
+    /// The writing half of the stream that takes the refused one's place, with everything written
+    /// before; `None` where that cannot be had.
+    pub(super) async fn send_again(&self) -> Option<engine::SendStream> {
+        let mut fresh = self.fresh.lock().await;
+        self.open_again(&mut fresh).await?;
+        fresh.send.take()
+    }
+
+    /// The reading half of the stream that takes the refused one's place.
+    pub(super) async fn read_again(&self) -> Option<engine::RecvStream> {
+        let mut fresh = self.fresh.lock().await;
+        self.open_again(&mut fresh).await?;
+        fresh.recv.take()
+    }
+
+    async fn open_again(&self, fresh: &mut Fresh) -> Option<()> {
+        if fresh.opened {
+            return Some(());
+        }
+        self.handle.complete().await.ok()?;
+        let (mut send, recv) = self.handle.open().await.ok()?;
+        let (mut chunks, finished) = {
+            let mut written = self.written();
+            written.sealed = true;
+            // Copies, since whoever waits here may stop waiting.
+            (written.chunks.clone(), written.finished)
+        };
+        send.write_all_chunks(&mut chunks).await.ok()?;
+        if finished {
+            let _ = send.finish();
+        }
+        *fresh = Fresh {
+            opened: true,
+            send: Some(send),
+            recv: Some(recv),
+        };
+        Some(())
+    }
+
+    fn written(&self) -> std::sync::MutexGuard<'_, Written> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
