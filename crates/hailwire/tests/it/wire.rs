@@ -10,7 +10,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use tokio::{net::UdpSocket, task::JoinSet};
@@ -28,8 +27,8 @@ struct State {
     /// One datagram of so many is dropped; 0 for none.
     drops: AtomicU32,
     passed: AtomicU64,
-    /// Microseconds that each datagram takes.
-    delay: AtomicU64,
+    /// Nothing comes back.
+    mute: AtomicBool,
 }
 
 impl State {
@@ -50,7 +49,7 @@ impl Wire {
             cut: AtomicBool::new(false),
             drops: AtomicU32::new(0),
             passed: AtomicU64::new(0),
-            delay: AtomicU64::new(0),
+            mute: AtomicBool::new(false),
         });
         let address = near.local_addr().unwrap();
         let mut tasks = JoinSet::new();
@@ -72,10 +71,9 @@ impl Wire {
         self.state.drops.store(number, Ordering::SeqCst);
     }
 
-    /// From now on each datagram takes so long.
-    pub(crate) fn delay(&self, delay: Duration) {
-        let micros = u64::try_from(delay.as_micros()).unwrap();
-        self.state.delay.store(micros, Ordering::SeqCst);
+    /// From now on what the far side says is lost, or not any more.
+    pub(crate) fn mute(&self, mute: bool) {
+        self.state.mute.store(mute, Ordering::SeqCst);
     }
 
     /// Datagrams that came.
@@ -99,8 +97,7 @@ async fn forward(near: Arc<UdpSocket>, state: Arc<State>) {
             }
         };
         if state.passes() {
-            let far = state.far;
-            send_later(&state, socket.clone(), &buffer[..len], far);
+            let _ = socket.send_to(&buffer[..len], state.far).await;
         }
     }
 }
@@ -108,20 +105,8 @@ async fn forward(near: Arc<UdpSocket>, state: Arc<State>) {
 async fn back(socket: Arc<UdpSocket>, near: Arc<UdpSocket>, to: SocketAddr, state: Arc<State>) {
     let mut buffer = vec![0; 65536];
     while let Ok((len, _)) = socket.recv_from(&mut buffer).await {
-        if state.passes() {
-            send_later(&state, near.clone(), &buffer[..len], to);
+        if state.passes() && !state.mute.load(Ordering::SeqCst) {
+            let _ = near.send_to(&buffer[..len], to).await;
         }
     }
-}
-
-fn send_later(state: &State, socket: Arc<UdpSocket>, datagram: &[u8], to: SocketAddr) {
-    let delay = Duration::from_micros(state.delay.load(Ordering::SeqCst));
-    let datagram = datagram.to_vec();
-    tokio::spawn(async move {
-        if !delay.is_zero() {
-            tokio::time::sleep(delay).await;
-        }
-        // Who has gone away needs nothing.
-        let _ = socket.send_to(&datagram, to).await;
-    });
 }
