@@ -7,7 +7,7 @@ use tokio::{
 };
 
 use crate::{
-    fixtures::{identity, listen},
+    fixtures::{Arrivals, identity, listen},
     house::PATIENCE,
 };
 
@@ -87,4 +87,28 @@ async fn a_port_where_nobody_listens_is_unreachable() {
     drop(listener);
     let error = tcp::connect(&identity().1, peer, address, &TcpCarrier::ALL).await;
     assert!(matches!(error, Err(TcpError::Unreachable(_))), "{error:?}");
+}
+
+#[tokio::test]
+async fn the_round_trip_is_measured_once_somebody_asks() {
+    let (peer, listener) = listen().await;
+    let address = listener.local_addr().unwrap();
+    let mut arrivals = Arrivals::of(listener);
+    for carrier in TcpCarrier::ALL {
+        let identity = identity().1;
+        let dial = tcp::connect(&identity, peer, address, std::slice::from_ref(&carrier));
+        let (near, far) = tokio::join!(dial, arrivals.next());
+        // Both live until both were asked.
+        let sides = [near.unwrap(), far.unwrap().1];
+        for side in &sides {
+            let measured = async {
+                while side.stats().rtt.is_none() {
+                    tokio::task::yield_now().await;
+                }
+            };
+            let name = carrier.name();
+            tokio::time::timeout(PATIENCE, measured).await.expect(name);
+            assert!(!side.stats().remote.is_empty());
+        }
+    }
 }

@@ -184,15 +184,22 @@ impl Connection {
     }
 
     /// See [`Connection::stats`](super::Connection::stats). A byte stream has no packets: what is
-    /// counted as such are the reads that brought bytes.
+    /// counted as such are the reads that brought bytes. Where there is a far end on a network, asking
+    /// sends a ping, and the round-trip time is that of the last one.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.handle.with(|state| Stats {
-            sent_bytes: state.sent,
-            received_bytes: state.received,
-            received_packets: state.reads,
-            remote: self.label.remote.clone(),
-            ..Stats::default()
+        self.handle.with(|state| {
+            if !self.label.remote.is_empty() {
+                state.ping();
+            }
+            Stats {
+                sent_bytes: state.sent,
+                received_bytes: state.received,
+                received_packets: state.reads,
+                rtt: state.rtt,
+                remote: self.label.remote.clone(),
+                ..Stats::default()
+            }
         })
     }
 

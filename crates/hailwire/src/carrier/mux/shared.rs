@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
 
 use hailwire_wire::Code;
 use hailwire_wire::mux::{Event, Mux, StreamKey};
@@ -18,6 +19,10 @@ pub(super) struct State {
     pub(super) received: u64,
     /// Reads that brought bytes.
     pub(super) reads: u64,
+    /// When a ping was sent that has no answer so far.
+    pub(super) pinged: Option<Instant>,
+    /// What the last one measured.
+    pub(super) rtt: Option<Duration>,
     /// The driver does not read, because the peer has used up its room.
     pub(super) full: bool,
     pub(super) open: Vec<Waker>,
@@ -38,6 +43,13 @@ pub(super) struct StreamWakers {
 }
 
 impl State {
+    /// Measures the round trip, unless that is under way.
+    pub(super) fn ping(&mut self) {
+        if self.pinged.is_none() && self.mux.ping(*b"how long") {
+            self.pinged = Some(Instant::now());
+        }
+    }
+
     pub(super) fn stream(&mut self, key: StreamKey) -> &mut StreamWakers {
         if self.streams.len() <= key.index() {
             self.streams
@@ -57,7 +69,11 @@ impl State {
                 Event::Readable(key) => wakes.extend(self.stream(key).read.take()),
                 Event::Writable(key) => wakes.extend(self.stream(key).write.take()),
                 Event::SendEnded(key) => wakes.append(&mut self.stream(key).ended),
-                Event::Pong(_) => {}
+                Event::Pong(_) => {
+                    if let Some(since) = self.pinged.take() {
+                        self.rtt = Some(since.elapsed());
+                    }
+                }
                 Event::Ended => self.collect_all(wakes),
             }
         }
@@ -145,6 +161,8 @@ impl Handle {
             sent: 0,
             received: 0,
             reads: 0,
+            pinged: None,
+            rtt: None,
             full: false,
             open: Vec::new(),
             accept: Vec::new(),
