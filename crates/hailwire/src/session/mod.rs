@@ -49,6 +49,10 @@ const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
 /// A body up to this size travels in the same write as its header.
 const SMALL_BODY: usize = 4 * 1024;
 
+/// A known body of at most this is written before its answer is read: it fits every carrier's first
+/// window, so that it does not wait for a far side that waits for its answer to be read.
+const WRITTEN_AT_ONCE: usize = hailwire_wire::limits::MUX_INITIAL_WINDOW as usize;
+
 /// Largest `DATA` frame that is written.
 pub(crate) const MAX_DATA_WRITE: usize = 1024 * 1024;
 
@@ -175,12 +179,16 @@ impl Session {
         let (mut send, recv, guard) = self.open_stream(header.priority).await?;
         let encoded = encode_header(header)?;
         let mut pump = None;
-        if let Some(bytes) = body.take_known() {
+        let known = body.take_known();
+        if let Some(bytes) = known.clone()
+            && bytes.len() <= WRITTEN_AT_ONCE
+        {
             let written = write_opening(&mut send, kind, &encoded, bytes).await;
             send.finish();
             check_write(written)?;
         } else {
             check_write(write_opening(&mut send, kind, &encoded, Bytes::new()).await)?;
+            let body = known.map_or(body, Body::from);
             pump = Some(tokio::spawn(pump_body(body, send)).abort_handle());
         }
         Ok(WireAnswer::new(FrameReader::new(recv), pump, guard))

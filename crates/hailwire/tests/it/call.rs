@@ -42,6 +42,17 @@ async fn an_attached_agent_is_called_by_an_attached_program_through_two_nodes() 
 }
 
 #[tokio::test]
+async fn a_body_larger_than_every_window_is_answered_while_it_is_sent() {
+    let (alice, bob) = House::pair().await;
+    let _echo = serve_echo(&bob.client(), "echo").await;
+    let large = vec![7_u8; 64_000_000];
+    let client = alice.client();
+    let answered = call(&client, "echo@bob", large.clone());
+    let answer = tokio::time::timeout(PATIENCE, answered).await.unwrap();
+    assert_eq!(answer.unwrap().len(), large.len());
+}
+
+#[tokio::test]
 async fn an_answer_is_streamed_as_it_is_made() {
     let (alice, bob) = House::pair().await;
     let more = Arc::new(Notify::new());
