@@ -499,7 +499,13 @@ mod tests {
     #[test]
     fn each_row_that_a_suite_promises_stands_at_a_published_one_or_is_our_own() {
         // Rows of ours that nobody published.
-        let own = ["1,000 peers", "head of line", "1 % loss", "direct", "relayed"];
+        let own = [
+            "1,000 peers",
+            "head of line",
+            "1 % loss",
+            "direct",
+            "relayed",
+        ];
         for (id, row) in crate::tables::PUBLISHED {
             let forms = [
                 "",

@@ -138,11 +138,27 @@ impl Inner {
             }
         };
         let session = self.start_session(id, connection, true);
-        greeted(&session).await?;
-        if self.trust.is_trusted(id) {
-            self.up(id, &session, true);
-        }
+        self.greet(id, &session).await?;
         Ok(session)
+    }
+
+    /// Waits for the far side's greeting, and then makes the session of a trusted peer its tunnel.
+    /// Calls to such a peer wait for neither: they are a round trip sooner back.
+    async fn greet(self: &Arc<Self>, id: NodeId, session: &Session) -> Result<(), Status> {
+        let trusted = self.trust.is_trusted(id);
+        if trusted {
+            self.peers.begin_early(id, session, true);
+        }
+        let outcome = greeted(session).await;
+        if outcome.is_ok() && trusted {
+            self.up(id, session, true);
+        }
+        self.peers.end_early(id, session);
+        if let Err(status) = &outcome {
+            // Calls may be on it.
+            session.close(status.code, &status.message);
+        }
+        outcome
     }
 
     /// Begins a session with the first packet. Calls that may be made twice travel with it; all
@@ -155,9 +171,11 @@ impl Inner {
         let room = overlay::room(&self.config.quic);
         let connection = quic::Connection::dialled_early(early, room);
         let session = self.start_session(id, Connection::Quic(connection.clone()), true);
-        self.peers.begin_early(id, &session);
+        self.peers.begin_early(id, &session, false);
         let complete = timeout(overlay::DIAL_TIMEOUT, connection.complete()).await;
-        self.peers.end_early(id);
+        if !matches!(complete, Ok(Ok(_))) {
+            self.peers.end_early(id, &session);
+        }
         let taken = match complete {
             Ok(Ok(taken)) => taken,
             Ok(Err(reason)) => return Err(unreachable(id, &reason)),
@@ -167,8 +185,7 @@ impl Inner {
             }
         };
         tracing::debug!(peer = %id, taken, "resumed, with a first flight");
-        greeted(&session).await?;
-        self.up(id, &session, true);
+        self.greet(id, &session).await?;
         Ok(session)
     }
 

@@ -73,7 +73,7 @@ async fn manage(
                 Code::PermissionDenied,
                 format!("`{name}` is only for programs on the node's own machine"),
             )),
-            _ => Err(node.refuse_stranger(&session, peer)),
+            _ => Err(node.refuse_stranger(&session, peer).await),
         };
     }
     match name.as_str() {

@@ -35,9 +35,17 @@ pub(crate) struct Peers {
     worked: Mutex<HashMap<NodeId, Way>>,
     /// Second tunnels that are being dialled.
     second: Mutex<HashSet<(NodeId, Way)>>,
-    /// Sessions of dials whose handshake is not complete.
-    early: watch::Sender<HashMap<NodeId, Session>>,
+    /// Sessions of dials that are under way and take calls already.
+    early: watch::Sender<HashMap<NodeId, Early>>,
     reuse: Reuse,
+}
+
+/// A session whose peer has not greeted yet.
+#[derive(Debug)]
+struct Early {
+    session: Session,
+    /// The handshake is complete: what is sent now cannot be replayed.
+    proven: bool,
 }
 
 /// How often a call found a tunnel up.
@@ -348,23 +356,39 @@ impl Peers {
         worked.insert(id, way);
     }
 
-    /// Enters a session that takes calls which may be made twice, while its handshake goes on.
-    pub(crate) fn begin_early(&self, id: NodeId, session: &Session) {
-        let session = session.clone();
-        self.early
-            .send_modify(|early| drop(early.insert(id, session)));
+    /// Enters a session that takes calls while it is being brought up: those that may be made twice,
+    /// and all others once the peer is `proven`. Of several to one peer the first stays.
+    pub(crate) fn begin_early(&self, id: NodeId, session: &Session, proven: bool) {
+        self.early.send_modify(|early| {
+            let entry = early.entry(id).or_insert_with(|| Early {
+                session: session.clone(),
+                proven,
+            });
+            if entry.session.is(session) {
+                entry.proven = proven;
+            }
+        });
     }
 
-    pub(crate) fn end_early(&self, id: NodeId) {
-        self.early
-            .send_if_modified(|early| early.remove(&id).is_some());
+    pub(crate) fn end_early(&self, id: NodeId, session: &Session) {
+        self.early.send_if_modified(|early| {
+            let ours = early
+                .get(&id)
+                .is_some_and(|entry| entry.session.is(session));
+            ours && early.remove(&id).is_some()
+        });
     }
 
-    /// Waits for a session whose handshake is not complete.
-    pub(crate) async fn early(&self, id: NodeId) -> Session {
+    /// Waits for a session that is being brought up and takes this call. `twice` says whether the call
+    /// may be made twice.
+    pub(crate) async fn early(&self, id: NodeId, twice: bool) -> Session {
+        let takes = |early: &HashMap<NodeId, Early>| {
+            let entry = early.get(&id).filter(|entry| entry.proven || twice);
+            entry.map(|entry| entry.session.clone())
+        };
         let mut early = self.early.subscribe();
-        let found = early.wait_for(|early| early.contains_key(&id)).await;
-        match found.ok().and_then(|early| early.get(&id).cloned()) {
+        let found = early.wait_for(|early| takes(early).is_some()).await;
+        match found.ok().and_then(|early| takes(&early)) {
             Some(session) => session,
             None => std::future::pending().await,
         }

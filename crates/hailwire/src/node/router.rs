@@ -19,6 +19,7 @@ use super::{
     Inner, now_unix,
     registry::{MemberKey, Picked, Target, not_found},
     trust::untrusted,
+    tunnel::greeted,
 };
 use crate::{
     admin,
@@ -126,7 +127,7 @@ impl Inner {
                 // Trust was looked up on the way; only who was refused is looked at again.
                 let status = match origin {
                     Origin::Peer(peer) if !self.trust.is_trusted(peer) => {
-                        self.refuse_stranger(session, peer)
+                        Box::pin(self.refuse_stranger(session, peer)).await
                     }
                     _ => status,
                 };
@@ -211,11 +212,7 @@ impl Inner {
             return self.local_route(&address.agent);
         }
         self.peers.count_made();
-        let session = if twice {
-            self.tunnel_or_early(id).await?
-        } else {
-            self.tunnel(id).await?
-        };
+        let session = self.tunnel_or_early(id, twice).await?;
         let to = Destination::Session(session);
         Ok(Route { to, picked: None })
     }
@@ -239,8 +236,10 @@ impl Inner {
         )
     }
 
-    /// Notes that a stranger wants to be let in, and what it is told.
-    pub(super) fn refuse_stranger(&self, session: &Session, peer: NodeId) -> Status {
+    /// Notes that a stranger wants to be let in, by the name of its greeting, and what it is told.
+    pub(super) async fn refuse_stranger(&self, session: &Session, peer: NodeId) -> Status {
+        // Its call may have overtaken its greeting. Without one it has no name.
+        let _ = greeted(session).await;
         let hello = session.peer_hello();
         let name = hello.map(|hello| hello.name.clone()).unwrap_or_default();
         self.trust.note_stranger(peer, &name, now_unix());

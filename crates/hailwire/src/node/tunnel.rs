@@ -99,13 +99,17 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::tunnel`], for a call that may be made twice: where the peer was met before, the
-    /// session is given before its handshake is complete, and the call travels with it.
-    pub(super) async fn tunnel_or_early(self: &Arc<Self>, id: NodeId) -> Result<Session, Status> {
+    /// As [`Inner::tunnel`], for a call: it need not wait for the peer's greeting. One that may be made
+    /// `twice` need not even wait for the handshake where the peer was met before.
+    pub(super) async fn tunnel_or_early(
+        self: &Arc<Self>,
+        id: NodeId,
+        twice: bool,
+    ) -> Result<Session, Status> {
         tokio::select! {
             biased;
             tunnel = self.tunnel(id) => tunnel,
-            early = self.peers.early(id) => Ok(early),
+            early = self.peers.early(id, twice) => Ok(early),
         }
     }
 
