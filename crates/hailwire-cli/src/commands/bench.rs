@@ -55,7 +55,7 @@ pub(super) async fn run(run: &Run, order: Order, out: PathBuf) -> Result<(), Fai
         interrupted: ended.interrupted,
     };
     run.output.note(&format!(
-        "{} repeats measured, {} cells not; results: {}",
+        "repeats measured: {}; cells without: {}; results: {}",
         written.lines, written.skipped, written.dir
     ));
     if run.output.json {
