@@ -18,6 +18,7 @@ use super::{
     Inner,
     choice::Way,
     overlay::{self, Places, Reached},
+    peers::EarlySeat,
     tunnel::{greeted, unreachable},
 };
 use crate::{
@@ -138,31 +139,35 @@ impl Inner {
             }
         };
         let session = self.start_session(id, connection, true);
-        self.greet(id, &session).await?;
+        let seat = self.trust.is_trusted(id).then(|| {
+            let seat = self.peers.seat_early(id, &session);
+            seat.prove();
+            seat
+        });
+        self.greet(id, &session, seat).await?;
         Ok(session)
     }
 
-    /// Waits for the far side's greeting, and then makes the session of a trusted peer its tunnel.
-    /// Calls to such a peer wait for neither: they are a round trip sooner back.
-    async fn greet(self: &Arc<Self>, id: NodeId, session: &Session) -> Result<(), Status> {
-        let trusted = self.trust.is_trusted(id);
-        if trusted {
-            self.peers.begin_early(id, session, true);
-        }
+    /// Waits for the far side's greeting, and then makes the session of a trusted peer, which has a
+    /// seat, its tunnel. Calls to such a peer wait for neither: they are a round trip sooner back.
+    async fn greet(
+        self: &Arc<Self>,
+        id: NodeId,
+        session: &Session,
+        seat: Option<EarlySeat>,
+    ) -> Result<(), Status> {
         let outcome = greeted(session).await;
-        if outcome.is_ok() && trusted {
-            self.up(id, session, true);
-        }
-        self.peers.end_early(id, session);
-        if let Err(status) = &outcome {
+        match &outcome {
+            Ok(()) if seat.is_some() => self.up(id, session, true),
+            Ok(()) => {}
             // Calls may be on it.
-            session.close(status.code, &status.message);
+            Err(status) => session.close(status.code, &status.message),
         }
         outcome
     }
 
     /// Begins a session with the first packet. Calls that may be made twice travel with it; all
-    /// others wait, as ever, until the peer has greeted.
+    /// others wait, as ever, until the handshake is complete.
     async fn dial_early(
         self: &Arc<Self>,
         id: NodeId,
@@ -171,12 +176,8 @@ impl Inner {
         let room = overlay::room(&self.config.quic);
         let connection = quic::Connection::dialled_early(early, room);
         let session = self.start_session(id, Connection::Quic(connection.clone()), true);
-        self.peers.begin_early(id, &session, false);
-        let complete = timeout(overlay::DIAL_TIMEOUT, connection.complete()).await;
-        if !matches!(complete, Ok(Ok(_))) {
-            self.peers.end_early(id, &session);
-        }
-        let taken = match complete {
+        let seat = self.peers.seat_early(id, &session);
+        let taken = match timeout(overlay::DIAL_TIMEOUT, connection.complete()).await {
             Ok(Ok(taken)) => taken,
             Ok(Err(reason)) => return Err(unreachable(id, &reason)),
             Err(_) => {
@@ -185,7 +186,8 @@ impl Inner {
             }
         };
         tracing::debug!(peer = %id, taken, "resumed, with a first flight");
-        self.greet(id, &session).await?;
+        seat.prove();
+        self.greet(id, &session, Some(seat)).await?;
         Ok(session)
     }
 
