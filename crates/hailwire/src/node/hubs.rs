@@ -412,10 +412,11 @@ fn signed(
         .unwrap_or_default();
     let mut agents = node.registry.offers(&[]).agents;
     agents.truncate(limits::MAX_AGENTS_PER_NODE);
+    let own = node.own_addresses();
     let record = Record {
         name: node.name().filter(|_| named),
-        addresses: node.own_addresses(),
-        tcp: node.own_tcp_addresses(),
+        addresses: own.udp,
+        tcp: own.tcp,
         relay: hub.row.relay.clone(),
         agents,
         sequence: node.hubs.next_sequence(

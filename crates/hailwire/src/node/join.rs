@@ -70,13 +70,14 @@ impl Inner {
         let now = now_unix();
         let expires = now + invite.expires_s;
         let relay = self.home_relay();
+        let own = self.own_addresses();
         let ticket = Ticket::Node(NodeTicket {
             node: self.id,
             secret: secret.clone(),
             expires,
             name: self.name(),
-            addresses: self.own_addresses(),
-            tcp: self.own_tcp_addresses(),
+            addresses: own.udp,
+            tcp: own.tcp,
             relay: relay.as_ref().map(|(url, _)| url.clone()),
             hub_key: relay.and_then(|(_, key)| key),
         });
@@ -155,11 +156,12 @@ impl Inner {
     }
 
     async fn redeem_at(&self, session: &Session, secret: Secret) -> Result<Redeemed, Status> {
+        let own = self.own_addresses();
         let redeem = Redeem {
             secret,
             name: self.name(),
-            addresses: self.own_addresses(),
-            tcp: self.own_tcp_addresses(),
+            addresses: own.udp,
+            tcp: own.tcp,
             relay: self.home_relay().map(|(url, _)| url),
         };
         let header = CallHeader {

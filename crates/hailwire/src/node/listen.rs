@@ -66,21 +66,21 @@ pub(super) async fn accept(node: Arc<Inner>, listener: Listener) {
     }
 }
 
-impl Inner {
-    /// The UDP addresses at which this node may be reached, most useful first.
-    pub(super) fn own_addresses(&self) -> Vec<SocketAddr> {
-        let mut addresses = super::overlay::own_addresses(&self.endpoint);
-        let room = hailwire_wire::limits::MAX_ADDRESSES - self.own_tcp_addresses().len();
-        addresses.truncate(room);
-        addresses
-    }
+/// Where a node may be reached, most useful first.
+#[derive(Debug)]
+pub(super) struct OwnAddresses {
+    pub(super) udp: Vec<SocketAddr>,
+    /// None where it does not listen on TCP.
+    pub(super) tcp: Vec<SocketAddr>,
+}
 
-    /// The TCP addresses at which this node may be reached; none where it does not listen.
-    pub(super) fn own_tcp_addresses(&self) -> Vec<SocketAddr> {
-        reachable(
-            &self.tcp.sockets,
-            &super::overlay::own_addresses(&self.endpoint),
-        )
+impl Inner {
+    /// Where this node may be reached; of both kinds together no more than a record takes.
+    pub(super) fn own_addresses(&self) -> OwnAddresses {
+        let mut udp = super::overlay::own_addresses(&self.endpoint);
+        let tcp = reachable(&self.tcp.sockets, &udp);
+        udp.truncate(hailwire_wire::limits::MAX_ADDRESSES - tcp.len());
+        OwnAddresses { udp, tcp }
     }
 
     /// TCP sockets as bound.

@@ -106,6 +106,7 @@ async fn manage(
 impl Inner {
     fn status(&self) -> admin::Status {
         let (reused, made) = self.peers.reuse();
+        let own = self.own_addresses();
         admin::Status {
             id: self.id,
             name: self.name().map(String::from).unwrap_or_default(),
@@ -116,8 +117,8 @@ impl Inner {
             data_dir: self.data.root().display().to_string(),
             sockets: texts(&self.endpoint.bound_sockets()),
             tcp_sockets: texts(self.tcp_sockets()),
-            addresses: texts(&self.own_addresses()),
-            tcp_addresses: texts(&self.own_tcp_addresses()),
+            addresses: texts(&own.udp),
+            tcp_addresses: texts(&own.tcp),
             tunnels: self.tunnels(),
             agents: self.local_agents(&AgentsQuery::default()),
             hubs: self.hub_states(),
