@@ -211,8 +211,7 @@ impl Inner {
         if id == self.id {
             return self.local_route(&address.agent);
         }
-        self.peers.count_made();
-        let session = self.tunnel_or_early(id, twice).await?;
+        let session = self.tunnel_for_call(id, twice).await?;
         let to = Destination::Session(session);
         Ok(Route { to, picked: None })
     }
@@ -280,7 +279,7 @@ impl Inner {
             };
             let to = match picked.value().reach() {
                 Reach::Here(to) => to,
-                Reach::Peer(id) => match self.tunnel_for_call(id).await {
+                Reach::Peer(id) => match self.tunnel_for_call(id, false).await {
                     Ok(session) => Destination::Session(session),
                     Err(status) => {
                         tracing::debug!(%agent, peer = %id, %status, "a member cannot be reached");

@@ -99,27 +99,23 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::tunnel`], for a call: it need not wait for the peer's greeting. One that may be made
-    /// `twice` need not even wait for the handshake where the peer was met before.
-    pub(super) async fn tunnel_or_early(
+    /// As [`Inner::tunnel`] for a call, which is counted by whether it found one, and need not wait for
+    /// the peer's greeting. One that may be made `twice` need not even wait for the handshake where the
+    /// peer was met before.
+    pub(super) async fn tunnel_for_call(
         self: &Arc<Self>,
         id: NodeId,
         twice: bool,
     ) -> Result<Session, Status> {
+        if let Some(session) = self.peers.up_for_call(id) {
+            return Ok(session);
+        }
+        self.peers.count_made();
         tokio::select! {
             biased;
             tunnel = self.tunnel(id) => tunnel,
             early = self.peers.early(id, twice) => Ok(early),
         }
-    }
-
-    /// As [`Inner::tunnel`] for a call, which is counted by whether it found one.
-    pub(super) async fn tunnel_for_call(self: &Arc<Self>, id: NodeId) -> Result<Session, Status> {
-        if let Some(session) = self.peers.up_for_call(id) {
-            return Ok(session);
-        }
-        self.peers.count_made();
-        self.tunnel(id).await
     }
 
     async fn dial_peer(self: &Arc<Self>, id: NodeId) -> Result<Session, Status> {
