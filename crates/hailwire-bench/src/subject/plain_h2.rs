@@ -7,7 +7,6 @@
 
 use std::{
     convert::Infallible,
-    net::SocketAddr,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -20,7 +19,7 @@ use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
 };
 use tokio_rustls::TlsConnector;
 
@@ -32,6 +31,8 @@ use super::{
 use crate::{BenchError, work::Start};
 
 const ALPN: &[u8] = b"h2";
+const NO_EARLY: &str =
+    "HTTP/2 clients and servers send no request as early data unless told to (RFC 8470)";
 /// Unread bytes of one stream; those of a node.
 const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
 /// Unread bytes of one connection, as a multiple of a stream's.
@@ -42,10 +43,7 @@ const MAX_STREAMS: u32 = 4_096;
 /// The far side, as the loader knows it.
 #[derive(Clone)]
 pub(crate) struct Far {
-    address: SocketAddr,
-    certificate: String,
-    /// Keeps TLS sessions.
-    known: TlsConnector,
+    far: tls::Far,
     window: u32,
 }
 
@@ -145,41 +143,24 @@ impl Body for Pattern {
 impl Far {
     pub(crate) fn new(ready: &Ready, options: &Options) -> Result<Self, BenchError> {
         Ok(Self {
-            address: ready.socket()?,
-            known: tls::connector(&ready.certificate, ALPN, true)?,
-            certificate: ready.certificate.clone(),
+            far: tls::Far::new(ready, ALPN)?,
             window: options.window.unwrap_or(STREAM_WINDOW),
         })
     }
 
     /// What can be done before the clock runs.
     pub(crate) async fn prepare(&self, start: Start) -> Result<TlsConnector, BenchError> {
-        match start {
-            Start::Cold => tls::connector(&self.certificate, ALPN, false),
-            Start::Resumed => {
-                // Each agent has a memory of its own, and has met the far side once; the session's
-                // ticket is there when an answer is.
-                let known = tls::connector(&self.certificate, ALPN, true)?;
-                let link = self.connect(known.clone()).await?;
-                link.echo(Bytes::from_static(b"hello")).await?;
-                Ok(known)
-            }
-            Start::Warm => Ok(self.known.clone()),
-            Start::ZeroRtt => Err(BenchError::Unsupported(
-                "HTTP/2 clients and servers send no request as early data unless told to (RFC 8470)",
-            )),
+        let tls = self.far.connector(start, NO_EARLY)?;
+        if start == Start::Resumed {
+            // The session's ticket is there when an answer is.
+            let link = self.connect(tls.clone()).await?;
+            link.echo(Bytes::from_static(b"hello")).await?;
         }
+        Ok(tls)
     }
 
     pub(crate) async fn connect(&self, tls: TlsConnector) -> Result<Link, BenchError> {
-        let stream = TcpStream::connect(self.address)
-            .await
-            .map_err(BenchError::io("connecting"))?;
-        let _ = stream.set_nodelay(true);
-        let stream = tls
-            .connect(tls::name()?, stream)
-            .await
-            .map_err(BenchError::io("TLS"))?;
+        let stream = self.far.connect(&tls).await?;
         let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
         builder
             .initial_stream_window_size(self.window)

@@ -7,7 +7,6 @@
 
 use std::{
     collections::VecDeque,
-    net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -31,6 +30,8 @@ use super::{
 use crate::{BenchError, work::Start};
 
 const ALPN: &[u8] = b"http/1.1";
+const NO_EARLY: &str =
+    "a WebSocket begins with an upgrade that has to be answered before a message";
 const BUFFER: usize = 4 * 1024;
 /// Messages that wait to be written on one connection.
 const WAITING: usize = 1_024;
@@ -47,9 +48,7 @@ fn config() -> WebSocketConfig {
 /// The far side, as the loader knows it.
 #[derive(Clone)]
 pub(crate) struct Far {
-    address: SocketAddr,
-    certificate: String,
-    known: TlsConnector,
+    far: tls::Far,
 }
 
 /// One connection.
@@ -123,41 +122,24 @@ async fn answer(stream: ServerStream) -> Result<(), WsError> {
 
 impl Far {
     pub(crate) fn new(ready: &Ready) -> Result<Self, BenchError> {
-        Ok(Self {
-            address: ready.socket()?,
-            known: tls::connector(&ready.certificate, ALPN, true)?,
-            certificate: ready.certificate.clone(),
-        })
+        let far = tls::Far::new(ready, ALPN)?;
+        Ok(Self { far })
     }
 
+    /// What can be done before the clock runs.
     pub(crate) async fn prepare(&self, start: Start) -> Result<TlsConnector, BenchError> {
-        match start {
-            Start::Cold => tls::connector(&self.certificate, ALPN, false),
-            Start::Resumed => {
-                // Each agent has a memory of its own, and has met the far side once; the session's
-                // ticket is there when an answer is.
-                let known = tls::connector(&self.certificate, ALPN, true)?;
-                let link = self.connect(known.clone()).await?;
-                link.echo(Bytes::from_static(b"hello")).await?;
-                Ok(known)
-            }
-            Start::Warm => Ok(self.known.clone()),
-            Start::ZeroRtt => Err(BenchError::Unsupported(
-                "a WebSocket begins with an upgrade that has to be answered before a message",
-            )),
+        let tls = self.far.connector(start, NO_EARLY)?;
+        if start == Start::Resumed {
+            // The session's ticket is there when an answer is.
+            let link = self.connect(tls.clone()).await?;
+            link.echo(Bytes::from_static(b"hello")).await?;
         }
+        Ok(tls)
     }
 
     pub(crate) async fn connect(&self, tls: TlsConnector) -> Result<Link, BenchError> {
-        let stream = TcpStream::connect(self.address)
-            .await
-            .map_err(BenchError::io("connecting"))?;
-        let _ = stream.set_nodelay(true);
-        let stream = tls
-            .connect(tls::name()?, stream)
-            .await
-            .map_err(BenchError::io("TLS"))?;
-        let url = format!("ws://{}/", self.address);
+        let stream = self.far.connect(&tls).await?;
+        let url = format!("ws://{}/", self.far.address);
         let (socket, _) = client_async_with_config(url, stream, Some(config()))
             .await
             .map_err(failed("the upgrade"))?;

@@ -1,17 +1,19 @@
 //! TLS 1.3 of the plain subjects: a certificate made at start, pinned by whoever loads.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
+use data_encoding::HEXLOWER;
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
     client::Resumption,
     pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName},
     version::TLS13,
 };
-use tokio_rustls::{TlsAcceptor, TlsConnector};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector, client::TlsStream};
 
-use super::failed;
-use crate::BenchError;
+use super::{Ready, failed};
+use crate::{BenchError, work::Start};
 
 /// The name in the certificate.
 const NAME: &str = "bench.hailwire";
@@ -25,7 +27,7 @@ pub(super) fn acceptor(alpn: &[u8]) -> Result<(TlsAcceptor, String), BenchError>
         .map_err(failed("making a certificate"))?;
     let der = made.cert.der().clone();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
-    let hex = hex(&der);
+    let hex = HEXLOWER.encode(&der);
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .and_then(|builder| {
@@ -40,13 +42,65 @@ pub(super) fn acceptor(alpn: &[u8]) -> Result<(TlsAcceptor, String), BenchError>
     Ok((TlsAcceptor::from(Arc::new(config)), hex))
 }
 
+/// The far side of a plain subject, as the loader knows it.
+#[derive(Clone)]
+pub(super) struct Far {
+    pub(super) address: SocketAddr,
+    certificate: String,
+    alpn: &'static [u8],
+    /// Keeps TLS sessions.
+    known: TlsConnector,
+}
+
+impl Far {
+    pub(super) fn new(ready: &Ready, alpn: &'static [u8]) -> Result<Self, BenchError> {
+        Ok(Self {
+            address: ready.socket()?,
+            known: connector(&ready.certificate, alpn, true)?,
+            certificate: ready.certificate.clone(),
+            alpn,
+        })
+    }
+
+    /// What a connection begins with: a memory of its own for TLS sessions, or none when cold. To be
+    /// resumed it has to meet the far side once. `no_early` says why it sends no early data.
+    pub(super) fn connector(
+        &self,
+        start: Start,
+        no_early: &'static str,
+    ) -> Result<TlsConnector, BenchError> {
+        match start {
+            Start::Cold => connector(&self.certificate, self.alpn, false),
+            Start::Resumed => connector(&self.certificate, self.alpn, true),
+            Start::Warm => Ok(self.known.clone()),
+            Start::ZeroRtt => Err(BenchError::Unsupported(no_early)),
+        }
+    }
+
+    pub(super) async fn connect(
+        &self,
+        tls: &TlsConnector,
+    ) -> Result<TlsStream<TcpStream>, BenchError> {
+        let stream = TcpStream::connect(self.address)
+            .await
+            .map_err(BenchError::io("connecting"))?;
+        let _ = stream.set_nodelay(true);
+        let name = ServerName::try_from(NAME).map_err(failed("the name"))?;
+        tls.connect(name, stream)
+            .await
+            .map_err(BenchError::io("TLS"))
+    }
+}
+
 /// A client's side that trusts one certificate; with or without a memory for sessions.
-pub(super) fn connector(
+fn connector(
     certificate: &str,
     alpn: &[u8],
     keeps_sessions: bool,
 ) -> Result<TlsConnector, BenchError> {
-    let der = unhex(certificate).ok_or_else(|| BenchError::Wrong("not a certificate".into()))?;
+    let der = HEXLOWER
+        .decode(certificate.as_bytes())
+        .map_err(|_| BenchError::Wrong("not a certificate".into()))?;
     let mut roots = RootCertStore::empty();
     roots
         .add(CertificateDer::from(der))
@@ -63,28 +117,8 @@ pub(super) fn connector(
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// The name to ask for.
-pub(super) fn name() -> Result<ServerName<'static>, BenchError> {
-    ServerName::try_from(NAME).map_err(failed("the name"))
-}
-
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        use std::fmt::Write;
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    text.as_bytes()
-        .chunks(2)
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-        .collect()
 }
 
 #[cfg(test)]
@@ -92,8 +126,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hex_reads_back() {
-        assert_eq!(unhex(&hex(&[0, 15, 255])), Some(vec![0, 15, 255]));
-        assert_eq!(unhex("zz"), None);
+    fn a_certificate_reads_back_and_what_is_none_is_refused() {
+        let (_, certificate) = acceptor(b"h2").unwrap();
+        assert!(connector(&certificate, b"h2", true).is_ok());
+        for text in ["zz", "000fff"] {
+            assert!(connector(text, b"h2", true).is_err(), "{text}");
+        }
     }
 }

@@ -342,6 +342,13 @@ fn pools(order: &Order, steps: &mut Vec<Step>) {
     }
 }
 
+/// The session over QUIC, and what it is set beside where a row is about one transport.
+const BESIDE_QUIC: [Subject; 3] = [
+    Subject::Session(Carrier::Quic),
+    Subject::RawIroh,
+    Subject::PlainH2,
+];
+
 fn buffers(order: &Order, steps: &mut Vec<Step>) {
     for kib in [64u32, 128, 256, 512] {
         let window = (kib * 1024).to_string();
@@ -353,12 +360,7 @@ fn buffers(order: &Order, steps: &mut Vec<Step>) {
             agents: 1,
             connections: 1,
         };
-        let subjects = [
-            Subject::Session(Carrier::Quic),
-            Subject::RawIroh,
-            Subject::PlainH2,
-        ];
-        let entries = subjects.map(|subject| tuned(subject, "", &options, form::POOLED, &work));
+        let entries = BESIDE_QUIC.map(|subject| tuned(subject, "", &options, form::POOLED, &work));
         let row = format!("{kib} KB");
         steps.push(Step::Contest(order.contest(
             "Q9",
@@ -396,12 +398,7 @@ fn profile(order: &Order, steps: &mut Vec<Step>) {
         agents: 1,
         connections: 1,
     };
-    let subjects = [
-        Subject::Session(Carrier::Quic),
-        Subject::RawIroh,
-        Subject::PlainH2,
-    ];
-    let entries = subjects.map(|subject| entry(subject, form::POOLED, work.clone()));
+    let entries = BESIDE_QUIC.map(|subject| entry(subject, form::POOLED, work.clone()));
     steps.push(Step::Contest(Contest {
         reading: Reading::Profile,
         repeats: 1,
