@@ -123,7 +123,8 @@ fn carrier(text: &str) -> Result<Carrier, String> {
         "quic" => Ok(Carrier::Quic),
         "h2" => Ok(Carrier::H2),
         "ws" => Ok(Carrier::Ws),
-        _ => Err("expected quic, h2 or ws".into()),
+        "auto" => Ok(Carrier::Auto),
+        _ => Err("expected quic, h2, ws or auto".into()),
     }
 }
 
