@@ -108,6 +108,15 @@ impl Config {
         }
         values.extend(self.hubs.iter().map(|hub| ("hub", text(hub))));
         values.push(("carrier", text(&self.carrier.name())));
+        let head_start = humantime::format_duration(self.head_start);
+        values.push(("head-start", text(&head_start)));
+        values.extend(self.peers.iter().map(|peer| {
+            let carrier = peer.carrier.name();
+            (
+                "peer",
+                format!("\"{}\" {{ carrier \"{carrier}\" }}", peer.who),
+            )
+        }));
         let Limits {
             max_tunnels,
             grace,
