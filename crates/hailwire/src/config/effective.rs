@@ -142,11 +142,6 @@ fn fixed() -> Vec<InForce> {
     let aes = if has_aes() { "with" } else { "without" };
     [
         (
-            "quic.unidirectional-streams",
-            "0".to_owned(),
-            "the session protocol opens none, so a peer may not either",
-        ),
-        (
             "quic.socket-buffers",
             format!("7 MiB asked for; this kernel allows {receive} bytes in, {send} out"),
             "engine: its sockets ask for as much and take what the kernel gives; raise \

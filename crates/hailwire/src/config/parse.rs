@@ -156,6 +156,7 @@ fn quic(node: &KdlNode, quic: &mut Quic) -> Result<(), Mistake> {
         match inner.name().value() {
             "congestion" => quic.congestion = single(inner)?,
             "streams" => quic.streams = number(inner, 100..=MOST)?,
+            "uni-streams" => quic.uni_streams = number(inner, 0..=MOST)?,
             "stream-window" => quic.stream_window = size(inner, 2)?,
             "window" => quic.window = size(inner, 8)?,
             "send-window" => quic.send_window = size(inner, 1)?,

@@ -88,6 +88,12 @@ pub const SETTINGS: &[Setting] = &[
         about: "bidirectional streams that a peer may have open: its calls under way",
     },
     Setting {
+        path: "quic.uni-streams",
+        value: "number, 0 to 65536",
+        default: "100",
+        about: "unidirectional streams that a peer may have open; sessions use none, each is refused by itself",
+    },
+    Setting {
         path: "quic.stream-window",
         value: "size, \"2MiB\" to \"1GiB\"",
         default: "\"2MiB\"",

@@ -386,9 +386,11 @@ pub(super) async fn greeted(session: &Session) -> Result<(), Status> {
     })
 }
 
-/// Follows a tunnel's offers until it ends, then cleans up after it.
+/// Follows a tunnel's offers until it ends, refuses what no session opens, then cleans up after it.
 async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
     let mut offers = session.peer_offers();
+    let mut refusing = std::pin::pin!(session.connection().refuse_unidirectional());
+    let mut refused = false;
     loop {
         if let Some(offers) = offers.borrow_and_update().clone() {
             node.registry.set_offers(id, &offers);
@@ -399,6 +401,7 @@ async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
         }
         tokio::select! {
             changed = offers.changed() => if changed.is_err() { break },
+            () = &mut refusing, if !refused => refused = true,
             why = session.closed() => {
                 tracing::info!(peer = %id, %why, "tunnel down");
                 break;
