@@ -19,6 +19,10 @@ pub struct Quic {
     /// Bidirectional streams that a peer may have open at once: its calls under way. Default:
     /// 1024; at least 100.
     pub streams: u32,
+    /// Unidirectional streams that a peer may have open at once. Default: 100; at most 65,536, 0 for
+    /// none. Sessions use none: what a later version opens is refused stream by stream, and its tunnel
+    /// lives on. Strangers may open none.
+    pub uni_streams: u32,
     /// Unread bytes of one stream that a peer may have under way. Default: 2 MiB; from 2 MiB, which
     /// an urgent call's beginning may need, to 1 GiB. It bounds the rate of a single answer to this
     /// much a round trip.
@@ -65,6 +69,7 @@ impl Default for Quic {
         Self {
             congestion: Congestion::default(),
             streams: 1024,
+            uni_streams: 100,
             stream_window: Size::mib(2),
             window: Size::mib(128),
             send_window: Size::mib(8),
@@ -85,13 +90,14 @@ impl Default for Quic {
 
 impl Quic {
     /// Each setting and its value, as the file writes them.
-    pub(super) fn values(&self) -> [(&'static str, String); 16] {
+    pub(super) fn values(&self) -> [(&'static str, String); 17] {
         let text = |text: &dyn fmt::Display| format!("\"{text}\"");
         let time = |time: Duration| text(&humantime::format_duration(time));
         let yes = |yes: bool| format!("#{yes}");
         [
             ("quic.congestion", text(&self.congestion.name())),
             ("quic.streams", self.streams.to_string()),
+            ("quic.uni-streams", self.uni_streams.to_string()),
             ("quic.stream-window", text(&self.stream_window)),
             ("quic.window", text(&self.window)),
             ("quic.send-window", text(&self.send_window)),

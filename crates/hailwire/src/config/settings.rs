@@ -46,6 +46,18 @@ pub const SETTINGS: &[Setting] = &[
         about: "which carriers tunnels use; auto: QUIC first, TCP where it measures better",
     },
     Setting {
+        path: "head-start",
+        value: "duration, \"10ms\" to \"2s\"",
+        default: "\"250ms\"",
+        about: "how long the first carrier of a dial runs alone before the next joins the race (RFC 8305, 8)",
+    },
+    Setting {
+        path: "peer",
+        value: "key or alias, with `carrier` in braces; repeatable, at most 64",
+        default: "none",
+        about: "which carriers tunnels to that peer use, for example peer \"laptop\" { carrier \"h2\" }",
+    },
+    Setting {
         path: "limits.max-tunnels",
         value: "number, at least 1",
         default: "1024",
@@ -74,6 +86,12 @@ pub const SETTINGS: &[Setting] = &[
         value: "number, 100 to 65536",
         default: "1024",
         about: "bidirectional streams that a peer may have open: its calls under way",
+    },
+    Setting {
+        path: "quic.uni-streams",
+        value: "number, 0 to 65536",
+        default: "100",
+        about: "unidirectional streams that a peer may have open; sessions use none, each is refused by itself",
     },
     Setting {
         path: "quic.stream-window",

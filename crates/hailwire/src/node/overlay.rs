@@ -167,6 +167,7 @@ fn transport(quic: &Quic) -> QuicTransportConfig {
     let idle = VarInt::try_from(u64::try_from(quic.idle_timeout.as_millis()).unwrap_or(u64::MAX));
     let mut builder = QuicTransportConfig::builder()
         .max_concurrent_bidi_streams(VarInt::from_u32(quic.streams))
+        // Only a peer gets some, once it is known to be one.
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(quic.stream_window.bytes()))
         .receive_window(VarInt::from_u32(first_window(quic)))
@@ -194,6 +195,7 @@ fn transport(quic: &Quic) -> QuicTransportConfig {
 pub(crate) fn room(quic: &Quic) -> Room {
     Room {
         streams: quic.streams,
+        unidirectional: quic.uni_streams,
         unread: first_window(quic),
     }
 }
