@@ -23,6 +23,7 @@ mod early;
 pub mod h2;
 mod lanes;
 pub mod mux;
+mod opening;
 pub mod quic;
 pub mod tcp;
 pub mod ws;

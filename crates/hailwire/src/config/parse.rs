@@ -144,6 +144,7 @@ fn peer(node: &KdlNode, peers: &mut Vec<PeerSettings>) -> Result<(), Mistake> {
 /// `quic { … }`.
 fn quic(node: &KdlNode, quic: &mut Quic) -> Result<(), Mistake> {
     const MOST: u32 = 1 << 16;
+    const MOST_BYTES: Size = Size::mib(1024);
     let known = Quic::default()
         .values()
         .map(|(path, _)| path.trim_start_matches("quic."));
@@ -157,9 +158,10 @@ fn quic(node: &KdlNode, quic: &mut Quic) -> Result<(), Mistake> {
             "congestion" => quic.congestion = single(inner)?,
             "streams" => quic.streams = number(inner, 100..=MOST)?,
             "uni-streams" => quic.uni_streams = number(inner, 0..=MOST)?,
-            "stream-window" => quic.stream_window = size(inner, 2)?,
-            "window" => quic.window = size(inner, 8)?,
-            "send-window" => quic.send_window = size(inner, 1)?,
+            "stream-window" => quic.stream_window = size(inner, Size::mib(2)..=MOST_BYTES)?,
+            "window" => quic.window = size(inner, Size::mib(8)..=MOST_BYTES)?,
+            "send-window" => quic.send_window = size(inner, Size::mib(1)..=MOST_BYTES)?,
+            "initial-window" => quic.initial_window = size(inner, Size::ZERO..=Size::mib(1))?,
             "idle-timeout" => quic.idle_timeout = time(1_000, 600_000)?,
             "keep-alive" => quic.keep_alive = time(100, 5_000)?,
             "ack-frequency" => quic.ack_frequency = yes(inner)?,
@@ -289,8 +291,7 @@ fn whole(
 }
 
 /// A size of at least so many mebibytes.
-fn size(node: &KdlNode, least: u16) -> Result<Size, Mistake> {
-    let range = Size::mib(least)..=Size::mib(1024);
+fn size(node: &KdlNode, range: RangeInclusive<Size>) -> Result<Size, Mistake> {
     within(node, single(node)?, range, Size::to_string)
 }
 

@@ -33,6 +33,11 @@ pub struct Quic {
     pub window: Size,
     /// Bytes sent to one peer and not yet acknowledged. Default: 8 MiB.
     pub send_window: Size,
+    /// Bytes that may be in flight on a path that was quiet for a round trip, at its beginning and later,
+    /// where the congestion control would allow less; sent over a sixteenth of the round trip, and
+    /// not within ten seconds of a loss. Default: 64 KiB, about 50 calls of 1 KB; up to 1 MiB; 0 B leaves it to the
+    /// congestion control, which begins with ten packets (RFC 9002, 7.2).
+    pub initial_window: Size,
     /// Silence after which a tunnel without traffic is given up. Default: 30 s.
     #[serde(serialize_with = "as_text")]
     pub idle_timeout: Duration,
@@ -73,6 +78,7 @@ impl Default for Quic {
             stream_window: Size::mib(2),
             window: Size::mib(128),
             send_window: Size::mib(8),
+            initial_window: Size::kib(64),
             idle_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(5),
             ack_frequency: true,
@@ -101,6 +107,7 @@ impl Quic {
             ("quic.stream-window", text(&self.stream_window)),
             ("quic.window", text(&self.window)),
             ("quic.send-window", text(&self.send_window)),
+            ("quic.initial-window", text(&self.initial_window)),
             ("quic.idle-timeout", time(self.idle_timeout)),
             ("quic.keep-alive", time(self.keep_alive)),
             ("quic.ack-frequency", yes(self.ack_frequency)),
@@ -160,6 +167,15 @@ impl FromStr for Congestion {
 pub struct Size(u32);
 
 impl Size {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+
+    /// So many kibibytes.
+    #[must_use]
+    pub const fn kib(number: u16) -> Self {
+        Self((number as u32) << 10)
+    }
+
     /// So many mebibytes.
     #[must_use]
     pub const fn mib(number: u16) -> Self {

@@ -112,6 +112,12 @@ pub const SETTINGS: &[Setting] = &[
         about: "bytes sent to one peer and not yet acknowledged",
     },
     Setting {
+        path: "quic.initial-window",
+        value: "size, \"0B\" to \"1MiB\"",
+        default: "\"64KiB\"",
+        about: "bytes in flight on a path that was quiet, whatever congestion control says; 0B: as RFC 9002",
+    },
+    Setting {
         path: "quic.idle-timeout",
         value: "duration, \"1s\" to \"10m\"",
         default: "\"30s\"",

@@ -14,14 +14,13 @@ use iroh::{
     },
     tls::CaTlsConfig,
 };
-use noq::congestion::{Bbr3Config, CubicConfig};
 use thiserror::Error;
 use tokio::time::Instant;
 
 use super::store::Store;
 use crate::{
-    carrier::{Room, congestion::ByRoundTrip},
-    config::{Config, Congestion, Quic},
+    carrier::{Room, congestion::ForEachPath},
+    config::{Config, Quic},
     hub::tls::Pins,
     key::NodeKey,
 };
@@ -180,11 +179,11 @@ fn transport(quic: &Quic) -> QuicTransportConfig {
         .ack_frequency_config(quic.ack_frequency.then_some(acks))
         .enable_segmentation_offload(quic.gso)
         .mtu_discovery_config(quic.mtu_discovery.then_some(discovery))
-        .congestion_controller_factory(match quic.congestion {
-            Congestion::Auto => Arc::new(ByRoundTrip) as Arc<_>,
-            Congestion::Cubic => Arc::new(CubicConfig::default()) as Arc<_>,
-            Congestion::Bbr => Arc::new(Bbr3Config::default()) as Arc<_>,
-        });
+        .congestion_controller_factory(Arc::new(ForEachPath {
+            congestion: quic.congestion,
+            initial_window: quic.initial_window.bytes().into(),
+            initial_rtt: INITIAL_RTT,
+        }));
     if quic.max_paths > Quic::default().max_paths {
         builder = builder.max_concurrent_multipath_paths(quic.max_paths);
     }
