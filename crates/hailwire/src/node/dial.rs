@@ -17,8 +17,8 @@ use tokio::{
 use super::{
     Inner,
     choice::Way,
+    early::EarlySeat,
     overlay::{self, Places, Reached},
-    peers::EarlySeat,
     tunnel::{greeted, unreachable},
 };
 use crate::{
@@ -140,7 +140,7 @@ impl Inner {
         };
         let session = self.start_session(id, connection, true);
         let seat = self.trust.is_trusted(id).then(|| {
-            let seat = self.peers.seat_early(id, &session);
+            let seat = self.peers.early.seat(id, &session);
             seat.prove();
             seat
         });
@@ -176,7 +176,7 @@ impl Inner {
         let room = overlay::room(&self.config.quic);
         let connection = quic::Connection::dialled_early(early, room);
         let session = self.start_session(id, Connection::Quic(connection.clone()), true);
-        let seat = self.peers.seat_early(id, &session);
+        let seat = self.peers.early.seat(id, &session);
         let taken = match timeout(overlay::DIAL_TIMEOUT, connection.complete()).await {
             Ok(Ok(taken)) => taken,
             Ok(Err(reason)) => return Err(unreachable(id, &reason)),

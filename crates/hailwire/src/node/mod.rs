@@ -5,6 +5,7 @@
 //! | `overlay` | UDP sockets, the QUIC endpoint |
 //! | `listen` | TCP sockets |
 //! | `dial` | the race of carriers |
+//! | `early` | sessions that take calls before their peer has greeted |
 //! | `peers` | a peer's tunnels |
 //! | `choice`, `window`, `measure` | which carrier takes new calls, how large windows are |
 //! | `tunnel` | the life of a tunnel: up, offers, silence, end |
@@ -17,6 +18,7 @@
 
 mod choice;
 mod dial;
+mod early;
 mod hubs;
 mod join;
 mod listen;

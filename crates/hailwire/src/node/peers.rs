@@ -18,7 +18,10 @@ use std::{
 use hailwire_wire::{Code, NodeId, Status};
 use tokio::sync::watch;
 
-use super::choice::{Way, Why};
+use super::{
+    choice::{Way, Why},
+    early::Early,
+};
 use crate::{config::Carrier, session::Session};
 
 /// The outcome of a dial, once there is one.
@@ -36,46 +39,8 @@ pub(crate) struct Peers {
     /// Second tunnels that are being dialled.
     second: Mutex<HashSet<(NodeId, Way)>>,
     /// Sessions of dials that are under way and take calls already.
-    early: watch::Sender<HashMap<NodeId, Early>>,
+    pub(crate) early: Early,
     reuse: Reuse,
-}
-
-/// A session whose peer has not greeted yet.
-#[derive(Debug)]
-struct Early {
-    session: Session,
-    /// The handshake is complete: what is sent now cannot be replayed.
-    proven: bool,
-}
-
-/// What makes a session take calls before its peer has greeted. Also a dial that is given up leaves
-/// nothing behind: the seat goes with it.
-#[derive(Debug)]
-pub(crate) struct EarlySeat {
-    early: watch::Sender<HashMap<NodeId, Early>>,
-    id: NodeId,
-    session: Session,
-}
-
-impl EarlySeat {
-    /// The handshake is complete: from now on all calls may be on it.
-    pub(crate) fn prove(&self) {
-        self.early.send_if_modified(|early| {
-            let ours = early.get_mut(&self.id);
-            let ours = ours.filter(|entry| entry.session.is(&self.session));
-            ours.is_some_and(|entry| !std::mem::replace(&mut entry.proven, true))
-        });
-    }
-}
-
-impl Drop for EarlySeat {
-    fn drop(&mut self) {
-        self.early.send_if_modified(|early| {
-            let ours = early.get(&self.id);
-            let ours = ours.is_some_and(|entry| entry.session.is(&self.session));
-            ours && early.remove(&self.id).is_some()
-        });
-    }
 }
 
 /// How often a call found a tunnel up.
@@ -172,7 +137,7 @@ impl Peers {
             retired: Mutex::default(),
             worked: Mutex::default(),
             second: Mutex::default(),
-            early: watch::Sender::default(),
+            early: Early::default(),
             reuse: Reuse::default(),
         }
     }
@@ -386,38 +351,6 @@ impl Peers {
         worked.insert(id, way);
     }
 
-    /// Lets a session take calls that may be made twice while it is being brought up, for as long as the
-    /// seat is held. Of several to one peer the first has it.
-    pub(crate) fn seat_early(&self, id: NodeId, session: &Session) -> EarlySeat {
-        let seat = EarlySeat {
-            early: self.early.clone(),
-            id,
-            session: session.clone(),
-        };
-        self.early.send_modify(|early| {
-            early.entry(id).or_insert_with(|| Early {
-                session: session.clone(),
-                proven: false,
-            });
-        });
-        seat
-    }
-
-    /// Waits for a session that is being brought up and takes this call. `twice` says whether the call
-    /// may be made twice.
-    pub(crate) async fn early(&self, id: NodeId, twice: bool) -> Session {
-        let takes = |early: &HashMap<NodeId, Early>| {
-            let entry = early.get(&id).filter(|entry| entry.proven || twice);
-            entry.map(|entry| entry.session.clone())
-        };
-        let mut early = self.early.subscribe();
-        let found = early.wait_for(|early| takes(early).is_some()).await;
-        match found.ok().and_then(|early| takes(&early)) {
-            Some(session) => session,
-            None => std::future::pending().await,
-        }
-    }
-
     /// Whether nobody dials that second tunnel yet; whoever asks does from now on.
     pub(crate) fn begin_second(&self, id: NodeId, way: Way) -> bool {
         self.seconds().insert((id, way))
@@ -433,59 +366,5 @@ impl Peers {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<NodeId, Peer>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{sync::Arc, time::Duration};
-
-    use hailwire_wire::header::Hello;
-    use tokio::time::timeout;
-
-    use super::*;
-    use crate::{
-        carrier::{Connection, mux},
-        session::{Dispatch, Opening},
-    };
-
-    struct Nobody;
-
-    impl Dispatch for Nobody {
-        async fn dispatch(self: Arc<Self>, _session: Session, _opening: Opening) {}
-    }
-
-    fn session() -> (Session, mux::Connection) {
-        let (near, far) = mux::Connection::pair();
-        let near = Connection::Mux(near);
-        let session = Session::start(near, true, Hello::default(), Arc::new(Nobody));
-        (session, far)
-    }
-
-    async fn takes(peers: &Peers, id: NodeId, twice: bool) -> Option<Session> {
-        timeout(Duration::ZERO, peers.early(id, twice)).await.ok()
-    }
-
-    #[tokio::test]
-    async fn a_dial_that_is_given_up_leaves_no_session_to_call_on() {
-        let id = NodeId::from_bytes([1; 32]);
-        let peers = Peers::new(NodeId::from_bytes([2; 32]), Carrier::Auto);
-        let ((first, _far), (second, _other)) = (session(), session());
-        let seat = peers.seat_early(id, &first);
-        assert!(takes(&peers, id, true).await.unwrap().is(&first));
-        assert!(takes(&peers, id, false).await.is_none(), "may be replayed");
-        seat.prove();
-        assert!(takes(&peers, id, false).await.unwrap().is(&first));
-
-        let later = peers.seat_early(id, &second);
-        drop(later);
-        assert!(takes(&peers, id, false).await.unwrap().is(&first));
-
-        let dial = async move {
-            let _seat = seat;
-            std::future::pending::<()>().await;
-        };
-        assert!(timeout(Duration::ZERO, dial).await.is_err());
-        assert!(takes(&peers, id, true).await.is_none());
     }
 }

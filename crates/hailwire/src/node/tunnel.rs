@@ -114,7 +114,7 @@ impl Inner {
         tokio::select! {
             biased;
             tunnel = self.tunnel(id) => tunnel,
-            early = self.peers.early(id, twice) => Ok(early),
+            early = self.peers.early.wait(id, twice) => Ok(early),
         }
     }
 
