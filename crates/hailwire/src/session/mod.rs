@@ -269,6 +269,11 @@ impl Session {
         self.shared.offers.subscribe()
     }
 
+    /// Tells whoever follows [`Session::peer_offers`] to look at them again.
+    pub(crate) fn say_offers_again(&self) {
+        self.shared.offers.send_modify(|_| {});
+    }
+
     /// Tells the far side what is offered to it; replaces the earlier list.
     pub(crate) fn send_offers(&self, offers: &Offers) {
         self.shared.control.offers(header::encode(offers).into());
@@ -329,6 +334,11 @@ impl Session {
     /// Whether both handles mean one session.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// What tells sessions apart, for as long as this handle is held.
+    pub(crate) fn key(&self) -> usize {
+        Arc::as_ptr(&self.shared).addr()
     }
 
     pub(crate) fn count(&self) -> InFlight {
