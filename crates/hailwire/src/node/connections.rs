@@ -90,8 +90,7 @@ impl Tunnel {
 
     /// Those that take new work, the first one first.
     pub(super) fn ready(&self) -> impl Iterator<Item = &Session> {
-        self.sessions()
-            .filter(|session| !session.peer_is_going_away())
+        self.sessions().filter(|session| session.takes_work())
     }
 
     /// The one that takes the next call.

@@ -74,6 +74,8 @@ struct Shared {
     peer_going_away: AtomicBool,
     /// This side takes no new work.
     going_away: AtomicBool,
+    /// The connection is gone, as far as this side knows.
+    ended: AtomicBool,
     started: Instant,
 }
 
@@ -151,6 +153,7 @@ impl Session {
                 in_flight: AtomicU64::new(0),
                 peer_going_away: AtomicBool::new(false),
                 going_away: AtomicBool::new(false),
+                ended: AtomicBool::new(false),
                 started: Instant::now(),
             }),
         };
@@ -303,9 +306,11 @@ impl Session {
         }
     }
 
-    /// Whether the far side takes no new work.
-    pub(crate) fn peer_is_going_away(&self) -> bool {
-        self.shared.peer_going_away.load(Ordering::Relaxed)
+    /// Whether it makes sense to open a stream: neither has the far side said farewell nor is the connection
+    /// gone, as far as was noticed. Cheap.
+    pub(crate) fn takes_work(&self) -> bool {
+        let going = &self.shared.peer_going_away;
+        !going.load(Ordering::Relaxed) && !self.shared.ended.load(Ordering::Relaxed)
     }
 
     /// Streams open now in either direction, the control stream apart.
@@ -319,6 +324,7 @@ impl Session {
 
     /// Ends the session now.
     pub(crate) fn close(&self, code: Code, reason: &str) {
+        self.shared.ended.store(true, Ordering::Relaxed);
         self.connection().close(code, reason);
     }
 
@@ -382,6 +388,7 @@ async fn accept_streams<D: Dispatch>(
         let stream = run_stream(session.clone(), stream, greeting.clone(), dispatch.clone());
         tokio::spawn(Box::pin(stream));
     }
+    session.shared.ended.store(true, Ordering::Relaxed);
 }
 
 /// Closes a session whose far side never says who it is.
