@@ -108,6 +108,7 @@ impl Config {
         }
         values.extend(self.hubs.iter().map(|hub| ("hub", text(hub))));
         values.push(("carrier", text(&self.carrier.name())));
+        values.push(("pool", self.pool.to_string()));
         let Limits {
             max_tunnels,
             grace,

@@ -10,6 +10,7 @@
 //! listen { udp "0.0.0.0:4242" "[::]:4242"; tcp "0.0.0.0:4242" }
 //! hub "https://hub.example.org"
 //! carrier "auto"
+//! pool 1
 //! limits { max-tunnels 1024; grace "10s"; spin "100us" }
 //! quic { congestion "auto"; window "128MiB" }
 //! log { level "info" }
@@ -20,6 +21,7 @@
 
 mod effective;
 mod parse;
+mod pool;
 mod quic;
 mod sections;
 mod settings;
@@ -37,6 +39,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 pub use effective::{InForce, Origin, Origins};
+pub use pool::Pool;
 pub use quic::{Congestion, Quic, Size};
 pub use sections::{Carrier, Limits, Listen, Log, LogLevel, NodeSettings};
 pub use settings::{SETTINGS, Setting};
@@ -64,6 +67,8 @@ pub struct Config {
     pub hubs: Vec<HubUrl>,
     /// `carrier`: which carriers tunnels use.
     pub carrier: Carrier,
+    /// `pool`: how many connections a tunnel consists of.
+    pub pool: Pool,
     /// `limits { … }`.
     pub limits: Limits,
     /// `quic { … }`.

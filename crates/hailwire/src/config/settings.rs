@@ -46,6 +46,12 @@ pub const SETTINGS: &[Setting] = &[
         about: "which carriers tunnels use; auto: QUIC first, TCP where it measures better",
     },
     Setting {
+        path: "pool",
+        value: "\"rule\", or a number from 1 to 1024",
+        default: "1",
+        about: "connections of a tunnel that this node dials; rule: by the agents that the peer offers, 2 for up to 10, n/10 up to 100, n/20 beyond",
+    },
+    Setting {
         path: "limits.max-tunnels",
         value: "number, at least 1",
         default: "1024",
