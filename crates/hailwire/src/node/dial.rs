@@ -198,7 +198,7 @@ impl Inner {
     }
 
     /// Tries the addresses one after the other, each with a head start over the next.
-    async fn dial_tcp(
+    pub(super) async fn dial_tcp(
         &self,
         id: NodeId,
         addresses: &[SocketAddr],

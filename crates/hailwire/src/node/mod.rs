@@ -6,7 +6,8 @@
 //! | `listen` | TCP sockets |
 //! | `dial` | the race of carriers |
 //! | `early` | sessions that take calls before their peer has greeted |
-//! | `peers` | a peer's tunnels |
+//! | `peers`, `connections` | a peer's tunnels, and what each consists of |
+//! | `beside` | further connections of a tunnel |
 //! | `choice`, `window`, `measure` | which carrier takes new calls, how large windows are |
 //! | `tunnel` | the life of a tunnel: up, offers, silence, end |
 //! | `local` | the Unix socket to which programs attach |
@@ -16,7 +17,9 @@
 //! | `manage`, `join` | the built-in agent `node`: status, invitations, trust |
 //! | `hubs` | the hubs that this node belongs to |
 
+mod beside;
 mod choice;
+mod connections;
 mod dial;
 mod early;
 mod hubs;
@@ -47,7 +50,7 @@ use std::{
 
 use hailwire_wire::{
     Code, NodeId, NodeName,
-    header::{Hello, VERSION},
+    header::{BESIDE, Hello, VERSION},
 };
 use thiserror::Error;
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
@@ -307,7 +310,8 @@ impl Inner {
             name: self.name().map(String::from).unwrap_or_default(),
             software: SOFTWARE.to_owned(),
             instance: self.instance,
-            features: Vec::new(),
+            features: vec![BESIDE.to_owned()],
+            beside: false,
         }
     }
 

@@ -14,6 +14,7 @@ mod faults;
 mod fixtures;
 mod hostile;
 mod house;
+mod pool;
 mod resources;
 mod tcp;
 mod trust;
