@@ -323,6 +323,7 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         peer,
         hub,
         path,
+        pool,
     } = options;
     Options {
         listen,
@@ -332,6 +333,7 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         peer,
         hub,
         path,
+        pool,
     }
 }
 
