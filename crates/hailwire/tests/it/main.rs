@@ -15,6 +15,7 @@ mod faults;
 mod fixtures;
 mod hostile;
 mod house;
+mod pool;
 mod resources;
 mod tcp;
 mod trust;
