@@ -196,21 +196,17 @@ impl Peers {
         (count(&self.reuse.found), count(&self.reuse.made))
     }
 
-    /// The tunnel over one carrier, for a call that asks for it.
+    /// Where a call goes that asks for a carrier, if a tunnel over it is up.
     pub(crate) fn up_over(&self, id: NodeId, carrier: Carrier) -> Option<Session> {
-        let session = self.session(id, Way::of(carrier)?)?;
-        Some(session).filter(|session| session.connection().carrier() == carrier.name())
+        let table = self.lock();
+        let tunnel = table.get(&id)?.tunnel(Way::of(carrier)?)?;
+        let named = tunnel.carrier() == Some(carrier.name());
+        named.then(|| tunnel.least_busy().cloned()).flatten()
     }
 
     /// Whether any tunnel to `id` is up, also one that takes no calls from here.
     pub(crate) fn has(&self, id: NodeId) -> bool {
         self.lock().get(&id).is_some_and(|peer| !peer.is_empty())
-    }
-
-    /// The tunnel over UDP or TCP, if it takes new work.
-    pub(crate) fn session(&self, id: NodeId, way: Way) -> Option<Session> {
-        let table = self.lock();
-        table.get(&id)?.tunnel(way)?.ready().next().cloned()
     }
 
     /// Those connections of a tunnel that take new work; none where there is no tunnel.
@@ -327,11 +323,7 @@ impl Peers {
             .and_then(|peer| peer.slot(way_of(session)).as_mut());
         let carrier = session.connection().carrier();
         // TCP has two carriers; a tunnel is of one.
-        let same = |tunnel: &&mut Tunnel| {
-            let mut ours = tunnel.sessions().map(|ours| ours.connection().carrier());
-            ours.next() == Some(carrier)
-        };
-        match tunnel.filter(same) {
+        match tunnel.filter(|tunnel| tunnel.carrier() == Some(carrier)) {
             Some(tunnel) => tunnel.add(session.clone(), dialled_by, instance_of(session), most),
             None => Err(Status::new(
                 Code::FailedPrecondition,
