@@ -182,6 +182,7 @@ HEADERS = {
         "idempotency_key": (is_text, ""),
         "traceparent": (is_text, ""),
         "tracestate": (is_text, ""),
+        "carrier": (is_text, ""),
         "headers": (pairs, []),
     },
     "answer_head": {"type": (is_text, ""), "headers": (pairs, [])},

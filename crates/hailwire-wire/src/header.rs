@@ -112,6 +112,10 @@ pub struct CallHeader {
     /// W3C trace context `tracestate`; empty for none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub tracestate: String,
+    /// Carrier on which the first node is to pass the call to another one: `quic`, `h2` or `ws`;
+    /// empty for the one that takes new calls. That node takes it out: it means nothing between nodes.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub carrier: String,
     /// The application's own fields, at most [`limits::MAX_HEADER_FIELDS`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<Field>,

@@ -36,7 +36,7 @@ pub mod method {
     pub const TRUST_APPROVE: &str = "trust.approve";
     /// [`super::Ping`] → [`super::Pong`].
     pub const PING: &str = "ping";
-    /// [`super::Who`], an address → [`super::Resolved`]. Brings the tunnel up.
+    /// [`super::Resolve`] → [`super::Resolved`]. Brings the tunnel up.
     pub const RESOLVE: &str = "resolve";
     /// `()` → `Vec<`[`crate::config::InForce`]`>`.
     pub const CONFIG: &str = "config";
@@ -333,6 +333,16 @@ pub struct Shutdown {
     pub grace_ms: u64,
 }
 
+/// Asks where a call to an address would go, and brings the tunnel up.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Resolve {
+    /// `agent` or `agent@node`.
+    pub who: String,
+    /// The carrier that the call asks for; empty for none.
+    #[serde(default)]
+    pub carrier: String,
+}
+
 /// Where a call to an address goes: part of `hail call --stats`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Resolved {
@@ -351,4 +361,7 @@ pub struct Resolved {
     pub connect_us: u64,
     /// The path in use; empty for a local agent.
     pub path: Path,
+    /// `quic`, `h2` or `ws`; empty for a local agent.
+    #[serde(default)]
+    pub carrier: String,
 }

@@ -53,10 +53,46 @@ fn every_setting_is_read() {
 }
 
 #[test]
+fn a_peer_is_spoken_to_as_its_lines_say() {
+    let key = hailwire_wire::NodeId::from_bytes([7; 32]).to_string();
+    let config = good(&format!(
+        "head-start \"100ms\"\npeer \"laptop\" {{ carrier \"h2\" }}\npeer \"{key}\" {{ carrier \"quic\" }}"
+    ));
+    assert_eq!(config.head_start, Duration::from_millis(100));
+    let rules: Vec<String> = config
+        .peers
+        .iter()
+        .map(|peer| format!("{} {}", peer.who, peer.carrier.name()))
+        .collect();
+    assert_eq!(rules, ["laptop h2".to_owned(), format!("{key} quic")]);
+    assert_eq!(good(&config.to_kdl()), config);
+
+    let what = |text: &str| mistake(text).2;
+    assert_eq!(what("peer \"a\""), "`peer` says nothing about it");
+    assert_eq!(
+        what("peer { carrier \"h2\" }"),
+        "`peer` takes a key or an alias"
+    );
+    let twice = "peer \"a\" { carrier \"h2\" }\npeer \"a\" { carrier \"ws\" }";
+    assert_eq!(what(twice), "`peer` is set twice for a");
+    assert!(what("peer \"a\" { carrier \"tcp\" }").contains("expected auto, quic, h2 or ws"));
+    assert!(what("peer \"A B\" { carrier \"h2\" }").contains("`peer`"));
+    assert!(what("peer \"a\" { streams 5 }").contains("not a setting of `peer`"));
+    let many: String = (0..=Config::MAX_PEERS)
+        .map(|n| format!("peer \"p{n}\" {{ carrier \"h2\" }}\n"))
+        .collect();
+    assert_eq!(what(&many), "more than 64 peers");
+    for wrong in ["5ms", "3s"] {
+        let text = format!("head-start \"{wrong}\"");
+        assert_eq!(what(&text), "`head-start` is from \"10ms\" to \"2s\"");
+    }
+}
+
+#[test]
 fn every_quic_setting_is_read() {
     let config = good(
-        "quic { congestion \"bbr\"; streams 200; stream-window \"4MiB\"; window \"64MiB\"\n\
-         send-window \"16MiB\"; idle-timeout \"1m\"; keep-alive \"2s\"; ack-frequency #false\n\
+        "quic { congestion \"bbr\"; streams 200; uni-streams 0; stream-window \"4MiB\"; window \"64MiB\"\n\
+         send-window \"16MiB\"; initial-window \"0B\"; idle-timeout \"1m\"; keep-alive \"2s\"; ack-frequency #false\n\
          ack-delay \"5ms\"; ack-every 4; gso #false; mtu-discovery #false; mtu-max 9000\n\
          max-paths 12; zero-rtt #false; sessions 1024 }",
     );

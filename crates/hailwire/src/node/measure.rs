@@ -115,17 +115,17 @@ pub(super) async fn watch(node: Arc<Inner>) {
             }
             let peer = watched
                 .entry(id)
-                .or_insert_with(|| Watched::new(&node, now));
+                .or_insert_with(|| Watched::new(&node, id, now));
             look(&node, id, peer, sessions, now);
         }
     }
 }
 
 impl Watched {
-    fn new(node: &Inner, now: Instant) -> Self {
+    fn new(node: &Inner, id: NodeId, now: Instant) -> Self {
         let quic = &node.config.quic;
         Self {
-            choice: Choice::new(node.config.carrier, now),
+            choice: Choice::new(node.carrier_for(id), now),
             window: Window::new(overlay::first_window(quic), quic.window.bytes()),
             udp: None,
             tcp: None,
@@ -162,7 +162,7 @@ fn look(
         tokio::spawn(Box::pin(node.clone().bring_up(
             id,
             way,
-            node.config.carrier,
+            node.carrier_for(id),
         )));
     }
     for before in [&peer.udp, &peer.tcp].into_iter().flatten() {

@@ -15,6 +15,7 @@
 //! | `manage`, `join` | the built-in agent `node`: status, invitations, trust |
 //! | `hubs` | the hubs that this node belongs to |
 
+mod asked;
 mod choice;
 mod dial;
 mod hubs;
@@ -151,7 +152,8 @@ impl NodeBuilder {
             tcp,
             trust: trust::Trust::load(store)?,
             registry: registry::Registry::new(),
-            peers: peers::Peers::new(id, self.config.carrier),
+            peers: peers::Peers::new(id),
+            asked: asked::Asked::default(),
             strangers: tunnel::strangers(),
             hubs,
             locals: Mutex::default(),
@@ -282,6 +284,7 @@ pub(crate) struct Inner {
     trust: trust::Trust,
     pub(crate) registry: registry::Registry,
     peers: peers::Peers,
+    asked: asked::Asked,
     strangers: tunnel::Strangers,
     hubs: hubs::Hubs,
     /// Sessions of attached programs.

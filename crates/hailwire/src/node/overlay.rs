@@ -14,14 +14,13 @@ use iroh::{
     },
     tls::CaTlsConfig,
 };
-use noq::congestion::{Bbr3Config, CubicConfig};
 use thiserror::Error;
 use tokio::time::Instant;
 
 use super::store::Store;
 use crate::{
-    carrier::{Room, congestion::ByRoundTrip},
-    config::{Config, Congestion, Quic},
+    carrier::{Room, congestion::ForEachPath},
+    config::{Config, Quic},
     hub::tls::Pins,
     key::NodeKey,
 };
@@ -167,6 +166,7 @@ fn transport(quic: &Quic) -> QuicTransportConfig {
     let idle = VarInt::try_from(u64::try_from(quic.idle_timeout.as_millis()).unwrap_or(u64::MAX));
     let mut builder = QuicTransportConfig::builder()
         .max_concurrent_bidi_streams(VarInt::from_u32(quic.streams))
+        // Only a peer gets some, once it is known to be one.
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(quic.stream_window.bytes()))
         .receive_window(VarInt::from_u32(first_window(quic)))
@@ -179,11 +179,11 @@ fn transport(quic: &Quic) -> QuicTransportConfig {
         .ack_frequency_config(quic.ack_frequency.then_some(acks))
         .enable_segmentation_offload(quic.gso)
         .mtu_discovery_config(quic.mtu_discovery.then_some(discovery))
-        .congestion_controller_factory(match quic.congestion {
-            Congestion::Auto => Arc::new(ByRoundTrip) as Arc<_>,
-            Congestion::Cubic => Arc::new(CubicConfig::default()) as Arc<_>,
-            Congestion::Bbr => Arc::new(Bbr3Config::default()) as Arc<_>,
-        });
+        .congestion_controller_factory(Arc::new(ForEachPath {
+            congestion: quic.congestion,
+            initial_window: quic.initial_window.bytes().into(),
+            initial_rtt: INITIAL_RTT,
+        }));
     if quic.max_paths > Quic::default().max_paths {
         builder = builder.max_concurrent_multipath_paths(quic.max_paths);
     }
@@ -194,6 +194,7 @@ fn transport(quic: &Quic) -> QuicTransportConfig {
 pub(crate) fn room(quic: &Quic) -> Room {
     Room {
         streams: quic.streams,
+        unidirectional: quic.uni_streams,
         unread: first_window(quic),
     }
 }

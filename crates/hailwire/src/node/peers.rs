@@ -27,7 +27,6 @@ type Dialled = Option<Result<Session, Status>>;
 #[derive(Debug)]
 pub(crate) struct Peers {
     me: NodeId,
-    allowed: Carrier,
     table: Mutex<HashMap<NodeId, Peer>>,
     /// Tunnels that another has superseded; each ends when it carries nothing more.
     retired: Mutex<Vec<Session>>,
@@ -89,6 +88,8 @@ struct Reuse {
 struct Peer {
     udp: Option<Tunnel>,
     tcp: Option<Tunnel>,
+    /// The only carrier that takes new calls to it, where one is configured.
+    only: Carrier,
     /// Whoever takes new calls, where both are up.
     carry: Option<Way>,
     why: Why,
@@ -131,6 +132,12 @@ pub(crate) fn way_of(session: &Session) -> Way {
     }
 }
 
+impl Tunnel {
+    fn carrier(&self) -> &'static str {
+        self.session.connection().carrier()
+    }
+}
+
 impl Peer {
     fn slot(&mut self, way: Way) -> &mut Option<Tunnel> {
         match way {
@@ -154,6 +161,10 @@ impl Peer {
 
     /// The tunnel that takes new calls.
     fn carrying(&self) -> Option<&Tunnel> {
+        if let Some(way) = Way::of(self.only) {
+            let named = |tunnel: &&Tunnel| tunnel.carrier() == self.only.name();
+            return self.ready(way).filter(named);
+        }
         let first = self.carry.unwrap_or(Way::Udp);
         self.ready(first).or_else(|| self.ready(first.other()))
     }
@@ -164,10 +175,9 @@ impl Peer {
 }
 
 impl Peers {
-    pub(crate) fn new(me: NodeId, allowed: Carrier) -> Self {
+    pub(crate) fn new(me: NodeId) -> Self {
         Self {
             me,
-            allowed,
             table: Mutex::default(),
             retired: Mutex::default(),
             worked: Mutex::default(),
@@ -187,19 +197,35 @@ impl Peers {
     /// As [`Peers::up`] for a call, which counts as one that found a tunnel.
     pub(crate) fn up_for_call(&self, id: NodeId) -> Option<Session> {
         let session = self.up(id)?;
-        self.reuse.found.fetch_add(1, Ordering::Relaxed);
+        self.count(true);
         Some(session)
     }
 
-    /// Counts a call for which a tunnel had to be brought up, or waited for.
-    pub(crate) fn count_made(&self) {
-        self.reuse.made.fetch_add(1, Ordering::Relaxed);
+    /// Counts a call: one that found a tunnel, or one for which a tunnel had to be brought up or waited
+    /// for.
+    pub(crate) fn count(&self, found: bool) {
+        let counter = match found {
+            true => &self.reuse.found,
+            false => &self.reuse.made,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Calls to peers that found a tunnel up, and those that did not.
     pub(crate) fn reuse(&self) -> (u64, u64) {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (count(&self.reuse.found), count(&self.reuse.made))
+    }
+
+    /// The tunnel over one carrier, for a call that asks for it.
+    pub(crate) fn up_over(&self, id: NodeId, carrier: Carrier) -> Option<Session> {
+        let session = self.session(id, Way::of(carrier)?)?;
+        Some(session).filter(|session| session.connection().carrier() == carrier.name())
+    }
+
+    /// Whether any tunnel to `id` is up, also one that takes no calls from here.
+    pub(crate) fn has(&self, id: NodeId) -> bool {
+        self.lock().get(&id).is_some_and(|peer| !peer.is_empty())
     }
 
     /// The tunnel over UDP or TCP, if it takes new work.
@@ -209,10 +235,12 @@ impl Peers {
         Some(session)
     }
 
-    /// The tunnel to `id`, or whose business it is to make one.
-    pub(crate) fn connect(&self, id: NodeId) -> Connect {
+    /// The tunnel to `id`, or whose business it is to make one. `only` is the carrier that is
+    /// configured for it.
+    pub(crate) fn connect(&self, id: NodeId, only: Carrier) -> Connect {
         let mut table = self.lock();
         let peer = table.entry(id).or_default();
+        peer.only = only;
         if let Some(tunnel) = peer.carrying() {
             return Connect::Up(tunnel.session.clone());
         }
@@ -226,8 +254,15 @@ impl Peers {
         Connect::Dial(sender)
     }
 
-    /// Enters a session whose greeting has arrived. Returns whether it is a tunnel now.
-    pub(crate) fn enter(&self, id: NodeId, session: &Session, dialled: bool) -> bool {
+    /// Enters a session whose greeting has arrived. Returns whether it is a tunnel now. `only` as for
+    /// [`Peers::connect`].
+    pub(crate) fn enter(
+        &self,
+        id: NodeId,
+        session: &Session,
+        dialled: bool,
+        only: Carrier,
+    ) -> bool {
         let dialled_by = if dialled { self.me } else { id };
         let instance = session.peer_hello().map_or(0, |hello| hello.instance);
         let new = Tunnel {
@@ -239,6 +274,7 @@ impl Peers {
         let mut table = self.lock();
         let peer = table.entry(id).or_default();
         peer.dialling = None;
+        peer.only = only;
         for way in Way::BOTH {
             if let Some(old) = peer.slot(way).take_if(|old| old.instance != instance) {
                 old.session
@@ -249,7 +285,9 @@ impl Peers {
             if old.session.is(session) {
                 return true;
             }
-            if old.dialled_by != dialled_by && old.dialled_by == self.me.min(id) {
+            // Of two carriers over TCP the later one was asked for.
+            let same = old.carrier() == new.carrier();
+            if same && old.dialled_by != dialled_by && old.dialled_by == self.me.min(id) {
                 // The old one is the one to keep; the new one ends when it is idle.
                 self.retire(session.clone());
                 return false;
@@ -346,16 +384,16 @@ impl Peers {
                     id: *id,
                     session: tunnel.session.clone(),
                     carries: carrying.is_some_and(|carrying| carrying.session.is(&tunnel.session)),
-                    why: self.why(peer, carrying),
+                    why: Self::why(peer, carrying),
                 });
             }
         }
         all
     }
 
-    fn why(&self, peer: &Peer, carrying: Option<&Tunnel>) -> Why {
+    fn why(peer: &Peer, carrying: Option<&Tunnel>) -> Why {
         let way = carrying.map(|tunnel| way_of(&tunnel.session));
-        match (self.allowed, peer.carry, way) {
+        match (peer.only, peer.carry, way) {
             (Carrier::Auto, None, Some(Way::Tcp)) => Why::NoUdp,
             (Carrier::Auto, _, _) => peer.why,
             _ => Why::Configured,
@@ -469,7 +507,7 @@ mod tests {
     #[tokio::test]
     async fn a_dial_that_is_given_up_leaves_no_session_to_call_on() {
         let id = NodeId::from_bytes([1; 32]);
-        let peers = Peers::new(NodeId::from_bytes([2; 32]), Carrier::Auto);
+        let peers = Peers::new(NodeId::from_bytes([2; 32]));
         let ((first, _far), (second, _other)) = (session(), session());
         let seat = peers.seat_early(id, &first);
         assert!(takes(&peers, id, true).await.unwrap().is(&first));

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     carrier::{Connection, quic},
+    config::Carrier,
     session::Session,
 };
 
@@ -72,7 +73,7 @@ impl Inner {
     ///
     /// `unavailable` when the peer cannot be reached, `permission_denied` when it is not trusted.
     pub(crate) async fn tunnel(self: &Arc<Self>, id: NodeId) -> Result<Session, Status> {
-        match self.peers.connect(id) {
+        match self.peers.connect(id, self.carrier_for(id)) {
             Connect::Up(session) => Ok(session),
             Connect::Wait(mut outcome) => match outcome.wait_for(Option::is_some).await {
                 Ok(outcome) => outcome
@@ -99,18 +100,24 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::tunnel`] for a call, which is counted by whether it found one, and need not wait for
+    /// As [`Inner::tunnel`] for a call, over the `carrier` that it asks for. It is counted by whether it found one, and need not wait for
     /// the peer's greeting. One that may be made `twice` need not even wait for the handshake where the
     /// peer was met before.
     pub(super) async fn tunnel_for_call(
         self: &Arc<Self>,
         id: NodeId,
+        carrier: Option<Carrier>,
         twice: bool,
     ) -> Result<Session, Status> {
+        if let Some(carrier) = carrier {
+            let (session, found) = self.tunnel_over(id, carrier).await?;
+            self.peers.count(found);
+            return Ok(session);
+        }
         if let Some(session) = self.peers.up_for_call(id) {
             return Ok(session);
         }
-        self.peers.count_made();
+        self.peers.count(false);
         tokio::select! {
             biased;
             tunnel = self.tunnel(id) => tunnel,
@@ -126,7 +133,8 @@ impl Inner {
             )
             .with_hint("`hail join TICKET` makes two nodes trust each other"));
         }
-        if self.peers.len() >= self.config.limits.max_tunnels as usize {
+        let most = self.config.limits.max_tunnels as usize;
+        if !self.peers.has(id) && self.peers.len() >= most {
             return Err(Status::new(
                 Code::ResourceExhausted,
                 "this node has as many tunnels as it may",
@@ -197,10 +205,10 @@ impl Inner {
             return session.close(Code::PermissionDenied, "this node does not trust yours");
         }
         let most = self.config.limits.max_tunnels as usize;
-        if self.peers.up(id).is_none() && self.peers.len() >= most {
+        if !self.peers.has(id) && self.peers.len() >= most {
             return session.close(Code::ResourceExhausted, "no more tunnels");
         }
-        if !self.peers.enter(id, session, dialled) {
+        if !self.peers.enter(id, session, dialled, self.carrier_for(id)) {
             return;
         }
         self.strangers.welcomed.notify_waiters();
@@ -226,7 +234,7 @@ impl Inner {
     /// Brings up tunnels to nodes that have none until one of them offers `agent`: to those of
     /// which a hub knows that they do, and to trusted peers.
     pub(super) async fn ask_unconnected(self: &Arc<Self>, agent: &AgentName) {
-        let unconnected = |id: &NodeId| self.peers.up(*id).is_none();
+        let unconnected = |id: &NodeId| !self.peers.has(*id);
         let trusted = self.trust.rows().into_iter().map(|row| row.id);
         let mut waiting: VecDeque<NodeId> = trusted.filter(unconnected).collect();
         let mut dials = JoinSet::new();
@@ -378,9 +386,11 @@ pub(super) async fn greeted(session: &Session) -> Result<(), Status> {
     })
 }
 
-/// Follows a tunnel's offers until it ends, then cleans up after it.
+/// Follows a tunnel's offers until it ends, refuses what no session opens, then cleans up after it.
 async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
     let mut offers = session.peer_offers();
+    let mut refusing = std::pin::pin!(session.connection().refuse_unidirectional());
+    let mut refused = false;
     loop {
         if let Some(offers) = offers.borrow_and_update().clone() {
             node.registry.set_offers(id, &offers);
@@ -391,6 +401,7 @@ async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
         }
         tokio::select! {
             changed = offers.changed() => if changed.is_err() { break },
+            () = &mut refusing, if !refused => refused = true,
             why = session.closed() => {
                 tracing::info!(peer = %id, %why, "tunnel down");
                 break;
