@@ -89,14 +89,21 @@ fn establish(order: &Order, steps: &mut Vec<Step>) {
                 }
             }
             if !entries.is_empty() {
-                steps.push(Step::Contest(order.contest(
-                    "Q1",
-                    row,
-                    Order::network(rtt),
-                    entries,
-                )));
+                let mut contest = order.contest("Q1", row, Order::network(rtt), entries);
+                if count > 10 {
+                    few_repeats(order, &mut contest);
+                }
+                steps.push(Step::Contest(contest));
             }
         }
+    }
+}
+
+/// A quick suite has no time for five turns of what takes many seconds, nor for one that does not count.
+fn few_repeats(order: &Order, contest: &mut Contest) {
+    if order.size == Size::Quick {
+        contest.repeats = contest.repeats.min(3);
+        contest.warm_up = false;
     }
 }
 
@@ -265,7 +272,7 @@ fn streams(order: &Order, steps: &mut Vec<Step>) {
     // up all behind it.
     let work = Work::Latency {
         per_second: order.by_size(100.0, 1_000.0, 1_000.0),
-        seconds: order.by_size(0.05, 0.4, 60.0),
+        seconds: order.by_size(0.05, 0.3, 60.0),
         bytes: 1_000,
         connections: 1,
     };
@@ -283,10 +290,14 @@ fn memory(order: &Order, steps: &mut Vec<Step>) {
             bytes: 1_000,
         };
         let entries = both_forms(order, steps, ("Q4", &row), count, work);
-        steps.push(Step::Contest(Contest {
+        let mut contest = Contest {
             reading: Reading::Memory,
             ..order.contest("Q4", row, "loopback", entries)
-        }));
+        };
+        if count > 100 {
+            few_repeats(order, &mut contest);
+        }
+        steps.push(Step::Contest(contest));
     }
 }
 
@@ -298,7 +309,7 @@ fn latency(order: &Order, steps: &mut Vec<Step>) {
         connections: 1,
     };
     let calm = order.by_size(0.05, 0.3, 60.0);
-    let lossy = order.by_size(0.05, 0.7, 60.0);
+    let lossy = order.by_size(0.05, 0.6, 60.0);
     for (row, network, seconds) in [
         ("1 KB, 0 ms", "loopback", calm),
         ("1 KB, 50 ms", "wan-50ms", calm),
@@ -398,7 +409,7 @@ fn buffers(order: &Order, steps: &mut Vec<Step>) {
         let options = ["--window", window.as_str()];
         let work = Work::Rate {
             in_flight: few(order, 10),
-            seconds: order.by_size(0.05, 0.25, 60.0),
+            seconds: order.by_size(0.05, 0.2, 60.0),
             bytes: order.by_size(1_000, 100_000, 100_000),
             agents: 1,
             connections: 1,
@@ -449,6 +460,7 @@ fn profile(order: &Order, steps: &mut Vec<Step>) {
     steps.push(Step::Contest(Contest {
         reading: Reading::Profile,
         repeats: 1,
+        warm_up: false,
         ..order.contest("Q11", "64 in flight × 1 KB", "loopback", entries.to_vec())
     }));
 }
