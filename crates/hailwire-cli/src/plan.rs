@@ -324,6 +324,7 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         peer,
         hub,
         path,
+        pool,
     } = options;
     Options {
         listen,
@@ -333,6 +334,7 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         peer,
         hub,
         path,
+        pool,
     }
 }
 

@@ -175,7 +175,15 @@ pub struct Hello {
     /// Optional features that the sender understands.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,
+    /// This connection joins those that the two nodes have over this carrier, and replaces none. Only
+    /// for a peer whose features hold [`BESIDE`], and only from the side that dials.
+    #[serde(skip_serializing_if = "is_false")]
+    pub beside: bool,
 }
+
+/// The feature of a node that takes several connections to one peer over one carrier
+/// ([`Hello::beside`]).
+pub const BESIDE: &str = "beside";
 
 /// Attaches an agent to its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -203,6 +211,14 @@ pub struct Register {
 )]
 fn is_zero(n: &u32) -> bool {
     *n == 0
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde asks for"
+)]
+fn is_false(yes: &bool) -> bool {
+    !yes
 }
 
 #[expect(

@@ -102,8 +102,11 @@ pub struct Tunnel {
     /// Why the tunnel that takes new calls does.
     #[serde(default)]
     pub why: String,
-    /// The path in use.
+    /// The path in use, of the first connection.
     pub path: Path,
+    /// Connections that it consists of. What follows is of all of them together.
+    #[serde(default = "one")]
+    pub connections: u32,
     /// Bytes sent on the wire.
     pub sent_bytes: u64,
     /// Bytes received on the wire.
@@ -114,8 +117,13 @@ pub struct Tunnel {
     pub lost_packets: u64,
     /// Streams open now, in either direction.
     pub in_flight: u64,
-    /// Milliseconds since the tunnel came up.
+    /// Milliseconds since the first of its connections came up.
     pub up_ms: u64,
+}
+
+/// A node that says nothing of connections has one for a tunnel.
+fn one() -> u32 {
+    1
 }
 
 /// The path that a tunnel uses.

@@ -137,6 +137,9 @@ pub struct Options {
     pub hub: Option<String>,
     /// On which path work is done; it is waited for. Only sessions at a hub.
     pub path: Option<Path>,
+    /// Connections of a warm tunnel that is shared, from 1 to [`Pool::MAX`](hailwire::config::Pool::MAX); work
+    /// begins when all are up. Default: the node's own, not waited for. Only sessions.
+    pub pool: Option<u32>,
 }
 
 /// How two nodes reach each other.
@@ -158,6 +161,7 @@ impl Default for Options {
             peer: None,
             hub: None,
             path: None,
+            pool: None,
         }
     }
 }
@@ -310,6 +314,11 @@ enum Link {
 
 impl Far {
     async fn reach(subject: Subject, ready: &Ready, options: &Options) -> Result<Self, BenchError> {
+        if options.pool.is_some() && !matches!(subject, Subject::Session(_)) {
+            return Err(BenchError::Unsupported(
+                "only a session has a pool of connections",
+            ));
+        }
         Ok(match subject {
             Subject::PlainH2 => Self::H2(plain_h2::Far::new(ready, options)?),
             Subject::PlainWs => Self::Ws(plain_ws::Far::new(ready)?),

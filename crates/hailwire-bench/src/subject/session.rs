@@ -3,7 +3,7 @@
 //! The serving node offers `echo`, `bulk`, and on demand `echo-0`, `echo-1`, …, an agent each. The
 //! loading program has one node for work on a warm tunnel, and starts others where parties have to be
 //! strangers or each agent has to have a connection of its own: two nodes have one tunnel, however many
-//! agents they have.
+//! agents they have. That of the warm one may be of several connections (`--pool`).
 //!
 //! Keys of loading nodes are drawn from a seed that the serving side makes, so that it trusts them
 //! before they have ever met.
@@ -25,7 +25,7 @@ use hailwire::{
     Agent, Client, Code, Config, DataDir, Node, NodeId, Priority, Request, Response, Serving,
     Status,
     admin::{self, method},
-    config::Size,
+    config::{Pool, Size},
 };
 use hailwire_wire::signed::KeyPair;
 use serde::{Deserialize, Serialize};
@@ -331,15 +331,27 @@ impl Far {
         }
     }
 
-    /// Waits until the tunnel is on the path that is to be measured.
+    /// Waits until the tunnel has its connections and is on the path that is to be measured.
     async fn settle(&self) -> Result<(), BenchError> {
-        let (kind, otherwise) = match self.options.path {
+        let Options { path, pool, .. } = self.options;
+        if path.is_none() && pool.is_none() {
+            return Ok(());
+        }
+        let hello = Bytes::from_static(b"hello");
+        self.base.echo(0, Priority::default(), hello).await?;
+        if let Some(number) = pool {
+            let otherwise = "the tunnel did not get its connections";
+            until(&self.base.client, otherwise, |status| {
+                let mut tunnels = status.tunnels.iter();
+                tunnels.any(|tunnel| tunnel.connections >= number)
+            })
+            .await?;
+        }
+        let (kind, otherwise) = match path {
             None => return Ok(()),
             Some(Way::Direct) => ("direct", "no direct path came about"),
             Some(Way::Relay) => ("relay", "the path did not stay on the relay"),
         };
-        let hello = Bytes::from_static(b"hello");
-        self.base.echo(0, Priority::default(), hello).await?;
         until(&self.base.client, otherwise, |status| {
             status.tunnels.iter().any(|tunnel| tunnel.path.kind == kind)
         })
@@ -407,7 +419,11 @@ impl Far {
     async fn stranger(&self) -> Result<Link, BenchError> {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         let data = self.home.path().join(key.to_string());
-        let node = near_node(self.carrier, &data, &self.ready, key, &self.options).await?;
+        let options = Options {
+            pool: None,
+            ..self.options.clone()
+        };
+        let node = near_node(self.carrier, &data, &self.ready, key, &options).await?;
         Ok(Link::embedded(node))
     }
 
@@ -673,6 +689,9 @@ fn config(carrier: Carrier, options: &Options) -> Result<Config, BenchError> {
     };
     if carrier != Carrier::Quic {
         config.listen.tcp = vec![(options.listen, 0).into()];
+    }
+    if let Some(number) = options.pool {
+        config.pool = Pool::Fixed(number);
     }
     match options.congestion {
         Some(Congestion::Bbr) => config.quic.congestion = hailwire::config::Congestion::Bbr,

@@ -7,8 +7,8 @@ use crate::{
     work::{Start, Work},
 };
 
-const TOO_MANY_NODES: &str = "two nodes have one tunnel, so a connection for each agent takes a node for each: \
-     that is measured for 10 agents, and for 100 with --full; the pooled form has one tunnel for all";
+const TOO_MANY_NODES: &str = "a node dials another once, so new connections for each agent take a node for each: \
+     that is measured for 10 agents, and for 100 with --full; cold, pooled has one tunnel for all";
 
 const ONLY_FULL: &str = "only with --full";
 
@@ -37,7 +37,10 @@ fn is_session(subject: Subject) -> bool {
     matches!(subject, Subject::Session(_))
 }
 
-/// Nodes that one loading process starts at most: each agent with a connection of its own needs a node.
+/// Most agents of which each has a node of its own, where a connection between two nodes would do.
+const MOST_NODES: u32 = 10;
+
+/// Nodes that one loading process starts at most: each agent with a new connection of its own needs a node.
 fn most_nodes(order: &Order) -> u32 {
     order.by_size(100, 10, 100)
 }
@@ -125,31 +128,29 @@ fn one_agent(order: &Order, steps: &mut Vec<Step>) {
     steps.push(Step::Contest(contest));
 }
 
-/// Both forms of a piece of work that takes agents and connections.
-fn both_forms(
-    order: &Order,
-    steps: &mut Vec<Step>,
-    (table, row): (&str, &str),
-    count: u32,
-    work: impl Fn(u32) -> Work,
-) -> Vec<Entry> {
+/// Both forms of a piece of work that takes agents and connections. A connection for each agent is a node for
+/// each in a session, as long as these are few; beyond, it is one of as many connections between two nodes.
+fn both_forms(order: &Order, count: u32, work: impl Fn(u32) -> Work) -> Vec<Entry> {
     let mut entries = order.same(&order.subjects(), form::POOLED, &work(pool_of(count)));
     for subject in order.subjects() {
-        if is_session(subject) && count > most_nodes(order) {
-            let reason = TOO_MANY_NODES;
-            steps.push(skip(
-                Suite::Coordination,
-                table,
-                row,
-                subject,
-                form::PER_AGENT,
-                reason,
-            ));
+        entries.push(if is_session(subject) && count > MOST_NODES {
+            on_connections(subject, form::PER_AGENT, few(order, count), &work)
         } else {
-            entries.push(entry(subject, form::PER_AGENT, work(0)));
-        }
+            entry(subject, form::PER_AGENT, work(0))
+        });
     }
     entries
+}
+
+/// A session between two nodes whose tunnel has so many connections.
+fn on_connections(subject: Subject, form: &str, count: u32, work: &impl Fn(u32) -> Work) -> Entry {
+    tuned(
+        subject,
+        "",
+        &["--pool", &count.to_string()],
+        form,
+        &work(count),
+    )
 }
 
 fn throughput(order: &Order, steps: &mut Vec<Step>) {
@@ -180,7 +181,7 @@ fn throughput(order: &Order, steps: &mut Vec<Step>) {
                 agents: few(order, count),
                 connections,
             };
-            let entries = both_forms(order, steps, ("Q2", &row), count, work);
+            let entries = both_forms(order, count, work);
             let mut contest = order.contest("Q2", row, Order::network(rtt), entries);
             if rtt == 0 {
                 contest.also.push(("Q5", agents(count)));
@@ -289,7 +290,7 @@ fn memory(order: &Order, steps: &mut Vec<Step>) {
             connections,
             bytes: 1_000,
         };
-        let entries = both_forms(order, steps, ("Q4", &row), count, work);
+        let entries = both_forms(order, count, work);
         let mut contest = Contest {
             reading: Reading::Memory,
             ..order.contest("Q4", row, "loopback", entries)
@@ -378,15 +379,28 @@ fn pools(order: &Order, steps: &mut Vec<Step>) {
             connections,
         };
         let pool = pool_of(count);
-        for subject in [Subject::RawIroh, Subject::PlainH2] {
+        let sessions = order.carriers().into_iter().map(Subject::Session);
+        for subject in [Subject::RawIroh, Subject::PlainH2]
+            .into_iter()
+            .chain(sessions)
+        {
             // A connection for each agent comes first: gains are against it.
             let entries = [
                 (0, form::PER_AGENT.to_owned()),
                 (1, "1 connection".to_owned()),
                 (pool, format!("{pool} connections")),
             ];
-            let entries =
-                entries.map(|(connections, form)| entry(subject, &form, work(connections)));
+            let entries = entries.map(|(connections, form)| {
+                let number = match connections {
+                    0 => few(order, count),
+                    pool => few(order, pool),
+                };
+                if is_session(subject) {
+                    on_connections(subject, &form, number, &work)
+                } else {
+                    entry(subject, &form, work(connections))
+                }
+            });
             steps.push(Step::Contest(Contest {
                 reading: Reading::Pools,
                 ..order.contest("Q8", agents(count), "loopback", entries.to_vec())

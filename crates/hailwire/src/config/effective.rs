@@ -117,6 +117,7 @@ impl Config {
                 format!("\"{}\" {{ carrier \"{carrier}\" }}", peer.who),
             )
         }));
+        values.push(("pool", self.pool.to_string()));
         let Limits {
             max_tunnels,
             grace,

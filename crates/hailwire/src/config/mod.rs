@@ -12,6 +12,7 @@
 //! carrier "auto"
 //! head-start "250ms"
 //! peer "laptop" { carrier "h2" }
+//! pool 1
 //! limits { max-tunnels 1024; grace "10s"; spin "100us" }
 //! quic { congestion "auto"; window "128MiB" }
 //! log { level "info" }
@@ -22,6 +23,7 @@
 
 mod effective;
 mod parse;
+mod pool;
 mod quic;
 mod sections;
 mod settings;
@@ -40,6 +42,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 pub use effective::{InForce, Origin, Origins};
+pub use pool::Pool;
 pub use quic::{Congestion, Quic, Size};
 pub use sections::{Carrier, Limits, Listen, Log, LogLevel, NodeSettings, PeerSettings};
 pub use settings::{SETTINGS, Setting};
@@ -74,6 +77,8 @@ pub struct Config {
     /// `peer "…" { carrier }`: what holds for single peers. Default: none. At most
     /// [`Config::MAX_PEERS`], the first that is about a peer counts.
     pub peers: Vec<PeerSettings>,
+    /// `pool`: how many connections a tunnel consists of.
+    pub pool: Pool,
     /// `limits { … }`.
     pub limits: Limits,
     /// `quic { … }`.
@@ -94,6 +99,7 @@ impl Default for Config {
             carrier: Carrier::default(),
             head_start: Duration::from_millis(250),
             peers: Vec::new(),
+            pool: Pool::default(),
             limits: Limits::default(),
             quic: Quic::default(),
             log: Log::default(),

@@ -4,7 +4,7 @@ use std::{fmt, ops::RangeInclusive, str::FromStr, time::Duration};
 
 use kdl::{KdlDocument, KdlEntry, KdlNode};
 
-use super::{Config, Origin, PeerSettings, Quic, Size};
+use super::{Config, Origin, PeerSettings, Pool, Quic, Size};
 
 /// A mistake at a byte offset of the text.
 pub(super) struct Mistake {
@@ -56,6 +56,7 @@ pub(super) fn parse(text: &str) -> Result<Config, Mistake> {
                 peer(node, &mut config.peers)?;
                 continue;
             }
+            "pool" => config.pool = pool(node)?,
             "quic" => quic(node, &mut config.quic)?,
             "hub" => {
                 let url = single(node)?;
@@ -85,6 +86,7 @@ pub(super) fn parse(text: &str) -> Result<Config, Mistake> {
                     "hub",
                     "carrier",
                     "head-start",
+                    "pool",
                     "peer",
                     "limits",
                     "quic",
@@ -182,6 +184,20 @@ fn quic(node: &KdlNode, quic: &mut Quic) -> Result<(), Mistake> {
         return Err(Mistake::at(node.span().offset(), what).hint(hint));
     }
     Ok(())
+}
+
+/// `pool "rule"` or `pool N`.
+fn pool(node: &KdlNode) -> Result<Pool, Mistake> {
+    if only(node)?.value().is_string() {
+        return single(node);
+    }
+    whole(node, 1..=Pool::MAX, |name| {
+        format!(
+            "`{name}` is \"rule\" or a whole number from 1 to {}",
+            Pool::MAX
+        )
+    })
+    .map(Pool::Fixed)
 }
 
 /// Walks the settings of a section: only known ones, each once, no arguments of its own.

@@ -96,7 +96,7 @@ impl Default for Quic {
 
 impl Quic {
     /// Each setting and its value, as the file writes them.
-    pub(super) fn values(&self) -> [(&'static str, String); 17] {
+    pub(super) fn values(&self) -> [(&'static str, String); 18] {
         let text = |text: &dyn fmt::Display| format!("\"{text}\"");
         let time = |time: Duration| text(&humantime::format_duration(time));
         let yes = |yes: bool| format!("#{yes}");

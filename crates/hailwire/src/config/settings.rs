@@ -52,6 +52,12 @@ pub const SETTINGS: &[Setting] = &[
         about: "how long the first carrier of a dial runs alone before the next joins the race (RFC 8305, 8)",
     },
     Setting {
+        path: "pool",
+        value: "\"rule\", or a number from 1 to 1024",
+        default: "1",
+        about: "connections of a tunnel that this node dials; rule: by the agents that the peer offers, 2 for up to 10, n/10 up to 100, n/20 beyond",
+    },
+    Setting {
         path: "peer",
         value: "key or alias, with `carrier` in braces; repeatable, at most 64",
         default: "none",

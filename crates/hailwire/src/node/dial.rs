@@ -17,8 +17,8 @@ use tokio::{
 use super::{
     Inner,
     choice::Way,
+    early::EarlySeat,
     overlay::{self, Places, Reached},
-    peers::EarlySeat,
     tunnel::{greeted, unreachable},
 };
 use crate::{
@@ -154,7 +154,7 @@ impl Inner {
         };
         let session = self.start_session(id, connection, true);
         let seat = self.trust.is_trusted(id).then(|| {
-            let seat = self.peers.seat_early(id, &session);
+            let seat = self.peers.early.seat(id, &session);
             seat.prove();
             seat
         });
@@ -190,7 +190,7 @@ impl Inner {
         let room = overlay::room(&self.config.quic);
         let connection = quic::Connection::dialled_early(early, room);
         let session = self.start_session(id, Connection::Quic(connection.clone()), true);
-        let seat = self.peers.seat_early(id, &session);
+        let seat = self.peers.early.seat(id, &session);
         let taken = match timeout(overlay::DIAL_TIMEOUT, connection.complete()).await {
             Ok(Ok(taken)) => taken,
             Ok(Err(reason)) => return Err(unreachable(id, &reason)),
@@ -212,7 +212,7 @@ impl Inner {
     }
 
     /// Tries the addresses one after the other, each with a head start over the next.
-    async fn dial_tcp(
+    pub(super) async fn dial_tcp(
         &self,
         id: NodeId,
         addresses: &[SocketAddr],

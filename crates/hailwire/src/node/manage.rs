@@ -22,6 +22,7 @@ use super::{
 use crate::{
     admin::{self, AgentRow, AgentsQuery, method},
     agent::{Request, Response, SharedHandler},
+    carrier::Stats,
     config::Carrier,
     session::Session,
 };
@@ -133,10 +134,13 @@ impl Inner {
             let Shown {
                 id: peer,
                 session,
+                connections,
                 carries,
                 why,
             } = shown;
-            let stats = session.connection().stats();
+            let each = connections.iter();
+            let stats: Vec<_> = each.map(|session| session.connection().stats()).collect();
+            let sum = |count: fn(&Stats) -> u64| stats.iter().map(count).sum();
             admin::Tunnel {
                 peer,
                 name: self.known_as(peer),
@@ -144,11 +148,12 @@ impl Inner {
                 carries,
                 why: why.to_string(),
                 path: path(&session),
-                sent_bytes: stats.sent_bytes,
-                received_bytes: stats.received_bytes,
-                sent_packets: stats.sent_packets,
-                lost_packets: stats.lost_packets,
-                in_flight: session.in_flight(),
+                connections: u32::try_from(connections.len()).unwrap_or(u32::MAX),
+                sent_bytes: sum(|stats| stats.sent_bytes),
+                received_bytes: sum(|stats| stats.received_bytes),
+                sent_packets: sum(|stats| stats.sent_packets),
+                lost_packets: sum(|stats| stats.lost_packets),
+                in_flight: connections.iter().map(Session::in_flight).sum(),
                 up_ms: millis(session.age()),
             }
         };
@@ -276,8 +281,11 @@ impl Inner {
             relay: None,
         };
         let row = self.trust.add(peer, now_unix()).map_err(store_status)?;
-        for (_, session) in self.peers.all().iter().filter(|(id, _)| *id == row.id) {
-            session.send_offers(&self.registry.offers(&row.allow));
+        let offers = self.registry.offers(&row.allow);
+        for (id, session) in self.peers.all() {
+            if id == row.id {
+                session.send_offers(&offers);
+            }
         }
         Ok(self.trusted_row(row))
     }

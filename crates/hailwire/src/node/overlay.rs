@@ -222,13 +222,8 @@ pub(crate) async fn dial(
     places: &Places,
     early: bool,
 ) -> Result<Reached, String> {
-    let id = iroh::EndpointId::from_bytes(id.as_bytes()).map_err(|_| "its key is not a key")?;
-    let address = EndpointAddr::from_parts(id, places.transport_addresses());
     let reach = async {
-        let connecting = endpoint
-            .connect_with_opts(address, ALPN, ConnectOptions::new())
-            .await
-            .map_err(|error| root_cause(&error))?;
+        let connecting = connecting(endpoint, id, places).await?;
         let connecting = if early {
             match connecting.into_0rtt() {
                 Ok(early) => return Ok(Reached::Early(early)),
@@ -240,7 +235,35 @@ pub(crate) async fn dial(
         let connection = connecting.await.map_err(|error| root_cause(&error))?;
         Ok(Reached::Full(connection))
     };
-    tokio::time::timeout(DIAL_TIMEOUT, reach)
+    in_time(reach).await
+}
+
+/// Connects as [`dial`] does, and waits for the handshake.
+pub(crate) async fn dial_whole(
+    endpoint: &Endpoint,
+    id: NodeId,
+    places: &Places,
+) -> Result<iroh::endpoint::Connection, String> {
+    let whole = async {
+        let connecting = connecting(endpoint, id, places).await?;
+        connecting.await.map_err(|error| root_cause(&error))
+    };
+    in_time(whole).await
+}
+
+async fn connecting(
+    endpoint: &Endpoint,
+    id: NodeId,
+    places: &Places,
+) -> Result<iroh::endpoint::Connecting, String> {
+    let id = iroh::EndpointId::from_bytes(id.as_bytes()).map_err(|_| "its key is not a key")?;
+    let address = EndpointAddr::from_parts(id, places.transport_addresses());
+    let begun = endpoint.connect_with_opts(address, ALPN, ConnectOptions::new());
+    begun.await.map_err(|error| root_cause(&error))
+}
+
+async fn in_time<T>(dial: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    tokio::time::timeout(DIAL_TIMEOUT, dial)
         .await
         .unwrap_or_else(|_| Err(format!("no answer within {} s", DIAL_TIMEOUT.as_secs())))
 }
