@@ -374,7 +374,9 @@ impl Far {
             let status = status(&self.base.client).await?;
             let carrying = status.tunnels.iter().find(|tunnel| tunnel.carries);
             let trying = carrying.is_some_and(|tunnel| tunnel.why.starts_with("trying"));
-            if tried && !trying {
+            // It was tried, or the node moved for another reason.
+            let over_tcp = carrying.is_some_and(|tunnel| tunnel.carrier != "quic");
+            if (tried || over_tcp) && !trying {
                 let took = begun.elapsed().as_secs_f64();
                 *lock(&self.chosen) = Some(took);
                 return Ok(Some(took));

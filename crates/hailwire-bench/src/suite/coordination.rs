@@ -7,8 +7,8 @@ use crate::{
     work::{Start, Work},
 };
 
-const TOO_MANY_NODES: &str = "two nodes have one tunnel, so a connection for each agent takes a node for each: \
-     that is measured for 10 agents, and for 100 with --full; the pooled form has one tunnel for all";
+const TOO_MANY_NODES: &str = "a node dials another once, so new connections for each agent take a node for each: \
+     that is measured for 10 agents, and for 100 with --full; cold, pooled has one tunnel for all";
 
 const ONLY_FULL: &str = "only with --full";
 
@@ -37,7 +37,10 @@ fn is_session(subject: Subject) -> bool {
     matches!(subject, Subject::Session(_))
 }
 
-/// Nodes that one loading process starts at most: each agent with a connection of its own needs a node.
+/// Most agents of which each has a node of its own, where a connection between two nodes would do.
+const MOST_NODES: u32 = 10;
+
+/// Nodes that one loading process starts at most: each agent with a new connection of its own needs a node.
 fn most_nodes(order: &Order) -> u32 {
     order.by_size(100, 10, 100)
 }
@@ -89,14 +92,21 @@ fn establish(order: &Order, steps: &mut Vec<Step>) {
                 }
             }
             if !entries.is_empty() {
-                steps.push(Step::Contest(order.contest(
-                    "Q1",
-                    row,
-                    Order::network(rtt),
-                    entries,
-                )));
+                let mut contest = order.contest("Q1", row, Order::network(rtt), entries);
+                if count > 10 {
+                    few_repeats(order, &mut contest);
+                }
+                steps.push(Step::Contest(contest));
             }
         }
+    }
+}
+
+/// A quick suite has no time for five turns of what takes many seconds, nor for one that does not count.
+fn few_repeats(order: &Order, contest: &mut Contest) {
+    if order.size == Size::Quick {
+        contest.repeats = contest.repeats.min(3);
+        contest.warm_up = false;
     }
 }
 
@@ -118,31 +128,29 @@ fn one_agent(order: &Order, steps: &mut Vec<Step>) {
     steps.push(Step::Contest(contest));
 }
 
-/// Both forms of a piece of work that takes agents and connections.
-fn both_forms(
-    order: &Order,
-    steps: &mut Vec<Step>,
-    (table, row): (&str, &str),
-    count: u32,
-    work: impl Fn(u32) -> Work,
-) -> Vec<Entry> {
+/// Both forms of a piece of work that takes agents and connections. A connection for each agent is a node for
+/// each in a session, as long as these are few; beyond, it is one of as many connections between two nodes.
+fn both_forms(order: &Order, count: u32, work: impl Fn(u32) -> Work) -> Vec<Entry> {
     let mut entries = order.same(&order.subjects(), form::POOLED, &work(pool_of(count)));
     for subject in order.subjects() {
-        if is_session(subject) && count > most_nodes(order) {
-            let reason = TOO_MANY_NODES;
-            steps.push(skip(
-                Suite::Coordination,
-                table,
-                row,
-                subject,
-                form::PER_AGENT,
-                reason,
-            ));
+        entries.push(if is_session(subject) && count > MOST_NODES {
+            on_connections(subject, form::PER_AGENT, few(order, count), &work)
         } else {
-            entries.push(entry(subject, form::PER_AGENT, work(0)));
-        }
+            entry(subject, form::PER_AGENT, work(0))
+        });
     }
     entries
+}
+
+/// A session between two nodes whose tunnel has so many connections.
+fn on_connections(subject: Subject, form: &str, count: u32, work: &impl Fn(u32) -> Work) -> Entry {
+    tuned(
+        subject,
+        "",
+        &["--pool", &count.to_string()],
+        form,
+        &work(count),
+    )
 }
 
 fn throughput(order: &Order, steps: &mut Vec<Step>) {
@@ -173,7 +181,7 @@ fn throughput(order: &Order, steps: &mut Vec<Step>) {
                 agents: few(order, count),
                 connections,
             };
-            let entries = both_forms(order, steps, ("Q2", &row), count, work);
+            let entries = both_forms(order, count, work);
             let mut contest = order.contest("Q2", row, Order::network(rtt), entries);
             if rtt == 0 {
                 contest.also.push(("Q5", agents(count)));
@@ -265,7 +273,7 @@ fn streams(order: &Order, steps: &mut Vec<Step>) {
     // up all behind it.
     let work = Work::Latency {
         per_second: order.by_size(100.0, 1_000.0, 1_000.0),
-        seconds: order.by_size(0.05, 0.4, 60.0),
+        seconds: order.by_size(0.05, 0.3, 60.0),
         bytes: 1_000,
         connections: 1,
     };
@@ -282,11 +290,15 @@ fn memory(order: &Order, steps: &mut Vec<Step>) {
             connections,
             bytes: 1_000,
         };
-        let entries = both_forms(order, steps, ("Q4", &row), count, work);
-        steps.push(Step::Contest(Contest {
+        let entries = both_forms(order, count, work);
+        let mut contest = Contest {
             reading: Reading::Memory,
             ..order.contest("Q4", row, "loopback", entries)
-        }));
+        };
+        if count > 100 {
+            few_repeats(order, &mut contest);
+        }
+        steps.push(Step::Contest(contest));
     }
 }
 
@@ -298,7 +310,7 @@ fn latency(order: &Order, steps: &mut Vec<Step>) {
         connections: 1,
     };
     let calm = order.by_size(0.05, 0.3, 60.0);
-    let lossy = order.by_size(0.05, 0.7, 60.0);
+    let lossy = order.by_size(0.05, 0.6, 60.0);
     for (row, network, seconds) in [
         ("1 KB, 0 ms", "loopback", calm),
         ("1 KB, 50 ms", "wan-50ms", calm),
@@ -367,15 +379,28 @@ fn pools(order: &Order, steps: &mut Vec<Step>) {
             connections,
         };
         let pool = pool_of(count);
-        for subject in [Subject::RawIroh, Subject::PlainH2] {
+        let sessions = order.carriers().into_iter().map(Subject::Session);
+        for subject in [Subject::RawIroh, Subject::PlainH2]
+            .into_iter()
+            .chain(sessions)
+        {
             // A connection for each agent comes first: gains are against it.
             let entries = [
                 (0, form::PER_AGENT.to_owned()),
                 (1, "1 connection".to_owned()),
                 (pool, format!("{pool} connections")),
             ];
-            let entries =
-                entries.map(|(connections, form)| entry(subject, &form, work(connections)));
+            let entries = entries.map(|(connections, form)| {
+                let number = match connections {
+                    0 => few(order, count),
+                    pool => few(order, pool),
+                };
+                if is_session(subject) {
+                    on_connections(subject, &form, number, &work)
+                } else {
+                    entry(subject, &form, work(connections))
+                }
+            });
             steps.push(Step::Contest(Contest {
                 reading: Reading::Pools,
                 ..order.contest("Q8", agents(count), "loopback", entries.to_vec())
@@ -398,7 +423,7 @@ fn buffers(order: &Order, steps: &mut Vec<Step>) {
         let options = ["--window", window.as_str()];
         let work = Work::Rate {
             in_flight: few(order, 10),
-            seconds: order.by_size(0.05, 0.25, 60.0),
+            seconds: order.by_size(0.05, 0.2, 60.0),
             bytes: order.by_size(1_000, 100_000, 100_000),
             agents: 1,
             connections: 1,
@@ -449,6 +474,7 @@ fn profile(order: &Order, steps: &mut Vec<Step>) {
     steps.push(Step::Contest(Contest {
         reading: Reading::Profile,
         repeats: 1,
+        warm_up: false,
         ..order.contest("Q11", "64 in flight × 1 KB", "loopback", entries.to_vec())
     }));
 }

@@ -70,7 +70,9 @@ impl Drop for Serving {
                 attached, _stream, ..
             } => {
                 _stream.abort();
-                attached.agents.lock().remove(&self.name);
+                // Dropped after the lock: a handler may own other agents, which it takes back here.
+                let gone = attached.agents.lock().remove(&self.name);
+                drop(gone);
             }
         }
     }
