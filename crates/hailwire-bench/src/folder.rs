@@ -3,7 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `environment.json` | machine, versions, the command, the git revision, whether the run is whole |
-//! | `raw.jsonl` | an [`Entry`] for each repeat, and for each cell without one |
+//! | `raw.jsonl` | an [`Entry`] for each repeat, for each cell without one, and for the time of each row |
 //! | `network.jsonl` | what the networks measured as, before they were believed |
 //! | `flame-SUBJECT.svg`, `folded-SUBJECT.txt` | where processor time went, where that could be seen |
 
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     BenchError,
-    result::{Cell, Entry, Line, Skipped},
+    result::{Cell, Entry, Line, Skipped, Timing},
 };
 
 /// Where and with what a result was measured.
@@ -37,7 +37,7 @@ pub struct Environment {
     pub memory_bytes: u64,
     /// The command that was typed.
     pub command: String,
-    /// The git revision of the folder that it ran in; empty outside one.
+    /// The git revision that this program was built from; empty where it was built outside of a repository.
     pub revision: String,
     /// How the program was built: `release` or `debug`.
     pub build: String,
@@ -76,7 +76,7 @@ impl Environment {
             command: std::env::args()
                 .skip(1)
                 .fold("hail".to_owned(), |all, arg| all + " " + &arg),
-            revision: revision(),
+            revision: env!("HAILWIRE_REVISION").to_owned(),
             build: if cfg!(debug_assertions) {
                 "debug"
             } else {
@@ -95,15 +95,6 @@ fn load() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let first = text.split_whitespace().next();
     first.and_then(|first| first.parse().ok()).unwrap_or(0.0)
-}
-
-fn revision() -> String {
-    let git = std::process::Command::new("git")
-        .args(["describe", "--always", "--dirty"])
-        .output();
-    let out = git.ok().filter(|out| out.status.success());
-    let text = out.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
-    text.unwrap_or_default()
 }
 
 /// A folder being written.
@@ -186,6 +177,15 @@ impl Folder {
             cell,
             reason: reason.to_owned(),
         }))
+    }
+
+    /// Keeps where the time of a row went.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn timing(&mut self, timing: Timing) -> Result<(), BenchError> {
+        self.write(&Entry::Timing(timing))
     }
 
     /// Keeps what a network measured as.

@@ -1,8 +1,8 @@
 //! What a result folder holds: the lines that every table and plot is drawn from.
 //!
-//! `raw.jsonl` has one [`Entry`] per line: a repeat of a measurement, or the reason why a cell of a
-//! table has none. Nothing else carries figures; a report, a summary and a comparison are drawn from
-//! these lines and can be drawn again.
+//! `raw.jsonl` has one [`Entry`] per line: a repeat of a measurement, the reason why a cell of a table has
+//! none, or where the time of a row went. Nothing else carries figures; a report, a summary and a comparison
+//! are drawn from these lines and can be drawn again.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +16,8 @@ pub enum Entry {
     Measured(Line),
     /// A cell that was not measured, and why.
     Skipped(Skipped),
+    /// Where the time of a row went.
+    Timing(Timing),
 }
 
 /// Which cell of which table a line belongs to.
@@ -66,6 +68,118 @@ pub struct Skipped {
     pub reason: String,
 }
 
+/// What a run spends its time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Making a network and measuring it.
+    Network,
+    /// Starting the parties.
+    Start,
+    /// Turns that do not count.
+    WarmUp,
+    /// Turns that count.
+    Work,
+    /// Ending the parties.
+    Stop,
+}
+
+impl Part {
+    /// All of them, in the order of a row.
+    pub const ALL: [Self; 5] = [
+        Self::Network,
+        Self::Start,
+        Self::WarmUp,
+        Self::Work,
+        Self::Stop,
+    ];
+
+    /// In words.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Network => "networks",
+            Self::Start => "starting",
+            Self::WarmUp => "warm-up",
+            Self::Work => "work",
+            Self::Stop => "stopping",
+        }
+    }
+}
+
+/// Seconds by what they went into.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Spent {
+    /// See [`Part::Network`].
+    pub network_s: f64,
+    /// See [`Part::Start`].
+    pub start_s: f64,
+    /// See [`Part::WarmUp`].
+    pub warm_up_s: f64,
+    /// See [`Part::Work`].
+    pub work_s: f64,
+    /// See [`Part::Stop`].
+    pub stop_s: f64,
+}
+
+impl Spent {
+    /// What one part took.
+    #[must_use]
+    pub fn of(&self, part: Part) -> f64 {
+        match part {
+            Part::Network => self.network_s,
+            Part::Start => self.start_s,
+            Part::WarmUp => self.warm_up_s,
+            Part::Work => self.work_s,
+            Part::Stop => self.stop_s,
+        }
+    }
+
+    /// Adds to one part.
+    pub fn add(&mut self, part: Part, seconds: f64) {
+        *match part {
+            Part::Network => &mut self.network_s,
+            Part::Start => &mut self.start_s,
+            Part::WarmUp => &mut self.warm_up_s,
+            Part::Work => &mut self.work_s,
+            Part::Stop => &mut self.stop_s,
+        } += seconds;
+    }
+
+    /// Adds all of another.
+    pub fn add_all(&mut self, other: &Self) {
+        for part in Part::ALL {
+            self.add(part, other.of(part));
+        }
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn sum(&self) -> f64 {
+        Part::ALL.into_iter().map(|part| self.of(part)).sum()
+    }
+}
+
+/// Where the time of one row of a run went, warm-ups and failures included.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Timing {
+    /// The suite.
+    pub suite: String,
+    /// The table.
+    pub table: String,
+    /// The row.
+    pub row: String,
+    /// The network.
+    pub network: String,
+    /// What it took.
+    pub took: Spent,
+    /// What it was expected to take.
+    pub expected: Spent,
+    /// Parties that did not end by themselves in time and were killed.
+    #[serde(default)]
+    pub killed: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,7 +205,19 @@ mod tests {
             cell,
             reason: "no root".into(),
         });
-        for entry in [line, skipped] {
+        let timing = Entry::Timing(Timing {
+            suite: "coordination".into(),
+            table: "Q1".into(),
+            row: "10 agents, 0 ms".into(),
+            network: "loopback".into(),
+            took: Spent {
+                work_s: 1.5,
+                ..Spent::default()
+            },
+            expected: Spent::default(),
+            killed: 0,
+        });
+        for entry in [line, skipped, timing] {
             let text = serde_json::to_string(&entry).unwrap();
             assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), entry);
         }

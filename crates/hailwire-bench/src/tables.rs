@@ -12,6 +12,8 @@ pub mod subject {
     pub const H2: &str = "h2";
     /// A session over WebSocket.
     pub const WS: &str = "ws";
+    /// A session over whichever carrier the node chooses.
+    pub const AUTO: &str = "auto";
     /// Plain hyper.
     pub const PLAIN_H2: &str = "plain h2";
     /// Plain tungstenite.
@@ -52,6 +54,10 @@ pub const ONE_AGENT: &str = "1 agent, 50 ms";
 pub const SMALL_CALLS: &str = "64 in flight × 1 KB, 0 ms";
 /// The row of the aim for bulk.
 pub const BULK: &str = "bulk, 0 ms";
+/// Bulk by a node that may choose its carrier, on this machine alone.
+pub const BULK_CHOSEN: &str = "bulk, carrier chosen, 0 ms";
+/// The same over packets of 1,500 bytes.
+pub const BULK_CHOSEN_LAN: &str = "bulk, carrier chosen, lan";
 /// The row of the aim under loss.
 pub const UNDER_LOSS: &str = "1 KB, 50 ms, 1 % loss";
 /// Streams of several sizes under loss: what one lost packet holds up.

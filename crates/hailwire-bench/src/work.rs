@@ -200,7 +200,27 @@ impl Measured {
     }
 }
 
+/// A turn that does not count is not longer.
+const WARM_UP_S: f64 = 2.0;
+
 impl Work {
+    /// The same work as a turn before those that count: not longer than two seconds.
+    #[must_use]
+    pub fn warm_up(&self) -> Self {
+        let mut work = self.clone();
+        match &mut work {
+            Self::Latency { seconds, .. }
+            | Self::Rate { seconds, .. }
+            | Self::Bulk { seconds, .. }
+            | Self::Mix { seconds, .. } => *seconds = seconds.min(WARM_UP_S),
+            Self::Establish { .. }
+            | Self::Dispatch { .. }
+            | Self::Open { .. }
+            | Self::Hold { .. } => {}
+        }
+        work
+    }
+
     /// Figures without which an answer is none.
     #[must_use]
     pub fn needs(&self) -> &'static [&'static str] {

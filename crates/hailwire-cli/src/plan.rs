@@ -168,6 +168,7 @@ pub(crate) struct Call {
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) content_type: String,
     pub(crate) idempotency_key: String,
+    pub(crate) carrier: Carrier,
     pub(crate) deadline: Option<Duration>,
     pub(crate) body: BodySource,
 }
@@ -323,6 +324,7 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         peer,
         hub,
         path,
+        pool,
     } = options;
     Options {
         listen,
@@ -332,6 +334,7 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         peer,
         hub,
         path,
+        pool,
     }
 }
 
@@ -485,6 +488,7 @@ fn plan_call(
         priority,
         headers,
         content_type,
+        carrier,
         idempotency_key,
     } = envelope;
     let method = method.unwrap_or_default();
@@ -506,6 +510,7 @@ fn plan_call(
             .collect(),
         content_type: content_type.unwrap_or_default(),
         idempotency_key: idempotency_key.unwrap_or_default(),
+        carrier: carrier.unwrap_or_default(),
         deadline: global.timeout,
         body: body_source(body),
     })

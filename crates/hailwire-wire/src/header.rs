@@ -112,6 +112,10 @@ pub struct CallHeader {
     /// W3C trace context `tracestate`; empty for none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub tracestate: String,
+    /// Carrier on which the first node is to pass the call to another one: `quic`, `h2` or `ws`;
+    /// empty for the one that takes new calls. That node takes it out: it means nothing between nodes.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub carrier: String,
     /// The application's own fields, at most [`limits::MAX_HEADER_FIELDS`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<Field>,
@@ -171,7 +175,15 @@ pub struct Hello {
     /// Optional features that the sender understands.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,
+    /// This connection joins those that the two nodes have over this carrier, and replaces none. Only
+    /// for a peer whose features hold [`BESIDE`], and only from the side that dials.
+    #[serde(skip_serializing_if = "is_false")]
+    pub beside: bool,
 }
+
+/// The feature of a node that takes several connections to one peer over one carrier
+/// ([`Hello::beside`]).
+pub const BESIDE: &str = "beside";
 
 /// Attaches an agent to its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -199,6 +211,14 @@ pub struct Register {
 )]
 fn is_zero(n: &u32) -> bool {
     *n == 0
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde asks for"
+)]
+fn is_false(yes: &bool) -> bool {
+    !yes
 }
 
 #[expect(

@@ -101,6 +101,10 @@ pub const H2_MAX_HEAD: usize = 4 * 1024;
 /// Longest reason of a close over HTTP/2; longer ones are cut when they are made.
 pub const H2_MAX_REASON: usize = 1024;
 
+/// Connections over one carrier that a node takes from one peer, the first included; a node that is set up to
+/// open more itself takes as many.
+pub const MAX_CONNECTIONS: usize = 64;
+
 /// Largest datagram that a carrier promises to take.
 pub const MAX_DATAGRAM: usize = 1100;
 

@@ -36,7 +36,7 @@ pub mod method {
     pub const TRUST_APPROVE: &str = "trust.approve";
     /// [`super::Ping`] → [`super::Pong`].
     pub const PING: &str = "ping";
-    /// [`super::Who`], an address → [`super::Resolved`]. Brings the tunnel up.
+    /// [`super::Resolve`] → [`super::Resolved`]. Brings the tunnel up.
     pub const RESOLVE: &str = "resolve";
     /// `()` → `Vec<`[`crate::config::InForce`]`>`.
     pub const CONFIG: &str = "config";
@@ -102,8 +102,11 @@ pub struct Tunnel {
     /// Why the tunnel that takes new calls does.
     #[serde(default)]
     pub why: String,
-    /// The path in use.
+    /// The path in use, of the first connection.
     pub path: Path,
+    /// Connections that it consists of. What follows is of all of them together.
+    #[serde(default = "one")]
+    pub connections: u32,
     /// Bytes sent on the wire.
     pub sent_bytes: u64,
     /// Bytes received on the wire.
@@ -114,8 +117,13 @@ pub struct Tunnel {
     pub lost_packets: u64,
     /// Streams open now, in either direction.
     pub in_flight: u64,
-    /// Milliseconds since the tunnel came up.
+    /// Milliseconds since the first of its connections came up.
     pub up_ms: u64,
+}
+
+/// A node that says nothing of connections has one for a tunnel.
+fn one() -> u32 {
+    1
 }
 
 /// The path that a tunnel uses.
@@ -333,6 +341,16 @@ pub struct Shutdown {
     pub grace_ms: u64,
 }
 
+/// Asks where a call to an address would go, and brings the tunnel up.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Resolve {
+    /// `agent` or `agent@node`.
+    pub who: String,
+    /// The carrier that the call asks for; empty for none.
+    #[serde(default)]
+    pub carrier: String,
+}
+
 /// Where a call to an address goes: part of `hail call --stats`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Resolved {
@@ -351,4 +369,7 @@ pub struct Resolved {
     pub connect_us: u64,
     /// The path in use; empty for a local agent.
     pub path: Path,
+    /// `quic`, `h2` or `ws`; empty for a local agent.
+    #[serde(default)]
+    pub carrier: String,
 }

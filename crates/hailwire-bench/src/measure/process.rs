@@ -41,6 +41,49 @@ pub fn reset_peak(pid: u32) {
     }
 }
 
+/// TCP segments that a network namespace has sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segments {
+    /// All, those that were sent again too.
+    pub sent: u64,
+    /// Those that were sent again.
+    pub again: u64,
+}
+
+/// Segments below which a share says nothing.
+const ENOUGH_SEGMENTS: u64 = 100;
+
+impl Segments {
+    /// Share of the segments since an earlier look that were sent again, in percent; nothing where too few
+    /// were sent to say.
+    #[must_use]
+    pub fn lost_percent_since(&self, before: &Self) -> Option<f64> {
+        let sent = self.sent.saturating_sub(before.sent);
+        let again = self.again.saturating_sub(before.again);
+        (sent >= ENOUGH_SEGMENTS).then(|| again as f64 / sent as f64 * 100.0)
+    }
+}
+
+/// What the network namespace of a process has sent over TCP so far; nothing where that cannot be read.
+#[must_use]
+pub fn segments(pid: u32) -> Option<Segments> {
+    counted(&read(pid, "net/snmp"))
+}
+
+/// A line `Tcp:` with names, and one with numbers.
+fn counted(text: &str) -> Option<Segments> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
+    let (names, numbers) = (lines.next()?, lines.next()?);
+    let of = |wanted| {
+        let mut both = names.split_whitespace().zip(numbers.split_whitespace());
+        both.find(|(name, _)| *name == wanted)?.1.parse().ok()
+    };
+    Some(Segments {
+        sent: of("OutSegs")?,
+        again: of("RetransSegs")?,
+    })
+}
+
 /// A process and all that descend from it.
 #[must_use]
 pub fn family(pid: u32) -> Vec<u32> {
@@ -102,6 +145,19 @@ fn kib(text: &str, field: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn segments_sent_again_are_a_share_of_all() {
+        let text = |sent, again| {
+            format!("Ip: A B\nIp: 1 2\nTcp: InSegs OutSegs RetransSegs\nTcp: 7 {sent} {again}\n")
+        };
+        let (before, after) = (counted(&text(1_000, 5)), counted(&text(2_000, 25)));
+        let (before, after) = (before.unwrap(), after.unwrap());
+        assert_eq!(after.lost_percent_since(&before), Some(2.0));
+        assert_eq!(before.lost_percent_since(&before), None);
+        assert_eq!(counted("Tcp: OutSegs\nTcp: 1\n"), None);
+        assert!(segments(std::process::id()).is_some());
+    }
 
     #[test]
     fn work_and_memory_of_this_process_are_seen() {

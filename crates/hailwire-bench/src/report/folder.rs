@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use super::first;
 use crate::{
     BenchError,
-    result::{Entry, Line, Skipped},
+    result::{Entry, Line, Skipped, Timing},
 };
 
 /// How many bad lines are named one by one.
@@ -53,6 +53,8 @@ pub(crate) struct Folder {
     pub(crate) lines: Vec<Line>,
     /// Cells without a figure.
     pub(crate) skipped: Vec<Skipped>,
+    /// Where the time of each row went.
+    pub(crate) timings: Vec<Timing>,
     /// Checks of networks.
     pub(crate) networks: Vec<Map<String, Value>>,
     /// What could not be read, for people.
@@ -79,6 +81,7 @@ impl Folder {
             match entry {
                 Entry::Measured(line) => folder.lines.push(line),
                 Entry::Skipped(skipped) => folder.skipped.push(skipped),
+                Entry::Timing(timing) => folder.timings.push(timing),
             }
         }
         match fs::read(dir.join("network.jsonl")) {

@@ -15,6 +15,7 @@ use super::{
     spread::Verdict,
     standing::Standing,
     table::{Against, Grid, GridRow, Value},
+    time::{self, Took},
 };
 
 pub(crate) const STYLE: &str = include_str!("style.css");
@@ -468,8 +469,27 @@ fn method(report: &Report) -> Markup {
                 li { "Drawn from " (grouped(report.repeats.0 as u64)) " counted repeats and " (grouped(report.repeats.1 as u64)) " warm-ups, which are kept and not summed up." }
                 @for rule in METHOD { li { (rule) } }
             }
+            (where_time_went(&report.times))
             h3 { "Files" }
             ul.files { @for (name, what) in &report.files { li { a href=(address(name)) { (name) } ": " (what) } } }
+        }
+    }
+}
+
+fn where_time_went(times: &[Took]) -> Markup {
+    html! {
+        @if !times.is_empty() {
+            h3 { "Where the time went" }
+            (scroll("Where the time went", &html! {
+                table {
+                    thead { tr { @for name in time::HEAD { th scope="col" { (name) } } } }
+                    tbody {
+                        @for one in times {
+                            tr { th scope="row" { (one.table) } @for cell in one.cells() { td.value { (cell) } } }
+                        }
+                    }
+                }
+            }))
         }
     }
 }

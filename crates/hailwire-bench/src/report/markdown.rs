@@ -8,6 +8,7 @@ use super::{
     scores,
     standing::Standing,
     table::{Grid, Value},
+    time,
 };
 
 /// The whole report.
@@ -224,6 +225,16 @@ fn method(out: &mut String, report: &Report) {
     );
     for rule in html::METHOD {
         let _ = writeln!(out, "- {rule}");
+    }
+    if !report.times.is_empty() {
+        *out += "\n### Where the time went\n\n";
+        row(out, &time::HEAD.map(String::from));
+        rule(out, time::HEAD.len());
+        for one in &report.times {
+            let mut cells = vec![safe(&one.table)];
+            cells.extend(one.cells());
+            row(out, &cells);
+        }
     }
     *out += "\nFiles:\n\n";
     for (name, what) in &report.files {

@@ -32,6 +32,7 @@ mod summary;
 mod table;
 #[cfg(test)]
 mod tests;
+mod time;
 
 use std::{
     fs,

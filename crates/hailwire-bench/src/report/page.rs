@@ -14,6 +14,7 @@ use super::{
     spread::Verdict,
     standing::{self, Standing},
     table::{self, Grid},
+    time::{self, Took},
 };
 use crate::{
     aims::{AIMS, Aim, Outcome},
@@ -63,6 +64,8 @@ pub(crate) struct Report {
     pub(crate) files: Vec<(String, String)>,
     /// Repeats that count, and warm-ups.
     pub(crate) repeats: (usize, usize),
+    /// Where the time went.
+    pub(crate) times: Vec<Took>,
 }
 
 /// An aim and how it came out.
@@ -113,6 +116,7 @@ impl Report {
         let of = |verdict| all.iter().filter(|one| one.verdict == verdict).count();
         let (tables, unmeasured) = tables(&cells, &suites);
         let mut warnings = folder.warnings.clone();
+        warnings.extend(time::warning(&folder.timings));
         let plots = plots(&cells, &mut warnings);
         let counted = folder.lines.iter().filter(|line| line.repeat > 0).count();
         Self {
@@ -139,6 +143,7 @@ impl Report {
             warnings,
             files: folder.files.clone(),
             repeats: (counted, folder.lines.len() - counted),
+            times: time::by_table(&folder.timings),
         }
     }
 }
@@ -193,7 +198,7 @@ fn judge(aim: &Aim, folder: &Folder) -> Judged {
             max,
         } => {
             let spread = Spread { median, min, max };
-            let text = if aim.over.is_some() {
+            let text = if !aim.over.is_empty() {
                 let [median, min, max] = [median, min, max].map(|ratio| format!("{ratio:.2}"));
                 format!("{median} × ({min} – {max})")
             } else {
@@ -213,7 +218,7 @@ fn judge(aim: &Aim, folder: &Folder) -> Judged {
 
 /// Why an aim has no figure: the first reason that the run gave for one of its cells.
 fn why(aim: &Aim, folder: &Folder) -> String {
-    let cells = [Some(aim.of), aim.over].into_iter().flatten();
+    let cells = [aim.of].into_iter().chain(aim.over.iter().copied());
     let mut reasons = cells.clone().filter_map(|figure| {
         let mut skipped = folder.skipped.iter();
         skipped

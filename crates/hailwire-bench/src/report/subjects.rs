@@ -1,10 +1,10 @@
 //! Which subjects are ours, and which baselines each of them is set beside.
 
-use crate::tables::subject::{H2, PLAIN_H2, PLAIN_WS, PROCESSES, QUIC, RAW_IROH, WS};
+use crate::tables::subject::{AUTO, H2, PLAIN_H2, PLAIN_WS, PROCESSES, QUIC, RAW_IROH, WS};
 
 /// In the order in which columns and plots show them.
 const ORDER: &[&str] = &[
-    QUIC, RAW_IROH, PLAIN_H2, H2, PLAIN_WS, WS, "embedded", PROCESSES,
+    AUTO, QUIC, RAW_IROH, PLAIN_H2, H2, PLAIN_WS, WS, "embedded", PROCESSES,
 ];
 
 /// How many are known.
@@ -20,7 +20,7 @@ pub(crate) fn order(subject: &str) -> usize {
 /// Whether a subject is Hailwire in one of its forms; all others are set against it.
 #[must_use]
 pub(crate) fn is_ours(subject: &str) -> bool {
-    let ours = [QUIC, H2, WS, PROCESSES, "embedded", "auto"];
+    let ours = [QUIC, H2, WS, PROCESSES, "embedded", AUTO];
     // `quic bbr` is `quic` in a variant.
     ours.iter().any(|name| {
         let rest = subject.strip_prefix(name);
@@ -35,7 +35,7 @@ pub(crate) fn baselines(subject: &str) -> &'static [&'static str] {
     match subject {
         H2 => &[PLAIN_H2],
         WS => &[PLAIN_WS],
-        _ if subject.starts_with(QUIC) || subject == "auto" => &[PLAIN_H2, RAW_IROH, PLAIN_WS],
+        _ if subject.starts_with(QUIC) || subject == AUTO => &[PLAIN_H2, RAW_IROH, PLAIN_WS],
         _ if is_ours(subject) => &[RAW_IROH, PLAIN_H2, PLAIN_WS],
         _ => &[],
     }

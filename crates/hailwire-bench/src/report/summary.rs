@@ -22,6 +22,12 @@ pub(crate) fn of(report: &Report) -> Value {
             "facts": pairs(&network.facts),
         })
     });
+    let times = report.times.iter().map(|one| {
+        json!({
+            "table": one.table, "rows": one.rows, "took": one.took, "all_s": one.took.sum(),
+            "expected_s": one.expected_s,
+        })
+    });
     let skipped = report.skipped.iter().map(|skip| {
         let [table, row, subject, form] = &skip.place;
         json!({
@@ -44,6 +50,7 @@ pub(crate) fn of(report: &Report) -> Value {
         "figures": report.figures.iter().map(one_figure).collect::<Vec<_>>(),
         "not_measured": skipped.collect::<Vec<_>>(),
         "warnings": report.warnings,
+        "times": times.collect::<Vec<_>>(),
     })
 }
 

@@ -142,6 +142,7 @@ fn what_comes_from_a_file_stays_text() {
                 line.cell.row += HOSTILE;
             }
             Entry::Skipped(skipped) => skipped.reason += HOSTILE,
+            Entry::Timing(timing) => timing.row += HOSTILE,
         }
     }
     let dir = tempfile::tempdir().unwrap();

@@ -85,7 +85,18 @@ pub(crate) fn rtt_s(name: &str) -> f64 {
 }
 
 /// Expected seconds to make a network and to measure it.
-pub(crate) const UP_S: f64 = 6.0;
+pub(crate) fn up_s(name: &str) -> f64 {
+    // Round trips and loss, then the rate over TCP both ways; where there is a bound, over UDP too.
+    let paths = if name == "home-to-home" || name == "nat-hard" {
+        2.0
+    } else {
+        1.0
+    };
+    let bounded =
+        !matches!(name, "lan") && !name.starts_with("wan-") && !name.starts_with("transatlantic-");
+    let floods = if bounded { 4.5 } else { 0.0 };
+    paths * (10.5 + floods + 20.0 * rtt_s(name))
+}
 
 /// How often a network is measured until it is within its label.
 const CHECKS: u32 = 3;
@@ -101,6 +112,11 @@ impl Networks {
     /// Whether a name is that of the network that is up.
     pub(crate) fn is_up(&self, name: &str) -> bool {
         self.up.as_ref().is_some_and(|(up, _)| up == name)
+    }
+
+    /// Whether nothing has to be made to answer for a name: it is up, or is known not to come up.
+    pub(crate) fn is_known(&self, name: &str) -> bool {
+        self.is_up(name) || self.reasons.contains_key(name)
     }
 
     /// The network of a name, up and measured: the one before is taken down.

@@ -17,6 +17,9 @@ use crate::{
 /// How long a program may take to be ready.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
+/// How long a program may take to end after its standard input has.
+const ENDS_WITHIN: Duration = Duration::from_secs(3);
+
 /// Beyond what a piece of work is expected to take, how long it may take.
 const WORK_WITHIN: Duration = Duration::from_secs(60);
 
@@ -110,13 +113,14 @@ impl Party {
         Ok(measured)
     }
 
-    /// Lets it end by itself, and kills it where it does not.
-    pub(crate) async fn end(mut self) {
+    /// Lets it end by itself, and kills it where it does not; says whether it did.
+    pub(crate) async fn end(mut self) -> bool {
         self.orders = None;
-        let ended = tokio::time::timeout(Duration::from_secs(3), self.child.wait()).await;
+        let ended = tokio::time::timeout(ENDS_WITHIN, self.child.wait()).await;
         if ended.is_err() {
             let _ = self.child.kill().await;
         }
+        ended.is_ok()
     }
 
     async fn line(&mut self, within: Duration) -> Result<String, BenchError> {

@@ -2,45 +2,65 @@
 
 use std::time::Duration;
 
+use crate::result::{Part, Spent};
+
+/// Expected seconds that stand in for experience at first.
+const FIRST: f64 = 5.0;
+
 /// Work behind and before us, in expected seconds. Told the time; draws nothing.
+///
+/// Each part (networks, starting, work, …) learns for itself: what is left of it was expected, stretched as
+/// what is behind of it was.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    whole: f64,
-    behind: f64,
-    /// Share of the whole that is behind when what runs now ends.
-    pub what: String,
+    whole: Spent,
+    behind: Spent,
+    took: Spent,
 }
 
 impl Progress {
-    /// Of a run that is expected to take `whole` seconds.
+    /// Of a run that is expected to take so long.
     #[must_use]
-    pub fn new(whole: f64) -> Self {
+    pub fn new(whole: Spent) -> Self {
         Self {
-            whole: whole.max(f64::MIN_POSITIVE),
-            behind: 0.0,
-            what: String::new(),
+            whole,
+            behind: Spent::default(),
+            took: Spent::default(),
         }
     }
 
-    /// Something that was expected to take so long is behind.
-    pub fn done(&mut self, seconds: f64) {
-        self.behind = (self.behind + seconds).min(self.whole);
+    /// Something that was expected to take `expected` seconds is behind, and took `took`.
+    pub fn done(&mut self, part: Part, expected: f64, took: f64) {
+        self.behind.add(part, expected);
+        self.took.add(part, took);
     }
 
-    /// Share of the whole that is behind, 0 to 1.
+    /// Something that was expected to take so long will not be done.
+    pub fn spared(&mut self, part: Part, expected: f64) {
+        self.whole.add(part, -expected);
+    }
+
+    /// Share of the whole that is behind, 0 to 1, as the time goes.
     #[must_use]
     pub fn share(&self) -> f64 {
-        self.behind / self.whole
+        let (took, left) = (self.took.sum(), self.left().as_secs_f64());
+        if took + left > 0.0 {
+            took / (took + left)
+        } else {
+            1.0
+        }
     }
 
-    /// Time left after `elapsed`: what was expected, stretched as what is behind was.
+    /// Time left.
     #[must_use]
-    pub fn left(&self, elapsed: Duration) -> Duration {
-        let elapsed = elapsed.as_secs_f64();
-        // A little of the expectation stands in until there is experience.
-        let experience = 5.0_f64.min(self.whole);
-        let stretch = (elapsed + experience) / (self.behind + experience);
-        Duration::from_secs_f64((self.whole - self.behind) * stretch)
+    pub fn left(&self) -> Duration {
+        let left = |part| {
+            let (whole, behind) = (self.whole.of(part), self.behind.of(part));
+            let first = FIRST.min(whole.max(0.0));
+            let stretch = (self.took.of(part) + first) / (behind + first).max(f64::MIN_POSITIVE);
+            (whole - behind).max(0.0) * stretch
+        };
+        Duration::from_secs_f64(Part::ALL.into_iter().map(left).sum())
     }
 }
 
@@ -48,15 +68,33 @@ impl Progress {
 mod tests {
     use super::*;
 
+    fn whole(start_s: f64, work_s: f64) -> Progress {
+        Progress::new(Spent {
+            start_s,
+            work_s,
+            ..Spent::default()
+        })
+    }
+
     #[test]
     fn the_time_left_learns_from_the_time_taken() {
-        let mut progress = Progress::new(100.0);
-        assert_eq!(progress.left(Duration::ZERO), Duration::from_secs(100));
-        progress.done(50.0);
-        let slow = progress.left(Duration::from_secs(100)).as_secs_f64();
+        let mut progress = whole(0.0, 100.0);
+        assert_eq!(progress.left(), Duration::from_secs(100));
+        progress.done(Part::Work, 50.0, 100.0);
+        let slow = progress.left().as_secs_f64();
         assert!((90.0..100.0).contains(&slow), "{slow}");
-        progress.done(80.0);
+        progress.done(Part::Work, 50.0, 100.0);
         assert_eq!(progress.share(), 1.0);
-        assert_eq!(progress.left(Duration::from_secs(300)), Duration::ZERO);
+        assert_eq!(progress.left(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_slow_start_says_nothing_of_the_work() {
+        let mut progress = whole(10.0, 100.0);
+        progress.done(Part::Start, 10.0, 60.0);
+        assert_eq!(progress.left(), Duration::from_secs(100));
+        progress.spared(Part::Work, 40.0);
+        assert_eq!(progress.left(), Duration::from_secs(60));
+        assert_eq!(progress.share(), 0.5);
     }
 }

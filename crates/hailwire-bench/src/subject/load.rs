@@ -85,10 +85,7 @@ impl Load {
                 let links = self.shared(agents, connections).await?;
                 rate(&links, agents, in_flight.max(1), seconds, bytes).await
             }
-            Work::Bulk { bytes, seconds } => {
-                let links = self.warm(1, false).await?;
-                bulk(&links, bytes, seconds).await
-            }
+            Work::Bulk { bytes, seconds } => self.bulk(bytes, seconds).await,
             Work::Dispatch {
                 agents,
                 connections,
@@ -125,6 +122,27 @@ impl Load {
                 mix(pick(&links, 0)?, per_second, seconds, bytes).await
             }
         }
+    }
+
+    async fn bulk(&mut self, bytes: u64, seconds: f64) -> Result<Measured, BenchError> {
+        let links = self.warm(1, false).await?;
+        let link = pick(&links, 0)?;
+        let chosen = self.far.choose().await?;
+        let (packets, received) = (self.far.packets(link).await?, self.far.received().await?);
+        let mut measured = bulk(link, bytes, seconds).await?;
+        if let (Some(before), Some(after)) = (packets, self.far.packets(link).await?)
+            && let Some(percent) = after.lost_percent_since(&before)
+        {
+            measured = measured.with("lost_percent", percent);
+        }
+        if let (Some(before), Some(after)) = (received, self.far.received().await?) {
+            let [udp, tcp] = [0, 1].map(|i| after[i].saturating_sub(before[i]) as f64);
+            measured = measured.with("over_tcp_share", tcp / (udp + tcp).max(1.0));
+        }
+        Ok(match chosen {
+            Some(seconds) => measured.with("choosing_s", seconds),
+            None => measured,
+        })
     }
 
     /// Warm connections for agents that share them, or that have one each.
@@ -441,8 +459,8 @@ async fn opened(link: &Link, count: u32) -> Result<Measured, BenchError> {
     Ok(times.measured())
 }
 
-async fn bulk(links: &[Link], bytes: u64, seconds: f64) -> Result<Measured, BenchError> {
-    let (link, got) = (pick(links, 0)?, Got::default());
+async fn bulk(link: &Link, bytes: u64, seconds: f64) -> Result<Measured, BenchError> {
+    let got = Got::default();
     let begun = Instant::now();
     let stream = link.bulk(Priority::default(), bytes, &got);
     if seconds > 0.0 {

@@ -75,10 +75,11 @@ pub enum Subject {
 
 impl Subject {
     /// Those that can be compared.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Session(Carrier::Quic),
         Self::Session(Carrier::H2),
         Self::Session(Carrier::Ws),
+        Self::Session(Carrier::Auto),
         Self::RawIroh,
         Self::PlainH2,
         Self::PlainWs,
@@ -92,6 +93,7 @@ impl Subject {
             Self::Session(Carrier::Quic) => words::QUIC,
             Self::Session(Carrier::H2) => words::H2,
             Self::Session(Carrier::Ws) => words::WS,
+            Self::Session(Carrier::Auto) => words::AUTO,
             Self::PlainH2 => words::PLAIN_H2,
             Self::PlainWs => words::PLAIN_WS,
             Self::RawIroh => words::RAW_IROH,
@@ -135,6 +137,9 @@ pub struct Options {
     pub hub: Option<String>,
     /// On which path work is done; it is waited for. Only sessions at a hub.
     pub path: Option<Path>,
+    /// Connections of a warm tunnel that is shared, from 1 to [`Pool::MAX`](hailwire::config::Pool::MAX); work
+    /// begins when all are up. Default: the node's own, not waited for. Only sessions.
+    pub pool: Option<u32>,
 }
 
 /// How two nodes reach each other.
@@ -156,6 +161,7 @@ impl Default for Options {
             peer: None,
             hub: None,
             path: None,
+            pool: None,
         }
     }
 }
@@ -308,6 +314,11 @@ enum Link {
 
 impl Far {
     async fn reach(subject: Subject, ready: &Ready, options: &Options) -> Result<Self, BenchError> {
+        if options.pool.is_some() && !matches!(subject, Subject::Session(_)) {
+            return Err(BenchError::Unsupported(
+                "only a session has a pool of connections",
+            ));
+        }
         Ok(match subject {
             Subject::PlainH2 => Self::H2(plain_h2::Far::new(ready, options)?),
             Subject::PlainWs => Self::Ws(plain_ws::Far::new(ready)?),
@@ -367,6 +378,31 @@ impl Far {
         }
     }
 
+    /// Where a node may choose its carrier, has it choose one for bulk; seconds that this took.
+    async fn choose(&self) -> Result<Option<f64>, BenchError> {
+        match self {
+            Self::Session(far) => far.choose().await,
+            _ => Ok(None),
+        }
+    }
+
+    /// What the far side has sent and lost so far, where it counts packets.
+    async fn packets(&self, link: &Link) -> Result<Option<Packets>, BenchError> {
+        match (self, link) {
+            (Self::Session(far), _) => far.packets().await,
+            (_, Link::Iroh(link)) => link.packets().await.map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Bytes received so far over UDP and over TCP, where a node may choose between them.
+    async fn received(&self) -> Result<Option<[u64; 2]>, BenchError> {
+        match self {
+            Self::Session(far) => far.received().await,
+            _ => Ok(None),
+        }
+    }
+
     /// Gives up connections that were made for one piece of work.
     async fn release(&self, links: Vec<Link>) {
         let mut sessions = Vec::new();
@@ -421,6 +457,22 @@ impl Got {
 
     fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Packets that somebody has sent, and that were declared lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Packets {
+    sent: u64,
+    lost: u64,
+}
+
+impl Packets {
+    /// Share lost since an earlier look, in percent; nothing where none was sent.
+    fn lost_percent_since(&self, before: &Self) -> Option<f64> {
+        let sent = self.sent.saturating_sub(before.sent);
+        let lost = self.lost.saturating_sub(before.lost);
+        (sent > 0).then(|| lost as f64 / sent as f64 * 100.0)
     }
 }
 

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use hailwire::Priority;
 use iroh::{
     Endpoint, EndpointAddr, EndpointId, RelayMode, TransportAddr,
-    endpoint::{ConnectOptions, Connection, QuicTransportConfig, VarInt, presets},
+    endpoint::{
+        ConnectOptions, Connection, IncomingZeroRttConnection, QuicTransportConfig, VarInt, presets,
+    },
 };
 
 use super::{
@@ -23,6 +25,8 @@ const CONNECTION_WINDOW: u32 = 32 * 1024 * 1024;
 const SEND_WINDOW: u64 = 8 * 1024 * 1024;
 const MAX_STREAMS: u32 = 1_024;
 const BULK: &[u8] = b"bulk";
+/// Asks how many packets the far side has sent and lost on this connection.
+const PACKETS: &[u8] = b"packets?";
 
 /// The far side, as the loader knows it.
 #[derive(Clone)]
@@ -107,7 +111,7 @@ pub(crate) async fn serve(options: &Options) -> Result<Ready, BenchError> {
                 if let Ok(accepting) = incoming.accept() {
                     let connection = accepting.into_0rtt();
                     while let Ok((send, recv)) = connection.accept_bi().await {
-                        tokio::spawn(answer(send, recv));
+                        tokio::spawn(answer(connection.clone(), send, recv));
                     }
                 }
             });
@@ -120,7 +124,11 @@ pub(crate) async fn serve(options: &Options) -> Result<Ready, BenchError> {
     })
 }
 
-async fn answer(mut send: iroh::endpoint::SendStream, mut recv: iroh::endpoint::RecvStream) {
+async fn answer(
+    connection: IncomingZeroRttConnection,
+    mut send: iroh::endpoint::SendStream,
+    mut recv: iroh::endpoint::RecvStream,
+) {
     let Ok(Some(first)) = recv.read_chunk(usize::MAX).await else {
         return;
     };
@@ -132,6 +140,10 @@ async fn answer(mut send: iroh::endpoint::SendStream, mut recv: iroh::endpoint::
                 return;
             }
         }
+    } else if first == PACKETS {
+        let stats = connection.stats();
+        let counted = [stats.sent_packets, stats.lost_packets].map(u64::to_be_bytes);
+        let _ = send.write_chunk(Bytes::from(counted.concat())).await;
     } else {
         let _ = send.write_chunk(first).await;
         while let Ok(Some(chunk)) = recv.read_chunk(usize::MAX).await {
@@ -252,6 +264,24 @@ impl Link {
             got.set(at);
         }
         Ok(())
+    }
+
+    /// What the far side has sent on this connection, and lost.
+    pub(crate) async fn packets(&self) -> Result<super::Packets, BenchError> {
+        let (mut send, mut recv) = self.open(Priority::default()).await?;
+        send.write_chunk(Bytes::from_static(PACKETS))
+            .await
+            .map_err(failed("writing"))?;
+        send.finish().map_err(failed("writing"))?;
+        let answer = recv.read_to_end(16).await.map_err(failed("reading"))?;
+        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_be_bytes);
+        match answer
+            .split_at_checked(8)
+            .map(|(a, b)| (number(a), number(b)))
+        {
+            Some((Ok(sent), Ok(lost))) => Ok(super::Packets { sent, lost }),
+            _ => Err(BenchError::Wrong("two numbers were asked for".into())),
+        }
     }
 
     pub(crate) fn close(&self) {

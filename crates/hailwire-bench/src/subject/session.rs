@@ -3,7 +3,7 @@
 //! The serving node offers `echo`, `bulk`, and on demand `echo-0`, `echo-1`, …, an agent each. The
 //! loading program has one node for work on a warm tunnel, and starts others where parties have to be
 //! strangers or each agent has to have a connection of its own: two nodes have one tunnel, however many
-//! agents they have.
+//! agents they have. That of the warm one may be of several connections (`--pool`).
 //!
 //! Keys of loading nodes are drawn from a seed that the serving side makes, so that it trusts them
 //! before they have ever met.
@@ -25,6 +25,7 @@ use hailwire::{
     Agent, Client, Code, Config, DataDir, Node, NodeId, Priority, Request, Response, Serving,
     Status,
     admin::{self, method},
+    config::{Pool, Size},
 };
 use hailwire_wire::signed::KeyPair;
 use serde::{Deserialize, Serialize};
@@ -32,7 +33,7 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use super::{
-    Congestion, Options, Path as Way, Ready, any_like, failed,
+    Congestion, Options, Packets, Path as Way, Ready, any_like, failed,
     pattern::{check_pattern, pattern},
 };
 use crate::{BenchError, work::Start};
@@ -47,6 +48,12 @@ const FIRST_KEYS: u32 = 4;
 const SETTLES_WITHIN: Duration = Duration::from_secs(15);
 /// How often it is looked.
 const LOOKS_EVERY: Duration = Duration::from_millis(10);
+/// The least that `quic.stream-window` may be.
+const LEAST_WINDOW: u32 = 2 << 20;
+/// How long a node may take to try both carriers for bulk.
+const CHOOSES_WITHIN: Duration = Duration::from_secs(20);
+/// One answer of the bulk that it chooses by; a new call begins on the carrier of that moment.
+const CHOOSES_BY: u64 = 32_000_000;
 /// Most nodes in one program.
 const MOST_NODES: u32 = 1_000;
 
@@ -60,6 +67,16 @@ pub enum Carrier {
     H2,
     /// WebSocket over TLS 1.3.
     Ws,
+    /// Whichever the node chooses: it listens on both.
+    Auto,
+}
+
+impl Carrier {
+    /// Whether the node chooses between UDP and TCP.
+    #[must_use]
+    pub fn may_choose(self) -> bool {
+        self == Self::Auto
+    }
 }
 
 /// A node that serves.
@@ -209,6 +226,13 @@ struct SetUp {
 impl SetUp {
     async fn answer(&self, mut request: Request) -> Result<Response, Status> {
         let count = number(&mut request).await?.min(u64::from(MOST_NODES * 20)) as u32;
+        if request.header().method == "packets" {
+            let sent = sent(&self.client).await;
+            let sent = sent.map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+            let text = serde_json::to_vec(&sent)
+                .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+            return Ok(Response::new(Bytes::from(text)));
+        }
         if request.header().method == "trust" {
             let from = self.trusted.fetch_max(count, Ordering::Relaxed);
             trust(&self.client, &self.seed, from..count)
@@ -234,6 +258,8 @@ pub(super) struct Far {
     next_key: AtomicU32,
     /// Nodes that have met the far one.
     known: Mutex<Vec<Link>>,
+    /// How many seconds the node took to choose its carrier for bulk, once it has.
+    chosen: Mutex<Option<f64>>,
 }
 
 /// A node's client, with what it calls.
@@ -262,6 +288,7 @@ impl Far {
             home,
             next_key: AtomicU32::new(1),
             known: Mutex::default(),
+            chosen: Mutex::default(),
         })
     }
 
@@ -304,26 +331,97 @@ impl Far {
         }
     }
 
-    /// Waits until the tunnel is on the path that is to be measured.
+    /// Waits until the tunnel has its connections and is on the path that is to be measured.
     async fn settle(&self) -> Result<(), BenchError> {
-        let (kind, otherwise) = match self.options.path {
+        let Options { path, pool, .. } = self.options;
+        if path.is_none() && pool.is_none() {
+            return Ok(());
+        }
+        let hello = Bytes::from_static(b"hello");
+        self.base.echo(0, Priority::default(), hello).await?;
+        if let Some(number) = pool {
+            let otherwise = "the tunnel did not get its connections";
+            until(&self.base.client, otherwise, |status| {
+                let mut tunnels = status.tunnels.iter();
+                tunnels.any(|tunnel| tunnel.connections >= number)
+            })
+            .await?;
+        }
+        let (kind, otherwise) = match path {
             None => return Ok(()),
             Some(Way::Direct) => ("direct", "no direct path came about"),
             Some(Way::Relay) => ("relay", "the path did not stay on the relay"),
         };
-        let hello = Bytes::from_static(b"hello");
-        self.base.echo(0, Priority::default(), hello).await?;
         until(&self.base.client, otherwise, |status| {
             status.tunnels.iter().any(|tunnel| tunnel.path.kind == kind)
         })
         .await
     }
 
+    /// Moves bulk until the node has tried the other carrier for it; seconds that this took, nothing for a
+    /// node that may not choose. It is done once: whatever the node thinks later is its own affair.
+    pub(super) async fn choose(&self) -> Result<Option<f64>, BenchError> {
+        if !self.carrier.may_choose() {
+            return Ok(None);
+        }
+        let before = *lock(&self.chosen);
+        if before.is_some() {
+            return Ok(before);
+        }
+        let begun = std::time::Instant::now();
+        let mut tried = false;
+        while begun.elapsed() < CHOOSES_WITHIN {
+            let status = status(&self.base.client).await?;
+            let carrying = status.tunnels.iter().find(|tunnel| tunnel.carries);
+            let trying = carrying.is_some_and(|tunnel| tunnel.why.starts_with("trying"));
+            if tried && !trying {
+                let took = begun.elapsed().as_secs_f64();
+                *lock(&self.chosen) = Some(took);
+                return Ok(Some(took));
+            }
+            tried |= trying;
+            let got = super::Got::default();
+            self.base
+                .bulk(Priority::default(), CHOOSES_BY, &got)
+                .await?;
+        }
+        Err(BenchError::Unsupported(
+            "the node did not try its other carrier: too little was moved",
+        ))
+    }
+
+    /// What the far node has sent on its tunnels, and lost.
+    pub(super) async fn packets(&self) -> Result<Option<Packets>, BenchError> {
+        if self.carrier != Carrier::Quic {
+            return Ok(None);
+        }
+        let answer = asked(&self.base.client, "packets", 0, 256).await?;
+        serde_json::from_slice(&answer)
+            .map(Some)
+            .map_err(failed("the packets"))
+    }
+
+    /// Bytes received over UDP and over TCP.
+    pub(super) async fn received(&self) -> Result<Option<[u64; 2]>, BenchError> {
+        if !self.carrier.may_choose() {
+            return Ok(None);
+        }
+        let mut received = [0; 2];
+        for tunnel in status(&self.base.client).await?.tunnels {
+            received[usize::from(tunnel.carrier != "quic")] += tunnel.received_bytes;
+        }
+        Ok(Some(received))
+    }
+
     /// A node that has never met the far one.
     async fn stranger(&self) -> Result<Link, BenchError> {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         let data = self.home.path().join(key.to_string());
-        let node = near_node(self.carrier, &data, &self.ready, key, &self.options).await?;
+        let options = Options {
+            pool: None,
+            ..self.options.clone()
+        };
+        let node = near_node(self.carrier, &data, &self.ready, key, &options).await?;
         Ok(Link::embedded(node))
     }
 
@@ -374,6 +472,11 @@ async fn stop(link: Link) {
 }
 
 pub(super) async fn set_up(client: &Client, what: &str, count: u32) -> Result<(), BenchError> {
+    asked(client, what, count, 0).await.map(drop)
+}
+
+/// What the agent that sets up answers, in at most so many bytes.
+async fn asked(client: &Client, what: &str, count: u32, most: usize) -> Result<Bytes, BenchError> {
     let call = client.call(format!("{SET_UP}@{FAR}"));
     let mut answer = call
         .method(what)
@@ -381,8 +484,24 @@ pub(super) async fn set_up(client: &Client, what: &str, count: u32) -> Result<()
         .send()
         .await
         .map_err(failed("setting up"))?;
-    answer.bytes(0).await.map_err(failed("setting up"))?;
-    Ok(())
+    answer.bytes(most).await.map_err(failed("setting up"))
+}
+
+async fn status(client: &Client) -> Result<admin::Status, BenchError> {
+    client
+        .admin(method::STATUS, &())
+        .await
+        .map_err(failed("the node's status"))
+}
+
+/// What a node has sent on all of its tunnels.
+async fn sent(client: &Client) -> Result<Packets, BenchError> {
+    let mut all = Packets::default();
+    for tunnel in status(client).await?.tunnels {
+        all.sent += tunnel.sent_packets;
+        all.lost += tunnel.lost_packets;
+    }
+    Ok(all)
 }
 
 impl Link {
@@ -495,11 +614,7 @@ async fn until(
 ) -> Result<(), BenchError> {
     let begun = std::time::Instant::now();
     loop {
-        let status: admin::Status = client
-            .admin(method::STATUS, &())
-            .await
-            .map_err(failed("the node's status"))?;
-        if wanted(&status) {
+        if wanted(&status(client).await?) {
             return Ok(());
         }
         if begun.elapsed() > SETTLES_WITHIN {
@@ -568,19 +683,26 @@ fn config(carrier: Carrier, options: &Options) -> Result<Config, BenchError> {
         Carrier::Quic => hailwire::config::Carrier::Quic,
         Carrier::H2 => hailwire::config::Carrier::H2,
         Carrier::Ws => hailwire::config::Carrier::Ws,
+        Carrier::Auto => hailwire::config::Carrier::Auto,
     };
     if carrier != Carrier::Quic {
         config.listen.tcp = vec![(options.listen, 0).into()];
+    }
+    if let Some(number) = options.pool {
+        config.pool = Pool::Fixed(number);
     }
     match options.congestion {
         Some(Congestion::Bbr) => config.quic.congestion = hailwire::config::Congestion::Bbr,
         Some(Congestion::Cubic) => config.quic.congestion = hailwire::config::Congestion::Cubic,
         None => {}
     }
-    if options.window.is_some() {
-        return Err(BenchError::Unsupported(
-            "a node's stream window is 2 MiB at least: an urgent call's beginning may need it",
-        ));
+    if let Some(window) = options.window {
+        if window < LEAST_WINDOW {
+            return Err(BenchError::Unsupported(
+                "a node's stream window is 2 MiB at least: an urgent call's beginning may need it",
+            ));
+        }
+        config.quic.stream_window = Size::mib((window >> 20) as u16);
     }
     Ok(config)
 }

@@ -16,6 +16,7 @@ pub(super) fn steps(order: &Order) -> Vec<Step> {
     let mut steps = Vec::new();
     establish(order, &mut steps);
     throughput(order, &mut steps);
+    chosen(order, &mut steps);
     streams(order, &mut steps);
     memory(order, &mut steps);
     latency(order, &mut steps);
@@ -202,6 +203,47 @@ fn throughput(order: &Order, steps: &mut Vec<Step>) {
     }
 }
 
+/// Bulk by a node that may choose its carrier, beside those that may not. The choice is made before the clock
+/// runs.
+fn chosen(order: &Order, steps: &mut Vec<Step>) {
+    let work = Work::Bulk {
+        bytes: order.by_size(100_000, 200_000_000, 1_000_000_000),
+        seconds: 0.0,
+    };
+    let auto = Subject::Session(Carrier::Auto);
+    let subjects = [
+        auto,
+        Subject::Session(Carrier::Quic),
+        Subject::Session(Carrier::H2),
+    ];
+    for (row, network) in [
+        (tables::BULK_CHOSEN, "loopback"),
+        (tables::BULK_CHOSEN_LAN, "lan"),
+    ] {
+        // A test moves too little for a choice.
+        if !order.may_choose() || order.size == Size::Tiny {
+            let reason =
+                "it takes more bytes than a trial run moves, and a session that may choose";
+            steps.push(skip(
+                Suite::Coordination,
+                "Q2",
+                row,
+                auto,
+                form::POOLED,
+                reason,
+            ));
+            continue;
+        }
+        let entries = subjects.map(|subject| entry(subject, form::POOLED, work.clone()));
+        steps.push(Step::Contest(order.contest(
+            "Q2",
+            row,
+            network,
+            entries.to_vec(),
+        )));
+    }
+}
+
 fn streams(order: &Order, steps: &mut Vec<Step>) {
     for (count, _) in SCENARIOS {
         let work = Work::Rate {
@@ -350,7 +392,8 @@ const BESIDE_QUIC: [Subject; 3] = [
 ];
 
 fn buffers(order: &Order, steps: &mut Vec<Step>) {
-    for kib in [64u32, 128, 256, 512] {
+    // The published four, and those that a node allows.
+    for kib in [64u32, 128, 256, 512, 2_048, 4_096, 8_192] {
         let window = (kib * 1024).to_string();
         let options = ["--window", window.as_str()];
         let work = Work::Rate {
@@ -361,7 +404,11 @@ fn buffers(order: &Order, steps: &mut Vec<Step>) {
             connections: 1,
         };
         let entries = BESIDE_QUIC.map(|subject| tuned(subject, "", &options, form::POOLED, &work));
-        let row = format!("{kib} KB");
+        let row = if kib < 1_024 {
+            format!("{kib} KB")
+        } else {
+            format!("{} MB", kib / 1_024)
+        };
         steps.push(Step::Contest(order.contest(
             "Q9",
             row,

@@ -234,6 +234,11 @@ impl Order {
         all.into_iter().filter(wanted).collect()
     }
 
+    /// Whether a session that chooses its carrier takes part.
+    fn may_choose(&self) -> bool {
+        self.carriers.is_empty() || self.carriers.contains(&Carrier::Auto)
+    }
+
     /// Sessions over the wanted carriers, and the baselines.
     fn subjects(&self) -> Vec<Subject> {
         let sessions = self.carriers().into_iter().map(Subject::Session);

@@ -71,6 +71,9 @@ pub(crate) struct Envelope {
     /// Media type of the body
     #[arg(long = "type", value_name = "TYPE")]
     pub(crate) content_type: Option<String>,
+    /// Carrier to reach another node over: quic, h2 or ws [default: the one that takes new calls]
+    #[arg(long, value_name = "CARRIER")]
+    pub(crate) carrier: Option<Carrier>,
     /// Equal keys mean the same work, which then may be tried again
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,

@@ -3,6 +3,7 @@
 use std::{net::IpAddr, net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Subcommand, builder::PossibleValuesParser};
+use hailwire::config::Pool;
 use hailwire_bench::{
     run::NETWORKS,
     subject::{Carrier, Congestion, Path, Subject},
@@ -116,6 +117,9 @@ pub(crate) struct SubjectOptions {
     /// Measure only on this path: direct or relay
     #[arg(long, value_name = "PATH", value_parser = path)]
     pub(crate) path: Option<Path>,
+    /// Connections of a warm tunnel, waited for before work begins; only sessions [default: the node's own]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(Pool::MAX)))]
+    pub(crate) pool: Option<u32>,
 }
 
 fn carrier(text: &str) -> Result<Carrier, String> {
@@ -123,7 +127,8 @@ fn carrier(text: &str) -> Result<Carrier, String> {
         "quic" => Ok(Carrier::Quic),
         "h2" => Ok(Carrier::H2),
         "ws" => Ok(Carrier::Ws),
-        _ => Err("expected quic, h2 or ws".into()),
+        "auto" => Ok(Carrier::Auto),
+        _ => Err("expected quic, h2, ws or auto".into()),
     }
 }
 

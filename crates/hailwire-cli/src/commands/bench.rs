@@ -36,6 +36,10 @@ pub(super) async fn run(run: &Run, order: Order, out: PathBuf) -> Result<(), Fai
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3} % · {msg}") {
         bar.set_style(style);
     }
+    run.output.note(&format!(
+        "expected to take about {}; Ctrl-C keeps what was measured",
+        about(measuring::expected(&order))
+    ));
     let stop = async {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
@@ -68,6 +72,16 @@ pub(super) async fn run(run: &Run, order: Order, out: PathBuf) -> Result<(), Fai
         return Err(Failure::interrupted());
     }
     Ok(())
+}
+
+/// `5 h 10 min`, `7 min`, `50 s`.
+fn about(expected: Duration) -> String {
+    let minutes = expected.as_secs().div_ceil(60);
+    match (minutes / 60, minutes % 60) {
+        (0, 0..=1) => format!("{} s", expected.as_secs()),
+        (0, minutes) => format!("{minutes} min"),
+        (hours, minutes) => format!("{hours} h {minutes} min"),
+    }
 }
 
 fn for_people(left: Duration) -> String {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use data_encoding::BASE64;
 use hailwire::{
     Answer, Client,
-    admin::{Resolved, Who, method},
+    admin::{Resolve, Resolved, method},
     client::Call,
 };
 use serde::Serialize;
@@ -75,6 +75,7 @@ pub(super) fn prepare(client: &Client, call: plan::Call) -> Call {
         .method(call.method)
         .priority(call.priority)
         .content_type(call.content_type)
+        .carrier(call.carrier)
         .idempotency_key(call.idempotency_key);
     for (name, value) in call.headers {
         builder = builder.header(name, value);
@@ -87,10 +88,11 @@ pub(super) fn prepare(client: &Client, call: plan::Call) -> Call {
 
 /// Finds the agent and brings the tunnel up, to be measured apart from the call.
 async fn resolve(client: &Client, call: &plan::Call) -> Result<Resolved, Failure> {
-    let who = Who {
+    let ask = Resolve {
         who: call.to.to_string(),
+        carrier: call.carrier.name().to_owned(),
     };
-    let resolve = client.admin::<_, Resolved>(method::RESOLVE, &who);
+    let resolve = client.admin::<_, Resolved>(method::RESOLVE, &ask);
     match call.deadline {
         None => Ok(resolve.await?),
         Some(limit) => match tokio::time::timeout(limit, resolve).await {
@@ -172,6 +174,7 @@ impl Stats {
             lines.push(("connect", connect));
             lines.push(("path", path));
             if !route.local {
+                lines.push(("carrier", route.carrier.clone()));
                 lines.push(("RTT", time(route.path.rtt_us)));
             }
         }

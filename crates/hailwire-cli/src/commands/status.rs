@@ -85,11 +85,16 @@ fn calls(status: &admin::Status) -> String {
     }
 }
 
-/// The carrier of a tunnel; of the one that takes new calls also why, of the other that it waits.
+/// The carrier of a tunnel, and of how many connections it consists where there are several; of the one that
+/// takes new calls also why, of the other that it waits.
 pub(super) fn carrier(tunnel: &Tunnel) -> String {
+    let carrier = match tunnel.connections {
+        0 | 1 => tunnel.carrier.clone(),
+        several => format!("{} × {several}", tunnel.carrier),
+    };
     match tunnel.carries {
-        true => format!("{}: {}", tunnel.carrier, tunnel.why),
-        false => format!("{}, in reserve", tunnel.carrier),
+        true => format!("{carrier}: {}", tunnel.why),
+        false => format!("{carrier}, in reserve"),
     }
 }
 
@@ -188,6 +193,7 @@ mod tests {
                     remote: "10.0.0.2:7".into(),
                     rtt_us: 1234,
                 },
+                connections: 4,
                 sent_bytes: 2048,
                 received_bytes: 10,
                 sent_packets: 200,
@@ -215,7 +221,7 @@ mod tests {
             "1.5%",
             "not connected: refused",
             "agents: none",
-            "quic: udp answers",
+            "quic × 4: udp answers",
             "found at 10.0.0.1:443",
             "75.0 % on a tunnel",
         ] {

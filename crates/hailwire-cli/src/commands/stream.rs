@@ -12,6 +12,7 @@ pub(super) async fn run(run: &Run, call: plan::Call) -> Result<(), Failure> {
         .method(call.method)
         .content_type(call.content_type)
         .idempotency_key(call.idempotency_key)
+        .carrier(call.carrier)
         .priority(call.priority);
     for (name, value) in call.headers {
         builder = builder.header(name, value);

@@ -48,6 +48,43 @@ fn a_call_reaches_a_program_on_another_node() {
 }
 
 #[test]
+fn a_call_goes_over_the_carrier_that_was_typed() {
+    let mut house = House::new();
+    let listen = ["--listen", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0"];
+    let up = [&["up", "-d", "--name", "desk"][..], &listen[..]].concat();
+    house.run("desk", &up).ok();
+    house.adopt("desk");
+    house.up("lap");
+    let ticket = house.run("desk", &["--json", "invite"]).ok().json();
+    house
+        .run("lap", &["join", ticket["ticket"].as_str().unwrap()])
+        .ok();
+    house.serve("desk", "echo", "cat");
+    for carrier in ["ws", "h2", "quic", "auto"] {
+        let args = ["call", "echo@desk", "x", "--stats", "--carrier", carrier];
+        let ran = house.run("lap", &args).ok();
+        assert_eq!(ran.stdout, "x");
+        let shown = if carrier == "auto" { "quic" } else { carrier };
+        let line = format!("carrier     {shown}\n");
+        assert!(ran.stderr.contains(&line), "{line}: {ran:#?}");
+    }
+    let sent = ["send", "echo@desk", "x", "--carrier", "ws"];
+    house.run("lap", &sent).ok();
+    let stream = ["stream", "echo@desk", "--carrier", "h2"];
+    assert_eq!(house.feed("lap", &stream, "x").ok().stdout, "x");
+
+    house.serve("lap", "back", "cat");
+    let args = ["call", "back@lap", "x", "--carrier", "ws"];
+    let refused = house.run("desk", &args);
+    assert_eq!(refused.code, Some(78), "{refused:#?}");
+    for part in ["does not listen on TCP", "hint: ", "--listen-tcp"] {
+        assert!(refused.stderr.contains(part), "{part}: {refused:#?}");
+    }
+    let wrong = house.run("lap", &["call", "echo@desk", "x", "--carrier", "h3"]);
+    assert!(wrong.stderr.contains("quic, h2 or ws"), "{wrong:#?}");
+}
+
+#[test]
 fn a_program_is_told_about_its_call() {
     let mut house = House::new();
     house.friends("desk", "lap");

@@ -15,12 +15,8 @@ use iroh::{
     Endpoint, EndpointAddr, RelayMap, RelayMode, TransportAddr,
     endpoint::{QuicTransportConfig, VarInt, presets},
 };
-use tokio::net::UnixStream;
 
-use crate::{BULK, CHUNK, Row, Subject, WINDOWS, runtime};
-
-/// How a stream begins that is to be echoed rather than counted.
-const ECHO: &[u8] = &[1];
+use crate::{BULK, CHUNK, ECHO, Row, Subject, WINDOWS, runtime, unix_pair};
 
 #[derive(Clone)]
 pub(crate) struct Ours {
@@ -164,24 +160,10 @@ pub(crate) fn quic() -> Row<Ours> {
 }
 
 pub(crate) fn unix() -> Row<Ours> {
-    let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
-    a.set_nonblocking(true).unwrap();
-    b.set_nonblocking(true).unwrap();
-    std::thread::spawn(move || {
-        runtime().block_on(async {
-            let io = UnixStream::from_std(b).unwrap();
-            serve(Connection::Mux(mux::Connection::server(io))).await;
-        });
+    let serve = |io| serve(Connection::Mux(mux::Connection::server(io)));
+    let (runtime, ours) = unix_pair(serve, |io| Ours {
+        connection: Connection::Mux(mux::Connection::client(io)),
+        _endpoint: None,
     });
-    let runtime = runtime();
-    let connection = runtime.block_on(async {
-        let io = UnixStream::from_std(a).unwrap();
-        Connection::Mux(mux::Connection::client(io))
-    });
-    let _endpoint = None;
-    let ours = Ours {
-        connection,
-        _endpoint,
-    };
     ("unix", runtime, ours)
 }

@@ -1,10 +1,11 @@
-//! The congestion control of a path, chosen by its round trip (`quic { congestion "auto" }`).
+//! The congestion control of a path (`quic { congestion "auto" }`), and its first window.
 //!
 //! On a path of some length a lost packet is mostly chance or a competitor, and BBR, which models the path,
 //! keeps its rate; CUBIC halves it again and again. Within a building a loss means that a buffer ran
-//! over, and CUBIC, which backs off at once, wins. So both are told of everything until a few round
-//! trips were measured, which is about as long as the handshake; then one of them stays. Each path of a connection
-//! has a controller of its own and chooses for itself.
+//! over, and CUBIC, which backs off at once, wins. So where the round trip is to choose, both are told of everything
+//! until a few round trips were measured, which is about as long as the handshake; then one of them stays.
+//! Each path of a connection has a controller of its own and chooses for itself. Whichever
+//! controls, a flight after quiet may be larger than it says ([`super::opening`]).
 
 use std::{
     any::Any,
@@ -15,29 +16,45 @@ use std::{
 use iroh::endpoint::{Controller, ControllerFactory, ControllerMetrics, RttEstimator};
 use noq::congestion::{Bbr3Config, CubicConfig};
 
+use super::opening::Opening;
+use crate::config::Congestion;
+
 /// Round trip from which a path counts as long.
 const LONG: Duration = Duration::from_millis(5);
 
 /// Long round trips, with no short one among them, after which it does.
 const LONG_ONES: u32 = 4;
 
-/// Makes a controller for each path that chooses by its round trip.
-#[derive(Debug, Default)]
-pub(crate) struct ByRoundTrip;
+/// Makes a controller for each path.
+#[derive(Debug)]
+pub(crate) struct ForEachPath {
+    /// Who controls.
+    pub(crate) congestion: Congestion,
+    /// Bytes that may be in flight after quiet.
+    pub(crate) initial_window: u64,
+    /// What a round trip is taken for before there is one.
+    pub(crate) initial_rtt: Duration,
+}
 
-impl ControllerFactory for ByRoundTrip {
+impl ControllerFactory for ForEachPath {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
-        let cubic = Arc::new(CubicConfig::default());
-        let bbr = Arc::new(Bbr3Config::default());
+        let cubic = || Arc::new(CubicConfig::default()).build(now, current_mtu);
+        let bbr = || Arc::new(Bbr3Config::default()).build(now, current_mtu);
+        let (kept, other) = match self.congestion {
+            Congestion::Auto => (cubic(), Some(bbr())),
+            Congestion::Cubic => (cubic(), None),
+            Congestion::Bbr => (bbr(), None),
+        };
         Box::new(Chosen {
-            kept: cubic.build(now, current_mtu),
-            other: Some(bbr.build(now, current_mtu)),
+            kept,
+            other,
             long: 0,
+            opening: Opening::new(self.initial_window, self.initial_rtt),
         })
     }
 }
 
-/// CUBIC with BBR beside it at first, then whichever was chosen.
+/// One controller, or CUBIC with BBR beside it until one of them is chosen.
 #[derive(Debug)]
 struct Chosen {
     kept: Box<dyn Controller>,
@@ -45,6 +62,7 @@ struct Chosen {
     other: Option<Box<dyn Controller>>,
     /// Long round trips seen so far.
     long: u32,
+    opening: Opening,
 }
 
 impl Chosen {
@@ -76,10 +94,12 @@ impl Controller for Chosen {
     }
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
+        self.opening.on_packet_sent(now);
         self.both(|c| c.on_packet_sent(now, bytes, pn));
     }
 
     fn on_cwnd_limited(&mut self) {
+        self.opening.on_limited();
         self.both(|c| c.on_cwnd_limited());
     }
 
@@ -92,6 +112,7 @@ impl Controller for Chosen {
         app_limited: bool,
         rtt: &RttEstimator,
     ) {
+        self.opening.on_ack(now, sent, rtt.get());
         self.both(|c| c.on_ack(now, sent, bytes, pn, app_limited, rtt));
         if self.other.is_some() {
             self.choose(now.saturating_duration_since(sent));
@@ -117,6 +138,7 @@ impl Controller for Chosen {
         lost_bytes: u64,
         largest_lost_pn: u64,
     ) {
+        self.opening.on_loss(now);
         self.both(|c| {
             c.on_congestion_event(
                 now,
@@ -134,6 +156,7 @@ impl Controller for Chosen {
     }
 
     fn on_spurious_congestion_event(&mut self) {
+        self.opening.on_spurious_loss();
         self.both(|c| c.on_spurious_congestion_event());
     }
 
@@ -146,11 +169,23 @@ impl Controller for Chosen {
     }
 
     fn window(&self) -> u64 {
-        self.kept.window()
+        let window = self.kept.window();
+        self.opening
+            .beyond(window)
+            .map_or(window, |(window, _)| window)
     }
 
     fn metrics(&self) -> ControllerMetrics {
-        self.kept.metrics()
+        let mut metrics = self.kept.metrics();
+        if let Some((window, rate)) = self.opening.beyond(metrics.congestion_window) {
+            // A window that sets no rate of its own goes out within the round trip: slower than this.
+            let rate = metrics.pacing_rate.unwrap_or(0).max(rate);
+            metrics.congestion_window = window;
+            metrics.pacing_rate = Some(rate);
+            // What leaves in a millisecond is handed over at once (draft-ietf-ccwg-bbr, 5.6.3).
+            metrics.send_quantum = metrics.send_quantum.map(|q| q.max(rate / 1000));
+        }
+        metrics
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
@@ -158,11 +193,12 @@ impl Controller for Chosen {
             kept: self.kept.clone_box(),
             other: self.other.as_ref().map(|other| other.clone_box()),
             long: self.long,
+            opening: self.opening.clone(),
         })
     }
 
     fn initial_window(&self) -> u64 {
-        self.kept.initial_window()
+        self.kept.initial_window().max(self.window())
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
@@ -178,11 +214,7 @@ mod tests {
 
     fn chosen(round_trips: &[Duration]) -> Box<dyn Any> {
         let now = Instant::now();
-        let mut controller = Chosen {
-            kept: Arc::new(CubicConfig::default()).build(now, 1200),
-            other: Some(Arc::new(Bbr3Config::default()).build(now, 1200)),
-            long: 0,
-        };
+        let mut controller = controller(now);
         controller.on_packet_sent(now, 1200, 0);
         for round_trip in round_trips {
             controller.choose(*round_trip);
@@ -191,11 +223,36 @@ mod tests {
         Box::new(controller).into_any()
     }
 
+    fn controller(now: Instant) -> Chosen {
+        Chosen {
+            kept: Arc::new(CubicConfig::default()).build(now, 1200),
+            other: Some(Arc::new(Bbr3Config::default()).build(now, 1200)),
+            long: 0,
+            opening: Opening::new(1 << 16, Duration::from_millis(80)),
+        }
+    }
+
     #[test]
     fn a_short_path_keeps_cubic_and_a_long_one_takes_bbr() {
         let short = Duration::from_micros(300);
         assert!(chosen(&[short]).is::<Cubic>());
         assert!(chosen(&[LONG * 4, LONG, short, LONG, LONG, LONG]).is::<Cubic>());
         assert!(chosen(&[LONG; 4]).is::<Bbr3>());
+    }
+
+    #[test]
+    fn the_first_window_is_open_at_a_rate_of_its_own_until_something_is_lost() {
+        let now = Instant::now();
+        let mut controller = controller(now);
+        let control = controller.kept.window();
+        assert!(control < 1 << 16);
+        assert_eq!(controller.window(), 1 << 16);
+        let metrics = controller.metrics();
+        assert_eq!(metrics.congestion_window, 1 << 16);
+        assert_eq!(metrics.pacing_rate, Some(200 << 16));
+        controller.on_packet_sent(now, 1200, 0);
+        controller.on_congestion_event(now, now, false, false, 1200, 0);
+        assert!(controller.window() <= control);
+        assert_eq!(controller.metrics().pacing_rate, None, "CUBIC has none");
     }
 }

@@ -105,6 +105,14 @@ impl Handle {
         each!(self, c => c.stats())
     }
 
+    pub(super) async fn accept_uni(&self) -> Result<engine::RecvStream, engine::ConnectionError> {
+        each!(self, c => c.accept_uni().await)
+    }
+
+    pub(super) fn set_uni_streams(&self, count: VarInt) {
+        each!(self, c => c.set_max_concurrent_uni_streams(count));
+    }
+
     pub(super) fn set_streams(&self, count: VarInt) {
         each!(self, c => c.set_max_concurrent_bi_streams(count));
     }

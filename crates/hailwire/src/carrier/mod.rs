@@ -23,6 +23,7 @@ mod early;
 pub mod h2;
 mod lanes;
 pub mod mux;
+mod opening;
 pub mod quic;
 pub mod tcp;
 pub mod ws;
@@ -181,6 +182,22 @@ impl Connection {
         }
     }
 
+    /// Lets the far side open as many unidirectional streams as its [`Room`] has, and refuses each:
+    /// a session uses none. It is stopped with `unimplemented`, as RFC 9114, 6.2 does with a type that
+    /// it does not know, so that a later version may try without losing the connection. Until this is
+    /// called it may open none. Returns when the connection is gone, at once where there are no such
+    /// streams: over anything but QUIC.
+    ///
+    /// # Cancel safety
+    ///
+    /// What comes later waits, as many as may be open.
+    pub async fn refuse_unidirectional(&self) {
+        match self {
+            Self::Quic(c) => c.refuse_unidirectional().await,
+            Self::H2(_) | Self::Mux(_) => {}
+        }
+    }
+
     /// Counters and the state of the path.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -205,22 +222,27 @@ impl Connection {
 /// What a peer may have on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Streams that it has open at once.
+    /// Bidirectional streams that it has open at once.
     pub streams: u32,
+    /// Unidirectional ones, which are refused one by one.
+    pub unidirectional: u32,
     /// Bytes of all its streams that nobody has read yet.
     pub unread: u32,
 }
 
 impl Room {
-    /// A stranger's: 8 streams and 128 KiB.
+    /// A stranger's: 8 streams in both directions, none in one, and 128 KiB.
     pub const STRANGER: Self = Self {
         streams: 8,
+        unidirectional: 0,
         unread: 128 * 1024,
     };
 
-    /// A peer's, where nothing else is configured: 1,024 streams and 32 MiB.
+    /// A peer's, where nothing else is configured: 1,024 streams in both directions, 100 in one, and 32
+    /// MiB.
     pub const PEER: Self = Self {
         streams: 1024,
+        unidirectional: 100,
         unread: 32 * 1024 * 1024,
     };
 }

@@ -113,6 +113,19 @@ impl Connection {
         Ok(self.wrap(send, recv, Priority::default()))
     }
 
+    pub(super) async fn refuse_unidirectional(&self) {
+        if self.room.unidirectional == 0 {
+            return;
+        }
+        let most = VarInt::from_u32(self.room.unidirectional);
+        self.inner.set_uni_streams(most);
+        while let Ok(mut stream) = self.inner.accept_uni().await {
+            tracing::debug!(stream = %stream.id(), "a unidirectional stream is refused");
+            // Fails only where there is nothing to stop any more.
+            let _ = stream.stop(code_to_wire(Code::Unimplemented));
+        }
+    }
+
     fn wrap(
         &self,
         send: iroh_endpoint::SendStream,

@@ -10,6 +10,7 @@ use crate::{
     admin,
     agent::{Caller, Request, SharedHandler},
     body::{Body, BodySender},
+    config::Carrier,
     node::{self, Destination, Inner, Origin, Route},
     session::{self, Answer},
 };
@@ -73,6 +74,18 @@ impl Call {
     /// directions.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.header.priority = priority;
+        self
+    }
+
+    /// Passes the call on over this carrier and no other, whichever takes new calls. A tunnel over it is
+    /// brought up if need be. Default: [`Carrier::Auto`], as the node decides. For an agent of the same
+    /// machine it means nothing. A peer has one tunnel over TCP at a time, so calls that ask for `h2` and
+    /// `ws` in turn each make a new one.
+    pub fn carrier(mut self, carrier: Carrier) -> Self {
+        self.header.carrier = match carrier {
+            Carrier::Auto => String::new(),
+            one => one.name().to_owned(),
+        };
         self
     }
 
@@ -188,6 +201,12 @@ impl StreamBuilder {
         self
     }
 
+    /// Goes over this carrier and no other, as [`Call::carrier`].
+    pub fn carrier(mut self, carrier: Carrier) -> Self {
+        self.call = self.call.carrier(carrier);
+        self
+    }
+
     /// How urgent; [`Priority::Medium`] by default.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.call = self.call.priority(priority);
@@ -231,7 +250,7 @@ pub struct Stream {
 async fn call_embedded(
     node: &Arc<Inner>,
     kind: FrameKind,
-    header: CallHeader,
+    mut header: CallHeader,
     body: Body,
     deadline: Option<Instant>,
 ) -> Result<Answer, Status> {
@@ -241,6 +260,8 @@ async fn call_embedded(
     }
     node.count_call();
     let Route { to, picked } = node.route(&header, Origin::Local).await?;
+    // It was for this node.
+    header.carrier.clear();
     match to {
         Destination::Handler(handler) => {
             let give_back = picked.map(|picked| (node.clone(), picked));

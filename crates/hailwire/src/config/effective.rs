@@ -108,6 +108,16 @@ impl Config {
         }
         values.extend(self.hubs.iter().map(|hub| ("hub", text(hub))));
         values.push(("carrier", text(&self.carrier.name())));
+        let head_start = humantime::format_duration(self.head_start);
+        values.push(("head-start", text(&head_start)));
+        values.extend(self.peers.iter().map(|peer| {
+            let carrier = peer.carrier.name();
+            (
+                "peer",
+                format!("\"{}\" {{ carrier \"{carrier}\" }}", peer.who),
+            )
+        }));
+        values.push(("pool", self.pool.to_string()));
         let Limits {
             max_tunnels,
             grace,
@@ -132,11 +142,6 @@ fn fixed() -> Vec<InForce> {
     let (receive, send) = (kernel("rmem_max"), kernel("wmem_max"));
     let aes = if has_aes() { "with" } else { "without" };
     [
-        (
-            "quic.unidirectional-streams",
-            "0".to_owned(),
-            "the session protocol opens none, so a peer may not either",
-        ),
         (
             "quic.socket-buffers",
             format!("7 MiB asked for; this kernel allows {receive} bytes in, {send} out"),

@@ -10,6 +10,9 @@
 //! listen { udp "0.0.0.0:4242" "[::]:4242"; tcp "0.0.0.0:4242" }
 //! hub "https://hub.example.org"
 //! carrier "auto"
+//! head-start "250ms"
+//! peer "laptop" { carrier "h2" }
+//! pool 1
 //! limits { max-tunnels 1024; grace "10s"; spin "100us" }
 //! quic { congestion "auto"; window "128MiB" }
 //! log { level "info" }
@@ -20,6 +23,7 @@
 
 mod effective;
 mod parse;
+mod pool;
 mod quic;
 mod sections;
 mod settings;
@@ -30,6 +34,7 @@ use std::{
     fmt::{self, Write as _},
     io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use hailwire_wire::HubUrl;
@@ -37,8 +42,9 @@ use serde::Serialize;
 use thiserror::Error;
 
 pub use effective::{InForce, Origin, Origins};
+pub use pool::Pool;
 pub use quic::{Congestion, Quic, Size};
-pub use sections::{Carrier, Limits, Listen, Log, LogLevel, NodeSettings};
+pub use sections::{Carrier, Limits, Listen, Log, LogLevel, NodeSettings, PeerSettings};
 pub use settings::{SETTINGS, Setting};
 
 use parse::{Mistake, parse, position};
@@ -52,7 +58,7 @@ pub const MAX_FILE: u64 = 256 * 1024;
 /// What a node is told at its start.
 ///
 /// [`Config::default`] is a node without a name or hub, on two UDP ports chosen by the system.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Config {
     /// `node { name }`.
@@ -64,6 +70,15 @@ pub struct Config {
     pub hubs: Vec<HubUrl>,
     /// `carrier`: which carriers tunnels use.
     pub carrier: Carrier,
+    /// `head-start`: how long the first carrier of a dial runs alone. Default: 250 ms; from 10 ms to
+    /// 2 s (RFC 8305, 8).
+    #[serde(serialize_with = "sections::as_text")]
+    pub head_start: Duration,
+    /// `peer "…" { carrier }`: what holds for single peers. Default: none. At most
+    /// [`Config::MAX_PEERS`], the first that is about a peer counts.
+    pub peers: Vec<PeerSettings>,
+    /// `pool`: how many connections a tunnel consists of.
+    pub pool: Pool,
     /// `limits { … }`.
     pub limits: Limits,
     /// `quic { … }`.
@@ -73,6 +88,24 @@ pub struct Config {
     /// Where each value comes from.
     #[serde(skip)]
     pub origins: Origins,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            node: NodeSettings::default(),
+            listen: Listen::default(),
+            hubs: Vec::new(),
+            carrier: Carrier::default(),
+            head_start: Duration::from_millis(250),
+            peers: Vec::new(),
+            pool: Pool::default(),
+            limits: Limits::default(),
+            quic: Quic::default(),
+            log: Log::default(),
+            origins: Origins::default(),
+        }
+    }
 }
 
 /// Why a configuration cannot be used.
@@ -118,6 +151,8 @@ impl Config {
     pub const MAX_LISTEN: usize = 8;
     /// Most `hub` lines.
     pub const MAX_HUBS: usize = 8;
+    /// Most `peer` lines.
+    pub const MAX_PEERS: usize = 64;
 
     /// Reads the file at `path`; a missing file is the default configuration.
     ///

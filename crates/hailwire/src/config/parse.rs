@@ -4,7 +4,7 @@ use std::{fmt, ops::RangeInclusive, str::FromStr, time::Duration};
 
 use kdl::{KdlDocument, KdlEntry, KdlNode};
 
-use super::{Config, Origin, Quic, Size};
+use super::{Config, Origin, PeerSettings, Pool, Quic, Size};
 
 /// A mistake at a byte offset of the text.
 pub(super) struct Mistake {
@@ -47,6 +47,16 @@ pub(super) fn parse(text: &str) -> Result<Config, Mistake> {
                 Ok(())
             })?,
             "carrier" => config.carrier = single(node)?,
+            "head-start" => {
+                let range = Duration::from_millis(10)..=Duration::from_secs(2);
+                let given = single::<Span>(node)?.0;
+                config.head_start = within(node, given, range, written_time)?;
+            }
+            "peer" => {
+                peer(node, &mut config.peers)?;
+                continue;
+            }
+            "pool" => config.pool = pool(node)?,
             "quic" => quic(node, &mut config.quic)?,
             "hub" => {
                 let url = single(node)?;
@@ -70,11 +80,19 @@ pub(super) fn parse(text: &str) -> Result<Config, Mistake> {
                 Ok(())
             })?,
             _ => {
-                return Err(unknown(
-                    node,
-                    "",
-                    &["node", "listen", "hub", "carrier", "limits", "quic", "log"],
-                ));
+                let known = [
+                    "node",
+                    "listen",
+                    "hub",
+                    "carrier",
+                    "head-start",
+                    "pool",
+                    "peer",
+                    "limits",
+                    "quic",
+                    "log",
+                ];
+                return Err(unknown(node, "", &known));
             }
         }
         seen.once(node)?;
@@ -95,9 +113,40 @@ fn note_origins(document: &KdlDocument, config: &mut Config) {
     }
 }
 
+/// `peer "…" { … }`.
+fn peer(node: &KdlNode, peers: &mut Vec<PeerSettings>) -> Result<(), Mistake> {
+    let at = |what: String| Mistake::at(node.span().offset(), what);
+    let [who] = node.entries() else {
+        let hint = "write: peer \"laptop\" { carrier \"h2\" }";
+        return Err(at("`peer` takes a key or an alias".into()).hint(hint));
+    };
+    if who.name().is_some() {
+        return Err(at("`peer` has no properties".into()));
+    }
+    let who = value(node, who)?;
+    if peers.iter().any(|peer| peer.who == who) {
+        return Err(at(format!("`peer` is set twice for {who}")));
+    }
+    if peers.len() == Config::MAX_PEERS {
+        return Err(at(format!("more than {} peers", Config::MAX_PEERS)));
+    }
+    let mut carrier = None;
+    settings(node, "peer", &["carrier"], |inner| {
+        carrier = Some(single(inner)?);
+        Ok(())
+    })?;
+    let Some(carrier) = carrier else {
+        let hint = format!("write: peer \"{who}\" {{ carrier \"h2\" }}");
+        return Err(at("`peer` says nothing about it".into()).hint(hint));
+    };
+    peers.push(PeerSettings { who, carrier });
+    Ok(())
+}
+
 /// `quic { … }`.
 fn quic(node: &KdlNode, quic: &mut Quic) -> Result<(), Mistake> {
     const MOST: u32 = 1 << 16;
+    const MOST_BYTES: Size = Size::mib(1024);
     let known = Quic::default()
         .values()
         .map(|(path, _)| path.trim_start_matches("quic."));
@@ -105,16 +154,16 @@ fn quic(node: &KdlNode, quic: &mut Quic) -> Result<(), Mistake> {
         let time = |from: u64, to: u64| {
             let range = Duration::from_millis(from)..=Duration::from_millis(to);
             let given = single::<Span>(inner)?.0;
-            within(inner, given, range, |t| {
-                humantime::format_duration(*t).to_string()
-            })
+            within(inner, given, range, written_time)
         };
         match inner.name().value() {
             "congestion" => quic.congestion = single(inner)?,
             "streams" => quic.streams = number(inner, 100..=MOST)?,
-            "stream-window" => quic.stream_window = size(inner, 2)?,
-            "window" => quic.window = size(inner, 8)?,
-            "send-window" => quic.send_window = size(inner, 1)?,
+            "uni-streams" => quic.uni_streams = number(inner, 0..=MOST)?,
+            "stream-window" => quic.stream_window = size(inner, Size::mib(2)..=MOST_BYTES)?,
+            "window" => quic.window = size(inner, Size::mib(8)..=MOST_BYTES)?,
+            "send-window" => quic.send_window = size(inner, Size::mib(1)..=MOST_BYTES)?,
+            "initial-window" => quic.initial_window = size(inner, Size::ZERO..=Size::mib(1))?,
             "idle-timeout" => quic.idle_timeout = time(1_000, 600_000)?,
             "keep-alive" => quic.keep_alive = time(100, 5_000)?,
             "ack-frequency" => quic.ack_frequency = yes(inner)?,
@@ -137,12 +186,26 @@ fn quic(node: &KdlNode, quic: &mut Quic) -> Result<(), Mistake> {
     Ok(())
 }
 
+/// `pool "rule"` or `pool N`.
+fn pool(node: &KdlNode) -> Result<Pool, Mistake> {
+    if only(node)?.value().is_string() {
+        return single(node);
+    }
+    whole(node, 1..=Pool::MAX, |name| {
+        format!(
+            "`{name}` is \"rule\" or a whole number from 1 to {}",
+            Pool::MAX
+        )
+    })
+    .map(Pool::Fixed)
+}
+
 /// Walks the settings of a section: only known ones, each once, no arguments of its own.
 fn section(
     node: &KdlNode,
     name: &str,
     known: &[&str],
-    mut set: impl FnMut(&KdlNode) -> Result<(), Mistake>,
+    set: impl FnMut(&KdlNode) -> Result<(), Mistake>,
 ) -> Result<(), Mistake> {
     if let Some(entry) = node.entries().first() {
         let what = format!("`{name}` takes its settings in braces");
@@ -152,6 +215,16 @@ fn section(
         );
         return Err(Mistake::at(entry.span().offset(), what).hint(hint));
     }
+    settings(node, name, known, set)
+}
+
+/// Walks what stands in a section's braces.
+fn settings(
+    node: &KdlNode,
+    name: &str,
+    known: &[&str],
+    mut set: impl FnMut(&KdlNode) -> Result<(), Mistake>,
+) -> Result<(), Mistake> {
     let mut seen = Seen::default();
     for inner in node.iter_children() {
         if !known.contains(&inner.name().value()) {
@@ -234,8 +307,7 @@ fn whole(
 }
 
 /// A size of at least so many mebibytes.
-fn size(node: &KdlNode, least: u16) -> Result<Size, Mistake> {
-    let range = Size::mib(least)..=Size::mib(1024);
+fn size(node: &KdlNode, range: RangeInclusive<Size>) -> Result<Size, Mistake> {
     within(node, single(node)?, range, Size::to_string)
 }
 
@@ -255,6 +327,10 @@ fn within<T: PartialOrd>(
     );
     let what = format!("`{name}` is from \"{least}\" to \"{most}\"");
     Err(Mistake::at(node.span().offset(), what))
+}
+
+fn written_time(time: &Duration) -> String {
+    humantime::format_duration(*time).to_string()
 }
 
 /// A yes or no.

@@ -19,6 +19,10 @@ pub struct Quic {
     /// Bidirectional streams that a peer may have open at once: its calls under way. Default:
     /// 1024; at least 100.
     pub streams: u32,
+    /// Unidirectional streams that a peer may have open at once. Default: 100; at most 65,536, 0 for
+    /// none. Sessions use none: what a later version opens is refused stream by stream, and its tunnel
+    /// lives on. Strangers may open none.
+    pub uni_streams: u32,
     /// Unread bytes of one stream that a peer may have under way. Default: 2 MiB; from 2 MiB, which
     /// an urgent call's beginning may need, to 1 GiB. It bounds the rate of a single answer to this
     /// much a round trip.
@@ -29,6 +33,11 @@ pub struct Quic {
     pub window: Size,
     /// Bytes sent to one peer and not yet acknowledged. Default: 8 MiB.
     pub send_window: Size,
+    /// Bytes that may be in flight on a path that was quiet for a round trip, at its beginning and later,
+    /// where the congestion control would allow less; sent over a sixteenth of the round trip, and
+    /// not within ten seconds of a loss. Default: 64 KiB, about 50 calls of 1 KB; up to 1 MiB; 0 B leaves it to the
+    /// congestion control, which begins with ten packets (RFC 9002, 7.2).
+    pub initial_window: Size,
     /// Silence after which a tunnel without traffic is given up. Default: 30 s.
     #[serde(serialize_with = "as_text")]
     pub idle_timeout: Duration,
@@ -65,9 +74,11 @@ impl Default for Quic {
         Self {
             congestion: Congestion::default(),
             streams: 1024,
+            uni_streams: 100,
             stream_window: Size::mib(2),
             window: Size::mib(128),
             send_window: Size::mib(8),
+            initial_window: Size::kib(64),
             idle_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(5),
             ack_frequency: true,
@@ -85,16 +96,18 @@ impl Default for Quic {
 
 impl Quic {
     /// Each setting and its value, as the file writes them.
-    pub(super) fn values(&self) -> [(&'static str, String); 16] {
+    pub(super) fn values(&self) -> [(&'static str, String); 18] {
         let text = |text: &dyn fmt::Display| format!("\"{text}\"");
         let time = |time: Duration| text(&humantime::format_duration(time));
         let yes = |yes: bool| format!("#{yes}");
         [
             ("quic.congestion", text(&self.congestion.name())),
             ("quic.streams", self.streams.to_string()),
+            ("quic.uni-streams", self.uni_streams.to_string()),
             ("quic.stream-window", text(&self.stream_window)),
             ("quic.window", text(&self.window)),
             ("quic.send-window", text(&self.send_window)),
+            ("quic.initial-window", text(&self.initial_window)),
             ("quic.idle-timeout", time(self.idle_timeout)),
             ("quic.keep-alive", time(self.keep_alive)),
             ("quic.ack-frequency", yes(self.ack_frequency)),
@@ -154,6 +167,15 @@ impl FromStr for Congestion {
 pub struct Size(u32);
 
 impl Size {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+
+    /// So many kibibytes.
+    #[must_use]
+    pub const fn kib(number: u16) -> Self {
+        Self((number as u32) << 10)
+    }
+
     /// So many mebibytes.
     #[must_use]
     pub const fn mib(number: u16) -> Self {

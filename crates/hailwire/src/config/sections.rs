@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 
-use hailwire_wire::NodeName;
+use hailwire_wire::{NodeName, address::NodeRef};
 use serde::{Serialize, Serializer};
 
 /// Who the node says it is.
@@ -87,6 +87,17 @@ impl FromStr for Carrier {
             .find(|carrier| carrier.name() == text)
             .ok_or("expected auto, quic, h2 or ws")
     }
+}
+
+/// What holds for one peer and no other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PeerSettings {
+    /// Whom it is about: its key, or the alias that this node keeps for it.
+    #[serde(serialize_with = "shown")]
+    pub who: NodeRef,
+    /// Which carriers tunnels to it use, in place of the node's own setting.
+    pub carrier: Carrier,
 }
 
 /// Bounds that the operator chooses.
@@ -179,4 +190,8 @@ pub(super) fn as_text<S: Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&humantime::format_duration(*duration))
+}
+
+fn shown<S: Serializer>(who: &NodeRef, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(who)
 }

@@ -46,6 +46,24 @@ pub const SETTINGS: &[Setting] = &[
         about: "which carriers tunnels use; auto: QUIC first, TCP where it measures better",
     },
     Setting {
+        path: "head-start",
+        value: "duration, \"10ms\" to \"2s\"",
+        default: "\"250ms\"",
+        about: "how long the first carrier of a dial runs alone before the next joins the race (RFC 8305, 8)",
+    },
+    Setting {
+        path: "pool",
+        value: "\"rule\", or a number from 1 to 1024",
+        default: "1",
+        about: "connections of a tunnel that this node dials; rule: by the agents that the peer offers, 2 for up to 10, n/10 up to 100, n/20 beyond",
+    },
+    Setting {
+        path: "peer",
+        value: "key or alias, with `carrier` in braces; repeatable, at most 64",
+        default: "none",
+        about: "which carriers tunnels to that peer use, for example peer \"laptop\" { carrier \"h2\" }",
+    },
+    Setting {
         path: "limits.max-tunnels",
         value: "number, at least 1",
         default: "1024",
@@ -76,6 +94,12 @@ pub const SETTINGS: &[Setting] = &[
         about: "bidirectional streams that a peer may have open: its calls under way",
     },
     Setting {
+        path: "quic.uni-streams",
+        value: "number, 0 to 65536",
+        default: "100",
+        about: "unidirectional streams that a peer may have open; sessions use none, each is refused by itself",
+    },
+    Setting {
         path: "quic.stream-window",
         value: "size, \"2MiB\" to \"1GiB\"",
         default: "\"2MiB\"",
@@ -92,6 +116,12 @@ pub const SETTINGS: &[Setting] = &[
         value: "size, \"1MiB\" to \"1GiB\"",
         default: "\"8MiB\"",
         about: "bytes sent to one peer and not yet acknowledged",
+    },
+    Setting {
+        path: "quic.initial-window",
+        value: "size, \"0B\" to \"1MiB\"",
+        default: "\"64KiB\"",
+        about: "bytes in flight on a path that was quiet, whatever congestion control says; 0B: as RFC 9002",
     },
     Setting {
         path: "quic.idle-timeout",

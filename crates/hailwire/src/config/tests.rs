@@ -34,7 +34,7 @@ fn every_setting_is_read() {
     let config = good(
         "node { name \"desk\" }\nlisten { udp \"0.0.0.0:4242\" \"[::]:4242\" }\n\
          hub \"https://hub.example.org\"\nhub \"http://127.0.0.1:8470\"\n\
-         limits { max-tunnels 7; grace \"1m30s\"; spin \"0s\" }\nlog { level \"debug\" }\n",
+         pool \"rule\"\nlimits { max-tunnels 7; grace \"1m30s\"; spin \"0s\" }\nlog { level \"debug\" }\n",
     );
     assert_eq!(config.node.name.unwrap().as_str(), "desk");
     assert_eq!(
@@ -46,6 +46,8 @@ fn every_setting_is_read() {
         hubs,
         ["https://hub.example.org:443", "http://127.0.0.1:8470"]
     );
+    assert_eq!(config.pool, Pool::Rule);
+    assert_eq!(good("pool 4").pool, Pool::Fixed(4));
     assert_eq!(config.limits.max_tunnels, 7);
     assert_eq!(config.limits.grace, Duration::from_secs(90));
     assert_eq!(config.limits.spin, Duration::ZERO);
@@ -53,10 +55,46 @@ fn every_setting_is_read() {
 }
 
 #[test]
+fn a_peer_is_spoken_to_as_its_lines_say() {
+    let key = hailwire_wire::NodeId::from_bytes([7; 32]).to_string();
+    let config = good(&format!(
+        "head-start \"100ms\"\npeer \"laptop\" {{ carrier \"h2\" }}\npeer \"{key}\" {{ carrier \"quic\" }}"
+    ));
+    assert_eq!(config.head_start, Duration::from_millis(100));
+    let rules: Vec<String> = config
+        .peers
+        .iter()
+        .map(|peer| format!("{} {}", peer.who, peer.carrier.name()))
+        .collect();
+    assert_eq!(rules, ["laptop h2".to_owned(), format!("{key} quic")]);
+    assert_eq!(good(&config.to_kdl()), config);
+
+    let what = |text: &str| mistake(text).2;
+    assert_eq!(what("peer \"a\""), "`peer` says nothing about it");
+    assert_eq!(
+        what("peer { carrier \"h2\" }"),
+        "`peer` takes a key or an alias"
+    );
+    let twice = "peer \"a\" { carrier \"h2\" }\npeer \"a\" { carrier \"ws\" }";
+    assert_eq!(what(twice), "`peer` is set twice for a");
+    assert!(what("peer \"a\" { carrier \"tcp\" }").contains("expected auto, quic, h2 or ws"));
+    assert!(what("peer \"A B\" { carrier \"h2\" }").contains("`peer`"));
+    assert!(what("peer \"a\" { streams 5 }").contains("not a setting of `peer`"));
+    let many: String = (0..=Config::MAX_PEERS)
+        .map(|n| format!("peer \"p{n}\" {{ carrier \"h2\" }}\n"))
+        .collect();
+    assert_eq!(what(&many), "more than 64 peers");
+    for wrong in ["5ms", "3s"] {
+        let text = format!("head-start \"{wrong}\"");
+        assert_eq!(what(&text), "`head-start` is from \"10ms\" to \"2s\"");
+    }
+}
+
+#[test]
 fn every_quic_setting_is_read() {
     let config = good(
-        "quic { congestion \"bbr\"; streams 200; stream-window \"4MiB\"; window \"64MiB\"\n\
-         send-window \"16MiB\"; idle-timeout \"1m\"; keep-alive \"2s\"; ack-frequency #false\n\
+        "quic { congestion \"bbr\"; streams 200; uni-streams 0; stream-window \"4MiB\"; window \"64MiB\"\n\
+         send-window \"16MiB\"; initial-window \"0B\"; idle-timeout \"1m\"; keep-alive \"2s\"; ack-frequency #false\n\
          ack-delay \"5ms\"; ack-every 4; gso #false; mtu-discovery #false; mtu-max 9000\n\
          max-paths 12; zero-rtt #false; sessions 1024 }",
     );
@@ -70,7 +108,7 @@ fn every_quic_setting_is_read() {
 
 #[test]
 fn a_value_says_where_it_comes_from() {
-    let mut config = good("carrier \"h2\"\nquic { streams 200 }\nhub \"https://a.b\"");
+    let mut config = good("carrier \"h2\"\npool 4\nquic { streams 200 }\nhub \"https://a.b\"");
     config.origins.note("limits.grace", Origin::Flag);
     let rows = config.in_force();
     let row = |setting: &str| {
@@ -78,6 +116,7 @@ fn a_value_says_where_it_comes_from() {
         format!("{} {}", row.value, row.why)
     };
     assert_eq!(row("carrier"), "\"h2\" file");
+    assert_eq!(row("pool"), "4 file");
     assert_eq!(row("quic.streams"), "200 file");
     assert_eq!(row("quic.window"), "\"128MiB\" default");
     assert_eq!(row("limits.grace"), "\"10s\" flag");
@@ -97,7 +136,8 @@ fn a_value_says_where_it_comes_from() {
 fn what_is_written_reads_back_the_same() {
     for text in [
         "",
-        "node { name \"desk\" }\nhub \"https://a.b\"\nlimits { grace \"1h30m\" }",
+        "pool 4",
+        "node { name \"desk\" }\npool \"rule\"\nhub \"https://a.b\"\nlimits { grace \"1h30m\" }",
     ] {
         let config = good(text);
         assert_eq!(good(&config.to_kdl()), config);
@@ -139,6 +179,11 @@ fn wrong_values_say_what_was_expected() {
         ("log {}\nlog {}", "set twice"),
         ("node {", "not KDL"),
         ("carrier \"tcp\"", "expected auto, quic, h2 or ws"),
+        ("pool 0", "\"rule\" or a whole number from 1 to 1024"),
+        ("pool 1025", "\"rule\" or a whole number from 1 to 1024"),
+        ("pool \"many\"", "expected \"rule\" or a number"),
+        ("pool #true", "\"rule\" or a whole number"),
+        ("pool 2 3", "exactly one value"),
         ("listen { tcp 4242 }", "`tcp` takes a text"),
         (
             "quic { congestion \"reno\" }",

@@ -80,6 +80,15 @@ pub(crate) enum Way {
 impl Way {
     pub(crate) const BOTH: [Self; 2] = [Self::Udp, Self::Tcp];
 
+    /// The way of a carrier; `None` where both are open.
+    pub(crate) const fn of(carrier: Carrier) -> Option<Self> {
+        match carrier {
+            Carrier::Auto => None,
+            Carrier::Quic => Some(Self::Udp),
+            Carrier::H2 | Carrier::Ws => Some(Self::Tcp),
+        }
+    }
+
     pub(crate) const fn other(self) -> Self {
         match self {
             Self::Udp => Self::Tcp,

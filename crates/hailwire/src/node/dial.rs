@@ -6,7 +6,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use hailwire_wire::{Code, NodeId, Status};
+use hailwire_wire::{Code, NodeId, Status, address::NodeRef};
 use iroh::endpoint::OutgoingZeroRttConnection;
 use tokio::{
     sync::watch,
@@ -17,8 +17,8 @@ use tokio::{
 use super::{
     Inner,
     choice::Way,
+    early::EarlySeat,
     overlay::{self, Places, Reached},
-    peers::EarlySeat,
     tunnel::{greeted, unreachable},
 };
 use crate::{
@@ -30,9 +30,6 @@ use crate::{
     session::Session,
 };
 
-/// Head start of whoever goes first, as RFC 8305, 5 recommends between attempts.
-pub(super) const HEAD_START: Duration = Duration::from_millis(250);
-
 /// One runner of the race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Leg {
@@ -42,7 +39,13 @@ pub(super) struct Leg {
 }
 
 /// Who runs, and when: pure.
-pub(super) fn legs(carrier: Carrier, udp: bool, tcp: bool, worked: Option<Way>) -> Vec<Leg> {
+pub(super) fn legs(
+    carrier: Carrier,
+    udp: bool,
+    tcp: bool,
+    worked: Option<Way>,
+    head_start: Duration,
+) -> Vec<Leg> {
     let mut ways = Vec::new();
     if udp && carrier.takes_udp() {
         ways.push(Way::Udp);
@@ -53,7 +56,7 @@ pub(super) fn legs(carrier: Carrier, udp: bool, tcp: bool, worked: Option<Way>) 
     if worked == Some(Way::Tcp) {
         ways.reverse();
     }
-    let start = [Duration::ZERO, HEAD_START];
+    let start = [Duration::ZERO, head_start];
     ways.into_iter()
         .zip(start)
         .map(|(way, after)| Leg { way, after })
@@ -71,15 +74,26 @@ pub(super) fn tcp_carriers(carrier: Carrier) -> &'static [TcpCarrier] {
 }
 
 impl Inner {
+    /// The carriers that may be used with a peer, by the configuration.
+    pub(super) fn carrier_for(&self, id: NodeId) -> Carrier {
+        let mut peers = self.config.peers.iter();
+        let about = peers.find(|peer| match &peer.who {
+            NodeRef::Id(key) => *key == id,
+            alias @ NodeRef::Name(_) => self.trust.find(alias) == Some(id),
+        });
+        about.map_or(self.config.carrier, |peer| peer.carrier)
+    }
+
     /// Dials a node wherever it may be, trusted or not, and greets it.
     pub(super) async fn dial_at(
         self: &Arc<Self>,
         id: NodeId,
         places: &Places,
     ) -> Result<Session, Status> {
-        let carrier = self.config.carrier;
+        let carrier = self.carrier_for(id);
         let (udp, tcp) = (places.by_udp(), !places.tcp.is_empty());
-        let legs = legs(carrier, udp, tcp, self.peers.worked(id));
+        let worked = self.peers.worked(id);
+        let legs = legs(carrier, udp, tcp, worked, self.config.head_start);
         if legs.is_empty() {
             let reason = format!("no address of it is known for carrier `{}`", carrier.name());
             return Err(unreachable(id, &reason));
@@ -140,7 +154,7 @@ impl Inner {
         };
         let session = self.start_session(id, connection, true);
         let seat = self.trust.is_trusted(id).then(|| {
-            let seat = self.peers.seat_early(id, &session);
+            let seat = self.peers.early.seat(id, &session);
             seat.prove();
             seat
         });
@@ -176,7 +190,7 @@ impl Inner {
         let room = overlay::room(&self.config.quic);
         let connection = quic::Connection::dialled_early(early, room);
         let session = self.start_session(id, Connection::Quic(connection.clone()), true);
-        let seat = self.peers.seat_early(id, &session);
+        let seat = self.peers.early.seat(id, &session);
         let taken = match timeout(overlay::DIAL_TIMEOUT, connection.complete()).await {
             Ok(Ok(taken)) => taken,
             Ok(Err(reason)) => return Err(unreachable(id, &reason)),
@@ -198,7 +212,7 @@ impl Inner {
     }
 
     /// Tries the addresses one after the other, each with a head start over the next.
-    async fn dial_tcp(
+    pub(super) async fn dial_tcp(
         &self,
         id: NodeId,
         addresses: &[SocketAddr],
@@ -212,7 +226,7 @@ impl Inner {
         let mut dials = JoinSet::new();
         for (place, address) in addresses.iter().copied().enumerate() {
             let identity = self.tcp.identity.clone();
-            let wait = HEAD_START * u32::try_from(place).unwrap_or(u32::MAX);
+            let wait = self.config.head_start * u32::try_from(place).unwrap_or(u32::MAX);
             dials.spawn(async move {
                 sleep(wait).await;
                 tcp::connect(&identity, id, address, which).await
@@ -267,8 +281,10 @@ fn all_failed(id: NodeId, mut reasons: Vec<Status>) -> Status {
 mod tests {
     use super::*;
 
+    const HEAD_START: Duration = Duration::from_millis(250);
+
     fn order(carrier: Carrier, udp: bool, tcp: bool, worked: Option<Way>) -> Vec<(Way, Duration)> {
-        let legs = legs(carrier, udp, tcp, worked);
+        let legs = legs(carrier, udp, tcp, worked, HEAD_START);
         legs.into_iter().map(|leg| (leg.way, leg.after)).collect()
     }
 

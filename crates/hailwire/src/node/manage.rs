@@ -10,7 +10,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     Inner,
-    choice::Way,
+    asked::asked_for,
     join::agent_names,
     now_unix,
     peers::Shown,
@@ -22,6 +22,7 @@ use super::{
 use crate::{
     admin::{self, AgentRow, AgentsQuery, method},
     agent::{Request, Response, SharedHandler},
+    carrier::Stats,
     config::Carrier,
     session::Session,
 };
@@ -133,10 +134,13 @@ impl Inner {
             let Shown {
                 id: peer,
                 session,
+                connections,
                 carries,
                 why,
             } = shown;
-            let stats = session.connection().stats();
+            let each = connections.iter();
+            let stats: Vec<_> = each.map(|session| session.connection().stats()).collect();
+            let sum = |count: fn(&Stats) -> u64| stats.iter().map(count).sum();
             admin::Tunnel {
                 peer,
                 name: self.known_as(peer),
@@ -144,11 +148,12 @@ impl Inner {
                 carries,
                 why: why.to_string(),
                 path: path(&session),
-                sent_bytes: stats.sent_bytes,
-                received_bytes: stats.received_bytes,
-                sent_packets: stats.sent_packets,
-                lost_packets: stats.lost_packets,
-                in_flight: session.in_flight(),
+                connections: u32::try_from(connections.len()).unwrap_or(u32::MAX),
+                sent_bytes: sum(|stats| stats.sent_bytes),
+                received_bytes: sum(|stats| stats.received_bytes),
+                sent_packets: sum(|stats| stats.sent_packets),
+                lost_packets: sum(|stats| stats.lost_packets),
+                in_flight: connections.iter().map(Session::in_flight).sum(),
                 up_ms: millis(session.age()),
             }
         };
@@ -240,7 +245,7 @@ impl Inner {
             allow: texts(&row.allow),
             via: row.via.name().to_owned(),
             since: row.since,
-            connected: self.peers.up(row.id).is_some(),
+            connected: self.peers.has(row.id),
         }
     }
 
@@ -276,8 +281,11 @@ impl Inner {
             relay: None,
         };
         let row = self.trust.add(peer, now_unix()).map_err(store_status)?;
-        if let Some(session) = self.peers.up(row.id) {
-            session.send_offers(&self.registry.offers(&row.allow));
+        let offers = self.registry.offers(&row.allow);
+        for (id, session) in self.peers.all() {
+            if id == row.id {
+                session.send_offers(&offers);
+            }
         }
         Ok(self.trusted_row(row))
     }
@@ -347,7 +355,7 @@ impl Inner {
                 let reused = self.peers.up(id).is_some();
                 (self.tunnel(id).await?, reused)
             }
-            one => self.tunnel_by(id, one).await?,
+            one => self.tunnel_over(id, one).await?,
         };
         let why = match carrier {
             Carrier::Auto => self.why(&session),
@@ -369,41 +377,6 @@ impl Inner {
         })
     }
 
-    /// The tunnel over one carrier, brought up if need be; whether it was up.
-    async fn tunnel_by(
-        self: &Arc<Self>,
-        id: NodeId,
-        carrier: Carrier,
-    ) -> Result<(Session, bool), Status> {
-        let way = if carrier.takes_udp() {
-            Way::Udp
-        } else {
-            Way::Tcp
-        };
-        let named = |session: &Session| session.connection().carrier() == carrier.name();
-        if let Some(session) = self.peers.session(id, way).filter(named) {
-            return Ok((session, true));
-        }
-        if !self.trust.is_trusted(id) {
-            return Err(super::trust::untrusted(id));
-        }
-        let made = self.clone().bring_up(id, way, carrier).await;
-        match made.filter(named) {
-            Some(session) => Ok((session, false)),
-            None => Err(Status::new(
-                Code::Unavailable,
-                format!(
-                    "node {} does not answer over {}",
-                    id.short(),
-                    carrier.name()
-                ),
-            )
-            .with_hint(
-                "`hail status` shows its tunnels; over TCP it must listen (`--listen-tcp`)",
-            )),
-        }
-    }
-
     fn why(&self, session: &Session) -> String {
         let shown = self.peers.shown().into_iter();
         let mut why = shown.filter(|shown| shown.session.is(session));
@@ -413,23 +386,25 @@ impl Inner {
     }
 
     /// Where a call to an address would go, with the tunnel brought up.
-    async fn trace(self: &Arc<Self>, who: &admin::Who) -> Result<admin::Resolved, Status> {
-        let address: Address = who
+    async fn trace(self: &Arc<Self>, ask: &admin::Resolve) -> Result<admin::Resolved, Status> {
+        let address: Address = ask
             .who
             .parse()
             .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))?;
         let before: Vec<NodeId> = self.peers.all().into_iter().map(|(id, _)| id).collect();
         let header = CallHeader {
             to: address.to_string(),
+            carrier: ask.carrier.clone(),
             ..Default::default()
         };
+        let carrier = asked_for(&header, Origin::Local)?;
         let start = tokio::time::Instant::now();
         let mut resolve = None;
         if let Some(node) = &address.node {
             let id = self.resolve(node).await?;
             resolve = Some(start.elapsed());
             if id != self.id {
-                self.tunnel(id).await?;
+                self.tunnel_for_call(id, carrier, false).await?;
             }
         }
         let route = self.route(&header, Origin::Local).await?;
@@ -442,7 +417,13 @@ impl Inner {
             (Some(_), _) | (None, None) => None,
             (None, Some(node)) => Some(self.resolve(node).await?),
         };
-        let session = remote.and_then(|id| self.peers.up(id));
+        let session = remote.and_then(|id| match carrier {
+            Some(carrier) => self.peers.up_over(id, carrier),
+            None => self.peers.up(id),
+        });
+        let carrier = session
+            .as_ref()
+            .map(|session| session.connection().carrier());
         Ok(admin::Resolved {
             node: remote.unwrap_or(self.id),
             name: remote.map_or_else(String::new, |id| self.known_as(id)),
@@ -451,6 +432,7 @@ impl Inner {
             resolve_us: micros(resolve),
             connect_us: micros(took - resolve),
             path: session.as_ref().map(path).unwrap_or_default(),
+            carrier: carrier.unwrap_or_default().to_owned(),
         })
     }
 

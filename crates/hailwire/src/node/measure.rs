@@ -1,8 +1,9 @@
 //! Looks at the tunnels while they work: which carrier takes new calls, and how large the windows are.
 //!
 //! A thin shell around [`Choice`] and [`Window`]: a few times a second it reads the counters of every
-//! tunnel with calls in flight, tells the two what it saw, and does what they answer. Tunnels at rest
-//! cost nothing here.
+//! tunnel with calls in flight, tells the two what it saw, and does what they answer. A tunnel of several
+//! connections is seen as the sum of them; its first one is asked for answers. Tunnels at rest cost nothing
+//! here.
 
 use std::{
     collections::HashMap,
@@ -29,17 +30,26 @@ const TICK: Duration = Duration::from_millis(250);
 struct Watched {
     choice: Choice,
     window: Window,
-    udp: Option<Before>,
-    tcp: Option<Before>,
+    udp: Before,
+    tcp: Before,
     at: Instant,
 }
 
 /// What was read from one tunnel the time before.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Before {
+    connections: Vec<Read>,
+    /// On the first of them.
+    ping: Ping,
+}
+
+/// What was read from one connection.
+#[derive(Debug)]
+struct Read {
     session: Session,
     stats: Stats,
-    ping: Ping,
+    /// The window that it was given; zero where that is not known.
+    window: u32,
 }
 
 /// The last `PING`.
@@ -100,32 +110,32 @@ pub(super) async fn watch(node: Arc<Inner>) {
         let ids = node.peers.ids();
         watched.retain(|id, _| ids.contains(id));
         for id in ids {
-            let sessions = Way::BOTH.map(|way| node.peers.session(id, way));
+            let sessions = Way::BOTH.map(|way| node.peers.connections(id, way));
             let idle = sessions.iter().flatten().all(|s| s.in_flight() == 0);
-            let only_tcp = sessions[0].is_none();
+            let only_tcp = sessions[0].is_empty();
             let resting = watched.get(&id).is_none_or(|peer| peer.choice.may_rest());
             if idle && resting && !only_tcp {
                 if let Some(peer) = watched.get_mut(&id) {
-                    (peer.udp, peer.tcp) = (None, None);
+                    (peer.udp, peer.tcp) = (Before::default(), Before::default());
                 }
                 continue;
             }
             let peer = watched
                 .entry(id)
-                .or_insert_with(|| Watched::new(&node, now));
-            look(&node, id, peer, sessions, now);
+                .or_insert_with(|| Watched::new(&node, id, now));
+            look(&node, id, peer, &sessions, now);
         }
     }
 }
 
 impl Watched {
-    fn new(node: &Inner, now: Instant) -> Self {
+    fn new(node: &Inner, id: NodeId, now: Instant) -> Self {
         let quic = &node.config.quic;
         Self {
-            choice: Choice::new(node.config.carrier, now),
+            choice: Choice::new(node.carrier_for(id), now),
             window: Window::new(overlay::first_window(quic), quic.window.bytes()),
-            udp: None,
-            tcp: None,
+            udp: Before::default(),
+            tcp: Before::default(),
             at: now,
         }
     }
@@ -136,19 +146,15 @@ fn look(
     node: &Arc<Inner>,
     id: NodeId,
     peer: &mut Watched,
-    sessions: [Option<Session>; 2],
+    [udp, tcp]: &[Vec<Session>; 2],
     now: Instant,
 ) {
     let elapsed = now.saturating_duration_since(peer.at);
     peer.at = now;
-    let [udp_session, tcp_session] = sessions;
-    let (udp, udp_stats) = read(&mut peer.udp, udp_session.as_ref(), now);
-    let (tcp, _) = read(&mut peer.tcp, tcp_session.as_ref(), now);
-    if let (Some(session), Some((rtt, received))) = (&udp_session, udp_stats)
-        && let Some(size) = peer.window.arrived(received, elapsed, rtt)
-    {
-        tracing::debug!(peer = %id, size, "a larger window");
-        session.connection().set_window(size);
+    let (udp, busiest) = peer.udp.read(udp, now);
+    let (tcp, _) = peer.tcp.read(tcp, now);
+    if let Some((rtt, received)) = busiest {
+        peer.fit_windows(id, received, elapsed, rtt);
     }
     let before = (peer.choice.why(), node.peers.carries(id));
     let wish = peer.choice.tick(now, &udp, &tcp);
@@ -159,49 +165,75 @@ fn look(
         tokio::spawn(Box::pin(node.clone().bring_up(
             id,
             way,
-            node.config.carrier,
+            node.carrier_for(id),
         )));
     }
-    for before in [&peer.udp, &peer.tcp].into_iter().flatten() {
-        if wish.ask {
-            before.ping.send(before.session.clone());
-        } else {
-            before.ping.forget();
+    for before in [&peer.udp, &peer.tcp] {
+        match before.connections.first() {
+            Some(first) if wish.ask => before.ping.send(first.session.clone()),
+            _ => before.ping.forget(),
         }
     }
 }
 
-/// What happened on a tunnel since the time before; with the round trip and the bytes received.
-fn read(
-    before: &mut Option<Before>,
-    session: Option<&Session>,
-    now: Instant,
-) -> (Seen, Option<(Duration, u64)>) {
-    let Some(session) = session else {
-        *before = None;
-        return (Seen::default(), None);
-    };
-    let stats = session.connection().stats();
-    let same = before.take().filter(|before| before.session.is(session));
-    let (last, ping) = same.map_or_else(
-        || (stats.clone(), Ping::default()),
-        |before| (before.stats, before.ping),
-    );
-    let received = stats.received_bytes.saturating_sub(last.received_bytes);
-    let seen = Seen {
-        up: true,
-        calls: session.in_flight(),
-        moved: received + stats.sent_bytes.saturating_sub(last.sent_bytes),
-        heard: received > 0,
-        sent: stats.sent_packets.saturating_sub(last.sent_packets),
-        lost: stats.lost_packets.saturating_sub(last.lost_packets),
-        answer: ping.answer(now),
-    };
-    let rtt = stats.rtt;
-    *before = Some(Before {
-        session: session.clone(),
-        stats,
-        ping,
-    });
-    (seen, rtt.map(|rtt| (rtt, received)))
+impl Watched {
+    /// Gives the connections over QUIC the windows that they need, by the busiest of them. They share what
+    /// one peer may occupy.
+    fn fit_windows(&mut self, id: NodeId, received: u64, elapsed: Duration, rtt: Duration) {
+        let connections = self.udp.connections.len();
+        self.window.arrived(received, elapsed, rtt, connections);
+        let size = self.window.share(connections);
+        for read in &mut self.udp.connections {
+            if read.window < size && size > self.window.first() {
+                tracing::debug!(peer = %id, size, "a larger window");
+                read.session.connection().set_window(size);
+                read.window = size;
+            }
+        }
+    }
+}
+
+impl Before {
+    /// What happened on a tunnel since the time before; with the round trip of the connection that received
+    /// most, and how much.
+    fn read(&mut self, sessions: &[Session], now: Instant) -> (Seen, Option<(Duration, u64)>) {
+        let before = std::mem::take(&mut self.connections);
+        let same_first = match (before.first(), sessions.first()) {
+            (Some(before), Some(now)) => before.session.is(now),
+            _ => false,
+        };
+        if !same_first {
+            self.ping = Ping::default();
+        }
+        let mut seen = Seen {
+            up: !sessions.is_empty(),
+            answer: self.ping.answer(now),
+            ..Seen::default()
+        };
+        let mut busiest = None;
+        for (place, session) in sessions.iter().enumerate() {
+            // Nearly always at the same place.
+            let at_place = before.get(place).filter(|read| read.session.is(session));
+            let known = at_place.or_else(|| before.iter().find(|read| read.session.is(session)));
+            let stats = session.connection().stats();
+            let last = known.map_or(&stats, |read| &read.stats);
+            let received = stats.received_bytes.saturating_sub(last.received_bytes);
+            seen.calls += session.in_flight();
+            seen.moved += received + stats.sent_bytes.saturating_sub(last.sent_bytes);
+            seen.heard |= received > 0;
+            seen.sent += stats.sent_packets.saturating_sub(last.sent_packets);
+            seen.lost += stats.lost_packets.saturating_sub(last.lost_packets);
+            if let Some(rtt) = stats.rtt
+                && busiest.is_none_or(|(_, most)| received > most)
+            {
+                busiest = Some((rtt, received));
+            }
+            self.connections.push(Read {
+                session: session.clone(),
+                window: known.map_or(0, |read| read.window),
+                stats,
+            });
+        }
+        (seen, busiest)
+    }
 }

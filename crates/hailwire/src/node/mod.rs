@@ -5,7 +5,9 @@
 //! | `overlay` | UDP sockets, the QUIC endpoint |
 //! | `listen` | TCP sockets |
 //! | `dial` | the race of carriers |
-//! | `peers` | a peer's tunnels |
+//! | `early` | sessions that take calls before their peer has greeted |
+//! | `peers`, `connections` | a peer's tunnels, and what each consists of |
+//! | `beside` | further connections of a tunnel |
 //! | `choice`, `window`, `measure` | which carrier takes new calls, how large windows are |
 //! | `tunnel` | the life of a tunnel: up, offers, silence, end |
 //! | `local` | the Unix socket to which programs attach |
@@ -15,8 +17,12 @@
 //! | `manage`, `join` | the built-in agent `node`: status, invitations, trust |
 //! | `hubs` | the hubs that this node belongs to |
 
+mod asked;
+mod beside;
 mod choice;
+mod connections;
 mod dial;
+mod early;
 mod hubs;
 mod join;
 mod listen;
@@ -47,7 +53,7 @@ use std::{
 
 use hailwire_wire::{
     Code, NodeId, NodeName,
-    header::{Hello, VERSION},
+    header::{BESIDE, Hello, VERSION},
 };
 use thiserror::Error;
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
@@ -153,7 +159,8 @@ impl NodeBuilder {
             tcp,
             trust: trust::Trust::load(store)?,
             registry: registry::Registry::new(),
-            peers: peers::Peers::new(id, self.config.carrier),
+            peers: peers::Peers::new(id),
+            asked: asked::Asked::default(),
             strangers: tunnel::strangers(),
             hubs,
             locals: Mutex::default(),
@@ -284,6 +291,7 @@ pub(crate) struct Inner {
     trust: trust::Trust,
     pub(crate) registry: registry::Registry,
     peers: peers::Peers,
+    asked: asked::Asked,
     strangers: tunnel::Strangers,
     hubs: hubs::Hubs,
     /// Sessions of attached programs.
@@ -307,7 +315,8 @@ impl Inner {
             name: self.name().map(String::from).unwrap_or_default(),
             software: SOFTWARE.to_owned(),
             instance: self.instance,
-            features: Vec::new(),
+            features: vec![BESIDE.to_owned()],
+            beside: false,
         }
     }
 

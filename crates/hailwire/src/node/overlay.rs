@@ -14,14 +14,13 @@ use iroh::{
     },
     tls::CaTlsConfig,
 };
-use noq::congestion::{Bbr3Config, CubicConfig};
 use thiserror::Error;
 use tokio::time::Instant;
 
 use super::store::Store;
 use crate::{
-    carrier::{Room, congestion::ByRoundTrip},
-    config::{Config, Congestion, Quic},
+    carrier::{Room, congestion::ForEachPath},
+    config::{Config, Quic},
     hub::tls::Pins,
     key::NodeKey,
 };
@@ -167,6 +166,7 @@ fn transport(quic: &Quic) -> QuicTransportConfig {
     let idle = VarInt::try_from(u64::try_from(quic.idle_timeout.as_millis()).unwrap_or(u64::MAX));
     let mut builder = QuicTransportConfig::builder()
         .max_concurrent_bidi_streams(VarInt::from_u32(quic.streams))
+        // Only a peer gets some, once it is known to be one.
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(VarInt::from_u32(quic.stream_window.bytes()))
         .receive_window(VarInt::from_u32(first_window(quic)))
@@ -179,11 +179,11 @@ fn transport(quic: &Quic) -> QuicTransportConfig {
         .ack_frequency_config(quic.ack_frequency.then_some(acks))
         .enable_segmentation_offload(quic.gso)
         .mtu_discovery_config(quic.mtu_discovery.then_some(discovery))
-        .congestion_controller_factory(match quic.congestion {
-            Congestion::Auto => Arc::new(ByRoundTrip) as Arc<_>,
-            Congestion::Cubic => Arc::new(CubicConfig::default()) as Arc<_>,
-            Congestion::Bbr => Arc::new(Bbr3Config::default()) as Arc<_>,
-        });
+        .congestion_controller_factory(Arc::new(ForEachPath {
+            congestion: quic.congestion,
+            initial_window: quic.initial_window.bytes().into(),
+            initial_rtt: INITIAL_RTT,
+        }));
     if quic.max_paths > Quic::default().max_paths {
         builder = builder.max_concurrent_multipath_paths(quic.max_paths);
     }
@@ -194,6 +194,7 @@ fn transport(quic: &Quic) -> QuicTransportConfig {
 pub(crate) fn room(quic: &Quic) -> Room {
     Room {
         streams: quic.streams,
+        unidirectional: quic.uni_streams,
         unread: first_window(quic),
     }
 }
@@ -221,13 +222,8 @@ pub(crate) async fn dial(
     places: &Places,
     early: bool,
 ) -> Result<Reached, String> {
-    let id = iroh::EndpointId::from_bytes(id.as_bytes()).map_err(|_| "its key is not a key")?;
-    let address = EndpointAddr::from_parts(id, places.transport_addresses());
     let reach = async {
-        let connecting = endpoint
-            .connect_with_opts(address, ALPN, ConnectOptions::new())
-            .await
-            .map_err(|error| root_cause(&error))?;
+        let connecting = connecting(endpoint, id, places).await?;
         let connecting = if early {
             match connecting.into_0rtt() {
                 Ok(early) => return Ok(Reached::Early(early)),
@@ -239,7 +235,35 @@ pub(crate) async fn dial(
         let connection = connecting.await.map_err(|error| root_cause(&error))?;
         Ok(Reached::Full(connection))
     };
-    tokio::time::timeout(DIAL_TIMEOUT, reach)
+    in_time(reach).await
+}
+
+/// Connects as [`dial`] does, and waits for the handshake.
+pub(crate) async fn dial_whole(
+    endpoint: &Endpoint,
+    id: NodeId,
+    places: &Places,
+) -> Result<iroh::endpoint::Connection, String> {
+    let whole = async {
+        let connecting = connecting(endpoint, id, places).await?;
+        connecting.await.map_err(|error| root_cause(&error))
+    };
+    in_time(whole).await
+}
+
+async fn connecting(
+    endpoint: &Endpoint,
+    id: NodeId,
+    places: &Places,
+) -> Result<iroh::endpoint::Connecting, String> {
+    let id = iroh::EndpointId::from_bytes(id.as_bytes()).map_err(|_| "its key is not a key")?;
+    let address = EndpointAddr::from_parts(id, places.transport_addresses());
+    let begun = endpoint.connect_with_opts(address, ALPN, ConnectOptions::new());
+    begun.await.map_err(|error| root_cause(&error))
+}
+
+async fn in_time<T>(dial: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    tokio::time::timeout(DIAL_TIMEOUT, dial)
         .await
         .unwrap_or_else(|_| Err(format!("no answer within {} s", DIAL_TIMEOUT.as_secs())))
 }

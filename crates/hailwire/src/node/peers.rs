@@ -1,11 +1,12 @@
-//! Tunnels: at most two live sessions per peer, one over UDP and one over TCP, each dialled once
-//! however many ask for it.
+//! Tunnels: at most two per peer, one over UDP and one over TCP, each dialled once however many ask
+//! for it, and each of one connection or several ([`super::connections`]).
 //!
 //! Which of the two takes new calls is decided elsewhere ([`super::choice`]) and kept here, where
 //! every call looks; where only one is up, it is that one. When both sides dial at once two
 //! connections of one kind come up; both sides then keep the one that the node with the lower key
-//! dialled, and let the other one finish what it carries. A peer whose greeting shows that it has
-//! restarted loses its old tunnels at once.
+//! dialled, and let the other one, with all that stands beside it, finish what it carries. A peer whose
+//! greeting shows that it has restarted loses its old tunnels at once. A connection that is to stand beside
+//! others replaces nothing.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,7 +19,11 @@ use std::{
 use hailwire_wire::{Code, NodeId, Status};
 use tokio::sync::watch;
 
-use super::choice::{Way, Why};
+use super::{
+    choice::{Way, Why},
+    connections::{Remains, Standing, Tunnel},
+    early::Early,
+};
 use crate::{config::Carrier, session::Session};
 
 /// The outcome of a dial, once there is one.
@@ -27,7 +32,6 @@ type Dialled = Option<Result<Session, Status>>;
 #[derive(Debug)]
 pub(crate) struct Peers {
     me: NodeId,
-    allowed: Carrier,
     table: Mutex<HashMap<NodeId, Peer>>,
     /// Tunnels that another has superseded; each ends when it carries nothing more.
     retired: Mutex<Vec<Session>>,
@@ -36,46 +40,8 @@ pub(crate) struct Peers {
     /// Second tunnels that are being dialled.
     second: Mutex<HashSet<(NodeId, Way)>>,
     /// Sessions of dials that are under way and take calls already.
-    early: watch::Sender<HashMap<NodeId, Early>>,
+    pub(crate) early: Early,
     reuse: Reuse,
-}
-
-/// A session whose peer has not greeted yet.
-#[derive(Debug)]
-struct Early {
-    session: Session,
-    /// The handshake is complete: what is sent now cannot be replayed.
-    proven: bool,
-}
-
-/// What makes a session take calls before its peer has greeted. Also a dial that is given up leaves
-/// nothing behind: the seat goes with it.
-#[derive(Debug)]
-pub(crate) struct EarlySeat {
-    early: watch::Sender<HashMap<NodeId, Early>>,
-    id: NodeId,
-    session: Session,
-}
-
-impl EarlySeat {
-    /// The handshake is complete: from now on all calls may be on it.
-    pub(crate) fn prove(&self) {
-        self.early.send_if_modified(|early| {
-            let ours = early.get_mut(&self.id);
-            let ours = ours.filter(|entry| entry.session.is(&self.session));
-            ours.is_some_and(|entry| !std::mem::replace(&mut entry.proven, true))
-        });
-    }
-}
-
-impl Drop for EarlySeat {
-    fn drop(&mut self) {
-        self.early.send_if_modified(|early| {
-            let ours = early.get(&self.id);
-            let ours = ours.is_some_and(|entry| entry.session.is(&self.session));
-            ours && early.remove(&self.id).is_some()
-        });
-    }
 }
 
 /// How often a call found a tunnel up.
@@ -89,24 +55,22 @@ struct Reuse {
 struct Peer {
     udp: Option<Tunnel>,
     tcp: Option<Tunnel>,
+    /// The only carrier that takes new calls to it, where one is configured.
+    only: Carrier,
     /// Whoever takes new calls, where both are up.
     carry: Option<Way>,
     why: Why,
     dialling: Option<watch::Receiver<Dialled>>,
 }
 
-#[derive(Clone, Debug)]
-struct Tunnel {
-    session: Session,
-    dialled_by: NodeId,
-    instance: u64,
-}
-
 /// A tunnel as it is shown.
 #[derive(Debug)]
 pub(crate) struct Shown {
     pub(crate) id: NodeId,
+    /// The first of its connections.
     pub(crate) session: Session,
+    /// All of them.
+    pub(crate) connections: Vec<Session>,
     /// Whether it takes new calls.
     pub(crate) carries: bool,
     /// Why the one that takes new calls does.
@@ -123,12 +87,28 @@ pub(crate) enum Connect {
     Dial(watch::Sender<Dialled>),
 }
 
+/// What is left of a peer when a connection to it has ended.
+#[derive(Debug)]
+pub(crate) enum Left {
+    /// What was there, or enough of it.
+    Others,
+    /// Another connection, which is the first of its tunnel now.
+    First(Session),
+    /// No tunnel any more.
+    Nothing,
+}
+
 /// The way of a session.
 pub(crate) fn way_of(session: &Session) -> Way {
     match session.connection().carrier() {
         "quic" => Way::Udp,
         _ => Way::Tcp,
     }
+}
+
+/// The start of the peer that a session is with.
+fn instance_of(session: &Session) -> u64 {
+    session.peer_hello().map_or(0, |hello| hello.instance)
 }
 
 impl Peer {
@@ -149,11 +129,19 @@ impl Peer {
     /// The tunnel of one way, if it takes new work.
     fn ready(&self, way: Way) -> Option<&Tunnel> {
         self.tunnel(way)
-            .filter(|tunnel| !tunnel.session.peer_is_going_away())
+            .filter(|tunnel| tunnel.ready().next().is_some())
+    }
+
+    fn tunnels(&self) -> impl Iterator<Item = &Tunnel> {
+        [&self.udp, &self.tcp].into_iter().flatten()
     }
 
     /// The tunnel that takes new calls.
     fn carrying(&self) -> Option<&Tunnel> {
+        if let Some(way) = Way::of(self.only) {
+            let named = |tunnel: &&Tunnel| tunnel.carrier() == Some(self.only.name());
+            return self.ready(way).filter(named);
+        }
         let first = self.carry.unwrap_or(Way::Udp);
         self.ready(first).or_else(|| self.ready(first.other()))
     }
@@ -164,15 +152,14 @@ impl Peer {
 }
 
 impl Peers {
-    pub(crate) fn new(me: NodeId, allowed: Carrier) -> Self {
+    pub(crate) fn new(me: NodeId) -> Self {
         Self {
             me,
-            allowed,
             table: Mutex::default(),
             retired: Mutex::default(),
             worked: Mutex::default(),
             second: Mutex::default(),
-            early: watch::Sender::default(),
+            early: Early::default(),
             reuse: Reuse::default(),
         }
     }
@@ -180,20 +167,27 @@ impl Peers {
     /// The tunnel that takes new calls to `id`, if one is up.
     pub(crate) fn up(&self, id: NodeId) -> Option<Session> {
         let table = self.lock();
-        let session = table.get(&id)?.carrying()?.session.clone();
-        Some(session)
+        table.get(&id)?.carrying()?.ready().next().cloned()
     }
 
-    /// As [`Peers::up`] for a call, which counts as one that found a tunnel.
+    /// Where the next call to `id` goes, if a tunnel is up; counts it as one that found one.
     pub(crate) fn up_for_call(&self, id: NodeId) -> Option<Session> {
-        let session = self.up(id)?;
-        self.reuse.found.fetch_add(1, Ordering::Relaxed);
+        let session = {
+            let table = self.lock();
+            table.get(&id)?.carrying()?.least_busy()?.clone()
+        };
+        self.count(true);
         Some(session)
     }
 
-    /// Counts a call for which a tunnel had to be brought up, or waited for.
-    pub(crate) fn count_made(&self) {
-        self.reuse.made.fetch_add(1, Ordering::Relaxed);
+    /// Counts a call: one that found a tunnel, or one for which a tunnel had to be brought up or waited
+    /// for.
+    pub(crate) fn count(&self, found: bool) {
+        let counter = match found {
+            true => &self.reuse.found,
+            false => &self.reuse.made,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Calls to peers that found a tunnel up, and those that did not.
@@ -202,19 +196,65 @@ impl Peers {
         (count(&self.reuse.found), count(&self.reuse.made))
     }
 
+    /// The tunnel over one carrier, for a call that asks for it.
+    pub(crate) fn up_over(&self, id: NodeId, carrier: Carrier) -> Option<Session> {
+        let session = self.session(id, Way::of(carrier)?)?;
+        Some(session).filter(|session| session.connection().carrier() == carrier.name())
+    }
+
+    /// Whether any tunnel to `id` is up, also one that takes no calls from here.
+    pub(crate) fn has(&self, id: NodeId) -> bool {
+        self.lock().get(&id).is_some_and(|peer| !peer.is_empty())
+    }
+
     /// The tunnel over UDP or TCP, if it takes new work.
     pub(crate) fn session(&self, id: NodeId, way: Way) -> Option<Session> {
         let table = self.lock();
-        let session = table.get(&id)?.ready(way)?.session.clone();
-        Some(session)
+        table.get(&id)?.tunnel(way)?.ready().next().cloned()
     }
 
-    /// The tunnel to `id`, or whose business it is to make one.
-    pub(crate) fn connect(&self, id: NodeId) -> Connect {
+    /// Those connections of a tunnel that take new work; none where there is no tunnel.
+    pub(crate) fn connections(&self, id: NodeId, way: Way) -> Vec<Session> {
+        let table = self.lock();
+        let tunnel = table.get(&id).and_then(|peer| peer.tunnel(way));
+        tunnel.map_or_else(Vec::new, |tunnel| tunnel.ready().cloned().collect())
+    }
+
+    /// How a tunnel stands from now on, if this is the first of its connections.
+    pub(super) fn standing(
+        &self,
+        id: NodeId,
+        session: &Session,
+    ) -> Option<watch::Receiver<Standing>> {
+        self.with_first(id, session, Tunnel::standing)
+    }
+
+    /// Notes how many agents the peer offers. Returns whether this is the connection that says so:
+    /// the first of its tunnel.
+    pub(crate) fn note_agents(&self, id: NodeId, session: &Session, agents: usize) -> bool {
+        self.with_first(id, session, |tunnel| tunnel.note_agents(agents))
+            .is_some()
+    }
+
+    fn with_first<T>(
+        &self,
+        id: NodeId,
+        session: &Session,
+        act: impl FnOnce(&Tunnel) -> T,
+    ) -> Option<T> {
+        let table = self.lock();
+        let tunnel = table.get(&id)?.tunnel(way_of(session))?;
+        tunnel.is_first(session).then(|| act(tunnel))
+    }
+
+    /// The tunnel to `id`, or whose business it is to make one. `only` is the carrier that is
+    /// configured for it.
+    pub(crate) fn connect(&self, id: NodeId, only: Carrier) -> Connect {
         let mut table = self.lock();
         let peer = table.entry(id).or_default();
-        if let Some(tunnel) = peer.carrying() {
-            return Connect::Up(tunnel.session.clone());
+        peer.only = only;
+        if let Some(session) = peer.carrying().and_then(|tunnel| tunnel.ready().next()) {
+            return Connect::Up(session.clone());
         }
         if let Some(waiting) = &peer.dialling
             && waiting.has_changed().is_ok()
@@ -226,39 +266,78 @@ impl Peers {
         Connect::Dial(sender)
     }
 
-    /// Enters a session whose greeting has arrived. Returns whether it is a tunnel now.
-    pub(crate) fn enter(&self, id: NodeId, session: &Session, dialled: bool) -> bool {
+    /// Enters a session whose greeting has arrived. Returns whether it is a tunnel now. `only` as for
+    /// [`Peers::connect`].
+    pub(crate) fn enter(
+        &self,
+        id: NodeId,
+        session: &Session,
+        dialled: bool,
+        only: Carrier,
+    ) -> bool {
         let dialled_by = if dialled { self.me } else { id };
-        let instance = session.peer_hello().map_or(0, |hello| hello.instance);
-        let new = Tunnel {
-            session: session.clone(),
-            dialled_by,
-            instance,
-        };
+        let instance = instance_of(session);
         let way = way_of(session);
         let mut table = self.lock();
         let peer = table.entry(id).or_default();
         peer.dialling = None;
+        peer.only = only;
         for way in Way::BOTH {
-            if let Some(old) = peer.slot(way).take_if(|old| old.instance != instance) {
-                old.session
-                    .close(Code::Unavailable, "the peer has restarted");
+            if let Some(old) = peer.slot(way).take_if(|old| old.instance() != instance) {
+                for session in old.sessions() {
+                    session.close(Code::Unavailable, "the peer has restarted");
+                }
             }
         }
         if let Some(old) = peer.tunnel(way) {
-            if old.session.is(session) {
+            if old.has(session) {
                 return true;
             }
-            if old.dialled_by != dialled_by && old.dialled_by == self.me.min(id) {
+            let keep = Some(self.me.min(id));
+            // Of two carriers over TCP the later one was asked for.
+            let same = old.carrier() == Some(session.connection().carrier());
+            if same && old.dialled_by() != Some(dialled_by) && old.dialled_by() == keep {
                 // The old one is the one to keep; the new one ends when it is idle.
                 self.retire(session.clone());
                 return false;
             }
-            self.retire(old.session.clone());
+            old.sessions().for_each(|old| self.retire(old.clone()));
         }
-        *peer.slot(way) = Some(new);
+        *peer.slot(way) = Some(Tunnel::new(session.clone(), dialled_by, instance));
         self.note_worked(id, way);
         true
+    }
+
+    /// Enters a session that is to stand beside those of its tunnel, of which there are `most` then.
+    ///
+    /// # Errors
+    ///
+    /// Why it may not, for the peer.
+    pub(crate) fn enter_beside(
+        &self,
+        id: NodeId,
+        session: &Session,
+        dialled: bool,
+        most: usize,
+    ) -> Result<(), Status> {
+        let dialled_by = if dialled { self.me } else { id };
+        let mut table = self.lock();
+        let tunnel = table
+            .get_mut(&id)
+            .and_then(|peer| peer.slot(way_of(session)).as_mut());
+        let carrier = session.connection().carrier();
+        // TCP has two carriers; a tunnel is of one.
+        let same = |tunnel: &&mut Tunnel| {
+            let mut ours = tunnel.sessions().map(|ours| ours.connection().carrier());
+            ours.next() == Some(carrier)
+        };
+        match tunnel.filter(same) {
+            Some(tunnel) => tunnel.add(session.clone(), dialled_by, instance_of(session), most),
+            None => Err(Status::new(
+                Code::FailedPrecondition,
+                format!("there is no tunnel over {carrier} beside which to stand"),
+            )),
+        }
     }
 
     /// Says who takes new calls, and why.
@@ -292,25 +371,31 @@ impl Peers {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a session out after it has ended. Returns whether the peer has no tunnel any more
-    /// because of that.
-    pub(crate) fn leave(&self, id: NodeId, session: &Session) -> bool {
+    /// Takes a session out after it has ended. Says what is left because of that.
+    pub(crate) fn leave(&self, id: NodeId, session: &Session) -> Left {
         let mut table = self.lock();
         let Some(peer) = table.get_mut(&id) else {
-            return false;
+            return Left::Others;
         };
-        let mut was = false;
-        for way in Way::BOTH {
-            was |= peer
-                .slot(way)
-                .take_if(|tunnel| tunnel.session.is(session))
-                .is_some();
-        }
-        let gone = was && peer.is_empty();
+        let slot = peer.slot(way_of(session));
+        let remains = slot
+            .as_mut()
+            .map_or(Remains::All, |tunnel| tunnel.remove(session));
+        let left = match remains {
+            Remains::All | Remains::Others => Left::Others,
+            Remains::First(next) => Left::First(next),
+            Remains::Nothing => {
+                *slot = None;
+                match peer.is_empty() {
+                    true => Left::Nothing,
+                    false => Left::Others,
+                }
+            }
+        };
         if peer.is_empty() && peer.dialling.is_none() {
             table.remove(&id);
         }
-        gone
+        left
     }
 
     /// Forgets a dial that failed.
@@ -329,10 +414,16 @@ impl Peers {
         self.lock().get(&id)?.carry
     }
 
-    /// Every tunnel.
+    /// Every connection of every tunnel.
     pub(crate) fn all(&self) -> Vec<(NodeId, Session)> {
-        let shown = self.shown().into_iter();
-        shown.map(|shown| (shown.id, shown.session)).collect()
+        let table = self.lock();
+        let tunnels = table
+            .iter()
+            .flat_map(|(id, peer)| peer.tunnels().map(move |tunnel| (id, tunnel)));
+        let sessions = tunnels.flat_map(|(id, tunnel)| tunnel.sessions().map(move |s| (*id, s)));
+        sessions
+            .map(|(id, session)| (id, session.clone()))
+            .collect()
     }
 
     /// Every tunnel, with what it is for.
@@ -341,21 +432,26 @@ impl Peers {
         let mut all = Vec::new();
         for (id, peer) in table.iter() {
             let carrying = peer.carrying();
-            for tunnel in Way::BOTH.into_iter().filter_map(|way| peer.tunnel(way)) {
+            for tunnel in peer.tunnels() {
+                let connections: Vec<Session> = tunnel.sessions().cloned().collect();
+                let Some(session) = connections.first().cloned() else {
+                    continue;
+                };
                 all.push(Shown {
                     id: *id,
-                    session: tunnel.session.clone(),
-                    carries: carrying.is_some_and(|carrying| carrying.session.is(&tunnel.session)),
-                    why: self.why(peer, carrying),
+                    carries: carrying.is_some_and(|carrying| carrying.has(&session)),
+                    session,
+                    connections,
+                    why: Self::why(peer, carrying),
                 });
             }
         }
         all
     }
 
-    fn why(&self, peer: &Peer, carrying: Option<&Tunnel>) -> Why {
-        let way = carrying.map(|tunnel| way_of(&tunnel.session));
-        match (self.allowed, peer.carry, way) {
+    fn why(peer: &Peer, carrying: Option<&Tunnel>) -> Why {
+        let way = carrying.and_then(|tunnel| tunnel.sessions().next().map(way_of));
+        match (peer.only, peer.carry, way) {
             (Carrier::Auto, None, Some(Way::Tcp)) => Why::NoUdp,
             (Carrier::Auto, _, _) => peer.why,
             _ => Why::Configured,
@@ -386,38 +482,6 @@ impl Peers {
         worked.insert(id, way);
     }
 
-    /// Lets a session take calls that may be made twice while it is being brought up, for as long as the
-    /// seat is held. Of several to one peer the first has it.
-    pub(crate) fn seat_early(&self, id: NodeId, session: &Session) -> EarlySeat {
-        let seat = EarlySeat {
-            early: self.early.clone(),
-            id,
-            session: session.clone(),
-        };
-        self.early.send_modify(|early| {
-            early.entry(id).or_insert_with(|| Early {
-                session: session.clone(),
-                proven: false,
-            });
-        });
-        seat
-    }
-
-    /// Waits for a session that is being brought up and takes this call. `twice` says whether the call
-    /// may be made twice.
-    pub(crate) async fn early(&self, id: NodeId, twice: bool) -> Session {
-        let takes = |early: &HashMap<NodeId, Early>| {
-            let entry = early.get(&id).filter(|entry| entry.proven || twice);
-            entry.map(|entry| entry.session.clone())
-        };
-        let mut early = self.early.subscribe();
-        let found = early.wait_for(|early| takes(early).is_some()).await;
-        match found.ok().and_then(|early| takes(&early)) {
-            Some(session) => session,
-            None => std::future::pending().await,
-        }
-    }
-
     /// Whether nobody dials that second tunnel yet; whoever asks does from now on.
     pub(crate) fn begin_second(&self, id: NodeId, way: Way) -> bool {
         self.seconds().insert((id, way))
@@ -433,59 +497,5 @@ impl Peers {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<NodeId, Peer>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{sync::Arc, time::Duration};
-
-    use hailwire_wire::header::Hello;
-    use tokio::time::timeout;
-
-    use super::*;
-    use crate::{
-        carrier::{Connection, mux},
-        session::{Dispatch, Opening},
-    };
-
-    struct Nobody;
-
-    impl Dispatch for Nobody {
-        async fn dispatch(self: Arc<Self>, _session: Session, _opening: Opening) {}
-    }
-
-    fn session() -> (Session, mux::Connection) {
-        let (near, far) = mux::Connection::pair();
-        let near = Connection::Mux(near);
-        let session = Session::start(near, true, Hello::default(), Arc::new(Nobody));
-        (session, far)
-    }
-
-    async fn takes(peers: &Peers, id: NodeId, twice: bool) -> Option<Session> {
-        timeout(Duration::ZERO, peers.early(id, twice)).await.ok()
-    }
-
-    #[tokio::test]
-    async fn a_dial_that_is_given_up_leaves_no_session_to_call_on() {
-        let id = NodeId::from_bytes([1; 32]);
-        let peers = Peers::new(NodeId::from_bytes([2; 32]), Carrier::Auto);
-        let ((first, _far), (second, _other)) = (session(), session());
-        let seat = peers.seat_early(id, &first);
-        assert!(takes(&peers, id, true).await.unwrap().is(&first));
-        assert!(takes(&peers, id, false).await.is_none(), "may be replayed");
-        seat.prove();
-        assert!(takes(&peers, id, false).await.unwrap().is(&first));
-
-        let later = peers.seat_early(id, &second);
-        drop(later);
-        assert!(takes(&peers, id, false).await.unwrap().is(&first));
-
-        let dial = async move {
-            let _seat = seat;
-            std::future::pending::<()>().await;
-        };
-        assert!(timeout(Duration::ZERO, dial).await.is_err());
-        assert!(takes(&peers, id, true).await.is_none());
     }
 }

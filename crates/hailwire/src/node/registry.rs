@@ -268,15 +268,19 @@ impl Registry {
 
     /// Takes a member out, and its group with the last one.
     fn take(&self, name: &AgentName, key: &MemberKey) -> bool {
+        // Dropped after the lock: a handler may own other agents of this node, which it takes back here.
+        let (member, _group);
         let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
         let Some(group) = groups.get(name) else {
             return false;
         };
-        let found = group.remove(key).is_some();
-        if group.is_empty() {
-            groups.remove(name);
-        }
-        found
+        member = group.remove(key);
+        _group = if group.is_empty() {
+            groups.remove(name)
+        } else {
+            None
+        };
+        member.is_some()
     }
 
     /// The pool's clock: time since this registry was made.
@@ -308,6 +312,40 @@ mod tests {
         Offers {
             agents: names.iter().map(offer).collect(),
         }
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_owns_another_agent_takes_it_back_when_it_goes() {
+        struct Owned(Arc<Registry>, AgentName, u64);
+        impl Drop for Owned {
+            fn drop(&mut self) {
+                self.0.remove(&self.1, self.2);
+            }
+        }
+        let registry = Arc::new(Registry::new());
+        let (inner, outer) = (Agent::new("inner").unwrap(), Agent::new("outer").unwrap());
+        let number = registry.add(handler(&inner)).unwrap();
+        let owned = Owned(registry.clone(), inner.register.name.clone(), number);
+        let owns = move |_: Request| {
+            let _ = &owned;
+            async { Ok(Response::default()) }
+        };
+        let target = Target::Handler {
+            handler: Arc::new(owns),
+            register: Arc::new(outer.register.clone()),
+        };
+        let number = registry.add(target).unwrap();
+        // On a thread of its own, so that a lock that is held shows as a failure and not as silence.
+        let (done, ended) = std::sync::mpsc::channel();
+        let there = registry.clone();
+        std::thread::spawn(move || {
+            there.remove(&outer.register.name, number);
+            let _ = done.send(());
+        });
+        ended
+            .recv_timeout(Duration::from_secs(20))
+            .expect("the registry's lock is held while a handler is dropped");
+        assert!(!registry.knows(&inner.register.name));
     }
 
     #[tokio::test]

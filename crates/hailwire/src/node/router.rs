@@ -16,7 +16,9 @@ use hailwire_wire::{
 use tokio::time::Instant;
 
 use super::{
-    Inner, now_unix,
+    Inner,
+    asked::asked_for,
+    now_unix,
     registry::{MemberKey, Picked, Target, not_found},
     trust::untrusted,
     tunnel::greeted,
@@ -25,6 +27,7 @@ use crate::{
     admin,
     agent::{Caller, RequestKind, SharedHandler},
     carrier::SendStream,
+    config::Carrier,
     session::{self, Dispatch, FrameReader, IncomingCall, Opening, Session, refuse},
 };
 
@@ -104,7 +107,7 @@ impl Inner {
         };
         let IncomingCall {
             kind,
-            header,
+            mut header,
             send,
             reader,
         } = call;
@@ -134,6 +137,8 @@ impl Inner {
                 return Box::pin(refuse(send, reader, &status)).await;
             }
         };
+        // It was for this node.
+        header.carrier.clear();
         let code = match to {
             Destination::Handler(handler) => {
                 let kind = request_kind(kind);
@@ -163,13 +168,14 @@ impl Inner {
         if self.is_closing() {
             return Err(Status::new(Code::Unavailable, "this node is shutting down"));
         }
-        match self.route_now(&address, origin) {
-            Some(route) => route,
-            None => {
-                let twice = !header.idempotency_key.is_empty();
-                Box::pin(self.route_slowly(&address, twice)).await
-            }
+        let carrier = asked_for(header, origin)?;
+        if carrier.is_none()
+            && let Some(route) = self.route_now(&address, origin)
+        {
+            return route;
         }
+        let twice = !header.idempotency_key.is_empty();
+        Box::pin(self.route_slowly(&address, carrier, twice)).await
     }
 
     /// Where a call goes, if that can be told without waiting: the way of nearly every call.
@@ -198,20 +204,22 @@ impl Inner {
         Some(Ok(Route { to, picked: None }))
     }
 
-    /// `twice` says whether the call may be made twice, and so travel in a first flight.
+    /// `carrier` is the one that the call asks for. `twice` says whether the call may be made twice, and
+    /// so travel in a first flight.
     async fn route_slowly(
         self: &Arc<Self>,
         address: &Address,
+        carrier: Option<Carrier>,
         twice: bool,
     ) -> Result<Route, Status> {
         let Some(node) = &address.node else {
-            return self.route_by_name(&address.agent).await;
+            return self.route_by_name(&address.agent, carrier).await;
         };
         let id = self.resolve(node).await?;
         if id == self.id {
             return self.local_route(&address.agent);
         }
-        let session = self.tunnel_for_call(id, twice).await?;
+        let session = self.tunnel_for_call(id, carrier, twice).await?;
         let to = Destination::Session(session);
         Ok(Route { to, picked: None })
     }
@@ -264,8 +272,14 @@ impl Inner {
     }
 
     /// Local first, then connected peers, then nodes that are not connected.
-    async fn route_by_name(self: &Arc<Self>, agent: &AgentName) -> Result<Route, Status> {
+    async fn route_by_name(
+        self: &Arc<Self>,
+        agent: &AgentName,
+        carrier: Option<Carrier>,
+    ) -> Result<Route, Status> {
         let mut excluded = Vec::new();
+        // Why the carrier that was asked for led nowhere.
+        let mut unreached = None;
         let mut asked_everyone = false;
         loop {
             let picked = match self.registry.pick(agent, false, &excluded) {
@@ -275,16 +289,20 @@ impl Inner {
                     self.ask_unconnected(agent).await;
                     continue;
                 }
-                Err(status) => return Err(status),
+                Err(status) => return Err(unreached.unwrap_or(status)),
             };
             let to = match picked.value().reach() {
                 Reach::Here(to) => to,
-                Reach::Peer(id) => match self.tunnel_for_call(id, false).await {
+                Reach::Peer(id) => match self.tunnel_for_call(id, carrier, false).await {
                     Ok(session) => Destination::Session(session),
                     Err(status) => {
                         tracing::debug!(%agent, peer = %id, %status, "a member cannot be reached");
                         excluded.push(MemberKey::Peer(id));
-                        self.registry.finish(picked, Code::Unavailable);
+                        match carrier {
+                            None => self.registry.finish(picked, Code::Unavailable),
+                            // It may be well, and reached over another.
+                            Some(_) => unreached = Some(status),
+                        }
                         continue;
                     }
                 },

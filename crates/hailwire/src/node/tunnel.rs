@@ -7,7 +7,9 @@ use std::{
     time::Duration,
 };
 
-use hailwire_wire::{AgentName, Code, NodeId, Status, directory::Search, record::Record};
+use hailwire_wire::{
+    AgentName, Code, NodeId, Status, directory::Search, header::Hello, record::Record,
+};
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
@@ -15,14 +17,15 @@ use tokio::{
 };
 
 use super::{
-    Inner,
+    Inner, beside,
     choice::Way,
     overlay::{self, Places},
-    peers::{Connect, way_of},
+    peers::{Connect, Left, way_of},
     router::{Door, Origin},
 };
 use crate::{
     carrier::{Connection, quic},
+    config::Carrier,
     session::Session,
 };
 
@@ -36,7 +39,7 @@ const STRANGER_STAY: Duration = Duration::from_secs(30);
 const MAX_HANDSHAKES: usize = 128;
 
 /// How long a new tunnel's greeting may take.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often tunnels with calls in flight are looked at.
 const SILENCE_TICK: Duration = Duration::from_secs(1);
@@ -72,7 +75,7 @@ impl Inner {
     ///
     /// `unavailable` when the peer cannot be reached, `permission_denied` when it is not trusted.
     pub(crate) async fn tunnel(self: &Arc<Self>, id: NodeId) -> Result<Session, Status> {
-        match self.peers.connect(id) {
+        match self.peers.connect(id, self.carrier_for(id)) {
             Connect::Up(session) => Ok(session),
             Connect::Wait(mut outcome) => match outcome.wait_for(Option::is_some).await {
                 Ok(outcome) => outcome
@@ -99,22 +102,28 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::tunnel`] for a call, which is counted by whether it found one, and need not wait for
+    /// As [`Inner::tunnel`] for a call, over the `carrier` that it asks for. It is counted by whether it found one, and need not wait for
     /// the peer's greeting. One that may be made `twice` need not even wait for the handshake where the
     /// peer was met before.
     pub(super) async fn tunnel_for_call(
         self: &Arc<Self>,
         id: NodeId,
+        carrier: Option<Carrier>,
         twice: bool,
     ) -> Result<Session, Status> {
+        if let Some(carrier) = carrier {
+            let (session, found) = self.tunnel_over(id, carrier).await?;
+            self.peers.count(found);
+            return Ok(session);
+        }
         if let Some(session) = self.peers.up_for_call(id) {
             return Ok(session);
         }
-        self.peers.count_made();
+        self.peers.count(false);
         tokio::select! {
             biased;
             tunnel = self.tunnel(id) => tunnel,
-            early = self.peers.early(id, twice) => Ok(early),
+            early = self.peers.early.wait(id, twice) => Ok(early),
         }
     }
 
@@ -126,7 +135,8 @@ impl Inner {
             )
             .with_hint("`hail join TICKET` makes two nodes trust each other"));
         }
-        if self.peers.len() >= self.config.limits.max_tunnels as usize {
+        let most = self.config.limits.max_tunnels as usize;
+        if !self.peers.has(id) && self.peers.len() >= most {
             return Err(Status::new(
                 Code::ResourceExhausted,
                 "this node has as many tunnels as it may",
@@ -182,25 +192,40 @@ impl Inner {
         connection: Connection,
         dialled: bool,
     ) -> Session {
+        self.start_session_as(self.hello(), id, connection, dialled)
+    }
+
+    pub(super) fn start_session_as(
+        self: &Arc<Self>,
+        hello: Hello,
+        id: NodeId,
+        connection: Connection,
+        dialled: bool,
+    ) -> Session {
         let door = Arc::new(Door {
             node: self.clone(),
             origin: Origin::Peer(id),
         });
-        Session::start(connection, dialled, self.hello(), door)
+        Session::start(connection, dialled, hello, door)
     }
 
-    /// Makes a greeted session of a trusted peer its tunnel, and looks after it until it ends. The
-    /// one place where a tunnel begins, and so where trust is asked for the last time and where the
-    /// number of tunnels is bounded.
+    /// Makes a greeted session of a trusted peer its tunnel, or one more connection of it where an
+    /// accepted one says that it is to be that, and looks after it until it ends. The one place where a
+    /// tunnel begins, and so where trust is asked for the last time and where the number of tunnels is
+    /// bounded.
     pub(super) fn up(self: &Arc<Self>, id: NodeId, session: &Session, dialled: bool) {
         if !self.trust.is_trusted(id) {
             return session.close(Code::PermissionDenied, "this node does not trust yours");
         }
+        if !dialled && beside::is_beside(session) {
+            self.up_beside(id, session, dialled);
+            return;
+        }
         let most = self.config.limits.max_tunnels as usize;
-        if self.peers.up(id).is_none() && self.peers.len() >= most {
+        if !self.peers.has(id) && self.peers.len() >= most {
             return session.close(Code::ResourceExhausted, "no more tunnels");
         }
-        if !self.peers.enter(id, session, dialled) {
+        if !self.peers.enter(id, session, dialled, self.carrier_for(id)) {
             return;
         }
         self.strangers.welcomed.notify_waiters();
@@ -209,6 +234,9 @@ impl Inner {
         let allow = self.trust.row(id).map(|row| row.allow).unwrap_or_default();
         session.send_offers(&self.registry.offers(&allow));
         tokio::spawn(look_after(self.clone(), id, session.clone()));
+        if dialled {
+            self.keep_connections(id, session);
+        }
     }
 
     /// Everywhere that a peer may be: where it was last, and what the hubs know.
@@ -226,7 +254,7 @@ impl Inner {
     /// Brings up tunnels to nodes that have none until one of them offers `agent`: to those of
     /// which a hub knows that they do, and to trusted peers.
     pub(super) async fn ask_unconnected(self: &Arc<Self>, agent: &AgentName) {
-        let unconnected = |id: &NodeId| self.peers.up(*id).is_none();
+        let unconnected = |id: &NodeId| !self.peers.has(*id);
         let trusted = self.trust.rows().into_iter().map(|row| row.id);
         let mut waiting: VecDeque<NodeId> = trusted.filter(unconnected).collect();
         let mut dials = JoinSet::new();
@@ -343,6 +371,9 @@ async fn accept_stranger(node: &Arc<Inner>, id: NodeId, connection: Connection) 
     if greeted(&session).await.is_err() {
         return;
     }
+    if beside::is_beside(&session) && !node.trust.is_trusted(id) {
+        return session.close(Code::PermissionDenied, "a stranger has one connection");
+    }
     if vouched {
         node.up(id, &session, false);
     }
@@ -378,11 +409,18 @@ pub(super) async fn greeted(session: &Session) -> Result<(), Status> {
     })
 }
 
-/// Follows a tunnel's offers until it ends, then cleans up after it.
-async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
+/// Follows what is offered on a connection until it ends, refuses what no session opens, then cleans up
+/// after it. A list counts where it comes on the first connection of its tunnel, so that an older one on
+/// another does not replace it.
+pub(super) async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
     let mut offers = session.peer_offers();
+    let mut refusing = std::pin::pin!(session.connection().refuse_unidirectional());
+    let mut refused = false;
     loop {
-        if let Some(offers) = offers.borrow_and_update().clone() {
+        let told = offers.borrow_and_update().clone();
+        if let Some(offers) = told
+            && node.peers.note_agents(id, &session, offers.agents.len())
+        {
             node.registry.set_offers(id, &offers);
         }
         let found = session.connection().stats().remote.parse::<SocketAddr>();
@@ -391,14 +429,20 @@ async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
         }
         tokio::select! {
             changed = offers.changed() => if changed.is_err() { break },
+            () = &mut refusing, if !refused => refused = true,
             why = session.closed() => {
-                tracing::info!(peer = %id, %why, "tunnel down");
+                tracing::debug!(peer = %id, %why, "connection down");
                 break;
             }
         }
     }
-    if node.peers.leave(id, &session) {
-        node.registry.clear_offers(id);
+    match node.peers.leave(id, &session) {
+        Left::Others => {}
+        Left::First(next) => next.say_offers_again(),
+        Left::Nothing => {
+            tracing::info!(peer = %id, "tunnel down");
+            node.registry.clear_offers(id);
+        }
     }
 }
 
@@ -419,7 +463,7 @@ pub(super) async fn announce(node: Arc<Inner>) {
 ///
 /// QUIC's own idle time-out is longer than a caller likes to wait.
 pub(super) async fn watch_silence(node: Arc<Inner>) {
-    let mut heard: HashMap<(NodeId, Way), Heard> = HashMap::new();
+    let mut heard: HashMap<usize, Heard> = HashMap::new();
     let mut tick = tokio::time::interval(SILENCE_TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -431,11 +475,15 @@ pub(super) async fn watch_silence(node: Arc<Inner>) {
                 continue;
             }
             let received = session.connection().stats().received_bytes;
-            let key = (id, way_of(&session));
+            let key = session.key();
             let before = heard.remove(&key).filter(|before| before.bytes == received);
             let since = before.map_or(now, |before| before.since);
-            let bytes = received;
-            busy.insert(key, Heard { bytes, since });
+            let last = Heard {
+                bytes: received,
+                since,
+                _session: session.clone(),
+            };
+            busy.insert(key, last);
             let silence = now - since;
             if silence >= SILENCE_DEAD {
                 tracing::warn!(peer = %id, "no sign of life with calls in flight");
@@ -448,11 +496,13 @@ pub(super) async fn watch_silence(node: Arc<Inner>) {
     }
 }
 
-/// What was received from a peer when it was last heard.
+/// What was received on a connection when it was last heard.
 #[derive(Debug)]
 struct Heard {
     bytes: u64,
     since: Instant,
+    /// Held, so that its key is not given to another.
+    _session: Session,
 }
 
 pub(super) fn unreachable(id: NodeId, reason: &str) -> Status {

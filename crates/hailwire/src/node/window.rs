@@ -2,33 +2,59 @@
 //!
 //! A connection moves at most its window in each round trip. So the window begins at a size that
 //! serves most networks and follows the bandwidth-delay product, up to the bound on the memory that
-//! one peer may occupy: where more than half of it arrives in a round trip, it doubles. It does not
+//! one peer may occupy, which its connections share: where more than half of it arrives in a round trip, it doubles. It does not
 //! shrink: what was promised to the peer cannot be taken back (RFC 9000, 4.1), and an idle window
 //! costs nothing.
 
 use std::time::Duration;
 
-/// The receive window of one tunnel.
+/// The receive window of each connection to a peer.
 #[derive(Debug)]
 pub(crate) struct Window {
+    first: u32,
     size: u32,
     most: u32,
 }
 
 impl Window {
+    /// With which window a connection begins, and what all to one peer may occupy.
     pub(crate) const fn new(first: u32, most: u32) -> Self {
-        Self { size: first, most }
+        Self {
+            first,
+            size: first,
+            most,
+        }
     }
 
-    /// Takes in how many bytes arrived in a time, and the round trip. Gives the new size where it is
-    /// another.
-    pub(crate) fn arrived(&mut self, bytes: u64, time: Duration, rtt: Duration) -> Option<u32> {
+    /// Takes in how many bytes arrived on the busiest connection in a time, and its round trip.
+    pub(crate) fn arrived(
+        &mut self,
+        bytes: u64,
+        time: Duration,
+        rtt: Duration,
+        connections: usize,
+    ) {
         let in_flight = bytes as f64 * rtt.as_secs_f64() / time.as_secs_f64().max(1e-3);
-        if self.size >= self.most || in_flight <= f64::from(self.size) / 2.0 {
-            return None;
+        let most = self.most_each(connections);
+        if self.size < most && in_flight > f64::from(self.size) / 2.0 {
+            self.size = self.size.saturating_mul(2).min(most);
         }
-        self.size = self.size.saturating_mul(2).min(self.most);
-        Some(self.size)
+    }
+
+    /// The window of one connection of so many.
+    pub(crate) fn share(&self, connections: usize) -> u32 {
+        self.size.min(self.most_each(connections))
+    }
+
+    /// With which window a connection begins: so much is promised before anything is known of it, also where
+    /// a share would be less.
+    pub(crate) const fn first(&self) -> u32 {
+        self.first
+    }
+
+    fn most_each(&self, connections: usize) -> u32 {
+        let connections = u32::try_from(connections.max(1)).unwrap_or(u32::MAX);
+        (self.most / connections).max(self.first)
     }
 }
 
@@ -45,10 +71,12 @@ mod tests {
         for _ in 0..100 {
             let possible = f64::from(window.size) / rtt.as_secs_f64();
             let bytes = rate.min(possible) * step.as_secs_f64();
-            match window.arrived(bytes as u64, step, rtt) {
-                Some(_) => took += step,
-                None => break,
+            let before = window.size;
+            window.arrived(bytes as u64, step, rtt, 1);
+            if window.size == before {
+                break;
             }
+            took += step;
         }
         (window.size, took)
     }
@@ -63,6 +91,22 @@ mod tests {
         let (size, took) = settle(125e6, Duration::from_millis(200));
         assert!(f64::from(size) >= 125e6 * 0.2, "{size}");
         assert!(took <= Duration::from_secs(1), "{took:?}");
+    }
+
+    #[test]
+    fn connections_share_what_one_peer_may_occupy() {
+        let (second, rtt) = (Duration::from_secs(1), Duration::from_secs(1));
+        let mut window = Window::new(8 * MIB, 128 * MIB);
+        for _ in 0..10 {
+            window.arrived(10_000_000_000, second, rtt, 4);
+        }
+        assert_eq!(window.share(4), 32 * MIB);
+        assert_eq!(window.share(2), 32 * MIB, "not asked for yet");
+        window.arrived(10_000_000_000, second, rtt, 2);
+        assert_eq!(window.share(2), 64 * MIB);
+        assert_eq!(window.share(4), 32 * MIB);
+        // Each begins with as much: it was promised.
+        assert_eq!(window.share(1_000), 8 * MIB);
     }
 
     #[test]

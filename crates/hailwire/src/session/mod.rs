@@ -74,6 +74,8 @@ struct Shared {
     peer_going_away: AtomicBool,
     /// This side takes no new work.
     going_away: AtomicBool,
+    /// The connection is gone, as far as this side knows.
+    ended: AtomicBool,
     started: Instant,
 }
 
@@ -151,6 +153,7 @@ impl Session {
                 in_flight: AtomicU64::new(0),
                 peer_going_away: AtomicBool::new(false),
                 going_away: AtomicBool::new(false),
+                ended: AtomicBool::new(false),
                 started: Instant::now(),
             }),
         };
@@ -269,6 +272,11 @@ impl Session {
         self.shared.offers.subscribe()
     }
 
+    /// Tells whoever follows [`Session::peer_offers`] to look at them again.
+    pub(crate) fn say_offers_again(&self) {
+        self.shared.offers.send_modify(|_| {});
+    }
+
     /// Tells the far side what is offered to it; replaces the earlier list.
     pub(crate) fn send_offers(&self, offers: &Offers) {
         self.shared.control.offers(header::encode(offers).into());
@@ -298,9 +306,11 @@ impl Session {
         }
     }
 
-    /// Whether the far side takes no new work.
-    pub(crate) fn peer_is_going_away(&self) -> bool {
-        self.shared.peer_going_away.load(Ordering::Relaxed)
+    /// Whether it makes sense to open a stream: neither has the far side said farewell nor is the connection
+    /// gone, as far as was noticed. Cheap.
+    pub(crate) fn takes_work(&self) -> bool {
+        let going = &self.shared.peer_going_away;
+        !going.load(Ordering::Relaxed) && !self.shared.ended.load(Ordering::Relaxed)
     }
 
     /// Streams open now in either direction, the control stream apart.
@@ -314,6 +324,7 @@ impl Session {
 
     /// Ends the session now.
     pub(crate) fn close(&self, code: Code, reason: &str) {
+        self.shared.ended.store(true, Ordering::Relaxed);
         self.connection().close(code, reason);
     }
 
@@ -329,6 +340,11 @@ impl Session {
     /// Whether both handles mean one session.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// What tells sessions apart, for as long as this handle is held.
+    pub(crate) fn key(&self) -> usize {
+        Arc::as_ptr(&self.shared).addr()
     }
 
     pub(crate) fn count(&self) -> InFlight {
@@ -372,6 +388,7 @@ async fn accept_streams<D: Dispatch>(
         let stream = run_stream(session.clone(), stream, greeting.clone(), dispatch.clone());
         tokio::spawn(Box::pin(stream));
     }
+    session.shared.ended.store(true, Ordering::Relaxed);
 }
 
 /// Closes a session whose far side never says who it is.

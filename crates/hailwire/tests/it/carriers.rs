@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// A node on loopback that listens on TCP too.
-async fn both(name: &str, change: impl FnOnce(&mut Config)) -> House {
+pub(crate) async fn both(name: &str, change: impl FnOnce(&mut Config)) -> House {
     let dir = tempfile::tempdir().unwrap();
     let mut config = house::config(name);
     config.listen.tcp = vec![(Ipv4Addr::LOCALHOST, 0).into()];
@@ -40,7 +40,7 @@ async fn near_of_wire() -> House {
 }
 
 /// Lets `house` trust `other` and find it at these addresses.
-async fn introduce(
+pub(crate) async fn introduce(
     house: &House,
     other: &House,
     name: &str,
@@ -59,12 +59,12 @@ async fn introduce(
 }
 
 /// Calls and reads the answer as text.
-async fn call(client: &Client, to: &str, body: &'static str) -> Result<String, Status> {
+pub(crate) async fn call(client: &Client, to: &str, body: &'static str) -> Result<String, Status> {
     let bytes = house::call(client, to, body).await?;
     Ok(String::from_utf8(bytes).unwrap())
 }
 
-async fn ping(house: &House, who: &str, carrier: &str) -> Result<admin::Pong, Status> {
+pub(crate) async fn ping(house: &House, who: &str, carrier: &str) -> Result<admin::Pong, Status> {
     let ping = admin::Ping {
         who: who.into(),
         carrier: carrier.into(),
@@ -73,7 +73,7 @@ async fn ping(house: &House, who: &str, carrier: &str) -> Result<admin::Pong, St
 }
 
 /// The carrier that takes new calls, and why.
-async fn carrying(house: &House) -> (String, String) {
+pub(crate) async fn carrying(house: &House) -> (String, String) {
     let status = house.status().await;
     let tunnel = status.tunnels.into_iter().find(|tunnel| tunnel.carries);
     tunnel.map_or_else(Default::default, |tunnel| (tunnel.carrier, tunnel.why))

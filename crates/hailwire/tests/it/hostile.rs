@@ -132,6 +132,8 @@ async fn an_oversized_length_is_answered_with_a_reason() {
 /// A connection to a node whose far side is this test.
 struct Guest {
     connection: Connection,
+    /// The same, as the engine has it, where it is by a tunnel.
+    quic: Option<iroh::endpoint::Connection>,
     _endpoint: Option<Endpoint>,
 }
 
@@ -154,14 +156,15 @@ impl Guest {
                 let socket = UnixStream::connect(house.data().socket()).await.unwrap();
                 Self {
                     connection: Connection::Mux(mux::Connection::client(socket)),
+                    quic: None,
                     _endpoint: None,
                 }
             }
-            Way::Tunnel => Self::by_tunnel(house).await,
+            Way::Tunnel => Self::by_tunnel(house, true).await,
         }
     }
 
-    async fn by_tunnel(house: &House) -> Self {
+    async fn by_tunnel(house: &House, trusted: bool) -> Self {
         let endpoint = Endpoint::builder(presets::Minimal)
             .relay_mode(RelayMode::Custom(RelayMap::empty()))
             .clear_ip_transports()
@@ -177,13 +180,16 @@ impl Guest {
             addresses: Vec::new(),
             tcp: Vec::new(),
         };
-        let _: admin::Trusted = house.client().admin(method::TRUST_ADD, &add).await.unwrap();
+        if trusted {
+            let _: admin::Trusted = house.client().admin(method::TRUST_ADD, &add).await.unwrap();
+        }
         let id = iroh::EndpointId::from_bytes(house.node.id().as_bytes()).unwrap();
         let sockets = house.node.sockets().into_iter().map(TransportAddr::Ip);
         let address = EndpointAddr::from_parts(id, sockets);
         let connection = endpoint.connect(address, b"hailwire").await.unwrap();
         Self {
-            connection: Connection::Quic(quic::Connection::new(connection)),
+            connection: Connection::Quic(quic::Connection::new(connection.clone())),
+            quic: Some(connection),
             _endpoint: Some(endpoint),
         }
     }
@@ -298,6 +304,57 @@ async fn bad_streams_are_refused_one_by_one_and_their_connection_goes_on() {
         assert_eq!(guest.ask(&call("echo")).await, Status::ok(), "{way:?}");
     }
     bystander.ends_well().await;
+}
+
+#[tokio::test]
+async fn unidirectional_streams_are_stopped_one_by_one_and_their_tunnel_lives() {
+    let (alice, house) = House::pair().await;
+    let _echo = serve_echo(&house.client(), "echo").await;
+    let bystander = Bystander::call(&house.client(), alice.client(), "wait@bob").await;
+    let guest = Guest::of(&house, Way::Tunnel).await;
+    let _control = guest.greet(vec![VERSION.into()]).await;
+    let quic = guest.quic.as_ref().unwrap();
+    let most = hailwire::config::Quic::default().uni_streams as usize;
+    for _ in 0..3 {
+        // As many as it may have at once, each of which makes room for another when it is gone.
+        let mut streams = Vec::new();
+        for _ in 0..most {
+            let opened = tokio::time::timeout(PATIENCE, quic.open_uni()).await;
+            let mut stream = opened.expect("there is room again").unwrap();
+            // It may be stopped by now.
+            let _ = stream.write_all(b"\x54from the future").await;
+            streams.push(stream);
+        }
+        for stream in streams {
+            let stopped = tokio::time::timeout(PATIENCE, stream.stopped()).await;
+            let code = stopped.unwrap().unwrap().expect("it is stopped");
+            assert_eq!(code.into_inner(), u64::from(Code::Unimplemented.number()));
+        }
+    }
+    let header = CallHeader {
+        to: "echo".to_owned(),
+        ..CallHeader::default()
+    };
+    let call = frame_of(FrameKind::CALL, &header::encode(&header));
+    assert_eq!(guest.ask(&call).await, Status::ok());
+    bystander.ends_well().await;
+}
+
+#[tokio::test]
+async fn a_stranger_may_open_no_unidirectional_stream() {
+    let house = House::named("alice").await;
+    let guest = Guest::by_tunnel(&house, false).await;
+    let _control = guest.greet(vec![VERSION.into()]).await;
+    let header = CallHeader {
+        to: "echo".to_owned(),
+        ..CallHeader::default()
+    };
+    let call = frame_of(FrameKind::CALL, &header::encode(&header));
+    assert_eq!(guest.ask(&call).await.code, Code::PermissionDenied);
+    // Whatever it was granted came before that answer.
+    let opened = guest.quic.as_ref().unwrap().open_uni();
+    let opened = tokio::time::timeout(Duration::ZERO, opened).await;
+    assert!(opened.is_err(), "{opened:?}");
 }
 
 #[tokio::test]

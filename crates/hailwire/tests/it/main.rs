@@ -6,6 +6,7 @@
     reason = "what the helpers of a test miss fails the test"
 )]
 
+mod asked;
 mod call;
 mod carrier;
 mod carriers;

@@ -1,0 +1,153 @@
+//! A tunnel over the carrier that somebody asks for: a call that names one, or a `PING`.
+//!
+//! What is configured is not looked at, since it was asked for by name. The tunnel that is made is an
+//! ordinary one: it stays, and where no other is up it takes all calls. A peer has at most one over TCP,
+//! so that asking for the other carrier over TCP puts a new one in its place; calls on the old one
+//! finish there. However many ask at once, one dials.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use hailwire_wire::{CallHeader, Code, NodeId, Status};
+use tokio::sync::watch;
+
+use super::{Inner, choice::Way, router::Origin, trust::untrusted, tunnel::unreachable};
+use crate::{config::Carrier, session::Session};
+
+/// The outcome of a dial, once there is one.
+type Dialled = Option<Result<Session, Status>>;
+
+/// Dials under way over a carrier that was asked for.
+#[derive(Debug, Default)]
+pub(super) struct Asked(Mutex<HashMap<(NodeId, Carrier), watch::Receiver<Dialled>>>);
+
+impl Asked {
+    fn lock(
+        &self,
+    ) -> std::sync::MutexGuard<'_, HashMap<(NodeId, Carrier), watch::Receiver<Dialled>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The carrier that a call from this machine asks for; that of a call from elsewhere is none of ours.
+///
+/// # Errors
+///
+/// `invalid_argument` for a word that is no carrier's.
+pub(super) fn asked_for(header: &CallHeader, origin: Origin) -> Result<Option<Carrier>, Status> {
+    if header.carrier.is_empty() || origin != Origin::Local {
+        return Ok(None);
+    }
+    let carrier: Carrier = header.carrier.parse().map_err(|error| {
+        let what = format!("`{}` is not a carrier: {error}", header.carrier);
+        Status::new(Code::InvalidArgument, what)
+    })?;
+    Ok(Some(carrier).filter(|carrier| *carrier != Carrier::Auto))
+}
+
+impl Inner {
+    /// The tunnel over one carrier, brought up if need be; and whether it was up.
+    ///
+    /// # Errors
+    ///
+    /// `unavailable` when the peer does not listen there or does not answer, `permission_denied` when it
+    /// is not trusted.
+    pub(super) async fn tunnel_over(
+        self: &Arc<Self>,
+        id: NodeId,
+        carrier: Carrier,
+    ) -> Result<(Session, bool), Status> {
+        if let Some(session) = self.peers.up_over(id, carrier) {
+            return Ok((session, true));
+        }
+        let mut outcome = self.dial_asked(id, carrier);
+        let gone = || unreachable(id, "the attempt was given up");
+        let dialled = outcome.wait_for(Option::is_some).await;
+        let dialled = dialled.ok().and_then(|outcome| outcome.clone());
+        Ok((dialled.ok_or_else(gone)??, false))
+    }
+
+    /// Dials, or waits for whoever does already. In a task of its own, so that a caller who gives up does
+    /// not undo the work that others wait for.
+    fn dial_asked(self: &Arc<Self>, id: NodeId, carrier: Carrier) -> watch::Receiver<Dialled> {
+        let mut dials = self.asked.lock();
+        if let Some(under_way) = dials.get(&(id, carrier))
+            && under_way.has_changed().is_ok()
+        {
+            return under_way.clone();
+        }
+        let (tell, told) = watch::channel(None);
+        dials.insert((id, carrier), told.clone());
+        let node = self.clone();
+        tokio::spawn(async move {
+            let outcome = Box::pin(node.dial_over(id, carrier)).await;
+            // Nobody may be waiting any more.
+            let _ = tell.send(Some(outcome));
+            node.asked.lock().remove(&(id, carrier));
+        });
+        told
+    }
+
+    async fn dial_over(self: &Arc<Self>, id: NodeId, carrier: Carrier) -> Result<Session, Status> {
+        if !self.trust.is_trusted(id) && !self.vouched_for(id).await {
+            return Err(untrusted(id));
+        }
+        let way = Way::of(carrier).unwrap_or(Way::Udp);
+        let places = self.places(id).await;
+        let missing = match way {
+            Way::Udp => !places.by_udp(),
+            Way::Tcp => places.tcp.is_empty(),
+        };
+        if missing {
+            return Err(no_place(id, carrier, way));
+        }
+        self.dial_by(id, &places, way, carrier).await
+    }
+}
+
+fn no_place(id: NodeId, carrier: Carrier, way: Way) -> Status {
+    let (node, carrier) = (id.short(), carrier.name());
+    let (what, hint) = match way {
+        Way::Tcp => (
+            format!(
+                "node {node} cannot be reached over {carrier}: as far as is known here it does not listen on TCP"
+            ),
+            "start it with `--listen-tcp ADDRESS:PORT` (`listen { tcp … }`), or leave the carrier open",
+        ),
+        Way::Udp => (
+            format!(
+                "node {node} cannot be reached over {carrier}: no UDP address of it is known here"
+            ),
+            "it was met over TCP only; a hub or a new ticket tells its addresses, or leave the carrier open",
+        ),
+    };
+    Status::new(Code::Unavailable, what).with_hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_call_of_this_machine_chooses_its_carrier() {
+        let header = |carrier: &str| CallHeader {
+            carrier: carrier.to_owned(),
+            ..CallHeader::default()
+        };
+        let peer = Origin::Peer(NodeId::from_bytes([1; 32]));
+        assert_eq!(
+            asked_for(&header("h2"), Origin::Local),
+            Ok(Some(Carrier::H2))
+        );
+        assert_eq!(asked_for(&header("h2"), peer), Ok(None));
+        assert_eq!(asked_for(&header("smoke"), peer), Ok(None));
+        for open in ["", "auto"] {
+            assert_eq!(asked_for(&header(open), Origin::Local), Ok(None));
+        }
+        let refused = asked_for(&header("smoke"), Origin::Local).unwrap_err();
+        assert_eq!(refused.code, Code::InvalidArgument);
+        assert!(refused.message.contains("smoke"), "{refused}");
+    }
+}
