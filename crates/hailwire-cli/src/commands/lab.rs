@@ -1,7 +1,7 @@
 //! `hail lab`: networks to test in.
 
 use std::{
-    ffi::OsString,
+    ffi::OsStr,
     fmt::Write as _,
     io::IsTerminal as _,
     os::unix::process::{CommandExt as _, ExitStatusExt as _},
@@ -11,10 +11,10 @@ use std::{
 use hailwire_lab::{
     Topology, TopologyError,
     check::{Checked, Path},
-    real::{self, LabError, Network},
+    real::{self, Inside, LabError, Network},
     topology::READY,
 };
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -93,23 +93,51 @@ pub(super) async fn run(asked: lab::Run) -> Result<(), Failure> {
     let topology = find(&asked.topology)?;
     reach()?;
     let network = Network::seeded(&topology, asked.seed).map_err(|error| lab_failed(&error))?;
-    let _cleared = Cleared(&network);
-    let mut beside = Beside(Vec::new());
+    let runtime = tokio::runtime::Handle::current();
+    let (enclosure, started) = network
+        .enclosed(|inside| {
+            let _runtime = runtime.enter();
+            start(&network, inside, &asked)
+        })
+        .map_err(|error| lab_failed(&error))?;
+    let (beside, mut child) = started?;
+    let status = wait(&mut child).await?;
+    enclosure
+        .end(beside)
+        .map_err(|error| Failure::io("a program cannot be ended", &error))?;
+    passed_on(status)
+}
+
+/// Starts what is to run: the shell commands beside, then the program.
+fn start(
+    network: &Network,
+    inside: &Inside<'_>,
+    asked: &lab::Run,
+) -> Result<(Vec<Child>, tokio::process::Child), Failure> {
+    let mut beside = Vec::new();
     for with in &asked.with {
-        let words = ["sh", "-c", &with.command].map(OsString::from);
-        let mut command = inside(&network, &with.host, &words)?;
+        let mut command = in_host(network, inside, &with.host, "sh".as_ref())?;
         let started = command
+            .args(["-c", &with.command])
             .process_group(0)
             .stdin(std::process::Stdio::null())
             .spawn();
-        beside
-            .0
-            .push(started.map_err(|error| Failure::io("cannot start `sh`", &error))?);
+        beside.push(started.map_err(|error| Failure::io("cannot start `sh`", &error))?);
     }
-    let mut command = tokio::process::Command::from(inside(&network, &asked.host, &asked.program)?);
-    let mut child = command
+    let (program, args) = asked
+        .program
+        .split_first()
+        .ok_or_else(|| Failure::usage("no program is named"))?;
+    let mut command = in_host(network, inside, &asked.host, program)?;
+    command.args(args);
+    let child = tokio::process::Command::from(command)
         .spawn()
         .map_err(|error| Failure::io("cannot start the program", &error))?;
+    Ok((beside, child))
+}
+
+/// Waits for the program, and hands signals on to it.
+async fn wait(child: &mut tokio::process::Child) -> Result<ExitStatus, Failure> {
     let pid = child
         .id()
         .and_then(|pid| i32::try_from(pid).ok())
@@ -121,8 +149,7 @@ pub(super) async fn run(asked: lab::Run) -> Result<(), Failure> {
     loop {
         let signal = tokio::select! {
             status = child.wait() => {
-                let status = status.map_err(|error| Failure::io("the program is lost", &error))?;
-                return passed_on(status);
+                return status.map_err(|error| Failure::io("the program is lost", &error));
             }
             _ = interrupt.recv() => Signal::INT,
             _ = terminate.recv() => Signal::TERM,
@@ -135,60 +162,22 @@ pub(super) async fn run(asked: lab::Run) -> Result<(), Failure> {
     }
 }
 
-/// Ends whatever is still inside a network when it is given up: what a script left in the background.
-struct Cleared<'a>(&'a Network);
-
-impl Drop for Cleared<'_> {
-    fn drop(&mut self) {
-        let inside = self.0.inhabitants().unwrap_or_default();
-        let pids = inside
-            .into_iter()
-            .filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-        for pid in pids {
-            // Gone already where it ended by itself.
-            let _ = kill_process(pid, Signal::KILL);
-        }
-    }
-}
-
-/// Programs that end with the one that they were started for.
-struct Beside(Vec<Child>);
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-            if let Some(group) = group {
-                // Gone already where it ended by itself.
-                let _ = kill_process_group(group, Signal::KILL);
-            }
-            let _ = child.wait();
-        }
-    }
-}
-
-/// A command inside a host that is told where the others are, and ends with this process.
-fn inside(network: &Network, host: &str, words: &[OsString]) -> Result<Command, Failure> {
-    let (program, args) = words
-        .split_first()
-        .ok_or_else(|| Failure::usage("no program is named"))?;
-    let entered = network
-        .command(host, program)
-        .map_err(|error| lab_failed(&error))?;
-    // The kernel ends the program when this process dies, even by SIGKILL.
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "TERM", "--"]);
-    command
-        .arg(entered.get_program())
-        .args(entered.get_args())
-        .args(args);
-    for (_, other) in network.topology().hosts() {
-        let name = other.name.to_uppercase().replace('-', "_");
-        let reached = network.address(&other.name).and_then(|address| {
-            let path = network.namespace_path(&other.name)?;
-            Ok((address, path))
-        });
-        let (address, path) = reached.map_err(|error| lab_failed(&error))?;
+/// A command that is told where the hosts are; this thread moves into the one that it is for.
+fn in_host(
+    network: &Network,
+    inside: &Inside<'_>,
+    host: &str,
+    program: &OsStr,
+) -> Result<Command, Failure> {
+    // Also says which hosts there are not.
+    network.address(host).map_err(|error| lab_failed(&error))?;
+    inside
+        .enter(host)
+        .map_err(|error| Failure::io(format!("the host `{host}` cannot be entered"), &error))?;
+    let mut command = Command::new(program);
+    for (other, path) in inside.namespace_paths() {
+        let address = network.address(other).map_err(|error| lab_failed(&error))?;
+        let name = other.to_uppercase().replace('-', "_");
         command.env(format!("LAB_{name}"), address.to_string());
         command.env(format!("LAB_NS_{name}"), path);
     }
@@ -216,9 +205,10 @@ fn reach() -> Result<(), Failure> {
     let Err(reason) = real::available() else {
         return Ok(());
     };
-    if !rustix::process::geteuid().is_root() {
-        let _ = real::in_user_namespace();
-    }
+    let reason = match rustix::process::geteuid().is_root() {
+        true => reason,
+        false => format!("{reason}; {}", real::in_user_namespace()),
+    };
     Err(lab_failed(&LabError::Unavailable(reason)))
 }
 

@@ -3,7 +3,8 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader},
-    path::Path,
+    os::unix::fs::PermissionsExt as _,
+    path::PathBuf,
     process::{Child, Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
@@ -12,6 +13,7 @@ use std::{
 use hailwire_lab::{Topology, real::Network};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::house::{House, Ran, first_line};
 
@@ -34,7 +36,7 @@ fn possible() -> bool {
     match hailwire_lab::real::available() {
         Ok(()) => true,
         Err(reason) => {
-            eprintln!("skipped: {reason}");
+            hailwire_skip::skipped(reason);
             false
         }
     }
@@ -118,24 +120,65 @@ fn a_program_meets_one_that_runs_beside_it_in_another_host() {
     assert!(ran.status.success(), "{}", text(&ran.stderr));
 }
 
-/// `hail lab run` with a program that has told its process id and namespace.
+/// `hail lab run` with programs that never end, in every host and in the background, which have told
+/// the namespaces that they are in.
 struct Running {
     hail: Child,
-    program: u32,
+    namespaces: Vec<PathBuf>,
 }
 
-fn running() -> Running {
-    let script = "echo $$; exec sleep 1000";
-    let mut hail = hail(&["lab", "run", "home-to-home", "--", "sh", "-c", script])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    BufReader::new(hail.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    let program = line.trim().parse().unwrap();
-    Running { hail, program }
+impl Running {
+    fn start() -> Self {
+        let script = "readlink \"$LAB_NS_A\" \"$LAB_NS_B\" \"$LAB_NS_HUB\"; echo; \
+            sleep 1000 & \
+            setsid nsenter --net=\"$LAB_NS_B\" sleep 1000 & \
+            exec sleep 1000";
+        let beside = "hub=sleep 1000 & exec sleep 1000";
+        let args = ["lab", "run", "home-to-home", "--with", beside, "--"];
+        let mut hail = hail(&args)
+            .args(["sh", "-c", script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(hail.stdout.take().unwrap()).lines();
+        let lines = lines
+            .map(Result::unwrap)
+            .take_while(|line| !line.is_empty());
+        let namespaces: Vec<_> = lines.map(PathBuf::from).collect();
+        assert_eq!(namespaces.len(), 3);
+        Self { hail, namespaces }
+    }
+
+    fn inhabitants(&self) -> usize {
+        inhabitants(&self.namespaces)
+    }
+
+    /// Waits until so many processes are inside, none of which is ours to wait for.
+    fn wait_for(&self, expected: usize) {
+        let until = Instant::now() + Duration::from_secs(10);
+        while self.inhabitants() != expected {
+            let now = self.inhabitants();
+            assert!(Instant::now() < until, "{now} inside, not {expected}");
+            thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Ended already where the test has gone well.
+        let _ = self.hail.kill();
+        let _ = self.hail.wait();
+    }
+}
+
+/// How many processes live in these namespaces. A dead one that nobody has waited for is in none.
+fn inhabitants(namespaces: &[PathBuf]) -> usize {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let inside = processes.filter_map(|entry| fs::read_link(entry.path().join("ns/net")).ok());
+    inside
+        .filter(|namespace| namespaces.contains(namespace))
+        .count()
 }
 
 fn send(process: u32, signal: Signal) {
@@ -143,32 +186,15 @@ fn send(process: u32, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// Waits until a process that is not ours to wait for has ended.
-fn ended(process: u32) -> bool {
-    let until = Instant::now() + Duration::from_secs(10);
-    let status = format!("/proc/{process}/status");
-    let gone = || match fs::read_to_string(&status) {
-        Ok(status) => status.contains("State:\tZ"),
-        Err(_) => !Path::new(&status).exists(),
-    };
-    while Instant::now() < until {
-        if gone() {
-            return true;
-        }
-        thread::yield_now();
-    }
-    false
-}
-
 #[test]
 fn an_interrupt_reaches_the_program_and_its_end_becomes_hails() {
     if !possible() {
         return;
     }
-    let Running { mut hail, program } = running();
-    send(hail.id(), Signal::INT);
-    assert_eq!(hail.wait().unwrap().code(), Some(130));
-    assert!(ended(program));
+    let mut running = Running::start();
+    send(running.hail.id(), Signal::INT);
+    assert_eq!(running.hail.wait().unwrap().code(), Some(130));
+    assert_eq!(running.inhabitants(), 0);
 }
 
 #[test]
@@ -176,33 +202,130 @@ fn what_a_script_leaves_in_the_background_ends_with_it() {
     if !possible() {
         return;
     }
-    let script = "nsenter --net=\"$LAB_NS_B\" sleep 1000 >/dev/null 2>&1 & echo $!";
+    let script = "nsenter --net=\"$LAB_NS_B\" sleep 1000 >/dev/null 2>&1 & \
+        setsid sleep 1000 >/dev/null 2>&1 & \
+        readlink \"$LAB_NS_A\" \"$LAB_NS_B\"";
     let ran = output(&["lab", "run", "lan", "--", "sh", "-c", script]);
     assert!(ran.status.success(), "{}", text(&ran.stderr));
-    assert!(ended(text(&ran.stdout).trim().parse().unwrap()));
+    let namespaces: Vec<_> = text(&ran.stdout).lines().map(PathBuf::from).collect();
+    assert_eq!(namespaces.len(), 2);
+    assert_eq!(inhabitants(&namespaces), 0);
 }
 
 #[test]
-fn a_killed_hail_takes_its_program_and_its_network_with_it() {
+fn a_killed_hail_takes_every_program_in_every_host_with_it() {
     if !possible() {
         return;
     }
-    let Running { mut hail, program } = running();
-    let inside = fs::read_link(format!("/proc/{program}/ns/net")).unwrap();
-    send(hail.id(), Signal::KILL);
-    hail.wait().unwrap();
-    assert!(ended(program), "the program outlived hail");
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let left = processes
-        .filter_map(|entry| fs::read_link(entry.path().join("ns/net")).ok())
-        .filter(|namespace| *namespace == inside)
-        .count();
-    assert_eq!(left, 0, "somebody is still in the network");
+    let mut running = Running::start();
+    // Two programs, and the three that they have put into the background.
+    running.wait_for(5);
+    send(running.hail.id(), Signal::KILL);
+    running.hail.wait().unwrap();
+    running.wait_for(0);
     // And the next one starts as if nothing had been.
     assert!(
         output(&["lab", "run", "home-to-home", "--", "true"])
             .status
             .success()
+    );
+}
+
+#[test]
+fn programs_inside_see_each_other_and_no_process_outside() {
+    if !possible() {
+        return;
+    }
+    let script = "echo \"$LAB_NS_A\"; pwd; test -e /proc/$$/cwd && ls -d /proc/[0-9]* | wc -l";
+    let here = tempfile::tempdir().unwrap();
+    let ran = hail(&["lab", "run", "lan", "--", "sh", "-c", script])
+        .current_dir(&here)
+        .output()
+        .unwrap();
+    let out = text(&ran.stdout);
+    let lines: Vec<&str> = out.lines().collect();
+    let [namespace, folder, seen] = lines[..] else {
+        panic!("{out} {}", text(&ran.stderr));
+    };
+    assert_eq!(folder, here.path().to_str().unwrap());
+    if !namespace.starts_with("/proc/1/") {
+        hailwire_skip::skipped("the system does not let this user mount /proc");
+        return;
+    }
+    // The first process, the script, its pipe's two programs.
+    assert!(seen.parse::<u32>().unwrap() <= 5, "{out}");
+}
+
+/// A user who is not root, and `hail` where that user can run it.
+struct Unprivileged {
+    _folder: TempDir,
+    hail: PathBuf,
+}
+
+impl Unprivileged {
+    /// Nothing, and a line that says why, where such a user can have no network.
+    fn new() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let open = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(&folder, open).unwrap();
+        let hail = folder.path().join("hail");
+        fs::copy(env!("CARGO_BIN_EXE_hail"), &hail).unwrap();
+        let user = Self {
+            _folder: folder,
+            hail,
+        };
+        // What `hail lab` says by itself where the system allows no user namespaces.
+        let tried = user.output(&["lab", "run", "lan", "--", "true"]);
+        let said = text(&tried.stderr);
+        let forbidden = ["user namespaces are not allowed here", "is not installed"];
+        if forbidden.iter().any(|reason| said.contains(reason)) {
+            hailwire_skip::skipped(said.trim());
+            return None;
+        }
+        assert!(tried.status.success(), "{said}");
+        Some(user)
+    }
+
+    /// What `hail` does for `nobody` where this user is root, else for this user.
+    fn output(&self, args: &[&str]) -> Output {
+        let mut command = match rustix::process::geteuid().is_root() {
+            true => {
+                let mut command = Command::new("setpriv");
+                command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+                command.arg(&self.hail);
+                command
+            }
+            false => Command::new(&self.hail),
+        };
+        command.args(args).current_dir("/").stdin(Stdio::null());
+        command.output().unwrap()
+    }
+}
+
+#[test]
+fn a_user_without_rights_has_networks_in_a_user_namespace() {
+    let Some(user) = Unprivileged::new() else {
+        return;
+    };
+    let me = "readlink \"$LAB_NS_B\"; id -u; \
+        nsenter --net=\"$LAB_NS_B\" ip -brief address show eth0; \
+        sleep 1000 >/dev/null 2>&1 & exit 7";
+    let ran = user.output(&["lab", "run", "home-to-home", "--", "sh", "-c", me]);
+    let (out, err) = (text(&ran.stdout), text(&ran.stderr));
+    assert_eq!(ran.status.code(), Some(7), "{err}");
+    assert_eq!(err, "", "hail itself says nothing");
+    let mut lines = out.lines();
+    let namespace = PathBuf::from(lines.next().unwrap());
+    assert_eq!(lines.next(), Some("0"), "root, inside");
+    assert!(out.contains("192.168.1.10"), "{out}");
+    assert_eq!(inhabitants(&[namespace]), 0);
+
+    let checked = user.output(&["lab", "check", "lan", "--json"]);
+    let (out, err) = (text(&checked.stdout), text(&checked.stderr));
+    let report: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out} {err}"));
+    assert!(
+        report["paths"][0]["tcp"]["rate_out"].as_f64() > Some(0.0),
+        "{out}"
     );
 }
 

@@ -286,7 +286,7 @@ async fn nodes_without_a_common_network_call_each_other_through_the_relay() {
     // A socket for IPv4 alone and one for IPv6 alone: neither can send to the other.
     let house = trusting(Trust::Members).await;
     let Ok(_probe) = std::net::UdpSocket::bind("[::1]:0") else {
-        eprintln!("skipped: this machine has no IPv6");
+        hailwire_skip::skipped("this machine has no IPv6");
         return;
     };
     let alice = Member::at(&house, "alice", "[::1]:0".parse().unwrap()).await;

@@ -15,15 +15,18 @@
 //! RFC 4787 is the model's own. Large buffers pass whole where the links allow it
 //! (segmentation offload), so that a router does more than a gigabit on one core.
 //!
-//! Namespaces have no names, so that nothing outlives the process: see `namespace.rs`. Making them
+//! Namespaces have no names, so that nothing outlives the process: see `namespace.rs`; programs
+//! that must not outlive it either run in an [`Enclosure`]. Making them
 //! needs root, or a user namespace in which one is root; [`available`] says what is missing. The lab
 //! is IPv4 only.
 
+mod enclosure;
 mod frame;
 mod namespace;
 mod network;
 mod router;
 
+pub use enclosure::{Enclosure, Inside};
 pub use network::{LabError, Network, available, in_user_namespace};
 
 /// Timers to the nanosecond, and before ordinary threads, for the calling thread; both as far as

@@ -45,7 +45,7 @@ impl Namespace {
     pub(super) fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         thread::scope(|scope| {
             let thread = scope.spawn(|| -> io::Result<T> {
-                move_into_link_name_space(self.own.as_fd(), Some(LinkNameSpaceType::Network))?;
+                self.enter()?;
                 Ok(work())
             });
             thread
@@ -54,15 +54,21 @@ impl Namespace {
         })
     }
 
+    /// Moves the calling thread into it.
+    pub(super) fn enter(&self) -> io::Result<()> {
+        move_into_link_name_space(self.own.as_fd(), Some(LinkNameSpaceType::Network))?;
+        Ok(())
+    }
+
+    /// One more descriptor of it, which programs inherit that are started while it is open.
+    pub(super) fn inheritable(&self) -> io::Result<OwnedFd> {
+        Ok(rustix::io::dup(&self.own)?)
+    }
+
     /// Where other programs of this user can open it, while this process lives.
     pub(super) fn path(&self) -> PathBuf {
         let (process, descriptor) = (std::process::id(), self.own.as_raw_fd());
         PathBuf::from(format!("/proc/{process}/fd/{descriptor}"))
-    }
-
-    /// What tells it from others.
-    pub(super) fn inode(&self) -> io::Result<u64> {
-        Ok(rustix::fs::fstat(&self.own)?.st_ino)
     }
 
     /// Runs a program in the namespace that reads what to do from its standard input.

@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io,
     net::{IpAddr, Ipv4Addr},
-    os::unix::{fs::MetadataExt as _, process::CommandExt as _},
+    os::unix::process::CommandExt as _,
     path::PathBuf,
     process::Command,
     time::Duration,
@@ -14,7 +14,11 @@ use std::{
 use thiserror::Error;
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-use super::{namespace::Namespace, router::Router};
+use super::{
+    enclosure::{Enclosure, Inside},
+    namespace::Namespace,
+    router::Router,
+};
 use crate::{
     fabric::{Counters, Fabric, NatBy},
     nat::{Dependence, NatKind, Ports},
@@ -187,26 +191,22 @@ impl Network {
             .map_err(failed(format!("the host `{host}` cannot be entered")))
     }
 
-    /// The processes that are inside, of those that can be looked at.
+    /// Does `work` on a thread whose child processes end with this process, even where that is killed,
+    /// together with everything that they have started themselves.
+    ///
+    /// The thread is in no host before [`Inside::enter`], and may start processes but no threads. It
+    /// sees another `/proc` than this process.
     ///
     /// # Errors
     ///
-    /// Where `/proc` cannot be read.
-    pub fn inhabitants(&self) -> io::Result<Vec<u32>> {
-        let own: Vec<u64> = self
-            .hosts
-            .iter()
-            .filter_map(|(_, own)| own.inode().ok())
-            .collect();
-        let inside = |process: &u32| {
-            let net = std::fs::metadata(format!("/proc/{process}/ns/net"));
-            net.is_ok_and(|net| own.contains(&net.ino()))
-        };
-        let processes = std::fs::read_dir("/proc")?.flatten();
-        Ok(processes
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .filter(inside)
-            .collect())
+    /// [`LabError::Failed`] where the enclosure cannot be made, or `work` panics.
+    pub fn enclosed<T: Send>(
+        &self,
+        work: impl FnOnce(&Inside<'_>) -> T + Send,
+    ) -> Result<(Enclosure, T), LabError> {
+        let hosts = self.hosts.iter();
+        let hosts = hosts.map(|(name, own)| (name.as_str(), own)).collect();
+        Enclosure::start(hosts, work).map_err(failed("programs cannot be enclosed"))
     }
 
     /// What became of the packets so far.
@@ -252,21 +252,51 @@ pub fn available() -> Result<(), String> {
 }
 
 /// Replaces this process by itself in a user namespace of its own, where it is root and may make
-/// networks. Comes back only with an error: where the system forbids it, or it has been tried already.
+/// networks. Comes back only with the reason why that is not possible.
 pub fn in_user_namespace() -> io::Error {
     if std::env::var_os(INSIDE).is_some() {
-        return io::Error::other("a user namespace does not help here");
+        return io::Error::other("this is a user namespace already");
     }
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => return error,
     };
-    Command::new("unshare")
-        .args(["--user", "--map-root-user", "--net", "--"])
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--net", "--"]);
+        command
+    };
+    match unshare().arg("true").output() {
+        Ok(tried) if tried.status.success() => {}
+        Ok(tried) => {
+            let said = String::from_utf8_lossy(&tried.stderr);
+            let mut reason = format!("user namespaces are not allowed here: {}", said.trim());
+            for setting in forbidding() {
+                reason += &format!("; {setting}");
+            }
+            return io::Error::other(reason);
+        }
+        Err(error) => return io::Error::new(error.kind(), format!("`unshare`: {error}")),
+    }
+    unshare()
         .arg(program)
         .args(std::env::args_os().skip(1))
         .env(INSIDE, "1")
         .exec()
+}
+
+/// The kernel's settings that keep ordinary users from making user namespaces.
+fn forbidding() -> impl Iterator<Item = String> {
+    let settings = [
+        ("kernel/unprivileged_userns_clone", "0"),
+        ("kernel/apparmor_restrict_unprivileged_userns", "1"),
+        ("user/max_user_namespaces", "0"),
+    ];
+    settings.into_iter().filter_map(|(name, forbids)| {
+        let value = std::fs::read_to_string(format!("/proc/sys/{name}")).ok()?;
+        let forbids = value.trim() == forbids;
+        forbids.then(|| format!("{} is {}", name.replace('/', "."), value.trim()))
+    })
 }
 
 fn has(program: &str) -> bool {

@@ -24,7 +24,7 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
 /// A network, or nothing and a line that says why, where this machine or user cannot have one.
 pub(crate) fn network_or_skip(topology: &Topology) -> Option<Network> {
     if let Err(reason) = real::available() {
-        eprintln!("skipped: {reason}");
+        hailwire_skip::skipped(reason);
         return None;
     }
     Some(Network::up(topology).unwrap_or_else(|error| panic!("{error:?}")))

@@ -382,7 +382,7 @@ fn a_second_implementation_agrees_with_the_vectors() {
         .status()
         .is_ok_and(|status| status.success());
     if !found {
-        println!("skipped: python3 is not installed");
+        hailwire_skip::skipped("python3 is not installed");
         return;
     }
     let output = Command::new("python3")

@@ -218,6 +218,10 @@ impl Inner {
         addresses: &[SocketAddr],
         carrier: Carrier,
     ) -> Result<Connection, String> {
+        #[cfg(test)]
+        if let Some(dialled) = super::virtual_house::dial(self.id, id).await {
+            return dialled;
+        }
         let which = tcp_carriers(carrier);
         let mut dials = JoinSet::new();
         for (place, address) in addresses.iter().copied().enumerate() {

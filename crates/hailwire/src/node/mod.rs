@@ -37,6 +37,8 @@ mod spin;
 mod store;
 mod trust;
 mod tunnel;
+#[cfg(test)]
+mod virtual_house;
 mod window;
 
 use std::{

@@ -14,6 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use hailwire::{Agent, Body, Client, Code, DataDir, Node, Request, Response};
+use hailwire_skip::skipped;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use tokio::sync::mpsc;
 
@@ -54,7 +55,7 @@ struct SmallDisk(tempfile::TempDir);
 impl SmallDisk {
     fn mount(options: &str) -> Option<Self> {
         if !geteuid().is_root() {
-            eprintln!("skipped: needs root");
+            skipped("needs root");
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
@@ -63,7 +64,7 @@ impl SmallDisk {
             .args(["-t", "tmpfs", "-o", options, "tmpfs"])
             .arg(dir.path());
         if !mount.status().is_ok_and(|status| status.success()) {
-            eprintln!("skipped: mounting is not allowed here");
+            skipped("mounting is not allowed here");
             return None;
         }
         Some(Self(dir))
@@ -127,7 +128,7 @@ async fn a_read_only_disk_is_refused_by_the_name_of_the_folder() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_users_program_is_turned_away_by_the_folder_and_by_the_node() {
     if !geteuid().is_root() {
-        eprintln!("skipped: needs root");
+        skipped("needs root");
         return;
     }
     let house = House::named("alice").await;
@@ -196,7 +197,7 @@ async fn ten_thousand_idle_programs_cost_little_and_disturb_nobody() {
         .maximum
         .is_some_and(|most| most < PROGRAMS as u64 + 500)
     {
-        eprintln!("skipped: this user may open too few files ({limit:?})");
+        skipped(format!("this user may open too few files ({limit:?})"));
         return;
     }
     let all = Rlimit {

@@ -79,7 +79,7 @@ impl Connection {
     }
 
     /// Either side, over a byte stream with a name of its own.
-    pub(super) fn over<IO: AsyncRead + AsyncWrite + Send + 'static>(
+    pub(crate) fn over<IO: AsyncRead + AsyncWrite + Send + 'static>(
         io: IO,
         role: Role,
         carrier: &'static str,

@@ -1,0 +1,278 @@
+//! Whole nodes in virtual time, for tests: every module of a node but its network card.
+//!
+//! A [`Street`] is where such nodes live. They are started as any node is, with a data folder, trust in
+//! SQLite and all their tasks, and listen nowhere. Where one dials another over TCP, [`dial`] hands
+//! it the in-memory carrier instead: the multiplexer over a byte stream of `hailwire-lab`, with the
+//! street's delay, loss and rate, after the round trips of a handshake. From there on everything is
+//! the node's own: greeting, tunnel, offers, router, pool, silence. Programs are embedded.
+//!
+//! Virtual time needs a runtime with one thread and a paused clock, which jumps when nobody has
+//! anything to do. That is true to life as long as nothing that a node waits for happens outside
+//! of the runtime: SQLite is called in place and returns at once, an embedded program has no
+//! socket, and neither UDP nor TCP nor hubs are there. Looking again for traffic (`limits.spin`)
+//! is off, for that waits for a clock that stands still meanwhile.
+//!
+//! Chance comes from the street's seed, drawn anew for each pair and dial, so that it does not matter in
+//! which order nodes dial in one instant.
+
+mod tests;
+
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    io,
+    path::Path,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use hailwire_lab::{
+    Topology,
+    virtual_net::{Network, Stream},
+};
+use hailwire_wire::{NodeId, mux::Role};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{Inner, Node, overlay::DIAL_TIMEOUT, store::Via, trust::NewPeer};
+use crate::{
+    Config, DataDir,
+    carrier::{Connection, mux},
+};
+
+thread_local! {
+    /// The street of the test that runs on this thread.
+    static STREET: RefCell<Option<Arc<Street>>> = const { RefCell::new(None) };
+}
+
+/// Nodes with links between them, all alike.
+#[derive(Debug)]
+pub(super) struct Street {
+    topology: Topology,
+    seed: u64,
+    houses: Mutex<HashMap<NodeId, House>>,
+    dials: Mutex<HashMap<(NodeId, NodeId), u64>>,
+    /// Far ends of what was cut: they hear nothing, not even an end.
+    silent: Mutex<Vec<Stream>>,
+}
+
+#[derive(Clone, Debug)]
+struct House {
+    node: Weak<Inner>,
+    cut: Arc<AtomicBool>,
+}
+
+/// A node that is there, and what says that it was cut off.
+type Found = (Arc<Inner>, Arc<AtomicBool>);
+
+/// How long the first question for a connection is waited for.
+const FIRST_SYN: Duration = Duration::from_secs(1);
+
+impl Street {
+    /// A street whose nodes are all `link` away from each other, for this thread. A link is what a
+    /// topology file says of one, in KDL.
+    pub(super) fn new(link: &str, seed: u64) -> Arc<Self> {
+        let text = format!("host \"a\" {{ link {{ {link} }} }}\nhost \"b\"");
+        let street = Arc::new(Self {
+            topology: Topology::parse(&text, "street").unwrap(),
+            seed,
+            houses: Mutex::default(),
+            dials: Mutex::default(),
+            silent: Mutex::default(),
+        });
+        STREET.set(Some(Arc::clone(&street)));
+        street
+    }
+
+    /// A node of this name, as its folder knows it. Its key follows from its name.
+    pub(super) async fn start(&self, folder: &Path, name: &str) -> Node {
+        let data = DataDir::new(folder);
+        data.create().unwrap();
+        if !data.key().exists() {
+            write_key(&data.key(), name);
+        }
+        let mut config = Config::default();
+        config.node.name = Some(name.parse().unwrap());
+        config.listen.udp.clear();
+        config.carrier = crate::config::Carrier::Ws;
+        config.limits.spin = Duration::ZERO;
+        let node = Node::builder().data_dir(data).config(config);
+        let node = Box::pin(node.start()).await.unwrap();
+        let house = House {
+            node: Arc::downgrade(&node.inner),
+            cut: Arc::default(),
+        };
+        lock(&self.houses).insert(node.id(), house);
+        node
+    }
+
+    /// Takes a node away as a power cut does: nobody hears that it has gone.
+    pub(super) async fn cut(&self, node: Node) {
+        if let Some(house) = lock(&self.houses).remove(&node.id()) {
+            house.cut.store(true, Ordering::Release);
+        }
+        node.shutdown(Duration::ZERO).await;
+    }
+
+    fn house(&self, id: NodeId) -> Option<Found> {
+        let houses = lock(&self.houses);
+        let house = houses.get(&id)?;
+        Some((house.node.upgrade()?, Arc::clone(&house.cut)))
+    }
+
+    async fn connect(self: Arc<Self>, near: NodeId, far: NodeId) -> Result<Connection, String> {
+        let expected = self.topology.expected("a", "b").unwrap();
+        let Some(((_, here), (node, there))) = self.knock(near, far).await else {
+            return Err("no answer".to_owned());
+        };
+        let network = Network::up(&self.topology, self.draw(near, far));
+        let (a, b) = network.connect("a", "b", 443).unwrap();
+        // TCP's handshake, then TLS's.
+        sleep(2 * expected.rtt).await;
+        let cuts = [here, there];
+        let end = |stream, role| {
+            let cable = Cable {
+                stream: Some(stream),
+                cuts: cuts.clone(),
+                street: Arc::clone(&self),
+            };
+            Connection::Mux(mux::Connection::over(cable, role, "memory", String::new()))
+        };
+        let (a, b) = (end(a, Role::Client), end(b, Role::Server));
+        tokio::spawn(async move { Box::pin(node.arrived(near, b)).await });
+        Ok(a)
+    }
+
+    /// Both ends, as soon as both are there. Asks again as often as TCP does (RFC 6298).
+    async fn knock(&self, near: NodeId, far: NodeId) -> Option<(Found, Found)> {
+        let mut wait = FIRST_SYN;
+        let given_up = Instant::now() + DIAL_TIMEOUT;
+        loop {
+            let both = self.house(near).zip(self.house(far));
+            if both.is_some() || Instant::now() >= given_up {
+                return both;
+            }
+            sleep_until(given_up.min(Instant::now() + wait)).await;
+            wait *= 2;
+        }
+    }
+
+    /// The seed of one connection.
+    fn draw(&self, near: NodeId, far: NodeId) -> u64 {
+        let mut dials = lock(&self.dials);
+        let dial = dials.entry((near, far)).or_default();
+        *dial += 1;
+        let bytes = near.as_bytes().iter().chain(far.as_bytes());
+        let pair = bytes.fold(self.seed, |sum, byte| {
+            sum.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*byte)
+        });
+        pair ^ (*dial << 32)
+    }
+}
+
+/// What a dial over TCP finds on this thread's street; `None` where there is no street.
+pub(super) async fn dial(near: NodeId, far: NodeId) -> Option<Result<Connection, String>> {
+    let street = STREET.with_borrow(Option::clone)?;
+    Some(street.connect(near, far).await)
+}
+
+/// Makes two nodes trust each other.
+pub(super) fn befriend(one: &Node, other: &Node) {
+    for (of, to) in [(one, other), (other, one)] {
+        let peer = NewPeer {
+            id: of.id(),
+            alias: of.name(),
+            allow: Vec::new(),
+            via: Via::Manual,
+            addresses: Vec::new(),
+            // Any will do: see `dial`.
+            tcp: vec![([198, 18, 0, 1], 443).into()],
+            relay: None,
+        };
+        to.inner.trust.add(peer, super::now_unix()).unwrap();
+    }
+}
+
+fn write_key(path: &Path, name: &str) {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    let mut seed = [0; 32];
+    for (place, byte) in name.bytes().enumerate() {
+        seed[place % 32] = byte;
+    }
+    fs::write(path, data_encoding::HEXLOWER.encode(&seed)).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+fn lock<T>(own: &Mutex<T>) -> MutexGuard<'_, T> {
+    own.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One end of a byte stream between two nodes. Once either was cut off, what is written is gone, and
+/// nothing is read any more.
+struct Cable {
+    stream: Option<Stream>,
+    cuts: [Arc<AtomicBool>; 2],
+    street: Arc<Street>,
+}
+
+impl Cable {
+    /// The stream, if it is whole.
+    fn whole(&mut self) -> Option<Pin<&mut Stream>> {
+        let cut = self.cuts.iter().any(|cut| cut.load(Ordering::Acquire));
+        let stream = self.stream.as_mut().filter(|_| !cut)?;
+        Some(Pin::new(stream))
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        if self.whole().is_none() {
+            lock(&self.street.silent).extend(self.stream.take());
+        }
+    }
+}
+
+impl AsyncRead for Cable {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.whole() {
+            Some(stream) => stream.poll_read(cx, buffer),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncWrite for Cable {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.whole() {
+            Some(stream) => stream.poll_write(cx, bytes),
+            None => Poll::Ready(Ok(bytes.len())),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.whole() {
+            Some(stream) => stream.poll_shutdown(cx),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+}
