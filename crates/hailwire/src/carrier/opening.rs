@@ -11,6 +11,12 @@
 //!   about the next, and by then it has measured the path.
 //! - Not in one burst, but over a sixteenth of the round trip.
 //! - Not on a path that has lost something within the last ten seconds.
+//!
+//! Losses come from full queues and from chance, and a queue shows in the round trip (as in TCP Veno). A thin
+//! stream of calls over a radio link loses a packet now and then in a round of ten, which looks like a tenth lost: CUBIC and
+//! BBR take the window back to a few packets, and then what is due waits, for seconds. So after a
+//! loss while the round trip is about as short as it ever was, ten packets, the first window of RFC 9002, may
+//! still be in flight, unless the stream waits for the window round after round: then it is not thin.
 
 use std::time::{Duration, Instant};
 
@@ -19,6 +25,16 @@ const PART: u32 = 16;
 
 /// How long a path has to go without a loss.
 const WELL_AGAIN: Duration = Duration::from_secs(10);
+
+/// What may be in flight after a loss by chance: the first window of RFC 9002, 7.2.
+const FEW: u64 = 14_720;
+
+/// Part of the least round trip by which a longer one shows a queue.
+const QUEUE_PART: u32 = 4;
+
+/// Rounds in a row that wait for the window, after which a stream is not thin but has as much as the path takes.
+/// BBR, which looks at times how short the round trip is with little in flight, has to be let.
+const BUSY: u32 = 8;
 
 /// Whether a path's next flight may be an opening one.
 #[derive(Clone, Debug)]
@@ -33,8 +49,12 @@ pub(super) struct Opening {
     waited: bool,
     /// Whether the round before was quiet, and nothing was lost lately.
     open: bool,
+    /// Rounds without a break in which something waited.
+    busy: u32,
     /// The last loss.
     lost: Option<Instant>,
+    /// Whether the round trip shows a queue.
+    queued: bool,
 }
 
 impl Opening {
@@ -46,7 +66,9 @@ impl Opening {
             round: None,
             waited: false,
             open: true,
+            busy: 0,
             lost: None,
+            queued: false,
         }
     }
 
@@ -60,11 +82,23 @@ impl Opening {
     }
 
     /// A packet that was sent at `sent` has arrived. The round ends with the first one of its own.
-    pub(super) fn on_ack(&mut self, now: Instant, sent: Instant, round_trip: Duration) {
+    /// `round_trip` is the smoothed one and the least.
+    pub(super) fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        (round_trip, least): (Duration, Duration),
+    ) {
         self.round_trip = round_trip;
+        self.queued = round_trip > least + least / QUEUE_PART;
         if self.round.is_some_and(|round| sent >= round) {
             let well = |lost| now.saturating_duration_since(lost) >= WELL_AGAIN;
             self.open = !self.waited && self.lost.is_none_or(well);
+            self.busy = if self.waited {
+                self.busy.saturating_add(1)
+            } else {
+                0
+            };
             self.waited = false;
             self.round = None;
         }
@@ -84,8 +118,13 @@ impl Opening {
     /// The bytes that may be in flight, and the least bytes a second at which they may leave, where the congestion
     /// control's `window` is smaller.
     pub(super) fn beyond(&self, window: u64) -> Option<(u64, u64)> {
-        let open = self.open && window < self.window;
-        open.then(|| (self.window, rate(self.window, self.round_trip / PART)))
+        let thin = self.lost.is_some() && !self.queued && self.busy < BUSY;
+        let most = match (self.open, thin) {
+            (true, _) => self.window,
+            (false, true) => self.window.min(FEW),
+            (false, false) => 0,
+        };
+        (window < most).then(|| (most, rate(most, self.round_trip / PART)))
     }
 }
 
@@ -108,7 +147,7 @@ mod tests {
         if waited {
             opening.on_limited();
         }
-        opening.on_ack(sent + ROUND_TRIP, sent, ROUND_TRIP);
+        opening.on_ack(sent + ROUND_TRIP, sent, (ROUND_TRIP, ROUND_TRIP));
         sent + ROUND_TRIP
     }
 
@@ -138,25 +177,45 @@ mod tests {
         let start = Instant::now();
         opening.on_packet_sent(start);
         opening.on_limited();
-        opening.on_ack(start + ROUND_TRIP / 2, start - ROUND_TRIP / 2, ROUND_TRIP);
+        let both = (ROUND_TRIP, ROUND_TRIP);
+        opening.on_ack(start + ROUND_TRIP / 2, start - ROUND_TRIP / 2, both);
         assert!(opening.beyond(12_000).is_some());
-        opening.on_ack(start + ROUND_TRIP, start, ROUND_TRIP);
+        opening.on_ack(start + ROUND_TRIP, start, both);
         assert_eq!(opening.beyond(12_000), None);
     }
 
     #[test]
-    fn a_loss_ends_it_for_ten_seconds_unless_it_was_none() {
+    fn after_a_loss_a_thin_stream_keeps_ten_packets_while_no_queue_stands() {
         let mut opening = Opening::new(WINDOW, ROUND_TRIP);
         let now = Instant::now();
         opening.on_loss(now);
-        assert_eq!(opening.beyond(12_000), None);
-        round(&mut opening, now + WELL_AGAIN / 2, false);
-        assert_eq!(opening.beyond(12_000), None);
-        let now = round(&mut opening, now + WELL_AGAIN, false);
-        assert!(opening.beyond(12_000).is_some());
+        let few = |opening: &Opening| opening.beyond(5_000).map(|(window, _)| window);
+        assert_eq!(few(&opening), Some(FEW));
+        // A window that is waited for is not taken away below that.
+        let later = round(&mut opening, now, true);
+        assert_eq!(few(&opening), Some(FEW));
+        opening.on_ack(later, now, (ROUND_TRIP * 2, ROUND_TRIP));
+        assert_eq!(few(&opening), None, "a queue stands");
+        let mut later = round(&mut opening, later, false);
+        assert_eq!(few(&opening), Some(FEW));
+        for _ in 0..BUSY {
+            later = round(&mut opening, later, true);
+        }
+        assert_eq!(few(&opening), None, "it is not thin");
+        round(&mut opening, now + WELL_AGAIN, false);
+        assert_eq!(few(&opening), Some(WINDOW));
+    }
+
+    #[test]
+    fn packets_that_were_only_late_are_no_loss() {
+        let mut opening = Opening::new(WINDOW, ROUND_TRIP);
+        let now = Instant::now();
         opening.on_loss(now);
         opening.on_spurious_loss();
         round(&mut opening, now, false);
-        assert!(opening.beyond(12_000).is_some());
+        assert_eq!(
+            opening.beyond(12_000).map(|(window, _)| window),
+            Some(WINDOW)
+        );
     }
 }
