@@ -104,7 +104,8 @@ pub struct PeerSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Limits {
-    /// Most tunnels at once; a further one is refused. Default: 1024. Each costs about 0.1 MB.
+    /// Most peers with a tunnel at once; a further one is refused. Default: 1024. Each connection of a tunnel
+    /// costs about 0.1 MB.
     pub max_tunnels: u32,
     /// Time that calls in flight may take to finish when the node stops. Default: 10 s.
     #[serde(serialize_with = "as_text")]

@@ -42,12 +42,6 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 /// How long all must be well before a pause is the first one again.
 const WELL: Duration = Duration::from_secs(180);
 
-/// Whether a peer takes connections beside the first.
-fn takes_more(first: &Session) -> bool {
-    let hello = first.peer_hello();
-    hello.is_some_and(|hello| hello.features.iter().any(|feature| feature == BESIDE))
-}
-
 impl Inner {
     /// Sees to it that a tunnel that this node has dialled has its connections, for as long as it is up.
     pub(super) fn keep_connections(self: &Arc<Self>, id: NodeId, first: &Session) {
@@ -76,10 +70,18 @@ impl Inner {
         dialled: bool,
     ) -> bool {
         let most = self.most_connections();
-        if let Err(status) = self.peers.enter_beside(id, session, dialled, most) {
+        let entered = match self.is_closing() {
+            true => Err(Status::new(Code::Unavailable, "the node is shutting down")),
+            false => self.peers.enter_beside(id, session, dialled, most),
+        };
+        if let Err(status) = entered {
             tracing::debug!(peer = %id, %status, "a connection beside the tunnel was refused");
             session.close(status.code, &status.message);
             return false;
+        }
+        if !self.trust.is_trusted(id) {
+            // It was removed a moment ago, perhaps before this one could be closed with the others.
+            session.close(Code::PermissionDenied, "this node does not trust yours");
         }
         let carrier = session.connection().carrier();
         tracing::debug!(peer = %id, carrier, dialled, "one more connection");
@@ -108,11 +110,22 @@ impl Inner {
             session.close(status.code, &status.message);
             return Err(status);
         }
-        match !self.is_closing() && self.up_beside(id, &session, true) {
+        match self.up_beside(id, &session, true) {
             true => Ok(()),
             false => Err(unreachable(id, "there is no tunnel to it any more")),
         }
     }
+}
+
+/// Whether an accepted session is to stand beside others, by its greeting.
+pub(super) fn is_beside(session: &Session) -> bool {
+    session.peer_hello().is_some_and(|hello| hello.beside)
+}
+
+/// Whether a peer takes connections beside the first.
+fn takes_more(first: &Session) -> bool {
+    let hello = first.peer_hello();
+    hello.is_some_and(|hello| hello.features.iter().any(|feature| feature == BESIDE))
 }
 
 /// Waits until the far side takes a connection.
@@ -210,11 +223,6 @@ impl Pace {
             (at + pause).saturating_duration_since(now)
         })
     }
-}
-
-/// Whether an accepted session is to stand beside others, by its greeting.
-pub(super) fn is_beside(session: &Session) -> bool {
-    session.peer_hello().is_some_and(|hello| hello.beside)
 }
 
 #[cfg(test)]
