@@ -40,7 +40,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 pub use effective::{InForce, Origin, Origins};
-pub use quic::{Congestion, Quic, Size};
+pub use quic::{Cipher, Congestion, Quic, Size};
 pub use sections::{Carrier, Limits, Listen, Log, LogLevel, NodeSettings, PeerSettings};
 pub use settings::{SETTINGS, Setting};
 
