@@ -16,38 +16,46 @@
 //! hail lab run wan-50ms-loss1 -- quic_settings compare bulk 'congestion "cubic"' 'congestion "bbr"'
 //! ```
 //!
-//! `serve KDL` in one place prints a ticket for `load KDL TICKET WORK` in another; `WORK` is `answers`,
-//! `paced`, `echoes` or `bulk`.
+//! `serve KDL` in one place prints a ticket for `load KDL TICKET WORK` in another. The defaults were chosen by
+//! these (`compare WORK KDL…`):
+//!
+//! | work | measures | for |
+//! |---|---|---|
+//! | `answers`, `paced`, `echoes` | times by size | `ack-delay`, `ack-every`, `gso`, `mtu-discovery` |
+//! | `bulk` | bytes a second, four answers of 1 MB at a time | `congestion`, `ack-every`, `mtu-max`, `cipher` |
+//! | `one`, `sixteen` | bytes a second of endless answers | `stream-window`, `window`, `send-window`, `socket-buffer` |
+//! | `calls`, `many-calls` | answers of 1 KB a second, 64 and 512 at a time | `streams` |
+//! | `peers` | memory of a peer at rest | `streams`, `uni-streams`, `max-paths`, `sessions` |
+//! | `rest` | packets of a tunnel at rest | `keep-alive` |
+//! | `gone` | how long a peer that vanished at rest is believed in | `idle-timeout` |
+//!
+//! `seal` measures the ciphers themselves, packet by packet, without a network.
+
+mod rates;
+mod rest;
+mod seal;
+mod times;
 
 use std::{
     error::Error,
     io::{BufRead, Write},
     net::Ipv4Addr,
     process::{Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use hailwire::{
-    Agent, Client, Config, DataDir, Node, Request, Response, Status, admin, admin::method,
+    Agent, Body, Client, Config, DataDir, Node, Request, Response, Status, admin, admin::method,
 };
 use serde_json::json;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Bytes of an answer in the first measurement.
-const SIZES: [usize; 5] = [1_000, 64_000, 128_000, 256_000, 1_000_000];
-
-/// Answers of each size in one repeat.
-const ANSWERS: usize = 300;
-
-/// Pause before each question of the paced measurement.
-const PACE: Duration = Duration::from_millis(5);
-
-/// How long the second measurement takes in one repeat.
-const BULK: Duration = Duration::from_secs(10);
-
 /// Repeats that count.
 const REPEATS: usize = 5;
+
+/// Bytes of one chunk of an endless answer.
+const CHUNK: usize = 256 * 1024;
 
 fn main() -> Result<(), Failure> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -71,10 +79,13 @@ fn main() -> Result<(), Failure> {
             &["congestion \"cubic\"", "congestion \"bbr\"", "gso #false"],
         ),
         ["compare", work, variants @ ..] => compare(work, variants),
-        ["serve", kdl] => runtime.block_on(Box::pin(serve(kdl))),
+        ["seal"] => seal::measure(),
+        ["serve", kdl] => runtime.block_on(Box::pin(serve(kdl, 1))),
+        ["crowd", kdl] => runtime.block_on(Box::pin(serve(kdl, rest::CROWD))),
         ["load", kdl, ticket, work] => runtime.block_on(Box::pin(load(kdl, ticket, work))),
         _ => Err(
-            "usage: answers | bulk | compare WORK KDL… | serve KDL | load KDL TICKET WORK".into(),
+            "usage: answers | bulk | seal | compare WORK KDL… | serve KDL | load KDL TICKET WORK"
+                .into(),
         ),
     }
 }
@@ -82,7 +93,13 @@ fn main() -> Result<(), Failure> {
 /// Runs each variant in turn, and all of them again, each time with fresh processes.
 fn compare(work: &str, variants: &[&str]) -> Result<(), Failure> {
     let program = std::env::current_exe()?;
-    for repeat in 0..REPEATS {
+    let repeats = std::env::var("REPEATS").ok();
+    let repeats = repeats.and_then(|n| n.parse().ok()).unwrap_or(REPEATS);
+    let role = match work {
+        "peers" => "crowd",
+        _ => "serve",
+    };
+    for repeat in 0..repeats {
         for variant in variants {
             // A variant is of the settings of `quic`, or it has sections of its own.
             let kdl = match variant.contains('{') {
@@ -90,7 +107,7 @@ fn compare(work: &str, variants: &[&str]) -> Result<(), Failure> {
                 false => format!("quic {{ {variant} }}"),
             };
             let mut server = far(&program)
-                .args(["serve", &kdl])
+                .args([role, &kdl])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()?;
@@ -112,6 +129,7 @@ fn compare(work: &str, variants: &[&str]) -> Result<(), Failure> {
             for line in String::from_utf8(loaded.stdout)?.lines() {
                 let mut line: serde_json::Value = serde_json::from_str(line)?;
                 line["settings"] = json!(variant);
+                line["network"] = json!(std::env::var("LAB_TOPOLOGY").unwrap_or("loopback".into()));
                 line["repeat"] = json!(repeat);
                 println!("{line}");
             }
@@ -152,133 +170,79 @@ async fn start(kdl: &str) -> Result<(Node, tempfile::TempDir), Failure> {
     Ok((node, folder))
 }
 
-async fn serve(kdl: &str) -> Result<(), Failure> {
-    let (node, _folder) = start(kdl).await?;
-    let client = node.client();
-    let _serving = client.serve(Agent::new("bytes")?, answer).await?;
-    let invite = admin::Invite {
-        uses: 100,
-        expires_s: 3600,
-        allow: Vec::new(),
-    };
-    let invited: admin::Invited = client.admin(method::INVITE, &invite).await?;
-    println!("{}", invited.ticket);
+/// Starts so many nodes and prints a ticket of each.
+async fn serve(kdl: &str, nodes: usize) -> Result<(), Failure> {
+    let mut all = Vec::new();
+    let mut tickets = Vec::new();
+    for _ in 0..nodes {
+        let (node, folder) = start(kdl).await?;
+        let client = node.client();
+        let serving = client.serve(Agent::new("bytes")?, answer).await?;
+        let invite = admin::Invite {
+            uses: 100,
+            expires_s: 3600,
+            allow: Vec::new(),
+        };
+        let invited: admin::Invited = client.admin(method::INVITE, &invite).await?;
+        tickets.push(invited.ticket);
+        all.push((node, folder, serving));
+    }
+    println!("{}", tickets.join(","));
     std::io::stdout().flush()?;
     tokio::task::spawn_blocking(|| std::io::stdin().lines().count()).await?;
-    node.shutdown(Duration::ZERO).await;
+    for (node, _folder, _serving) in all {
+        node.shutdown(Duration::ZERO).await;
+    }
     Ok(())
 }
 
-/// Answers with as many bytes as the method says.
+/// Answers with as many bytes as the method says, without end, or not again.
 async fn answer(request: Request) -> Result<Response, Status> {
-    let size = request.header().method.parse().unwrap_or(0);
-    Ok(Response::new(vec![7; size]))
+    match request.header().method.as_str() {
+        "endless" => {
+            let (send, body) = Body::channel(4);
+            tokio::spawn(async move {
+                let chunk = bytes::Bytes::from(vec![7; CHUNK]);
+                while send.send(chunk.clone()).await.is_ok() {}
+            });
+            Ok(Response::new(body))
+        }
+        "vanish" => {
+            std::thread::spawn(|| {
+                // The answer and its acknowledgement are on their way.
+                std::thread::sleep(Duration::from_millis(300));
+                std::process::exit(0);
+            });
+            Ok(Response::new(""))
+        }
+        size => Ok(Response::new(vec![7; size.parse().unwrap_or(0)])),
+    }
 }
 
-async fn load(kdl: &str, ticket: &str, work: &str) -> Result<(), Failure> {
+async fn load(kdl: &str, tickets: &str, work: &str) -> Result<(), Failure> {
     let (node, _folder) = start(kdl).await?;
     let client = node.client();
-    let join = admin::Join {
-        ticket: ticket.to_owned(),
-        alias: "far".to_owned(),
-    };
-    let _: admin::Joined = client.admin(method::JOIN, &join).await?;
-    match work {
-        "answers" => {
-            for size in SIZES {
-                answers(&client, size, 0, Duration::ZERO).await?;
-            }
+    if work == "peers" {
+        rest::peers(&client, tickets).await?;
+    } else {
+        join(&client, tickets, "far").await?;
+        match work {
+            "answers" | "paced" | "echoes" => times::measure(&client, work).await?,
+            "rest" => rest::packets(&client).await?,
+            "gone" => rest::gone(&client).await?,
+            _ => rates::measure(&client, work).await?,
         }
-        "paced" => {
-            for size in SIZES {
-                answers(&client, size, 0, PACE).await?;
-            }
-        }
-        "echoes" => {
-            for size in SIZES {
-                answers(&client, size, size, Duration::ZERO).await?;
-            }
-        }
-        _ => bulk(&client).await?,
     }
     node.shutdown(Duration::ZERO).await;
     Ok(())
 }
 
-/// Asks again and again, one at a time, with so many bytes and a pause before each.
-async fn answers(
-    client: &Client,
-    size: usize,
-    asked_with: usize,
-    pause: Duration,
-) -> Result<(), Failure> {
-    ask(client, size, asked_with).await?;
-    let before = counters(client).await?;
-    let mut times = Vec::new();
-    for _ in 0..ANSWERS {
-        tokio::time::sleep(pause).await;
-        let start = Instant::now();
-        ask(client, size, asked_with).await?;
-        times.push(start.elapsed());
-    }
-    let after = counters(client).await?;
-    times.sort();
-    let at = |share: f64| {
-        let index = (share * (times.len() - 1) as f64).round() as usize;
-        times.get(index).map(|time| time.as_micros())
+async fn join(client: &Client, ticket: &str, alias: &str) -> Result<(), Failure> {
+    let join = admin::Join {
+        ticket: ticket.to_owned(),
+        alias: alias.to_owned(),
     };
-    let line = json!({
-        "work": "answers",
-        "pause_us": pause.as_micros(),
-        "asked_with": asked_with,
-        "bytes": size,
-        "answers": times.len(),
-        "p50_us": at(0.5),
-        "p90_us": at(0.9),
-        "p99_us": at(0.99),
-        "max_us": at(1.0),
-        "slower_than_20_ms": times.iter().filter(|time| time.as_millis() >= 20).count(),
-        "sent_packets": after.sent_packets - before.sent_packets,
-        "lost_packets": after.lost_packets - before.lost_packets,
-        "received_bytes": after.received_bytes - before.received_bytes,
-    });
-    println!("{line}");
-    Ok(())
-}
-
-/// Four questions at a time, each for so much.
-async fn bulk(client: &Client) -> Result<(), Failure> {
-    const SIZE: usize = 1_000_000;
-    ask(client, SIZE, 0).await?;
-    let start = Instant::now();
-    let mut asking = tokio::task::JoinSet::new();
-    for _ in 0..4 {
-        let client = client.clone();
-        asking.spawn(async move {
-            let mut bytes = 0;
-            while start.elapsed() < BULK {
-                ask(&client, SIZE, 0).await?;
-                bytes += SIZE;
-            }
-            Ok::<usize, Failure>(bytes)
-        });
-    }
-    let mut bytes = 0;
-    while let Some(asked) = asking.join_next().await {
-        bytes += asked??;
-    }
-    let seconds = start.elapsed().as_secs_f64();
-    let tunnel = counters(client).await?;
-    println!(
-        "{}",
-        json!({
-            "work": "bulk",
-            "bytes_per_second": (bytes as f64 / seconds).round(),
-            "rtt_us": tunnel.path.rtt_us,
-            "carrier": tunnel.carrier,
-            "why": tunnel.why,
-        })
-    );
+    let _: admin::Joined = client.admin(method::JOIN, &join).await?;
     Ok(())
 }
 

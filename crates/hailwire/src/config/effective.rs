@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Config, Limits, SETTINGS};
+use super::{Config, Limits, Quic, SETTINGS};
+use crate::carrier::cipher;
 
 /// One setting with the value in force: a row of `hail config show --effective`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,7 +88,7 @@ impl Config {
                 why: self.origins.of(setting.path).name().to_owned(),
             });
         }
-        rows.extend(fixed());
+        rows.extend(fixed(&self.quic));
         rows
     }
 
@@ -133,21 +134,13 @@ impl Config {
 }
 
 /// What no setting changes, and what fixes it.
-fn fixed() -> Vec<InForce> {
-    let kernel = |name: &str| {
-        let path = format!("/proc/sys/net/core/{name}");
-        std::fs::read_to_string(path)
-            .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+fn fixed(quic: &Quic) -> Vec<InForce> {
+    let aes = match cipher::has_aes() {
+        true => "with",
+        false => "without",
     };
-    let (receive, send) = (kernel("rmem_max"), kernel("wmem_max"));
-    let aes = if has_aes() { "with" } else { "without" };
+    let suite = cipher::suite(quic.cipher);
     [
-        (
-            "quic.socket-buffers",
-            format!("7 MiB asked for; this kernel allows {receive} bytes in, {send} out"),
-            "engine: its sockets ask for as much and take what the kernel gives; raise \
-             net.core.rmem_max and net.core.wmem_max",
-        ),
         (
             "quic.gro",
             "on".to_owned(),
@@ -175,8 +168,9 @@ fn fixed() -> Vec<InForce> {
         ),
         (
             "quic.crypto",
-            format!("ring, {aes} AES instructions of this processor"),
-            "built in: TLS 1.3 with the node's key (RFC 7250)",
+            format!("ring, {aes} AES instructions of this processor; {suite:?} is offered first"),
+            "built in: TLS 1.3 with the node's key (RFC 7250); a node dialled by another takes what \
+             that one offers first",
         ),
     ]
     .into_iter()
@@ -186,19 +180,4 @@ fn fixed() -> Vec<InForce> {
         why: why.to_owned(),
     })
     .collect()
-}
-
-fn has_aes() -> bool {
-    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-    {
-        std::arch::is_x86_feature_detected!("aes")
-    }
-    #[cfg(target_arch = "aarch64")]
-    {
-        std::arch::is_aarch64_feature_detected!("aes")
-    }
-    #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
-    {
-        false
-    }
 }

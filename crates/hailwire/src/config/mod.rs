@@ -43,7 +43,7 @@ use thiserror::Error;
 
 pub use effective::{InForce, Origin, Origins};
 pub use pool::Pool;
-pub use quic::{Congestion, Quic, Size};
+pub use quic::{Cipher, Congestion, Quic, Size};
 pub use sections::{Carrier, Limits, Listen, Log, LogLevel, NodeSettings, PeerSettings};
 pub use settings::{SETTINGS, Setting};
 

@@ -166,6 +166,11 @@ fn quic(node: &KdlNode, quic: &mut Quic) -> Result<(), Mistake> {
             "initial-window" => quic.initial_window = size(inner, Size::ZERO..=Size::mib(1))?,
             "idle-timeout" => quic.idle_timeout = time(1_000, 600_000)?,
             "keep-alive" => quic.keep_alive = time(100, 5_000)?,
+            "socket-buffer" => {
+                let range = Size::kib(64)..=Size::mib(1024);
+                quic.socket_buffer = within(inner, single(inner)?, range, Size::to_string)?;
+            }
+            "cipher" => quic.cipher = single(inner)?,
             "ack-frequency" => quic.ack_frequency = yes(inner)?,
             "ack-delay" => quic.ack_delay = time(1, 25)?,
             "ack-every" => quic.ack_every = number(inner, 1..=64)?,

@@ -44,6 +44,11 @@ pub struct Quic {
     /// How often an idle path says that it is alive. Default and most: 5 s.
     #[serde(serialize_with = "as_text")]
     pub keep_alive: Duration,
+    /// Bytes that the kernel may keep for each UDP socket in either direction. Default: 7 MiB; from 64
+    /// KiB to 1 GiB. The kernel grants at most `net.core.rmem_max` and `wmem_max`.
+    pub socket_buffer: Size,
+    /// The cipher that is offered first to a peer that is dialled. Default: auto.
+    pub cipher: Cipher,
     /// Tell the peer how to acknowledge (draft-ietf-quic-ack-frequency), with the two settings that
     /// follow. Default: true; without it the peer does as RFC 9000 says.
     pub ack_frequency: bool,
@@ -81,6 +86,8 @@ impl Default for Quic {
             initial_window: Size::kib(64),
             idle_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(5),
+            socket_buffer: Size::mib(7),
+            cipher: Cipher::Auto,
             ack_frequency: true,
             ack_delay: Duration::from_millis(1),
             ack_every: 2,
@@ -96,7 +103,7 @@ impl Default for Quic {
 
 impl Quic {
     /// Each setting and its value, as the file writes them.
-    pub(super) fn values(&self) -> [(&'static str, String); 18] {
+    pub(super) fn values(&self) -> [(&'static str, String); 20] {
         let text = |text: &dyn fmt::Display| format!("\"{text}\"");
         let time = |time: Duration| text(&humantime::format_duration(time));
         let yes = |yes: bool| format!("#{yes}");
@@ -110,6 +117,8 @@ impl Quic {
             ("quic.initial-window", text(&self.initial_window)),
             ("quic.idle-timeout", time(self.idle_timeout)),
             ("quic.keep-alive", time(self.keep_alive)),
+            ("quic.socket-buffer", text(&self.socket_buffer)),
+            ("quic.cipher", text(&self.cipher.name())),
             ("quic.ack-frequency", yes(self.ack_frequency)),
             ("quic.ack-delay", time(self.ack_delay)),
             ("quic.ack-every", self.ack_every.to_string()),
@@ -159,6 +168,48 @@ impl FromStr for Congestion {
             "bbr" => Ok(Self::Bbr),
             _ => Err("expected auto, cubic or bbr"),
         }
+    }
+}
+
+/// A cipher of TLS 1.3.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Cipher {
+    /// AES-128-GCM where the processor has instructions for it, ChaCha20-Poly1305 elsewhere.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// `TLS_AES_128_GCM_SHA256`.
+    #[serde(rename = "aes-128-gcm")]
+    Aes128,
+    /// `TLS_AES_256_GCM_SHA384`.
+    #[serde(rename = "aes-256-gcm")]
+    Aes256,
+    /// `TLS_CHACHA20_POLY1305_SHA256`.
+    #[serde(rename = "chacha20-poly1305")]
+    Chacha20,
+}
+
+impl Cipher {
+    /// The name, as written in the file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Aes128 => "aes-128-gcm",
+            Self::Aes256 => "aes-256-gcm",
+            Self::Chacha20 => "chacha20-poly1305",
+        }
+    }
+}
+
+impl FromStr for Cipher {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        [Self::Auto, Self::Aes128, Self::Aes256, Self::Chacha20]
+            .into_iter()
+            .find(|cipher| cipher.name() == text)
+            .ok_or("expected auto, aes-128-gcm, aes-256-gcm or chacha20-poly1305")
     }
 }
 

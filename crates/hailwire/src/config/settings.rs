@@ -136,6 +136,18 @@ pub const SETTINGS: &[Setting] = &[
         about: "how often an idle path says that it is alive",
     },
     Setting {
+        path: "quic.socket-buffer",
+        value: "size, \"64KiB\" to \"1GiB\"",
+        default: "\"7MiB\"",
+        about: "what the kernel may keep of each UDP socket, in and out; it grants at most net.core.rmem_max and wmem_max",
+    },
+    Setting {
+        path: "quic.cipher",
+        value: "auto, aes-128-gcm, aes-256-gcm or chacha20-poly1305",
+        default: "\"auto\"",
+        about: "cipher that is offered first; auto: AES-128-GCM with AES instructions, ChaCha20-Poly1305 without",
+    },
+    Setting {
         path: "quic.ack-frequency",
         value: "#true or #false",
         default: "#true",

@@ -94,7 +94,8 @@ fn a_peer_is_spoken_to_as_its_lines_say() {
 fn every_quic_setting_is_read() {
     let config = good(
         "quic { congestion \"bbr\"; streams 200; uni-streams 0; stream-window \"4MiB\"; window \"64MiB\"\n\
-         send-window \"16MiB\"; initial-window \"0B\"; idle-timeout \"1m\"; keep-alive \"2s\"; ack-frequency #false\n\
+         send-window \"16MiB\"; initial-window \"0B\"; idle-timeout \"1m\"; keep-alive \"2s\"\n\
+         socket-buffer \"1MiB\"; cipher \"aes-256-gcm\"; ack-frequency #false\n\
          ack-delay \"5ms\"; ack-every 4; gso #false; mtu-discovery #false; mtu-max 9000\n\
          max-paths 12; zero-rtt #false; sessions 1024 }",
     );

@@ -173,6 +173,8 @@ pub(super) async fn run(node: Arc<Inner>) {
     let mut addresses = node.endpoint.watch_addr();
     while addresses.updated().await.is_ok() {
         node.hubs.publish();
+        // The engine may have replaced its sockets.
+        node.fit_sockets();
     }
 }
 

@@ -89,7 +89,11 @@ async fn manage(
         method::TRUST_PENDING => json(&node.pending()),
         method::PING => json(&node.ping(&parse(&body)?).await?),
         method::RESOLVE => json(&node.trace(&parse(&body)?).await?),
-        method::CONFIG => json(&node.config.in_force()),
+        method::CONFIG => {
+            let mut rows = node.config.in_force();
+            rows.push(node.granted_buffers());
+            json(&rows)
+        }
         method::SHUTDOWN => {
             let shutdown: admin::Shutdown = parse(&body)?;
             node.stop

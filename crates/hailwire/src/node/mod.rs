@@ -33,6 +33,7 @@ mod overlay;
 mod peers;
 mod registry;
 mod router;
+mod sockets;
 mod spin;
 mod store;
 mod trust;
@@ -161,6 +162,7 @@ impl NodeBuilder {
             registry: registry::Registry::new(),
             peers: peers::Peers::new(id),
             asked: asked::Asked::default(),
+            stream_windows: window::StreamWindows::default(),
             strangers: tunnel::strangers(),
             hubs,
             locals: Mutex::default(),
@@ -171,6 +173,7 @@ impl NodeBuilder {
             stop: watch::Sender::new(None),
             config: self.config,
         });
+        inner.fit_sockets();
         let mut tasks = vec![
             tokio::spawn(tunnel::accept(inner.clone())),
             tokio::spawn(tunnel::announce(inner.clone())),
@@ -292,6 +295,7 @@ pub(crate) struct Inner {
     pub(crate) registry: registry::Registry,
     peers: peers::Peers,
     asked: asked::Asked,
+    stream_windows: window::StreamWindows,
     strangers: tunnel::Strangers,
     hubs: hubs::Hubs,
     /// Sessions of attached programs.

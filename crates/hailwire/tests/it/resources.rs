@@ -10,10 +10,13 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
-use hailwire::{Agent, Body, Client, Code, DataDir, Node, Request, Response};
+use hailwire::{
+    Agent, Body, Client, Code, DataDir, Node, Request, Response, admin::method, config::InForce,
+};
 use hailwire_skip::skipped;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use tokio::sync::mpsc;
@@ -392,4 +395,25 @@ async fn readers_that_stall_do_not_stop_a_tunnel() {
         let body = vec![1_u8; 65_536];
         assert_eq!(call(&client, "echo@bob", body.clone()).await.unwrap(), body);
     }
+}
+
+#[tokio::test]
+async fn a_node_says_how_much_the_kernel_grants_its_sockets() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = house::config("alice");
+    config.quic.socket_buffer = "64KiB".parse().unwrap();
+    let node = Node::builder()
+        .data_dir(DataDir::new(dir.path()))
+        .config(config)
+        .start()
+        .await
+        .unwrap();
+    let rows: Vec<InForce> = node.client().admin(method::CONFIG, &()).await.unwrap();
+    let row = |setting: &str| rows.iter().find(|row| row.setting == setting).unwrap();
+    assert_eq!(row("quic.socket-buffer").value, "\"64KiB\"");
+    let granted = row("quic.socket-buffer.granted");
+    assert_eq!(granted.value, "65536 bytes in, 65536 out", "{granted:?}");
+    let crypto = &row("quic.crypto").value;
+    assert!(crypto.contains("is offered first"), "{crypto}");
+    node.shutdown(Duration::ZERO).await;
 }

@@ -31,7 +31,7 @@ use rustls::{
     version::TLS13,
 };
 
-use crate::key::NodeKey;
+use crate::{carrier::cipher, config::Cipher, key::NodeKey};
 
 /// What stands ahead of the key in the `SubjectPublicKeyInfo` of an Ed25519 key (RFC 8410, 4).
 const ED25519_SPKI: [u8; 12] = [
@@ -65,7 +65,7 @@ impl Identity {
         let key = rustls::crypto::ring::sign::any_eddsa_type(&key).expect("an Ed25519 key");
         let public = key.public_key().expect("its public half").to_vec();
         let shown = Arc::new(CertifiedKey::new(vec![CertificateDer::from(public)], key));
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(cipher::provider(Cipher::Auto));
         let proof = Arc::new(Proof::new(&provider));
         let mut client = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])
@@ -237,5 +237,41 @@ impl ClientCertVerifier for Proof {
 
     fn requires_raw_public_keys(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::{ClientConnection, ServerConnection};
+
+    use super::*;
+
+    fn node(folder: &std::path::Path, name: &str) -> (NodeId, Identity) {
+        let key = NodeKey::load_or_create(&folder.join(name)).unwrap();
+        (key.pair().id(), Identity::new(&key))
+    }
+
+    #[test]
+    fn two_nodes_settle_on_the_cipher_that_this_processor_is_best_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_, near) = node(folder.path(), "near");
+        let (far_id, far) = node(folder.path(), "far");
+        let mut client = ClientConnection::new(near.client, name_of(&far_id)).unwrap();
+        let mut server = ServerConnection::new(far.server).unwrap();
+        while client.is_handshaking() || server.is_handshaking() {
+            let mut wire = Vec::new();
+            client.write_tls(&mut wire).unwrap();
+            server.read_tls(&mut wire.as_slice()).unwrap();
+            server.process_new_packets().unwrap();
+            wire.clear();
+            server.write_tls(&mut wire).unwrap();
+            client.read_tls(&mut wire.as_slice()).unwrap();
+            client.process_new_packets().unwrap();
+        }
+        let settled = client.negotiated_cipher_suite().unwrap().suite();
+        assert_eq!(settled, cipher::suite(Cipher::Auto));
+        if cipher::has_aes() {
+            assert_eq!(settled, rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
+        }
     }
 }
