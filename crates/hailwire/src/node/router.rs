@@ -53,6 +53,12 @@ pub(crate) enum Destination {
     Session(Session),
 }
 
+/// What could be told of a call's way without waiting.
+enum Routed {
+    Now(Result<Route, Status>),
+    Later(Address),
+}
+
 /// How a member is reached.
 enum Reach {
     /// By a handler or a program of this machine.
@@ -120,7 +126,14 @@ impl Inner {
         }
         self.count_call();
         self.spin.touch();
-        let routed = session::in_time(deadline, std::pin::pin!(self.route(&header, origin))).await;
+        let routed = match self.route_now(&header, origin) {
+            Routed::Now(routed) => routed,
+            Routed::Later(address) => {
+                let twice = !header.idempotency_key.is_empty();
+                let route = Box::pin(self.route_slowly(&address, twice));
+                session::in_time(deadline, std::pin::pin!(route)).await
+            }
+        };
         let Route { to, picked } = match routed {
             Ok(route) => route,
             Err(status) => {
@@ -156,16 +169,9 @@ impl Inner {
         header: &CallHeader,
         origin: Origin,
     ) -> Result<Route, Status> {
-        let address: Address = header
-            .to
-            .parse()
-            .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))?;
-        if self.is_closing() {
-            return Err(Status::new(Code::Unavailable, "this node is shutting down"));
-        }
-        match self.route_now(&address, origin) {
-            Some(route) => route,
-            None => {
+        match self.route_now(header, origin) {
+            Routed::Now(route) => route,
+            Routed::Later(address) => {
                 let twice = !header.idempotency_key.is_empty();
                 Box::pin(self.route_slowly(&address, twice)).await
             }
@@ -173,7 +179,25 @@ impl Inner {
     }
 
     /// Where a call goes, if that can be told without waiting: the way of nearly every call.
-    fn route_now(&self, address: &Address, origin: Origin) -> Option<Result<Route, Status>> {
+    fn route_now(&self, header: &CallHeader, origin: Origin) -> Routed {
+        let address: Address = match header.to.parse() {
+            Ok(address) => address,
+            Err(error) => {
+                let status = Status::new(Code::InvalidArgument, format!("{error}"));
+                return Routed::Now(Err(status));
+            }
+        };
+        if self.is_closing() {
+            let status = Status::new(Code::Unavailable, "this node is shutting down");
+            return Routed::Now(Err(status));
+        }
+        match self.known_route(&address, origin) {
+            Some(route) => Routed::Now(route),
+            None => Routed::Later(address),
+        }
+    }
+
+    fn known_route(&self, address: &Address, origin: Origin) -> Option<Result<Route, Status>> {
         if let Origin::Peer(peer) = origin {
             let allowed = self.trust.check(peer, &address.agent);
             return Some(allowed.and_then(|()| self.local_route(&address.agent)));
