@@ -172,7 +172,10 @@ impl FromStr for NodeRef {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if let Ok(id) = text.parse() {
+        // Most are names, and saying why a name is not a key would cost more than reading it.
+        if text.len() == NodeId::TEXT_LEN
+            && let Ok(id) = text.parse()
+        {
             return Ok(Self::Id(id));
         }
         text.parse().map(Self::Name)
@@ -283,7 +286,8 @@ fn check_name(what: &'static str, text: &str) -> Result<(), AddressError> {
             text: shorten(text),
         });
     }
-    if what == "node" && text.parse::<NodeId>().is_ok() {
+    let may_be_key = what == "node" && text.len() == NodeId::TEXT_LEN;
+    if may_be_key && text.parse::<NodeId>().is_ok() {
         return Err(AddressError::NameIsKey(shorten(text)));
     }
     Ok(())

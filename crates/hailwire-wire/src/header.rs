@@ -134,6 +134,37 @@ impl CallHeader {
         self.deadline_ms = Some(u64::try_from(ms).unwrap_or(u64::MAX));
     }
 
+    /// Whether every field but `to` is at its default. A field that is added has to be added here.
+    fn says_only_whom(&self) -> bool {
+        let Self {
+            to: _,
+            method,
+            from,
+            content_type,
+            deadline_ms,
+            priority,
+            idempotency_key,
+            traceparent,
+            tracestate,
+            carrier,
+            headers,
+        } = self;
+        deadline_ms.is_none()
+            && priority.is_default()
+            && headers.is_empty()
+            && [
+                method,
+                from,
+                content_type,
+                idempotency_key,
+                traceparent,
+                tracestate,
+                carrier,
+            ]
+            .iter()
+            .all(|text| text.is_empty())
+    }
+
     /// The first value of the application's field `name`.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
@@ -304,6 +335,12 @@ pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, HeaderError> {
 ///
 /// [`HeaderError`].
 pub fn decode_call(payload: &Bytes) -> Result<CallHeader, HeaderError> {
+    if let Some(to) = only_name(payload) {
+        return Ok(CallHeader {
+            to: to.to_owned(),
+            ..CallHeader::default()
+        });
+    }
     let header: CallHeader = decode(payload)?;
     if header.method.len() > limits::MAX_METHOD {
         return Err(HeaderError::Bound("method"));
@@ -312,6 +349,37 @@ pub fn decode_call(payload: &Bytes) -> Result<CallHeader, HeaderError> {
         return Err(HeaderError::Bound("number of fields"));
     }
     Ok(header)
+}
+
+/// A map of one key, `to`, with a text of up to 31 bytes, in the shortest form that MessagePack has for it:
+/// what nearly every call between nodes carries.
+const ONLY_NAME: [u8; 4] = *b"\x81\xa2to";
+
+/// The first byte of a text of no bytes; of one of n bytes it is n more.
+const SHORT_TEXT: u8 = 0xa0;
+
+/// Longest text with its length in its first byte.
+const SHORT_TEXT_MAX: usize = 31;
+
+/// The name, where the header says no more than that; anything else is [`decode`]'s.
+fn only_name(payload: &[u8]) -> Option<&str> {
+    let (first, text) = payload.strip_prefix(&ONLY_NAME)?.split_first()?;
+    let short = text.len() <= SHORT_TEXT_MAX && *first == SHORT_TEXT | text.len() as u8;
+    std::str::from_utf8(short.then_some(text)?).ok()
+}
+
+/// Encodes the opening of a call, send or stream.
+#[must_use]
+pub fn encode_call(header: &CallHeader) -> Vec<u8> {
+    let to = header.to.as_bytes();
+    if to.is_empty() || to.len() > SHORT_TEXT_MAX || !header.says_only_whom() {
+        return encode(header);
+    }
+    let mut out = Vec::with_capacity(ONLY_NAME.len() + 1 + to.len());
+    out.extend_from_slice(&ONLY_NAME);
+    out.push(SHORT_TEXT | to.len() as u8);
+    out.extend_from_slice(to);
+    out
 }
 
 /// Decodes the head of an answer and checks its bounds.
@@ -340,6 +408,46 @@ mod tests {
         let bytes = encode(&header);
         assert_eq!(bytes, b"\x81\xa2to\xa4grep");
         assert_eq!(decode::<CallHeader>(&bytes).unwrap(), header);
+    }
+
+    /// The general way is the oracle of the short one.
+    #[test]
+    fn a_call_by_name_alone_is_written_and_read_as_any_other() {
+        let names = ["", "a", &"x".repeat(31), &"x".repeat(32), "ä", "a@b"];
+        let mut headers: Vec<CallHeader> = Vec::new();
+        for name in names {
+            let plain = CallHeader {
+                to: name.into(),
+                ..CallHeader::default()
+            };
+            let mut urgent = plain.clone();
+            urgent.priority = Priority::High;
+            let mut asked = plain.clone();
+            asked.method = "m".into();
+            headers.extend([plain, urgent, asked]);
+        }
+        for header in headers {
+            let bytes = encode(&header);
+            assert_eq!(encode_call(&header), bytes);
+            assert_eq!(decode_call(&bytes.into()).unwrap(), header);
+        }
+    }
+
+    #[test]
+    fn what_only_begins_like_a_call_by_name_is_read_the_general_way() {
+        let cases: [&[u8]; 6] = [
+            b"\x81\xa2to",
+            b"\x81\xa2to\xa4gre",
+            b"\x81\xa2to\xa4grep!",
+            b"\x81\xa2to\xa2\xff\xfe",
+            b"\x82\xa2to\xa4grep\xa6future\xc0",
+            b"\x81\xa2to\xd9\x04grep",
+        ];
+        for bytes in cases {
+            let payload = Bytes::from_static(bytes);
+            let general = decode::<CallHeader>(bytes).ok();
+            assert_eq!(decode_call(&payload).ok(), general, "{bytes:?}");
+        }
     }
 
     #[test]

@@ -56,6 +56,21 @@ pub(crate) enum Destination {
     Session(Session),
 }
 
+/// What could be told of a call's way without waiting.
+enum Routed {
+    Now(Result<Route, Status>),
+    Later(Wanted),
+}
+
+/// What a call's header says of its way.
+struct Wanted {
+    address: Address,
+    /// The carrier that it asks for.
+    carrier: Option<Carrier>,
+    /// It may be made twice, and so travel in a first flight.
+    twice: bool,
+}
+
 /// How a member is reached.
 enum Reach {
     /// By a handler or a program of this machine.
@@ -123,7 +138,13 @@ impl Inner {
         }
         self.count_call();
         self.spin.touch();
-        let routed = session::in_time(deadline, std::pin::pin!(self.route(&header, origin))).await;
+        let routed = match self.route_now(&header, origin) {
+            Routed::Now(routed) => routed,
+            Routed::Later(wanted) => {
+                let route = Box::pin(self.route_slowly(&wanted));
+                session::in_time(deadline, std::pin::pin!(route)).await
+            }
+        };
         let Route { to, picked } = match routed {
             Ok(route) => route,
             Err(status) => {
@@ -161,25 +182,40 @@ impl Inner {
         header: &CallHeader,
         origin: Origin,
     ) -> Result<Route, Status> {
-        let address: Address = header
+        match self.route_now(header, origin) {
+            Routed::Now(route) => route,
+            Routed::Later(wanted) => Box::pin(self.route_slowly(&wanted)).await,
+        }
+    }
+
+    /// Where a call goes, if that can be told without waiting: the way of nearly every call.
+    fn route_now(&self, header: &CallHeader, origin: Origin) -> Routed {
+        match self.wanted(header, origin) {
+            Err(status) => Routed::Now(Err(status)),
+            Ok(wanted) if wanted.carrier.is_some() => Routed::Later(wanted),
+            Ok(wanted) => match self.known_route(&wanted.address, origin) {
+                Some(route) => Routed::Now(route),
+                None => Routed::Later(wanted),
+            },
+        }
+    }
+
+    fn wanted(&self, header: &CallHeader, origin: Origin) -> Result<Wanted, Status> {
+        let address = header
             .to
             .parse()
             .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))?;
         if self.is_closing() {
             return Err(Status::new(Code::Unavailable, "this node is shutting down"));
         }
-        let carrier = asked_for(header, origin)?;
-        if carrier.is_none()
-            && let Some(route) = self.route_now(&address, origin)
-        {
-            return route;
-        }
-        let twice = !header.idempotency_key.is_empty();
-        Box::pin(self.route_slowly(&address, carrier, twice)).await
+        Ok(Wanted {
+            address,
+            carrier: asked_for(header, origin)?,
+            twice: !header.idempotency_key.is_empty(),
+        })
     }
 
-    /// Where a call goes, if that can be told without waiting: the way of nearly every call.
-    fn route_now(&self, address: &Address, origin: Origin) -> Option<Result<Route, Status>> {
+    fn known_route(&self, address: &Address, origin: Origin) -> Option<Result<Route, Status>> {
         if let Origin::Peer(peer) = origin {
             let allowed = self.trust.check(peer, &address.agent);
             return Some(allowed.and_then(|()| self.local_route(&address.agent)));
@@ -204,14 +240,8 @@ impl Inner {
         Some(Ok(Route { to, picked: None }))
     }
 
-    /// `carrier` is the one that the call asks for. `twice` says whether the call may be made twice, and
-    /// so travel in a first flight.
-    async fn route_slowly(
-        self: &Arc<Self>,
-        address: &Address,
-        carrier: Option<Carrier>,
-        twice: bool,
-    ) -> Result<Route, Status> {
+    async fn route_slowly(self: &Arc<Self>, wanted: &Wanted) -> Result<Route, Status> {
+        let (address, carrier) = (&wanted.address, wanted.carrier);
         let Some(node) = &address.node else {
             return self.route_by_name(&address.agent, carrier).await;
         };
@@ -219,7 +249,7 @@ impl Inner {
         if id == self.id {
             return self.local_route(&address.agent);
         }
-        let session = self.tunnel_for_call(id, carrier, twice).await?;
+        let session = self.tunnel_for_call(id, carrier, wanted.twice).await?;
         let to = Destination::Session(session);
         Ok(Route { to, picked: None })
     }

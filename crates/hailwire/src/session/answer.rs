@@ -197,6 +197,25 @@ impl Answer {
         if let Some(ended) = &self.ended {
             return ended.clone().map(|()| None);
         }
+        // What was read with an earlier part needs no waiting and no deadline.
+        if let Source::Wire(wire) = &mut self.source {
+            let step = wire.reader.buffered().and_then(|event| match event {
+                Some(event) => meaning(event).map(Some),
+                None => Ok(None),
+            });
+            match step {
+                Ok(Some(Step::Event(event))) => return Ok(Some(event)),
+                Ok(Some(Step::End)) => {
+                    self.end(Ok(()));
+                    return Ok(None);
+                }
+                Ok(Some(Step::Skip) | None) => {}
+                Err(status) => {
+                    self.end(Err(status.clone()));
+                    return Err(status);
+                }
+            }
+        }
         let next = async {
             match &mut self.source {
                 Source::Wire(wire) => next_wire(&mut wire.reader).await,
@@ -242,30 +261,46 @@ impl Answer {
 
 async fn next_wire(reader: &mut FrameReader) -> Result<Option<WireEvent>, Status> {
     loop {
-        match reader.next().await? {
-            Some(Event::Data(chunk)) => return Ok(Some(WireEvent::Chunk(chunk))),
-            Some(Event::Frame(FrameKind::END, payload)) => return end_status(&payload),
-            Some(Event::Frame(FrameKind::HEAD, payload)) => {
-                let head = header::decode_answer(&payload)
-                    .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
-                return Ok(Some(WireEvent::Head(head)));
-            }
-            Some(Event::Frame(..)) => {}
-            None => {
-                return Err(Status::new(Code::Unavailable, "the answer was cut short"));
-            }
+        let Some(event) = reader.next().await? else {
+            return Err(Status::new(Code::Unavailable, "the answer was cut short"));
+        };
+        match meaning(event)? {
+            Step::Event(event) => return Ok(Some(event)),
+            Step::End => return Ok(None),
+            Step::Skip => {}
         }
     }
 }
 
-fn end_status(payload: &[u8]) -> Result<Option<WireEvent>, Status> {
+/// What a frame of an answer means to its reader.
+enum Step {
+    Event(WireEvent),
+    End,
+    /// Of a kind that this version does not know.
+    Skip,
+}
+
+fn meaning(event: Event) -> Result<Step, Status> {
+    match event {
+        Event::Data(chunk) => Ok(Step::Event(WireEvent::Chunk(chunk))),
+        Event::Frame(FrameKind::END, payload) => end_status(&payload),
+        Event::Frame(FrameKind::HEAD, payload) => {
+            let head = header::decode_answer(&payload)
+                .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+            Ok(Step::Event(WireEvent::Head(head)))
+        }
+        Event::Frame(..) => Ok(Step::Skip),
+    }
+}
+
+fn end_status(payload: &[u8]) -> Result<Step, Status> {
     if payload.is_empty() {
-        return Ok(None);
+        return Ok(Step::End);
     }
     let status: Status =
         header::decode(payload).map_err(|error| Status::new(Code::Internal, error.to_string()))?;
     if status.is_ok() {
-        Ok(None)
+        Ok(Step::End)
     } else {
         Err(status)
     }

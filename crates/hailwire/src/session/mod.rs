@@ -407,7 +407,12 @@ async fn run_stream<D: Dispatch>(
     greeting: Greeting,
     dispatch: Arc<D>,
 ) {
-    match tokio::time::timeout(OPENING_TIMEOUT, reader.next_frame()).await {
+    // The first frame has mostly come with the stream, and then no timer is needed.
+    let first = match now(reader.next_frame()) {
+        Some(first) => Ok(first),
+        None => tokio::time::timeout(OPENING_TIMEOUT, reader.next_frame()).await,
+    };
+    match first {
         Ok(Ok(Some((FrameKind::HELLO, hello)))) => {
             let control = lock(&greeting).take();
             match control {
@@ -463,7 +468,7 @@ fn encode_header(header: &CallHeader) -> Result<Vec<u8>, Status> {
     if header.headers.len() > limits::MAX_HEADER_FIELDS {
         return refuse("a call carries at most 128 header fields");
     }
-    let encoded = header::encode(header);
+    let encoded = header::encode_call(header);
     if encoded.len() > limits::MAX_HEADER {
         return refuse("the header is larger than 64 KiB");
     }

@@ -53,6 +53,11 @@ impl FrameReader {
         }
     }
 
+    /// The next frame or part of a body, if it has been read already.
+    pub(crate) fn buffered(&mut self) -> Result<Option<Event>, Status> {
+        self.decoder.next_event().map_err(malformed)
+    }
+
     /// The next frame that is not body, skipping body bytes.
     pub(crate) async fn next_frame(&mut self) -> Result<Option<(FrameKind, Bytes)>, Status> {
         loop {

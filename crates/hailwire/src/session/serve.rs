@@ -141,49 +141,49 @@ async fn answer(
         }
         frame::put(&mut ahead, FrameKind::HEAD, &encoded);
     }
-    if let Some(bytes) = body.take_known() {
-        let written = whole(&mut send, ahead, bytes);
-        return match within(deadline, written).await {
-            Some(Ok(())) => {
-                send.finish();
-                Code::Ok
+    // Nearly every answer is small and there: it leaves in one write. For the others there is more, in
+    // a box, because what is large is moved slowly.
+    let next = loop {
+        match now(body.chunk()) {
+            Some(Ok(Some(chunk))) if ahead.len() + chunk.len() <= SMALL_BODY => {
+                ahead.reserve(2 * FRAME_PREFIX + chunk.len());
+                frame::put(&mut ahead, FrameKind::DATA, &chunk);
             }
-            Some(Err(error)) => abandon(send, write_code(&error)),
-            None => abandon(send, Code::DeadlineExceeded),
-        };
-    }
-    stream(body, ahead, send, deadline).await
-}
-
-/// Writes an answer that is known whole, with its end.
-async fn whole(send: &mut SendStream, mut ahead: BytesMut, body: Bytes) -> Result<(), WriteError> {
-    if body.len() <= SMALL_BODY {
-        ahead.reserve(2 * FRAME_PREFIX + body.len());
-        if !body.is_empty() {
-            frame::put(&mut ahead, FrameKind::DATA, &body);
+            Some(Ok(None)) => break None,
+            next => break Some(next),
         }
-        frame::put(&mut ahead, FrameKind::END, &[]);
-        return send.write(ahead.freeze()).await;
+    };
+    if let Some(next) = next {
+        return Box::pin(stream((body, next), ahead, send, deadline)).await;
     }
-    write_data(send, ahead, body).await?;
-    send.write(Bytes::from_static(&END_OK)).await
+    frame::put(&mut ahead, FrameKind::END, &[]);
+    let written = within(deadline, pin!(send.write(ahead.freeze()))).await;
+    match written {
+        Some(Ok(())) => {
+            send.finish();
+            Code::Ok
+        }
+        Some(Err(error)) => abandon(send, write_code(&error)),
+        None => abandon(send, Code::DeadlineExceeded),
+    }
 }
 
-/// An `END` frame without payload.
-const END_OK: [u8; FRAME_PREFIX] = [FrameKind::END.0, 0, 0, 0];
+/// What a body has given without waiting.
+type Next = Option<Result<Option<Bytes>, Status>>;
 
 /// Writes an answer as it is made. What is ready at once leaves in one write.
 async fn stream(
-    mut body: Body,
+    (mut body, mut first): (Body, Next),
     mut ahead: BytesMut,
     mut send: SendStream,
     deadline: Option<Instant>,
 ) -> Code {
     loop {
-        let next = match now(body.chunk()) {
+        let next = match first.take().or_else(|| now(body.chunk())) {
             Some(next) => next,
             None => {
-                match within(deadline, flush(&mut send, &mut ahead)).await {
+                let flushed = within(deadline, pin!(flush(&mut send, &mut ahead))).await;
+                match flushed {
                     Some(Ok(())) => {}
                     Some(Err(error)) => return abandon(send, write_code(&error)),
                     None => return abandon(send, Code::DeadlineExceeded),
@@ -212,7 +212,8 @@ async fn stream(
             }
             write_data(&mut send, ahead.split(), chunk).await
         };
-        match within(deadline, written).await {
+        let written = within(deadline, pin!(written)).await;
+        match written {
             Some(Ok(())) => {}
             Some(Err(error)) => return abandon(send, write_code(&error)),
             // A frame may be half written: only a reset can follow.
@@ -281,7 +282,7 @@ pub(crate) async fn in_time<T>(
 }
 
 /// The future's output, or `None` when the deadline passes first.
-async fn within<F: Future>(deadline: Option<Instant>, future: F) -> Option<F::Output> {
+async fn within<F: Future>(deadline: Option<Instant>, future: Pin<&mut F>) -> Option<F::Output> {
     match deadline {
         Some(at) => tokio::time::timeout_at(at, future).await.ok(),
         None => Some(future.await),
