@@ -7,7 +7,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use hailwire_wire::{Code, NodeId, Status, address::NodeRef};
-use iroh::endpoint::{ConnectOptions, OutgoingZeroRttConnection};
+use iroh::endpoint::OutgoingZeroRttConnection;
 use tokio::{
     sync::watch,
     task::JoinSet,
@@ -141,12 +141,7 @@ impl Inner {
         let connection = match way {
             Way::Udp => {
                 let early = self.config.quic.zero_rtt && self.trust.is_trusted(id);
-                let options = match self.stream_windows.learnt(id) {
-                    Some(window) => overlay::with_stream_window(&self.config.quic, window),
-                    None => ConnectOptions::new(),
-                };
-                let dial = overlay::dial(&self.endpoint, id, places, early, options);
-                let dial = Box::pin(dial).await;
+                let dial = Box::pin(overlay::dial(&self.endpoint, id, places, early)).await;
                 match dial.map_err(|reason| unreachable(id, &reason))? {
                     Reached::Full(connection) => self.quic(connection),
                     Reached::Early(early) => return self.dial_early(id, early).await,

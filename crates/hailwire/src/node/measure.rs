@@ -144,15 +144,11 @@ fn look(
     let [udp_session, tcp_session] = sessions;
     let (udp, udp_stats) = read(&mut peer.udp, udp_session.as_ref(), now);
     let (tcp, _) = read(&mut peer.tcp, tcp_session.as_ref(), now);
-    if let (Some(session), Some((rtt, received))) = (&udp_session, udp_stats) {
-        if let Some(size) = peer.window.arrived(received, elapsed, rtt) {
-            tracing::debug!(peer = %id, size, "a larger window");
-            session.connection().set_window(size);
-        }
-        let quic = &node.config.quic;
-        let bounds = (quic.stream_window.bytes(), overlay::first_window(quic) / 4);
-        let seen = (received, elapsed, rtt);
-        node.stream_windows.arrived(id, seen, bounds);
+    if let (Some(session), Some((rtt, received))) = (&udp_session, udp_stats)
+        && let Some(size) = peer.window.arrived(received, elapsed, rtt)
+    {
+        tracing::debug!(peer = %id, size, "a larger window");
+        session.connection().set_window(size);
     }
     let before = (peer.choice.why(), node.peers.carries(id));
     let wish = peer.choice.tick(now, &udp, &tcp);

@@ -132,7 +132,7 @@ async fn try_bind(
         .relay_mode(RelayMode::Custom(RelayMap::empty()))
         .ca_tls_config(tls)
         .crypto_provider(Arc::new(cipher::provider(config.quic.cipher)))
-        .transport_config(transport(&config.quic, config.quic.stream_window.bytes()))
+        .transport_config(transport(&config.quic))
         .max_tls_tickets(config.quic.sessions as usize)
         .clear_ip_transports();
     let failed = |reason: String| BindError::Address {
@@ -158,7 +158,7 @@ async fn try_bind(
 }
 
 /// The engine's settings, from ours.
-fn transport(quic: &Quic, stream_window: u32) -> QuicTransportConfig {
+fn transport(quic: &Quic) -> QuicTransportConfig {
     let mut acks = AckFrequencyConfig::default();
     acks.max_ack_delay(Some(quic.ack_delay))
         // The engine counts the packets that may go by unanswered.
@@ -170,7 +170,7 @@ fn transport(quic: &Quic, stream_window: u32) -> QuicTransportConfig {
         .max_concurrent_bidi_streams(VarInt::from_u32(quic.streams))
         // Only a peer gets some, once it is known to be one.
         .max_concurrent_uni_streams(VarInt::from_u32(0))
-        .stream_receive_window(VarInt::from_u32(stream_window))
+        .stream_receive_window(VarInt::from_u32(quic.stream_window.bytes()))
         .receive_window(VarInt::from_u32(first_window(quic)))
         .send_window(u64::from(quic.send_window.bytes()))
         .max_idle_timeout(idle.ok().map(IdleTimeout::from))
@@ -217,24 +217,18 @@ pub(crate) enum Reached {
     Early(iroh::endpoint::OutgoingZeroRttConnection),
 }
 
-/// How a peer is dialled whose streams are to have another window than the configured one.
-pub(crate) fn with_stream_window(quic: &Quic, window: u32) -> ConnectOptions {
-    ConnectOptions::new().with_transport_config(transport(quic, window))
-}
-
 /// Connects to a node at any of its addresses; with `early` as soon as anything can be sent.
 pub(crate) async fn dial(
     endpoint: &Endpoint,
     id: NodeId,
     places: &Places,
     early: bool,
-    options: ConnectOptions,
 ) -> Result<Reached, String> {
     let id = iroh::EndpointId::from_bytes(id.as_bytes()).map_err(|_| "its key is not a key")?;
     let address = EndpointAddr::from_parts(id, places.transport_addresses());
     let reach = async {
         let connecting = endpoint
-            .connect_with_opts(address, ALPN, options)
+            .connect_with_opts(address, ALPN, ConnectOptions::new())
             .await
             .map_err(|error| root_cause(&error))?;
         let connecting = if early {
