@@ -103,7 +103,7 @@ pub const SETTINGS: &[Setting] = &[
         path: "quic.stream-window",
         value: "size, \"2MiB\" to \"1GiB\"",
         default: "\"2MiB\"",
-        about: "unread bytes of one stream under way; one answer's rate is at most this a round trip",
+        about: "unread bytes of one stream under way; one answer's rate is at most this a round trip; more only on clean paths (decision 0015)",
     },
     Setting {
         path: "quic.window",
@@ -127,7 +127,7 @@ pub const SETTINGS: &[Setting] = &[
         path: "quic.idle-timeout",
         value: "duration, \"1s\" to \"10m\"",
         default: "\"30s\"",
-        about: "silence after which a tunnel is given up; the engine gives up a single path after 15 s",
+        about: "silence after which a tunnel is given up, counted from the first keep-alive without answer; a single path after 15 s",
     },
     Setting {
         path: "quic.keep-alive",

@@ -95,8 +95,7 @@ impl Inner {
     async fn dial_beside(self: Arc<Self>, id: NodeId, carrier: Carrier) -> Result<(), Status> {
         let places = self.places(id).await;
         let connection = if carrier.takes_udp() {
-            let dial = overlay::dial_whole(&self.endpoint, id, &places, self.dial_options(id));
-            let dial = Box::pin(dial).await;
+            let dial = Box::pin(overlay::dial_whole(&self.endpoint, id, &places)).await;
             dial.map(|connection| self.quic(connection))
         } else {
             self.dial_tcp(id, &places.tcp, carrier).await

@@ -7,7 +7,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use hailwire_wire::{Code, NodeId, Status, address::NodeRef};
-use iroh::endpoint::{ConnectOptions, OutgoingZeroRttConnection};
+use iroh::endpoint::OutgoingZeroRttConnection;
 use tokio::{
     sync::watch,
     task::JoinSet,
@@ -141,9 +141,7 @@ impl Inner {
         let connection = match way {
             Way::Udp => {
                 let early = self.config.quic.zero_rtt && self.trust.is_trusted(id);
-                let options = self.dial_options(id);
-                let dial = overlay::dial(&self.endpoint, id, places, early, options);
-                let dial = Box::pin(dial).await;
+                let dial = Box::pin(overlay::dial(&self.endpoint, id, places, early)).await;
                 match dial.map_err(|reason| unreachable(id, &reason))? {
                     Reached::Full(connection) => self.quic(connection),
                     Reached::Early(early) => return self.dial_early(id, early).await,
@@ -205,14 +203,6 @@ impl Inner {
         seat.prove();
         self.greet(id, &session, Some(seat)).await?;
         Ok(session)
-    }
-
-    /// What was learnt of a peer, for the next QUIC connection to it.
-    pub(super) fn dial_options(&self, id: NodeId) -> ConnectOptions {
-        match self.stream_windows.learnt(id) {
-            Some(window) => overlay::with_stream_window(&self.config.quic, window),
-            None => ConnectOptions::new(),
-        }
     }
 
     /// A QUIC connection with the room that the configuration gives a peer.

@@ -158,10 +158,6 @@ fn look(
     let (tcp, _) = peer.tcp.read(tcp, now);
     if let Some((rtt, received)) = busiest {
         peer.fit_windows(id, received, elapsed, rtt);
-        let quic = &node.config.quic;
-        let bounds = (quic.stream_window.bytes(), overlay::first_window(quic) / 4);
-        let seen = (received, elapsed, rtt);
-        node.stream_windows.arrived(id, seen, bounds);
     }
     let before = (peer.choice.why(), node.peers.carries(id));
     let wish = peer.choice.tick(now, &udp, &tcp);

@@ -162,7 +162,6 @@ impl NodeBuilder {
             registry: registry::Registry::new(),
             peers: peers::Peers::new(id),
             asked: asked::Asked::default(),
-            stream_windows: window::StreamWindows::default(),
             strangers: tunnel::strangers(),
             hubs,
             locals: Mutex::default(),
@@ -295,7 +294,6 @@ pub(crate) struct Inner {
     pub(crate) registry: registry::Registry,
     peers: peers::Peers,
     asked: asked::Asked,
-    stream_windows: window::StreamWindows,
     strangers: tunnel::Strangers,
     hubs: hubs::Hubs,
     /// Sessions of attached programs.

@@ -131,7 +131,7 @@ async fn try_bind(
         .relay_mode(RelayMode::Custom(RelayMap::empty()))
         .ca_tls_config(tls)
         .crypto_provider(Arc::new(cipher::provider(config.quic.cipher)))
-        .transport_config(transport(&config.quic, config.quic.stream_window.bytes()))
+        .transport_config(transport(&config.quic))
         .max_tls_tickets(config.quic.sessions as usize)
         .clear_ip_transports();
     let failed = |reason: String| BindError::Address {
@@ -157,7 +157,7 @@ async fn try_bind(
 }
 
 /// The engine's settings, from ours.
-fn transport(quic: &Quic, stream_window: u32) -> QuicTransportConfig {
+fn transport(quic: &Quic) -> QuicTransportConfig {
     let mut acks = AckFrequencyConfig::default();
     acks.max_ack_delay(Some(quic.ack_delay))
         // The engine counts the packets that may go by unanswered.
@@ -169,7 +169,7 @@ fn transport(quic: &Quic, stream_window: u32) -> QuicTransportConfig {
         .max_concurrent_bidi_streams(VarInt::from_u32(quic.streams))
         // Only a peer gets some, once it is known to be one.
         .max_concurrent_uni_streams(VarInt::from_u32(0))
-        .stream_receive_window(VarInt::from_u32(stream_window))
+        .stream_receive_window(VarInt::from_u32(quic.stream_window.bytes()))
         .receive_window(VarInt::from_u32(first_window(quic)))
         .send_window(u64::from(quic.send_window.bytes()))
         .max_idle_timeout(idle.ok().map(IdleTimeout::from))
@@ -216,21 +216,15 @@ pub(crate) enum Reached {
     Early(iroh::endpoint::OutgoingZeroRttConnection),
 }
 
-/// How a peer is dialled whose streams are to have another window than the configured one.
-pub(crate) fn with_stream_window(quic: &Quic, window: u32) -> ConnectOptions {
-    ConnectOptions::new().with_transport_config(transport(quic, window))
-}
-
 /// Connects to a node at any of its addresses; with `early` as soon as anything can be sent.
 pub(crate) async fn dial(
     endpoint: &Endpoint,
     id: NodeId,
     places: &Places,
     early: bool,
-    options: ConnectOptions,
 ) -> Result<Reached, String> {
     let reach = async {
-        let connecting = connecting(endpoint, id, places, options).await?;
+        let connecting = connecting(endpoint, id, places).await?;
         let connecting = if early {
             match connecting.into_0rtt() {
                 Ok(early) => return Ok(Reached::Early(early)),
@@ -250,10 +244,9 @@ pub(crate) async fn dial_whole(
     endpoint: &Endpoint,
     id: NodeId,
     places: &Places,
-    options: ConnectOptions,
 ) -> Result<iroh::endpoint::Connection, String> {
     let whole = async {
-        let connecting = connecting(endpoint, id, places, options).await?;
+        let connecting = connecting(endpoint, id, places).await?;
         connecting.await.map_err(|error| root_cause(&error))
     };
     in_time(whole).await
@@ -263,11 +256,10 @@ async fn connecting(
     endpoint: &Endpoint,
     id: NodeId,
     places: &Places,
-    options: ConnectOptions,
 ) -> Result<iroh::endpoint::Connecting, String> {
     let id = iroh::EndpointId::from_bytes(id.as_bytes()).map_err(|_| "its key is not a key")?;
     let address = EndpointAddr::from_parts(id, places.transport_addresses());
-    let begun = endpoint.connect_with_opts(address, ALPN, options);
+    let begun = endpoint.connect_with_opts(address, ALPN, ConnectOptions::new());
     begun.await.map_err(|error| root_cause(&error))
 }
 

@@ -6,18 +6,10 @@
 //! shrink: what was promised to the peer cannot be taken back (RFC 9000, 4.1), and an idle window
 //! costs nothing.
 //!
-//! The window of a single stream is fixed when its connection is made: the engine changes it for none that
-//! lives. So what is learnt of a peer serves the next tunnel that this node dials to it: its streams may have
-//! twice what was seen to arrive in a round trip, up to a quarter of the window that the tunnel begins with, so
-//! that a few readers that stall do not hold up everybody else.
+//! The window of a single stream does not follow: the engine changes it for no connection that lives, and a
+//! larger one from the start lets a lossy path end the whole tunnel (decision 0015).
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
-
-use hailwire_wire::NodeId;
+use std::time::Duration;
 
 /// The receive window of each connection to a peer.
 #[derive(Debug)]
@@ -45,7 +37,7 @@ impl Window {
         rtt: Duration,
         connections: usize,
     ) {
-        let in_flight = in_flight(bytes, time, rtt);
+        let in_flight = bytes as f64 * rtt.as_secs_f64() / time.as_secs_f64().max(1e-3);
         let most = self.most_each(connections);
         if self.size < most && in_flight > f64::from(self.size) / 2.0 {
             self.size = self.size.saturating_mul(2).min(most);
@@ -69,75 +61,9 @@ impl Window {
     }
 }
 
-/// Bytes that arrive in a round trip.
-fn in_flight(bytes: u64, time: Duration, rtt: Duration) -> f64 {
-    bytes as f64 * rtt.as_secs_f64() / time.as_secs_f64().max(1e-3)
-}
-
-/// The window of a stream that suits a peer from which so much arrives in a round trip.
-fn for_streams(in_flight: f64, least: u32, most: u32) -> u32 {
-    let twice = (2.0 * in_flight).min(f64::from(most)) as u32;
-    twice
-        .checked_next_power_of_two()
-        .unwrap_or(most)
-        .clamp(least, most.max(least))
-}
-
-/// Stream windows for the next tunnels, by peer. Peers are trusted, so their number is the operator's doing;
-/// only those that need more than the configured one are here.
-#[derive(Debug, Default)]
-pub(crate) struct StreamWindows(Mutex<HashMap<NodeId, u32>>);
-
-impl StreamWindows {
-    /// Takes in what arrived from a peer. `least` is the configured window of a stream.
-    pub(crate) fn arrived(
-        &self,
-        id: NodeId,
-        (bytes, time, rtt): (u64, Duration, Duration),
-        (least, most): (u32, u32),
-    ) {
-        let suits = for_streams(in_flight(bytes, time, rtt), least, most);
-        if suits > least {
-            let mut learnt = self.lock();
-            let known = learnt.entry(id).or_insert(least);
-            *known = suits.max(*known);
-        }
-    }
-
-    /// The window for streams of the next tunnel to a peer, where it is another than the configured one.
-    pub(crate) fn learnt(&self, id: NodeId) -> Option<u32> {
-        self.lock().get(&id).copied()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<NodeId, u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn streams_of_the_next_tunnel_fit_what_was_seen_of_the_path() {
-        let (windows, id) = (StreamWindows::default(), NodeId::from_bytes([1; 32]));
-        let second = Duration::from_secs(1);
-        let see = |rate: u64, rtt: u64| {
-            let seen = (rate, second, Duration::from_millis(rtt));
-            windows.arrived(id, seen, (2 * MIB, 8 * MIB));
-            windows.learnt(id)
-        };
-        assert_eq!(see(100_000_000, 1), None, "the configured one is enough");
-        // A single stream that fills its window of 2 MiB each 100 ms.
-        assert_eq!(see(20_000_000, 100), Some(4 * MIB));
-        assert_eq!(see(40_000_000, 100), Some(8 * MIB));
-        assert_eq!(
-            see(1_000_000, 100),
-            Some(8 * MIB),
-            "a quiet day changes nothing"
-        );
-        assert_eq!(see(10_000_000_000, 100), Some(8 * MIB), "that is the bound");
-    }
 
     const MIB: u32 = 1 << 20;
 
