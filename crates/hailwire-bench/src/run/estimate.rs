@@ -28,6 +28,9 @@ const STOP_S: f64 = 0.03;
 /// Expected seconds to start one more node in a loading process.
 const NODE_S: f64 = 0.015;
 
+/// Expected seconds for each of many new connections of raw iroh at once: 100 take 10 s, 1,000 take 15.
+const CROWDED_S: f64 = 0.03;
+
 /// Expected seconds around each turn, in which counters are read.
 const TURN_S: f64 = 0.005;
 
@@ -100,6 +103,11 @@ pub(super) fn of_turn(entry: &Entry, work: &Work, rtt: f64) -> f64 {
         Who::Ours(Subject::Session(_), _) => NODE_S,
         _ => 0.0,
     };
+    // Its connections at once from one endpoint to one other wait for each other.
+    let crowded = match entry.who {
+        Who::Ours(Subject::RawIroh, _) if rtt > 0.0 => CROWDED_S,
+        _ => 0.0,
+    };
     let prepared = match *work {
         Work::Establish {
             agents,
@@ -108,13 +116,13 @@ pub(super) fn of_turn(entry: &Entry, work: &Work, rtt: f64) -> f64 {
             ..
         } => {
             let count = f64::from(if connections == 0 { agents } else { 1 });
-            // What is to be resumed has to have met before.
-            let met = if start == Start::Cold {
-                0.0
+            // What is to be resumed has to have met before, and has an endpoint of its own.
+            let (met, crowded) = if start == Start::Cold {
+                (0.0, if count > 10.0 { crowded } else { 0.0 })
             } else {
-                4.0 * rtt + count * 0.001
+                (4.0 * rtt + count * 0.001, 0.0)
             };
-            count * node + met
+            count * (node + crowded) + met
         }
         Work::Dispatch { agents, start, .. } if start != Start::Warm => f64::from(agents) * node,
         Work::Hold {
