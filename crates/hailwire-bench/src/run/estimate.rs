@@ -34,6 +34,9 @@ const CROWDED_S: f64 = 0.03;
 /// Expected seconds around each turn, in which counters are read.
 const TURN_S: f64 = 0.005;
 
+/// Expected seconds for each connection of a session's tunnel.
+const CONNECTION_S: f64 = 0.008;
+
 /// Expected seconds until a node that may choose its carrier has tried both.
 const CHOOSING_S: f64 = 6.0;
 
@@ -73,8 +76,24 @@ pub(super) fn of(contest: &Contest) -> Spent {
         if may_choose(entry) {
             all.add(Part::WarmUp, CHOOSING_S);
         }
+        // The first turn of a pair waits for the connections of its tunnel.
+        let first = match (contest.reading, contest.warm_up) {
+            (Reading::Memory, _) | (_, false) => Part::Work,
+            _ => Part::WarmUp,
+        };
+        all.add(first, connections(entry) * CONNECTION_S * pairs);
     }
     all
+}
+
+/// Connections that a session is told to have.
+fn connections(entry: &Entry) -> f64 {
+    let Who::Ours(_, options) = &entry.who else {
+        return 0.0;
+    };
+    let mut rest = options.iter().skip_while(|word| *word != "--pool").skip(1);
+    let number = rest.next().and_then(|number| number.parse().ok());
+    number.unwrap_or(0.0)
 }
 
 fn may_choose(entry: &Entry) -> bool {

@@ -384,6 +384,26 @@ fn pools(order: &Order, steps: &mut Vec<Step>) {
             .into_iter()
             .chain(sessions)
         {
+            // A thousand connections of one session take a quarter of a minute to come up.
+            let quic = Subject::Session(Carrier::Quic);
+            if is_session(subject) && subject != quic && count > 100 && order.size == Size::Quick {
+                for form in [
+                    form::PER_AGENT,
+                    "1 connection",
+                    &format!("{pool} connections"),
+                ] {
+                    let row = agents(count);
+                    steps.push(skip(
+                        Suite::Coordination,
+                        "Q8",
+                        &row,
+                        subject,
+                        form,
+                        ONLY_FULL,
+                    ));
+                }
+                continue;
+            }
             // A connection for each agent comes first: gains are against it.
             let entries = [
                 (0, form::PER_AGENT.to_owned()),
