@@ -27,7 +27,7 @@ const BUSY: f64 = 0.7;
 const FILES: &[(&str, &str)] = &[
     (
         "raw.jsonl",
-        "one line for each repeat, warm-ups included, or the reason why there is none",
+        "one line for each repeat, warm-ups included, or the reason why there is none, and where the time went",
     ),
     (
         "network.jsonl",

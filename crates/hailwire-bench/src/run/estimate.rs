@@ -28,8 +28,15 @@ const STOP_S: f64 = 0.03;
 /// Expected seconds to start one more node in a loading process.
 const NODE_S: f64 = 0.015;
 
+/// Expected seconds for each of many new connections of raw iroh at once, and for all at most: 100 take 10 s,
+/// 1,000 take 15.
+const CROWDED_S: (f64, f64) = (0.1, 15.0);
+
 /// Expected seconds around each turn, in which counters are read.
 const TURN_S: f64 = 0.005;
+
+/// Expected seconds for the connections of a session's tunnel, by the square of their number.
+const CONNECTIONS_S: f64 = 8e-6;
 
 /// Expected seconds until a node that may choose its carrier has tried both.
 const CHOOSING_S: f64 = 6.0;
@@ -70,8 +77,24 @@ pub(super) fn of(contest: &Contest) -> Spent {
         if may_choose(entry) {
             all.add(Part::WarmUp, CHOOSING_S);
         }
+        // The first turn of a pair waits for the connections of its tunnel.
+        let first = match (contest.reading, contest.warm_up) {
+            (Reading::Memory, _) | (_, false) => Part::Work,
+            _ => Part::WarmUp,
+        };
+        all.add(first, connections(entry).powi(2) * CONNECTIONS_S * pairs);
     }
     all
+}
+
+/// Connections that a session is told to have.
+fn connections(entry: &Entry) -> f64 {
+    let Who::Ours(_, options) = &entry.who else {
+        return 0.0;
+    };
+    let mut rest = options.iter().skip_while(|word| *word != "--pool").skip(1);
+    let number = rest.next().and_then(|number| number.parse().ok());
+    number.unwrap_or(0.0)
 }
 
 fn may_choose(entry: &Entry) -> bool {
@@ -100,6 +123,11 @@ pub(super) fn of_turn(entry: &Entry, work: &Work, rtt: f64) -> f64 {
         Who::Ours(Subject::Session(_), _) => NODE_S,
         _ => 0.0,
     };
+    // Its connections at once from one endpoint to one other wait for each other.
+    let is_crowd = |count: f64| {
+        let iroh = matches!(entry.who, Who::Ours(Subject::RawIroh, _));
+        iroh && rtt > 0.0 && count > 10.0
+    };
     let prepared = match *work {
         Work::Establish {
             agents,
@@ -108,13 +136,13 @@ pub(super) fn of_turn(entry: &Entry, work: &Work, rtt: f64) -> f64 {
             ..
         } => {
             let count = f64::from(if connections == 0 { agents } else { 1 });
-            // What is to be resumed has to have met before.
-            let met = if start == Start::Cold {
-                0.0
-            } else {
-                4.0 * rtt + count * 0.001
+            // What is to be resumed has to have met before, and has an endpoint of its own.
+            let before = match start {
+                Start::Cold if is_crowd(count) => (count * CROWDED_S.0).min(CROWDED_S.1),
+                Start::Cold => 0.0,
+                _ => 2.0 * rtt + count * 0.001,
             };
-            count * node + met
+            count * node + before
         }
         Work::Dispatch { agents, start, .. } if start != Start::Warm => f64::from(agents) * node,
         Work::Hold {

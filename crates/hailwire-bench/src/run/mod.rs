@@ -372,8 +372,14 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
     /// New processes for each repeat: memory that was freed is not given back.
     async fn memory(&mut self, contest: &Contest) -> Result<(), BenchError> {
         let rtt = network::rtt_s(contest.network);
+        let mut failed = vec![false; contest.entries.len()];
         for repeat in 1..=contest.repeats {
-            for entry in &contest.entries {
+            for (entry, failed) in contest.entries.iter().zip(&mut failed) {
+                if *failed {
+                    let turn = estimate::of_turn(entry, &entry.work, rtt);
+                    self.progress.spared(Part::Work, turn);
+                    continue;
+                }
                 self.say(&format!(
                     "{} {}: {}",
                     contest.table, contest.row, entry.subject
@@ -381,7 +387,10 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
                 let done = self.held(contest, entry, rtt).await;
                 match done {
                     Ok(measured) => self.keep(contest, entry, repeat, &measured)?,
-                    Err(error) => self.skip_entry(contest, entry, &error.told())?,
+                    Err(error) => {
+                        *failed = true;
+                        self.skip_entry(contest, entry, &error.told())?;
+                    }
                 }
             }
         }

@@ -94,8 +94,9 @@ pub(crate) fn up_s(name: &str) -> f64 {
     };
     let bounded =
         !matches!(name, "lan") && !name.starts_with("wan-") && !name.starts_with("transatlantic-");
-    let floods = if bounded { 4.5 } else { 0.0 };
-    paths * (10.5 + floods + 20.0 * rtt_s(name))
+    // Less where there is no bound to hold TCP to.
+    let rates = if bounded { 8.0 + 4.5 } else { 3.0 };
+    paths * (2.5 + rates + 20.0 * rtt_s(name))
 }
 
 /// How often a network is measured until it is within its label.

@@ -46,6 +46,8 @@ const SET_UP: &str = "set-up";
 const FIRST_KEYS: u32 = 4;
 /// How long a hub may take to answer, and a path to come about.
 const SETTLES_WITHIN: Duration = Duration::from_secs(15);
+/// How long a tunnel may take to get all of its connections.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(45);
 /// How often it is looked.
 const LOOKS_EVERY: Duration = Duration::from_millis(10);
 /// The least that `quic.stream-window` may be.
@@ -341,7 +343,7 @@ impl Far {
         self.base.echo(0, Priority::default(), hello).await?;
         if let Some(number) = pool {
             let otherwise = "the tunnel did not get its connections";
-            until(&self.base.client, otherwise, |status| {
+            until_within(CONNECTED_WITHIN, &self.base.client, otherwise, |status| {
                 let mut tunnels = status.tunnels.iter();
                 tunnels.any(|tunnel| tunnel.connections >= number)
             })
@@ -614,12 +616,21 @@ async fn until(
     otherwise: &'static str,
     wanted: impl Fn(&admin::Status) -> bool,
 ) -> Result<(), BenchError> {
+    until_within(SETTLES_WITHIN, client, otherwise, wanted).await
+}
+
+async fn until_within(
+    within: Duration,
+    client: &Client,
+    otherwise: &'static str,
+    wanted: impl Fn(&admin::Status) -> bool,
+) -> Result<(), BenchError> {
     let begun = std::time::Instant::now();
     loop {
         if wanted(&status(client).await?) {
             return Ok(());
         }
-        if begun.elapsed() > SETTLES_WITHIN {
+        if begun.elapsed() > within {
             return Err(BenchError::Unsupported(otherwise));
         }
         tokio::time::sleep(LOOKS_EVERY).await;

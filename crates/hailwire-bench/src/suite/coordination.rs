@@ -10,6 +10,9 @@ use crate::{
 const TOO_MANY_NODES: &str = "a node dials another once, so new connections for each agent take a node for each: \
      that is measured for 10 agents, and for 100 with --full; cold, pooled has one tunnel for all";
 
+const LONG: &str = "a thousand connections of one session over TCP take a quarter of a minute to come up: \
+     only with --full";
+
 const ONLY_FULL: &str = "only with --full";
 
 pub(super) fn steps(order: &Order) -> Vec<Step> {
@@ -130,9 +133,22 @@ fn one_agent(order: &Order, steps: &mut Vec<Step>) {
 
 /// Both forms of a piece of work that takes agents and connections. A connection for each agent is a node for
 /// each in a session, as long as these are few; beyond, it is one of as many connections between two nodes.
-fn both_forms(order: &Order, count: u32, work: impl Fn(u32) -> Work) -> Vec<Entry> {
+fn both_forms(
+    order: &Order,
+    steps: &mut Vec<Step>,
+    cells: &[(&'static str, &str)],
+    count: u32,
+    work: impl Fn(u32) -> Work,
+) -> Vec<Entry> {
     let mut entries = order.same(&order.subjects(), form::POOLED, &work(pool_of(count)));
     for subject in order.subjects() {
+        if takes_long(order, subject, count) {
+            for (table, row) in cells {
+                let form = form::PER_AGENT;
+                steps.push(skip(Suite::Coordination, table, row, subject, form, LONG));
+            }
+            continue;
+        }
         entries.push(if is_session(subject) && count > MOST_NODES {
             on_connections(subject, form::PER_AGENT, few(order, count), &work)
         } else {
@@ -140,6 +156,12 @@ fn both_forms(order: &Order, count: u32, work: impl Fn(u32) -> Work) -> Vec<Entr
         });
     }
     entries
+}
+
+/// Whether a quick suite has no time for a connection for each agent.
+fn takes_long(order: &Order, subject: Subject, count: u32) -> bool {
+    let quic = Subject::Session(Carrier::Quic);
+    order.size == Size::Quick && is_session(subject) && subject != quic && count > 100
 }
 
 /// A session between two nodes whose tunnel has so many connections.
@@ -181,7 +203,12 @@ fn throughput(order: &Order, steps: &mut Vec<Step>) {
                 agents: few(order, count),
                 connections,
             };
-            let entries = both_forms(order, count, work);
+            let cpu = agents(count);
+            let mut cells = vec![("Q2", row.as_str())];
+            if rtt == 0 {
+                cells.push(("Q5", cpu.as_str()));
+            }
+            let entries = both_forms(order, steps, &cells, count, work);
             let mut contest = order.contest("Q2", row, Order::network(rtt), entries);
             if rtt == 0 {
                 contest.also.push(("Q5", agents(count)));
@@ -290,7 +317,7 @@ fn memory(order: &Order, steps: &mut Vec<Step>) {
             connections,
             bytes: 1_000,
         };
-        let entries = both_forms(order, count, work);
+        let entries = both_forms(order, steps, &[("Q4", row.as_str())], count, work);
         let mut contest = Contest {
             reading: Reading::Memory,
             ..order.contest("Q4", row, "loopback", entries)
@@ -384,6 +411,17 @@ fn pools(order: &Order, steps: &mut Vec<Step>) {
             .into_iter()
             .chain(sessions)
         {
+            if takes_long(order, subject, count) {
+                for form in [
+                    form::PER_AGENT,
+                    "1 connection",
+                    &format!("{pool} connections"),
+                ] {
+                    let row = agents(count);
+                    steps.push(skip(Suite::Coordination, "Q8", &row, subject, form, LONG));
+                }
+                continue;
+            }
             // A connection for each agent comes first: gains are against it.
             let entries = [
                 (0, form::PER_AGENT.to_owned()),

@@ -87,10 +87,10 @@ fn dispatch(order: &Order, steps: &mut Vec<Step>) {
             }
         }
         let mut contest = order.contest("O2", row, FAR, entries);
+        // A turn is 50 dials already, and what is to be warm is so before the clock runs.
+        contest.warm_up = order.size == super::Size::Full;
         if !at_once {
-            // One repeat is 50 dials already, and takes a quarter of a minute.
             contest.repeats = order.by_size(1, 1, contest.repeats);
-            contest.warm_up = order.size == super::Size::Full;
         }
         steps.push(Step::Contest(contest));
     }

@@ -73,7 +73,12 @@ pub(super) fn path(
     let target = listener.local_addr().map_err(failed)?;
     let patience = label.rtt + 6 * PATIENCE;
     let connect = || network.within(from, || TcpStream::connect_timeout(&target, patience));
-    let tcp = tcp(&listener, connect)?.transpose().map_err(failed)?;
+    // TCP slows down for loss, and then is held to no rate.
+    let lossless = label.loss_out == 0.0 && label.loss_back == 0.0;
+    let bounds = [label.rate, probe.rate_back].map(|rate| rate.filter(|_| lossless));
+    let tcp = tcp(&listener, connect, bounds)?
+        .transpose()
+        .map_err(failed)?;
     Ok(Probed { udp, tcp })
 }
 
@@ -281,6 +286,7 @@ pub(super) fn sleep_until(at: Instant) {
 fn tcp(
     listener: &TcpListener,
     connect: impl Fn() -> Result<io::Result<TcpStream>, LabError>,
+    [out, back]: [Option<u64>; 2],
 ) -> Result<Option<io::Result<Tcp>>, LabError> {
     let begun = Instant::now();
     let Ok(near) = connect()? else {
@@ -292,9 +298,9 @@ fn tcp(
         near.set_nodelay(true)?;
         far.set_nodelay(true)?;
         let rtt_ms = ping_pong(&near, &far)?;
-        let rate_out = rate::bulk(&near, &far)?;
+        let rate_out = rate::bulk(&near, &far, out)?;
         let (near, far) = (connect().map_err(io::Error::other)??, listener.accept()?.0);
-        let rate_back = rate::bulk(&far, &near)?;
+        let rate_back = rate::bulk(&far, &near, back)?;
         Ok(Tcp {
             connect_ms,
             rtt_ms,

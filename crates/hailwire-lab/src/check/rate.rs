@@ -24,8 +24,11 @@ const MOST_AT_ONCE: u64 = 16;
 /// How long the flood lasts.
 const FLOOD: Duration = Duration::from_millis(1500);
 
-/// How long the rate is measured over TCP, how often, and over how many samples.
+/// How long the rate is measured over TCP, where a label bounds it and where there is nothing to hold it to.
 const BULK: Duration = Duration::from_secs(4);
+const UNBOUND: Duration = Duration::from_millis(1500);
+
+/// How often, and over how many samples.
 const BULK_SAMPLE: Duration = Duration::from_millis(100);
 const BULK_WINDOW: usize = 6;
 
@@ -108,7 +111,8 @@ fn counted(socket: &UdpSocket, sending: &AtomicBool) -> io::Result<f64> {
 /// Bits of IP packets a second over one connection: the third quartile of what its half seconds
 /// carried. The lower ones are the sender's search for the rate, which is its own affair; the highest
 /// may hold what had waited behind a lost packet.
-pub(super) fn bulk(from: &TcpStream, to: &TcpStream) -> io::Result<f64> {
+pub(super) fn bulk(from: &TcpStream, to: &TcpStream, bound: Option<u64>) -> io::Result<f64> {
+    let lasts = bound.map_or(UNBOUND, |_| BULK);
     /// Payload of a full packet with timestamps, and the packet.
     const SHARE: f64 = 1500.0 / 1448.0;
     let (read, stopped) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -129,7 +133,7 @@ pub(super) fn bulk(from: &TcpStream, to: &TcpStream) -> io::Result<f64> {
         });
         let begun = Instant::now();
         let mut samples = vec![(begun, 0)];
-        while begun.elapsed() < BULK {
+        while begun.elapsed() < lasts {
             thread::sleep(BULK_SAMPLE);
             samples.push((Instant::now(), read.load(Ordering::Relaxed)));
         }

@@ -124,7 +124,8 @@ pub(super) async fn serve_attached(
     let (send, reader) = match registered {
         Ok(stream) => stream,
         Err(status) => {
-            attached.agents.lock().remove(&name);
+            let gone = attached.agents.lock().remove(&name);
+            drop(gone);
             return Err(status);
         }
     };
