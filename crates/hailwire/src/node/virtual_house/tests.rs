@@ -263,6 +263,12 @@ async fn read_slowly(client: Client, worker: usize) -> (usize, Option<Code>, Dur
     (chunks, end, begun.elapsed())
 }
 
+/// What has not ended after ten virtual minutes never does.
+async fn in_time<F: Future>(what: &str, future: F) -> F::Output {
+    let done = timeout(Duration::from_secs(600), future).await;
+    done.unwrap_or_else(|_| panic!("without end: {what}"))
+}
+
 /// A day and what became of it.
 #[derive(Debug, PartialEq)]
 struct Day {
@@ -294,11 +300,12 @@ async fn day(seed: u64) -> Day {
         })
     });
     sleep_until(morning + CUT).await;
-    house.cut(VICTIM, morning + BACK).await;
-    let mut outcomes = calls.join_all().await;
+    in_time("the cut", house.cut(VICTIM, morning + BACK)).await;
+    let mut outcomes = in_time("the calls", calls.join_all()).await;
     outcomes.sort_unstable_by_key(|(number, _)| *number);
     let [cut_off, whole] = reading;
-    let (cut_off, whole) = (cut_off.await.unwrap(), whole.await.unwrap());
+    let cut_off = in_time("the answer cut off", cut_off).await.unwrap();
+    let whole = in_time("the whole answer", whole).await.unwrap();
     let took = morning.elapsed();
     // What was cancelled last is told with the next packet.
     sleep(Duration::from_secs(1)).await;
