@@ -253,7 +253,7 @@ impl Work {
             } => 0.01 + 2.0 * rtt + f64::from(*agents) * each(*connections),
             Self::Latency { seconds, .. } | Self::Rate { seconds, .. } => seconds + 2.0 * rtt,
             // What waits behind the streams comes late.
-            Self::Mix { seconds, .. } => seconds * 1.2 + 2.0 * rtt + 1.2,
+            Self::Mix { seconds, .. } => seconds * 1.2 + 2.0 * rtt + 0.8,
             Self::Bulk { bytes, seconds } => {
                 let whole = *bytes as f64 / 500e6;
                 if *seconds > 0.0 && rtt > 0.0 {

@@ -218,7 +218,7 @@ fn throughput(order: &Order, steps: &mut Vec<Step>) {
     }
     let small = Work::Rate {
         in_flight: few(order, 64),
-        seconds: order.by_size(0.02, 0.3, 60.0),
+        seconds: order.by_size(0.02, 0.25, 60.0),
         bytes: 1_000,
         agents: 1,
         connections: 1,
@@ -336,8 +336,8 @@ fn latency(order: &Order, steps: &mut Vec<Step>) {
         bytes: 1_000,
         connections: 1,
     };
-    let calm = order.by_size(0.05, 0.3, 60.0);
-    let lossy = order.by_size(0.05, 0.6, 60.0);
+    let calm = order.by_size(0.05, 0.25, 60.0);
+    let lossy = order.by_size(0.05, 0.5, 60.0);
     for (row, network, seconds) in [
         ("1 KB, 0 ms", "loopback", calm),
         ("1 KB, 50 ms", "wan-50ms", calm),
@@ -377,7 +377,7 @@ fn tuned(subject: Subject, word: &str, options: &[&str], form: &str, work: &Work
 fn congestion(order: &Order, steps: &mut Vec<Step>) {
     let work = Work::Bulk {
         bytes: order.by_size(100_000, 1_000_000_000, 4_000_000_000),
-        seconds: order.by_size(0.3, 0.8, 60.0),
+        seconds: order.by_size(0.3, 0.6, 60.0),
     };
     for (row, network) in [
         ("50 ms, 1 % loss", "wan-50ms-loss1"),
@@ -461,7 +461,7 @@ fn buffers(order: &Order, steps: &mut Vec<Step>) {
         let options = ["--window", window.as_str()];
         let work = Work::Rate {
             in_flight: few(order, 10),
-            seconds: order.by_size(0.05, 0.2, 60.0),
+            seconds: order.by_size(0.05, 0.15, 60.0),
             bytes: order.by_size(1_000, 100_000, 100_000),
             agents: 1,
             connections: 1,
@@ -487,17 +487,14 @@ fn priorities(order: &Order, steps: &mut Vec<Step>) {
         seconds: order.by_size(0.2, 0.5, 60.0),
         bytes: 1_000,
     };
-    let subjects = order.subjects();
-    let entries = order.same(&subjects, form::POOLED, &work);
-    steps.push(Step::Contest(Contest {
+    let entries = order.same(&order.subjects(), form::POOLED, &work);
+    let row = "four priorities, 20 Mbit/s, 20 ms";
+    let mut contest = Contest {
         reading: Reading::Priorities,
-        ..order.contest(
-            "Q10",
-            "four priorities, 20 Mbit/s, 20 ms",
-            "narrow",
-            entries,
-        )
-    }));
+        ..order.contest("Q10", row, "narrow", entries)
+    };
+    few_repeats(order, &mut contest);
+    steps.push(Step::Contest(contest));
 }
 
 fn profile(order: &Order, steps: &mut Vec<Step>) {
