@@ -259,6 +259,9 @@ pub struct Stats {
     pub sent_packets: u64,
     /// Packets declared lost.
     pub lost_packets: u64,
+    /// Pieces of streams sent: at least one in each packet that carries data, none in one that only
+    /// acknowledges; 0 where the carrier has no packets.
+    pub sent_pieces: u64,
     /// Datagrams received from the network on any path, to tell a live peer from a silent one.
     pub received_packets: u64,
     /// Smoothed round-trip time of the path in use, where the carrier measures one.

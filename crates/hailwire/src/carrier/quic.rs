@@ -191,6 +191,7 @@ impl Connection {
             received_bytes: total.udp_rx.bytes,
             sent_packets: total.sent_packets,
             lost_packets: total.lost_packets,
+            sent_pieces: total.frame_tx.stream,
             received_packets: total.udp_rx.datagrams,
             ..Stats::default()
         };

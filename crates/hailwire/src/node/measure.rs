@@ -25,8 +25,8 @@ use crate::{carrier::Stats, session::Session};
 /// How often working tunnels are looked at.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Bytes that packets have on average, at least, where they are more than acknowledgements.
-const MORE_THAN_ACKS: u64 = 64;
+/// Packets for each piece of a stream that is sent from which they are little but acknowledgements.
+const MOSTLY_ACKS: u64 = 4;
 
 /// What is kept of one peer between two looks.
 #[derive(Debug)]
@@ -245,8 +245,7 @@ impl Before {
 /// those packets as lost, on networks that lose none, because nobody has to acknowledge them.
 fn lost(before: &Stats, now: &Stats) -> u64 {
     let since = |of: fn(&Stats) -> u64| of(now).saturating_sub(of(before));
-    let (packets, bytes) = (since(|s| s.sent_packets), since(|s| s.sent_bytes));
-    if bytes < packets.saturating_mul(MORE_THAN_ACKS) {
+    if since(|s| s.sent_packets) > since(|s| s.sent_pieces).saturating_mul(MOSTLY_ACKS) {
         return 0;
     }
     since(|s| s.lost_packets)
@@ -256,10 +255,10 @@ fn lost(before: &Stats, now: &Stats) -> u64 {
 mod tests {
     use super::*;
 
-    fn stats(sent_packets: u64, sent_bytes: u64, lost_packets: u64) -> Stats {
+    fn stats(sent_packets: u64, sent_pieces: u64, lost_packets: u64) -> Stats {
         Stats {
             sent_packets,
-            sent_bytes,
+            sent_pieces,
             lost_packets,
             ..Stats::default()
         }
@@ -267,12 +266,12 @@ mod tests {
 
     #[test]
     fn who_only_acknowledges_learns_nothing_of_loss() {
-        let before = stats(100, 140_000, 10);
+        let before = stats(100, 90, 10);
         // Four looks a second at a receiver of 130 MB/s on a network without loss, as they were.
-        assert_eq!(lost(&before, &stats(321, 149_624, 140)), 0);
-        // Calls of a hundred bytes, one in twenty lost; bulk, the same.
-        assert_eq!(lost(&before, &stats(500, 190_000, 30)), 20);
-        assert_eq!(lost(&before, &stats(500, 700_000, 30)), 20);
+        assert_eq!(lost(&before, &stats(321, 92, 140)), 0);
+        // Small calls, an acknowledgement with each, one in twenty lost; bulk that is sent, the same.
+        assert_eq!(lost(&before, &stats(500, 290, 30)), 20);
+        assert_eq!(lost(&before, &stats(500, 485, 30)), 20);
         assert_eq!(lost(&before, &before), 0);
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct Peers {
     me: NodeId,
     table: Mutex<HashMap<NodeId, Peer>>,
     /// Tunnels that another has superseded; each ends when it carries nothing more.
-    retired: Mutex<Vec<Session>>,
+    retired: Mutex<Vec<(NodeId, Session)>>,
     /// What worked last with a peer, for the next dial.
     worked: Mutex<HashMap<NodeId, Way>>,
     /// Second tunnels that are being dialled.
@@ -294,10 +294,10 @@ impl Peers {
             let same = old.carrier() == Some(session.connection().carrier());
             if same && old.dialled_by() != Some(dialled_by) && old.dialled_by() == keep {
                 // The old one is the one to keep; the new one ends when it is idle.
-                self.retire(session.clone());
+                self.retire(id, session.clone());
                 return false;
             }
-            old.sessions().for_each(|old| self.retire(old.clone()));
+            old.sessions().for_each(|old| self.retire(id, old.clone()));
         }
         *peer.slot(way) = Some(Tunnel::new(session.clone(), dialled_by, instance));
         self.note_worked(id, way);
@@ -343,14 +343,14 @@ impl Peers {
         }
     }
 
-    fn retire(&self, session: Session) {
+    fn retire(&self, id: NodeId, session: Session) {
         session.go_away("another tunnel is up");
-        self.retired().push(session);
+        self.retired().push((id, session));
     }
 
     /// Closes superseded tunnels that carry nothing more.
     pub(crate) fn close_retired(&self) {
-        self.retired().retain(|session| {
+        self.retired().retain(|(_, session)| {
             let busy = session.in_flight() > 0 && !session.is_closed();
             if !busy {
                 session.close(Code::Ok, "another tunnel is up");
@@ -359,7 +359,12 @@ impl Peers {
         });
     }
 
-    fn retired(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
+    /// Superseded connections that carry something still.
+    pub(crate) fn still_busy(&self) -> Vec<(NodeId, Session)> {
+        self.retired().clone()
+    }
+
+    fn retired(&self) -> std::sync::MutexGuard<'_, Vec<(NodeId, Session)>> {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

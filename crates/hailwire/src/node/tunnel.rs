@@ -470,7 +470,8 @@ pub(super) async fn watch_silence(node: Arc<Inner>) {
         let now = tick.tick().await;
         node.peers.close_retired();
         let mut busy = HashMap::new();
-        for (id, session) in node.peers.all() {
+        let superseded = node.peers.still_busy().into_iter();
+        for (id, session) in node.peers.all().into_iter().chain(superseded) {
             if session.in_flight() == 0 {
                 continue;
             }

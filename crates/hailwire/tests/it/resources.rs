@@ -342,28 +342,36 @@ async fn a_critical_call_overtakes_queued_low_ones_on_one_tunnel() {
         .await
         .unwrap();
     let client = alice.client();
+    let (begun, mut low_begun) = mpsc::unbounded_channel();
     let (done, mut low_done) = mpsc::unbounded_channel();
     for _ in 0..LOW {
-        let (client, done) = (client.clone(), done.clone());
+        let (client, begun, done) = (client.clone(), begun.clone(), done.clone());
         tokio::spawn(async move {
             let call = client
                 .call("size@bob")
                 .method("1048576")
                 .priority(hailwire::Priority::Low);
             let mut answer = call.send().await.unwrap();
-            assert_eq!(answer.bytes(1 << 20).await.unwrap().len(), 1 << 20);
+            let mut size = 0;
+            while let Some(chunk) = answer.chunk().await.unwrap() {
+                if size == 0 {
+                    begun.send(()).unwrap();
+                }
+                size += chunk.len();
+            }
+            assert_eq!(size, 1 << 20);
             done.send(()).unwrap();
         });
     }
-    // The tunnel is busy once the first of them is through.
-    low_done.recv().await.unwrap();
+    // The tunnel is busy once the first of them has begun. They take turns, so that all end late.
+    low_begun.recv().await.unwrap();
     let call = client
         .call("size@bob")
         .method("1024")
         .priority(hailwire::Priority::Critical);
     let mut answer = call.deadline(PATIENCE).send().await.unwrap();
     assert_eq!(answer.bytes(1024).await.unwrap().len(), 1024);
-    let mut overtook = LOW - 1;
+    let mut overtook = LOW;
     while low_done.try_recv().is_ok() {
         overtook -= 1;
     }
