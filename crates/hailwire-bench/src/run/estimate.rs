@@ -36,7 +36,7 @@ const CROWDED_S: (f64, f64) = (0.1, 15.0);
 const TURN_S: f64 = 0.005;
 
 /// Expected seconds for the connections of a session's tunnel, by the square of their number.
-const CONNECTIONS_S: f64 = 8e-6;
+const CONNECTIONS_S: f64 = 3e-6;
 
 /// Expected seconds until a node that may choose its carrier has tried both.
 const CHOOSING_S: f64 = 6.0;

@@ -13,6 +13,9 @@ const TOO_MANY_NODES: &str = "a node dials another once, so new connections for 
 const LONG: &str = "a thousand connections of one session over TCP take a quarter of a minute to come up: \
      only with --full";
 
+const CROWD: &str = "a thousand cold connections of one endpoint to another take a quarter of a minute: \
+     only with --full";
+
 const ONLY_FULL: &str = "only with --full";
 
 pub(super) fn steps(order: &Order) -> Vec<Step> {
@@ -61,32 +64,15 @@ fn establish(order: &Order, steps: &mut Vec<Step>) {
             let mut entries = Vec::new();
             for subject in order.subjects() {
                 for start in [Start::Cold, Start::Resumed, Start::ZeroRtt] {
-                    let again = start != Start::Cold && count > 100;
-                    if !wanted(order, i == j) || (again && order.size != Size::Full) {
-                        steps.push(skip(
-                            Suite::Coordination,
-                            "Q1",
-                            &row,
-                            subject,
-                            start.form(),
-                            ONLY_FULL,
-                        ));
-                    } else if is_session(subject) && count > most_nodes(order) {
-                        let form = start.form();
-                        steps.push(skip(
-                            Suite::Coordination,
-                            "Q1",
-                            &row,
-                            subject,
-                            form,
-                            TOO_MANY_NODES,
-                        ));
-                    } else {
-                        entries.push(entry(
-                            subject,
-                            start.form(),
-                            cold(few(order, count), 0, start),
-                        ));
+                    let form = start.form();
+                    match not_established(order, subject, start, count, i == j) {
+                        Some(why) => {
+                            steps.push(skip(Suite::Coordination, "Q1", &row, subject, form, why));
+                        }
+                        None => {
+                            let work = cold(few(order, count), 0, start);
+                            entries.push(entry(subject, form, work));
+                        }
                     }
                 }
                 if wanted(order, i == j) {
@@ -102,6 +88,27 @@ fn establish(order: &Order, steps: &mut Vec<Step>) {
                 steps.push(Step::Contest(contest));
             }
         }
+    }
+}
+
+/// Why a subject does not connect so many agents at once.
+fn not_established(
+    order: &Order,
+    subject: Subject,
+    start: Start,
+    count: u32,
+    published: bool,
+) -> Option<&'static str> {
+    let again = start != Start::Cold && count > 100;
+    let crowd = subject == Subject::RawIroh && count > 100 && order.size == Size::Quick;
+    if !wanted(order, published) || (again && order.size != Size::Full) {
+        Some(ONLY_FULL)
+    } else if crowd {
+        Some(CROWD)
+    } else if is_session(subject) && count > most_nodes(order) {
+        Some(TOO_MANY_NODES)
+    } else {
+        None
     }
 }
 
@@ -337,7 +344,7 @@ fn latency(order: &Order, steps: &mut Vec<Step>) {
         connections: 1,
     };
     let calm = order.by_size(0.05, 0.25, 60.0);
-    let lossy = order.by_size(0.05, 0.5, 60.0);
+    let lossy = order.by_size(0.05, 2.5, 60.0);
     for (row, network, seconds) in [
         ("1 KB, 0 ms", "loopback", calm),
         ("1 KB, 50 ms", "wan-50ms", calm),

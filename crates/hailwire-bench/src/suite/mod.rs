@@ -8,6 +8,8 @@ mod coordination;
 mod overlay;
 mod smoke;
 
+use hailwire::config::Pool;
+
 use crate::{
     result::Cell,
     subject::{Carrier, Subject},
@@ -313,15 +315,10 @@ fn skip(suite: Suite, table: &str, row: &str, subject: Subject, form: &str, reas
     Step::Skip(cell, reason.to_owned())
 }
 
-/// Connections that the published rule gives so many agents: 2 up to 10, a tenth up to 100, a
-/// twentieth beyond.
+/// Connections that the published rule gives so many agents ([`Pool::Rule`]).
 #[must_use]
 pub fn pool_of(agents: u32) -> u32 {
-    match agents {
-        0..=10 => 2,
-        11..=100 => agents.div_ceil(10),
-        _ => agents.div_ceil(20),
-    }
+    Pool::Rule.size(agents as usize) as u32
 }
 
 /// The rows that a list of steps covers.

@@ -11,6 +11,9 @@ use crate::{
 /// The network of O1 to O4.
 const FAR: &str = "transatlantic-85ms";
 
+const CROWD: &str = "fifty cold connections of one endpoint to another at once take three seconds and more: \
+     only with --full";
+
 pub(super) fn steps(order: &Order) -> Vec<Step> {
     let mut steps = Vec::new();
     connect(order, &mut steps);
@@ -70,6 +73,18 @@ fn dispatch(order: &Order, steps: &mut Vec<Step>) {
         for subject in order.subjects() {
             let session = matches!(subject, Subject::Session(_));
             for start in [Start::Cold, Start::Warm] {
+                let crowd = at_once && subject == Subject::RawIroh && start == Start::Cold;
+                if crowd && order.size == super::Size::Quick {
+                    steps.push(skip(
+                        Suite::Overlay,
+                        "O2",
+                        row,
+                        subject,
+                        start.form(),
+                        CROWD,
+                    ));
+                    continue;
+                }
                 let work = |agents, connections| Work::Dispatch {
                     agents,
                     connections,

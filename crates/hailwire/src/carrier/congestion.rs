@@ -171,13 +171,14 @@ impl Controller for Chosen {
     fn window(&self) -> u64 {
         let window = self.kept.window();
         self.opening
-            .beyond(window)
+            .beyond(window, false)
             .map_or(window, |(window, _)| window)
     }
 
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = self.kept.metrics();
-        if let Some((window, rate)) = self.opening.beyond(metrics.congestion_window) {
+        let paced = metrics.pacing_rate.is_some();
+        if let Some((window, rate)) = self.opening.beyond(metrics.congestion_window, paced) {
             // A window that sets no rate of its own goes out within the round trip: slower than this.
             let rate = metrics.pacing_rate.unwrap_or(0).max(rate);
             metrics.congestion_window = window;

@@ -116,15 +116,20 @@ impl Opening {
     }
 
     /// The bytes that may be in flight, and the least bytes a second at which they may leave, where the congestion
-    /// control's `window` is smaller.
-    pub(super) fn beyond(&self, window: u64) -> Option<(u64, u64)> {
+    /// control's `window` is smaller. After quiet the rate is also for one that is not smaller, where the
+    /// control has a rate of its own (`paced`): it measured a path on which little was to be sent.
+    pub(super) fn beyond(&self, window: u64, paced: bool) -> Option<(u64, u64)> {
         let thin = self.lost.is_some() && !self.queued && self.busy < BUSY;
         let most = match (self.open, thin) {
             (true, _) => self.window,
             (false, true) => self.window.min(FEW),
             (false, false) => 0,
         };
-        (window < most).then(|| (most, rate(most, self.round_trip / PART)))
+        let slow = self.open && paced && self.window > 0;
+        (window < most || slow).then(|| {
+            let rate = rate(most, self.round_trip / PART);
+            (window.max(most), rate)
+        })
     }
 }
 
@@ -155,20 +160,40 @@ mod tests {
     fn a_quiet_path_lets_a_flight_leave_within_a_part_of_the_round_trip() {
         let opening = Opening::new(WINDOW, ROUND_TRIP);
         // 5 ms for 64 KiB.
-        assert_eq!(opening.beyond(12_000), Some((WINDOW, WINDOW * 200)));
-        assert_eq!(opening.beyond(WINDOW), None, "the control allows as much");
-        assert_eq!(Opening::new(0, ROUND_TRIP).beyond(12_000), None);
+        assert_eq!(opening.beyond(12_000, false), Some((WINDOW, WINDOW * 200)));
+        assert_eq!(
+            opening.beyond(WINDOW, false),
+            None,
+            "the control allows as much"
+        );
+        assert_eq!(Opening::new(0, ROUND_TRIP).beyond(12_000, false), None);
     }
 
     #[test]
     fn whoever_fills_the_window_has_it_for_one_round_trip() {
         let mut opening = Opening::new(WINDOW, ROUND_TRIP);
         let now = round(&mut opening, Instant::now(), true);
-        assert_eq!(opening.beyond(12_000), None);
+        assert_eq!(opening.beyond(12_000, false), None);
         let now = round(&mut opening, now, true);
-        assert_eq!(opening.beyond(12_000), None);
+        assert_eq!(opening.beyond(12_000, false), None);
         round(&mut opening, now, false);
-        assert!(opening.beyond(12_000).is_some(), "quiet again");
+        assert!(opening.beyond(12_000, false).is_some(), "quiet again");
+    }
+
+    #[test]
+    fn after_quiet_the_rate_is_not_that_of_who_had_little_to_send() {
+        let mut opening = Opening::new(WINDOW, ROUND_TRIP);
+        let now = round(&mut opening, Instant::now(), false);
+        let wide = 2 * WINDOW;
+        assert_eq!(opening.beyond(wide, true), Some((wide, WINDOW * 200)));
+        assert_eq!(
+            opening.beyond(wide, false),
+            None,
+            "the window sets the pace"
+        );
+        assert_eq!(Opening::new(0, ROUND_TRIP).beyond(wide, true), None);
+        round(&mut opening, now, true);
+        assert_eq!(opening.beyond(wide, true), None);
     }
 
     #[test]
@@ -179,9 +204,9 @@ mod tests {
         opening.on_limited();
         let both = (ROUND_TRIP, ROUND_TRIP);
         opening.on_ack(start + ROUND_TRIP / 2, start - ROUND_TRIP / 2, both);
-        assert!(opening.beyond(12_000).is_some());
+        assert!(opening.beyond(12_000, false).is_some());
         opening.on_ack(start + ROUND_TRIP, start, both);
-        assert_eq!(opening.beyond(12_000), None);
+        assert_eq!(opening.beyond(12_000, false), None);
     }
 
     #[test]
@@ -189,7 +214,7 @@ mod tests {
         let mut opening = Opening::new(WINDOW, ROUND_TRIP);
         let now = Instant::now();
         opening.on_loss(now);
-        let few = |opening: &Opening| opening.beyond(5_000).map(|(window, _)| window);
+        let few = |opening: &Opening| opening.beyond(5_000, false).map(|(window, _)| window);
         assert_eq!(few(&opening), Some(FEW));
         // A window that is waited for is not taken away below that.
         let later = round(&mut opening, now, true);
@@ -214,7 +239,7 @@ mod tests {
         opening.on_spurious_loss();
         round(&mut opening, now, false);
         assert_eq!(
-            opening.beyond(12_000).map(|(window, _)| window),
+            opening.beyond(12_000, false).map(|(window, _)| window),
             Some(WINDOW)
         );
     }

@@ -327,8 +327,7 @@ pub(crate) const COORDINATION: &[Table] = &[
         also: &["messages_per_s", "reuse_percent", "reuse_share"],
         notes: &[
             "The published gain is against a connection for each agent, and so are ours, in the same repeat. A \
-             session needs no pool: two nodes have one tunnel, whose connections are opened side by side here \
-             (`pool`).",
+             session has one connection to a node unless `pool` says otherwise (decision 0017).",
         ],
     },
     Table {
