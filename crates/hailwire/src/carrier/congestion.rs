@@ -94,7 +94,7 @@ impl Controller for Chosen {
     }
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
-        self.opening.on_packet_sent(now, bytes);
+        self.opening.on_packet_sent(now);
         self.both(|c| c.on_packet_sent(now, bytes, pn));
     }
 

@@ -45,9 +45,7 @@ pub(super) struct Opening {
     round_trip: Duration,
     /// When the first packet of this round was sent.
     round: Option<Instant>,
-    /// Bytes sent in this round.
-    sent: u64,
-    /// Whether something waited for the window in this round, or more than the window was sent.
+    /// Whether something waited for the window in this round.
     waited: bool,
     /// Whether the round before was quiet, and nothing was lost lately.
     open: bool,
@@ -66,7 +64,6 @@ impl Opening {
             window,
             round_trip,
             round: None,
-            sent: 0,
             waited: false,
             open: true,
             busy: 0,
@@ -75,11 +72,8 @@ impl Opening {
         }
     }
 
-    pub(super) fn on_packet_sent(&mut self, now: Instant, bytes: u16) {
+    pub(super) fn on_packet_sent(&mut self, now: Instant) {
         self.round.get_or_insert(now);
-        self.sent += u64::from(bytes);
-        // More than a flight is no quiet round, whoever set its pace.
-        self.waited |= self.sent > self.window;
     }
 
     /// Something waited for the window.
@@ -107,7 +101,6 @@ impl Opening {
             };
             self.waited = false;
             self.round = None;
-            self.sent = 0;
         }
     }
 
@@ -123,7 +116,7 @@ impl Opening {
     }
 
     /// The bytes that may be in flight, and the least bytes a second at which they may leave, where the congestion
-    /// control's `window` is smaller. The flight after quiet has the rate also where the window is not smaller and the
+    /// control's `window` is smaller. After quiet the rate is also for one that is not smaller, where the
     /// control has a rate of its own (`paced`): it measured a path on which little was to be sent.
     pub(super) fn beyond(&self, window: u64, paced: bool) -> Option<(u64, u64)> {
         let thin = self.lost.is_some() && !self.queued && self.busy < BUSY;
@@ -132,7 +125,7 @@ impl Opening {
             (false, true) => self.window.min(FEW),
             (false, false) => 0,
         };
-        let slow = self.open && paced && self.sent < self.window;
+        let slow = self.open && paced && self.window > 0;
         (window < most || slow).then(|| {
             let rate = rate(most, self.round_trip / PART);
             (window.max(most), rate)
@@ -155,7 +148,7 @@ mod tests {
 
     /// Sends a packet, has it acknowledged a round trip later, and returns when that was.
     fn round(opening: &mut Opening, sent: Instant, waited: bool) -> Instant {
-        opening.on_packet_sent(sent, 1_200);
+        opening.on_packet_sent(sent);
         if waited {
             opening.on_limited();
         }
@@ -199,19 +192,15 @@ mod tests {
             "the window sets the pace"
         );
         assert_eq!(Opening::new(0, ROUND_TRIP).beyond(wide, true), None);
-        for _ in 0..=WINDOW / 1_200 {
-            opening.on_packet_sent(now, 1_200);
-        }
-        assert_eq!(opening.beyond(wide, true), None, "the flight has left");
-        round(&mut opening, now, false);
-        assert_eq!(opening.beyond(wide, true), None, "that was no quiet round");
+        round(&mut opening, now, true);
+        assert_eq!(opening.beyond(wide, true), None);
     }
 
     #[test]
     fn the_round_ends_with_a_packet_of_its_own() {
         let mut opening = Opening::new(WINDOW, ROUND_TRIP);
         let start = Instant::now();
-        opening.on_packet_sent(start, 1_200);
+        opening.on_packet_sent(start);
         opening.on_limited();
         let both = (ROUND_TRIP, ROUND_TRIP);
         opening.on_ack(start + ROUND_TRIP / 2, start - ROUND_TRIP / 2, both);
