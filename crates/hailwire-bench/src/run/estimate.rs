@@ -167,18 +167,10 @@ pub(super) fn of_network(name: &str) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::suite::{Order, Size, Suite, steps};
+    use crate::suite::{Size, Suite, steps, tests::order};
 
     fn expected(suite: Suite, size: Size) -> f64 {
-        let order = Order {
-            suite,
-            size,
-            networks: Vec::new(),
-            carriers: Vec::new(),
-            repeats: None,
-            foreign: Vec::new(),
-        };
-        let steps = steps(&order);
+        let steps = steps(&order(suite, size));
         for step in &steps {
             if let Step::Contest(contest) = step {
                 let seconds = of(contest).sum();

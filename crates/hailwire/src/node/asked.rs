@@ -13,20 +13,19 @@ use std::{
 use hailwire_wire::{CallHeader, Code, NodeId, Status};
 use tokio::sync::watch;
 
-use super::{Inner, choice::Way, router::Origin, trust::untrusted, tunnel::unreachable};
+use super::{
+    Inner, choice::Way, peers::Dialled, router::Origin, trust::untrusted, tunnel::unreachable,
+};
 use crate::{config::Carrier, session::Session};
 
-/// The outcome of a dial, once there is one.
-type Dialled = Option<Result<Session, Status>>;
+type Dials = HashMap<(NodeId, Carrier), watch::Receiver<Dialled>>;
 
 /// Dials under way over a carrier that was asked for.
 #[derive(Debug, Default)]
-pub(super) struct Asked(Mutex<HashMap<(NodeId, Carrier), watch::Receiver<Dialled>>>);
+pub(super) struct Asked(Mutex<Dials>);
 
 impl Asked {
-    fn lock(
-        &self,
-    ) -> std::sync::MutexGuard<'_, HashMap<(NodeId, Carrier), watch::Receiver<Dialled>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Dials> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

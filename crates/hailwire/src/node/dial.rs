@@ -245,24 +245,15 @@ impl Inner {
     }
 
     /// Brings up a peer's second tunnel, if nobody does already. Says nothing when it cannot.
-    pub(super) async fn bring_up(
-        self: Arc<Self>,
-        id: NodeId,
-        way: Way,
-        carrier: Carrier,
-    ) -> Option<Session> {
+    pub(super) async fn bring_up(self: Arc<Self>, id: NodeId, way: Way, carrier: Carrier) {
         if !self.peers.begin_second(id, way) {
-            return None;
+            return;
         }
         let places = self.places(id).await;
         let outcome = self.dial_by(id, &places, way, carrier).await;
         self.peers.end_second(id, way);
-        match outcome {
-            Ok(session) => Some(session),
-            Err(status) => {
-                tracing::debug!(peer = %id, ?way, %status, "no second tunnel");
-                None
-            }
+        if let Err(status) = outcome {
+            tracing::debug!(peer = %id, ?way, %status, "no second tunnel");
         }
     }
 }

@@ -27,7 +27,7 @@ use super::{
 use crate::{config::Carrier, session::Session};
 
 /// The outcome of a dial, once there is one.
-type Dialled = Option<Result<Session, Status>>;
+pub(super) type Dialled = Option<Result<Session, Status>>;
 
 #[derive(Debug)]
 pub(crate) struct Peers {
