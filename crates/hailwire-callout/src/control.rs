@@ -1,0 +1,262 @@
+//! What passes beside requests.
+//!
+//! From the agent: how it is ([`Health`]), what it counted ([`MetricsReport`]), that it wants less or more
+//! ([`Flow`]), that its configuration should change ([`ConfigUpdate`]). From the host: that nobody waits for an
+//! answer any more ([`Cancel`]), and whether the agent lives ([`Ping`]).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Text;
+
+/// What an agent tells its host unasked.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "each variant is named like what it carries")]
+pub enum Notice {
+    Health(Health),
+    Metrics(MetricsReport),
+    ConfigUpdate(ConfigUpdate),
+    Flow(Flow),
+    Log(Log),
+}
+
+/// How an agent is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Health {
+    /// In one word.
+    pub state: HealthState,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Requests in the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight: Option<u32>,
+    /// While it drains: milliseconds until it ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_eta_ms: Option<u64>,
+    /// While it is degraded: by how much deadlines should be stretched, 1 and more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_multiplier: Option<f32>,
+}
+
+/// How an agent is, in one word; on the wire a number from 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "u8", try_from = "u8")]
+pub enum HealthState {
+    /// It takes everything.
+    #[default]
+    Healthy,
+    /// It takes everything, slower.
+    Degraded,
+    /// It finishes what it has and takes nothing new.
+    Draining,
+    /// It takes nothing.
+    Unhealthy,
+}
+
+impl From<HealthState> for u8 {
+    fn from(state: HealthState) -> Self {
+        match state {
+            HealthState::Healthy => 1,
+            HealthState::Degraded => 2,
+            HealthState::Draining => 3,
+            HealthState::Unhealthy => 4,
+        }
+    }
+}
+
+impl TryFrom<u8> for HealthState {
+    type Error = String;
+
+    fn try_from(code: u8) -> Result<Self, String> {
+        Ok(match code {
+            1 => Self::Healthy,
+            2 => Self::Degraded,
+            3 => Self::Draining,
+            4 => Self::Unhealthy,
+            _ => return Err(format!("there is no health state {code}")),
+        })
+    }
+}
+
+/// What an agent counted since its last report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MetricsReport {
+    /// The agent.
+    pub agent_id: String,
+    /// When, in milliseconds since 1970.
+    pub timestamp_ms: u64,
+    /// Since when.
+    pub interval_ms: u64,
+    /// What only grows.
+    #[serde(default)]
+    pub counters: Vec<Metric<u64>>,
+    /// What goes up and down.
+    #[serde(default)]
+    pub gauges: Vec<Metric<f64>>,
+    /// Distributions.
+    #[serde(default)]
+    pub histograms: Vec<Histogram>,
+}
+
+/// A counter or gauge.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Metric<T> {
+    /// Its name, as Prometheus has them.
+    pub name: String,
+    /// What it says.
+    #[serde(default)]
+    pub help: Option<String>,
+    /// Its labels.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Its value.
+    pub value: T,
+}
+
+/// A distribution.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// Its name, as Prometheus has them.
+    pub name: String,
+    /// What it says.
+    #[serde(default)]
+    pub help: Option<String>,
+    /// Its labels.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// The sum of what was seen.
+    pub sum: f64,
+    /// How much was seen.
+    pub count: u64,
+    /// Cumulative, in ascending order.
+    pub buckets: Vec<Bucket>,
+}
+
+/// How much was at most so large.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bucket {
+    /// The upper bound: a number, or the text `+Inf`.
+    pub le: serde_json::Value,
+    /// How much was.
+    pub count: u64,
+}
+
+/// What an agent wants of its host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConfigUpdate {
+    /// What.
+    pub update_type: UpdateType,
+    /// The id of this wish.
+    pub request_id: String,
+    /// When, in milliseconds since 1970.
+    pub timestamp_ms: u64,
+}
+
+/// What an agent wants.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the fields are what they are called")]
+pub enum UpdateType {
+    /// Its configuration anew.
+    RequestReload,
+    /// Other rules.
+    RuleUpdate {
+        rule_set: String,
+        rules: Vec<Rule>,
+        #[serde(default)]
+        remove_rules: Vec<String>,
+    },
+    /// Another list.
+    ListUpdate {
+        list_id: String,
+        #[serde(default)]
+        add: Vec<String>,
+        #[serde(default)]
+        remove: Vec<String>,
+    },
+    /// To be started anew.
+    RestartRequired {
+        reason: String,
+        grace_period_ms: u64,
+    },
+    /// To say that its configuration is wrong.
+    ConfigError {
+        error: String,
+        #[serde(default)]
+        field: Option<String>,
+    },
+}
+
+/// A rule of an agent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rule {
+    /// Its name.
+    pub id: String,
+    /// Which comes first.
+    pub priority: i32,
+    /// What it says.
+    pub definition: serde_json::Value,
+    /// Whether it is used.
+    pub enabled: bool,
+    /// For people.
+    #[serde(default)]
+    pub description: Option<String>,
+    /// Such as `sqli`.
+    #[serde(default)]
+    pub tags: Vec<String>,
+}
+
+/// An agent wants no more, or more again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Nothing new, for one request or for all.
+    Pause(Option<Text>),
+    /// Go on.
+    Resume(Option<Text>),
+}
+
+/// Nobody waits for an answer any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cancel {
+    /// The request.
+    pub correlation_id: Text,
+    /// Why.
+    pub reason: CancelReason,
+    /// When, in milliseconds since 1970.
+    pub timestamp_ms: u64,
+}
+
+/// Why nobody waits; over a Unix socket a number from 0, over gRPC from 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the protocol's words")]
+pub enum CancelReason {
+    #[default]
+    ClientDisconnect,
+    Timeout,
+    BlockedByAgent,
+    UpstreamError,
+    ProxyShutdown,
+    Manual,
+}
+
+/// Whether the other side lives; the answer is the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ping {
+    /// Which one.
+    pub sequence: u64,
+    /// When, in milliseconds since 1970.
+    pub timestamp_ms: u64,
+}
+
+/// A line for the host's log. Only over gRPC.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    /// 1 debug, 2 info, 3 warn, 4 error.
+    pub level: u8,
+    /// The line.
+    pub message: String,
+    /// The request that it is about.
+    pub correlation_id: Option<String>,
+}

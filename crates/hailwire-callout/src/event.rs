@@ -1,0 +1,396 @@
+//! What a host tells an agent.
+//!
+//! Each event belongs to one request and carries its correlation id, which the host chooses, unique among
+//! the requests that it has in flight on a connection.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::{Text, headers::Headers};
+
+/// The kinds of events, as an agent lists them in its capabilities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// The head of a request.
+    RequestHeaders,
+    /// A piece of a request's body.
+    RequestBody,
+    /// The head of a response.
+    ResponseHeaders,
+    /// A piece of a response's body.
+    ResponseBody,
+    /// A request has ended; for records.
+    RequestComplete,
+    /// A WebSocket frame, in either direction.
+    WebSocketFrame,
+    /// A text for or from a language model.
+    Guardrail,
+    /// The agent's configuration.
+    Configure,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::RequestHeaders,
+        Self::RequestBody,
+        Self::ResponseHeaders,
+        Self::ResponseBody,
+        Self::RequestComplete,
+        Self::WebSocketFrame,
+        Self::Guardrail,
+        Self::Configure,
+    ];
+
+    /// The name that operators write in configuration, such as `request_headers`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::RequestHeaders => "request_headers",
+            Self::RequestBody => "request_body_chunk",
+            Self::ResponseHeaders => "response_headers",
+            Self::ResponseBody => "response_body_chunk",
+            Self::RequestComplete => "request_complete",
+            Self::WebSocketFrame => "websocket_frame",
+            Self::Guardrail => "guardrail_inspect",
+            Self::Configure => "configure",
+        }
+    }
+}
+
+/// One event.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "each variant is named like what it carries")]
+pub enum Event {
+    RequestHeaders(RequestHeaders),
+    RequestBody(BodyChunk),
+    ResponseHeaders(ResponseHeaders),
+    ResponseBody(BodyChunk),
+    RequestComplete(RequestComplete),
+    WebSocketFrame(WebSocketFrame),
+    Guardrail(Guardrail),
+    Configure(Configure),
+}
+
+impl Event {
+    /// Its kind.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::RequestHeaders(_) => Kind::RequestHeaders,
+            Self::RequestBody(_) => Kind::RequestBody,
+            Self::ResponseHeaders(_) => Kind::ResponseHeaders,
+            Self::ResponseBody(_) => Kind::ResponseBody,
+            Self::RequestComplete(_) => Kind::RequestComplete,
+            Self::WebSocketFrame(_) => Kind::WebSocketFrame,
+            Self::Guardrail(_) => Kind::Guardrail,
+            Self::Configure(_) => Kind::Configure,
+        }
+    }
+
+    /// The correlation id of the request that it belongs to.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        match self {
+            Self::RequestHeaders(event) => event.id(),
+            Self::RequestBody(event) | Self::ResponseBody(event) => &event.correlation_id,
+            Self::ResponseHeaders(event) => event.id(),
+            Self::RequestComplete(event) => &event.correlation_id,
+            Self::WebSocketFrame(event) => &event.correlation_id,
+            Self::Guardrail(event) => &event.correlation_id,
+            Self::Configure(event) => &event.correlation_id,
+        }
+    }
+}
+
+/// What a host knows of a request besides its head, to build a [`RequestHeaders`] from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Metadata<'a> {
+    /// The id of this request among those in flight.
+    pub correlation_id: &'a str,
+    /// The request's name in logs.
+    pub request_id: &'a str,
+    /// The client's IP address.
+    pub client_ip: &'a str,
+    /// The client's TCP port.
+    pub client_port: u16,
+    /// The name that the client asked for (TLS SNI, or the host).
+    pub server_name: Option<&'a str>,
+    /// Such as `HTTP/1.1`.
+    pub protocol: &'a str,
+    /// Such as `TLSv1.3`.
+    pub tls_version: Option<&'a str>,
+    /// The cipher suite.
+    pub tls_cipher: Option<&'a str>,
+    /// The route that the host chose.
+    pub route_id: Option<&'a str>,
+    /// The upstream that the host chose.
+    pub upstream_id: Option<&'a str>,
+    /// When the request came, as RFC 3339 has it.
+    pub timestamp: &'a str,
+    /// The W3C trace context.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<&'a str>,
+}
+
+/// The head of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestHeaders {
+    metadata: OwnedMetadata,
+    method: String,
+    uri: String,
+    headers: Headers,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct OwnedMetadata {
+    correlation_id: String,
+    request_id: String,
+    client_ip: String,
+    client_port: u16,
+    server_name: Option<String>,
+    protocol: String,
+    tls_version: Option<String>,
+    tls_cipher: Option<String>,
+    route_id: Option<String>,
+    upstream_id: Option<String>,
+    timestamp: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<String>,
+}
+
+impl RequestHeaders {
+    /// The head of a request, to be sent.
+    #[must_use]
+    pub fn new<'a>(
+        metadata: &Metadata<'_>,
+        method: &str,
+        uri: &str,
+        headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Self {
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        Self {
+            metadata: OwnedMetadata {
+                correlation_id: metadata.correlation_id.to_owned(),
+                request_id: metadata.request_id.to_owned(),
+                client_ip: metadata.client_ip.to_owned(),
+                client_port: metadata.client_port,
+                server_name: owned(metadata.server_name),
+                protocol: metadata.protocol.to_owned(),
+                tls_version: owned(metadata.tls_version),
+                tls_cipher: owned(metadata.tls_cipher),
+                route_id: owned(metadata.route_id),
+                upstream_id: owned(metadata.upstream_id),
+                timestamp: metadata.timestamp.to_owned(),
+                traceparent: owned(metadata.traceparent),
+            },
+            method: method.to_owned(),
+            uri: uri.to_owned(),
+            headers: Headers::new(headers),
+        }
+    }
+
+    /// The correlation id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.metadata.correlation_id
+    }
+
+    /// What the host knows of the request.
+    #[must_use]
+    pub fn metadata(&self) -> Metadata<'_> {
+        let of = &self.metadata;
+        Metadata {
+            correlation_id: &of.correlation_id,
+            request_id: &of.request_id,
+            client_ip: &of.client_ip,
+            client_port: of.client_port,
+            server_name: of.server_name.as_deref(),
+            protocol: &of.protocol,
+            tls_version: of.tls_version.as_deref(),
+            tls_cipher: of.tls_cipher.as_deref(),
+            route_id: of.route_id.as_deref(),
+            upstream_id: of.upstream_id.as_deref(),
+            timestamp: &of.timestamp,
+            traceparent: of.traceparent.as_deref(),
+        }
+    }
+
+    /// The method.
+    #[must_use]
+    pub fn method(&self) -> &str {
+        &self.method
+    }
+
+    /// The request target, with its query.
+    #[must_use]
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// The header fields.
+    #[must_use]
+    pub const fn headers(&self) -> &Headers {
+        &self.headers
+    }
+}
+
+/// The head of a response.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResponseHeaders {
+    correlation_id: String,
+    status: u16,
+    headers: Headers,
+}
+
+impl ResponseHeaders {
+    /// The head of a response, to be sent.
+    #[must_use]
+    pub fn new<'a>(
+        correlation_id: &str,
+        status: u16,
+        headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Self {
+        Self {
+            correlation_id: correlation_id.to_owned(),
+            status,
+            headers: Headers::new(headers),
+        }
+    }
+
+    /// The correlation id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.correlation_id
+    }
+
+    /// The status.
+    #[must_use]
+    pub const fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// The header fields.
+    #[must_use]
+    pub const fn headers(&self) -> &Headers {
+        &self.headers
+    }
+}
+
+/// A piece of a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BodyChunk {
+    /// The request that it belongs to.
+    pub correlation_id: Text,
+    /// The bytes.
+    pub data: Bytes,
+    /// Whether the body ends here.
+    pub is_last: bool,
+    /// The size of the whole body, where it is known beforehand.
+    pub total_size: Option<u64>,
+    /// How many pieces came before.
+    pub index: u32,
+    /// Bytes of the body so far, with these.
+    pub transferred: u64,
+}
+
+/// A request has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestComplete {
+    /// The request.
+    pub correlation_id: Text,
+    /// The status that the client saw.
+    pub status: u16,
+    /// How long it took, in milliseconds.
+    pub duration_ms: u64,
+    /// Bytes of the request's body.
+    pub request_body_size: u64,
+    /// Bytes of the response's body.
+    pub response_body_size: u64,
+    /// How often an upstream was tried.
+    pub upstream_attempts: u32,
+    /// What went wrong.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+/// What a WebSocket frame is (RFC 6455, 5.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the names of the RFC")]
+pub enum Opcode {
+    Continuation,
+    #[default]
+    Text,
+    Binary,
+    Close,
+    Ping,
+    Pong,
+}
+
+/// A WebSocket frame.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WebSocketFrame {
+    /// The request that became the connection.
+    pub correlation_id: Text,
+    /// What it is.
+    pub opcode: Opcode,
+    /// Its payload, unmasked.
+    pub data: Bytes,
+    /// Whether the client sent it.
+    pub client_to_server: bool,
+    /// How many frames came before, in this direction.
+    pub index: u64,
+    /// Whether the message ends here.
+    pub fin: bool,
+    /// The route.
+    pub route_id: Option<String>,
+    /// The client's IP address.
+    pub client_ip: String,
+}
+
+/// What to look for in a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Inspection {
+    /// Instructions to a model where only content should be.
+    #[default]
+    PromptInjection,
+    /// Personal data.
+    PiiDetection,
+}
+
+/// A text for or from a language model.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Guardrail {
+    /// The request.
+    pub correlation_id: Text,
+    /// What to look for.
+    pub inspection_type: Inspection,
+    /// The text.
+    pub content: String,
+    /// The model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// What to look for, closer.
+    #[serde(default)]
+    pub categories: Vec<String>,
+    /// The route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route_id: Option<String>,
+    /// Anything else.
+    #[serde(default)]
+    pub metadata: std::collections::BTreeMap<String, String>,
+}
+
+/// The agent's configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Configure {
+    /// The id of this push.
+    pub correlation_id: Text,
+    /// What the operator wrote.
+    pub config: serde_json::Value,
+    /// Its version.
+    #[serde(default)]
+    pub config_version: Option<String>,
+}

@@ -1,0 +1,1 @@
+//! The proxy's side: one connection to an agent.

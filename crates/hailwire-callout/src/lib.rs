@@ -1,0 +1,40 @@
+//! Agent Protocol v2: a proxy calls its inspection agents, near and far.
+//!
+//! A proxy (the *host*) shows an *agent* each request and response that passes, as *events*: headers,
+//! pieces of a body, WebSocket frames. The agent *answers* each with a decision: let it pass, block it, send it
+//! elsewhere, change its headers or its body. The wire is that of Zentinel's Agent Protocol, version 2, over a
+//! Unix socket, gRPC, or a connection that the agent opens ("reverse"); `spec/callout.md` has its bytes.
+//!
+//! Nothing here needs a running node: a connection is any pair of byte streams.
+//!
+//! # The rooms
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`event`] | what a host tells an agent |
+//! | [`headers`] | the fields of a request or response |
+//! | [`response`] | what an agent answers |
+//! | [`control`] | what passes beside requests: health, metrics, flow, cancels |
+//! | [`capabilities`] | what an agent says of itself; the handshake |
+//! | [`wire`] | frames, and the two encodings of all of these |
+//! | [`agent`] | the agent's side: the trait, and serving it |
+//! | [`host`] | the proxy's side: one connection to an agent |
+
+pub mod agent;
+pub mod capabilities;
+pub mod control;
+pub mod event;
+pub mod headers;
+pub mod host;
+pub mod response;
+pub mod wire;
+
+pub use agent::Agent;
+pub use event::{Event, Kind};
+pub use response::{Decision, Response};
+
+/// The version of the protocol that is spoken.
+pub const VERSION: u32 = 2;
+
+/// A text that is shared and not changed: a slice of the frame that it came in, or a constant.
+pub type Text = bytestring::ByteString;

@@ -1,0 +1,299 @@
+//! Both encodings in the plainest way, through serde: the oracle of the fast ones.
+
+use std::collections::BTreeMap;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{DecodeError, Encoding};
+use crate::{
+    Text, VERSION,
+    event::{BodyChunk, Event, Kind, Opcode, WebSocketFrame},
+    response::{Audit, BodyMutation, Decision, HeaderOp, Response, WebSocketDecision},
+};
+
+/// Appends the payload of an event's frame.
+pub fn encode_event(event: &Event, encoding: Encoding, out: &mut BytesMut) {
+    match event {
+        Event::RequestHeaders(event) => put(event, encoding, out),
+        Event::RequestBody(chunk) => put(&Chunk::of(chunk, true), encoding, out),
+        Event::ResponseHeaders(event) => put(event, encoding, out),
+        Event::ResponseBody(chunk) => put(&Chunk::of(chunk, false), encoding, out),
+        Event::RequestComplete(event) => put(event, encoding, out),
+        Event::WebSocketFrame(frame) => put(&WsFrame::of(frame), encoding, out),
+        Event::Guardrail(event) => put(event, encoding, out),
+        Event::Configure(event) => put(event, encoding, out),
+    }
+}
+
+/// Reads the payload of an event's frame.
+///
+/// # Errors
+///
+/// [`DecodeError`].
+pub fn decode_event(kind: Kind, payload: &[u8], encoding: Encoding) -> Result<Event, DecodeError> {
+    Ok(match kind {
+        Kind::RequestHeaders => Event::RequestHeaders(take(payload, encoding)?),
+        Kind::RequestBody => Event::RequestBody(take::<Chunk>(payload, encoding)?.into_chunk()?),
+        Kind::ResponseHeaders => Event::ResponseHeaders(take(payload, encoding)?),
+        Kind::ResponseBody => Event::ResponseBody(take::<Chunk>(payload, encoding)?.into_chunk()?),
+        Kind::RequestComplete => Event::RequestComplete(take(payload, encoding)?),
+        Kind::WebSocketFrame => {
+            Event::WebSocketFrame(take::<WsFrame>(payload, encoding)?.into_frame()?)
+        }
+        Kind::Guardrail => Event::Guardrail(take(payload, encoding)?),
+        Kind::Configure => Event::Configure(take(payload, encoding)?),
+    })
+}
+
+/// Appends the payload of an answer's frame.
+pub fn encode_response(id: &str, response: &Response, encoding: Encoding, out: &mut BytesMut) {
+    let mut audit = response.audit.clone();
+    let id = serde_json::Value::String(id.to_owned());
+    audit.custom.insert(ID.to_owned(), id);
+    let answer = Answer {
+        version: VERSION,
+        decision: response.decision.clone(),
+        request_headers: response.request_headers.clone(),
+        response_headers: response.response_headers.clone(),
+        routing_metadata: response.routing_metadata.clone(),
+        audit,
+        needs_more: response.needs_more,
+        request_body_mutation: response.request_body.as_ref().map(Mutation::of),
+        response_body_mutation: response.response_body.as_ref().map(Mutation::of),
+        websocket_decision: response.websocket.clone(),
+    };
+    put(&answer, encoding, out);
+}
+
+/// Reads the payload of an answer's frame.
+///
+/// # Errors
+///
+/// [`DecodeError`].
+pub fn decode_response(
+    payload: &[u8],
+    encoding: Encoding,
+) -> Result<(Text, Response), DecodeError> {
+    let mut answer: Answer = take(payload, encoding)?;
+    let id = match answer.audit.custom.remove(ID) {
+        Some(serde_json::Value::String(id)) => Text::from(id),
+        _ => return Err(DecodeError("the answer does not say to what".to_owned())),
+    };
+    let mutation = |mutation: Option<Mutation>| mutation.map(Mutation::into_mutation).transpose();
+    let response = Response {
+        decision: answer.decision,
+        request_headers: answer.request_headers,
+        response_headers: answer.response_headers,
+        routing_metadata: answer.routing_metadata,
+        audit: answer.audit,
+        needs_more: answer.needs_more,
+        request_body: mutation(answer.request_body_mutation)?,
+        response_body: mutation(answer.response_body_mutation)?,
+        websocket: answer.websocket_decision,
+    };
+    Ok((id, response))
+}
+
+/// Where an answer says to what.
+const ID: &str = "correlation_id";
+
+fn put(value: &impl Serialize, encoding: Encoding, out: &mut BytesMut) {
+    let mut writer = out.writer();
+    let written = match encoding {
+        Encoding::Json => serde_json::to_writer(&mut writer, value).map_err(|e| e.to_string()),
+        Encoding::MessagePack => {
+            rmp_serde::encode::write_named(&mut writer, value).map_err(|e| e.to_string())
+        }
+    };
+    debug_assert!(written.is_ok(), "memory takes everything: {written:?}");
+}
+
+fn take<T: DeserializeOwned>(payload: &[u8], encoding: Encoding) -> Result<T, DecodeError> {
+    match encoding {
+        Encoding::Json => serde_json::from_slice(payload).map_err(|e| DecodeError(e.to_string())),
+        Encoding::MessagePack => {
+            rmp_serde::from_slice(payload).map_err(|e| DecodeError(e.to_string()))
+        }
+    }
+}
+
+fn base64(bytes: &[u8]) -> String {
+    base64_simd::STANDARD.encode_to_string(bytes)
+}
+
+fn from_base64(text: &str) -> Result<Bytes, DecodeError> {
+    base64_simd::STANDARD
+        .decode_to_vec(text)
+        .map(Bytes::from)
+        .map_err(|_| DecodeError("the data is not base64".to_owned()))
+}
+
+#[derive(Serialize, Deserialize)]
+struct Chunk {
+    correlation_id: Text,
+    data: String,
+    is_last: bool,
+    #[serde(default)]
+    total_size: Option<u64>,
+    #[serde(default)]
+    chunk_index: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bytes_received: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bytes_sent: Option<u64>,
+}
+
+impl Chunk {
+    fn of(chunk: &BodyChunk, request: bool) -> Self {
+        Self {
+            correlation_id: chunk.correlation_id.clone(),
+            data: base64(&chunk.data),
+            is_last: chunk.is_last,
+            total_size: chunk.total_size,
+            chunk_index: chunk.index,
+            bytes_received: request.then_some(chunk.transferred),
+            bytes_sent: (!request).then_some(chunk.transferred),
+        }
+    }
+
+    fn into_chunk(self) -> Result<BodyChunk, DecodeError> {
+        Ok(BodyChunk {
+            correlation_id: self.correlation_id,
+            data: from_base64(&self.data)?,
+            is_last: self.is_last,
+            total_size: self.total_size,
+            index: self.chunk_index,
+            transferred: self.bytes_received.or(self.bytes_sent).unwrap_or(0),
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct WsFrame {
+    correlation_id: Text,
+    opcode: Opcode,
+    data: String,
+    client_to_server: bool,
+    frame_index: u64,
+    fin: bool,
+    #[serde(default)]
+    route_id: Option<String>,
+    client_ip: String,
+}
+
+impl WsFrame {
+    fn of(frame: &WebSocketFrame) -> Self {
+        Self {
+            correlation_id: frame.correlation_id.clone(),
+            opcode: frame.opcode,
+            data: base64(&frame.data),
+            client_to_server: frame.client_to_server,
+            frame_index: frame.index,
+            fin: frame.fin,
+            route_id: frame.route_id.clone(),
+            client_ip: frame.client_ip.clone(),
+        }
+    }
+
+    fn into_frame(self) -> Result<WebSocketFrame, DecodeError> {
+        Ok(WebSocketFrame {
+            correlation_id: self.correlation_id,
+            opcode: self.opcode,
+            data: from_base64(&self.data)?,
+            client_to_server: self.client_to_server,
+            index: self.frame_index,
+            fin: self.fin,
+            route_id: self.route_id,
+            client_ip: self.client_ip,
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Answer {
+    version: u32,
+    decision: Decision,
+    #[serde(default)]
+    request_headers: Vec<HeaderOp>,
+    #[serde(default)]
+    response_headers: Vec<HeaderOp>,
+    #[serde(default)]
+    routing_metadata: BTreeMap<String, String>,
+    #[serde(default)]
+    audit: Audit,
+    #[serde(default)]
+    needs_more: bool,
+    #[serde(default)]
+    request_body_mutation: Option<Mutation>,
+    #[serde(default)]
+    response_body_mutation: Option<Mutation>,
+    #[serde(default)]
+    websocket_decision: Option<WebSocketDecision>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Mutation {
+    #[serde(default)]
+    data: Option<String>,
+    #[serde(default)]
+    chunk_index: u32,
+}
+
+impl Mutation {
+    fn of(mutation: &BodyMutation) -> Self {
+        Self {
+            data: mutation.data.as_deref().map(base64),
+            chunk_index: mutation.index,
+        }
+    }
+
+    fn into_mutation(self) -> Result<BodyMutation, DecodeError> {
+        Ok(BodyMutation {
+            index: self.chunk_index,
+            data: self.data.as_deref().map(from_base64).transpose()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Metadata, RequestHeaders};
+
+    #[test]
+    fn what_is_written_is_read_in_both_encodings() {
+        let metadata = Metadata {
+            correlation_id: "c1",
+            client_port: 7,
+            ..Metadata::default()
+        };
+        let head = RequestHeaders::new(&metadata, "GET", "/", [("a", "1"), ("A", "2")]);
+        let chunk = BodyChunk {
+            correlation_id: "c1".into(),
+            data: Bytes::from_static(b"\xff\x00"),
+            is_last: true,
+            total_size: None,
+            index: 3,
+            transferred: 2,
+        };
+        let events = [
+            Event::RequestHeaders(head),
+            Event::RequestBody(chunk.clone()),
+            Event::ResponseBody(chunk),
+            Event::WebSocketFrame(WebSocketFrame::default()),
+        ];
+        for encoding in [Encoding::Json, Encoding::MessagePack] {
+            for event in &events {
+                let mut out = BytesMut::new();
+                encode_event(event, encoding, &mut out);
+                let read = decode_event(event.kind(), &out, encoding);
+                assert_eq!(read.as_ref().ok(), Some(event), "{read:?}");
+            }
+            let mut out = BytesMut::new();
+            encode_response("c1", &Response::block(403), encoding, &mut out);
+            let (id, read) = decode_response(&out, encoding).unwrap();
+            assert_eq!((&*id, read), ("c1", Response::block(403)));
+        }
+    }
+}
