@@ -2,8 +2,10 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`waf`] | attacks in requests, found in heads and in bodies while they come |
 //! | [`rate_limit`] | so many requests in so long, by client, header, route or for all |
 //!
 //! Both are [`hailwire_callout::Agent`]s.
 
 pub mod rate_limit;
+pub mod waf;
