@@ -1,6 +1,7 @@
 //! Frames, and the two encodings of everything that travels in them.
 
 pub mod frame;
+pub(crate) mod grpc;
 pub mod plain;
 
 use bytes::{Bytes, BytesMut};
