@@ -19,6 +19,7 @@
 //! | [`wire`] | frames, and the two encodings of all of these |
 //! | [`agent`] | the agent's side: the trait, and serving it |
 //! | [`host`] | the proxy's side: one connection to an agent |
+//! | [`pool`] | the connections to one agent, and which of them an event goes to |
 
 pub mod agent;
 pub mod capabilities;
@@ -26,6 +27,7 @@ pub mod control;
 pub mod event;
 pub mod headers;
 pub mod host;
+pub mod pool;
 pub mod response;
 pub mod wire;
 
