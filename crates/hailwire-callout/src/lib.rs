@@ -29,6 +29,7 @@ pub mod headers;
 pub mod host;
 pub mod pool;
 pub mod response;
+mod stream;
 pub mod wire;
 
 pub use agent::Agent;
