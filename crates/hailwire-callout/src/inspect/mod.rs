@@ -21,6 +21,7 @@
 //!
 //! The policy is `policy`, without I/O; what is counted is `tally`.
 
+pub mod config;
 mod exchange;
 mod policy;
 mod tally;
@@ -42,6 +43,7 @@ use crate::{
     response::{Audit, HeaderOp, WebSocketDecision},
 };
 
+pub use config::{Config, ConfigError};
 pub use exchange::Exchange;
 pub use policy::{Action, BodyMode, BodyRule, Fault, PhaseRule, Rule};
 pub use tally::Tally;
