@@ -62,6 +62,11 @@ pub trait Ask: Send + Sync {
 
     /// Tells the agent that a request is over; it may forget it.
     fn cancel(&self, id: &str, reason: CancelReason);
+
+    /// A request has ended: what is kept of it on this side may be forgotten.
+    fn done(&self, id: &str) {
+        let _ = id;
+    }
 }
 
 /// Why there is no answer.

@@ -34,6 +34,7 @@ use std::{
     time::Duration,
 };
 
+use hailwire_pool::Strategy;
 use thiserror::Error;
 
 use super::Rule;
@@ -96,6 +97,18 @@ pub enum Place {
     },
 }
 
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnixSocket(path) => write!(f, "unix-socket {}", path.display()),
+            Self::BinaryUds(path) => write!(f, "binary-uds {}", path.display()),
+            Self::Grpc(address) => write!(f, "grpc {address}"),
+            Self::Reverse(id) => write!(f, "reverse {id}"),
+            Self::Hail { agent, node } => write!(f, "hail {agent}@{node}"),
+        }
+    }
+}
+
 /// Which of the dialects that call themselves v2 an agent speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Dialect {
@@ -142,7 +155,7 @@ pub struct PoolSettings {
     pub preset: Preset,
     /// `strategy`.
     pub strategy: Option<Strategy>,
-    /// `connections`: 1 to 256.
+    /// `connections`: 1 to 64.
     pub connections: Option<u32>,
     /// `max-in-flight`: requests at once on a connection, 1 to 65536.
     pub max_in_flight: Option<u32>,
@@ -194,68 +207,17 @@ impl FromStr for Preset {
     }
 }
 
-/// Which connection of a pool is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strategy {
-    /// One after the other.
-    RoundRobin,
-    /// The one with the fewest requests under way.
-    LeastConnections,
-    /// The healthier, the more often.
-    HealthWeighted,
-    /// Any.
-    Random,
-    /// The better of any two.
-    TwoChoices,
-}
-
-impl Strategy {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::RoundRobin,
-        Self::LeastConnections,
-        Self::HealthWeighted,
-        Self::Random,
-        Self::TwoChoices,
-    ];
-
-    /// The name, as in the file.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::RoundRobin => "round_robin",
-            Self::LeastConnections => "least_connections",
-            Self::HealthWeighted => "health_weighted",
-            Self::Random => "random",
-            Self::TwoChoices => "two_choices",
-        }
-    }
-}
-
-impl FromStr for Strategy {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL
-            .into_iter()
-            .find(|strategy| strategy.name() == text);
-        found.ok_or(
-            "expected round_robin, least_connections, health_weighted, random or two_choices",
-        )
-    }
-}
-
 /// `circuit-breaker { … }`: when a place is not asked for a while.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breaker {
     /// `failure-threshold`: failures in a row after which it opens.
-    pub failures: Option<u32>,
+    pub failures: Option<u8>,
     /// `success-threshold`: answers in a row after which it closes.
-    pub successes: Option<u32>,
+    pub successes: Option<u8>,
     /// `timeout-seconds`: how long it stays open.
     pub open_for: Option<Duration>,
     /// `half-open-max-requests`: requests that try whether it is well again.
-    pub trials: Option<u32>,
+    pub trials: Option<u8>,
 }
 
 /// `listen { … }`: where `hail callout serve` is asked.

@@ -1,11 +1,12 @@
 //! From the text of a file to a [`Config`], or to the first mistake and its place.
 
-use std::{ops::RangeInclusive, path::PathBuf, str::FromStr, time::Duration};
+use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use hailwire_kdl::{
     KdlEntry, KdlNode, KdlValue, Mistake, Seen, argument, document, number, plain_entries,
     properties, property, section, settings, several, single, text, unknown,
 };
+use hailwire_pool::Strategy;
 use serde_json::Value;
 
 use super::{AgentConfig, Breaker, Config, Dialect, Listen, Place, PoolSettings};
@@ -425,12 +426,21 @@ fn most(node: &KdlNode, body: &mut BodyRule) -> Result<(), Mistake> {
     Ok(())
 }
 
+/// The strategies by the names that operators write.
+const STRATEGIES: [(&str, Strategy); 5] = [
+    ("round_robin", Strategy::RoundRobin),
+    ("least_connections", Strategy::LeastLoaded),
+    ("health_weighted", Strategy::HealthWeighted),
+    ("random", Strategy::Random),
+    ("two_choices", Strategy::TwoChoices),
+];
+
 fn pool(node: &KdlNode, pool: &mut PoolSettings) -> Result<(), Mistake> {
     section(node, "pool", &POOL, |inner| {
         match inner.name().value() {
             "preset" => pool.preset = single(inner)?,
-            "strategy" => pool.strategy = Some(single(inner)?),
-            "connections" => pool.connections = Some(number(inner, 1..=256)?),
+            "strategy" => pool.strategy = Some(one_of(inner, &STRATEGIES)?),
+            "connections" => pool.connections = Some(number(inner, 1..=64)?),
             "max-in-flight" => pool.max_in_flight = Some(number(inner, 1..=65536)?),
             _ => pool.drain_timeout = Some(time(inner)?),
         }
@@ -439,16 +449,18 @@ fn pool(node: &KdlNode, pool: &mut PoolSettings) -> Result<(), Mistake> {
 }
 
 fn breaker(node: &KdlNode, breaker: &mut Breaker) -> Result<(), Mistake> {
-    const COUNT: RangeInclusive<u32> = 1..=10_000;
+    let count = |node: &KdlNode, most: u8| -> Result<Option<u8>, Mistake> {
+        Ok(u8::try_from(number(node, 1..=most.into())?).ok())
+    };
     section(node, "circuit-breaker", &BREAKER, |inner| {
         match inner.name().value() {
-            "failure-threshold" => breaker.failures = Some(number(inner, COUNT)?),
-            "success-threshold" => breaker.successes = Some(number(inner, COUNT)?),
+            "failure-threshold" => breaker.failures = count(inner, u8::MAX)?,
+            "success-threshold" => breaker.successes = count(inner, u8::MAX)?,
             "timeout-seconds" => {
                 let seconds = number(inner, 1..=3600)?;
                 breaker.open_for = Some(Duration::from_secs(seconds.into()));
             }
-            _ => breaker.trials = Some(number(inner, COUNT)?),
+            _ => breaker.trials = count(inner, 63)?,
         }
         Ok(())
     })

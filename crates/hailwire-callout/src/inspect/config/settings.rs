@@ -193,7 +193,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     row(
         "pool.connections",
-        "number, 1 to 256",
+        "number, 1 to 64",
         "what the preset says",
         "connections to each place",
     ),
@@ -211,13 +211,13 @@ pub const SETTINGS: &[Setting] = &[
     ),
     row(
         "circuit-breaker.failure-threshold",
-        "number, 1 to 10000",
+        "number, 1 to 255",
         "5",
         "failures in a row after which a place is not asked for a while",
     ),
     row(
         "circuit-breaker.success-threshold",
-        "number, 1 to 10000",
+        "number, 1 to 255",
         "2",
         "answers in a row after which it is asked as before",
     ),
@@ -229,7 +229,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     row(
         "circuit-breaker.half-open-max-requests",
-        "number, 1 to 10000",
+        "number, 1 to 63",
         "1",
         "requests that then try whether it is well again",
     ),

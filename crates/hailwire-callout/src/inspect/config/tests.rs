@@ -227,7 +227,7 @@ fn mistakes_have_their_place_and_a_hint() {
             "not a setting of `phase`",
         ),
         ("phase \"log\" {}; phase \"log\" {}", "set twice"),
-        ("pool { strategy \"best\" }", "expected round_robin"),
+        ("pool { strategy \"best\" }", "`strategy` is round_robin"),
         ("pool 4", "in braces"),
         ("dialect \"v3\"", "expected auto"),
         ("buffer-size 9000000", "to 8388608"),
