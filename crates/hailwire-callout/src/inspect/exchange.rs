@@ -548,18 +548,19 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        if self.complete {
-            return;
-        }
         let reason = match self.over {
             Some(_) => CancelReason::BlockedByAgent,
             None => CancelReason::ClientDisconnect,
         };
         for (armed, state) in self.points.iter().zip(&self.states) {
             let place = state.place.and_then(|place| armed.point.places.get(place));
-            if let (Some(place), false) = (place, state.decided) {
+            let Some(place) = place else {
+                continue;
+            };
+            if !self.complete && !state.decided {
                 place.cancel(&self.id, reason);
             }
+            place.done(&self.id);
         }
     }
 }

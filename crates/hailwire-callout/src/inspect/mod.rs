@@ -21,6 +21,7 @@
 //!
 //! The policy is `policy`, without I/O; what is counted is `tally`.
 
+pub mod config;
 mod exchange;
 mod policy;
 mod tally;
@@ -42,6 +43,7 @@ use crate::{
     response::{Audit, HeaderOp, WebSocketDecision},
 };
 
+pub use config::{Config, ConfigError};
 pub use exchange::Exchange;
 pub use policy::{Action, BodyMode, BodyRule, Fault, PhaseRule, Rule};
 pub use tally::Tally;
@@ -60,6 +62,11 @@ pub trait Ask: Send + Sync {
 
     /// Tells the agent that a request is over; it may forget it.
     fn cancel(&self, id: &str, reason: CancelReason);
+
+    /// A request has ended: what is kept of it on this side may be forgotten.
+    fn done(&self, id: &str) {
+        let _ = id;
+    }
 }
 
 /// Why there is no answer.
