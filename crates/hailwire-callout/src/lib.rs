@@ -20,11 +20,13 @@
 //! | [`agent`] | the agent's side: the trait, and serving it |
 //! | [`host`] | the proxy's side: one connection to an agent |
 //! | [`inspect`] | whom a proxy asks, and what happens when nobody answers |
+//! | [`front`] | Envoy and HAProxy ask agents through it |
 
 pub mod agent;
 pub mod capabilities;
 pub mod control;
 pub mod event;
+pub mod front;
 pub mod headers;
 pub mod host;
 pub mod inspect;
