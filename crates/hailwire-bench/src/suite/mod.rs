@@ -75,7 +75,7 @@ pub fn peer() -> Option<String> {
     let built = || {
         let program = std::env::current_exe().ok()?;
         let target = program.parent()?.parent()?;
-        Some(target.join("peers/release/zentinel-peer"))
+        Some(target.join("peers/bin/zentinel-peer"))
     };
     let named = std::env::var_os(PEER).map(PathBuf::from);
     let path = named.or_else(built)?;
