@@ -293,6 +293,7 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, Failure> {
                 carriers: run.carrier,
                 repeats: run.repeats,
                 foreign: run.subject,
+                peer: hailwire_bench::suite::peer(),
             };
             Ok(Action::BenchRun { order, out })
         }
@@ -325,6 +326,7 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         hub,
         path,
         pool,
+        callout,
     } = options;
     Options {
         listen,
@@ -335,6 +337,7 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         hub,
         path,
         pool,
+        callout,
     }
 }
 
