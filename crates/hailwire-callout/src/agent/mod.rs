@@ -1,5 +1,12 @@
 //! The agent's side: the trait, and serving it.
 
+mod dispatch;
+mod host;
+
+#[expect(unused_imports, reason = "for every transport")]
+pub(crate) use dispatch::{Dispatch, Place};
+pub use host::Host;
+
 use std::{
     future::Future,
     pin::Pin,
@@ -83,6 +90,11 @@ pub trait Agent: Send + Sync + 'static {
     /// A new configuration; whatever is not an allow refuses it.
     fn configure(&self, event: Configure) -> impl Future<Output = Response> + Send + '_ {
         absent(event)
+    }
+
+    /// A host has connected. It may be told things from now on, until its connection ends.
+    fn connected(&self, host: Host) {
+        drop(host);
     }
 
     /// A host no longer waits for what it asked about this request. Its futures are dropped besides.
