@@ -4,6 +4,7 @@
 //! [`link`] is the half that they share: who waits for which answer, how much an agent takes at once, which
 //! pieces of a body may be under way, how the agent is. A transport writes what it is handed and says what came.
 
+pub mod dialect;
 mod link;
 mod table;
 

@@ -22,6 +22,7 @@
 use std::{
     collections::{HashSet, VecDeque},
     io,
+    pin::pin,
     time::Duration,
 };
 
@@ -30,7 +31,7 @@ use serde_json::{Value, json};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     sync::mpsc,
-    time::{Instant, timeout},
+    time::{Instant, sleep_until},
 };
 
 use super::answer;
@@ -229,38 +230,50 @@ impl<I: AsyncRead + AsyncWrite + Send + Unpin> Driver<I> {
             self.link.answer_request(&id, Err(error));
             return Ok(true);
         }
-        // In one piece: a reader that reads once has to find all of it.
-        self.io.write_all(&out).await?;
-        let mut until: Option<Instant> = None;
+        let Self {
+            io,
+            read,
+            link,
+            queue,
+            waiting,
+            ..
+        } = self;
+        let mut exchange = pin!(async {
+            // In one piece: a reader that reads once has to find all of it.
+            io.write_all(&out).await?;
+            next(io, read).await
+        });
+        let mut until = None;
         loop {
-            let late = async {
-                match until {
-                    Some(until) => tokio::time::sleep_until(until).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                answer = next(&mut self.io, &mut self.read) => {
+                answer = &mut exchange => {
                     let Some(answer) = answer? else {
                         return Ok(false);
                     };
                     let response = answer::response(kind, &answer).map_err(AskError::Malformed);
-                    self.link.answer_request(&id, response);
+                    link.answer_request(&id, response);
                     return Ok(true);
                 }
-                order = self.queue.recv() => match order {
-                    Some(Order::Event(event)) => self.waiting.push_back(event),
+                order = queue.recv() => match order {
+                    Some(Order::Event(event)) => waiting.push_back(event),
                     Some(Order::Cancelled(cancelled)) if cancelled == id => {
-                        until = until.or(Some(Instant::now() + LATE));
+                        until.get_or_insert_with(|| Instant::now() + LATE);
                     }
-                    Some(Order::Cancelled(cancelled)) => {
-                        self.waiting.retain(|event| event.id() != &*cancelled);
-                    }
+                    Some(Order::Cancelled(cancelled)) => forget(waiting, link, &cancelled),
                     Some(Order::Close) | None => return Ok(false),
                 },
-                () = late => return Err(io::Error::from(io::ErrorKind::TimedOut)),
+                () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => return Err(io::Error::from(io::ErrorKind::TimedOut)),
             }
         }
+    }
+}
+
+/// Takes out what has not been sent. The link still counts on an answer.
+fn forget(waiting: &mut VecDeque<Event>, link: &Link, id: &str) {
+    let before = waiting.len();
+    waiting.retain(|event| event.id() != id);
+    for _ in waiting.len()..before {
+        link.answer_request(id, Err(AskError::Cancelled));
     }
 }
 
