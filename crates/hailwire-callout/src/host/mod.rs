@@ -5,6 +5,7 @@
 //! pieces of a body may be under way, how the agent is. A transport writes what it is handed and says what came.
 
 pub mod dialect;
+pub mod grpc;
 mod link;
 mod table;
 
