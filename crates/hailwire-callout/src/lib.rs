@@ -27,6 +27,7 @@ pub mod event;
 pub mod headers;
 pub mod host;
 pub mod response;
+mod stream;
 pub mod wire;
 
 pub use agent::Agent;

@@ -7,7 +7,10 @@
 pub mod dialect;
 pub mod grpc;
 mod link;
+pub mod reverse;
+mod stream;
 mod table;
+pub mod uds;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -16,6 +19,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 pub(crate) use link::{Link, Outlet, Settings, open};
+pub use stream::over;
 pub(crate) use table::Ticket;
 
 use crate::{
