@@ -15,6 +15,7 @@
 mod answer;
 mod event;
 mod notice;
+mod order;
 #[expect(
     clippy::all,
     unreachable_pub,
@@ -25,8 +26,9 @@ pub(crate) mod proto {
 }
 
 pub(crate) use answer::{answer, response};
-pub(crate) use event::{ToAgent, message, to_agent};
-pub(crate) use notice::{Notified, notice, notified};
+pub(crate) use event::{ToAgent, message, reason_code, to_agent};
+pub(crate) use notice::{Notified, health_status, notice, notified, read_health};
+pub(crate) use order::{drain, order, shutdown};
 
 use super::DecodeError;
 use crate::{
@@ -34,6 +36,15 @@ use crate::{
     capabilities::{Capabilities, Features, Limits},
     event::Kind,
 };
+
+/// The greatest message, unless said otherwise: what fits into a frame of the Unix socket, and what is around it.
+pub(crate) const MAX_MESSAGE: usize = (16 << 20) + (64 << 10);
+
+/// Bytes of one stream that may be under way before its reader has taken them.
+pub(crate) const STREAM_WINDOW: u32 = 4 << 20;
+
+/// Bytes of one TCP connection.
+pub(crate) const CONNECTION_WINDOW: u32 = 16 << 20;
 
 /// What is said in both handshakes by peers that read the numbers from 1000.
 pub(crate) const EXTENSIONS: u32 = 1;
