@@ -20,6 +20,7 @@
 //! | [`agent`] | the agent's side: the trait, and serving it |
 //! | [`host`] | the proxy's side: one connection to an agent |
 //! | [`inspect`] | whom a proxy asks, and what happens when nobody answers |
+//! | [`pool`] | the connections to one agent, and which of them an event goes to |
 
 pub mod agent;
 pub mod capabilities;
@@ -28,7 +29,9 @@ pub mod event;
 pub mod headers;
 pub mod host;
 pub mod inspect;
+pub mod pool;
 pub mod response;
+mod stream;
 pub mod wire;
 
 pub use agent::Agent;

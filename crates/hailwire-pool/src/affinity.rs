@@ -1,18 +1,18 @@
 //! Which seat a request has, so that all that belongs to it goes to the same one.
 //!
-//! The table maps 64-bit hashes to seats. It holds hashes and no names: two requests whose hashes
-//! agree in 54 bits share a seat, which changes nothing that either could see. The caller hashes with a
-//! seed of its own, so that nobody outside can choose ids that crowd one another out.
+//! The table maps 64-bit hashes to seats: numbers below [`SEATS`], whatever the caller means by them. It holds
+//! hashes and no names: two requests whose hashes agree in 44 bits and more share a seat. The caller
+//! hashes with a seed of its own, so that nobody outside can choose ids that do, or that crowd one another out.
 //!
 //! # Shape
 //!
 //! A place is one atomic word, and eight places are a set, one cache line:
 //!
 //! ```text
-//!  63                             24 23      16 15               0
-//! +---------------------------------+----------+------------------+
-//! |               tag               |   seat   |  used (seconds)  |
-//! +---------------------------------+----------+------------------+
+//!  63                           28 27        16 15               0
+//! +-------------------------------+------------+------------------+
+//! |              tag              |    seat    |  used (seconds)  |
+//! +-------------------------------+------------+------------------+
 //! ```
 //!
 //! Each hash has two sets that it may lie in, and takes the emptier. Where both are full, it goes to the
@@ -38,7 +38,7 @@ pub struct AffinityConfig {
     /// How long an entry stays that is not used. Default 5 min; from 1 s to 9 h.
     pub ttl: Duration,
     /// Entries that find room; beyond them, the least lately used may make place. Default 100,000; it is
-    /// rounded up to the levels: 2,048, 18,432, 149,504 or 1,198,080, of 8 bytes each.
+    /// rounded up to what the levels hold: 2,048, 18,432 or, at most, 149,504, of 8 bytes each.
     pub entries: usize,
 }
 
@@ -72,7 +72,10 @@ struct Set([AtomicU64; PLACES]);
 
 const PLACES: usize = 8;
 const FIRST_LEVEL: usize = 256;
-const MOST_LEVELS: usize = 4;
+const MOST_LEVELS: usize = 3;
+
+/// Seats are less than this.
+pub const SEATS: u16 = 1 << 12;
 
 impl Affinity {
     /// An empty one, which has no memory yet.
@@ -99,7 +102,7 @@ impl Affinity {
     /// The seat of a hash, whose time to live begins anew.
     #[inline]
     #[must_use]
-    pub fn seat(&self, hash: u64, now: Duration) -> Option<u8> {
+    pub fn seat(&self, hash: u64, now: Duration) -> Option<u16> {
         let (place, word) = self.find(hash, stamp(now))?;
         self.touch(place, word, stamp(now));
         Some(seat_of(word))
@@ -107,13 +110,13 @@ impl Affinity {
 
     /// Gives a hash a seat, unless it has one, and returns the one that it has.
     #[inline]
-    pub fn place(&self, hash: u64, seat: u8, now: Duration) -> u8 {
+    pub fn place(&self, hash: u64, seat: u16, now: Duration) -> u16 {
         self.put(hash, seat, now, false)
     }
 
     /// Gives a hash another seat, or its first.
     #[inline]
-    pub fn replace(&self, hash: u64, seat: u8, now: Duration) {
+    pub fn replace(&self, hash: u64, seat: u16, now: Duration) {
         self.put(hash, seat, now, true);
     }
 
@@ -170,8 +173,9 @@ impl Affinity {
         None
     }
 
-    fn put(&self, hash: u64, seat: u8, now: Duration, replace: bool) -> u8 {
+    fn put(&self, hash: u64, seat: u16, now: Duration, replace: bool) -> u16 {
         let stamp = stamp(now);
+        let seat = seat & (SEATS - 1);
         let fresh = tag(hash) << TAG_SHIFT | u64::from(seat) << 16 | u64::from(stamp);
         // Each further round means that another thread was faster with the same place.
         for _ in 0..ROUNDS {
@@ -183,10 +187,10 @@ impl Affinity {
                 if swap(place, word, fresh) {
                     return seat;
                 }
-            } else if let Some((place, word)) = self.room(hash, stamp) {
-                if swap(place, word, fresh) {
-                    return seat;
-                }
+            } else if let Some((place, word)) = self.room(hash, stamp)
+                && swap(place, word, fresh)
+            {
+                return seat;
             }
         }
         // Not remembered. As if it had been crowded out at once.
@@ -234,7 +238,7 @@ impl Affinity {
     }
 }
 
-const TAG_SHIFT: u32 = 24;
+const TAG_SHIFT: u32 = 28;
 const ROUNDS: usize = 16;
 
 #[inline]
@@ -244,12 +248,12 @@ fn swap(place: &AtomicU64, from: u64, to: u64) -> bool {
         .is_ok()
 }
 
-/// The two sets that a hash may lie in.
+/// The two sets that a hash may lie in, told by the bits that are not in its tag.
 #[inline]
 fn pair(sets: &[Set], hash: u64) -> [Option<&Set>; 2] {
     let mask = sets.len() - 1;
-    let first = usize::try_from(hash & 0xff_ffff).unwrap_or(0) & mask;
-    let second = usize::try_from(hash >> 40).unwrap_or(0) & mask;
+    let first = usize::try_from(hash & 0x3fff).unwrap_or(0) & mask;
+    let second = usize::try_from(hash >> 14 & 0x3fff).unwrap_or(0) & mask;
     // A hash whose two sets are one and the same takes that one's neighbour for the second.
     let second = if first == second { second ^ 1 } else { second };
     [sets.get(first), sets.get(second)]
@@ -262,8 +266,8 @@ fn tag(hash: u64) -> u64 {
 }
 
 #[inline]
-fn seat_of(word: u64) -> u8 {
-    u8::try_from(word >> 16 & 0xff).unwrap_or(0)
+fn seat_of(word: u64) -> u16 {
+    u16::try_from(word >> 16 & 0xfff).unwrap_or(0)
 }
 
 #[inline]
@@ -333,9 +337,9 @@ mod tests {
     fn a_hundred_thousand_are_remembered_and_not_one_is_crowded_out() {
         let table = Affinity::new(AffinityConfig::default());
         for n in 0..100_000 {
-            table.place(hash(n), u8::try_from(n % 4).unwrap(), at(0));
+            table.place(hash(n), u16::try_from(n % 4).unwrap(), at(0));
         }
-        let kept = |n: &u64| table.seat(hash(*n), at(1)) == u8::try_from(n % 4).ok();
+        let kept = |n: &u64| table.seat(hash(*n), at(1)) == u16::try_from(n % 4).ok();
         assert_eq!((0..100_000).filter(kept).count(), 100_000);
         assert_eq!(table.memory(), 149_504 * 8);
     }

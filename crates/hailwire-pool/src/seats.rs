@@ -129,16 +129,22 @@ impl Seats {
         Err(why)
     }
 
-    /// Takes this seat, if it can serve and has room.
+    /// Takes this seat, if it has room. Whether it can serve is not asked: see [`Seats::standing`].
     ///
     /// # Errors
     ///
-    /// [`NoSeat`].
+    /// [`NoSeat::Full`], [`NoSeat::Closed`].
     #[inline]
     pub fn enter(&self, seat: usize) -> Result<(), NoSeat> {
-        match self.standing(seat) {
-            Standing::Good | Standing::Fair => self.take(seat),
-            Standing::Out => Err(NoSeat::Out),
+        self.take(seat)
+    }
+
+    /// Takes this seat again, for a call that goes on with what an earlier one began: also where it is full or
+    /// closed, or takes nothing new.
+    #[inline]
+    pub fn rejoin(&self, seat: usize) {
+        if let Some(seat) = self.row.get(seat) {
+            seat.load.fetch_add(1, Ordering::AcqRel);
         }
     }
 

@@ -2,10 +2,14 @@
 
 mod dispatch;
 mod host;
+pub mod reverse;
+mod serve;
+mod session;
+pub mod uds;
 
-#[expect(unused_imports, reason = "for every transport")]
 pub(crate) use dispatch::{Dispatch, Place};
 pub use host::Host;
+pub use serve::{ServeError, ServeOptions, serve};
 
 use std::{
     future::Future,

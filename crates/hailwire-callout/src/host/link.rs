@@ -84,6 +84,7 @@ pub(crate) fn open(outlet: impl Outlet, settings: Settings) -> (Connection, Link
     };
     let link = Link(Arc::new(Shared {
         capabilities: settings.capabilities,
+        numbered: settings.numbered,
         state: AtomicU32::new(State::default().pack()),
         in_flight: AtomicU32::new(0),
         table: Mutex::new(Table::new(rules)),
@@ -113,6 +114,7 @@ pub(crate) struct Link(Arc<Shared>);
 
 struct Shared {
     capabilities: Capabilities,
+    numbered: bool,
     /// [`State`], packed.
     state: AtomicU32,
     in_flight: AtomicU32,
@@ -231,6 +233,11 @@ impl Link {
 
 /// For transports.
 impl Link {
+    /// Whether answers are told by ticket.
+    pub(crate) fn is_numbered(&self) -> bool {
+        self.0.numbered
+    }
+
     /// An answer by ticket. What nobody waits for is dropped.
     pub(crate) fn answer(&self, ticket: Ticket, answer: Result<Response, AskError>) {
         let mut ready = Vec::new();
@@ -383,7 +390,12 @@ impl Drop for Asking<'_> {
         let forgotten = table.forget(ticket, &mut ready);
         self.link.send(table, ready);
         if let Forgotten::Sent(id) = forgotten {
-            self.link.0.outlet.cancel(cancel(id, CancelReason::Timeout));
+            // The agent drops all that it does for the request.
+            if self.link.0.numbered {
+                self.link.cancel(&id, CancelReason::Timeout);
+            } else {
+                self.link.0.outlet.cancel(cancel(id, CancelReason::Timeout));
+            }
         }
     }
 }

@@ -5,7 +5,10 @@
 //! pieces of a body may be under way, how the agent is. A transport writes what it is handed and says what came.
 
 mod link;
+pub mod reverse;
+mod stream;
 mod table;
+pub mod uds;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -14,6 +17,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 pub(crate) use link::{Link, Outlet, Settings, open};
+pub use stream::over;
 pub(crate) use table::Ticket;
 
 use crate::{

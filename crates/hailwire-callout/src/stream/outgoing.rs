@@ -132,7 +132,11 @@ impl<W: AsyncWrite + Unpin> Outgoing<W> {
     /// For the driver: says whom to wake.
     pub(crate) fn attach(&self, driver: &Waker) {
         let mut queue = self.queue();
-        if queue.driver.as_ref().is_some_and(|known| known.will_wake(driver)) {
+        if queue
+            .driver
+            .as_ref()
+            .is_some_and(|known| known.will_wake(driver))
+        {
             return;
         }
         queue.driver = Some(driver.clone());

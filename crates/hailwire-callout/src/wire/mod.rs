@@ -5,6 +5,8 @@ pub mod frame;
 pub(crate) mod grpc;
 pub mod handshake;
 pub mod plain;
+pub mod raw;
+pub mod salvage;
 
 pub use control::{
     decode_cancel, decode_notice, decode_ping, encode_cancel, encode_notice, encode_ping,

@@ -120,7 +120,18 @@ fn a_fair_seat_serves_where_no_good_one_has_room() {
         Err(NoSeat::Full),
         "the good one is full still"
     );
-    assert_eq!(seats.enter(0), Err(NoSeat::Out));
+}
+
+#[test]
+fn what_was_begun_goes_on_where_nothing_new_may() {
+    let seats = row(1, 1, Strategy::RoundRobin);
+    let seat = seats.choose(0).unwrap();
+    seats.set_standing(seat, Standing::Out);
+    seats.close();
+    assert_eq!(seats.enter(seat), Err(NoSeat::Closed));
+    seats.rejoin(seat);
+    assert_eq!(seats.load(seat), 2);
+    assert!(!seats.leave(seat) && seats.leave(seat));
 }
 
 #[test]

@@ -284,7 +284,8 @@ fn the_reference_lists_every_setting_with_its_default() {
 #[test]
 fn every_setting_that_is_read_is_in_the_list() {
     let listed = |path: &str| SETTINGS.iter().any(|setting| setting.path == path);
-    for (section, name) in parse::names() {
+    let section = |name: &str| ["pool", "circuit-breaker"].contains(&name);
+    for (section, name) in parse::names().filter(|(_, name)| !section(name)) {
         let path = format!("{section}.{name}");
         assert!(listed(&path), "{path}");
     }

@@ -7,9 +7,7 @@ use serde_json::Value;
 use super::{
     DecodeError,
     proto::{
-        self,
-        agent_response::Decision as Decided,
-        header_op::Operation,
+        self, agent_response::Decision as Decided, header_op::Operation,
         web_socket_decision::Decision as FrameDecided,
     },
     small,
@@ -24,8 +22,16 @@ pub(crate) fn answer(id: &str, response: Response) -> proto::AgentResponse {
     proto::AgentResponse {
         correlation_id: id.to_owned(),
         decision: Some(decided(response.decision)),
-        request_headers: response.request_headers.into_iter().map(header_op).collect(),
-        response_headers: response.response_headers.into_iter().map(header_op).collect(),
+        request_headers: response
+            .request_headers
+            .into_iter()
+            .map(header_op)
+            .collect(),
+        response_headers: response
+            .response_headers
+            .into_iter()
+            .map(header_op)
+            .collect(),
         audit: (response.audit != Audit::default()).then(|| audit(response.audit)),
         processing_time_ms: None,
         needs_more: response.needs_more,
@@ -187,12 +193,10 @@ fn frame_decided(decision: WebSocketDecision) -> proto::WebSocketDecision {
     let decision = match decision {
         WebSocketDecision::Allow => FrameDecided::Allow(proto::AllowDecision {}),
         WebSocketDecision::Drop => FrameDecided::Drop(proto::DropFrame {}),
-        WebSocketDecision::Close { code, reason } => {
-            FrameDecided::Close(proto::CloseConnection {
-                code: code.into(),
-                reason,
-            })
-        }
+        WebSocketDecision::Close { code, reason } => FrameDecided::Close(proto::CloseConnection {
+            code: code.into(),
+            reason,
+        }),
     };
     proto::WebSocketDecision {
         decision: Some(decision),
