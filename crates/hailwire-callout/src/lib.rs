@@ -21,11 +21,13 @@
 //! | [`host`] | the proxy's side: one connection to an agent |
 //! | [`inspect`] | whom a proxy asks, and what happens when nobody answers |
 //! | [`pool`] | the connections to one agent, and which of them an event goes to |
+//! | [`front`] | Envoy and HAProxy ask agents through it |
 
 pub mod agent;
 pub mod capabilities;
 pub mod control;
 pub mod event;
+pub mod front;
 pub mod headers;
 pub mod host;
 pub mod inspect;

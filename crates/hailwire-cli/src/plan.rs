@@ -312,6 +312,7 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, Failure> {
                 carriers: run.carrier,
                 repeats: run.repeats,
                 foreign: run.subject,
+                peer: hailwire_bench::suite::peer(),
             };
             Ok(Action::BenchRun { order, out })
         }
@@ -344,6 +345,7 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         hub,
         path,
         pool,
+        callout,
     } = options;
     Options {
         listen,
@@ -354,6 +356,7 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         hub,
         path,
         pool,
+        callout,
     }
 }
 
