@@ -21,14 +21,16 @@
 //!
 //! The policy is `policy`, without I/O; what is counted is `tally`.
 
+mod arrivals;
 pub mod config;
 mod exchange;
+mod places;
 mod policy;
 mod tally;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -43,8 +45,10 @@ use crate::{
     response::{Audit, HeaderOp, WebSocketDecision},
 };
 
+pub use arrivals::Arrivals;
 pub use config::{Config, ConfigError};
 pub use exchange::Exchange;
+pub use places::{Reach, Unreachable};
 pub use policy::{Action, BodyMode, BodyRule, Fault, PhaseRule, Rule};
 pub use tally::Tally;
 
@@ -104,6 +108,7 @@ pub struct Checkpoint {
 pub struct Inspector {
     current: RwLock<Arc<[Armed]>>,
     tallies: RwLock<HashMap<Text, Arc<Tally>>>,
+    pools: Mutex<Vec<Arc<places::Pooled>>>,
 }
 
 /// A checkpoint with its counters.
@@ -161,6 +166,7 @@ impl Inspector {
         let inspector = Self {
             current: RwLock::new(Arc::new([])),
             tallies: RwLock::default(),
+            pools: Mutex::default(),
         };
         inspector.replace(points);
         inspector

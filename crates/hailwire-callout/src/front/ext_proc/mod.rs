@@ -100,6 +100,25 @@ impl Front {
     }
 }
 
+impl Front {
+    /// Serves a TCP socket.
+    ///
+    /// # Errors
+    ///
+    /// As [`serve`](Self::serve).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`serve`](Self::serve).
+    pub async fn serve_tcp(
+        self,
+        listener: tokio::net::TcpListener,
+    ) -> Result<(), tonic::transport::Error> {
+        let incoming = tonic::transport::server::TcpIncoming::from(listener);
+        self.serve(incoming.with_nodelay(Some(true))).await
+    }
+}
+
 /// What Envoy gets.
 type Answers = Pin<Box<dyn Stream<Item = Result<ProcessingResponse, Status>> + Send>>;
 

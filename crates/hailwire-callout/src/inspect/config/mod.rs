@@ -37,7 +37,7 @@ use std::{
 use hailwire_pool::Strategy;
 use thiserror::Error;
 
-use super::Rule;
+use super::{Action, Rule};
 
 pub use settings::{SETTINGS, Setting};
 
@@ -232,6 +232,8 @@ pub struct Listen {
     /// `token`: an agent that connects says one of these. Default: none is asked for. At most
     /// [`Config::MAX_LISTEN`].
     pub tokens: Vec<Token>,
+    /// `on-unseen-body`: what becomes of a body that an agent wants and the proxy does not show. Default: block with 503.
+    pub unseen_body: Option<Action>,
     /// `metrics`: HTTP, for Prometheus.
     pub metrics: Option<SocketAddr>,
 }

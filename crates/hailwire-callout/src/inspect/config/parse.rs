@@ -132,7 +132,7 @@ const BREAKER: [&str; 4] = [
 ];
 
 /// What the listeners' braces may say.
-const LISTEN: [&str; 5] = ["ext-proc", "spoe", "reverse", "token", "metrics"];
+const LISTEN: [&str; 6] = ["ext-proc", "spoe", "reverse", "token", "metrics"];
 
 /// Every name that can be set, with its section.
 #[cfg(test)]
@@ -339,7 +339,7 @@ fn phase(node: &KdlNode, rule: &mut Rule, seen: &mut Events) -> Result<(), Mista
     })
 }
 
-/// `on-… "allow"` or `on-… "block" [STATUS]`.
+/// `on-… "allow"` or `on-… "block" [STATUS]`, in a phase.
 fn on(node: &KdlNode, phase: &mut PhaseRule) -> Result<(), Mistake> {
     let name = node.name().value();
     let fault = Fault::ALL
@@ -348,28 +348,31 @@ fn on(node: &KdlNode, phase: &mut PhaseRule) -> Result<(), Mistake> {
     let Some(fault) = fault else {
         return Err(unknown(node, "agent", &AGENT));
     };
-    let expected = || {
-        let hint = format!("write: {name} \"block\" {}", fault.status());
-        Mistake::of(
-            node,
-            format!("`{name}` is \"allow\" or \"block\" with a status"),
-        )
-        .hint(hint)
-    };
-    let action = match plain_entries(node)? {
-        [allow] if allow.value().as_string() == Some("allow") => Action::Allow,
-        [block] if block.value().as_string() == Some("block") => Action::Block(fault.status()),
-        [block, status] if block.value().as_string() == Some("block") => {
-            let what = || "a block has a status from 400 to 599".to_owned();
-            let status = hailwire_kdl::whole(status, 400..=599, what)?;
-            Action::Block(u16::try_from(status).unwrap_or(fault.status()))
-        }
-        _ => return Err(expected()),
-    };
+    let action = action(node, fault.status())?;
     if let Some(on) = phase.on.get_mut(fault as usize) {
         *on = action;
     }
     Ok(())
+}
+
+/// `"allow"`, or `"block"` with a status or this one.
+fn action(node: &KdlNode, status: u16) -> Result<Action, Mistake> {
+    let said = |entry: &KdlEntry, word| entry.value().as_string() == Some(word);
+    match plain_entries(node)? {
+        [allow] if said(allow, "allow") => Ok(Action::Allow),
+        [block] if said(block, "block") => Ok(Action::Block(status)),
+        [block, other] if said(block, "block") => {
+            let what = || "a block has a status from 400 to 599".to_owned();
+            let other = hailwire_kdl::whole(other, 400..=599, what)?;
+            Ok(Action::Block(u16::try_from(other).unwrap_or(status)))
+        }
+        _ => {
+            let name = node.name().value();
+            let what = format!("`{name}` is \"allow\" or \"block\" with a status");
+            let hint = format!("write: {name} \"block\" {status}");
+            Err(Mistake::of(node, what).hint(hint))
+        }
+    }
 }
 
 fn events(node: &KdlNode) -> Result<Events, Mistake> {
@@ -472,6 +475,7 @@ fn listen(node: &KdlNode, listen: &mut Listen) -> Result<(), Mistake> {
             "ext-proc" => listen.ext_proc = several(inner, Config::MAX_LISTEN)?,
             "spoe" => listen.spoe = several(inner, Config::MAX_LISTEN)?,
             "reverse" => listen.reverse = Some(single(inner)?),
+            "on-unseen-body" => listen.unseen_body = Some(action(inner, 503)?),
             "token" => listen.tokens = several(inner, Config::MAX_LISTEN)?,
             _ => listen.metrics = Some(single(inner)?),
         }

@@ -258,6 +258,12 @@ pub const SETTINGS: &[Setting] = &[
         "an agent that connects says one of these",
     ),
     row(
+        "listen.on-unseen-body",
+        "as on-timeout",
+        "\"block\" 503",
+        "what happens to a body that an agent wants and the proxy, as it is configured, does not show",
+    ),
+    row(
         "listen.metrics",
         "socket address; port 0 lets the system choose",
         "none",
