@@ -1,4 +1,4 @@
-//! What an agent says of itself, and the handshake in which it does.
+//! What an agent says of itself.
 
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +54,7 @@ impl FromIterator<Kind> for Events {
 
 /// What an agent can do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[expect(clippy::struct_excessive_bools, reason = "as on the wire")]
 pub struct Features {
     /// Bodies in pieces.
@@ -78,6 +79,7 @@ pub struct Features {
 
 /// How much an agent takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Limits {
     /// Bytes of a body; larger ones are not shown to it. Default 10 MiB.
     pub max_body_size: u64,

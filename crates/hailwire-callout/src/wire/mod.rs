@@ -1,7 +1,17 @@
 //! Frames, and the two encodings of everything that travels in them.
 
+pub mod control;
 pub mod frame;
+pub(crate) mod grpc;
+pub mod handshake;
 pub mod plain;
+pub mod raw;
+pub mod salvage;
+
+pub use control::{
+    decode_cancel, decode_notice, decode_ping, encode_cancel, encode_notice, encode_ping,
+    notice_type,
+};
 
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};

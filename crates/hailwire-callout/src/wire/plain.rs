@@ -98,7 +98,7 @@ pub fn decode_response(
 /// Where an answer says to what.
 const ID: &str = "correlation_id";
 
-fn put(value: &impl Serialize, encoding: Encoding, out: &mut BytesMut) {
+pub(super) fn put(value: &impl Serialize, encoding: Encoding, out: &mut BytesMut) {
     let mut writer = out.writer();
     let written = match encoding {
         Encoding::Json => serde_json::to_writer(&mut writer, value).map_err(|e| e.to_string()),
@@ -109,14 +109,29 @@ fn put(value: &impl Serialize, encoding: Encoding, out: &mut BytesMut) {
     debug_assert!(written.is_ok(), "memory takes everything: {written:?}");
 }
 
-fn take<T: DeserializeOwned>(payload: &[u8], encoding: Encoding) -> Result<T, DecodeError> {
+pub(super) fn take<T: DeserializeOwned>(
+    payload: &[u8],
+    encoding: Encoding,
+) -> Result<T, DecodeError> {
     match encoding {
         Encoding::Json => serde_json::from_slice(payload).map_err(|e| DecodeError(e.to_string())),
         Encoding::MessagePack => {
-            rmp_serde::from_slice(payload).map_err(|e| DecodeError(e.to_string()))
+            let mut rest = payload;
+            let mut deserializer = rmp_serde::Deserializer::new(&mut rest);
+            deserializer.set_max_depth(MAX_DEPTH);
+            let value =
+                T::deserialize(&mut deserializer).map_err(|e| DecodeError(e.to_string()))?;
+            if rest.is_empty() {
+                Ok(value)
+            } else {
+                Err(DecodeError(format!("{} bytes after the end", rest.len())))
+            }
         }
     }
 }
+
+/// How deep values may lie in each other, as `serde_json` has it.
+const MAX_DEPTH: usize = 128;
 
 fn base64(bytes: &[u8]) -> String {
     base64_simd::STANDARD.encode_to_string(bytes)
