@@ -7,9 +7,7 @@ use serde_json::Value;
 use super::{
     DecodeError,
     proto::{
-        self,
-        agent_response::Decision as Decided,
-        header_op::Operation,
+        self, agent_response::Decision as Decided, header_op::Operation,
         web_socket_decision::Decision as FrameDecided,
     },
     small,
@@ -24,8 +22,16 @@ pub(crate) fn answer(id: String, ticket: u64, response: Response) -> proto::Agen
     proto::AgentResponse {
         correlation_id: id,
         decision: Some(decided(response.decision)),
-        request_headers: response.request_headers.into_iter().map(header_op).collect(),
-        response_headers: response.response_headers.into_iter().map(header_op).collect(),
+        request_headers: response
+            .request_headers
+            .into_iter()
+            .map(header_op)
+            .collect(),
+        response_headers: response
+            .response_headers
+            .into_iter()
+            .map(header_op)
+            .collect(),
         audit: (response.audit != Audit::default()).then(|| audit(response.audit)),
         processing_time_ms: None,
         needs_more: response.needs_more,
@@ -188,12 +194,10 @@ fn frame_decided(decision: WebSocketDecision) -> proto::WebSocketDecision {
     let decision = match decision {
         WebSocketDecision::Allow => FrameDecided::Allow(proto::AllowDecision {}),
         WebSocketDecision::Drop => FrameDecided::Drop(proto::DropFrame {}),
-        WebSocketDecision::Close { code, reason } => {
-            FrameDecided::Close(proto::CloseConnection {
-                code: code.into(),
-                reason,
-            })
-        }
+        WebSocketDecision::Close { code, reason } => FrameDecided::Close(proto::CloseConnection {
+            code: code.into(),
+            reason,
+        }),
     };
     proto::WebSocketDecision {
         decision: Some(decision),

@@ -7,11 +7,11 @@ use super::{
     proto::{self, agent_to_proxy::Message, config_update_request::UpdateType as Wanted},
 };
 use crate::{
+    Text,
     control::{
         Bucket, ConfigUpdate, Flow, Health, HealthState, Histogram, Log, Metric, MetricsReport,
         Notice, Rule, UpdateType,
     },
-    Text,
 };
 
 /// What an agent said unasked.
@@ -245,7 +245,11 @@ fn read_config_update(update: proto::ConfigUpdateRequest) -> Result<ConfigUpdate
         Some(Wanted::RequestReload(_)) => UpdateType::RequestReload,
         Some(Wanted::RuleUpdate(of)) => UpdateType::RuleUpdate {
             rule_set: of.rule_set,
-            rules: of.rules.into_iter().map(read_rule).collect::<Result<_, _>>()?,
+            rules: of
+                .rules
+                .into_iter()
+                .map(read_rule)
+                .collect::<Result<_, _>>()?,
             remove_rules: of.remove_rules,
         },
         Some(Wanted::ListUpdate(of)) => UpdateType::ListUpdate {
