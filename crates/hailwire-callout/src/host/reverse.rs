@@ -118,7 +118,8 @@ impl Listener {
                     let options = self.options.clone();
                     self.handshakes.spawn(async move {
                         let limit = options.handshake_timeout;
-                        tokio::time::timeout(limit, halves(read, write, &options))
+                        let connect = |_: &str| Some(options.connect.clone());
+                        tokio::time::timeout(limit, halves(read, write, &options, connect))
                             .await
                             .unwrap_or(Err(ConnectError::Timeout(limit)))
                     });
@@ -141,9 +142,30 @@ pub async fn over<T>(io: T, options: &ReverseOptions) -> Result<Connection, Conn
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
 {
+    over_for(io, options, |_| Some(options.connect.clone())).await
+}
+
+/// Like [`over`], and whoever knows which agent it is says how it is connected to: by its id, once it has shown that it
+/// may register. `None` refuses it, as one of which there are enough.
+///
+/// # Errors
+///
+/// As [`over`].
+///
+/// # Cancel safety
+///
+/// The streams are dropped.
+pub async fn over_for<T>(
+    io: T,
+    options: &ReverseOptions,
+    connect: impl FnOnce(&str) -> Option<ConnectOptions>,
+) -> Result<Connection, ConnectError>
+where
+    T: AsyncRead + AsyncWrite + Send + 'static,
+{
     let (read, write) = tokio::io::split(io);
     let limit = options.handshake_timeout;
-    tokio::time::timeout(limit, halves(read, write, options))
+    tokio::time::timeout(limit, halves(read, write, options, connect))
         .await
         .unwrap_or(Err(ConnectError::Timeout(limit)))
 }
@@ -152,6 +174,7 @@ async fn halves<R, W>(
     read: R,
     write: W,
     options: &ReverseOptions,
+    connect: impl FnOnce(&str) -> Option<ConnectOptions>,
 ) -> Result<Connection, ConnectError>
 where
     R: AsyncRead + Unpin + Send + 'static,
@@ -172,10 +195,16 @@ where
         .map_err(|error| ConnectError::Handshake(error.to_string()));
     let checked = registration.and_then(|registration| {
         may_register(&registration, options)
-            .map(|()| registration)
+            .and_then(|()| {
+                let connect = connect(&registration.agent_id);
+                let connect = connect.ok_or("as many connections of this agent as are wanted")?;
+                Ok((registration, connect))
+            })
             .map_err(|why| ConnectError::Refused(why.to_owned()))
     });
-    let connect = &options.connect;
+    let connect = checked
+        .as_ref()
+        .map_or(&options.connect, |(_, connect)| connect);
     let mut answer = Registered {
         success: checked.is_ok(),
         proxy_id: connect.host_id.clone(),
@@ -184,7 +213,7 @@ where
         ..Registered::default()
     };
     match &checked {
-        Ok(registration) => answer.extensions = agree(registration, connect),
+        Ok((registration, connect)) => answer.extensions = agree(registration, connect),
         Err(error) => answer.error = Some(error.to_string()),
     }
     let code = Type::HandshakeAnswer.code();
@@ -192,7 +221,7 @@ where
         .frame(code, |out| handshake::encode(&answer, out))
         .map_err(|error| ConnectError::Handshake(error.to_string()))?;
     poll_fn(|context| outgoing.poll_write(context)).await?;
-    let registration = checked?;
+    let (registration, connect) = checked?;
     let mut capabilities = registration.capabilities;
     capabilities.agent_id = registration.agent_id;
     let settled = Settled {
@@ -207,8 +236,8 @@ where
             .filter(|ours| ours.raw_bodies)
             .map(|ours| ours.window),
     };
-    let connection = start(incoming, outgoing, settled, connect);
-    configure(&connection, connect).await?;
+    let connection = start(incoming, outgoing, settled, &connect);
+    configure(&connection, &connect).await?;
     Ok(connection)
 }
 
