@@ -59,7 +59,7 @@ impl Arrivals {
     ///
     /// It ends; agents in their handshake are dropped.
     pub async fn listen(&self, path: &Path, options: ReverseOptions) -> io::Result<()> {
-        let mut socket = uds::Listener::bind(path)?;
+        let socket = uds::Listener::bind(path)?;
         let options = Arc::new(options);
         let room = Arc::new(Semaphore::new(HANDSHAKES));
         let mut handshakes = JoinSet::new();

@@ -132,7 +132,14 @@ const BREAKER: [&str; 4] = [
 ];
 
 /// What the listeners' braces may say.
-const LISTEN: [&str; 6] = ["ext-proc", "spoe", "reverse", "token", "metrics"];
+const LISTEN: [&str; 6] = [
+    "ext-proc",
+    "spoe",
+    "reverse",
+    "token",
+    "on-unseen-body",
+    "metrics",
+];
 
 /// Every name that can be set, with its section.
 #[cfg(test)]

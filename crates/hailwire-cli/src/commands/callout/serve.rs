@@ -32,10 +32,7 @@ use crate::{
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(in crate::commands) async fn run(run: &Run, path: PathBuf) -> Result<(), Failure> {
-    log::start(
-        run.log.unwrap_or(LogLevel::Info),
-        run.output.colour_errors,
-    );
+    log::start(run.log.unwrap_or(LogLevel::Info), run.output.colour_errors);
     let no_signals = |error| Failure::io("signals cannot be noticed", &error);
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
@@ -88,12 +85,19 @@ fn reload(path: &Path, inspector: &Inspector, places: &Places) {
     let read = match Config::load(path) {
         Ok(config) => config,
         Err(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, hint = error.hint(), "the configuration stays as it was");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                hint = error.hint(),
+                "the configuration stays as it was"
+            );
             return;
         }
     };
     match inspector.reload(&read, &|place| places.reach(place)) {
-        Ok(()) => tracing::info!(agents = read.agents.len(), "the configuration was read anew"),
+        Ok(()) => tracing::info!(
+            agents = read.agents.len(),
+            "the configuration was read anew"
+        ),
         Err(error) => tracing::warn!(%error, "the configuration stays as it was"),
     }
 }
@@ -119,7 +123,8 @@ async fn listen(
         let (arrivals, path) = (places.arrivals.clone(), path.clone());
         tasks.spawn(async move { arrivals.listen(&path, options).await });
     }
-    let mut at = json!({ "agents": config.agents.iter().map(|agent| &agent.name).collect::<Vec<_>>() });
+    let mut at =
+        json!({ "agents": config.agents.iter().map(|agent| &agent.name).collect::<Vec<_>>() });
     let unseen = listen.unseen_body.unwrap_or(Action::Block(503));
     let mut addresses = Vec::new();
     for address in &listen.ext_proc {
