@@ -317,7 +317,16 @@ pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<
             Loading::Load(load) => Box::pin(load.run(&work)).await,
             Loading::Callout(far) => Box::pin(far.run(&work)).await,
             Loading::Raw => callout::raw::load(ready, &work),
-            Loading::Operations => callout::operations::run(&work),
+            Loading::Operations => match &work {
+                Work::Operation {
+                    name,
+                    threads,
+                    seconds,
+                } => Box::pin(callout::operations::run(name, *threads, *seconds)).await,
+                _ => Err(BenchError::Unsupported(
+                    "this subject does operations only",
+                )),
+            },
         };
         say(&done.unwrap_or_else(|error| Measured {
             failed: Some(error.to_string()),

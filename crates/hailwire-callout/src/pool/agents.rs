@@ -35,11 +35,11 @@ impl Agents {
     /// Adds a pool under its name, and returns the one that had it.
     ///
     /// Cost: the table is copied, which is meant for changes that are rare beside look-ups.
-    pub fn insert(&self, pool: Arc<AgentPool>) -> Option<Arc<AgentPool>> {
+    pub fn insert(&self, pool: &Arc<AgentPool>) -> Option<Arc<AgentPool>> {
         let name: Box<str> = pool.name().into();
         let before = self.pools.rcu(|pools| {
             let mut pools = Pools::clone(pools);
-            pools.insert(name.clone(), Arc::clone(&pool));
+            pools.insert(name.clone(), Arc::clone(pool));
             pools
         });
         before.get(&name).cloned()

@@ -17,10 +17,10 @@ use crate::{
     response::{Audit, BodyMutation, Decision, HeaderOp, Response, WebSocketDecision},
 };
 
-/// An answer as a message.
-pub(crate) fn answer(id: &str, response: Response) -> proto::AgentResponse {
+/// An answer as a message; `ticket` is that of the event, 0 where it had none.
+pub(crate) fn answer(id: String, ticket: u64, response: Response) -> proto::AgentResponse {
     proto::AgentResponse {
-        correlation_id: id.to_owned(),
+        correlation_id: id,
         decision: Some(decided(response.decision)),
         request_headers: response
             .request_headers
@@ -39,6 +39,7 @@ pub(crate) fn answer(id: &str, response: Response) -> proto::AgentResponse {
         request_body: response.request_body.map(mutation),
         response_body: response.response_body.map(mutation),
         websocket: response.websocket.map(frame_decided),
+        ticket,
     }
 }
 
@@ -287,7 +288,7 @@ mod tests {
                 }),
                 websocket,
             };
-            let (id, came) = response(answer("c1", given.clone()));
+            let (id, came) = response(answer("c1".to_owned(), 7, given.clone()));
             assert_eq!((&*id, came.ok()), ("c1", Some(given)));
         }
     }

@@ -382,7 +382,7 @@ mod tests {
 
     fn there_and_back(event: &Event, ours: bool) -> ToAgent {
         let message = Some(message(event.clone(), ours));
-        to_agent(proto::ProxyToAgent { message })
+        to_agent(proto::ProxyToAgent { message, ticket: 0 })
     }
 
     fn head(timestamp: &str) -> Event {
@@ -480,7 +480,7 @@ mod tests {
             headers: Vec::new(),
         });
         let message = Some(message);
-        let came = to_agent(proto::ProxyToAgent { message });
+        let came = to_agent(proto::ProxyToAgent { message, ticket: 0 });
         let ToAgent::Undecodable(id, Kind::ResponseHeaders, _) = came else {
             panic!("{came:?}");
         };

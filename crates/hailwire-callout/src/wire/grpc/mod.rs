@@ -15,14 +15,20 @@
 mod answer;
 mod event;
 mod notice;
-#[expect(clippy::all, unreachable_pub, reason = "generated")]
+mod order;
+#[expect(
+    clippy::all,
+    unreachable_pub,
+    reason = "generated"
+)]
 pub(crate) mod proto {
     tonic::include_proto!("zentinel.agent.v2");
 }
 
 pub(crate) use answer::{answer, response};
-pub(crate) use event::{ToAgent, message, to_agent};
-pub(crate) use notice::{Notified, notice, notified};
+pub(crate) use event::{ToAgent, message, reason_code, to_agent};
+pub(crate) use notice::{Notified, health_status, notice, notified, read_health};
+pub(crate) use order::{drain, order, shutdown};
 
 use super::DecodeError;
 use crate::{
@@ -30,6 +36,15 @@ use crate::{
     capabilities::{Capabilities, Features, Limits},
     event::Kind,
 };
+
+/// The greatest message, unless said otherwise: what fits into a frame of the Unix socket, and what is around it.
+pub(crate) const MAX_MESSAGE: usize = (16 << 20) + (64 << 10);
+
+/// Bytes of one stream that may be under way before its reader has taken them.
+pub(crate) const STREAM_WINDOW: u32 = 4 << 20;
+
+/// Bytes of one TCP connection.
+pub(crate) const CONNECTION_WINDOW: u32 = 16 << 20;
 
 /// What is said in both handshakes by peers that read the numbers from 1000.
 pub(crate) const EXTENSIONS: u32 = 1;
@@ -130,7 +145,9 @@ fn kind_code(kind: Kind) -> i32 {
 }
 
 fn kind(code: i32) -> Option<Kind> {
-    Kind::ALL.into_iter().find(|kind| kind_code(*kind) == code)
+    Kind::ALL
+        .into_iter()
+        .find(|kind| kind_code(*kind) == code)
 }
 
 /// JSON text into a value; nothing at all is null.
