@@ -47,7 +47,8 @@ use crate::{
         proto::{
             self, AgentControl, AgentToProxy, ProxyControl, ProxyToAgent, agent_control,
             agent_service_v2_server::{AgentServiceV2, AgentServiceV2Server},
-            agent_to_proxy::Message, proxy_control,
+            agent_to_proxy::Message,
+            proxy_control,
         },
     },
 };
@@ -189,7 +190,11 @@ impl<A: Agent> Service<A> {
             capabilities: Some(messages::capabilities(&capabilities(&*self.agent))),
             success: spoken,
             error: (!spoken).then(|| format!("version {VERSION} is spoken")),
-            extensions: if ours { hello.extensions.min(EXTENSIONS) } else { 0 },
+            extensions: if ours {
+                hello.extensions.min(EXTENSIONS)
+            } else {
+                0
+            },
         }
     }
 }
@@ -211,9 +216,7 @@ impl<A: Agent> AgentServiceV2 for Service<A> {
                 hosts: self.hosts.clone(),
                 options: self.options.clone(),
             },
-            greeting: Some(Box::pin(tokio::time::sleep(
-                self.options.handshake_timeout,
-            ))),
+            greeting: Some(Box::pin(tokio::time::sleep(self.options.handshake_timeout))),
             dispatch: Dispatch::new(self.agent.clone()),
             sender: Some(sender),
             answers,

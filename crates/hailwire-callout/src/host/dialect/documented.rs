@@ -90,7 +90,9 @@ where
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     };
     if code != HANDSHAKE_ANSWER {
-        return Err(ConnectError::Handshake(format!("a frame of type {code:#04x}")));
+        return Err(ConnectError::Handshake(format!(
+            "a frame of type {code:#04x}"
+        )));
     }
     let welcome = Welcome::read(&payload)
         .ok_or_else(|| ConnectError::Handshake("not an answer of the documented wire".into()))?;
@@ -117,7 +119,10 @@ where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let error = welcome.error.filter(|error| !error.is_empty());
-    let Some(able) = welcome.capabilities.filter(|_| welcome.accepted != Some(false)) else {
+    let Some(able) = welcome
+        .capabilities
+        .filter(|_| welcome.accepted != Some(false))
+    else {
         let error = error.unwrap_or_else(|| "no reason given".to_owned());
         return Err(ConnectError::Refused(error));
     };
@@ -478,7 +483,10 @@ fn put_event(event: &Event, out: &mut BytesMut) -> Result<(), AskError> {
                 request_id,
                 status_code: event.status(),
                 headers: event.headers(),
-                has_body: has_body(event.headers(), !matches!(event.status(), 100..=199 | 204 | 304)),
+                has_body: has_body(
+                    event.headers(),
+                    !matches!(event.status(), 100..=199 | 204 | 304),
+                ),
             };
             put_json(out, code, &head)
         }

@@ -3,5 +3,19 @@ mod answer;
 pub(crate) mod documented;
 mod v1;
 
-pub(crate) async fn tmp1<I: tokio::io::AsyncRead+tokio::io::AsyncWrite+Send+Unpin+'static>(io: I, o: &crate::host::ConnectOptions) { let _ = v1::connect(io, o).await; }
-pub(crate) async fn tmp2<I: tokio::io::AsyncRead+tokio::io::AsyncWrite+Send+Unpin+'static>(io: I, o: &crate::host::ConnectOptions) { let _ = documented::connect(io, o).await; }
+pub(crate) async fn tmp1<
+    I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+>(
+    io: I,
+    o: &crate::host::ConnectOptions,
+) {
+    let _ = v1::connect(io, o).await;
+}
+pub(crate) async fn tmp2<
+    I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
+>(
+    io: I,
+    o: &crate::host::ConnectOptions,
+) {
+    let _ = documented::connect(io, o).await;
+}

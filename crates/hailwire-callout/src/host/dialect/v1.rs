@@ -81,8 +81,10 @@ where
         ),
     };
     let mut hello = BytesMut::new();
-    put(&mut hello, kind, |out| out.extend_from_slice(payload.to_string().as_bytes()))
-        .map_err(|_| ConnectError::Handshake("the configuration is too large".to_owned()))?;
+    put(&mut hello, kind, |out| {
+        out.extend_from_slice(payload.to_string().as_bytes())
+    })
+    .map_err(|_| ConnectError::Handshake("the configuration is too large".to_owned()))?;
     io.write_all(&hello).await?;
     let mut read = BytesMut::new();
     let answer = match next(&mut io, &mut read).await? {
