@@ -53,6 +53,7 @@ pub(in crate::commands) async fn run(run: &Run, path: PathBuf) -> Result<(), Fai
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        let asked;
         tokio::select! {
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Err(Failure::interrupted()),
@@ -63,11 +64,11 @@ pub(in crate::commands) async fn run(run: &Run, path: PathBuf) -> Result<(), Fai
                 };
                 return Err(Failure::io("listening has ended", &error));
             }
-            _ = hang_up.recv() => seen = None,
-            _ = looks.tick() => {}
+            _ = hang_up.recv() => asked = true,
+            _ = looks.tick() => asked = false,
         }
         let now = stamp(&path);
-        if now != seen || seen.is_none() {
+        if asked || now != seen {
             seen = now;
             reload(&path, &inspector, &places);
         }
@@ -123,8 +124,7 @@ async fn listen(
         let (arrivals, path) = (places.arrivals.clone(), path.clone());
         tasks.spawn(async move { arrivals.listen(&path, options).await });
     }
-    let mut at =
-        json!({ "agents": config.agents.iter().map(|agent| &agent.name).collect::<Vec<_>>() });
+    let mut at = json!({ "agents": config.agents.iter().map(|agent| &agent.name).collect::<Vec<_>>(), "metrics": null });
     let unseen = listen.unseen_body.unwrap_or(Action::Block(503));
     let mut addresses = Vec::new();
     for address in &listen.ext_proc {
