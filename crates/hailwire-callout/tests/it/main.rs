@@ -3,7 +3,9 @@
 
 mod bodies;
 mod connection;
+mod dialects;
 mod faults;
 mod foreign;
+mod grpc;
 mod reverse;
 mod support;
