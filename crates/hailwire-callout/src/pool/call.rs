@@ -1,9 +1,6 @@
 //! One event's hold on a connection: how it comes by it, and what it leaves behind.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use hailwire_pool::{NoSeat, Outcome, Permit, Standing};
 
@@ -19,10 +16,12 @@ use crate::{
 #[must_use = "the place is given back when the call is dropped"]
 pub struct Call<'a> {
     shared: &'a Shared,
-    connection: Arc<Connection>,
+    connection: Connection,
     seat: usize,
     permit: Permit,
     kind: Kind,
+    /// When it was let in.
+    since: Duration,
     /// The request's hash, where it ends with this event.
     ends: Option<u64>,
     settled: bool,
@@ -36,7 +35,8 @@ impl Call<'_> {
         &self.connection
     }
 
-    /// Gives the place back and says how the ask went, `None` for one whose time was over.
+    /// Says how the ask went, and how long it took; `None` for one whose time was over. The place is given back when the call is
+    /// dropped.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl Call<'_> {
             return Err(PoolError::Down);
         }
         self.settled = true;
-        let now = clock::coarse();
+        let now = self.since + took;
         let result = match answer {
             None => Err(PoolError::Timeout),
             Some(Ok(response)) => Ok(response),
@@ -87,7 +87,7 @@ impl Drop for Call<'_> {
             shared.metrics.phase(self.kind).abandoned.increment();
         }
         if let Some(hash) = self.ends {
-            shared.affinity.remove(hash, clock::coarse());
+            shared.affinity.remove(hash);
         }
         shared.seats.leave(self.seat);
         shared.emptier();
@@ -119,6 +119,7 @@ pub(super) fn select<'a>(
             seat,
             permit,
             kind: event.kind(),
+            since: now,
             ends: matches!(event, Event::RequestComplete(_)).then_some(hash),
             settled: false,
         }),
@@ -129,7 +130,7 @@ pub(super) fn select<'a>(
     }
 }
 
-type Seated = (usize, Arc<Connection>);
+type Seated = (usize, Connection);
 
 /// Takes a place: the request's own, its session's, or a new one.
 #[inline]
@@ -205,8 +206,7 @@ fn choose(shared: &Shared, lot: u64) -> Result<Seated, PoolError> {
     loop {
         match shared.seats.choose_but(lot, except) {
             Ok(seat) => {
-                let link = shared.links.get(seat);
-                if let Some(connection) = link.and_then(|link| link.connection.load_full()) {
+                if let Some(connection) = shared.connection(seat) {
                     return Ok((seat, connection));
                 }
                 // It ended between the choice and the look.
@@ -236,7 +236,7 @@ fn paused(shared: &Shared) -> Result<Seated, PoolError> {
     };
     let links = shared.links.iter().enumerate();
     let paused = links
-        .filter_map(|(seat, link)| Some((seat, link.connection.load_full()?)))
+        .filter_map(|(seat, _)| Some((seat, shared.connection(seat)?)))
         .filter(|(_, connection)| pausing(connection))
         .min_by_key(|(seat, _)| shared.seats.load(*seat));
     let Some((seat, connection)) = paused else {
@@ -254,7 +254,7 @@ fn paused(shared: &Shared) -> Result<Seated, PoolError> {
 
 /// The connection that a place means, if it is still that one and open.
 #[inline]
-fn open(shared: &Shared, place: u16) -> Option<Arc<Connection>> {
+fn open(shared: &Shared, place: u16) -> Option<Connection> {
     let connection = shared.placed(place)?;
     (connection.state() != LinkState::Closed).then_some(connection)
 }

@@ -60,7 +60,7 @@ use hailwire_pool::{Affinity, Breaker, BreakerState, Seats, Standing};
 use thiserror::Error;
 use tokio::{sync::Notify, task::JoinSet};
 
-pub use agents::Agents;
+pub use agents::{Agents, Snapshot};
 pub use call::Call;
 pub use config::{Backoff, Paused, PoolConfig, Timeouts};
 pub use connect::{Connect, connect_with};
@@ -223,7 +223,7 @@ impl AgentPool {
     /// A request has ended: its connection is forgotten, and a drain need not wait for it.
     pub fn done(&self, id: &str) {
         let shared = &self.shared;
-        shared.affinity.remove(shared.hash(id), clock::coarse());
+        shared.affinity.remove(shared.hash(id));
         shared.emptier();
     }
 
@@ -467,13 +467,21 @@ impl Shared {
     }
 
     /// The connection that a place in the table means, if it has not ended.
-    fn placed(&self, place: u16) -> Option<Arc<Connection>> {
+    #[inline]
+    fn placed(&self, place: u16) -> Option<Connection> {
         let (seat, generation) = call::unpack(place);
         let link = self.links.get(seat)?;
         if link.generation.load(Ordering::Acquire) & call::GENERATIONS != generation {
             return None;
         }
-        link.connection.load_full()
+        self.connection(seat)
+    }
+
+    /// A seat's connection.
+    #[inline]
+    fn connection(&self, seat: usize) -> Option<Connection> {
+        let link = self.links.get(seat)?;
+        link.connection.load().as_deref().cloned()
     }
 
     /// Returns when something holds that changes with the pool.
