@@ -498,9 +498,8 @@ fn full_path(c: &mut Criterion) {
     row(&mut group, "select_finish", |thread| {
         let now = agents.now();
         let pool = now.named("waf").expect("it is there");
-        let mut call = pool.select(None, &events[thread]).expect("a place");
+        let call = pool.select(None, &events[thread]).expect("a place");
         let answer = call.finish(Some(Ok(Response::allow())), Duration::from_micros(20));
-        drop(call);
         pool.done(ids[thread]);
         answer
     });

@@ -395,11 +395,11 @@ mod tests {
         assert_eq!(table.memory(), 0);
         for n in 0..1_000_000 {
             table.place(hash(n), 0, at(0));
-            if n >= 500 {
-                assert!(table.remove(hash(n - 500)));
+            if n >= 200 {
+                assert!(table.remove(hash(n - 200)));
             }
         }
-        assert_eq!((table.len(at(0)), table.memory()), (500, 32 << 10));
+        assert_eq!((table.len(at(0)), table.memory()), (200, 32 << 10));
     }
 
     #[test]

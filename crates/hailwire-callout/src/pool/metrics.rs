@@ -83,8 +83,9 @@ pub struct Metrics {
     pub open: Gauge,
 }
 
-/// One phase.
+/// One phase, whose counters no other phase's share a cache line with.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct Phase {
     /// How long answers took, in microseconds.
     pub duration: Histogram,

@@ -118,6 +118,9 @@ struct Shared {
     reports: Reports,
     /// Whether an attempt to connect has ended, in whichever way.
     tried: AtomicBool,
+    /// Nothing new is taken.
+    draining: AtomicBool,
+    /// Connections are opened no more.
     stopping: AtomicBool,
     /// A seat's standing has changed, or a closed pool has become emptier.
     changed: Notify,
@@ -153,6 +156,7 @@ impl AgentPool {
             metrics: Metrics::default(),
             reports: Reports::default(),
             tried: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             changed: Notify::new(),
             config,
@@ -231,7 +235,7 @@ impl AgentPool {
     pub fn cancel(&self, id: &str, reason: CancelReason) {
         let shared = &self.shared;
         let place = shared.affinity.seat(shared.hash(id), clock::coarse());
-        if let Some(connection) = place.and_then(|place| shared.placed(place)) {
+        if let Some(connection) = place.and_then(|place| call::open(shared, place)) {
             connection.cancel(id, reason);
         }
     }
@@ -251,10 +255,7 @@ impl AgentPool {
             options
         });
         let timeout = shared.config.timeouts.of(crate::Kind::Configure);
-        for link in &shared.links {
-            let Some(connection) = link.connection.load_full() else {
-                continue;
-            };
+        for connection in (0..shared.seats.count()).filter_map(|seat| shared.connection(seat)) {
             let asked = connection.ask(Event::Configure(configure.clone()));
             let answer = tokio::time::timeout(timeout, asked)
                 .await
@@ -280,6 +281,7 @@ impl AgentPool {
     /// was over.
     pub async fn drain(&self, within: Duration) -> bool {
         let shared = &self.shared;
+        shared.draining.store(true, Ordering::Release);
         shared.seats.close();
         let empty = || shared.seats.in_flight() == 0 && shared.affinity.is_empty(clock::coarse());
         let drained = tokio::time::timeout(within, shared.until(empty)).await;
@@ -297,10 +299,8 @@ impl AgentPool {
     /// What the agent said of itself on one of the connections that are open.
     #[must_use]
     pub fn capabilities(&self) -> Option<Capabilities> {
-        let links = self.shared.links.iter();
-        let connection = links
-            .filter_map(|link| link.connection.load_full())
-            .next()?;
+        let mut seats = 0..self.shared.seats.count();
+        let connection = seats.find_map(|seat| self.shared.connection(seat))?;
         Some(connection.capabilities().clone())
     }
 
@@ -417,7 +417,7 @@ impl AgentPool {
         let kind = event.kind();
         let deadline = deadline.min(shared.config.timeouts.of(kind));
         let until = far(started, deadline);
-        let mut call = match self.select(session, &event) {
+        let call = match self.select(session, &event) {
             Err(PoolError::Down) if !shared.tried.load(Ordering::Acquire) => {
                 let tried = shared.until(|| shared.tried.load(Ordering::Acquire));
                 let _ = tokio::time::timeout_at(until.into(), tried).await;
@@ -466,22 +466,9 @@ impl Shared {
         hasher.finish()
     }
 
-    /// The connection that a place in the table means, if it has not ended.
-    #[inline]
-    fn placed(&self, place: u16) -> Option<Connection> {
-        let (seat, generation) = call::unpack(place);
-        let link = self.links.get(seat)?;
-        if link.generation.load(Ordering::Acquire) & call::GENERATIONS != generation {
-            return None;
-        }
-        self.connection(seat)
-    }
-
     /// A seat's connection.
-    #[inline]
     fn connection(&self, seat: usize) -> Option<Connection> {
-        let link = self.links.get(seat)?;
-        link.connection.load().as_deref().cloned()
+        self.links.get(seat)?.connection.load().as_deref().cloned()
     }
 
     /// Returns when something holds that changes with the pool.
@@ -500,7 +487,7 @@ impl Shared {
     /// Tells a drain that it may be over.
     #[inline]
     fn emptier(&self) {
-        if self.seats.is_closed() {
+        if self.draining.load(Ordering::Acquire) {
             self.changed.notify_waiters();
         }
     }

@@ -185,6 +185,11 @@ impl House {
         who(self.pool.ask(event, LONG).await)
     }
 
+    /// Asks about the head of a session's request.
+    pub async fn ask_in(&self, session: &str, id: &str) -> Result<usize, PoolError> {
+        who(self.pool.ask_in(session, head(id), LONG).await)
+    }
+
     /// Begins to ask, and goes on when the agents have been asked once more.
     pub async fn begin(&self, event: Event) -> JoinHandle<Result<usize, PoolError>> {
         let before = self.asked();
@@ -204,7 +209,7 @@ impl House {
     }
 }
 
-pub fn who(answer: Result<Response, PoolError>) -> Result<usize, PoolError> {
+fn who(answer: Result<Response, PoolError>) -> Result<usize, PoolError> {
     answer.map(|response| response.audit.tags[0].parse().unwrap())
 }
 

@@ -1,6 +1,6 @@
 //! Which connection a request goes to.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::atomic::Ordering};
 
 use hailwire_callout::{
     capabilities::Limits,
@@ -8,7 +8,7 @@ use hailwire_callout::{
 };
 use hailwire_pool::Strategy;
 
-use crate::house::{House, LONG, complete, head, request_body, response_body, response_head, who};
+use crate::house::{House, complete, eventually, head, request_body, response_body, response_head};
 
 fn round_robin() -> PoolConfig {
     PoolConfig {
@@ -63,22 +63,21 @@ async fn sessions_stick_to_a_connection_until_it_is_gone() {
     let house = House::new(3, round_robin()).await;
     let mut seats = Vec::new();
     for session in ["a", "b", "c"] {
-        let ask = |id| house.pool.ask_in(session, head(id), LONG);
-        let first = who(ask(&format!("{session}0")).await).unwrap();
+        let first = house.ask_in(session, &format!("{session}0")).await.unwrap();
         for request in 1..5 {
-            assert_eq!(who(ask(&format!("{session}{request}")).await), Ok(first));
+            let id = format!("{session}{request}");
+            assert_eq!(house.ask_in(session, &id).await, Ok(first));
         }
         seats.push(first);
     }
     assert_eq!(HashSet::<_>::from_iter(&seats).len(), 3);
 
-    house.away.store(true, std::sync::atomic::Ordering::SeqCst);
+    house.away.store(true, Ordering::SeqCst);
     house.agents[seats[0]].hang_up();
-    crate::house::eventually(|| house.pool.able() == 2).await;
-    let ask = |id| house.pool.ask_in("a", head(id), LONG);
-    let moved = who(ask("x1").await).unwrap();
+    eventually(|| house.pool.able() == 2).await;
+    let moved = house.ask_in("a", "x1").await.unwrap();
     assert_ne!(moved, seats[0]);
-    assert_eq!(who(ask("x2").await), Ok(moved));
+    assert_eq!(house.ask_in("a", "x2").await, Ok(moved));
 }
 
 #[tokio::test]
