@@ -1,6 +1,7 @@
 //! The agent's side: the trait, and serving it.
 
 mod dispatch;
+pub mod grpc;
 mod host;
 pub mod reverse;
 mod serve;
@@ -19,7 +20,7 @@ use std::{
 
 use crate::{
     capabilities::{Events, Features, Limits},
-    control::CancelReason,
+    control::{CancelReason, Order},
     event::{
         BodyChunk, Configure, Guardrail, Kind, RequestComplete, RequestHeaders, ResponseHeaders,
         WebSocketFrame,
@@ -99,6 +100,11 @@ pub trait Agent: Send + Sync + 'static {
     /// A host has connected. It may be told things from now on, until its connection ends.
     fn connected(&self, host: Host) {
         drop(host);
+    }
+
+    /// A host orders something that concerns the agent as a whole. Whether it obeys is its own affair.
+    fn ordered(&self, order: Order) {
+        let _ = order;
     }
 
     /// A host no longer waits for what it asked about this request. Its futures are dropped besides.

@@ -4,6 +4,8 @@
 //! [`link`] is the half that they share: who waits for which answer, how much an agent takes at once, which
 //! pieces of a body may be under way, how the agent is. A transport writes what it is handed and says what came.
 
+pub mod dialect;
+pub mod grpc;
 mod link;
 pub mod reverse;
 mod stream;

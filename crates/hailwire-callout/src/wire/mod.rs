@@ -2,6 +2,7 @@
 
 pub mod control;
 pub mod frame;
+pub(crate) mod grpc;
 pub mod handshake;
 pub mod plain;
 pub mod raw;
