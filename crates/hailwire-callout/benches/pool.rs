@@ -4,6 +4,13 @@
 //! as it can. The rows are those of the tables that the published protocol crate is measured by; rows that
 //! begin with `theirs` do what it does, by the same means. `docs/decisions/0023-callout-tables.md` has the results.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a measurement of something broken must stop"
+)]
+#![expect(missing_docs, reason = "criterion's macros write public functions")]
+
 use std::{
     collections::HashMap,
     hash::{BuildHasher as _, Hasher as _},

@@ -404,7 +404,7 @@ fn bit(seat: usize) -> u64 {
 /// below a millionth here).
 #[inline]
 fn part(lot: u64, count: u32) -> u32 {
-    u32::try_from((lot >> 32) * u64::from(count) >> 32).unwrap_or(0)
+    u32::try_from(((lot >> 32) * u64::from(count)) >> 32).unwrap_or(0)
 }
 
 /// The n-th of a mask's seats, from 0.

@@ -64,7 +64,7 @@ pub use agents::{Agents, Snapshot};
 pub use call::Call;
 pub use config::{Backoff, Paused, PoolConfig, Timeouts};
 pub use connect::{Connect, connect_with};
-pub use metrics::Metrics;
+pub use metrics::{Exposition, Metrics};
 pub use reports::Reports;
 
 use crate::{
@@ -312,6 +312,7 @@ impl AgentPool {
             let connection = link.connection.load_full()?;
             Some(ConnectionStatus {
                 state: connection.state(),
+                standing: seats.standing(seat),
                 in_flight: seats.load(seat),
                 score: seats.score(seat),
                 last_seen: seats.last_seen(seat),
@@ -351,13 +352,17 @@ impl AgentPool {
         &self.shared.reports
     }
 
-    /// What was counted, how it is, and what the agent reported, as Prometheus reads them.
+    /// What was counted, how it is, and what the agent reported, as Prometheus reads them. For several pools:
+    /// [`to_prometheus`].
     #[must_use]
     pub fn to_prometheus(&self) -> String {
+        to_prometheus([self])
+    }
+
+    fn expose(&self, text: &mut Exposition) {
         let shared = &self.shared;
-        let now = clock::coarse();
-        let mut text = metrics::Exposition::new(&shared.name);
-        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let (agent, now) = (self.name(), clock::coarse());
+        shared.metrics.expose(agent, text);
         let breaker = match shared.breaker.state() {
             BreakerState::Closed => 0,
             BreakerState::HalfOpen => 1,
@@ -367,43 +372,41 @@ impl AgentPool {
             (
                 "in_flight",
                 "Events that are asked about.",
-                i64::from(self.in_flight()),
+                self.in_flight() as usize,
             ),
             (
                 "connections_able",
                 "Connections that take new requests.",
-                i64::from(self.able()),
+                self.able() as usize,
             ),
             (
                 "requests_bound",
                 "Requests that have a connection.",
-                count(shared.affinity.len(now)),
+                shared.affinity.len(now),
             ),
             (
                 "sessions_bound",
                 "Sessions that have a connection.",
-                count(shared.sticky.len(now)),
+                shared.sticky.len(now),
             ),
             ("breaker_state", "0 closed, 1 half-open, 2 open.", breaker),
             (
                 "reported_series",
                 "Series of the agent's own.",
-                count(shared.reports.len(now)),
+                shared.reports.len(now),
             ),
         ] {
-            text.gauge(name, help, value);
+            text.family(name, "gauge", help)
+                .sample(agent, "", &[], value);
         }
         let left_out = shared.reports.left_out.value();
         text.family(
             "reported_series_left_out_total",
             "counter",
-            "Series not taken in.",
-        );
-        text.sample("reported_series_left_out_total", &[], left_out);
-        let mut all = shared.metrics.to_prometheus(&shared.name);
-        all.push_str(&text.finish());
-        all.push_str(&shared.reports.to_prometheus(&shared.name, now));
-        all
+            "Series of the agent's own that were not taken in.",
+        )
+        .sample(agent, "", &[], left_out);
+        shared.reports.expose(agent, now, text);
     }
 
     async fn ask_as(
@@ -432,11 +435,23 @@ impl AgentPool {
     }
 }
 
+/// What several pools counted and their agents reported, as Prometheus reads them.
+#[must_use]
+pub fn to_prometheus<'a>(pools: impl IntoIterator<Item = &'a AgentPool>) -> String {
+    let mut text = Exposition::default();
+    for pool in pools {
+        pool.expose(&mut text);
+    }
+    text.finish()
+}
+
 /// How a connection is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConnectionStatus {
     /// What it says itself.
     pub state: LinkState,
+    /// How gladly it is given new requests.
+    pub standing: Standing,
     /// Events that are asked about on it.
     pub in_flight: u32,
     /// How well asks went of late, 1 to 255.

@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use hailwire_callout::{
     control::{Flow, Health, HealthState, Metric, MetricsReport, Notice},
-    pool::{Paused, PoolConfig, PoolError},
+    pool::{ConnectionStatus, Paused, PoolConfig, PoolError},
 };
-use hailwire_pool::Strategy;
+use hailwire_pool::{Standing, Strategy};
 
 use crate::house::{House, LONG, complete, eventually, head, request_body, response_head};
 
@@ -59,15 +59,19 @@ async fn a_degraded_agent_serves_only_where_no_other_can() {
     )
     .await;
     house.agents[0].tell(&health(HealthState::Degraded));
-    house.hold(true);
-    // Until the report has arrived, either may be chosen.
-    let first = house.begin(head("first")).await;
-    let second = house.begin(head("second")).await;
-    house.hold(false);
-    assert!(first.await.unwrap().is_ok() && second.await.unwrap().is_ok());
+    let is_fair = |status: &ConnectionStatus| status.standing == Standing::Fair;
+    eventually(|| house.pool.connections().iter().flatten().any(is_fair)).await;
     for request in 0..6 {
         assert_eq!(house.ask(head(&format!("r{request}"))).await, Ok(1));
     }
+    house.hold(true);
+    let first = house.begin(head("first")).await;
+    let second = house.begin(head("second")).await;
+    house.hold(false);
+    assert_eq!(
+        (first.await.unwrap(), second.await.unwrap()),
+        (Ok(1), Ok(0))
+    );
 }
 
 #[tokio::test]

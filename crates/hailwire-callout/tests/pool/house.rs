@@ -21,38 +21,38 @@ use hailwire_callout::{
 use tokio::{net::UnixStream, sync::watch, task::JoinHandle};
 
 /// Longer than anything here takes.
-pub const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 /// One of the agents; each serves one connection at a time, so that its answers show which connection was asked.
-pub struct Probe {
+pub(crate) struct Probe {
     number: usize,
     limits: Limits,
     /// While it is true, nothing is answered.
     holding: watch::Sender<bool>,
-    pub asked: AtomicU32,
-    pub cancelled: watch::Sender<u32>,
-    pub configured: AtomicU32,
+    pub(crate) asked: AtomicU32,
+    pub(crate) cancelled: watch::Sender<u32>,
+    pub(crate) configured: AtomicU32,
     hosts: Mutex<Vec<Host>>,
     serving: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Probe {
-    pub fn hold(&self, holding: bool) {
+    pub(crate) fn hold(&self, holding: bool) {
         self.holding.send_replace(holding);
     }
 
-    pub fn tell(&self, notice: &Notice) {
+    pub(crate) fn tell(&self, notice: &Notice) {
         let hosts = self.hosts.lock().unwrap();
         assert!(hosts.last().unwrap().notify(notice.clone()));
     }
 
     /// Its connection ends, as when it is killed.
-    pub fn hang_up(&self) {
+    pub(crate) fn hang_up(&self) {
         self.serving.lock().unwrap().take().unwrap().abort();
     }
 
     /// Whether its connection has ended.
-    pub fn is_alone(&self) -> bool {
+    pub(crate) fn is_alone(&self) -> bool {
         let serving = self.serving.lock().unwrap();
         serving.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -105,20 +105,20 @@ impl Agent for Probe {
 }
 
 /// A pool with one connection to each of some agents.
-pub struct House {
-    pub pool: Arc<AgentPool>,
-    pub agents: Vec<Arc<Probe>>,
+pub(crate) struct House {
+    pub(crate) pool: Arc<AgentPool>,
+    pub(crate) agents: Vec<Arc<Probe>>,
     /// While it is true, no connection comes about.
-    pub away: Arc<AtomicBool>,
-    pub attempts: Arc<AtomicUsize>,
+    pub(crate) away: Arc<AtomicBool>,
+    pub(crate) attempts: Arc<AtomicUsize>,
 }
 
 impl House {
-    pub async fn new(agents: usize, config: PoolConfig) -> Self {
+    pub(crate) async fn new(agents: usize, config: PoolConfig) -> Self {
         Self::with_limits(agents, config, Limits::default()).await
     }
 
-    pub async fn with_limits(agents: usize, config: PoolConfig, limits: Limits) -> Self {
+    pub(crate) async fn with_limits(agents: usize, config: PoolConfig, limits: Limits) -> Self {
         let house = Self::build(agents, config, limits, false);
         for agent in 1..=agents {
             eventually(|| house.pool.able() as usize >= agent).await;
@@ -126,7 +126,7 @@ impl House {
         house
     }
 
-    pub fn away(config: PoolConfig) -> Self {
+    pub(crate) fn away(config: PoolConfig) -> Self {
         Self::build(1, config, Limits::default(), true)
     }
 
@@ -158,7 +158,9 @@ impl House {
                 let (near, far) = UnixStream::pair()?;
                 {
                     // Whoever has nobody yet, or lost them.
-                    let probe = all.iter().find(|agent| agent.is_alone()).unwrap();
+                    let Some(probe) = all.iter().find(|agent| agent.is_alone()) else {
+                        return Err(ConnectError::Refused("all are taken".to_owned()));
+                    };
                     let agent = Arc::clone(probe);
                     let serving = tokio::spawn(async move {
                         let _ = agent::serve(agent, far, &ServeOptions::default()).await;
@@ -181,17 +183,17 @@ impl House {
     }
 
     /// Asks, and returns which agent answered.
-    pub async fn ask(&self, event: Event) -> Result<usize, PoolError> {
+    pub(crate) async fn ask(&self, event: Event) -> Result<usize, PoolError> {
         who(self.pool.ask(event, LONG).await)
     }
 
     /// Asks about the head of a session's request.
-    pub async fn ask_in(&self, session: &str, id: &str) -> Result<usize, PoolError> {
+    pub(crate) async fn ask_in(&self, session: &str, id: &str) -> Result<usize, PoolError> {
         who(self.pool.ask_in(session, head(id), LONG).await)
     }
 
     /// Begins to ask, and goes on when the agents have been asked once more.
-    pub async fn begin(&self, event: Event) -> JoinHandle<Result<usize, PoolError>> {
+    pub(crate) async fn begin(&self, event: Event) -> JoinHandle<Result<usize, PoolError>> {
         let before = self.asked();
         let pool = Arc::clone(&self.pool);
         let asking = tokio::spawn(async move { who(pool.ask(event, LONG).await) });
@@ -199,12 +201,12 @@ impl House {
         asking
     }
 
-    pub fn asked(&self) -> u32 {
+    pub(crate) fn asked(&self) -> u32 {
         let counts = self.agents.iter();
         counts.map(|agent| agent.asked.load(Ordering::SeqCst)).sum()
     }
 
-    pub fn hold(&self, holding: bool) {
+    pub(crate) fn hold(&self, holding: bool) {
         self.agents.iter().for_each(|agent| agent.hold(holding));
     }
 }
@@ -214,7 +216,7 @@ fn who(answer: Result<Response, PoolError>) -> Result<usize, PoolError> {
 }
 
 /// Goes on when something holds.
-pub async fn eventually(holds: impl Fn() -> bool) {
+pub(crate) async fn eventually(holds: impl Fn() -> bool) {
     let waiting = async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -225,7 +227,7 @@ pub async fn eventually(holds: impl Fn() -> bool) {
         .expect("it comes about");
 }
 
-pub fn head(id: &str) -> Event {
+pub(crate) fn head(id: &str) -> Event {
     let metadata = Metadata {
         correlation_id: id,
         ..Metadata::default()
@@ -244,19 +246,19 @@ fn chunk(id: &str, index: u32) -> BodyChunk {
     }
 }
 
-pub fn request_body(id: &str, index: u32) -> Event {
+pub(crate) fn request_body(id: &str, index: u32) -> Event {
     Event::RequestBody(chunk(id, index))
 }
 
-pub fn response_body(id: &str, index: u32) -> Event {
+pub(crate) fn response_body(id: &str, index: u32) -> Event {
     Event::ResponseBody(chunk(id, index))
 }
 
-pub fn response_head(id: &str) -> Event {
+pub(crate) fn response_head(id: &str) -> Event {
     Event::ResponseHeaders(ResponseHeaders::new(id, 200, []))
 }
 
-pub fn complete(id: &str) -> Event {
+pub(crate) fn complete(id: &str) -> Event {
     Event::RequestComplete(RequestComplete {
         correlation_id: id.into(),
         ..RequestComplete::default()
