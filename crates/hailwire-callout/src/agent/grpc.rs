@@ -34,10 +34,9 @@ use tonic::{
     },
 };
 
-use super::{Agent, Dispatch, Host, Place, events, features};
+use super::{Agent, Dispatch, Host, Place, serve::capabilities};
 use crate::{
     Text, VERSION,
-    capabilities::Capabilities,
     control::{Health, HealthState, Notice, Order, Ping},
     event::{Configure, Event},
     response::{Decision, Response},
@@ -47,7 +46,8 @@ use crate::{
         proto::{
             self, AgentControl, AgentToProxy, ProxyControl, ProxyToAgent, agent_control,
             agent_service_v2_server::{AgentServiceV2, AgentServiceV2Server},
-            agent_to_proxy::Message, proxy_control,
+            agent_to_proxy::Message,
+            proxy_control,
         },
     },
 };
@@ -189,7 +189,11 @@ impl<A: Agent> Service<A> {
             capabilities: Some(messages::capabilities(&capabilities(&*self.agent))),
             success: spoken,
             error: (!spoken).then(|| format!("version {VERSION} is spoken")),
-            extensions: if ours { hello.extensions.min(EXTENSIONS) } else { 0 },
+            extensions: if ours {
+                hello.extensions.min(EXTENSIONS)
+            } else {
+                0
+            },
         }
     }
 }
@@ -211,9 +215,7 @@ impl<A: Agent> AgentServiceV2 for Service<A> {
                 hosts: self.hosts.clone(),
                 options: self.options.clone(),
             },
-            greeting: Some(Box::pin(tokio::time::sleep(
-                self.options.handshake_timeout,
-            ))),
+            greeting: Some(Box::pin(tokio::time::sleep(self.options.handshake_timeout))),
             dispatch: Dispatch::new(self.agent.clone()),
             sender: Some(sender),
             answers,
@@ -261,18 +263,6 @@ impl<A: Agent> AgentServiceV2 for Service<A> {
             }
         };
         Ok(tonic::Response::new(said(message)))
-    }
-}
-
-fn capabilities<A: Agent>(agent: &A) -> Capabilities {
-    let limits = agent.limits();
-    Capabilities {
-        agent_id: agent.name().to_owned(),
-        name: agent.name().to_owned(),
-        version: agent.version().to_owned(),
-        events: events::<A>(),
-        features: features::<A>(&limits),
-        limits,
     }
 }
 

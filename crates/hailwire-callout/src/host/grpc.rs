@@ -131,8 +131,7 @@ impl Endpoint {
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW);
         if let Some(tls) = &self.tls {
-            let mut config =
-                ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&tls.ca));
+            let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&tls.ca));
             if let Some((certificate, key)) = &tls.identity {
                 config = config.identity(Identity::from_pem(certificate, key));
             }
@@ -189,7 +188,9 @@ pub async fn order(
             Some(proto::ProxyControl {
                 message: Some(proxy_control::Message::Health(status)),
             }) => messages::read_health(status).map_err(|e| ConnectError::Handshake(e.to_string())),
-            _ => Err(ConnectError::Refused("the agent takes no orders".to_owned())),
+            _ => Err(ConnectError::Refused(
+                "the agent takes no orders".to_owned(),
+            )),
         }
     };
     within(options, ordering).await
@@ -225,7 +226,10 @@ async fn open_stream(
         supported_versions: vec![VERSION],
         proxy_id: options.host_id.clone(),
         proxy_version: options.host_version.clone(),
-        config_json: options.config.as_ref().map_or_else(String::new, messages::json_text),
+        config_json: options
+            .config
+            .as_ref()
+            .map_or_else(String::new, messages::json_text),
         extensions: if options.extensions { EXTENSIONS } else { 0 },
     };
     // Before the call, and with it.
@@ -294,8 +298,7 @@ async fn open_stream(
 /// Gives the agent its configuration, if there is one and it takes one.
 async fn configure(connection: &Connection, options: &ConnectOptions) -> Result<(), ConnectError> {
     let capabilities = connection.capabilities();
-    let takes =
-        capabilities.features.config_push || capabilities.events.contains(Kind::Configure);
+    let takes = capabilities.features.config_push || capabilities.events.contains(Kind::Configure);
     let Some(config) = options.config.clone().filter(|_| takes) else {
         return Ok(());
     };

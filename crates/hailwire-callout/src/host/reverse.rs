@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::BytesMut;
 use subtle::{Choice, ConstantTimeEq as _};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -23,6 +24,7 @@ use tokio::{
 
 use super::{
     ConnectError, ConnectOptions, Connection,
+    dialect::documented,
     stream::{Settled, configure, start},
 };
 use crate::{
@@ -116,7 +118,7 @@ impl Listener {
                     let options = self.options.clone();
                     self.handshakes.spawn(async move {
                         let limit = options.handshake_timeout;
-                        let connect = |_: &str| Some(options.connect.clone());
+                        let connect = |_| std::future::ready(Some(options.connect.clone()));
                         tokio::time::timeout(limit, halves(read, write, &options, connect))
                             .await
                             .unwrap_or(Err(ConnectError::Timeout(limit)))
@@ -140,11 +142,15 @@ pub async fn over<T>(io: T, options: &ReverseOptions) -> Result<Connection, Conn
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
 {
-    over_for(io, options, |_| Some(options.connect.clone())).await
+    over_for(io, options, |_| {
+        std::future::ready(Some(options.connect.clone()))
+    })
+    .await
 }
 
 /// Like [`over`], and whoever knows which agent it is says how it is connected to: by its id, once it has shown that it
-/// may register. `None` refuses it, as one of which there are enough.
+/// may register. `None` refuses it, as one that nobody wants. The agent waits for its answer meanwhile, as long as a
+/// handshake may take.
 ///
 /// # Errors
 ///
@@ -153,13 +159,14 @@ where
 /// # Cancel safety
 ///
 /// The streams are dropped.
-pub async fn over_for<T>(
+pub async fn over_for<T, F>(
     io: T,
     options: &ReverseOptions,
-    connect: impl FnOnce(&str) -> Option<ConnectOptions>,
+    connect: impl FnOnce(String) -> F,
 ) -> Result<Connection, ConnectError>
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
+    F: Future<Output = Option<ConnectOptions>>,
 {
     let (read, write) = tokio::io::split(io);
     let limit = options.handshake_timeout;
@@ -168,34 +175,41 @@ where
         .unwrap_or(Err(ConnectError::Timeout(limit)))
 }
 
-async fn halves<R, W>(
+async fn halves<R, W, F>(
     read: R,
     write: W,
     options: &ReverseOptions,
-    connect: impl FnOnce(&str) -> Option<ConnectOptions>,
+    connect: impl FnOnce(String) -> F,
 ) -> Result<Connection, ConnectError>
 where
+    F: Future<Output = Option<ConnectOptions>>,
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let mut incoming = Incoming::new(read);
     let outgoing = Outgoing::new(write);
     let (code, payload) = stream::frame(&mut incoming).await?;
+    if code == documented::REGISTRATION {
+        let parts = incoming.into_parts();
+        return documented(parts, outgoing.into_io(), &payload, options).await;
+    }
     if code != Type::Handshake.code() {
         let said = format!("a frame of type {code:#04x} where the registration should be");
         return Err(ConnectError::Handshake(said));
     }
     let registration = handshake::decode::<Registration>(&payload)
         .map_err(|error| ConnectError::Handshake(error.to_string()));
-    let checked = registration.and_then(|registration| {
-        may_register(&registration, options)
-            .and_then(|()| {
-                let connect = connect(&registration.agent_id);
-                let connect = connect.ok_or("as many connections of this agent as are wanted")?;
-                Ok((registration, connect))
-            })
-            .map_err(|why| ConnectError::Refused(why.to_owned()))
-    });
+    let refused = |why: &str| ConnectError::Refused(why.to_owned());
+    let checked = match registration {
+        Err(error) => Err(error),
+        Ok(registration) => match may_register(&registration, options) {
+            Err(why) => Err(refused(why)),
+            Ok(()) => match connect(registration.agent_id.clone()).await {
+                Some(connect) => Ok((registration, connect)),
+                None => Err(refused("nobody wants this agent")),
+            },
+        },
+    };
     let connect = checked
         .as_ref()
         .map_or(&options.connect, |(_, connect)| connect);
@@ -233,6 +247,44 @@ where
     let connection = start(incoming, outgoing, settled, &connect);
     configure(&connection, &connect).await?;
     Ok(connection)
+}
+
+/// An agent that registers as the documentation has it.
+async fn documented<R, W>(
+    read: (R, BytesMut),
+    write: W,
+    payload: &[u8],
+    options: &ReverseOptions,
+) -> Result<Connection, ConnectError>
+where
+    R: AsyncRead + Unpin + Send + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
+    let checked = documented::Registered::read(payload)
+        .map_err(ConnectError::Handshake)
+        .and_then(|registered| {
+            let registration = Registration {
+                agent_id: registered.agent_id.clone(),
+                auth_token: registered.auth_token.clone(),
+                ..Registration::default()
+            };
+            match may_register(&registration, options) {
+                Ok(()) => Ok(registered),
+                Err(why) => Err(ConnectError::Refused(why.to_owned())),
+            }
+        });
+    match checked {
+        Ok(registered) => {
+            let id = connection_id();
+            Ok(registered
+                .accept(read, write, &id, &options.connect)
+                .await?)
+        }
+        Err(error) => {
+            documented::refuse(write, &error.to_string()).await?;
+            Err(error)
+        }
+    }
 }
 
 /// What of an agent's offer is used.

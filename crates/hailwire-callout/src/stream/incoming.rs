@@ -37,6 +37,11 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
         }
     }
 
+    /// The stream, and what was read of it and not taken.
+    pub(crate) fn into_parts(self) -> (R, BytesMut) {
+        (self.io, self.buffer)
+    }
+
     /// Reads once. 0 is the end.
     pub(crate) fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let free = self.buffer.capacity() - self.buffer.len();

@@ -64,6 +64,12 @@ impl<W: AsyncWrite + Unpin> Outgoing<W> {
         }
     }
 
+    /// The stream, once everything has been written.
+    pub(crate) fn into_io(self) -> W {
+        let writer = self.writer.into_inner();
+        writer.unwrap_or_else(PoisonError::into_inner).io
+    }
+
     /// Appends a frame.
     pub(crate) fn frame(
         &self,

@@ -300,9 +300,13 @@ mod tests {
             name: "a".to_owned(),
             value: "b".to_owned(),
         };
-        assert_eq!((read.request_headers, read.audit.tags), (vec![op], vec!["t".to_owned()]));
+        assert_eq!(
+            (read.request_headers, read.audit.tags),
+            (vec![op], vec!["t".to_owned()])
+        );
 
-        let more = head(r#"{"request_id":5,"decision":{"needs_more":true},"request_headers":null}"#);
+        let more =
+            head(r#"{"request_id":5,"decision":{"needs_more":true},"request_headers":null}"#);
         assert!(more.unwrap().needs_more);
     }
 

@@ -16,11 +16,7 @@ mod answer;
 mod event;
 mod notice;
 mod order;
-#[expect(
-    clippy::all,
-    unreachable_pub,
-    reason = "generated"
-)]
+#[expect(clippy::all, unreachable_pub, reason = "generated")]
 pub(crate) mod proto {
     tonic::include_proto!("zentinel.agent.v2");
 }
@@ -145,9 +141,7 @@ fn kind_code(kind: Kind) -> i32 {
 }
 
 fn kind(code: i32) -> Option<Kind> {
-    Kind::ALL
-        .into_iter()
-        .find(|kind| kind_code(*kind) == code)
+    Kind::ALL.into_iter().find(|kind| kind_code(*kind) == code)
 }
 
 /// JSON text into a value; nothing at all is null.
