@@ -14,9 +14,9 @@ use std::{
 };
 
 use iroh::endpoint::{Controller, ControllerFactory, ControllerMetrics, RttEstimator};
-use noq::congestion::{Bbr3Config, CubicConfig};
+use noq::congestion::CubicConfig;
 
-use super::opening::Opening;
+use super::{bbr::Bbr, opening::Opening};
 use crate::config::Congestion;
 
 /// Round trip from which a path counts as long.
@@ -39,7 +39,9 @@ pub(crate) struct ForEachPath {
 impl ControllerFactory for ForEachPath {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         let cubic = || Arc::new(CubicConfig::default()).build(now, current_mtu);
-        let bbr = || Arc::new(Bbr3Config::default()).build(now, current_mtu);
+        let bbr = || -> Box<dyn Controller> {
+            Box::new(Bbr::new(now, current_mtu, None, self.initial_rtt))
+        };
         let (kept, other) = match self.congestion {
             Congestion::Auto => (cubic(), Some(bbr())),
             Congestion::Cubic => (cubic(), None),
@@ -227,7 +229,7 @@ mod tests {
     fn controller(now: Instant) -> Chosen {
         Chosen {
             kept: Arc::new(CubicConfig::default()).build(now, 1200),
-            other: Some(Arc::new(Bbr3Config::default()).build(now, 1200)),
+            other: Some(Box::new(Bbr::new(now, 1200, None, LONG))),
             long: 0,
             opening: Opening::new(1 << 16, Duration::from_millis(80)),
         }
