@@ -34,10 +34,9 @@ use tonic::{
     },
 };
 
-use super::{Agent, Dispatch, Host, Place, events, features};
+use super::{Agent, Dispatch, Host, Place, serve::capabilities};
 use crate::{
     Text, VERSION,
-    capabilities::Capabilities,
     control::{Health, HealthState, Notice, Order, Ping},
     event::{Configure, Event},
     response::{Decision, Response},
@@ -264,18 +263,6 @@ impl<A: Agent> AgentServiceV2 for Service<A> {
             }
         };
         Ok(tonic::Response::new(said(message)))
-    }
-}
-
-fn capabilities<A: Agent>(agent: &A) -> Capabilities {
-    let limits = agent.limits();
-    Capabilities {
-        agent_id: agent.name().to_owned(),
-        name: agent.name().to_owned(),
-        version: agent.version().to_owned(),
-        events: events::<A>(),
-        features: features::<A>(&limits),
-        limits,
     }
 }
 

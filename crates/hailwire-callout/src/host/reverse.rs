@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::BytesMut;
 use subtle::{Choice, ConstantTimeEq as _};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -23,6 +24,7 @@ use tokio::{
 
 use super::{
     ConnectError, ConnectOptions, Connection,
+    dialect::documented,
     stream::{Settled, configure, start},
 };
 use crate::{
@@ -112,7 +114,9 @@ impl Listener {
                     Err(_) => {}
                 },
                 stream = self.socket.accept(), if self.handshakes.len() < HANDSHAKES => {
-                    let (read, write) = stream?.into_split();
+                    let stream = stream?;
+                    stream::widen(&stream);
+                    let (read, write) = stream.into_split();
                     let options = self.options.clone();
                     self.handshakes.spawn(async move {
                         let limit = options.handshake_timeout;
@@ -187,6 +191,10 @@ where
     let mut incoming = Incoming::new(read);
     let outgoing = Outgoing::new(write);
     let (code, payload) = stream::frame(&mut incoming).await?;
+    if code == documented::REGISTRATION {
+        let parts = incoming.into_parts();
+        return documented(parts, outgoing.into_io(), &payload, options).await;
+    }
     if code != Type::Handshake.code() {
         let said = format!("a frame of type {code:#04x} where the registration should be");
         return Err(ConnectError::Handshake(said));
@@ -241,6 +249,44 @@ where
     let connection = start(incoming, outgoing, settled, &connect);
     configure(&connection, &connect).await?;
     Ok(connection)
+}
+
+/// An agent that registers as the documentation has it.
+async fn documented<R, W>(
+    read: (R, BytesMut),
+    write: W,
+    payload: &[u8],
+    options: &ReverseOptions,
+) -> Result<Connection, ConnectError>
+where
+    R: AsyncRead + Unpin + Send + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
+    let checked = documented::Registered::read(payload)
+        .map_err(ConnectError::Handshake)
+        .and_then(|registered| {
+            let registration = Registration {
+                agent_id: registered.agent_id.clone(),
+                auth_token: registered.auth_token.clone(),
+                ..Registration::default()
+            };
+            match may_register(&registration, options) {
+                Ok(()) => Ok(registered),
+                Err(why) => Err(ConnectError::Refused(why.to_owned())),
+            }
+        });
+    match checked {
+        Ok(registered) => {
+            let id = connection_id();
+            Ok(registered
+                .accept(read, write, &id, &options.connect)
+                .await?)
+        }
+        Err(error) => {
+            documented::refuse(write, &error.to_string()).await?;
+            Err(error)
+        }
+    }
 }
 
 /// What of an agent's offer is used.

@@ -67,9 +67,13 @@ where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
-    let mut incoming = Incoming::new(read);
-    let outgoing = Outgoing::new(write);
-    let hello = Hello {
+    let greeted = greet(read, write, &hello(options)).await?;
+    welcomed(greeted, options).await
+}
+
+/// What a host says first.
+pub(super) fn hello(options: &ConnectOptions) -> Hello {
+    Hello {
         proxy_id: options.host_id.clone(),
         proxy_version: options.host_version.clone(),
         config: options.config.clone().unwrap_or_default(),
@@ -80,17 +84,59 @@ where
             ..Extensions::default()
         }),
         ..Hello::default()
-    };
+    }
+}
+
+/// A handshake that has been answered.
+pub(super) struct Greeted<R, W> {
+    pub(super) incoming: Incoming<R>,
+    pub(super) outgoing: Outgoing<W>,
+    pub(super) answer: Bytes,
+}
+
+/// Says hello, and returns what was answered.
+pub(super) async fn greet<R, W>(
+    read: R,
+    write: W,
+    hello: &impl serde::Serialize,
+) -> Result<Greeted<R, W>, ConnectError>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut incoming = Incoming::new(read);
+    let outgoing = Outgoing::new(write);
     let code = Type::Handshake.code();
     outgoing
-        .frame(code, |out| handshake::encode(&hello, out))
+        .frame(code, |out| handshake::encode(hello, out))
         .map_err(frame_error)?;
     poll_fn(|context| outgoing.poll_write(context)).await?;
-    let (code, payload) = stream::frame(&mut incoming).await?;
+    let (code, answer) = stream::frame(&mut incoming).await?;
     if code != Type::HandshakeAnswer.code() {
         let said = format!("a frame of type {code:#04x} where the answer should be");
         return Err(ConnectError::Handshake(said));
     }
+    Ok(Greeted {
+        incoming,
+        outgoing,
+        answer,
+    })
+}
+
+/// Goes on after the answer.
+pub(super) async fn welcomed<R, W>(
+    greeted: Greeted<R, W>,
+    options: &ConnectOptions,
+) -> Result<Connection, ConnectError>
+where
+    R: AsyncRead + Unpin + Send + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
+    let Greeted {
+        incoming,
+        outgoing,
+        answer: payload,
+    } = greeted;
     let welcome: Welcome =
         handshake::decode(&payload).map_err(|error| ConnectError::Handshake(error.to_string()))?;
     if !welcome.success {
@@ -278,8 +324,9 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             }
         }
+        let roused = self.outgoing.was_roused();
         let closing = self.outgoing.is_closing();
-        if self.outgoing.was_roused() && !self.gathers && !closing {
+        if roused && !self.gathers && !closing && !self.outgoing.has_much() {
             self.gathers = true;
             context.waker().wake_by_ref();
             return Poll::Pending;

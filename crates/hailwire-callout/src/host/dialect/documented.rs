@@ -34,7 +34,7 @@ use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     sync::mpsc,
 };
 
@@ -52,8 +52,6 @@ use crate::{
     wire::frame,
 };
 
-const HANDSHAKE: u8 = 0x01;
-pub(super) const HANDSHAKE_ANSWER: u8 = 0x02;
 pub(crate) const REGISTRATION: u8 = 0x03;
 const REGISTRATION_ANSWER: u8 = 0x04;
 const DECISION: u8 = 0x20;
@@ -68,37 +66,6 @@ const QUEUED: usize = 32 << 20;
 /// What this host can do, as the documentation has it.
 const FEATURES: [&str; 2] = ["streaming", "cancellation"];
 
-/// Speaks it over a connection that is there.
-///
-/// # Errors
-///
-/// [`ConnectError::Handshake`] where the other side answers something else, [`ConnectError::Refused`].
-pub(super) async fn connect<I>(
-    mut io: I,
-    options: &ConnectOptions,
-) -> Result<Connection, ConnectError>
-where
-    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    let mut out = BytesMut::new();
-    let mut hello = json!({});
-    introduce(&mut hello, &options.host_id);
-    put_json(&mut out, HANDSHAKE, &hello).map_err(|e| ConnectError::Handshake(e.to_string()))?;
-    io.write_all(&out).await?;
-    let mut read = BytesMut::new();
-    let Some((code, payload)) = next(&mut io, &mut read).await? else {
-        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-    };
-    if code != HANDSHAKE_ANSWER {
-        return Err(ConnectError::Handshake(format!(
-            "a frame of type {code:#04x}"
-        )));
-    }
-    let welcome = Welcome::read(&payload)
-        .ok_or_else(|| ConnectError::Handshake("not an answer of the documented wire".into()))?;
-    welcomed(io, read, welcome, options)
-}
-
 /// Puts into a handshake what an agent of this dialect looks for. Those of the crate do not look at it.
 pub(super) fn introduce(handshake: &mut Value, host_id: &str) {
     if let Value::Object(fields) = handshake {
@@ -108,26 +75,31 @@ pub(super) fn introduce(handshake: &mut Value, host_id: &str) {
     }
 }
 
-/// Goes on after the answer to the handshake; `read` is what came after it.
-pub(super) fn welcomed<I>(
-    io: I,
-    read: BytesMut,
+/// Goes on after the answer to the handshake; `unread` is what came after it.
+///
+/// # Errors
+///
+/// [`ConnectError::Refused`].
+pub(super) fn welcomed<R, W>(
+    (read, unread): (R, BytesMut),
+    write: W,
     welcome: Welcome,
     options: &ConnectOptions,
 ) -> Result<Connection, ConnectError>
 where
-    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
 {
     let error = welcome.error.filter(|error| !error.is_empty());
-    let Some(able) = welcome
+    let able = welcome
         .capabilities
-        .filter(|_| welcome.accepted != Some(false))
-    else {
+        .filter(|_| welcome.accepted != Some(false));
+    let Some(able) = able else {
         let error = error.unwrap_or_else(|| "no reason given".to_owned());
         return Err(ConnectError::Refused(error));
     };
     let capabilities = able.into_capabilities(welcome.agent_name);
-    Ok(start(io, read, capabilities, options))
+    Ok(start((read, unread), write, capabilities, options))
 }
 
 /// The answer to a handshake.
@@ -183,20 +155,21 @@ impl Registered {
         })
     }
 
-    /// Lets it in under a name for this connection; `read` is what came after its registration.
+    /// Lets it in under a name for this connection; `unread` is what came after its registration.
     ///
     /// # Errors
     ///
     /// When the agent has gone.
-    pub(crate) async fn accept<I>(
+    pub(crate) async fn accept<R, W>(
         self,
-        mut io: I,
-        read: BytesMut,
+        (read, unread): (R, BytesMut),
+        mut write: W,
         assigned_id: &str,
         options: &ConnectOptions,
     ) -> io::Result<Connection>
     where
-        I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        R: AsyncRead + Send + Unpin + 'static,
+        W: AsyncWrite + Send + Unpin + 'static,
     {
         let mut answer = json!({"accepted": true, "assigned_id": assigned_id});
         if let (Some(config), Value::Object(answer)) = (&options.config, &mut answer) {
@@ -204,19 +177,19 @@ impl Registered {
         }
         let mut out = BytesMut::new();
         put_json(&mut out, REGISTRATION_ANSWER, &answer).map_err(io::Error::other)?;
-        io.write_all(&out).await?;
+        write.write_all(&out).await?;
         let capabilities = self.able.into_capabilities(self.agent_id);
-        Ok(start(io, read, capabilities, options))
+        Ok(start((read, unread), write, capabilities, options))
     }
+}
 
-    /// Turns it away.
-    pub(crate) async fn refuse(mut io: impl AsyncWrite + Unpin, why: &str) -> io::Result<()> {
-        let mut out = BytesMut::new();
-        let answer = json!({"accepted": false, "error": why});
-        put_json(&mut out, REGISTRATION_ANSWER, &answer).map_err(io::Error::other)?;
-        io.write_all(&out).await?;
-        io.shutdown().await
-    }
+/// Turns away an agent that registers.
+pub(crate) async fn refuse(mut write: impl AsyncWrite + Unpin, why: &str) -> io::Result<()> {
+    let mut out = BytesMut::new();
+    let answer = json!({"accepted": false, "error": why});
+    put_json(&mut out, REGISTRATION_ANSWER, &answer).map_err(io::Error::other)?;
+    write.write_all(&out).await?;
+    write.shutdown().await
 }
 
 #[derive(Default, Deserialize)]
@@ -267,14 +240,15 @@ impl Able {
     }
 }
 
-fn start<I>(
-    io: I,
-    read: BytesMut,
+fn start<R, W>(
+    (read, unread): (R, BytesMut),
+    write: W,
     capabilities: Capabilities,
     options: &ConnectOptions,
 ) -> Connection
 where
-    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
 {
     let (orders, queue) = mpsc::unbounded_channel();
     let queued = Arc::new(AtomicUsize::new(0));
@@ -291,17 +265,16 @@ where
         notices: options.notices.clone(),
     };
     let (connection, link) = open(out, settings);
-    let (reader, writer) = tokio::io::split(io);
     let driver = Driver {
         link: link.clone(),
-        read,
+        read: unread,
         pongs,
     };
     tokio::spawn(async move {
         let asked = Asked::default();
         let ended = tokio::select! {
-            ended = driver.listen(reader, &asked) => ended,
-            ended = write(writer, queue, &queued, &asked, &link) => ended,
+            ended = driver.listen(read, &asked) => ended,
+            ended = carry_out(write, queue, &queued, &asked, &link) => ended,
         };
         if let Err(error) = ended {
             tracing::debug!(%error, "a connection of the documented wire has ended");
@@ -388,8 +361,8 @@ fn lock(asked: &Asked) -> std::sync::MutexGuard<'_, HashMap<u64, (Text, Kind)>> 
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-async fn write<I: AsyncRead + AsyncWrite>(
-    mut io: WriteHalf<I>,
+async fn carry_out(
+    mut io: impl AsyncWrite + Unpin,
     mut queue: mpsc::UnboundedReceiver<Order>,
     queued: &AtomicUsize,
     asked: &Asked,
@@ -590,11 +563,7 @@ struct Driver {
 }
 
 impl Driver {
-    async fn listen<I: AsyncRead + AsyncWrite>(
-        mut self,
-        mut io: ReadHalf<I>,
-        asked: &Asked,
-    ) -> io::Result<()> {
+    async fn listen(mut self, mut io: impl AsyncRead + Unpin, asked: &Asked) -> io::Result<()> {
         while let Some((code, payload)) = next(&mut io, &mut self.read).await? {
             match code {
                 DECISION => self.answered(asked, &payload, answer::response),
@@ -661,7 +630,7 @@ fn timestamp(payload: &[u8]) -> i64 {
 }
 
 /// The next frame; `None` at the end. What was read of one when this is dropped stays in `read`.
-pub(super) async fn next(
+async fn next(
     io: &mut (impl AsyncRead + Unpin),
     read: &mut BytesMut,
 ) -> io::Result<Option<(u8, Bytes)>> {

@@ -63,12 +63,14 @@ const HEADS: usize = 1 << 16;
 /// # Errors
 ///
 /// [`ConnectError::Handshake`] where the other side answers something else, [`ConnectError::Configuration`].
-pub(super) async fn connect<I>(
-    mut io: I,
+pub(super) async fn connect<R, W>(
+    mut reader: R,
+    mut writer: W,
     options: &ConnectOptions,
 ) -> Result<Connection, ConnectError>
 where
-    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
 {
     let (kind, payload) = match &options.config {
         Some(config) => (
@@ -85,9 +87,9 @@ where
         out.extend_from_slice(payload.to_string().as_bytes())
     })
     .map_err(|_| ConnectError::Handshake("the configuration is too large".to_owned()))?;
-    io.write_all(&hello).await?;
+    writer.write_all(&hello).await?;
     let mut read = BytesMut::new();
-    let answer = match next(&mut io, &mut read).await? {
+    let answer = match next(&mut reader, &mut read).await? {
         Some(answer) => answer,
         None => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
     };
@@ -95,7 +97,8 @@ where
     let (orders, queue) = mpsc::unbounded_channel();
     let (connection, link) = open(Out(orders), settings(options));
     let driver = Driver {
-        io,
+        reader,
+        writer,
         read,
         link,
         queue,
@@ -176,8 +179,9 @@ impl Outlet for Out {
 }
 
 /// Owns the socket.
-struct Driver<I> {
-    io: I,
+struct Driver<R, W> {
+    reader: R,
+    writer: W,
     read: BytesMut,
     link: Link,
     queue: mpsc::UnboundedReceiver<Order>,
@@ -186,7 +190,7 @@ struct Driver<I> {
     heads: Heads,
 }
 
-impl<I: AsyncRead + AsyncWrite + Send + Unpin> Driver<I> {
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
     async fn run(mut self) {
         if let Err(error) = self.serve().await {
             tracing::debug!(%error, "a connection of the older framing has ended");
@@ -205,7 +209,7 @@ impl<I: AsyncRead + AsyncWrite + Send + Unpin> Driver<I> {
                         Some(Order::Close) | None => return Ok(()),
                     },
                     // Nothing was asked, so whatever comes is wrong, and an end is an end.
-                    more = self.io.read_buf(&mut self.read) => {
+                    more = self.reader.read_buf(&mut self.read) => {
                         return more.and_then(|more| match more {
                             0 => Ok(()),
                             _ => Err(io::Error::other("an answer to nothing")),
@@ -233,7 +237,8 @@ impl<I: AsyncRead + AsyncWrite + Send + Unpin> Driver<I> {
             return Ok(true);
         }
         let Self {
-            io,
+            reader,
+            writer,
             read,
             link,
             queue,
@@ -242,8 +247,8 @@ impl<I: AsyncRead + AsyncWrite + Send + Unpin> Driver<I> {
         } = self;
         let mut exchange = pin!(async {
             // In one piece: a reader that reads once has to find all of it.
-            io.write_all(&out).await?;
-            next(io, read).await
+            writer.write_all(&out).await?;
+            next(reader, read).await
         });
         let mut until = None;
         loop {
