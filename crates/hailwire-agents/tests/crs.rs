@@ -50,7 +50,10 @@ fn decide(waf: &Waf, test: &Value) -> (bool, Vec<String>) {
         },
         now,
     );
-    (response.decision != Decision::Allow, response.audit.rule_ids)
+    (
+        response.decision != Decision::Allow,
+        response.audit.rule_ids,
+    )
 }
 
 #[test]
@@ -63,12 +66,20 @@ fn crs_tests_are_decided_as_the_report_says() {
     let tests: Vec<Value> = serde_json::from_slice(&std::fs::read(tests).unwrap()).unwrap();
     for paranoia in [1, 2] {
         for rules in [None, Some(rules.clone())] {
-            let waf = Waf::new(Settings { rules: rules.clone(), paranoia, ..Settings::default() }).unwrap();
+            let waf = Waf::new(Settings {
+                rules: rules.clone(),
+                paranoia,
+                ..Settings::default()
+            })
+            .unwrap();
             let report = waf.report();
             let name = if rules.is_some() { "CRS" } else { "house" };
             println!(
                 "{name}, paranoia {paranoia}: {} rules used, {} above, {} skipped {:?}",
-                report.used, report.above_paranoia, report.skipped.len(), report.reasons()
+                report.used,
+                report.above_paranoia,
+                report.skipped.len(),
+                report.reasons()
             );
             let mut families: BTreeMap<u64, [usize; 4]> = BTreeMap::new();
             let (mut exact, mut exact_of) = (0, 0);
@@ -88,7 +99,10 @@ fn crs_tests_are_decided_as_the_report_says() {
                 exact += usize::from(named == hostile);
                 exact_of += 1;
                 if hostile != blocked {
-                    list.push(format!("{rule}-{} {} {:?} {:?}", test["test"], test["uri"], test["data"], ids));
+                    list.push(format!(
+                        "{rule}-{} {} {:?} {:?}",
+                        test["test"], test["uri"], test["data"], ids
+                    ));
                 }
             }
             println!("  by family [hostile blocked, of, harmless blocked, of]: {families:?}");
