@@ -565,7 +565,9 @@ fn plan_callout(command: callout::CalloutCommand) -> Result<Action, Failure> {
             let name = match (name, &at) {
                 (Some(name), _) => name,
                 (None, Attached::Socket(path)) => name_of_socket(path)?,
-                (None, Attached::Program(_)) => return Err(Failure::usage("the agent has no name")),
+                (None, Attached::Program(_)) => {
+                    return Err(Failure::usage("the agent has no name"));
+                }
             };
             Action::CalloutAgent { name, at }
         }
@@ -788,15 +790,15 @@ mod tests {
             attached("callout agent --uds /run/waf.sock"),
             ("waf".to_owned(), socket("/run/waf.sock"))
         );
-        assert_eq!(
-            attached("callout agent --uds /run/x --name waf").0,
-            "waf"
-        );
+        assert_eq!(attached("callout agent --uds /run/x --name waf").0, "waf");
         assert_eq!(
             attached("callout agent --exec run-waf --name waf").1,
             Attached::Program("run-waf".to_owned())
         );
-        assert_eq!(planned("callout agent --uds /A.sock").unwrap_err().exit(), 2);
+        assert_eq!(
+            planned("callout agent --uds /A.sock").unwrap_err().exit(),
+            2
+        );
     }
 
     #[test]

@@ -114,11 +114,13 @@ impl Listener {
                     Err(_) => {}
                 },
                 stream = self.socket.accept(), if self.handshakes.len() < HANDSHAKES => {
-                    let (read, write) = stream?.into_split();
+                    let stream = stream?;
+                    stream::widen(&stream);
+                    let (read, write) = stream.into_split();
                     let options = self.options.clone();
                     self.handshakes.spawn(async move {
                         let limit = options.handshake_timeout;
-                        let connect = |_: &str| Some(options.connect.clone());
+                        let connect = |_| std::future::ready(Some(options.connect.clone()));
                         tokio::time::timeout(limit, halves(read, write, &options, connect))
                             .await
                             .unwrap_or(Err(ConnectError::Timeout(limit)))
@@ -142,11 +144,15 @@ pub async fn over<T>(io: T, options: &ReverseOptions) -> Result<Connection, Conn
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
 {
-    over_for(io, options, |_| Some(options.connect.clone())).await
+    over_for(io, options, |_| {
+        std::future::ready(Some(options.connect.clone()))
+    })
+    .await
 }
 
 /// Like [`over`], and whoever knows which agent it is says how it is connected to: by its id, once it has shown that it
-/// may register. `None` refuses it, as one of which there are enough.
+/// may register. `None` refuses it, as one that nobody wants. The agent waits for its answer meanwhile, as long as a
+/// handshake may take.
 ///
 /// # Errors
 ///
@@ -155,13 +161,14 @@ where
 /// # Cancel safety
 ///
 /// The streams are dropped.
-pub async fn over_for<T>(
+pub async fn over_for<T, F>(
     io: T,
     options: &ReverseOptions,
-    connect: impl FnOnce(&str) -> Option<ConnectOptions>,
+    connect: impl FnOnce(String) -> F,
 ) -> Result<Connection, ConnectError>
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
+    F: Future<Output = Option<ConnectOptions>>,
 {
     let (read, write) = tokio::io::split(io);
     let limit = options.handshake_timeout;
@@ -170,13 +177,14 @@ where
         .unwrap_or(Err(ConnectError::Timeout(limit)))
 }
 
-async fn halves<R, W>(
+async fn halves<R, W, F>(
     read: R,
     write: W,
     options: &ReverseOptions,
-    connect: impl FnOnce(&str) -> Option<ConnectOptions>,
+    connect: impl FnOnce(String) -> F,
 ) -> Result<Connection, ConnectError>
 where
+    F: Future<Output = Option<ConnectOptions>>,
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
@@ -193,15 +201,17 @@ where
     }
     let registration = handshake::decode::<Registration>(&payload)
         .map_err(|error| ConnectError::Handshake(error.to_string()));
-    let checked = registration.and_then(|registration| {
-        may_register(&registration, options)
-            .and_then(|()| {
-                let connect = connect(&registration.agent_id);
-                let connect = connect.ok_or("as many connections of this agent as are wanted")?;
-                Ok((registration, connect))
-            })
-            .map_err(|why| ConnectError::Refused(why.to_owned()))
-    });
+    let refused = |why: &str| ConnectError::Refused(why.to_owned());
+    let checked = match registration {
+        Err(error) => Err(error),
+        Ok(registration) => match may_register(&registration, options) {
+            Err(why) => Err(refused(why)),
+            Ok(()) => match connect(registration.agent_id.clone()).await {
+                Some(connect) => Ok((registration, connect)),
+                None => Err(refused("nobody wants this agent")),
+            },
+        },
+    };
     let connect = checked
         .as_ref()
         .map_or(&options.connect, |(_, connect)| connect);

@@ -1,19 +1,20 @@
 //! Agents that connect by themselves: each goes to the pool that waits for one of its id.
 //!
 //! A pool that is to be had by `reverse` waits here whenever one of its connections is missing. An agent that registers
-//! is handed to the one that has waited longest; where none waits it is refused, so that a pool has as many
-//! connections as it was told to have and no more.
+//! is handed to the one that has waited longest. Where none waits, the agent does, for as long as a handshake may take, and
+//! is then hung up on: a pool has as many connections as it was told to have and no more. An agent that no
+//! configuration names is refused.
 
 use std::{
     collections::{HashMap, VecDeque},
     io,
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use futures_util::future::BoxFuture;
 use tokio::{
-    sync::{Semaphore, oneshot},
+    sync::{Notify, Semaphore, oneshot},
     task::JoinSet,
 };
 use tracing::{debug, warn};
@@ -32,7 +33,13 @@ const HANDSHAKES: usize = 64;
 
 /// Who waits for an agent to connect.
 #[derive(Clone, Default)]
-pub struct Arrivals(Arc<Mutex<HashMap<String, VecDeque<Waiter>>>>);
+pub struct Arrivals(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    waiting: Mutex<HashMap<String, VecDeque<Waiter>>>,
+    changed: Notify,
+}
 
 struct Waiter {
     options: ConnectOptions,
@@ -43,6 +50,7 @@ impl Arrivals {
     /// How a pool comes by connections of the agent with this id.
     #[must_use]
     pub fn of(&self, id: &str) -> Arc<dyn Connect> {
+        self.waiting().entry(id.to_owned()).or_default();
         Arc::new(Arrival {
             arrivals: self.clone(),
             id: id.to_owned(),
@@ -59,7 +67,7 @@ impl Arrivals {
     ///
     /// It ends; agents in their handshake are dropped.
     pub async fn listen(&self, path: &Path, options: ReverseOptions) -> io::Result<()> {
-        let mut socket = uds::Listener::bind(path)?;
+        let socket = uds::Listener::bind(path)?;
         let options = Arc::new(options);
         let room = Arc::new(Semaphore::new(HANDSHAKES));
         let mut handshakes = JoinSet::new();
@@ -76,12 +84,16 @@ impl Arrivals {
     }
 
     async fn take(&self, stream: tokio::net::UnixStream, options: &ReverseOptions) {
-        let mut waiter = None;
-        let connect = |id: &str| {
-            waiter = self.longest(id);
-            waiter.as_ref().map(|waiter| waiter.options.clone())
+        let found = Mutex::new(None);
+        let connect = |id: String| async {
+            let waiter = self.wanted(id).await?;
+            let options = waiter.options.clone();
+            *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(waiter);
+            Some(options)
         };
-        match (reverse::over_for(stream, options, connect).await, waiter) {
+        let taken = reverse::over_for(stream, options, connect).await;
+        let waiter = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        match (taken, waiter) {
             (Ok(connection), Some(waiter)) => {
                 debug!(agent = connection.capabilities().agent_id, "has connected");
                 // Who gave up meanwhile comes again; so does the agent.
@@ -97,11 +109,27 @@ impl Arrivals {
         }
     }
 
-    /// Whoever has waited longest for this agent and still does.
-    fn longest(&self, id: &str) -> Option<Waiter> {
-        let mut waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let queue = waiting.get_mut(id)?;
-        std::iter::from_fn(|| queue.pop_front()).find(|waiter| !waiter.connection.is_closed())
+    /// Whoever has waited longest for this agent, once there is one; `None` where no configuration names it.
+    async fn wanted(&self, id: String) -> Option<Waiter> {
+        loop {
+            let changed = self.0.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            changed.as_mut().enable();
+            {
+                let mut waiting = self.waiting();
+                let queue = waiting.get_mut(&id)?;
+                let mut waiters = std::iter::from_fn(|| queue.pop_front());
+                if let Some(waiter) = waiters.find(|waiter| !waiter.connection.is_closed()) {
+                    return Some(waiter);
+                }
+            }
+            changed.await;
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<String, VecDeque<Waiter>>> {
+        let waiting = &self.0.waiting;
+        waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -119,8 +147,7 @@ impl Connect for Arrival {
         Box::pin(async move {
             let (connection, arrived) = oneshot::channel();
             {
-                let waiting = &self.arrivals.0;
-                let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut waiting = self.arrivals.waiting();
                 let queue = waiting.entry(self.id.clone()).or_default();
                 queue.retain(|waiter| !waiter.connection.is_closed());
                 queue.push_back(Waiter {
@@ -128,6 +155,7 @@ impl Connect for Arrival {
                     connection,
                 });
             }
+            self.arrivals.0.changed.notify_waiters();
             let limit = options.connect_timeout;
             match tokio::time::timeout(limit, arrived).await {
                 Ok(Ok(connection)) => Ok(connection),

@@ -95,6 +95,11 @@ impl Exchange {
         self.over.is_none() && (0..self.points.len()).any(|n| self.asks(n, kind))
     }
 
+    #[cfg(test)]
+    pub(super) fn points_are_empty(&self) -> bool {
+        self.points.is_empty()
+    }
+
     /// What was decided, where it does not pass.
     #[must_use]
     pub const fn stopped(&self) -> Option<&Decision> {

@@ -5,6 +5,7 @@
 //! connections; the others end with the last exchange that began with them.
 
 use std::{
+    io,
     sync::{Arc, PoisonError, RwLock},
     time::{Duration, Instant},
 };
@@ -14,7 +15,7 @@ use thiserror::Error;
 
 use super::{
     Ask, Checkpoint, Config, Inspector, Unanswered,
-    config::{AgentConfig, Place, Preset},
+    config::{AgentConfig, Place, Preset, Tls},
 };
 use crate::{
     Event, Response, Text,
@@ -129,29 +130,17 @@ impl Inspector {
     #[must_use]
     pub fn pools_to_prometheus(&self) -> String {
         let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        pools.iter().map(|pool| pool.pool.to_prometheus()).collect()
+        crate::pool::to_prometheus(pools.iter().map(|pool| &pool.pool))
     }
 }
 
 impl Pooled {
     fn new(agent: &AgentConfig, place: &Place, reach: Reach<'_>) -> Result<Self, Unreachable> {
-        let connect = match (reach(place), place) {
-            (Some(connect), _) => connect,
-            (None, Place::UnixSocket(path) | Place::BinaryUds(path)) => {
-                let path = path.clone();
-                let connect = move |options: ConnectOptions| -> BoxFuture<'static, _> {
-                    let path = path.clone();
-                    Box::pin(async move { host::uds::connect(path, &options).await })
-                };
-                Arc::new(connect_with(place.to_string(), connect))
-            }
-            (None, _) => {
-                return Err(Unreachable {
-                    agent: agent.name.clone(),
-                    place: place.to_string(),
-                });
-            }
-        };
+        let connect = reach(place).or_else(|| near(place));
+        let connect = connect.ok_or_else(|| Unreachable {
+            agent: agent.name.clone(),
+            place: place.to_string(),
+        })?;
         let name = match agent.places.as_slice() {
             [_] => agent.name.clone(),
             _ => format!("{} {place}", agent.name),
@@ -186,6 +175,48 @@ impl Pooled {
             && *breaker == agent.breaker
             && *config == agent.config
     }
+}
+
+/// How to connect to a place that needs no help.
+fn near(place: &Place) -> Option<Arc<dyn Connect>> {
+    match place {
+        Place::UnixSocket(path) | Place::BinaryUds(path) => {
+            let path = path.clone();
+            let connect = move |options: ConnectOptions| -> BoxFuture<'static, _> {
+                let path = path.clone();
+                Box::pin(async move { host::uds::connect(path, &options).await })
+            };
+            Some(Arc::new(connect_with(place.to_string(), connect)))
+        }
+        Place::Grpc { address, tls } => {
+            let endpoint = host::grpc::Endpoint::new(address).ok()?;
+            let tls = tls.clone();
+            let connect = move |options: ConnectOptions| -> BoxFuture<'static, _> {
+                let (endpoint, tls) = (endpoint.clone(), tls.clone());
+                Box::pin(async move {
+                    let endpoint = match &tls {
+                        Some(tls) => endpoint.tls(read(tls).await?),
+                        None => endpoint,
+                    };
+                    host::grpc::connect(&endpoint, &options).await
+                })
+            };
+            Some(Arc::new(connect_with(place.to_string(), connect)))
+        }
+        Place::Reverse(_) | Place::Hail { .. } => None,
+    }
+}
+
+/// Certificates as they are now: they are renewed while a proxy runs.
+async fn read(tls: &Tls) -> io::Result<host::grpc::Tls> {
+    Ok(host::grpc::Tls {
+        ca: tokio::fs::read(&tls.ca).await?,
+        identity: match &tls.identity {
+            Some((cert, key)) => Some((tokio::fs::read(cert).await?, tokio::fs::read(key).await?)),
+            None => None,
+        },
+        name: tls.name.clone(),
+    })
 }
 
 /// How the connections to a place are kept.

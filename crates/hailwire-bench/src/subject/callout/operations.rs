@@ -320,7 +320,7 @@ async fn selection(encoding: Encoding, run: Run) -> Result<Measured, BenchError>
         return Err(BenchError::Unsupported("the agent did not come up"));
     }
     let agents = Agents::new();
-    agents.insert(Arc::new(pool));
+    agents.insert(&Arc::new(pool));
     let event = Event::RequestHeaders(small("bench-123"));
     let took = Duration::from_micros(20);
     Ok(timed_with(

@@ -84,8 +84,13 @@ pub enum Place {
     /// `binary-uds "PATH"`: a Unix socket, MessagePack where the agent speaks it, bodies as they are where it is one
     /// of ours.
     BinaryUds(PathBuf),
-    /// `grpc "HOST:PORT"`.
-    Grpc(String),
+    /// `grpc "HOST:PORT" { … }`.
+    Grpc {
+        /// The host and its port.
+        address: String,
+        /// What is said about TLS; plain text without.
+        tls: Option<Tls>,
+    },
     /// `reverse ["ID"]`: the agent connects to `listen.reverse` and registers under this id. Default: its name.
     Reverse(String),
     /// `hail "NAME@NODE"`: an agent that is attached to a node of the overlay.
@@ -97,12 +102,23 @@ pub enum Place {
     },
 }
 
+/// Files in PEM, read whenever a connection is opened.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tls {
+    /// `ca-cert`: who signs the agent's certificate.
+    pub ca: PathBuf,
+    /// `client-cert` and `client-key`: what is shown to the agent.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// `server-name`: the name in the agent's certificate. Default: the host in the address.
+    pub name: Option<String>,
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnixSocket(path) => write!(f, "unix-socket {}", path.display()),
             Self::BinaryUds(path) => write!(f, "binary-uds {}", path.display()),
-            Self::Grpc(address) => write!(f, "grpc {address}"),
+            Self::Grpc { address, .. } => write!(f, "grpc {address}"),
             Self::Reverse(id) => write!(f, "reverse {id}"),
             Self::Hail { agent, node } => write!(f, "hail {agent}@{node}"),
         }

@@ -9,7 +9,7 @@ use hailwire_kdl::{
 use hailwire_pool::Strategy;
 use serde_json::Value;
 
-use super::{AgentConfig, Breaker, Config, Dialect, Listen, Place, PoolSettings};
+use super::{AgentConfig, Breaker, Config, Dialect, Listen, Place, PoolSettings, Tls};
 use crate::{
     Kind,
     capabilities::Events,
@@ -114,6 +114,9 @@ const AGENT: [&str; 26] = [
 
 const REPEATED: usize = 6;
 
+/// What the braces of `grpc` may say.
+const GRPC: [&str; 4] = ["ca-cert", "client-cert", "client-key", "server-name"];
+
 /// What a pool's braces may say.
 const POOL: [&str; 5] = [
     "preset",
@@ -132,7 +135,14 @@ const BREAKER: [&str; 4] = [
 ];
 
 /// What the listeners' braces may say.
-const LISTEN: [&str; 6] = ["ext-proc", "spoe", "reverse", "token", "metrics"];
+const LISTEN: [&str; 6] = [
+    "ext-proc",
+    "spoe",
+    "reverse",
+    "token",
+    "on-unseen-body",
+    "metrics",
+];
 
 /// Every name that can be set, with its section.
 #[cfg(test)]
@@ -140,6 +150,7 @@ pub(super) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     let of =
         |section, names: &'static [&'static str]| names.iter().map(move |name| (section, *name));
     of("agent", &AGENT)
+        .chain(of("grpc", &GRPC))
         .chain(of("pool", &POOL))
         .chain(of("circuit-breaker", &BREAKER))
         .chain(of("listen", &LISTEN))
@@ -247,7 +258,9 @@ fn setting(node: &KdlNode, agent: &mut AgentConfig, phases: &mut Events) -> Resu
 }
 
 fn place(node: &KdlNode, agent: &str) -> Result<Place, Mistake> {
-    if let Some(inner) = node.iter_children().next() {
+    if node.name().value() != "grpc"
+        && let Some(inner) = node.iter_children().next()
+    {
         let what = format!("`{}` has no settings of its own", node.name().value());
         return Err(Mistake::of(inner, what));
     }
@@ -270,13 +283,15 @@ fn place(node: &KdlNode, agent: &str) -> Result<Place, Mistake> {
             let given = text(node, entry)?;
             let address = given.strip_prefix("http://").unwrap_or(given);
             match address.rsplit_once(':') {
-                Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
-                    Place::Grpc(address.to_owned())
-                }
+                Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {}
                 _ => {
                     let hint = "write for example: grpc \"127.0.0.1:50051\"";
                     return Err(Mistake::in_value(entry, "not a host with a port").hint(hint));
                 }
+            }
+            Place::Grpc {
+                address: address.to_owned(),
+                tls: tls(node)?,
             }
         }
         "reverse" => match plain_entries(node)? {
@@ -298,6 +313,34 @@ fn place(node: &KdlNode, agent: &str) -> Result<Place, Mistake> {
             }
         }
     })
+}
+
+/// What `grpc` says in its braces.
+fn tls(node: &KdlNode) -> Result<Option<Tls>, Mistake> {
+    if node.children().is_none() {
+        return Ok(None);
+    }
+    let (mut ca, mut cert, mut key, mut name) = (None, None, None, None);
+    settings(node, "grpc", &GRPC, |inner| {
+        match inner.name().value() {
+            "ca-cert" => ca = Some(single(inner)?),
+            "client-cert" => cert = Some(single(inner)?),
+            "client-key" => key = Some(single(inner)?),
+            _ => name = Some(single(inner)?),
+        }
+        Ok(())
+    })?;
+    let missing = |what: &str| Mistake::of(node, format!("`grpc` lacks `{what}`"));
+    Ok(Some(Tls {
+        ca: ca.ok_or_else(|| missing("ca-cert"))?,
+        identity: match (cert, key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            (None, Some(_)) => return Err(missing("client-cert")),
+            (Some(_), None) => return Err(missing("client-key")),
+        },
+        name,
+    }))
 }
 
 /// The only value of a node, which may be written as a property.

@@ -49,7 +49,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     row(
         "agent.grpc",
-        "\"host:port\"; repeatable",
+        "\"host:port\", with TLS in braces; repeatable",
         "none",
         "place: a gRPC server",
     ),
@@ -178,6 +178,25 @@ pub const SETTINGS: &[Setting] = &[
         "anything in braces",
         "none",
         "what is pushed to the agent as its configuration, as JSON",
+    ),
+    row(
+        "grpc.ca-cert",
+        "path",
+        "plain text",
+        "who signs the agent's certificate, in PEM; with it the connection is TLS",
+    ),
+    row(
+        "grpc.client-cert",
+        "path",
+        "none",
+        "the certificate that is shown to the agent",
+    ),
+    row("grpc.client-key", "path", "none", "its key"),
+    row(
+        "grpc.server-name",
+        "name",
+        "the host in the address",
+        "the name in the agent's certificate",
     ),
     row(
         "pool.preset",

@@ -52,6 +52,53 @@ fn what_operators_write_is_read() {
     }
 }
 
+fn grpc(address: &str) -> Place {
+    Place::Grpc {
+        address: address.to_owned(),
+        tls: None,
+    }
+}
+
+#[test]
+fn grpc_is_plain_or_has_what_tls_needs() {
+    let place = |text: &str| {
+        let text = format!("agents {{ agent \"a\" {{ {text} }} }}");
+        Config::parse(&text, Path::new("callout.kdl")).map(|mut config| {
+            let mut agent = config.agents.swap_remove(0);
+            agent.places.swap_remove(0)
+        })
+    };
+    assert_eq!(place("grpc \"h:1\"").unwrap(), grpc("h:1"));
+    let all =
+        "grpc \"h:1\" { ca-cert \"/a\"; client-cert \"/b\"; client-key \"/c\"; server-name \"d\" }";
+    assert_eq!(
+        place(all).unwrap(),
+        Place::Grpc {
+            address: "h:1".to_owned(),
+            tls: Some(Tls {
+                ca: "/a".into(),
+                identity: Some(("/b".into(), "/c".into())),
+                name: Some("d".to_owned()),
+            }),
+        }
+    );
+    for (text, part) in [
+        ("grpc \"h:1\" {}", "lacks `ca-cert`"),
+        (
+            "grpc \"h:1\" { ca-cert \"/a\"; client-key \"/b\" }",
+            "lacks `client-cert`",
+        ),
+        ("grpc \"h:1\" { tls-insecure }", "not a setting of `grpc`"),
+        (
+            "binary-uds \"/a\" { ca-cert \"/a\" }",
+            "no settings of its own",
+        ),
+    ] {
+        let error = place(text).unwrap_err().to_string();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+}
+
 #[test]
 fn an_agent_can_be_in_several_places() {
     let config = good(
@@ -63,8 +110,8 @@ fn an_agent_can_be_in_several_places() {
         [
             Place::UnixSocket("/a".into()),
             Place::BinaryUds("/b".into()),
-            Place::Grpc("h:1".into()),
-            Place::Grpc("[::1]:2".into()),
+            grpc("h:1"),
+            grpc("[::1]:2"),
             Place::Reverse("a".into()),
             Place::Reverse("b".into()),
             Place::Hail {

@@ -1,6 +1,10 @@
 //! `hail callout agent`: keeps an inspection agent on offer at the node, for as long as this process runs.
 
-use std::{path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
 
 use hailwire::{Agent, Client, Code, Request, Serving, Status};
 use hailwire_wire::AgentName;
@@ -12,8 +16,14 @@ use crate::{
     commands::{Run, connect},
     failure::Failure,
     plan::Attached,
-    serve::backoff::Backoff,
+    serve::{
+        backoff::Backoff,
+        group::{Reaper, ReaperHandle, Running},
+    },
 };
+
+/// Time between SIGTERM and SIGKILL for the agent's program.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// How often a program that was started is looked for at its socket.
 const LOOK: Duration = Duration::from_millis(20);
@@ -32,17 +42,22 @@ pub(in crate::commands) async fn run(
             (folder.path().join("agent.sock"), Some(command))
         }
     };
+    let reaper = Reaper::start();
+    let handle = reaper.handle();
     let keep = async {
         match program {
             None => std::future::pending().await,
-            Some(command) => keep_running(run, &command, &socket).await,
+            Some(command) => keep_running(run, &command, &socket, &handle).await,
         }
     };
-    tokio::select! {
+    let done = tokio::select! {
         done = offer_for_ever(run, &name, &socket) => done,
         failed = keep => Err(failed),
         done = terminated() => done,
-    }
+    };
+    // No process outlives this one.
+    reaper.finish().await;
+    done
 }
 
 async fn terminated() -> Result<(), Failure> {
@@ -58,7 +73,7 @@ async fn terminated() -> Result<(), Failure> {
 }
 
 /// Offers the agent, again and again where the node goes away. A first offer that fails is a failure of the command.
-async fn offer_for_ever(run: &Run, name: &AgentName, socket: &PathBuf) -> Result<(), Failure> {
+async fn offer_for_ever(run: &Run, name: &AgentName, socket: &Path) -> Result<(), Failure> {
     while UnixStream::connect(socket).await.is_err() {
         tracing::debug!(socket = %socket.display(), "the agent does not listen yet");
         sleep(LOOK).await;
@@ -73,7 +88,8 @@ async fn offer_for_ever(run: &Run, name: &AgentName, socket: &PathBuf) -> Result
         if let Some(mut serving) = current.take() {
             backoff.succeeded();
             let status = serving.closed().await;
-            run.output.note(&format!("{name}: {status}; attaching again"));
+            run.output
+                .note(&format!("{name}: {status}; attaching again"));
         }
         sleep(backoff.wait()).await;
         let Ok(client) = Client::attach(&run.data).await else {
@@ -86,34 +102,38 @@ async fn offer_for_ever(run: &Run, name: &AgentName, socket: &PathBuf) -> Result
     }
 }
 
-async fn offer(client: &Client, name: &AgentName, socket: &PathBuf) -> Result<Serving, Status> {
+async fn offer(client: &Client, name: &AgentName, socket: &Path) -> Result<Serving, Status> {
     let agent = Agent::new(name.as_str())
         .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?
         .describe("inspection agent")
         .tag("callout");
-    let socket = socket.clone();
+    let socket = socket.to_owned();
     let handler = move |request: Request| far::splice(request, socket.clone());
     client.serve(agent, handler).await
 }
 
 /// Runs the agent's program, and starts it again when it ends. Returns when it cannot be started.
-async fn keep_running(run: &Run, command: &str, socket: &PathBuf) -> Failure {
+async fn keep_running(run: &Run, command: &str, socket: &Path, reaper: &ReaperHandle) -> Failure {
     let mut backoff = Backoff::default();
     loop {
         let started = Command::new("sh")
             .args(["-c", command])
             .env("HAIL_SOCKET", socket)
             .stdin(Stdio::null())
-            .kill_on_drop(true)
+            .process_group(0)
             .spawn();
-        let mut child = match started {
+        let child = match started {
             Ok(child) => child,
             Err(error) => return Failure::io("the agent cannot be started", &error),
         };
-        match child.wait().await {
-            Ok(status) => run
-                .output
-                .note(&format!("the agent has ended with {status}; starting it again")),
+        let mut running = match Running::new(child, GRACE, reaper) {
+            Ok(running) => running,
+            Err(status) => return status.into(),
+        };
+        match running.wait().await {
+            Ok(status) => run.output.note(&format!(
+                "the agent has ended with {status}; starting it again"
+            )),
             Err(error) => return Failure::io("the agent is lost", &error),
         }
         sleep(backoff.wait()).await;

@@ -1,7 +1,9 @@
 //! Inspection agents on other nodes: a raw stream through the node is a connection like any other.
 
 use futures_util::future::BoxFuture;
-use hailwire::{Answer, Body, Client, Code, DataDir, Request, RequestKind, Response, Status, Stream};
+use hailwire::{
+    Answer, Body, Client, Code, DataDir, Request, RequestKind, Response, Status, Stream,
+};
 use hailwire_callout::{
     host::{self, ConnectError, ConnectOptions, Connection},
     pool::Connect,
@@ -59,10 +61,7 @@ impl Node {
         }
         opened.map_err(|status| match status.code {
             Code::PermissionDenied => ConnectError::Refused(status.message),
-            _ => ConnectError::Io(io::Error::new(
-                io::ErrorKind::NotConnected,
-                status.message,
-            )),
+            _ => ConnectError::Io(io::Error::new(io::ErrorKind::NotConnected, status.message)),
         })
     }
 }

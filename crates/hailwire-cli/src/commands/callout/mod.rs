@@ -4,8 +4,8 @@
 //! pair of byte streams, and the node, which opens such a pair to an agent by its name, wherever it is.
 
 pub(super) mod attach;
-mod faults;
 mod far;
+mod faults;
 mod metrics;
 mod probes;
 pub(super) mod serve;

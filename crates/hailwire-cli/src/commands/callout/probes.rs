@@ -98,7 +98,10 @@ pub(super) const PROBES: &[Probe] = &[
     },
     Probe {
         name: "SQL across two pieces of the body",
-        body: Body::Pieces(&["user=admin%27+UNI", "ON+SELECT+name%2Cpassword+FROM+users--"]),
+        body: Body::Pieces(&[
+            "user=admin%27+UNI",
+            "ON+SELECT+name%2Cpassword+FROM+users--",
+        ]),
         hostile: BODY,
         ..PLAIN
     },
@@ -158,7 +161,10 @@ pub(super) async fn run(mut exchange: Exchange, probe: &Probe) -> Fared {
         timestamp: "1970-01-01T00:00:00Z",
         ..Metadata::default()
     };
-    let fields = [("host", "www.example.org"), ("content-type", probe.content_type)];
+    let fields = [
+        ("host", "www.example.org"),
+        ("content-type", probe.content_type),
+    ];
     let fields = fields.into_iter().chain(probe.header);
     let head = RequestHeaders::new(&metadata, "POST", probe.uri, fields);
     let begin = Instant::now();
@@ -166,7 +172,15 @@ pub(super) async fn run(mut exchange: Exchange, probe: &Probe) -> Fared {
     if fared.is_over(Kind::RequestHeaders, begin.elapsed(), verdict.decision) {
         return fared;
     }
-    if body(&mut exchange, Kind::RequestBody, &id, probe.body, &mut fared).await {
+    if body(
+        &mut exchange,
+        Kind::RequestBody,
+        &id,
+        probe.body,
+        &mut fared,
+    )
+    .await
+    {
         return fared;
     }
     let head = ResponseHeaders::new(&id, 200, [("content-type", "text/plain")]);

@@ -32,10 +32,7 @@ use crate::{
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(in crate::commands) async fn run(run: &Run, path: PathBuf) -> Result<(), Failure> {
-    log::start(
-        run.log.unwrap_or(LogLevel::Info),
-        run.output.colour_errors,
-    );
+    log::start(run.log.unwrap_or(LogLevel::Info), run.output.colour_errors);
     let no_signals = |error| Failure::io("signals cannot be noticed", &error);
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
@@ -56,6 +53,7 @@ pub(in crate::commands) async fn run(run: &Run, path: PathBuf) -> Result<(), Fai
     let mut looks = interval(LOOK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        let asked;
         tokio::select! {
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Err(Failure::interrupted()),
@@ -66,11 +64,11 @@ pub(in crate::commands) async fn run(run: &Run, path: PathBuf) -> Result<(), Fai
                 };
                 return Err(Failure::io("listening has ended", &error));
             }
-            _ = hang_up.recv() => seen = None,
-            _ = looks.tick() => {}
+            _ = hang_up.recv() => asked = true,
+            _ = looks.tick() => asked = false,
         }
         let now = stamp(&path);
-        if now != seen || seen.is_none() {
+        if asked || now != seen {
             seen = now;
             reload(&path, &inspector, &places);
         }
@@ -88,12 +86,19 @@ fn reload(path: &Path, inspector: &Inspector, places: &Places) {
     let read = match Config::load(path) {
         Ok(config) => config,
         Err(error) => {
-            tracing::warn!(error = &error as &dyn std::error::Error, hint = error.hint(), "the configuration stays as it was");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                hint = error.hint(),
+                "the configuration stays as it was"
+            );
             return;
         }
     };
     match inspector.reload(&read, &|place| places.reach(place)) {
-        Ok(()) => tracing::info!(agents = read.agents.len(), "the configuration was read anew"),
+        Ok(()) => tracing::info!(
+            agents = read.agents.len(),
+            "the configuration was read anew"
+        ),
         Err(error) => tracing::warn!(%error, "the configuration stays as it was"),
     }
 }
@@ -119,7 +124,7 @@ async fn listen(
         let (arrivals, path) = (places.arrivals.clone(), path.clone());
         tasks.spawn(async move { arrivals.listen(&path, options).await });
     }
-    let mut at = json!({ "agents": config.agents.iter().map(|agent| &agent.name).collect::<Vec<_>>() });
+    let mut at = json!({ "agents": config.agents.iter().map(|agent| &agent.name).collect::<Vec<_>>(), "metrics": null });
     let unseen = listen.unseen_body.unwrap_or(Action::Block(503));
     let mut addresses = Vec::new();
     for address in &listen.ext_proc {

@@ -52,15 +52,8 @@ struct Report {
     forbidden: usize,
 }
 
-pub(in crate::commands) async fn run(
-    run: &Run,
-    path: PathBuf,
-    small: bool,
-) -> Result<(), Failure> {
-    log::start(
-        run.log.unwrap_or(LogLevel::Error),
-        run.output.colour_errors,
-    );
+pub(in crate::commands) async fn run(run: &Run, path: PathBuf, small: bool) -> Result<(), Failure> {
+    log::start(run.log.unwrap_or(LogLevel::Error), run.output.colour_errors);
     let config = load(&path)?;
     let interrupted = async {
         match tokio::signal::ctrl_c().await {
@@ -73,13 +66,14 @@ pub(in crate::commands) async fn run(
         failure = interrupted => return Err(failure),
     };
     let forbidden = report.forbidden;
-    run.output.value(&report, |report| for_people(run, report))?;
+    run.output
+        .value(&report, |report| for_people(run, report))?;
     match forbidden {
         0 => Ok(()),
-        n => Err(Failure::general(format!(
-            "{n} passed that the configuration forbids"
-        ))
-        .hint("the rows marked with ! say which")),
+        n => Err(
+            Failure::general(format!("{n} passed that the configuration forbids"))
+                .hint("the rows marked with ! say which"),
+        ),
     }
 }
 
@@ -89,7 +83,8 @@ async fn try_out(run: &Run, config: &Config, small: bool) -> Result<Report, Fail
         .map_err(|error| Failure::caused(Code::FailedPrecondition, &error))?;
     let ready = inspector.ready(READY).await;
     if !ready {
-        run.output.note("not every agent is there; what is not answered is decided by the configuration");
+        run.output
+            .note("not every agent is there; what is not answered is decided by the configuration");
     }
     let mut rows = Vec::new();
     let large = LARGE.iter().filter(|_| !small);
@@ -97,7 +92,10 @@ async fn try_out(run: &Run, config: &Config, small: bool) -> Result<Report, Fail
         let fared = probes::run(inspector.exchange(), probe).await;
         rows.push(as_configured(config, probe, fared));
     }
-    let tallies = config.agents.iter().filter_map(|agent| inspector.tally(&agent.name));
+    let tallies = config
+        .agents
+        .iter()
+        .filter_map(|agent| inspector.tally(&agent.name));
     let bypasses = tallies.map(|tally| tally.bypasses()).sum();
     rows.append(&mut go_wrong(config).await?);
     Ok(Report {
@@ -204,7 +202,9 @@ async fn goes_wrong(
         .map_err(|error| Failure::caused(Code::Internal, &error))?;
     let inspector = Arc::new(inspector);
     if !inspector.ready(READY).await {
-        return Err(Failure::general("an agent that should go wrong does not even start"));
+        return Err(Failure::general(
+            "an agent that should go wrong does not even start",
+        ));
     }
     let fared = probes::run(inspector.exchange(), &PHASES).await;
     faulty.abort();
