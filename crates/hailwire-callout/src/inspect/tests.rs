@@ -893,7 +893,7 @@ mod real {
             configured(&format!("agents {{ {agents} }}"))
         };
         let first = agents(&[("a", &one, 10_000)]);
-        let inspector = Arc::new(Inspector::from_config(&first, &|_| None).unwrap());
+        let inspector = Arc::new(Inspector::from_config(&first, &|_, _| None).unwrap());
         assert!(inspector.ready(PATIENCE).await);
         let asking = Arc::clone(&inspector);
         let load = tokio::spawn(async move {
@@ -911,7 +911,7 @@ mod real {
                 false => agents(&[("a", &one, timeout)]),
             };
             let kept = Arc::clone(&inspector.pools.lock().unwrap()[0]);
-            inspector.reload(&config, &|_| None).unwrap();
+            inspector.reload(&config, &|_, _| None).unwrap();
             let now = Arc::clone(&inspector.pools.lock().unwrap()[0]);
             assert!(Arc::ptr_eq(&kept, &now), "what did not change");
             for _ in 0..50 {
@@ -929,15 +929,15 @@ mod real {
             }
         }
         let elsewhere = agents(&[("a", &two, 10_000)]);
-        inspector.reload(&elsewhere, &|_| None).unwrap();
+        inspector.reload(&elsewhere, &|_, _| None).unwrap();
         assert_eq!(asked(&inspector, "later").await, ["two"]);
     }
 
     #[tokio::test]
     async fn a_place_that_cannot_be_reached_is_told_and_changes_nothing() {
         let far = configured("agents { agent \"a\" { hail \"waf@edge-2\" } }");
-        let inspector = Inspector::from_config(&Config::default(), &|_| None).unwrap();
-        let error = inspector.reload(&far, &|_| None).unwrap_err();
+        let inspector = Inspector::from_config(&Config::default(), &|_, _| None).unwrap();
+        let error = inspector.reload(&far, &|_, _| None).unwrap_err();
         assert_eq!(
             error.to_string(),
             "`a` is at a place that cannot be reached from here: hail waf@edge-2"
@@ -954,7 +954,7 @@ mod real {
              listen {{ reverse {socket:?} }}"
         ));
         let arrivals = Arrivals::default();
-        let reach = |place: &config::Place| match place {
+        let reach = |_: &config::AgentConfig, place: &config::Place| match place {
             config::Place::Reverse(id) => Some(arrivals.of(id)),
             _ => None,
         };
