@@ -24,6 +24,89 @@ pub mod subject {
     pub const PROCESSES: &str = "process to process";
 }
 
+/// What takes part in callouts.
+pub mod callout {
+    /// Our operations, in one process.
+    pub const OURS: &str = "callout";
+    /// The foreign crate's.
+    pub const THEIRS: &str = "zentinel";
+    /// Bytes back and forth over a Unix socket, of the sizes of an event and its answer.
+    pub const RAW: &str = "raw socket";
+    /// Our host and our agent.
+    pub const OURS_OURS: &str = "ours to ours";
+    /// Our host and the foreign crate's agent.
+    pub const OURS_THEIRS: &str = "ours to theirs";
+    /// The foreign crate's host and our agent.
+    pub const THEIRS_OURS: &str = "theirs to ours";
+    /// The foreign crate's host and agent.
+    pub const THEIRS_THEIRS: &str = "theirs to theirs";
+
+    /// On one thread.
+    pub const ALONE: &str = "one thread";
+    /// On two threads that use the same thing.
+    pub const CONTENDED: &str = "two threads";
+
+    /// The row of the aim for one at a time.
+    pub const ONE: &str = "headers, 1 in flight, one CPU";
+    /// The row of the aim for many at once.
+    pub const MANY: &str = "headers, 64 in flight, pool of 4";
+    /// The row that is compared with gRPC.
+    pub const GRPC: &str = "headers, 64 in flight, gRPC";
+    /// The rows of the aim for bodies.
+    pub const BODY: [&str; 2] = ["64 KiB body, 64 in flight", "10 MiB body, 1 in flight"];
+
+    /// Every operation that is timed in one process: its table and its name.
+    pub const OPERATIONS: &[(&str, &str)] = &[
+        ("C1", "health, read"),
+        ("C1", "health, write"),
+        ("C2", "timestamp, read"),
+        ("C2", "timestamp, write"),
+        ("C3", "affinity hit, 10"),
+        ("C3", "affinity miss, 10"),
+        ("C3", "affinity hit, 100"),
+        ("C3", "affinity miss, 100"),
+        ("C3", "affinity hit, 1,000"),
+        ("C3", "affinity miss, 1,000"),
+        ("C3", "affinity hit, 10,000"),
+        ("C3", "affinity miss, 10,000"),
+        ("C4", "serialise small, JSON"),
+        ("C4", "serialise small, MessagePack"),
+        ("C4", "serialise large, JSON"),
+        ("C4", "serialise large, MessagePack"),
+        ("C5", "deserialise small, JSON"),
+        ("C5", "deserialise small, MessagePack"),
+        ("C5", "deserialise large, JSON"),
+        ("C5", "deserialise large, MessagePack"),
+        ("C6", "size small, JSON"),
+        ("C6", "size small, MessagePack"),
+        ("C6", "size large, JSON"),
+        ("C6", "size large, MessagePack"),
+        ("C7", "chunk out, 1 KiB, JSON"),
+        ("C7", "chunk out, 4 KiB, JSON"),
+        ("C7", "chunk out, 16 KiB, JSON"),
+        ("C7", "chunk out, 64 KiB, JSON"),
+        ("C7", "chunk out, 1 KiB, raw"),
+        ("C7", "chunk out, 4 KiB, raw"),
+        ("C7", "chunk out, 16 KiB, raw"),
+        ("C7", "chunk out, 64 KiB, raw"),
+        ("C8", "chunk in, 1 KiB, JSON"),
+        ("C8", "chunk in, 4 KiB, JSON"),
+        ("C8", "chunk in, 16 KiB, JSON"),
+        ("C8", "chunk in, 64 KiB, JSON"),
+        ("C8", "chunk in, 1 KiB, raw"),
+        ("C8", "chunk in, 4 KiB, raw"),
+        ("C8", "chunk in, 16 KiB, raw"),
+        ("C8", "chunk in, 64 KiB, raw"),
+        ("C9", "one header"),
+        ("C10", "twenty headers"),
+        ("C11", "counter, increment"),
+        ("C11", "counter, read"),
+        ("C11", "histogram, record"),
+        ("C12", "selection path, JSON"),
+        ("C12", "selection path, MessagePack"),
+    ];
+}
+
 /// In which of several forms: the words of [`crate::result::Cell::form`].
 pub mod form {
     /// A new connection between parties that have never met.

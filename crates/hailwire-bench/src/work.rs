@@ -113,6 +113,18 @@ pub enum Work {
         /// Size of each message.
         bytes: usize,
     },
+    /// Do one operation again and again on so many threads that share what it works on.
+    ///
+    /// Answer: `count` of them, and `ns_per_op`, the time of each on its thread; with bytes `gibibytes_per_s`; where the
+    /// operation is a size, `size_bytes` alone with `count` 1.
+    Operation {
+        /// Which, by its row in tables C.
+        name: String,
+        /// Threads.
+        threads: u32,
+        /// How long.
+        seconds: f64,
+    },
 }
 
 /// What a connection may build upon.
@@ -212,7 +224,8 @@ impl Work {
             Self::Latency { seconds, .. }
             | Self::Rate { seconds, .. }
             | Self::Bulk { seconds, .. }
-            | Self::Mix { seconds, .. } => *seconds = seconds.min(WARM_UP_S),
+            | Self::Mix { seconds, .. }
+            | Self::Operation { seconds, .. } => *seconds = seconds.min(WARM_UP_S),
             Self::Establish { .. }
             | Self::Dispatch { .. }
             | Self::Open { .. }
@@ -231,7 +244,7 @@ impl Work {
             Self::Bulk { .. } => &["bytes", "seconds", "megabytes_per_s"],
             Self::Dispatch { .. } => &["all_us"],
             Self::Open { .. } => &["p50_us", "p99_us", "count"],
-            Self::Hold { .. } => &["count"],
+            Self::Hold { .. } | Self::Operation { .. } => &["count"],
             Self::Mix { .. } => &[
                 "critical_p50_us",
                 "high_p50_us",
@@ -252,6 +265,7 @@ impl Work {
                 ..
             } => 0.01 + 2.0 * rtt + f64::from(*agents) * each(*connections),
             Self::Latency { seconds, .. } | Self::Rate { seconds, .. } => seconds + 2.0 * rtt,
+            Self::Operation { seconds, .. } => *seconds,
             // What waits behind the streams comes late.
             Self::Mix { seconds, .. } => seconds * 1.2 + 2.0 * rtt + 0.8,
             Self::Bulk { bytes, seconds } => {

@@ -2,9 +2,9 @@
 //!
 //! From the agent: how it is ([`Health`]), what it counted ([`MetricsReport`]), that it wants less or more
 //! ([`Flow`]), that its configuration should change ([`ConfigUpdate`]). From the host: that nobody waits for an
-//! answer any more ([`Cancel`]), and whether the agent lives ([`Ping`]).
+//! answer any more ([`Cancel`]), whether the agent lives ([`Ping`]), and what it should do as a whole ([`Order`]).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -259,4 +259,45 @@ pub struct Log {
     pub message: String,
     /// The request that it is about.
     pub correlation_id: Option<String>,
+}
+
+/// What a host orders an agent beside requests. Only over gRPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Finish what there is and expect nothing new.
+    Drain {
+        /// Within this time.
+        within: Duration,
+        /// Why.
+        reason: DrainReason,
+    },
+    /// End.
+    Shutdown {
+        /// Within this time.
+        within: Duration,
+        /// Why.
+        reason: ShutdownReason,
+    },
+}
+
+/// Why an agent should finish what it has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the protocol's words")]
+pub enum DrainReason {
+    ConfigReload,
+    Maintenance,
+    HealthCheckFailed,
+    #[default]
+    Manual,
+}
+
+/// Why an agent should end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the protocol's words")]
+pub enum ShutdownReason {
+    #[default]
+    Graceful,
+    Immediate,
+    ConfigReload,
+    Upgrade,
 }

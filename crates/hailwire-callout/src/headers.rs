@@ -8,6 +8,7 @@
 use std::iter;
 
 use bytes::Bytes;
+use serde::{Serialize, Serializer};
 
 /// Header fields. A name may have several values.
 ///
@@ -126,6 +127,13 @@ impl std::fmt::Debug for Headers {
     }
 }
 
+/// As a map of names to lists of values.
+impl Serialize for Headers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.names())
+    }
+}
+
 impl<'a> IntoIterator for &'a Headers {
     type Item = (&'a str, &'a str);
     type IntoIter = Iter<'a>;
@@ -200,6 +208,12 @@ impl<'a> Iterator for Values<'a> {
 }
 
 impl ExactSizeIterator for Values<'_> {}
+
+impl Serialize for Values<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.clone())
+    }
+}
 
 /// Writes fields as a map.
 pub(crate) fn write<'a>(
@@ -367,30 +381,55 @@ fn put_together(start: usize, out: &mut Vec<u8>) -> Extent {
 
 /// Whether a name of a checked map occurs twice, whatever its case.
 pub(crate) fn has_twice(map: &[u8]) -> bool {
+    let names: Vec<&[u8]> = groups(map).map(|(name, _)| name).collect();
+    if names.len() <= 64 {
+        return names.iter().enumerate().any(|(before, name)| {
+            let same =
+                |known: &&[u8]| known.len() == name.len() && known.eq_ignore_ascii_case(name);
+            names.iter().take(before).any(same)
+        });
+    }
     let mut known = std::collections::HashSet::new();
-    groups(map).any(|(name, _)| !known.insert(name.to_ascii_lowercase()))
+    names
+        .iter()
+        .any(|name| !known.insert(name.to_ascii_lowercase()))
 }
 
 /// Tells, at a glance, that no name came twice.
-#[derive(Default)]
 pub(crate) struct Seen {
-    bits: [u64; 4],
+    bits: [u64; 32],
     /// Some may have.
     pub(crate) perhaps_twice: bool,
 }
 
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            bits: [0; 32],
+            perhaps_twice: false,
+        }
+    }
+}
+
 impl Seen {
+    #[inline]
     pub(crate) fn add(&mut self, name: &[u8]) {
-        let at = |index: usize| name.get(index).map_or(0, |byte| u32::from(byte | 0x20));
-        let last = name.len().wrapping_sub(1);
-        let mixed = (name.len() as u32)
-            .wrapping_mul(0x9e37_79b1)
-            .wrapping_add(at(0).wrapping_mul(0x85eb_ca6b))
-            .wrapping_add(at(last).wrapping_mul(0xc2b2_ae35))
-            .wrapping_add(at(name.len() / 2).wrapping_mul(0x27d4_eb2f))
-            .wrapping_add(at(2).wrapping_mul(0x1656_67b1));
-        let hash = mixed >> 24;
-        let (word, bit) = ((hash >> 6) as usize & 3, 1 << (hash & 63));
+        const LOWER: u64 = u64::MAX / 255 * 0x20;
+        let (first, last) = match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
+            (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
+            _ => {
+                let short = name
+                    .iter()
+                    .fold(0, |word, byte| word << 8 | u64::from(*byte));
+                (short, 0)
+            }
+        };
+        let mixed = (first | LOWER)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .wrapping_add((last | LOWER).wrapping_mul(0xc2b2_ae3d_27d4_eb4f))
+            .wrapping_add((name.len() as u64).wrapping_mul(0x1656_67b1_9e37_79f9));
+        let hash = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 53;
+        let (word, bit) = ((hash >> 6) as usize & 31, 1 << (hash & 63));
         self.perhaps_twice |= self.bits[word] & bit != 0;
         self.bits[word] |= bit;
     }

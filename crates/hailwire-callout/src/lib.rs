@@ -19,14 +19,21 @@
 //! | [`wire`] | frames, and the two encodings of all of these |
 //! | [`agent`] | the agent's side: the trait, and serving it |
 //! | [`host`] | the proxy's side: one connection to an agent |
+//! | [`inspect`] | whom a proxy asks, and what happens when nobody answers |
+//! | [`pool`] | the connections to one agent, and which of them an event goes to |
+//! | [`front`] | Envoy and HAProxy ask agents through it |
 
 pub mod agent;
 pub mod capabilities;
 pub mod control;
 pub mod event;
+pub mod front;
 pub mod headers;
 pub mod host;
+pub mod inspect;
+pub mod pool;
 pub mod response;
+mod stream;
 pub mod wire;
 
 pub use agent::Agent;

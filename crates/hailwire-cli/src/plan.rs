@@ -24,7 +24,7 @@ use hailwire_hub::Tls;
 use hailwire_wire::{Address, AgentName, Priority, limits};
 
 use crate::{
-    args::{Cli, Command, Global, agent, bench, lab, node, other, report},
+    args::{Cli, Command, Global, agent, bench, callout, lab, node, other, report},
     failure::Failure,
     output::Output,
 };
@@ -105,6 +105,15 @@ pub(crate) enum Action {
         count: u32,
         interval: Duration,
     },
+    CalloutServe(PathBuf),
+    CalloutAgent {
+        name: AgentName,
+        at: Attached,
+    },
+    CalloutTest {
+        config: PathBuf,
+        small: bool,
+    },
     HubRun(Box<hailwire_hub::Config>),
     HubInvite {
         uses: u32,
@@ -157,6 +166,15 @@ pub(crate) struct Serve {
     pub(crate) grace: Duration,
     pub(crate) program: OsString,
     pub(crate) args: Vec<OsString>,
+}
+
+/// Where an inspection agent that is attached to the node listens.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Attached {
+    /// At this socket.
+    Socket(PathBuf),
+    /// At the socket that this shell command is told.
+    Program(String),
 }
 
 /// A call, a send or a stream.
@@ -236,6 +254,7 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
             count,
             interval,
         },
+        Command::Callout(callout::Callout { command }) => plan_callout(command)?,
         Command::Hub(hub) => plan_hub(hub, &data)?,
         Command::Demo(demo) => plan_demo(demo)?,
         Command::Bench(bench) => plan_bench(bench.command)?,
@@ -293,6 +312,7 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, Failure> {
                 carriers: run.carrier,
                 repeats: run.repeats,
                 foreign: run.subject,
+                peer: hailwire_bench::suite::peer(),
             };
             Ok(Action::BenchRun { order, out })
         }
@@ -325,6 +345,7 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         hub,
         path,
         pool,
+        callout,
     } = options;
     Options {
         listen,
@@ -335,6 +356,7 @@ fn subject_options(options: bench::SubjectOptions) -> Options {
         hub,
         path,
         pool,
+        callout,
     }
 }
 
@@ -526,6 +548,39 @@ fn body_source(body: Option<&OsStr>) -> BodySource {
         }
         [b'@', text @ ..] | text => BodySource::Text(Bytes::copy_from_slice(text)),
     }
+}
+
+fn plan_callout(command: callout::CalloutCommand) -> Result<Action, Failure> {
+    Ok(match command {
+        callout::CalloutCommand::Serve(serve) => Action::CalloutServe(serve.config),
+        callout::CalloutCommand::Test(callout::CalloutTest { config, small }) => {
+            Action::CalloutTest { config, small }
+        }
+        callout::CalloutCommand::Agent(callout::CalloutAgent { uds, exec, name }) => {
+            let at = match (uds, exec) {
+                (Some(path), _) => Attached::Socket(path),
+                (None, Some(command)) => Attached::Program(command),
+                (None, None) => return Err(Failure::usage("no agent is named")),
+            };
+            let name = match (name, &at) {
+                (Some(name), _) => name,
+                (None, Attached::Socket(path)) => name_of_socket(path)?,
+                (None, Attached::Program(_)) => {
+                    return Err(Failure::usage("the agent has no name"));
+                }
+            };
+            Action::CalloutAgent { name, at }
+        }
+    })
+}
+
+/// `waf` for `/run/hail/waf.sock`.
+fn name_of_socket(path: &Path) -> Result<AgentName, Failure> {
+    let stem = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+    stem.parse().map_err(|_| {
+        Failure::usage(format!("`{stem}` cannot be an agent's name"))
+            .hint("name it with --name NAME")
+    })
 }
 
 fn plan_hub(hub: other::Hub, data: &Path) -> Result<Action, Failure> {
@@ -722,6 +777,28 @@ mod tests {
         assert_eq!(serve.program, "wc");
         assert_eq!(serve.args, ["-w", "--json"]);
         assert!(serve.lines && !planned("serve words -- wc --json").unwrap().output.json);
+    }
+
+    #[test]
+    fn an_attached_agent_is_named_or_called_like_its_socket() {
+        let attached = |line: &str| match planned(line).unwrap().action {
+            Action::CalloutAgent { name, at } => (name.to_string(), at),
+            other => panic!("{other:?}"),
+        };
+        let socket = |path: &str| Attached::Socket(path.into());
+        assert_eq!(
+            attached("callout agent --uds /run/waf.sock"),
+            ("waf".to_owned(), socket("/run/waf.sock"))
+        );
+        assert_eq!(attached("callout agent --uds /run/x --name waf").0, "waf");
+        assert_eq!(
+            attached("callout agent --exec run-waf --name waf").1,
+            Attached::Program("run-waf".to_owned())
+        );
+        assert_eq!(
+            planned("callout agent --uds /A.sock").unwrap_err().exit(),
+            2
+        );
     }
 
     #[test]

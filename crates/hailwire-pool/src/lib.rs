@@ -36,13 +36,22 @@
 //! | [`member`] | one member: what it is, and what it has in flight |
 //! | [`lease`] | one call's hold on a member |
 //! | [`health`] | the machine drawn above, in one atomic word |
+//! | [`seats`] | a fixed row, such as the connections to one agent, and the choice among them |
+//! | [`breaker`] | a circuit breaker, in one atomic word |
+//! | [`affinity`] | which seat a request has |
 
+pub mod affinity;
+pub mod breaker;
 pub mod health;
 pub mod lease;
 pub mod member;
 pub mod pool;
+pub mod seats;
 
+pub use affinity::{Affinity, AffinityConfig};
+pub use breaker::{Breaker, BreakerConfig, BreakerState, Permit};
 pub use health::{Health, HealthConfig};
 pub use lease::{Lease, Outcome};
 pub use member::{Member, MemberConfig, Tier};
 pub use pool::{NoMember, Pool, PoolConfig, Strategy};
+pub use seats::{NoSeat, Seats, Standing};

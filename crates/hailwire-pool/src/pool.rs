@@ -1,13 +1,13 @@
 //! The members of one group, and the pick.
 //!
 //! A pick looks at every member once and takes the least of (standing, tier, load, turn): standing
-//! from [`crate::health`], load only under [`Strategy::LeastLoaded`], and turn, the moment at which
+//! from [`crate::health`], load as the [`Strategy`] has it, and turn, the moment at which
 //! it was picked last, so that equals follow each other in a circle whichever of them are excluded,
 //! full or down at the time. The member's turn is taken with a compare-and-swap: whoever loses
 //! looks again, so that threads that pick together go to different members.
 //!
-//! Cost: one pass over the group, five loads a member. Large groups, affinity, breakers and
-//! measured latency find their seat in [`Strategy`] and in the order above.
+//! Cost: one pass over the group, five loads a member. Where chance decides, it is the turn's number,
+//! scrambled, so that nothing else is kept for it.
 
 use std::{
     fmt,
@@ -33,6 +33,13 @@ pub enum Strategy {
     /// The one with the fewest calls in flight, in turn among equals.
     #[default]
     LeastLoaded,
+    /// By chance, those whose calls go well more often.
+    HealthWeighted,
+    /// By chance.
+    Random,
+    /// Of two that chance names, the one with fewer calls in flight (Mitzenmacher, 2001): nearly as even as
+    /// [`Strategy::LeastLoaded`], without every caller that asks at the same moment going to the same one.
+    TwoChoices,
 }
 
 /// How a pool picks.
@@ -150,9 +157,14 @@ impl<K, V> Pool<K, V> {
         // Turns begin at 1, since 0 says that a member was never picked.
         let turn = self.turn.fetch_add(1, Ordering::AcqRel) + 1;
         // Each further round means that another thread has taken what this one wanted.
+        let lots = Lots {
+            turn,
+            members: members.len(),
+        };
         loop {
-            let accepted = members.iter().filter(|member| accept(member));
-            let (member, rank) = self.best(accepted, now)?;
+            let numbered = members.iter().enumerate();
+            let accepted = numbered.filter(|(_, member)| accept(member));
+            let (member, rank) = self.best(accepted, lots, now)?;
             if !member.take_turn(rank.turn, turn) {
                 continue;
             }
@@ -165,13 +177,14 @@ impl<K, V> Pool<K, V> {
     /// The most welcome of some members.
     fn best<'a>(
         &self,
-        members: impl Iterator<Item = &'a Arc<Member<K, V>>>,
+        members: impl Iterator<Item = (usize, &'a Arc<Member<K, V>>)>,
+        lots: Lots,
         now: Duration,
     ) -> Result<Ranked<'a, K, V>, NoMember> {
         let mut best: Option<Ranked<'a, K, V>> = None;
         let mut why = NoMember::Empty;
-        for member in members {
-            match self.rank(member, now) {
+        for (index, member) in members {
+            match self.rank(index, member, lots, now) {
                 Err(reason) => why = soonest(why, reason),
                 Ok(rank) => {
                     if best.as_ref().is_none_or(|(_, least)| rank < *least) {
@@ -183,7 +196,14 @@ impl<K, V> Pool<K, V> {
         best.ok_or(why)
     }
 
-    fn rank(&self, member: &Member<K, V>, now: Duration) -> Result<Rank, NoMember> {
+    #[inline]
+    fn rank(
+        &self,
+        index: usize,
+        member: &Member<K, V>,
+        lots: Lots,
+        now: Duration,
+    ) -> Result<Rank, NoMember> {
         let standing = member.standing(now);
         if standing == Standing::Out {
             let until = match member.health() {
@@ -198,6 +218,13 @@ impl<K, V> Pool<K, V> {
         let load = match self.config.strategy {
             Strategy::RoundRobin => 0,
             Strategy::LeastLoaded => member.in_flight(),
+            Strategy::Random => lots.of(index),
+            Strategy::HealthWeighted => {
+                let failures = u32::from(member.failures());
+                lots.of(index).saturating_mul(failures.saturating_add(1))
+            }
+            Strategy::TwoChoices if lots.names(index) => member.in_flight(),
+            Strategy::TwoChoices => u32::MAX,
         };
         Ok(Rank {
             standing,
@@ -268,6 +295,38 @@ struct Rank {
     tier: Tier,
     load: u32,
     turn: u64,
+}
+
+/// What chance says at one turn. Costs nothing under a strategy that does not ask it.
+#[derive(Clone, Copy)]
+struct Lots {
+    turn: u64,
+    members: usize,
+}
+
+impl Lots {
+    /// A member's lot, up to a 256th of the greatest number, so that it can be weighted.
+    fn of(self, index: usize) -> u32 {
+        let lot = scramble(scramble(self.turn) ^ index as u64);
+        u32::try_from(lot >> 40).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a member is one of two that chance names.
+    fn names(self, index: usize) -> bool {
+        let lot = scramble(self.turn);
+        let count = self.members.max(1) as u64;
+        let first = lot % count;
+        let second = (first + 1 + (lot >> 32) % (count - 1).max(1)) % count;
+        index as u64 == first || index as u64 == second
+    }
+}
+
+/// The finaliser of splitmix64 (Steele, Lea and Flood, 2014).
+fn scramble(n: u64) -> u64 {
+    let mut x = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
 }
 
 /// What to say of a group when its members give different reasons: the one that ends soonest.

@@ -15,6 +15,11 @@ use zentinel_agent_protocol::{
 use crate::{At, Failure, say};
 
 pub(crate) async fn serve(at: &At) -> Result<(), Failure> {
+    serve_as(at, |address| json!({"ready": address})).await
+}
+
+/// Serves, and says so in the words of `ready` once it can be reached.
+pub(crate) async fn serve_as(at: &At, ready: impl Fn(String) -> Value) -> Result<(), Failure> {
     match (&at.uds, &at.grpc) {
         (Some(path), _) => {
             let server = UdsAgentServerV2::new("peer", path, Box::new(Peer::default()));
@@ -22,7 +27,7 @@ pub(crate) async fn serve(at: &At) -> Result<(), Failure> {
                 while tokio::net::UnixStream::connect(path).await.is_err() {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
-                say(&json!({"ready": path}));
+                say(&ready(path.display().to_string()));
                 std::future::pending::<()>().await;
             };
             tokio::select! {
@@ -32,7 +37,7 @@ pub(crate) async fn serve(at: &At) -> Result<(), Failure> {
         }
         (None, Some(address)) => {
             let listener = tokio::net::TcpListener::bind(address).await?;
-            say(&json!({"ready": listener.local_addr()?.to_string()}));
+            say(&ready(listener.local_addr()?.to_string()));
             let incoming =
                 tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
             let service = GrpcAgentServerV2::new("peer", Box::new(Peer::default())).into_service();

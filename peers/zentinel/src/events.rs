@@ -73,6 +73,47 @@ pub(crate) fn small(id: &str) -> RequestHeadersEvent {
     event
 }
 
+/// The header fields of a browser's request.
+pub(crate) const TWENTY: [(&str, &str); 20] = [
+    ("accept", "application/json, text/plain, */*"),
+    ("accept-encoding", "gzip, deflate, br"),
+    ("accept-language", "en-US,en;q=0.9"),
+    (
+        "authorization",
+        "Bearer c2VjcmV0LXRva2VuLW9mLXNvbWUtbGVuZ3RoLWZvci10aGUtYmVuY2g",
+    ),
+    ("cache-control", "no-cache"),
+    ("content-length", "1024"),
+    ("content-type", "application/json"),
+    ("cookie", "session=0123456789abcdef; theme=dark"),
+    ("host", "api.example.com"),
+    ("origin", "https://example.com"),
+    ("pragma", "no-cache"),
+    ("referer", "https://example.com/users"),
+    ("sec-fetch-dest", "empty"),
+    ("sec-fetch-mode", "cors"),
+    ("sec-fetch-site", "same-site"),
+    (
+        "user-agent",
+        "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko)",
+    ),
+    ("x-forwarded-for", "192.0.2.7"),
+    ("x-forwarded-host", "api.example.com"),
+    ("x-forwarded-proto", "https"),
+    ("x-request-id", "7b3c9d1e-0000-4000-8000-1234567890ab"),
+];
+
+/// A request with twenty header fields and everything that a proxy knows.
+pub(crate) fn large(id: &str) -> RequestHeadersEvent {
+    let mut event = request_headers(
+        id,
+        "/api/v1/users/12345/orders?include=items,customer&page=2",
+    );
+    let twenty = TWENTY.map(|(name, value)| (name.to_owned(), vec![value.to_owned()]));
+    event.headers = twenty.into_iter().collect();
+    event
+}
+
 pub(crate) fn request_body(
     id: &str,
     data: &[u8],

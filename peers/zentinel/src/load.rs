@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::json;
 use zentinel_agent_protocol::v2::{AgentClientV2, AgentClientV2Uds, AgentPool, AgentPoolConfig};
 
-use crate::{Encoding, Failure, events, say};
+use crate::{At, Encoding, Failure, events, say};
 
 #[derive(Args)]
 pub(crate) struct Load {
@@ -37,7 +37,7 @@ pub(crate) struct Load {
     chunk: usize,
 }
 
-enum Client {
+pub(crate) enum Client {
     Uds(AgentClientV2Uds),
     Grpc(AgentClientV2),
     Pool(Arc<AgentPool>),
@@ -46,9 +46,20 @@ enum Client {
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) async fn client(load: &Load) -> Result<(), Failure> {
+    let clients = clients(&load.at(), load.connections).await?;
+    run(load, &clients, "client").await
+}
+
+pub(crate) async fn pool(load: &Load) -> Result<(), Failure> {
+    let clients = pooled(&load.at(), load.connections).await?;
+    run(load, &clients, "pool").await
+}
+
+/// So many connections, each by itself.
+pub(crate) async fn clients(at: &At, connections: usize) -> Result<Vec<Arc<Client>>, Failure> {
     let mut clients = Vec::new();
-    for _ in 0..load.connections.max(1) {
-        clients.push(Arc::new(match (&load.uds, &load.grpc) {
+    for _ in 0..connections.max(1) {
+        clients.push(Arc::new(match (&at.uds, &at.grpc) {
             (Some(path), _) => {
                 let client = AgentClientV2Uds::new("peer", path.to_string_lossy(), TIMEOUT).await?;
                 client.connect().await?;
@@ -62,29 +73,67 @@ pub(crate) async fn client(load: &Load) -> Result<(), Failure> {
             }
         }));
     }
-    run(load, &clients, "client").await
+    Ok(clients)
 }
 
-pub(crate) async fn pool(load: &Load) -> Result<(), Failure> {
+/// The crate's pool of so many connections.
+pub(crate) async fn pooled(at: &At, connections: usize) -> Result<Vec<Arc<Client>>, Failure> {
     let config = AgentPoolConfig {
-        connections_per_agent: load.connections.max(1),
+        connections_per_agent: connections.max(1),
         request_timeout: TIMEOUT,
         ..AgentPoolConfig::default()
     };
     let pool = Arc::new(AgentPool::with_config(config));
-    let endpoint = match (&load.uds, &load.grpc) {
+    let endpoint = match (&at.uds, &at.grpc) {
         (Some(path), _) => format!("unix:{}", path.display()),
         (None, address) => format!("http://{}", address.as_deref().unwrap_or_default()),
     };
     pool.add_agent("peer", endpoint).await?;
-    run(load, &[Arc::new(Client::Pool(pool))], "pool").await
+    Ok(vec![Arc::new(Client::Pool(pool))])
 }
 
-async fn run(load: &Load, clients: &[Arc<Client>], through: &str) -> Result<(), Failure> {
-    let (body, chunk) = (load.body, load.chunk.max(1));
+impl Load {
+    fn at(&self) -> At {
+        At {
+            uds: self.uds.clone(),
+            grpc: self.grpc.clone(),
+        }
+    }
+}
+
+/// What came of a closed loop.
+pub(crate) struct Measured {
+    /// Of each request that was answered, in nanoseconds, ascending.
+    pub(crate) took: Vec<u64>,
+    pub(crate) failed: u64,
+    pub(crate) seconds: f64,
+}
+
+impl Measured {
+    pub(crate) fn per_second(&self) -> f64 {
+        self.took.len() as f64 / self.seconds
+    }
+
+    /// Microseconds that a share of the requests took at most.
+    pub(crate) fn at(&self, share: f64) -> f64 {
+        let index = (self.took.len() as f64 * share) as usize;
+        self.took
+            .get(index.min(self.took.len().saturating_sub(1)))
+            .map_or(0.0, |ns| *ns as f64 / 1e3)
+    }
+}
+
+/// So many requests in flight for so long, each with a body of so many bytes in chunks of at most so many.
+pub(crate) async fn measure(
+    clients: &[Arc<Client>],
+    in_flight: usize,
+    seconds: f64,
+    (body, chunk): (usize, usize),
+) -> Result<Measured, Failure> {
+    let chunk = chunk.max(1);
     let started = Instant::now();
-    let until = started + Duration::from_secs_f64(load.seconds);
-    let tasks: Vec<_> = (0..load.in_flight.max(1))
+    let until = started + Duration::from_secs_f64(seconds);
+    let tasks: Vec<_> = (0..in_flight.max(1))
         .map(|worker| {
             let client = Arc::clone(&clients[worker % clients.len()]);
             tokio::spawn(async move {
@@ -113,23 +162,28 @@ async fn run(load: &Load, clients: &[Arc<Client>], through: &str) -> Result<(), 
     }
     let seconds = started.elapsed().as_secs_f64();
     took.sort_unstable();
-    let at = |share: f64| {
-        let index = (took.len() as f64 * share) as usize;
-        took.get(index.min(took.len().saturating_sub(1)))
-            .map_or(0.0, |ns| *ns as f64 / 1e3)
-    };
+    Ok(Measured {
+        took,
+        failed,
+        seconds,
+    })
+}
+
+async fn run(load: &Load, clients: &[Arc<Client>], through: &str) -> Result<(), Failure> {
+    let sizes = (load.body, load.chunk);
+    let measured = measure(clients, load.in_flight, load.seconds, sizes).await?;
     say(&json!({
         "through": through,
         "encoding": if load.encoding == Encoding::Json { "json" } else { "msgpack" },
         "in_flight": load.in_flight,
         "connections": load.connections,
         "body": load.body,
-        "requests": took.len(),
-        "failed": failed,
-        "seconds": seconds,
-        "per_second": took.len() as f64 / seconds,
-        "p50_us": at(0.5),
-        "p99_us": at(0.99),
+        "requests": measured.took.len(),
+        "failed": measured.failed,
+        "seconds": measured.seconds,
+        "per_second": measured.per_second(),
+        "p50_us": measured.at(0.5),
+        "p99_us": measured.at(0.99),
     }));
     Ok(())
 }

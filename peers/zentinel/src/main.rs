@@ -4,9 +4,11 @@
 //! What it says are lines of JSON on stdout; the first line of a server is `{"ready":…}`.
 
 mod agent;
+mod bench;
 mod drive;
 mod events;
 mod load;
+mod operations;
 mod vectors;
 
 use std::{os::unix::process::CommandExt as _, path::PathBuf, process::ExitCode};
@@ -69,6 +71,12 @@ enum Command {
     Load(load::Load),
     /// The same through the crate's pool
     PoolLoad(load::Load),
+    /// The agent, as a subject of `hail bench run callout`
+    BenchServe(bench::Serve),
+    /// The proxy, as a subject of `hail bench run callout`
+    BenchLoad(bench::Load),
+    /// Single operations, as a subject of `hail bench run callout`
+    BenchOperations,
 }
 
 #[derive(Args)]
@@ -95,7 +103,9 @@ async fn main() -> ExitCode {
         Command::Serve { json_only, .. } => *json_only,
         Command::Drive { encoding, .. } => *encoding == Encoding::Json,
         Command::Load(load) | Command::PoolLoad(load) => load.encoding == Encoding::Json,
-        Command::Vectors { .. } | Command::ListenReverse { .. } => false,
+        Command::BenchServe(serve) => serve.wire.is_json(),
+        Command::BenchLoad(load) => load.wire.is_json(),
+        Command::Vectors { .. } | Command::ListenReverse { .. } | Command::BenchOperations => false,
     };
     let done = match with_json_only(json) {
         Ok(()) => run(cli.command).await,
@@ -128,6 +138,9 @@ async fn run(command: Command) -> Result<(), Failure> {
         } => drive::listen_reverse(&uds, token, &uri, agents).await,
         Command::Load(load) => load::client(&load).await,
         Command::PoolLoad(load) => load::pool(&load).await,
+        Command::BenchServe(serve) => bench::serve(&serve).await,
+        Command::BenchLoad(load) => bench::load(&load).await,
+        Command::BenchOperations => bench::operations(),
     }
 }
 

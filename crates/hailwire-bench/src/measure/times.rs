@@ -33,6 +33,12 @@ impl Times {
         self.0.saturating_record(nanos.clamp(1, LONGEST_NS));
     }
 
+    /// Takes all that another one has taken.
+    pub fn add(&mut self, other: &Self) {
+        // Both have the same bounds, so nothing can fall outside.
+        let _ = self.0.add(&other.0);
+    }
+
     /// How many were taken.
     #[must_use]
     pub fn count(&self) -> u64 {

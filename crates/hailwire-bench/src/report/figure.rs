@@ -43,6 +43,7 @@ const UNITS: &[(&str, Unit, f64)] = &[
     ("seconds", Unit::Seconds, 1.0),
     ("bytes", Unit::Bytes, 1.0),
     ("megabytes", Unit::Bytes, 1e6),
+    ("gibibytes", Unit::Bytes, 1_073_741_824.0),
     ("mbit", Unit::Bits, 1e6),
     ("megabits", Unit::Bits, 1e6),
     ("percent", Unit::Percent, 1.0),

@@ -422,9 +422,9 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
         let up = self.networks.up(contest.network, &mut self.folder);
         let network = up.map_err(BenchError::Wrong)?;
         let listen = network.address("b")?.to_string();
+        let program = self.settings.program.display().to_string();
         let words = |part: &str, own: &[&str], options: &[String]| {
-            let program = self.settings.program.display().to_string();
-            let mut words: Vec<String> = vec![program];
+            let mut words: Vec<String> = vec![program.clone()];
             words.extend(["bench", "subject", part].map(ToString::to_string));
             words.extend(own.iter().map(ToString::to_string));
             words.extend(options.iter().cloned());
@@ -448,7 +448,10 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
                 let options = filled(options, "{helper}", &told);
                 words("serve", &[&subject.name(), "--listen", &listen], &options)
             }
-            Who::Foreign(foreign) => filled(&foreign.serve, "{listen}", &listen),
+            Who::Foreign(foreign) => {
+                let serve = filled(&foreign.serve, "{listen}", &listen);
+                filled(&serve, "{hail}", &program)
+            }
         };
         let name = |part: &str| format!("{}, {part}", entry.subject);
         let server = Party::start(&name("serving"), network.command("b", &serve)?).await?;
@@ -460,9 +463,12 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
             }
             Who::Foreign(foreign) => {
                 let mut load = foreign.load.clone();
-                if !load.iter().any(|word| word.contains("{address}")) {
+                let names = |word: &String| word.contains("{address}") || word.contains("{ready}");
+                if !load.iter().any(names) {
                     load.push("{address}".to_owned());
                 }
+                let load = filled(&load, "{hail}", &program);
+                let load = filled(&load, "{ready}", &server.ready.to_string());
                 filled(&load, "{address}", &server.said("address"))
             }
         };
@@ -552,6 +558,9 @@ async fn added(pair: &mut Pair, work: &Work) -> Result<Measured, BenchError> {
 
 /// Has work done, and reads what both processes used for it.
 async fn measure(pair: &mut Pair, work: &Work, network: &str) -> Result<Measured, BenchError> {
+    if matches!(work, Work::Operation { .. }) {
+        return pair.client.ask(work).await;
+    }
     process::reset_peak(pair.client.pid());
     process::reset_peak(pair.server.pid());
     // A host of the lab has counters of its own; on loopback they count the whole machine.

@@ -125,6 +125,9 @@ impl Load {
                 let links = self.warm(1, false).await?;
                 mix(pick(&links, 0)?, per_second, seconds, bytes).await
             }
+            Work::Operation { .. } => Err(BenchError::Unsupported(
+                "this subject does no operations of callouts",
+            )),
         }
     }
 

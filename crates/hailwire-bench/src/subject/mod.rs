@@ -16,8 +16,10 @@
 //! | `processes` | calls from program to program through two nodes |
 //! | `hub` | a hub, at which nodes behind NAT find each other |
 //! | `proxy` | the TCP relay proxy of the baseline behind NAT |
+//! | `callout` | a host and an agent of Agent Protocol v2, and what they do |
 //! | `load` | how work is done, the same for all |
 
+mod callout;
 mod hub;
 mod load;
 mod pattern;
@@ -41,6 +43,7 @@ use hailwire::Priority;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
+pub use callout::Wire;
 pub use session::Carrier;
 
 use crate::{
@@ -71,6 +74,12 @@ pub enum Subject {
     Hub,
     /// A TCP relay proxy: no subject itself, the way to one.
     Proxy,
+    /// A host and an agent of Agent Protocol v2.
+    Callout,
+    /// Bytes back and forth over a Unix socket.
+    RawSocket,
+    /// Single operations of callouts: whoever serves does nothing.
+    Operations,
 }
 
 impl Subject {
@@ -101,6 +110,9 @@ impl Subject {
             Self::Node => "node",
             Self::Hub => "hub",
             Self::Proxy => "proxy",
+            Self::Callout => "callout",
+            Self::RawSocket => crate::tables::callout::RAW,
+            Self::Operations => "operations",
         }
     }
 
@@ -115,7 +127,8 @@ impl Subject {
     pub fn named(name: &str) -> Option<Self> {
         let known = Self::ALL
             .into_iter()
-            .chain([Self::Node, Self::Hub, Self::Proxy]);
+            .chain([Self::Node, Self::Hub, Self::Proxy])
+            .chain([Self::Callout, Self::RawSocket, Self::Operations]);
         known.into_iter().find(|subject| subject.name() == name)
     }
 }
@@ -140,6 +153,8 @@ pub struct Options {
     /// Connections of a warm tunnel that is shared, from 1 to [`Pool::MAX`](hailwire::config::Pool::MAX); work
     /// begins when all are up. Default: the node's own, not waited for. Only sessions.
     pub pool: Option<u32>,
+    /// How callouts travel. Default: in MessagePack over a Unix socket. Only [`Subject::Callout`].
+    pub callout: Wire,
 }
 
 /// How two nodes reach each other.
@@ -162,6 +177,7 @@ impl Default for Options {
             hub: None,
             path: None,
             pool: None,
+            callout: Wire::default(),
         }
     }
 }
@@ -229,7 +245,20 @@ pub async fn serve(subject: Subject, options: &Options) -> Result<(), BenchError
     let mut node = None;
     let mut processes = None;
     let mut hub = None;
+    let mut raw = None;
+    let mut agent = None;
     match subject {
+        Subject::Callout => {
+            let served = callout::ends::serve(options.callout).await?;
+            ready = served.ready.clone();
+            agent = Some(served);
+        }
+        Subject::RawSocket => {
+            let served = callout::raw::serve()?;
+            ready = served.ready.clone();
+            raw = Some(served);
+        }
+        Subject::Operations => ready = Ready::default(),
         Subject::PlainH2 => ready = plain_h2::serve(options).await?,
         Subject::PlainWs => ready = plain_ws::serve(options).await?,
         Subject::RawIroh => ready = raw_iroh::serve(options).await?,
@@ -260,7 +289,7 @@ pub async fn serve(subject: Subject, options: &Options) -> Result<(), BenchError
     if let Some(node) = node {
         node.stop().await;
     }
-    drop((processes, hub));
+    drop((processes, hub, raw, agent));
     Ok(())
 }
 
@@ -270,21 +299,54 @@ pub async fn serve(subject: Subject, options: &Options) -> Result<(), BenchError
 ///
 /// [`BenchError`], before it is ready; work that fails is answered with the reason.
 pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<(), BenchError> {
-    let far = Far::reach(subject, ready, options).await?;
-    let mut load = load::Load::new(far);
+    let mut loading = match subject {
+        Subject::Callout => {
+            Loading::Callout(callout::ends::Far::new(ready, options.callout).await?)
+        }
+        Subject::RawSocket => Loading::Raw,
+        Subject::Operations => Loading::Operations,
+        _ => Loading::Load(load::Load::new(
+            Far::reach(subject, ready, options).await?,
+        )),
+    };
     say_ready(&serde_json::json!({}))?;
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let work: Work = serde_json::from_str(&line).map_err(failed("the work"))?;
-        let done = Box::pin(load.run(&work)).await;
+        let done = match &mut loading {
+            Loading::Load(load) => Box::pin(load.run(&work)).await,
+            Loading::Callout(far) => Box::pin(far.run(&work)).await,
+            Loading::Raw => callout::raw::load(ready, &work),
+            Loading::Operations => match &work {
+                Work::Operation {
+                    name,
+                    threads,
+                    seconds,
+                } => Box::pin(callout::operations::run(name, *threads, *seconds)).await,
+                _ => Err(BenchError::Unsupported(
+                    "this subject does operations only",
+                )),
+            },
+        };
         say(&done.unwrap_or_else(|error| Measured {
             failed: Some(error.to_string()),
             ..Measured::default()
         }))?;
     }
     end_soon();
-    load.stop().await;
+    if let Loading::Load(load) = loading {
+        load.stop().await;
+    }
     Ok(())
+}
+
+/// Who does the work.
+enum Loading {
+    /// Echoes and streams.
+    Load(load::Load),
+    Callout(callout::ends::Far),
+    Raw,
+    Operations,
 }
 
 /// The far side of a subject, and how to connect to it.
@@ -327,7 +389,12 @@ impl Far {
                 Self::Session(session::Far::new(carrier, ready, options).await?)
             }
             Subject::Processes => Self::Processes(processes::Far::new(ready, options).await?),
-            Subject::Node | Subject::Hub | Subject::Proxy => {
+            Subject::Node
+            | Subject::Hub
+            | Subject::Proxy
+            | Subject::Callout
+            | Subject::RawSocket
+            | Subject::Operations => {
                 return Err(BenchError::Unsupported("this subject only serves"));
             }
         })

@@ -4,9 +4,12 @@
 //! of a table: the same work for several subjects, interleaved. A cell that a suite knows it cannot
 //! measure is a step too, with the reason.
 
+mod callout;
 mod coordination;
 mod overlay;
 mod smoke;
+
+use std::path::PathBuf;
 
 use hailwire::config::Pool;
 
@@ -26,11 +29,13 @@ pub enum Suite {
     Coordination,
     /// Tables O1 to O6.
     Overlay,
+    /// Tables C1 to C12, and CE.
+    Callout,
 }
 
 impl Suite {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Smoke, Self::Coordination, Self::Overlay];
+    pub const ALL: [Self; 4] = [Self::Smoke, Self::Coordination, Self::Overlay, Self::Callout];
 
     /// Its word.
     #[must_use]
@@ -39,6 +44,7 @@ impl Suite {
             Self::Smoke => "smoke",
             Self::Coordination => "coordination",
             Self::Overlay => "overlay",
+            Self::Callout => "callout",
         }
     }
 
@@ -60,6 +66,22 @@ pub enum Size {
     Full,
 }
 
+/// The variable that names the program that speaks for the foreign crate of Agent Protocol v2.
+pub const PEER: &str = "HAILWIRE_ZENTINEL_PEER";
+
+/// That program: what [`PEER`] says, or what `peers/zentinel/build` leaves beside the folder of this program.
+#[must_use]
+pub fn peer() -> Option<String> {
+    let built = || {
+        let program = std::env::current_exe().ok()?;
+        let target = program.parent()?.parent()?;
+        Some(target.join("peers/bin/zentinel-peer"))
+    };
+    let named = std::env::var_os(PEER).map(PathBuf::from);
+    let path = named.or_else(built)?;
+    path.is_file().then(|| path.display().to_string())
+}
+
 /// What is asked of a suite.
 #[derive(Clone, Debug)]
 pub struct Order {
@@ -75,6 +97,8 @@ pub struct Order {
     pub repeats: Option<u32>,
     /// Programs of somebody else's.
     pub foreign: Vec<Foreign>,
+    /// The program that speaks for the foreign crate of Agent Protocol v2 (`peers/zentinel`), where it is built.
+    pub peer: Option<String>,
 }
 
 /// A program that is not ours: a command that serves and one that loads.
@@ -82,10 +106,10 @@ pub struct Order {
 pub struct Foreign {
     /// Its name in results.
     pub name: String,
-    /// Words of the command; `{listen}` stands for the address to serve at.
+    /// Words of the command; `{listen}` stands for the address to serve at and `{hail}` for this program.
     pub serve: Vec<String>,
-    /// Words of the command; `{address}` stands for what the serving one said, and is added at the end
-    /// where it is missing.
+    /// Words of the command; `{address}` stands for what the serving one said, `{ready}` for all of it in JSON;
+    /// the address is added at the end where both are missing.
     pub load: Vec<String>,
 }
 
@@ -211,6 +235,7 @@ pub fn steps(order: &Order) -> Vec<Step> {
         Suite::Smoke => smoke::steps(order),
         Suite::Coordination => coordination::steps(order),
         Suite::Overlay => overlay::steps(order),
+        Suite::Callout => callout::steps(order),
     }
 }
 
@@ -348,6 +373,7 @@ pub fn missing(suite: Suite, steps: &[Step]) -> Vec<(&'static str, &'static str)
         Suite::Smoke => return Vec::new(),
         Suite::Coordination => 'Q',
         Suite::Overlay => 'O',
+        Suite::Callout => 'C',
     };
     let cells = covered(steps);
     let published = tables::PUBLISHED.iter().copied();
@@ -374,6 +400,7 @@ pub(crate) mod tests {
             carriers: Vec::new(),
             repeats: None,
             foreign: Vec::new(),
+            peer: None,
         }
     }
 

@@ -1,5 +1,17 @@
 //! The agent's side: the trait, and serving it.
 
+mod dispatch;
+pub mod grpc;
+mod host;
+pub mod reverse;
+mod serve;
+mod session;
+pub mod uds;
+
+pub(crate) use dispatch::{Dispatch, Place};
+pub use host::Host;
+pub use serve::{ServeError, ServeOptions, serve};
+
 use std::{
     future::Future,
     pin::Pin,
@@ -8,7 +20,7 @@ use std::{
 
 use crate::{
     capabilities::{Events, Features, Limits},
-    control::CancelReason,
+    control::{CancelReason, Order},
     event::{
         BodyChunk, Configure, Guardrail, Kind, RequestComplete, RequestHeaders, ResponseHeaders,
         WebSocketFrame,
@@ -83,6 +95,16 @@ pub trait Agent: Send + Sync + 'static {
     /// A new configuration; whatever is not an allow refuses it.
     fn configure(&self, event: Configure) -> impl Future<Output = Response> + Send + '_ {
         absent(event)
+    }
+
+    /// A host has connected. It may be told things from now on, until its connection ends.
+    fn connected(&self, host: Host) {
+        drop(host);
+    }
+
+    /// A host orders something that concerns the agent as a whole. Whether it obeys is its own affair.
+    fn ordered(&self, order: Order) {
+        let _ = order;
     }
 
     /// A host no longer waits for what it asked about this request. Its futures are dropped besides.

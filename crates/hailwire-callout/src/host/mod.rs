@@ -1,1 +1,224 @@
 //! The proxy's side: one connection to an agent.
+//!
+//! A [`Connection`] is the same whatever carries it: a Unix socket, gRPC, a connection that the agent opened.
+//! [`link`] is the half that they share: who waits for which answer, how much an agent takes at once, which
+//! pieces of a body may be under way, how the agent is. A transport writes what it is handed and says what came.
+
+pub mod dialect;
+pub mod grpc;
+mod link;
+pub mod reverse;
+mod stream;
+mod table;
+pub mod uds;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use serde_json::Value;
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+pub(crate) use link::{Link, Outlet, Settings, open};
+pub use stream::over;
+pub(crate) use table::Ticket;
+
+use crate::{
+    capabilities::Capabilities,
+    control::{CancelReason, HealthState, Notice},
+    event::Event,
+    response::Response,
+    wire::Encoding,
+};
+
+/// One connection to an agent. Clones are the same connection; it ends when the last of them is dropped.
+#[derive(Clone)]
+pub struct Connection(Arc<link::Handle>);
+
+impl Connection {
+    /// Asks the agent about an event, and returns what it answers. How long to wait is the caller's.
+    ///
+    /// It may be called concurrently, for one request too: pieces of a body leave in the order of the calls.
+    /// Toward an agent of ours they are pipelined, as far as the window of their request and direction goes;
+    /// toward others one event of a request is under way, and the rest wait here.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, its place is given back and the agent is told that nobody waits. An answer
+    /// that comes later is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`AskError`]. Nothing has been decided then.
+    pub async fn ask(&self, event: Event) -> Result<Response, AskError> {
+        self.0.link.ask(event)?.await
+    }
+
+    /// What the agent said of itself.
+    #[must_use]
+    pub fn capabilities(&self) -> &Capabilities {
+        self.0.link.capabilities()
+    }
+
+    /// How the connection is. Reads one atomic.
+    #[must_use]
+    pub fn state(&self) -> LinkState {
+        self.0.link.state()
+    }
+
+    /// How many callers wait for an answer. Reads one atomic.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.0.link.in_flight()
+    }
+
+    /// Tells the agent that nobody waits for what was asked about a request; whoever does gets
+    /// [`AskError::Cancelled`].
+    pub fn cancel(&self, id: &str, reason: CancelReason) {
+        self.0.link.cancel(id, reason);
+    }
+
+    /// How long the agent takes to say that it is there.
+    ///
+    /// # Errors
+    ///
+    /// [`AskError::Closed`].
+    pub async fn ping(&self) -> Result<Duration, AskError> {
+        self.0.link.ping().await
+    }
+
+    /// Ends the connection. Whoever waits gets [`AskError::Closed`].
+    pub fn close(&self) {
+        self.0.link.close();
+    }
+
+    /// Returns when the connection has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub async fn closed(&self) {
+        self.0.link.closed().await;
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("agent", &self.capabilities().agent_id)
+            .field("state", &self.state())
+            .field("in_flight", &self.in_flight())
+            .finish()
+    }
+}
+
+/// How a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// Events may be sent.
+    Open {
+        /// What the agent last said of its health.
+        health: HealthState,
+        /// The agent has asked for nothing new.
+        paused: bool,
+    },
+    /// The agent finishes what it has and takes no new request.
+    Draining,
+    /// It has ended.
+    Closed,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AskError {
+    /// The connection has ended.
+    #[error("the connection to the agent has ended")]
+    Closed,
+    /// The agent takes nothing new: it has paused the host, drains, or is not well.
+    #[error("the agent takes nothing new")]
+    Paused,
+    /// As many requests as the agent takes are under way.
+    #[error("the agent has as many requests as it takes")]
+    Full,
+    /// The body is larger than the agent takes, or the event than a frame holds.
+    #[error("larger than the agent takes")]
+    TooLarge,
+    /// What the agent answered cannot be read.
+    #[error("the answer cannot be read: {0}")]
+    Malformed(String),
+    /// The agent does not want it, or the transport cannot carry it.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// [`Connection::cancel`] was called.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+/// What happens to a new request while the agent has as many as it takes, or has paused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overload {
+    /// It waits, in the order of the calls.
+    #[default]
+    Wait,
+    /// It fails at once, with [`AskError::Full`] or [`AskError::Paused`]. Pieces of bodies wait all the same.
+    Fail,
+}
+
+/// How a connection is opened.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// What the host is called. Default `hailwire`.
+    pub host_id: String,
+    /// Its version. Default that of this crate.
+    pub host_version: String,
+    /// The encodings that are offered, the best first. Default MessagePack, JSON.
+    pub encodings: Vec<Encoding>,
+    /// The agent's configuration: told in the handshake, and to an agent that takes configuration as an event
+    /// that it has to accept. Default none.
+    pub config: Option<Value>,
+    /// The version of that configuration.
+    pub config_version: Option<String>,
+    /// Whether what only Hailwire speaks is offered. Default true.
+    pub extensions: bool,
+    /// How long everything until the first event may take. Default 5 s.
+    pub connect_timeout: Duration,
+    /// What happens to more than the agent takes. Default it waits.
+    pub overload: Overload,
+    /// Where the agent's notices go besides. One that finds no room is dropped. Default nowhere.
+    pub notices: Option<mpsc::Sender<Notice>>,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            host_id: "hailwire".to_owned(),
+            host_version: env!("CARGO_PKG_VERSION").to_owned(),
+            encodings: vec![Encoding::MessagePack, Encoding::Json],
+            config: None,
+            config_version: None,
+            extensions: true,
+            connect_timeout: Duration::from_secs(5),
+            overload: Overload::default(),
+            notices: None,
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// The agent cannot be reached, or went away.
+    #[error("the agent cannot be reached")]
+    Io(#[from] std::io::Error),
+    /// The agent did not finish the handshake in time.
+    #[error("the agent did not answer within {0:?}")]
+    Timeout(Duration),
+    /// What the agent sent is no handshake.
+    #[error("not a handshake: {0}")]
+    Handshake(String),
+    /// The agent does not want this host.
+    #[error("the agent refused: {0}")]
+    Refused(String),
+    /// The agent does not accept its configuration.
+    #[error("the agent does not accept its configuration: {0}")]
+    Configuration(String),
+}

@@ -506,20 +506,3 @@ fn websocket_decision<'a, S: Source<'a>>(source: &mut S) -> Read<WebSocketDecisi
         })
     })
 }
-
-/// The request that an answer is for, wherever in what cannot be read as a whole it is said.
-pub(super) fn id<'a>(source: &mut impl Source<'a>) -> Option<Text> {
-    let mut found: Option<Text> = None;
-    let _ = source.fields(&["audit"], |_, source| {
-        source.fields(&["custom"], |_, source| {
-            source.map(|key, source| {
-                if key == ID && source.shape()? == Shape::Text {
-                    found = Some(source.text()?.as_ref().into());
-                    return Ok(());
-                }
-                source.skip()
-            })
-        })
-    });
-    found
-}

@@ -7,9 +7,8 @@ use super::{
     sink::Sink,
     source::{Fault, Read, Shape, Source},
 };
-use crate::{
-    Text,
-    event::{BodyChunk, Configure, Guardrail, Inspection, Opcode, RequestComplete, WebSocketFrame},
+use crate::event::{
+    BodyChunk, Configure, Guardrail, Inspection, Opcode, RequestComplete, WebSocketFrame,
 };
 
 /// Writes a piece of a request's body or, with `false`, of a response's.
@@ -366,38 +365,4 @@ impl Seen {
         }
         Ok(())
     }
-}
-
-/// The request that an event of any kind belongs to, wherever in what cannot be read as a whole it is said.
-pub(super) fn id<'a>(source: &mut impl Source<'a>) -> Option<Text> {
-    let mut found: Option<Text> = None;
-    // Whatever ends the reading, what was found before counts.
-    let _ = source.map(|key, source| match key {
-        "correlation_id" if source.shape()? == Shape::Text => {
-            let text = source.text()?;
-            if found.is_none() && !text.is_empty() {
-                found = Some(text.as_ref().into());
-            }
-            Ok(())
-        }
-        "metadata" if source.shape()? == Shape::Map => source.map(|key, source| {
-            if key != "correlation_id" || source.shape()? != Shape::Text {
-                return source.skip();
-            }
-            let text = source.text()?;
-            if !text.is_empty() {
-                found = Some(text.as_ref().into());
-            }
-            Ok(())
-        }),
-        "metadata" if source.shape()? == Shape::Seq => source.seq(|index, source| {
-            if index == 0 && found.is_none() && source.shape()? == Shape::Text {
-                found = Some(source.text()?.as_ref().into());
-                return Ok(());
-            }
-            source.skip()
-        }),
-        _ => source.skip(),
-    });
-    found
 }

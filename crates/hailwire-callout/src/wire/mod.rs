@@ -4,11 +4,14 @@ mod answer;
 pub mod control;
 mod events;
 pub mod frame;
+pub(crate) mod grpc;
 pub mod handshake;
 pub(crate) mod head;
 mod json;
 mod pack;
 pub mod plain;
+pub mod raw;
+pub mod salvage;
 mod sink;
 mod source;
 
@@ -84,7 +87,7 @@ fn put_other(event: &Event, sink: &mut impl Sink) {
 ///
 /// # Errors
 ///
-/// [`DecodeError`]; whoever asked must be answered with a block, never an allow, and [`correlation_id_of`] may tell
+/// [`DecodeError`]; whoever asked must be answered with a block, never an allow, and [`salvage::event_id`] may tell
 /// who that is.
 pub fn decode_event(kind: Kind, payload: Bytes, encoding: Encoding) -> Result<Event, DecodeError> {
     match kind {
@@ -120,24 +123,6 @@ fn other<'a>(kind: Kind, source: &mut impl Source<'a>, frame: &Bytes) -> source:
             Event::Configure(events::configure(source, frame)?)
         }
     })
-}
-
-/// The correlation id of an event that cannot be read as a whole, if it is said before what is wrong, or beside it.
-#[must_use]
-pub fn correlation_id_of(payload: &[u8], encoding: Encoding) -> Option<Text> {
-    match encoding {
-        Encoding::Json => events::id(&mut Json::new(payload).ok()?),
-        Encoding::MessagePack => events::id(&mut Pack::new(payload)),
-    }
-}
-
-/// The correlation id of an answer that cannot be read as a whole, as [`correlation_id_of`].
-#[must_use]
-pub fn answered_id_of(payload: &[u8], encoding: Encoding) -> Option<Text> {
-    match encoding {
-        Encoding::Json => answer::id(&mut Json::new(payload).ok()?),
-        Encoding::MessagePack => answer::id(&mut Pack::new(payload)),
-    }
 }
 
 /// Appends the payload of an answer's frame.

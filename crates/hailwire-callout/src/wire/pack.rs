@@ -236,7 +236,12 @@ impl<'a> Source<'a> for Pack<'a> {
     }
 
     fn f32(&mut self) -> Read<f32> {
-        self.float().map(|number| number as f32)
+        let at = self.at;
+        let number = self.float()? as f32;
+        if number.is_nan() {
+            return Err(Fault::new("a number that is none", at));
+        }
+        Ok(number)
     }
 
     #[inline]

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, builder::PossibleValuesParser};
 use hailwire::config::Pool;
 use hailwire_bench::{
     run::NETWORKS,
-    subject::{Carrier, Congestion, Path, Subject},
+    subject::{Carrier, Congestion, Path, Subject, Wire},
     suite::{Foreign, Suite},
 };
 
@@ -28,7 +28,8 @@ pub(crate) enum BenchCommand {
 /// Run a suite and keep its results in a folder
 ///
 /// smoke is a little of everything on loopback, without root, in under a minute. coordination and overlay
-/// fill the published tables Q and O; most of their rows need an emulated network, and so root.
+/// fill the published tables Q and O; most of their rows need an emulated network, and so root. callout fills the
+/// tables C, beside the foreign program in peers/zentinel where it is built.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// Which suite
@@ -120,6 +121,14 @@ pub(crate) struct SubjectOptions {
     /// Connections of a warm tunnel, waited for before work begins; only sessions [default: the node's own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(Pool::MAX)))]
     pub(crate) pool: Option<u32>,
+    /// How callouts travel: json, msgpack or grpc; only callout
+    #[arg(long, value_name = "WIRE", default_value = "msgpack", value_parser = wire)]
+    pub(crate) callout: Wire,
+}
+
+fn wire(text: &str) -> Result<Wire, String> {
+    let known = Wire::ALL.into_iter().find(|wire| wire.word() == text);
+    known.ok_or_else(|| "expected json, msgpack or grpc".into())
 }
 
 fn carrier(text: &str) -> Result<Carrier, String> {

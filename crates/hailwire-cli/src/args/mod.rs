@@ -6,6 +6,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod bench;
+pub(crate) mod callout;
 pub(crate) mod lab;
 pub(crate) mod node;
 pub(crate) mod other;
@@ -78,6 +79,7 @@ pub(crate) enum Command {
     Send(agent::Send),
     Stream(agent::Stream),
     Ping(agent::Ping),
+    Callout(callout::Callout),
     Hub(other::Hub),
     Demo(other::Demo),
     Bench(bench::Bench),

@@ -10,6 +10,7 @@ mod background;
 mod bench;
 mod body;
 mod call;
+mod callout;
 mod completions;
 mod config;
 mod connect;
@@ -109,6 +110,11 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         Action::Send(call) => short(run, send::run(run, call)),
         Action::Stream(call) => long(run, stream::run(run, call)),
         Action::Serve(serve) => on_one_core(run, serve::run(run, serve)),
+        Action::CalloutServe(config) => on_all_cores(callout::serve::run(run, config)),
+        Action::CalloutAgent { name, at } => on_one_core(run, callout::attach::run(run, name, at)),
+        Action::CalloutTest { config, small } => {
+            on_all_cores(callout::test::run(run, config, small))
+        }
         Action::HubRun(config) => on_all_cores(hub::run(run, *config)),
         Action::HubInvite { uses, expires } => hub::invite(run, uses, expires),
         Action::Demo(demo) if demo.part => on_all_cores(demo::part::run(run)),

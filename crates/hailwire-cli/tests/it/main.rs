@@ -3,6 +3,8 @@
 mod alone;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod bench;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod callout;
 mod calls;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod demo;

@@ -231,7 +231,7 @@ impl Topology {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let mut topology = read::topology(&text).map_err(|mistake| {
             let file = path.display().to_string();
-            mistake.in_file(&text, file)
+            read::in_file(mistake, &text, file)
         })?;
         topology.name = name.into_owned();
         Ok(topology)
@@ -243,8 +243,8 @@ impl Topology {
     ///
     /// [`TopologyError::Invalid`] for the first mistake.
     pub fn parse(text: &str, name: &str) -> Result<Self, TopologyError> {
-        let mut topology =
-            read::topology(text).map_err(|mistake| mistake.in_file(text, format!("{name}.kdl")))?;
+        let mut topology = read::topology(text)
+            .map_err(|mistake| read::in_file(mistake, text, format!("{name}.kdl")))?;
         topology.name = name.to_owned();
         Ok(topology)
     }

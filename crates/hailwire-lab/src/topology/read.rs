@@ -2,7 +2,10 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use kdl::{KdlDocument, KdlEntry, KdlNode, KdlValue};
+use hailwire_kdl::{
+    KdlDocument, KdlEntry, KdlIdentifier, KdlNode, Mistake, argument, document, property,
+    suggestion, text,
+};
 
 use super::{Host, MAX_HOSTS, MAX_SITES, Site, Topology, TopologyError, Wall};
 use crate::{
@@ -10,48 +13,20 @@ use crate::{
     nat::{Dependence, NatKind, Ports},
 };
 
-/// A mistake at a byte offset of the text.
-#[derive(Debug)]
-pub(super) struct Mistake {
-    offset: usize,
-    what: String,
-    hint: String,
-}
-
-impl Mistake {
-    fn at(offset: usize, what: impl Into<String>) -> Self {
-        Self {
-            offset,
-            what: what.into(),
-            hint: String::new(),
-        }
-    }
-
-    fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = hint.into();
-        self
-    }
-
-    /// The mistake for people, with line and column.
-    pub(super) fn in_file(self, text: &str, file: String) -> TopologyError {
-        let mut end = self.offset.min(text.len());
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        let before = text.get(..end).unwrap_or_default();
-        let last = before.rsplit('\n').next().unwrap_or_default();
-        TopologyError::Invalid {
-            file,
-            line: before.matches('\n').count() + 1,
-            column: last.chars().count() + 1,
-            what: self.what,
-            hint: self.hint,
-        }
+/// The mistake for people, with line and column.
+pub(super) fn in_file(mistake: Mistake, text: &str, file: String) -> TopologyError {
+    let (line, column) = mistake.place(text);
+    TopologyError::Invalid {
+        file,
+        line,
+        column,
+        what: mistake.what,
+        hint: mistake.hint,
     }
 }
 
-pub(super) fn topology(text: &str) -> Result<Topology, Mistake> {
-    let document = KdlDocument::parse_v2(text).map_err(|error| syntax(&error))?;
+pub(super) fn topology(file: &str) -> Result<Topology, Mistake> {
+    let document = document(file)?;
     let mut topology = Topology {
         name: String::new(),
         about: String::new(),
@@ -59,16 +34,13 @@ pub(super) fn topology(text: &str) -> Result<Topology, Mistake> {
     };
     for node in document.nodes() {
         match node.name().value() {
-            "about" => topology.about = text_of(node, only(node)?)?.to_owned(),
+            "about" => topology.about = text(node, only(node)?)?.to_owned(),
             "site" => topology.sites.push(site(node)?),
             "host" => topology.sites.push(lone_host(node)?),
             _ => return Err(unknown(node, &["about", "site", "host"])),
         }
         if topology.sites.len() > MAX_SITES {
-            return Err(Mistake::at(
-                offset(node),
-                format!("more than {MAX_SITES} sites"),
-            ));
+            return Err(Mistake::of(node, format!("more than {MAX_SITES} sites")));
         }
     }
     check_names(&document, &topology)?;
@@ -128,7 +100,7 @@ fn site(node: &KdlNode) -> Result<Site, Mistake> {
     }
     if site.hosts.is_empty() || site.hosts.len() > MAX_HOSTS {
         let what = format!("a site has 1 to {MAX_HOSTS} hosts");
-        return Err(Mistake::at(offset(node), what).hint("write: host \"a\""));
+        return Err(Mistake::of(node, what).hint("write: host \"a\""));
     }
     Ok(site)
 }
@@ -203,10 +175,8 @@ fn link(node: &KdlNode) -> Result<(Shape, Shape), Mistake> {
     }
     for shape in [&up, &down] {
         if shape.jitter > shape.delay {
-            return Err(
-                Mistake::at(offset(node), "the jitter is larger than the delay")
-                    .hint("a packet's delay lies in delay ± jitter"),
-            );
+            return Err(Mistake::of(node, "the jitter is larger than the delay")
+                .hint("a packet's delay lies in delay ± jitter"));
         }
     }
     Ok((up, down))
@@ -226,7 +196,7 @@ fn shape(node: &KdlNode, shape: &mut Shape) -> Result<(), Mistake> {
             shape.mtu = u16::try_from(mtu).unwrap_or(crate::link::MTU);
         }
         _ => {
-            shape.reorder = share(node, value(node, &["by"])?)?;
+            shape.reorder = share(node, argument(node, &["by"])?)?;
             if let Some(by) = property(node, "by") {
                 shape.reorder_by = time(node, by)?;
             }
@@ -241,7 +211,7 @@ fn nat(node: &KdlNode) -> Result<NatKind, Mistake> {
     let mut nat = NatKind::default();
     for entry in node.entries() {
         let at = entry.span().offset();
-        match entry.name().map(kdl::KdlIdentifier::value) {
+        match entry.name().map(KdlIdentifier::value) {
             Some("mapping") => nat.mapping = dependence(node, entry)?,
             Some("filtering") => nat.filtering = dependence(node, entry)?,
             Some("hairpin") => {
@@ -249,7 +219,7 @@ fn nat(node: &KdlNode) -> Result<NatKind, Mistake> {
                 nat.hairpin = entry.value().as_bool().ok_or_else(wrong)?;
             }
             Some("ports") => {
-                nat.ports = match text_of(node, entry)? {
+                nat.ports = match text(node, entry)? {
                     "preserve" => Ports::Preserve,
                     "random" => Ports::Random,
                     _ => return Err(Mistake::at(at, "`ports` is \"preserve\" or \"random\"")),
@@ -266,32 +236,26 @@ fn nat(node: &KdlNode) -> Result<NatKind, Mistake> {
 }
 
 fn dependence(node: &KdlNode, entry: &KdlEntry) -> Result<Dependence, Mistake> {
-    let text = text_of(node, entry)?;
+    let text = text(node, entry)?;
     let found = Dependence::ALL.into_iter().find(|kind| kind.name() == text);
     found.ok_or_else(|| {
         let names = Dependence::ALL.map(Dependence::name).join(", ");
-        Mistake::at(
-            entry.span().offset(),
-            format!("`{text}` is not a kind of RFC 4787"),
-        )
-        .hint(format!("known here: {names}"))
+        Mistake::in_value(entry, format!("`{text}` is not a kind of RFC 4787"))
+            .hint(format!("known here: {names}"))
     })
 }
 
 fn firewall(node: &KdlNode) -> Result<Wall, Mistake> {
     children(node, &[], &[])?;
-    let rule = value(node, &["to"])?;
+    let rule = argument(node, &["to"])?;
     let at = rule.span().offset();
-    match (text_of(node, rule)?, property(node, "to")) {
+    match (text(node, rule)?, property(node, "to")) {
         ("no-udp", None) => Ok(Wall::NoUdp),
         ("only-tcp-443", None) => Ok(Wall::OnlyTcp443),
-        ("only-relay", Some(to)) => Ok(Wall::OnlyRelay(text_of(node, to)?.to_owned())),
+        ("only-relay", Some(to)) => Ok(Wall::OnlyRelay(text(node, to)?.to_owned())),
         ("only-relay", None) => Err(Mistake::at(at, "the relay is not named")
             .hint("write: firewall \"only-relay\" to=\"HOST\"")),
-        (_, Some(to)) => Err(Mistake::at(
-            to.span().offset(),
-            "`to` belongs to \"only-relay\"",
-        )),
+        (_, Some(to)) => Err(Mistake::in_value(to, "`to` belongs to \"only-relay\"")),
         (other, None) => Err(Mistake::at(at, format!("`{other}` is not a firewall"))
             .hint("known here: no-udp, only-tcp-443, only-relay")),
     }
@@ -299,41 +263,20 @@ fn firewall(node: &KdlNode) -> Result<Wall, Mistake> {
 
 /// The name that a node has as its only value; properties only of `known`.
 fn name(node: &KdlNode, known: &[&str]) -> Result<String, Mistake> {
-    let entry = value(node, known)?;
-    let text = text_of(node, entry)?;
+    let entry = argument(node, known)?;
+    let text = text(node, entry)?;
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     match (1..=32).contains(&text.len()) && text.chars().all(fits) {
         true => Ok(text.to_owned()),
-        false => Err(Mistake::at(
-            entry.span().offset(),
+        false => Err(Mistake::in_value(
+            entry,
             "a name has 1 to 32 of a-z, 0-9 and -",
         )),
     }
 }
 
-/// The only value of a node; properties only of `known`.
-fn value<'a>(node: &'a KdlNode, known: &[&str]) -> Result<&'a KdlEntry, Mistake> {
-    let stray = |entry: &&KdlEntry| {
-        entry
-            .name()
-            .is_some_and(|name| !known.contains(&name.value()))
-    };
-    if let Some(entry) = node.entries().iter().find(stray) {
-        let what = format!("`{}` has no such property", node.name().value());
-        return Err(Mistake::at(entry.span().offset(), what));
-    }
-    let mut values = node.entries().iter().filter(|entry| entry.name().is_none());
-    match (values.next(), values.next()) {
-        (Some(entry), None) => Ok(entry),
-        _ => {
-            let what = format!("`{}` takes exactly one value", node.name().value());
-            Err(Mistake::at(offset(node), what))
-        }
-    }
-}
-
 fn only(node: &KdlNode) -> Result<&KdlEntry, Mistake> {
-    value(node, &[])
+    argument(node, &[])
 }
 
 fn no_entries(node: &KdlNode) -> Result<(), Mistake> {
@@ -341,14 +284,9 @@ fn no_entries(node: &KdlNode) -> Result<(), Mistake> {
         None => Ok(()),
         Some(entry) => {
             let what = format!("`{}` takes its settings in braces", node.name().value());
-            Err(Mistake::at(entry.span().offset(), what))
+            Err(Mistake::in_value(entry, what))
         }
     }
-}
-
-fn property<'a>(node: &'a KdlNode, name: &str) -> Option<&'a KdlEntry> {
-    let named = |entry: &&KdlEntry| entry.name().is_some_and(|own| own.value() == name);
-    node.entries().iter().find(named)
 }
 
 /// The settings in braces: only known ones, each once except those that may be `repeated`.
@@ -364,46 +302,34 @@ fn children<'a>(
             return Err(unknown(inner, known));
         }
         if !seen.insert(name) && !repeated.contains(&name) {
-            return Err(Mistake::at(offset(inner), format!("`{name}` is set twice")));
+            return Err(Mistake::of(inner, format!("`{name}` is set twice")));
         }
     }
     Ok(node.iter_children().collect())
 }
 
 fn unknown(node: &KdlNode, known: &[&str]) -> Mistake {
-    let what = format!("`{}` is not known here", node.name().value());
-    match known.is_empty() {
-        true => Mistake::at(offset(node), what),
-        false => Mistake::at(offset(node), what).hint(format!("known here: {}", known.join(", "))),
-    }
-}
-
-fn text_of<'a>(node: &KdlNode, entry: &'a KdlEntry) -> Result<&'a str, Mistake> {
-    entry.value().as_string().ok_or_else(|| {
-        let what = format!("`{}` takes a text here", node.name().value());
-        Mistake::at(entry.span().offset(), what).hint("write it in double quotes")
-    })
+    let name = node.name().value();
+    Mistake::of(node, format!("`{name}` is not known here")).hint(suggestion(name, known))
 }
 
 fn time(node: &KdlNode, entry: &KdlEntry) -> Result<Duration, Mistake> {
-    humantime::parse_duration(text_of(node, entry)?)
+    humantime::parse_duration(text(node, entry)?)
         .ok()
         .filter(|time| *time <= Duration::from_secs(24 * 3600))
         .ok_or_else(|| {
-            Mistake::at(entry.span().offset(), "not a time of at most a day")
+            Mistake::in_value(entry, "not a time of at most a day")
                 .hint("write a number with its unit, for example \"25ms\"")
         })
 }
 
 fn share(node: &KdlNode, entry: &KdlEntry) -> Result<f64, Mistake> {
-    let percent = text_of(node, entry)?.strip_suffix('%');
+    let percent = text(node, entry)?.strip_suffix('%');
     percent
         .and_then(|number| number.trim().parse::<f64>().ok())
         .filter(|percent| (0.0..=100.0).contains(percent))
         .map(|percent| percent / 100.0)
-        .ok_or_else(|| {
-            Mistake::at(entry.span().offset(), "not a share").hint("write for example \"0.5%\"")
-        })
+        .ok_or_else(|| Mistake::in_value(entry, "not a share").hint("write for example \"0.5%\""))
 }
 
 fn rate(node: &KdlNode, entry: &KdlEntry) -> Result<u64, Mistake> {
@@ -413,14 +339,11 @@ fn rate(node: &KdlNode, entry: &KdlEntry) -> Result<u64, Mistake> {
         ("kbit/s", 1e3),
         ("bit/s", 1.0),
     ];
-    scaled(text_of(node, entry)?, &units)
+    scaled(text(node, entry)?, &units)
         .filter(|rate| (1_000..=1_000_000_000_000).contains(rate))
         .ok_or_else(|| {
-            Mistake::at(
-                entry.span().offset(),
-                "not a rate of 1 kbit/s to 1000 Gbit/s",
-            )
-            .hint("write for example \"20 Mbit/s\"")
+            Mistake::in_value(entry, "not a rate of 1 kbit/s to 1000 Gbit/s")
+                .hint("write for example \"20 Mbit/s\"")
         })
 }
 
@@ -432,10 +355,10 @@ fn bytes(node: &KdlNode, entry: &KdlEntry) -> Result<u64, Mistake> {
         ("MB", 1e6),
         ("B", 1.0),
     ];
-    scaled(text_of(node, entry)?, &units)
+    scaled(text(node, entry)?, &units)
         .filter(|size| (1..=1 << 30).contains(size))
         .ok_or_else(|| {
-            Mistake::at(entry.span().offset(), "not a size of 1 B to 1 GiB")
+            Mistake::in_value(entry, "not a size of 1 B to 1 GiB")
                 .hint("write for example \"256 KiB\"")
         })
 }
@@ -454,34 +377,9 @@ fn scaled(text: &str, units: &[(&str, f64)]) -> Option<u64> {
 }
 
 fn whole(entry: &KdlEntry, what: &str, least: u32, most: u32) -> Result<u32, Mistake> {
-    let number = match entry.value() {
-        KdlValue::Integer(number) => u32::try_from(*number).ok(),
-        _ => None,
-    };
-    number
-        .filter(|n| (least..=most).contains(n))
-        .ok_or_else(|| {
-            let what = format!("`{what}` is a whole number from {least} to {most}");
-            Mistake::at(entry.span().offset(), what)
-        })
-}
-
-fn offset(node: &KdlNode) -> usize {
-    node.name().span().offset()
-}
-
-/// The first thing that the KDL parser complains about.
-fn syntax(error: &kdl::KdlError) -> Mistake {
-    let Some(first) = error.diagnostics.first() else {
-        return Mistake::at(0, "not a KDL document");
-    };
-    let label = first
-        .label
-        .as_deref()
-        .or(first.message.as_deref())
-        .unwrap_or("unexpected text");
-    let what = format!("not KDL: {}", label.trim_end_matches('.').to_lowercase());
-    Mistake::at(first.span.offset(), what).hint("see https://kdl.dev")
+    hailwire_kdl::whole(entry, least..=most, || {
+        format!("`{what}` is a whole number from {least} to {most}")
+    })
 }
 
 #[cfg(test)]

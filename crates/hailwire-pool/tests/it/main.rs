@@ -1,5 +1,7 @@
 //! What the pool promises, from the outside.
 
+mod chance;
 mod health;
 mod pick;
+mod seats;
 mod threads;

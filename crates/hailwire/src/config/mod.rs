@@ -47,7 +47,8 @@ pub use quic::{Cipher, Congestion, Quic, Size};
 pub use sections::{Carrier, Limits, Listen, Log, LogLevel, NodeSettings, PeerSettings};
 pub use settings::{SETTINGS, Setting};
 
-use parse::{Mistake, parse, position};
+use hailwire_kdl::Mistake;
+use parse::parse;
 
 /// The file's name in the data folder.
 pub const FILE_NAME: &str = "hail.kdl";
@@ -188,7 +189,7 @@ impl Config {
     /// [`ConfigError::Invalid`] for the first mistake.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         parse(text).map_err(|mistake| {
-            let (line, column) = position(text, mistake.offset);
+            let (line, column) = mistake.place(text);
             let Mistake { what, hint, .. } = mistake;
             ConfigError::Invalid {
                 path: path.to_owned(),

@@ -1,24 +1,27 @@
 //! The published tables that ours stand beside, as data.
 //!
-//! Three sources: the tables O of Pilot Protocol's article (an overlay against HTTP/2, two machines,
+//! Four sources: the tables O of Pilot Protocol's article (an overlay against HTTP/2, two machines,
 //! about 85 ms of round trip, median of 100), our own measurement of Pilot Protocol 1.18 on a machine
-//! with two cores, and the tables Q of agentic-flow's QUIC transport (QUIC with BBR, HTTP/2 over TLS 1.3,
-//! WebSocket). A figure is kept as the text that was published: it came from another machine, so nothing is
+//! with two cores, the tables Q of agentic-flow's QUIC transport (QUIC with BBR, HTTP/2 over TLS 1.3,
+//! WebSocket), and the tables C of Agent Protocol v2 (a proxy asks its agents). A figure is kept as the text that was published: it came from another machine, so nothing is
 //! computed from it. Where it cannot be what it says, the table's notes say why.
 //!
 //! A measured row belongs to a published one when it holds all its [`Row::words`] (see
 //! [`super::table`]); what belongs to none is a row of our own below.
 
+mod callout;
 mod coordination;
 mod overlay;
 
+use callout::CALLOUT;
 use coordination::COORDINATION;
 use overlay::OVERLAY;
 
 /// One published table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table {
-    /// `Q1` to `Q12`, `O1` to `O6`, and `P` for the measured rows of Pilot Protocol.
+    /// `Q1` to `Q12`, `O1` to `O6`, `C1` to `C12`, `P` for the measured rows of Pilot Protocol and `CE` for those of
+    /// callouts.
     pub(crate) id: &'static str,
     /// The suite that measures it.
     pub(crate) suite: &'static str,
@@ -75,7 +78,7 @@ impl Table {
 
 /// All of them, in the order in which a report prints them.
 pub(crate) fn tables() -> impl Iterator<Item = &'static Table> {
-    COORDINATION.iter().chain(OVERLAY)
+    COORDINATION.iter().chain(OVERLAY).chain(CALLOUT)
 }
 
 /// Every published text, for a report to be held to.
@@ -111,12 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn the_tables_are_q1_to_q12_and_o1_to_o6_and_the_measured_rows() {
+    fn the_tables_are_q1_to_q12_o1_to_o6_c1_to_c12_and_the_measured_rows() {
         let ids: BTreeSet<_> = tables().map(|table| table.id.to_owned()).collect();
         let wanted = (1..=12)
             .map(|n| format!("Q{n}"))
             .chain((1..=6).map(|n| format!("O{n}")))
-            .chain(["P".to_owned()]);
+            .chain((1..=12).map(|n| format!("C{n}")))
+            .chain(["P".to_owned(), "CE".to_owned()]);
         assert_eq!(ids, wanted.collect());
     }
 }

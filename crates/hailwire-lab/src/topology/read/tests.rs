@@ -5,7 +5,7 @@ fn good(text: &str) -> Topology {
 }
 
 fn mistake(text: &str) -> (usize, usize, String) {
-    match topology(text).map_err(|mistake| mistake.in_file(text, "t.kdl".into())) {
+    match topology(text).map_err(|mistake| in_file(mistake, text, "t.kdl".into())) {
         Err(TopologyError::Invalid {
             line, column, what, ..
         }) => (line, column, what),

@@ -1,0 +1,525 @@
+//! What is done to a value before it is matched, so that one attack has one spelling.
+//!
+//! The names and meanings are SecLang's (the language of ModSecurity and Coraza), since rules name them. Each is one
+//! pass over the bytes, never makes more than six bytes of one, and says when there was nothing to do.
+
+use std::borrow::Cow;
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "SecLang's names")]
+pub enum Transform {
+    Base64Decode,
+    CmdLine,
+    CompressWhitespace,
+    CssDecode,
+    EscapeSeqDecode,
+    HtmlEntityDecode,
+    JsDecode,
+    Length,
+    Lowercase,
+    NormalizePath,
+    NormalizePathWin,
+    RemoveNulls,
+    RemoveWhitespace,
+    ReplaceComments,
+    ReplaceNulls,
+    Trim,
+    UrlDecode,
+    UrlDecodeUni,
+    Utf8ToUnicode,
+}
+
+impl Transform {
+    /// By SecLang's name, whatever its case.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Some(match name.to_ascii_lowercase().as_str() {
+            "base64decode" | "base64decodeext" => Self::Base64Decode,
+            "cmdline" => Self::CmdLine,
+            "compresswhitespace" => Self::CompressWhitespace,
+            "cssdecode" => Self::CssDecode,
+            "escapeseqdecode" => Self::EscapeSeqDecode,
+            "htmlentitydecode" => Self::HtmlEntityDecode,
+            "jsdecode" => Self::JsDecode,
+            "length" => Self::Length,
+            "lowercase" => Self::Lowercase,
+            "normalizepath" | "normalisepath" => Self::NormalizePath,
+            "normalizepathwin" | "normalisepathwin" => Self::NormalizePathWin,
+            "removenulls" => Self::RemoveNulls,
+            "removewhitespace" => Self::RemoveWhitespace,
+            "replacecomments" => Self::ReplaceComments,
+            "replacenulls" => Self::ReplaceNulls,
+            "trim" => Self::Trim,
+            "urldecode" => Self::UrlDecode,
+            "urldecodeuni" => Self::UrlDecodeUni,
+            "utf8tounicode" => Self::Utf8ToUnicode,
+            _ => return None,
+        })
+    }
+
+    /// The value after it; borrowed where nothing changed.
+    #[must_use]
+    pub fn apply<'a>(self, value: &'a [u8]) -> Cow<'a, [u8]> {
+        let has = |byte: u8| memchr::memchr(byte, value).is_some();
+        let changed = match self {
+            Self::Lowercase => value
+                .iter()
+                .any(u8::is_ascii_uppercase)
+                .then(|| value.to_ascii_lowercase()),
+            Self::RemoveNulls => {
+                has(0).then(|| value.iter().copied().filter(|b| *b != 0).collect())
+            }
+            Self::ReplaceNulls => has(0).then(|| {
+                value
+                    .iter()
+                    .map(|b| if *b == 0 { b' ' } else { *b })
+                    .collect()
+            }),
+            Self::RemoveWhitespace => value
+                .iter()
+                .any(|b| is_space(*b))
+                .then(|| value.iter().copied().filter(|b| !is_space(*b)).collect()),
+            Self::CompressWhitespace => compress(value),
+            Self::Trim => {
+                let trimmed = value.trim_ascii();
+                return Cow::Borrowed(trimmed);
+            }
+            Self::Length => Some(value.len().to_string().into_bytes()),
+            Self::UrlDecode => (has(b'%') || has(b'+')).then(|| url_decode(value, false)),
+            Self::UrlDecodeUni => (has(b'%') || has(b'+')).then(|| url_decode(value, true)),
+            Self::HtmlEntityDecode => has(b'&').then(|| html_decode(value)),
+            Self::JsDecode => has(b'\\').then(|| js_decode(value)),
+            Self::EscapeSeqDecode => has(b'\\').then(|| escape_decode(value)),
+            Self::CssDecode => has(b'\\').then(|| css_decode(value)),
+            Self::ReplaceComments => {
+                memchr::memmem::find(value, b"/*").map(|_| replace_comments(value))
+            }
+            Self::CmdLine => Some(command_line(value)),
+            Self::NormalizePath => has(b'/').then(|| normalize_path(value)),
+            Self::NormalizePathWin => (has(b'/') || has(b'\\')).then(|| {
+                let slashes: Vec<u8> = value
+                    .iter()
+                    .map(|b| if *b == b'\\' { b'/' } else { *b })
+                    .collect();
+                normalize_path(&slashes)
+            }),
+            Self::Base64Decode => Some(base64_decode(value)),
+            Self::Utf8ToUnicode => (!value.is_ascii()).then(|| utf8_to_unicode(value)),
+        };
+        changed.map_or(Cow::Borrowed(value), Cow::Owned)
+    }
+}
+
+/// C's `isspace`, and the non-breaking space of Latin-1.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | 9..=13)
+}
+
+fn compress(value: &[u8]) -> Option<Vec<u8>> {
+    let odd = |pair: &[u8]| is_space(pair[0]) && (pair[0] != b' ' || is_space(pair[1]));
+    let last = value.last().is_some_and(|b| is_space(*b) && *b != b' ');
+    if !last && !value.windows(2).any(odd) {
+        return None;
+    }
+    let mut out = Vec::with_capacity(value.len());
+    let mut before = false;
+    for byte in value {
+        let space = is_space(*byte);
+        if !space {
+            out.push(*byte);
+        } else if !before {
+            out.push(b' ');
+        }
+        before = space;
+    }
+    Some(out)
+}
+
+/// The value of the first so many hexadecimal digits, if all are there.
+fn hex(digits: Option<&[u8]>) -> Option<u32> {
+    digits?.iter().try_fold(0, |value, digit| {
+        Some(value << 4 | char::from(*digit).to_digit(16)?)
+    })
+}
+
+/// A code point as one byte: wide forms of ASCII become ASCII, as servers that fold them do; of others the low byte stays.
+fn narrow(code: u32) -> u8 {
+    match code {
+        0xff01..=0xff5e => (code - 0xff01 + 0x21) as u8,
+        _ => (code & 0xff) as u8,
+    }
+}
+
+fn url_decode(value: &[u8], unicode: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        match byte {
+            b'+' => out.push(b' '),
+            b'%' => {
+                if unicode
+                    && matches!(after.first(), Some(b'u' | b'U'))
+                    && let Some(code) = hex(after.get(1..5))
+                {
+                    out.push(narrow(code));
+                    rest = &after[5..];
+                } else if let Some(code) = hex(after.get(..2)) {
+                    out.push(code as u8);
+                    rest = &after[2..];
+                } else {
+                    out.push(b'%');
+                }
+            }
+            _ => out.push(byte),
+        }
+    }
+    out
+}
+
+fn html_decode(value: &[u8]) -> Vec<u8> {
+    const NAMED: [(&[u8], u8); 12] = [
+        (b"quot", b'"'),
+        (b"amp", b'&'),
+        (b"lt", b'<'),
+        (b"gt", b'>'),
+        (b"nbsp", b' '),
+        (b"apos", b'\''),
+        (b"tab", b'\t'),
+        (b"newline", b'\n'),
+        (b"colon", b':'),
+        (b"lpar", b'('),
+        (b"rpar", b')'),
+        (b"sol", b'/'),
+    ];
+    let mut out = Vec::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'&' {
+            out.push(byte);
+            continue;
+        }
+        let (decoded, length) = match after {
+            [b'#', b'x' | b'X', digits @ ..] => {
+                let length = digits
+                    .iter()
+                    .take(8)
+                    .take_while(|b| b.is_ascii_hexdigit())
+                    .count();
+                (
+                    hex(digits.get(..length)).filter(|_| length > 0).map(narrow),
+                    2 + length,
+                )
+            }
+            [b'#', digits @ ..] => {
+                let length = digits
+                    .iter()
+                    .take(8)
+                    .take_while(|b| b.is_ascii_digit())
+                    .count();
+                let code = digits[..length]
+                    .iter()
+                    .fold(0, |n, d| n * 10 + u32::from(d - b'0'));
+                ((length > 0).then(|| narrow(code)), 1 + length)
+            }
+            _ => {
+                let same = |(name, _): &&(&[u8], u8)| {
+                    after
+                        .get(..name.len())
+                        .is_some_and(|a| a.eq_ignore_ascii_case(name))
+                };
+                match NAMED.iter().find(same) {
+                    Some((name, byte)) => (Some(*byte), name.len()),
+                    None => (None, 0),
+                }
+            }
+        };
+        let Some(decoded) = decoded else {
+            out.push(byte);
+            continue;
+        };
+        out.push(decoded);
+        rest = &after[length..];
+        if let Some(after) = rest.strip_prefix(b";") {
+            rest = after;
+        }
+    }
+    out
+}
+
+/// The escapes of C: a letter, or up to three octal digits.
+fn plain_escape(after: &[u8]) -> (u8, usize) {
+    match after {
+        [digit @ b'0'..=b'7', ..] => {
+            let most = if *digit <= b'3' { 3 } else { 2 };
+            let length = after
+                .iter()
+                .take(most)
+                .take_while(|b| matches!(b, b'0'..=b'7'))
+                .count();
+            let code = after[..length]
+                .iter()
+                .fold(0_u32, |n, d| n * 8 + u32::from(d - b'0'));
+            ((code & 0xff) as u8, length)
+        }
+        [letter, ..] => {
+            let byte = match letter {
+                b'a' => 7,
+                b'b' => 8,
+                b'f' => 12,
+                b'n' => b'\n',
+                b'r' => b'\r',
+                b't' => b'\t',
+                b'v' => 11,
+                other => *other,
+            };
+            (byte, 1)
+        }
+        [] => (b'\\', 0),
+    }
+}
+
+fn js_decode(value: &[u8]) -> Vec<u8> {
+    escapes(value, |after| match after {
+        [b'u', b'{', digits @ ..] => {
+            let length = digits
+                .iter()
+                .take(8)
+                .take_while(|b| b.is_ascii_hexdigit())
+                .count();
+            let closed = digits.get(length) == Some(&b'}') && length > 0;
+            closed
+                .then(|| Some((narrow(hex(digits.get(..length))?), length + 3)))
+                .flatten()
+        }
+        [b'u', digits @ ..] => hex(digits.get(..4)).map(|code| (narrow(code), 5)),
+        [b'x', digits @ ..] => hex(digits.get(..2)).map(|code| (code as u8, 3)),
+        _ => None,
+    })
+}
+
+fn escape_decode(value: &[u8]) -> Vec<u8> {
+    escapes(value, |after| match after {
+        [b'x' | b'X', digits @ ..] => hex(digits.get(..2)).map(|code| (code as u8, 3)),
+        _ => None,
+    })
+}
+
+fn escapes(value: &[u8], special: impl Fn(&[u8]) -> Option<(u8, usize)>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte == b'\\' {
+            let (decoded, length) = special(after).unwrap_or_else(|| plain_escape(after));
+            out.push(decoded);
+            rest = &after[length..];
+        } else {
+            out.push(byte);
+        }
+    }
+    out
+}
+
+fn css_decode(value: &[u8]) -> Vec<u8> {
+    escapes(value, |after| {
+        let length = after
+            .iter()
+            .take(6)
+            .take_while(|b| b.is_ascii_hexdigit())
+            .count();
+        if length == 0 {
+            return after.first().map(|byte| (*byte, 1));
+        }
+        let space = usize::from(after.get(length).is_some_and(|b| is_space(*b)));
+        Some((narrow(hex(after.get(..length))?), length + space))
+    })
+}
+
+/// Each comment of C becomes a space, also one that does not end.
+fn replace_comments(value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len());
+    let mut rest = value;
+    while let Some(start) = memchr::memmem::find(rest, b"/*") {
+        out.extend_from_slice(&rest[..start]);
+        out.push(b' ');
+        let inside = &rest[start + 2..];
+        rest = match memchr::memmem::find(inside, b"*/") {
+            Some(end) => &inside[end + 2..],
+            None => &[],
+        };
+    }
+    out.extend_from_slice(rest);
+    out
+}
+
+/// What shells pass over: `\ " ' ^` go, `, ;` and white space become one space, none before `/ (`; lower case.
+fn command_line(value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len());
+    for byte in value {
+        match byte {
+            b'\\' | b'"' | b'\'' | b'^' => {}
+            b' ' | b',' | b';' | b'\t' | b'\r' | b'\n' => {
+                if out.last() != Some(&b' ') {
+                    out.push(b' ');
+                }
+            }
+            b'/' | b'(' => {
+                if out.last() == Some(&b' ') {
+                    out.pop();
+                }
+                out.push(*byte);
+            }
+            other => out.push(other.to_ascii_lowercase()),
+        }
+    }
+    out
+}
+
+/// Without `//`, `/./` and, where there is something to go back from, `/x/../`.
+fn normalize_path(value: &[u8]) -> Vec<u8> {
+    let mut segments: Vec<&[u8]> = Vec::new();
+    let absolute = value.first() == Some(&b'/');
+    let mut directory = false;
+    for segment in value.split(|b| *b == b'/') {
+        directory = segment.is_empty() || segment == b"." || segment == b"..";
+        match segment {
+            b"" | b"." => {}
+            b".." => match segments.last() {
+                Some(last) if *last != b".." => {
+                    segments.pop();
+                }
+                _ if absolute => {}
+                _ => segments.push(segment),
+            },
+            _ => segments.push(segment),
+        }
+    }
+    let mut out = Vec::with_capacity(value.len());
+    if absolute {
+        out.push(b'/');
+    }
+    out.extend_from_slice(&segments.join(&b'/'));
+    if directory && !segments.is_empty() {
+        out.push(b'/');
+    }
+    out
+}
+
+fn base64_decode(value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len() / 4 * 3);
+    let (mut bits, mut held) = (0_u32, 0);
+    for byte in value {
+        let six = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' | b'-' => 62,
+            b'/' | b'_' => 63,
+            b'=' => break,
+            _ => continue,
+        };
+        bits = bits << 6 | u32::from(six);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            out.push((bits >> held & 0xff) as u8);
+        }
+    }
+    out
+}
+
+/// What is not ASCII as `%uXXXX`.
+fn utf8_to_unicode(value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len() * 2);
+    for chunk in value.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_ascii() {
+                out.push(c as u8);
+            } else {
+                out.extend_from_slice(format!("%u{:04x}", u32::from(c)).as_bytes());
+            }
+        }
+        out.extend_from_slice(chunk.invalid());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(transform: Transform, value: &[u8]) -> String {
+        String::from_utf8_lossy(&transform.apply(value)).into_owned()
+    }
+
+    #[test]
+    fn each_gives_one_spelling() {
+        use Transform as T;
+        for (transform, value, expected) in [
+            (
+                T::UrlDecodeUni,
+                &b"%27+or%u0020%uff1cscript%zz%4"[..],
+                "' or <script%zz%4",
+            ),
+            (T::UrlDecode, b"%u0041%41", "%u0041A"),
+            (
+                T::HtmlEntityDecode,
+                b"&lt;&#x3C;&#60&#0000060;&Tab;&quot;&unknown;&",
+                "<<<<\t\"&unknown;&",
+            ),
+            (
+                T::JsDecode,
+                b"\\x3cscript\\u003e\\u{61}\\141\\n\\q\\",
+                "<script>aa\nq\\",
+            ),
+            (
+                T::CssDecode,
+                b"e\\78 pression\\0000 28",
+                "expression\u{0} 28",
+            ),
+            (T::EscapeSeqDecode, b"\\x2fbin\\057", "/bin/"),
+            (T::ReplaceComments, b"un/**/ion/*x", "un ion "),
+            (T::CompressWhitespace, b"a \t\r\nb\t", "a b "),
+            (T::RemoveWhitespace, b" a\tb\n", "ab"),
+            (T::RemoveNulls, b"a\0b", "ab"),
+            (T::ReplaceNulls, b"a\0b", "a b"),
+            (T::CmdLine, b"C^at  /e\"t\"c,;x ( y", "cat/etc x( y"),
+            (
+                T::NormalizePath,
+                b"/a/./b//../../../etc/passwd",
+                "/etc/passwd",
+            ),
+            (T::NormalizePath, b"../../a/../b/", "../../b/"),
+            (T::NormalizePathWin, b"..\\..\\a\\.\\b", "../../a/b"),
+            (T::Base64Decode, b"PHNjcmlwdD4=", "<script>"),
+            (T::Utf8ToUnicode, "a\u{ff1c}b".as_bytes(), "a%uff1cb"),
+            (T::Lowercase, b"AbC", "abc"),
+            (T::Length, b"abc", "3"),
+            (T::Trim, b" a ", "a"),
+        ] {
+            assert_eq!(after(transform, value), expected, "{transform:?}");
+        }
+    }
+
+    #[test]
+    fn plain_text_is_not_copied() {
+        use Transform as T;
+        for transform in [
+            T::UrlDecodeUni,
+            T::HtmlEntityDecode,
+            T::JsDecode,
+            T::CssDecode,
+            T::Lowercase,
+            T::CompressWhitespace,
+            T::RemoveNulls,
+            T::ReplaceComments,
+            T::Utf8ToUnicode,
+        ] {
+            let value = transform.apply(b"plain words and 1,234 numbers");
+            assert!(matches!(value, Cow::Borrowed(_)), "{transform:?}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! Our agent, and our host at any agent: theirs too.
+//!
+//! The agent looks at nothing and lets everything pass, as the foreign program's does, so that what is measured is the
+//! protocol. A host with several connections asks through its pool, one with a single connection directly.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use hailwire_callout::{
+    Agent, Event, Response, Text,
+    agent::{ServeOptions, grpc as agent_grpc, uds as agent_uds},
+    capabilities::Limits,
+    event::{BodyChunk, RequestHeaders},
+    host::{ConnectError, ConnectOptions, Connection, grpc, uds},
+    pool::{AgentPool, PoolConfig, connect_with},
+    wire::Encoding,
+};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+
+use super::{Wire, operations::small, rate};
+use crate::{
+    BenchError,
+    measure::Times,
+    subject::{Ready, failed},
+    work::{Measured, Work},
+};
+
+/// Bytes of a piece of a body.
+const PIECE: usize = 64 << 10;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Our agent, listening.
+pub(in crate::subject) struct Served {
+    pub(in crate::subject) ready: Ready,
+    _folder: TempDir,
+    serving: JoinHandle<()>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+/// Lets everything pass.
+struct Passing;
+
+impl Agent for Passing {
+    fn name(&self) -> &str {
+        "passing"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            max_body_size: u64::MAX,
+            max_concurrency: 1024,
+            ..Limits::default()
+        }
+    }
+
+    async fn request_headers(&self, _: RequestHeaders) -> Response {
+        Response::allow()
+    }
+
+    async fn request_body(&self, _: BodyChunk) -> Response {
+        Response::allow()
+    }
+}
+
+pub(in crate::subject) async fn serve(wire: Wire) -> Result<Served, BenchError> {
+    let folder = tempfile::tempdir().map_err(BenchError::io("a folder"))?;
+    let agent = Arc::new(Passing);
+    let (address, serving) = if wire == Wire::Grpc {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.map_err(BenchError::io("a socket"))?;
+        let address = listener
+            .local_addr()
+            .map_err(BenchError::io("its address"))?;
+        let serving = tokio::spawn(async move {
+            let never = std::future::pending();
+            let _ = agent_grpc::serve(agent, listener, agent_grpc::Options::default(), never).await;
+        });
+        (address.to_string(), serving)
+    } else {
+        let path = folder.path().join("agent.sock");
+        let listener = agent_uds::Listener::bind(&path).map_err(BenchError::io("a socket"))?;
+        let serving = tokio::spawn(async move {
+            let _ = agent_uds::serve(agent, listener, &ServeOptions::default()).await;
+        });
+        (path.display().to_string(), serving)
+    };
+    Ok(Served {
+        ready: Ready {
+            address,
+            ..Ready::default()
+        },
+        _folder: folder,
+        serving,
+    })
+}
+
+/// An agent to be asked, and the ways to it that are open.
+pub(in crate::subject) struct Far {
+    address: String,
+    wire: Wire,
+    ways: BTreeMap<u32, Way>,
+    requests: AtomicU64,
+}
+
+enum Way {
+    One(Connection),
+    Several(AgentPool),
+}
+
+impl Far {
+    pub(in crate::subject) async fn new(ready: &Ready, wire: Wire) -> Result<Self, BenchError> {
+        let address = ready.address.clone();
+        let mut far = Self {
+            address,
+            wire,
+            ways: BTreeMap::new(),
+            requests: AtomicU64::new(0),
+        };
+        far.open(1).await?;
+        Ok(far)
+    }
+
+    async fn open(&mut self, connections: u32) -> Result<(), BenchError> {
+        if self.ways.contains_key(&connections) {
+            return Ok(());
+        }
+        let (address, wire) = (self.address.clone(), self.wire);
+        let way = if connections > 1 {
+            let connect = move |options: ConnectOptions| {
+                let address = address.clone();
+                Box::pin(async move { connect(&address, wire, options).await }) as BoxFuture<'static, _>
+            };
+            let config = PoolConfig {
+                connections: connections as usize,
+                ..PoolConfig::high_throughput()
+            };
+            let pool = AgentPool::new("bench", Arc::new(connect_with("bench", connect)), config);
+            let all = async {
+                while pool.able() < connections {
+                    tokio::task::yield_now().await;
+                }
+            };
+            let up = tokio::time::timeout(PATIENCE, all).await;
+            up.map_err(failed("the pool"))?;
+            Way::Several(pool)
+        } else {
+            let connected = connect(&address, wire, ConnectOptions::default()).await;
+            Way::One(connected.map_err(failed("connecting"))?)
+        };
+        self.ways.insert(connections, way);
+        Ok(())
+    }
+
+    pub(in crate::subject) async fn run(&mut self, work: &Work) -> Result<Measured, BenchError> {
+        let Work::Rate {
+            in_flight,
+            seconds,
+            bytes,
+            connections,
+            ..
+        } = *work
+        else {
+            return Err(BenchError::Unsupported("this subject does rates only"));
+        };
+        self.open(connections).await?;
+        let way = self
+            .ways
+            .get(&connections)
+            .ok_or(BenchError::Unsupported("there is no way"))?;
+        let body = Bytes::from(vec![b'a'; bytes]);
+        let begun = Instant::now();
+        let until = begun + Duration::from_secs_f64(seconds);
+        let workers: FuturesUnordered<_> = (0..in_flight.max(1))
+            .map(|_| self.ask_until(way, &body, until))
+            .collect();
+        let mut times = Times::default();
+        for done in workers.collect::<Vec<_>>().await {
+            times.add(&done?);
+        }
+        let took = begun.elapsed().as_secs_f64();
+        Ok(rate(times.measured(), times.count(), took, bytes))
+    }
+
+    async fn ask_until(
+        &self,
+        way: &Way,
+        body: &Bytes,
+        until: Instant,
+    ) -> Result<Times, BenchError> {
+        let mut times = Times::default();
+        loop {
+            let id = format!("l-{}", self.requests.fetch_add(1, Ordering::Relaxed));
+            let begun = Instant::now();
+            if body.is_empty() {
+                way.ask(Event::RequestHeaders(small(&id))).await?;
+            } else {
+                way.ask_body(&id, body).await?;
+            }
+            let now = Instant::now();
+            times.record(now - begun);
+            if now >= until {
+                return Ok(times);
+            }
+        }
+    }
+}
+
+impl Way {
+    async fn ask(&self, event: Event) -> Result<Response, BenchError> {
+        match self {
+            Self::One(connection) => connection.ask(event).await.map_err(failed("asking")),
+            Self::Several(pool) => pool.ask(event, PATIENCE).await.map_err(failed("asking")),
+        }
+    }
+
+    /// All pieces of a body, as fast as the window lets them.
+    async fn ask_body(&self, id: &str, body: &Bytes) -> Result<(), BenchError> {
+        let id = Text::from(id);
+        let pieces = body.len().div_ceil(PIECE);
+        let mut asked = FuturesUnordered::new();
+        for index in 0..pieces {
+            let (from, to) = (index * PIECE, ((index + 1) * PIECE).min(body.len()));
+            let piece = BodyChunk {
+                correlation_id: id.clone(),
+                data: body.slice(from..to),
+                is_last: to == body.len(),
+                total_size: Some(body.len() as u64),
+                index: index as u32,
+                transferred: to as u64,
+            };
+            let mut asking = Box::pin(self.ask(Event::RequestBody(piece)));
+            // Pieces leave in the order in which they are first polled.
+            match futures_util::poll!(&mut asking) {
+                std::task::Poll::Ready(done) => drop(done?),
+                std::task::Poll::Pending => asked.push(asking),
+            }
+        }
+        while let Some(done) = asked.next().await {
+            done?;
+        }
+        if let Self::Several(pool) = self {
+            pool.done(&id);
+        }
+        Ok(())
+    }
+}
+
+async fn connect(
+    address: &str,
+    wire: Wire,
+    options: ConnectOptions,
+) -> Result<Connection, ConnectError> {
+    let options = ConnectOptions {
+        encodings: match wire {
+            Wire::Json => vec![Encoding::Json],
+            Wire::MessagePack | Wire::Grpc => vec![Encoding::MessagePack, Encoding::Json],
+        },
+        ..options
+    };
+    if wire == Wire::Grpc {
+        let endpoint = grpc::Endpoint::new(address);
+        let endpoint = endpoint.map_err(|e| ConnectError::Handshake(e.to_string()))?;
+        return grpc::connect(&endpoint, &options).await;
+    }
+    uds::connect(address, &options).await
+}

@@ -1,0 +1,386 @@
+//! What a host and an agent do for a request besides the socket, one operation at a time.
+//!
+//! Each is done by the parts that the pool and the connections themselves use, in the way in which they do: into
+//! a buffer that is used again where the connection has one, with a clock reading where the pool takes one.
+
+use std::{
+    hash::{BuildHasher as _, Hasher as _},
+    hint::black_box,
+    sync::{Arc, Barrier},
+    time::{Duration, Instant},
+};
+
+use bytes::{Bytes, BytesMut};
+use foldhash::fast::RandomState;
+use hailwire_callout::{
+    Agent, Event, Kind, Response, Text,
+    agent::{self, ServeOptions},
+    event::{BodyChunk, Metadata, RequestHeaders},
+    headers::Headers,
+    host,
+    pool::{
+        AgentPool, Agents, PoolConfig, clock, connect_with, histogram::Histogram, metrics::Counter,
+    },
+    wire::{Encoding, decode_event, encode_event, raw},
+};
+use hailwire_pool::{Affinity, AffinityConfig, Seats, Standing, Strategy};
+
+use crate::{BenchError, work::Measured};
+
+/// The header fields of a browser's request; those of the foreign program are the same.
+const TWENTY: [(&str, &str); 20] = [
+    ("accept", "application/json, text/plain, */*"),
+    ("accept-encoding", "gzip, deflate, br"),
+    ("accept-language", "en-US,en;q=0.9"),
+    (
+        "authorization",
+        "Bearer c2VjcmV0LXRva2VuLW9mLXNvbWUtbGVuZ3RoLWZvci10aGUtYmVuY2g",
+    ),
+    ("cache-control", "no-cache"),
+    ("content-length", "1024"),
+    ("content-type", "application/json"),
+    ("cookie", "session=0123456789abcdef; theme=dark"),
+    ("host", "api.example.com"),
+    ("origin", "https://example.com"),
+    ("pragma", "no-cache"),
+    ("referer", "https://example.com/users"),
+    ("sec-fetch-dest", "empty"),
+    ("sec-fetch-mode", "cors"),
+    ("sec-fetch-site", "same-site"),
+    (
+        "user-agent",
+        "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko)",
+    ),
+    ("x-forwarded-for", "192.0.2.7"),
+    ("x-forwarded-host", "api.example.com"),
+    ("x-forwarded-proto", "https"),
+    ("x-request-id", "7b3c9d1e-0000-4000-8000-1234567890ab"),
+];
+
+/// The small request, as the foreign program sends it.
+pub(super) fn small(id: &str) -> RequestHeaders {
+    let metadata = Metadata {
+        tls_version: Some("TLSv1.3"),
+        ..metadata(id)
+    };
+    let fields = [
+        ("accept", "*/*"),
+        ("host", "example.com"),
+        ("user-agent", "benchmark/1.0"),
+    ];
+    RequestHeaders::new(&metadata, "GET", "/api/v1/users", fields)
+}
+
+fn large(id: &str) -> RequestHeaders {
+    let metadata = Metadata {
+        server_name: Some("example.com"),
+        tls_version: Some("TLSv1.3"),
+        tls_cipher: Some("TLS_AES_128_GCM_SHA256"),
+        route_id: Some("default"),
+        upstream_id: Some("backend"),
+        traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ..metadata(id)
+    };
+    let uri = "/api/v1/users/12345/orders?include=items,customer&page=2";
+    RequestHeaders::new(&metadata, "GET", uri, TWENTY)
+}
+
+fn metadata(id: &str) -> Metadata<'_> {
+    Metadata {
+        correlation_id: id,
+        request_id: "r-1",
+        client_ip: "192.0.2.7",
+        client_port: 54321,
+        protocol: "HTTP/1.1",
+        timestamp: "2026-01-02T03:04:05Z",
+        ..Metadata::default()
+    }
+}
+
+/// How often and for how long, and on how many threads.
+#[derive(Clone, Copy)]
+struct Run {
+    threads: u32,
+    seconds: f64,
+}
+
+/// Does the operation of this name, a row of tables C.
+pub(in crate::subject) async fn run(
+    name: &str,
+    threads: u32,
+    seconds: f64,
+) -> Result<Measured, BenchError> {
+    let run = Run { threads, seconds };
+    let parts: Vec<&str> = name.split(", ").collect();
+    Ok(match parts.as_slice() {
+        ["health", what] => health(*what == "read", run),
+        ["timestamp", what] => timestamp(*what == "read", run),
+        ["affinity hit", number] => affinity(true, number, run)?,
+        ["affinity miss", number] => affinity(false, number, run)?,
+        ["serialise small", wire] => written(small("bench-123"), encoding(wire)?, run),
+        ["serialise large", wire] => written(large("bench-123"), encoding(wire)?, run),
+        ["deserialise small", wire] => read(small("bench-123"), encoding(wire)?, run),
+        ["deserialise large", wire] => read(large("bench-123"), encoding(wire)?, run),
+        ["size small", wire] => size(small("bench-123"), encoding(wire)?),
+        ["size large", wire] => size(large("bench-123"), encoding(wire)?),
+        ["chunk out", size, wire] => chunk(true, size, wire, run)?,
+        ["chunk in", size, wire] => chunk(false, size, wire, run)?,
+        ["one header"] => timed(run, || Headers::new([black_box(TWENTY[6])])),
+        ["twenty headers"] => timed(run, || Headers::new(black_box(TWENTY))),
+        ["counter", what] => {
+            let counter = Counter::default();
+            match *what {
+                "increment" => timed(run, || counter.increment()),
+                _ => timed(run, || counter.value()),
+            }
+        }
+        ["histogram", "record"] => {
+            let histogram = Histogram::default();
+            timed(run, || histogram.record(black_box(150)))
+        }
+        ["selection path", wire] => selection(encoding(wire)?, run).await?,
+        _ => return Err(unknown(name)),
+    })
+}
+
+fn unknown(name: &str) -> BenchError {
+    BenchError::Told(format!("there is no operation `{name}`"))
+}
+
+fn encoding(wire: &str) -> Result<Encoding, BenchError> {
+    match wire {
+        "JSON" => Ok(Encoding::Json),
+        "MessagePack" => Ok(Encoding::MessagePack),
+        _ => Err(unknown(wire)),
+    }
+}
+
+fn seats() -> Seats {
+    let seats = Seats::new(4, 0, Strategy::LeastLoaded);
+    (0..4).for_each(|seat| seats.set_standing(seat, Standing::Good));
+    seats
+}
+
+fn health(read: bool, run: Run) -> Measured {
+    let seats = seats();
+    if read {
+        return timed(run, || seats.standing(0));
+    }
+    timed(run, || seats.set_standing(0, Standing::Good))
+}
+
+fn timestamp(read: bool, run: Run) -> Measured {
+    let seats = seats();
+    if read {
+        return timed(run, || seats.last_seen(0));
+    }
+    timed(run, || seats.seen(0, clock::coarse()))
+}
+
+fn affinity(hit: bool, number: &str, run: Run) -> Result<Measured, BenchError> {
+    let number: u32 = number
+        .replace(',', "")
+        .parse()
+        .map_err(|_| unknown(number))?;
+    let (table, hasher) = (
+        Affinity::new(AffinityConfig::default()),
+        RandomState::default(),
+    );
+    let hash = |id: &str| {
+        let mut hasher = hasher.build_hasher();
+        hasher.write(id.as_bytes());
+        hasher.finish()
+    };
+    for n in 0..number {
+        table.place(hash(&format!("corr-{n}")), n as u16 % 4, clock::coarse());
+    }
+    let wanted = if hit { number / 2 } else { number + 1 };
+    let wanted = format!("corr-{wanted}");
+    Ok(timed(run, || {
+        table.seat(hash(black_box(&wanted)), clock::coarse())
+    }))
+}
+
+/// Room of a connection's buffer, which each thread has for itself.
+const ROOM: usize = 256 << 10;
+
+fn written(event: RequestHeaders, encoding: Encoding, run: Run) -> Measured {
+    let event = Event::RequestHeaders(event);
+    timed_with(
+        run,
+        || BytesMut::with_capacity(ROOM),
+        |out| {
+            out.clear();
+            encode_event(black_box(&event), encoding, out);
+        },
+    )
+}
+
+fn payload(event: &Event, encoding: Encoding) -> Bytes {
+    let mut out = BytesMut::new();
+    encode_event(event, encoding, &mut out);
+    out.freeze()
+}
+
+fn read(event: RequestHeaders, encoding: Encoding, run: Run) -> Measured {
+    let payload = payload(&Event::RequestHeaders(event), encoding);
+    timed(run, || {
+        decode_event(Kind::RequestHeaders, payload.clone(), encoding)
+    })
+}
+
+fn size(event: RequestHeaders, encoding: Encoding) -> Measured {
+    let payload = payload(&Event::RequestHeaders(event), encoding);
+    Measured::default()
+        .with("count", 1.0)
+        .with("size_bytes", payload.len() as f64)
+}
+
+fn chunk(out: bool, size: &str, wire: &str, run: Run) -> Result<Measured, BenchError> {
+    let kib = size.strip_suffix(" KiB").unwrap_or_default();
+    let size = kib.parse::<usize>().map_err(|_| unknown(size))? << 10;
+    let piece = BodyChunk {
+        correlation_id: Text::from_static("bench-123"),
+        data: Bytes::from(vec![b'a'; size]),
+        is_last: false,
+        total_size: None,
+        index: 0,
+        transferred: size as u64,
+    };
+    let event = Event::RequestBody(piece.clone());
+    let measured = match (wire, out) {
+        ("raw", true) => timed_with(
+            run,
+            || BytesMut::with_capacity(ROOM),
+            |buffer| {
+                buffer.clear();
+                raw::put_piece_head(7, Kind::RequestBody, black_box(&piece), buffer);
+                buffer.extend_from_slice(&piece.data);
+            },
+        ),
+        ("raw", false) => {
+            let mut frame = BytesMut::new();
+            raw::put_piece_head(7, Kind::RequestBody, &piece, &mut frame);
+            frame.extend_from_slice(&piece.data);
+            let frame = frame.freeze();
+            timed(run, || raw::take_piece(frame.clone()))
+        }
+        (_, true) => {
+            let encoding = encoding(wire)?;
+            timed_with(
+                run,
+                || BytesMut::with_capacity(ROOM),
+                |buffer| {
+                    buffer.clear();
+                    encode_event(black_box(&event), encoding, buffer);
+                },
+            )
+        }
+        (_, false) => {
+            let encoding = encoding(wire)?;
+            let payload = payload(&event, encoding);
+            timed(run, || {
+                decode_event(Kind::RequestBody, payload.clone(), encoding)
+            })
+        }
+    };
+    let ns = measured.figure("ns_per_op");
+    Ok(measured.with(
+        "gibibytes_per_s",
+        size as f64 / ns * 1e9 / f64::from(1 << 30),
+    ))
+}
+
+/// Lets everything pass, in this process.
+struct Passing;
+
+impl Agent for Passing {
+    fn name(&self) -> &str {
+        "waf"
+    }
+
+    async fn request_headers(&self, _: RequestHeaders) -> Response {
+        Response::allow()
+    }
+}
+
+/// Everything that is done for a request but the socket: its agent, its connection, breaker, counters, bytes.
+async fn selection(encoding: Encoding, run: Run) -> Result<Measured, BenchError> {
+    let connect = connect_with("here", |options| {
+        Box::pin(async move {
+            let (near, far) = tokio::io::duplex(1 << 16);
+            tokio::spawn(async move {
+                let _ = agent::serve(Arc::new(Passing), far, &ServeOptions::default()).await;
+            });
+            host::over(near, &options).await
+        })
+    });
+    let pool = AgentPool::new("waf", Arc::new(connect), PoolConfig::high_throughput());
+    if !pool.ready(Duration::from_secs(5)).await {
+        return Err(BenchError::Unsupported("the agent did not come up"));
+    }
+    let agents = Agents::new();
+    agents.insert(Arc::new(pool));
+    let event = Event::RequestHeaders(small("bench-123"));
+    let took = Duration::from_micros(20);
+    Ok(timed_with(
+        run,
+        || BytesMut::with_capacity(ROOM),
+        |out| {
+            out.clear();
+            let Some(pool) = agents.named(black_box("waf")) else {
+                return;
+            };
+            let Ok(mut call) = pool.select(None, black_box(&event)) else {
+                return;
+            };
+            encode_event(&event, encoding, out);
+            let _ = black_box(call.finish(Some(Ok(Response::allow())), took));
+        },
+    ))
+}
+
+/// Operations between two looks at the clock.
+const BATCH: u32 = 256;
+
+fn timed<T>(run: Run, operation: impl Fn() -> T + Sync) -> Measured {
+    timed_with(
+        run,
+        || (),
+        |()| {
+            black_box(operation());
+        },
+    )
+}
+
+/// The same again and again on so many threads, all from the same moment on, each with something of its own.
+fn timed_with<S>(
+    run: Run,
+    own: impl Fn() -> S + Sync,
+    operation: impl Fn(&mut S) + Sync,
+) -> Measured {
+    let start = Barrier::new(run.threads as usize);
+    let whole = Duration::from_secs_f64(run.seconds);
+    let on_thread = || {
+        let mut own = own();
+        start.wait();
+        let (begun, mut count) = (Instant::now(), 0u64);
+        while begun.elapsed() < whole {
+            (0..BATCH).for_each(|_| operation(&mut own));
+            count += u64::from(BATCH);
+        }
+        (count, begun.elapsed())
+    };
+    let each: Vec<(u64, Duration)> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..run.threads).map(|_| scope.spawn(on_thread)).collect();
+        running
+            .into_iter()
+            .filter_map(|thread| thread.join().ok())
+            .collect()
+    });
+    let count: u64 = each.iter().map(|(count, _)| count).sum();
+    let spent: f64 = each.iter().map(|(_, took)| took.as_secs_f64()).sum();
+    Measured::default()
+        .with("count", count as f64)
+        .with("ns_per_op", spent * 1e9 / count.max(1) as f64)
+}

@@ -1,0 +1,187 @@
+//! The callout suite: tables C1 to C12, in one process, and CE, from a host to an agent over a socket.
+//!
+//! Ours and the foreign crate's own client and server (`peers/zentinel`) stand in every row of CE in four
+//! combinations. Where that program is not built, its cells say so.
+
+use super::{Entry, Foreign, Order, Size, Step, Suite, Who};
+use crate::{
+    result::Cell,
+    tables::callout::{
+        ALONE, BODY, CONTENDED, GRPC, MANY, ONE, OPERATIONS, OURS, OURS_OURS, OURS_THEIRS, RAW,
+        THEIRS, THEIRS_OURS, THEIRS_THEIRS,
+    },
+    work::Work,
+};
+
+/// Why the foreign program's cells are empty where it is not there.
+const NOT_BUILT: &str = "the foreign program is not built: peers/zentinel/build";
+
+pub(super) fn steps(order: &Order) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (table, row) in OPERATIONS {
+        operation(order, table, row, &mut steps);
+    }
+    for (row, asked) in rows(order) {
+        end_to_end(order, row, &asked, &mut steps);
+    }
+    steps
+}
+
+/// One operation of both crates, alone and contended.
+fn operation(order: &Order, table: &'static str, row: &str, steps: &mut Vec<Step>) {
+    let mut entries = Vec::new();
+    // Only what several threads share is contended; bytes and events belong to one.
+    let shared = matches!(table, "C1" | "C2" | "C3" | "C11" | "C12");
+    let forms: &[(&str, u32)] = if shared {
+        &[(ALONE, 1), (CONTENDED, 2)]
+    } else {
+        &[(ALONE, 1)]
+    };
+    for (form, threads) in forms {
+        let work = Work::Operation {
+            name: row.to_owned(),
+            threads: *threads,
+            seconds: order.by_size(0.005, 0.05, 0.5),
+        };
+        let mut add = |subject: &str, serve: &str, load: &str| {
+            let parts = (subject, *form);
+            entries.push(pair(parts, serve.to_owned(), load.to_owned(), work.clone()));
+        };
+        let ours = "bench subject";
+        add(
+            OURS,
+            &format!("{{hail}} {ours} serve operations"),
+            &format!("{{hail}} {ours} load operations {{ready}}"),
+        );
+        match &order.peer {
+            Some(peer) => add(
+                THEIRS,
+                &format!("{{hail}} {ours} serve operations"),
+                &format!("{peer} bench-operations"),
+            ),
+            None => steps.push(skip(table, row, (THEIRS, form))),
+        }
+    }
+    steps.push(Step::Contest(
+        order.contest(table, row, "loopback", entries),
+    ));
+}
+
+/// What is asked of a row of CE.
+struct Asked {
+    /// How events travel, in the forms of the row.
+    wires: &'static [&'static str],
+    work: Work,
+    one_cpu: bool,
+    /// Whether bytes alone are compared.
+    raw: bool,
+}
+
+fn rows(order: &Order) -> Vec<(&'static str, Asked)> {
+    let seconds = order.by_size(0.02, 0.6, 5.0);
+    let rate = |in_flight, connections, bytes| Work::Rate {
+        in_flight,
+        seconds,
+        bytes,
+        agents: 1,
+        connections,
+    };
+    let asked = |wires, work, one_cpu| Asked {
+        wires,
+        work,
+        one_cpu,
+        raw: one_cpu,
+    };
+    let both: &[&str] = &["json", "msgpack"];
+    let tiny = order.size == Size::Tiny;
+    vec![
+        (ONE, asked(both, rate(1, 1, 0), true)),
+        (
+            "headers, 64 in flight, 1 connection",
+            asked(both, rate(64, 1, 0), false),
+        ),
+        (MANY, asked(both, rate(64, 4, 0), false)),
+        (GRPC, asked(&["grpc"], rate(64, 1, 0), false)),
+        (
+            "1 KiB body, 64 in flight",
+            asked(both, rate(64, 4, 1 << 10), false),
+        ),
+        (BODY[0], asked(both, rate(64, 4, 64 << 10), false)),
+        (
+            BODY[1],
+            asked(both, rate(1, 1, if tiny { 1 << 16 } else { 10 << 20 }), false),
+        ),
+    ]
+}
+
+/// One row of CE: four combinations, in each encoding, and bytes alone.
+fn end_to_end(order: &Order, row: &'static str, asked: &Asked, steps: &mut Vec<Step>) {
+    let mut entries = Vec::new();
+    let pin = if asked.one_cpu { "taskset -c 0 " } else { "" };
+    for wire in asked.wires {
+        let ours = |part: &str| format!("{pin}{{hail}} bench subject {part} --callout {wire}");
+        let our_load = ours("load callout {ready}");
+        let our_serve = ours("serve callout");
+        entries.push(pair(
+            (OURS_OURS, wire),
+            our_serve.clone(),
+            our_load.clone(),
+            asked.work.clone(),
+        ));
+        let Some(peer) = &order.peer else {
+            for subject in [OURS_THEIRS, THEIRS_OURS, THEIRS_THEIRS] {
+                steps.push(skip("CE", row, (subject, wire)));
+            }
+            continue;
+        };
+        let their_serve = format!("{pin}{peer} bench-serve --wire {wire}");
+        let their_load = format!("{pin}{peer} bench-load --wire {wire} {{address}}");
+        for (subject, serve, load) in [
+            (OURS_THEIRS, &their_serve, &our_load),
+            (THEIRS_OURS, &our_serve, &their_load),
+            (THEIRS_THEIRS, &their_serve, &their_load),
+        ] {
+            let parts = (subject, *wire);
+            entries.push(pair(parts, serve.clone(), load.clone(), asked.work.clone()));
+        }
+    }
+    if asked.raw {
+        let raw = |part: &str| format!("{pin}{{hail}} bench subject {part}");
+        entries.push(pair(
+            (RAW, "bytes"),
+            raw("serve raw-socket"),
+            raw("load raw-socket {ready}"),
+            asked.work.clone(),
+        ));
+    }
+    steps.push(Step::Contest(
+        order.contest("CE", row, "loopback", entries),
+    ));
+}
+
+/// A program that serves and one that loads, each of whosever.
+fn pair((subject, form): (&str, &str), serve: String, load: String, work: Work) -> Entry {
+    let words = |command: String| command.split(' ').map(str::to_owned).collect();
+    Entry {
+        who: Who::Foreign(Foreign {
+            name: subject.to_owned(),
+            serve: words(serve),
+            load: words(load),
+        }),
+        subject: subject.to_owned(),
+        form: form.to_owned(),
+        work,
+        helper: None,
+    }
+}
+
+fn skip(table: &str, row: &str, (subject, form): (&str, &str)) -> Step {
+    let cell = Cell {
+        suite: Suite::Callout.name().to_owned(),
+        table: table.to_owned(),
+        row: row.to_owned(),
+        subject: subject.to_owned(),
+        form: form.to_owned(),
+    };
+    Step::Skip(cell, NOT_BUILT.to_owned())
+}

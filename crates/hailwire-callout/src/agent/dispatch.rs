@@ -1,0 +1,319 @@
+//! Which handler runs when.
+//!
+//! Events of one *lane* run one after the other, in their order: the head and body of a request, those of
+//! its response, and everything else of a request (WebSocket frames among it) are a lane each. Lanes run side by side,
+//! up to the agent's `max_concurrency`; events beyond wait, first come first served.
+//!
+//! A handler is polled once where its event was read. Most answer then, and cost no task. One that does not
+//! gets a task, which goes on with the lane's next event when it is done. A cancel drops a request's
+//! handlers and what waits behind them; so does the end of the connection, which drops the [`Dispatch`].
+//!
+//! A handler that panics blocks its request with 500, and nothing else.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::Future,
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use futures_util::FutureExt as _;
+use tokio::{sync::Notify, task::AbortHandle};
+
+use super::Agent;
+use crate::{
+    Text,
+    control::CancelReason,
+    event::{Event, Kind},
+    response::Response,
+};
+
+/// How many events of one connection may wait. Whoever reads them stops until there is [`Dispatch::room`].
+pub(crate) const WAITING: usize = 1024;
+
+/// Where an answer goes.
+pub(crate) trait Place: Send + 'static {
+    /// Called at most once, and not for what was cancelled.
+    fn answer(self, response: Response);
+}
+
+/// The handlers of one connection. They end when it is dropped.
+pub(crate) struct Dispatch<A: Agent, P: Place> {
+    lanes: Arc<Lanes<A, P>>,
+}
+
+struct Lanes<A: Agent, P: Place> {
+    agent: Arc<A>,
+    max: usize,
+    /// Some handler runs in a task. While it is false, there is nothing to look up.
+    busy: AtomicBool,
+    running: Mutex<Running<P>>,
+    room: Notify,
+}
+
+struct Running<P> {
+    lanes: HashMap<Key, Lane<P>>,
+    /// Events of lanes that wait for another to end.
+    queue: VecDeque<(Event, P)>,
+    waiting: usize,
+    started: u64,
+}
+
+struct Lane<P> {
+    /// Tells it from later lanes of the same name.
+    number: u64,
+    task: Option<AbortHandle>,
+    queue: VecDeque<(Event, P)>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key(Text, Part);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Part {
+    Request,
+    Response,
+    Rest,
+}
+
+impl Part {
+    const ALL: [Self; 3] = [Self::Request, Self::Response, Self::Rest];
+}
+
+type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
+
+impl<A: Agent, P: Place> Dispatch<A, P> {
+    pub(crate) fn new(agent: Arc<A>) -> Self {
+        let max = match agent.limits().max_concurrency {
+            0 => usize::MAX,
+            max => max as usize,
+        };
+        let running = Running {
+            lanes: HashMap::new(),
+            queue: VecDeque::new(),
+            waiting: 0,
+            started: 0,
+        };
+        Self {
+            lanes: Arc::new(Lanes {
+                agent,
+                max,
+                busy: AtomicBool::new(false),
+                running: Mutex::new(running),
+                room: Notify::new(),
+            }),
+        }
+    }
+
+    /// Begins with an event. Its answer is placed before this returns, or later by a task.
+    ///
+    /// Needs a Tokio runtime.
+    pub(crate) fn event(&self, event: Event, place: P) {
+        let lanes = &self.lanes;
+        if lanes.busy.load(Ordering::Acquire) {
+            let mut running = lanes.lock();
+            let key = key(&event);
+            if let Some(lane) = running.lanes.get_mut(&key) {
+                lane.queue.push_back((event, place));
+                running.waiting += 1;
+                return;
+            }
+            if running.lanes.len() >= lanes.max {
+                running.queue.push_back((event, place));
+                running.waiting += 1;
+                return;
+            }
+        }
+        let key = key(&event);
+        let mut handler = handle(lanes.agent.clone(), event);
+        match handler
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
+            Poll::Ready(response) => place.answer(response),
+            Poll::Pending => {
+                let mut running = lanes.lock();
+                lanes.start(&mut running, key, handler, place);
+            }
+        }
+    }
+
+    /// Nobody waits for a request any more: its handlers are dropped.
+    pub(crate) fn cancel(&self, id: &str, reason: CancelReason) {
+        let lanes = &self.lanes;
+        if lanes.busy.load(Ordering::Acquire) {
+            let mut running = lanes.lock();
+            for part in Part::ALL {
+                if let Some(lane) = running.lanes.remove(&Key(Text::from(id), part)) {
+                    running.waiting -= lane.queue.len();
+                    if let Some(task) = lane.task {
+                        task.abort();
+                    }
+                }
+            }
+            let before = running.queue.len();
+            running.queue.retain(|(event, _)| event.id() != id);
+            running.waiting -= before - running.queue.len();
+            lanes.refill(&mut running);
+        }
+        lanes.agent.cancelled(id, reason);
+    }
+
+    /// How many handlers are in tasks.
+    pub(crate) fn running(&self) -> usize {
+        if self.lanes.busy.load(Ordering::Acquire) {
+            self.lanes.lock().lanes.len()
+        } else {
+            0
+        }
+    }
+
+    /// Whether more events should be read.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.lanes.busy.load(Ordering::Acquire) || self.lanes.lock().waiting < WAITING
+    }
+
+    /// Returns when more events should be read.
+    pub(crate) async fn room(&self) {
+        loop {
+            let mut room = std::pin::pin!(self.lanes.room.notified());
+            room.as_mut().enable();
+            if self.has_room() {
+                return;
+            }
+            room.await;
+        }
+    }
+}
+
+impl<A: Agent, P: Place> Drop for Dispatch<A, P> {
+    fn drop(&mut self) {
+        let mut running = self.lanes.lock();
+        running.queue.clear();
+        for (_, lane) in running.lanes.drain() {
+            if let Some(task) = lane.task {
+                task.abort();
+            }
+        }
+    }
+}
+
+impl<A: Agent, P: Place> Lanes<A, P> {
+    fn lock(&self) -> MutexGuard<'_, Running<P>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A lane of its own task.
+    fn start(self: &Arc<Self>, running: &mut Running<P>, key: Key, handler: Answering, place: P) {
+        running.started += 1;
+        let number = running.started;
+        let lanes = self.clone();
+        // The task takes the lock that is held here before it looks for its lane.
+        let task = tokio::spawn(lanes.run(key.clone(), number, handler, place));
+        let lane = Lane {
+            number,
+            task: Some(task.abort_handle()),
+            queue: VecDeque::new(),
+        };
+        running.lanes.insert(key, lane);
+        self.busy.store(true, Ordering::Release);
+    }
+
+    async fn run(self: Arc<Self>, key: Key, number: u64, handler: Answering, place: P) {
+        let (mut handler, mut place) = (handler, place);
+        loop {
+            let response = handler.await;
+            place.answer(response);
+            let Some((event, after)) = self.next(&key, number) else {
+                return;
+            };
+            handler = handle(self.agent.clone(), event);
+            place = after;
+        }
+    }
+
+    /// The next event of a lane; without one the lane ends, and others may begin.
+    fn next(self: &Arc<Self>, key: &Key, number: u64) -> Option<(Event, P)> {
+        let mut running = self.lock();
+        let lane = running.lanes.get_mut(key)?;
+        if lane.number != number {
+            return None;
+        }
+        if let Some(next) = lane.queue.pop_front() {
+            running.waiting -= 1;
+            self.notify(&running);
+            return Some(next);
+        }
+        running.lanes.remove(key);
+        self.refill(&mut running);
+        None
+    }
+
+    /// Begins with what waited for a lane to end.
+    fn refill(self: &Arc<Self>, running: &mut Running<P>) {
+        while running.lanes.len() < self.max
+            && let Some((event, place)) = running.queue.pop_front()
+        {
+            let key = key(&event);
+            if let Some(lane) = running.lanes.get_mut(&key) {
+                lane.queue.push_back((event, place));
+                continue;
+            }
+            running.waiting -= 1;
+            let handler = handle(self.agent.clone(), event);
+            self.start(running, key, handler, place);
+        }
+        if running.lanes.is_empty() {
+            self.busy.store(false, Ordering::Release);
+        }
+        self.notify(running);
+    }
+
+    fn notify(&self, running: &Running<P>) {
+        if running.waiting < WAITING {
+            self.room.notify_waiters();
+        }
+    }
+}
+
+impl Part {
+    const fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::RequestHeaders | Kind::RequestBody => Self::Request,
+            Kind::ResponseHeaders | Kind::ResponseBody => Self::Response,
+            Kind::RequestComplete | Kind::WebSocketFrame | Kind::Guardrail | Kind::Configure => {
+                Self::Rest
+            }
+        }
+    }
+}
+
+fn key(event: &Event) -> Key {
+    Key(Text::from(event.id()), Part::of(event.kind()))
+}
+
+/// The handler of an event.
+fn handle<A: Agent>(agent: Arc<A>, event: Event) -> Answering {
+    let answer = async move {
+        match event {
+            Event::RequestHeaders(event) => agent.request_headers(event).await,
+            Event::RequestBody(event) => agent.request_body(event).await,
+            Event::ResponseHeaders(event) => agent.response_headers(event).await,
+            Event::ResponseBody(event) => agent.response_body(event).await,
+            Event::RequestComplete(event) => agent.request_complete(event).await,
+            Event::WebSocketFrame(event) => agent.websocket_frame(event).await,
+            Event::Guardrail(event) => agent.guardrail(event).await,
+            Event::Configure(event) => agent.configure(event).await,
+        }
+    };
+    Box::pin(
+        AssertUnwindSafe(answer)
+            .catch_unwind()
+            .map(|answer| answer.unwrap_or_else(|_| Response::block(500))),
+    )
+}

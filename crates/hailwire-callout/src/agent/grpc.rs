@@ -1,0 +1,612 @@
+//! Serving an agent over gRPC: all three calls of `AgentServiceV2`.
+//!
+//! `ProcessStream` is where requests are looked at: the headers of the response leave at once, so that a host which waits for them before it
+//! says anything is not waited for in turn. One task reads, runs what answers at once, and writes the answers to what
+//! one read brought together; it reads on when they have left, so that a host which does not read slows down nobody but itself.
+//!
+//! `ControlStream` carries orders ([`crate::control::Order`]): a drain is told to the agent and, as its health, to every host that is connected; a
+//! shutdown is told to the agent. `ProcessEvent` is one event without a stream.
+//!
+//! What cannot be read of an event is answered with a block; what is no message at all ends the stream.
+
+use std::{
+    future::Future,
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_util::Stream;
+use thiserror::Error;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    time::Sleep,
+};
+use tonic::{
+    Request, Status, Streaming,
+    transport::{
+        Certificate, Identity, Server, ServerTlsConfig,
+        server::{Connected, TcpConnectInfo},
+    },
+};
+
+use super::{Agent, Dispatch, Host, Place, serve::capabilities};
+use crate::{
+    Text, VERSION,
+    control::{Health, HealthState, Notice, Order, Ping},
+    event::{Configure, Event},
+    response::{Decision, Response},
+    wire::grpc::{
+        self as messages, CONNECTION_WINDOW, EXTENSIONS, MAX_MESSAGE, STREAM_WINDOW, ToAgent,
+        now_ms,
+        proto::{
+            self, AgentControl, AgentToProxy, ProxyControl, ProxyToAgent, agent_control,
+            agent_service_v2_server::{AgentServiceV2, AgentServiceV2Server},
+            agent_to_proxy::Message,
+            proxy_control,
+        },
+    },
+};
+
+/// How an agent is served over gRPC.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The greatest message that is read. Default 16 MiB and 64 KiB.
+    pub max_message: usize,
+    /// Whether what only Hailwire reads is agreed to. Default true.
+    pub extensions: bool,
+    /// How long a host may take to greet. Default 10 s.
+    pub handshake_timeout: Duration,
+    /// How many TCP connections there may be; more are not accepted meanwhile. Default 1,024.
+    pub max_connections: usize,
+    /// How many calls a TCP connection may have under way. Default 256.
+    pub max_calls: u32,
+    /// The certificate that is shown. Default none: without TLS.
+    pub tls: Option<Tls>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            max_message: MAX_MESSAGE,
+            extensions: true,
+            handshake_timeout: Duration::from_secs(10),
+            max_connections: 1024,
+            max_calls: 256,
+            tls: None,
+        }
+    }
+}
+
+/// How an agent shows who it is, and whom it lets in. Everything in PEM.
+#[derive(Clone)]
+pub struct Tls {
+    /// Its certificate, and those up to a root.
+    pub certificate: Vec<u8>,
+    /// The key to it.
+    pub key: Vec<u8>,
+    /// Who signs the certificates of hosts; with it, a host has to show one.
+    pub client_ca: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls")
+            .field("client_ca", &self.client_ca.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why serving has ended.
+#[derive(Debug, Error)]
+#[error("the agent is served over gRPC no longer")]
+pub struct ServeError(#[from] tonic::transport::Error);
+
+/// Serves an agent at a TCP port until `until` comes true; what is under way then is finished.
+///
+/// # Errors
+///
+/// [`ServeError`], such as for a certificate that cannot be read.
+///
+/// # Cancel safety
+///
+/// Every connection is closed, and every handler dropped.
+pub async fn serve<A: Agent>(
+    agent: Arc<A>,
+    listener: TcpListener,
+    options: Options,
+    until: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let mut server = Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(options.max_calls);
+    if let Some(tls) = &options.tls {
+        let mut config =
+            ServerTlsConfig::new().identity(Identity::from_pem(&tls.certificate, &tls.key));
+        if let Some(ca) = &tls.client_ca {
+            config = config.client_ca_root(Certificate::from_pem(ca));
+        }
+        server = server.tls_config(config)?;
+    }
+    let incoming = Incoming {
+        listener,
+        places: Arc::new(Semaphore::new(options.max_connections)),
+        place: None,
+    };
+    let max_message = options.max_message;
+    let service = AgentServiceV2Server::new(Service {
+        agent,
+        hosts: Arc::default(),
+        options,
+    });
+    let service = service
+        .max_decoding_message_size(max_message)
+        .max_encoding_message_size(usize::MAX);
+    server
+        .add_service(service)
+        .serve_with_incoming_shutdown(incoming, until)
+        .await?;
+    Ok(())
+}
+
+struct Service<A> {
+    agent: Arc<A>,
+    hosts: Arc<Hosts>,
+    options: Options,
+}
+
+/// Those that are connected, for what concerns all of them.
+#[derive(Default)]
+struct Hosts(Mutex<Vec<Host>>);
+
+impl Hosts {
+    fn add(&self, host: Host) {
+        let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        hosts.retain(|host| !host.is_closed());
+        hosts.push(host);
+    }
+
+    fn tell(&self, notice: &Notice) {
+        let hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for host in hosts.iter() {
+            host.notify(notice.clone());
+        }
+    }
+}
+
+impl<A: Agent> Service<A> {
+    fn welcome(&self, hello: &proto::HandshakeRequest) -> proto::HandshakeResponse {
+        let spoken =
+            hello.supported_versions.is_empty() || hello.supported_versions.contains(&VERSION);
+        let ours = spoken && self.options.extensions;
+        proto::HandshakeResponse {
+            protocol_version: VERSION,
+            capabilities: Some(messages::capabilities(&capabilities(&*self.agent))),
+            success: spoken,
+            error: (!spoken).then(|| format!("version {VERSION} is spoken")),
+            extensions: if ours {
+                hello.extensions.min(EXTENSIONS)
+            } else {
+                0
+            },
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl<A: Agent> AgentServiceV2 for Service<A> {
+    type ProcessStreamStream = Session<A>;
+    type ControlStreamStream = Control<A>;
+
+    async fn process_stream(
+        &self,
+        request: Request<Streaming<ProxyToAgent>>,
+    ) -> Result<tonic::Response<Self::ProcessStreamStream>, Status> {
+        let (sender, answers) = mpsc::unbounded_channel();
+        Ok(tonic::Response::new(Session {
+            inbound: Some(request.into_inner()),
+            service: Self {
+                agent: self.agent.clone(),
+                hosts: self.hosts.clone(),
+                options: self.options.clone(),
+            },
+            greeting: Some(Box::pin(tokio::time::sleep(self.options.handshake_timeout))),
+            dispatch: Dispatch::new(self.agent.clone()),
+            sender: Some(sender),
+            answers,
+            notices: None,
+        }))
+    }
+
+    async fn control_stream(
+        &self,
+        request: Request<Streaming<AgentControl>>,
+    ) -> Result<tonic::Response<Self::ControlStreamStream>, Status> {
+        Ok(tonic::Response::new(Control {
+            inbound: request.into_inner(),
+            agent: self.agent.clone(),
+            hosts: self.hosts.clone(),
+            configuring: None,
+        }))
+    }
+
+    async fn process_event(
+        &self,
+        request: Request<ProxyToAgent>,
+    ) -> Result<tonic::Response<AgentToProxy>, Status> {
+        let message = request.into_inner();
+        let ticket = message.ticket;
+        let message = match messages::to_agent(message) {
+            ToAgent::Handshake(hello) => Message::Handshake(self.welcome(&hello)),
+            ToAgent::Ping(ping) => pong(ping),
+            ToAgent::Event(event) => {
+                let id = event.id().to_owned();
+                let (sender, answer) = oneshot::channel();
+                // Its handler ends with this call.
+                let dispatch = Dispatch::new(self.agent.clone());
+                dispatch.event(event, Once(sender));
+                let response = answer.await.unwrap_or_else(|_| Response::block(500));
+                Message::Response(messages::answer(id, ticket, response))
+            }
+            ToAgent::Undecodable(id, kind, error) => {
+                tracing::warn!(?kind, %error, "an event cannot be read, and is blocked");
+                let response = Response::block(500);
+                Message::Response(messages::answer(id.to_string(), ticket, response))
+            }
+            ToAgent::Cancel(_) | ToAgent::Unknown => {
+                return Err(Status::invalid_argument("neither an event nor a ping"));
+            }
+        };
+        Ok(tonic::Response::new(said(message)))
+    }
+}
+
+fn said(message: Message) -> AgentToProxy {
+    AgentToProxy {
+        message: Some(message),
+    }
+}
+
+fn pong(ping: Ping) -> Message {
+    Message::Pong(proto::Pong {
+        sequence: ping.sequence,
+        ping_timestamp_ms: ping.timestamp_ms,
+        timestamp_ms: now_ms(),
+    })
+}
+
+/// The answer to one event, where it is all that is waited for.
+struct Once(oneshot::Sender<Response>);
+
+impl Place for Once {
+    fn answer(self, response: Response) {
+        let _ = self.0.send(response);
+    }
+}
+
+/// Where the answer to one event of a stream goes.
+struct Reply {
+    id: Text,
+    ticket: u64,
+    to: mpsc::UnboundedSender<AgentToProxy>,
+}
+
+impl Place for Reply {
+    fn answer(self, response: Response) {
+        let answer = messages::answer(self.id.to_string(), self.ticket, response);
+        let _ = self.to.send(said(Message::Response(answer)));
+    }
+}
+
+/// One `ProcessStream`: what it yields is what the agent says.
+struct Session<A: Agent> {
+    /// Until the host has said all.
+    inbound: Option<Streaming<ProxyToAgent>>,
+    service: Service<A>,
+    /// Until the host has greeted.
+    greeting: Option<Pin<Box<Sleep>>>,
+    dispatch: Dispatch<A, Reply>,
+    /// Dropped when the host has said all: the answers end with the last of those that are still to come.
+    sender: Option<mpsc::UnboundedSender<AgentToProxy>>,
+    answers: mpsc::UnboundedReceiver<AgentToProxy>,
+    notices: Option<mpsc::Receiver<Notice>>,
+}
+
+impl<A: Agent> Stream for Session<A> {
+    type Item = Result<AgentToProxy, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        // Messages that are read without anything to say in between.
+        const TURN: usize = 256;
+        let this = &mut *self;
+        for _ in 0..TURN {
+            if let Poll::Ready(answer) = this.answers.poll_recv(context) {
+                return Poll::Ready(answer.map(Ok));
+            }
+            if let Some(notices) = &mut this.notices
+                && let Poll::Ready(Some(notice)) = notices.poll_recv(context)
+            {
+                let notice = messages::notice(notice, this.service.agent.name());
+                return Poll::Ready(Some(Ok(said(notice))));
+            }
+            if let Some(greeting) = &mut this.greeting
+                && greeting.as_mut().poll(context).is_ready()
+            {
+                let late = Status::deadline_exceeded("no handshake came");
+                return Poll::Ready(Some(Err(late)));
+            }
+            let Some(inbound) = this.inbound.as_mut().filter(|_| this.dispatch.has_room()) else {
+                // The next answer comes through the queue that was looked at above.
+                return Poll::Pending;
+            };
+            match std::task::ready!(Pin::new(inbound).poll_next(context)) {
+                Some(Ok(message)) => this.heard(message)?,
+                Some(Err(status)) => {
+                    tracing::debug!(%status, "a stream from a host has ended");
+                    return Poll::Ready(None);
+                }
+                None => this.finish(),
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl<A: Agent> Session<A> {
+    fn heard(&mut self, message: ProxyToAgent) -> Result<(), Status> {
+        let Some(sender) = &self.sender else {
+            return Ok(());
+        };
+        let ticket = message.ticket;
+        let heard = messages::to_agent(message);
+        if self.greeting.is_some() != matches!(heard, ToAgent::Handshake(_)) {
+            return Err(Status::failed_precondition(
+                "the handshake is the first message, and no other",
+            ));
+        }
+        match heard {
+            ToAgent::Handshake(hello) => {
+                self.greeting = None;
+                let welcome = self.service.welcome(&hello);
+                let welcomed = welcome.success;
+                let _ = sender.send(said(Message::Handshake(welcome)));
+                if !welcomed {
+                    self.finish();
+                    return Ok(());
+                }
+                let (host, notices) = Host::new(hello.proxy_id, hello.proxy_version);
+                self.notices = Some(notices);
+                self.service.hosts.add(host.clone());
+                self.service.agent.connected(host);
+            }
+            ToAgent::Event(event) => {
+                let reply = Reply {
+                    id: Text::from(event.id()),
+                    ticket,
+                    to: sender.clone(),
+                };
+                self.dispatch.event(event, reply);
+            }
+            ToAgent::Undecodable(id, kind, error) => {
+                tracing::warn!(?kind, %error, "an event cannot be read, and is blocked");
+                let answer = messages::answer(id.to_string(), ticket, Response::block(500));
+                let _ = sender.send(said(Message::Response(answer)));
+            }
+            ToAgent::Cancel(cancel) => {
+                self.dispatch.cancel(&cancel.correlation_id, cancel.reason);
+            }
+            ToAgent::Ping(ping) => {
+                let _ = sender.send(said(pong(ping)));
+            }
+            ToAgent::Unknown => tracing::debug!("a message that this version does not know"),
+        }
+        Ok(())
+    }
+
+    /// Nothing more is read; what is under way is answered.
+    fn finish(&mut self) {
+        self.inbound = None;
+        self.sender = None;
+    }
+}
+
+/// One `ControlStream`.
+struct Control<A: Agent> {
+    inbound: Streaming<AgentControl>,
+    agent: Arc<A>,
+    hosts: Arc<Hosts>,
+    configuring: Option<Configuring>,
+}
+
+type Configuring = Pin<Box<dyn Future<Output = proto::ConfigUpdateResponse> + Send>>;
+
+impl<A: Agent> Stream for Control<A> {
+    type Item = Result<ProxyControl, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        loop {
+            if let Some(configuring) = &mut this.configuring {
+                let done = std::task::ready!(configuring.as_mut().poll(context));
+                this.configuring = None;
+                return Poll::Ready(Some(Ok(controlled(
+                    proxy_control::Message::ConfigResponse(done),
+                ))));
+            }
+            let message = match std::task::ready!(Pin::new(&mut this.inbound).poll_next(context)) {
+                Some(Ok(message)) => message.message,
+                Some(Err(_)) | None => return Poll::Ready(None),
+            };
+            if let Some(answer) = this.heard(message) {
+                return Poll::Ready(Some(Ok(controlled(answer))));
+            }
+        }
+    }
+}
+
+fn controlled(message: proxy_control::Message) -> ProxyControl {
+    ProxyControl {
+        message: Some(message),
+    }
+}
+
+impl<A: Agent> Control<A> {
+    fn heard(&mut self, message: Option<agent_control::Message>) -> Option<proxy_control::Message> {
+        let order = match message? {
+            agent_control::Message::Drain(request) => messages::drain(&request),
+            agent_control::Message::Shutdown(request) => messages::shutdown(&request),
+            agent_control::Message::Configure(request) => {
+                self.configuring = Some(configure(self.agent.clone(), request));
+                return None;
+            }
+            agent_control::Message::ConfigUpdate(update) => {
+                // On the wire an agent says this. Whoever says it to an agent waits for an answer all the same.
+                return Some(proxy_control::Message::ConfigResponse(
+                    proto::ConfigUpdateResponse {
+                        request_id: update.request_id,
+                        accepted: false,
+                        error: Some("this is the agent".to_owned()),
+                        timestamp_ms: now_ms(),
+                    },
+                ));
+            }
+            agent_control::Message::Health(_)
+            | agent_control::Message::Metrics(_)
+            | agent_control::Message::Log(_)
+            | agent_control::Message::ConfigResponse(_) => return None,
+        };
+        let (Order::Drain { within, .. } | Order::Shutdown { within, .. }) = order;
+        let health = Health {
+            state: HealthState::Draining,
+            drain_eta_ms: u64::try_from(within.as_millis()).ok(),
+            ..Health::default()
+        };
+        self.hosts.tell(&Notice::Health(health.clone()));
+        self.agent.ordered(order);
+        let status = messages::health_status(health, self.agent.name());
+        Some(proxy_control::Message::Health(status))
+    }
+}
+
+fn configure<A: Agent>(agent: Arc<A>, request: proto::ConfigureEvent) -> Configuring {
+    Box::pin(async move {
+        let error = match messages::json(&request.config_json) {
+            Err(error) => Some(error.to_string()),
+            Ok(config) => {
+                let event = Configure {
+                    correlation_id: request.correlation_id.clone().into(),
+                    config,
+                    config_version: request.config_version,
+                };
+                let (sender, answer) = oneshot::channel();
+                let dispatch = Dispatch::new(agent);
+                dispatch.event(Event::Configure(event), Once(sender));
+                match answer.await.map(|answer| answer.decision) {
+                    Ok(Decision::Allow) => None,
+                    Ok(Decision::Block { body, .. }) => Some(body.unwrap_or_default()),
+                    _ => Some(String::new()),
+                }
+            }
+        };
+        proto::ConfigUpdateResponse {
+            request_id: request.correlation_id,
+            accepted: error.is_none(),
+            error,
+            timestamp_ms: now_ms(),
+        }
+    })
+}
+
+/// TCP connections, not more than there are places.
+struct Incoming {
+    listener: TcpListener,
+    places: Arc<Semaphore>,
+    place: Option<Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>>,
+}
+
+impl Stream for Incoming {
+    type Item = io::Result<Placed>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let places = self.places.clone();
+        let waiting = self
+            .place
+            .get_or_insert_with(|| Box::pin(async move { places.acquire_owned().await.ok() }));
+        let Some(place) = std::task::ready!(waiting.as_mut().poll(context)) else {
+            return Poll::Ready(None);
+        };
+        // Given back where nobody is there yet.
+        self.place = None;
+        match self.listener.poll_accept(context) {
+            Poll::Ready(Ok((stream, _))) => {
+                let _ = stream.set_nodelay(true);
+                Poll::Ready(Some(Ok(Placed {
+                    stream,
+                    _place: place,
+                })))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+/// A TCP connection that has a place.
+struct Placed {
+    stream: TcpStream,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Connected for Placed {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> TcpConnectInfo {
+        self.stream.connect_info()
+    }
+}
+
+impl AsyncRead for Placed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Placed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,316 @@
+//! One connection of an agent over a pair of byte streams, after the handshake.
+//!
+//! One task reads, runs what answers at once, and writes the answers to all that one read brought with one
+//! system call. What takes longer answers from a task of its own.
+//!
+//! An event that cannot be read is answered with a block of status 500, never with an allow; when not even its request
+//! can be found in it, the connection ends. So it does at a frame of a type that was not agreed upon.
+
+use std::{
+    future::poll_fn,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::mpsc,
+};
+
+use super::{Agent, Dispatch, Host, Place};
+use crate::{
+    Text,
+    control::Notice,
+    event::{Event, Kind},
+    response::Response,
+    stream::{Incoming, Outgoing},
+    wire::{
+        self, DecodeError, Encoding,
+        frame::{FrameError, Type},
+        raw, salvage,
+    },
+};
+
+/// What a handshake settled.
+pub(super) struct Settled {
+    pub(super) host_id: String,
+    pub(super) host_version: String,
+    pub(super) encoding: Encoding,
+    /// Both sides are ours.
+    pub(super) numbered: bool,
+}
+
+/// Serves until the host leaves.
+pub(super) async fn run<A, R, W>(
+    agent: Arc<A>,
+    incoming: Incoming<R>,
+    outgoing: Outgoing<W>,
+    settled: Settled,
+) -> io::Result<()>
+where
+    A: Agent,
+    R: AsyncRead + Unpin + Send + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
+    let (host, notices) = Host::new(settled.host_id, settled.host_version);
+    agent.connected(host);
+    let mut session = Session {
+        incoming,
+        answers: Arc::new(Answers {
+            outgoing,
+            encoding: settled.encoding,
+            reading: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
+        }),
+        dispatch: Dispatch::new(agent),
+        notices,
+        numbered: settled.numbered,
+        gathers: false,
+    };
+    poll_fn(|context| session.poll(context)).await
+}
+
+struct Session<A: Agent, R, W: AsyncWrite + Unpin + Send + 'static> {
+    incoming: Incoming<R>,
+    answers: Arc<Answers<W>>,
+    dispatch: Dispatch<A, Reply<W>>,
+    notices: mpsc::Receiver<Notice>,
+    numbered: bool,
+    /// It was roused, and lets whoever runs next add to what it will write.
+    gathers: bool,
+}
+
+/// Where answers are gathered.
+struct Answers<W> {
+    outgoing: Outgoing<W>,
+    encoding: Encoding,
+    /// The session is reading, and will write afterwards.
+    reading: AtomicBool,
+    /// The session reads no more until something has been answered.
+    stalled: AtomicBool,
+}
+
+impl<A, R, W> Session<A, R, W>
+where
+    A: Agent,
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let answers = self.answers.clone();
+        let outgoing = &answers.outgoing;
+        outgoing.attach(context.waker());
+        if outgoing.is_closing() {
+            return Poll::Ready(Ok(()));
+        }
+        answers.reading.store(true, Ordering::SeqCst);
+        let (read, ended) = self.read(context)?;
+        answers.reading.store(false, Ordering::SeqCst);
+        let mut told = false;
+        while let Poll::Ready(Some(notice)) = self.notices.poll_recv(context) {
+            self.tell(&notice);
+            told = true;
+        }
+        // Those that answer about now write together.
+        if outgoing.was_roused() && !self.gathers && !read && !told && !ended {
+            self.gathers = true;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.gathers = false;
+        match outgoing.poll_write(context) {
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => {}
+        }
+        if ended {
+            return Poll::Ready(Ok(()));
+        }
+        Poll::Pending
+    }
+
+    /// Reads what there is. Returns whether there was anything, and whether the host has left.
+    fn read(&mut self, context: &mut Context<'_>) -> io::Result<(bool, bool)> {
+        let mut any = false;
+        loop {
+            while let Some((code, payload)) = self.incoming.next().map_err(invalid)? {
+                any = true;
+                self.frame(code, payload)?;
+            }
+            if !self.dispatch.has_room() {
+                self.answers.stalled.store(true, Ordering::SeqCst);
+                if !self.dispatch.has_room() {
+                    return Ok((any, false));
+                }
+            }
+            self.answers.stalled.store(false, Ordering::SeqCst);
+            match self.incoming.poll_fill(context) {
+                Poll::Pending => return Ok((any, false)),
+                Poll::Ready(Ok(0)) => return Ok((any, true)),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => return Err(error),
+            }
+        }
+    }
+
+    fn frame(&mut self, code: u8, payload: Bytes) -> io::Result<()> {
+        if self.numbered && matches!(code, raw::EVENT | raw::PIECE) {
+            return self.numbered_event(code, payload);
+        }
+        let Some(kind) = Type::from_code(code) else {
+            let unknown = format!("a frame of the unknown type {code:#04x}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, unknown));
+        };
+        match kind {
+            Type::Event(kind) => self.event(kind, payload),
+            Type::Cancel => {
+                if let Ok(cancel) = wire::decode_cancel(&payload) {
+                    self.dispatch.cancel(&cancel.correlation_id, cancel.reason);
+                }
+                Ok(())
+            }
+            Type::Ping => {
+                let code = Type::Pong.code();
+                self.answers
+                    .outgoing
+                    .frame(code, |out| out.extend_from_slice(&payload))
+                    .map_err(invalid)
+            }
+            other => {
+                tracing::debug!(kind = ?other, "a frame in the wrong direction is ignored");
+                Ok(())
+            }
+        }
+    }
+
+    fn event(&mut self, kind: Kind, payload: Bytes) -> io::Result<()> {
+        let encoding = self.answers.encoding;
+        match wire::decode_event(kind, payload.clone(), encoding) {
+            Ok(event) => {
+                let to = To::Request(Text::from(event.id()));
+                self.begin(event, to);
+                Ok(())
+            }
+            Err(error) => {
+                let Some(id) = salvage::event_id(&payload, encoding) else {
+                    return Err(invalid(error));
+                };
+                self.unreadable(To::Request(id), &error);
+                Ok(())
+            }
+        }
+    }
+
+    fn numbered_event(&mut self, code: u8, payload: Bytes) -> io::Result<()> {
+        let number = raw::take_number(&mut payload.clone()).map_err(invalid)?;
+        let event = if code == raw::PIECE {
+            raw::take_piece(payload).map(|(_, event)| event)
+        } else {
+            raw::take_event_head(payload).and_then(|(_, kind, payload)| {
+                wire::decode_event(kind, payload, self.answers.encoding)
+            })
+        };
+        match event {
+            Ok(event) => self.begin(event, To::Number(number)),
+            Err(error) => self.unreadable(To::Number(number), &error),
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, event: Event, to: To) {
+        let reply = Reply {
+            answers: self.answers.clone(),
+            to,
+        };
+        self.dispatch.event(event, reply);
+    }
+
+    fn unreadable(&self, to: To, error: &DecodeError) {
+        tracing::warn!(%error, "an event cannot be read, and is blocked");
+        self.answers.put(&to, Response::block(500));
+    }
+
+    fn tell(&self, notice: &Notice) {
+        let Some(kind) = wire::notice_type(notice) else {
+            return;
+        };
+        let encoding = self.answers.encoding;
+        let put = |out: &mut _| wire::encode_notice(notice, encoding, out);
+        if let Err(error) = self.answers.outgoing.frame(kind.code(), put) {
+            tracing::warn!(%error, "a notice is not sent");
+        }
+    }
+}
+
+/// What an answer is for.
+enum To {
+    Number(u64),
+    Request(Text),
+}
+
+/// Where the answer to one event goes.
+struct Reply<W: AsyncWrite + Unpin + Send + 'static> {
+    answers: Arc<Answers<W>>,
+    to: To,
+}
+
+impl<W: AsyncWrite + Unpin + Send + 'static> Place for Reply<W> {
+    fn answer(self, response: Response) {
+        let answers = &self.answers;
+        answers.put(&self.to, response);
+        if answers.reading.load(Ordering::SeqCst) {
+            return;
+        }
+        // The session has one, its dispatch none: two are this reply alone.
+        let alone = Arc::strong_count(answers) <= 2;
+        if alone && !answers.stalled.load(Ordering::SeqCst) {
+            answers.outgoing.write();
+        } else {
+            answers.outgoing.rouse();
+        }
+    }
+}
+
+impl<W: AsyncWrite + Unpin> Answers<W> {
+    fn put(&self, to: &To, response: Response) {
+        let put = match to {
+            To::Request(id) => self.outgoing.frame(Type::Response.code(), |out| {
+                wire::encode_response(id, &response, self.encoding, out);
+            }),
+            To::Number(number) => self.put_numbered(*number, response),
+        };
+        if let Err(error) = put {
+            // Too large for a frame. Without an answer the host would wait; it is told no.
+            tracing::warn!(%error, "an answer cannot be sent, and becomes a block");
+            let refused = Response::block(500);
+            let _ = match to {
+                To::Request(id) => self.outgoing.frame(Type::Response.code(), |out| {
+                    wire::encode_response(id, &refused, self.encoding, out);
+                }),
+                To::Number(number) => self.put_numbered(*number, refused),
+            };
+        }
+    }
+
+    fn put_numbered(&self, number: u64, mut response: Response) -> Result<(), FrameError> {
+        let Some((kind, index, data)) = raw::answer_data(&response) else {
+            return self.outgoing.frame(raw::ANSWER, |out| {
+                raw::put_answer(number, "", &response, self.encoding, out);
+            });
+        };
+        response.request_body = None;
+        response.response_body = None;
+        let head = |out: &mut _| {
+            raw::put_answer_head(number, (kind, index), "", &response, self.encoding, out);
+        };
+        self.outgoing.frame_with(raw::ANSWER_DATA, head, data)
+    }
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

@@ -1,0 +1,157 @@
+//! An agent that listens on a Unix socket.
+
+use std::{
+    fs, io,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::Semaphore,
+    task::JoinSet,
+};
+
+use super::{Agent, ServeOptions, serve::halves};
+
+/// A Unix socket to listen on. Its file has mode 0600 from the first moment, and goes with it.
+#[derive(Debug)]
+pub struct Listener {
+    listener: UnixListener,
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Listener {
+    /// Listens at a path. A socket that nobody listens on any more is replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`io::ErrorKind::AddrInUse`] when somebody listens there, [`io::ErrorKind::AlreadyExists`] when there is
+    /// something else; whatever the system says.
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
+        let path = path.as_ref().to_owned();
+        refuse_what_lives(&path)?;
+        // The name is given to a socket that has its mode already: at no time can others connect.
+        let mut new = path.clone().into_os_string();
+        new.push(".new");
+        let new = PathBuf::from(new);
+        let _ = fs::remove_file(&new);
+        let listener = UnixListener::bind(&new)?;
+        let named = fs::set_permissions(&new, fs::Permissions::from_mode(0o600))
+            .and_then(|()| fs::metadata(&new))
+            .and_then(|metadata| fs::rename(&new, &path).map(|()| metadata.ino()));
+        match named {
+            Ok(inode) => Ok(Self {
+                listener,
+                path,
+                inode,
+            }),
+            Err(error) => {
+                let _ = fs::remove_file(&new);
+                Err(error)
+            }
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the system says, such as that there are no more descriptors.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub async fn accept(&self) -> io::Result<UnixStream> {
+        self.listener.accept().await.map(|(stream, _)| stream)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Somebody else's may be there by now.
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn refuse_what_lives(path: &Path) -> io::Result<()> {
+    let Ok(metadata) = fs::symlink_metadata(path) else {
+        return Ok(());
+    };
+    if !metadata.file_type().is_socket() {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Serves an agent to every host that connects. It returns when the socket fails.
+///
+/// # Errors
+///
+/// Of the socket. What happens to one connection ends that one.
+///
+/// # Cancel safety
+///
+/// Every connection is closed, and every handler is dropped.
+pub async fn serve<A: Agent>(
+    agent: Arc<A>,
+    listener: Listener,
+    options: &ServeOptions,
+) -> io::Result<()> {
+    let places = Arc::new(Semaphore::new(options.max_connections));
+    let mut connections = JoinSet::new();
+    loop {
+        let place = places.clone().acquire_owned().await;
+        let stream = tokio::select! {
+            stream = listener.accept() => stream,
+            Some(_) = connections.join_next() => continue,
+        };
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) if is_passing(&error) => {
+                tracing::warn!(%error, "a host cannot be accepted");
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let (agent, options) = (agent.clone(), options.clone());
+        connections.spawn(async move {
+            let _place = place;
+            let (read, write) = stream.into_split();
+            match halves(agent, read, write, &options).await {
+                Ok(()) => tracing::debug!("a host has left"),
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "a host is lost")
+                }
+            }
+        });
+    }
+}
+
+/// Whether others may be accepted later.
+fn is_passing(error: &io::Error) -> bool {
+    // EMFILE and ENFILE have no kind of their own.
+    matches!(error.raw_os_error(), Some(23 | 24))
+        || matches!(
+            error.kind(),
+            io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::OutOfMemory
+                | io::ErrorKind::Interrupted
+        )
+}

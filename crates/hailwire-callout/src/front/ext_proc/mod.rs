@@ -1,0 +1,170 @@
+//! Envoy asks agents through external processing: this is the gRPC service that it calls,
+//! `envoy.service.ext_proc.v3.ExternalProcessor`.
+//!
+//! Envoy opens a stream for each HTTP request and sends the head, the body and the trailers of the request and then of
+//! the response, as far as its `processing_mode` says. The stream's exchange is asked about each in the order
+//! in which they come ([`call`]), and Envoy is told to go on, with changes, or to answer the client itself. All body
+//! modes work but `GRPC`: `STREAMED`, `BUFFERED`, `BUFFERED_PARTIAL` as far as the whole body comes, and
+//! `FULL_DUPLEX_STREAMED`.
+//!
+//! Where agents want less than Envoy sends, the first answer says so (`mode_override`); Envoy heeds that where its
+//! `allow_mode_override` is set.
+//!
+//! Nothing passes by accident as long as Envoy's `failure_mode_allow` is not set: a stream that fails, is refused or
+//! gets no answer within `message_timeout` ends the request with 500 or 504. We never close a stream before Envoy
+//! does but to end its request, since Envoy takes a clean end for consent to the rest.
+//!
+//! A stream that Envoy resets drops its exchange, and agents are told. Work is done in the connection's task while Envoy
+//! waits: nothing is spawned and nothing queued, and a body that comes faster than agents read it is held back by
+//! HTTP/2's flow control.
+//!
+//! | what a peer can grow | bound | beyond it |
+//! |---|---|---|
+//! | streams on a connection | [`MAX_STREAMS`] | Envoy waits, or opens another connection |
+//! | a message | [`MAX_MESSAGE`] | the stream fails, and with it the request |
+//! | header fields | [`MAX_FIELDS`] | 431 |
+
+pub mod call;
+mod proto;
+mod words;
+
+use std::{collections::VecDeque, pin::Pin, sync::Arc};
+
+use futures_util::{Stream, stream};
+use tonic::{Request, Response, Status, Streaming};
+
+use self::{
+    call::Call,
+    proto::service::ext_proc::v3::{
+        ProcessingRequest, ProcessingResponse,
+        external_processor_server::{ExternalProcessor, ExternalProcessorServer},
+    },
+};
+use crate::inspect::{Action, Inspector};
+
+/// Requests at once on one connection from Envoy.
+pub const MAX_STREAMS: u32 = 4096;
+
+/// Bytes of one message: a buffered body and some.
+pub const MAX_MESSAGE: usize = 16 << 20;
+
+/// Header fields of a request or response; Envoy's own bound is 100 by default.
+pub const MAX_FIELDS: usize = 1024;
+
+/// Agents as Envoy asks them.
+#[derive(Clone)]
+pub struct Front {
+    inspector: Arc<Inspector>,
+    unseen: Action,
+}
+
+impl Front {
+    /// The agents of an inspector; `unseen` is what becomes of a body that an agent wants and Envoy, as it is
+    /// configured, does not send.
+    #[must_use]
+    pub const fn new(inspector: Arc<Inspector>, unseen: Action) -> Self {
+        Self { inspector, unseen }
+    }
+
+    /// The gRPC service, for a server that has others too.
+    #[must_use]
+    pub fn service(self) -> ExternalProcessorServer<impl ExternalProcessor> {
+        ExternalProcessorServer::new(self).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    /// Serves the connections that `incoming` gives, until it ends.
+    ///
+    /// # Errors
+    ///
+    /// That connections cannot be taken any more.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped no new connection is taken; those that are there last until Envoy closes them.
+    pub async fn serve<I, Io, E>(self, incoming: I) -> Result<(), tonic::transport::Error>
+    where
+        I: Stream<Item = Result<Io, E>>,
+        Io: tokio::io::AsyncRead
+            + tokio::io::AsyncWrite
+            + tonic::transport::server::Connected
+            + Unpin
+            + Send
+            + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        tonic::transport::Server::builder()
+            .max_concurrent_streams(MAX_STREAMS)
+            .add_service(self.service())
+            .serve_with_incoming(incoming)
+            .await
+    }
+}
+
+impl Front {
+    /// Serves a TCP socket.
+    ///
+    /// # Errors
+    ///
+    /// As [`serve`](Self::serve).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`serve`](Self::serve).
+    pub async fn serve_tcp(
+        self,
+        listener: tokio::net::TcpListener,
+    ) -> Result<(), tonic::transport::Error> {
+        let incoming = tonic::transport::server::TcpIncoming::from(listener);
+        self.serve(incoming.with_nodelay(Some(true))).await
+    }
+}
+
+/// What Envoy gets.
+type Answers = Pin<Box<dyn Stream<Item = Result<ProcessingResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl ExternalProcessor for Front {
+    type ProcessStream = Answers;
+
+    async fn process(
+        &self,
+        request: Request<Streaming<ProcessingRequest>>,
+    ) -> Result<Response<Answers>, Status> {
+        let conversation = Conversation {
+            requests: request.into_inner(),
+            call: Call::new(self.inspector.exchange(), self.unseen),
+            ready: VecDeque::new(),
+        };
+        let answers = stream::unfold(conversation, |mut conversation| async move {
+            let answer = conversation.next().await.transpose()?;
+            Some((answer, conversation))
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+/// One stream. It lives in the answers, so that whoever drops these ends all of it.
+struct Conversation {
+    requests: Streaming<ProcessingRequest>,
+    call: Call,
+    ready: VecDeque<ProcessingResponse>,
+}
+
+impl Conversation {
+    async fn next(&mut self) -> Result<Option<ProcessingResponse>, Status> {
+        loop {
+            if let Some(answer) = self.ready.pop_front() {
+                return Ok(Some(answer));
+            }
+            if self.call.is_over() {
+                break;
+            }
+            let Some(request) = self.requests.message().await? else {
+                break;
+            };
+            self.ready = self.call.told(request).await?;
+        }
+        self.call.complete().await;
+        Ok(None)
+    }
+}

@@ -1,0 +1,417 @@
+//! HAProxy asks agents through SPOE: this is what it calls an agent of its own, speaking SPOP 2.0.
+//!
+//! HAProxy sends two messages for each HTTP request, [`message::REQUEST`] and [`message::RESPONSE`], and acts on the
+//! variables that it gets back ([`answer`]). Both belong to one exchange, known by HAProxy's unique id, on whichever
+//! connection they come; between them the exchange waits in a table. Connections are bytes in and
+//! bytes out in [`session`], frames in [`frame`]; here are the sockets.
+//!
+//! What HAProxy cannot do bounds what agents see: the body of a request is what fits its buffer, and one that is
+//! not whole is blocked with 413 where an agent wants bodies; a body cannot be changed, so an agent's change
+//! blocks with 500; bodies of responses cannot be shown, and are blocked with 502 where an agent wants them. For the first
+//! and the last the operator may decide otherwise (`unseen`).
+//!
+//! Nothing passes by accident: `examples/haproxy/haproxy.cfg` denies what has no decision, so a front that is
+//! gone, an answer that came too late and a frame that HAProxy could not send all deny.
+//!
+//! | what a peer can grow | bound | beyond it |
+//! |---|---|---|
+//! | connections | [`Limits::connections`] | the next waits to be taken |
+//! | bytes of a frame | [`frame::MAX_FRAME`], less as HAProxy proposes | the connection ends: 3 |
+//! | questions under way on a connection | [`Limits::pipelined`] | nothing more is read from it |
+//! | answers that HAProxy does not read | the same | the same |
+//! | time until the greeting | [`Limits::greeting`] | the connection ends |
+//! | exchanges that wait for their response | [`Limits::waiting`], each [`Limits::patience`] | the oldest is dropped; its response, should it come, is blocked |
+
+pub mod answer;
+pub mod frame;
+pub mod message;
+pub mod session;
+mod waiting;
+
+use std::{
+    future::Future,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    sync::Semaphore,
+    task::JoinSet,
+};
+
+use self::{
+    frame::{Fault, Message, Notify, Scope, SetVar, Value},
+    message::Request,
+    session::Session,
+    waiting::{Key, Table, Waiting},
+};
+use crate::{
+    Kind, Text,
+    event::BodyChunk,
+    front::correlation_id,
+    inspect::{Action, Exchange, Inspector, Verdict},
+};
+
+/// What a peer can make grow.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections. Default 1,024.
+    pub connections: usize,
+    /// Questions under way on a connection. Default 256; HAProxy's `max-waiting-frames` is 20.
+    pub pipelined: usize,
+    /// Until the greeting. Default 5 s.
+    pub greeting: Duration,
+    /// Exchanges between request and response. Default 65,536, each some hundred bytes and the request's head.
+    pub waiting: usize,
+    /// How long an exchange waits for the response. Default 5 minutes.
+    pub patience: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            pipelined: 256,
+            greeting: Duration::from_secs(5),
+            waiting: 65_536,
+            patience: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Agents as HAProxy asks them.
+pub struct Front {
+    inspector: Arc<Inspector>,
+    unseen: Action,
+    limits: Limits,
+    waiting: Table,
+}
+
+impl Front {
+    /// The agents of an inspector; `unseen` is what becomes of a body that an agent wants and HAProxy cannot show.
+    #[must_use]
+    pub fn new(inspector: Arc<Inspector>, unseen: Action, limits: Limits) -> Self {
+        Self {
+            inspector,
+            unseen,
+            limits,
+            waiting: Table::new(limits.waiting, limits.patience),
+        }
+    }
+
+    /// Serves connections until accepting fails.
+    ///
+    /// # Errors
+    ///
+    /// The listener's error.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped every connection ends; what it was asked is not answered, and agents are told.
+    pub async fn serve(self: Arc<Self>, listener: impl Listener) -> io::Result<()> {
+        let places = Arc::new(Semaphore::new(self.limits.connections));
+        let mut connections = JoinSet::new();
+        loop {
+            while connections.try_join_next().is_some() {}
+            let place = Arc::clone(&places).acquire_owned().await;
+            let io = listener.accept().await?;
+            let front = Arc::clone(&self);
+            connections.spawn(async move {
+                if let Err(error) = front.connection(io).await {
+                    tracing::debug!(%error, "a connection from HAProxy ended");
+                }
+                drop(place);
+            });
+        }
+    }
+
+    /// Serves one connection to its end.
+    ///
+    /// # Errors
+    ///
+    /// Of reading and writing; that HAProxy does not greet in time.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`serve`](Self::serve).
+    pub async fn connection(&self, io: impl AsyncRead + AsyncWrite) -> io::Result<()> {
+        let (mut reader, mut writer) = tokio::io::split(io);
+        let mut session = Session::default();
+        let greeting = tokio::time::sleep(self.limits.greeting);
+        tokio::pin!(greeting);
+        let mut under_way = FuturesUnordered::new();
+        loop {
+            while under_way.len() < self.room(&session) {
+                let Some(question) = session.question() else {
+                    break;
+                };
+                let engine = session.agreed().map(|a| (a.engine.clone(), a.max_frame));
+                let (engine, frame) = engine.unwrap_or_default();
+                under_way.push(self.question(question, engine, frame));
+            }
+            let reads = !session.is_over() && under_way.len() < self.room(&session);
+            if !reads && under_way.is_empty() && session.output().is_empty() {
+                return writer.shutdown().await;
+            }
+            // All that waits goes out with one write; meanwhile answers gather, but nothing more is read.
+            let writes = !session.output().is_empty();
+            let greeted = session.agreed().is_some();
+            let (input, output) = session.buffers();
+            tokio::select! {
+                written = writer.write_buf(output), if writes => {
+                    if written? == 0 {
+                        return Err(io::ErrorKind::WriteZero.into());
+                    }
+                }
+                Some(answer) = under_way.next(), if !under_way.is_empty() => {
+                    let Answer { stream, frame, scope, vars } = answer;
+                    let fits = session.answer(stream, frame, &vars)
+                        || session.answer(stream, frame, &answer::refused(scope));
+                    if !fits {
+                        session.end(Fault::TooBig);
+                    }
+                }
+                read = reader.read_buf(input), if reads && !writes => {
+                    if read? == 0 {
+                        return Ok(());
+                    }
+                }
+                () = &mut greeting, if !greeted => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+        }
+    }
+
+    /// How many questions may be under way.
+    fn room(&self, session: &Session) -> usize {
+        match session.agreed() {
+            Some(agreed) if !agreed.pipelining => 1,
+            _ => self.limits.pipelined.max(1),
+        }
+    }
+
+    async fn question(&self, question: Notify, engine: Bytes, frame: u32) -> Answer {
+        let Notify {
+            stream,
+            frame: number,
+            messages,
+        } = question;
+        let key = |message: &Message| match message.arg("id").and_then(Value::bytes) {
+            Some(id) if !id.is_empty() => Key::Id(id.clone()),
+            _ => Key::Stream { engine, stream },
+        };
+        let of = |name: &[u8]| messages.iter().find(|message| message.name == name);
+        let (scope, vars) = if let Some(message) = of(message::REQUEST) {
+            (
+                Scope::Transaction,
+                self.request(message, key(message), frame).await,
+            )
+        } else if let Some(message) = of(message::RESPONSE) {
+            (Scope::Response, self.response(message, key(message)).await)
+        } else {
+            tracing::warn!("HAProxy sends no message that is known; none is answered");
+            (Scope::Transaction, Vec::new())
+        };
+        Answer {
+            stream,
+            frame: number,
+            scope,
+            vars,
+        }
+    }
+
+    async fn request(&self, message: &Message, key: Key, frame: u32) -> Vec<SetVar> {
+        let scope = Scope::Transaction;
+        let id = correlation_id();
+        let request = match Request::read(message, &id, frame) {
+            Ok(request) => request,
+            Err(error) => {
+                tracing::warn!(%error, "HAProxy's message of a request");
+                return answer::blocked(scope, 400);
+            }
+        };
+        let mut exchange = self.inspector.exchange();
+        let mut waiting = Waiting::new(id.clone(), request.body.len() as u64);
+        waiting.head = request.head.method() == "HEAD";
+        let body = (request.has_body(), request.is_whole(), request.body);
+        let mut verdict = exchange.request_headers(request.head).await;
+        if let (true, whole, data) = body
+            && verdict.passes()
+            && exchange.wants(Kind::RequestBody)
+        {
+            if !whole && self.blocks(&id, Kind::RequestBody) {
+                waiting.complete(&mut exchange, 413).await;
+                return answer::blocked(scope, 413);
+            }
+            if whole && !body_passes(&mut exchange, &id, data, &mut verdict).await {
+                waiting.complete(&mut exchange, 500).await;
+                return answer::refused(scope);
+            }
+        }
+        let vars = answer::variables(&verdict, scope);
+        if !verdict.passes() {
+            let status = crate::front::Reply::to(&verdict.decision).map_or(0, |r| r.status);
+            waiting.complete(&mut exchange, status).await;
+        } else if exchange.wants(Kind::ResponseHeaders) || exchange.wants(Kind::RequestComplete) {
+            waiting.exchange = Some(exchange);
+            self.waiting.put(key, waiting);
+        }
+        vars
+    }
+
+    async fn response(&self, message: &Message, key: Key) -> Vec<SetVar> {
+        let scope = Scope::Response;
+        let taken = self.waiting.take(&key);
+        let Some((mut waiting, mut exchange)) =
+            taken.and_then(|mut w| w.exchange.take().map(|e| (w, e)))
+        else {
+            // Either no agent wanted it, or its request was never shown.
+            return match self.inspector.exchange().wants(Kind::ResponseHeaders) {
+                true => answer::blocked(scope, 503),
+                false => answer::variables(&Verdict::default(), scope),
+            };
+        };
+        let head = match message::response(message, &waiting.id) {
+            Ok(head) => head,
+            Err(error) => {
+                tracing::warn!(%error, "HAProxy's message of a response");
+                return answer::blocked(scope, 502);
+            }
+        };
+        let mut status = head.status();
+        let empty =
+            [204, 304].contains(&status) || head.headers().get("content-length") == Some("0");
+        let verdict = exchange.response_headers(head).await;
+        let hidden = !empty && !waiting.head && exchange.wants(Kind::ResponseBody);
+        if verdict.passes() && hidden && self.blocks(&waiting.id, Kind::ResponseBody) {
+            waiting.complete(&mut exchange, 502).await;
+            return answer::blocked(scope, 502);
+        }
+        if let Some(reply) = crate::front::Reply::to(&verdict.decision) {
+            status = reply.status;
+        }
+        waiting.complete(&mut exchange, status).await;
+        answer::variables(&verdict, scope)
+    }
+}
+
+impl Front {
+    /// Whether a body that HAProxy cannot show blocks.
+    fn blocks(&self, id: &Text, kind: Kind) -> bool {
+        let (body, blocks) = (kind.name(), self.unseen != Action::Allow);
+        match blocks {
+            true => tracing::debug!(%id, body, "blocked: HAProxy does not show all of it"),
+            false => {
+                tracing::warn!(%id, body, "passes uninspected: HAProxy does not show all of it")
+            }
+        }
+        blocks
+    }
+}
+
+/// Shows a body. False where an agent changed it, which HAProxy cannot do.
+async fn body_passes(
+    exchange: &mut Exchange,
+    id: &Text,
+    data: Bytes,
+    verdict: &mut Verdict,
+) -> bool {
+    let size = data.len() as u64;
+    let shown = exchange.request_body(BodyChunk {
+        correlation_id: id.clone(),
+        data: data.clone(),
+        is_last: true,
+        total_size: Some(size),
+        index: 0,
+        transferred: size,
+    });
+    let shown = shown.await;
+    let changed = shown.verdict.passes() && shown.data != data;
+    verdict.decision = shown.verdict.decision;
+    verdict
+        .request_headers
+        .extend(shown.verdict.request_headers);
+    verdict
+        .response_headers
+        .extend(shown.verdict.response_headers);
+    verdict
+        .routing_metadata
+        .extend(shown.verdict.routing_metadata);
+    if changed {
+        tracing::warn!(%id, "an agent changes a body, which HAProxy cannot do; blocked");
+    }
+    !changed
+}
+
+/// What becomes of a question.
+struct Answer {
+    stream: u64,
+    frame: u64,
+    scope: Scope,
+    vars: Vec<SetVar>,
+}
+
+/// Where connections come from.
+pub trait Listener: Send {
+    /// A connection.
+    type Io: AsyncRead + AsyncWrite + Send + 'static;
+
+    /// The next one.
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Io>> + Send;
+}
+
+impl Listener for tokio::net::TcpListener {
+    type Io = tokio::net::TcpStream;
+
+    async fn accept(&self) -> io::Result<Self::Io> {
+        let (io, _) = Self::accept(self).await?;
+        io.set_nodelay(true)?;
+        Ok(io)
+    }
+}
+
+/// A Unix socket as a [`Listener`]; removed when it is dropped.
+#[derive(Debug)]
+pub struct UnixSocket {
+    listener: tokio::net::UnixListener,
+    path: PathBuf,
+}
+
+impl UnixSocket {
+    /// Listens at a path, where no socket may be that still answers.
+    ///
+    /// # Errors
+    ///
+    /// Of binding; that another process listens there.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let stale = std::os::unix::net::UnixStream::connect(path)
+            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        if stale {
+            std::fs::remove_file(path)?;
+        }
+        Ok(Self {
+            listener: tokio::net::UnixListener::bind(path)?,
+            path: path.to_owned(),
+        })
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Listener for UnixSocket {
+    type Io = tokio::net::UnixStream;
+
+    async fn accept(&self) -> io::Result<Self::Io> {
+        self.listener.accept().await.map(|(io, _)| io)
+    }
+}

@@ -1,0 +1,113 @@
+//! One connection from HAProxy: a greeting, then questions and answers. No I/O.
+//!
+//! ```text
+//! HAPROXY-HELLO  → AGENT-HELLO            the smaller maximum of both; pipelining where HAProxy has it
+//! NOTIFY         → ACK                    in any order where pipelining is agreed; the shell holds questions
+//! HAPROXY-DISCONNECT, or a fault → AGENT-DISCONNECT with its number, and the end
+//! ```
+//!
+//! The shell reads into and writes from [`Session::buffers`], takes questions from [`Session::question`] until there
+//! is none, and hands answers to [`Session::answer`], until [`Session::is_over`].
+
+use bytes::{Bytes, BytesMut};
+
+use super::frame::{self, Fault, Frame, MAX_FRAME, Notify, SetVar};
+
+/// A connection.
+#[derive(Debug, Default)]
+pub struct Session {
+    input: BytesMut,
+    output: BytesMut,
+    agreed: Option<Agreed>,
+    over: bool,
+}
+
+/// What the greeting settled.
+#[derive(Clone, Debug)]
+pub struct Agreed {
+    /// Bytes of a frame, in both directions.
+    pub max_frame: u32,
+    /// Answers may come in any order.
+    pub pipelining: bool,
+    /// HAProxy's name for this engine.
+    pub engine: Bytes,
+}
+
+impl Session {
+    /// Where the shell puts what it reads, and from whose front it takes what it writes.
+    pub fn buffers(&mut self) -> (&mut BytesMut, &mut BytesMut) {
+        (&mut self.input, &mut self.output)
+    }
+
+    /// The next question in what was read; none also when the connection is over.
+    pub fn question(&mut self) -> Option<Notify> {
+        while !self.over {
+            let max = self.agreed.as_ref().map_or(MAX_FRAME, |a| a.max_frame);
+            match frame::cut(&mut self.input, max)
+                .and_then(|bytes| bytes.map(frame::read).transpose())
+            {
+                Ok(None) => return None,
+                Ok(Some(Frame::Notify(notify))) if self.agreed.is_some() => return Some(notify),
+                Ok(Some(frame)) => self.other(frame),
+                Err(fault) => self.end(fault),
+            }
+        }
+        None
+    }
+
+    fn other(&mut self, frame: Frame) {
+        match frame {
+            Frame::Hello(hello) if self.agreed.is_none() => {
+                frame::write_hello(&mut self.output, hello.max_frame, hello.pipelining);
+                self.over = hello.healthcheck;
+                self.agreed = Some(Agreed {
+                    max_frame: hello.max_frame,
+                    pipelining: hello.pipelining,
+                    engine: hello.engine,
+                });
+            }
+            Frame::Disconnect { code, message } => {
+                if code != 0 {
+                    let message = String::from_utf8_lossy(&message);
+                    tracing::debug!(code, %message, "HAProxy ends the connection");
+                }
+                self.end(Fault::Normal);
+            }
+            Frame::Hello(_) | Frame::Notify(_) => self.end(Fault::Invalid),
+            Frame::Other(kind) => tracing::debug!(kind, "a frame of an unknown type is skipped"),
+        }
+    }
+
+    /// Ends the connection.
+    pub fn end(&mut self, fault: Fault) {
+        if !self.over {
+            frame::write_disconnect(&mut self.output, fault);
+            self.over = true;
+        }
+    }
+
+    /// Answers a question. False, and nothing is sent, if the answer does not fit into a frame.
+    #[must_use]
+    pub fn answer(&mut self, stream: u64, frame: u64, vars: &[SetVar]) -> bool {
+        let max = self.agreed.as_ref().map_or(0, |a| a.max_frame);
+        self.over || frame::write_ack(&mut self.output, stream, frame, vars, max)
+    }
+
+    /// What the greeting settled, once it has.
+    #[must_use]
+    pub const fn agreed(&self) -> Option<&Agreed> {
+        self.agreed.as_ref()
+    }
+
+    /// What is to be written.
+    #[must_use]
+    pub const fn output(&self) -> &BytesMut {
+        &self.output
+    }
+
+    /// Nothing more is read; what is to be written still goes.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.over
+    }
+}

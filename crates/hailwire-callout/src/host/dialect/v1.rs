@@ -1,0 +1,457 @@
+//! The older framing, which the kits for Python, Go (its root package) and TypeScript speak.
+//!
+//! ```text
+//! u32 big-endian   bytes of the text, at most 10,485,760
+//! bytes            JSON: {"event_type": …, "payload": …}, and the answer
+//! ```
+//!
+//! There is no handshake, no type, no id in an answer. So one event is under way at a time, and what comes next is its answer.
+//! Whether the other side speaks this at all is asked by an event that changes nothing there: the end of a
+//! request that it never saw, or the configuration where there is one.
+//!
+//! When nobody waits for an answer any more, it is still waited for, for [`LATE`]; then the connection ends.
+//!
+//! What the kits do behind this framing shapes the rest:
+//!
+//! - They remember a request's head for its connection, and *allow* whatever belongs to a request that they do not know.
+//!   So a body, or a response, of a request whose head this connection has not shown is refused here.
+//! - The one for Python reads a message with one read of its socket, so that a large message is cut off and ends the
+//!   connection. [`CHUNK`] keeps pieces of bodies below what the kernel hands over at once.
+//! - Their WebSocket frames have numbers for opcodes and a word for the direction.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    io,
+    pin::pin,
+    time::Duration,
+};
+
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+
+use super::answer;
+use crate::{
+    Text,
+    capabilities::{Capabilities, Features, Limits},
+    control::Cancel,
+    event::{Event, Kind, Opcode},
+    host::{
+        AskError, ConnectError, ConnectOptions, Connection, Link, Outlet, Settings, Ticket, open,
+    },
+    wire::{self, Encoding},
+};
+
+/// The greatest message.
+const MAX: usize = 10 << 20;
+
+/// Bytes of a piece of a body.
+const CHUNK: u64 = 16 << 10;
+
+/// How long an answer is waited for that nobody waits for.
+const LATE: Duration = Duration::from_millis(250);
+
+/// How many requests' heads are remembered; the oldest is forgotten.
+const HEADS: usize = 1 << 16;
+
+/// Speaks it over a connection that is there.
+///
+/// # Errors
+///
+/// [`ConnectError::Handshake`] where the other side answers something else, [`ConnectError::Configuration`].
+pub(super) async fn connect<R, W>(
+    mut reader: R,
+    mut writer: W,
+    options: &ConnectOptions,
+) -> Result<Connection, ConnectError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    let (kind, payload) = match &options.config {
+        Some(config) => (
+            Kind::Configure,
+            json!({"agent_id": "", "config": config, "config_version": options.config_version}),
+        ),
+        None => (
+            Kind::RequestComplete,
+            json!({"correlation_id": "", "status": 0, "duration_ms": 0, "request_size": 0, "response_size": 0}),
+        ),
+    };
+    let mut hello = BytesMut::new();
+    put(&mut hello, kind, |out| {
+        out.extend_from_slice(payload.to_string().as_bytes())
+    })
+    .map_err(|_| ConnectError::Handshake("the configuration is too large".to_owned()))?;
+    writer.write_all(&hello).await?;
+    let mut read = BytesMut::new();
+    let answer = match next(&mut reader, &mut read).await? {
+        Some(answer) => answer,
+        None => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+    };
+    settle(&answer)?;
+    let (orders, queue) = mpsc::unbounded_channel();
+    let (connection, link) = open(Out(orders), settings(options));
+    let driver = Driver {
+        reader,
+        writer,
+        read,
+        link,
+        queue,
+        waiting: VecDeque::new(),
+        heads: Heads::default(),
+    };
+    tokio::spawn(driver.run());
+    Ok(connection)
+}
+
+/// Whether the first answer is one of these kits.
+fn settle(answer: &[u8]) -> Result<(), ConnectError> {
+    let strange = || ConnectError::Handshake("not an answer of the older framing".to_owned());
+    let answer: Value = serde_json::from_slice(answer).map_err(|_| strange())?;
+    match answer.get("success") {
+        Some(Value::Bool(true)) => Ok(()),
+        Some(Value::Bool(false)) => {
+            let error = answer.get("error").and_then(Value::as_str);
+            let error = error.unwrap_or("no reason given").to_owned();
+            Err(ConnectError::Configuration(error))
+        }
+        _ if answer.get("decision").is_some() => Ok(()),
+        _ => Err(strange()),
+    }
+}
+
+/// Nothing was said, so this is what the kits can do.
+fn settings(options: &ConnectOptions) -> Settings {
+    Settings {
+        capabilities: Capabilities {
+            agent_id: "v1".to_owned(),
+            name: "v1".to_owned(),
+            version: String::new(),
+            events: Kind::ALL.into_iter().collect(),
+            features: Features {
+                streaming_body: true,
+                guardrails: true,
+                config_push: true,
+                concurrent_requests: 1,
+                ..Features::default()
+            },
+            limits: Limits {
+                max_concurrency: 1,
+                preferred_chunk_size: CHUNK,
+                ..Limits::default()
+            },
+        },
+        numbered: false,
+        window: 0,
+        overload: options.overload,
+        notices: options.notices.clone(),
+    }
+}
+
+/// What the driver is told.
+enum Order {
+    Event(Event),
+    Cancelled(Text),
+    Close,
+}
+
+struct Out(mpsc::UnboundedSender<Order>);
+
+impl Outlet for Out {
+    fn event(&self, _: Ticket, event: Event, _: bool) -> Result<(), AskError> {
+        self.0
+            .send(Order::Event(event))
+            .map_err(|_| AskError::Closed)
+    }
+
+    fn cancel(&self, cancel: Cancel) {
+        let _ = self.0.send(Order::Cancelled(cancel.correlation_id));
+    }
+
+    fn close(&self) {
+        let _ = self.0.send(Order::Close);
+    }
+}
+
+/// Owns the socket.
+struct Driver<R, W> {
+    reader: R,
+    writer: W,
+    read: BytesMut,
+    link: Link,
+    queue: mpsc::UnboundedReceiver<Order>,
+    /// Events that came while another was under way. The link lets out one; more are those after an abandoned one.
+    waiting: VecDeque<Event>,
+    heads: Heads,
+}
+
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
+    async fn run(mut self) {
+        if let Err(error) = self.serve().await {
+            tracing::debug!(%error, "a connection of the older framing has ended");
+        }
+        self.link.end();
+    }
+
+    async fn serve(&mut self) -> io::Result<()> {
+        loop {
+            let event = match self.waiting.pop_front() {
+                Some(event) => event,
+                None => tokio::select! {
+                    order = self.queue.recv() => match order {
+                        Some(Order::Event(event)) => event,
+                        Some(Order::Cancelled(_)) => continue,
+                        Some(Order::Close) | None => return Ok(()),
+                    },
+                    // Nothing was asked, so whatever comes is wrong, and an end is an end.
+                    more = self.reader.read_buf(&mut self.read) => {
+                        return more.and_then(|more| match more {
+                            0 => Ok(()),
+                            _ => Err(io::Error::other("an answer to nothing")),
+                        });
+                    }
+                },
+            };
+            if !self.ask(event).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Asks, and says what was answered. Returns whether the connection goes on.
+    async fn ask(&mut self, event: Event) -> io::Result<bool> {
+        let kind = event.kind();
+        let id = Text::from(event.id());
+        if let Err(error) = self.heads.admit(kind, &id) {
+            self.link.answer_request(&id, Err(error));
+            return Ok(true);
+        }
+        let mut out = BytesMut::new();
+        if let Err(error) = put(&mut out, kind, |out| payload(&event, out)) {
+            self.link.answer_request(&id, Err(error));
+            return Ok(true);
+        }
+        let Self {
+            reader,
+            writer,
+            read,
+            link,
+            queue,
+            waiting,
+            ..
+        } = self;
+        let mut exchange = pin!(async {
+            // In one piece: a reader that reads once has to find all of it.
+            writer.write_all(&out).await?;
+            next(reader, read).await
+        });
+        let mut until = None;
+        loop {
+            tokio::select! {
+                answer = &mut exchange => {
+                    let Some(answer) = answer? else {
+                        return Ok(false);
+                    };
+                    let response = answer::response(kind, &answer).map_err(AskError::Malformed);
+                    link.answer_request(&id, response);
+                    return Ok(true);
+                }
+                order = queue.recv() => match order {
+                    Some(Order::Event(event)) => waiting.push_back(event),
+                    Some(Order::Cancelled(cancelled)) if cancelled == id => {
+                        until.get_or_insert_with(|| Instant::now() + LATE);
+                    }
+                    Some(Order::Cancelled(cancelled)) => forget(waiting, link, &cancelled),
+                    Some(Order::Close) | None => return Ok(false),
+                },
+                () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => return Err(io::Error::from(io::ErrorKind::TimedOut)),
+            }
+        }
+    }
+}
+
+/// Takes out what has not been sent. The link still counts on an answer.
+fn forget(waiting: &mut VecDeque<Event>, link: &Link, id: &str) {
+    let before = waiting.len();
+    waiting.retain(|event| event.id() != id);
+    for _ in waiting.len()..before {
+        link.answer_request(id, Err(AskError::Cancelled));
+    }
+}
+
+/// Whose heads the agent has seen over this connection.
+#[derive(Default)]
+struct Heads {
+    known: HashSet<Text>,
+    order: VecDeque<Text>,
+}
+
+impl Heads {
+    /// Whether the agent can make anything of the event.
+    fn admit(&mut self, kind: Kind, id: &Text) -> Result<(), AskError> {
+        match kind {
+            Kind::RequestHeaders => {
+                if self.known.insert(id.clone()) {
+                    self.order.push_back(id.clone());
+                }
+                if self.order.len() > HEADS
+                    && let Some(oldest) = self.order.pop_front()
+                {
+                    self.known.remove(&oldest);
+                }
+                Ok(())
+            }
+            Kind::RequestComplete => {
+                self.known.remove(id);
+                // Their order is kept for the rest, so the list may hold names of some that have ended: twice as
+                // many as there are, at most.
+                if self.order.len() > 2 * self.known.len() + 16 {
+                    let known = &self.known;
+                    self.order.retain(|id| known.contains(id));
+                }
+                Ok(())
+            }
+            Kind::RequestBody | Kind::ResponseHeaders | Kind::ResponseBody
+                if !self.known.contains(id) =>
+            {
+                let why = "this connection has not shown the agent the head of the request, and it would allow anything";
+                Err(AskError::Refused(why.to_owned()))
+            }
+            Kind::RequestBody
+            | Kind::ResponseHeaders
+            | Kind::ResponseBody
+            | Kind::WebSocketFrame
+            | Kind::Guardrail
+            | Kind::Configure => Ok(()),
+        }
+    }
+}
+
+/// Appends a message whose payload `write` appends.
+fn put(out: &mut BytesMut, kind: Kind, write: impl FnOnce(&mut BytesMut)) -> Result<(), AskError> {
+    let start = out.len();
+    out.put_u32(0);
+    out.extend_from_slice(b"{\"event_type\":\"");
+    out.extend_from_slice(kind.name().as_bytes());
+    out.extend_from_slice(b"\",\"payload\":");
+    write(out);
+    out.put_u8(b'}');
+    let length = out.len() - start - 4;
+    if length > MAX {
+        out.truncate(start);
+        return Err(AskError::TooLarge);
+    }
+    if let (Some(prefix), Ok(length)) = (out.get_mut(start..start + 4), u32::try_from(length)) {
+        prefix.copy_from_slice(&length.to_be_bytes());
+    }
+    Ok(())
+}
+
+fn payload(event: &Event, out: &mut BytesMut) {
+    let special = match event {
+        Event::RequestComplete(event) => json!({
+            "correlation_id": &*event.correlation_id,
+            "status": event.status,
+            "duration_ms": event.duration_ms,
+            "request_size": event.request_body_size,
+            "response_size": event.response_body_size,
+            "upstream_attempts": event.upstream_attempts,
+            "error": event.error,
+        }),
+        Event::WebSocketFrame(frame) => json!({
+            "correlation_id": &*frame.correlation_id,
+            "opcode": opcode(frame.opcode),
+            "data": base64_simd::STANDARD.encode_to_string(&frame.data),
+            "direction": if frame.client_to_server { "client_to_server" } else { "server_to_client" },
+            "client_to_server": frame.client_to_server,
+            "frame_index": frame.index,
+            "fin": frame.fin,
+            "route_id": frame.route_id,
+            "client_ip": frame.client_ip,
+        }),
+        Event::Configure(event) => json!({
+            "agent_id": "",
+            "config": event.config,
+            "config_version": event.config_version,
+        }),
+        Event::RequestHeaders(_)
+        | Event::RequestBody(_)
+        | Event::ResponseHeaders(_)
+        | Event::ResponseBody(_)
+        | Event::Guardrail(_) => return wire::encode_event(event, Encoding::Json, out),
+    };
+    out.extend_from_slice(special.to_string().as_bytes());
+}
+
+/// RFC 6455, 5.2.
+const fn opcode(opcode: Opcode) -> u8 {
+    match opcode {
+        Opcode::Continuation => 0,
+        Opcode::Text => 1,
+        Opcode::Binary => 2,
+        Opcode::Close => 8,
+        Opcode::Ping => 9,
+        Opcode::Pong => 10,
+    }
+}
+
+/// The next message; `None` at the end. What was read of one when this is dropped stays in `read`.
+async fn next(io: &mut (impl AsyncRead + Unpin), read: &mut BytesMut) -> io::Result<Option<Bytes>> {
+    loop {
+        if let Some(prefix) = read.first_chunk::<4>() {
+            let length = u32::from_be_bytes(*prefix) as usize;
+            if length > MAX {
+                return Err(io::Error::other(format!("a message of {length} bytes")));
+            }
+            if read.len() >= 4 + length {
+                read.advance(4);
+                return Ok(Some(read.split_to(length).freeze()));
+            }
+        }
+        if io.read_buf(read).await? == 0 {
+            return match read.is_empty() {
+                true => Ok(None),
+                false => Err(io::ErrorKind::UnexpectedEof.into()),
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_belongs_to_a_head_that_was_not_shown_is_refused() {
+        let mut heads = Heads::default();
+        let id = Text::from("c1");
+        for kind in [Kind::RequestBody, Kind::ResponseHeaders, Kind::ResponseBody] {
+            assert!(heads.admit(kind, &id).is_err(), "{kind:?}");
+        }
+        heads.admit(Kind::RequestHeaders, &id).unwrap();
+        heads.admit(Kind::RequestBody, &id).unwrap();
+        heads.admit(Kind::RequestComplete, &id).unwrap();
+        assert!(heads.admit(Kind::ResponseBody, &id).is_err());
+    }
+
+    #[test]
+    fn heads_that_never_end_are_forgotten_in_their_order() {
+        let mut heads = Heads::default();
+        let id = |n: usize| Text::from(n.to_string());
+        for n in 0..=HEADS {
+            heads.admit(Kind::RequestHeaders, &id(n)).unwrap();
+        }
+        assert_eq!(heads.known.len(), HEADS);
+        assert!(heads.admit(Kind::RequestBody, &id(0)).is_err());
+        heads.admit(Kind::RequestBody, &id(1)).unwrap();
+        for n in 0..=HEADS {
+            heads.admit(Kind::RequestComplete, &id(n)).unwrap();
+        }
+        assert!(heads.order.len() <= 16, "{}", heads.order.len());
+    }
+}

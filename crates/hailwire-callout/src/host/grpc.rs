@@ -1,0 +1,497 @@
+//! An agent that is reached over gRPC.
+//!
+//! The handshake is in the request before anything is waited for. Some servers (grpc-js, grpc-go) send the headers of
+//! a response with its first message only: whoever waits for them before it greets waits for ever.
+//!
+//! Two of ours number their events, so that pieces of a body are pipelined; to others one event of a request is
+//! under way at a time. What foreign agents leave unanswered is not waited for: a configuration counts as accepted when it has been sent, and
+//! a guardrail is refused by an agent that does not name it.
+
+use std::{
+    future::Future,
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use futures_util::Stream;
+use thiserror::Error;
+use tokio::sync::{Notify, mpsc};
+use tonic::{
+    Status, Streaming,
+    transport::{Certificate, Channel, ClientTlsConfig, Identity, Uri},
+};
+
+use super::{
+    AskError, ConnectError, ConnectOptions, Connection, Link, Outlet, Settings, Ticket, open,
+};
+use crate::{
+    Text, VERSION,
+    control::{Cancel, Health, Order, Ping},
+    event::{Configure, Event, Kind},
+    response::{Decision, Response},
+    wire::grpc::{
+        self as messages, CONNECTION_WINDOW, EXTENSIONS, MAX_MESSAGE, Notified, STREAM_WINDOW,
+        proto::{
+            self, AgentControl, AgentToProxy, ProxyToAgent,
+            agent_service_v2_client::AgentServiceV2Client, agent_to_proxy, proxy_control,
+            proxy_to_agent::Message,
+        },
+    },
+};
+
+/// Bytes that may wait to be sent; what would go beyond is refused.
+const QUEUED: usize = 32 << 20;
+
+/// Bytes of one direction of a body that may be under way toward one of ours.
+const WINDOW: u64 = 256 << 10;
+
+/// Where an agent is.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    uri: Uri,
+    max_message: usize,
+    tls: Option<Tls>,
+}
+
+/// How a host knows the agent, and shows who it is. Everything in PEM.
+#[derive(Clone)]
+pub struct Tls {
+    /// Who signs the agent's certificate.
+    pub ca: Vec<u8>,
+    /// A certificate to show, and its key.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+    /// The name in the agent's certificate, where it is not the one in the address.
+    pub name: Option<String>,
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls")
+            .field("name", &self.name)
+            .field("identity", &self.identity.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Something that is not an address.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0:?} is no address: it looks like agent.example:50051")]
+pub struct EndpointError(String);
+
+impl Endpoint {
+    /// From `host:port`, or `http://host:port`.
+    ///
+    /// # Errors
+    ///
+    /// [`EndpointError`].
+    pub fn new(address: &str) -> Result<Self, EndpointError> {
+        let wrong = || EndpointError(address.to_owned());
+        let whole = match address.contains("://") {
+            true => address.to_owned(),
+            false => format!("http://{address}"),
+        };
+        let uri: Uri = whole.parse().map_err(|_| wrong())?;
+        if uri.port().is_none() || uri.host().is_none_or(str::is_empty) {
+            return Err(wrong());
+        }
+        Ok(Self {
+            uri,
+            max_message: MAX_MESSAGE,
+            tls: None,
+        })
+    }
+
+    /// The greatest message that is read. Default 16 MiB and 64 KiB.
+    #[must_use]
+    pub const fn max_message(mut self, bytes: usize) -> Self {
+        self.max_message = bytes;
+        self
+    }
+
+    /// Over TLS.
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    async fn client(
+        &self,
+        options: &ConnectOptions,
+    ) -> Result<AgentServiceV2Client<Channel>, ConnectError> {
+        let lost = |error: tonic::transport::Error| io::Error::other(error);
+        let mut endpoint = Channel::builder(self.uri.clone())
+            .connect_timeout(options.connect_timeout)
+            .tcp_nodelay(true)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW);
+        if let Some(tls) = &self.tls {
+            let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&tls.ca));
+            if let Some((certificate, key)) = &tls.identity {
+                config = config.identity(Identity::from_pem(certificate, key));
+            }
+            if let Some(name) = &tls.name {
+                config = config.domain_name(name);
+            }
+            endpoint = endpoint.tls_config(config).map_err(lost)?;
+        }
+        let channel = endpoint.connect().await.map_err(lost)?;
+        Ok(AgentServiceV2Client::new(channel)
+            .max_decoding_message_size(self.max_message)
+            .max_encoding_message_size(usize::MAX))
+    }
+}
+
+/// Connects to an agent that is served over gRPC.
+///
+/// Runs a task until the connection ends.
+///
+/// # Errors
+///
+/// [`ConnectError`]; an agent that says nothing is given up after [`ConnectOptions::connect_timeout`].
+///
+/// # Cancel safety
+///
+/// The call is given up.
+pub async fn connect(
+    endpoint: &Endpoint,
+    options: &ConnectOptions,
+) -> Result<Connection, ConnectError> {
+    within(options, open_stream(endpoint, options)).await
+}
+
+/// Orders something of an agent, over a stream of its own, and returns how it is then.
+///
+/// # Errors
+///
+/// [`ConnectError`]; [`ConnectError::Refused`] by one that takes no orders, which are all but ours.
+///
+/// # Cancel safety
+///
+/// The order may have been heard.
+pub async fn order(
+    endpoint: &Endpoint,
+    order: Order,
+    options: &ConnectOptions,
+) -> Result<Health, ConnectError> {
+    let ordering = async {
+        let mut client = endpoint.client(options).await?;
+        let message = Some(messages::order(order));
+        let said = tokio_stream::once(AgentControl { message });
+        let answers = client.control_stream(said).await.map_err(refused)?;
+        match answers.into_inner().message().await.map_err(refused)? {
+            Some(proto::ProxyControl {
+                message: Some(proxy_control::Message::Health(status)),
+            }) => messages::read_health(status).map_err(|e| ConnectError::Handshake(e.to_string())),
+            _ => Err(ConnectError::Refused(
+                "the agent takes no orders".to_owned(),
+            )),
+        }
+    };
+    within(options, ordering).await
+}
+
+async fn within<T>(
+    options: &ConnectOptions,
+    connecting: impl Future<Output = Result<T, ConnectError>>,
+) -> Result<T, ConnectError> {
+    let limit = options.connect_timeout;
+    tokio::time::timeout(limit, connecting)
+        .await
+        .unwrap_or(Err(ConnectError::Timeout(limit)))
+}
+
+fn refused(status: Status) -> ConnectError {
+    match status.code() {
+        tonic::Code::Unavailable | tonic::Code::Cancelled | tonic::Code::Unknown => {
+            io::Error::other(status).into()
+        }
+        _ => ConnectError::Refused(status.message().to_owned()),
+    }
+}
+
+async fn open_stream(
+    endpoint: &Endpoint,
+    options: &ConnectOptions,
+) -> Result<Connection, ConnectError> {
+    let mut client = endpoint.client(options).await?;
+    let (sender, queue) = mpsc::unbounded_channel();
+    let queued = Arc::new(AtomicUsize::new(0));
+    let hello = proto::HandshakeRequest {
+        supported_versions: vec![VERSION],
+        proxy_id: options.host_id.clone(),
+        proxy_version: options.host_version.clone(),
+        config_json: options
+            .config
+            .as_ref()
+            .map_or_else(String::new, messages::json_text),
+        extensions: if options.extensions { EXTENSIONS } else { 0 },
+    };
+    // Before the call, and with it.
+    let _ = sender.send(Said {
+        message: Some(said(Message::Handshake(hello), 0)),
+        bytes: 0,
+    });
+    let outbound = Outbound {
+        queue,
+        queued: queued.clone(),
+    };
+    let mut inbound = client
+        .process_stream(outbound)
+        .await
+        .map_err(refused)?
+        .into_inner();
+    let welcome = match inbound.message().await.map_err(refused)? {
+        Some(AgentToProxy {
+            message: Some(agent_to_proxy::Message::Handshake(welcome)),
+        }) => welcome,
+        Some(_) => {
+            return Err(ConnectError::Handshake(
+                "the first message is none".to_owned(),
+            ));
+        }
+        None => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+    };
+    if !welcome.success {
+        return Err(ConnectError::Refused(welcome.error.unwrap_or_default()));
+    }
+    let capabilities = messages::capabilities_of(welcome.capabilities.unwrap_or_default());
+    let numbered = options.extensions && welcome.extensions >= EXTENSIONS;
+    let (accepted, accepts) = mpsc::unbounded_channel();
+    let closing = Arc::new(Notify::new());
+    let names_guardrails =
+        capabilities.features.guardrails || capabilities.events.contains(Kind::Guardrail);
+    let outlet = Out {
+        sender,
+        queued,
+        numbered,
+        names_guardrails,
+        accepted,
+        closing: closing.clone(),
+    };
+    let settings = Settings {
+        capabilities,
+        numbered,
+        window: WINDOW,
+        overload: options.overload,
+        notices: options.notices.clone(),
+    };
+    let (connection, link) = open(outlet, settings);
+    let driver = Driver {
+        link,
+        inbound,
+        numbered,
+        accepts,
+        closing,
+    };
+    // It ends with the last clone of the connection, or with the stream.
+    tokio::spawn(driver.run());
+    configure(&connection, options).await?;
+    Ok(connection)
+}
+
+/// Gives the agent its configuration, if there is one and it takes one.
+async fn configure(connection: &Connection, options: &ConnectOptions) -> Result<(), ConnectError> {
+    let capabilities = connection.capabilities();
+    let takes = capabilities.features.config_push || capabilities.events.contains(Kind::Configure);
+    let Some(config) = options.config.clone().filter(|_| takes) else {
+        return Ok(());
+    };
+    let event = Event::Configure(Configure {
+        correlation_id: "hailwire-configure".into(),
+        config,
+        config_version: options.config_version.clone(),
+    });
+    match connection.ask(event).await.map(|answer| answer.decision) {
+        Ok(Decision::Allow) => Ok(()),
+        Ok(Decision::Block { body, status, .. }) => Err(ConnectError::Configuration(
+            body.unwrap_or_else(|| status.to_string()),
+        )),
+        Ok(other) => Err(ConnectError::Configuration(format!("{other:?}"))),
+        Err(error) => Err(ConnectError::Configuration(error.to_string())),
+    }
+}
+
+fn said(message: Message, ticket: u64) -> ProxyToAgent {
+    ProxyToAgent {
+        message: Some(message),
+        ticket,
+    }
+}
+
+/// What is to be sent; nothing ends the stream.
+struct Said {
+    message: Option<ProxyToAgent>,
+    bytes: usize,
+}
+
+/// The body of the request.
+struct Outbound {
+    queue: mpsc::UnboundedReceiver<Said>,
+    queued: Arc<AtomicUsize>,
+}
+
+impl Stream for Outbound {
+    type Item = ProxyToAgent;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let said = std::task::ready!(self.queue.poll_recv(context));
+        Poll::Ready(said.and_then(|said| {
+            self.queued.fetch_sub(said.bytes, Ordering::Relaxed);
+            said.message
+        }))
+    }
+}
+
+/// Where asks become messages.
+struct Out {
+    sender: mpsc::UnboundedSender<Said>,
+    /// Bytes that wait, about.
+    queued: Arc<AtomicUsize>,
+    numbered: bool,
+    names_guardrails: bool,
+    /// Configurations that have been sent and will not be answered.
+    accepted: mpsc::UnboundedSender<Text>,
+    closing: Arc<Notify>,
+}
+
+impl Out {
+    fn say(&self, message: ProxyToAgent, size: usize) -> Result<(), AskError> {
+        // What the smallest message takes here.
+        const ITSELF: usize = 512;
+        let bytes = size + ITSELF;
+        if self.queued.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUED {
+            self.queued.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(AskError::Full);
+        }
+        let message = Some(message);
+        self.sender
+            .send(Said { message, bytes })
+            .map_err(|_| AskError::Closed)
+    }
+}
+
+impl Outlet for Out {
+    fn event(&self, ticket: Ticket, event: Event, _: bool) -> Result<(), AskError> {
+        let size = match &event {
+            Event::RequestBody(chunk) | Event::ResponseBody(chunk) => chunk.data.len(),
+            Event::WebSocketFrame(frame) => frame.data.len(),
+            Event::Guardrail(event) => event.content.len(),
+            _ => 0,
+        };
+        let unanswered = match &event {
+            Event::Guardrail(_) if !self.names_guardrails => {
+                let why = "the agent names no guardrails, and would not answer";
+                return Err(AskError::Refused(why.to_owned()));
+            }
+            Event::Configure(event) if !self.numbered => Some(event.correlation_id.clone()),
+            _ => None,
+        };
+        let ticket = if self.numbered { ticket.number() } else { 0 };
+        self.say(said(messages::message(event, self.numbered), ticket), size)?;
+        if let Some(id) = unanswered {
+            let _ = self.accepted.send(id);
+        }
+        Ok(())
+    }
+
+    fn cancel(&self, cancel: Cancel) {
+        let message = Message::Cancel(proto::CancelRequest {
+            correlation_id: cancel.correlation_id.to_string(),
+            reason: messages::reason_code(cancel.reason),
+            timestamp_ms: cancel.timestamp_ms,
+            blocking_agent_id: None,
+            manual_reason: None,
+        });
+        // An agent that reads so little has not begun with it.
+        let _ = self.say(said(message, 0), 0);
+    }
+
+    fn ping(&self, ping: Ping) -> bool {
+        let message = Message::Ping(proto::Ping {
+            sequence: ping.sequence,
+            timestamp_ms: ping.timestamp_ms,
+        });
+        self.say(said(message, 0), 0).is_ok()
+    }
+
+    fn close(&self) {
+        let end = Said {
+            message: None,
+            bytes: 0,
+        };
+        let _ = self.sender.send(end);
+        self.closing.notify_one();
+    }
+}
+
+/// Reads what the agent says.
+struct Driver {
+    link: Link,
+    inbound: Streaming<AgentToProxy>,
+    numbered: bool,
+    accepts: mpsc::UnboundedReceiver<Text>,
+    closing: Arc<Notify>,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        let closing = self.closing.clone();
+        let agent = self.link.capabilities().agent_id.clone();
+        tokio::select! {
+            ended = self.listen() => match ended {
+                Ok(()) => tracing::debug!(agent, "the connection to an agent has ended"),
+                Err(status) => tracing::info!(agent, %status, "the connection to an agent is lost"),
+            },
+            () = closing.notified() => {}
+        }
+        self.link.end();
+    }
+
+    async fn listen(&mut self) -> Result<(), Status> {
+        loop {
+            tokio::select! {
+                biased;
+                message = self.inbound.message() => match message? {
+                    Some(AgentToProxy { message: Some(message) }) => self.heard(message),
+                    Some(AgentToProxy { message: None }) => {}
+                    None => return Ok(()),
+                },
+                Some(id) = self.accepts.recv() => {
+                    self.link.answer_request(&id, Ok(Response::allow()));
+                }
+            }
+        }
+    }
+
+    fn heard(&self, message: agent_to_proxy::Message) {
+        match message {
+            agent_to_proxy::Message::Response(answer) => {
+                let ticket = answer.ticket;
+                let (id, response) = messages::response(answer);
+                let response = response.map_err(|e| AskError::Malformed(e.to_string()));
+                if self.numbered {
+                    self.link.answer(Ticket::from_number(ticket), response);
+                } else {
+                    self.link.answer_request(&id, response);
+                }
+            }
+            agent_to_proxy::Message::Pong(pong) => self.link.pong(Ping {
+                sequence: pong.sequence,
+                timestamp_ms: pong.ping_timestamp_ms,
+            }),
+            message => match messages::notified(message) {
+                Some(Ok(Notified::Notice(notice))) => self.link.notice(notice),
+                Some(Ok(Notified::Nothing)) | None => {}
+                Some(Err(error)) => {
+                    tracing::warn!(agent = self.link.capabilities().agent_id, %error, "a notice cannot be read");
+                }
+            },
+        }
+    }
+}

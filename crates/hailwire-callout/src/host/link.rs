@@ -1,0 +1,467 @@
+//! The half of a connection that every transport shares.
+//!
+//! A transport gives [`open`] an [`Outlet`], which takes what is to be sent and does not wait, and gets a [`Link`],
+//! which it tells what came. Its driver holds the link; the connection ends when the driver says [`Link::end`],
+//! which it does also when it is asked to close.
+//!
+//! One lock guards the table of who waits ([`super::table`]); it is held for a few loads and stores, and never while
+//! anything waits. How the connection is and how much is in flight are atomics besides, for whoever chooses among
+//! connections.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use super::{
+    AskError, Connection, LinkState, Overload, Ticket,
+    table::{Entered, Forgotten, Ready, Rules, Table, starts},
+};
+use crate::{
+    Text,
+    capabilities::Capabilities,
+    control::{Cancel, CancelReason, Flow, HealthState, Notice, Ping},
+    event::{Event, Kind},
+    response::Response,
+};
+
+/// How many pings may be unanswered; the oldest is given up.
+const PINGS: usize = 16;
+
+/// Where a transport takes what is to be sent. Nothing here waits.
+pub(crate) trait Outlet: Send + Sync + 'static {
+    /// Sends an event. `alone` says that nothing else is in flight, so that waiting for company gains nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`AskError::TooLarge`] or [`AskError::Refused`] for what cannot be carried.
+    fn event(&self, ticket: Ticket, event: Event, alone: bool) -> Result<(), AskError>;
+
+    /// Says that nobody waits.
+    fn cancel(&self, cancel: Cancel);
+
+    /// Asks whether the agent lives. Default: the answer is there at once, since the transport looks itself.
+    ///
+    /// Returns whether [`Link::pong`] will say when it came.
+    fn ping(&self, ping: Ping) -> bool {
+        let _ = ping;
+        false
+    }
+
+    /// Makes the driver end the connection.
+    fn close(&self);
+}
+
+/// What a handshake settled.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) capabilities: Capabilities,
+    /// Answers are told by ticket ([`Link::answer`]), and bodies pipelined; else by request
+    /// ([`Link::answer_request`]), one at a time.
+    pub(crate) numbered: bool,
+    /// Bytes of one direction of a body that may be under way, where they are numbered.
+    pub(crate) window: u64,
+    pub(crate) overload: Overload,
+    pub(crate) notices: Option<mpsc::Sender<Notice>>,
+}
+
+/// A connection over a transport, and the transport's end of it.
+pub(crate) fn open(outlet: impl Outlet, settings: Settings) -> (Connection, Link) {
+    let limits = settings.capabilities.limits;
+    let rules = Rules {
+        numbered: settings.numbered,
+        window: settings.window,
+        places: limits.max_concurrency,
+        overload: settings.overload,
+    };
+    let link = Link(Arc::new(Shared {
+        capabilities: settings.capabilities,
+        numbered: settings.numbered,
+        state: AtomicU32::new(State::default().pack()),
+        in_flight: AtomicU32::new(0),
+        table: Mutex::new(Table::new(rules)),
+        outlet: Box::new(outlet),
+        notices: settings.notices,
+        pings: Mutex::new(Vec::new()),
+        sequence: AtomicU64::new(0),
+        ended: Notify::new(),
+    }));
+    (Connection(Arc::new(Handle { link: link.clone() })), link)
+}
+
+/// What the clones of a connection share: it ends with them.
+pub(super) struct Handle {
+    pub(super) link: Link,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.link.close();
+    }
+}
+
+/// The shared half. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Link(Arc<Shared>);
+
+struct Shared {
+    capabilities: Capabilities,
+    numbered: bool,
+    /// [`State`], packed.
+    state: AtomicU32,
+    in_flight: AtomicU32,
+    table: Mutex<Table>,
+    outlet: Box<dyn Outlet>,
+    notices: Option<mpsc::Sender<Notice>>,
+    pings: Mutex<Vec<(u64, oneshot::Sender<()>)>>,
+    sequence: AtomicU64,
+    ended: Notify,
+}
+
+/// For callers.
+impl Link {
+    pub(crate) fn capabilities(&self) -> &Capabilities {
+        &self.0.capabilities
+    }
+
+    pub(crate) fn state(&self) -> LinkState {
+        State::unpack(self.0.state.load(Ordering::Acquire)).into()
+    }
+
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.0.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Sends an event, or queues it. The answer is what the returned future yields; to drop it is to cancel.
+    pub(crate) fn ask(&self, event: Event) -> Result<Asking<'_>, AskError> {
+        let kind = event.kind();
+        let state = State::unpack(self.0.state.load(Ordering::Acquire));
+        if state.closed {
+            return Err(AskError::Closed);
+        }
+        if starts(kind) && !state.takes_new() {
+            return Err(AskError::Paused);
+        }
+        if let Event::RequestBody(chunk) | Event::ResponseBody(chunk) = &event {
+            let size = chunk.transferred.max(chunk.total_size.unwrap_or(0));
+            if size > self.0.capabilities.limits.max_body_size {
+                return Err(AskError::TooLarge);
+            }
+        }
+        let mut table = self.table();
+        if kind == Kind::RequestComplete {
+            table.ended(event.id());
+        }
+        let entered = table.enter(event)?;
+        self.count(&table);
+        let (ticket, sent) = match entered {
+            Entered::Queued(ticket) => (ticket, Ok(())),
+            Entered::Send(ticket, event) => {
+                let alone = table.entries() == 1;
+                // Only under the lock do the pieces of a body keep their order.
+                let kept = table.ordered(kind).then_some(table);
+                let sent = self.0.outlet.event(ticket, event, alone);
+                drop(kept);
+                (ticket, sent)
+            }
+        };
+        let asking = Asking {
+            link: self,
+            ticket: Some(ticket),
+        };
+        if let Err(error) = sent {
+            // It has not left, so there is nothing to cancel.
+            self.answer(ticket, Err(error));
+        }
+        Ok(asking)
+    }
+
+    pub(crate) fn cancel(&self, id: &str, reason: CancelReason) {
+        let tickets = self.table().of_request(id);
+        self.0.outlet.cancel(cancel(Text::from(id), reason));
+        for ticket in tickets {
+            self.answer(ticket, Err(AskError::Cancelled));
+        }
+    }
+
+    pub(crate) async fn ping(&self) -> Result<Duration, AskError> {
+        let started = Instant::now();
+        let sequence = self.0.sequence.fetch_add(1, Ordering::Relaxed);
+        let (sender, answer) = oneshot::channel();
+        {
+            let mut pings = self.pings();
+            if self.state() == LinkState::Closed {
+                return Err(AskError::Closed);
+            }
+            pings.retain(|(_, sender)| !sender.is_closed());
+            if pings.len() >= PINGS {
+                pings.remove(0);
+            }
+            pings.push((sequence, sender));
+        }
+        let ping = Ping {
+            sequence,
+            timestamp_ms: now_ms(),
+        };
+        if self.0.outlet.ping(ping) {
+            answer.await.map_err(|_| AskError::Closed)?;
+        }
+        Ok(started.elapsed())
+    }
+
+    pub(crate) fn close(&self) {
+        self.0.outlet.close();
+    }
+
+    pub(crate) async fn closed(&self) {
+        let ended = self.0.ended.notified();
+        let mut ended = std::pin::pin!(ended);
+        ended.as_mut().enable();
+        if self.state() != LinkState::Closed {
+            ended.await;
+        }
+    }
+}
+
+/// For transports.
+impl Link {
+    /// Whether answers are told by ticket.
+    pub(crate) fn is_numbered(&self) -> bool {
+        self.0.numbered
+    }
+
+    /// An answer by ticket. What nobody waits for is dropped.
+    pub(crate) fn answer(&self, ticket: Ticket, answer: Result<Response, AskError>) {
+        let mut ready = Vec::new();
+        let mut table = self.table();
+        let waker = table.answer(ticket, answer, &mut ready);
+        self.send(table, ready);
+        wake(waker);
+    }
+
+    /// An answer that says its request and no more.
+    pub(crate) fn answer_request(&self, id: &str, answer: Result<Response, AskError>) {
+        let mut ready = Vec::new();
+        let mut table = self.table();
+        let waker = table
+            .find(id, &mut ready)
+            .and_then(|ticket| table.answer(ticket, answer, &mut ready));
+        self.send(table, ready);
+        wake(waker);
+    }
+
+    /// What the agent tells unasked: the state moves, and whoever wanted to know does.
+    pub(crate) fn notice(&self, notice: Notice) {
+        match &notice {
+            Notice::Health(health) => self.change(|state| state.health = health.state),
+            Notice::Flow(flow) => {
+                let (id, paused) = match flow {
+                    Flow::Pause(id) => (id.clone(), true),
+                    Flow::Resume(id) => (id.clone(), false),
+                };
+                if id.is_none() {
+                    self.change(|state| state.paused = paused);
+                }
+                let mut ready = Vec::new();
+                let mut table = self.table();
+                table.pause(id, paused, &mut ready);
+                self.send(table, ready);
+            }
+            Notice::Metrics(_) | Notice::ConfigUpdate(_) | Notice::Log(_) => {}
+        }
+        if let Some(notices) = &self.0.notices
+            && let Err(error) = notices.try_send(notice)
+        {
+            tracing::debug!(agent = self.0.capabilities.agent_id, %error, "a notice is lost");
+        }
+    }
+
+    /// The agent lives.
+    pub(crate) fn pong(&self, pong: Ping) {
+        let mut pings = self.pings();
+        if let Some(at) = pings
+            .iter()
+            .position(|(sequence, _)| *sequence == pong.sequence)
+        {
+            let (_, sender) = pings.swap_remove(at);
+            drop(pings);
+            let _ = sender.send(());
+        }
+    }
+
+    /// The connection has ended. Whoever waits gets [`AskError::Closed`].
+    pub(crate) fn end(&self) {
+        self.change(|state| state.closed = true);
+        let wakers = self.table().close();
+        self.pings().clear();
+        wakers.into_iter().for_each(Waker::wake);
+        self.0.ended.notify_waiters();
+    }
+
+    /// Sends what may leave now.
+    fn send(&self, table: MutexGuard<'_, Table>, ready: Vec<Ready>) {
+        self.count(&table);
+        if ready.is_empty() {
+            return;
+        }
+        let (ordered, others): (Vec<Ready>, Vec<Ready>) = ready
+            .into_iter()
+            .partition(|(_, event)| table.ordered(event.kind()));
+        let mut failed = Vec::new();
+        let mut send = |(ticket, event)| {
+            if let Err(error) = self.0.outlet.event(ticket, event, false) {
+                failed.push((ticket, error));
+            }
+        };
+        ordered.into_iter().for_each(&mut send);
+        drop(table);
+        others.into_iter().for_each(&mut send);
+        for (ticket, error) in failed {
+            self.answer(ticket, Err(error));
+        }
+    }
+
+    fn change(&self, change: impl Fn(&mut State)) {
+        let changed = |packed| {
+            let mut state = State::unpack(packed);
+            change(&mut state);
+            Some(state.pack())
+        };
+        let _ = self
+            .0
+            .state
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, changed);
+    }
+
+    fn count(&self, table: &Table) {
+        self.0.in_flight.store(table.entries(), Ordering::Relaxed);
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pings(&self) -> MutexGuard<'_, Vec<(u64, oneshot::Sender<()>)>> {
+        self.0.pings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The answer to come. Dropped before it came, the ask is cancelled.
+pub(crate) struct Asking<'a> {
+    link: &'a Link,
+    ticket: Option<Ticket>,
+}
+
+impl Future for Asking<'_> {
+    type Output = Result<Response, AskError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(ticket) = self.ticket else {
+            return Poll::Ready(Err(AskError::Closed));
+        };
+        let mut table = self.link.table();
+        match table.poll(ticket, context.waker()) {
+            Some(answer) => {
+                self.link.count(&table);
+                drop(table);
+                self.ticket = None;
+                Poll::Ready(answer)
+            }
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket else {
+            return;
+        };
+        let mut ready = Vec::new();
+        let mut table = self.link.table();
+        let forgotten = table.forget(ticket, &mut ready);
+        self.link.send(table, ready);
+        if let Forgotten::Sent(id) = forgotten {
+            // The agent drops all that it does for the request.
+            if self.link.0.numbered {
+                self.link.cancel(&id, CancelReason::Timeout);
+            } else {
+                self.link.0.outlet.cancel(cancel(id, CancelReason::Timeout));
+            }
+        }
+    }
+}
+
+/// How a connection is, unpacked.
+#[derive(Clone, Copy, Default)]
+struct State {
+    closed: bool,
+    paused: bool,
+    health: HealthState,
+}
+
+impl State {
+    const CLOSED: u32 = 1 << 8;
+    const PAUSED: u32 = 1 << 9;
+
+    fn pack(self) -> u32 {
+        let mut packed = u32::from(u8::from(self.health));
+        packed |= if self.closed { Self::CLOSED } else { 0 };
+        packed | if self.paused { Self::PAUSED } else { 0 }
+    }
+
+    fn unpack(packed: u32) -> Self {
+        Self {
+            closed: packed & Self::CLOSED != 0,
+            paused: packed & Self::PAUSED != 0,
+            health: HealthState::try_from(packed as u8).unwrap_or_default(),
+        }
+    }
+
+    /// Whether it will, sooner or later.
+    const fn takes_new(self) -> bool {
+        matches!(self.health, HealthState::Healthy | HealthState::Degraded)
+    }
+}
+
+impl From<State> for LinkState {
+    fn from(state: State) -> Self {
+        match state.health {
+            _ if state.closed => Self::Closed,
+            HealthState::Draining => Self::Draining,
+            health => Self::Open {
+                health,
+                paused: state.paused,
+            },
+        }
+    }
+}
+
+fn cancel(correlation_id: Text, reason: CancelReason) -> Cancel {
+    Cancel {
+        correlation_id,
+        reason,
+        timestamp_ms: now_ms(),
+    }
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
+}

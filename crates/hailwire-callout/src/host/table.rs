@@ -1,0 +1,603 @@
+//! Who waits for which answer: the core of a connection, without I/O.
+//!
+//! Each ask is an *entry*, named by a [`Ticket`]: a place and how often that place was used before, so that an answer
+//! which comes late finds nobody. An entry is *queued* until it may leave and *sent* after.
+//!
+//! Entries of one request that have to keep their order stand in a *line*:
+//!
+//! - toward an agent of ours, the pieces of one direction of a body. Several may be under way, as long as their
+//!   bytes stay within the window; an answer gives its bytes back. Other events need no line: an answer says its
+//!   ticket's number.
+//! - toward others, all events of a request, one at a time, since an answer says the request and no more.
+//!   When nobody waits for the one under way, the line stays taken until its answer comes after all: the next
+//!   event must not be given that answer. The last [`ORPHANS`] such lines are kept.
+//!
+//! An entry that leaves takes one of the agent's places, which are as many as its `max_concurrency`; the pieces
+//! that share a window share one. Without a free place, or while the agent has paused, entries stand in one queue.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    task::Waker,
+};
+
+use super::{AskError, Overload};
+use crate::{
+    Text,
+    event::{Event, Kind},
+    response::Response,
+};
+
+/// How many abandoned events toward agents that are not ours are remembered.
+pub(crate) const ORPHANS: usize = 1024;
+
+/// How many requests an agent may pause one by one.
+pub(crate) const PAUSED: usize = 4096;
+
+/// How many callers may wait on one connection, sent and queued together.
+pub(crate) const ENTRIES: usize = 1 << 16;
+
+/// Names one ask of a connection, for as long as the connection lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Ticket {
+    index: u32,
+    generation: u32,
+}
+
+impl Ticket {
+    /// As one number, for the wire.
+    pub(crate) const fn number(self) -> u64 {
+        (self.generation as u64) << 32 | self.index as u64
+    }
+
+    /// From the wire. It may name nobody.
+    pub(crate) const fn from_number(number: u64) -> Self {
+        Self {
+            index: number as u32,
+            generation: (number >> 32) as u32,
+        }
+    }
+}
+
+/// How answers find their asks, and how much may be under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// Answers say the number of their ticket: the other side is ours.
+    pub(crate) numbered: bool,
+    /// Bytes of one direction of a body that may be under way, toward ours; one piece always may.
+    pub(crate) window: u64,
+    /// Places; 0 for any number.
+    pub(crate) places: u32,
+    /// What happens to more.
+    pub(crate) overload: Overload,
+}
+
+/// An entry that may leave now.
+pub(crate) type Ready = (Ticket, Event);
+
+pub(super) struct Table {
+    rules: Rules,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    lines: HashMap<Line, State>,
+    orphans: VecDeque<Text>,
+    /// Those that wait for a place, or until the agent goes on.
+    queue: VecDeque<Ticket>,
+    taken: u32,
+    entries: u32,
+    paused: bool,
+    paused_requests: HashSet<Text>,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    entry: Option<Entry>,
+}
+
+struct Entry {
+    id: Text,
+    line: Option<Lane>,
+    bytes: u64,
+    /// While it is queued.
+    event: Option<Box<Event>>,
+    answer: Option<Result<Response, AskError>>,
+    waker: Option<Waker>,
+}
+
+type Line = (Text, Lane);
+
+/// Which of a request's lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Lane {
+    All,
+    RequestBody,
+    ResponseBody,
+}
+
+#[derive(Default)]
+struct State {
+    sent: u32,
+    bytes: u64,
+    /// One of them has one of the agent's places, or waits for it.
+    placed: bool,
+    /// Its first one waits for a place; none may overtake it.
+    held: bool,
+    orphaned: bool,
+    current: Option<Ticket>,
+    waiting: VecDeque<Ticket>,
+}
+
+/// What became of an ask.
+pub(super) enum Entered {
+    /// It may leave now.
+    Send(Ticket, Event),
+    /// It is kept until it may.
+    Queued(Ticket),
+}
+
+/// What an entry was whose caller is gone.
+pub(super) enum Forgotten {
+    /// The agent has heard of it.
+    Sent(Text),
+    /// It has not, or has answered.
+    Unsent,
+}
+
+impl Table {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            slots: Vec::new(),
+            free: Vec::new(),
+            lines: HashMap::new(),
+            orphans: VecDeque::new(),
+            queue: VecDeque::new(),
+            taken: 0,
+            entries: 0,
+            paused: false,
+            paused_requests: HashSet::new(),
+            closed: false,
+        }
+    }
+
+    /// How many wait, sent and queued.
+    pub(super) const fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Whether pieces of a body must be handed to the transport while the table is held, since only that
+    /// keeps their order.
+    pub(super) const fn ordered(&self, kind: Kind) -> bool {
+        self.rules.numbered && matches!(kind, Kind::RequestBody | Kind::ResponseBody)
+    }
+
+    /// A new ask.
+    pub(super) fn enter(&mut self, event: Event) -> Result<Entered, AskError> {
+        if self.closed {
+            return Err(AskError::Closed);
+        }
+        if self.entries as usize >= ENTRIES {
+            return Err(AskError::Full);
+        }
+        let kind = event.kind();
+        let id = event.id();
+        let lane = match kind {
+            _ if !self.rules.numbered => Some(Lane::All),
+            Kind::RequestBody => Some(Lane::RequestBody),
+            Kind::ResponseBody => Some(Lane::ResponseBody),
+            _ => None,
+        };
+        let body = matches!(kind, Kind::RequestBody | Kind::ResponseBody);
+        let fails = self.rules.overload == Overload::Fail && !body;
+        let paused = self.paused_for(id);
+        if fails && starts(kind) && paused {
+            return Err(AskError::Paused);
+        }
+        if fails && !self.has_place() {
+            return Err(AskError::Full);
+        }
+        let bytes = match &event {
+            Event::RequestBody(chunk) | Event::ResponseBody(chunk) => chunk.data.len() as u64,
+            _ => 0,
+        };
+        let id = Text::from(id);
+        let key = lane.map(|lane| (id.clone(), lane));
+        let ticket = self.place(Entry {
+            id,
+            line: lane,
+            bytes,
+            event: None,
+            answer: None,
+            waker: None,
+        });
+        if let Some(key) = &key
+            && !self.line_has_room(key, bytes)
+        {
+            self.hold(ticket, event);
+            self.lines
+                .entry(key.clone())
+                .or_default()
+                .waiting
+                .push_back(ticket);
+            return Ok(Entered::Queued(ticket));
+        }
+        if self.admit(ticket, key, bytes, paused && (body || starts(kind))) {
+            Ok(Entered::Send(ticket, event))
+        } else {
+            self.hold(ticket, event);
+            self.queue.push_back(ticket);
+            Ok(Entered::Queued(ticket))
+        }
+    }
+
+    /// An answer by number. Returns whom to wake; `None` where nobody waits.
+    pub(super) fn answer(
+        &mut self,
+        ticket: Ticket,
+        answer: Result<Response, AskError>,
+        ready: &mut Vec<Ready>,
+    ) -> Option<Waker> {
+        let entry = self.entry(ticket)?;
+        if entry.answer.is_some() {
+            return None;
+        }
+        entry.answer = Some(answer);
+        let waker = entry.waker.take();
+        let was_sent = entry.event.take().is_none();
+        let key = entry.line.map(|lane| (entry.id.clone(), lane));
+        let bytes = entry.bytes;
+        if was_sent {
+            self.release(key.as_ref(), bytes, ready);
+        } else {
+            self.unqueue(ticket, key.as_ref(), ready);
+        }
+        waker
+    }
+
+    /// Whose answer one is that says the request and no more; `None` where nobody waits.
+    pub(super) fn find(&mut self, id: &str, ready: &mut Vec<Ready>) -> Option<Ticket> {
+        let key = (Text::from(id), Lane::All);
+        let line = self.lines.get_mut(&key)?;
+        if let Some(ticket) = line.current {
+            return Some(ticket);
+        }
+        if line.orphaned {
+            line.orphaned = false;
+            self.orphans.retain(|orphan| *orphan != key.0);
+            self.pump_line(&key, ready);
+            self.pump(ready);
+        }
+        None
+    }
+
+    /// The answer, once it is there, or who waits for it.
+    pub(super) fn poll(
+        &mut self,
+        ticket: Ticket,
+        waker: &Waker,
+    ) -> Option<Result<Response, AskError>> {
+        let Some(entry) = self.entry(ticket) else {
+            return Some(Err(AskError::Closed));
+        };
+        match entry.answer.take() {
+            Some(answer) => {
+                self.vacate(ticket);
+                Some(answer)
+            }
+            None => {
+                match &mut entry.waker {
+                    Some(known) => known.clone_from(waker),
+                    none => *none = Some(waker.clone()),
+                }
+                None
+            }
+        }
+    }
+
+    /// The caller is gone.
+    pub(super) fn forget(&mut self, ticket: Ticket, ready: &mut Vec<Ready>) -> Forgotten {
+        let Some(entry) = self.vacate(ticket) else {
+            return Forgotten::Unsent;
+        };
+        if entry.answer.is_some() {
+            return Forgotten::Unsent;
+        }
+        let key = entry.line.map(|lane| (entry.id.clone(), lane));
+        if entry.event.is_some() {
+            self.unqueue(ticket, key.as_ref(), ready);
+            return Forgotten::Unsent;
+        }
+        if !self.rules.numbered
+            && let Some(line) = key.as_ref().and_then(|key| self.lines.get_mut(key))
+        {
+            line.orphaned = true;
+            self.orphans.push_back(entry.id.clone());
+        }
+        self.release(key.as_ref(), entry.bytes, ready);
+        if self.orphans.len() > ORPHANS
+            && let Some(oldest) = self.orphans.pop_front()
+        {
+            let key = (oldest, Lane::All);
+            if let Some(line) = self.lines.get_mut(&key) {
+                line.orphaned = false;
+            }
+            self.pump_line(&key, ready);
+            self.pump(ready);
+        }
+        Forgotten::Sent(entry.id)
+    }
+
+    /// The entries of a request.
+    pub(super) fn of_request(&self, id: &str) -> Vec<Ticket> {
+        self.tickets(|entry| entry.id == *id && entry.answer.is_none())
+    }
+
+    /// The agent wants nothing new, of one request or of any, or goes on.
+    pub(super) fn pause(&mut self, id: Option<Text>, paused: bool, ready: &mut Vec<Ready>) {
+        match id {
+            None => self.paused = paused,
+            Some(id) if paused => {
+                if self.paused_requests.len() < PAUSED {
+                    self.paused_requests.insert(id);
+                }
+            }
+            Some(id) => {
+                self.paused_requests.remove(&id);
+            }
+        }
+        if !paused {
+            let keys: Vec<Line> = self.lines.keys().cloned().collect();
+            for key in keys {
+                self.pump_line(&key, ready);
+            }
+            self.pump(ready);
+        }
+    }
+
+    /// A request has ended; what the agent paused of it is forgotten.
+    pub(super) fn ended(&mut self, id: &str) {
+        if !self.paused_requests.is_empty() {
+            self.paused_requests.remove(id);
+        }
+    }
+
+    /// The connection has ended: nobody is answered any more. Returns whom to wake.
+    pub(super) fn close(&mut self) -> Vec<Waker> {
+        self.closed = true;
+        self.lines.clear();
+        self.orphans.clear();
+        self.queue.clear();
+        self.taken = 0;
+        let mut wakers = Vec::new();
+        for entry in self.slots.iter_mut().filter_map(|slot| slot.entry.as_mut()) {
+            entry.event = None;
+            entry.answer.get_or_insert(Err(AskError::Closed));
+            wakers.extend(entry.waker.take());
+        }
+        wakers
+    }
+
+    fn tickets(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<Ticket> {
+        (0..)
+            .zip(&self.slots)
+            .filter(|(_, slot)| slot.entry.as_ref().is_some_and(&wanted))
+            .map(|(index, slot)| Ticket {
+                index,
+                generation: slot.generation,
+            })
+            .collect()
+    }
+
+    fn place(&mut self, entry: Entry) -> Ticket {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() as u32 - 1
+        });
+        self.entries += 1;
+        let mut generation = 0;
+        if let Some(slot) = self.slots.get_mut(index as usize) {
+            slot.entry = Some(entry);
+            generation = slot.generation;
+        }
+        Ticket { index, generation }
+    }
+
+    fn entry(&mut self, ticket: Ticket) -> Option<&mut Entry> {
+        let slot = self.slots.get_mut(ticket.index as usize)?;
+        if slot.generation != ticket.generation {
+            return None;
+        }
+        slot.entry.as_mut()
+    }
+
+    fn vacate(&mut self, ticket: Ticket) -> Option<Entry> {
+        let slot = self.slots.get_mut(ticket.index as usize)?;
+        if slot.generation != ticket.generation {
+            return None;
+        }
+        let entry = slot.entry.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(ticket.index);
+        self.entries -= 1;
+        Some(entry)
+    }
+
+    fn hold(&mut self, ticket: Ticket, event: Event) {
+        if let Some(entry) = self.entry(ticket) {
+            entry.event = Some(Box::new(event));
+        }
+    }
+
+    fn paused_for(&self, id: &str) -> bool {
+        self.paused || (!self.paused_requests.is_empty() && self.paused_requests.contains(id))
+    }
+
+    const fn has_place(&self) -> bool {
+        self.rules.places == 0 || self.taken < self.rules.places
+    }
+
+    fn line_has_room(&self, key: &Line, bytes: u64) -> bool {
+        let Some(line) = self.lines.get(key) else {
+            return true;
+        };
+        line.waiting.is_empty() && self.room(line, bytes)
+    }
+
+    fn room(&self, line: &State, bytes: u64) -> bool {
+        if line.held || line.orphaned {
+            return false;
+        }
+        line.sent == 0 || (self.rules.numbered && line.bytes + bytes <= self.rules.window)
+    }
+
+    /// Takes what an entry needs to leave. When there is no place, it is false, and the entry holds its line.
+    fn admit(&mut self, ticket: Ticket, key: Option<Line>, bytes: u64, paused: bool) -> bool {
+        let free = self.has_place();
+        let Some(key) = key else {
+            let leaves = free && !paused;
+            self.taken += u32::from(leaves);
+            return leaves;
+        };
+        let line = self.lines.entry(key).or_default();
+        if paused || !(line.placed || free) {
+            line.held = true;
+            return false;
+        }
+        self.taken += u32::from(!line.placed);
+        line.placed = true;
+        line.sent += 1;
+        line.bytes += bytes;
+        line.current = Some(ticket);
+        true
+    }
+
+    /// An entry that was sent needs nothing any more.
+    fn release(&mut self, key: Option<&Line>, bytes: u64, ready: &mut Vec<Ready>) {
+        let Some(key) = key else {
+            self.taken = self.taken.saturating_sub(1);
+            return self.pump(ready);
+        };
+        if let Some(line) = self.lines.get_mut(key) {
+            line.sent = line.sent.saturating_sub(1);
+            line.bytes = line.bytes.saturating_sub(bytes);
+            line.current = None;
+            if line.sent == 0 && line.placed {
+                line.placed = false;
+                self.taken = self.taken.saturating_sub(1);
+            }
+        }
+        self.pump_line(key, ready);
+        self.pump(ready);
+    }
+
+    /// A queued entry is gone.
+    fn unqueue(&mut self, ticket: Ticket, key: Option<&Line>, ready: &mut Vec<Ready>) {
+        if let Some(at) = self.queue.iter().position(|queued| *queued == ticket) {
+            self.queue.remove(at);
+            if let Some(line) = key.and_then(|key| self.lines.get_mut(key)) {
+                line.held = false;
+            }
+        } else if let Some(line) = key.and_then(|key| self.lines.get_mut(key)) {
+            line.waiting.retain(|waiting| *waiting != ticket);
+        }
+        if let Some(key) = key {
+            self.pump_line(key, ready);
+        }
+        self.pump(ready);
+    }
+
+    /// Lets leave what a line has room for.
+    fn pump_line(&mut self, key: &Line, ready: &mut Vec<Ready>) {
+        loop {
+            let Some(line) = self.lines.get(key) else {
+                return;
+            };
+            let Some(ticket) = line.waiting.front().copied() else {
+                if line.sent == 0 && !line.held && !line.orphaned {
+                    self.lines.remove(key);
+                }
+                return;
+            };
+            let bytes = self.entry(ticket).map_or(0, |entry| entry.bytes);
+            match self.lines.get_mut(key) {
+                Some(line) if !line.held => line.waiting.pop_front(),
+                _ => return,
+            };
+            let full = self
+                .lines
+                .get(key)
+                .is_some_and(|line| !self.room(line, bytes));
+            if full {
+                if let Some(line) = self.lines.get_mut(key) {
+                    line.waiting.push_front(ticket);
+                }
+                return;
+            }
+            let paused = self.waits_for_agent(ticket);
+            if self.admit(ticket, Some(key.clone()), bytes, paused) {
+                self.leave(ticket, ready);
+            } else {
+                self.queue.push_back(ticket);
+            }
+        }
+    }
+
+    /// Lets leave what there are places for.
+    fn pump(&mut self, ready: &mut Vec<Ready>) {
+        let mut at = 0;
+        while self.has_place()
+            && let Some(ticket) = self.queue.get(at).copied()
+        {
+            if self.waits_for_agent(ticket) {
+                at += 1;
+                continue;
+            }
+            self.queue.remove(at);
+            let Some(entry) = self.entry(ticket) else {
+                continue;
+            };
+            let (key, bytes) = (entry.line.map(|lane| (entry.id.clone(), lane)), entry.bytes);
+            self.taken += 1;
+            if let Some(key) = &key
+                && let Some(line) = self.lines.get_mut(key)
+            {
+                line.held = false;
+                line.placed = true;
+                line.sent += 1;
+                line.bytes += bytes;
+                line.current = Some(ticket);
+            }
+            self.leave(ticket, ready);
+            if let Some(key) = &key {
+                self.pump_line(key, ready);
+            }
+        }
+    }
+
+    fn waits_for_agent(&mut self, ticket: Ticket) -> bool {
+        if !self.paused && self.paused_requests.is_empty() {
+            return false;
+        }
+        let Some(entry) = self.entry(ticket) else {
+            return false;
+        };
+        let waits = entry.event.as_deref().is_some_and(|event| {
+            let kind = event.kind();
+            starts(kind) || matches!(kind, Kind::RequestBody | Kind::ResponseBody)
+        });
+        let id = entry.id.clone();
+        waits && self.paused_for(&id)
+    }
+
+    fn leave(&mut self, ticket: Ticket, ready: &mut Vec<Ready>) {
+        if let Some(event) = self.entry(ticket).and_then(|entry| entry.event.take()) {
+            ready.push((ticket, *event));
+        }
+    }
+}
+
+/// Whether an event begins something that an agent may not have heard of.
+pub(super) const fn starts(kind: Kind) -> bool {
+    matches!(kind, Kind::RequestHeaders | Kind::Guardrail)
+}

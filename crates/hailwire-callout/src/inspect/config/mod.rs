@@ -1,0 +1,369 @@
+//! The configuration of a proxy's agents, in [KDL 2](https://kdl.dev), as operators of this protocol know it.
+//!
+//! ```kdl
+//! agents {
+//!     agent "waf" type="waf" {
+//!         binary-uds "/run/hail/waf.sock"
+//!         hail "waf@edge-2"
+//!         events "request_headers" "request_body"
+//!         buffer-size 65536
+//!         timeout-ms 50
+//!         on-timeout "block"
+//!         phase "request_body" { timeout-ms 200; on-error "allow" }
+//!     }
+//! }
+//! listen { ext-proc "127.0.0.1:9000"; reverse "/run/hail/agents.sock"; token "…" }
+//! ```
+//!
+//! Agents are asked in the order of the file. An agent has one or several *places*; the first is asked while it is
+//! there and has room, then the next. What the file says wrongly is refused with line and column, and an unknown
+//! name is answered with the nearest known one.
+//!
+//! [`SETTINGS`] lists every setting with its default; `docs/reference/callout.md` is held to it by a test.
+
+mod parse;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
+
+use hailwire_pool::Strategy;
+use thiserror::Error;
+
+use super::{Action, Rule};
+
+pub use settings::{SETTINGS, Setting};
+
+/// Largest file in bytes.
+pub const MAX_FILE: u64 = 256 << 10;
+
+/// Whom a proxy asks, and where it listens for those who ask it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    /// `agents { agent … }`: in the order in which they are asked. At most [`Config::MAX_AGENTS`].
+    pub agents: Vec<AgentConfig>,
+    /// `listen { … }`.
+    pub listen: Listen,
+}
+
+/// `agent "…" { … }`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AgentConfig {
+    /// Its name: 1 to 64 of letters, digits and `-_.`.
+    pub name: String,
+    /// `type`: what it is, for people.
+    pub kind: Option<String>,
+    /// Where it is, the nearest first. 1 to [`Config::MAX_PLACES`].
+    pub places: Vec<Place>,
+    /// What it is asked, and what happens when it does not answer.
+    pub rule: Rule,
+    /// `dialect`: which of those that call themselves v2 it speaks.
+    pub dialect: Dialect,
+    /// `connect-timeout-ms`: how long a connection may take to stand. Default 5 s.
+    pub connect_timeout: Duration,
+    /// `pool { … }`.
+    pub pool: PoolSettings,
+    /// `circuit-breaker { … }`. Default: the pool's own.
+    pub breaker: Breaker,
+    /// `config { … }`: what is pushed to the agent. Default: nothing.
+    pub config: Option<serde_json::Value>,
+}
+
+/// Where an agent is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// `unix-socket "PATH"`: a Unix socket, JSON.
+    UnixSocket(PathBuf),
+    /// `binary-uds "PATH"`: a Unix socket, MessagePack where the agent speaks it, bodies as they are where it is one
+    /// of ours.
+    BinaryUds(PathBuf),
+    /// `grpc "HOST:PORT" { … }`.
+    Grpc {
+        /// The host and its port.
+        address: String,
+        /// What is said about TLS; plain text without.
+        tls: Option<Tls>,
+    },
+    /// `reverse ["ID"]`: the agent connects to `listen.reverse` and registers under this id. Default: its name.
+    Reverse(String),
+    /// `hail "NAME@NODE"`: an agent that is attached to a node of the overlay.
+    Hail {
+        /// The name that it is attached under.
+        agent: String,
+        /// The node.
+        node: String,
+    },
+}
+
+/// Files in PEM, read whenever a connection is opened.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tls {
+    /// `ca-cert`: who signs the agent's certificate.
+    pub ca: PathBuf,
+    /// `client-cert` and `client-key`: what is shown to the agent.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// `server-name`: the name in the agent's certificate. Default: the host in the address.
+    pub name: Option<String>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnixSocket(path) => write!(f, "unix-socket {}", path.display()),
+            Self::BinaryUds(path) => write!(f, "binary-uds {}", path.display()),
+            Self::Grpc { address, .. } => write!(f, "grpc {address}"),
+            Self::Reverse(id) => write!(f, "reverse {id}"),
+            Self::Hail { agent, node } => write!(f, "hail {agent}@{node}"),
+        }
+    }
+}
+
+/// Which of the dialects that call themselves v2 an agent speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// Found out: the crate's first, then the others.
+    #[default]
+    Auto,
+    /// The published crate's, and ours.
+    Crate,
+    /// The documented wire, which the Go kit's `v2` speaks.
+    Documented,
+    /// The older framing of the Python, Go and TypeScript kits.
+    V1,
+}
+
+impl Dialect {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Crate, Self::Documented, Self::V1];
+
+    /// The name, as in the file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Crate => "crate",
+            Self::Documented => "documented",
+            Self::V1 => "v1",
+        }
+    }
+}
+
+impl FromStr for Dialect {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|dialect| dialect.name() == text);
+        found.ok_or("expected auto, crate, documented or v1")
+    }
+}
+
+/// `pool { … }`: what is said about the connections to each place; the rest is the preset's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolSettings {
+    /// `preset`.
+    pub preset: Preset,
+    /// `strategy`.
+    pub strategy: Option<Strategy>,
+    /// `connections`: 1 to 64.
+    pub connections: Option<u32>,
+    /// `max-in-flight`: requests at once on a connection, 1 to 65536.
+    pub max_in_flight: Option<u32>,
+    /// `drain-timeout-ms`: how long requests may take to finish on a connection that is given up.
+    pub drain_timeout: Option<Duration>,
+}
+
+/// Settings of a pool that belong together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preset {
+    /// For anything.
+    #[default]
+    Default,
+    /// Many requests at once.
+    HighThroughput,
+    /// Few requests at once, each of which somebody waits for.
+    LowLatency,
+    /// Large bodies.
+    BodyInspection,
+}
+
+impl Preset {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::Default,
+        Self::HighThroughput,
+        Self::LowLatency,
+        Self::BodyInspection,
+    ];
+
+    /// The name, as in the file.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::HighThroughput => "high_throughput",
+            Self::LowLatency => "low_latency",
+            Self::BodyInspection => "body_inspection",
+        }
+    }
+}
+
+impl FromStr for Preset {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|preset| preset.name() == text);
+        found.ok_or("expected default, high_throughput, low_latency or body_inspection")
+    }
+}
+
+/// `circuit-breaker { … }`: when a place is not asked for a while.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Breaker {
+    /// `failure-threshold`: failures in a row after which it opens.
+    pub failures: Option<u8>,
+    /// `success-threshold`: answers in a row after which it closes.
+    pub successes: Option<u8>,
+    /// `timeout-seconds`: how long it stays open.
+    pub open_for: Option<Duration>,
+    /// `half-open-max-requests`: requests that try whether it is well again.
+    pub trials: Option<u8>,
+}
+
+/// `listen { … }`: where `hail callout serve` is asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listen {
+    /// `ext-proc`: for Envoy. At most [`Config::MAX_LISTEN`].
+    pub ext_proc: Vec<SocketAddr>,
+    /// `spoe`: for HAProxy. At most [`Config::MAX_LISTEN`].
+    pub spoe: Vec<SocketAddr>,
+    /// `reverse`: the Unix socket that agents connect to.
+    pub reverse: Option<PathBuf>,
+    /// `token`: an agent that connects says one of these. Default: none is asked for. At most
+    /// [`Config::MAX_LISTEN`].
+    pub tokens: Vec<Token>,
+    /// `on-unseen-body`: what becomes of a body that an agent wants and the proxy does not show. Default: block with 503.
+    pub unseen_body: Option<Action>,
+    /// `metrics`: HTTP, for Prometheus.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// A secret that is not shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// The secret.
+    #[must_use]
+    pub fn secret(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+impl FromStr for Token {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.len() {
+            8..=512 => Ok(Self(text.to_owned())),
+            _ => Err("a token has 8 to 512 bytes"),
+        }
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file says something that is not a configuration.
+    #[error("{}:{line}:{column}: {what}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Column in characters, from 1.
+        column: usize,
+        /// What is wrong.
+        what: String,
+        /// What to write instead; empty where there is nothing sensible to say.
+        hint: String,
+    },
+}
+
+impl ConfigError {
+    /// What to try next; empty where there is nothing sensible to say.
+    #[must_use]
+    pub fn hint(&self) -> &str {
+        match self {
+            Self::Read { .. } => "check the file's path, owner and mode",
+            Self::Invalid { hint, .. } => hint,
+        }
+    }
+}
+
+impl Config {
+    /// Most agents.
+    pub const MAX_AGENTS: usize = 64;
+    /// Most places of one agent.
+    pub const MAX_PLACES: usize = 8;
+    /// Most addresses or tokens of one kind.
+    pub const MAX_LISTEN: usize = 8;
+
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`]: it cannot be read, is larger than [`MAX_FILE`], or is wrong.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let read = || match std::fs::metadata(path)?.len() {
+            0..=MAX_FILE => std::fs::read_to_string(path),
+            _ => Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "larger than 256 KiB",
+            )),
+        };
+        let text = read().map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&text, path)
+    }
+
+    /// Parses the text of a file; `path` is only for messages.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Invalid`] for the first mistake.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        parse::config(text).map_err(|mistake| {
+            let (line, column) = mistake.place(text);
+            ConfigError::Invalid {
+                path: path.to_owned(),
+                line,
+                column,
+                what: mistake.what,
+                hint: mistake.hint,
+            }
+        })
+    }
+}

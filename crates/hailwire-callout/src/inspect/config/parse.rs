@@ -1,0 +1,621 @@
+//! From the text of a file to a [`Config`], or to the first mistake and its place.
+
+use std::{path::PathBuf, str::FromStr, time::Duration};
+
+use hailwire_kdl::{
+    KdlEntry, KdlNode, KdlValue, Mistake, Seen, argument, document, number, plain_entries,
+    properties, property, section, settings, several, single, text, unknown,
+};
+use hailwire_pool::Strategy;
+use serde_json::Value;
+
+use super::{AgentConfig, Breaker, Config, Dialect, Listen, Place, PoolSettings, Tls};
+use crate::{
+    Kind,
+    capabilities::Events,
+    inspect::{Action, BodyMode, BodyRule, Fault, PhaseRule, Rule},
+};
+
+/// Most of a body that may be held back: it is shown in one piece then.
+const MAX_BUFFER: u32 = 8 << 20;
+
+/// Longest time that can be set, in milliseconds.
+const MAX_MS: u32 = 600_000;
+
+pub(super) fn config(text: &str) -> Result<Config, Mistake> {
+    let mut config = Config::default();
+    let mut seen = Seen::default();
+    for node in document(text)?.nodes() {
+        seen.once(node)?;
+        match node.name().value() {
+            "agents" => agents(node, &mut config.agents)?,
+            "listen" => listen(node, &mut config.listen)?,
+            _ => return Err(unknown(node, "", &["agents", "listen"])),
+        }
+    }
+    needs_listener(&document(text)?, &config)?;
+    Ok(config)
+}
+
+/// An agent that connects needs a place to connect to.
+fn needs_listener(document: &hailwire_kdl::KdlDocument, config: &Config) -> Result<(), Mistake> {
+    let waits = |place: &Place| matches!(place, Place::Reverse(_));
+    let lost = config
+        .agents
+        .iter()
+        .find(|agent| agent.places.iter().any(waits));
+    let (Some(agent), None) = (lost, &config.listen.reverse) else {
+        return Ok(());
+    };
+    let nodes = document.nodes().iter().flat_map(KdlNode::iter_children);
+    let at = nodes
+        .flat_map(KdlNode::iter_children)
+        .find(|node| node.name().value() == "reverse")
+        .map_or(0, |node| node.name().span().offset());
+    let what = format!(
+        "`{}` connects by itself, and nothing listens for it",
+        agent.name
+    );
+    Err(Mistake::at(at, what).hint("write: listen { reverse \"/run/hail/agents.sock\" }"))
+}
+
+fn agents(node: &KdlNode, agents: &mut Vec<AgentConfig>) -> Result<(), Mistake> {
+    if let Some(entry) = node.entries().first() {
+        let hint = "write: agents { agent \"waf\" { … } }";
+        return Err(Mistake::in_value(entry, "`agents` takes its agents in braces").hint(hint));
+    }
+    for inner in node.iter_children() {
+        if inner.name().value() != "agent" {
+            return Err(unknown(inner, "agents", &["agent"]));
+        }
+        let agent = agent(inner)?;
+        if agents.iter().any(|known| known.name == agent.name) {
+            let what = format!("two agents are called `{}`", agent.name);
+            return Err(Mistake::of(inner, what));
+        }
+        if agents.len() == Config::MAX_AGENTS {
+            let what = format!("more than {} agents", Config::MAX_AGENTS);
+            return Err(Mistake::of(inner, what));
+        }
+        agents.push(agent);
+    }
+    Ok(())
+}
+
+/// What an agent's braces may say; the first five may be repeated.
+const AGENT: [&str; 26] = [
+    "unix-socket",
+    "binary-uds",
+    "grpc",
+    "reverse",
+    "hail",
+    "phase",
+    "events",
+    "mode",
+    "timeout-ms",
+    "failure-mode",
+    "on-timeout",
+    "on-error",
+    "on-overload",
+    "on-body-too-large",
+    "buffer-size",
+    "request-body-mode",
+    "response-body-mode",
+    "max-request-body-bytes",
+    "max-response-body-bytes",
+    "chunk-timeout-ms",
+    "connect-timeout-ms",
+    "max-concurrent-calls",
+    "dialect",
+    "pool",
+    "circuit-breaker",
+    "config",
+];
+
+const REPEATED: usize = 6;
+
+/// What the braces of `grpc` may say.
+const GRPC: [&str; 4] = ["ca-cert", "client-cert", "client-key", "server-name"];
+
+/// What a pool's braces may say.
+const POOL: [&str; 5] = [
+    "preset",
+    "strategy",
+    "connections",
+    "max-in-flight",
+    "drain-timeout-ms",
+];
+
+/// What a breaker's braces may say.
+const BREAKER: [&str; 4] = [
+    "failure-threshold",
+    "success-threshold",
+    "timeout-seconds",
+    "half-open-max-requests",
+];
+
+/// What the listeners' braces may say.
+const LISTEN: [&str; 6] = [
+    "ext-proc",
+    "spoe",
+    "reverse",
+    "token",
+    "on-unseen-body",
+    "metrics",
+];
+
+/// Every name that can be set, with its section.
+#[cfg(test)]
+pub(super) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let of =
+        |section, names: &'static [&'static str]| names.iter().map(move |name| (section, *name));
+    of("agent", &AGENT)
+        .chain(of("grpc", &GRPC))
+        .chain(of("pool", &POOL))
+        .chain(of("circuit-breaker", &BREAKER))
+        .chain(of("listen", &LISTEN))
+}
+
+fn agent(node: &KdlNode) -> Result<AgentConfig, Mistake> {
+    let mut agent = AgentConfig {
+        name: name(node, argument(node, &["type"])?)?,
+        kind: match property(node, "type") {
+            Some(kind) => Some(text(node, kind)?.to_owned()),
+            None => None,
+        },
+        places: Vec::new(),
+        rule: Rule::default(),
+        dialect: Dialect::default(),
+        connect_timeout: Duration::from_secs(5),
+        pool: PoolSettings::default(),
+        breaker: Breaker::default(),
+        config: None,
+    };
+    let mut seen = Seen::default();
+    for inner in node.iter_children() {
+        let known = AGENT.iter().position(|name| *name == inner.name().value());
+        match known {
+            None => return Err(unknown(inner, "agent", &AGENT)),
+            Some(0..REPEATED) => {}
+            Some(_) => seen.once(inner)?,
+        }
+    }
+    // What holds for all phases, then what holds for one.
+    let rank = |node: &KdlNode| match node.name().value() {
+        "failure-mode" | "timeout-ms" => 0,
+        "phase" => 2,
+        _ => 1,
+    };
+    let mut inner: Vec<&KdlNode> = node.iter_children().collect();
+    inner.sort_by_key(|node| rank(node));
+    let mut phases = Events::default();
+    for inner in inner {
+        setting(inner, &mut agent, &mut phases)?;
+    }
+    if agent.places.is_empty() {
+        let what = format!("`{}` is nowhere", agent.name);
+        let hint = "write where it is, for example: binary-uds \"/run/hail/waf.sock\"";
+        return Err(Mistake::of(node, what).hint(hint));
+    }
+    Ok(agent)
+}
+
+fn setting(node: &KdlNode, agent: &mut AgentConfig, phases: &mut Events) -> Result<(), Mistake> {
+    let rule = &mut agent.rule;
+    match node.name().value() {
+        "unix-socket" | "binary-uds" | "grpc" | "reverse" | "hail" => {
+            if agent.places.len() == Config::MAX_PLACES {
+                let what = format!("more than {} places", Config::MAX_PLACES);
+                return Err(Mistake::of(node, what));
+            }
+            agent.places.push(place(node, &agent.name)?);
+        }
+        "events" => rule.events = Some(events(node)?),
+        "mode" => rule.observe = one_of(node, &[("enforce", false), ("observe", true)])?,
+        "timeout-ms" => {
+            let timeout = time(node)?;
+            for phase in &mut rule.phases {
+                phase.timeout = timeout;
+            }
+        }
+        "chunk-timeout-ms" => {
+            let timeout = time(node)?;
+            for kind in [Kind::RequestBody, Kind::ResponseBody] {
+                if let Some(phase) = rule.phase_mut(kind) {
+                    phase.timeout = timeout;
+                }
+            }
+        }
+        "failure-mode" => {
+            if one_of(node, &[("open", true), ("closed", false)])? {
+                for phase in &mut rule.phases {
+                    phase.on = [Action::Allow; 4];
+                }
+            }
+        }
+        "phase" => phase(node, rule, phases)?,
+        "buffer-size" => rule.buffer_size = number(node, 1..=MAX_BUFFER)? as usize,
+        "request-body-mode" => rule.request_body.mode = mode(node)?,
+        "response-body-mode" => rule.response_body.mode = mode(node)?,
+        "max-request-body-bytes" => most(node, &mut rule.request_body)?,
+        "max-response-body-bytes" => most(node, &mut rule.response_body)?,
+        "connect-timeout-ms" => agent.connect_timeout = time(node)?,
+        "max-concurrent-calls" => agent.pool.max_in_flight = Some(number(node, 1..=65536)?),
+        "dialect" => agent.dialect = single(node)?,
+        "pool" => pool(node, &mut agent.pool)?,
+        "circuit-breaker" => breaker(node, &mut agent.breaker)?,
+        "config" => {
+            plain(node)?;
+            agent.config = Some(json(node));
+        }
+        _ => {
+            for phase in &mut rule.phases {
+                on(node, phase)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn place(node: &KdlNode, agent: &str) -> Result<Place, Mistake> {
+    if node.name().value() != "grpc"
+        && let Some(inner) = node.iter_children().next()
+    {
+        let what = format!("`{}` has no settings of its own", node.name().value());
+        return Err(Mistake::of(inner, what));
+    }
+    let path = || -> Result<PathBuf, Mistake> {
+        let entry = value_or(node, "path")?;
+        match text(node, entry)? {
+            // A socket's address has room for 107 bytes.
+            path if (1..=107).contains(&path.len()) => Ok(path.into()),
+            _ => Err(Mistake::in_value(
+                entry,
+                "a socket's path has 1 to 107 bytes",
+            )),
+        }
+    };
+    Ok(match node.name().value() {
+        "unix-socket" => Place::UnixSocket(path()?),
+        "binary-uds" => Place::BinaryUds(path()?),
+        "grpc" => {
+            let entry = value_or(node, "address")?;
+            let given = text(node, entry)?;
+            let address = given.strip_prefix("http://").unwrap_or(given);
+            match address.rsplit_once(':') {
+                Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {}
+                _ => {
+                    let hint = "write for example: grpc \"127.0.0.1:50051\"";
+                    return Err(Mistake::in_value(entry, "not a host with a port").hint(hint));
+                }
+            }
+            Place::Grpc {
+                address: address.to_owned(),
+                tls: tls(node)?,
+            }
+        }
+        "reverse" => match plain_entries(node)? {
+            [] => Place::Reverse(agent.to_owned()),
+            [id] => Place::Reverse(name(node, id)?),
+            _ => return Err(Mistake::of(node, "`reverse` takes at most one value")),
+        },
+        _ => {
+            let entry = argument(node, &[])?;
+            match text(node, entry)?.split_once('@') {
+                Some((agent, node)) if !agent.is_empty() && !node.is_empty() => Place::Hail {
+                    agent: agent.to_owned(),
+                    node: node.to_owned(),
+                },
+                _ => {
+                    let hint = "write for example: hail \"waf@edge-2\"";
+                    return Err(Mistake::in_value(entry, "not an agent at a node").hint(hint));
+                }
+            }
+        }
+    })
+}
+
+/// What `grpc` says in its braces.
+fn tls(node: &KdlNode) -> Result<Option<Tls>, Mistake> {
+    if node.children().is_none() {
+        return Ok(None);
+    }
+    let (mut ca, mut cert, mut key, mut name) = (None, None, None, None);
+    settings(node, "grpc", &GRPC, |inner| {
+        match inner.name().value() {
+            "ca-cert" => ca = Some(single(inner)?),
+            "client-cert" => cert = Some(single(inner)?),
+            "client-key" => key = Some(single(inner)?),
+            _ => name = Some(single(inner)?),
+        }
+        Ok(())
+    })?;
+    let missing = |what: &str| Mistake::of(node, format!("`grpc` lacks `{what}`"));
+    Ok(Some(Tls {
+        ca: ca.ok_or_else(|| missing("ca-cert"))?,
+        identity: match (cert, key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            (None, Some(_)) => return Err(missing("client-cert")),
+            (Some(_), None) => return Err(missing("client-key")),
+        },
+        name,
+    }))
+}
+
+/// The only value of a node, which may be written as a property.
+fn value_or<'a>(node: &'a KdlNode, name: &str) -> Result<&'a KdlEntry, Mistake> {
+    properties(node, &[name])?;
+    match (node.entries(), property(node, name)) {
+        ([only], _) => Ok(only),
+        _ => {
+            let what = format!("`{}` takes exactly one value", node.name().value());
+            Err(Mistake::of(node, what))
+        }
+    }
+}
+
+fn phase(node: &KdlNode, rule: &mut Rule, seen: &mut Events) -> Result<(), Mistake> {
+    let entry = argument(node, &[])?;
+    let kind = kind(entry, text(node, entry)?)?;
+    if seen.contains(kind) {
+        let what = format!("`phase` is set twice for {}", kind.name());
+        return Err(Mistake::of(node, what));
+    }
+    *seen = seen.with(kind);
+    let Some(phase) = rule.phase_mut(kind) else {
+        return Ok(());
+    };
+    let known = [
+        "timeout-ms",
+        "on-timeout",
+        "on-error",
+        "on-overload",
+        "on-body-too-large",
+    ];
+    settings(node, "phase", &known, |inner| {
+        match inner.name().value() {
+            "timeout-ms" => phase.timeout = time(inner)?,
+            _ => on(inner, phase)?,
+        }
+        Ok(())
+    })
+}
+
+/// `on-… "allow"` or `on-… "block" [STATUS]`, in a phase.
+fn on(node: &KdlNode, phase: &mut PhaseRule) -> Result<(), Mistake> {
+    let name = node.name().value();
+    let fault = Fault::ALL
+        .into_iter()
+        .find(|fault| name.strip_prefix("on-") == Some(fault.name()));
+    let Some(fault) = fault else {
+        return Err(unknown(node, "agent", &AGENT));
+    };
+    let action = action(node, fault.status())?;
+    if let Some(on) = phase.on.get_mut(fault as usize) {
+        *on = action;
+    }
+    Ok(())
+}
+
+/// `"allow"`, or `"block"` with a status or this one.
+fn action(node: &KdlNode, status: u16) -> Result<Action, Mistake> {
+    let said = |entry: &KdlEntry, word| entry.value().as_string() == Some(word);
+    match plain_entries(node)? {
+        [allow] if said(allow, "allow") => Ok(Action::Allow),
+        [block] if said(block, "block") => Ok(Action::Block(status)),
+        [block, other] if said(block, "block") => {
+            let what = || "a block has a status from 400 to 599".to_owned();
+            let other = hailwire_kdl::whole(other, 400..=599, what)?;
+            Ok(Action::Block(u16::try_from(other).unwrap_or(status)))
+        }
+        _ => {
+            let name = node.name().value();
+            let what = format!("`{name}` is \"allow\" or \"block\" with a status");
+            let hint = format!("write: {name} \"block\" {status}");
+            Err(Mistake::of(node, what).hint(hint))
+        }
+    }
+}
+
+fn events(node: &KdlNode) -> Result<Events, Mistake> {
+    let entries = plain_entries(node)?;
+    if entries.is_empty() {
+        let hint = "write for example: events \"request_headers\" \"request_body\"";
+        return Err(Mistake::of(node, "`events` takes at least one value").hint(hint));
+    }
+    let kinds = entries.iter().map(|entry| kind(entry, text(node, entry)?));
+    kinds.collect()
+}
+
+/// A kind of event by its name, or by the shorter ones that operators write.
+fn kind(entry: &KdlEntry, name: &str) -> Result<Kind, Mistake> {
+    let long = match name {
+        "request_body" => "request_body_chunk",
+        "response_body" => "response_body_chunk",
+        "websocket" => "websocket_frame",
+        "guardrail" => "guardrail_inspect",
+        "log" => "request_complete",
+        name => name,
+    };
+    let found = Kind::ALL
+        .into_iter()
+        .find(|kind| *kind != Kind::Configure && kind.name() == long);
+    found.ok_or_else(|| {
+        let known = [
+            "request_headers",
+            "request_body",
+            "response_headers",
+            "response_body",
+            "request_complete",
+            "websocket_frame",
+            "guardrail_inspect",
+        ];
+        Mistake::in_value(entry, format!("`{name}` is not an event"))
+            .hint(hailwire_kdl::suggestion(name, &known))
+    })
+}
+
+fn mode(node: &KdlNode) -> Result<BodyMode, Mistake> {
+    let modes = [BodyMode::Stream, BodyMode::Buffer].map(|mode| (mode.name(), mode));
+    one_of(node, &modes)
+}
+
+fn most(node: &KdlNode, body: &mut BodyRule) -> Result<(), Mistake> {
+    let entry = hailwire_kdl::only(node)?;
+    let bytes = entry.value().as_integer();
+    let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
+    body.max = Some(bytes.ok_or_else(|| {
+        let what = format!("`{}` is a number of bytes", node.name().value());
+        Mistake::in_value(entry, what)
+    })?);
+    Ok(())
+}
+
+/// The strategies by the names that operators write.
+const STRATEGIES: [(&str, Strategy); 5] = [
+    ("round_robin", Strategy::RoundRobin),
+    ("least_connections", Strategy::LeastLoaded),
+    ("health_weighted", Strategy::HealthWeighted),
+    ("random", Strategy::Random),
+    ("two_choices", Strategy::TwoChoices),
+];
+
+fn pool(node: &KdlNode, pool: &mut PoolSettings) -> Result<(), Mistake> {
+    section(node, "pool", &POOL, |inner| {
+        match inner.name().value() {
+            "preset" => pool.preset = single(inner)?,
+            "strategy" => pool.strategy = Some(one_of(inner, &STRATEGIES)?),
+            "connections" => pool.connections = Some(number(inner, 1..=64)?),
+            "max-in-flight" => pool.max_in_flight = Some(number(inner, 1..=65536)?),
+            _ => pool.drain_timeout = Some(time(inner)?),
+        }
+        Ok(())
+    })
+}
+
+fn breaker(node: &KdlNode, breaker: &mut Breaker) -> Result<(), Mistake> {
+    let count = |node: &KdlNode, most: u8| -> Result<Option<u8>, Mistake> {
+        Ok(u8::try_from(number(node, 1..=most.into())?).ok())
+    };
+    section(node, "circuit-breaker", &BREAKER, |inner| {
+        match inner.name().value() {
+            "failure-threshold" => breaker.failures = count(inner, u8::MAX)?,
+            "success-threshold" => breaker.successes = count(inner, u8::MAX)?,
+            "timeout-seconds" => {
+                let seconds = number(inner, 1..=3600)?;
+                breaker.open_for = Some(Duration::from_secs(seconds.into()));
+            }
+            _ => breaker.trials = count(inner, 63)?,
+        }
+        Ok(())
+    })
+}
+
+fn listen(node: &KdlNode, listen: &mut Listen) -> Result<(), Mistake> {
+    section(node, "listen", &LISTEN, |inner| {
+        match inner.name().value() {
+            "ext-proc" => listen.ext_proc = several(inner, Config::MAX_LISTEN)?,
+            "spoe" => listen.spoe = several(inner, Config::MAX_LISTEN)?,
+            "reverse" => listen.reverse = Some(single(inner)?),
+            "on-unseen-body" => listen.unseen_body = Some(action(inner, 503)?),
+            "token" => listen.tokens = several(inner, Config::MAX_LISTEN)?,
+            _ => listen.metrics = Some(single(inner)?),
+        }
+        Ok(())
+    })
+}
+
+/// A name of an agent.
+fn name(node: &KdlNode, entry: &KdlEntry) -> Result<String, Mistake> {
+    let name = text(node, entry)?;
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    match (1..=64).contains(&name.len()) && name.bytes().all(fits) {
+        true => Ok(name.to_owned()),
+        false => {
+            let what = "an agent's name has 1 to 64 letters, digits and -_.";
+            Err(Mistake::in_value(entry, what))
+        }
+    }
+}
+
+fn one_of<T: Copy>(node: &KdlNode, known: &[(&str, T)]) -> Result<T, Mistake> {
+    let word: Word = single(node)?;
+    let found = known.iter().find(|(name, _)| *name == word.0);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+        let what = format!("`{}` is {}", node.name().value(), names.join(" or "));
+        Mistake::of(node, what).hint(hailwire_kdl::suggestion(&word.0, &names))
+    })
+}
+
+struct Word(String);
+
+impl FromStr for Word {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
+fn time(node: &KdlNode) -> Result<Duration, Mistake> {
+    let ms = number(node, 1..=MAX_MS)?;
+    Ok(Duration::from_millis(ms.into()))
+}
+
+fn plain(node: &KdlNode) -> Result<(), Mistake> {
+    match node.entries().first() {
+        None => Ok(()),
+        Some(entry) => {
+            let what = format!("`{}` takes its settings in braces", node.name().value());
+            Err(Mistake::in_value(entry, what))
+        }
+    }
+}
+
+/// What stands in a node, as JSON: its braces are an object, several values a list, nothing is `true`. A name that
+/// stands several times has a list of all its values.
+fn json(node: &KdlNode) -> Value {
+    let scalar = |entry: &KdlEntry| match entry.value() {
+        KdlValue::String(text) => Value::from(text.as_str()),
+        KdlValue::Integer(n) => i64::try_from(*n).map_or(Value::Null, Value::from),
+        KdlValue::Float(n) => Value::from(*n),
+        KdlValue::Bool(yes) => Value::from(*yes),
+        KdlValue::Null => Value::Null,
+    };
+    let values = node.entries().iter().filter(|entry| entry.name().is_none());
+    let values: Vec<Value> = values.map(scalar).collect();
+    let mut object = serde_json::Map::new();
+    let mut repeated: Vec<String> = Vec::new();
+    for entry in node.entries() {
+        if let Some(name) = entry.name() {
+            object.insert(name.value().to_owned(), scalar(entry));
+        }
+    }
+    for inner in node.iter_children() {
+        let (name, value) = (inner.name().value(), json(inner));
+        match object.get_mut(name) {
+            Some(Value::Array(list)) if repeated.iter().any(|known| known == name) => {
+                list.push(value);
+            }
+            Some(known) => {
+                *known = Value::Array(vec![known.take(), value]);
+                repeated.push(name.to_owned());
+            }
+            None => {
+                object.insert(name.to_owned(), value);
+            }
+        }
+    }
+    match (values.len(), object.is_empty()) {
+        (0, true) if node.children().is_none() => Value::Bool(true),
+        (0, _) => Value::Object(object),
+        (1, true) => values.into_iter().next().unwrap_or_default(),
+        (_, true) => Value::Array(values),
+        _ => {
+            object.insert("values".to_owned(), Value::Array(values));
+            Value::Object(object)
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What a proxy does with its agents: whom it asks, in which order, and what it does when one does not answer.
+//!
+//! An [`Inspector`] holds the agents in the order of the configuration. For each request a proxy takes an
+//! [`Exchange`] from it and shows it what passes: the head of the request, the pieces of its body, the head and the
+//! body of the response. Every call gives a [`Verdict`]: what becomes of the request, and which headers change.
+//!
+//! - Agents are asked one after the other. The first that blocks, redirects or challenges decides; those behind it
+//!   are not asked any more. Changes to headers are put together; a body goes from one agent to the next,
+//!   each sees it as the one before left it.
+//! - An agent is asked about the events that the configuration lists for it, or, where it lists none, that its
+//!   capabilities name.
+//! - What is not answered is decided by the agent's [`Rule`]: per phase, and for a timeout, an error, an overload
+//!   and a body that is too large each, `allow` or `block`. The default blocks. Whatever passes without having
+//!   been inspected is counted and logged with the id of its request: a *bypass*.
+//! - An answer that cannot be meant (a status that is none, a header with a line feed) is an error of its agent.
+//! - An agent in mode `observe` changes nothing; what it would have blocked is counted.
+//! - A body is shown piece by piece as it comes (`stream`) or whole (`buffer`). An agent that says `needs_more`
+//!   has not decided: the pieces that it saw are held back until it has, up to the rule's `buffer_size`.
+//!   After a bypass in mid-body an agent is not asked about the rest of that body: it would see one with a hole.
+//! - An exchange that is dropped before [`Exchange::complete`] cancels what its agents know of the request.
+//!
+//! The policy is `policy`, without I/O; what is counted is `tally`.
+
+mod arrivals;
+pub mod config;
+mod exchange;
+mod places;
+mod policy;
+mod tally;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, RwLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use thiserror::Error;
+
+use crate::{
+    Decision, Event, Response, Text,
+    capabilities::Capabilities,
+    control::CancelReason,
+    response::{Audit, HeaderOp, WebSocketDecision},
+};
+
+pub use arrivals::Arrivals;
+pub use config::{Config, ConfigError};
+pub use exchange::Exchange;
+pub use places::{Reach, Unreachable};
+pub use policy::{Action, BodyMode, BodyRule, Fault, PhaseRule, Rule};
+pub use tally::Tally;
+
+/// Whoever answers events: the connections to one place where an agent is.
+pub trait Ask: Send + Sync {
+    /// Asks, and waits at most `deadline` for the answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the agent is told that nobody waits.
+    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, Unanswered>>;
+
+    /// What the agent says of itself; `None` before a connection was there.
+    fn capabilities(&self) -> Option<Arc<Capabilities>>;
+
+    /// Tells the agent that a request is over; it may forget it.
+    fn cancel(&self, id: &str, reason: CancelReason);
+
+    /// A request has ended: what is kept of it on this side may be forgotten.
+    fn done(&self, id: &str) {
+        let _ = id;
+    }
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Unanswered {
+    /// Not within the deadline.
+    #[error("no answer within the deadline")]
+    Timeout,
+    /// The place has as many requests as it takes.
+    #[error("as many requests under way as are taken")]
+    Overload,
+    /// There is no connection, and the event was not sent.
+    #[error("there is no connection")]
+    Down,
+    /// The event is larger than what can be sent.
+    #[error("larger than what can be sent")]
+    TooLarge,
+    /// Anything else: the connection ended meanwhile, or the answer was none.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// One agent as an inspector asks it.
+#[derive(Clone)]
+pub struct Checkpoint {
+    /// Its name in the configuration.
+    pub name: Text,
+    /// What it is asked, and what happens when it does not answer.
+    pub rule: Rule,
+    /// Where it is, the nearest first: the next is asked where one is full or down.
+    pub places: Vec<Arc<dyn Ask>>,
+}
+
+/// The agents of a proxy.
+pub struct Inspector {
+    current: RwLock<Arc<[Armed]>>,
+    tallies: RwLock<HashMap<Text, Arc<Tally>>>,
+    pools: Mutex<Vec<Arc<places::Pooled>>>,
+}
+
+/// A checkpoint with its counters.
+struct Armed {
+    point: Checkpoint,
+    tally: Arc<Tally>,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Verdict {
+    /// Whether it passes.
+    pub decision: Decision,
+    /// Changes to the request's headers, in this order.
+    pub request_headers: Vec<HeaderOp>,
+    /// Changes to the response's headers, in this order.
+    pub response_headers: Vec<HeaderOp>,
+    /// For the host's routing; of two agents that set a key the later counts.
+    pub routing_metadata: std::collections::BTreeMap<String, String>,
+    /// For records: which agent said what. Empty ones are left out.
+    pub audits: Vec<(Text, Audit)>,
+}
+
+/// What becomes of a piece of a body.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BodyVerdict {
+    /// What becomes of the request.
+    pub verdict: Verdict,
+    /// What goes on in place of the piece: also earlier ones that were held back; empty while it is held back itself,
+    /// or where the request does not pass. With the last piece nothing stays held back.
+    pub data: Bytes,
+}
+
+/// What becomes of a WebSocket frame.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WebSocketVerdict {
+    /// Whether it passes.
+    pub decision: WebSocketDecision,
+    /// For records.
+    pub audits: Vec<(Text, Audit)>,
+}
+
+impl Verdict {
+    /// Whether the request passes.
+    #[must_use]
+    pub fn passes(&self) -> bool {
+        self.decision == Decision::Allow
+    }
+}
+
+impl Inspector {
+    /// Agents, to be asked in this order.
+    #[must_use]
+    pub fn new(points: Vec<Checkpoint>) -> Self {
+        let inspector = Self {
+            current: RwLock::new(Arc::new([])),
+            tallies: RwLock::default(),
+            pools: Mutex::default(),
+        };
+        inspector.replace(points);
+        inspector
+    }
+
+    /// Other agents from now on. Exchanges that have begun keep those that they began with.
+    ///
+    /// Counters go on by the agents' names.
+    pub fn replace(&self, points: Vec<Checkpoint>) {
+        let mut tallies = self.tallies.write().unwrap_or_else(PoisonError::into_inner);
+        let armed = points.into_iter().map(|point| Armed {
+            tally: Arc::clone(tallies.entry(point.name.clone()).or_default()),
+            point,
+        });
+        let armed = armed.collect();
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = armed;
+    }
+
+    /// Begins with a request.
+    #[must_use]
+    pub fn exchange(&self) -> Exchange {
+        Exchange::new(Arc::clone(
+            &self.current.read().unwrap_or_else(PoisonError::into_inner),
+        ))
+    }
+
+    /// What was counted for an agent.
+    #[must_use]
+    pub fn tally(&self, agent: &str) -> Option<Arc<Tally>> {
+        let tallies = self.tallies.read().unwrap_or_else(PoisonError::into_inner);
+        tallies.get(agent).cloned()
+    }
+
+    /// All counters in the text format of Prometheus.
+    #[must_use]
+    pub fn to_prometheus(&self) -> String {
+        let tallies = self.tallies.read().unwrap_or_else(PoisonError::into_inner);
+        let mut agents: Vec<_> = tallies.iter().collect();
+        agents.sort_by(|a, b| a.0.cmp(b.0));
+        tally::to_prometheus(&agents)
+    }
+}
+
+#[cfg(test)]
+mod tests;

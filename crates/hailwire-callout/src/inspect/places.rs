@@ -1,0 +1,298 @@
+//! From a configuration to agents that can be asked: a pool of connections for each place.
+//!
+//! This crate reaches Unix sockets and gRPC by itself. How to reach an agent on another node, or one that connects
+//! by itself, is its caller's to say ([`Reach`]). Pools whose settings did not change outlive a reload with their
+//! connections; the others end with the last exchange that began with them.
+
+use std::{
+    io,
+    sync::{Arc, PoisonError, RwLock},
+    time::{Duration, Instant},
+};
+
+use futures_util::future::BoxFuture;
+use thiserror::Error;
+
+use super::{
+    Ask, Checkpoint, Config, Inspector, Unanswered,
+    config::{AgentConfig, Place, Preset, Tls},
+};
+use crate::{
+    Event, Response, Text,
+    capabilities::Capabilities,
+    control::CancelReason,
+    host::{self, AskError, ConnectOptions},
+    pool::{AgentPool, Connect, PoolConfig, PoolError, Timeouts, connect_with},
+    wire::Encoding,
+};
+
+/// How to connect to a place that this crate cannot reach by itself; `None` where it cannot be reached.
+pub type Reach<'a> = &'a dyn Fn(&Place) -> Option<Arc<dyn Connect>>;
+
+/// A place that nobody can reach.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{agent}` is at a place that cannot be reached from here: {place}")]
+pub struct Unreachable {
+    /// The agent.
+    pub agent: String,
+    /// The place.
+    pub place: String,
+}
+
+/// A pool that an inspector asks.
+pub(super) struct Pooled {
+    /// What it was made of.
+    agent: AgentConfig,
+    place: Place,
+    pool: AgentPool,
+    stated: RwLock<Option<(Instant, Arc<Capabilities>)>>,
+}
+
+/// How long what an agent said of itself is believed without looking again.
+const STATED: Duration = Duration::from_secs(1);
+
+impl Inspector {
+    /// The agents of a configuration. Their pools begin to connect.
+    ///
+    /// # Errors
+    ///
+    /// [`Unreachable`].
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn from_config(config: &Config, reach: Reach<'_>) -> Result<Self, Unreachable> {
+        let inspector = Self::new(Vec::new());
+        inspector.reload(config, reach)?;
+        Ok(inspector)
+    }
+
+    /// Those of another configuration from now on. Exchanges that have begun keep those that they began with.
+    ///
+    /// # Errors
+    ///
+    /// [`Unreachable`]; everything is as before then.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn reload(&self, config: &Config, reach: Reach<'_>) -> Result<(), Unreachable> {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = Vec::new();
+        let mut points = Vec::new();
+        for agent in &config.agents {
+            let mut places: Vec<Arc<dyn Ask>> = Vec::new();
+            for place in &agent.places {
+                let known = pools.iter().find(|pool| pool.is(agent, place));
+                let pool = match known {
+                    Some(pool) => Arc::clone(pool),
+                    None => Arc::new(Pooled::new(agent, place, reach)?),
+                };
+                next.push(Arc::clone(&pool));
+                places.push(pool);
+            }
+            points.push(Checkpoint {
+                name: Text::from(agent.name.as_str()),
+                rule: agent.rule.clone(),
+                places,
+            });
+        }
+        *pools = next;
+        drop(pools);
+        self.replace(points);
+        Ok(())
+    }
+
+    /// Returns when every agent can be asked at one of its places, and false if one cannot before `within` is over.
+    pub async fn ready(&self, within: Duration) -> bool {
+        let pools = {
+            let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+            pools.clone()
+        };
+        let mut agents: Vec<&str> = pools.iter().map(|pool| pool.agent.name.as_str()).collect();
+        agents.dedup();
+        let waits = agents.into_iter().map(|agent| {
+            let places = pools.iter().filter(move |pool| pool.agent.name == agent);
+            let any = places.map(|pool| {
+                Box::pin(async move {
+                    match pool.pool.ready(within).await {
+                        true => Ok(()),
+                        false => Err(()),
+                    }
+                })
+            });
+            futures_util::future::select_ok(any)
+        });
+        futures_util::future::try_join_all(waits).await.is_ok()
+    }
+
+    /// What the pools counted, in the text format of Prometheus.
+    #[must_use]
+    pub fn pools_to_prometheus(&self) -> String {
+        let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.iter().map(|pool| pool.pool.to_prometheus()).collect()
+    }
+}
+
+impl Pooled {
+    fn new(agent: &AgentConfig, place: &Place, reach: Reach<'_>) -> Result<Self, Unreachable> {
+        let connect = reach(place).or_else(|| near(place));
+        let connect = connect.ok_or_else(|| Unreachable {
+            agent: agent.name.clone(),
+            place: place.to_string(),
+        })?;
+        let name = match agent.places.as_slice() {
+            [_] => agent.name.clone(),
+            _ => format!("{} {place}", agent.name),
+        };
+        Ok(Self {
+            agent: agent.clone(),
+            place: place.clone(),
+            pool: AgentPool::new(&name, connect, settings(agent, place)),
+            stated: RwLock::default(),
+        })
+    }
+
+    /// Whether it is the pool of this agent at this place, with these settings.
+    fn is(&self, agent: &AgentConfig, place: &Place) -> bool {
+        let AgentConfig {
+            name,
+            kind: _,
+            places,
+            rule: _,
+            dialect,
+            connect_timeout,
+            pool,
+            breaker,
+            config,
+        } = &self.agent;
+        let same = self.place == *place
+            && *name == agent.name
+            && (places.len() == 1) == (agent.places.len() == 1);
+        same && *dialect == agent.dialect
+            && *connect_timeout == agent.connect_timeout
+            && *pool == agent.pool
+            && *breaker == agent.breaker
+            && *config == agent.config
+    }
+}
+
+/// How to connect to a place that needs no help.
+fn near(place: &Place) -> Option<Arc<dyn Connect>> {
+    match place {
+        Place::UnixSocket(path) | Place::BinaryUds(path) => {
+            let path = path.clone();
+            let connect = move |options: ConnectOptions| -> BoxFuture<'static, _> {
+                let path = path.clone();
+                Box::pin(async move { host::uds::connect(path, &options).await })
+            };
+            Some(Arc::new(connect_with(place.to_string(), connect)))
+        }
+        Place::Grpc { address, tls } => {
+            let endpoint = host::grpc::Endpoint::new(address).ok()?;
+            let tls = tls.clone();
+            let connect = move |options: ConnectOptions| -> BoxFuture<'static, _> {
+                let (endpoint, tls) = (endpoint.clone(), tls.clone());
+                Box::pin(async move {
+                    let endpoint = match &tls {
+                        Some(tls) => endpoint.tls(read(tls).await?),
+                        None => endpoint,
+                    };
+                    host::grpc::connect(&endpoint, &options).await
+                })
+            };
+            Some(Arc::new(connect_with(place.to_string(), connect)))
+        }
+        Place::Reverse(_) | Place::Hail { .. } => None,
+    }
+}
+
+/// Certificates as they are now: they are renewed while a proxy runs.
+async fn read(tls: &Tls) -> io::Result<host::grpc::Tls> {
+    Ok(host::grpc::Tls {
+        ca: tokio::fs::read(&tls.ca).await?,
+        identity: match &tls.identity {
+            Some((cert, key)) => Some((tokio::fs::read(cert).await?, tokio::fs::read(key).await?)),
+            None => None,
+        },
+        name: tls.name.clone(),
+    })
+}
+
+/// How the connections to a place are kept.
+fn settings(agent: &AgentConfig, place: &Place) -> PoolConfig {
+    let mut config = match agent.pool.preset {
+        Preset::Default => PoolConfig::default(),
+        Preset::HighThroughput => PoolConfig::high_throughput(),
+        Preset::LowLatency => PoolConfig::low_latency(),
+        Preset::BodyInspection => PoolConfig::body_inspection(),
+    };
+    // How long an answer may take is the rule's to say.
+    let configure = config.timeouts.of(crate::Kind::Configure);
+    config.timeouts =
+        Timeouts::all(Duration::from_secs(3600)).with(crate::Kind::Configure, configure);
+    if let Some(strategy) = agent.pool.strategy {
+        config.strategy = strategy;
+    }
+    if let Some(connections) = agent.pool.connections {
+        config.connections = connections as usize;
+    }
+    if let Some(most) = agent.pool.max_in_flight {
+        config.max_concurrent = most;
+    }
+    let breaker = &mut config.breaker;
+    breaker.failures = agent.breaker.failures.unwrap_or(breaker.failures);
+    breaker.successes = agent.breaker.successes.unwrap_or(breaker.successes);
+    breaker.open = agent.breaker.open_for.unwrap_or(breaker.open);
+    breaker.probes = agent.breaker.trials.unwrap_or(breaker.probes);
+    config.connect.connect_timeout = agent.connect_timeout;
+    config.connect.config.clone_from(&agent.config);
+    if let Place::UnixSocket(_) = place {
+        config.connect.encodings = vec![Encoding::Json];
+    }
+    config
+}
+
+impl Ask for Pooled {
+    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, Unanswered>> {
+        Box::pin(async move { self.pool.ask(event, deadline).await.map_err(unanswered) })
+    }
+
+    fn capabilities(&self) -> Option<Arc<Capabilities>> {
+        let now = Instant::now();
+        {
+            let stated = self.stated.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some((since, stated)) = &*stated
+                && now.duration_since(*since) < STATED
+            {
+                return Some(Arc::clone(stated));
+            }
+        }
+        let fresh = self.pool.capabilities().map(Arc::new);
+        let mut stated = self.stated.write().unwrap_or_else(PoisonError::into_inner);
+        // What it said last is believed while it is away.
+        let known = fresh.or_else(|| stated.take().map(|(_, stated)| stated))?;
+        *stated = Some((now, Arc::clone(&known)));
+        Some(known)
+    }
+
+    fn cancel(&self, id: &str, reason: CancelReason) {
+        self.pool.cancel(id, reason);
+    }
+
+    fn done(&self, id: &str) {
+        self.pool.done(id);
+    }
+}
+
+fn unanswered(error: PoolError) -> Unanswered {
+    match error {
+        PoolError::Timeout => Unanswered::Timeout,
+        PoolError::Overload | PoolError::Failed(AskError::Paused | AskError::Full) => {
+            Unanswered::Overload
+        }
+        PoolError::Down => Unanswered::Down,
+        PoolError::TooLarge | PoolError::Failed(AskError::TooLarge) => Unanswered::TooLarge,
+        PoolError::Failed(error) => Unanswered::Failed(error.to_string()),
+    }
+}

@@ -1,0 +1,329 @@
+//! What an agent is asked, and what happens when it does not answer. Decides; does no I/O.
+
+use std::time::Duration;
+
+use crate::{
+    Decision, Kind, Response,
+    capabilities::{Capabilities, Events},
+    response::HeaderOp,
+};
+
+/// What happens where an agent gives no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It passes: a bypass.
+    Allow,
+    /// It is blocked with this status.
+    Block(u16),
+}
+
+/// How an agent can fail to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// It took too long.
+    Timeout,
+    /// It is not there, went away, or answered what cannot be meant.
+    Error,
+    /// It has as much to do as it takes.
+    Overload,
+    /// The body is larger than what it takes, or than what may be held back.
+    BodyTooLarge,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::Timeout,
+        Self::Error,
+        Self::Overload,
+        Self::BodyTooLarge,
+    ];
+
+    /// The name, as in `on-…` and in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Error => "error",
+            Self::Overload => "overload",
+            Self::BodyTooLarge => "body-too-large",
+        }
+    }
+
+    /// The status of a block whose status the operator did not write.
+    #[must_use]
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::Timeout => 504,
+            Self::Error | Self::Overload => 503,
+            Self::BodyTooLarge => 413,
+        }
+    }
+}
+
+/// What holds in one phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PhaseRule {
+    /// How long an answer may take. Default 1 s.
+    pub timeout: Duration,
+    /// What happens at a [`Fault`], in the order of [`Fault::ALL`]. Default: block, with [`Fault::status`].
+    pub on: [Action; 4],
+}
+
+impl Default for PhaseRule {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(1),
+            on: Fault::ALL.map(|fault| Action::Block(fault.status())),
+        }
+    }
+}
+
+/// How a body is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyMode {
+    /// Piece by piece as it comes.
+    #[default]
+    Stream,
+    /// Whole, in one piece, once it is there.
+    Buffer,
+}
+
+impl BodyMode {
+    /// The name, as in the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Stream => "stream",
+            Self::Buffer => "buffer",
+        }
+    }
+}
+
+/// What holds for bodies of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BodyRule {
+    /// How it is shown.
+    pub mode: BodyMode,
+    /// Most bytes; a larger one is [`Fault::BodyTooLarge`]. Default: what the agent's capabilities state.
+    pub max: Option<u64>,
+}
+
+/// What one agent is asked, and what happens when it does not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The events that it is asked about. Default: those of its capabilities; all, while they are not known.
+    pub events: Option<Events>,
+    /// It changes nothing; what it would have blocked is counted.
+    pub observe: bool,
+    /// Bytes of a body that may be held back: until an agent that wants more has decided, or, in mode
+    /// `buffer`, until the body is whole. Default 64 KiB.
+    pub buffer_size: usize,
+    /// Bodies of requests.
+    pub request_body: BodyRule,
+    /// Bodies of responses.
+    pub response_body: BodyRule,
+    /// Each phase, in the order of [`Kind::ALL`].
+    pub phases: [PhaseRule; Kind::ALL.len()],
+}
+
+impl Default for Rule {
+    fn default() -> Self {
+        Self {
+            events: None,
+            observe: false,
+            buffer_size: 64 << 10,
+            request_body: BodyRule::default(),
+            response_body: BodyRule::default(),
+            phases: [PhaseRule::default(); Kind::ALL.len()],
+        }
+    }
+}
+
+impl Rule {
+    /// What holds in a phase.
+    #[must_use]
+    pub fn phase(&self, kind: Kind) -> PhaseRule {
+        self.phases.get(kind as usize).copied().unwrap_or_default()
+    }
+
+    /// What holds in a phase, to be changed.
+    pub fn phase_mut(&mut self, kind: Kind) -> Option<&mut PhaseRule> {
+        self.phases.get_mut(kind as usize)
+    }
+
+    /// What happens at a fault in a phase.
+    #[must_use]
+    pub fn on(&self, kind: Kind, fault: Fault) -> Action {
+        let on = self.phase(kind).on;
+        on.get(fault as usize)
+            .copied()
+            .unwrap_or(Action::Block(fault.status()))
+    }
+
+    /// Whether the agent is asked about events of a kind.
+    #[must_use]
+    pub fn wants(&self, kind: Kind, capabilities: Option<&Capabilities>) -> bool {
+        match (self.events, capabilities) {
+            (Some(events), _) => events.contains(kind),
+            (None, Some(capabilities)) => capabilities.events.contains(kind),
+            (None, None) => true,
+        }
+    }
+
+    /// How large a body of a direction may be.
+    #[must_use]
+    pub(super) fn most(&self, kind: Kind, capabilities: Option<&Capabilities>) -> u64 {
+        let stated = capabilities.map_or(u64::MAX, |c| c.limits.max_body_size);
+        self.body(kind).max.unwrap_or(stated)
+    }
+
+    /// What holds for the bodies that events of this kind are about.
+    pub(super) fn body(&self, kind: Kind) -> &BodyRule {
+        match kind {
+            Kind::ResponseBody => &self.response_body,
+            _ => &self.request_body,
+        }
+    }
+}
+
+/// Most changes to headers in one answer.
+pub(super) const MAX_OPS: usize = 1024;
+
+/// Whether an answer can be meant; what is wrong with it otherwise.
+pub(super) fn check(response: &Response) -> Result<(), &'static str> {
+    match &response.decision {
+        Decision::Allow => {}
+        Decision::Block {
+            status, headers, ..
+        } => {
+            if !(200..=599).contains(status) {
+                return Err("blocks with a status that is none");
+            }
+            if !headers.iter().all(|(name, value)| field(name, value)) {
+                return Err("blocks with a header that is none");
+            }
+        }
+        Decision::Redirect { url, status } => {
+            if !(300..=399).contains(status) {
+                return Err("redirects with a status that is no redirect");
+            }
+            if url.is_empty() || !text(url) {
+                return Err("redirects to what is no URL");
+            }
+        }
+        Decision::Challenge { .. } => {}
+    }
+    let ops = || {
+        let request = response.request_headers.iter();
+        request.chain(&response.response_headers)
+    };
+    if ops().count() > MAX_OPS {
+        return Err("changes too many headers");
+    }
+    let fits = |op: &HeaderOp| match op {
+        HeaderOp::Set { name, value } | HeaderOp::Add { name, value } => field(name, value),
+        HeaderOp::Remove { name } => token(name),
+    };
+    match ops().all(fits) {
+        true => Ok(()),
+        false => Err("sets a header that is none"),
+    }
+}
+
+/// Whether it can be a header field (RFC 9110, 5).
+fn field(name: &str, value: &str) -> bool {
+    token(name) && text(value)
+}
+
+/// Whether it can be a field's name (RFC 9110, 5.6.2), or the pseudo-name of an HTTP/2 field.
+fn token(name: &str) -> bool {
+    let plain = name.strip_prefix(':').unwrap_or(name);
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    !plain.is_empty() && plain.bytes().all(fits)
+}
+
+/// Whether it can be a field's value (RFC 9110, 5.5).
+fn text(value: &str) -> bool {
+    value
+        .bytes()
+        .all(|b| b == b'\t' || (b >= 0x20 && b != 0x7f))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_answered_is_blocked_unless_somebody_says_otherwise() {
+        let mut rule = Rule::default();
+        for kind in Kind::ALL {
+            let statuses = Fault::ALL.map(|fault| rule.on(kind, fault));
+            assert_eq!(statuses, [504, 503, 503, 413].map(Action::Block));
+        }
+        rule.phase_mut(Kind::RequestBody).unwrap().on[Fault::Timeout as usize] = Action::Allow;
+        assert_eq!(rule.on(Kind::RequestBody, Fault::Timeout), Action::Allow);
+        assert_eq!(
+            rule.on(Kind::RequestHeaders, Fault::Timeout),
+            Action::Block(504)
+        );
+    }
+
+    #[test]
+    fn the_configured_events_count_and_else_the_capabilities() {
+        let says = Capabilities {
+            events: [Kind::RequestHeaders].into_iter().collect(),
+            ..Capabilities::default()
+        };
+        let mut rule = Rule::default();
+        assert!(rule.wants(Kind::ResponseBody, None), "nothing is known yet");
+        assert!(rule.wants(Kind::RequestHeaders, Some(&says)));
+        assert!(!rule.wants(Kind::RequestBody, Some(&says)));
+        rule.events = Some([Kind::RequestBody].into_iter().collect());
+        assert!(rule.wants(Kind::RequestBody, Some(&says)));
+        assert!(!rule.wants(Kind::RequestHeaders, Some(&says)));
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_meant_is_found_out() {
+        let set = |name: &str, value: &str| Response {
+            request_headers: vec![HeaderOp::Set {
+                name: name.to_owned(),
+                value: value.to_owned(),
+            }],
+            ..Response::allow()
+        };
+        let redirect = |url: &str, status| Response {
+            decision: Decision::Redirect {
+                url: url.to_owned(),
+                status,
+            },
+            ..Response::allow()
+        };
+        for good in [
+            Response::allow(),
+            Response::block(403),
+            set("x-a", "b\tc ö"),
+            redirect("https://a.b/?c", 302),
+        ] {
+            assert_eq!(check(&good), Ok(()));
+        }
+        for lie in [
+            Response::block(0),
+            Response::block(199),
+            Response::block(600),
+            set("x-a", "b\r\nx-c: d"),
+            set("x a", "b"),
+            set("", "b"),
+            redirect("https://a.b", 200),
+            redirect("https://a.b\r\nx: y", 302),
+            redirect("", 302),
+            Response {
+                response_headers: vec![HeaderOp::Remove { name: "a".into() }; MAX_OPS + 1],
+                ..Response::allow()
+            },
+        ] {
+            assert!(check(&lie).is_err(), "{lie:?}");
+        }
+    }
+}

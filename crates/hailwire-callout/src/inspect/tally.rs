@@ -1,0 +1,177 @@
+//! What is counted of one agent.
+
+use std::{
+    fmt::Write as _,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use super::Fault;
+use crate::{Kind, Text};
+
+/// Counters of one agent; each only grows.
+#[derive(Debug, Default)]
+pub struct Tally {
+    phases: [Counts; Kind::ALL.len()],
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    asked: AtomicU64,
+    stopped: AtomicU64,
+    observed: AtomicU64,
+    blocked: [AtomicU64; Fault::ALL.len()],
+    bypassed: [AtomicU64; Fault::ALL.len()],
+}
+
+impl Tally {
+    /// Events of a phase that were asked about.
+    #[must_use]
+    pub fn asked(&self, kind: Kind) -> u64 {
+        self.read(kind, |counts| &counts.asked)
+    }
+
+    /// Requests that the agent blocked, redirected or challenged.
+    #[must_use]
+    pub fn stopped(&self, kind: Kind) -> u64 {
+        self.read(kind, |counts| &counts.stopped)
+    }
+
+    /// Requests that would have been blocked, were the agent not in mode `observe`; by its decision or by a fault.
+    #[must_use]
+    pub fn observed(&self, kind: Kind) -> u64 {
+        self.read(kind, |counts| &counts.observed)
+    }
+
+    /// Requests that were blocked because the agent did not answer.
+    #[must_use]
+    pub fn blocked(&self, kind: Kind, fault: Fault) -> u64 {
+        self.read(kind, |counts| &counts.blocked[fault as usize])
+    }
+
+    /// Requests that passed although the agent did not answer.
+    #[must_use]
+    pub fn bypassed(&self, kind: Kind, fault: Fault) -> u64 {
+        self.read(kind, |counts| &counts.bypassed[fault as usize])
+    }
+
+    /// All bypasses.
+    #[must_use]
+    pub fn bypasses(&self) -> u64 {
+        let pairs = Kind::ALL
+            .into_iter()
+            .flat_map(|kind| Fault::ALL.map(|fault| (kind, fault)));
+        pairs.map(|(kind, fault)| self.bypassed(kind, fault)).sum()
+    }
+
+    pub(super) fn ask(&self, kind: Kind) {
+        self.add(kind, |counts| &counts.asked);
+    }
+
+    pub(super) fn stop(&self, kind: Kind) {
+        self.add(kind, |counts| &counts.stopped);
+    }
+
+    pub(super) fn observe(&self, kind: Kind) {
+        self.add(kind, |counts| &counts.observed);
+    }
+
+    pub(super) fn block(&self, kind: Kind, fault: Fault) {
+        self.add(kind, |counts| &counts.blocked[fault as usize]);
+    }
+
+    pub(super) fn bypass(&self, kind: Kind, fault: Fault) {
+        self.add(kind, |counts| &counts.bypassed[fault as usize]);
+    }
+
+    fn read(&self, kind: Kind, of: impl Fn(&Counts) -> &AtomicU64) -> u64 {
+        of(&self.phases[kind as usize]).load(Relaxed)
+    }
+
+    fn add(&self, kind: Kind, of: impl Fn(&Counts) -> &AtomicU64) {
+        of(&self.phases[kind as usize]).fetch_add(1, Relaxed);
+    }
+}
+
+/// A family of counters: its name, what it counts, and its value for an agent and phase.
+type Family = (&'static str, &'static str, fn(&Tally, Kind) -> u64);
+
+/// The same for each fault.
+type Faults = (&'static str, &'static str, fn(&Tally, Kind, Fault) -> u64);
+
+const FAMILIES: [Family; 3] = [
+    (
+        "hail_callout_asked_total",
+        "Events that an agent was asked about.",
+        Tally::asked,
+    ),
+    (
+        "hail_callout_stopped_total",
+        "Requests that an agent blocked, redirected or challenged.",
+        Tally::stopped,
+    ),
+    (
+        "hail_callout_observed_total",
+        "Requests that an agent in mode observe would have blocked.",
+        Tally::observed,
+    ),
+];
+
+const FAULTS: [Faults; 2] = [
+    (
+        "hail_callout_fault_blocked_total",
+        "Requests that were blocked because an agent did not answer.",
+        Tally::blocked,
+    ),
+    (
+        "hail_callout_bypassed_total",
+        "Requests that passed although an agent did not answer.",
+        Tally::bypassed,
+    ),
+];
+
+pub(super) fn to_prometheus(agents: &[(&Text, &Arc<Tally>)]) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = write(&mut out, agents);
+    out
+}
+
+fn write(out: &mut String, agents: &[(&Text, &Arc<Tally>)]) -> std::fmt::Result {
+    for (name, help, value) in FAMILIES {
+        writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter")?;
+        for (agent, tally) in agents {
+            for kind in Kind::ALL {
+                let (agent, phase) = (label(agent), kind.name());
+                let value = value(tally, kind);
+                writeln!(out, "{name}{{agent=\"{agent}\",phase=\"{phase}\"}} {value}")?;
+            }
+        }
+    }
+    for (name, help, value) in FAULTS {
+        writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter")?;
+        for (agent, tally) in agents {
+            for (kind, fault) in Kind::ALL
+                .into_iter()
+                .flat_map(|kind| Fault::ALL.map(|fault| (kind, fault)))
+            {
+                let (agent, phase) = (label(agent), kind.name());
+                let (value, fault) = (value(tally, kind, fault), fault.name());
+                writeln!(
+                    out,
+                    "{name}{{agent=\"{agent}\",phase=\"{phase}\",fault=\"{fault}\"}} {value}"
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A label's value, escaped.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}

@@ -1,0 +1,65 @@
+//! The pools of all agents, by name.
+//!
+//! Look-ups read a snapshot that is exchanged whole when an agent comes or goes, so that they never wait; decision 0023
+//! has the figures.
+
+use std::{collections::HashMap, sync::Arc};
+
+use arc_swap::ArcSwap;
+use foldhash::fast::RandomState;
+
+use super::AgentPool;
+
+/// The pools, by the names of their agents.
+#[derive(Debug, Default)]
+pub struct Agents {
+    pools: ArcSwap<Pools>,
+}
+
+type Pools = HashMap<Box<str>, Arc<AgentPool>, RandomState>;
+
+impl Agents {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The pool of an agent.
+    #[inline]
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<Arc<AgentPool>> {
+        self.pools.load().get(name).cloned()
+    }
+
+    /// Adds a pool under its name, and returns the one that had it.
+    ///
+    /// Cost: the table is copied, which is meant for changes that are rare beside look-ups.
+    pub fn insert(&self, pool: &Arc<AgentPool>) -> Option<Arc<AgentPool>> {
+        let name: Box<str> = pool.name().into();
+        let before = self.pools.rcu(|pools| {
+            let mut pools = Pools::clone(pools);
+            pools.insert(name.clone(), Arc::clone(pool));
+            pools
+        });
+        before.get(&name).cloned()
+    }
+
+    /// Removes a pool and returns it; it lives on while somebody has it.
+    pub fn remove(&self, name: &str) -> Option<Arc<AgentPool>> {
+        let before = self.pools.rcu(|pools| {
+            let mut pools = Pools::clone(pools);
+            pools.remove(name);
+            pools
+        });
+        before.get(name).cloned()
+    }
+
+    /// All of them, by name.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<AgentPool>> {
+        let mut all: Vec<_> = self.pools.load().values().cloned().collect();
+        all.sort_by(|a, b| a.name().cmp(b.name()));
+        all
+    }
+}

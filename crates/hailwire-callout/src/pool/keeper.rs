@@ -1,0 +1,186 @@
+//! What keeps a seat's connection: one task for each seat.
+//!
+//! It opens the connection, tells the row of seats how it is whenever the agent says so, and opens it again when it has ended,
+//! for ever. A connection that ended soon counts as a failure to connect, so that an agent that accepts and closes is not
+//! asked all the time.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use hailwire_pool::Standing;
+use tokio::{
+    sync::mpsc,
+    time::{MissedTickBehavior, interval, sleep, timeout},
+};
+
+use super::{Paused, PoolConfig, Shared, clock};
+use crate::{
+    control::{Flow, HealthState, Notice},
+    host::{ConnectError, ConnectOptions, Connection, LinkState, Overload},
+};
+
+/// Notices that may wait for the keeper. What finds no room is lost, but not what the connection says of
+/// itself: it is looked at after every notice, and so after the last that found room.
+const NOTICES: usize = 256;
+
+/// The options that the pool opens connections with.
+pub(super) fn options(config: &PoolConfig) -> ConnectOptions {
+    ConnectOptions {
+        overload: match config.paused {
+            Paused::Fail => Overload::Fail,
+            Paused::Wait => Overload::Wait,
+        },
+        ..config.connect.clone()
+    }
+}
+
+pub(super) async fn keep(shared: Arc<Shared>, seat: usize) {
+    let mut failures = 0;
+    while !shared.stopping.load(Ordering::Acquire) {
+        let (notices, incoming) = mpsc::channel(NOTICES);
+        match connect(&shared, notices).await {
+            Ok(connection) => {
+                let since = Instant::now();
+                serve(&shared, seat, connection, incoming).await;
+                if since.elapsed() > shared.config.reconnect.most {
+                    failures = 0;
+                }
+            }
+            Err(error) => {
+                shared.metrics.connect_failed.increment();
+                tracing::debug!(agent = &*shared.name, seat, %error, "no connection");
+            }
+        }
+        shared.tried.store(true, Ordering::Release);
+        shared.changed.notify_waiters();
+        failures += 1;
+        let lot = shared.hash(&format!("{seat} {failures} {:?}", clock::coarse()));
+        sleep(shared.config.reconnect.delay(failures, lot)).await;
+    }
+}
+
+async fn connect(
+    shared: &Shared,
+    notices: mpsc::Sender<Notice>,
+) -> Result<Connection, ConnectError> {
+    let mut options = ConnectOptions::clone(&shared.options.load());
+    options.notices = Some(notices);
+    let within = options.connect_timeout;
+    let patience = within.saturating_add(Duration::from_secs(1));
+    timeout(patience, shared.connect.connect(&options))
+        .await
+        .unwrap_or(Err(ConnectError::Timeout(within)))
+}
+
+/// Until the connection has ended.
+async fn serve(
+    shared: &Shared,
+    seat: usize,
+    connection: Connection,
+    mut notices: mpsc::Receiver<Notice>,
+) {
+    let _seated = Seated::new(shared, seat, &connection);
+    let mut ticks = interval(shared.config.ping.max(Duration::from_millis(10)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            notice = notices.recv() => {
+                match notice {
+                    Some(notice) => hear(shared, seat, notice),
+                    None => return connection.closed().await,
+                }
+                shared.seats.set_standing(seat, standing(&connection));
+                shared.changed.notify_waiters();
+            }
+            () = connection.closed() => return,
+            _ = ticks.tick() => {
+                // An agent that serves one event after the other answers late, which is no failure.
+                if let Ok(Ok(_)) = timeout(shared.config.ping, connection.ping()).await {
+                    shared.seats.seen(seat, clock::coarse());
+                }
+            }
+        }
+    }
+}
+
+/// What an agent says beside its answers.
+fn hear(shared: &Shared, seat: usize, notice: Notice) {
+    let agent = &*shared.name;
+    match notice {
+        Notice::Health(health) => {
+            tracing::debug!(agent, seat, state = ?health.state, message = health.message, "health");
+        }
+        Notice::Flow(Flow::Pause(_)) => shared.metrics.paused.increment(),
+        Notice::Flow(Flow::Resume(_)) => shared.metrics.resumed.increment(),
+        Notice::Metrics(report) => shared.reports.record(report, clock::coarse()),
+        Notice::ConfigUpdate(update) => {
+            tracing::info!(agent, ?update, "the agent asks for another configuration");
+        }
+        Notice::Log(line) => match line.level {
+            ..=1 => tracing::debug!(agent, request = line.correlation_id, "{}", line.message),
+            2 => tracing::info!(agent, request = line.correlation_id, "{}", line.message),
+            _ => tracing::warn!(agent, request = line.correlation_id, "{}", line.message),
+        },
+    }
+}
+
+fn standing(connection: &Connection) -> Standing {
+    match connection.state() {
+        LinkState::Open { paused: true, .. } | LinkState::Draining | LinkState::Closed => {
+            Standing::Out
+        }
+        LinkState::Open { health, .. } => match health {
+            HealthState::Healthy => Standing::Good,
+            HealthState::Degraded => Standing::Fair,
+            HealthState::Draining | HealthState::Unhealthy => Standing::Out,
+        },
+    }
+}
+
+/// A connection in its seat. It leaves the seat with this, also when the keeper is aborted.
+struct Seated<'a> {
+    shared: &'a Shared,
+    seat: usize,
+}
+
+impl<'a> Seated<'a> {
+    fn new(shared: &'a Shared, seat: usize, connection: &Connection) -> Self {
+        if let Some(link) = shared.links.get(seat) {
+            link.generation.fetch_add(1, Ordering::AcqRel);
+            link.connection.store(Some(Arc::new(connection.clone())));
+        }
+        let stated = connection.capabilities().limits.max_concurrency;
+        let max = [shared.config.max_concurrent, stated];
+        let max = max.into_iter().filter(|max| *max > 0).min();
+        shared.seats.set_max(seat, max.unwrap_or(0));
+        shared.seats.renew(seat);
+        shared.seats.seen(seat, clock::coarse());
+        shared.seats.set_standing(seat, standing(connection));
+        shared.metrics.connected.increment();
+        shared.metrics.open.add(1);
+        shared.tried.store(true, Ordering::Release);
+        shared.changed.notify_waiters();
+        if shared.metrics.open.value() == 1 {
+            tracing::info!(agent = &*shared.name, "connected");
+        }
+        Self { shared, seat }
+    }
+}
+
+impl Drop for Seated<'_> {
+    fn drop(&mut self) {
+        let Self { shared, seat } = *self;
+        shared.seats.set_standing(seat, Standing::Out);
+        if let Some(link) = shared.links.get(seat) {
+            link.connection.store(None);
+        }
+        shared.metrics.disconnected.increment();
+        shared.metrics.open.add(-1);
+        shared.changed.notify_waiters();
+        if shared.metrics.open.value() == 0 && !shared.stopping.load(Ordering::Acquire) {
+            tracing::warn!(agent = &*shared.name, "no connection is left");
+        }
+    }
+}

@@ -1,0 +1,505 @@
+//! The connections to one agent, and which of them an event goes to.
+//!
+//! An [`AgentPool`] keeps a few connections to its agent open, for ever: one that ends is opened again after a back-off
+//! that doubles and never gives up ([`keeper`]). It decides with the cores of `hailwire-pool`, which read no clock and
+//! perform no I/O: the row of seats, one for each connection, the circuit breaker, and the table of which request has which
+//! seat.
+//!
+//! # What becomes of an event
+//!
+//! 1. The breaker lets it in, or it fails with [`PoolError::Down`].
+//! 2. Where its request has a connection already, it goes to that one, whatever the strategy would say, and also while the
+//!    agent drains or the pool does: what was begun is finished. When that connection has ended, the next piece of a body or
+//!    of a WebSocket conversation fails: an agent must not judge half of a body that it has not seen the other half of. What
+//!    begins a phase goes to another connection.
+//! 3. Otherwise it is new. Its session's connection takes it if it can (`ask_in`), else the strategy chooses among those
+//!    that are well. Without room on any of them it fails with [`PoolError::Overload`] at once, so that a caller
+//!    can turn elsewhere or decide by its policy.
+//! 4. It is sent, and waited for until its time is over: the caller's, or its phase's if that is less. Then, and also when the
+//!    caller drops the ask, the agent is told that nobody waits, and the seat and a probe of the breaker are given back.
+//!
+//! [`Event::RequestComplete`] and [`AgentPool::done`] end a request; without them its entry stays until it expires.
+//!
+//! # What moves a pool
+//!
+//! | the agent says | new requests | what was begun |
+//! |---|---|---|
+//! | healthy | its connection takes its turn | goes on |
+//! | degraded | go elsewhere where they can | goes on |
+//! | draining, unhealthy | go elsewhere | goes on |
+//! | pause | go elsewhere; with [`Paused::Wait`], wait where there is nowhere else | waits in the connection |
+//! | nothing: the connection ended | go elsewhere | fails |
+//!
+//! # What an ask costs
+//!
+//! No lock is held and nothing is looked up by string: the correlation id is hashed once, the row of seats says in
+//! one word who can serve, and all counting is one addition to an atomic. `docs/decisions/0023-callout-tables.md` has the figures.
+
+mod agents;
+mod call;
+pub mod clock;
+pub mod config;
+mod connect;
+pub mod histogram;
+mod keeper;
+pub mod metrics;
+pub mod reports;
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use foldhash::fast::RandomState;
+use hailwire_pool::{Affinity, Breaker, BreakerState, Seats, Standing};
+use thiserror::Error;
+use tokio::{sync::Notify, task::JoinSet};
+
+pub use agents::Agents;
+pub use call::Call;
+pub use config::{Backoff, Paused, PoolConfig, Timeouts};
+pub use connect::{Connect, connect_with};
+pub use metrics::Metrics;
+pub use reports::Reports;
+
+use crate::{
+    capabilities::Capabilities,
+    control::CancelReason,
+    event::{Configure, Event},
+    host::{AskError, Connection, LinkState},
+    response::{Decision, Response},
+};
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PoolError {
+    /// It did not come in time. The agent was told that nobody waits.
+    #[error("the agent did not answer in time")]
+    Timeout,
+    /// The agent has as much as it takes, or has paused.
+    #[error("the agent takes no more at the moment")]
+    Overload,
+    /// No connection to the agent can serve, or it has failed too often of late, or the pool drains.
+    #[error("the agent is down")]
+    Down,
+    /// It was asked, and there is no answer to be had.
+    #[error("asking the agent failed")]
+    Failed(#[source] AskError),
+    /// The body is larger than the agent takes.
+    #[error("larger than the agent takes")]
+    TooLarge,
+}
+
+/// A pool of connections to one agent. Share it in an [`Arc`]; its connections end when it is dropped.
+pub struct AgentPool {
+    shared: Arc<Shared>,
+    /// Aborts the keepers when the pool is dropped.
+    _keepers: JoinSet<()>,
+}
+
+/// What the pool, its keepers and its calls share.
+struct Shared {
+    name: Box<str>,
+    config: PoolConfig,
+    options: ArcSwap<crate::host::ConnectOptions>,
+    connect: Arc<dyn Connect>,
+    seats: Seats,
+    links: Box<[Link]>,
+    affinity: Affinity,
+    sticky: Affinity,
+    hasher: RandomState,
+    breaker: Breaker,
+    metrics: Metrics,
+    reports: Reports,
+    /// Whether an attempt to connect has ended, in whichever way.
+    tried: AtomicBool,
+    stopping: AtomicBool,
+    /// A seat's standing has changed, or a closed pool has become emptier.
+    changed: Notify,
+}
+
+/// The connection of a seat.
+#[derive(Default)]
+struct Link {
+    connection: ArcSwapOption<Connection>,
+    /// Counts the seat's connections, so that a request does not take another one for its own.
+    generation: AtomicU8,
+}
+
+impl AgentPool {
+    /// A pool for the agent of this name, which begins to connect.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    #[must_use]
+    pub fn new(name: &str, connect: Arc<dyn Connect>, config: PoolConfig) -> Self {
+        let seats = Seats::new(config.connections, config.max_concurrent, config.strategy);
+        let shared = Arc::new(Shared {
+            name: name.into(),
+            options: ArcSwap::from_pointee(keeper::options(&config)),
+            connect,
+            links: (0..seats.count()).map(|_| Link::default()).collect(),
+            seats,
+            affinity: Affinity::new(config.affinity),
+            sticky: Affinity::new(config.sticky),
+            hasher: RandomState::default(),
+            breaker: Breaker::new(config.breaker),
+            metrics: Metrics::default(),
+            reports: Reports::default(),
+            tried: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            changed: Notify::new(),
+            config,
+        });
+        let mut keepers = JoinSet::new();
+        for seat in 0..shared.seats.count() {
+            keepers.spawn(keeper::keep(Arc::clone(&shared), seat));
+        }
+        Self {
+            shared,
+            _keepers: keepers,
+        }
+    }
+
+    /// The agent's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// How it behaves.
+    #[must_use]
+    pub fn config(&self) -> &PoolConfig {
+        &self.shared.config
+    }
+
+    /// Asks the agent about an event; all events of a request go to one connection. Waits for at most `deadline`, or the
+    /// timeout of the event's phase if that is less.
+    ///
+    /// Until the first attempt to connect has ended, it waits for that too.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError`].
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the agent is told that nobody waits, and nothing stays counted.
+    pub async fn ask(&self, event: Event, deadline: Duration) -> Result<Response, PoolError> {
+        self.ask_as(None, event, deadline).await
+    }
+
+    /// Like [`AgentPool::ask`], and new requests of one session go to one connection as long as that can serve.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError`].
+    pub async fn ask_in(
+        &self,
+        session: &str,
+        event: Event,
+        deadline: Duration,
+    ) -> Result<Response, PoolError> {
+        self.ask_as(Some(session), event, deadline).await
+    }
+
+    /// Chooses the connection for an event and takes a place on it, without sending: for callers that send
+    /// for themselves.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError`].
+    #[inline]
+    pub fn select(&self, session: Option<&str>, event: &Event) -> Result<Call<'_>, PoolError> {
+        call::select(&self.shared, session, event)
+    }
+
+    /// A request has ended: its connection is forgotten, and a drain need not wait for it.
+    pub fn done(&self, id: &str) {
+        let shared = &self.shared;
+        shared.affinity.remove(shared.hash(id), clock::coarse());
+        shared.emptier();
+    }
+
+    /// Tells the agent that nobody waits for what was asked about a request.
+    pub fn cancel(&self, id: &str, reason: CancelReason) {
+        let shared = &self.shared;
+        let place = shared.affinity.seat(shared.hash(id), clock::coarse());
+        if let Some(connection) = place.and_then(|place| shared.placed(place)) {
+            connection.cancel(id, reason);
+        }
+    }
+
+    /// Gives the agent another configuration: told on every connection, and on those that are opened later.
+    ///
+    /// # Errors
+    ///
+    /// The first failure, or [`AskError::Refused`] where the agent does not accept it; connections that are
+    /// opened later are told the new one all the same.
+    pub async fn configure(&self, configure: Configure) -> Result<(), PoolError> {
+        let shared = &self.shared;
+        shared.options.rcu(|options| {
+            let mut options = crate::host::ConnectOptions::clone(options);
+            options.config = Some(configure.config.clone());
+            options.config_version.clone_from(&configure.config_version);
+            options
+        });
+        let timeout = shared.config.timeouts.of(crate::Kind::Configure);
+        for link in &shared.links {
+            let Some(connection) = link.connection.load_full() else {
+                continue;
+            };
+            let asked = connection.ask(Event::Configure(configure.clone()));
+            let answer = tokio::time::timeout(timeout, asked)
+                .await
+                .map_err(|_| PoolError::Timeout)?
+                .map_err(PoolError::Failed)?;
+            if answer.decision != Decision::Allow {
+                let why = "the agent does not accept the configuration".to_owned();
+                return Err(PoolError::Failed(AskError::Refused(why)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns when a connection can serve, and false if none can before `within` is over.
+    pub async fn ready(&self, within: Duration) -> bool {
+        let shared = &self.shared;
+        let ready = shared.until(|| shared.seats.able() > 0);
+        tokio::time::timeout(within, ready).await.is_ok()
+    }
+
+    /// Takes nothing new, lets requests that were begun end, and closes the connections. A request has ended when
+    /// nothing of it is in flight and it is complete ([`AgentPool::done`]). Returns whether all did before `within`
+    /// was over.
+    pub async fn drain(&self, within: Duration) -> bool {
+        let shared = &self.shared;
+        shared.seats.close();
+        let empty = || shared.seats.in_flight() == 0 && shared.affinity.is_empty(clock::coarse());
+        let drained = tokio::time::timeout(within, shared.until(empty)).await;
+        shared.stopping.store(true, Ordering::Release);
+        for (seat, link) in shared.links.iter().enumerate() {
+            shared.seats.set_standing(seat, Standing::Out);
+            if let Some(connection) = link.connection.load_full() {
+                connection.close();
+            }
+        }
+        shared.changed.notify_waiters();
+        drained.is_ok()
+    }
+
+    /// What the agent said of itself on one of the connections that are open.
+    #[must_use]
+    pub fn capabilities(&self) -> Option<Capabilities> {
+        let links = self.shared.links.iter();
+        let connection = links
+            .filter_map(|link| link.connection.load_full())
+            .next()?;
+        Some(connection.capabilities().clone())
+    }
+
+    /// How the connections are, by seat; `None` where there is none.
+    #[must_use]
+    pub fn connections(&self) -> Vec<Option<ConnectionStatus>> {
+        let seats = &self.shared.seats;
+        let status = |(seat, link): (usize, &Link)| {
+            let connection = link.connection.load_full()?;
+            Some(ConnectionStatus {
+                state: connection.state(),
+                in_flight: seats.load(seat),
+                score: seats.score(seat),
+                last_seen: seats.last_seen(seat),
+            })
+        };
+        self.shared.links.iter().enumerate().map(status).collect()
+    }
+
+    /// How many connections can take a new request.
+    #[inline]
+    #[must_use]
+    pub fn able(&self) -> u32 {
+        self.shared.seats.able()
+    }
+
+    /// Events that are asked about at the moment.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.shared.seats.in_flight()
+    }
+
+    /// What the breaker does.
+    #[must_use]
+    pub fn breaker(&self) -> BreakerState {
+        self.shared.breaker.state()
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
+    }
+
+    /// What the agent reported.
+    #[must_use]
+    pub fn reports(&self) -> &Reports {
+        &self.shared.reports
+    }
+
+    /// What was counted, how it is, and what the agent reported, as Prometheus reads them.
+    #[must_use]
+    pub fn to_prometheus(&self) -> String {
+        let shared = &self.shared;
+        let now = clock::coarse();
+        let mut text = metrics::Exposition::new(&shared.name);
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let breaker = match shared.breaker.state() {
+            BreakerState::Closed => 0,
+            BreakerState::HalfOpen => 1,
+            BreakerState::Open { .. } => 2,
+        };
+        for (name, help, value) in [
+            (
+                "in_flight",
+                "Events that are asked about.",
+                i64::from(self.in_flight()),
+            ),
+            (
+                "connections_able",
+                "Connections that take new requests.",
+                i64::from(self.able()),
+            ),
+            (
+                "requests_bound",
+                "Requests that have a connection.",
+                count(shared.affinity.len(now)),
+            ),
+            (
+                "sessions_bound",
+                "Sessions that have a connection.",
+                count(shared.sticky.len(now)),
+            ),
+            ("breaker_state", "0 closed, 1 half-open, 2 open.", breaker),
+            (
+                "reported_series",
+                "Series of the agent's own.",
+                count(shared.reports.len(now)),
+            ),
+        ] {
+            text.gauge(name, help, value);
+        }
+        let left_out = shared.reports.left_out.value();
+        text.family(
+            "reported_series_left_out_total",
+            "counter",
+            "Series not taken in.",
+        );
+        text.sample("reported_series_left_out_total", &[], left_out);
+        let mut all = shared.metrics.to_prometheus(&shared.name);
+        all.push_str(&text.finish());
+        all.push_str(&shared.reports.to_prometheus(&shared.name, now));
+        all
+    }
+
+    async fn ask_as(
+        &self,
+        session: Option<&str>,
+        event: Event,
+        deadline: Duration,
+    ) -> Result<Response, PoolError> {
+        let started = Instant::now();
+        let shared = &self.shared;
+        let kind = event.kind();
+        let deadline = deadline.min(shared.config.timeouts.of(kind));
+        let until = far(started, deadline);
+        let mut call = match self.select(session, &event) {
+            Err(PoolError::Down) if !shared.tried.load(Ordering::Acquire) => {
+                let tried = shared.until(|| shared.tried.load(Ordering::Acquire));
+                let _ = tokio::time::timeout_at(until.into(), tried).await;
+                self.select(session, &event)
+            }
+            selected => selected,
+        }
+        .inspect_err(|error| shared.metrics.failed(kind, error))?;
+        let asked = call.connection().clone();
+        let answer = tokio::time::timeout_at(until.into(), asked.ask(event)).await;
+        call.finish(answer.ok(), started.elapsed())
+    }
+}
+
+/// How a connection is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ConnectionStatus {
+    /// What it says itself.
+    pub state: LinkState,
+    /// Events that are asked about on it.
+    pub in_flight: u32,
+    /// How well asks went of late, 1 to 255.
+    pub score: u32,
+    /// When it last answered, by [`clock::coarse`].
+    pub last_seen: Option<Duration>,
+}
+
+impl fmt::Debug for AgentPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentPool")
+            .field("name", &self.name())
+            .field("connect", &self.shared.connect)
+            .field("able", &self.able())
+            .field("in_flight", &self.in_flight())
+            .field("breaker", &self.breaker())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    #[inline]
+    fn hash(&self, text: &str) -> u64 {
+        use std::hash::{BuildHasher as _, Hasher as _};
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(text.as_bytes());
+        hasher.finish()
+    }
+
+    /// The connection that a place in the table means, if it has not ended.
+    fn placed(&self, place: u16) -> Option<Arc<Connection>> {
+        let (seat, generation) = call::unpack(place);
+        let link = self.links.get(seat)?;
+        if link.generation.load(Ordering::Acquire) & call::GENERATIONS != generation {
+            return None;
+        }
+        link.connection.load_full()
+    }
+
+    /// Returns when something holds that changes with the pool.
+    async fn until(&self, holds: impl Fn() -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            changed.as_mut().enable();
+            if holds() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Tells a drain that it may be over.
+    #[inline]
+    fn emptier(&self) {
+        if self.seats.is_closed() {
+            self.changed.notify_waiters();
+        }
+    }
+}
+
+/// A moment, however far away.
+fn far(from: Instant, after: Duration) -> Instant {
+    const YEARS: Duration = Duration::from_secs(30 * 365 * 86_400);
+    from + after.min(YEARS)
+}

@@ -1,0 +1,327 @@
+//! What agents count of themselves and report.
+//!
+//! A report is from outside, so everything about it is bounded: so many series, each forgotten when no report has
+//! named it for a while; names as Prometheus has them and not too long, what is not such a name is left out; so many buckets a
+//! histogram. A report replaces what the last one said of its series.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write as _,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use super::metrics::{Counter, escape};
+use crate::control::{Histogram, MetricsReport};
+
+/// Series that are kept; more are left out and counted.
+pub const SERIES: usize = 10_000;
+
+/// How long a series is kept that no report names.
+pub const EXPIRY: Duration = Duration::from_secs(300);
+
+/// Bytes of a name, a label or a help text; with more, the series is left out, or the help cut off.
+pub const TEXT: usize = 512;
+
+/// Labels of a series.
+pub const LABELS: usize = 32;
+
+/// Buckets of a histogram.
+pub const BUCKETS: usize = 256;
+
+/// The collection.
+#[derive(Debug, Default)]
+pub struct Reports {
+    series: Mutex<HashMap<Key, Series>>,
+    /// Series of reports that were left out, since there were too many or they were not sound.
+    pub left_out: Counter,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Key {
+    name: String,
+    labels: BTreeMap<String, String>,
+}
+
+#[derive(Debug)]
+struct Series {
+    help: Option<String>,
+    value: Value,
+    seen: Duration,
+}
+
+#[derive(Debug)]
+enum Value {
+    Counter(u64),
+    Gauge(f64),
+    Histogram(Histogram),
+}
+
+impl Value {
+    const fn kind(&self) -> &'static str {
+        match self {
+            Self::Counter(_) => "counter",
+            Self::Gauge(_) => "gauge",
+            Self::Histogram(_) => "histogram",
+        }
+    }
+}
+
+impl Reports {
+    /// Takes a report in.
+    pub fn record(&self, report: MetricsReport, now: Duration) {
+        let mut series = self.series();
+        let counters = report.counters.into_iter();
+        for metric in counters {
+            let value = Value::Counter(metric.value);
+            self.put(
+                &mut series,
+                metric.name,
+                metric.labels,
+                metric.help,
+                value,
+                now,
+            );
+        }
+        for metric in report.gauges {
+            let value = Value::Gauge(metric.value);
+            self.put(
+                &mut series,
+                metric.name,
+                metric.labels,
+                metric.help,
+                value,
+                now,
+            );
+        }
+        for mut histogram in report.histograms {
+            let name = std::mem::take(&mut histogram.name);
+            let labels = std::mem::take(&mut histogram.labels);
+            let help = histogram.help.take();
+            let value = Value::Histogram(histogram);
+            self.put(&mut series, name, labels, help, value, now);
+        }
+    }
+
+    /// How many series there are that have not expired.
+    #[must_use]
+    pub fn len(&self, now: Duration) -> usize {
+        let mut series = self.series();
+        expire(&mut series, now);
+        series.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self, now: Duration) -> bool {
+        self.len(now) == 0
+    }
+
+    /// All series as Prometheus reads them, labelled with the agent's name. Those of one name that differ in their
+    /// type from the first are left out.
+    #[must_use]
+    pub fn to_prometheus(&self, agent: &str, now: Duration) -> String {
+        let mut series = self.series();
+        expire(&mut series, now);
+        let mut sorted: Vec<_> = series.iter().collect();
+        sorted.sort_by_key(|(key, _)| *key);
+        let mut text = String::new();
+        let mut family: Option<(&str, &str)> = None;
+        for (key, series) in sorted {
+            let kind = series.value.kind();
+            match family {
+                Some((name, known)) if name == key.name && known != kind => continue,
+                Some((name, _)) if name == key.name => {}
+                _ => {
+                    family = Some((&key.name, kind));
+                    if let Some(help) = &series.help {
+                        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+                        let _ = writeln!(text, "# HELP {} {help}", key.name);
+                    }
+                    let _ = writeln!(text, "# TYPE {} {kind}", key.name);
+                }
+            }
+            sample(&mut text, agent, key, &series.value);
+        }
+        text
+    }
+
+    fn put(
+        &self,
+        series: &mut HashMap<Key, Series>,
+        name: String,
+        labels: BTreeMap<String, String>,
+        help: Option<String>,
+        value: Value,
+        now: Duration,
+    ) {
+        let key = Key { name, labels };
+        if !is_sound(&key, &value) {
+            return self.left_out.increment();
+        }
+        if series.len() >= SERIES && !series.contains_key(&key) {
+            expire(series, now);
+            if series.len() >= SERIES {
+                return self.left_out.increment();
+            }
+        }
+        let help = help.map(|mut help| {
+            help.truncate(help.floor_char_boundary(TEXT));
+            help
+        });
+        let seen = now;
+        series.insert(key, Series { help, value, seen });
+    }
+
+    fn series(&self) -> MutexGuard<'_, HashMap<Key, Series>> {
+        self.series.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn expire(series: &mut HashMap<Key, Series>, now: Duration) {
+    series.retain(|_, series| now.saturating_sub(series.seen) <= EXPIRY);
+}
+
+fn is_sound(key: &Key, value: &Value) -> bool {
+    let buckets = match value {
+        Value::Histogram(histogram) => histogram.buckets.len(),
+        Value::Counter(_) | Value::Gauge(_) => 0,
+    };
+    // The agent's label is the host's to give, and `le` the histogram's.
+    let label = |(name, value): (&String, &String)| {
+        is_name(name)
+            && !name.contains(':')
+            && value.len() <= TEXT
+            && name != "agent"
+            && name != "le"
+    };
+    is_name(&key.name)
+        && key.labels.len() <= LABELS
+        && key.labels.iter().all(label)
+        && buckets <= BUCKETS
+}
+
+fn is_name(name: &str) -> bool {
+    let starts = |c: char| c.is_ascii_alphabetic() || c == '_' || c == ':';
+    name.len() <= TEXT
+        && name.starts_with(starts)
+        && name.chars().all(|c| starts(c) || c.is_ascii_digit())
+}
+
+fn sample(text: &mut String, agent: &str, key: &Key, value: &Value) {
+    let mut labels = format!("agent=\"{}\"", escape(agent));
+    for (name, value) in &key.labels {
+        let _ = write!(labels, ",{name}=\"{}\"", escape(value));
+    }
+    let name = &key.name;
+    match value {
+        Value::Counter(value) => {
+            let _ = writeln!(text, "{name}{{{labels}}} {value}");
+        }
+        Value::Gauge(value) => {
+            let _ = writeln!(text, "{name}{{{labels}}} {value}");
+        }
+        Value::Histogram(histogram) => {
+            for bucket in &histogram.buckets {
+                // What is not a number is taken for the last bucket, which follows in any case.
+                let Some(bound) = bucket.le.as_f64() else {
+                    continue;
+                };
+                let count = bucket.count;
+                let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {count}");
+            }
+            let Histogram { sum, count, .. } = histogram;
+            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
+            let _ = writeln!(text, "{name}_sum{{{labels}}} {sum}");
+            let _ = writeln!(text, "{name}_count{{{labels}}} {count}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Bucket, Metric};
+
+    fn at(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    fn counter(name: &str, label: &str, value: u64) -> MetricsReport {
+        MetricsReport {
+            counters: vec![Metric {
+                name: name.to_owned(),
+                labels: BTreeMap::from([("rule".to_owned(), label.to_owned())]),
+                value,
+                ..Metric::default()
+            }],
+            ..MetricsReport::default()
+        }
+    }
+
+    #[test]
+    fn a_later_report_replaces_an_earlier_one_and_both_are_labelled() {
+        let reports = Reports::default();
+        reports.record(counter("hits", "a", 1), at(0));
+        reports.record(counter("hits", "a", 5), at(1));
+        reports.record(counter("hits", "b\"", 2), at(1));
+        let text = reports.to_prometheus("waf", at(1));
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "# TYPE hits counter",
+                "hits{agent=\"waf\",rule=\"a\"} 5",
+                "hits{agent=\"waf\",rule=\"b\\\"\"} 2",
+            ]
+        );
+    }
+
+    #[test]
+    fn there_are_at_most_ten_thousand_series_until_some_expire() {
+        let reports = Reports::default();
+        for n in 0..SERIES + 10 {
+            reports.record(counter("hits", &n.to_string(), 1), at(0));
+        }
+        assert_eq!((reports.len(at(0)), reports.left_out.value()), (SERIES, 10));
+        reports.record(counter("hits", "late", 1), at(301));
+        assert_eq!(reports.len(at(301)), 1);
+    }
+
+    #[test]
+    fn what_would_break_the_text_is_left_out() {
+        let reports = Reports::default();
+        for name in ["", "1x", "a b", "a\nb 1", "ä", &"a".repeat(TEXT + 1)] {
+            reports.record(counter(name, "", 1), at(0));
+        }
+        let mut report = counter("hits", "", 1);
+        report.counters[0].labels = BTreeMap::from([("agent".to_owned(), "other".to_owned())]);
+        reports.record(report, at(0));
+        assert_eq!((reports.len(at(0)), reports.left_out.value()), (0, 7));
+    }
+
+    #[test]
+    fn a_histogram_is_exported_with_its_last_bucket() {
+        let reports = Reports::default();
+        let bucket = |le: serde_json::Value, count| Bucket { le, count };
+        reports.record(
+            MetricsReport {
+                histograms: vec![Histogram {
+                    name: "took".to_owned(),
+                    help: Some("How\nlong.".to_owned()),
+                    sum: 1.5,
+                    count: 3,
+                    buckets: vec![bucket(0.5.into(), 2), bucket("+Inf".into(), 3)],
+                    ..Histogram::default()
+                }],
+                ..MetricsReport::default()
+            },
+            at(0),
+        );
+        let text = reports.to_prometheus("waf", at(0));
+        assert!(text.contains("# HELP took How\\nlong.\n"));
+        assert!(text.contains("took_bucket{agent=\"waf\",le=\"0.5\"} 2\n"));
+        assert_eq!(text.matches("+Inf").count(), 1);
+        assert!(text.ends_with("took_count{agent=\"waf\"} 3\n"));
+    }
+}

@@ -1,0 +1,308 @@
+//! Frames that only Hailwire speaks, after both sides have said so in the handshake.
+//!
+//! An event says a number, and its answer says the same: an answer finds its ask without being read, one request
+//! may have several under way, and an answer that comes too late finds nobody. A piece of a body is bytes as
+//! they are. `spec/callout-extensions.md` has the layouts; all numbers are big-endian.
+//!
+//! ```text
+//! 0x50 event          u64 number, u8 type (0x10 to 0x17), payload
+//! 0x51 answer         u64 number, payload; an empty one allows and says no more
+//! 0x52 piece          u64 number, u8 flags, u32 index, u64 transferred, u64 total size, u16 length, id, data
+//! 0x53 answer, data   u64 number, u8 flags, u32 index, u32 length, payload, data
+//! ```
+//!
+//! Payloads are in the connection's encoding. Flags: 1 of a response, 2 the last, 4 the total size is known; others
+//! are zero, and whoever reads another refuses the frame.
+
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+
+use super::{DecodeError, Encoding, decode_response, encode_response, frame::Type};
+use crate::{
+    Text,
+    event::{BodyChunk, Event, Kind},
+    response::{BodyMutation, Response},
+};
+
+/// The type of an event with a number.
+pub const EVENT: u8 = 0x50;
+/// The type of its answer.
+pub const ANSWER: u8 = 0x51;
+/// The type of a piece of a body.
+pub const PIECE: u8 = 0x52;
+/// The type of an answer with what takes the place of a piece.
+pub const ANSWER_DATA: u8 = 0x53;
+
+/// The longest correlation id that a piece can carry, in bytes.
+pub const MAX_ID: usize = u16::MAX as usize;
+
+const OF_RESPONSE: u8 = 1;
+const LAST: u8 = 2;
+const SIZED: u8 = 4;
+
+/// Appends what comes before the payload of an event with a number.
+pub fn put_event_head(number: u64, kind: Kind, out: &mut BytesMut) {
+    out.put_u64(number);
+    out.put_u8(Type::Event(kind).code());
+}
+
+/// Takes an event with a number apart: the number, the kind, the payload.
+///
+/// # Errors
+///
+/// [`DecodeError`]; the number, where there is one, has to be answered with a block.
+pub fn take_event_head(mut frame: Bytes) -> Result<(u64, Kind, Bytes), DecodeError> {
+    let number = frame.try_get_u64().map_err(short)?;
+    let code = frame.try_get_u8().map_err(short)?;
+    match Type::from_code(code) {
+        Some(Type::Event(kind)) => Ok((number, kind, frame)),
+        _ => Err(DecodeError(format!("there is no event {code:#04x}"))),
+    }
+}
+
+/// Appends everything of a piece but its data, which follows. An id beyond [`MAX_ID`] is cut.
+pub fn put_piece_head(number: u64, kind: Kind, piece: &BodyChunk, out: &mut BytesMut) {
+    let of_response = if kind == Kind::ResponseBody {
+        OF_RESPONSE
+    } else {
+        0
+    };
+    let last = if piece.is_last { LAST } else { 0 };
+    let sized = if piece.total_size.is_some() { SIZED } else { 0 };
+    let id = piece.correlation_id.as_bytes();
+    let id = id.get(..MAX_ID).unwrap_or(id);
+    out.reserve(32 + id.len());
+    out.put_u64(number);
+    out.put_u8(of_response | last | sized);
+    out.put_u32(piece.index);
+    out.put_u64(piece.transferred);
+    out.put_u64(piece.total_size.unwrap_or(0));
+    out.put_u16(id.len() as u16);
+    out.put_slice(id);
+}
+
+/// Reads a piece. Its data is a slice of the frame.
+///
+/// # Errors
+///
+/// [`DecodeError`], as [`take_event_head`].
+pub fn take_piece(mut frame: Bytes) -> Result<(u64, Event), DecodeError> {
+    let number = frame.try_get_u64().map_err(short)?;
+    let flags = frame.try_get_u8().map_err(short)?;
+    if flags & !(OF_RESPONSE | LAST | SIZED) != 0 {
+        return Err(DecodeError(format!("there are no flags {flags:#04x}")));
+    }
+    let index = frame.try_get_u32().map_err(short)?;
+    let transferred = frame.try_get_u64().map_err(short)?;
+    let total = frame.try_get_u64().map_err(short)?;
+    let length = usize::from(frame.try_get_u16().map_err(short)?);
+    if frame.len() < length {
+        return Err(DecodeError("the id is cut".to_owned()));
+    }
+    let id = Text::try_from(frame.split_to(length))
+        .map_err(|_| DecodeError("the id is not UTF-8".to_owned()))?;
+    let piece = BodyChunk {
+        correlation_id: id,
+        data: frame,
+        is_last: flags & LAST != 0,
+        total_size: (flags & SIZED != 0).then_some(total),
+        index,
+        transferred,
+    };
+    let event = if flags & OF_RESPONSE == 0 {
+        Event::RequestBody(piece)
+    } else {
+        Event::ResponseBody(piece)
+    };
+    Ok((number, event))
+}
+
+/// What an answer's data is, where it is of the kind that travels as it is: the mutation of one direction.
+#[must_use]
+pub fn answer_data(response: &Response) -> Option<(Kind, u32, Bytes)> {
+    let (kind, mutation) = match (&response.request_body, &response.response_body) {
+        (Some(mutation), None) => (Kind::RequestBody, mutation),
+        (None, Some(mutation)) => (Kind::ResponseBody, mutation),
+        _ => return None,
+    };
+    let data = mutation.data.clone()?;
+    Some((kind, mutation.index, data))
+}
+
+/// Appends an answer without data.
+pub fn put_answer(
+    number: u64,
+    id: &str,
+    response: &Response,
+    encoding: Encoding,
+    out: &mut BytesMut,
+) {
+    out.put_u64(number);
+    if !says_nothing(response) {
+        encode_response(id, response, encoding, out);
+    }
+}
+
+/// Appends everything of an answer with data but the data, which follows. `response` is without its mutation.
+pub fn put_answer_head(
+    number: u64,
+    (kind, index): (Kind, u32),
+    id: &str,
+    response: &Response,
+    encoding: Encoding,
+    out: &mut BytesMut,
+) {
+    out.put_u64(number);
+    out.put_u8(u8::from(kind == Kind::ResponseBody) * OF_RESPONSE);
+    out.put_u32(index);
+    let at = out.len();
+    out.put_u32(0);
+    if !says_nothing(response) {
+        encode_response(id, response, encoding, out);
+    }
+    let length = (out.len() - at - 4) as u32;
+    if let Some(place) = out.get_mut(at..at + 4) {
+        place.copy_from_slice(&length.to_be_bytes());
+    }
+}
+
+/// Reads the number of any answer; what follows is for [`take_answer`] and [`take_answer_data`].
+///
+/// # Errors
+///
+/// [`DecodeError`]: whose answer it is cannot be known.
+pub fn take_number(frame: &mut Bytes) -> Result<u64, DecodeError> {
+    frame.try_get_u64().map_err(short)
+}
+
+/// Reads an answer without data.
+///
+/// # Errors
+///
+/// [`DecodeError`].
+pub fn take_answer(frame: Bytes, encoding: Encoding) -> Result<Response, DecodeError> {
+    if frame.is_empty() {
+        return Ok(Response::allow());
+    }
+    decode_response(frame, encoding).map(|(_, response)| response)
+}
+
+/// Reads an answer with data. The data is a slice of the frame.
+///
+/// # Errors
+///
+/// [`DecodeError`].
+pub fn take_answer_data(mut frame: Bytes, encoding: Encoding) -> Result<Response, DecodeError> {
+    let flags = frame.try_get_u8().map_err(short)?;
+    let index = frame.try_get_u32().map_err(short)?;
+    let length = frame.try_get_u32().map_err(short)? as usize;
+    if flags & !OF_RESPONSE != 0 || frame.len() < length {
+        return Err(DecodeError("the answer is cut".to_owned()));
+    }
+    let mut response = take_answer(frame.split_to(length), encoding)?;
+    let mutation = Some(BodyMutation {
+        index,
+        data: Some(frame),
+    });
+    if flags & OF_RESPONSE == 0 {
+        response.request_body = mutation;
+    } else {
+        response.response_body = mutation;
+    }
+    Ok(response)
+}
+
+/// Whether it allows and says no more.
+fn says_nothing(response: &Response) -> bool {
+    let Response {
+        decision: crate::Decision::Allow,
+        request_headers,
+        response_headers,
+        routing_metadata,
+        audit,
+        needs_more: false,
+        request_body: None,
+        response_body: None,
+        websocket: None,
+    } = response
+    else {
+        return false;
+    };
+    request_headers.is_empty()
+        && response_headers.is_empty()
+        && routing_metadata.is_empty()
+        && audit.tags.is_empty()
+        && audit.rule_ids.is_empty()
+        && audit.confidence.is_none()
+        && audit.reason_codes.is_empty()
+        && audit.custom.is_empty()
+}
+
+fn short<E>(_: E) -> DecodeError {
+    DecodeError("the frame is cut".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece() -> BodyChunk {
+        BodyChunk {
+            correlation_id: "c1".into(),
+            data: Bytes::from_static(b"\xff\x00"),
+            is_last: true,
+            total_size: Some(9),
+            index: 3,
+            transferred: 7,
+        }
+    }
+
+    #[test]
+    fn a_piece_is_read_as_it_was_written_and_not_copied() {
+        for (kind, event) in [
+            (Kind::RequestBody, Event::RequestBody(piece())),
+            (Kind::ResponseBody, Event::ResponseBody(piece())),
+        ] {
+            let mut out = BytesMut::new();
+            put_piece_head(7, kind, &piece(), &mut out);
+            out.put_slice(&piece().data);
+            let frame = out.freeze();
+            let data = frame.slice(frame.len() - 2..);
+            let (number, read) = take_piece(frame.clone()).unwrap();
+            assert_eq!((number, &read), (7, &event));
+            let (Event::RequestBody(piece) | Event::ResponseBody(piece)) = read else {
+                unreachable!()
+            };
+            assert_eq!(piece.data.as_ptr(), data.as_ptr());
+            for length in 0..frame.len() - 2 {
+                assert!(take_piece(frame.slice(..length)).is_err(), "{length}");
+            }
+        }
+    }
+
+    #[test]
+    fn answers_are_read_as_they_were_written() {
+        for encoding in [Encoding::Json, Encoding::MessagePack] {
+            let mut out = BytesMut::new();
+            put_answer(7, "c1", &Response::allow(), encoding, &mut out);
+            assert_eq!(out.len(), 8);
+            let mut out = BytesMut::new();
+            put_answer(7, "c1", &Response::block(403), encoding, &mut out);
+            let mut frame = out.freeze();
+            assert_eq!(take_number(&mut frame).unwrap(), 7);
+            assert_eq!(take_answer(frame, encoding).unwrap(), Response::block(403));
+
+            let mut out = BytesMut::new();
+            let at = (Kind::ResponseBody, 4);
+            put_answer_head(7, at, "c1", &Response::allow(), encoding, &mut out);
+            out.put_slice(b"new");
+            let mut frame = out.freeze();
+            assert_eq!(take_number(&mut frame).unwrap(), 7);
+            let read = take_answer_data(frame, encoding).unwrap();
+            let mutation = BodyMutation {
+                index: 4,
+                data: Some(Bytes::from_static(b"new")),
+            };
+            assert_eq!(read.response_body, Some(mutation));
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `hail callout agent`: keeps an inspection agent on offer at the node, for as long as this process runs.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use hailwire::{Agent, Client, Code, Request, Serving, Status};
+use hailwire_wire::AgentName;
+use serde_json::json;
+use tokio::{net::UnixStream, process::Command, time::sleep};
+
+use super::far;
+use crate::{
+    commands::{Run, connect},
+    failure::Failure,
+    plan::Attached,
+    serve::{
+        backoff::Backoff,
+        group::{Reaper, ReaperHandle, Running},
+    },
+};
+
+/// Time between SIGTERM and SIGKILL for the agent's program.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How often a program that was started is looked for at its socket.
+const LOOK: Duration = Duration::from_millis(20);
+
+pub(in crate::commands) async fn run(
+    run: &Run,
+    name: AgentName,
+    at: Attached,
+) -> Result<(), Failure> {
+    let folder;
+    let (socket, program) = match at {
+        Attached::Socket(path) => (path, None),
+        Attached::Program(command) => {
+            folder = tempfile::tempdir()
+                .map_err(|error| Failure::io("no folder for the agent's socket", &error))?;
+            (folder.path().join("agent.sock"), Some(command))
+        }
+    };
+    let reaper = Reaper::start();
+    let handle = reaper.handle();
+    let keep = async {
+        match program {
+            None => std::future::pending().await,
+            Some(command) => keep_running(run, &command, &socket, &handle).await,
+        }
+    };
+    let done = tokio::select! {
+        done = offer_for_ever(run, &name, &socket) => done,
+        failed = keep => Err(failed),
+        done = terminated() => done,
+    };
+    // No process outlives this one.
+    reaper.finish().await;
+    done
+}
+
+async fn terminated() -> Result<(), Failure> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let no_signals = |error| Failure::io("signals cannot be noticed", &error);
+    let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
+    tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Err(Failure::interrupted()),
+    }
+}
+
+/// Offers the agent, again and again where the node goes away. A first offer that fails is a failure of the command.
+async fn offer_for_ever(run: &Run, name: &AgentName, socket: &Path) -> Result<(), Failure> {
+    while UnixStream::connect(socket).await.is_err() {
+        tracing::debug!(socket = %socket.display(), "the agent does not listen yet");
+        sleep(LOOK).await;
+    }
+    let mut backoff = Backoff::default();
+    let client = connect::attach(run).await?;
+    let mut current = Some(offer(&client, name, socket).await?);
+    run.output.value(&json!({ "attached": name }), |_| {
+        format!("{name} is attached; a proxy elsewhere names it as: hail \"{name}@NODE\"\n")
+    })?;
+    loop {
+        if let Some(mut serving) = current.take() {
+            backoff.succeeded();
+            let status = serving.closed().await;
+            run.output
+                .note(&format!("{name}: {status}; attaching again"));
+        }
+        sleep(backoff.wait()).await;
+        let Ok(client) = Client::attach(&run.data).await else {
+            continue;
+        };
+        match offer(&client, name, socket).await {
+            Ok(serving) => current = Some(serving),
+            Err(status) => tracing::debug!(%status, "not attached yet"),
+        }
+    }
+}
+
+async fn offer(client: &Client, name: &AgentName, socket: &Path) -> Result<Serving, Status> {
+    let agent = Agent::new(name.as_str())
+        .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?
+        .describe("inspection agent")
+        .tag("callout");
+    let socket = socket.to_owned();
+    let handler = move |request: Request| far::splice(request, socket.clone());
+    client.serve(agent, handler).await
+}
+
+/// Runs the agent's program, and starts it again when it ends. Returns when it cannot be started.
+async fn keep_running(run: &Run, command: &str, socket: &Path, reaper: &ReaperHandle) -> Failure {
+    let mut backoff = Backoff::default();
+    loop {
+        let started = Command::new("sh")
+            .args(["-c", command])
+            .env("HAIL_SOCKET", socket)
+            .stdin(Stdio::null())
+            .process_group(0)
+            .spawn();
+        let child = match started {
+            Ok(child) => child,
+            Err(error) => return Failure::io("the agent cannot be started", &error),
+        };
+        let mut running = match Running::new(child, GRACE, reaper) {
+            Ok(running) => running,
+            Err(status) => return status.into(),
+        };
+        match running.wait().await {
+            Ok(status) => run.output.note(&format!(
+                "the agent has ended with {status}; starting it again"
+            )),
+            Err(error) => return Failure::io("the agent is lost", &error),
+        }
+        sleep(backoff.wait()).await;
+    }
+}

@@ -1,0 +1,158 @@
+//! Inspection agents on other nodes: a raw stream through the node is a connection like any other.
+
+use futures_util::future::BoxFuture;
+use hailwire::{
+    Answer, Body, Client, Code, DataDir, Request, RequestKind, Response, Status, Stream,
+};
+use hailwire_callout::{
+    host::{self, ConnectError, ConnectOptions, Connection},
+    pool::Connect,
+};
+use std::{io, path::PathBuf, sync::Arc};
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt as _, DuplexStream},
+    net::UnixStream,
+    sync::Mutex,
+};
+
+use crate::commands::body::pump;
+
+/// Bytes that wait between a connection and the node, in each direction.
+const BETWEEN: usize = 256 * 1024;
+
+/// Chunks that wait to be sent.
+const QUEUED: usize = 4;
+
+/// This machine's node, found again when it was away.
+pub(super) struct Node {
+    data: DataDir,
+    client: Mutex<Option<Client>>,
+}
+
+impl Node {
+    /// The node that runs on a data folder, once it is needed.
+    pub(super) fn at(data: DataDir) -> Self {
+        Self {
+            data,
+            client: Mutex::new(None),
+        }
+    }
+
+    /// A raw stream to an agent. A client whose node has gone is not used again.
+    async fn stream(&self, address: &str) -> Result<Stream, ConnectError> {
+        let client = {
+            let mut kept = self.client.lock().await;
+            match &*kept {
+                Some(client) => client.clone(),
+                None => {
+                    let attached = Client::attach(&self.data).await;
+                    let client = attached.map_err(|error| {
+                        ConnectError::Io(io::Error::new(io::ErrorKind::NotConnected, error))
+                    })?;
+                    kept.insert(client).clone()
+                }
+            }
+        };
+        let opened = client.stream(address).open().await;
+        if let Err(status) = &opened
+            && status.code == Code::Unavailable
+        {
+            *self.client.lock().await = None;
+        }
+        opened.map_err(|status| match status.code {
+            Code::PermissionDenied => ConnectError::Refused(status.message),
+            _ => ConnectError::Io(io::Error::new(io::ErrorKind::NotConnected, status.message)),
+        })
+    }
+}
+
+/// An agent that is attached to a node of the overlay.
+pub(super) struct Far {
+    node: Arc<Node>,
+    address: String,
+}
+
+impl Far {
+    pub(super) fn new(node: Arc<Node>, address: String) -> Self {
+        Self { node, address }
+    }
+}
+
+impl Connect for Far {
+    fn connect<'a>(
+        &'a self,
+        options: &'a ConnectOptions,
+    ) -> BoxFuture<'a, Result<Connection, ConnectError>> {
+        Box::pin(async move {
+            let limit = options.connect_timeout;
+            let opened = tokio::time::timeout(limit, self.node.stream(&self.address)).await;
+            let stream = opened.unwrap_or(Err(ConnectError::Timeout(limit)))?;
+            host::over(joined(stream), options).await
+        })
+    }
+
+    fn place(&self) -> String {
+        format!("hail {}", self.address)
+    }
+}
+
+/// A raw stream as a pair of byte streams. When it is dropped, the stream is given up.
+fn joined(stream: Stream) -> DuplexStream {
+    let (near, far) = tokio::io::duplex(BETWEEN);
+    let (read, write) = tokio::io::split(far);
+    let Stream { send, recv } = stream;
+    // Both end with either side: what is read ends when `near` is dropped, what comes cannot be written then.
+    tokio::spawn(pump(read, send));
+    tokio::spawn(drain(recv, write));
+    near
+}
+
+/// Joins what a proxy sends to a connection to the agent's socket.
+pub(super) async fn splice(request: Request, socket: PathBuf) -> Result<Response, Status> {
+    if request.kind() != RequestKind::Stream {
+        let status = Status::new(Code::Unimplemented, "an inspection agent takes raw streams");
+        return Err(status.with_hint("a proxy names it as: hail \"NAME@NODE\""));
+    }
+    let connected = UnixStream::connect(&socket).await;
+    let (read, write) = connected
+        .map_err(|error| {
+            let what = "the inspection agent is not there";
+            Status::new(Code::Unavailable, what).with_details(error.to_string())
+        })?
+        .into_split();
+    let (sender, body) = Body::channel(QUEUED);
+    tokio::spawn(pump(read, sender));
+    tokio::spawn(drain(request.into_body(), write));
+    Ok(Response::new(body))
+}
+
+/// What comes in chunks.
+trait Chunks: Send {
+    fn chunk(&mut self) -> impl Future<Output = Result<Option<bytes::Bytes>, Status>> + Send;
+}
+
+impl Chunks for Answer {
+    async fn chunk(&mut self) -> Result<Option<bytes::Bytes>, Status> {
+        Answer::chunk(self).await
+    }
+}
+
+impl Chunks for Body {
+    async fn chunk(&mut self) -> Result<Option<bytes::Bytes>, Status> {
+        Body::chunk(self).await
+    }
+}
+
+/// Writes what comes, until either side has ended.
+async fn drain(mut from: impl Chunks, mut to: impl AsyncWrite + Unpin) {
+    while let Ok(Some(chunk)) = from.chunk().await {
+        if to.write_all(&chunk).await.is_err() {
+            return;
+        }
+    }
+    // A socket that is gone needs no end.
+    let _ = to.shutdown().await;
+}
+
+#[cfg(test)]
+mod tests;

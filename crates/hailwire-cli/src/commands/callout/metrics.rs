@@ -1,0 +1,52 @@
+//! The counters over HTTP, for Prometheus: whatever is asked for, they are the answer.
+
+use std::{io, sync::Arc, time::Duration};
+
+use hailwire_callout::inspect::Inspector;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
+
+/// Scrapes at once.
+const SCRAPES: usize = 16;
+
+/// Bytes of a request's head.
+const HEAD: usize = 8 << 10;
+
+/// How long a scrape may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Serves until accepting fails.
+pub(super) async fn serve(listener: TcpListener, inspector: Arc<Inspector>) -> io::Result<()> {
+    let room = Arc::new(Semaphore::new(SCRAPES));
+    loop {
+        let place = Arc::clone(&room).acquire_owned().await;
+        let (stream, _) = listener.accept().await?;
+        let inspector = Arc::clone(&inspector);
+        tokio::spawn(async move {
+            // A scraper that leaves early needs no answer.
+            let _ = tokio::time::timeout(PATIENCE, answer(stream, &inspector)).await;
+            drop(place);
+        });
+    }
+}
+
+async fn answer(mut stream: TcpStream, inspector: &Inspector) -> io::Result<()> {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        if head.len() > HEAD || stream.read_buf(&mut head).await? == 0 {
+            return Ok(());
+        }
+    }
+    let mut text = inspector.to_prometheus();
+    text.push_str(&inspector.pools_to_prometheus());
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        text.len()
+    );
+    stream.write_all(head.as_bytes()).await?;
+    stream.write_all(text.as_bytes()).await?;
+    stream.shutdown().await
+}

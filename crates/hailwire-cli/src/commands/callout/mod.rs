@@ -1,0 +1,64 @@
+//! `hail callout`: inspection agents, near and far.
+//!
+//! [`far`] is where the two meet that know nothing of each other: the callout protocol, to which a connection is any
+//! pair of byte streams, and the node, which opens such a pair to an agent by its name, wherever it is.
+
+pub(super) mod attach;
+mod far;
+mod faults;
+mod metrics;
+mod probes;
+pub(super) mod serve;
+pub(super) mod test;
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use hailwire::Code;
+use hailwire_callout::{
+    inspect::{Arrivals, Config, ConfigError, config::Place},
+    pool::Connect,
+};
+
+use super::Run;
+use crate::failure::Failure;
+
+/// Reads a configuration.
+fn load(path: &Path) -> Result<Config, Failure> {
+    Config::load(path).map_err(|error| {
+        let hint = error.hint().to_owned();
+        let code = match error {
+            ConfigError::Read { .. } => Code::NotFound,
+            ConfigError::Invalid { .. } => Code::InvalidArgument,
+        };
+        Failure::caused(code, &error).hint(hint)
+    })
+}
+
+/// How the places are reached that the callout crate does not know.
+struct Places {
+    node: Arc<far::Node>,
+    arrivals: Arrivals,
+}
+
+impl Places {
+    fn new(run: &Run) -> Self {
+        Self {
+            node: Arc::new(far::Node::at(run.data.clone())),
+            arrivals: Arrivals::default(),
+        }
+    }
+
+    fn reach(&self, place: &Place) -> Option<Arc<dyn Connect>> {
+        match place {
+            Place::Hail { agent, node } => {
+                let address = format!("{agent}@{node}");
+                Some(Arc::new(far::Far::new(Arc::clone(&self.node), address)))
+            }
+            Place::Reverse(id) => Some(self.arrivals.of(id)),
+            _ => None,
+        }
+    }
+}
+
+/// How long agents may take to be there before anything is asked of them.
+const READY: Duration = Duration::from_secs(5);

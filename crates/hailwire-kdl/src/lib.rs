@@ -1,0 +1,426 @@
+//! Reading [KDL 2](https://kdl.dev): a file is what it should be, or it has a first [`Mistake`] with its place.
+//!
+//! An unknown name is answered with the nearest known one, because a setting that is silently ignored is worse than a
+//! program that does not start. The functions here read a node's arguments and what stands in its braces; which
+//! names there are is their callers'.
+
+use std::{
+    fmt,
+    ops::{Bound, RangeBounds, RangeInclusive},
+    str::FromStr,
+    time::Duration,
+};
+
+pub use kdl::{KdlDocument, KdlEntry, KdlIdentifier, KdlNode, KdlValue};
+
+/// A mistake at a byte offset of the text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// Where, in bytes.
+    pub offset: usize,
+    /// What is wrong, lower case, no full stop.
+    pub what: String,
+    /// What to write instead; empty where there is nothing sensible to say.
+    pub hint: String,
+}
+
+impl Mistake {
+    /// A mistake without a hint.
+    pub fn at(offset: usize, what: impl Into<String>) -> Self {
+        Self {
+            offset,
+            what: what.into(),
+            hint: String::new(),
+        }
+    }
+
+    /// A mistake in a node as a whole.
+    pub fn of(node: &KdlNode, what: impl Into<String>) -> Self {
+        Self::at(node.name().span().offset(), what)
+    }
+
+    /// A mistake in one of a node's values.
+    pub fn in_value(entry: &KdlEntry, what: impl Into<String>) -> Self {
+        Self::at(entry.span().offset(), what)
+    }
+
+    /// With a hint.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = hint.into();
+        self
+    }
+
+    /// Line and column in the text that it is about, both from 1; the column in characters.
+    #[must_use]
+    pub fn place(&self, text: &str) -> (usize, usize) {
+        let mut end = self.offset.min(text.len());
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let before = text.get(..end).unwrap_or_default();
+        let last = before.rsplit('\n').next().unwrap_or_default();
+        (before.matches('\n').count() + 1, last.chars().count() + 1)
+    }
+}
+
+/// The nodes of a text.
+///
+/// # Errors
+///
+/// The first thing that is not KDL.
+pub fn document(text: &str) -> Result<KdlDocument, Mistake> {
+    KdlDocument::parse_v2(text).map_err(|error| {
+        let Some(first) = error.diagnostics.first() else {
+            return Mistake::at(0, "not a KDL document");
+        };
+        let label = first.label.as_deref().or(first.message.as_deref());
+        let label = label.unwrap_or("unexpected text");
+        let what = format!("not KDL: {}", label.trim_end_matches('.').to_lowercase());
+        let hint = first.help.as_deref().unwrap_or("see https://kdl.dev");
+        Mistake::at(first.span.offset(), what).hint(hint)
+    })
+}
+
+/// What to try instead of an unknown name: the nearest known one, or all of them.
+#[must_use]
+pub fn suggestion(name: &str, known: &[&str]) -> String {
+    let nearest = known
+        .iter()
+        .map(|candidate| (strsim::jaro_winkler(name, candidate), candidate))
+        .filter(|(similarity, _)| *similarity > 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    match nearest {
+        Some((_, candidate)) => format!("did you mean `{candidate}`?"),
+        None if known.is_empty() => String::new(),
+        None => format!("known here: {}", known.join(", ")),
+    }
+}
+
+/// A node whose name is not known in a section, or at the top of a file (`""`).
+#[must_use]
+pub fn unknown(node: &KdlNode, section: &str, known: &[&str]) -> Mistake {
+    let name = node.name().value();
+    let what = match section {
+        "" => format!("`{name}` is not a setting"),
+        _ => format!("`{name}` is not a setting of `{section}`"),
+    };
+    Mistake::of(node, what).hint(suggestion(name, known))
+}
+
+/// Walks the settings of a section: only known ones, each once, no arguments of its own.
+///
+/// # Errors
+///
+/// The first mistake.
+pub fn section(
+    node: &KdlNode,
+    name: &str,
+    known: &[&str],
+    set: impl FnMut(&KdlNode) -> Result<(), Mistake>,
+) -> Result<(), Mistake> {
+    if let Some(entry) = node.entries().first() {
+        let what = format!("`{name}` takes its settings in braces");
+        let first = known.first().copied().unwrap_or_default();
+        let hint = format!("write: {name} {{ {first} … }}");
+        return Err(Mistake::in_value(entry, what).hint(hint));
+    }
+    settings(node, name, known, set)
+}
+
+/// Walks what stands in a section's braces: only known settings, each once.
+///
+/// # Errors
+///
+/// The first mistake.
+pub fn settings(
+    node: &KdlNode,
+    name: &str,
+    known: &[&str],
+    mut set: impl FnMut(&KdlNode) -> Result<(), Mistake>,
+) -> Result<(), Mistake> {
+    let mut seen = Seen::default();
+    for inner in node.iter_children() {
+        if !known.contains(&inner.name().value()) {
+            return Err(unknown(inner, name, known));
+        }
+        seen.once(inner)?;
+        set(inner)?;
+    }
+    Ok(())
+}
+
+/// Names that may stand only once.
+#[derive(Default)]
+pub struct Seen(Vec<String>);
+
+impl Seen {
+    /// Notes a node's name.
+    ///
+    /// # Errors
+    ///
+    /// It stood before.
+    pub fn once(&mut self, node: &KdlNode) -> Result<(), Mistake> {
+        let name = node.name().value();
+        if self.0.iter().any(|seen| seen == name) {
+            return Err(Mistake::of(node, format!("`{name}` is set twice")));
+        }
+        self.0.push(name.to_owned());
+        Ok(())
+    }
+}
+
+/// The single value of a setting, from a text.
+///
+/// # Errors
+///
+/// Another number of values, or one that does not parse.
+pub fn single<T>(node: &KdlNode) -> Result<T, Mistake>
+where
+    T: FromStr,
+    T::Err: fmt::Display,
+{
+    value(node, only(node)?)
+}
+
+/// The values of a setting, from texts: at least one, at most `max`.
+///
+/// # Errors
+///
+/// Another number of values, or one that does not parse.
+pub fn several<T>(node: &KdlNode, max: usize) -> Result<Vec<T>, Mistake>
+where
+    T: FromStr,
+    T::Err: fmt::Display,
+{
+    let entries = plain_entries(node)?;
+    if entries.is_empty() || entries.len() > max {
+        let what = format!("`{}` takes 1 to {max} values", node.name().value());
+        return Err(Mistake::of(node, what));
+    }
+    entries.iter().map(|entry| value(node, entry)).collect()
+}
+
+/// A whole number within a range.
+///
+/// # Errors
+///
+/// Another number of values, or one out of range.
+pub fn number(node: &KdlNode, range: RangeInclusive<u32>) -> Result<u32, Mistake> {
+    let (least, most) = (*range.start(), *range.end());
+    whole(only(node)?, range, || {
+        let name = node.name().value();
+        format!("`{name}` is a whole number from {least} to {most}")
+    })
+}
+
+/// A whole number within a range, from one value of a node; `what` is wrong otherwise.
+///
+/// # Errors
+///
+/// It is not.
+pub fn whole(
+    entry: &KdlEntry,
+    range: impl RangeBounds<u32>,
+    what: impl FnOnce() -> String,
+) -> Result<u32, Mistake> {
+    let number = entry
+        .value()
+        .as_integer()
+        .and_then(|n| u32::try_from(n).ok());
+    let range = (range.start_bound(), range.end_bound()) as (Bound<&u32>, Bound<&u32>);
+    number
+        .filter(|n| range.contains(n))
+        .ok_or_else(|| Mistake::in_value(entry, what()))
+}
+
+/// A value that lies within a range; `written` says its ends as in the file.
+///
+/// # Errors
+///
+/// It does not.
+pub fn within<T: PartialOrd>(
+    node: &KdlNode,
+    given: T,
+    range: RangeInclusive<T>,
+    written: impl Fn(&T) -> String,
+) -> Result<T, Mistake> {
+    if range.contains(&given) {
+        return Ok(given);
+    }
+    let (least, most) = (written(range.start()), written(range.end()));
+    let what = format!(
+        "`{}` is from \"{least}\" to \"{most}\"",
+        node.name().value()
+    );
+    Err(Mistake::of(node, what))
+}
+
+/// A yes or no.
+///
+/// # Errors
+///
+/// Anything else.
+pub fn yes(node: &KdlNode) -> Result<bool, Mistake> {
+    let entry = only(node)?;
+    entry.value().as_bool().ok_or_else(|| {
+        let what = format!("`{}` is #true or #false", node.name().value());
+        Mistake::in_value(entry, what)
+    })
+}
+
+/// One value of a node, from a text.
+///
+/// # Errors
+///
+/// It is no text, or does not parse.
+pub fn value<T>(node: &KdlNode, entry: &KdlEntry) -> Result<T, Mistake>
+where
+    T: FromStr,
+    T::Err: fmt::Display,
+{
+    let name = node.name().value();
+    text(node, entry)?
+        .parse()
+        .map_err(|error: T::Err| Mistake::in_value(entry, format!("`{name}`: {error}")))
+}
+
+/// One value of a node, which is a text.
+///
+/// # Errors
+///
+/// It is not.
+pub fn text<'a>(node: &KdlNode, entry: &'a KdlEntry) -> Result<&'a str, Mistake> {
+    let name = node.name().value();
+    entry.value().as_string().ok_or_else(|| {
+        Mistake::in_value(entry, format!("`{name}` takes a text"))
+            .hint(format!("write: {name} \"…\""))
+    })
+}
+
+/// The only value of a node that has neither properties nor braces.
+///
+/// # Errors
+///
+/// It has more or less.
+pub fn only(node: &KdlNode) -> Result<&KdlEntry, Mistake> {
+    match plain_entries(node)? {
+        [entry] => Ok(entry),
+        _ => {
+            let what = format!("`{}` takes exactly one value", node.name().value());
+            Err(Mistake::of(node, what))
+        }
+    }
+}
+
+/// The values of a setting, which has neither properties nor braces.
+///
+/// # Errors
+///
+/// It has.
+pub fn plain_entries(node: &KdlNode) -> Result<&[KdlEntry], Mistake> {
+    let name = node.name().value();
+    if let Some(property) = node.entries().iter().find(|entry| entry.name().is_some()) {
+        let what = format!("`{name}` has no properties");
+        return Err(Mistake::in_value(property, what));
+    }
+    if let Some(inner) = node.iter_children().next() {
+        let what = format!("`{name}` has no settings of its own");
+        return Err(Mistake::of(inner, what));
+    }
+    Ok(node.entries())
+}
+
+/// The only value of a node that may have properties of `known` and anything in its braces.
+///
+/// # Errors
+///
+/// Another number of values, or another property.
+pub fn argument<'a>(node: &'a KdlNode, known: &[&str]) -> Result<&'a KdlEntry, Mistake> {
+    properties(node, known)?;
+    let mut values = node.entries().iter().filter(|entry| entry.name().is_none());
+    match (values.next(), values.next()) {
+        (Some(entry), None) => Ok(entry),
+        _ => {
+            let what = format!("`{}` takes exactly one value", node.name().value());
+            Err(Mistake::of(node, what))
+        }
+    }
+}
+
+/// Sees that a node has properties of `known` only.
+///
+/// # Errors
+///
+/// Another property.
+pub fn properties(node: &KdlNode, known: &[&str]) -> Result<(), Mistake> {
+    for entry in node.entries() {
+        let Some(name) = entry.name().map(KdlIdentifier::value) else {
+            continue;
+        };
+        if !known.contains(&name) {
+            let what = format!("`{}` has no such property", node.name().value());
+            return Err(Mistake::in_value(entry, what).hint(suggestion(name, known)));
+        }
+    }
+    Ok(())
+}
+
+/// A property of a node.
+#[must_use]
+pub fn property<'a>(node: &'a KdlNode, name: &str) -> Option<&'a KdlEntry> {
+    let named = |entry: &&KdlEntry| entry.name().is_some_and(|own| own.value() == name);
+    node.entries().iter().find(named)
+}
+
+/// A duration as it stands in a file: a number with its unit.
+pub struct Span(pub Duration);
+
+impl FromStr for Span {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        humantime::parse_duration(text).map(Self).map_err(
+            |_| "expected a number with its unit, for example \"250ms\", \"10s\" or \"1h30m\"",
+        )
+    }
+}
+
+/// A duration as a file writes it.
+#[must_use]
+pub fn written_time(time: &Duration) -> String {
+    humantime::format_duration(*time).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_place_of_a_mistake_counts_lines_and_characters() {
+        let text = "// öäü\n/* é */ zzz";
+        let node = document(text).unwrap().nodes()[0].clone();
+        assert_eq!(Mistake::of(&node, "x").place(text), (2, 9));
+        assert_eq!(Mistake::at(999, "x").place(text), (2, 12));
+        assert_eq!(Mistake::at(4, "x").place("öö"), (1, 3));
+        assert_eq!(Mistake::at(3, "x").place("öö"), (1, 2), "in a character");
+    }
+
+    #[test]
+    fn what_is_no_kdl_says_where() {
+        let text = "a {\n  b \"c";
+        let mistake = document(text).unwrap_err();
+        assert!(mistake.what.starts_with("not KDL"), "{mistake:?}");
+        assert_eq!(mistake.place(text).0, 2);
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_nearest() {
+        assert_eq!(
+            suggestion("timout", &["timeout", "mode"]),
+            "did you mean `timeout`?"
+        );
+        assert_eq!(suggestion("zzz", &["a", "b"]), "known here: a, b");
+        assert_eq!(suggestion("zzz", &[]), "");
+    }
+}

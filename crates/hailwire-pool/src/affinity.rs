@@ -1,0 +1,381 @@
+//! Which seat a request has, so that all that belongs to it goes to the same one.
+//!
+//! The table maps 64-bit hashes to seats: numbers below [`SEATS`], whatever the caller means by them. It holds
+//! hashes and no names: two requests whose hashes agree in 44 bits and more share a seat. The caller
+//! hashes with a seed of its own, so that nobody outside can choose ids that do, or that crowd one another out.
+//!
+//! # Shape
+//!
+//! A place is one atomic word, and eight places are a set, one cache line:
+//!
+//! ```text
+//!  63                           28 27        16 15               0
+//! +-------------------------------+------------+------------------+
+//! |              tag              |    seat    |  used (seconds)  |
+//! +-------------------------------+------------+------------------+
+//! ```
+//!
+//! Each hash has two sets that it may lie in, and takes the emptier. Where both are full, it goes to the
+//! next level, eight times as large, which is made when it is first needed: a pool that has few
+//! requests at once keeps 16 KiB. At the last level the place that was used longest ago is
+//! taken. An entry that was not used for longer than the time to live is as good as none.
+//!
+//! Every operation is a handful of loads, and at most one compare-and-swap that succeeds; none waits. Two threads
+//! that put the same hash at the same moment agree, except when a third frees a place between
+//! them.
+
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// How much is remembered, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AffinityConfig {
+    /// How long an entry stays that is not used. Default 5 min; from 1 s to 9 h.
+    pub ttl: Duration,
+    /// Entries that find room; beyond them, the least lately used may make place. Default 100,000; it is
+    /// rounded up to what the levels hold: 2,048, 18,432 or, at most, 149,504, of 8 bytes each.
+    pub entries: usize,
+}
+
+impl Default for AffinityConfig {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(300),
+            entries: 100_000,
+        }
+    }
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct Affinity {
+    levels: Box<[Level]>,
+    ttl: u16,
+    /// Entries used less long ago than this are not stamped anew.
+    restamp: u16,
+}
+
+#[derive(Debug)]
+struct Level {
+    sets: OnceLock<Box<[Set]>>,
+    count: usize,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Set([AtomicU64; PLACES]);
+
+const PLACES: usize = 8;
+const FIRST_LEVEL: usize = 256;
+const MOST_LEVELS: usize = 3;
+
+/// Seats are less than this.
+pub const SEATS: u16 = 1 << 12;
+
+impl Affinity {
+    /// An empty one, which has no memory yet.
+    #[must_use]
+    pub fn new(config: AffinityConfig) -> Self {
+        let mut levels = Vec::new();
+        let (mut count, mut room) = (FIRST_LEVEL, 0);
+        while levels.len() < MOST_LEVELS && (levels.is_empty() || room < config.entries) {
+            levels.push(Level {
+                sets: OnceLock::new(),
+                count,
+            });
+            room += count * PLACES;
+            count *= 8;
+        }
+        let ttl = u16::try_from(config.ttl.as_secs().clamp(1, 32_400)).unwrap_or(32_400);
+        Self {
+            levels: levels.into(),
+            ttl,
+            restamp: ttl / 8,
+        }
+    }
+
+    /// The seat of a hash, whose time to live begins anew.
+    #[inline]
+    #[must_use]
+    pub fn seat(&self, hash: u64, now: Duration) -> Option<u16> {
+        let (place, word) = self.find(hash, stamp(now))?;
+        self.touch(place, word, stamp(now));
+        Some(seat_of(word))
+    }
+
+    /// Gives a hash a seat, unless it has one, and returns the one that it has.
+    #[inline]
+    pub fn place(&self, hash: u64, seat: u16, now: Duration) -> u16 {
+        self.put(hash, seat, now, false)
+    }
+
+    /// Gives a hash another seat, or its first.
+    #[inline]
+    pub fn replace(&self, hash: u64, seat: u16, now: Duration) {
+        self.put(hash, seat, now, true);
+    }
+
+    /// Forgets a hash; whether it had a seat.
+    #[inline]
+    pub fn remove(&self, hash: u64, now: Duration) -> bool {
+        let mut removed = false;
+        // More than once only where two threads placed it at the same moment.
+        while let Some((place, word)) = self.find(hash, stamp(now)) {
+            removed |= place
+                .compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        }
+        removed
+    }
+
+    /// How many entries there are that are not too old. Looks at every place.
+    #[must_use]
+    pub fn len(&self, now: Duration) -> usize {
+        let sets = self.levels.iter().filter_map(|level| level.sets.get());
+        sets.flat_map(|sets| sets.iter())
+            .flat_map(|set| set.0.iter())
+            .filter(|place| !is_free(place.load(Ordering::Relaxed), stamp(now), self.ttl))
+            .count()
+    }
+
+    /// Whether there is no entry that is not too old.
+    #[must_use]
+    pub fn is_empty(&self, now: Duration) -> bool {
+        self.len(now) == 0
+    }
+
+    /// Bytes of the levels that are there.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        let there = self.levels.iter().filter_map(|level| level.sets.get());
+        there.map(|sets| sets.len() * size_of::<Set>()).sum()
+    }
+
+    #[inline]
+    fn find(&self, hash: u64, now: u16) -> Option<(&AtomicU64, u64)> {
+        for level in &self.levels {
+            // Levels are made in their order, so there is none behind one that is missing.
+            let sets = level.sets.get()?;
+            for set in pair(sets, hash).into_iter().flatten() {
+                for place in &set.0 {
+                    let word = place.load(Ordering::Acquire);
+                    if word >> TAG_SHIFT == tag(hash) && !is_free(word, now, self.ttl) {
+                        return Some((place, word));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn put(&self, hash: u64, seat: u16, now: Duration, replace: bool) -> u16 {
+        let stamp = stamp(now);
+        let seat = seat & (SEATS - 1);
+        let fresh = tag(hash) << TAG_SHIFT | u64::from(seat) << 16 | u64::from(stamp);
+        // Each further round means that another thread was faster with the same place.
+        for _ in 0..ROUNDS {
+            if let Some((place, word)) = self.find(hash, stamp) {
+                if !replace || seat_of(word) == seat {
+                    self.touch(place, word, stamp);
+                    return seat_of(word);
+                }
+                if swap(place, word, fresh) {
+                    return seat;
+                }
+            } else if let Some((place, word)) = self.room(hash, stamp)
+                && swap(place, word, fresh)
+            {
+                return seat;
+            }
+        }
+        // Not remembered. As if it had been crowded out at once.
+        seat
+    }
+
+    /// The place for a hash that has none.
+    fn room(&self, hash: u64, now: u16) -> Option<(&AtomicU64, u64)> {
+        let mut oldest: Option<(&AtomicU64, u64)> = None;
+        for level in &self.levels {
+            let sets = level
+                .sets
+                .get_or_init(|| (0..level.count).map(|_| Set::default()).collect());
+            let mut emptiest: Option<(usize, &AtomicU64, u64)> = None;
+            for set in pair(sets, hash).into_iter().flatten() {
+                let mut free = 0;
+                let mut first = None;
+                for place in &set.0 {
+                    let word = place.load(Ordering::Acquire);
+                    if is_free(word, now, self.ttl) {
+                        free += 1;
+                        first = first.or(Some((place, word)));
+                    } else if oldest.is_none_or(|(_, old)| age(word, now) > age(old, now)) {
+                        oldest = Some((place, word));
+                    }
+                }
+                if let Some((place, word)) = first
+                    && emptiest.is_none_or(|(most, ..)| free > most)
+                {
+                    emptiest = Some((free, place, word));
+                }
+            }
+            if let Some((_, place, word)) = emptiest {
+                return Some((place, word));
+            }
+        }
+        oldest
+    }
+
+    #[inline]
+    fn touch(&self, place: &AtomicU64, word: u64, now: u16) {
+        if age(word, now) > self.restamp {
+            swap(place, word, word & !0xffff | u64::from(now));
+        }
+    }
+}
+
+const TAG_SHIFT: u32 = 28;
+const ROUNDS: usize = 16;
+
+#[inline]
+fn swap(place: &AtomicU64, from: u64, to: u64) -> bool {
+    place
+        .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok()
+}
+
+/// The two sets that a hash may lie in, told by the bits that are not in its tag.
+#[inline]
+fn pair(sets: &[Set], hash: u64) -> [Option<&Set>; 2] {
+    let mask = sets.len() - 1;
+    let first = usize::try_from(hash & 0x3fff).unwrap_or(0) & mask;
+    let second = usize::try_from(hash >> 14 & 0x3fff).unwrap_or(0) & mask;
+    // A hash whose two sets are one and the same takes that one's neighbour for the second.
+    let second = if first == second { second ^ 1 } else { second };
+    [sets.get(first), sets.get(second)]
+}
+
+/// Never zero, so that no entry looks like none.
+#[inline]
+fn tag(hash: u64) -> u64 {
+    (hash >> TAG_SHIFT).max(1)
+}
+
+#[inline]
+fn seat_of(word: u64) -> u16 {
+    u16::try_from(word >> 16 & 0xfff).unwrap_or(0)
+}
+
+#[inline]
+fn is_free(word: u64, now: u16, ttl: u16) -> bool {
+    word == 0 || age(word, now) > ttl
+}
+
+/// Seconds since an entry was used. A stamp that lies a little ahead comes from a thread that read the clock a
+/// little later.
+#[inline]
+fn age(word: u64, now: u16) -> u16 {
+    let used = u16::try_from(word & 0xffff).unwrap_or(0);
+    let age = now.wrapping_sub(used);
+    if age > u16::MAX - 60 { 0 } else { age }
+}
+
+/// The last 16 bits of the seconds, which come around after 18 hours. An entry of just that age that was
+/// never used nor overwritten would count as fresh for a while, and cost one place.
+#[inline]
+fn stamp(now: Duration) -> u16 {
+    u16::try_from(now.as_secs() & 0xffff).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    /// As evenly spread as a good hash (splitmix64).
+    fn hash(n: u64) -> u64 {
+        let mut x = n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ x >> 31
+    }
+
+    #[test]
+    fn a_request_keeps_its_first_seat_until_it_is_removed() {
+        let table = Affinity::new(AffinityConfig::default());
+        assert_eq!(table.seat(hash(1), at(0)), None);
+        assert_eq!(table.place(hash(1), 3, at(0)), 3);
+        assert_eq!(table.place(hash(1), 1, at(0)), 3);
+        assert_eq!(table.seat(hash(1), at(0)), Some(3));
+        table.replace(hash(1), 2, at(0));
+        assert_eq!(table.seat(hash(1), at(0)), Some(2));
+        assert!(table.remove(hash(1), at(0)));
+        assert!(!table.remove(hash(1), at(0)));
+        assert!(table.is_empty(at(0)));
+    }
+
+    #[test]
+    fn an_entry_lives_as_long_as_it_is_used() {
+        let table = Affinity::new(AffinityConfig::default());
+        table.place(hash(1), 3, at(0));
+        table.place(hash(2), 3, at(0));
+        for now in (0..3_000).step_by(100) {
+            assert_eq!(table.seat(hash(1), at(now)), Some(3));
+        }
+        assert_eq!(table.seat(hash(2), at(3_000)), None);
+        assert_eq!(table.len(at(3_000)), 1);
+    }
+
+    #[test]
+    fn a_hundred_thousand_are_remembered_and_not_one_is_crowded_out() {
+        let table = Affinity::new(AffinityConfig::default());
+        for n in 0..100_000 {
+            table.place(hash(n), u16::try_from(n % 4).unwrap(), at(0));
+        }
+        let kept = |n: &u64| table.seat(hash(*n), at(1)) == u16::try_from(n % 4).ok();
+        assert_eq!((0..100_000).filter(kept).count(), 100_000);
+        assert_eq!(table.memory(), 149_504 * 8);
+    }
+
+    #[test]
+    fn what_is_beyond_the_bound_takes_the_place_of_the_oldest() {
+        let table = Affinity::new(AffinityConfig {
+            entries: 2_048,
+            ..AffinityConfig::default()
+        });
+        for n in 0..1_000_000_u64 {
+            table.place(hash(n), 0, at(n / 10_000));
+        }
+        assert_eq!(table.memory(), 2_048 * 8);
+        assert!(table.len(at(100)) <= 2_048);
+        assert_eq!(table.seat(hash(999_999), at(100)), Some(0));
+        assert_eq!(table.seat(hash(0), at(100)), None);
+    }
+
+    #[test]
+    fn few_requests_at_once_take_little_memory() {
+        let table = Affinity::new(AffinityConfig::default());
+        assert_eq!(table.memory(), 0);
+        for n in 0..1_000_000 {
+            table.place(hash(n), 0, at(0));
+            if n >= 500 {
+                assert!(table.remove(hash(n - 500), at(0)));
+            }
+        }
+        assert_eq!((table.len(at(0)), table.memory()), (500, 16 << 10));
+    }
+
+    #[test]
+    fn a_stamp_from_a_little_ahead_is_fresh() {
+        let table = Affinity::new(AffinityConfig::default());
+        table.place(hash(1), 3, at(65_536));
+        assert_eq!(table.seat(hash(1), at(65_535)), Some(3));
+    }
+}
