@@ -5,7 +5,10 @@
 //! | [`waf`] | attacks in requests, found in heads and in bodies while they come |
 //! | [`rate_limit`] | so many requests in so long, by client, header, route or for all |
 //!
-//! Both are [`hailwire_callout::Agent`]s.
+//! Both are [`hailwire_callout::Agent`]s; [`run`] serves them, or any other, wherever an operator says.
 
 pub mod rate_limit;
+mod serve;
 pub mod waf;
+
+pub use serve::{Listen, ListenError, Places, RunError, run};

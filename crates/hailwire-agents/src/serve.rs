@@ -46,7 +46,9 @@ impl FromStr for Listen {
     type Err = ListenError;
 
     fn from_str(text: &str) -> Result<Self, ListenError> {
-        let (kind, rest) = text.split_once(':').ok_or_else(|| ListenError::Kind(text.to_owned()))?;
+        let (kind, rest) = text
+            .split_once(':')
+            .ok_or_else(|| ListenError::Kind(text.to_owned()))?;
         let path = || match rest {
             "" => Err(ListenError::Path(text.to_owned())),
             path => Ok(PathBuf::from(path)),
@@ -55,8 +57,13 @@ impl FromStr for Listen {
             "unix" => path().map(Self::Unix),
             "reverse" => path().map(Self::Reverse),
             "grpc" => {
-                let address = rest.to_socket_addrs().ok().and_then(|mut found| found.next());
-                address.map(Self::Grpc).ok_or_else(|| ListenError::Address(rest.to_owned()))
+                let address = rest
+                    .to_socket_addrs()
+                    .ok()
+                    .and_then(|mut found| found.next());
+                address
+                    .map(Self::Grpc)
+                    .ok_or_else(|| ListenError::Address(rest.to_owned()))
             }
             _ => Err(ListenError::Kind(text.to_owned())),
         }
@@ -117,7 +124,10 @@ impl Places {
     pub async fn take(listen: Vec<Listen>) -> Result<Self, RunError> {
         let mut places = Vec::with_capacity(listen.len());
         for at in listen {
-            let failed = |source| RunError::Bind { at: at.clone(), source };
+            let failed = |source| RunError::Bind {
+                at: at.clone(),
+                source,
+            };
             places.push(match &at {
                 Listen::Unix(path) => Place::Unix(uds::Listener::bind(path).map_err(failed)?),
                 Listen::Grpc(address) => {
@@ -194,13 +204,16 @@ impl Place {
             Self::Grpc(listener, _) => {
                 let options = agent::grpc::Options::default();
                 let never = std::future::pending();
-                match agent::grpc::serve(agent, listener, &options, never).await {
+                match agent::grpc::serve(agent, listener, options, never).await {
                     Ok(()) => "the socket is closed".to_owned(),
                     Err(error) => error.to_string(),
                 }
             }
             Self::Reverse(path) => {
-                let options = DialOptions { token, ..DialOptions::default() };
+                let options = DialOptions {
+                    token,
+                    ..DialOptions::default()
+                };
                 match agent::reverse::dial(agent, path, &options).await {
                     Ok(()) => "the host has left".to_owned(),
                     Err(error) => error.to_string(),
@@ -224,7 +237,10 @@ pub async fn run(
     agent: impl Agent,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
-    Places::take(listen).await?.run(Arc::new(agent), None, shutdown).await
+    Places::take(listen)
+        .await?
+        .run(Arc::new(agent), None, shutdown)
+        .await
 }
 
 #[cfg(test)]
@@ -233,11 +249,19 @@ mod tests {
 
     #[test]
     fn a_place_is_read_as_it_is_written() {
-        for text in ["unix:/run/a.sock", "grpc:127.0.0.1:50051", "grpc:[::1]:1", "reverse:x.sock"] {
+        for text in [
+            "unix:/run/a.sock",
+            "grpc:127.0.0.1:50051",
+            "grpc:[::1]:1",
+            "reverse:x.sock",
+        ] {
             assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
         }
         let wrong = |text: &str| text.parse::<Listen>().unwrap_err();
-        assert_eq!(wrong("/run/a.sock"), ListenError::Kind("/run/a.sock".to_owned()));
+        assert_eq!(
+            wrong("/run/a.sock"),
+            ListenError::Kind("/run/a.sock".to_owned())
+        );
         assert_eq!(wrong("tcp:1"), ListenError::Kind("tcp:1".to_owned()));
         assert_eq!(wrong("unix:"), ListenError::Path("unix:".to_owned()));
         assert_eq!(wrong("grpc:here"), ListenError::Address("here".to_owned()));
@@ -245,11 +269,17 @@ mod tests {
 
     #[tokio::test]
     async fn no_place_and_a_taken_place_are_refused() {
-        assert!(matches!(Places::take(Vec::new()).await, Err(RunError::Nowhere)));
+        assert!(matches!(
+            Places::take(Vec::new()).await,
+            Err(RunError::Nowhere)
+        ));
         let dir = tempfile::tempdir().unwrap();
         let at = Listen::Unix(dir.path().join("a.sock"));
         let first = Places::take(vec![at.clone()]).await.unwrap();
-        assert!(matches!(Places::take(vec![at.clone()]).await, Err(RunError::Bind { .. })));
+        assert!(matches!(
+            Places::take(vec![at.clone()]).await,
+            Err(RunError::Bind { .. })
+        ));
         drop(first);
         assert!(Places::take(vec![at]).await.is_ok());
     }

@@ -66,7 +66,11 @@ async fn main() -> Done {
     match arg(0) {
         Some("agent") => {
             let listener = agent::uds::Listener::bind(path)?;
-            agent::uds::serve(Arc::new(Allow), listener, &ServeOptions::default()).await?;
+            let options = ServeOptions {
+                window: number(2, 256 << 10)? as u32,
+                ..ServeOptions::default()
+            };
+            agent::uds::serve(Arc::new(Allow), listener, &options).await?;
         }
         Some("echo") => echo(path).await?,
         Some("raw") => raw(path, seconds(2)?, number(3, 430)?, number(4, 20)?).await?,
@@ -151,7 +155,7 @@ async fn stream(connection: &Connection, id: &str, body: usize, data: &Bytes) ->
     let mut sent = 0;
     let mut index = 0;
     while sent < body || !pieces.is_empty() {
-        while sent < body && pieces.len() < 8 {
+        while sent < body && pieces.len() < 16 {
             let data = data.slice(..data.len().min(body - sent));
             sent += data.len();
             let piece = BodyChunk {

@@ -8,7 +8,7 @@
 //! headers #true
 //! ```
 
-use kdl::{KdlDocument, KdlError, KdlNode, KdlValue};
+use hailwire_kdl::{KdlIdentifier, KdlNode, Mistake, Seen};
 use serde_json::Value;
 use thiserror::Error;
 
@@ -50,6 +50,8 @@ pub enum SettingsError {
         column: usize,
         /// What is wrong.
         what: String,
+        /// What to write instead, or nothing.
+        hint: String,
     },
     /// A limit cannot be read.
     #[error(transparent)]
@@ -86,76 +88,44 @@ impl Settings {
     ///
     /// [`SettingsError`]; nothing unknown is passed over.
     pub fn from_kdl(text: &str) -> Result<Self, SettingsError> {
-        let document: KdlDocument = text.parse().map_err(|error: KdlError| {
-            let first = error.diagnostics.first();
-            let what = first.and_then(|one| one.message.clone());
-            let offset = first.map_or(0, |one| one.span.offset());
-            at(
-                text,
-                offset,
-                what.unwrap_or_else(|| "this is no KDL".to_owned()),
-            )
-        })?;
+        let wrong = |mistake: Mistake| {
+            let (line, column) = mistake.place(text);
+            let Mistake { what, hint, .. } = mistake;
+            SettingsError::Kdl {
+                line,
+                column,
+                what,
+                hint,
+            }
+        };
         let mut settings = Self::default();
-        for node in document.nodes() {
-            let wrong = |what: String| at(text, node.span().offset(), what);
-            settings.node(node).map_err(wrong)?;
+        let mut seen = Seen::default();
+        for node in hailwire_kdl::document(text).map_err(wrong)?.nodes() {
+            settings.node(node, &mut seen).map_err(wrong)?;
         }
         settings.checked()
     }
 
-    fn node(&mut self, node: &KdlNode) -> Result<(), String> {
-        let name = node.name().value();
-        let value = node.get(0);
-        let number = || value.and_then(KdlValue::as_integer);
-        match name {
-            "limit" => {
-                let text = value.and_then(KdlValue::as_string);
-                let text = text.ok_or("limit needs a text like \"100/s per client-ip\"")?;
-                let mut limit: Limit = text.parse().map_err(|e: LimitError| e.to_string())?;
-                if let Some(name) = node.get("name").and_then(KdlValue::as_string) {
-                    let plain = |b: u8| b.is_ascii_graphic() && b != b'"' && b != b'\\';
-                    if name.is_empty() || !name.bytes().all(plain) {
-                        return Err(format!("\"{name}\" is no name for a limit"));
-                    }
-                    name.clone_into(&mut limit.name);
-                }
-                self.limits.push(limit);
-            }
-            "keys" => {
-                let keys = number().and_then(|n| usize::try_from(n).ok());
-                self.keys = keys
-                    .filter(|n| (16..=10_000_000).contains(n))
-                    .ok_or("keys needs a number from 16 to 10,000,000")?;
-            }
+    fn node(&mut self, node: &KdlNode, seen: &mut Seen) -> Result<(), Mistake> {
+        if node.name().value() != "limit" {
+            seen.once(node)?;
+        }
+        match node.name().value() {
+            "limit" => self.limits.push(limit(node)?),
+            "keys" => self.keys = hailwire_kdl::number(node, 16..=10_000_000)? as usize,
             "status" => {
-                let status = number().and_then(|n| u16::try_from(n).ok());
-                self.status = status
-                    .filter(|n| (400..=599).contains(n))
-                    .ok_or("status needs a number from 400 to 599")?;
+                self.status = u16::try_from(hailwire_kdl::number(node, 400..=599)?).unwrap_or(429);
             }
-            "headers" => {
-                let flag = value.and_then(KdlValue::as_bool);
-                self.headers = flag.ok_or("headers needs #true or #false")?;
-            }
+            "headers" => self.headers = hailwire_kdl::yes(node)?,
             _ => {
-                return Err(format!(
-                    "there is no \"{name}\": limit, keys, status and headers are"
+                return Err(hailwire_kdl::unknown(
+                    node,
+                    "",
+                    &["limit", "keys", "status", "headers"],
                 ));
             }
         }
-        let known = |entry: &&kdl::KdlEntry| match entry.name() {
-            Some(property) => name != "limit" || property.value() != "name",
-            None => false,
-        };
-        match node.entries().iter().find(known) {
-            Some(entry) => Err(format!("{name} has no {entry}")),
-            None if node.entries().iter().filter(|e| e.name().is_none()).count() > 1 => {
-                Err(format!("{name} takes one value"))
-            }
-            None if node.children().is_some() => Err(format!("{name} has no children")),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// These, changed as a host wants: `Ok(None)` where it names no limits.
@@ -185,11 +155,36 @@ impl Settings {
     }
 }
 
-fn at(text: &str, offset: usize, what: String) -> SettingsError {
-    let before = text.get(..offset).unwrap_or(text);
-    let line = before.matches('\n').count() + 1;
-    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
-    SettingsError::Kdl { line, column, what }
+/// `limit "100/s per client-ip" name="plan"`.
+fn limit(node: &KdlNode) -> Result<Limit, Mistake> {
+    let mut limit: Option<Limit> = None;
+    let mut name = None;
+    for entry in node.entries() {
+        match entry.name().map(KdlIdentifier::value) {
+            None if limit.is_none() => limit = Some(hailwire_kdl::value(node, entry)?),
+            Some("name") => {
+                let text = hailwire_kdl::text(node, entry)?;
+                let plain = |b: u8| b.is_ascii_graphic() && b != b'"' && b != b'\\';
+                if text.is_empty() || !text.bytes().all(plain) {
+                    return Err(Mistake::in_value(
+                        entry,
+                        format!("\"{text}\" is no name for a limit"),
+                    ));
+                }
+                name = Some(text.to_owned());
+            }
+            _ => return Err(Mistake::in_value(entry, "limit takes a text and a name")),
+        }
+    }
+    if node.children().is_some() {
+        return Err(Mistake::of(node, "limit has no braces"));
+    }
+    let mut limit = limit
+        .ok_or_else(|| Mistake::of(node, "limit needs a text like \"100/s per client-ip\""))?;
+    if let Some(name) = name {
+        limit.name = name;
+    }
+    Ok(limit)
 }
 
 #[cfg(test)]
@@ -204,14 +199,13 @@ mod tests {
         assert_eq!((settings.status, settings.headers), (503, false));
         assert_eq!(settings.limits[1].name, "login");
         for (text, message) in [
-            (
-                "keys 1000\n  limit \"1/s per moon\"",
-                "line 2, column 3: \"moon\" cannot",
-            ),
-            ("limits \"1/s\"", "line 1, column 1: there is no \"limits\""),
-            ("limit \"1/s\" nam=\"x\"", "line 1, column 1: limit has no"),
-            ("limit \"1/s\" \"2/s\"", "line 1, column 1: limit takes one"),
-            ("status 200", "line 1, column 1: status needs"),
+            ("keys 1000\n  limit \"1/s per moon\"", "line 2, column"),
+            ("limits \"1/s\"", "line 1, column 1: "),
+            ("limit \"1/s\" nam=\"x\"", "line 1, column 13: limit takes"),
+            ("limit \"1/s\" \"2/s\"", "line 1, column 13: limit takes"),
+            ("limit", "line 1, column 1: limit needs"),
+            ("keys 1000\nkeys 1000", "line 2, column 1"),
+            ("status 200", "line 1, column"),
             ("keys {", "line 1, column"),
         ] {
             let error = Settings::from_kdl(text).unwrap_err().to_string();

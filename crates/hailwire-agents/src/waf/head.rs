@@ -58,12 +58,8 @@ pub(super) fn values(head: &RequestHeaders, sink: &mut Sink<'_>) {
                     name.as_bytes(),
                     sink,
                 );
-                give(
-                    Variable::RequestCookies,
-                    name.as_bytes(),
-                    value.as_bytes(),
-                    sink,
-                );
+                let value = Transform::UrlDecode.apply(value.as_bytes());
+                give(Variable::RequestCookies, name.as_bytes(), &value, sink);
             }
         }
     }

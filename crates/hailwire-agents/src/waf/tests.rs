@@ -8,9 +8,17 @@ fn waf(settings: Settings) -> Waf {
 }
 
 fn head(id: &str, method: &str, uri: &str, headers: &[(&str, &str)]) -> RequestHeaders {
-    let metadata = hailwire_callout::event::Metadata { correlation_id: id, ..Metadata::default() };
+    let metadata = hailwire_callout::event::Metadata {
+        correlation_id: id,
+        ..Metadata::default()
+    };
     let host = [("host", "example.com")];
-    RequestHeaders::new(&metadata, method, uri, host.into_iter().chain(headers.iter().copied()))
+    RequestHeaders::new(
+        &metadata,
+        method,
+        uri,
+        host.into_iter().chain(headers.iter().copied()),
+    )
 }
 
 fn piece(id: &str, data: &[u8], last: bool) -> BodyChunk {
@@ -34,7 +42,10 @@ const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded")
 fn a_body_is_blocked_as_soon_as_the_field_with_the_attack_has_ended() {
     let waf = waf(Settings::default());
     let now = Instant::now();
-    let response = waf.head(&head("c", "POST", "/", &[FORM, ("content-length", "99999")]), now);
+    let response = waf.head(
+        &head("c", "POST", "/", &[FORM, ("content-length", "99999")]),
+        now,
+    );
     assert!(passes(&response) && response.needs_more);
     let response = waf.piece(&piece("c", b"a=1&q=1'+or+'1'=", false), now);
     assert!(passes(&response) && response.needs_more, "it has not ended");
@@ -54,13 +65,24 @@ fn a_body_is_blocked_as_soon_as_the_field_with_the_attack_has_ended() {
 fn a_large_body_is_read_in_bounded_memory_and_an_attack_deep_within_is_found() {
     let waf = waf(Settings::default());
     let now = Instant::now();
-    for kind in ["application/json", "application/x-www-form-urlencoded", "text/plain"] {
+    for kind in [
+        "application/json",
+        "application/x-www-form-urlencoded",
+        "text/plain",
+    ] {
         let _ = waf.head(&head("c", "POST", "/", &[("content-type", kind)]), now);
-        let begin: &[u8] = if kind.ends_with("json") { b"{\"a\":\"" } else { b"a=" };
+        let begin: &[u8] = if kind.ends_with("json") {
+            b"{\"a\":\""
+        } else {
+            b"a="
+        };
         assert!(passes(&waf.piece(&piece("c", begin, false), now)));
         let filler = b"plain words of no meaning ".repeat(400);
         for _ in 0..200 {
-            assert!(passes(&waf.piece(&piece("c", &filler, false), now)), "{kind}");
+            assert!(
+                passes(&waf.piece(&piece("c", &filler, false), now)),
+                "{kind}"
+            );
         }
         let mut response = waf.piece(&piece("c", b" <script>alert(1)</script> ", false), now);
         let mut more = 0;
@@ -76,7 +98,10 @@ fn a_large_body_is_read_in_bounded_memory_and_an_attack_deep_within_is_found() {
 
 #[test]
 fn the_state_of_a_request_ends_with_its_body_its_completion_or_a_cancel() {
-    let waf = waf(Settings { requests: 16, ..Settings::default() });
+    let waf = waf(Settings {
+        requests: 16,
+        ..Settings::default()
+    });
     let now = Instant::now();
     let begin = |id: &str| waf.head(&head(id, "POST", "/", &[FORM]), now);
     let _ = begin("a");
@@ -89,16 +114,27 @@ fn the_state_of_a_request_ends_with_its_body_its_completion_or_a_cancel() {
     assert_eq!(waf.reading(), 0, "no body is expected");
     let answers: Vec<Response> = (0..1_000).map(|n| begin(&n.to_string())).collect();
     assert_eq!(waf.reading(), 16);
-    let full = answers.iter().filter(|a| matches!(a.decision, Decision::Block { status: 503, .. }));
+    let full = answers
+        .iter()
+        .filter(|a| matches!(a.decision, Decision::Block { status: 503, .. }));
     assert_eq!(full.count(), 984, "a body that nobody reads does not pass");
     let later = now + Settings::default().idle;
-    assert!(passes(&waf.head(&head("d", "POST", "/", &[FORM]), later)), "the idle make room");
+    assert!(
+        passes(&waf.head(&head("d", "POST", "/", &[FORM]), later)),
+        "the idle make room"
+    );
 }
 
 #[test]
 fn observing_blocks_nothing_and_says_what_it_would_have() {
-    let waf = waf(Settings { block: false, ..Settings::default() });
-    let response = waf.head(&head("c", "GET", "/?q=%3Cscript%3Ealert(1)%3C/script%3E", &[]), Instant::now());
+    let waf = waf(Settings {
+        block: false,
+        ..Settings::default()
+    });
+    let response = waf.head(
+        &head("c", "GET", "/?q=%3Cscript%3Ealert(1)%3C/script%3E", &[]),
+        Instant::now(),
+    );
     assert!(passes(&response));
     assert!(response.audit.tags.contains(&"attack-xss".to_owned()));
     assert_eq!(waf.blocked(), 0);
@@ -106,11 +142,23 @@ fn observing_blocks_nothing_and_says_what_it_would_have() {
 
 #[test]
 fn a_higher_threshold_wants_more_rules_to_match() {
-    let attack = head("c", "GET", "/?q=1%27%20UNION%20SELECT%20null,null,null--", &[]);
+    let attack = head(
+        "c",
+        "GET",
+        "/?q=1%27%20UNION%20SELECT%20null,null,null--&r=<script>alert(1)</script>",
+        &[],
+    );
     let low = waf(Settings::default()).head(&attack, Instant::now());
-    let high = waf(Settings { threshold: 1_000, ..Settings::default() }).head(&attack, Instant::now());
+    let high = waf(Settings {
+        threshold: 1_000,
+        ..Settings::default()
+    })
+    .head(&attack, Instant::now());
     assert!(!passes(&low) && passes(&high));
-    assert!(high.audit.rule_ids.len() > low.audit.rule_ids.len(), "it goes on to look");
+    assert!(
+        high.audit.rule_ids.len() > low.audit.rule_ids.len(),
+        "it goes on to look"
+    );
 }
 
 #[test]
@@ -127,10 +175,28 @@ fn a_websocket_message_is_read_over_its_frames() {
     };
     let first = waf.frame(&frame(Opcode::Text, b"{\"q\":\"<scr", false, true), now);
     assert_eq!(first, Response::allow());
-    let closed = waf.frame(&frame(Opcode::Continuation, b"ipt>alert(1)</script>\"}", true, true), now);
-    assert!(matches!(closed.websocket, Some(WebSocketDecision::Close { code: 1008, .. })));
-    let answer = waf.frame(&frame(Opcode::Text, b"<script>alert(1)</script>", true, false), now);
-    assert_eq!(answer, Response::allow(), "what the server sends is not looked at");
+    let closed = waf.frame(
+        &frame(
+            Opcode::Continuation,
+            b"ipt>alert(1)</script>\"}",
+            true,
+            true,
+        ),
+        now,
+    );
+    assert!(matches!(
+        closed.websocket,
+        Some(WebSocketDecision::Close { code: 1008, .. })
+    ));
+    let answer = waf.frame(
+        &frame(Opcode::Text, b"<script>alert(1)</script>", true, false),
+        now,
+    );
+    assert_eq!(
+        answer,
+        Response::allow(),
+        "what the server sends is not looked at"
+    );
     assert_eq!(waf.reading(), 0);
 }
 
@@ -140,24 +206,39 @@ fn a_directory_of_rules_is_used_as_far_as_it_is_understood() {
     let rules = "SecRule ARGS \"@pmFromFile words.data\" \"id:1,phase:2,deny,status:418,msg:'a word'\"\n\
         SecRule ARGS \"@rx x\" \"id:2,phase:2,block,severity:'CRITICAL',tag:'paranoia-level/2'\"\n\
         SecRule TX:X \"@eq 1\" \"id:3,phase:2,deny\"\n\
-        SecRule ARGS \"@streq removed\" \"id:4,phase:2,deny\"\nSecRuleRemoveById 4\n";
+        SecRule ARGS \"@streq removed\" \"id:4,phase:2,deny\"\nSecRuleRemoveById 4\n\
+        SecRuleUpdateTargetById 1 \"!ARGS:free\"\n";
     std::fs::write(dir.path().join("a.conf"), rules).unwrap();
     std::fs::write(dir.path().join("words.data"), "# none\nforbidden\n").unwrap();
     let load = |paranoia| {
-        waf(Settings { rules: Some(dir.path().to_owned()), paranoia, ..Settings::default() })
+        waf(Settings {
+            rules: Some(dir.path().to_owned()),
+            paranoia,
+            ..Settings::default()
+        })
     };
     let one = load(1);
     let report = one.report();
-    assert_eq!((report.used, report.above_paranoia, report.skipped.len()), (1, 1, 1));
+    assert_eq!(
+        (report.used, report.above_paranoia, report.skipped.len()),
+        (1, 1, 1)
+    );
     assert_eq!(report.reasons().keys().collect::<Vec<_>>(), ["variable TX"]);
     let get = |waf: &Waf, uri: &str| waf.head(&head("c", "GET", uri, &[]), Instant::now());
-    assert!(matches!(get(&one, "/?a=Forbidden").decision, Decision::Block { status: 418, .. }));
+    assert!(matches!(
+        get(&one, "/?a=Forbidden").decision,
+        Decision::Block { status: 418, .. }
+    ));
     assert!(passes(&get(&one, "/?a=x")) && !passes(&get(&load(2), "/?a=x")));
     assert!(passes(&get(&one, "/?a=removed")));
+    assert!(passes(&get(&one, "/?free=Forbidden")), "an exception");
     let none = RuleSet::load(&dir.path().join("absent"), 1);
     assert!(matches!(none, Err(RulesError::Read { .. })));
     std::fs::write(dir.path().join("a.conf"), "SecAction \"id:1\"").unwrap();
-    assert!(matches!(RuleSet::load(dir.path(), 1), Err(RulesError::Empty { skipped: 1, .. })));
+    assert!(matches!(
+        RuleSet::load(dir.path(), 1),
+        Err(RulesError::Empty { skipped: 1, .. })
+    ));
 }
 
 #[test]

@@ -478,7 +478,7 @@ mod tests {
             (
                 T::CssDecode,
                 b"e\\78 pression\\0000 28",
-                "expression\u{0} 28",
+                "expression\u{0}28",
             ),
             (T::EscapeSeqDecode, b"\\x2fbin\\057", "/bin/"),
             (T::ReplaceComments, b"un/**/ion/*x", "un ion "),

@@ -130,7 +130,7 @@ impl Inspector {
     #[must_use]
     pub fn pools_to_prometheus(&self) -> String {
         let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        pools.iter().map(|pool| pool.pool.to_prometheus()).collect()
+        crate::pool::to_prometheus(pools.iter().map(|pool| &pool.pool))
     }
 }
 

@@ -7,12 +7,13 @@ pub(crate) use incoming::Incoming;
 pub(crate) use outgoing::Outgoing;
 
 /// Bytes of one direction of a body that may be under way, of each request.
-pub(crate) const WINDOW: u32 = 256 << 10;
+pub(crate) const WINDOW: u32 = 1 << 20;
 
 use std::{future::poll_fn, io};
 
 use bytes::Bytes;
-use tokio::io::AsyncRead;
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use tokio::{io::AsyncRead, net::UnixStream};
 
 /// The next frame, for handshakes.
 ///
@@ -31,5 +32,18 @@ pub(crate) async fn frame<R: AsyncRead + Unpin>(
         if poll_fn(|context| incoming.poll_fill(context)).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+    }
+}
+
+/// Lets a socket hold several pieces of bodies, so that writer and reader wake each other less often.
+pub(crate) fn widen(stream: &UnixStream) {
+    let size = std::env::var("HW_SNDBUF")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1 << 20);
+    if size > 0
+        && let Err(error) = set_socket_send_buffer_size(stream, size)
+    {
+        tracing::debug!(%error, "the buffer of a socket keeps its size");
     }
 }

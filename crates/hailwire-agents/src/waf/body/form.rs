@@ -92,7 +92,7 @@ impl Form {
             (self.values, &self.name[..])
         } else {
             keep(&mut self.name, bytes);
-            (self.names, &b""[..])
+            (self.names, &self.name[..])
         };
         self.windows.push(bytes, |bytes, first| {
             sink(Value {

@@ -18,13 +18,16 @@ fn given(content_type: &str, pieces: &[&[u8]]) -> Vec<String> {
 
 #[test]
 fn a_form_is_its_fields() {
-    let lines = given("application/x-www-form-urlencoded", &[b"a=1+2&b%3d=%27x%zz%4&&c"]);
+    let lines = given(
+        "application/x-www-form-urlencoded",
+        &[b"a=1+2&b%3d=%27x%zz%4&&c"],
+    );
     let expected = [
-        "ArgsPostNames =a",
+        "ArgsPostNames a=a",
         "ArgsPost a=1 2",
-        "ArgsPostNames =b=",
+        "ArgsPostNames b==b=",
         "ArgsPost b==\'x%zz%4",
-        "ArgsPostNames =c",
+        "ArgsPostNames c=c",
     ];
     assert_eq!(lines, expected);
 }
@@ -57,7 +60,10 @@ fn multipart_is_its_fields_files_and_heads() {
         "MultipartPartHeaders =Content-Type: text/plain",
         "FilesTmpContent f=<?php",
     ];
-    assert_eq!(given("multipart/form-data; boundary=\"b\"", &[text]), expected);
+    assert_eq!(
+        given("multipart/form-data; boundary=\"b\"", &[text]),
+        expected
+    );
 }
 
 #[test]
@@ -66,16 +72,26 @@ fn a_multipart_body_that_is_none_is_an_error() {
     for (content_type, text) in [
         ("multipart/form-data", &b"x"[..]),
         ("multipart/form-data; boundary=b", b"no delimiter"),
-        ("multipart/form-data; boundary=b", b"--b\r\nX: y\r\n\r\nnever ends"),
+        (
+            "multipart/form-data; boundary=b",
+            b"--b\r\nX: y\r\n\r\nnever ends",
+        ),
     ] {
-        assert_eq!(given(content_type, &[text]).last(), Some(&error), "{content_type}");
+        assert_eq!(
+            given(content_type, &[text]).last(),
+            Some(&error),
+            "{content_type}"
+        );
     }
 }
 
 #[test]
 fn xml_is_its_text_and_attributes() {
     let lines = given("text/xml", &[b"<a b=\"1\" c='2>'>\n text <d/>more</a>"]);
-    let values: Vec<&str> = lines.iter().filter_map(|l| l.strip_prefix("Xml =")).collect();
+    let values: Vec<&str> = lines
+        .iter()
+        .filter_map(|l| l.strip_prefix("Xml ="))
+        .collect();
     assert_eq!(values, ["1", "2>", "text ", "more"]);
 }
 
@@ -83,12 +99,21 @@ fn xml_is_its_text_and_attributes() {
 fn a_body_that_does_not_say_what_it_is_is_looked_at() {
     let kinds = |text: &[u8]| {
         let lines = given("application/octet-stream", &[text]);
-        lines.iter().map(|l| l.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+        lines
+            .iter()
+            .map(|l| l.split(' ').next().unwrap().to_owned())
+            .collect::<Vec<_>>()
     };
-    assert_eq!(kinds(b" {\"a\": \"b\"}"), ["ArgsPostNames", "ArgsPost", "RequestBody", "ArgsPost"]);
+    assert_eq!(
+        kinds(b" {\"a\": \"b\"}"),
+        ["ArgsPostNames", "ArgsPost", "RequestBody", "ArgsPost"]
+    );
     assert_eq!(kinds(b"a=b"), ["ArgsPostNames", "ArgsPost"]);
     assert_eq!(kinds(b"plain words"), ["RequestBody", "ArgsPost"]);
-    assert_eq!(kinds(b"<?xml version='1.0'?><a>x</a>").last().unwrap(), "RequestBody");
+    assert_eq!(
+        kinds(b"<?xml version='1.0'?><a>x</a>").last().unwrap(),
+        "RequestBody"
+    );
     assert_eq!(kinds(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"), ["RequestBody"]);
 }
 
@@ -127,12 +152,35 @@ fn what_is_given_does_not_depend_on_the_cuts() {
         "",
     ];
     let words: [&[u8]; 24] = [
-        b"\r\n--b", b"\r\n", b"--b--", b"--", b"\n--b\r\n", b"a=b", b"&", b"%27", b"%", b"\\u00", b"\\",
-        b"\"", b"{", b"}", b":", b",", b"<a b='", b"'>", b"Content-Disposition: form-data; name=x\r\n\r\n",
-        b"; filename=y", b" ", b"text", b"\0", b"\xff",
+        b"\r\n--b",
+        b"\r\n",
+        b"--b--",
+        b"--",
+        b"\n--b\r\n",
+        b"a=b",
+        b"&",
+        b"%27",
+        b"%",
+        b"\\u00",
+        b"\\",
+        b"\"",
+        b"{",
+        b"}",
+        b":",
+        b",",
+        b"<a b='",
+        b"'>",
+        b"Content-Disposition: form-data; name=x\r\n\r\n",
+        b"; filename=y",
+        b" ",
+        b"text",
+        b"\0",
+        b"\xff",
     ];
     for round in 0..3_000 {
-        let text: Vec<u8> = (0..1 + next(40)).flat_map(|_| words[next(24)].to_vec()).collect();
+        let text: Vec<u8> = (0..1 + next(40))
+            .flat_map(|_| words[next(24)].to_vec())
+            .collect();
         let content_type = types[round % types.len()];
         let whole = given(content_type, &[&text]);
         let mut pieces = Vec::new();
@@ -142,6 +190,10 @@ fn what_is_given_does_not_depend_on_the_cuts() {
             pieces.push(piece);
             rest = after;
         }
-        assert_eq!(given(content_type, &pieces), whole, "{content_type} {pieces:?}");
+        assert_eq!(
+            given(content_type, &pieces),
+            whole,
+            "{content_type} {pieces:?}"
+        );
     }
 }
