@@ -198,7 +198,7 @@ async fn an_agent_of_ours_is_found_to_speak_the_running_wire() {
     let agent = Uds::new(&path, None);
     for _ in 0..2 {
         let connection = agent.connect(&options()).await.unwrap();
-        assert_eq!(agent.dialect(), Some(Dialect::V2));
+        assert_eq!(agent.dialect(), Some(Dialect::Crate));
         assert_eq!(connection.capabilities().agent_id, "plain");
         let answer = ask(&connection, head("c", "/")).await.unwrap();
         assert_eq!(status(&answer), Some(418));

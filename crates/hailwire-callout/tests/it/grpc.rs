@@ -43,7 +43,7 @@ use tokio::{
     sync::{Barrier, mpsc},
     task::JoinHandle,
 };
-use tonic::{Request, Status, Streaming};
+use tonic::{Request, Status, Streaming, transport::Channel};
 
 #[expect(clippy::all, unreachable_pub, reason = "generated")]
 mod proto {
@@ -65,7 +65,7 @@ enum Seen {
     Cancelled(String, CancelReason),
     Dropped,
     Ordered(Order),
-    Head(String),
+    Head,
 }
 
 impl Told {
@@ -99,7 +99,7 @@ impl Agent for Told {
                 let _ = self.0.seen.send(Seen::Dropped);
             }
         }
-        let _ = self.seen.send(Seen::Head(event.id().to_owned()));
+        let _ = self.seen.send(Seen::Head);
         match event.uri() {
             "/block" => Response::block(403),
             "/together" => {
@@ -260,6 +260,13 @@ impl Served {
         grpc::connect(&self.endpoint(), &ConnectOptions::default())
             .await
             .unwrap()
+    }
+
+    /// One that speaks without our help.
+    async fn client(&self) -> AgentServiceV2Client<Channel> {
+        let address = format!("http://{}", self.address);
+        let channel = Channel::from_shared(address).unwrap().connect().await;
+        AgentServiceV2Client::new(channel.unwrap())
     }
 
     async fn sees(&mut self) -> Seen {
@@ -452,7 +459,7 @@ async fn an_ask_that_is_given_up_ends_its_handler() {
         tokio::pin!(asking);
         tokio::select! {
             _ = &mut asking => panic!("it waits"),
-            seen = served.sees() => assert!(matches!(seen, Seen::Head(_))),
+            seen = served.sees() => assert!(matches!(seen, Seen::Head)),
         }
     }
     let seen = [served.sees().await, served.sees().await];
@@ -586,9 +593,7 @@ async fn a_connection_ends_with_its_agent_and_when_it_is_closed() {
 #[tokio::test]
 async fn the_headers_of_an_answer_leave_before_anything_was_said() {
     let served = Served::new().await;
-    let mut client = AgentServiceV2Client::connect(format!("http://{}", served.address))
-        .await
-        .unwrap();
+    let mut client = served.client().await;
     let (sender, messages) = mpsc::channel(4);
     let messages = futures_util::stream::unfold(messages, |mut messages| async move {
         messages.recv().await.map(|message| (message, messages))
@@ -620,9 +625,7 @@ async fn the_headers_of_an_answer_leave_before_anything_was_said() {
 #[tokio::test]
 async fn whoever_asks_before_the_handshake_gets_no_answer() {
     let served = Served::new().await;
-    let mut client = AgentServiceV2Client::connect(format!("http://{}", served.address))
-        .await
-        .unwrap();
+    let mut client = served.client().await;
     let first = futures_util::stream::iter([said(ping())]);
     let mut answers = client.process_stream(first).await.unwrap().into_inner();
     let refused = answers.message().await.unwrap_err();
@@ -643,9 +646,7 @@ async fn whoever_asks_before_the_handshake_gets_no_answer() {
 #[tokio::test]
 async fn one_event_is_answered_without_a_stream() {
     let served = Served::new().await;
-    let mut client = AgentServiceV2Client::connect(format!("http://{}", served.address))
-        .await
-        .unwrap();
+    let mut client = served.client().await;
     let head = proxy_to_agent::Message::RequestHeaders(proto::RequestHeadersEvent {
         metadata: Some(proto::RequestMetadata {
             correlation_id: "c1".to_owned(),

@@ -42,7 +42,7 @@ use super::answer;
 use crate::{
     Text, VERSION,
     capabilities::{Capabilities, Events, Features, Limits},
-    control::{Cancel, CancelReason, Ping},
+    control::{Cancel, Ping},
     event::{BodyChunk, Event, Kind},
     headers::Headers,
     host::{

@@ -7,7 +7,7 @@
 //!
 //! | dialect | who speaks it | what it cannot do |
 //! |---|---|---|
-//! | [`Dialect::V2`] | the protocol's own crate, whatever its version, and we | – |
+//! | [`Dialect::Crate`] | the protocol's own crate, whatever its version, and we | – |
 //! | [`Dialect::Documented`] | the Go kit's `v2` | WebSocket frames, guardrails, configuration |
 //! | [`Dialect::V1`] | the kits for Python, TypeScript, and Go's root package | more than one event at a time, cancels, notices |
 //!
@@ -26,7 +26,10 @@ use std::{
 };
 
 use thiserror::Error;
-use tokio::net::UnixStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::UnixStream,
+};
 
 use super::{ConnectError, ConnectOptions, Connection, stream, uds};
 
@@ -36,8 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// The wire that runs: `v2`.
-    V2,
+    /// The wire that runs, of the published crate and ours: `crate`.
+    Crate,
     /// The wire that is documented: `documented`.
     Documented,
     /// The older framing: `v1`.
@@ -46,13 +49,13 @@ pub enum Dialect {
 
 impl Dialect {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::V2, Self::Documented, Self::V1];
+    pub const ALL: [Self; 3] = [Self::Crate, Self::Documented, Self::V1];
 
     /// As operators write it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::V2 => "v2",
+            Self::Crate => "crate",
             Self::Documented => "documented",
             Self::V1 => "v1",
         }
@@ -67,7 +70,7 @@ impl fmt::Display for Dialect {
 
 /// A name that is no dialect's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("there is no dialect {0:?}: v2, documented and v1 are known")]
+#[error("there is no dialect {0:?}: crate, documented and v1 are known")]
 pub struct UnknownDialect(String);
 
 impl FromStr for Dialect {
@@ -157,7 +160,7 @@ pub async fn connect(
 ) -> Result<Connection, ConnectError> {
     let path = path.as_ref();
     match dialect {
-        Dialect::V2 => uds::connect(path, options).await,
+        Dialect::Crate => uds::connect(path, options).await,
         Dialect::Documented => match greet(path, options).await? {
             (connection, Dialect::Documented) => Ok(connection),
             (_, other) => Err(ConnectError::Handshake(format!("the agent speaks {other}"))),
@@ -217,6 +220,21 @@ async fn greet(
 ) -> Result<(Connection, Dialect), ConnectError> {
     let greeting = async {
         let (read, write) = UnixStream::connect(path).await?.into_split();
+        greet_halves(read, write, options).await
+    };
+    stream::within(options, greeting).await
+}
+
+async fn greet_halves<R, W>(
+    read: R,
+    write: W,
+    options: &ConnectOptions,
+) -> Result<(Connection, Dialect), ConnectError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    {
         let hello = stream::hello(options);
         let mut hello = serde_json::to_value(hello)
             .map_err(|error| ConnectError::Handshake(error.to_string()))?;
@@ -231,7 +249,7 @@ async fn greet(
             }
             None => {
                 let connection = stream::welcomed(greeted, options).await?;
-                Ok((connection, Dialect::V2))
+                Ok((connection, Dialect::Crate))
             }
         }
     };
