@@ -1,7 +1,7 @@
 //! How fast one connection is: an agent that allows everything, and a host that asks it, over a Unix socket.
 //!
 //! ```text
-//! callout_load agent PATH
+//! callout_load agent PATH [window bytes 524288]
 //! callout_load host PATH [in-flight 64] [seconds 3] [body bytes 0] [chunk bytes 65536] [json|msgpack] [plain]
 //! callout_load echo PATH            answers each 8 bytes, a length and a size, with so many bytes
 //! callout_load raw PATH [seconds 3] [bytes out 430] [bytes back 20]
@@ -67,7 +67,7 @@ async fn main() -> Done {
         Some("agent") => {
             let listener = agent::uds::Listener::bind(path)?;
             let options = ServeOptions {
-                window: number(2, 256 << 10)? as u32,
+                window: number(2, 512 << 10)? as u32,
                 ..ServeOptions::default()
             };
             agent::uds::serve(Arc::new(Allow), listener, &options).await?;
