@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::{
     Ask, Checkpoint, Config, Inspector, Unanswered,
-    config::{AgentConfig, Place, Preset, Tls},
+    config::{AgentConfig, Dialect, Place, Preset, Tls},
 };
 use crate::{
     Event, Response, Text,
@@ -136,7 +136,7 @@ impl Inspector {
 
 impl Pooled {
     fn new(agent: &AgentConfig, place: &Place, reach: Reach<'_>) -> Result<Self, Unreachable> {
-        let connect = reach(place).or_else(|| near(place));
+        let connect = reach(place).or_else(|| near(place, agent.dialect));
         let connect = connect.ok_or_else(|| Unreachable {
             agent: agent.name.clone(),
             place: place.to_string(),
@@ -178,13 +178,19 @@ impl Pooled {
 }
 
 /// How to connect to a place that needs no help.
-fn near(place: &Place) -> Option<Arc<dyn Connect>> {
+fn near(place: &Place, dialect: Dialect) -> Option<Arc<dyn Connect>> {
     match place {
         Place::UnixSocket(path) | Place::BinaryUds(path) => {
-            let path = path.clone();
+            let dialect = match dialect {
+                Dialect::Auto => None,
+                Dialect::Crate => Some(host::dialect::Dialect::Crate),
+                Dialect::Documented => Some(host::dialect::Dialect::Documented),
+                Dialect::V1 => Some(host::dialect::Dialect::V1),
+            };
+            let agent = Arc::new(host::dialect::Uds::new(path, dialect));
             let connect = move |options: ConnectOptions| -> BoxFuture<'static, _> {
-                let path = path.clone();
-                Box::pin(async move { host::uds::connect(path, &options).await })
+                let agent = agent.clone();
+                Box::pin(async move { agent.connect(&options).await })
             };
             Some(Arc::new(connect_with(place.to_string(), connect)))
         }
