@@ -69,7 +69,7 @@ pub struct Settings {
     pub block: bool,
     /// Requests whose bodies are read at once. Default 4,096.
     pub requests: usize,
-    /// After this time without a word a request is forgotten, when room is needed. Default 5 minutes.
+    /// After this time without a word a request is forgotten, when room is needed. Default a minute.
     pub idle: Duration,
 }
 
@@ -82,7 +82,7 @@ impl Default for Settings {
             status: 403,
             block: true,
             requests: 4_096,
-            idle: Duration::from_secs(300),
+            idle: Duration::from_secs(60),
         }
     }
 }
@@ -100,7 +100,7 @@ pub struct Waf {
 struct Reading {
     body: Body,
     findings: Findings,
-    /// How often it was blocked already.
+    /// Whether it was blocked already: what was under way then is blocked, too.
     blocked: bool,
 }
 
@@ -156,19 +156,21 @@ impl Waf {
         }
         let blocked = self.blocks(&findings);
         let mut response = self.respond(&findings, blocked);
-        if head::may_have_body(head) {
+        // A correlation id that is used again begins a new request.
+        self.requests.remove(head.id());
+        if !blocked && head::may_have_body(head) {
             let content_type = head.headers().get("content-type");
             let make = || Reading {
                 body: Body::of(content_type),
                 findings,
                 blocked,
             };
-            // A correlation id that is used again begins a new request.
-            self.requests.remove(head.id());
-            match self.requests.entry(head.id(), now, make) {
-                Ok(_) => response.needs_more = !blocked && head::has_body(head),
-                Err(table::Full) if !blocked => response = full(),
-                Err(table::Full) => {}
+            match self
+                .requests
+                .entry(head.id(), now, |reading| reading.blocked, make)
+            {
+                Ok(_) => response.needs_more = head::has_body(head),
+                Err(table::Full) => response = full(),
             }
         }
         response
@@ -187,7 +189,10 @@ impl Waf {
             findings: Findings::default(),
             blocked: false,
         };
-        let Ok(reading) = self.requests.entry(id, now, make) else {
+        let Ok(reading) = self
+            .requests
+            .entry(id, now, |reading| reading.blocked, make)
+        else {
             return full();
         };
         let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);

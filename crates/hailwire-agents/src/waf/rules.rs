@@ -341,6 +341,7 @@ fn latest<'a>(done: &'a [(Transform, Option<Vec<u8>>)], value: &'a [u8]) -> &'a 
 fn select(files: Vec<(String, seclang::Parsed)>, paranoia: u8, report: &mut Report) -> Vec<Rule> {
     let mut rules = Vec::new();
     let mut removed = Vec::new();
+    let mut excepted = Vec::new();
     for (name, parsed) in files {
         report.skipped.extend(
             parsed
@@ -349,6 +350,7 @@ fn select(files: Vec<(String, seclang::Parsed)>, paranoia: u8, report: &mut Repo
                 .map(|skipped| (name.clone(), skipped)),
         );
         removed.extend(parsed.removed);
+        excepted.extend(parsed.excepted);
         rules.extend(parsed.rules);
     }
     rules.retain(|rule| {
@@ -356,6 +358,14 @@ fn select(files: Vec<(String, seclang::Parsed)>, paranoia: u8, report: &mut Repo
             .iter()
             .any(|(from, to)| (*from..=*to).contains(&rule.id))
     });
+    for (from, to, except) in excepted {
+        for rule in rules
+            .iter_mut()
+            .filter(|rule: &&mut Rule| (from..=to).contains(&rule.id))
+        {
+            rule.except.extend(except.iter().cloned());
+        }
+    }
     let all = rules.len();
     rules.retain(|rule| rule.paranoia <= paranoia);
     report.above_paranoia = all - rules.len();

@@ -15,7 +15,7 @@
 //! | operators | those of [`Operator`], and each with `!` |
 //! | transformations | those of [`Transform`], and `none`; `multiMatch` |
 //! | actions | `id`, `phase` 1 and 2, `block`, `deny`, `drop`, `pass`, `status`, `severity`, `tag`, `msg`; others that change nothing here are passed over |
-//! | directives | `SecRule`, `Include` of nothing; `SecRuleRemoveById` with single ids and ranges |
+//! | directives | `SecRule`; `SecRuleRemoveById` and `SecRuleUpdateTargetById` with numbers and ranges, the latter with exceptions only |
 
 use std::path::Path;
 
@@ -210,6 +210,8 @@ pub struct Parsed {
     pub skipped: Vec<Skipped>,
     /// Numbers of rules that are taken out again, from and to.
     pub removed: Vec<(u64, u64)>,
+    /// What rules do not look at besides: their numbers, from and to, and where.
+    pub excepted: Vec<(u64, u64, Vec<(Variable, Selector)>)>,
 }
 
 /// Reads a file's text; `@pmFromFile` is looked up in its directory.
@@ -246,11 +248,22 @@ pub fn parse(text: &str, directory: Option<&Path>) -> Parsed {
                 }
             }
             "secruleremovebyid" => {
-                for word in arguments.iter().flat_map(|w| w.split([' ', ','])) {
-                    let (from, to) = word.split_once('-').unwrap_or((word, word));
-                    if let (Ok(from), Ok(to)) = (from.parse(), to.parse()) {
-                        parsed.removed.push((from, to));
+                let ranges = arguments.iter().flat_map(|word| word.split([' ', ',']));
+                parsed.removed.extend(ranges.filter_map(range));
+            }
+            "secruleupdatetargetbyid" => {
+                let of = arguments.first().and_then(|word| range(word));
+                let more = arguments.get(1).map(|text| targets(text));
+                match (of, more) {
+                    (Some((from, to)), Some(Ok((added, except, counts))))
+                        if added.is_empty() && counts.is_empty() =>
+                    {
+                        parsed.excepted.push((from, to, except));
                     }
+                    (Some((id, _)), Some(Err(reason))) => {
+                        parsed.skipped.push(skip(Some(id), reason))
+                    }
+                    _ => parsed.skipped.push(skip(None, format!("directive {name}"))),
                 }
             }
             // They name, mark or set up what is fixed here.
@@ -261,6 +274,12 @@ pub fn parse(text: &str, directory: Option<&Path>) -> Parsed {
         }
     }
     parsed
+}
+
+/// One number, or two with a hyphen between.
+fn range(word: &str) -> Option<(u64, u64)> {
+    let (from, to) = word.split_once('-').unwrap_or((word, word));
+    Some((from.trim().parse().ok()?, to.trim().parse().ok()?))
 }
 
 /// Each directive with the number of its first line; a backslash at the end of a line joins the next one.
@@ -427,7 +446,9 @@ fn targets(text: &str) -> Result<(Targets, Targets, Vec<String>), String> {
         let known = Variable::named(&upper).ok_or_else(|| format!("variable {upper}"))?;
         let selector = selector.trim_matches('\'');
         let selector = match selector.strip_prefix('/').and_then(|s| s.strip_suffix('/')) {
-            Some("" | "*") | None if matches!(selector, "" | "/*" | "//*") => Selector::All,
+            Some("" | "*") | None if matches!(selector, "" | "/*" | "//*" | "//@*") => {
+                Selector::All
+            }
             Some(pattern) => Selector::Matching(regex(pattern)?.0),
             None if upper == "XML" => return Err(format!("variable XML:{selector}")),
             None => Selector::Name(selector.to_owned()),

@@ -1,7 +1,8 @@
 //! The requests whose bodies are being read: bounded, and nothing stays for ever.
 //!
 //! An entry is made with a request's head, and ends with its body, its completion, a cancel, or after
-//! [`Limits::idle`] without a word of it. A table that is full refuses: a body that nobody reads must not pass.
+//! [`Limits::idle`] without a word of it. A table that is full first forgets those and the ones that are *spent*, whose
+//! answer cannot change any more, and then refuses: a body that nobody reads must not pass.
 
 use std::{
     collections::HashMap,
@@ -55,11 +56,12 @@ impl<T> Table<T> {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state of a request; made where there is none, in place of old ones if need be.
+    /// The state of a request; made where there is none, in place of idle and spent ones if need be.
     pub(super) fn entry(
         &self,
         id: &str,
         now: Instant,
+        spent: impl Fn(&T) -> bool,
         make: impl FnOnce() -> T,
     ) -> Result<Arc<Mutex<T>>, Full> {
         let mut shard = self.shard(id);
@@ -69,16 +71,21 @@ impl<T> Table<T> {
         }
         let most = self.limits.entries.div_ceil(SHARDS).max(1);
         if shard.len() >= most {
-            shard.retain(|_, entry| now.saturating_duration_since(entry.seen) < self.limits.idle);
+            shard.retain(|_, entry| {
+                // One that is at work is neither.
+                let spent = entry.state.try_lock().is_ok_and(|state| spent(&state));
+                !spent && now.saturating_duration_since(entry.seen) < self.limits.idle
+            });
         }
         if shard.len() >= most {
             return Err(Full);
         }
         let state = Arc::new(Mutex::new(make()));
+        let seen = now;
         shard.insert(
             Text::from(id),
             Entry {
-                seen: now,
+                seen,
                 state: Arc::clone(&state),
             },
         );
@@ -104,27 +111,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_table_refuses_until_something_has_been_idle_for_long() {
+    fn a_full_table_refuses_until_something_is_spent_or_has_been_idle_for_long() {
         let limits = Limits {
             entries: 16,
             idle: Duration::from_secs(60),
         };
         let table = Table::new(limits);
         let start = Instant::now();
+        let spent = |spent: &bool| *spent;
+        let enter = |id: &str, now| table.entry(id, now, spent, || false);
         let full = (0..1_000)
-            .filter(|n| table.entry(&n.to_string(), start, || ()).is_err())
+            .filter(|n| enter(&n.to_string(), start).is_err())
             .count();
         assert_eq!((full, table.len()), (984, 16));
-        assert!(
-            table
-                .entry("x", start + Duration::from_secs(59), || ())
-                .is_err()
-        );
-        assert!(
-            table
-                .entry("x", start + Duration::from_secs(60), || ())
-                .is_ok()
-        );
+        assert!(enter("x", start + Duration::from_secs(59)).is_err());
+        assert!(enter("x", start + Duration::from_secs(60)).is_ok());
         table.remove("x");
+        assert_eq!(table.len(), 15);
+
+        let table = Table::new(limits);
+        let enter = |id: &str| table.entry(id, start, spent, || true);
+        assert!(
+            (0..1_000).all(|n| enter(&n.to_string()).is_ok()),
+            "the spent make room"
+        );
+        assert!(table.len() <= 16);
     }
 }

@@ -206,7 +206,8 @@ fn a_directory_of_rules_is_used_as_far_as_it_is_understood() {
     let rules = "SecRule ARGS \"@pmFromFile words.data\" \"id:1,phase:2,deny,status:418,msg:'a word'\"\n\
         SecRule ARGS \"@rx x\" \"id:2,phase:2,block,severity:'CRITICAL',tag:'paranoia-level/2'\"\n\
         SecRule TX:X \"@eq 1\" \"id:3,phase:2,deny\"\n\
-        SecRule ARGS \"@streq removed\" \"id:4,phase:2,deny\"\nSecRuleRemoveById 4\n";
+        SecRule ARGS \"@streq removed\" \"id:4,phase:2,deny\"\nSecRuleRemoveById 4\n\
+        SecRuleUpdateTargetById 1 \"!ARGS:free\"\n";
     std::fs::write(dir.path().join("a.conf"), rules).unwrap();
     std::fs::write(dir.path().join("words.data"), "# none\nforbidden\n").unwrap();
     let load = |paranoia| {
@@ -230,6 +231,7 @@ fn a_directory_of_rules_is_used_as_far_as_it_is_understood() {
     ));
     assert!(passes(&get(&one, "/?a=x")) && !passes(&get(&load(2), "/?a=x")));
     assert!(passes(&get(&one, "/?a=removed")));
+    assert!(passes(&get(&one, "/?free=Forbidden")), "an exception");
     let none = RuleSet::load(&dir.path().join("absent"), 1);
     assert!(matches!(none, Err(RulesError::Read { .. })));
     std::fs::write(dir.path().join("a.conf"), "SecAction \"id:1\"").unwrap();

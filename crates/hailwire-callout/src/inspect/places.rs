@@ -15,19 +15,19 @@ use thiserror::Error;
 
 use super::{
     Ask, Checkpoint, Config, Inspector, Unanswered,
-    config::{AgentConfig, Dialect, Place, Preset, Tls},
+    config::{AgentConfig, Place, Preset, Tls},
 };
 use crate::{
     Event, Response, Text,
     capabilities::Capabilities,
     control::CancelReason,
-    host::{self, AskError, ConnectOptions},
+    host::{self, AskError, ConnectOptions, dialect::Uds},
     pool::{AgentPool, Connect, PoolConfig, PoolError, Timeouts, connect_with},
     wire::Encoding,
 };
 
 /// How to connect to a place that this crate cannot reach by itself; `None` where it cannot be reached.
-pub type Reach<'a> = &'a dyn Fn(&Place) -> Option<Arc<dyn Connect>>;
+pub type Reach<'a> = &'a dyn Fn(&AgentConfig, &Place) -> Option<Arc<dyn Connect>>;
 
 /// A place that nobody can reach.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -136,7 +136,7 @@ impl Inspector {
 
 impl Pooled {
     fn new(agent: &AgentConfig, place: &Place, reach: Reach<'_>) -> Result<Self, Unreachable> {
-        let connect = reach(place).or_else(|| near(place, agent.dialect));
+        let connect = reach(agent, place).or_else(|| near(agent, place));
         let connect = connect.ok_or_else(|| Unreachable {
             agent: agent.name.clone(),
             place: place.to_string(),
@@ -178,19 +178,13 @@ impl Pooled {
 }
 
 /// How to connect to a place that needs no help.
-fn near(place: &Place, dialect: Dialect) -> Option<Arc<dyn Connect>> {
+fn near(agent: &AgentConfig, place: &Place) -> Option<Arc<dyn Connect>> {
     match place {
         Place::UnixSocket(path) | Place::BinaryUds(path) => {
-            let dialect = match dialect {
-                Dialect::Auto => None,
-                Dialect::Crate => Some(host::dialect::Dialect::Crate),
-                Dialect::Documented => Some(host::dialect::Dialect::Documented),
-                Dialect::V1 => Some(host::dialect::Dialect::V1),
-            };
-            let agent = Arc::new(host::dialect::Uds::new(path, dialect));
+            let uds = Arc::new(Uds::new(path, agent.dialect));
             let connect = move |options: ConnectOptions| -> BoxFuture<'static, _> {
-                let agent = agent.clone();
-                Box::pin(async move { agent.connect(&options).await })
+                let uds = Arc::clone(&uds);
+                Box::pin(async move { uds.connect(&options).await })
             };
             Some(Arc::new(connect_with(place.to_string(), connect)))
         }

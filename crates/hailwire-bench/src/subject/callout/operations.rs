@@ -331,7 +331,7 @@ async fn selection(encoding: Encoding, run: Run) -> Result<Measured, BenchError>
             let Some(pool) = agents.named(black_box("waf")) else {
                 return;
             };
-            let Ok(mut call) = pool.select(None, black_box(&event)) else {
+            let Ok(call) = pool.select(None, black_box(&event)) else {
                 return;
             };
             encode_event(&event, encoding, out);

@@ -26,7 +26,10 @@ use std::{
 };
 
 use thiserror::Error;
-use tokio::net::UnixStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::UnixStream,
+};
 
 use super::{ConnectError, ConnectOptions, Connection, stream, uds};
 
@@ -217,6 +220,21 @@ async fn greet(
 ) -> Result<(Connection, Dialect), ConnectError> {
     let greeting = async {
         let (read, write) = UnixStream::connect(path).await?.into_split();
+        greet_halves(read, write, options).await
+    };
+    stream::within(options, greeting).await
+}
+
+async fn greet_halves<R, W>(
+    read: R,
+    write: W,
+    options: &ConnectOptions,
+) -> Result<(Connection, Dialect), ConnectError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    {
         let hello = stream::hello(options);
         let mut hello = serde_json::to_value(hello)
             .map_err(|error| ConnectError::Handshake(error.to_string()))?;
