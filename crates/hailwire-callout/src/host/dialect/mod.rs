@@ -234,26 +234,106 @@ where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
-    {
-        let hello = stream::hello(options);
-        let mut hello = serde_json::to_value(hello)
-            .map_err(|error| ConnectError::Handshake(error.to_string()))?;
-        documented::introduce(&mut hello, &options.host_id);
-        let greeted = stream::greet(read, write, &hello).await?;
-        match documented::Welcome::read(&greeted.answer) {
-            Some(welcome) => {
-                let (incoming, write) = (greeted.incoming, greeted.outgoing.into_io());
-                let connection =
-                    documented::welcomed(incoming.into_parts(), write, welcome, options)?;
-                Ok((connection, Dialect::Documented))
-            }
-            None => {
-                let connection = stream::welcomed(greeted, options).await?;
-                Ok((connection, Dialect::Crate))
-            }
+    let hello = stream::hello(options);
+    let mut hello =
+        serde_json::to_value(hello).map_err(|error| ConnectError::Handshake(error.to_string()))?;
+    documented::introduce(&mut hello, &options.host_id);
+    let greeted = stream::greet(read, write, &hello).await?;
+    match documented::Welcome::read(&greeted.answer) {
+        Some(welcome) => {
+            let (incoming, write) = (greeted.incoming, greeted.outgoing.into_io());
+            let connection = documented::welcomed(incoming.into_parts(), write, welcome, options)?;
+            Ok((connection, Dialect::Documented))
         }
+        None => {
+            let connection = stream::welcomed(greeted, options).await?;
+            Ok((connection, Dialect::Crate))
+        }
+    }
+}
+
+/// Like [`Uds`], over any pair of byte streams: `open` opens one, and again where an agent has to be asked in another
+/// dialect. Without a `dialect` it is told apart each time.
+///
+/// # Errors
+///
+/// [`ConnectError`], of `open` too.
+///
+/// # Cancel safety
+///
+/// The streams are dropped.
+pub async fn connect_over<T, F>(
+    open: impl Fn() -> F,
+    dialect: Option<Dialect>,
+    options: &ConnectOptions,
+) -> Result<Connection, ConnectError>
+where
+    T: AsyncRead + AsyncWrite + Send + 'static,
+    F: Future<Output = Result<T, ConnectError>>,
+{
+    let patient = ConnectOptions {
+        connect_timeout: options.connect_timeout.min(PATIENCE),
+        ..options.clone()
+    };
+    let first = match dialect {
+        Some(Dialect::Crate) => {
+            let opened = stream::within(options, open()).await?;
+            return stream::over(opened, options).await;
+        }
+        Some(Dialect::V1) => return v1_over(&open, options).await,
+        Some(Dialect::Documented) => {
+            return match greet_over(&open, options).await? {
+                (connection, Dialect::Documented) => Ok(connection),
+                (_, other) => Err(ConnectError::Handshake(format!("the agent speaks {other}"))),
+            };
+        }
+        None => match greet_over(&open, &patient).await {
+            Err(error) if may_be_another(&error) => error,
+            decided => return decided.map(|(connection, _)| connection),
+        },
+    };
+    match v1_over(&open, &patient).await {
+        Ok(connection) => return Ok(connection),
+        Err(error @ ConnectError::Configuration(_)) => return Err(error),
+        Err(_) => {}
+    }
+    match first {
+        ConnectError::Timeout(_) if options.connect_timeout > PATIENCE => {
+            let greeted = greet_over(&open, options).await;
+            greeted.map(|(connection, _)| connection)
+        }
+        error => Err(error),
+    }
+}
+
+async fn greet_over<T, F>(
+    open: &impl Fn() -> F,
+    options: &ConnectOptions,
+) -> Result<(Connection, Dialect), ConnectError>
+where
+    T: AsyncRead + AsyncWrite + Send + 'static,
+    F: Future<Output = Result<T, ConnectError>>,
+{
+    let greeting = async {
+        let (read, write) = tokio::io::split(open().await?);
+        greet_halves(read, write, options).await
     };
     stream::within(options, greeting).await
+}
+
+async fn v1_over<T, F>(
+    open: &impl Fn() -> F,
+    options: &ConnectOptions,
+) -> Result<Connection, ConnectError>
+where
+    T: AsyncRead + AsyncWrite + Send + 'static,
+    F: Future<Output = Result<T, ConnectError>>,
+{
+    let connecting = async {
+        let (read, write) = tokio::io::split(open().await?);
+        v1::connect(read, write, options).await
+    };
+    stream::within(options, connecting).await
 }
 
 /// Whether an agent that was spoken to in one dialect may be one of another.
