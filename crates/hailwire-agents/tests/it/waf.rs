@@ -9,8 +9,8 @@ use hailwire_callout::{
     event::{BodyChunk, Metadata, RequestHeaders},
 };
 
-const HOSTILE: &str = include_str!("corpus/hostile.txt");
-const BENIGN: &str = include_str!("corpus/benign.txt");
+const HOSTILE: &str = include_str!("../corpus/hostile.txt");
+const BENIGN: &str = include_str!("../corpus/benign.txt");
 
 /// One request of a corpus.
 #[derive(Clone, Debug)]
@@ -139,7 +139,7 @@ fn encode(text: &str) -> String {
     for byte in text.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
-                out.push(char::from(byte))
+                out.push(char::from(byte));
             }
             _ => out += &format!("%{byte:02X}"),
         }
