@@ -510,6 +510,41 @@ HUB_URL = r"https://|http://(127\.|localhost|\[::1\])"
 # --- The check
 
 
+# --- the agent protocol
+
+
+def callout_meaning(tree: dict, means: dict) -> tuple:
+    """What a message says, and what it should, in the same form: data as hex, nothing that is null."""
+    tree = dict(tree)
+    if "answer" in means and "decision" in tree:
+        custom = dict(tree["audit"]["custom"])
+        answer_id = custom.pop("correlation_id")
+        audit = {**tree["audit"], "custom": custom}
+        tree = {"id": answer_id, "answer": {**tree, "audit": audit}}
+    elif "metadata" in tree and isinstance(tree["metadata"], dict) and "uri" in tree:
+        tree.pop("correlation_id", None)
+    return said(tree), said(means, "hex")
+
+
+def said(value, data="base64"):
+    """Without nulls, and with the bytes under `data` as they are."""
+    if isinstance(value, dict):
+        return {
+            k: plain_data(v, data) if k == "data" and v is not None else said(v, data)
+            for k, v in value.items()
+            if v is not None
+        }
+    if isinstance(value, list):
+        return [said(v, data) for v in value]
+    return value
+
+
+def plain_data(value, form: str) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return bytes.fromhex(value) if form == "hex" else base64.b64decode(value, validate=True)
+
+
 class Check:
     def __init__(self, directory: Path):
         self.directory, self.count, self.wrong = directory, 0, []
@@ -605,6 +640,19 @@ class Check:
             data = bytes.fromhex(v["bytes"])
             self.refused(f"refused capsule {v['name']}", v["error"], decode_capsules, data)
 
+    def callout(self):
+        """Both encodings of each message of the agent protocol say what the vector says."""
+        for path in sorted((self.directory / "callout").glob("*.json")):
+            for v in json.loads(path.read_text())["vectors"]:
+                name = f"callout {path.stem} {v['name']}"
+                trees = []
+                if "json" in v:
+                    trees.append(("JSON", json.loads(v["json"])))
+                if "msgpack" in v:
+                    trees.append(("MessagePack", Unpacker(bytes.fromhex(v["msgpack"])).value()))
+                for encoding, tree in trees:
+                    self.same(f"{name} as {encoding}", *callout_meaning(tree, v["means"]))
+
     def run(self) -> int:
         self.addresses()
         self.headers("headers.json")
@@ -613,6 +661,7 @@ class Check:
         self.records()
         self.tickets()
         self.capsules()
+        self.callout()
         for line in self.wrong:
             print(line, file=sys.stderr)
         print(f"{self.count - len(self.wrong)} of {self.count} checks agree")

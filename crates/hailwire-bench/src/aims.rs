@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::{
     measure::Spread,
     result::{Cell, Line},
-    tables::{self, form, subject},
+    tables::{self, callout, form, subject},
 };
 
 /// One figure of one cell.
@@ -300,7 +300,102 @@ pub const AIMS: &[Aim] = &[
         ],
         bound: Bound::AtLeast(0.95),
     },
+    Aim {
+        name: "choosing an agent's connection and writing a small request takes at most 100 ns",
+        formula: "ns of the selection path, MessagePack, one thread ≤ 100",
+        of: c(
+            "C12",
+            "selection path, MessagePack",
+            (callout::OURS, callout::ALONE),
+            "ns_per_op",
+        ),
+        over: &[],
+        bound: Bound::AtMost(100.0),
+    },
+    Aim {
+        name: "one callout at a time takes at most 1.1 times what its bytes take, both programs on one CPU",
+        formula: "p50, ours to ours in MessagePack ÷ raw socket ≤ 1.1",
+        of: ce(callout::ONE, (callout::OURS_OURS, "msgpack"), "p50_us"),
+        over: &[ce(callout::ONE, (callout::RAW, "bytes"), "p50_us")],
+        bound: Bound::AtMost(1.1),
+    },
+    Aim {
+        name: "64 callouts in flight: ours does at least 2.5 times the foreign crate's rate over a Unix socket",
+        formula: "answers a second, ours to ours ÷ theirs to theirs, MessagePack ≥ 2.5",
+        of: ce(
+            callout::MANY,
+            (callout::OURS_OURS, "msgpack"),
+            "messages_per_s",
+        ),
+        over: &[ce(
+            callout::MANY,
+            (callout::THEIRS_THEIRS, "msgpack"),
+            "messages_per_s",
+        )],
+        bound: Bound::AtLeast(2.5),
+    },
+    Aim {
+        name: "64 callouts in flight: ours over a Unix socket is ahead of the foreign crate's gRPC",
+        formula: "answers a second, ours to ours in MessagePack ÷ theirs to theirs over gRPC ≥ 1",
+        of: ce(
+            callout::MANY,
+            (callout::OURS_OURS, "msgpack"),
+            "messages_per_s",
+        ),
+        over: &[ce(
+            callout::GRPC,
+            (callout::THEIRS_THEIRS, "grpc"),
+            "messages_per_s",
+        )],
+        bound: Bound::AtLeast(1.0),
+    },
+    Aim {
+        name: "bodies of 64 KiB pass at 4 GiB/s and more",
+        formula: "GiB a second, ours to ours ≥ 4",
+        of: ce(
+            callout::BODY[0],
+            (callout::OURS_OURS, "msgpack"),
+            "gibibytes_per_s",
+        ),
+        over: &[],
+        bound: Bound::AtLeast(4.0),
+    },
+    Aim {
+        name: "bodies of 10 MiB pass at 4 GiB/s and more",
+        formula: "GiB a second, ours to ours ≥ 4",
+        of: ce(
+            callout::BODY[1],
+            (callout::OURS_OURS, "msgpack"),
+            "gibibytes_per_s",
+        ),
+        over: &[],
+        bound: Bound::AtLeast(4.0),
+    },
+    Aim {
+        name: "an agent that is shown bodies of 10 MiB holds less than 32 MiB",
+        formula: "peak RSS of our agent's process ≤ 32 × 1,048,576 bytes",
+        of: ce(
+            callout::BODY[1],
+            (callout::OURS_OURS, "msgpack"),
+            "server_peak_rss_bytes",
+        ),
+        over: &[],
+        bound: Bound::AtMost(33_554_432.0),
+    },
 ];
+
+const fn c(
+    table: &'static str,
+    row: &'static str,
+    who: (&'static str, &'static str),
+    name: &'static str,
+) -> Figure {
+    figure("callout", table, row, who, name)
+}
+
+const fn ce(row: &'static str, who: (&'static str, &'static str), name: &'static str) -> Figure {
+    c("CE", row, who, name)
+}
 
 const fn chosen(row: &'static str, who: &'static str) -> Figure {
     q("Q2", row, (who, form::POOLED), "megabytes_per_s")

@@ -8,7 +8,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`suite`] | smoke, coordination, overlay: what is measured, as data |
+//! | [`suite`] | smoke, coordination, overlay, callout: what is measured, as data |
 //! | [`run`] | networks, processes, interleaved repeats, progress |
 //! | [`subject`] | programs that serve and load: ours, and anybody's through the same lines |
 //! | [`work`] | what a subject is asked, and what it answers |

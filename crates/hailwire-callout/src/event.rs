@@ -3,10 +3,16 @@
 //! Each event belongs to one request and carries its correlation id, which the host chooses, unique among
 //! the requests that it has in flight on a connection.
 
+use std::fmt;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{Text, headers::Headers};
+use crate::{
+    Text,
+    headers::{self, Headers},
+    wire::head,
+};
 
 /// The kinds of events, as an agent lists them in its capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -133,30 +139,22 @@ pub struct Metadata<'a> {
     pub traceparent: Option<&'a str>,
 }
 
-/// The head of a request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The head of a request, kept as it travels: one stretch of bytes and where in it what is.
+#[derive(Clone)]
 pub struct RequestHeaders {
-    metadata: OwnedMetadata,
-    method: String,
-    uri: String,
+    /// With the bytes that everything lies in.
     headers: Headers,
+    at: RequestIndex,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct OwnedMetadata {
-    correlation_id: String,
-    request_id: String,
-    client_ip: String,
-    client_port: u16,
-    server_name: Option<String>,
-    protocol: String,
-    tls_version: Option<String>,
-    tls_cipher: Option<String>,
-    route_id: Option<String>,
-    upstream_id: Option<String>,
-    timestamp: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    traceparent: Option<String>,
+/// Where the texts of a request's head begin; 0 for what is not there.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RequestIndex {
+    /// In the order of [`head::METADATA`], and then the method and the uri.
+    pub(crate) texts: [u32; 14],
+    pub(crate) client_port: u16,
+    /// The stretch from the key `metadata` up to the end of the uri.
+    pub(crate) fields: (u32, u32),
 }
 
 impl RequestHeaders {
@@ -168,64 +166,68 @@ impl RequestHeaders {
         uri: &str,
         headers: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Self {
-        let owned = |text: Option<&str>| text.map(str::to_owned);
-        Self {
-            metadata: OwnedMetadata {
-                correlation_id: metadata.correlation_id.to_owned(),
-                request_id: metadata.request_id.to_owned(),
-                client_ip: metadata.client_ip.to_owned(),
-                client_port: metadata.client_port,
-                server_name: owned(metadata.server_name),
-                protocol: metadata.protocol.to_owned(),
-                tls_version: owned(metadata.tls_version),
-                tls_cipher: owned(metadata.tls_cipher),
-                route_id: owned(metadata.route_id),
-                upstream_id: owned(metadata.upstream_id),
-                timestamp: metadata.timestamp.to_owned(),
-                traceparent: owned(metadata.traceparent),
-            },
-            method: method.to_owned(),
-            uri: uri.to_owned(),
-            headers: Headers::new(headers),
+        head::request(metadata, method, uri, headers)
+    }
+
+    pub(crate) const fn within(headers: Headers, at: RequestIndex) -> Self {
+        Self { headers, at }
+    }
+
+    pub(crate) const fn index(&self) -> &RequestIndex {
+        &self.at
+    }
+
+    /// The text at an index of [`RequestIndex::texts`], as bytes that were checked.
+    pub(crate) fn bytes(&self, index: usize) -> Option<&[u8]> {
+        match self.at.texts.get(index) {
+            None | Some(0) => None,
+            Some(at) => head::text_at(self.headers.arena(), *at),
         }
+    }
+
+    fn optional(&self, index: usize) -> Option<&str> {
+        self.bytes(index).map(headers::text)
+    }
+
+    fn text(&self, index: usize) -> &str {
+        self.optional(index).unwrap_or_default()
     }
 
     /// The correlation id.
     #[must_use]
     pub fn id(&self) -> &str {
-        &self.metadata.correlation_id
+        self.text(0)
     }
 
     /// What the host knows of the request.
     #[must_use]
     pub fn metadata(&self) -> Metadata<'_> {
-        let of = &self.metadata;
         Metadata {
-            correlation_id: &of.correlation_id,
-            request_id: &of.request_id,
-            client_ip: &of.client_ip,
-            client_port: of.client_port,
-            server_name: of.server_name.as_deref(),
-            protocol: &of.protocol,
-            tls_version: of.tls_version.as_deref(),
-            tls_cipher: of.tls_cipher.as_deref(),
-            route_id: of.route_id.as_deref(),
-            upstream_id: of.upstream_id.as_deref(),
-            timestamp: &of.timestamp,
-            traceparent: of.traceparent.as_deref(),
+            correlation_id: self.text(0),
+            request_id: self.text(1),
+            client_ip: self.text(2),
+            client_port: self.at.client_port,
+            server_name: self.optional(4),
+            protocol: self.text(5),
+            tls_version: self.optional(6),
+            tls_cipher: self.optional(7),
+            route_id: self.optional(8),
+            upstream_id: self.optional(9),
+            timestamp: self.text(10),
+            traceparent: self.optional(11),
         }
     }
 
     /// The method.
     #[must_use]
     pub fn method(&self) -> &str {
-        &self.method
+        self.text(head::METHOD)
     }
 
     /// The request target, with its query.
     #[must_use]
     pub fn uri(&self) -> &str {
-        &self.uri
+        self.text(head::URI)
     }
 
     /// The header fields.
@@ -235,12 +237,35 @@ impl RequestHeaders {
     }
 }
 
-/// The head of a response.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+impl PartialEq for RequestHeaders {
+    fn eq(&self, other: &Self) -> bool {
+        self.metadata() == other.metadata()
+            && self.method() == other.method()
+            && self.uri() == other.uri()
+            && self.headers == other.headers
+    }
+}
+
+impl Eq for RequestHeaders {}
+
+impl fmt::Debug for RequestHeaders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestHeaders")
+            .field("metadata", &self.metadata())
+            .field("method", &self.method())
+            .field("uri", &self.uri())
+            .field("headers", &self.headers)
+            .finish()
+    }
+}
+
+/// The head of a response, kept as it travels.
+#[derive(Clone)]
 pub struct ResponseHeaders {
-    correlation_id: String,
-    status: u16,
     headers: Headers,
+    /// Where the correlation id is.
+    id: u32,
+    status: u16,
 }
 
 impl ResponseHeaders {
@@ -251,17 +276,26 @@ impl ResponseHeaders {
         status: u16,
         headers: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Self {
+        head::response(correlation_id, status, headers)
+    }
+
+    pub(crate) const fn within(headers: Headers, id: u32, status: u16) -> Self {
         Self {
-            correlation_id: correlation_id.to_owned(),
+            headers,
+            id,
             status,
-            headers: Headers::new(headers),
         }
+    }
+
+    /// The correlation id, as bytes that were checked.
+    pub(crate) fn id_bytes(&self) -> &[u8] {
+        head::text_at(self.headers.arena(), self.id).unwrap_or_default()
     }
 
     /// The correlation id.
     #[must_use]
     pub fn id(&self) -> &str {
-        &self.correlation_id
+        headers::text(self.id_bytes())
     }
 
     /// The status.
@@ -274,6 +308,26 @@ impl ResponseHeaders {
     #[must_use]
     pub const fn headers(&self) -> &Headers {
         &self.headers
+    }
+}
+
+impl PartialEq for ResponseHeaders {
+    fn eq(&self, other: &Self) -> bool {
+        self.id_bytes() == other.id_bytes()
+            && self.status == other.status
+            && self.headers == other.headers
+    }
+}
+
+impl Eq for ResponseHeaders {}
+
+impl fmt::Debug for ResponseHeaders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseHeaders")
+            .field("correlation_id", &self.id())
+            .field("status", &self.status)
+            .field("headers", &self.headers)
+            .finish()
     }
 }
 

@@ -1,35 +1,82 @@
-//! The fields of a request or response, in the order in which they came.
+//! The fields of a request or response, kept as they travel.
+//!
+//! They are one stretch of MessagePack, a map of names to arrays of values, within the bytes of the event that they came
+//! in. Nothing is looked up or copied before somebody asks; a name is found by reading past those before it,
+//! which for the few dozen that a request has beats a hash. What is kept has been checked once, when it was built
+//! or read: every text is UTF-8, and no name occurs twice, whatever its case.
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de, ser::SerializeMap as _};
+use std::iter;
 
-/// Header fields. A name may occur several times.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+use bytes::Bytes;
+use serde::{Serialize, Serializer};
+
+/// Header fields. A name may have several values.
+///
+/// A clone shares the bytes.
+#[derive(Clone, Default)]
 pub struct Headers {
-    fields: Vec<(String, Vec<String>)>,
+    /// The bytes of the event.
+    arena: Bytes,
+    at: Extent,
+}
+
+/// Where headers lie, and how many they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Extent {
+    /// Where the map begins.
+    pub(crate) start: u32,
+    /// Where it ends.
+    pub(crate) end: u32,
+    /// Names in it.
+    pub(crate) names: u32,
+    /// Values of all of them.
+    pub(crate) values: u32,
 }
 
 impl Headers {
     /// From names and values. Those of one name, whatever its case, are put together.
     #[must_use]
     pub fn new<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        let mut headers = Self::default();
-        for (name, value) in fields {
-            let same = |(known, _): &&mut (String, Vec<String>)| known.eq_ignore_ascii_case(name);
-            match headers.fields.iter_mut().find(same) {
-                Some((_, values)) => values.push(value.to_owned()),
-                None => headers
-                    .fields
-                    .push((name.to_owned(), vec![value.to_owned()])),
-            }
+        let fields = fields.into_iter();
+        let mut out = Vec::with_capacity(8 + 48 * fields.size_hint().0);
+        let at = write(fields, &mut out);
+        Self::within(out.into(), at)
+    }
+
+    /// Those that lie within some bytes, which were checked.
+    pub(crate) const fn within(arena: Bytes, at: Extent) -> Self {
+        Self { arena, at }
+    }
+
+    /// The bytes that these lie in.
+    pub(crate) const fn arena(&self) -> &Bytes {
+        &self.arena
+    }
+
+    /// The map, as MessagePack.
+    pub(crate) fn packed(&self) -> &[u8] {
+        match self.arena.get(self.at.start as usize..self.at.end as usize) {
+            Some(map) if !map.is_empty() => map,
+            _ => &[0x80],
         }
-        headers
     }
 
     /// Every value with its name.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.fields
-            .iter()
-            .flat_map(|(name, values)| values.iter().map(move |v| (name.as_str(), v.as_str())))
+    #[must_use]
+    pub fn iter(&self) -> Iter<'_> {
+        let mut rest = self.packed();
+        map_length(&mut rest);
+        Iter {
+            left: self.at.values as usize,
+            name: &[],
+            values: Values { left: 0, rest },
+        }
+    }
+
+    /// Every name with its values.
+    pub fn names(&self) -> impl Iterator<Item = (&str, Values<'_>)> {
+        self.packed_names()
+            .map(|(name, values)| (text(name), values))
     }
 
     /// The first value of a name, whatever its case.
@@ -39,53 +86,491 @@ impl Headers {
     }
 
     /// Every value of a name, whatever its case.
-    pub fn get_all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
-        self.iter()
-            .filter(move |(known, _)| known.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value)
+    pub fn get_all<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+        let name = name.as_bytes();
+        self.packed_names()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map_or(Values::NONE, |(_, values)| values)
     }
 
     /// How many names there are.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.fields.len()
+    pub const fn len(&self) -> usize {
+        self.at.names as usize
     }
 
     /// Whether there is no field.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.fields.is_empty()
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn packed_names(&self) -> impl Iterator<Item = (&[u8], Values<'_>)> {
+        groups(self.packed())
     }
 }
 
+impl PartialEq for Headers {
+    fn eq(&self, other: &Self) -> bool {
+        self.packed() == other.packed()
+            || (self.len() == other.len()
+                && iter::zip(self.packed_names(), other.packed_names())
+                    .all(|(mine, theirs)| mine.0 == theirs.0 && mine.1.eq(theirs.1)))
+    }
+}
+
+impl Eq for Headers {}
+
+impl std::fmt::Debug for Headers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+/// As a map of names to lists of values.
 impl Serialize for Headers {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.fields.len()))?;
-        for (name, values) in &self.fields {
-            map.serialize_entry(name, values)?;
-        }
-        map.end()
+        serializer.collect_map(self.names())
     }
 }
 
-impl<'de> Deserialize<'de> for Headers {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Map;
-        impl<'de> de::Visitor<'de> for Map {
-            type Value = Headers;
+impl<'a> IntoIterator for &'a Headers {
+    type Item = (&'a str, &'a str);
+    type IntoIter = Iter<'a>;
 
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a map of names to lists of values")
-            }
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
 
-            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Headers, A::Error> {
-                let mut fields = Vec::new();
-                while let Some(field) = map.next_entry()? {
-                    fields.push(field);
-                }
-                Ok(Headers { fields })
+/// Every value with its name.
+#[derive(Clone, Debug)]
+pub struct Iter<'a> {
+    left: usize,
+    name: &'a [u8],
+    /// Those of this name; behind them the other names.
+    values: Values<'a>,
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = (&'a str, &'a str);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        while self.values.left == 0 {
+            self.name = take_text(&mut self.values.rest);
+            self.values.left = seq_length(&mut self.values.rest);
+            if self.values.rest.is_empty() {
+                return None;
             }
         }
-        deserializer.deserialize_map(Map)
+        Some((text(self.name), self.values.next()?))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+
+    fn count(self) -> usize {
+        self.left
+    }
+}
+
+impl ExactSizeIterator for Iter<'_> {}
+
+/// The values of one name.
+#[derive(Clone, Debug)]
+pub struct Values<'a> {
+    left: usize,
+    rest: &'a [u8],
+}
+
+impl<'a> Values<'a> {
+    const NONE: Self = Self { left: 0, rest: &[] };
+
+    /// The next, as the bytes that were checked.
+    pub(crate) fn next_bytes(&mut self) -> Option<&'a [u8]> {
+        self.left = self.left.checked_sub(1)?;
+        Some(take_text(&mut self.rest))
+    }
+}
+
+impl<'a> Iterator for Values<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        self.next_bytes().map(text)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Values<'_> {}
+
+impl Serialize for Values<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.clone())
+    }
+}
+
+/// Writes fields as a map.
+pub(crate) fn write<'a>(
+    fields: impl IntoIterator<Item = (&'a str, &'a str)>,
+    out: &mut Vec<u8>,
+) -> Extent {
+    let fields = fields.into_iter();
+    let mut writer = Writer::new(fields.size_hint().1, out);
+    for (name, value) in fields {
+        if !writer.is_of(name.as_bytes()) {
+            writer.name(name.as_bytes());
+        }
+        writer.value(value.as_bytes());
+    }
+    writer.finish()
+}
+
+/// Writes a map of names to arrays of values, whose lengths are known only at the end.
+pub(crate) struct Writer<'v> {
+    out: &'v mut Vec<u8>,
+    start: usize,
+    /// Bytes of the map's length: 1, 3 or 5.
+    prefix: usize,
+    names: u32,
+    /// Where the name is to which values belong.
+    name: (usize, usize),
+    /// Where their array is.
+    array: usize,
+    values: u32,
+    all_values: u32,
+    seen: Seen,
+}
+
+impl<'v> Writer<'v> {
+    /// Begins. `most` is how many names there may be, if that is known.
+    pub(crate) fn new(most: Option<usize>, out: &'v mut Vec<u8>) -> Self {
+        let start = out.len();
+        let prefix = if most.is_some_and(|most| most <= 15) {
+            out.push(0x80);
+            1
+        } else {
+            out.extend_from_slice(&[0xde, 0, 0]);
+            3
+        };
+        Self {
+            out,
+            start,
+            prefix,
+            names: 0,
+            name: (0, 0),
+            array: 0,
+            values: 0,
+            all_values: 0,
+            seen: Seen::default(),
+        }
+    }
+
+    /// Whether this is the name to which values belong, whatever its case.
+    fn is_of(&self, name: &[u8]) -> bool {
+        let (start, end) = self.name;
+        end - start == name.len()
+            && self.names > 0
+            && self
+                .out
+                .get(start..end)
+                .is_some_and(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    /// Begins with the values of a name.
+    pub(crate) fn name(&mut self, name: &[u8]) {
+        self.close();
+        self.names += 1;
+        self.seen.add(name);
+        put_text(name, self.out);
+        self.name = (self.out.len() - name.len(), self.out.len());
+        self.array = self.out.len();
+        self.values = 0;
+        self.out.push(0x90);
+    }
+
+    /// One value of it.
+    pub(crate) fn value(&mut self, value: &[u8]) {
+        self.values += 1;
+        put_text(value, self.out);
+    }
+
+    fn close(&mut self) {
+        if self.names == 0 {
+            return;
+        }
+        self.all_values += self.values;
+        match self.values {
+            few @ 0..=15 => {
+                if let Some(marker) = self.out.get_mut(self.array) {
+                    *marker = 0x90 | few as u8;
+                }
+            }
+            many => {
+                let length = many.to_be_bytes();
+                let marker = [0xdd, length[0], length[1], length[2], length[3]];
+                self.out.splice(self.array..=self.array, marker);
+            }
+        }
+    }
+
+    /// Writes the lengths. Names that came apart are put together.
+    pub(crate) fn finish(mut self) -> Extent {
+        self.close();
+        let (start, length) = (self.start, self.names.to_be_bytes());
+        match (self.prefix, self.names) {
+            (1, few @ 0..=15) => {
+                if let Some(marker) = self.out.get_mut(start) {
+                    *marker = 0x80 | few as u8;
+                }
+            }
+            (3, 0..=0xffff) => {
+                if let Some(place) = self.out.get_mut(start + 1..start + 3) {
+                    place.copy_from_slice(&length[2..]);
+                }
+            }
+            (prefix, _) => {
+                let marker = [0xdf, length[0], length[1], length[2], length[3]];
+                self.out.splice(start..start + prefix, marker);
+            }
+        }
+        if self.seen.perhaps_twice && has_twice(self.out.get(start..).unwrap_or_default()) {
+            return put_together(start, self.out);
+        }
+        Extent {
+            start: offset(start),
+            end: offset(self.out.len()),
+            names: self.names,
+            values: self.all_values,
+        }
+    }
+}
+
+/// Rewrites the map at the end of `out` so that no name occurs twice.
+fn put_together(start: usize, out: &mut Vec<u8>) -> Extent {
+    let map = out.get(start..).unwrap_or_default();
+    let map = map.to_vec();
+    let mut grouped: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
+    let mut index = std::collections::HashMap::new();
+    for (name, mut values) in groups(&map) {
+        let at = *index.entry(name.to_ascii_lowercase()).or_insert_with(|| {
+            grouped.push((name, Vec::new()));
+            grouped.len() - 1
+        });
+        if let Some((_, all)) = grouped.get_mut(at) {
+            all.extend(iter::from_fn(|| values.next_bytes()));
+        }
+    }
+    out.truncate(start);
+    let mut writer = Writer::new(Some(grouped.len()), out);
+    for (name, values) in grouped {
+        writer.name(name);
+        for value in values {
+            writer.value(value);
+        }
+    }
+    // It cannot come here again.
+    writer.seen = Seen::default();
+    writer.finish()
+}
+
+/// Whether a name of a checked map occurs twice, whatever its case.
+pub(crate) fn has_twice(map: &[u8]) -> bool {
+    let names: Vec<&[u8]> = groups(map).map(|(name, _)| name).collect();
+    if names.len() <= 64 {
+        return names.iter().enumerate().any(|(before, name)| {
+            let same =
+                |known: &&[u8]| known.len() == name.len() && known.eq_ignore_ascii_case(name);
+            names.iter().take(before).any(same)
+        });
+    }
+    let mut known = std::collections::HashSet::new();
+    names
+        .iter()
+        .any(|name| !known.insert(name.to_ascii_lowercase()))
+}
+
+/// Tells, at a glance, that no name came twice.
+pub(crate) struct Seen {
+    bits: [u64; 32],
+    /// Some may have.
+    pub(crate) perhaps_twice: bool,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            bits: [0; 32],
+            perhaps_twice: false,
+        }
+    }
+}
+
+impl Seen {
+    #[inline]
+    pub(crate) fn add(&mut self, name: &[u8]) {
+        const LOWER: u64 = u64::MAX / 255 * 0x20;
+        let (first, last) = match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
+            (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
+            _ => {
+                let short = name
+                    .iter()
+                    .fold(0, |word, byte| word << 8 | u64::from(*byte));
+                (short, 0)
+            }
+        };
+        let mixed = (first | LOWER)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .wrapping_add((last | LOWER).wrapping_mul(0xc2b2_ae3d_27d4_eb4f))
+            .wrapping_add((name.len() as u64).wrapping_mul(0x1656_67b1_9e37_79f9));
+        let hash = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 53;
+        let (word, bit) = ((hash >> 6) as usize & 31, 1 << (hash & 63));
+        self.perhaps_twice |= self.bits[word] & bit != 0;
+        self.bits[word] |= bit;
+    }
+}
+
+/// The names of a checked map with their values.
+fn groups(mut rest: &[u8]) -> impl Iterator<Item = (&[u8], Values<'_>)> {
+    let mut left = map_length(&mut rest);
+    iter::from_fn(move || {
+        left = left.checked_sub(1)?;
+        let name = take_text(&mut rest);
+        let count = seq_length(&mut rest);
+        let values = Values { left: count, rest };
+        for _ in 0..count {
+            take_text(&mut rest);
+        }
+        Some((name, values))
+    })
+}
+
+fn put_text(text: &[u8], out: &mut Vec<u8>) {
+    match text.len() {
+        length @ 0..=31 => out.push(0xa0 | length as u8),
+        length @ 32..=0xff => out.extend_from_slice(&[0xd9, length as u8]),
+        length @ 0x100..=0xffff => {
+            out.push(0xda);
+            out.extend_from_slice(&(length as u16).to_be_bytes());
+        }
+        length => {
+            out.push(0xdb);
+            out.extend_from_slice(&offset(length).to_be_bytes());
+        }
+    }
+    out.extend_from_slice(text);
+}
+
+/// Takes a text. What was checked always has one.
+fn take_text<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
+    let length = match take_marker(rest) {
+        marker @ 0xa0..=0xbf => usize::from(marker & 0x1f),
+        0xd9 => big_endian::<1>(rest),
+        0xda => big_endian::<2>(rest),
+        _ => big_endian::<4>(rest),
+    };
+    let (taken, left) = rest.split_at_checked(length).unwrap_or_default();
+    *rest = left;
+    taken
+}
+
+fn map_length(rest: &mut &[u8]) -> usize {
+    match take_marker(rest) {
+        marker @ 0x80..=0x8f => usize::from(marker & 0x0f),
+        0xde => big_endian::<2>(rest),
+        _ => big_endian::<4>(rest),
+    }
+}
+
+fn seq_length(rest: &mut &[u8]) -> usize {
+    match take_marker(rest) {
+        marker @ 0x90..=0x9f => usize::from(marker & 0x0f),
+        0xdc => big_endian::<2>(rest),
+        _ => big_endian::<4>(rest),
+    }
+}
+
+fn take_marker(rest: &mut &[u8]) -> u8 {
+    let (marker, left) = rest.split_first().unwrap_or((&0x80, &[]));
+    *rest = left;
+    *marker
+}
+
+fn big_endian<const N: usize>(rest: &mut &[u8]) -> usize {
+    let (bytes, left) = rest.split_at_checked(N).unwrap_or_default();
+    *rest = left;
+    bytes
+        .iter()
+        .fold(0, |number, byte| number << 8 | usize::from(*byte))
+}
+
+/// What was checked to be UTF-8, and is looked at again for the type's sake.
+pub(crate) fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+/// A place within an event. None is larger than a frame, which has 24 bits of length.
+pub(crate) fn offset(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_whatever_their_case_and_values_of_one_stay_together() {
+        let headers = Headers::new([
+            ("Host", "a"),
+            ("Set-Cookie", "1"),
+            ("accept", ""),
+            ("set-cookie", "2"),
+            ("SET-COOKIE", "3"),
+        ]);
+        assert_eq!(headers.len(), 3);
+        assert_eq!(headers.get("host"), Some("a"));
+        assert_eq!(headers.get("ACCEPT"), Some(""));
+        assert_eq!(headers.get("hos"), None);
+        let cookies: Vec<_> = headers.get_all("set-cookie").collect();
+        assert_eq!(cookies, ["1", "2", "3"]);
+        let names: Vec<_> = headers.names().map(|(name, _)| name).collect();
+        assert_eq!(names, ["Host", "Set-Cookie", "accept"]);
+    }
+
+    #[test]
+    fn none_are_none() {
+        for headers in [Headers::default(), Headers::new([])] {
+            assert!(headers.is_empty());
+            assert_eq!(headers.iter().count(), 0);
+            assert_eq!(headers.get("a"), None);
+            assert_eq!(headers, Headers::default());
+        }
+    }
+
+    #[test]
+    fn very_many_and_very_long_ones_are_kept() {
+        let long = "v".repeat(70_000);
+        let names: Vec<String> = (0..70_000).map(|n| format!("n{n}")).collect();
+        let fields = names.iter().map(|name| (name.as_str(), "x"));
+        let headers = Headers::new(fields.chain([("long", long.as_str())]));
+        assert_eq!(headers.len(), 70_001);
+        assert_eq!(headers.get("n69999"), Some("x"));
+        assert_eq!(headers.get("long").map(str::len), Some(70_000));
+        let same = Headers::new((0..70_000).map(|_| ("a", "b")));
+        assert_eq!((same.len(), same.get_all("A").count()), (1, 70_000));
+        // A hint that is wrong costs nothing but a move.
+        let lying = Headers::new(
+            names
+                .iter()
+                .take(40)
+                .map(|n| (n.as_str(), ""))
+                .filter(|_| true),
+        );
+        assert_eq!(lying.len(), 40);
     }
 }

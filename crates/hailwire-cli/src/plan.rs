@@ -16,6 +16,7 @@ use hailwire::{
     admin,
     config::{Carrier, LogLevel},
 };
+use hailwire_agents::{rate_limit, waf};
 use hailwire_bench::{
     subject::{Options, Subject},
     suite::{Order, Size, Suite},
@@ -114,6 +115,8 @@ pub(crate) enum Action {
         config: PathBuf,
         small: bool,
     },
+    CalloutWaf(callout::ServedAt, waf::Settings),
+    CalloutRateLimit(callout::ServedAt, Limits),
     HubRun(Box<hailwire_hub::Config>),
     HubInvite {
         uses: u32,
@@ -166,6 +169,13 @@ pub(crate) struct Serve {
     pub(crate) grace: Duration,
     pub(crate) program: OsString,
     pub(crate) args: Vec<OsString>,
+}
+
+/// The limits of a rate limiter.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Limits {
+    Typed(rate_limit::Settings),
+    File(PathBuf),
 }
 
 /// Where an inspection agent that is attached to the node listens.
@@ -555,6 +565,32 @@ fn plan_callout(command: callout::CalloutCommand) -> Result<Action, Failure> {
         callout::CalloutCommand::Serve(serve) => Action::CalloutServe(serve.config),
         callout::CalloutCommand::Test(callout::CalloutTest { config, small }) => {
             Action::CalloutTest { config, small }
+        }
+        callout::CalloutCommand::Waf(callout::CalloutWaf {
+            at,
+            rules,
+            paranoia,
+            threshold,
+            detect_only,
+        }) => {
+            let settings = waf::Settings {
+                rules,
+                paranoia,
+                threshold,
+                block: !detect_only,
+                ..waf::Settings::default()
+            };
+            Action::CalloutWaf(at, settings)
+        }
+        callout::CalloutCommand::RateLimit(callout::CalloutRateLimit { at, limit, config }) => {
+            let limits = match config {
+                Some(path) => Limits::File(path),
+                None => {
+                    let settings = rate_limit::Settings::of(limit.iter().map(String::as_str));
+                    Limits::Typed(settings.map_err(Failure::usage)?)
+                }
+            };
+            Action::CalloutRateLimit(at, limits)
         }
         callout::CalloutCommand::Agent(callout::CalloutAgent { uds, exec, name }) => {
             let at = match (uds, exec) {

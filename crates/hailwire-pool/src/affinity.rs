@@ -1,7 +1,7 @@
 //! Which seat a request has, so that all that belongs to it goes to the same one.
 //!
 //! The table maps 64-bit hashes to seats: numbers below [`SEATS`], whatever the caller means by them. It holds
-//! hashes and no names: two requests whose hashes agree in 44 bits and more share a seat. The caller
+//! hashes and no names: two requests whose hashes agree in 45 bits and more share a seat. The caller
 //! hashes with a seed of its own, so that nobody outside can choose ids that do, or that crowd one another out.
 //!
 //! # Shape
@@ -15,14 +15,13 @@
 //! +-------------------------------+------------+------------------+
 //! ```
 //!
-//! Each hash has two sets that it may lie in, and takes the emptier. Where both are full, it goes to the
-//! next level, eight times as large, which is made when it is first needed: a pool that has few
-//! requests at once keeps 16 KiB. At the last level the place that was used longest ago is
-//! taken. An entry that was not used for longer than the time to live is as good as none.
+//! A hash has one set in each level, and the next level, eight times as large, is made when a set of the ones before is full: a
+//! pool that has few requests at once keeps 32 KiB. At the last level a hash has two sets, so that hardly
+//! any is full before all are; where both are, the place that was used longest ago is taken. An entry that was not used
+//! for longer than the time to live is as good as none.
 //!
 //! Every operation is a handful of loads, and at most one compare-and-swap that succeeds; none waits. Two threads
-//! that put the same hash at the same moment agree, except when a third frees a place between
-//! them.
+//! that put the same hash at the same moment agree, except when a third frees a place between them.
 
 use std::{
     sync::{
@@ -38,7 +37,7 @@ pub struct AffinityConfig {
     /// How long an entry stays that is not used. Default 5 min; from 1 s to 9 h.
     pub ttl: Duration,
     /// Entries that find room; beyond them, the least lately used may make place. Default 100,000; it is
-    /// rounded up to what the levels hold: 2,048, 18,432 or, at most, 149,504, of 8 bytes each.
+    /// rounded up to what the levels hold: 4,096, 36,864 or, at most, 299,008, of 8 bytes each.
     pub entries: usize,
 }
 
@@ -55,6 +54,8 @@ impl Default for AffinityConfig {
 #[derive(Debug)]
 pub struct Affinity {
     levels: Box<[Level]>,
+    /// Where an entry goes that has no place, which no level is so small as to let happen.
+    spare: AtomicU64,
     ttl: u16,
     /// Entries used less long ago than this are not stamped anew.
     restamp: u16,
@@ -70,8 +71,15 @@ struct Level {
 #[repr(align(64))]
 struct Set([AtomicU64; PLACES]);
 
+enum Look<'a> {
+    /// It lies here.
+    Known(&'a AtomicU64, u64),
+    /// It may be put here.
+    Free(&'a AtomicU64, u64),
+}
+
 const PLACES: usize = 8;
-const FIRST_LEVEL: usize = 256;
+const FIRST_LEVEL: usize = 512;
 const MOST_LEVELS: usize = 3;
 
 /// Seats are less than this.
@@ -94,6 +102,7 @@ impl Affinity {
         let ttl = u16::try_from(config.ttl.as_secs().clamp(1, 32_400)).unwrap_or(32_400);
         Self {
             levels: levels.into(),
+            spare: AtomicU64::new(0),
             ttl,
             restamp: ttl / 8,
         }
@@ -103,7 +112,7 @@ impl Affinity {
     #[inline]
     #[must_use]
     pub fn seat(&self, hash: u64, now: Duration) -> Option<u16> {
-        let (place, word) = self.find(hash, stamp(now))?;
+        let (place, word) = self.find_fresh(hash, stamp(now))?;
         self.touch(place, word, stamp(now));
         Some(seat_of(word))
     }
@@ -120,17 +129,11 @@ impl Affinity {
         self.put(hash, seat, now, true);
     }
 
-    /// Forgets a hash; whether it had a seat.
+    /// Forgets a hash; whether it had a seat, however old.
     #[inline]
-    pub fn remove(&self, hash: u64, now: Duration) -> bool {
-        let mut removed = false;
-        // More than once only where two threads placed it at the same moment.
-        while let Some((place, word)) = self.find(hash, stamp(now)) {
-            removed |= place
-                .compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok();
-        }
-        removed
+    pub fn remove(&self, hash: u64) -> bool {
+        self.find(hash, |_| true)
+            .is_some_and(|(place, word)| swap(place, word, 0))
     }
 
     /// How many entries there are that are not too old. Looks at every place.
@@ -157,16 +160,17 @@ impl Affinity {
     }
 
     #[inline]
-    fn find(&self, hash: u64, now: u16) -> Option<(&AtomicU64, u64)> {
-        for level in &self.levels {
-            // Levels are made in their order, so there is none behind one that is missing.
-            let sets = level.sets.get()?;
-            for set in pair(sets, hash).into_iter().flatten() {
-                for place in &set.0 {
-                    let word = place.load(Ordering::Acquire);
-                    if word >> TAG_SHIFT == tag(hash) && !is_free(word, now, self.ttl) {
-                        return Some((place, word));
-                    }
+    fn find_fresh(&self, hash: u64, now: u16) -> Option<(&AtomicU64, u64)> {
+        self.find(hash, |word| !is_free(word, now, self.ttl))
+    }
+
+    #[inline]
+    fn find(&self, hash: u64, wanted: impl Fn(u64) -> bool) -> Option<(&AtomicU64, u64)> {
+        for (sets, last) in self.made() {
+            for place in places(sets, hash, last) {
+                let word = place.load(Ordering::Acquire);
+                if word >> TAG_SHIFT == tag(hash) && wanted(word) {
+                    return Some((place, word));
                 }
             }
         }
@@ -179,55 +183,79 @@ impl Affinity {
         let fresh = tag(hash) << TAG_SHIFT | u64::from(seat) << 16 | u64::from(stamp);
         // Each further round means that another thread was faster with the same place.
         for _ in 0..ROUNDS {
-            if let Some((place, word)) = self.find(hash, stamp) {
-                if !replace || seat_of(word) == seat {
+            match self.look(hash, stamp) {
+                Look::Known(place, word) if !replace || seat_of(word) == seat => {
                     self.touch(place, word, stamp);
                     return seat_of(word);
                 }
-                if swap(place, word, fresh) {
-                    return seat;
+                Look::Known(place, word) | Look::Free(place, word) => {
+                    if swap(place, word, fresh) {
+                        return seat;
+                    }
                 }
-            } else if let Some((place, word)) = self.room(hash, stamp)
-                && swap(place, word, fresh)
-            {
-                return seat;
             }
         }
         // Not remembered. As if it had been crowded out at once.
         seat
     }
 
-    /// The place for a hash that has none.
-    fn room(&self, hash: u64, now: u16) -> Option<(&AtomicU64, u64)> {
+    /// The place of a hash, or one for it.
+    #[inline]
+    fn look(&self, hash: u64, now: u16) -> Look<'_> {
+        let mut free = None;
+        for (sets, last) in self.made() {
+            for place in places(sets, hash, last) {
+                let word = place.load(Ordering::Acquire);
+                if word >> TAG_SHIFT == tag(hash) {
+                    // One that is too old is where the new one goes, or there would be two.
+                    return if is_free(word, now, self.ttl) {
+                        Look::Free(place, word)
+                    } else {
+                        Look::Known(place, word)
+                    };
+                }
+                if word == 0 && free.is_none() {
+                    free = Some(place);
+                }
+            }
+        }
+        match free {
+            Some(place) => Look::Free(place, 0),
+            None => self.room(hash, now),
+        }
+    }
+
+    /// A place for a hash whose sets are full: one that is too old, one of the next level, or the oldest.
+    #[cold]
+    fn room(&self, hash: u64, now: u16) -> Look<'_> {
         let mut oldest: Option<(&AtomicU64, u64)> = None;
-        for level in &self.levels {
+        for (at, level) in self.levels.iter().enumerate() {
+            let made = level.sets.get().is_some();
             let sets = level
                 .sets
                 .get_or_init(|| (0..level.count).map(|_| Set::default()).collect());
-            let mut emptiest: Option<(usize, &AtomicU64, u64)> = None;
-            for set in pair(sets, hash).into_iter().flatten() {
-                let mut free = 0;
-                let mut first = None;
-                for place in &set.0 {
-                    let word = place.load(Ordering::Acquire);
-                    if is_free(word, now, self.ttl) {
-                        free += 1;
-                        first = first.or(Some((place, word)));
-                    } else if oldest.is_none_or(|(_, old)| age(word, now) > age(old, now)) {
-                        oldest = Some((place, word));
-                    }
+            for place in places(sets, hash, at + 1 == self.levels.len()) {
+                let word = place.load(Ordering::Acquire);
+                if is_free(word, now, self.ttl) {
+                    return Look::Free(place, word);
                 }
-                if let Some((place, word)) = first
-                    && emptiest.is_none_or(|(most, ..)| free > most)
-                {
-                    emptiest = Some((free, place, word));
+                if made && oldest.is_none_or(|(_, old)| age(word, now) > age(old, now)) {
+                    oldest = Some((place, word));
                 }
-            }
-            if let Some((_, place, word)) = emptiest {
-                return Some((place, word));
             }
         }
-        oldest
+        let (place, word) = oldest.unwrap_or((&self.spare, 0));
+        Look::Free(place, word)
+    }
+
+    /// The levels that are there, and whether each is the last there can be.
+    #[inline]
+    fn made(&self) -> impl Iterator<Item = (&[Set], bool)> {
+        let last = self.levels.len();
+        // They are made in their order, so there is none behind one that is missing.
+        (1..)
+            .zip(&self.levels)
+            .map_while(move |(at, level)| Some((&**level.sets.get()?, at == last)))
     }
 
     #[inline]
@@ -248,15 +276,17 @@ fn swap(place: &AtomicU64, from: u64, to: u64) -> bool {
         .is_ok()
 }
 
-/// The two sets that a hash may lie in, told by the bits that are not in its tag.
+/// The places that a hash may have in a level, told by the bits that are not in its tag.
 #[inline]
-fn pair(sets: &[Set], hash: u64) -> [Option<&Set>; 2] {
+fn places(sets: &[Set], hash: u64, two: bool) -> impl Iterator<Item = &AtomicU64> {
     let mask = sets.len() - 1;
-    let first = usize::try_from(hash & 0x3fff).unwrap_or(0) & mask;
-    let second = usize::try_from(hash >> 14 & 0x3fff).unwrap_or(0) & mask;
+    let first = usize::try_from(hash & 0x7fff).unwrap_or(0) & mask;
+    let second = usize::try_from(hash >> 13 & 0x7fff).unwrap_or(0) & mask;
     // A hash whose two sets are one and the same takes that one's neighbour for the second.
     let second = if first == second { second ^ 1 } else { second };
-    [sets.get(first), sets.get(second)]
+    let second = if two { sets.get(second) } else { None };
+    let sets = sets.get(first).into_iter().chain(second);
+    sets.flat_map(|set| &set.0)
 }
 
 /// Never zero, so that no entry looks like none.
@@ -316,8 +346,8 @@ mod tests {
         assert_eq!(table.seat(hash(1), at(0)), Some(3));
         table.replace(hash(1), 2, at(0));
         assert_eq!(table.seat(hash(1), at(0)), Some(2));
-        assert!(table.remove(hash(1), at(0)));
-        assert!(!table.remove(hash(1), at(0)));
+        assert!(table.remove(hash(1)));
+        assert!(!table.remove(hash(1)));
         assert!(table.is_empty(at(0)));
     }
 
@@ -341,20 +371,20 @@ mod tests {
         }
         let kept = |n: &u64| table.seat(hash(*n), at(1)) == u16::try_from(n % 4).ok();
         assert_eq!((0..100_000).filter(kept).count(), 100_000);
-        assert_eq!(table.memory(), 149_504 * 8);
+        assert_eq!(table.memory(), 299_008 * 8);
     }
 
     #[test]
     fn what_is_beyond_the_bound_takes_the_place_of_the_oldest() {
         let table = Affinity::new(AffinityConfig {
-            entries: 2_048,
+            entries: 4_096,
             ..AffinityConfig::default()
         });
         for n in 0..1_000_000_u64 {
             table.place(hash(n), 0, at(n / 10_000));
         }
-        assert_eq!(table.memory(), 2_048 * 8);
-        assert!(table.len(at(100)) <= 2_048);
+        assert_eq!(table.memory(), 4_096 * 8);
+        assert!(table.len(at(100)) <= 4_096);
         assert_eq!(table.seat(hash(999_999), at(100)), Some(0));
         assert_eq!(table.seat(hash(0), at(100)), None);
     }
@@ -365,11 +395,11 @@ mod tests {
         assert_eq!(table.memory(), 0);
         for n in 0..1_000_000 {
             table.place(hash(n), 0, at(0));
-            if n >= 500 {
-                assert!(table.remove(hash(n - 500), at(0)));
+            if n >= 200 {
+                assert!(table.remove(hash(n - 200)));
             }
         }
-        assert_eq!((table.len(at(0)), table.memory()), (500, 16 << 10));
+        assert_eq!((table.len(at(0)), table.memory()), (200, 32 << 10));
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub struct Seats {
     strategy: Strategy,
     good: AtomicU64,
     fair: AtomicU64,
-    turn: AtomicU64,
+    turn: AtomicU32,
     row: Box<[Seat]>,
 }
 
@@ -86,7 +86,7 @@ impl Seats {
             strategy,
             good: AtomicU64::new(0),
             fair: AtomicU64::new(0),
-            turn: AtomicU64::new(0),
+            turn: AtomicU32::new(0),
             row: (0..count.clamp(1, MOST_SEATS)).map(|_| seat()).collect(),
         }
     }
@@ -213,7 +213,8 @@ impl Seats {
 
     /// Says whether a seat can serve. Calls that it has stay.
     pub fn set_standing(&self, seat: usize, standing: Standing) {
-        if seat >= self.count() {
+        // Mostly nothing has changed, and a load keeps the masks shared.
+        if seat >= self.count() || self.standing(seat) == standing {
             return;
         }
         // First in, then out, so that a seat that only changes its kind is never missing.
@@ -321,16 +322,21 @@ impl Seats {
     /// One of the seats of a mask that is not empty.
     #[inline]
     fn draw(&self, mask: u64, lot: u64) -> usize {
-        let count = u64::from(mask.count_ones());
+        let count = mask.count_ones();
         match self.strategy {
             Strategy::RoundRobin => nth(mask, self.turn.fetch_add(1, Ordering::Relaxed) % count),
-            Strategy::LeastLoaded => self.least(mask, lot % count),
+            Strategy::LeastLoaded => self.least(mask, part(lot, count)),
             Strategy::HealthWeighted => self.weighted(mask, lot),
-            Strategy::Random => nth(mask, lot % count),
+            Strategy::Random => nth(mask, part(lot, count)),
             Strategy::TwoChoices => {
-                let first = lot % count;
+                let first = part(lot, count);
                 // Another one, unless there is no other.
-                let second = (first + 1 + (lot >> 32) % (count - 1).max(1)) % count;
+                let step = 1 + part(lot << 32, count.saturating_sub(1));
+                let second = if first + step < count {
+                    first + step
+                } else {
+                    (first + step).saturating_sub(count)
+                };
                 let (first, second) = (nth(mask, first), nth(mask, second));
                 if self.load(second) < self.load(first) {
                     second
@@ -343,7 +349,7 @@ impl Seats {
 
     /// The one with the fewest calls, chance deciding among equals.
     #[inline]
-    fn least(&self, mask: u64, start: u64) -> usize {
+    fn least(&self, mask: u64, start: u32) -> usize {
         let start = nth(mask, start);
         let (mut best, mut least) = (start, self.load(start));
         let mut left = mask & !bit(start);
@@ -363,13 +369,13 @@ impl Seats {
         let mut total = 0;
         let mut left = mask;
         while left != 0 {
-            total += u64::from(self.score(nth(left, 0)));
+            total += self.score(nth(left, 0));
             left &= left - 1;
         }
-        let mut point = lot % total.max(1);
+        let mut point = part(lot, total);
         let mut left = mask;
         while left & (left - 1) != 0 {
-            let weight = u64::from(self.score(nth(left, 0)));
+            let weight = self.score(nth(left, 0));
             if point < weight {
                 break;
             }
@@ -394,9 +400,16 @@ fn bit(seat: usize) -> u64 {
         .unwrap_or(0)
 }
 
+/// A number below `count`, or 0, by the upper half of a random number (Lemire, 2019, without its correction, which is
+/// below a millionth here).
+#[inline]
+fn part(lot: u64, count: u32) -> u32 {
+    u32::try_from(((lot >> 32) * u64::from(count)) >> 32).unwrap_or(0)
+}
+
 /// The n-th of a mask's seats, from 0.
 #[inline]
-fn nth(mut mask: u64, n: u64) -> usize {
+fn nth(mut mask: u64, n: u32) -> usize {
     for _ in 0..n {
         mask &= mask - 1;
     }

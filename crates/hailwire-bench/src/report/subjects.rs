@@ -1,10 +1,28 @@
 //! Which subjects are ours, and which baselines each of them is set beside.
 
+use crate::tables::callout::{
+    OURS, OURS_OURS, OURS_THEIRS, RAW, THEIRS, THEIRS_OURS, THEIRS_THEIRS,
+};
 use crate::tables::subject::{AUTO, H2, PLAIN_H2, PLAIN_WS, PROCESSES, QUIC, RAW_IROH, WS};
 
 /// In the order in which columns and plots show them.
 const ORDER: &[&str] = &[
-    AUTO, QUIC, RAW_IROH, PLAIN_H2, H2, PLAIN_WS, WS, "embedded", PROCESSES,
+    AUTO,
+    QUIC,
+    RAW_IROH,
+    PLAIN_H2,
+    H2,
+    PLAIN_WS,
+    WS,
+    "embedded",
+    PROCESSES,
+    OURS,
+    THEIRS,
+    OURS_OURS,
+    THEIRS_THEIRS,
+    OURS_THEIRS,
+    THEIRS_OURS,
+    RAW,
 ];
 
 /// How many are known.
@@ -20,7 +38,7 @@ pub(crate) fn order(subject: &str) -> usize {
 /// Whether a subject is Hailwire in one of its forms; all others are set against it.
 #[must_use]
 pub(crate) fn is_ours(subject: &str) -> bool {
-    let ours = [QUIC, H2, WS, PROCESSES, "embedded", AUTO];
+    let ours = [QUIC, H2, WS, PROCESSES, "embedded", AUTO, OURS, OURS_OURS];
     // `quic bbr` is `quic` in a variant.
     ours.iter().any(|name| {
         let rest = subject.strip_prefix(name);
@@ -34,6 +52,8 @@ pub(crate) fn is_ours(subject: &str) -> bool {
 pub(crate) fn baselines(subject: &str) -> &'static [&'static str] {
     match subject {
         H2 => &[PLAIN_H2],
+        OURS => &[THEIRS],
+        OURS_OURS => &[THEIRS_THEIRS, RAW],
         WS => &[PLAIN_WS],
         _ if subject.starts_with(QUIC) || subject == AUTO => &[PLAIN_H2, RAW_IROH, PLAIN_WS],
         _ if is_ours(subject) => &[RAW_IROH, PLAIN_H2, PLAIN_WS],

@@ -187,6 +187,7 @@ mod tests {
         assert!(expected(Suite::Smoke, Size::Quick) < 60.0);
         assert!(expected(Suite::Coordination, Size::Quick) < 600.0);
         assert!(expected(Suite::Overlay, Size::Quick) < 600.0);
+        assert!(expected(Suite::Callout, Size::Quick) < 600.0);
     }
 
     #[test]

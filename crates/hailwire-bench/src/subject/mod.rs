@@ -305,9 +305,7 @@ pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<
         }
         Subject::RawSocket => Loading::Raw,
         Subject::Operations => Loading::Operations,
-        _ => Loading::Load(load::Load::new(
-            Far::reach(subject, ready, options).await?,
-        )),
+        _ => Loading::Load(load::Load::new(Far::reach(subject, ready, options).await?)),
     };
     say_ready(&serde_json::json!({}))?;
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
@@ -323,9 +321,7 @@ pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<
                     threads,
                     seconds,
                 } => Box::pin(callout::operations::run(name, *threads, *seconds)).await,
-                _ => Err(BenchError::Unsupported(
-                    "this subject does operations only",
-                )),
+                _ => Err(BenchError::Unsupported("this subject does operations only")),
             },
         };
         say(&done.unwrap_or_else(|error| Measured {

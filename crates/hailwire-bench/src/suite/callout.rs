@@ -109,7 +109,11 @@ fn rows(order: &Order) -> Vec<(&'static str, Asked)> {
         (BODY[0], asked(both, rate(64, 4, 64 << 10), false)),
         (
             BODY[1],
-            asked(both, rate(1, 1, if tiny { 1 << 16 } else { 10 << 20 }), false),
+            asked(
+                both,
+                rate(1, 1, if tiny { 1 << 16 } else { 10 << 20 }),
+                false,
+            ),
         ),
     ]
 }
@@ -154,9 +158,7 @@ fn end_to_end(order: &Order, row: &'static str, asked: &Asked, steps: &mut Vec<S
             asked.work.clone(),
         ));
     }
-    steps.push(Step::Contest(
-        order.contest("CE", row, "loopback", entries),
-    ));
+    steps.push(Step::Contest(order.contest("CE", row, "loopback", entries)));
 }
 
 /// A program that serves and one that loads, each of whosever.

@@ -35,7 +35,12 @@ pub enum Suite {
 
 impl Suite {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Smoke, Self::Coordination, Self::Overlay, Self::Callout];
+    pub const ALL: [Self; 4] = [
+        Self::Smoke,
+        Self::Coordination,
+        Self::Overlay,
+        Self::Callout,
+    ];
 
     /// Its word.
     #[must_use]
@@ -410,6 +415,26 @@ pub(crate) mod tests {
             for size in [Size::Tiny, Size::Quick, Size::Full] {
                 let steps = steps(&order(suite, size));
                 assert_eq!(missing(suite, &steps), [], "{suite:?} {size:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_operation_of_callouts_stands_beside_the_foreign_one_or_says_why_not() {
+        let with = |peer: Option<&str>| Order {
+            peer: peer.map(str::to_owned),
+            ..order(Suite::Callout, Size::Quick)
+        };
+        for order in [with(None), with(Some("/peer"))] {
+            let cells = covered(&steps(&order));
+            for (table, row) in tables::callout::OPERATIONS {
+                for subject in [tables::callout::OURS, tables::callout::THEIRS] {
+                    let stands = |cell: &Cell| {
+                        (cell.table.as_str(), cell.row.as_str()) == (*table, *row)
+                            && cell.subject == subject
+                    };
+                    assert!(cells.iter().any(stands), "{subject}: {row}");
+                }
             }
         }
     }

@@ -94,7 +94,9 @@ async fn once<A: Agent>(
     path: &Path,
     options: &DialOptions,
 ) -> Result<(), ServeError> {
-    let (read, write) = UnixStream::connect(path).await?.into_split();
+    let socket = UnixStream::connect(path).await?;
+    stream::widen(&socket);
+    let (read, write) = socket.into_split();
     halves(agent, read, write, options).await
 }
 

@@ -105,9 +105,6 @@ where
         let answers = self.answers.clone();
         let outgoing = &answers.outgoing;
         outgoing.attach(context.waker());
-        if outgoing.is_closing() {
-            return Poll::Ready(Ok(()));
-        }
         answers.reading.store(true, Ordering::SeqCst);
         let (read, ended) = self.read(context)?;
         answers.reading.store(false, Ordering::SeqCst);
@@ -116,8 +113,12 @@ where
             self.tell(&notice);
             told = true;
         }
+        let roused = outgoing.was_roused();
+        if outgoing.is_closing() {
+            return Poll::Ready(Ok(()));
+        }
         // Those that answer about now write together.
-        if outgoing.was_roused() && !self.gathers && !read && !told && !ended {
+        if roused && !self.gathers && !read && !told && !ended && !outgoing.has_much() {
             self.gathers = true;
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -133,13 +134,17 @@ where
         Poll::Pending
     }
 
-    /// Reads what there is. Returns whether there was anything, and whether the host has left.
+    /// Reads what there is, and writes after each read. Returns whether there was anything, and whether the host
+    /// has left.
     fn read(&mut self, context: &mut Context<'_>) -> io::Result<(bool, bool)> {
         let mut any = false;
         loop {
             while let Some((code, payload)) = self.incoming.next().map_err(invalid)? {
                 any = true;
                 self.frame(code, payload)?;
+            }
+            if any && let Poll::Ready(Err(error)) = self.answers.outgoing.poll_write(context) {
+                return Err(error);
             }
             if !self.dispatch.has_room() {
                 self.answers.stalled.store(true, Ordering::SeqCst);

@@ -14,6 +14,7 @@ use tokio::{
 };
 
 use super::{Agent, ServeOptions, serve::halves};
+use crate::stream::widen;
 
 /// A Unix socket to listen on. Its file has mode 0600 from the first moment, and goes with it.
 #[derive(Debug)]
@@ -133,6 +134,7 @@ pub async fn serve<A: Agent>(
         let (agent, options) = (agent.clone(), options.clone());
         connections.spawn(async move {
             let _place = place;
+            widen(&stream);
             let (read, write) = stream.into_split();
             match halves(agent, read, write, &options).await {
                 Ok(()) => tracing::debug!("a host has left"),

@@ -120,12 +120,21 @@ impl Endpoint {
         self
     }
 
+    /// Only `https` is spoken to over TLS.
+    fn uri(&self) -> Result<Uri, ConnectError> {
+        let mut parts = self.uri.clone().into_parts();
+        if self.tls.is_some() {
+            parts.scheme = Some(http::uri::Scheme::HTTPS);
+        }
+        Uri::from_parts(parts).map_err(|error| ConnectError::Handshake(error.to_string()))
+    }
+
     async fn client(
         &self,
         options: &ConnectOptions,
     ) -> Result<AgentServiceV2Client<Channel>, ConnectError> {
         let lost = |error: tonic::transport::Error| io::Error::other(error);
-        let mut endpoint = Channel::builder(self.uri.clone())
+        let mut endpoint = Channel::builder(self.uri()?)
             .connect_timeout(options.connect_timeout)
             .tcp_nodelay(true)
             .initial_stream_window_size(STREAM_WINDOW)

@@ -37,7 +37,8 @@ pub struct Connection(Arc<link::Handle>);
 impl Connection {
     /// Asks the agent about an event, and returns what it answers. How long to wait is the caller's.
     ///
-    /// It may be called concurrently, for one request too: pieces of a body leave in the order of the calls.
+    /// The event leaves when this is called, not when the future is polled. It may be called concurrently, for one
+    /// request too: pieces of a body leave in the order of the calls.
     /// Toward an agent of ours they are pipelined, as far as the window of their request and direction goes;
     /// toward others one event of a request is under way, and the rest wait here.
     ///
@@ -49,8 +50,12 @@ impl Connection {
     /// # Errors
     ///
     /// [`AskError`]. Nothing has been decided then.
-    pub async fn ask(&self, event: Event) -> Result<Response, AskError> {
-        self.0.link.ask(event)?.await
+    pub fn ask(
+        &self,
+        event: Event,
+    ) -> impl Future<Output = Result<Response, AskError>> + Send + '_ {
+        let asking = self.0.link.ask(event);
+        async move { asking?.await }
     }
 
     /// What the agent said of itself.

@@ -114,7 +114,9 @@ impl Listener {
                     Err(_) => {}
                 },
                 stream = self.socket.accept(), if self.handshakes.len() < HANDSHAKES => {
-                    let (read, write) = stream?.into_split();
+                    let stream = stream?;
+                    stream::widen(&stream);
+                    let (read, write) = stream.into_split();
                     let options = self.options.clone();
                     self.handshakes.spawn(async move {
                         let limit = options.handshake_timeout;

@@ -324,8 +324,9 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             }
         }
+        let roused = self.outgoing.was_roused();
         let closing = self.outgoing.is_closing();
-        if self.outgoing.was_roused() && !self.gathers && !closing {
+        if roused && !self.gathers && !closing && !self.outgoing.has_much() {
             self.gathers = true;
             context.waker().wake_by_ref();
             return Poll::Pending;

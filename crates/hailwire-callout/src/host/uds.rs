@@ -5,6 +5,7 @@ use std::path::Path;
 use tokio::net::UnixStream;
 
 use super::{ConnectError, ConnectOptions, Connection, stream};
+use crate::stream::widen;
 
 /// Connects to an agent that listens on a Unix socket.
 ///
@@ -23,7 +24,9 @@ pub async fn connect(
 ) -> Result<Connection, ConnectError> {
     let path = path.as_ref();
     stream::within(options, async {
-        let (read, write) = UnixStream::connect(path).await?.into_split();
+        let socket = UnixStream::connect(path).await?;
+        widen(&socket);
+        let (read, write) = socket.into_split();
         stream::halves(read, write, options).await
     })
     .await

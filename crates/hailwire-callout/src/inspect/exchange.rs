@@ -370,7 +370,7 @@ impl Exchange {
                 Some(response) => response,
                 None => {
                     self.states[n].flow(kind).unseen = true;
-                    shown.push(rest);
+                    shown.push(&rest);
                     return Ok(shown);
                 }
             };
@@ -378,7 +378,7 @@ impl Exchange {
             shown.undecided = response.needs_more && !is_last;
             let mutation = self.take(n, kind, response, shown.undecided, verdict)?;
             shown.changed |= mutation.is_some();
-            shown.push(mutation.unwrap_or(original));
+            shown.push(&mutation.unwrap_or(original));
         }
         Ok(shown)
     }
@@ -610,8 +610,8 @@ struct Shown {
 }
 
 impl Shown {
-    fn push(&mut self, data: Bytes) {
-        self.data = joined(std::mem::take(&mut self.data), &data);
+    fn push(&mut self, data: &Bytes) {
+        self.data = joined(std::mem::take(&mut self.data), data);
     }
 }
 

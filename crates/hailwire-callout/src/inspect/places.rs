@@ -21,13 +21,13 @@ use crate::{
     Event, Response, Text,
     capabilities::Capabilities,
     control::CancelReason,
-    host::{self, AskError, ConnectOptions},
+    host::{self, AskError, ConnectOptions, dialect::Uds},
     pool::{AgentPool, Connect, PoolConfig, PoolError, Timeouts, connect_with},
     wire::Encoding,
 };
 
 /// How to connect to a place that this crate cannot reach by itself; `None` where it cannot be reached.
-pub type Reach<'a> = &'a dyn Fn(&Place) -> Option<Arc<dyn Connect>>;
+pub type Reach<'a> = &'a dyn Fn(&AgentConfig, &Place) -> Option<Arc<dyn Connect>>;
 
 /// A place that nobody can reach.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -130,13 +130,13 @@ impl Inspector {
     #[must_use]
     pub fn pools_to_prometheus(&self) -> String {
         let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        pools.iter().map(|pool| pool.pool.to_prometheus()).collect()
+        crate::pool::to_prometheus(pools.iter().map(|pool| &pool.pool))
     }
 }
 
 impl Pooled {
     fn new(agent: &AgentConfig, place: &Place, reach: Reach<'_>) -> Result<Self, Unreachable> {
-        let connect = reach(place).or_else(|| near(place));
+        let connect = reach(agent, place).or_else(|| near(agent, place));
         let connect = connect.ok_or_else(|| Unreachable {
             agent: agent.name.clone(),
             place: place.to_string(),
@@ -178,13 +178,13 @@ impl Pooled {
 }
 
 /// How to connect to a place that needs no help.
-fn near(place: &Place) -> Option<Arc<dyn Connect>> {
+fn near(agent: &AgentConfig, place: &Place) -> Option<Arc<dyn Connect>> {
     match place {
         Place::UnixSocket(path) | Place::BinaryUds(path) => {
-            let path = path.clone();
+            let uds = Arc::new(Uds::new(path, agent.dialect));
             let connect = move |options: ConnectOptions| -> BoxFuture<'static, _> {
-                let path = path.clone();
-                Box::pin(async move { host::uds::connect(path, &options).await })
+                let uds = Arc::clone(&uds);
+                Box::pin(async move { uds.connect(&options).await })
             };
             Some(Arc::new(connect_with(place.to_string(), connect)))
         }

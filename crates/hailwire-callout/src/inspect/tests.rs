@@ -21,7 +21,7 @@ use crate::{
 /// What an agent does when it is asked.
 #[derive(Clone)]
 enum Does {
-    Answers(Response),
+    Answers(Box<Response>),
     Hangs,
     Takes(Duration),
     Fails(Unanswered),
@@ -107,7 +107,7 @@ impl Ask for Scripted {
             }
             sleep(wait).await;
             match does {
-                Does::Answers(response) => Ok(response),
+                Does::Answers(response) => Ok(*response),
                 Does::Fails(why) => Err(why),
                 Does::Hangs | Does::Takes(_) => Ok(Response::allow()),
             }
@@ -197,8 +197,12 @@ fn wants_more() -> Response {
     }
 }
 
+fn answers(response: Response) -> Does {
+    Does::Answers(Box::new(response))
+}
+
 fn allows() -> Does {
-    Does::Answers(Response::allow())
+    answers(Response::allow())
 }
 
 /// A rule that says the same at every fault.
@@ -255,7 +259,7 @@ const PHASES: [(Kind, bool, usize); 6] = [
 /// Every way to go wrong, and what it is taken for.
 fn faults() -> [(Does, Fault); 9] {
     let header = |name: &str, value: &str| {
-        Does::Answers(Response {
+        answers(Response {
             request_headers: vec![set(name, value)],
             ..Response::allow()
         })
@@ -270,7 +274,7 @@ fn faults() -> [(Does, Fault); 9] {
         ),
         (Does::Fails(Unanswered::Overload), Fault::Overload),
         (Does::Fails(Unanswered::TooLarge), Fault::BodyTooLarge),
-        (Does::Answers(Response::block(7)), Fault::Error),
+        (answers(Response::block(7)), Fault::Error),
         (header("x", "a\r\nset-cookie: b"), Fault::Error),
         (header("x y", "a"), Fault::Error),
     ]
@@ -331,7 +335,7 @@ async fn what_holds_in_one_phase_holds_in_no_other() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_observes_changes_nothing_and_what_it_would_do_is_counted() {
     let wrong = faults().map(|(does, _)| does);
-    let blocks = Does::Answers(Response::block(403));
+    let blocks = answers(Response::block(403));
     for (kind, mid_body, before) in PHASES {
         for does in wrong.iter().chain([&blocks]) {
             let script = std::iter::repeat_n(allows(), before).chain([does.clone()]);
@@ -357,7 +361,7 @@ async fn an_agent_that_observes_changes_nothing_and_what_it_would_do_is_counted(
         observe: true,
         ..Rule::default()
     };
-    let agent = Scripted::always(Does::Answers(changes));
+    let agent = Scripted::always(answers(changes));
     let mut exchange = inspector([("a", observes, &agent)]).exchange();
     let verdict = exchange.request_headers(head("c")).await;
     assert_eq!(verdict, Verdict::default());
@@ -368,7 +372,7 @@ async fn an_agent_that_observes_changes_nothing_and_what_it_would_do_is_counted(
 #[tokio::test]
 async fn agents_are_asked_in_order_and_the_first_that_stops_decides() {
     let op = |name: &str| {
-        Does::Answers(Response {
+        answers(Response {
             request_headers: vec![set(name, "1")],
             ..Response::allow()
         })
@@ -386,7 +390,7 @@ async fn agents_are_asked_in_order_and_the_first_that_stops_decides() {
         url: "https://a.b".to_owned(),
         status: 302,
     };
-    let stops = Scripted::always(Does::Answers(Response {
+    let stops = Scripted::always(answers(Response {
         decision: redirect.clone(),
         audit: Audit {
             tags: vec!["x".to_owned()],
@@ -394,7 +398,7 @@ async fn agents_are_asked_in_order_and_the_first_that_stops_decides() {
         },
         ..Response::allow()
     }));
-    let unasked = Scripted::always(Does::Answers(Response::block(403)));
+    let unasked = Scripted::always(answers(Response::block(403)));
     let all = inspector([
         ("first", Rule::default(), &first),
         ("stops", Rule::default(), &stops),
@@ -443,9 +447,9 @@ async fn an_agent_is_asked_only_what_it_wants() {
 #[tokio::test]
 async fn a_body_goes_from_one_agent_to_the_next_as_the_one_before_left_it() {
     let script = [
-        Does::Answers(mutated("one")),
-        Does::Answers(mutated("")),
-        Does::Answers(Response::allow()),
+        answers(mutated("one")),
+        answers(mutated("")),
+        answers(Response::allow()),
     ];
     let first = Scripted::new(script, allows());
     let second = Scripted::always(allows());
@@ -475,14 +479,14 @@ async fn a_body_goes_from_one_agent_to_the_next_as_the_one_before_left_it() {
 #[tokio::test]
 async fn what_an_agent_has_not_decided_on_is_held_back() {
     let script = [
-        Does::Answers(wants_more()),
-        Does::Answers(Response {
+        answers(wants_more()),
+        answers(Response {
             needs_more: true,
             ..Response::block(403)
         }),
         allows(),
-        Does::Answers(wants_more()),
-        Does::Answers(wants_more()),
+        answers(wants_more()),
+        answers(wants_more()),
     ];
     let agent = Scripted::new(script, allows());
     let inspector = inspector([("a", Rule::default(), &agent)]);
@@ -499,10 +503,7 @@ async fn what_an_agent_has_not_decided_on_is_held_back() {
     }
     assert_eq!(gone, ["", "", "123", "", "45"], "nothing stays at the end");
 
-    let decides = [
-        Does::Answers(wants_more()),
-        Does::Answers(Response::block(403)),
-    ];
+    let decides = [answers(wants_more()), answers(Response::block(403))];
     let agent = Scripted::new(decides, allows());
     let mut exchange = super::tests::inspector([("a", Rule::default(), &agent)]).exchange();
     assert!(
@@ -519,7 +520,7 @@ async fn what_an_agent_has_not_decided_on_is_held_back() {
 
 #[tokio::test]
 async fn a_provisional_block_at_the_end_of_a_body_is_a_block() {
-    let agent = Scripted::always(Does::Answers(Response {
+    let agent = Scripted::always(answers(Response {
         needs_more: true,
         ..Response::block(403)
     }));
@@ -547,7 +548,7 @@ async fn more_is_held_back_than_may_be_and_the_rule_decides() {
         (Action::Block(413), BodyMode::Buffer),
         (Action::Allow, BodyMode::Buffer),
     ] {
-        let agent = Scripted::always(Does::Answers(wants_more()));
+        let agent = Scripted::always(answers(wants_more()));
         let mut rule = rule(action);
         rule.buffer_size = 5;
         rule.request_body.mode = mode;
@@ -643,7 +644,7 @@ async fn a_large_piece_is_shown_in_the_pieces_that_an_agent_prefers() {
         preferred_chunk_size: 1 << 10,
         ..Limits::default()
     };
-    let script = [allows(), Does::Answers(mutated("-")), allows()];
+    let script = [allows(), answers(mutated("-")), allows()];
     let agent = Scripted::stating(script, allows(), Some(limits));
     let mut exchange = inspector([("a", Rule::default(), &agent)]).exchange();
     let data = Bytes::from(vec![b'x'; 2500]);
@@ -670,7 +671,7 @@ async fn a_large_piece_is_shown_in_the_pieces_that_an_agent_prefers() {
 #[tokio::test]
 async fn after_a_bypass_in_mid_body_the_rest_is_not_shown() {
     let script = [allows(), Does::Fails(Unanswered::Overload)];
-    let agent = Scripted::new(script, Does::Answers(Response::block(403)));
+    let agent = Scripted::new(script, answers(Response::block(403)));
     let inspector = inspector([("a", rule(Action::Allow), &agent)]);
     let mut exchange = inspector.exchange();
     for (data, is_last) in [("1", false), ("2", false), ("3", true)] {
@@ -741,7 +742,7 @@ async fn the_next_place_is_asked_where_one_is_full_down_or_fails_but_not_in_mid_
 async fn an_exchange_keeps_the_agents_that_it_began_with() {
     let (old, new) = (
         Scripted::always(allows()),
-        Scripted::always(Does::Answers(Response::block(403))),
+        Scripted::always(answers(Response::block(403))),
     );
     let inspector = inspector([("a", Rule::default(), &old)]);
     let mut begun = inspector.exchange();
@@ -792,7 +793,7 @@ async fn websocket_frames_pass_are_dropped_or_close() {
         ..WebSocketFrame::default()
     };
     let says = |decision| {
-        Does::Answers(Response {
+        answers(Response {
             websocket: Some(decision),
             ..Response::allow()
         })
@@ -813,7 +814,7 @@ async fn websocket_frames_pass_are_dropped_or_close() {
         reason: "no".to_owned(),
     };
     assert_eq!(code(says(close)).await, 1003);
-    assert_eq!(code(Does::Answers(Response::block(403))).await, 1008);
+    assert_eq!(code(answers(Response::block(403))).await, 1008);
     assert_eq!(code(Does::Hangs).await, 1011);
 }
 
@@ -892,7 +893,7 @@ mod real {
             configured(&format!("agents {{ {agents} }}"))
         };
         let first = agents(&[("a", &one, 10_000)]);
-        let inspector = Arc::new(Inspector::from_config(&first, &|_| None).unwrap());
+        let inspector = Arc::new(Inspector::from_config(&first, &|_, _| None).unwrap());
         assert!(inspector.ready(PATIENCE).await);
         let asking = Arc::clone(&inspector);
         let load = tokio::spawn(async move {
@@ -910,7 +911,7 @@ mod real {
                 false => agents(&[("a", &one, timeout)]),
             };
             let kept = Arc::clone(&inspector.pools.lock().unwrap()[0]);
-            inspector.reload(&config, &|_| None).unwrap();
+            inspector.reload(&config, &|_, _| None).unwrap();
             let now = Arc::clone(&inspector.pools.lock().unwrap()[0]);
             assert!(Arc::ptr_eq(&kept, &now), "what did not change");
             for _ in 0..50 {
@@ -928,15 +929,15 @@ mod real {
             }
         }
         let elsewhere = agents(&[("a", &two, 10_000)]);
-        inspector.reload(&elsewhere, &|_| None).unwrap();
+        inspector.reload(&elsewhere, &|_, _| None).unwrap();
         assert_eq!(asked(&inspector, "later").await, ["two"]);
     }
 
     #[tokio::test]
     async fn a_place_that_cannot_be_reached_is_told_and_changes_nothing() {
         let far = configured("agents { agent \"a\" { hail \"waf@edge-2\" } }");
-        let inspector = Inspector::from_config(&Config::default(), &|_| None).unwrap();
-        let error = inspector.reload(&far, &|_| None).unwrap_err();
+        let inspector = Inspector::from_config(&Config::default(), &|_, _| None).unwrap();
+        let error = inspector.reload(&far, &|_, _| None).unwrap_err();
         assert_eq!(
             error.to_string(),
             "`a` is at a place that cannot be reached from here: hail waf@edge-2"
@@ -953,7 +954,7 @@ mod real {
              listen {{ reverse {socket:?} }}"
         ));
         let arrivals = Arrivals::default();
-        let reach = |place: &config::Place| match place {
+        let reach = |_: &config::AgentConfig, place: &config::Place| match place {
             config::Place::Reverse(id) => Some(arrivals.of(id)),
             _ => None,
         };

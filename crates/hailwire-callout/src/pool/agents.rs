@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use foldhash::fast::RandomState;
 
 use super::AgentPool;
@@ -23,6 +23,14 @@ impl Agents {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The pools as they are now, to be looked at for a moment: half as dear as to take one of them along, and no
+    /// dearer while others look too.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Snapshot {
+        Snapshot(self.pools.load())
     }
 
     /// The pool of an agent.
@@ -61,5 +69,18 @@ impl Agents {
         let mut all: Vec<_> = self.pools.load().values().cloned().collect();
         all.sort_by(|a, b| a.name().cmp(b.name()));
         all
+    }
+}
+
+/// The pools at one moment.
+#[derive(Debug)]
+pub struct Snapshot(Guard<Arc<Pools>>);
+
+impl Snapshot {
+    /// The pool of an agent.
+    #[inline]
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&AgentPool> {
+        self.0.get(name).map(|pool| &**pool)
     }
 }

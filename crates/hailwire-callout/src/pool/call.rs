@@ -1,9 +1,6 @@
 //! One event's hold on a connection: how it comes by it, and what it leaves behind.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use hailwire_pool::{NoSeat, Outcome, Permit, Standing};
 
@@ -19,10 +16,12 @@ use crate::{
 #[must_use = "the place is given back when the call is dropped"]
 pub struct Call<'a> {
     shared: &'a Shared,
-    connection: Arc<Connection>,
+    connection: Connection,
     seat: usize,
     permit: Permit,
     kind: Kind,
+    /// When it was let in.
+    since: Duration,
     /// The request's hash, where it ends with this event.
     ends: Option<u64>,
     settled: bool,
@@ -36,22 +35,19 @@ impl Call<'_> {
         &self.connection
     }
 
-    /// Gives the place back and says how the ask went, `None` for one whose time was over.
+    /// Gives the place back and says how the ask went and how long it took; `None` for one whose time was over.
     ///
     /// # Errors
     ///
     /// What the ask's failure means for the caller.
     pub fn finish(
-        &mut self,
+        mut self,
         answer: Option<Result<Response, AskError>>,
         took: Duration,
     ) -> Result<Response, PoolError> {
         let shared = self.shared;
-        if self.settled {
-            return Err(PoolError::Down);
-        }
         self.settled = true;
-        let now = clock::coarse();
+        let now = self.since + took;
         let result = match answer {
             None => Err(PoolError::Timeout),
             Some(Ok(response)) => Ok(response),
@@ -87,7 +83,7 @@ impl Drop for Call<'_> {
             shared.metrics.phase(self.kind).abandoned.increment();
         }
         if let Some(hash) = self.ends {
-            shared.affinity.remove(hash, clock::coarse());
+            shared.affinity.remove(hash);
         }
         shared.seats.leave(self.seat);
         shared.emptier();
@@ -113,12 +109,13 @@ pub(super) fn select<'a>(
     let hash = shared.hash(event.id());
     let session = session.map(|session| shared.hash(session));
     match place(shared, hash, session, event, now) {
-        Ok((seat, connection)) => Ok(Call {
+        Ok(Seated { place, connection }) => Ok(Call {
             shared,
             connection,
-            seat,
+            seat: seat_of(place),
             permit,
             kind: event.kind(),
+            since: now,
             ends: matches!(event, Event::RequestComplete(_)).then_some(hash),
             settled: false,
         }),
@@ -129,7 +126,11 @@ pub(super) fn select<'a>(
     }
 }
 
-type Seated = (usize, Arc<Connection>);
+/// A place on a connection, as the table knows it.
+struct Seated {
+    place: u16,
+    connection: Connection,
+}
 
 /// Takes a place: the request's own, its session's, or a new one.
 #[inline]
@@ -142,36 +143,39 @@ fn place(
 ) -> Result<Seated, PoolError> {
     let known = shared.affinity.seat(hash, now);
     if let Some(known) = known {
-        if let Some(connection) = open(shared, known) {
-            let (seat, _) = unpack(known);
-            shared.seats.rejoin(seat);
-            return Ok((seat, connection));
+        if let Some(seated) = again(shared, known) {
+            return Ok(seated);
         }
         if goes_on(event) {
             return Err(PoolError::Failed(AskError::Closed));
         }
-        shared.metrics.displaced.increment();
     }
-    let (seat, connection) = fresh(shared, hash, session, now)?;
-    let mine = pack(shared, seat);
+    let seated = fresh(shared, hash, session, now)?;
     if known.is_some() {
-        shared.affinity.replace(hash, mine, now);
-        return Ok((seat, connection));
+        shared.metrics.displaced.increment();
+        shared.affinity.replace(hash, seated.place, now);
+        return Ok(seated);
     }
-    let placed = shared.affinity.place(hash, mine, now);
-    if placed == mine {
-        return Ok((seat, connection));
+    let placed = shared.affinity.place(hash, seated.place, now);
+    if placed == seated.place {
+        return Ok(seated);
     }
     // Another event of this request was placed at the same moment, and first.
-    match open(shared, placed) {
+    match again(shared, placed) {
         Some(other) => {
-            shared.seats.leave(seat);
-            let (seat, _) = unpack(placed);
-            shared.seats.rejoin(seat);
-            Ok((seat, other))
+            shared.seats.leave(seat_of(seated.place));
+            Ok(other)
         }
-        None => Ok((seat, connection)),
+        None => Ok(seated),
     }
+}
+
+/// The place of a request that was begun, if its connection is still that one.
+#[inline]
+fn again(shared: &Shared, place: u16) -> Option<Seated> {
+    let connection = open(shared, place)?;
+    shared.seats.rejoin(seat_of(place));
+    Some(Seated { place, connection })
 }
 
 /// A place for what is new.
@@ -185,18 +189,18 @@ fn fresh(
     let Some(session) = session else {
         return choose(shared, lot);
     };
-    if let Some(known) = shared.sticky.seat(session, now) {
-        let (seat, _) = unpack(known);
+    if let Some(place) = shared.sticky.seat(session, now) {
+        let seat = seat_of(place);
         if shared.seats.standing(seat) != Standing::Out
-            && let Some(connection) = open(shared, known)
+            && let Some(connection) = open(shared, place)
             && shared.seats.enter(seat).is_ok()
         {
-            return Ok((seat, connection));
+            return Ok(Seated { place, connection });
         }
     }
-    let (seat, connection) = choose(shared, lot)?;
-    shared.sticky.replace(session, pack(shared, seat), now);
-    Ok((seat, connection))
+    let seated = choose(shared, lot)?;
+    shared.sticky.replace(session, seated.place, now);
+    Ok(seated)
 }
 
 #[inline]
@@ -205,9 +209,8 @@ fn choose(shared: &Shared, lot: u64) -> Result<Seated, PoolError> {
     loop {
         match shared.seats.choose_but(lot, except) {
             Ok(seat) => {
-                let link = shared.links.get(seat);
-                if let Some(connection) = link.and_then(|link| link.connection.load_full()) {
-                    return Ok((seat, connection));
+                if let Some(seated) = seated(shared, seat) {
+                    return Ok(seated);
                 }
                 // It ended between the choice and the look.
                 shared.seats.leave(seat);
@@ -234,29 +237,44 @@ fn paused(shared: &Shared) -> Result<Seated, PoolError> {
             }
         )
     };
-    let links = shared.links.iter().enumerate();
-    let paused = links
-        .filter_map(|(seat, link)| Some((seat, link.connection.load_full()?)))
-        .filter(|(_, connection)| pausing(connection))
-        .min_by_key(|(seat, _)| shared.seats.load(*seat));
-    let Some((seat, connection)) = paused else {
-        return Err(PoolError::Down);
-    };
+    let paused = (0..shared.seats.count())
+        .filter_map(|seat| seated(shared, seat))
+        .filter(|seated| pausing(&seated.connection))
+        .min_by_key(|seated| shared.seats.load(seat_of(seated.place)))
+        .ok_or(PoolError::Down)?;
     if shared.config.paused == Paused::Fail {
         return Err(PoolError::Overload);
     }
-    match shared.seats.enter(seat) {
-        Ok(()) => Ok((seat, connection)),
+    match shared.seats.enter(seat_of(paused.place)) {
+        Ok(()) => Ok(paused),
         Err(NoSeat::Full) => Err(PoolError::Overload),
         Err(NoSeat::Closed | NoSeat::Out) => Err(PoolError::Down),
     }
 }
 
+/// The connection of a seat and what the table calls it.
+#[inline]
+fn seated(shared: &Shared, seat: usize) -> Option<Seated> {
+    let link = shared.links.get(seat)?;
+    // The number is read before the connection, which may be newer then: its requests find it gone, and none is taken
+    // for another's.
+    let generation = link.generation.load(Ordering::Acquire) & GENERATIONS;
+    let seat = u16::try_from(seat & 63).unwrap_or(0);
+    Some(Seated {
+        place: seat << 6 | u16::from(generation),
+        connection: link.connection.load().as_deref().cloned()?,
+    })
+}
+
 /// The connection that a place means, if it is still that one and open.
 #[inline]
-fn open(shared: &Shared, place: u16) -> Option<Arc<Connection>> {
-    let connection = shared.placed(place)?;
-    (connection.state() != LinkState::Closed).then_some(connection)
+pub(super) fn open(shared: &Shared, place: u16) -> Option<Connection> {
+    let link = shared.links.get(seat_of(place))?;
+    let connection = link.connection.load().as_deref().cloned()?;
+    // And here it is read after, for the same reason.
+    let generation = u16::from(link.generation.load(Ordering::Acquire) & GENERATIONS);
+    let same = place & u16::from(GENERATIONS) == generation;
+    (same && connection.state() != LinkState::Closed).then_some(connection)
 }
 
 /// Whether an event goes on with something that only who saw its beginning can judge.
@@ -272,18 +290,10 @@ fn goes_on(event: &Event) -> bool {
     }
 }
 
-/// Six bits for the seat and six for its connection's number.
-pub(super) const GENERATIONS: u8 = 63;
+/// A place has six bits for the seat and six for its connection's number.
+const GENERATIONS: u8 = 63;
 
 #[inline]
-fn pack(shared: &Shared, seat: usize) -> u16 {
-    let link = shared.links.get(seat);
-    let generation = link.map_or(0, |link| link.generation.load(Ordering::Acquire));
-    u16::try_from(seat & 63).unwrap_or(0) << 6 | u16::from(generation & GENERATIONS)
-}
-
-#[inline]
-pub(super) fn unpack(place: u16) -> (usize, u8) {
-    let generation = u8::try_from(place & u16::from(GENERATIONS)).unwrap_or(0);
-    (usize::from(place >> 6), generation)
+fn seat_of(place: u16) -> usize {
+    usize::from(place >> 6)
 }

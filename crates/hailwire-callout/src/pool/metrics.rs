@@ -5,7 +5,8 @@
 //! for its outcome and one for its duration.
 
 use std::{
-    fmt::Write as _,
+    collections::BTreeMap,
+    fmt::{Display, Write as _},
     sync::atomic::{AtomicI64, AtomicU64, Ordering},
     time::Duration,
 };
@@ -83,8 +84,9 @@ pub struct Metrics {
     pub open: Gauge,
 }
 
-/// One phase.
+/// One phase, whose counters no other phase's share a cache line with.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub struct Phase {
     /// How long answers took, in microseconds.
     pub duration: Histogram,
@@ -144,8 +146,13 @@ impl Metrics {
     /// All of them, as Prometheus reads them, labelled with the agent's name.
     #[must_use]
     pub fn to_prometheus(&self, agent: &str) -> String {
-        let mut text = Exposition::new(agent);
-        self.phases(&mut text);
+        let mut text = Exposition::default();
+        self.expose(agent, &mut text);
+        text.finish()
+    }
+
+    pub(super) fn expose(&self, agent: &str, text: &mut Exposition) {
+        self.expose_phases(agent, text);
         for (name, help, counter) in [
             (
                 "connections_opened_total",
@@ -174,24 +181,20 @@ impl Metrics {
                 &self.displaced,
             ),
         ] {
-            text.family(name, "counter", help);
-            text.sample(name, &[], counter.value());
+            let family = text.family(name, "counter", help);
+            family.sample(agent, "", &[], counter.value());
         }
-        text.gauge(
-            "connections",
-            "Connections that are open.",
-            self.open.value(),
-        );
-        text.finish()
+        text.family("connections", "gauge", "Connections that are open.")
+            .sample(agent, "", &[], self.open.value());
     }
 
-    fn phases(&self, text: &mut Exposition) {
+    fn expose_phases(&self, agent: &str, text: &mut Exposition) {
         let phases = || {
             Kind::ALL
                 .into_iter()
                 .map(|kind| (kind.name(), self.phase(kind)))
         };
-        text.family(
+        let family = text.family(
             "answers_total",
             "counter",
             "Answers, by phase and decision.",
@@ -199,10 +202,10 @@ impl Metrics {
         for (name, phase) in phases() {
             for (decision, counter) in DECISIONS.into_iter().zip(&phase.decisions) {
                 let labels = [("phase", name), ("decision", decision)];
-                text.sample("answers_total", &labels, counter.value());
+                family.sample(agent, "", &labels, counter.value());
             }
         }
-        text.family(
+        let family = text.family(
             "failures_total",
             "counter",
             "Asks without an answer, by phase and reason.",
@@ -210,103 +213,133 @@ impl Metrics {
         for (name, phase) in phases() {
             for (reason, counter) in FAILURES.into_iter().zip(&phase.failures) {
                 let labels = [("phase", name), ("reason", reason)];
-                text.sample("failures_total", &labels, counter.value());
+                family.sample(agent, "", &labels, counter.value());
             }
         }
-        text.family(
+        let family = text.family(
             "abandoned_total",
             "counter",
             "Asks whose caller stopped waiting.",
         );
         for (name, phase) in phases() {
-            text.sample(
-                "abandoned_total",
-                &[("phase", name)],
-                phase.abandoned.value(),
-            );
+            family.sample(agent, "", &[("phase", name)], phase.abandoned.value());
         }
-        text.family(
+        let family = text.family(
             "duration_seconds",
             "histogram",
             "From the ask to the answer.",
         );
         for (name, phase) in phases() {
-            text.histogram("duration_seconds", name, &phase.duration);
+            family.histogram(agent, name, &phase.duration);
         }
     }
 }
 
-/// Text as Prometheus reads it.
-pub(super) struct Exposition {
-    agent: String,
-    text: String,
+/// Text as Prometheus reads it: what is said of one name by several pools stands together, under one headline.
+#[derive(Debug, Default)]
+pub struct Exposition(BTreeMap<String, Family>);
+
+/// All that is said of one name.
+#[derive(Debug)]
+pub(super) struct Family {
+    name: String,
+    kind: &'static str,
+    help: String,
+    samples: String,
 }
 
-const PREFIX: &str = "hailwire_callout_";
+/// What the names of everything that pools count themselves begin with; nothing that an agent reports may.
+pub const PREFIX: &str = "hailwire_callout_";
 
 /// The bounds of exported buckets, as powers of two of a microsecond: 8 µs to 67 s.
 const POWERS: std::ops::RangeInclusive<u32> = 3..=26;
 
 impl Exposition {
-    pub(super) fn new(agent: &str) -> Self {
-        Self {
-            agent: escape(agent),
-            text: String::new(),
+    /// One of the pool's own families.
+    pub(super) fn family(&mut self, name: &str, kind: &'static str, help: &str) -> &mut Family {
+        self.0
+            .entry(format!("{PREFIX}{name}"))
+            .or_insert_with_key(|name| Family::new(name, kind, help))
+    }
+
+    /// A family that an agent reports; `None` where another has that name for something of another kind.
+    pub(super) fn reported(
+        &mut self,
+        name: &str,
+        kind: &'static str,
+        help: &str,
+    ) -> Option<&mut Family> {
+        let family = self
+            .0
+            .entry(name.to_owned())
+            .or_insert_with_key(|name| Family::new(name, kind, help));
+        (family.kind == kind).then_some(family)
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn finish(self) -> String {
+        let mut text = String::new();
+        for family in self.0.into_values() {
+            if family.samples.is_empty() {
+                continue;
+            }
+            if !family.help.is_empty() {
+                let help = family.help.replace('\\', "\\\\").replace('\n', "\\n");
+                let _ = writeln!(text, "# HELP {} {help}", family.name);
+            }
+            let _ = writeln!(text, "# TYPE {} {}", family.name, family.kind);
+            text.push_str(&family.samples);
         }
+        text
     }
+}
 
-    pub(super) fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.text, "# HELP {PREFIX}{name} {help}");
-        let _ = writeln!(self.text, "# TYPE {PREFIX}{name} {kind}");
-    }
-
-    pub(super) fn gauge(&mut self, name: &str, help: &str, value: i64) {
-        self.family(name, "gauge", help);
-        self.sample(name, &[], value);
+impl Family {
+    fn new(name: &str, kind: &'static str, help: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            kind,
+            help: help.to_owned(),
+            samples: String::new(),
+        }
     }
 
     pub(super) fn sample(
         &mut self,
-        name: &str,
+        agent: &str,
+        suffix: &str,
         labels: &[(&str, &str)],
-        value: impl std::fmt::Display,
+        value: impl Display,
     ) {
-        let _ = write!(self.text, "{PREFIX}{name}{{agent=\"{}\"", self.agent);
-        for (label, text) in labels {
-            let _ = write!(self.text, ",{label}=\"{}\"", escape(text));
+        let text = &mut self.samples;
+        let _ = write!(text, "{}{suffix}{{agent=\"{}\"", self.name, escape(agent));
+        for (label, value) in labels {
+            let _ = write!(text, ",{label}=\"{}\"", escape(value));
         }
-        let _ = writeln!(self.text, "}} {value}");
+        let _ = writeln!(text, "}} {value}");
     }
 
-    fn histogram(&mut self, name: &str, phase: &str, histogram: &Histogram) {
+    fn histogram(&mut self, agent: &str, phase: &str, histogram: &Histogram) {
         let count = histogram.count();
         if count == 0 {
             return;
         }
-        let bucket = format!("{name}_bucket");
         for power in POWERS {
             // Whole microseconds below a power of two are those up to one less.
             let bound = ((1_u64 << power) - 1) as f64 / 1e6;
             let labels = [("phase", phase), ("le", &bound.to_string())];
-            self.sample(&bucket, &labels, histogram.below_power(power));
+            self.sample(agent, "_bucket", &labels, histogram.below_power(power));
         }
-        self.sample(&bucket, &[("phase", phase), ("le", "+Inf")], count);
+        self.sample(agent, "_bucket", &[("phase", phase), ("le", "+Inf")], count);
         let labels = [("phase", phase)];
-        self.sample(
-            &format!("{name}_sum"),
-            &labels,
-            histogram.sum() as f64 / 1e6,
-        );
-        self.sample(&format!("{name}_count"), &labels, count);
-    }
-
-    pub(super) fn finish(self) -> String {
-        self.text
+        self.sample(agent, "_sum", &labels, histogram.sum() as f64 / 1e6);
+        self.sample(agent, "_count", &labels, count);
     }
 }
 
 /// A label's value, with what would end it written out.
-pub(super) fn escape(text: &str) -> String {
+fn escape(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")
         .replace('\n', "\\n")
@@ -341,7 +374,13 @@ mod tests {
 
     #[test]
     fn every_family_is_announced_once() {
-        let text = Metrics::default().to_prometheus("waf");
+        let mut text = Exposition::default();
+        for agent in ["waf", "limit"] {
+            let metrics = Metrics::default();
+            metrics.answered(Kind::Guardrail, &Decision::Allow, Duration::ZERO);
+            metrics.expose(agent, &mut text);
+        }
+        let text = text.finish();
         let mut types: Vec<_> = text
             .lines()
             .filter(|line| line.starts_with("# TYPE"))

@@ -60,11 +60,11 @@ use hailwire_pool::{Affinity, Breaker, BreakerState, Seats, Standing};
 use thiserror::Error;
 use tokio::{sync::Notify, task::JoinSet};
 
-pub use agents::Agents;
+pub use agents::{Agents, Snapshot};
 pub use call::Call;
 pub use config::{Backoff, Paused, PoolConfig, Timeouts};
 pub use connect::{Connect, connect_with};
-pub use metrics::Metrics;
+pub use metrics::{Exposition, Metrics};
 pub use reports::Reports;
 
 use crate::{
@@ -118,6 +118,9 @@ struct Shared {
     reports: Reports,
     /// Whether an attempt to connect has ended, in whichever way.
     tried: AtomicBool,
+    /// Nothing new is taken.
+    draining: AtomicBool,
+    /// Connections are opened no more.
     stopping: AtomicBool,
     /// A seat's standing has changed, or a closed pool has become emptier.
     changed: Notify,
@@ -153,6 +156,7 @@ impl AgentPool {
             metrics: Metrics::default(),
             reports: Reports::default(),
             tried: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             changed: Notify::new(),
             config,
@@ -223,7 +227,7 @@ impl AgentPool {
     /// A request has ended: its connection is forgotten, and a drain need not wait for it.
     pub fn done(&self, id: &str) {
         let shared = &self.shared;
-        shared.affinity.remove(shared.hash(id), clock::coarse());
+        shared.affinity.remove(shared.hash(id));
         shared.emptier();
     }
 
@@ -231,7 +235,7 @@ impl AgentPool {
     pub fn cancel(&self, id: &str, reason: CancelReason) {
         let shared = &self.shared;
         let place = shared.affinity.seat(shared.hash(id), clock::coarse());
-        if let Some(connection) = place.and_then(|place| shared.placed(place)) {
+        if let Some(connection) = place.and_then(|place| call::open(shared, place)) {
             connection.cancel(id, reason);
         }
     }
@@ -251,10 +255,7 @@ impl AgentPool {
             options
         });
         let timeout = shared.config.timeouts.of(crate::Kind::Configure);
-        for link in &shared.links {
-            let Some(connection) = link.connection.load_full() else {
-                continue;
-            };
+        for connection in (0..shared.seats.count()).filter_map(|seat| shared.connection(seat)) {
             let asked = connection.ask(Event::Configure(configure.clone()));
             let answer = tokio::time::timeout(timeout, asked)
                 .await
@@ -280,6 +281,7 @@ impl AgentPool {
     /// was over.
     pub async fn drain(&self, within: Duration) -> bool {
         let shared = &self.shared;
+        shared.draining.store(true, Ordering::Release);
         shared.seats.close();
         let empty = || shared.seats.in_flight() == 0 && shared.affinity.is_empty(clock::coarse());
         let drained = tokio::time::timeout(within, shared.until(empty)).await;
@@ -297,10 +299,8 @@ impl AgentPool {
     /// What the agent said of itself on one of the connections that are open.
     #[must_use]
     pub fn capabilities(&self) -> Option<Capabilities> {
-        let links = self.shared.links.iter();
-        let connection = links
-            .filter_map(|link| link.connection.load_full())
-            .next()?;
+        let mut seats = 0..self.shared.seats.count();
+        let connection = seats.find_map(|seat| self.shared.connection(seat))?;
         Some(connection.capabilities().clone())
     }
 
@@ -312,6 +312,7 @@ impl AgentPool {
             let connection = link.connection.load_full()?;
             Some(ConnectionStatus {
                 state: connection.state(),
+                standing: seats.standing(seat),
                 in_flight: seats.load(seat),
                 score: seats.score(seat),
                 last_seen: seats.last_seen(seat),
@@ -351,13 +352,17 @@ impl AgentPool {
         &self.shared.reports
     }
 
-    /// What was counted, how it is, and what the agent reported, as Prometheus reads them.
+    /// What was counted, how it is, and what the agent reported, as Prometheus reads them. For several pools:
+    /// [`to_prometheus`].
     #[must_use]
     pub fn to_prometheus(&self) -> String {
+        to_prometheus([self])
+    }
+
+    fn expose(&self, text: &mut Exposition) {
         let shared = &self.shared;
-        let now = clock::coarse();
-        let mut text = metrics::Exposition::new(&shared.name);
-        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let (agent, now) = (self.name(), clock::coarse());
+        shared.metrics.expose(agent, text);
         let breaker = match shared.breaker.state() {
             BreakerState::Closed => 0,
             BreakerState::HalfOpen => 1,
@@ -367,43 +372,41 @@ impl AgentPool {
             (
                 "in_flight",
                 "Events that are asked about.",
-                i64::from(self.in_flight()),
+                self.in_flight() as usize,
             ),
             (
                 "connections_able",
                 "Connections that take new requests.",
-                i64::from(self.able()),
+                self.able() as usize,
             ),
             (
                 "requests_bound",
                 "Requests that have a connection.",
-                count(shared.affinity.len(now)),
+                shared.affinity.len(now),
             ),
             (
                 "sessions_bound",
                 "Sessions that have a connection.",
-                count(shared.sticky.len(now)),
+                shared.sticky.len(now),
             ),
             ("breaker_state", "0 closed, 1 half-open, 2 open.", breaker),
             (
                 "reported_series",
                 "Series of the agent's own.",
-                count(shared.reports.len(now)),
+                shared.reports.len(now),
             ),
         ] {
-            text.gauge(name, help, value);
+            text.family(name, "gauge", help)
+                .sample(agent, "", &[], value);
         }
         let left_out = shared.reports.left_out.value();
         text.family(
             "reported_series_left_out_total",
             "counter",
-            "Series not taken in.",
-        );
-        text.sample("reported_series_left_out_total", &[], left_out);
-        let mut all = shared.metrics.to_prometheus(&shared.name);
-        all.push_str(&text.finish());
-        all.push_str(&shared.reports.to_prometheus(&shared.name, now));
-        all
+            "Series of the agent's own that were not taken in.",
+        )
+        .sample(agent, "", &[], left_out);
+        shared.reports.expose(agent, now, text);
     }
 
     async fn ask_as(
@@ -417,7 +420,7 @@ impl AgentPool {
         let kind = event.kind();
         let deadline = deadline.min(shared.config.timeouts.of(kind));
         let until = far(started, deadline);
-        let mut call = match self.select(session, &event) {
+        let call = match self.select(session, &event) {
             Err(PoolError::Down) if !shared.tried.load(Ordering::Acquire) => {
                 let tried = shared.until(|| shared.tried.load(Ordering::Acquire));
                 let _ = tokio::time::timeout_at(until.into(), tried).await;
@@ -432,11 +435,23 @@ impl AgentPool {
     }
 }
 
+/// What several pools counted and their agents reported, as Prometheus reads them.
+#[must_use]
+pub fn to_prometheus<'a>(pools: impl IntoIterator<Item = &'a AgentPool>) -> String {
+    let mut text = Exposition::default();
+    for pool in pools {
+        pool.expose(&mut text);
+    }
+    text.finish()
+}
+
 /// How a connection is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConnectionStatus {
     /// What it says itself.
     pub state: LinkState,
+    /// How gladly it is given new requests.
+    pub standing: Standing,
     /// Events that are asked about on it.
     pub in_flight: u32,
     /// How well asks went of late, 1 to 255.
@@ -466,14 +481,9 @@ impl Shared {
         hasher.finish()
     }
 
-    /// The connection that a place in the table means, if it has not ended.
-    fn placed(&self, place: u16) -> Option<Arc<Connection>> {
-        let (seat, generation) = call::unpack(place);
-        let link = self.links.get(seat)?;
-        if link.generation.load(Ordering::Acquire) & call::GENERATIONS != generation {
-            return None;
-        }
-        link.connection.load_full()
+    /// A seat's connection.
+    fn connection(&self, seat: usize) -> Option<Connection> {
+        self.links.get(seat)?.connection.load().as_deref().cloned()
     }
 
     /// Returns when something holds that changes with the pool.
@@ -492,7 +502,7 @@ impl Shared {
     /// Tells a drain that it may be over.
     #[inline]
     fn emptier(&self) {
-        if self.seats.is_closed() {
+        if self.draining.load(Ordering::Acquire) {
             self.changed.notify_waiters();
         }
     }

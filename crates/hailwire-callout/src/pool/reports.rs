@@ -6,13 +6,12 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt::Write as _,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use super::metrics::{Counter, escape};
-use crate::control::{Histogram, MetricsReport};
+use super::metrics::{Counter, Exposition, Family, PREFIX};
+use crate::control::{Bucket, Histogram, MetricsReport};
 
 /// Series that are kept; more are left out and counted.
 pub const SERIES: usize = 10_000;
@@ -121,29 +120,22 @@ impl Reports {
     /// type from the first are left out.
     #[must_use]
     pub fn to_prometheus(&self, agent: &str, now: Duration) -> String {
+        let mut text = Exposition::default();
+        self.expose(agent, now, &mut text);
+        text.finish()
+    }
+
+    pub(super) fn expose(&self, agent: &str, now: Duration, text: &mut Exposition) {
         let mut series = self.series();
         expire(&mut series, now);
         let mut sorted: Vec<_> = series.iter().collect();
         sorted.sort_by_key(|(key, _)| *key);
-        let mut text = String::new();
-        let mut family: Option<(&str, &str)> = None;
         for (key, series) in sorted {
-            let kind = series.value.kind();
-            match family {
-                Some((name, known)) if name == key.name && known != kind => continue,
-                Some((name, _)) if name == key.name => {}
-                _ => {
-                    family = Some((&key.name, kind));
-                    if let Some(help) = &series.help {
-                        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
-                        let _ = writeln!(text, "# HELP {} {help}", key.name);
-                    }
-                    let _ = writeln!(text, "# TYPE {} {kind}", key.name);
-                }
+            let help = series.help.as_deref().unwrap_or_default();
+            if let Some(family) = text.reported(&key.name, series.value.kind(), help) {
+                sample(family, agent, key, &series.value);
             }
-            sample(&mut text, agent, key, &series.value);
         }
-        text
     }
 
     fn put(
@@ -196,6 +188,7 @@ fn is_sound(key: &Key, value: &Value) -> bool {
             && name != "le"
     };
     is_name(&key.name)
+        && !key.name.starts_with(PREFIX)
         && key.labels.len() <= LABELS
         && key.labels.iter().all(label)
         && buckets <= BUCKETS
@@ -208,32 +201,26 @@ fn is_name(name: &str) -> bool {
         && name.chars().all(|c| starts(c) || c.is_ascii_digit())
 }
 
-fn sample(text: &mut String, agent: &str, key: &Key, value: &Value) {
-    let mut labels = format!("agent=\"{}\"", escape(agent));
-    for (name, value) in &key.labels {
-        let _ = write!(labels, ",{name}=\"{}\"", escape(value));
-    }
-    let name = &key.name;
+fn sample(family: &mut Family, agent: &str, key: &Key, value: &Value) {
+    let labels: Vec<(&str, &str)> = key.labels.iter().map(|(n, v)| (&**n, &**v)).collect();
     match value {
-        Value::Counter(value) => {
-            let _ = writeln!(text, "{name}{{{labels}}} {value}");
-        }
-        Value::Gauge(value) => {
-            let _ = writeln!(text, "{name}{{{labels}}} {value}");
-        }
+        Value::Counter(value) => family.sample(agent, "", &labels, value),
+        Value::Gauge(value) => family.sample(agent, "", &labels, value),
         Value::Histogram(histogram) => {
-            for bucket in &histogram.buckets {
+            let mut bucket = |bound: &str, count: u64| {
+                let mut labels = labels.clone();
+                labels.push(("le", bound));
+                family.sample(agent, "_bucket", &labels, count);
+            };
+            for Bucket { le, count } in &histogram.buckets {
                 // What is not a number is taken for the last bucket, which follows in any case.
-                let Some(bound) = bucket.le.as_f64() else {
-                    continue;
-                };
-                let count = bucket.count;
-                let _ = writeln!(text, "{name}_bucket{{{labels},le=\"{bound}\"}} {count}");
+                if let Some(bound) = le.as_f64() {
+                    bucket(&bound.to_string(), *count);
+                }
             }
-            let Histogram { sum, count, .. } = histogram;
-            let _ = writeln!(text, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
-            let _ = writeln!(text, "{name}_sum{{{labels}}} {sum}");
-            let _ = writeln!(text, "{name}_count{{{labels}}} {count}");
+            bucket("+Inf", histogram.count);
+            family.sample(agent, "_sum", &labels, histogram.sum);
+            family.sample(agent, "_count", &labels, histogram.count);
         }
     }
 }
@@ -241,7 +228,7 @@ fn sample(text: &mut String, agent: &str, key: &Key, value: &Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Bucket, Metric};
+    use crate::control::Metric;
 
     fn at(secs: u64) -> Duration {
         Duration::from_secs(secs)
@@ -291,7 +278,15 @@ mod tests {
     #[test]
     fn what_would_break_the_text_is_left_out() {
         let reports = Reports::default();
-        for name in ["", "1x", "a b", "a\nb 1", "ä", &"a".repeat(TEXT + 1)] {
+        let long = "a".repeat(TEXT + 1);
+        for name in [
+            "",
+            "1x",
+            "a b",
+            "a\nb 1",
+            "hailwire_callout_failures_total",
+            &long,
+        ] {
             reports.record(counter(name, "", 1), at(0));
         }
         let mut report = counter("hits", "", 1);

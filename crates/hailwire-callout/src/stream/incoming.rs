@@ -19,7 +19,7 @@ use crate::wire::frame::{self, FrameError, MAX_LENGTH};
 const LEAST: usize = 4 << 10;
 
 /// The largest buffer, unless one frame is larger.
-const MOST: usize = 256 << 10;
+const MOST: usize = 512 << 10;
 
 pub(crate) struct Incoming<R> {
     io: R,

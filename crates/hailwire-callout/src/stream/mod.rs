@@ -3,16 +3,20 @@
 mod incoming;
 mod outgoing;
 
+use std::{future::poll_fn, io};
+
+use bytes::Bytes;
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use tokio::{io::AsyncRead, net::UnixStream};
+
 pub(crate) use incoming::Incoming;
 pub(crate) use outgoing::Outgoing;
 
 /// Bytes of one direction of a body that may be under way, of each request.
-pub(crate) const WINDOW: u32 = 256 << 10;
+pub(crate) const WINDOW: u32 = 512 << 10;
 
-use std::{future::poll_fn, io};
-
-use bytes::Bytes;
-use tokio::io::AsyncRead;
+/// Bytes that a socket may hold; the system may allow less.
+const SOCKET: usize = 1 << 20;
 
 /// The next frame, for handshakes.
 ///
@@ -31,5 +35,12 @@ pub(crate) async fn frame<R: AsyncRead + Unpin>(
         if poll_fn(|context| incoming.poll_fill(context)).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+    }
+}
+
+/// Lets a socket hold several pieces of bodies, so that writer and reader wake each other less often.
+pub(crate) fn widen(stream: &UnixStream) {
+    if let Err(error) = set_socket_send_buffer_size(stream, SOCKET) {
+        tracing::debug!(%error, "the buffer of a socket keeps its size");
     }
 }

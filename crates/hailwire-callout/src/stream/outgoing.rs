@@ -24,6 +24,9 @@ use crate::wire::frame::{FrameError, MAX_LENGTH, PREFIX, put};
 /// From this size on, data is written from where it lies.
 const LARGE: usize = 4 << 10;
 
+/// Bytes of small frames that are worth a system call.
+const MUCH: usize = 64 << 10;
+
 /// How many slices one system call writes.
 const SLICES: usize = 32;
 
@@ -130,7 +133,13 @@ impl<W: AsyncWrite + Unpin> Outgoing<W> {
         self.roused.load(Ordering::Relaxed) && self.roused.swap(false, Ordering::AcqRel)
     }
 
-    /// For the driver: whether it is to end.
+    /// For the driver: whether so much waits that nothing is gained by waiting for more.
+    pub(crate) fn has_much(&self) -> bool {
+        let batch = &self.queue().batch;
+        !batch.large.is_empty() || batch.small.len() >= MUCH
+    }
+
+    /// For the driver: whether it is to end. To be asked after [`Self::was_roused`].
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }

@@ -224,7 +224,7 @@ impl HealthIn {
         };
         match self.state {
             State::Number(code) => {
-                health.state = HealthState::try_from(code).map_err(DecodeError)?
+                health.state = HealthState::try_from(code).map_err(DecodeError)?;
             }
             State::Tagged {
                 status,

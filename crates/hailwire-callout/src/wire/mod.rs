@@ -1,12 +1,19 @@
 //! Frames, and the two encodings of everything that travels in them.
 
+mod answer;
 pub mod control;
+mod events;
 pub mod frame;
 pub(crate) mod grpc;
 pub mod handshake;
+pub(crate) mod head;
+mod json;
+mod pack;
 pub mod plain;
 pub mod raw;
 pub mod salvage;
+mod sink;
+mod source;
 
 pub use control::{
     decode_cancel, decode_notice, decode_ping, encode_cancel, encode_notice, encode_ping,
@@ -16,6 +23,11 @@ pub use control::{
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use json::Json;
+use pack::Pack;
+use sink::{JsonSink, PackSink, Sink};
+use source::Source;
 
 use crate::{
     Text,
@@ -41,32 +53,116 @@ pub enum Encoding {
 pub struct DecodeError(pub(crate) String);
 
 /// Appends the payload of an event's frame.
+///
+/// Toward every peer alike: data is base64, which agents of the published crate need also in MessagePack.
 pub fn encode_event(event: &Event, encoding: Encoding, out: &mut BytesMut) {
-    plain::encode_event(event, encoding, out);
+    match event {
+        Event::RequestHeaders(event) => head::encode_request(event, encoding, out),
+        Event::RequestBody(chunk) => events::put_chunk(chunk, true, encoding, out),
+        Event::ResponseHeaders(event) => head::encode_response(event, encoding, out),
+        Event::ResponseBody(chunk) => events::put_chunk(chunk, false, encoding, out),
+        other => match encoding {
+            Encoding::Json => put_other(other, &mut JsonSink::new(out)),
+            Encoding::MessagePack => put_other(other, &mut PackSink(out)),
+        },
+    }
 }
 
-/// Reads the payload of an event's frame.
+fn put_other(event: &Event, sink: &mut impl Sink) {
+    match event {
+        Event::RequestComplete(event) => events::put_complete(event, sink),
+        Event::WebSocketFrame(event) => events::put_websocket(event, sink),
+        Event::Guardrail(event) => events::put_guardrail(event, sink),
+        Event::Configure(event) => events::put_configure(event, sink),
+        Event::RequestHeaders(_)
+        | Event::RequestBody(_)
+        | Event::ResponseHeaders(_)
+        | Event::ResponseBody(_) => {}
+    }
+}
+
+/// Reads the payload of an event's frame. What is read shares the payload's bytes where it can.
+///
+/// Maps and arrays, names in any order, names that nobody knows, data as bytes or as base64 are all read.
 ///
 /// # Errors
 ///
-/// [`DecodeError`]; whoever asked must be answered with a block, never an allow.
+/// [`DecodeError`]; whoever asked must be answered with a block, never an allow, and [`salvage::event_id`] may tell
+/// who that is.
 pub fn decode_event(kind: Kind, payload: Bytes, encoding: Encoding) -> Result<Event, DecodeError> {
-    plain::decode_event(kind, &payload, encoding)
+    match kind {
+        Kind::RequestHeaders => head::decode_request(payload, encoding).map(Event::RequestHeaders),
+        Kind::ResponseHeaders => {
+            head::decode_response(payload, encoding).map(Event::ResponseHeaders)
+        }
+        kind => match encoding {
+            Encoding::Json => {
+                let mut source = Json::new(&payload)?;
+                let event = other(kind, &mut source, &payload)?;
+                source.end()?;
+                Ok(event)
+            }
+            Encoding::MessagePack => {
+                let mut source = Pack::new(&payload);
+                let event = other(kind, &mut source, &payload)?;
+                source.end()?;
+                Ok(event)
+            }
+        },
+    }
+}
+
+fn other<'a>(kind: Kind, source: &mut impl Source<'a>, frame: &Bytes) -> source::Read<Event> {
+    Ok(match kind {
+        Kind::RequestBody => Event::RequestBody(events::chunk(source, frame)?),
+        Kind::ResponseBody => Event::ResponseBody(events::chunk(source, frame)?),
+        Kind::RequestComplete => Event::RequestComplete(events::complete(source, frame)?),
+        Kind::WebSocketFrame => Event::WebSocketFrame(events::websocket(source, frame)?),
+        Kind::Guardrail => Event::Guardrail(events::guardrail(source, frame)?),
+        Kind::Configure | Kind::RequestHeaders | Kind::ResponseHeaders => {
+            Event::Configure(events::configure(source, frame)?)
+        }
+    })
 }
 
 /// Appends the payload of an answer's frame.
+///
+/// An allow that says no more is written without an allocation.
 pub fn encode_response(id: &str, response: &Response, encoding: Encoding, out: &mut BytesMut) {
-    plain::encode_response(id, response, encoding, out);
+    answer::encode(id, response, encoding, out);
 }
 
 /// Reads the payload of an answer's frame: whose request it answers, and the answer.
 ///
+/// An allow that says no more is read without an allocation; the id is a slice of the payload.
+///
 /// # Errors
 ///
 /// [`DecodeError`], also where it does not say which request it answers.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "what is read may keep the payload"
+)]
 pub fn decode_response(
     payload: Bytes,
     encoding: Encoding,
 ) -> Result<(Text, Response), DecodeError> {
-    plain::decode_response(&payload, encoding)
+    let (id, response) = match encoding {
+        Encoding::Json => {
+            let mut source = Json::new(&payload)?;
+            let answer = answer::decode(&mut source, &payload)?;
+            source.end()?;
+            answer
+        }
+        Encoding::MessagePack => {
+            let mut source = Pack::new(&payload);
+            let answer = answer::decode(&mut source, &payload)?;
+            source.end()?;
+            answer
+        }
+    };
+    match id {
+        Some(id) => Ok((id, response)),
+        None => Err(DecodeError("the answer does not say to what".to_owned())),
+    }
 }

@@ -3,21 +3,27 @@
 use std::collections::BTreeMap;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{self, DeserializeOwned},
+};
 
 use super::{DecodeError, Encoding};
 use crate::{
     Text, VERSION,
-    event::{BodyChunk, Event, Kind, Opcode, WebSocketFrame},
+    event::{
+        BodyChunk, Event, Kind, Metadata, Opcode, RequestHeaders, ResponseHeaders, WebSocketFrame,
+    },
+    headers::{Headers, Values},
     response::{Audit, BodyMutation, Decision, HeaderOp, Response, WebSocketDecision},
 };
 
 /// Appends the payload of an event's frame.
 pub fn encode_event(event: &Event, encoding: Encoding, out: &mut BytesMut) {
     match event {
-        Event::RequestHeaders(event) => put(event, encoding, out),
+        Event::RequestHeaders(event) => put(&Request::of(event), encoding, out),
         Event::RequestBody(chunk) => put(&Chunk::of(chunk, true), encoding, out),
-        Event::ResponseHeaders(event) => put(event, encoding, out),
+        Event::ResponseHeaders(event) => put(&ResponseHead::of(event), encoding, out),
         Event::ResponseBody(chunk) => put(&Chunk::of(chunk, false), encoding, out),
         Event::RequestComplete(event) => put(event, encoding, out),
         Event::WebSocketFrame(frame) => put(&WsFrame::of(frame), encoding, out),
@@ -33,9 +39,13 @@ pub fn encode_event(event: &Event, encoding: Encoding, out: &mut BytesMut) {
 /// [`DecodeError`].
 pub fn decode_event(kind: Kind, payload: &[u8], encoding: Encoding) -> Result<Event, DecodeError> {
     Ok(match kind {
-        Kind::RequestHeaders => Event::RequestHeaders(take(payload, encoding)?),
+        Kind::RequestHeaders => {
+            Event::RequestHeaders(take::<Request>(payload, encoding)?.into_head())
+        }
         Kind::RequestBody => Event::RequestBody(take::<Chunk>(payload, encoding)?.into_chunk()?),
-        Kind::ResponseHeaders => Event::ResponseHeaders(take(payload, encoding)?),
+        Kind::ResponseHeaders => {
+            Event::ResponseHeaders(take::<ResponseHead>(payload, encoding)?.into_head())
+        }
         Kind::ResponseBody => Event::ResponseBody(take::<Chunk>(payload, encoding)?.into_chunk()?),
         Kind::RequestComplete => Event::RequestComplete(take(payload, encoding)?),
         Kind::WebSocketFrame => {
@@ -142,6 +152,144 @@ fn from_base64(text: &str) -> Result<Bytes, DecodeError> {
         .decode_to_vec(text)
         .map(Bytes::from)
         .map_err(|_| DecodeError("the data is not base64".to_owned()))
+}
+
+/// Names and their values, in their order.
+#[derive(Default)]
+struct Fields(Vec<(String, Vec<String>)>);
+
+impl Fields {
+    fn of(headers: &Headers) -> Self {
+        let own = |(name, values): (&str, Values<'_>)| {
+            (name.to_owned(), values.map(str::to_owned).collect())
+        };
+        Self(headers.names().map(own).collect())
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0
+            .iter()
+            .flat_map(|(name, values)| values.iter().map(move |v| (name.as_str(), v.as_str())))
+    }
+}
+
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, values)| (name, values)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Map;
+        impl<'de> de::Visitor<'de> for Map {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a map of names to lists of values")
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(Map)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Request {
+    metadata: RequestMetadata,
+    method: String,
+    uri: String,
+    headers: Fields,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RequestMetadata {
+    correlation_id: String,
+    request_id: String,
+    client_ip: String,
+    client_port: u16,
+    server_name: Option<String>,
+    protocol: String,
+    tls_version: Option<String>,
+    tls_cipher: Option<String>,
+    route_id: Option<String>,
+    upstream_id: Option<String>,
+    timestamp: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<String>,
+}
+
+impl Request {
+    fn of(head: &RequestHeaders) -> Self {
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        let of = head.metadata();
+        Self {
+            metadata: RequestMetadata {
+                correlation_id: of.correlation_id.to_owned(),
+                request_id: of.request_id.to_owned(),
+                client_ip: of.client_ip.to_owned(),
+                client_port: of.client_port,
+                server_name: owned(of.server_name),
+                protocol: of.protocol.to_owned(),
+                tls_version: owned(of.tls_version),
+                tls_cipher: owned(of.tls_cipher),
+                route_id: owned(of.route_id),
+                upstream_id: owned(of.upstream_id),
+                timestamp: of.timestamp.to_owned(),
+                traceparent: owned(of.traceparent),
+            },
+            method: head.method().to_owned(),
+            uri: head.uri().to_owned(),
+            headers: Fields::of(head.headers()),
+        }
+    }
+
+    fn into_head(self) -> RequestHeaders {
+        let of = &self.metadata;
+        let metadata = Metadata {
+            correlation_id: &of.correlation_id,
+            request_id: &of.request_id,
+            client_ip: &of.client_ip,
+            client_port: of.client_port,
+            server_name: of.server_name.as_deref(),
+            protocol: &of.protocol,
+            tls_version: of.tls_version.as_deref(),
+            tls_cipher: of.tls_cipher.as_deref(),
+            route_id: of.route_id.as_deref(),
+            upstream_id: of.upstream_id.as_deref(),
+            timestamp: &of.timestamp,
+            traceparent: of.traceparent.as_deref(),
+        };
+        RequestHeaders::new(&metadata, &self.method, &self.uri, self.headers.pairs())
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct ResponseHead {
+    correlation_id: String,
+    status: u16,
+    headers: Fields,
+}
+
+impl ResponseHead {
+    fn of(head: &ResponseHeaders) -> Self {
+        Self {
+            correlation_id: head.id().to_owned(),
+            status: head.status(),
+            headers: Fields::of(head.headers()),
+        }
+    }
+
+    fn into_head(self) -> ResponseHeaders {
+        ResponseHeaders::new(&self.correlation_id, self.status, self.headers.pairs())
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -274,7 +422,6 @@ impl Mutation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Metadata, RequestHeaders};
 
     #[test]
     fn what_is_written_is_read_in_both_encodings() {

@@ -1,36 +1,81 @@
-//! The id of a message that cannot be read, so that whoever waits is told.
+//! The id of a message that cannot be read as a whole, so that whoever waits is told.
 //!
-//! This builds a tree and is not fast. It is for what should not happen.
+//! It is found wherever it comes before what is no MessagePack or JSON at all: fields of the wrong kind, bytes where
+//! texts should be and an end that is missing do not hide it.
 
-use serde_json::Value;
-
-use super::Encoding;
+use super::{
+    Encoding,
+    json::Json,
+    pack::Pack,
+    source::{Shape, Source},
+};
 use crate::Text;
 
 /// The request that an answer is for, if it says.
 #[must_use]
 pub fn answer_id(payload: &[u8], encoding: Encoding) -> Option<Text> {
-    let answer = tree(payload, encoding)?;
-    text(answer.get("audit")?.get("custom")?.get("correlation_id")?)
+    match encoding {
+        Encoding::Json => of_answer(&mut Json::new(payload).ok()?),
+        Encoding::MessagePack => of_answer(&mut Pack::new(payload)),
+    }
 }
 
 /// The request that an event belongs to, if it says.
 #[must_use]
 pub fn event_id(payload: &[u8], encoding: Encoding) -> Option<Text> {
-    let event = tree(payload, encoding)?;
-    let id = |of: &Value| of.get("correlation_id").and_then(text);
-    event.get("metadata").and_then(id).or_else(|| id(&event))
-}
-
-fn tree(payload: &[u8], encoding: Encoding) -> Option<Value> {
     match encoding {
-        Encoding::Json => serde_json::from_slice(payload).ok(),
-        Encoding::MessagePack => rmp_serde::from_slice(payload).ok(),
+        Encoding::Json => of_event(&mut Json::new(payload).ok()?),
+        Encoding::MessagePack => of_event(&mut Pack::new(payload)),
     }
 }
 
-fn text(value: &Value) -> Option<Text> {
-    value.as_str().map(Text::from)
+fn of_event<'a>(source: &mut impl Source<'a>) -> Option<Text> {
+    let mut found: Option<Text> = None;
+    // Whatever ends the reading, what was found before counts.
+    let _ = source.map(|key, source| match key {
+        "correlation_id" if source.shape()? == Shape::Text => {
+            let text = source.text()?;
+            if found.is_none() && !text.is_empty() {
+                found = Some(text.as_ref().into());
+            }
+            Ok(())
+        }
+        "metadata" if source.shape()? == Shape::Map => source.map(|key, source| {
+            if key != "correlation_id" || source.shape()? != Shape::Text {
+                return source.skip();
+            }
+            let text = source.text()?;
+            if !text.is_empty() {
+                found = Some(text.as_ref().into());
+            }
+            Ok(())
+        }),
+        "metadata" if source.shape()? == Shape::Seq => source.seq(|index, source| {
+            if index == 0 && found.is_none() && source.shape()? == Shape::Text {
+                found = Some(source.text()?.as_ref().into());
+                return Ok(());
+            }
+            source.skip()
+        }),
+        _ => source.skip(),
+    });
+    found
+}
+
+fn of_answer<'a>(source: &mut impl Source<'a>) -> Option<Text> {
+    let mut found: Option<Text> = None;
+    let _ = source.fields(&["audit"], |_, source| {
+        source.fields(&["custom"], |_, source| {
+            source.map(|key, source| {
+                if key == "correlation_id" && source.shape()? == Shape::Text {
+                    found = Some(source.text()?.as_ref().into());
+                    return Ok(());
+                }
+                source.skip()
+            })
+        })
+    });
+    found
 }
 
 #[cfg(test)]

@@ -155,14 +155,19 @@ async fn each_dialect_is_told_apart_and_its_agent_is_obeyed() {
             panic!("{mode} {allowed:?}");
         };
         assert_eq!(name, "x-kit");
-        let more = ask(&connection, piece("c1", 0, "att", false)).await.unwrap();
+        let more = ask(&connection, piece("c1", 0, "att", false))
+            .await
+            .unwrap();
         assert!(more.needs_more, "{mode}");
         let whole = ask(&connection, piece("c1", 1, "ack", true)).await.unwrap();
         assert_eq!(status(&whole), Some(406), "{mode}");
         let head_of_answer = ResponseHeaders::new("c1", 200, [("a", "b")]);
         let passed = ask(&connection, Event::ResponseHeaders(head_of_answer)).await;
         assert_eq!(status(&passed.unwrap()), None, "{mode}");
-        assert_eq!(ask(&connection, complete("c1")).await, Ok(Response::allow()));
+        assert_eq!(
+            ask(&connection, complete("c1")).await,
+            Ok(Response::allow())
+        );
         let blocked = ask(&connection, head("c2", "/block")).await.unwrap();
         assert_eq!(status(&blocked), Some(403), "{mode}");
     }
@@ -183,12 +188,17 @@ async fn an_agent_of_ours_is_found_to_speak_the_running_wire() {
     let path = dir.path().join("agent");
     let listener = agent::uds::Listener::bind(&path).unwrap();
     let serving = tokio::spawn(async move {
-        agent::uds::serve(std::sync::Arc::new(Plain), listener, &ServeOptions::default()).await
+        agent::uds::serve(
+            std::sync::Arc::new(Plain),
+            listener,
+            &ServeOptions::default(),
+        )
+        .await
     });
     let agent = Uds::new(&path, None);
     for _ in 0..2 {
         let connection = agent.connect(&options()).await.unwrap();
-        assert_eq!(agent.dialect(), Some(Dialect::V2));
+        assert_eq!(agent.dialect(), Some(Dialect::Crate));
         assert_eq!(connection.capabilities().agent_id, "plain");
         let answer = ask(&connection, head("c", "/")).await.unwrap();
         assert_eq!(status(&answer), Some(418));
@@ -205,7 +215,10 @@ async fn what_an_agent_spoke_is_remembered_and_another_one_in_its_place_is_found
     drop(agent.connect(&options()).await.unwrap());
     assert_eq!(agent.dialect(), Some(Dialect::V1));
     // One for the handshake that it did not understand, one that it did.
-    assert_eq!((kit.line().await, kit.line().await), ("connection".into(), "connection".into()));
+    assert_eq!(
+        (kit.line().await, kit.line().await),
+        ("connection".into(), "connection".into())
+    );
     let again = agent.connect(&options()).await.unwrap();
     ask(&again, head("c1", "/")).await.unwrap();
     ask(&again, complete("c1")).await.unwrap();
@@ -297,7 +310,9 @@ async fn what_a_kit_would_allow_unseen_is_refused() {
     assert!(matches!(unseen, Err(AskError::Refused(_))), "{unseen:?}");
     // The connection goes on.
     ask(&connection, head("c1", "/")).await.unwrap();
-    let seen = ask(&connection, piece("c1", 0, "attack", true)).await.unwrap();
+    let seen = ask(&connection, piece("c1", 0, "attack", true))
+        .await
+        .unwrap();
     assert_eq!(status(&seen), Some(406));
 }
 
@@ -313,7 +328,9 @@ async fn a_long_body_in_preferred_pieces_is_whole_for_a_kit_that_reads_once() {
         let more = ask(&connection, piece("c1", index, vec![b'x'; size], false)).await;
         assert!(more.unwrap().needs_more);
     }
-    let last = ask(&connection, piece("c1", 256, "attack", true)).await.unwrap();
+    let last = ask(&connection, piece("c1", 256, "attack", true))
+        .await
+        .unwrap();
     assert_eq!(status(&last), Some(406));
 }
 
@@ -341,14 +358,24 @@ async fn a_late_answer_is_given_to_nobody_and_a_kit_that_is_stuck_loses_its_conn
     };
     let (connection, _) = dialect::connect_any(kit.path(), &options()).await.unwrap();
     let given_up = connection.ask(head("c1", "/slow"));
-    assert!(tokio::time::timeout(Duration::from_millis(150), given_up).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(150), given_up)
+            .await
+            .is_err()
+    );
     let next = ask(&connection, head("c2", "/block")).await.unwrap();
     assert_eq!(status(&next), Some(403), "not the answer to the other");
     let given_up = connection.ask(head("c3", "/stuck"));
-    assert!(tokio::time::timeout(Duration::from_millis(20), given_up).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(20), given_up)
+            .await
+            .is_err()
+    );
     let next = ask(&connection, head("c4", "/")).await;
     assert_eq!(next, Err(AskError::Closed));
-    tokio::time::timeout(LONG, connection.closed()).await.unwrap();
+    tokio::time::timeout(LONG, connection.closed())
+        .await
+        .unwrap();
     assert_eq!(connection.state(), LinkState::Closed);
 }
 
@@ -378,16 +405,28 @@ async fn the_documented_wire_carries_cancels_pings_and_changed_pieces() {
     };
     let (connection, _) = dialect::connect_any(kit.path(), &options()).await.unwrap();
     assert_eq!(connection.capabilities().limits.max_concurrency, 8);
-    tokio::time::timeout(LONG, connection.ping()).await.unwrap().unwrap();
+    tokio::time::timeout(LONG, connection.ping())
+        .await
+        .unwrap()
+        .unwrap();
     ask(&connection, head("c1", "/")).await.unwrap();
-    let changed = ask(&connection, piece("c1", 4, "change", false)).await.unwrap();
+    let changed = ask(&connection, piece("c1", 4, "change", false))
+        .await
+        .unwrap();
     let mutation = changed.request_body.unwrap();
-    assert_eq!((mutation.index, mutation.data.as_deref()), (4, Some(&b"changed"[..])));
+    assert_eq!(
+        (mutation.index, mutation.data.as_deref()),
+        (4, Some(&b"changed"[..]))
+    );
     // Nothing else makes the agent forget it.
     ask(&connection, complete("c1")).await.unwrap();
     assert!(kit.says("cancel").await.ends_with("True"));
     let given_up = connection.ask(head("c2", "/slow"));
-    assert!(tokio::time::timeout(Duration::from_millis(20), given_up).await.is_err());
+    assert!(
+        tokio::time::timeout(Duration::from_millis(20), given_up)
+            .await
+            .is_err()
+    );
     assert!(kit.says("cancel").await.ends_with("True"));
     let frame = Event::WebSocketFrame(WebSocketFrame::default());
     let none = ask(&connection, frame).await;

@@ -43,13 +43,9 @@ use tokio::{
     sync::{Barrier, mpsc},
     task::JoinHandle,
 };
-use tonic::{Request, Status, Streaming};
+use tonic::{Request, Status, Streaming, transport::Channel};
 
-#[expect(
-    clippy::all,
-    unreachable_pub,
-    reason = "generated"
-)]
+#[expect(clippy::all, unreachable_pub, reason = "generated")]
 mod proto {
     tonic::include_proto!("zentinel.agent.v2");
 }
@@ -69,7 +65,7 @@ enum Seen {
     Cancelled(String, CancelReason),
     Dropped,
     Ordered(Order),
-    Head(String),
+    Head,
 }
 
 impl Told {
@@ -103,7 +99,7 @@ impl Agent for Told {
                 let _ = self.0.seen.send(Seen::Dropped);
             }
         }
-        let _ = self.seen.send(Seen::Head(event.id().to_owned()));
+        let _ = self.seen.send(Seen::Head);
         match event.uri() {
             "/block" => Response::block(403),
             "/together" => {
@@ -266,6 +262,13 @@ impl Served {
             .unwrap()
     }
 
+    /// One that speaks without our help.
+    async fn client(&self) -> AgentServiceV2Client<Channel> {
+        let address = format!("http://{}", self.address);
+        let channel = Channel::from_shared(address).unwrap().connect().await;
+        AgentServiceV2Client::new(channel.unwrap())
+    }
+
     async fn sees(&mut self) -> Seen {
         let seen = tokio::time::timeout(LONG, self.seen.recv()).await;
         seen.expect("something is seen").unwrap()
@@ -337,23 +340,40 @@ async fn every_event_is_answered_and_nothing_is_lost_between_two_of_ours() {
         unreachable!()
     };
     assert_eq!(answer, everything(&sent));
-    assert_eq!(answer.routing_metadata["time"], "2026-01-01T00:00:00.123456789+01:00");
+    assert_eq!(
+        answer.routing_metadata["time"],
+        "2026-01-01T00:00:00.123456789+01:00"
+    );
     let piece = Event::RequestBody(chunk("c1", 3, "abc", false));
     let answer = ask(&connection, piece).await.unwrap();
     let mutation = answer.request_body.unwrap();
-    assert_eq!((mutation.index, mutation.data.unwrap()), (3, Bytes::from("ABC")));
+    assert_eq!(
+        (mutation.index, mutation.data.unwrap()),
+        (3, Bytes::from("ABC"))
+    );
     assert!(answer.needs_more);
-    let dropped = ask(&connection, Event::ResponseBody(chunk("c1", 0, "abc", true))).await;
-    assert_eq!(dropped.unwrap().response_body.unwrap().data, Some(Bytes::new()));
+    let dropped = ask(
+        &connection,
+        Event::ResponseBody(chunk("c1", 0, "abc", true)),
+    )
+    .await;
+    assert_eq!(
+        dropped.unwrap().response_body.unwrap().data,
+        Some(Bytes::new())
+    );
     let heads = ResponseHeaders::new("c1", 418, [("a", "b")]);
-    let answer = ask(&connection, Event::ResponseHeaders(heads)).await.unwrap();
+    let answer = ask(&connection, Event::ResponseHeaders(heads))
+        .await
+        .unwrap();
     assert_eq!(status(&answer), Some(418));
     let frame = WebSocketFrame {
         correlation_id: "c1".into(),
         client_ip: "192.0.2.9".to_owned(),
         ..WebSocketFrame::default()
     };
-    let answer = ask(&connection, Event::WebSocketFrame(frame)).await.unwrap();
+    let answer = ask(&connection, Event::WebSocketFrame(frame))
+        .await
+        .unwrap();
     let closes = WebSocketDecision::Close {
         code: 1008,
         reason: "192.0.2.9".to_owned(),
@@ -372,7 +392,10 @@ async fn every_event_is_answered_and_nothing_is_lost_between_two_of_ours() {
     };
     let answer = ask(&connection, Event::RequestComplete(complete)).await;
     assert_eq!(answer, Ok(Response::allow()));
-    tokio::time::timeout(LONG, connection.ping()).await.unwrap().unwrap();
+    tokio::time::timeout(LONG, connection.ping())
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 #[tokio::test]
@@ -386,7 +409,10 @@ async fn a_configuration_is_acknowledged_or_there_is_no_connection() {
     grpc::connect(&served.endpoint(), &good).await.unwrap();
     let bad = with(serde_json::json!({"refuse": true}));
     let refused = grpc::connect(&served.endpoint(), &bad).await;
-    assert!(matches!(refused, Err(ConnectError::Configuration(_))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(ConnectError::Configuration(_))),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test]
@@ -433,12 +459,16 @@ async fn an_ask_that_is_given_up_ends_its_handler() {
         tokio::pin!(asking);
         tokio::select! {
             _ = &mut asking => panic!("it waits"),
-            seen = served.sees() => assert!(matches!(seen, Seen::Head(_))),
+            seen = served.sees() => assert!(matches!(seen, Seen::Head)),
         }
     }
     let seen = [served.sees().await, served.sees().await];
-    assert!(seen.iter().any(|seen| matches!(seen, Seen::Dropped)), "{seen:?}");
-    let cancelled = |seen: &Seen| matches!(seen, Seen::Cancelled(id, CancelReason::Timeout) if id == "c1");
+    assert!(
+        seen.iter().any(|seen| matches!(seen, Seen::Dropped)),
+        "{seen:?}"
+    );
+    let cancelled =
+        |seen: &Seen| matches!(seen, Seen::Cancelled(id, CancelReason::Timeout) if id == "c1");
     assert!(seen.iter().any(cancelled), "{seen:?}");
     assert_eq!(connection.in_flight(), 0);
 }
@@ -508,7 +538,10 @@ async fn orders_to_drain_and_to_end_reach_the_agent_and_every_host_hears_of_it()
         assert!(matches!(served.sees().await, Seen::Ordered(seen) if seen == order));
     }
     until(&connection, |state| state == LinkState::Draining).await;
-    assert_eq!(ask(&connection, head("c1", "/")).await, Err(AskError::Paused));
+    assert_eq!(
+        ask(&connection, head("c1", "/")).await,
+        Err(AskError::Paused)
+    );
 }
 
 #[tokio::test]
@@ -535,8 +568,13 @@ async fn a_connection_ends_with_its_agent_and_when_it_is_closed() {
     let served = Served::new().await;
     let connection = served.connect().await;
     connection.close();
-    tokio::time::timeout(LONG, connection.closed()).await.unwrap();
-    assert_eq!(ask(&connection, head("c1", "/")).await, Err(AskError::Closed));
+    tokio::time::timeout(LONG, connection.closed())
+        .await
+        .unwrap();
+    assert_eq!(
+        ask(&connection, head("c1", "/")).await,
+        Err(AskError::Closed)
+    );
     let connection = served.connect().await;
     let waiting = {
         let connection = connection.clone();
@@ -555,9 +593,7 @@ async fn a_connection_ends_with_its_agent_and_when_it_is_closed() {
 #[tokio::test]
 async fn the_headers_of_an_answer_leave_before_anything_was_said() {
     let served = Served::new().await;
-    let mut client = AgentServiceV2Client::connect(format!("http://{}", served.address))
-        .await
-        .unwrap();
+    let mut client = served.client().await;
     let (sender, messages) = mpsc::channel(4);
     let messages = futures_util::stream::unfold(messages, |mut messages| async move {
         messages.recv().await.map(|message| (message, messages))
@@ -566,7 +602,10 @@ async fn the_headers_of_an_answer_leave_before_anything_was_said() {
     let mut answers = answers.expect("headers").unwrap().into_inner();
     sender.send(hello()).await.unwrap();
     let welcome = answers.message().await.unwrap().unwrap();
-    assert!(matches!(welcome.message, Some(agent_to_proxy::Message::Handshake(_))));
+    assert!(matches!(
+        welcome.message,
+        Some(agent_to_proxy::Message::Handshake(_))
+    ));
     // What cannot be read is blocked, whosever it is.
     let strange = proxy_to_agent::Message::ResponseHeaders(proto::ResponseHeadersEvent {
         correlation_id: "c9".to_owned(),
@@ -586,9 +625,7 @@ async fn the_headers_of_an_answer_leave_before_anything_was_said() {
 #[tokio::test]
 async fn whoever_asks_before_the_handshake_gets_no_answer() {
     let served = Served::new().await;
-    let mut client = AgentServiceV2Client::connect(format!("http://{}", served.address))
-        .await
-        .unwrap();
+    let mut client = served.client().await;
     let first = futures_util::stream::iter([said(ping())]);
     let mut answers = client.process_stream(first).await.unwrap().into_inner();
     let refused = answers.message().await.unwrap_err();
@@ -600,16 +637,16 @@ async fn whoever_asks_before_the_handshake_gets_no_answer() {
     let first = futures_util::stream::iter([said(proxy_to_agent::Message::Handshake(old))]);
     let mut answers = client.process_stream(first).await.unwrap().into_inner();
     let welcome = answers.message().await.unwrap().unwrap().message;
-    assert!(matches!(welcome, Some(agent_to_proxy::Message::Handshake(welcome)) if !welcome.success));
+    assert!(
+        matches!(welcome, Some(agent_to_proxy::Message::Handshake(welcome)) if !welcome.success)
+    );
     assert_eq!(answers.message().await.unwrap(), None);
 }
 
 #[tokio::test]
 async fn one_event_is_answered_without_a_stream() {
     let served = Served::new().await;
-    let mut client = AgentServiceV2Client::connect(format!("http://{}", served.address))
-        .await
-        .unwrap();
+    let mut client = served.client().await;
     let head = proxy_to_agent::Message::RequestHeaders(proto::RequestHeadersEvent {
         metadata: Some(proto::RequestMetadata {
             correlation_id: "c1".to_owned(),
@@ -624,17 +661,25 @@ async fn one_event_is_answered_without_a_stream() {
     };
     let blocked = matches!(answer.decision, Some(agent_response::Decision::Block(block)) if block.status == 403);
     assert!(blocked);
-    let pong = client.process_event(said(ping())).await.unwrap().into_inner();
-    assert!(matches!(pong.message, Some(agent_to_proxy::Message::Pong(pong)) if pong.sequence == 7));
+    let pong = client
+        .process_event(said(ping()))
+        .await
+        .unwrap()
+        .into_inner();
+    assert!(
+        matches!(pong.message, Some(agent_to_proxy::Message::Pong(pong)) if pong.sequence == 7)
+    );
     let none = client.process_event(ProxyToAgent::default()).await;
     assert_eq!(none.unwrap_err().code(), tonic::Code::InvalidArgument);
 }
 
 fn hello() -> ProxyToAgent {
-    said(proxy_to_agent::Message::Handshake(proto::HandshakeRequest {
-        supported_versions: vec![2],
-        ..proto::HandshakeRequest::default()
-    }))
+    said(proxy_to_agent::Message::Handshake(
+        proto::HandshakeRequest {
+            supported_versions: vec![2],
+            ..proto::HandshakeRequest::default()
+        },
+    ))
 }
 
 fn ping() -> proxy_to_agent::Message {
@@ -667,8 +712,7 @@ type Messages =
 #[tonic::async_trait]
 impl AgentServiceV2 for Late {
     type ProcessStreamStream = Messages;
-    type ControlStreamStream =
-        futures_util::stream::Empty<Result<proto::ProxyControl, Status>>;
+    type ControlStreamStream = futures_util::stream::Empty<Result<proto::ProxyControl, Status>>;
 
     async fn process_stream(
         &self,
@@ -679,7 +723,10 @@ impl AgentServiceV2 for Late {
         let mode = self.0;
         // Nothing of the answer leaves before this came.
         let first = inbound.message().await?.unwrap();
-        assert!(matches!(first.message, Some(proxy_to_agent::Message::Handshake(_))));
+        assert!(matches!(
+            first.message,
+            Some(proxy_to_agent::Message::Handshake(_))
+        ));
         if let Mode::Silent = mode {
             std::future::pending::<()>().await;
         }
@@ -751,7 +798,10 @@ async fn a_server_that_sends_its_headers_late_is_not_waited_for() {
         .unwrap();
     // It named no limit and no event: the defaults hold.
     assert_eq!(connection.capabilities().limits, Limits::default());
-    assert_eq!(ask(&connection, head("c1", "/")).await, Ok(Response::allow()));
+    assert_eq!(
+        ask(&connection, head("c1", "/")).await,
+        Ok(Response::allow())
+    );
     // Nobody of theirs answers a configuration, and nobody waits for it.
     let configure = Event::Configure(Configure {
         correlation_id: "k".into(),
@@ -767,7 +817,10 @@ async fn a_server_that_sends_its_headers_late_is_not_waited_for() {
         &ConnectOptions::default(),
     )
     .await;
-    assert!(matches!(refused, Err(ConnectError::Refused(_))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(ConnectError::Refused(_))),
+        "{refused:?}"
+    );
     serving.abort();
 }
 
@@ -790,7 +843,10 @@ async fn an_agent_that_says_nothing_is_given_up() {
         ..ConnectOptions::default()
     };
     let failed = grpc::connect(&endpoint, &options).await;
-    assert!(matches!(failed, Err(ConnectError::Timeout(_))), "{failed:?}");
+    assert!(
+        matches!(failed, Err(ConnectError::Timeout(_))),
+        "{failed:?}"
+    );
     serving.abort();
 }
 
@@ -805,7 +861,10 @@ async fn over_tls_each_side_shows_who_it_is() {
         let key = rcgen::KeyPair::generate().unwrap();
         let params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
         let certificate = params.signed_by(&key, &issuer).unwrap();
-        (certificate.pem().into_bytes(), key.serialize_pem().into_bytes())
+        (
+            certificate.pem().into_bytes(),
+            key.serialize_pem().into_bytes(),
+        )
     };
     let (certificate, key) = issue("agent.test");
     let options = serve::Options {
@@ -823,8 +882,13 @@ async fn over_tls_each_side_shows_who_it_is() {
         name: Some("agent.test".to_owned()),
     };
     let known = served.endpoint().tls(tls(Some(issue("host.test"))));
-    let connection = grpc::connect(&known, &ConnectOptions::default()).await.unwrap();
-    assert_eq!(status(&ask(&connection, head("c1", "/block")).await.unwrap()), Some(403));
+    let connection = grpc::connect(&known, &ConnectOptions::default())
+        .await
+        .unwrap();
+    assert_eq!(
+        status(&ask(&connection, head("c1", "/block")).await.unwrap()),
+        Some(403)
+    );
     let options = ConnectOptions {
         connect_timeout: Duration::from_secs(2),
         ..ConnectOptions::default()
@@ -902,8 +966,13 @@ async fn their_agent_answers_ours() {
     else {
         panic!("{blocked:?}");
     };
-    assert_eq!((body.as_deref(), headers["x-why"].as_str()), (Some("blocked"), "uri"));
-    let audited = ask(&connection, head("c2", "/headers/audit")).await.unwrap();
+    assert_eq!(
+        (body.as_deref(), headers["x-why"].as_str()),
+        (Some("blocked"), "uri")
+    );
+    let audited = ask(&connection, head("c2", "/headers/audit"))
+        .await
+        .unwrap();
     assert_eq!(audited.audit.rule_ids, ["1001"]);
     assert_eq!(audited.audit.custom["headers"], 2);
     assert_eq!(audited.request_headers.len(), 3);
@@ -926,7 +995,10 @@ async fn their_agent_answers_ours() {
     let waiting = tokio::time::timeout(Duration::from_millis(300), connection.ask(guardrail));
     // They leave it unanswered, or are known to: never an allow.
     assert!(!matches!(waiting.await, Ok(Ok(_))));
-    tokio::time::timeout(LONG, connection.ping()).await.unwrap().unwrap();
+    tokio::time::timeout(LONG, connection.ping())
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 #[tokio::test]
@@ -947,7 +1019,10 @@ async fn their_proxy_is_answered_by_ours() {
     }
     let of = |kind: &str| {
         let found = answers.iter().find(|(sent, _)| sent == kind);
-        found.unwrap_or_else(|| panic!("{kind} {answers:?}")).1.clone()
+        found
+            .unwrap_or_else(|| panic!("{kind} {answers:?}"))
+            .1
+            .clone()
     };
     assert_eq!(of("request_headers")["block"]["status"], 403);
     assert_eq!(of("request_body_chunk"), "allow");
@@ -1018,5 +1093,8 @@ async fn an_agent_on_grpc_js_answers_ours() {
     assert_eq!(blocked.audit.custom["uri"], "/block");
     let whole = Event::RequestBody(chunk("c1", 0, "an attack", true));
     assert_eq!(status(&ask(&connection, whole).await.unwrap()), Some(406));
-    tokio::time::timeout(LONG, connection.ping()).await.unwrap().unwrap();
+    tokio::time::timeout(LONG, connection.ping())
+        .await
+        .unwrap()
+        .unwrap();
 }

@@ -127,9 +127,9 @@ async def read_frame(reader):
     try:
         (length,) = struct.unpack(">I", await reader.readexactly(4))
         frame = await reader.readexactly(length)
-    except asyncio.IncompleteReadError:
+        return frame[0], json.loads(frame[1:] or b"{}")
+    except (asyncio.IncompleteReadError, ValueError):
         return None
-    return frame[0], json.loads(frame[1:] or b"{}")
 
 
 async def write_frame(writer, code, payload):

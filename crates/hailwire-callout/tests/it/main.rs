@@ -1,5 +1,11 @@
 //! What connections between hosts and agents promise, over real sockets.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod bodies;
+mod connection;
 mod dialects;
+mod faults;
+mod foreign;
 mod grpc;
+mod reverse;
+mod support;

@@ -115,6 +115,10 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         Action::CalloutTest { config, small } => {
             on_all_cores(callout::test::run(run, config, small))
         }
+        Action::CalloutWaf(at, settings) => on_all_cores(callout::own::waf(run, at, settings)),
+        Action::CalloutRateLimit(at, limits) => {
+            on_all_cores(callout::own::rate_limit(run, at, limits))
+        }
         Action::HubRun(config) => on_all_cores(hub::run(run, *config)),
         Action::HubInvite { uses, expires } => hub::invite(run, uses, expires),
         Action::Demo(demo) if demo.part => on_all_cores(demo::part::run(run)),

@@ -5,3 +5,4 @@ mod health;
 mod pick;
 mod seats;
 mod threads;
+mod together;

@@ -1,9 +1,13 @@
 //! The congestion control of a path (`quic { congestion "auto" }`), and its first window.
 //!
-//! On a path of some length a lost packet is mostly chance or a competitor, and BBR, which models the path,
-//! keeps its rate; CUBIC halves it again and again. Within a building a loss means that a buffer ran
-//! over, and CUBIC, which backs off at once, wins. So where the round trip is to choose, both are told of everything
-//! until a few round trips were measured, which is about as long as the handshake; then one of them stays.
+//! A packet is lost because a queue ran over, or by chance, as on a radio link. CUBIC backs off at each loss, which is
+//! right for the first kind; where packets are lost by chance it hardly moves anything, and BBR, which models the path,
+//! keeps its rate. On a clean path CUBIC is at least as fast, and cheaper. So `auto` begins with CUBIC and goes over to
+//! BBR for good when a few losses came soon after one another and no queue stood at any of them. A queue shows in
+//! the round trip, and not in that of single packets, which has other reasons to wander: where one stands, even the
+//! quickest packet of a round is late (BBR and Copa look for the least of a time in the same way). Within a
+//! building the round trip is too short to show anything, a loss means that a buffer ran over, and CUBIC stays.
+//!
 //! Each path of a connection has a controller of its own and chooses for itself. Whichever
 //! controls, a flight after quiet may be larger than it says ([`super::opening`]).
 
@@ -14,16 +18,22 @@ use std::{
 };
 
 use iroh::endpoint::{Controller, ControllerFactory, ControllerMetrics, RttEstimator};
-use noq::congestion::{Bbr3Config, CubicConfig};
+use noq::congestion::CubicConfig;
 
-use super::opening::Opening;
+use super::{bbr::Bbr, opening::Opening};
 use crate::config::Congestion;
 
-/// Round trip from which a path counts as long.
+/// Round trip from which a loss may be told from a buffer's.
 const LONG: Duration = Duration::from_millis(5);
 
-/// Long round trips, with no short one among them, after which it does.
-const LONG_ONES: u32 = 4;
+/// Losses without a queue after which BBR controls.
+const BY_CHANCE: u32 = 3;
+
+/// Losses that are further apart have nothing to do with one another.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Part of the least round trip by which even the quickest packet of a round is late where a queue stands.
+const QUEUE_PART: u32 = 4;
 
 /// Makes a controller for each path.
 #[derive(Debug)]
@@ -38,69 +48,114 @@ pub(crate) struct ForEachPath {
 
 impl ControllerFactory for ForEachPath {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
-        let cubic = || Arc::new(CubicConfig::default()).build(now, current_mtu);
-        let bbr = || Arc::new(Bbr3Config::default()).build(now, current_mtu);
-        let (kept, other) = match self.congestion {
-            Congestion::Auto => (cubic(), Some(bbr())),
-            Congestion::Cubic => (cubic(), None),
-            Congestion::Bbr => (bbr(), None),
+        let kept: Box<dyn Controller> = match self.congestion {
+            Congestion::Auto | Congestion::Cubic => {
+                Arc::new(CubicConfig::default()).build(now, current_mtu)
+            }
+            Congestion::Bbr => Box::new(Bbr::new(now, current_mtu, None, self.initial_rtt)),
         };
         Box::new(Chosen {
             kept,
-            other,
-            long: 0,
+            losses: (self.congestion == Congestion::Auto).then(Losses::default),
+            mtu: current_mtu,
+            acks: None,
+            initial_rtt: self.initial_rtt,
             opening: Opening::new(self.initial_window, self.initial_rtt),
         })
     }
 }
 
-/// One controller, or CUBIC with BBR beside it until one of them is chosen.
+/// Who controls a path, and what may still make it BBR.
 #[derive(Debug)]
 struct Chosen {
     kept: Box<dyn Controller>,
-    /// BBR, until the choice is made.
-    other: Option<Box<dyn Controller>>,
-    /// Long round trips seen so far.
-    long: u32,
+    /// What was lost, while it is open who controls.
+    losses: Option<Losses>,
+    /// The largest packet.
+    mtu: u16,
+    /// What the peer was asked for: packets and time that may go by unanswered.
+    acks: Option<(u64, Duration)>,
+    initial_rtt: Duration,
     opening: Opening,
 }
 
-impl Chosen {
-    fn both(&mut self, mut tell: impl FnMut(&mut dyn Controller)) {
-        tell(self.kept.as_mut());
-        if let Some(other) = &mut self.other {
-            tell(other.as_mut());
-        }
+/// Losses that no queue explains.
+#[derive(Clone, Debug, Default)]
+struct Losses {
+    /// When this round began, and how long its quickest packet took.
+    round: Option<(Instant, Duration)>,
+    /// How long the quickest of the round before took.
+    before: Option<Duration>,
+    /// The shortest round trip of the path.
+    least: Duration,
+    /// How many there were, soon after one another and at least a round trip apart.
+    count: u32,
+    /// When the last one was noticed.
+    last: Option<Instant>,
+    /// The window at the first of them.
+    window: u64,
+}
+
+impl Losses {
+    /// A packet that was sent at `sent` has arrived; `least` is the shortest round trip so far.
+    fn on_ack(&mut self, now: Instant, sent: Instant, least: Duration) {
+        let took = now.saturating_duration_since(sent);
+        self.least = least;
+        self.round = match self.round {
+            Some((begun, quickest)) if sent < begun => Some((begun, quickest.min(took))),
+            ended => {
+                self.before = ended.map(|(_, quickest)| quickest);
+                Some((now, took))
+            }
+        };
     }
 
-    /// One short round trip shows that the path is short; a long one may have other reasons.
-    fn choose(&mut self, round_trip: Duration) {
-        if round_trip < LONG {
-            self.other = None;
-            return;
+    /// What was sent at `sent` is lost, with `window` bytes allowed in flight. The window at which BBR is to begin, if
+    /// that was one loss too many.
+    fn on_loss(&mut self, now: Instant, sent: Instant, window: u64) -> Option<u64> {
+        let (_, quickest) = self.round?;
+        let quickest = self.before?.min(quickest);
+        let queue = quickest > self.least + self.least / QUEUE_PART;
+        if queue || self.least < LONG || self.last.is_some_and(|last| sent <= last) {
+            return None;
         }
-        self.long += 1;
-        if self.long >= LONG_ONES
-            && let Some(bbr) = self.other.take()
-        {
-            self.kept = bbr;
+        let soon = |last| now.saturating_duration_since(last) < SOON;
+        if !self.last.is_some_and(soon) {
+            self.count = 0;
+            self.window = window;
         }
+        self.count += 1;
+        self.last = Some(now);
+        (self.count >= BY_CHANCE).then_some(self.window)
+    }
+}
+
+impl Chosen {
+    /// Has BBR control from now on, beginning with a window.
+    fn take_bbr(&mut self, now: Instant, window: u64) {
+        let mut bbr = Bbr::new(now, self.mtu, Some(window), self.initial_rtt);
+        if let Some((threshold, delay)) = self.acks {
+            bbr.on_ack_frequency_update(threshold, delay);
+        }
+        self.kept = Box::new(bbr);
+        self.losses = None;
+        tracing::debug!(window, "losses without a queue: BBR controls the path");
     }
 }
 
 impl Controller for Chosen {
     fn on_sent(&mut self, now: Instant, bytes: u64, largest_pn: u64) {
-        self.both(|c| c.on_sent(now, bytes, largest_pn));
+        self.kept.on_sent(now, bytes, largest_pn);
     }
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
         self.opening.on_packet_sent(now);
-        self.both(|c| c.on_packet_sent(now, bytes, pn));
+        self.kept.on_packet_sent(now, bytes, pn);
     }
 
     fn on_cwnd_limited(&mut self) {
         self.opening.on_limited();
-        self.both(|c| c.on_cwnd_limited());
+        self.kept.on_cwnd_limited();
     }
 
     fn on_ack(
@@ -113,10 +168,10 @@ impl Controller for Chosen {
         rtt: &RttEstimator,
     ) {
         self.opening.on_ack(now, sent, (rtt.get(), rtt.min()));
-        self.both(|c| c.on_ack(now, sent, bytes, pn, app_limited, rtt));
-        if self.other.is_some() {
-            self.choose(now.saturating_duration_since(sent));
+        if let Some(losses) = &mut self.losses {
+            losses.on_ack(now, sent, rtt.min());
         }
+        self.kept.on_ack(now, sent, bytes, pn, app_limited, rtt);
     }
 
     fn on_end_acks(
@@ -126,7 +181,8 @@ impl Controller for Chosen {
         app_limited: bool,
         largest_packet_num_acked: Option<u64>,
     ) {
-        self.both(|c| c.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked));
+        self.kept
+            .on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
     }
 
     fn on_congestion_event(
@@ -139,33 +195,41 @@ impl Controller for Chosen {
         largest_lost_pn: u64,
     ) {
         self.opening.on_loss(now);
-        self.both(|c| {
-            c.on_congestion_event(
-                now,
-                sent,
-                is_persistent_congestion,
-                is_ecn,
-                lost_bytes,
-                largest_lost_pn,
-            );
-        });
+        let window = self.kept.window();
+        self.kept.on_congestion_event(
+            now,
+            sent,
+            is_persistent_congestion,
+            is_ecn,
+            lost_bytes,
+            largest_lost_pn,
+        );
+        if let Some(losses) = &mut self.losses
+            && !is_ecn
+            && let Some(window) = losses.on_loss(now, sent, window)
+        {
+            self.take_bbr(now, window);
+        }
     }
 
     fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
-        self.both(|c| c.on_packet_lost(lost_bytes, pn, now));
+        self.kept.on_packet_lost(lost_bytes, pn, now);
     }
 
     fn on_spurious_congestion_event(&mut self) {
         self.opening.on_spurious_loss();
-        self.both(|c| c.on_spurious_congestion_event());
+        self.kept.on_spurious_congestion_event();
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
-        self.both(|c| c.on_mtu_update(new_mtu));
+        self.mtu = new_mtu;
+        self.kept.on_mtu_update(new_mtu);
     }
 
     fn on_ack_frequency_update(&mut self, threshold: u64, requested_max_ack_delay: Duration) {
-        self.both(|c| c.on_ack_frequency_update(threshold, requested_max_ack_delay));
+        self.acks = Some((threshold, requested_max_ack_delay));
+        self.kept
+            .on_ack_frequency_update(threshold, requested_max_ack_delay);
     }
 
     fn window(&self) -> u64 {
@@ -192,8 +256,10 @@ impl Controller for Chosen {
     fn clone_box(&self) -> Box<dyn Controller> {
         Box::new(Self {
             kept: self.kept.clone_box(),
-            other: self.other.as_ref().map(|other| other.clone_box()),
-            long: self.long,
+            losses: self.losses.clone(),
+            mtu: self.mtu,
+            acks: self.acks,
+            initial_rtt: self.initial_rtt,
             opening: self.opening.clone(),
         })
     }
@@ -213,38 +279,133 @@ mod tests {
 
     use super::*;
 
-    fn chosen(round_trips: &[Duration]) -> Box<dyn Any> {
-        let now = Instant::now();
-        let mut controller = controller(now);
-        controller.on_packet_sent(now, 1200, 0);
-        for round_trip in round_trips {
-            controller.choose(*round_trip);
-        }
-        assert!(controller.other.is_none() && controller.window() > 0);
-        Box::new(controller).into_any()
+    const MS: Duration = Duration::from_millis(1);
+    const ROUND_TRIP: Duration = Duration::from_millis(80);
+
+    fn controller(congestion: Congestion, now: Instant) -> Box<dyn Controller> {
+        let factory = ForEachPath {
+            congestion,
+            initial_window: 1 << 16,
+            initial_rtt: ROUND_TRIP,
+        };
+        Arc::new(factory).build(now, 1200)
     }
 
-    fn controller(now: Instant) -> Chosen {
+    fn chosen(now: Instant) -> Chosen {
         Chosen {
             kept: Arc::new(CubicConfig::default()).build(now, 1200),
-            other: Some(Arc::new(Bbr3Config::default()).build(now, 1200)),
-            long: 0,
-            opening: Opening::new(1 << 16, Duration::from_millis(80)),
+            losses: Some(Losses::default()),
+            mtu: 1200,
+            acks: Some((1, MS)),
+            initial_rtt: ROUND_TRIP,
+            opening: Opening::new(1 << 16, ROUND_TRIP),
+        }
+    }
+
+    /// A path: what the round trips of its packets are, the shortest of all, and when this was.
+    struct Path {
+        losses: Losses,
+        least: Duration,
+        now: Instant,
+    }
+
+    impl Path {
+        fn new(least: Duration) -> Self {
+            Self {
+                losses: Losses::default(),
+                least,
+                now: Instant::now(),
+            }
+        }
+
+        /// Packets arrive that took so long, all sent since the last round.
+        fn round(&mut self, took: &[Duration]) {
+            let begun = self.now;
+            for took in took {
+                self.now = self.now.max(begun + *took);
+                self.losses.on_ack(self.now, self.now - *took, self.least);
+            }
+        }
+
+        /// Whether BBR takes over at a loss of a packet that was sent a round trip ago.
+        fn lose(&mut self, window: u64) -> Option<u64> {
+            self.losses.on_loss(self.now, self.now - self.least, window)
         }
     }
 
     #[test]
-    fn a_short_path_keeps_cubic_and_a_long_one_takes_bbr() {
-        let short = Duration::from_micros(300);
-        assert!(chosen(&[short]).is::<Cubic>());
-        assert!(chosen(&[LONG * 4, LONG, short, LONG, LONG, LONG]).is::<Cubic>());
-        assert!(chosen(&[LONG; 4]).is::<Bbr3>());
+    fn whoever_is_named_controls_and_auto_begins_with_cubic() {
+        let now = Instant::now();
+        let control = |congestion| controller(congestion, now).into_any();
+        assert!(control(Congestion::Bbr).is::<Bbr3>());
+        assert!(control(Congestion::Cubic).is::<Cubic>());
+        assert!(control(Congestion::Auto).is::<Cubic>());
+    }
+
+    #[test]
+    fn bbr_takes_over_after_losses_by_chance_with_the_window_of_before() {
+        let mut path = Path::new(ROUND_TRIP);
+        // The round trip wanders, but its quickest packets are as quick as ever.
+        let wander = [ROUND_TRIP, ROUND_TRIP * 2, ROUND_TRIP * 3 / 2];
+        path.round(&wander);
+        path.round(&wander);
+        assert_eq!(path.lose(90_000), None);
+        path.round(&wander);
+        assert_eq!(path.lose(60_000), None);
+        path.round(&wander);
+        assert_eq!(path.lose(40_000), Some(90_000));
+    }
+
+    #[test]
+    fn losses_from_a_queue_leave_cubic_in_control() {
+        let mut path = Path::new(ROUND_TRIP);
+        path.round(&[ROUND_TRIP]);
+        for _ in 0..20 {
+            // The queue fills within a round; then even the quickest packet has stood in it.
+            path.round(&[ROUND_TRIP * 3 / 2, ROUND_TRIP * 2]);
+            path.round(&[ROUND_TRIP * 3 / 2, ROUND_TRIP * 2]);
+            assert_eq!(path.lose(90_000), None);
+        }
+    }
+
+    #[test]
+    fn losses_of_one_round_trip_count_once_and_old_ones_not_at_all() {
+        let mut path = Path::new(ROUND_TRIP);
+        path.round(&[ROUND_TRIP]);
+        path.round(&[ROUND_TRIP]);
+        for _ in 0..9 {
+            assert_eq!(path.lose(90_000), None, "sent before the first was noticed");
+        }
+        for _ in 0..9 {
+            path.now += SOON;
+            path.round(&[ROUND_TRIP]);
+            assert_eq!(path.lose(50_000), None);
+        }
+    }
+
+    #[test]
+    fn within_a_building_a_loss_is_a_buffers() {
+        let mut path = Path::new(LONG / 2);
+        for _ in 0..20 {
+            path.round(&[LONG / 2]);
+            assert_eq!(path.lose(90_000), None);
+        }
+    }
+
+    #[test]
+    fn once_taken_bbr_stays() {
+        let now = Instant::now();
+        let mut chosen = chosen(now);
+        chosen.take_bbr(now, 90_000);
+        assert!(chosen.losses.is_none());
+        assert_eq!(chosen.kept.window(), 90_000);
+        assert!(Box::new(chosen).into_any().is::<Bbr3>());
     }
 
     #[test]
     fn the_first_window_is_open_at_a_rate_of_its_own_until_something_is_lost() {
         let now = Instant::now();
-        let mut controller = controller(now);
+        let mut controller = chosen(now);
         let control = controller.kept.window();
         assert!(control < 1 << 16);
         assert_eq!(controller.window(), 1 << 16);

@@ -18,6 +18,7 @@
 //! Reset and stop codes are [`Code`] numbers. Dropping a half that has not ended resets or stops
 //! it with `cancelled`, so that a dropped future is a cancel that reaches the far side.
 
+mod bbr;
 pub(crate) mod cipher;
 pub(crate) mod congestion;
 mod early;

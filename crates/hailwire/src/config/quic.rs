@@ -138,7 +138,7 @@ impl Quic {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Congestion {
-    /// BBR on paths with a round trip of 5 ms and more, CUBIC on shorter ones.
+    /// CUBIC; BBR for good on a path where packets are lost and no queue explains it.
     #[default]
     Auto,
     /// CUBIC (RFC 9438): slows down for each loss. The better one where a loss means a full queue.

@@ -85,7 +85,7 @@ pub const SETTINGS: &[Setting] = &[
         path: "quic.congestion",
         value: "auto, cubic or bbr",
         default: "\"auto\"",
-        about: "who decides how fast to send; auto: BBRv3 from a round trip of 5 ms, CUBIC (RFC 9438) below",
+        about: "who decides how fast to send; auto: CUBIC (RFC 9438), and BBRv3 on paths that lose packets by chance",
     },
     Setting {
         path: "quic.streams",

@@ -107,9 +107,17 @@ pub(crate) const CALLOUT: &[Table] = &[
         "Reading a request",
         &[
             row("deserialise small, JSON", TIME, &["403 ns", "718 ns"]),
-            row("deserialise small, MessagePack", TIME, &["297 ns", "434 ns"]),
+            row(
+                "deserialise small, MessagePack",
+                TIME,
+                &["297 ns", "434 ns"],
+            ),
             row("deserialise large, JSON", TIME, &["2.46 µs", "4.35 µs"]),
-            row("deserialise large, MessagePack", TIME, &["1.68 µs", "3.38 µs"]),
+            row(
+                "deserialise large, MessagePack",
+                TIME,
+                &["1.68 µs", "3.38 µs"],
+            ),
         ],
         &[],
     ),
@@ -131,14 +139,38 @@ pub(crate) const CALLOUT: &[Table] = &[
         "C7",
         "A piece of a body, written",
         &[
-            row("chunk out, 1 KiB, JSON", RATE, &["1.97 GiB/s", "1.03 GiB/s"]),
-            row("chunk out, 4 KiB, JSON", RATE, &["2.46 GiB/s", "1.17 GiB/s"]),
-            row("chunk out, 16 KiB, JSON", RATE, &["2.51 GiB/s", "1.22 GiB/s"]),
-            row("chunk out, 64 KiB, JSON", RATE, &["1.75 GiB/s", "1.23 GiB/s"]),
+            row(
+                "chunk out, 1 KiB, JSON",
+                RATE,
+                &["1.97 GiB/s", "1.03 GiB/s"],
+            ),
+            row(
+                "chunk out, 4 KiB, JSON",
+                RATE,
+                &["2.46 GiB/s", "1.17 GiB/s"],
+            ),
+            row(
+                "chunk out, 16 KiB, JSON",
+                RATE,
+                &["2.51 GiB/s", "1.22 GiB/s"],
+            ),
+            row(
+                "chunk out, 64 KiB, JSON",
+                RATE,
+                &["1.75 GiB/s", "1.23 GiB/s"],
+            ),
             row("chunk out, 1 KiB, raw", RATE, &["9.25 GiB/s", "7.52 GiB/s"]),
             row("chunk out, 4 KiB, raw", RATE, &["27.2 GiB/s", "18.5 GiB/s"]),
-            row("chunk out, 16 KiB, raw", RATE, &["31.4 GiB/s", "29.9 GiB/s"]),
-            row("chunk out, 64 KiB, raw", RATE, &["4.62 GiB/s", "48.5 GiB/s"]),
+            row(
+                "chunk out, 16 KiB, raw",
+                RATE,
+                &["31.4 GiB/s", "29.9 GiB/s"],
+            ),
+            row(
+                "chunk out, 64 KiB, raw",
+                RATE,
+                &["4.62 GiB/s", "48.5 GiB/s"],
+            ),
         ],
         &["The published column of the raw rows is MessagePack, which no stock proxy sends."],
     ),
@@ -160,8 +192,14 @@ pub(crate) const CALLOUT: &[Table] = &[
     table(
         "C9",
         "One header",
-        &[row("one header", TIME, &["18.9 ns (Vec), 11.5 ns (SmallVec)", "17.5 ns, 9.28 ns"])],
-        &["In the crate the inline form is used by its tests and its benchmark only: its events hold maps of vectors."],
+        &[row(
+            "one header",
+            TIME,
+            &["18.9 ns (Vec), 11.5 ns (SmallVec)", "17.5 ns, 9.28 ns"],
+        )],
+        &[
+            "In the crate the inline form is used by its tests and its benchmark only: its events hold maps of vectors.",
+        ],
     ),
     table(
         "C10",
@@ -203,7 +241,13 @@ pub(crate) const CALLOUT: &[Table] = &[
         source: "zentinel-agent-protocol 0.6.54, its own client and server, measured by us on a machine with two cores",
         groups: &[Group {
             name: "theirs to theirs, measured by us",
-            subjects: &["ours to ours", "ours to theirs", "theirs to ours", "theirs to theirs", "raw socket"],
+            subjects: &[
+                "ours to ours",
+                "ours to theirs",
+                "theirs to ours",
+                "theirs to theirs",
+                "raw socket",
+            ],
         }],
         rows: &[
             Row {
@@ -212,14 +256,32 @@ pub(crate) const CALLOUT: &[Table] = &[
                 figures: &["p50_us"],
                 published: &["22.6 µs (JSON), 17.7 µs (MessagePack)"],
             },
-            row("headers, 64 in flight, 1 connection", ASKED, &["126,000 to 129,000 /s"]),
-            row("headers, 64 in flight, pool of 4", ASKED, &["131,000 (JSON), 168,000 /s (MessagePack)"]),
+            row(
+                "headers, 64 in flight, 1 connection",
+                ASKED,
+                &["126,000 to 129,000 /s"],
+            ),
+            row(
+                "headers, 64 in flight, pool of 4",
+                ASKED,
+                &["131,000 (JSON), 168,000 /s (MessagePack)"],
+            ),
             row("headers, 64 in flight, gRPC", ASKED, &["204,000 /s"]),
             row("1 KiB body, 64 in flight", ASKED, &["152,000 /s"]),
-            row("64 KiB body, 64 in flight", ASKED, &["15,200 /s (0.93 GiB/s)"]),
+            row(
+                "64 KiB body, 64 in flight",
+                ASKED,
+                &["15,200 /s (0.93 GiB/s)"],
+            ),
             row("10 MiB body, 1 in flight", ASKED, &[""]),
         ],
-        also: &["p50_us", "p99_us", "gibibytes_per_s", "cpu_us_per_message", "server_peak_rss_bytes"],
+        also: &[
+            "p50_us",
+            "p99_us",
+            "gibibytes_per_s",
+            "cpu_us_per_message",
+            "server_peak_rss_bytes",
+        ],
         notes: &[
             "Unpinned figures at one in flight mostly show how long an idle virtual CPU takes to wake up; so there both \
              programs share one CPU.",

@@ -144,7 +144,8 @@ impl Far {
         let way = if connections > 1 {
             let connect = move |options: ConnectOptions| {
                 let address = address.clone();
-                Box::pin(async move { connect(&address, wire, options).await }) as BoxFuture<'static, _>
+                Box::pin(async move { connect(&address, wire, options).await })
+                    as BoxFuture<'static, _>
             };
             let config = PoolConfig {
                 connections: connections as usize,

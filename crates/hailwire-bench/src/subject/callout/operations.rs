@@ -320,7 +320,7 @@ async fn selection(encoding: Encoding, run: Run) -> Result<Measured, BenchError>
         return Err(BenchError::Unsupported("the agent did not come up"));
     }
     let agents = Agents::new();
-    agents.insert(Arc::new(pool));
+    agents.insert(&Arc::new(pool));
     let event = Event::RequestHeaders(small("bench-123"));
     let took = Duration::from_micros(20);
     Ok(timed_with(
@@ -331,7 +331,7 @@ async fn selection(encoding: Encoding, run: Run) -> Result<Measured, BenchError>
             let Some(pool) = agents.named(black_box("waf")) else {
                 return;
             };
-            let Ok(mut call) = pool.select(None, black_box(&event)) else {
+            let Ok(call) = pool.select(None, black_box(&event)) else {
                 return;
             };
             encode_event(&event, encoding, out);

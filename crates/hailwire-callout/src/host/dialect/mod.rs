@@ -7,7 +7,7 @@
 //!
 //! | dialect | who speaks it | what it cannot do |
 //! |---|---|---|
-//! | [`Dialect::V2`] | the protocol's own crate, whatever its version, and we | – |
+//! | [`Dialect::Crate`] | the protocol's own crate, whatever its version, and we | – |
 //! | [`Dialect::Documented`] | the Go kit's `v2` | WebSocket frames, guardrails, configuration |
 //! | [`Dialect::V1`] | the kits for Python, TypeScript, and Go's root package | more than one event at a time, cancels, notices |
 //!
@@ -26,9 +26,15 @@ use std::{
 };
 
 use thiserror::Error;
-use tokio::net::UnixStream;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+};
 
-use super::{ConnectError, ConnectOptions, Connection, stream, uds};
+use super::{ConnectError, ConnectOptions, Connection, stream};
 
 /// How long an agent that says nothing is taken to be thinking, while there are other dialects to try.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -36,8 +42,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// The wire that runs: `v2`.
-    V2,
+    /// The wire that runs, of the published crate and ours: `crate`.
+    Crate,
     /// The wire that is documented: `documented`.
     Documented,
     /// The older framing: `v1`.
@@ -46,13 +52,13 @@ pub enum Dialect {
 
 impl Dialect {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::V2, Self::Documented, Self::V1];
+    pub const ALL: [Self; 3] = [Self::Crate, Self::Documented, Self::V1];
 
     /// As operators write it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::V2 => "v2",
+            Self::Crate => "crate",
             Self::Documented => "documented",
             Self::V1 => "v1",
         }
@@ -67,7 +73,7 @@ impl fmt::Display for Dialect {
 
 /// A name that is no dialect's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("there is no dialect {0:?}: v2, documented and v1 are known")]
+#[error("there is no dialect {0:?}: crate, documented and v1 are known")]
 pub struct UnknownDialect(String);
 
 impl FromStr for Dialect {
@@ -156,20 +162,7 @@ pub async fn connect(
     options: &ConnectOptions,
 ) -> Result<Connection, ConnectError> {
     let path = path.as_ref();
-    match dialect {
-        Dialect::V2 => uds::connect(path, options).await,
-        Dialect::Documented => match greet(path, options).await? {
-            (connection, Dialect::Documented) => Ok(connection),
-            (_, other) => Err(ConnectError::Handshake(format!("the agent speaks {other}"))),
-        },
-        Dialect::V1 => {
-            let connecting = async {
-                let (read, write) = UnixStream::connect(path).await?.into_split();
-                v1::connect(read, write, options).await
-            };
-            stream::within(options, connecting).await
-        }
-    }
+    speak(&|| halves_of(path), dialect, options).await
 }
 
 /// Connects in the dialect that the agent speaks, and returns which it is.
@@ -188,15 +181,92 @@ pub async fn connect_any(
     options: &ConnectOptions,
 ) -> Result<(Connection, Dialect), ConnectError> {
     let path = path.as_ref();
+    find_out(&|| halves_of(path), options).await
+}
+
+/// Connects over pairs of byte streams that `open` opens, once for each dialect that is tried, in the dialect that is given or
+/// else that the agent speaks.
+///
+/// # Errors
+///
+/// As [`connect`] and [`connect_any`], and those of `open`.
+///
+/// # Cancel safety
+///
+/// The streams are dropped.
+pub async fn connect_over<I, O>(
+    open: impl Fn() -> O,
+    dialect: Option<Dialect>,
+    options: &ConnectOptions,
+) -> Result<Connection, ConnectError>
+where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    O: Future<Output = Result<I, ConnectError>>,
+{
+    let halves = || async { open().await.map(tokio::io::split) };
+    match dialect {
+        Some(dialect) => speak(&halves, dialect, options).await,
+        None => find_out(&halves, options)
+            .await
+            .map(|(connection, _)| connection),
+    }
+}
+
+async fn halves_of(path: &Path) -> Result<(OwnedReadHalf, OwnedWriteHalf), ConnectError> {
+    Ok(UnixStream::connect(path).await?.into_split())
+}
+
+/// In one dialect.
+async fn speak<R, W, O>(
+    open: &impl Fn() -> O,
+    dialect: Dialect,
+    options: &ConnectOptions,
+) -> Result<Connection, ConnectError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+    O: Future<Output = Result<(R, W), ConnectError>>,
+{
+    let connecting = async {
+        let (read, write) = open().await?;
+        match dialect {
+            Dialect::Crate => stream::halves(read, write, options).await,
+            Dialect::Documented => match greet(read, write, options).await? {
+                (connection, Dialect::Documented) => Ok(connection),
+                (_, other) => Err(ConnectError::Handshake(format!("the agent speaks {other}"))),
+            },
+            Dialect::V1 => v1::connect(read, write, options).await,
+        }
+    };
+    stream::within(options, connecting).await
+}
+
+/// In one after the other.
+async fn find_out<R, W, O>(
+    open: &impl Fn() -> O,
+    options: &ConnectOptions,
+) -> Result<(Connection, Dialect), ConnectError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+    O: Future<Output = Result<(R, W), ConnectError>>,
+{
+    let greeted = |options: ConnectOptions| async move {
+        let greeting = async {
+            let (read, write) = open().await?;
+            greet(read, write, &options).await
+        };
+        stream::within(&options, greeting).await
+    };
     let patient = ConnectOptions {
         connect_timeout: options.connect_timeout.min(PATIENCE),
         ..options.clone()
     };
-    let first = match greet(path, &patient).await {
+    let first = match greeted(patient.clone()).await {
         Err(error) if may_be_another(&error) => error,
         decided => return decided,
     };
-    match connect(path, Dialect::V1, &patient).await {
+    match speak(open, Dialect::V1, &patient).await {
         Ok(connection) => return Ok((connection, Dialect::V1)),
         Err(error @ ConnectError::Configuration(_)) => return Err(error),
         Err(_) => {}
@@ -204,38 +274,38 @@ pub async fn connect_any(
     // It may only have been slow.
     match first {
         ConnectError::Timeout(_) if options.connect_timeout > PATIENCE => {
-            greet(path, options).await
+            greeted(options.clone()).await
         }
         error => Err(error),
     }
 }
 
 /// Says hello to both that know a handshake.
-async fn greet(
-    path: &Path,
+async fn greet<R, W>(
+    read: R,
+    write: W,
     options: &ConnectOptions,
-) -> Result<(Connection, Dialect), ConnectError> {
-    let greeting = async {
-        let (read, write) = UnixStream::connect(path).await?.into_split();
-        let hello = stream::hello(options);
-        let mut hello = serde_json::to_value(hello)
-            .map_err(|error| ConnectError::Handshake(error.to_string()))?;
-        documented::introduce(&mut hello, &options.host_id);
-        let greeted = stream::greet(read, write, &hello).await?;
-        match documented::Welcome::read(&greeted.answer) {
-            Some(welcome) => {
-                let (incoming, write) = (greeted.incoming, greeted.outgoing.into_io());
-                let connection =
-                    documented::welcomed(incoming.into_parts(), write, welcome, options)?;
-                Ok((connection, Dialect::Documented))
-            }
-            None => {
-                let connection = stream::welcomed(greeted, options).await?;
-                Ok((connection, Dialect::V2))
-            }
+) -> Result<(Connection, Dialect), ConnectError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    let hello = stream::hello(options);
+    let mut hello =
+        serde_json::to_value(hello).map_err(|error| ConnectError::Handshake(error.to_string()))?;
+    documented::introduce(&mut hello, &options.host_id);
+    let greeted = stream::greet(read, write, &hello).await?;
+    match documented::Welcome::read(&greeted.answer) {
+        Some(welcome) => {
+            let (incoming, write) = (greeted.incoming, greeted.outgoing.into_io());
+            let connection = documented::welcomed(incoming.into_parts(), write, welcome, options)?;
+            Ok((connection, Dialect::Documented))
         }
-    };
-    stream::within(options, greeting).await
+        None => {
+            let connection = stream::welcomed(greeted, options).await?;
+            Ok((connection, Dialect::Crate))
+        }
+    }
 }
 
 /// Whether an agent that was spoken to in one dialect may be one of another.

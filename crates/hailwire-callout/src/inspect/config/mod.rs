@@ -38,6 +38,7 @@ use hailwire_pool::Strategy;
 use thiserror::Error;
 
 use super::{Action, Rule};
+use crate::host::dialect::Dialect;
 
 pub use settings::{SETTINGS, Setting};
 
@@ -64,8 +65,8 @@ pub struct AgentConfig {
     pub places: Vec<Place>,
     /// What it is asked, and what happens when it does not answer.
     pub rule: Rule,
-    /// `dialect`: which of those that call themselves v2 it speaks.
-    pub dialect: Dialect,
+    /// `dialect`: which of those that call themselves v2 it speaks. Default: told apart.
+    pub dialect: Option<Dialect>,
     /// `connect-timeout-ms`: how long a connection may take to stand. Default 5 s.
     pub connect_timeout: Duration,
     /// `pool { … }`.
@@ -122,45 +123,6 @@ impl fmt::Display for Place {
             Self::Reverse(id) => write!(f, "reverse {id}"),
             Self::Hail { agent, node } => write!(f, "hail {agent}@{node}"),
         }
-    }
-}
-
-/// Which of the dialects that call themselves v2 an agent speaks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Dialect {
-    /// Found out: the crate's first, then the others.
-    #[default]
-    Auto,
-    /// The published crate's, and ours.
-    Crate,
-    /// The documented wire, which the Go kit's `v2` speaks.
-    Documented,
-    /// The older framing of the Python, Go and TypeScript kits.
-    V1,
-}
-
-impl Dialect {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Auto, Self::Crate, Self::Documented, Self::V1];
-
-    /// The name, as in the file.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Crate => "crate",
-            Self::Documented => "documented",
-            Self::V1 => "v1",
-        }
-    }
-}
-
-impl FromStr for Dialect {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|dialect| dialect.name() == text);
-        found.ok_or("expected auto, crate, documented or v1")
     }
 }
 

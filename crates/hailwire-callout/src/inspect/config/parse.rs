@@ -9,10 +9,11 @@ use hailwire_kdl::{
 use hailwire_pool::Strategy;
 use serde_json::Value;
 
-use super::{AgentConfig, Breaker, Config, Dialect, Listen, Place, PoolSettings, Tls};
+use super::{AgentConfig, Breaker, Config, Listen, Place, PoolSettings, Tls};
 use crate::{
     Kind,
     capabilities::Events,
+    host::dialect::Dialect,
     inspect::{Action, BodyMode, BodyRule, Fault, PhaseRule, Rule},
 };
 
@@ -165,7 +166,7 @@ fn agent(node: &KdlNode) -> Result<AgentConfig, Mistake> {
         },
         places: Vec::new(),
         rule: Rule::default(),
-        dialect: Dialect::default(),
+        dialect: None,
         connect_timeout: Duration::from_secs(5),
         pool: PoolSettings::default(),
         breaker: Breaker::default(),
@@ -241,7 +242,11 @@ fn setting(node: &KdlNode, agent: &mut AgentConfig, phases: &mut Events) -> Resu
         "max-response-body-bytes" => most(node, &mut rule.response_body)?,
         "connect-timeout-ms" => agent.connect_timeout = time(node)?,
         "max-concurrent-calls" => agent.pool.max_in_flight = Some(number(node, 1..=65536)?),
-        "dialect" => agent.dialect = single(node)?,
+        "dialect" => {
+            let known = Dialect::ALL.map(|dialect| (dialect.name(), Some(dialect)));
+            let [v2, documented, v1] = known;
+            agent.dialect = one_of(node, &[("auto", None), v2, documented, v1])?;
+        }
         "pool" => pool(node, &mut agent.pool)?,
         "circuit-breaker" => breaker(node, &mut agent.breaker)?,
         "config" => {

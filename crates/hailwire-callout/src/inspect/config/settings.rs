@@ -169,9 +169,9 @@ pub const SETTINGS: &[Setting] = &[
     ),
     row(
         "agent.dialect",
-        "auto, crate, documented or v1",
+        "auto, v2, documented or v1",
         "\"auto\"",
-        "which of the wires that call themselves v2 the agent speaks",
+        "which of the wires that call themselves v2 the agent speaks; auto: told apart at the handshake",
     ),
     row(
         "agent.config",

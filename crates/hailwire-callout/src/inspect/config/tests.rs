@@ -162,7 +162,7 @@ fn bodies_pools_and_breakers_are_read() {
     assert_eq!(agent.rule.request_body.max, Some(7));
     assert_eq!(agent.rule.response_body.max, Some(8 << 30));
     assert!(agent.rule.observe);
-    assert_eq!(agent.dialect, Dialect::V1);
+    assert_eq!(agent.dialect, Some(Dialect::V1));
     assert_eq!(agent.connect_timeout, Duration::from_millis(9));
     assert_eq!(
         agent.pool,
@@ -277,7 +277,7 @@ fn mistakes_have_their_place_and_a_hint() {
         ("phase \"log\" {}; phase \"log\" {}", "set twice"),
         ("pool { strategy \"best\" }", "`strategy` is round_robin"),
         ("pool 4", "in braces"),
-        ("dialect \"v3\"", "expected auto"),
+        ("dialect \"v3\"", "`dialect` is auto or v2"),
         ("buffer-size 9000000", "to 8388608"),
         ("circuit-breaker { failures 3 }", "not a setting"),
     ] {

@@ -5,7 +5,10 @@ use hailwire::{
     Answer, Body, Client, Code, DataDir, Request, RequestKind, Response, Status, Stream,
 };
 use hailwire_callout::{
-    host::{self, ConnectError, ConnectOptions, Connection},
+    host::{
+        ConnectError, ConnectOptions, Connection,
+        dialect::{self, Dialect},
+    },
     pool::Connect,
 };
 use std::{io, path::PathBuf, sync::Arc};
@@ -70,11 +73,16 @@ impl Node {
 pub(super) struct Far {
     node: Arc<Node>,
     address: String,
+    dialect: Option<Dialect>,
 }
 
 impl Far {
-    pub(super) fn new(node: Arc<Node>, address: String) -> Self {
-        Self { node, address }
+    pub(super) fn new(node: Arc<Node>, address: String, dialect: Option<Dialect>) -> Self {
+        Self {
+            node,
+            address,
+            dialect,
+        }
     }
 }
 
@@ -83,12 +91,8 @@ impl Connect for Far {
         &'a self,
         options: &'a ConnectOptions,
     ) -> BoxFuture<'a, Result<Connection, ConnectError>> {
-        Box::pin(async move {
-            let limit = options.connect_timeout;
-            let opened = tokio::time::timeout(limit, self.node.stream(&self.address)).await;
-            let stream = opened.unwrap_or(Err(ConnectError::Timeout(limit)))?;
-            host::over(joined(stream), options).await
-        })
+        let open = || async { self.node.stream(&self.address).await.map(joined) };
+        Box::pin(dialect::connect_over(open, self.dialect, options))
     }
 
     fn place(&self) -> String {

@@ -7,6 +7,7 @@ pub(super) mod attach;
 mod far;
 mod faults;
 mod metrics;
+pub(super) mod own;
 mod probes;
 pub(super) mod serve;
 pub(super) mod test;
@@ -15,7 +16,10 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use hailwire::Code;
 use hailwire_callout::{
-    inspect::{Arrivals, Config, ConfigError, config::Place},
+    inspect::{
+        Arrivals, Config, ConfigError,
+        config::{AgentConfig, Place},
+    },
     pool::Connect,
 };
 
@@ -48,11 +52,11 @@ impl Places {
         }
     }
 
-    fn reach(&self, place: &Place) -> Option<Arc<dyn Connect>> {
+    fn reach(&self, agent: &AgentConfig, place: &Place) -> Option<Arc<dyn Connect>> {
         match place {
-            Place::Hail { agent, node } => {
-                let address = format!("{agent}@{node}");
-                Some(Arc::new(far::Far::new(Arc::clone(&self.node), address)))
+            Place::Hail { agent: name, node } => {
+                let (node, address) = (Arc::clone(&self.node), format!("{name}@{node}"));
+                Some(Arc::new(far::Far::new(node, address, agent.dialect)))
             }
             Place::Reverse(id) => Some(self.arrivals.of(id)),
             _ => None,

@@ -41,7 +41,7 @@ pub(in crate::commands) async fn run(run: &Run, path: PathBuf) -> Result<(), Fai
     let mut seen = stamp(&path);
     let config = load(&path)?;
     let places = Places::new(run);
-    let inspector = Inspector::from_config(&config, &|place| places.reach(place))
+    let inspector = Inspector::from_config(&config, &|agent, place| places.reach(agent, place))
         .map_err(|error| Failure::caused(Code::FailedPrecondition, &error))?;
     let inspector = Arc::new(inspector);
     let mut tasks = JoinSet::new();
@@ -94,7 +94,7 @@ fn reload(path: &Path, inspector: &Inspector, places: &Places) {
             return;
         }
     };
-    match inspector.reload(&read, &|place| places.reach(place)) {
+    match inspector.reload(&read, &|agent, place| places.reach(agent, place)) {
         Ok(()) => tracing::info!(
             agents = read.agents.len(),
             "the configuration was read anew"

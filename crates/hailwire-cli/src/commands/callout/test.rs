@@ -7,7 +7,7 @@ use hailwire_callout::{
     Decision, Kind,
     inspect::{
         Action, Config, Inspector,
-        config::{AgentConfig, Dialect, Place},
+        config::{AgentConfig, Place},
     },
 };
 use serde::Serialize;
@@ -79,7 +79,7 @@ pub(in crate::commands) async fn run(run: &Run, path: PathBuf, small: bool) -> R
 
 async fn try_out(run: &Run, config: &Config, small: bool) -> Result<Report, Failure> {
     let places = Places::new(run);
-    let inspector = Inspector::from_config(config, &|place| places.reach(place))
+    let inspector = Inspector::from_config(config, &|agent, place| places.reach(agent, place))
         .map_err(|error| Failure::caused(Code::FailedPrecondition, &error))?;
     let ready = inspector.ready(READY).await;
     if !ready {
@@ -184,7 +184,7 @@ async fn goes_wrong(
     };
     let mut alone = AgentConfig {
         places: vec![Place::BinaryUds(socket.clone())],
-        dialect: Dialect::Crate,
+        dialect: None,
         config: None,
         ..agent
     };
@@ -198,7 +198,7 @@ async fn goes_wrong(
         ..Config::default()
     };
     let faulty = tokio::spawn(faults::serve(socket, wrong, when));
-    let inspector = Inspector::from_config(&config, &|_| None)
+    let inspector = Inspector::from_config(&config, &|_, _| None)
         .map_err(|error| Failure::caused(Code::Internal, &error))?;
     let inspector = Arc::new(inspector);
     if !inspector.ready(READY).await {

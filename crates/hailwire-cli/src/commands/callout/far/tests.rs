@@ -159,7 +159,8 @@ async fn the_near_agent_is_asked_first_and_the_far_one_while_it_is_down() {
          pool {{ connections 1 }} }} }}"
     ));
     let places = edge_1.places();
-    let inspector = Inspector::from_config(&config, &|place| places.reach(place)).unwrap();
+    let inspector =
+        Inspector::from_config(&config, &|agent, place| places.reach(agent, place)).unwrap();
     until(&inspector, Verdict::passes).await;
     let asked = |of: &Arc<Counting>| of.heads.load(SeqCst);
     assert!(asked(&near) > 0);
@@ -196,7 +197,8 @@ async fn a_body_reaches_an_agent_on_another_node_whole() {
         "agents { agent \"waf\" { hail \"waf@edge-2\"; timeout-ms 20000; max-request-body-bytes 99999999 } }",
     );
     let places = edge_1.places();
-    let inspector = Inspector::from_config(&config, &|place| places.reach(place)).unwrap();
+    let inspector =
+        Inspector::from_config(&config, &|agent, place| places.reach(agent, place)).unwrap();
     assert!(inspector.ready(PATIENCE).await);
     let mut exchange = inspector.exchange();
     let piece = bytes::Bytes::from(vec![7; 256 << 10]);
@@ -238,7 +240,8 @@ async fn a_far_answer_takes_little_longer_than_the_round_trip_and_a_near_answer(
     ] {
         let text = format!("agents {{ agent \"waf\" {{ {place}; timeout-ms 10000 }} }}");
         let config = configured(&text);
-        let inspector = Inspector::from_config(&config, &|place| places.reach(place)).unwrap();
+        let inspector =
+            Inspector::from_config(&config, &|agent, place| places.reach(agent, place)).unwrap();
         assert!(inspector.ready(PATIENCE).await);
         let mut took = Vec::new();
         for n in 0..ROUNDS {

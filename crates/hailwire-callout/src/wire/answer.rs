@@ -1,0 +1,508 @@
+//! Answers.
+//!
+//! Only what says something is written: everything but the version, the decision and the id, which lies in
+//! `audit.custom`, has a default in every peer. So the answer that nearly all are, an allow, is some 70 bytes.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+
+use super::{
+    Encoding, json, pack,
+    sink::{JsonSink, PackSink, Sink},
+    source::{Fault, Read, Shape, Source},
+};
+use crate::{
+    Text, VERSION,
+    response::{Audit, BodyMutation, Decision, HeaderOp, Response, WebSocketDecision},
+};
+
+/// Where an answer says to what.
+const ID: &str = "correlation_id";
+
+pub(super) fn encode(id: &str, response: &Response, encoding: Encoding, out: &mut BytesMut) {
+    if says_nothing(response) {
+        allow(id, encoding, out);
+        return;
+    }
+    match encoding {
+        Encoding::Json => put(id, response, &mut JsonSink::new(out)),
+        Encoding::MessagePack => put(id, response, &mut PackSink(out)),
+    }
+}
+
+fn allow(id: &str, encoding: Encoding, out: &mut BytesMut) {
+    out.reserve(80 + id.len());
+    match encoding {
+        Encoding::Json => {
+            out.put_slice(
+                b"{\"version\":2,\"decision\":\"allow\",\"audit\":{\"custom\":{\"correlation_id\":",
+            );
+            json::put_text(id.as_bytes(), out);
+            out.put_slice(b"}}}");
+        }
+        Encoding::MessagePack => {
+            out.put_slice(
+                b"\x83\xa7version\x02\xa8decision\xa5allow\xa5audit\x81\xa6custom\x81\xaecorrelation_id",
+            );
+            pack::put_text(id, out);
+        }
+    }
+}
+
+/// Whether it allows and says no more.
+fn says_nothing(response: &Response) -> bool {
+    let Response {
+        decision: Decision::Allow,
+        request_headers,
+        response_headers,
+        routing_metadata,
+        audit,
+        needs_more: false,
+        request_body: None,
+        response_body: None,
+        websocket: None,
+    } = response
+    else {
+        return false;
+    };
+    request_headers.is_empty()
+        && response_headers.is_empty()
+        && routing_metadata.is_empty()
+        && audit.tags.is_empty()
+        && audit.rule_ids.is_empty()
+        && audit.confidence.is_none()
+        && audit.reason_codes.is_empty()
+        && audit.custom.is_empty()
+}
+
+fn put(id: &str, response: &Response, sink: &mut impl Sink) {
+    let fields = [
+        !response.request_headers.is_empty(),
+        !response.response_headers.is_empty(),
+        !response.routing_metadata.is_empty(),
+        response.needs_more,
+        response.request_body.is_some(),
+        response.response_body.is_some(),
+        response.websocket.is_some(),
+    ];
+    sink.map(3 + fields.iter().filter(|there| **there).count());
+    sink.key("version");
+    sink.uint(VERSION.into());
+    sink.key("decision");
+    put_decision(&response.decision, sink);
+    put_ops("request_headers", &response.request_headers, sink);
+    put_ops("response_headers", &response.response_headers, sink);
+    if !response.routing_metadata.is_empty() {
+        sink.key("routing_metadata");
+        sink.pairs(&response.routing_metadata);
+    }
+    sink.key("audit");
+    put_audit(id, &response.audit, sink);
+    if response.needs_more {
+        sink.key("needs_more");
+        sink.bool(true);
+    }
+    put_mutation(
+        "request_body_mutation",
+        response.request_body.as_ref(),
+        sink,
+    );
+    put_mutation(
+        "response_body_mutation",
+        response.response_body.as_ref(),
+        sink,
+    );
+    if let Some(decision) = &response.websocket {
+        sink.key("websocket_decision");
+        match decision {
+            WebSocketDecision::Allow => sink.text("allow"),
+            WebSocketDecision::Drop => sink.text("drop"),
+            WebSocketDecision::Close { code, reason } => {
+                sink.map(1);
+                sink.key("close");
+                sink.map(2);
+                sink.key("code");
+                sink.uint((*code).into());
+                sink.key("reason");
+                sink.text(reason);
+                sink.end_map();
+                sink.end_map();
+            }
+        }
+    }
+    sink.end_map();
+}
+
+fn put_decision(decision: &Decision, sink: &mut impl Sink) {
+    match decision {
+        Decision::Allow => {
+            sink.text("allow");
+            return;
+        }
+        Decision::Block {
+            status,
+            body,
+            headers,
+        } => {
+            sink.map(1);
+            sink.key("block");
+            sink.map(3);
+            sink.key("status");
+            sink.uint((*status).into());
+            sink.key("body");
+            sink.optional(body.as_deref());
+            sink.key("headers");
+            if headers.is_empty() {
+                sink.null();
+            } else {
+                sink.pairs(headers);
+            }
+        }
+        Decision::Redirect { url, status } => {
+            sink.map(1);
+            sink.key("redirect");
+            sink.map(2);
+            sink.key("url");
+            sink.text(url);
+            sink.key("status");
+            sink.uint((*status).into());
+        }
+        Decision::Challenge {
+            challenge_type,
+            params,
+        } => {
+            sink.map(1);
+            sink.key("challenge");
+            sink.map(2);
+            sink.key("challenge_type");
+            sink.text(challenge_type);
+            sink.key("params");
+            sink.pairs(params);
+        }
+    }
+    sink.end_map();
+    sink.end_map();
+}
+
+fn put_ops(key: &str, ops: &[HeaderOp], sink: &mut impl Sink) {
+    if ops.is_empty() {
+        return;
+    }
+    sink.key(key);
+    sink.seq(ops.len());
+    for op in ops {
+        let (what, name, value) = match op {
+            HeaderOp::Set { name, value } => ("set", name, Some(value)),
+            HeaderOp::Add { name, value } => ("add", name, Some(value)),
+            HeaderOp::Remove { name } => ("remove", name, None),
+        };
+        sink.item();
+        sink.map(1);
+        sink.key(what);
+        sink.map(1 + usize::from(value.is_some()));
+        sink.key("name");
+        sink.text(name);
+        if let Some(value) = value {
+            sink.key("value");
+            sink.text(value);
+        }
+        sink.end_map();
+        sink.end_map();
+    }
+    sink.end_seq();
+}
+
+fn put_audit(id: &str, audit: &Audit, sink: &mut impl Sink) {
+    let lists = [
+        ("tags", &audit.tags),
+        ("rule_ids", &audit.rule_ids),
+        ("reason_codes", &audit.reason_codes),
+    ];
+    let there = lists.iter().filter(|(_, list)| !list.is_empty()).count();
+    sink.map(1 + there + usize::from(audit.confidence.is_some()));
+    for (key, list) in lists {
+        if !list.is_empty() {
+            sink.key(key);
+            sink.texts(list);
+        }
+    }
+    if let Some(confidence) = audit.confidence {
+        sink.key("confidence");
+        sink.f32(confidence);
+    }
+    sink.key("custom");
+    let others = || audit.custom.iter().filter(|(key, _)| *key != ID);
+    sink.map(1 + others().count());
+    sink.key(ID);
+    sink.text(id);
+    for (key, value) in others() {
+        sink.key(key);
+        sink.value(value);
+    }
+    sink.end_map();
+    sink.end_map();
+}
+
+fn put_mutation(key: &str, mutation: Option<&BodyMutation>, sink: &mut impl Sink) {
+    let Some(BodyMutation { index, data }) = mutation else {
+        return;
+    };
+    sink.key(key);
+    sink.map(2);
+    sink.key("data");
+    match data {
+        Some(data) => sink.base64(data),
+        None => sink.null(),
+    }
+    sink.key("chunk_index");
+    sink.uint((*index).into());
+    sink.end_map();
+}
+
+const FIELDS: [&str; 10] = [
+    "version",
+    "decision",
+    "request_headers",
+    "response_headers",
+    "routing_metadata",
+    "audit",
+    "needs_more",
+    "request_body_mutation",
+    "response_body_mutation",
+    "websocket_decision",
+];
+
+/// Reads an answer, and what it says to which request.
+pub(super) fn decode<'a>(
+    source: &mut impl Source<'a>,
+    frame: &Bytes,
+) -> Read<(Option<Text>, Response)> {
+    let mut response = Response::default();
+    let (mut id, mut version, mut decided) = (None, false, false);
+    source.fields(&FIELDS, |field, source| {
+        match field {
+            0 => {
+                source.uint::<u32>()?;
+                version = true;
+            }
+            1 => {
+                response.decision = decision(source)?;
+                decided = true;
+            }
+            2 => response.request_headers = ops(source)?,
+            3 => response.response_headers = ops(source)?,
+            4 => response.routing_metadata = source.pairs()?,
+            5 => (id, response.audit) = audit(source, frame)?,
+            6 => response.needs_more = source.optional(Source::bool)?.unwrap_or(false),
+            7 => response.request_body = source.optional(|source| mutation(source, frame))?,
+            8 => response.response_body = source.optional(|source| mutation(source, frame))?,
+            _ => response.websocket = source.optional(websocket_decision)?,
+        }
+        Ok(())
+    })?;
+    if !version {
+        return Err(Fault::missing("version"));
+    }
+    if !decided {
+        return Err(Fault::missing("decision"));
+    }
+    Ok((id, response))
+}
+
+/// Takes one of several things: a name alone, or a map of the name to what more there is to say.
+fn choice<'a, S: Source<'a>, T>(
+    source: &mut S,
+    mut with: impl FnMut(&str, Option<&mut S>) -> Read<Option<T>>,
+) -> Read<T> {
+    let at = source.at();
+    let mut chosen = None;
+    if source.shape()? == Shape::Text {
+        let name = source.text()?;
+        chosen = with(&name, None)?;
+    } else {
+        let mut count = 0;
+        source.map(|name, source| {
+            count += 1;
+            chosen = with(name, Some(source))?;
+            if chosen.is_none() {
+                return Err(Fault::new("a word that is not known", source.at()));
+            }
+            Ok(())
+        })?;
+        if count != 1 {
+            return Err(Fault::new("not exactly one of several", at));
+        }
+    }
+    chosen.ok_or(Fault::new("a word that is not known", at))
+}
+
+fn decision<'a, S: Source<'a>>(source: &mut S) -> Read<Decision> {
+    choice(source, |name, source| {
+        Ok(match (name, source) {
+            ("allow", None) => Some(Decision::Allow),
+            ("allow", Some(source)) => source.null()?.then_some(Decision::Allow),
+            ("block", Some(source)) => Some(block(source)?),
+            ("redirect", Some(source)) => Some(redirect(source)?),
+            ("challenge", Some(source)) => Some(challenge(source)?),
+            _ => None,
+        })
+    })
+}
+
+fn block<'a>(source: &mut impl Source<'a>) -> Read<Decision> {
+    const FIELDS: [&str; 3] = ["status", "body", "headers"];
+    let (mut status, mut body, mut headers) = (None, None, Default::default());
+    source.fields(&FIELDS, |field, source| {
+        match field {
+            0 => status = Some(source.uint()?),
+            1 => body = source.optional(Source::string)?,
+            _ => headers = source.pairs()?,
+        }
+        Ok(())
+    })?;
+    Ok(Decision::Block {
+        status: status.ok_or(Fault::missing("status"))?,
+        body,
+        headers,
+    })
+}
+
+fn redirect<'a>(source: &mut impl Source<'a>) -> Read<Decision> {
+    const FIELDS: [&str; 2] = ["url", "status"];
+    let (mut url, mut status) = (None, None);
+    source.fields(&FIELDS, |field, source| {
+        match field {
+            0 => url = Some(source.string()?),
+            _ => status = Some(source.uint()?),
+        }
+        Ok(())
+    })?;
+    Ok(Decision::Redirect {
+        url: url.ok_or(Fault::missing("url"))?,
+        status: status.ok_or(Fault::missing("status"))?,
+    })
+}
+
+fn challenge<'a>(source: &mut impl Source<'a>) -> Read<Decision> {
+    const FIELDS: [&str; 2] = ["challenge_type", "params"];
+    let (mut kind, mut params) = (None, None);
+    source.fields(&FIELDS, |field, source| {
+        match field {
+            0 => kind = Some(source.string()?),
+            _ => params = Some(source.pairs()?),
+        }
+        Ok(())
+    })?;
+    Ok(Decision::Challenge {
+        challenge_type: kind.ok_or(Fault::missing("challenge_type"))?,
+        params: params.ok_or(Fault::missing("params"))?,
+    })
+}
+
+fn ops<'a>(source: &mut impl Source<'a>) -> Read<Vec<HeaderOp>> {
+    let mut ops = Vec::new();
+    if source.null()? {
+        return Ok(ops);
+    }
+    source.seq(|_, source| {
+        ops.push(choice(source, |name, source| {
+            Ok(match (name, source) {
+                ("set", Some(source)) => {
+                    let (name, value) = field(source)?;
+                    let value = value.ok_or(Fault::missing("value"))?;
+                    Some(HeaderOp::Set { name, value })
+                }
+                ("add", Some(source)) => {
+                    let (name, value) = field(source)?;
+                    let value = value.ok_or(Fault::missing("value"))?;
+                    Some(HeaderOp::Add { name, value })
+                }
+                ("remove", Some(source)) => Some(HeaderOp::Remove {
+                    name: field(source)?.0,
+                }),
+                _ => None,
+            })
+        })?);
+        Ok(())
+    })?;
+    Ok(ops)
+}
+
+fn field<'a>(source: &mut impl Source<'a>) -> Read<(String, Option<String>)> {
+    const FIELDS: [&str; 2] = ["name", "value"];
+    let (mut name, mut value) = (None, None);
+    source.fields(&FIELDS, |field, source| {
+        match field {
+            0 => name = Some(source.string()?),
+            _ => value = Some(source.string()?),
+        }
+        Ok(())
+    })?;
+    Ok((name.ok_or(Fault::missing("name"))?, value))
+}
+
+fn audit<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<(Option<Text>, Audit)> {
+    const FIELDS: [&str; 5] = ["tags", "rule_ids", "confidence", "reason_codes", "custom"];
+    let mut audit = Audit::default();
+    let mut id = None;
+    source.fields(&FIELDS, |field, source| {
+        match field {
+            0 => audit.tags = source.strings()?,
+            1 => audit.rule_ids = source.strings()?,
+            2 => audit.confidence = source.optional(Source::f32)?,
+            3 => audit.reason_codes = source.strings()?,
+            _ => source.map(|key, source| {
+                if key != ID {
+                    audit.custom.insert(key.to_owned(), source.value()?);
+                } else if source.shape()? == Shape::Text {
+                    id = Some(source.shared(frame)?);
+                } else {
+                    source.skip()?;
+                }
+                Ok(())
+            })?,
+        }
+        Ok(())
+    })?;
+    Ok((id, audit))
+}
+
+fn mutation<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<BodyMutation> {
+    const FIELDS: [&str; 2] = ["data", "chunk_index"];
+    let mut mutation = BodyMutation {
+        index: 0,
+        data: None,
+    };
+    source.fields(&FIELDS, |field, source| {
+        match field {
+            0 => mutation.data = source.optional(|source| source.data(frame))?,
+            _ => mutation.index = source.uint()?,
+        }
+        Ok(())
+    })?;
+    Ok(mutation)
+}
+
+fn websocket_decision<'a, S: Source<'a>>(source: &mut S) -> Read<WebSocketDecision> {
+    const FIELDS: [&str; 2] = ["code", "reason"];
+    choice(source, |name, source| {
+        Ok(match (name, source) {
+            ("allow", None) => Some(WebSocketDecision::Allow),
+            ("drop", None) => Some(WebSocketDecision::Drop),
+            ("close", Some(source)) => {
+                let (mut code, mut reason) = (None, None);
+                source.fields(&FIELDS, |field, source| {
+                    match field {
+                        0 => code = Some(source.uint()?),
+                        _ => reason = Some(source.string()?),
+                    }
+                    Ok(())
+                })?;
+                Some(WebSocketDecision::Close {
+                    code: code.ok_or(Fault::missing("code"))?,
+                    reason: reason.ok_or(Fault::missing("reason"))?,
+                })
+            }
+            _ => None,
+        })
+    })
+}

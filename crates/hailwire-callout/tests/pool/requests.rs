@@ -1,0 +1,140 @@
+//! Which connection a request goes to.
+
+use std::{collections::HashSet, sync::atomic::Ordering};
+
+use hailwire_callout::{
+    capabilities::Limits,
+    pool::{PoolConfig, PoolError},
+};
+use hailwire_pool::Strategy;
+
+use crate::house::{House, complete, eventually, head, request_body, response_body, response_head};
+
+fn round_robin() -> PoolConfig {
+    PoolConfig {
+        strategy: Strategy::RoundRobin,
+        ..PoolConfig::default()
+    }
+}
+
+#[tokio::test]
+async fn all_phases_of_a_request_go_to_one_connection() {
+    let house = House::new(3, round_robin()).await;
+    let mut used = HashSet::new();
+    for request in 0..30 {
+        let id = format!("r{request}");
+        let first = house.ask(head(&id)).await.unwrap();
+        used.insert(first);
+        for index in 0..3 {
+            assert_eq!(house.ask(request_body(&id, index)).await, Ok(first));
+        }
+        assert_eq!(house.ask(response_head(&id)).await, Ok(first));
+        for index in 0..3 {
+            assert_eq!(house.ask(response_body(&id, index)).await, Ok(first));
+        }
+        assert_eq!(house.ask(complete(&id)).await, Ok(first));
+    }
+    assert_eq!(used.len(), 3, "different requests share the work");
+    assert!(
+        house
+            .pool
+            .to_prometheus()
+            .contains("requests_bound{agent=\"probe\"} 0\n")
+    );
+}
+
+#[tokio::test]
+async fn requests_that_overlap_keep_their_connections_apart() {
+    let house = House::new(3, round_robin()).await;
+    let mut seats = Vec::new();
+    for request in 0..60 {
+        seats.push(house.ask(head(&format!("r{request}"))).await.unwrap());
+    }
+    for (request, seat) in seats.iter().enumerate().rev() {
+        assert_eq!(
+            house.ask(response_head(&format!("r{request}"))).await,
+            Ok(*seat)
+        );
+    }
+}
+
+#[tokio::test]
+async fn sessions_stick_to_a_connection_until_it_is_gone() {
+    let house = House::new(3, round_robin()).await;
+    let mut seats = Vec::new();
+    for session in ["a", "b", "c"] {
+        let first = house.ask_in(session, &format!("{session}0")).await.unwrap();
+        for request in 1..5 {
+            let id = format!("{session}{request}");
+            assert_eq!(house.ask_in(session, &id).await, Ok(first));
+        }
+        seats.push(first);
+    }
+    assert_eq!(HashSet::<_>::from_iter(&seats).len(), 3);
+
+    house.away.store(true, Ordering::SeqCst);
+    house.agents[seats[0]].hang_up();
+    eventually(|| house.pool.able() == 2).await;
+    let moved = house.ask_in("a", "x1").await.unwrap();
+    assert_ne!(moved, seats[0]);
+    assert_eq!(house.ask_in("a", "x2").await, Ok(moved));
+}
+
+#[tokio::test]
+async fn the_least_loaded_connection_takes_the_next_request() {
+    let house = House::new(3, PoolConfig::default()).await;
+    house.hold(true);
+    let mut asking = Vec::new();
+    for request in 0..9 {
+        asking.push(house.begin(head(&format!("r{request}"))).await);
+    }
+    let loads: Vec<_> = house.pool.connections().into_iter().flatten().collect();
+    assert_eq!(
+        loads.iter().map(|c| c.in_flight).collect::<Vec<_>>(),
+        [3, 3, 3]
+    );
+    house.hold(false);
+    for asking in asking {
+        assert!(asking.await.unwrap().is_ok());
+    }
+    assert_eq!(house.pool.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn what_is_new_is_refused_where_no_place_is_left_and_what_was_begun_goes_on() {
+    let config = PoolConfig {
+        max_concurrent: 2,
+        ..PoolConfig::default()
+    };
+    let house = House::new(1, config).await;
+    assert_eq!(house.ask(head("begun")).await, Ok(0));
+    house.hold(true);
+    let one = house.begin(head("one")).await;
+    let two = house.begin(head("two")).await;
+    assert_eq!(house.ask(head("three")).await, Err(PoolError::Overload));
+    let body = house.begin(request_body("begun", 0)).await;
+    house.hold(false);
+    for asking in [one, two, body] {
+        assert_eq!(asking.await.unwrap(), Ok(0));
+    }
+    assert_eq!(house.ask(head("three")).await, Ok(0));
+}
+
+#[tokio::test]
+async fn a_body_larger_than_the_agent_takes_is_refused_as_that() {
+    let limits = Limits {
+        max_body_size: 6,
+        ..Limits::default()
+    };
+    let house = House::with_limits(1, PoolConfig::default(), limits).await;
+    assert_eq!(house.ask(head("r")).await, Ok(0));
+    assert_eq!(house.ask(request_body("r", 0)).await, Ok(0));
+    assert_eq!(
+        house.ask(request_body("r", 1)).await,
+        Err(PoolError::TooLarge)
+    );
+    assert!(matches!(
+        house.pool.breaker(),
+        hailwire_pool::BreakerState::Closed
+    ));
+}

@@ -1,0 +1,217 @@
+//! Time that is over, agents that fail, and those that are away.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use hailwire_callout::{
+    Kind,
+    event::Configure,
+    host::{AskError, ConnectOptions},
+    pool::{AgentPool, Backoff, PoolConfig, PoolError, Timeouts, connect_with},
+};
+use hailwire_pool::{BreakerConfig, BreakerState};
+
+use crate::house::{House, LONG, eventually, head, request_body, response_head};
+
+const SOON: Duration = Duration::from_millis(20);
+
+fn eager() -> PoolConfig {
+    PoolConfig {
+        reconnect: Backoff {
+            first: Duration::from_millis(1),
+            most: Duration::from_millis(2),
+        },
+        breaker: BreakerConfig {
+            failures: 255,
+            ..BreakerConfig::default()
+        },
+        ..PoolConfig::default()
+    }
+}
+
+#[tokio::test]
+async fn a_passed_timeout_leaves_nothing_in_flight_and_the_agent_hears_of_it() {
+    let house = House::new(2, eager()).await;
+    house.hold(true);
+    for request in 0..20 {
+        let asked = house.pool.ask(head(&format!("r{request}")), SOON).await;
+        assert_eq!(asked, Err(PoolError::Timeout));
+    }
+    assert_eq!(house.pool.in_flight(), 0);
+    for agent in &house.agents {
+        // Each took half of them, so the counts were right all the time.
+        let mut cancelled = agent.cancelled.subscribe();
+        assert!(cancelled.wait_for(|count| *count > 0).await.is_ok());
+    }
+    let all = || {
+        house
+            .agents
+            .iter()
+            .map(|agent| *agent.cancelled.borrow())
+            .sum::<u32>()
+    };
+    eventually(|| all() == 20).await;
+    let timeouts = &house.pool.metrics().phase(Kind::RequestHeaders).failures[0];
+    assert_eq!(timeouts.value(), 20);
+}
+
+#[tokio::test]
+async fn a_dropped_ask_leaves_nothing_in_flight_and_the_agent_hears_of_it() {
+    let house = House::new(1, eager()).await;
+    house.hold(true);
+    let asking = house.begin(head("r")).await;
+    assert_eq!(house.pool.in_flight(), 1);
+    asking.abort();
+    let mut cancelled = house.agents[0].cancelled.subscribe();
+    assert!(cancelled.wait_for(|count| *count == 1).await.is_ok());
+    assert_eq!(house.pool.in_flight(), 0);
+    let phase = house.pool.metrics().phase(Kind::RequestHeaders);
+    assert_eq!(phase.abandoned.value(), 1);
+}
+
+#[tokio::test]
+async fn a_phase_has_its_own_timeout_and_the_lesser_one_counts() {
+    let timeouts = Timeouts::all(LONG).with(Kind::ResponseHeaders, SOON);
+    let house = House::new(
+        1,
+        PoolConfig {
+            timeouts,
+            ..eager()
+        },
+    )
+    .await;
+    house.hold(true);
+    let started = Instant::now();
+    assert_eq!(house.ask(response_head("r")).await, Err(PoolError::Timeout));
+    let asked = house.pool.ask(head("r"), SOON).await;
+    assert_eq!(asked, Err(PoolError::Timeout));
+    assert!(started.elapsed() < LONG);
+}
+
+#[tokio::test]
+async fn the_breaker_opens_lets_one_probe_in_and_closes() {
+    let breaker = BreakerConfig {
+        open: Duration::from_millis(200),
+        ..BreakerConfig::default()
+    };
+    let house = House::new(1, PoolConfig { breaker, ..eager() }).await;
+    house.hold(true);
+    for request in 0..5 {
+        let asked = house.pool.ask(head(&format!("r{request}")), SOON).await;
+        assert_eq!(asked, Err(PoolError::Timeout));
+    }
+    assert_eq!(house.ask(head("open")).await, Err(PoolError::Down));
+    assert_eq!(house.asked(), 5, "nothing reaches the agent");
+
+    let probe = loop {
+        let pool = Arc::clone(&house.pool);
+        let mut asking = tokio::spawn(async move { pool.ask(head("probe"), LONG).await });
+        tokio::select! {
+            refused = &mut asking => assert_eq!(refused.unwrap(), Err(PoolError::Down)),
+            () = eventually(|| house.asked() == 6) => break asking,
+        }
+    };
+    assert_eq!(house.pool.breaker(), BreakerState::HalfOpen);
+    assert_eq!(house.ask(head("second")).await, Err(PoolError::Down));
+    house.hold(false);
+    assert!(probe.await.unwrap().is_ok());
+    assert_eq!(house.ask(head("third")).await, Ok(0));
+    assert_eq!(house.pool.breaker(), BreakerState::Closed);
+}
+
+#[tokio::test]
+async fn a_body_does_not_change_its_connection_in_the_middle() {
+    let house = House::new(2, eager()).await;
+    let seat = house.ask(head("r")).await.unwrap();
+    assert_eq!(house.ask(request_body("r", 0)).await, Ok(seat));
+    let ended = house.pool.metrics().disconnected.value();
+    house.agents[seat].hang_up();
+    eventually(|| house.pool.metrics().disconnected.value() > ended && house.pool.able() == 2)
+        .await;
+    // There are two connections again, one of them in the same seat, and neither has seen the beginning.
+    let lost = Err(PoolError::Failed(AskError::Closed));
+    assert_eq!(house.ask(request_body("r", 1)).await, lost);
+    // The next phase begins anew, and stays where it begins.
+    let next = house.ask(response_head("r")).await.unwrap();
+    assert_eq!(house.ask(response_head("r")).await, Ok(next));
+    assert_eq!(house.pool.metrics().displaced.value(), 1);
+}
+
+#[tokio::test]
+async fn whoever_waits_when_a_connection_ends_hears_it_at_once() {
+    let house = House::new(1, eager()).await;
+    house.hold(true);
+    let asking = house.begin(head("r")).await;
+    house.agents[0].hang_up();
+    let lost = Err(PoolError::Failed(AskError::Closed));
+    assert_eq!(asking.await.unwrap(), lost);
+    house.hold(false);
+    eventually(|| house.pool.able() == 1).await;
+    assert_eq!(house.ask(head("s")).await, Ok(0));
+}
+
+#[tokio::test]
+async fn an_agent_that_is_away_is_tried_for_ever() {
+    let house = House::away(eager());
+    assert_eq!(house.ask(head("r")).await, Err(PoolError::Down));
+    eventually(|| house.attempts.load(Ordering::SeqCst) > 50).await;
+    house.away.store(false, Ordering::SeqCst);
+    assert!(house.pool.ready(LONG).await);
+    assert_eq!(house.ask(head("r")).await, Ok(0));
+}
+
+#[tokio::test]
+async fn the_first_ask_waits_for_the_first_connection() {
+    let house = House::away(eager());
+    house.away.store(false, Ordering::SeqCst);
+    // The keepers have not run yet: nothing was awaited.
+    assert_eq!(house.pool.able(), 0);
+    assert_eq!(house.ask(head("r")).await, Ok(0));
+}
+
+#[tokio::test]
+async fn an_agent_that_never_answers_the_handshake_is_given_up() {
+    let connect = connect_with("nowhere", |_| Box::pin(std::future::pending()));
+    let config = PoolConfig {
+        connect: ConnectOptions {
+            connect_timeout: Duration::ZERO,
+            ..ConnectOptions::default()
+        },
+        ..eager()
+    };
+    let pool = AgentPool::new("silent", Arc::new(connect), config);
+    let asked = pool.ask(head("r"), Duration::from_secs(10)).await;
+    assert!(matches!(asked, Err(PoolError::Down | PoolError::Timeout)));
+    eventually(|| pool.metrics().connect_failed.value() >= 2).await;
+}
+
+#[tokio::test]
+async fn a_configuration_is_told_on_every_connection_and_a_refusal_is_said() {
+    let house = House::new(3, eager()).await;
+    let push = |accept: bool| Configure {
+        correlation_id: "c1".into(),
+        config: serde_json::json!({ "accept": accept }),
+        config_version: None,
+    };
+    assert_eq!(house.pool.configure(push(true)).await, Ok(()));
+    for agent in &house.agents {
+        assert_eq!(agent.configured.load(Ordering::SeqCst), 1);
+    }
+    let refused = house.pool.configure(push(false)).await;
+    assert!(matches!(
+        refused,
+        Err(PoolError::Failed(AskError::Refused(_)))
+    ));
+}
+
+#[tokio::test]
+async fn connections_end_with_the_pool() {
+    let house = House::new(2, eager()).await;
+    let House { pool, agents, .. } = house;
+    drop(pool);
+    for agent in agents {
+        eventually(|| agent.is_alone()).await;
+    }
+}
