@@ -23,7 +23,7 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use tokio::{sync::Notify, task::AbortHandle};
+use tokio::task::AbortHandle;
 
 use super::Agent;
 use crate::{
@@ -33,7 +33,7 @@ use crate::{
     response::Response,
 };
 
-/// How many events of one connection may wait. Whoever reads them stops until there is [`Dispatch::room`].
+/// How many events of one connection may wait. Whoever reads them stops while there is no room ([`Dispatch::has_room`]); an answer makes some.
 pub(crate) const WAITING: usize = 1024;
 
 /// Where an answer goes.
@@ -53,7 +53,6 @@ struct Lanes<A: Agent, P: Place> {
     /// Some handler runs in a task. While it is false, there is nothing to look up.
     busy: AtomicBool,
     running: Mutex<Running<P>>,
-    room: Notify,
 }
 
 struct Running<P> {
@@ -105,7 +104,6 @@ impl<A: Agent, P: Place> Dispatch<A, P> {
                 max,
                 busy: AtomicBool::new(false),
                 running: Mutex::new(running),
-                room: Notify::new(),
             }),
         }
     }
@@ -164,30 +162,9 @@ impl<A: Agent, P: Place> Dispatch<A, P> {
         lanes.agent.cancelled(id, reason);
     }
 
-    /// How many handlers are in tasks.
-    pub(crate) fn running(&self) -> usize {
-        if self.lanes.busy.load(Ordering::Acquire) {
-            self.lanes.lock().lanes.len()
-        } else {
-            0
-        }
-    }
-
     /// Whether more events should be read.
     pub(crate) fn has_room(&self) -> bool {
         !self.lanes.busy.load(Ordering::Acquire) || self.lanes.lock().waiting < WAITING
-    }
-
-    /// Returns when more events should be read.
-    pub(crate) async fn room(&self) {
-        loop {
-            let mut room = std::pin::pin!(self.lanes.room.notified());
-            room.as_mut().enable();
-            if self.has_room() {
-                return;
-            }
-            room.await;
-        }
     }
 }
 
@@ -246,7 +223,6 @@ impl<A: Agent, P: Place> Lanes<A, P> {
         }
         if let Some(next) = lane.queue.pop_front() {
             running.waiting -= 1;
-            self.notify(&running);
             return Some(next);
         }
         running.lanes.remove(key);
@@ -270,13 +246,6 @@ impl<A: Agent, P: Place> Lanes<A, P> {
         }
         if running.lanes.is_empty() {
             self.busy.store(false, Ordering::Release);
-        }
-        self.notify(running);
-    }
-
-    fn notify(&self, running: &Running<P>) {
-        if running.waiting < WAITING {
-            self.room.notify_waiters();
         }
     }
 }
