@@ -59,6 +59,7 @@ fn body(kind: &str, size: usize) -> Vec<u8> {
     }
 }
 
+#[expect(clippy::expect_used, reason = "a bench that cannot begin says so")]
 fn firewall(c: &mut Criterion) {
     let mut rules = vec![("house", Settings::default())];
     if let Some(crs) = std::env::var_os("HAILWIRE_CRS") {
@@ -92,7 +93,7 @@ fn firewall(c: &mut Criterion) {
             None,
         );
         group.bench_function("head with an attack", |b| {
-            b.iter(|| black_box(waf.head(&attack, now)))
+            b.iter(|| black_box(waf.head(&attack, now)));
         });
         for (kind, content_type) in [
             ("json", "application/json"),
@@ -117,6 +118,7 @@ fn firewall(c: &mut Criterion) {
     }
 }
 
+#[expect(clippy::expect_used, reason = "a bench that cannot begin says so")]
 fn limiter(c: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()

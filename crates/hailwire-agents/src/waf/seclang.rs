@@ -157,15 +157,18 @@ pub enum Comparison {
     Lt,
 }
 
+/// Variables, each with the members that are meant.
+pub type Targets = Vec<(Variable, Selector)>;
+
 /// A rule as written.
 #[derive(Clone, Debug)]
 pub struct Rule {
     /// Its number.
     pub id: u64,
     /// What it looks at,
-    pub targets: Vec<(Variable, Selector)>,
+    pub targets: Targets,
     /// but not at these.
-    pub except: Vec<(Variable, Selector)>,
+    pub except: Targets,
     /// Header fields whose number it looks at.
     pub counts: Vec<String>,
     /// What is done to a value first.
@@ -211,7 +214,7 @@ pub struct Parsed {
     /// Numbers of rules that are taken out again, from and to.
     pub removed: Vec<(u64, u64)>,
     /// What rules do not look at besides: their numbers, from and to, and where.
-    pub excepted: Vec<(u64, u64, Vec<(Variable, Selector)>)>,
+    pub excepted: Vec<(u64, u64, Targets)>,
 }
 
 /// Reads a file's text; `@pmFromFile` is looked up in its directory.
@@ -261,7 +264,7 @@ pub fn parse(text: &str, directory: Option<&Path>) -> Parsed {
                         parsed.excepted.push((from, to, except));
                     }
                     (Some((id, _)), Some(Err(reason))) => {
-                        parsed.skipped.push(skip(Some(id), reason))
+                        parsed.skipped.push(skip(Some(id), reason));
                     }
                     _ => parsed.skipped.push(skip(None, format!("directive {name}"))),
                 }
@@ -431,8 +434,6 @@ fn rule(
     })
 }
 
-type Targets = Vec<(Variable, Selector)>;
-
 fn targets(text: &str) -> Result<(Targets, Targets, Vec<String>), String> {
     let (mut targets, mut except, mut counts) = (Vec::new(), Vec::new(), Vec::new());
     for part in split_targets(text) {
@@ -486,7 +487,10 @@ fn split_targets(text: &str) -> Vec<&str> {
     parts
 }
 
-type Judged = (Operator, bool, Option<Vec<Vec<u8>>>);
+/// The literals without which nothing matches, where there are such.
+type Literals = Option<Vec<Vec<u8>>>;
+
+type Judged = (Operator, bool, Literals);
 
 fn parse_operator(text: &str, directory: Option<&Path>) -> Result<Judged, String> {
     let text = text.trim();
@@ -517,8 +521,11 @@ fn parse_operator(text: &str, directory: Option<&Path>) -> Result<Judged, String
             let (regex, literals) = regex(argument)?;
             (Operator::Rx(regex), literals)
         }
-        "pm" => phrases(argument.split_whitespace().map(str::to_owned).collect())?,
-        "pmfromfile" | "pmf" => phrases(phrase_files(argument, directory)?)?,
+        "pm" => {
+            let words: Vec<String> = argument.split_whitespace().map(str::to_owned).collect();
+            phrases(&words)?
+        }
+        "pmfromfile" | "pmf" => phrases(&phrase_files(argument, directory)?)?,
         "contains" => (Operator::Contains(bytes.clone()), own(&bytes)),
         "beginswith" => (Operator::BeginsWith(bytes.clone()), own(&bytes)),
         "endswith" => (Operator::EndsWith(bytes.clone()), own(&bytes)),
@@ -569,7 +576,7 @@ fn phrase_files(names: &str, directory: Option<&Path>) -> Result<Vec<String>, St
     Ok(phrases)
 }
 
-fn phrases(phrases: Vec<String>) -> Result<(Operator, Option<Vec<Vec<u8>>>), String> {
+fn phrases(phrases: &[String]) -> Result<(Operator, Literals), String> {
     let literals: Vec<Vec<u8>> = phrases
         .iter()
         .map(|p| p.to_ascii_lowercase().into())
@@ -586,7 +593,7 @@ fn phrases(phrases: Vec<String>) -> Result<(Operator, Option<Vec<Vec<u8>>>), Str
 const REGEX_SIZE: usize = 64 << 20;
 
 /// A regular expression over bytes in which `.` is any byte and `$` the very end, with its literals.
-fn regex(pattern: &str) -> Result<(Regex, Option<Vec<Vec<u8>>>), String> {
+fn regex(pattern: &str) -> Result<(Regex, Literals), String> {
     let pattern = from_pcre(pattern);
     let first = |error: String| {
         let line = error.lines().last().unwrap_or_default();

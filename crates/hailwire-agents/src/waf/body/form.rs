@@ -100,7 +100,7 @@ impl Form {
                 name,
                 bytes,
                 first,
-            })
+            });
         });
     }
 
@@ -112,7 +112,7 @@ impl Form {
                 name,
                 bytes,
                 first,
-            })
+            });
         });
     }
 
@@ -125,7 +125,7 @@ impl Form {
                     name,
                     bytes,
                     first,
-                })
+                });
             });
         } else {
             self.end_name(sink);

@@ -173,7 +173,7 @@ impl Multipart {
                     name,
                     bytes,
                     first,
-                })
+                });
             });
         }
     }
@@ -186,7 +186,7 @@ impl Multipart {
                 name,
                 bytes,
                 first,
-            })
+            });
         });
     }
 

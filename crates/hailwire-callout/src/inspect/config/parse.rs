@@ -244,8 +244,8 @@ fn setting(node: &KdlNode, agent: &mut AgentConfig, phases: &mut Events) -> Resu
         "max-concurrent-calls" => agent.pool.max_in_flight = Some(number(node, 1..=65536)?),
         "dialect" => {
             let known = Dialect::ALL.map(|dialect| (dialect.name(), Some(dialect)));
-            let [v2, documented, v1] = known;
-            agent.dialect = one_of(node, &[("auto", None), v2, documented, v1])?;
+            let [ours, documented, v1] = known;
+            agent.dialect = one_of(node, &[("auto", None), ours, documented, v1])?;
         }
         "pool" => pool(node, &mut agent.pool)?,
         "circuit-breaker" => breaker(node, &mut agent.breaker)?,

@@ -169,7 +169,7 @@ pub const SETTINGS: &[Setting] = &[
     ),
     row(
         "agent.dialect",
-        "auto, v2, documented or v1",
+        "auto, crate, documented or v1",
         "\"auto\"",
         "which of the wires that call themselves v2 the agent speaks; auto: told apart at the handshake",
     ),

@@ -277,7 +277,7 @@ fn mistakes_have_their_place_and_a_hint() {
         ("phase \"log\" {}; phase \"log\" {}", "set twice"),
         ("pool { strategy \"best\" }", "`strategy` is round_robin"),
         ("pool 4", "in braces"),
-        ("dialect \"v3\"", "`dialect` is auto or v2"),
+        ("dialect \"v3\"", "`dialect` is auto or crate"),
         ("buffer-size 9000000", "to 8388608"),
         ("circuit-breaker { failures 3 }", "not a setting"),
     ] {
