@@ -9,7 +9,6 @@
     clippy::expect_used,
     reason = "a measurement of something broken must stop"
 )]
-#![expect(missing_docs, reason = "criterion's macros write public functions")]
 
 use std::{
     collections::HashMap,

@@ -65,6 +65,8 @@ pub struct Affinity {
 struct Level {
     sets: OnceLock<Box<[Set]>>,
     count: usize,
+    /// There is no next one.
+    last: bool,
 }
 
 #[derive(Debug, Default)]
@@ -95,9 +97,13 @@ impl Affinity {
             levels.push(Level {
                 sets: OnceLock::new(),
                 count,
+                last: false,
             });
             room += count * PLACES;
             count *= 8;
+        }
+        if let Some(last) = levels.last_mut() {
+            last.last = true;
         }
         let ttl = u16::try_from(config.ttl.as_secs().clamp(1, 32_400)).unwrap_or(32_400);
         Self {
@@ -166,11 +172,15 @@ impl Affinity {
 
     #[inline]
     fn find(&self, hash: u64, wanted: impl Fn(u64) -> bool) -> Option<(&AtomicU64, u64)> {
-        for (sets, last) in self.made() {
-            for place in places(sets, hash, last) {
-                let word = place.load(Ordering::Acquire);
-                if word >> TAG_SHIFT == tag(hash) && wanted(word) {
-                    return Some((place, word));
+        for level in &self.levels {
+            // They are made in their order, so there is none behind one that is missing.
+            let sets = level.sets.get()?;
+            for set in level.candidates(sets, hash).into_iter().flatten() {
+                for place in &set.0 {
+                    let word = place.load(Ordering::Acquire);
+                    if word >> TAG_SHIFT == tag(hash) && wanted(word) {
+                        return Some((place, word));
+                    }
                 }
             }
         }
@@ -203,19 +213,24 @@ impl Affinity {
     #[inline]
     fn look(&self, hash: u64, now: u16) -> Look<'_> {
         let mut free = None;
-        for (sets, last) in self.made() {
-            for place in places(sets, hash, last) {
-                let word = place.load(Ordering::Acquire);
-                if word >> TAG_SHIFT == tag(hash) {
-                    // One that is too old is where the new one goes, or there would be two.
-                    return if is_free(word, now, self.ttl) {
-                        Look::Free(place, word)
-                    } else {
-                        Look::Known(place, word)
-                    };
-                }
-                if word == 0 && free.is_none() {
-                    free = Some(place);
+        for level in &self.levels {
+            let Some(sets) = level.sets.get() else {
+                break;
+            };
+            for set in level.candidates(sets, hash).into_iter().flatten() {
+                for place in &set.0 {
+                    let word = place.load(Ordering::Acquire);
+                    if word >> TAG_SHIFT == tag(hash) {
+                        // One that is too old is where the new one goes, or there would be two.
+                        return if is_free(word, now, self.ttl) {
+                            Look::Free(place, word)
+                        } else {
+                            Look::Known(place, word)
+                        };
+                    }
+                    if word == 0 && free.is_none() {
+                        free = Some(place);
+                    }
                 }
             }
         }
@@ -229,12 +244,13 @@ impl Affinity {
     #[cold]
     fn room(&self, hash: u64, now: u16) -> Look<'_> {
         let mut oldest: Option<(&AtomicU64, u64)> = None;
-        for (at, level) in self.levels.iter().enumerate() {
+        for level in &self.levels {
             let made = level.sets.get().is_some();
             let sets = level
                 .sets
                 .get_or_init(|| (0..level.count).map(|_| Set::default()).collect());
-            for place in places(sets, hash, at + 1 == self.levels.len()) {
+            let sets = level.candidates(sets, hash).into_iter().flatten();
+            for place in sets.flat_map(|set| &set.0) {
                 let word = place.load(Ordering::Acquire);
                 if is_free(word, now, self.ttl) {
                     return Look::Free(place, word);
@@ -246,16 +262,6 @@ impl Affinity {
         }
         let (place, word) = oldest.unwrap_or((&self.spare, 0));
         Look::Free(place, word)
-    }
-
-    /// The levels that are there, and whether each is the last there can be.
-    #[inline]
-    fn made(&self) -> impl Iterator<Item = (&[Set], bool)> {
-        let last = self.levels.len();
-        // They are made in their order, so there is none behind one that is missing.
-        (1..)
-            .zip(&self.levels)
-            .map_while(move |(at, level)| Some((&**level.sets.get()?, at == last)))
     }
 
     #[inline]
@@ -276,17 +282,20 @@ fn swap(place: &AtomicU64, from: u64, to: u64) -> bool {
         .is_ok()
 }
 
-/// The places that a hash may have in a level, told by the bits that are not in its tag.
-#[inline]
-fn places(sets: &[Set], hash: u64, two: bool) -> impl Iterator<Item = &AtomicU64> {
-    let mask = sets.len() - 1;
-    let first = usize::try_from(hash & 0x7fff).unwrap_or(0) & mask;
-    let second = usize::try_from(hash >> 13 & 0x7fff).unwrap_or(0) & mask;
-    // A hash whose two sets are one and the same takes that one's neighbour for the second.
-    let second = if first == second { second ^ 1 } else { second };
-    let second = if two { sets.get(second) } else { None };
-    let sets = sets.get(first).into_iter().chain(second);
-    sets.flat_map(|set| &set.0)
+impl Level {
+    /// The sets that a hash may lie in, told by the bits that are not in its tag.
+    #[inline]
+    fn candidates<'a>(&self, sets: &'a [Set], hash: u64) -> [Option<&'a Set>; 2] {
+        let mask = sets.len() - 1;
+        let first = usize::try_from(hash & 0x7fff).unwrap_or(0) & mask;
+        if !self.last {
+            return [sets.get(first), None];
+        }
+        let second = usize::try_from(hash >> 13 & 0x7fff).unwrap_or(0) & mask;
+        // A hash whose two sets are one and the same takes that one's neighbour for the second.
+        let second = if first == second { second ^ 1 } else { second };
+        [sets.get(first), sets.get(second)]
+    }
 }
 
 /// Never zero, so that no entry looks like none.
