@@ -267,3 +267,101 @@ fn wherever_a_body_is_cut_the_decision_is_the_same() {
     println!("{cuts} cuts");
     assert_eq!(waf.reading(), 0, "nothing is left behind");
 }
+
+#[test]
+fn no_value_takes_long_whatever_it_repeats() {
+    // A threshold that is not reached makes every rule look at everything.
+    let waf = Waf::new(Settings {
+        threshold: u32::MAX,
+        ..Settings::default()
+    })
+    .unwrap();
+    let mut slowest = (std::time::Duration::ZERO, "");
+    let words = [
+        "<",
+        "<!--",
+        "<a ",
+        "<a b=",
+        "'",
+        "\"",
+        "`",
+        "/*",
+        "--",
+        "$$",
+        "$a$",
+        "@",
+        "(",
+        "((1",
+        "1 or ",
+        "' or ",
+        "union ",
+        "union select ",
+        "%25",
+        "%",
+        "\\",
+        "\\x",
+        "&#",
+        "&#x3c",
+        "../",
+        "..;/",
+        "[",
+        "[]",
+        "{{",
+        "${",
+        "${a",
+        "a=",
+        ";cat ",
+        ";",
+        "|",
+        "\n",
+        "on",
+        "onx=",
+        "<?php ",
+        "java",
+        "select ",
+        "char(1,",
+        "0x0",
+        "1,",
+        "null,",
+        "=",
+        "- ",
+        "+",
+        "!",
+        "e1",
+        "q'",
+        "x'0",
+        "\0",
+        "\u{e9}",
+        "concat(",
+        "case when ",
+        "<!entity ",
+        "&a;",
+        "<!doctype ",
+        "<style ",
+        "%a in (",
+        "\u{ff1c}",
+    ];
+    for word in words {
+        let value = word.repeat((60 << 10) / word.len());
+        let json = serde_json::json!({ "q": value }).to_string().into_bytes();
+        let form = format!("q={}", encode(&value)).into_bytes();
+        for (kind, body) in [
+            ("application/json", json),
+            ("application/x-www-form-urlencoded", form),
+        ] {
+            let headers = vec![("content-type".to_owned(), kind.to_owned())];
+            let request = Request {
+                class: String::new(),
+                line: String::new(),
+                uri: "/".into(),
+                headers,
+                body: Some(body),
+            };
+            let begun = Instant::now();
+            let _ = whole(&waf, &request);
+            slowest = slowest.max((begun.elapsed(), word));
+        }
+    }
+    println!("the slowest: {slowest:?}");
+    assert!(slowest.0 < std::time::Duration::from_secs(5), "{slowest:?}");
+}

@@ -1,13 +1,13 @@
-//! How fast one connection is: an agent that allows everything, and a host that asks it, over a Unix socket.
+//! How fast one connection is: an agent that allows everything, and a host that asks it, over a Unix socket or gRPC.
 //!
 //! ```text
-//! callout_load agent PATH
+//! callout_load agent PATH [window bytes 524288]
 //! callout_load host PATH [in-flight 64] [seconds 3] [body bytes 0] [chunk bytes 65536] [json|msgpack] [plain]
 //! callout_load echo PATH            answers each 8 bytes, a length and a size, with so many bytes
 //! callout_load raw PATH [seconds 3] [bytes out 430] [bytes back 20]
 //! ```
 //!
-//! `plain` leaves out what only Hailwire speaks. `echo` and `raw` are the same bytes without any protocol.
+//! For gRPC, PATH is `grpc:127.0.0.1:PORT`. `plain` leaves out what only Hailwire speaks. `echo` and `raw` are the same bytes without any protocol.
 
 use std::{
     env,
@@ -27,7 +27,7 @@ use hailwire_callout::{
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::{UnixListener, UnixStream},
+    net::{TcpListener, UnixListener, UnixStream},
 };
 
 struct Allow;
@@ -64,10 +64,15 @@ async fn main() -> Done {
     let path = arg(1).ok_or("a path")?;
     let seconds = |at| number(at, 3).map(|seconds| Duration::from_secs(seconds as u64));
     match arg(0) {
+        Some("agent") if path.starts_with("grpc:") => {
+            let listener = TcpListener::bind(path.trim_start_matches("grpc:")).await?;
+            let options = agent::grpc::Options::default();
+            agent::grpc::serve(Arc::new(Allow), listener, options, std::future::pending()).await?;
+        }
         Some("agent") => {
             let listener = agent::uds::Listener::bind(path)?;
             let options = ServeOptions {
-                window: number(2, 256 << 10)? as u32,
+                window: number(2, 512 << 10)? as u32,
                 ..ServeOptions::default()
             };
             agent::uds::serve(Arc::new(Allow), listener, &options).await?;
@@ -83,7 +88,13 @@ async fn main() -> Done {
                 extensions: arg(7) != Some("plain"),
                 ..ConnectOptions::default()
             };
-            let connection = host::uds::connect(path, &options).await?;
+            let connection = match path.strip_prefix("grpc:") {
+                Some(address) => {
+                    let endpoint = host::grpc::Endpoint::new(address)?;
+                    host::grpc::connect(&endpoint, &options).await?
+                }
+                None => host::uds::connect(path, &options).await?,
+            };
             let (body, chunk) = (number(4, 0)?, number(5, 65536)?);
             ask(connection, number(2, 64)?, seconds(3)?, body, chunk).await?;
         }

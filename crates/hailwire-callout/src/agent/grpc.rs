@@ -249,7 +249,7 @@ impl<A: Agent> AgentServiceV2 for Service<A> {
                 let (sender, answer) = oneshot::channel();
                 // Its handler ends with this call.
                 let dispatch = Dispatch::new(self.agent.clone());
-                dispatch.event(event, Once(sender));
+                dispatch.event(*event, Once(sender));
                 let response = answer.await.unwrap_or_else(|_| Response::block(500));
                 Message::Response(messages::answer(id, ticket, response))
             }
@@ -391,7 +391,7 @@ impl<A: Agent> Session<A> {
                     ticket,
                     to: sender.clone(),
                 };
-                self.dispatch.event(event, reply);
+                self.dispatch.event(*event, reply);
             }
             ToAgent::Undecodable(id, kind, error) => {
                 tracing::warn!(?kind, %error, "an event cannot be read, and is blocked");

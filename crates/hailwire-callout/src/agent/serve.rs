@@ -23,7 +23,7 @@ pub struct ServeOptions {
     pub encodings: Vec<Encoding>,
     /// Whether what only Hailwire speaks is agreed to. Default true.
     pub extensions: bool,
-    /// Bytes of one direction of a body that may be under way, of each request. Default 256 KiB.
+    /// Bytes of one direction of a body that may be under way, of each request. Default 512 KiB.
     pub window: u32,
     /// How long a handshake may take. Default 10 s.
     pub handshake_timeout: Duration,

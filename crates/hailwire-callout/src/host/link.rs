@@ -185,11 +185,13 @@ impl Link {
     }
 
     pub(crate) fn cancel(&self, id: &str, reason: CancelReason) {
-        let tickets = self.table().of_request(id);
+        let mut ready = Vec::new();
+        let mut table = self.table();
+        let wakers = table.cancel(id, &mut ready);
+        // Under the lock: what is asked next about the request must not be cancelled too.
         self.0.outlet.cancel(cancel(Text::from(id), reason));
-        for ticket in tickets {
-            self.answer(ticket, Err(AskError::Cancelled));
-        }
+        self.send(table, ready);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     pub(crate) async fn ping(&self) -> Result<Duration, AskError> {
@@ -387,15 +389,14 @@ impl Drop for Asking<'_> {
         };
         let mut ready = Vec::new();
         let mut table = self.link.table();
-        let forgotten = table.forget(ticket, &mut ready);
-        self.link.send(table, ready);
-        if let Forgotten::Sent(id) = forgotten {
-            // The agent drops all that it does for the request.
-            if self.link.0.numbered {
-                self.link.cancel(&id, CancelReason::Timeout);
-            } else {
-                self.link.0.outlet.cancel(cancel(id, CancelReason::Timeout));
+        match table.forget(ticket, &mut ready) {
+            Forgotten::Sent(id, wakers) => {
+                let outlet = &self.link.0.outlet;
+                outlet.cancel(cancel(id, CancelReason::Timeout));
+                self.link.send(table, ready);
+                wakers.into_iter().for_each(Waker::wake);
             }
+            Forgotten::Unsent => self.link.send(table, ready),
         }
     }
 }

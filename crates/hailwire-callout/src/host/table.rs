@@ -138,8 +138,8 @@ pub(super) enum Entered {
 
 /// What an entry was whose caller is gone.
 pub(super) enum Forgotten {
-    /// The agent has heard of it.
-    Sent(Text),
+    /// The agent has heard of it. Whoever waited for something else of its request is to be woken.
+    Sent(Text, Vec<Waker>),
     /// It has not, or has answered.
     Unsent,
 }
@@ -308,13 +308,73 @@ impl Table {
             self.unqueue(ticket, key.as_ref(), ready);
             return Forgotten::Unsent;
         }
-        if !self.rules.numbered
-            && let Some(line) = key.as_ref().and_then(|key| self.lines.get_mut(key))
-        {
-            line.orphaned = true;
-            self.orphans.push_back(entry.id.clone());
+        if self.rules.numbered {
+            // The agent drops all that it does for the request.
+            self.taken -= u32::from(key.is_none()).min(self.taken);
+            let wakers = self.cancel(&entry.id, ready);
+            return Forgotten::Sent(entry.id, wakers);
         }
-        self.release(key.as_ref(), entry.bytes, ready);
+        if let Some(key) = key {
+            self.orphan(&key, ready);
+        }
+        self.pump(ready);
+        Forgotten::Sent(entry.id, Vec::new())
+    }
+
+    /// Nobody waits for a request any more; whoever did is told so. Returns whom to wake.
+    pub(super) fn cancel(&mut self, id: &str, ready: &mut Vec<Ready>) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        let mut places = 0;
+        for entry in self.slots.iter_mut().filter_map(|slot| slot.entry.as_mut()) {
+            if entry.id != *id || entry.answer.is_some() {
+                continue;
+            }
+            entry.answer = Some(Err(AskError::Cancelled));
+            wakers.extend(entry.waker.take());
+            let was_sent = entry.event.take().is_none();
+            places += u32::from(was_sent && entry.line.is_none());
+        }
+        self.taken = self.taken.saturating_sub(places);
+        let slots = &self.slots;
+        self.queue.retain(|ticket| {
+            let entry = slots.get(ticket.index as usize);
+            entry
+                .and_then(|slot| slot.entry.as_ref())
+                .is_some_and(|entry| entry.answer.is_none())
+        });
+        let id = Text::from(id);
+        for lane in [Lane::RequestBody, Lane::ResponseBody] {
+            if let Some(line) = self.lines.remove(&(id.clone(), lane)) {
+                self.taken -= u32::from(line.placed).min(self.taken);
+            }
+        }
+        let key = (id, Lane::All);
+        if let Some(line) = self.lines.get_mut(&key) {
+            line.waiting.clear();
+            line.held = false;
+            if line.sent > 0 {
+                self.orphan(&key, ready);
+            } else if !line.orphaned {
+                self.lines.remove(&key);
+            }
+        }
+        self.pump(ready);
+        wakers
+    }
+
+    /// What was sent in a line is not waited for any more, and its answer may come all the same.
+    fn orphan(&mut self, key: &Line, ready: &mut Vec<Ready>) {
+        let Some(line) = self.lines.get_mut(key) else {
+            return;
+        };
+        let placed = line.placed;
+        line.placed = false;
+        line.sent = 0;
+        line.bytes = 0;
+        line.current = None;
+        line.orphaned = true;
+        self.taken -= u32::from(placed).min(self.taken);
+        self.orphans.push_back(key.0.clone());
         if self.orphans.len() > ORPHANS
             && let Some(oldest) = self.orphans.pop_front()
         {
@@ -323,14 +383,7 @@ impl Table {
                 line.orphaned = false;
             }
             self.pump_line(&key, ready);
-            self.pump(ready);
         }
-        Forgotten::Sent(entry.id)
-    }
-
-    /// The entries of a request.
-    pub(super) fn of_request(&self, id: &str) -> Vec<Ticket> {
-        self.tickets(|entry| entry.id == *id && entry.answer.is_none())
     }
 
     /// The agent wants nothing new, of one request or of any, or goes on.
@@ -376,17 +429,6 @@ impl Table {
             wakers.extend(entry.waker.take());
         }
         wakers
-    }
-
-    fn tickets(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<Ticket> {
-        (0..)
-            .zip(&self.slots)
-            .filter(|(_, slot)| slot.entry.as_ref().is_some_and(&wanted))
-            .map(|(index, slot)| Ticket {
-                index,
-                generation: slot.generation,
-            })
-            .collect()
     }
 
     fn place(&mut self, entry: Entry) -> Ticket {
@@ -600,4 +642,131 @@ impl Table {
 /// Whether an event begins something that an agent may not have heard of.
 pub(super) const fn starts(kind: Kind) -> bool {
     matches!(kind, Kind::RequestHeaders | Kind::Guardrail)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::event::{BodyChunk, ResponseHeaders};
+
+    fn rules(numbered: bool) -> Rules {
+        Rules {
+            numbered,
+            window: 10,
+            places: 2,
+            overload: Overload::Wait,
+        }
+    }
+
+    fn piece(id: &str) -> Event {
+        Event::RequestBody(BodyChunk {
+            correlation_id: id.into(),
+            data: Bytes::from_static(b"1234"),
+            is_last: false,
+            total_size: None,
+            index: 0,
+            transferred: 4,
+        })
+    }
+
+    fn head(id: &str) -> Event {
+        Event::ResponseHeaders(ResponseHeaders::new(id, 200, []))
+    }
+
+    /// The ticket, and whether it leaves at once.
+    fn enter(table: &mut Table, event: Event) -> (Ticket, bool) {
+        match table.enter(event).unwrap() {
+            Entered::Send(ticket, _) => (ticket, true),
+            Entered::Queued(ticket) => (ticket, false),
+        }
+    }
+
+    fn answer(table: &mut Table, ticket: Ticket) -> Vec<Ticket> {
+        let mut ready = Vec::new();
+        table.answer(ticket, Ok(Response::allow()), &mut ready);
+        table.poll(ticket, Waker::noop()).unwrap().unwrap();
+        ready.into_iter().map(|(ticket, _)| ticket).collect()
+    }
+
+    #[test]
+    fn pieces_leave_as_far_as_their_window_goes_and_share_a_place() {
+        let mut table = Table::new(rules(true));
+        let sent: Vec<_> = (0..4).map(|_| enter(&mut table, piece("a"))).collect();
+        assert_eq!(
+            sent.iter().map(|s| s.1).collect::<Vec<_>>(),
+            [true, true, false, false]
+        );
+        let (b, leaves) = enter(&mut table, piece("b"));
+        assert!(leaves);
+        let (c, leaves) = enter(&mut table, head("c"));
+        assert!(!leaves, "both places are taken");
+        assert_eq!(answer(&mut table, sent[0].0), [sent[2].0]);
+        assert_eq!(answer(&mut table, b), [c]);
+        for (ticket, _) in &sent[1..] {
+            answer(&mut table, *ticket);
+        }
+        answer(&mut table, c);
+        assert_eq!((table.entries(), table.taken, table.lines.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn nothing_of_a_request_leaves_after_its_cancel() {
+        for numbered in [true, false] {
+            let mut table = Table::new(rules(numbered));
+            let tickets: Vec<_> = (0..5).map(|_| enter(&mut table, piece("a")).0).collect();
+            let (other, _) = enter(&mut table, head("b"));
+            let mut ready = Vec::new();
+            table.cancel("a", &mut ready);
+            assert!(ready.is_empty());
+            for ticket in tickets {
+                let answer = table.poll(ticket, Waker::noop());
+                assert_eq!(answer, Some(Err(AskError::Cancelled)));
+            }
+            assert_eq!((table.entries(), table.taken), (1, 1));
+            answer(&mut table, other);
+            assert_eq!((table.entries(), table.taken), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_dropped_ask_leaves_nothing_and_what_is_late_finds_nobody() {
+        let mut table = Table::new(rules(true));
+        let (ticket, _) = enter(&mut table, head("a"));
+        let mut ready = Vec::new();
+        assert!(matches!(
+            table.forget(ticket, &mut ready),
+            Forgotten::Sent(..)
+        ));
+        assert_eq!((table.entries(), table.taken), (0, 0));
+        let (next, _) = enter(&mut table, head("a"));
+        assert_eq!(next.index, ticket.index);
+        assert!(
+            table
+                .answer(ticket, Ok(Response::block(403)), &mut ready)
+                .is_none()
+        );
+        assert_eq!(table.poll(next, Waker::noop()), None);
+    }
+
+    #[test]
+    fn abandoned_lines_are_remembered_and_bounded() {
+        let mut table = Table::new(rules(false));
+        let mut ready = Vec::new();
+        for n in 0..3 * ORPHANS {
+            let (ticket, leaves) = enter(&mut table, head(&n.to_string()));
+            assert!(leaves);
+            table.forget(ticket, &mut ready);
+        }
+        assert_eq!((table.entries(), table.taken), (0, 0));
+        assert_eq!((table.lines.len(), table.orphans.len()), (ORPHANS, ORPHANS));
+        // The last one's next event waits for the answer that is owed.
+        let id = (3 * ORPHANS - 1).to_string();
+        let (next, leaves) = enter(&mut table, head(&id));
+        assert!(!leaves);
+        assert_eq!(table.find(&id, &mut ready), None);
+        assert_eq!(ready.pop().map(|(ticket, _)| ticket), Some(next));
+        assert_eq!(table.find(&id, &mut ready), Some(next));
+    }
 }

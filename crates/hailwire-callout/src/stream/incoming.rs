@@ -19,7 +19,7 @@ use crate::wire::frame::{self, FrameError, MAX_LENGTH};
 const LEAST: usize = 4 << 10;
 
 /// The largest buffer, unless one frame is larger.
-const MOST: usize = 256 << 10;
+const MOST: usize = 512 << 10;
 
 pub(crate) struct Incoming<R> {
     io: R,
@@ -57,12 +57,7 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
         if let Poll::Ready(Ok(read)) = read
             && read == free
         {
-            self.size = (self.size * 2).min(
-                std::env::var("HW_MOST")
-                    .ok()
-                    .and_then(|s| s.parse().ok())
-                    .unwrap_or(MOST),
-            );
+            self.size = (self.size * 2).min(MOST);
         }
         read
     }

@@ -3,17 +3,20 @@
 mod incoming;
 mod outgoing;
 
-pub(crate) use incoming::Incoming;
-pub(crate) use outgoing::Outgoing;
-
-/// Bytes of one direction of a body that may be under way, of each request.
-pub(crate) const WINDOW: u32 = 1 << 20;
-
 use std::{future::poll_fn, io};
 
 use bytes::Bytes;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::{io::AsyncRead, net::UnixStream};
+
+pub(crate) use incoming::Incoming;
+pub(crate) use outgoing::Outgoing;
+
+/// Bytes of one direction of a body that may be under way, of each request.
+pub(crate) const WINDOW: u32 = 512 << 10;
+
+/// Bytes that a socket may hold; the system may allow less.
+const SOCKET: usize = 1 << 20;
 
 /// The next frame, for handshakes.
 ///
@@ -37,13 +40,7 @@ pub(crate) async fn frame<R: AsyncRead + Unpin>(
 
 /// Lets a socket hold several pieces of bodies, so that writer and reader wake each other less often.
 pub(crate) fn widen(stream: &UnixStream) {
-    let size = std::env::var("HW_SNDBUF")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1 << 20);
-    if size > 0
-        && let Err(error) = set_socket_send_buffer_size(stream, size)
-    {
+    if let Err(error) = set_socket_send_buffer_size(stream, SOCKET) {
         tracing::debug!(%error, "the buffer of a socket keeps its size");
     }
 }

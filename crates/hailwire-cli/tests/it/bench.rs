@@ -54,6 +54,7 @@ fn assert_whole(suite: Suite, entries: &[Entry]) {
         carriers: vec![hailwire_bench::subject::Carrier::Quic],
         repeats: None,
         foreign: Vec::new(),
+        peer: None,
     };
     let cell = |entry: &Entry| match entry {
         Entry::Measured(line) => Some(line.cell.clone()),

@@ -175,12 +175,22 @@ impl Windows {
     pub(super) fn push(&mut self, mut bytes: &[u8], mut give: impl FnMut(&[u8], bool)) {
         while self.held.len() + bytes.len() > WINDOW {
             let (now, rest) = bytes.split_at(WINDOW - self.held.len());
-            self.held.extend_from_slice(now);
+            self.hold(now);
             bytes = rest;
             give(&self.held, !self.later);
             self.later = true;
             self.held.drain(..WINDOW - OVERLAP);
             self.given = OVERLAP;
+        }
+        self.hold(bytes);
+    }
+
+    /// Never takes room for more than a window.
+    fn hold(&mut self, bytes: &[u8]) {
+        let needed = self.held.len() + bytes.len();
+        if needed > self.held.capacity() {
+            let room = (2 * needed).min(WINDOW);
+            self.held.reserve_exact(room - self.held.len());
         }
         self.held.extend_from_slice(bytes);
     }

@@ -126,6 +126,7 @@ fn a_long_value_comes_in_windows_that_overlap() {
         for piece in text.chunks(size) {
             windows.push(piece, |bytes, first| seen.push((bytes.to_vec(), first)));
         }
+        assert!(windows.held.capacity() <= WINDOW);
         windows.end(|bytes, first| seen.push((bytes.to_vec(), first)));
         let firsts: Vec<bool> = seen.iter().map(|(_, first)| *first).collect();
         assert_eq!(firsts, [true, false, false, false]);

@@ -87,7 +87,13 @@ impl Call {
         self.over
     }
 
-    /// Tells agents that the request has ended.
+    /// All of the response has passed that will be told.
+    #[must_use]
+    pub const fn has_responded(&self) -> bool {
+        self.response.ended
+    }
+
+    /// Tells agents that the request has ended; once.
     pub async fn complete(&mut self) {
         if std::mem::replace(&mut self.completed, true) || !self.begun {
             return;
@@ -193,6 +199,8 @@ impl Call {
             return Ok(answers);
         }
         self.for_response.append(&mut verdict.response_headers);
+        let more = self.exchange.wants(Kind::ResponseBody);
+        self.response.ended |= !more || self.response.mode == Some(BodySendMode::None);
         let common = common(&std::mem::take(&mut self.for_response));
         let mut answer = answer(Response::ResponseHeaders(HeadersResponse {
             response: common,

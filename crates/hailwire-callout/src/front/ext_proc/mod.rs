@@ -26,11 +26,13 @@
 
 pub mod call;
 mod proto;
+mod tied;
 mod words;
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc};
 
-use futures_util::{Stream, stream};
+use futures_util::{FutureExt as _, Stream, StreamExt as _, stream};
+use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::{
@@ -39,6 +41,7 @@ use self::{
         ProcessingRequest, ProcessingResponse,
         external_processor_server::{ExternalProcessor, ExternalProcessorServer},
     },
+    tied::Tied,
 };
 use crate::inspect::{Action, Inspector};
 
@@ -80,7 +83,7 @@ impl Front {
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped no new connection is taken; those that are there last until Envoy closes them.
+    /// When the future is dropped every connection ends, and agents are told of what was under way.
     pub async fn serve<I, Io, E>(self, incoming: I) -> Result<(), tonic::transport::Error>
     where
         I: Stream<Item = Result<Io, E>>,
@@ -92,11 +95,16 @@ impl Front {
             + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        tonic::transport::Server::builder()
+        let (here, gone) = oneshot::channel();
+        let gone = gone.shared();
+        let tied = incoming.map(|io| io.map(|io| Tied::new(io, gone.clone())));
+        let served = tonic::transport::Server::builder()
             .max_concurrent_streams(MAX_STREAMS)
             .add_service(self.service())
-            .serve_with_incoming(incoming)
-            .await
+            .serve_with_incoming(tied)
+            .await;
+        drop::<oneshot::Sender<()>>(here);
+        served
     }
 }
 
@@ -158,6 +166,10 @@ impl Conversation {
             }
             if self.call.is_over() {
                 break;
+            }
+            if self.call.has_responded() {
+                // Before Envoy resets the stream, which it does once it has the last answer.
+                self.call.complete().await;
             }
             let Some(request) = self.requests.message().await? else {
                 break;

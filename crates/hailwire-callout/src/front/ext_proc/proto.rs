@@ -2,7 +2,6 @@
 
 #![expect(
     clippy::all,
-    missing_docs,
     unreachable_pub,
     reason = "generated, and as Envoy names it"
 )]

@@ -516,6 +516,70 @@ mod tests {
         assert_eq!(&bytes[..], [0xf0, 0x80, 0x00]);
     }
 
+    /// What `spec/vectors/callout/spop.json` has, in its order.
+    fn vectors() -> Vec<BytesMut> {
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../spec/vectors/callout/spop.json"
+        );
+        let vectors = std::fs::read(file).unwrap();
+        let vectors: serde_json::Value = serde_json::from_slice(&vectors).unwrap();
+        let bytes = vectors["frames"].as_array().unwrap().iter().map(|frame| {
+            let hex = frame["bytes"].as_str().unwrap().as_bytes();
+            let byte = |two: &[u8]| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16);
+            hex.chunks(2).map(|two| byte(two).unwrap()).collect()
+        });
+        bytes.collect()
+    }
+
+    fn frame(bytes: &BytesMut) -> Frame {
+        let mut bytes = bytes.clone();
+        let frame = cut(&mut bytes, MAX_FRAME).unwrap().unwrap();
+        assert!(bytes.is_empty());
+        read(frame).unwrap()
+    }
+
+    #[test]
+    fn what_haproxy_said_is_read_and_what_it_took_is_written() {
+        let vectors = vectors();
+        let Frame::Hello(hello) = frame(&vectors[0]) else {
+            panic!("no greeting");
+        };
+        assert_eq!((hello.max_frame, hello.pipelining), (16380, true));
+        assert!(!hello.engine.is_empty() && !hello.healthcheck);
+        let mut output = BytesMut::new();
+        write_hello(&mut output, hello.max_frame, hello.pipelining);
+        assert_eq!(output, vectors[1]);
+
+        let answers = [
+            (2, "method", Scope::Transaction),
+            (4, "status", Scope::Response),
+        ];
+        for (n, arg, scope) in answers {
+            let Frame::Notify(notify) = frame(&vectors[n]) else {
+                panic!("no question");
+            };
+            assert!(notify.messages[0].arg(arg).is_some());
+            let allow = SetVar {
+                scope,
+                name: "decision".to_owned(),
+                value: Value::Text("allow".into()),
+            };
+            let mut output = BytesMut::new();
+            let (stream, frame) = (notify.stream, notify.frame);
+            assert!(write_ack(&mut output, stream, frame, &[allow], 16380));
+            assert_eq!(output, vectors[n + 1]);
+        }
+        let Frame::Notify(request) = frame(&vectors[2]) else {
+            panic!("no question");
+        };
+        let message = &request.messages[0];
+        assert_eq!(message.name, "hail-request");
+        assert_eq!(message.arg("src"), Some(&Value::V4(Ipv4Addr::LOCALHOST)));
+        assert_eq!(message.arg("sni"), Some(&Value::Null));
+        assert_eq!(message.arg("body").unwrap().bytes().unwrap(), "hello");
+    }
+
     #[test]
     fn a_number_beyond_64_bits_is_refused() {
         let endless = Bytes::from(vec![0xff; 32]);
@@ -590,15 +654,10 @@ mod tests {
     #[test]
     fn any_bytes_give_a_frame_or_a_fault() {
         let mut rng = Pcg64::new(0x5b0e, 1);
-        let mut whole = vec![NOTIFY, 0, 0, 0, 1, 7, 1, 4];
-        whole.extend(
-            b"hail\x04\x06methodX\x03GET\x03src\x06\x7f\x00\x00\x01\x04bodyY\x02hi\x01n\x00",
-        );
-        whole[18] = 8;
-        whole[33] = 9;
+        let whole: Vec<_> = vectors().iter().map(|frame| frame[4..].to_vec()).collect();
         for _ in 0..20_000 {
             let mut bytes = if rng.next_u32() % 2 == 0 {
-                whole.clone()
+                whole[rng.next_u32() as usize % whole.len()].clone()
             } else {
                 vec![0; (rng.next_u32() % 64) as usize]
             };

@@ -10,7 +10,7 @@
 //! blocks with 500; bodies of responses cannot be shown, and are blocked with 502 where an agent wants them. For the first
 //! and the last the operator may decide otherwise (`unseen`).
 //!
-//! Nothing passes by accident: `examples/haproxy/haproxy.cfg` denies what has no decision, so a front that is
+//! Nothing passes by accident: `examples/proxies/haproxy.cfg` denies what has no decision, so a front that is
 //! gone, an answer that came too late and a frame that HAProxy could not send all deny.
 //!
 //! | what a peer can grow | bound | beyond it |

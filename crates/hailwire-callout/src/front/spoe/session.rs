@@ -111,3 +111,92 @@ impl Session {
         self.over
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::BufMut as _;
+
+    use super::*;
+
+    /// A frame of HAProxy: its type, and what follows the stream and the frame, which are 0.
+    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len() + 7).unwrap();
+        let mut bytes = length.to_be_bytes().to_vec();
+        bytes.extend([kind, 0, 0, 0, 1, 0, 0]);
+        bytes.extend(payload);
+        bytes
+    }
+
+    fn hello(healthcheck: bool) -> Vec<u8> {
+        let mut payload =
+            b"\x12supported-versions\x08\x032.0\x0emax-frame-size\x03\xf0\x01".to_vec();
+        payload.extend(b"\x0ccapabilities\x08\x0apipelining\x0bhealthcheck");
+        payload.push(if healthcheck { 0x11 } else { 1 });
+        frame(1, &payload)
+    }
+
+    /// The types of the frames that were written, with the status of a disconnect.
+    fn written(session: &mut Session) -> Vec<(u8, Option<u8>)> {
+        let (_, output) = session.buffers();
+        let mut frames = Vec::new();
+        while let Ok(Some(frame)) = frame::cut(output, MAX_FRAME) {
+            let end = frame[0] == 102;
+            frames.push((frame[0], end.then(|| frame[20])));
+        }
+        frames
+    }
+
+    fn told(bytes: &[u8]) -> Session {
+        let mut session = Session::default();
+        session.buffers().0.put_slice(bytes);
+        assert!(session.question().is_none());
+        session
+    }
+
+    #[test]
+    fn a_greeting_is_answered_with_the_smaller_size() {
+        let mut session = told(&hello(false));
+        assert!(!session.is_over());
+        let agreed = session.agreed().unwrap();
+        assert_eq!((agreed.max_frame, agreed.pipelining), (256, true));
+        assert_eq!(written(&mut session), [(101, None)]);
+    }
+
+    #[test]
+    fn a_health_check_ends_with_the_greeting() {
+        let mut session = told(&hello(true));
+        assert!(session.is_over());
+        assert_eq!(written(&mut session), [(101, None)]);
+    }
+
+    #[test]
+    fn what_is_wrong_ends_the_connection_with_its_number() {
+        let cases: [(Vec<u8>, Fault); 7] = [
+            (frame(3, b""), Fault::Invalid),
+            (frame(1, b""), Fault::NoVersion),
+            (
+                frame(1, b"\x12supported-versions\x08\x031.0"),
+                Fault::UnsupportedVersion,
+            ),
+            (
+                frame(1, b"\x12supported-versions\x08\x032.0"),
+                Fault::NoMaxFrameSize,
+            ),
+            ([hello(false), vec![0, 1, 0, 0]].concat(), Fault::TooBig),
+            ([hello(false), frame(3, b"\xff")].concat(), Fault::Invalid),
+            ([hello(false), frame(2, b"")].concat(), Fault::Normal),
+        ];
+        for (bytes, fault) in cases {
+            let mut session = told(&bytes);
+            assert!(session.is_over());
+            let last = written(&mut session).pop().unwrap();
+            assert_eq!(last, (102, Some(fault as u8)), "{fault}");
+        }
+    }
+
+    #[test]
+    fn frames_of_unknown_types_are_skipped() {
+        let session = told(&[hello(false), frame(77, b"what")].concat());
+        assert!(!session.is_over());
+    }
+}

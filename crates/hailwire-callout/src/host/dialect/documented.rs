@@ -285,7 +285,7 @@ where
 }
 
 enum Order {
-    Event(Event),
+    Event(Box<Event>),
     Cancelled(Text),
     Ping(u64),
     Pong(i64),
@@ -298,10 +298,10 @@ impl Order {
         const ITSELF: usize = 256;
         ITSELF
             + match self {
-                Self::Event(Event::RequestBody(chunk) | Event::ResponseBody(chunk)) => {
-                    chunk.data.len()
-                }
-                Self::Event(_) => 1024,
+                Self::Event(event) => match &**event {
+                    Event::RequestBody(chunk) | Event::ResponseBody(chunk) => chunk.data.len(),
+                    _ => 1024,
+                },
                 Self::Cancelled(_) | Self::Ping(_) | Self::Pong(_) | Self::Close => 0,
             }
     }
@@ -334,7 +334,7 @@ impl Outlet for Out {
                 let why = format!("the documented wire has no {name}");
                 Err(AskError::Refused(why))
             }
-            _ => self.order(Order::Event(event)),
+            _ => self.order(Order::Event(Box::new(event))),
         }
     }
 
@@ -392,12 +392,13 @@ async fn carry_out(
 /// Appends the frames that carry an order out.
 fn put(order: Order, asked: &Asked, link: &Link, out: &mut BytesMut) {
     match order {
-        Order::Event(Event::RequestComplete(event)) => {
-            put_cancel(&event.correlation_id, "complete", out);
-            link.answer_request(&event.correlation_id, Ok(Response::allow()));
-        }
         Order::Event(event) => {
             let (id, kind) = (Text::from(event.id()), event.kind());
+            if kind == Kind::RequestComplete {
+                put_cancel(&id, "complete", out);
+                link.answer_request(&id, Ok(Response::allow()));
+                return;
+            }
             match put_event(&event, out) {
                 Ok(()) => {
                     lock(asked).insert(number(&id), (id, kind));

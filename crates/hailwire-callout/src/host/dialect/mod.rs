@@ -28,10 +28,13 @@ use std::{
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::UnixStream,
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
 };
 
-use super::{ConnectError, ConnectOptions, Connection, stream, uds};
+use super::{ConnectError, ConnectOptions, Connection, stream};
 
 /// How long an agent that says nothing is taken to be thinking, while there are other dialects to try.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -159,20 +162,7 @@ pub async fn connect(
     options: &ConnectOptions,
 ) -> Result<Connection, ConnectError> {
     let path = path.as_ref();
-    match dialect {
-        Dialect::Crate => uds::connect(path, options).await,
-        Dialect::Documented => match greet(path, options).await? {
-            (connection, Dialect::Documented) => Ok(connection),
-            (_, other) => Err(ConnectError::Handshake(format!("the agent speaks {other}"))),
-        },
-        Dialect::V1 => {
-            let connecting = async {
-                let (read, write) = UnixStream::connect(path).await?.into_split();
-                v1::connect(read, write, options).await
-            };
-            stream::within(options, connecting).await
-        }
-    }
+    speak(&|| halves_of(path), dialect, options).await
 }
 
 /// Connects in the dialect that the agent speaks, and returns which it is.
@@ -191,15 +181,92 @@ pub async fn connect_any(
     options: &ConnectOptions,
 ) -> Result<(Connection, Dialect), ConnectError> {
     let path = path.as_ref();
+    find_out(&|| halves_of(path), options).await
+}
+
+/// Connects over pairs of byte streams that `open` opens, once for each dialect that is tried, in the dialect that is given or
+/// else that the agent speaks.
+///
+/// # Errors
+///
+/// As [`connect`] and [`connect_any`], and those of `open`.
+///
+/// # Cancel safety
+///
+/// The streams are dropped.
+pub async fn connect_over<I, O>(
+    open: impl Fn() -> O,
+    dialect: Option<Dialect>,
+    options: &ConnectOptions,
+) -> Result<Connection, ConnectError>
+where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    O: Future<Output = Result<I, ConnectError>>,
+{
+    let halves = || async { open().await.map(tokio::io::split) };
+    match dialect {
+        Some(dialect) => speak(&halves, dialect, options).await,
+        None => find_out(&halves, options)
+            .await
+            .map(|(connection, _)| connection),
+    }
+}
+
+async fn halves_of(path: &Path) -> Result<(OwnedReadHalf, OwnedWriteHalf), ConnectError> {
+    Ok(UnixStream::connect(path).await?.into_split())
+}
+
+/// In one dialect.
+async fn speak<R, W, O>(
+    open: &impl Fn() -> O,
+    dialect: Dialect,
+    options: &ConnectOptions,
+) -> Result<Connection, ConnectError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+    O: Future<Output = Result<(R, W), ConnectError>>,
+{
+    let connecting = async {
+        let (read, write) = open().await?;
+        match dialect {
+            Dialect::Crate => stream::halves(read, write, options).await,
+            Dialect::Documented => match greet(read, write, options).await? {
+                (connection, Dialect::Documented) => Ok(connection),
+                (_, other) => Err(ConnectError::Handshake(format!("the agent speaks {other}"))),
+            },
+            Dialect::V1 => v1::connect(read, write, options).await,
+        }
+    };
+    stream::within(options, connecting).await
+}
+
+/// In one after the other.
+async fn find_out<R, W, O>(
+    open: &impl Fn() -> O,
+    options: &ConnectOptions,
+) -> Result<(Connection, Dialect), ConnectError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+    O: Future<Output = Result<(R, W), ConnectError>>,
+{
+    let greeted = |options: ConnectOptions| async move {
+        let greeting = async {
+            let (read, write) = open().await?;
+            greet(read, write, &options).await
+        };
+        stream::within(&options, greeting).await
+    };
     let patient = ConnectOptions {
         connect_timeout: options.connect_timeout.min(PATIENCE),
         ..options.clone()
     };
-    let first = match greet(path, &patient).await {
+    let first = match greeted(patient.clone()).await {
         Err(error) if may_be_another(&error) => error,
         decided => return decided,
     };
-    match connect(path, Dialect::V1, &patient).await {
+    match speak(open, Dialect::V1, &patient).await {
         Ok(connection) => return Ok((connection, Dialect::V1)),
         Err(error @ ConnectError::Configuration(_)) => return Err(error),
         Err(_) => {}
@@ -207,25 +274,14 @@ pub async fn connect_any(
     // It may only have been slow.
     match first {
         ConnectError::Timeout(_) if options.connect_timeout > PATIENCE => {
-            greet(path, options).await
+            greeted(options.clone()).await
         }
         error => Err(error),
     }
 }
 
 /// Says hello to both that know a handshake.
-async fn greet(
-    path: &Path,
-    options: &ConnectOptions,
-) -> Result<(Connection, Dialect), ConnectError> {
-    let greeting = async {
-        let (read, write) = UnixStream::connect(path).await?.into_split();
-        greet_halves(read, write, options).await
-    };
-    stream::within(options, greeting).await
-}
-
-async fn greet_halves<R, W>(
+async fn greet<R, W>(
     read: R,
     write: W,
     options: &ConnectOptions,
@@ -250,90 +306,6 @@ where
             Ok((connection, Dialect::Crate))
         }
     }
-}
-
-/// Like [`Uds`], over any pair of byte streams: `open` opens one, and again where an agent has to be asked in another
-/// dialect. Without a `dialect` it is told apart each time.
-///
-/// # Errors
-///
-/// [`ConnectError`], of `open` too.
-///
-/// # Cancel safety
-///
-/// The streams are dropped.
-pub async fn connect_over<T, F>(
-    open: impl Fn() -> F,
-    dialect: Option<Dialect>,
-    options: &ConnectOptions,
-) -> Result<Connection, ConnectError>
-where
-    T: AsyncRead + AsyncWrite + Send + 'static,
-    F: Future<Output = Result<T, ConnectError>>,
-{
-    let patient = ConnectOptions {
-        connect_timeout: options.connect_timeout.min(PATIENCE),
-        ..options.clone()
-    };
-    let first = match dialect {
-        Some(Dialect::Crate) => {
-            let opened = stream::within(options, open()).await?;
-            return stream::over(opened, options).await;
-        }
-        Some(Dialect::V1) => return v1_over(&open, options).await,
-        Some(Dialect::Documented) => {
-            return match greet_over(&open, options).await? {
-                (connection, Dialect::Documented) => Ok(connection),
-                (_, other) => Err(ConnectError::Handshake(format!("the agent speaks {other}"))),
-            };
-        }
-        None => match greet_over(&open, &patient).await {
-            Err(error) if may_be_another(&error) => error,
-            decided => return decided.map(|(connection, _)| connection),
-        },
-    };
-    match v1_over(&open, &patient).await {
-        Ok(connection) => return Ok(connection),
-        Err(error @ ConnectError::Configuration(_)) => return Err(error),
-        Err(_) => {}
-    }
-    match first {
-        ConnectError::Timeout(_) if options.connect_timeout > PATIENCE => {
-            let greeted = greet_over(&open, options).await;
-            greeted.map(|(connection, _)| connection)
-        }
-        error => Err(error),
-    }
-}
-
-async fn greet_over<T, F>(
-    open: &impl Fn() -> F,
-    options: &ConnectOptions,
-) -> Result<(Connection, Dialect), ConnectError>
-where
-    T: AsyncRead + AsyncWrite + Send + 'static,
-    F: Future<Output = Result<T, ConnectError>>,
-{
-    let greeting = async {
-        let (read, write) = tokio::io::split(open().await?);
-        greet_halves(read, write, options).await
-    };
-    stream::within(options, greeting).await
-}
-
-async fn v1_over<T, F>(
-    open: &impl Fn() -> F,
-    options: &ConnectOptions,
-) -> Result<Connection, ConnectError>
-where
-    T: AsyncRead + AsyncWrite + Send + 'static,
-    F: Future<Output = Result<T, ConnectError>>,
-{
-    let connecting = async {
-        let (read, write) = tokio::io::split(open().await?);
-        v1::connect(read, write, options).await
-    };
-    stream::within(options, connecting).await
 }
 
 /// Whether an agent that was spoken to in one dialect may be one of another.

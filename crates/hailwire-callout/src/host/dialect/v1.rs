@@ -84,7 +84,7 @@ where
     };
     let mut hello = BytesMut::new();
     put(&mut hello, kind, |out| {
-        out.extend_from_slice(payload.to_string().as_bytes())
+        out.extend_from_slice(payload.to_string().as_bytes());
     })
     .map_err(|_| ConnectError::Handshake("the configuration is too large".to_owned()))?;
     writer.write_all(&hello).await?;
@@ -155,7 +155,7 @@ fn settings(options: &ConnectOptions) -> Settings {
 
 /// What the driver is told.
 enum Order {
-    Event(Event),
+    Event(Box<Event>),
     Cancelled(Text),
     Close,
 }
@@ -165,7 +165,7 @@ struct Out(mpsc::UnboundedSender<Order>);
 impl Outlet for Out {
     fn event(&self, _: Ticket, event: Event, _: bool) -> Result<(), AskError> {
         self.0
-            .send(Order::Event(event))
+            .send(Order::Event(Box::new(event)))
             .map_err(|_| AskError::Closed)
     }
 
@@ -186,7 +186,7 @@ struct Driver<R, W> {
     link: Link,
     queue: mpsc::UnboundedReceiver<Order>,
     /// Events that came while another was under way. The link lets out one; more are those after an abandoned one.
-    waiting: VecDeque<Event>,
+    waiting: VecDeque<Box<Event>>,
     heads: Heads,
 }
 
@@ -224,7 +224,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
     }
 
     /// Asks, and says what was answered. Returns whether the connection goes on.
-    async fn ask(&mut self, event: Event) -> io::Result<bool> {
+    async fn ask(&mut self, event: Box<Event>) -> io::Result<bool> {
         let kind = event.kind();
         let id = Text::from(event.id());
         if let Err(error) = self.heads.admit(kind, &id) {
@@ -276,7 +276,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
 }
 
 /// Takes out what has not been sent. The link still counts on an answer.
-fn forget(waiting: &mut VecDeque<Event>, link: &Link, id: &str) {
+fn forget(waiting: &mut VecDeque<Box<Event>>, link: &Link, id: &str) {
     let before = waiting.len();
     waiting.retain(|event| event.id() != id);
     for _ in waiting.len()..before {

@@ -28,7 +28,7 @@ pub(crate) enum ToAgent {
     /// It opens the stream.
     Handshake(proto::HandshakeRequest),
     /// It asks.
-    Event(Event),
+    Event(Box<Event>),
     /// It asks, and this cannot be read: the answer is a block.
     Undecodable(Text, Kind, DecodeError),
     /// It does not wait any more.
@@ -126,7 +126,7 @@ pub(crate) fn to_agent(message: proto::ProxyToAgent) -> ToAgent {
         },
     };
     match read {
-        Ok(event) => ToAgent::Event(event),
+        Ok(event) => ToAgent::Event(Box::new(event)),
         Err((id, kind, error)) => ToAgent::Undecodable(id.into(), kind, error),
     }
 }
@@ -456,7 +456,7 @@ mod tests {
         for event in &events {
             let came = there_and_back(event, true);
             assert!(
-                matches!(&came, ToAgent::Event(read) if read == event),
+                matches!(&came, ToAgent::Event(read) if **read == *event),
                 "{event:?} {came:?}"
             );
         }
@@ -465,8 +465,11 @@ mod tests {
     #[test]
     fn a_foreign_peer_sees_the_time_in_milliseconds() {
         let came = there_and_back(&head("2026-01-02T03:04:05.678901Z"), false);
-        let ToAgent::Event(Event::RequestHeaders(head)) = came else {
+        let ToAgent::Event(event) = came else {
             panic!("{came:?}");
+        };
+        let Event::RequestHeaders(head) = *event else {
+            panic!("{event:?}");
         };
         assert_eq!(head.metadata().timestamp, "2026-01-02T03:04:05.678Z");
         assert_eq!(time(u64::MAX), "");

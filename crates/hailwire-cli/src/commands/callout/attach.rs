@@ -1,10 +1,6 @@
 //! `hail callout agent`: keeps an inspection agent on offer at the node, for as long as this process runs.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
-};
+use std::{path::Path, process::Stdio, time::Duration};
 
 use hailwire::{Agent, Client, Code, Request, Serving, Status};
 use hailwire_wire::AgentName;

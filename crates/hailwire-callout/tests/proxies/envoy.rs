@@ -1,0 +1,304 @@
+//! Envoy.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use hailwire_callout::{
+    Kind,
+    front::ext_proc::Front,
+    inspect::{Action, Inspector},
+};
+use tokio::{net::TcpListener, task::JoinSet};
+use tokio_stream::wrappers::TcpListenerStream;
+
+use crate::{
+    agent::Agent,
+    house::{self, Client, Running, ask, example, get, post, program, streamed},
+};
+
+const ALL: &[Kind] = &[
+    Kind::RequestHeaders,
+    Kind::RequestBody,
+    Kind::ResponseHeaders,
+    Kind::ResponseBody,
+    Kind::RequestComplete,
+];
+
+/// Envoy between a client and a server, with a front.
+struct Envoy {
+    at: SocketAddr,
+    front: JoinSet<()>,
+    _running: Running,
+    _server: JoinSet<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl Envoy {
+    /// `None` where there is no Envoy.
+    async fn start(inspector: Arc<Inspector>, mode: &str) -> Option<Self> {
+        Self::with(inspector, mode, |config| config).await
+    }
+
+    async fn with(
+        inspector: Arc<Inspector>,
+        mode: &str,
+        change: impl FnOnce(String) -> String,
+    ) -> Option<Self> {
+        let installed = "target/peers/envoy-1.40.0/bin/envoy";
+        let Some(envoy) = program("HAILWIRE_ENVOY", &[installed]) else {
+            hailwire_skip::skipped("Envoy is not installed (peers/install envoy)");
+            return None;
+        };
+        let (server, server_tasks) = house::server().await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let front = listener.local_addr().unwrap();
+        let mut tasks = JoinSet::new();
+        let serve = Front::new(inspector, Action::Block(413));
+        tasks.spawn(async move {
+            let _ = serve.serve(TcpListenerStream::new(listener)).await;
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let (config, admin) = (
+            folder.path().join("envoy.yaml"),
+            folder.path().join("admin"),
+        );
+        let port = |n: u16| format!("port_value: {n}");
+        let trailers = match mode {
+            "FULL_DUPLEX_STREAMED" => "SEND",
+            _ => "SKIP",
+        };
+        let changes = [
+            (
+                "0.0.0.0, port_value: 10000",
+                format!("127.0.0.1, {}", port(0)),
+            ),
+            ("port_value: 8080", port(server.port())),
+            ("port_value: 9470", port(front.port())),
+            ("port_value: 9901", port(0)),
+            (
+                "body_mode: FULL_DUPLEX_STREAMED",
+                format!("body_mode: {mode}"),
+            ),
+            ("trailer_mode: SEND", format!("trailer_mode: {trailers}")),
+        ];
+        std::fs::write(&config, change(example("envoy.yaml", &changes))).unwrap();
+        let args = [
+            "-c".as_ref(),
+            config.as_os_str(),
+            "--admin-address-path".as_ref(),
+            admin.as_os_str(),
+            "--disable-hot-restart".as_ref(),
+            "--concurrency".as_ref(),
+            "1".as_ref(),
+            "-l".as_ref(),
+            "warning".as_ref(),
+        ];
+        let mut running = Running::start(&envoy, &args, folder.path().join("log"));
+        let admin: SocketAddr = running
+            .once(async || std::fs::read_to_string(&admin).ok()?.trim().parse().ok())
+            .await;
+        let at = running.once(async || listening(admin).await).await;
+        Some(Self {
+            at,
+            front: tasks,
+            _running: running,
+            _server: server_tasks,
+            _folder: folder,
+        })
+    }
+}
+
+/// Where Envoy listens: `www::127.0.0.1:41234` in the list of its listeners.
+async fn listening(admin: SocketAddr) -> Option<SocketAddr> {
+    let got = Client::connect(admin)
+        .await?
+        .send(get("/listeners"))
+        .await?;
+    let line = got
+        .text()
+        .lines()
+        .find_map(|line| line.strip_prefix("www::"))?;
+    line.parse().ok().filter(|at: &SocketAddr| at.port() != 0)
+}
+
+#[tokio::test]
+async fn what_is_benign_passes_with_the_headers_that_agents_set_and_without_those_they_remove() {
+    let agent = Agent::new(ALL);
+    let Some(envoy) = Envoy::start(agent.inspector(), "FULL_DUPLEX_STREAMED").await else {
+        return;
+    };
+    let got = ask(envoy.at, get("/fine?a=1")).await;
+    assert_eq!((got.status, got.text()), (200, ""));
+    assert_eq!(got.header("saw-x-waf-score"), Some("7"));
+    assert_eq!(got.header("saw-x-secret"), None);
+    assert_eq!(got.header("x-waf"), Some("response"));
+    agent.until(|seen| seen.complete == [200]).await;
+    let seen = agent.seen.lock().unwrap();
+    assert_eq!(seen.uris, ["/fine?a=1"]);
+    assert_eq!(seen.clients, ["127.0.0.1"]);
+    assert_eq!(seen.cancelled, 0);
+}
+
+#[tokio::test]
+async fn each_decision_reaches_the_client_as_what_it_is() {
+    let agent = Agent::new(ALL);
+    let Some(envoy) = Envoy::start(agent.inspector(), "STREAMED").await else {
+        return;
+    };
+    let got = ask(envoy.at, get("/block")).await;
+    assert_eq!((got.status, got.text()), (406, "not like this"));
+    assert_eq!(got.header("retry-after"), Some("9"));
+    let got = ask(envoy.at, get("/redirect")).await;
+    assert_eq!(got.status, 307);
+    assert_eq!(got.header("location"), Some("https://login.example/?a=1"));
+    let got = ask(envoy.at, get("/challenge")).await;
+    assert_eq!(
+        (got.status, got.header("x-challenge")),
+        (403, Some("captcha"))
+    );
+    let got = ask(envoy.at, get("/login")).await;
+    assert_eq!(got.status, 401);
+    assert_eq!(
+        got.header("www-authenticate"),
+        Some("Basic realm=\"house\"")
+    );
+    let got = ask(envoy.at, get("/leak")).await;
+    assert_eq!((got.status, got.text()), (502, "a leak"));
+}
+
+/// Ten megabytes go through and come back, inspected in pieces both ways; then an attack in a body, and a body that
+/// is changed both ways.
+async fn bodies(mode: &str, size: usize) {
+    let agent = Agent::new(ALL);
+    let Some(envoy) = Envoy::start(agent.inspector(), mode).await else {
+        return;
+    };
+    let body = Bytes::from(vec![b'b'; size]);
+    let got = ask(envoy.at, post("/large", body.clone())).await;
+    assert_eq!(got.status, 200, "{mode}");
+    assert!(
+        got.body == body,
+        "{mode}: {} bytes came back",
+        got.body.len()
+    );
+    {
+        let seen = agent.seen.lock().unwrap();
+        assert_eq!(seen.body, size, "{mode}");
+        assert!(
+            seen.largest <= 1 << 20 && seen.pieces >= size >> 20,
+            "{mode}"
+        );
+    }
+    let pieces = vec![Bytes::from_static(b"some "), Bytes::from_static(b"attack")];
+    let got = ask(envoy.at, streamed("/attack", pieces)).await;
+    assert_eq!(got.status, 429, "{mode}");
+    let got = ask(envoy.at, post("/mutate", "lower")).await;
+    assert_eq!((got.status, got.text()), (200, "LOWER"), "{mode}");
+    let got = ask(envoy.at, get("/secret")).await;
+    assert_eq!(got.text(), "the ******** is known", "{mode}");
+}
+
+#[tokio::test]
+async fn ten_megabytes_pass_in_pieces_where_both_directions_stream() {
+    bodies("FULL_DUPLEX_STREAMED", 10 << 20).await;
+}
+
+#[tokio::test]
+async fn ten_megabytes_pass_in_pieces_where_bodies_stream() {
+    bodies("STREAMED", 10 << 20).await;
+}
+
+#[tokio::test]
+async fn bodies_pass_whole_where_they_are_buffered() {
+    bodies("BUFFERED", 500 << 10).await;
+}
+
+#[tokio::test]
+async fn a_body_that_envoy_is_not_told_to_send_does_not_pass() {
+    let agent = Agent::new(ALL);
+    let Some(envoy) = Envoy::start(agent.inspector(), "NONE").await else {
+        return;
+    };
+    assert_eq!(ask(envoy.at, post("/body", "attack")).await.status, 413);
+    assert_eq!(ask(envoy.at, get("/secret")).await.status, 502);
+}
+
+#[tokio::test]
+async fn what_no_agent_wants_is_not_asked_for() {
+    let agent = Agent::new(&[Kind::RequestHeaders]);
+    let Some(envoy) = Envoy::start(agent.inspector(), "FULL_DUPLEX_STREAMED").await else {
+        return;
+    };
+    let body = Bytes::from(vec![b'b'; 1 << 20]);
+    let got = ask(envoy.at, post("/large", body.clone())).await;
+    assert!(got.status == 200 && got.body == body);
+    assert_eq!(got.header("x-waf"), Some("request"));
+    assert_eq!(agent.seen.lock().unwrap().pieces, 0);
+}
+
+#[tokio::test]
+async fn when_the_agent_is_gone_nothing_passes() {
+    let agent = Agent::new(ALL);
+    let Some(envoy) = Envoy::start(agent.inspector(), "FULL_DUPLEX_STREAMED").await else {
+        return;
+    };
+    assert_eq!(ask(envoy.at, get("/fine")).await.status, 200);
+    agent.kill();
+    for _ in 0..20 {
+        assert_eq!(ask(envoy.at, get("/fine")).await.status, 503);
+        assert_eq!(ask(envoy.at, post("/fine", "body")).await.status, 503);
+    }
+}
+
+#[tokio::test]
+async fn when_the_front_is_gone_nothing_passes() {
+    let agent = Agent::new(ALL);
+    let Some(mut envoy) = Envoy::start(agent.inspector(), "FULL_DUPLEX_STREAMED").await else {
+        return;
+    };
+    assert_eq!(ask(envoy.at, get("/fine")).await.status, 200);
+    envoy.front.shutdown().await;
+    for _ in 0..5 {
+        assert_eq!(ask(envoy.at, get("/fine")).await.status, 500);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_gives_up_cancels_what_agents_do_for_it() {
+    let agent = Agent::new(ALL);
+    let Some(envoy) = Envoy::start(agent.inspector(), "STREAMED").await else {
+        return;
+    };
+    let mut client = Client::connect(envoy.at).await.unwrap();
+    let hanging = tokio::time::timeout(Duration::from_secs(20), client.send(get("/hang")));
+    tokio::select! {
+        _ = hanging => panic!("an answer"),
+        () = agent.until(|seen| seen.uris == ["/hang"]) => {}
+    }
+    drop(client);
+    agent.until(|seen| seen.cancelled == 1).await;
+}
+
+#[tokio::test]
+#[ignore = "a measurement, which wants a quiet machine and a release build"]
+async fn how_long_a_request_takes_with_and_without_the_front() {
+    let agent = Agent::new(&[Kind::RequestHeaders, Kind::ResponseHeaders]);
+    let without = |config: &str| {
+        let (before, filter) = config
+            .split_once("- name: envoy.filters.http.ext_proc")
+            .unwrap();
+        let (_, after) = filter
+            .split_once("- name: envoy.filters.http.router")
+            .unwrap();
+        format!("{before}- name: envoy.filters.http.router{after}")
+    };
+    for (what, asks) in [("without", false), ("with", true)] {
+        let change = |config: String| if asks { config } else { without(&config) };
+        let envoy = Envoy::with(agent.inspector(), "STREAMED", change).await;
+        let Some(envoy) = envoy else { return };
+        eprintln!(
+            "Envoy {what} agents: {:?} at p50",
+            house::p50(envoy.at).await
+        );
+    }
+}
