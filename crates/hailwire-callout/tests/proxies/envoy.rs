@@ -220,7 +220,7 @@ async fn a_body_that_envoy_is_not_told_to_send_does_not_pass() {
         return;
     };
     assert_eq!(ask(envoy.at, post("/body", "attack")).await.status, 413);
-    assert_eq!(ask(envoy.at, get("/secret")).await.status, 502);
+    assert_eq!(ask(envoy.at, get("/secret")).await.status, 413);
 }
 
 #[tokio::test]

@@ -168,7 +168,7 @@ impl Call {
         if let Some(answers) = self.stops(&verdict) {
             return Ok(answers);
         }
-        if let Some(answers) = self.hides(Kind::RequestBody, 413) {
+        if let Some(answers) = self.hides(Kind::RequestBody) {
             return Ok(answers);
         }
         self.for_response.append(&mut verdict.response_headers);
@@ -195,7 +195,7 @@ impl Call {
         if let Some(answers) = self.stops(&verdict) {
             return Ok(answers);
         }
-        if let Some(answers) = self.hides(Kind::ResponseBody, 502) {
+        if let Some(answers) = self.hides(Kind::ResponseBody) {
             return Ok(answers);
         }
         self.for_response.append(&mut verdict.response_headers);
@@ -214,7 +214,7 @@ impl Call {
         let mode = direction.mode.unwrap_or(BodySendMode::Streamed);
         if mode == BodySendMode::BufferedPartial && !told.end_of_stream {
             // The rest will not be sent.
-            if let Some(answers) = self.unseen(kind, 413) {
+            if let Some(answers) = self.unseen(kind) {
                 return Ok(answers);
             }
         }
@@ -356,15 +356,15 @@ impl Call {
     }
 
     /// The answer that ends the request where a body follows that agents want and Envoy will not send.
-    fn hides(&mut self, kind: Kind, status: u16) -> Option<VecDeque<ProcessingResponse>> {
+    fn hides(&mut self, kind: Kind) -> Option<VecDeque<ProcessingResponse>> {
         let direction = self.direction(kind);
         if direction.ended || direction.mode != Some(BodySendMode::None) {
             return None;
         }
-        self.unseen(kind, status)
+        self.unseen(kind)
     }
 
-    fn unseen(&mut self, kind: Kind, status: u16) -> Option<VecDeque<ProcessingResponse>> {
+    fn unseen(&mut self, kind: Kind) -> Option<VecDeque<ProcessingResponse>> {
         if !self.exchange.wants(kind) {
             return None;
         }
@@ -373,7 +373,7 @@ impl Call {
                 tracing::warn!(id = %self.id, body = kind.name(), "passes uninspected: Envoy does not send it");
                 None
             }
-            Action::Block(_) => {
+            Action::Block(status) => {
                 tracing::debug!(id = %self.id, body = kind.name(), "blocked: Envoy does not send it");
                 Some(self.ends(&block(status)))
             }

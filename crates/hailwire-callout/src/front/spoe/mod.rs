@@ -6,9 +6,9 @@
 //! bytes out in [`session`], frames in [`frame`]; here are the sockets.
 //!
 //! What HAProxy cannot do bounds what agents see: the body of a request is what fits its buffer, and one that is
-//! not whole is blocked with 413 where an agent wants bodies; a body cannot be changed, so an agent's change
-//! blocks with 500; bodies of responses cannot be shown, and are blocked with 502 where an agent wants them. For the first
-//! and the last the operator may decide otherwise (`unseen`).
+//! not whole is blocked where an agent wants bodies; a body cannot be changed, so an agent's change
+//! blocks with 500; bodies of responses cannot be shown, and are blocked where an agent wants them. What happens at the first
+//! and the last, the operator decides (`unseen`).
 //!
 //! Nothing passes by accident: `examples/proxies/haproxy.cfg` denies what has no decision, so a front that is
 //! gone, an answer that came too late and a frame that HAProxy could not send all deny.
@@ -245,9 +245,9 @@ impl Front {
             && verdict.passes()
             && exchange.wants(Kind::RequestBody)
         {
-            if !whole && self.blocks(&id, Kind::RequestBody) {
-                waiting.complete(&mut exchange, 413).await;
-                return answer::blocked(scope, 413);
+            if !whole && let Some(status) = self.blocks(&id, Kind::RequestBody) {
+                waiting.complete(&mut exchange, status).await;
+                return answer::blocked(scope, status);
             }
             if whole && !body_passes(&mut exchange, &id, data, &mut verdict).await {
                 waiting.complete(&mut exchange, 500).await;
@@ -289,9 +289,12 @@ impl Front {
             [204, 304].contains(&status) || head.headers().get("content-length") == Some("0");
         let verdict = exchange.response_headers(head).await;
         let hidden = !empty && !waiting.head && exchange.wants(Kind::ResponseBody);
-        if verdict.passes() && hidden && self.blocks(&waiting.id, Kind::ResponseBody) {
-            waiting.complete(&mut exchange, 502).await;
-            return answer::blocked(scope, 502);
+        if verdict.passes()
+            && hidden
+            && let Some(status) = self.blocks(&waiting.id, Kind::ResponseBody)
+        {
+            waiting.complete(&mut exchange, status).await;
+            return answer::blocked(scope, status);
         }
         if let Some(reply) = crate::front::Reply::to(&verdict.decision) {
             status = reply.status;
@@ -302,16 +305,19 @@ impl Front {
 }
 
 impl Front {
-    /// Whether a body that HAProxy cannot show blocks.
-    fn blocks(&self, id: &Text, kind: Kind) -> bool {
-        let (body, blocks) = (kind.name(), self.unseen != Action::Allow);
-        match blocks {
-            true => tracing::debug!(%id, body, "blocked: HAProxy does not show all of it"),
-            false => {
-                tracing::warn!(%id, body, "passes uninspected: HAProxy does not show all of it")
+    /// The status with which a body that HAProxy cannot show is blocked; `None` where it passes.
+    fn blocks(&self, id: &Text, kind: Kind) -> Option<u16> {
+        let body = kind.name();
+        match self.unseen {
+            Action::Block(status) => {
+                tracing::debug!(%id, body, "blocked: HAProxy does not show all of it");
+                Some(status)
+            }
+            Action::Allow => {
+                tracing::warn!(%id, body, "passes uninspected: HAProxy does not show all of it");
+                None
             }
         }
-        blocks
     }
 }
 
