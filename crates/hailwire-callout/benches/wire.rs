@@ -12,7 +12,7 @@ use hailwire_callout::{
     Event, Kind, Response,
     event::{BodyChunk, Metadata, RequestHeaders},
     headers::Headers,
-    wire::{self, Encoding, plain},
+    wire::{self, Encoding, plain, raw},
 };
 
 const ENCODINGS: [(&str, Encoding); 2] =
@@ -162,6 +162,15 @@ fn bodies(c: &mut Criterion) {
                 });
             });
         }
+        // Between two of ours: the data goes to the socket as it is.
+        let mut head = BytesMut::with_capacity(1 << 10);
+        group.bench_function(format!("piece_{size}"), |b| {
+            b.iter(|| {
+                head.clear();
+                raw::put_piece_head(7, Kind::RequestBody, black_box(chunk), &mut head);
+                black_box((head.len(), chunk.data.clone()))
+            });
+        });
         group.finish();
         let mut group = c.benchmark_group("c8_body_in");
         group.throughput(Throughput::Bytes(size as u64));
@@ -181,6 +190,13 @@ fn bodies(c: &mut Criterion) {
         let raw = Bytes::from(raw);
         group.bench_function(format!("msgpack_bin_{size}"), |b| {
             b.iter(|| black_box(read(black_box(&raw), Encoding::MessagePack)));
+        });
+        let mut piece = BytesMut::new();
+        raw::put_piece_head(7, Kind::RequestBody, chunk, &mut piece);
+        piece.extend_from_slice(&chunk.data);
+        let piece = piece.freeze();
+        group.bench_function(format!("piece_{size}"), |b| {
+            b.iter(|| black_box(raw::take_piece(black_box(&piece).clone())));
         });
         group.finish();
     }

@@ -105,6 +105,11 @@ impl Headers {
         self.len() == 0
     }
 
+    /// How many values there are, of all names.
+    pub(crate) const fn iter_len(&self) -> usize {
+        self.at.values as usize
+    }
+
     pub(crate) fn packed_names(&self) -> impl Iterator<Item = (&[u8], Values<'_>)> {
         groups(self.packed())
     }

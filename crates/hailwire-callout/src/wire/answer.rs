@@ -33,19 +33,72 @@ fn allow(id: &str, encoding: Encoding, out: &mut BytesMut) {
     out.reserve(80 + id.len());
     match encoding {
         Encoding::Json => {
-            out.put_slice(
-                b"{\"version\":2,\"decision\":\"allow\",\"audit\":{\"custom\":{\"correlation_id\":",
-            );
+            let (before, after) = ALLOWS_JSON[0];
+            out.put_slice(before);
             json::put_text(id.as_bytes(), out);
-            out.put_slice(b"}}}");
+            out.put_slice(after);
         }
         Encoding::MessagePack => {
-            out.put_slice(
-                b"\x83\xa7version\x02\xa8decision\xa5allow\xa5audit\x81\xa6custom\x81\xaecorrelation_id",
-            );
+            out.put_slice(ALLOWS_PACKED[0].0);
             pack::put_text(id, out);
         }
     }
+}
+
+/// What comes before and after the id in an allow that says no more: as written here, and as the published crate writes
+/// it.
+const ALLOWS_JSON: [(&[u8], &[u8]); 2] = [
+    (
+        b"{\"version\":2,\"decision\":\"allow\",\"audit\":{\"custom\":{\"correlation_id\":",
+        b"}}}",
+    ),
+    (
+        b"{\"version\":2,\"decision\":\"allow\",\"request_headers\":[],\"response_headers\":[],\
+          \"routing_metadata\":{},\"audit\":{\"tags\":[],\"rule_ids\":[],\"confidence\":null,\
+          \"reason_codes\":[],\"custom\":{\"correlation_id\":",
+        b"}},\"needs_more\":false,\"request_body_mutation\":null,\
+          \"response_body_mutation\":null,\"websocket_decision\":null}",
+    ),
+];
+
+const ALLOWS_PACKED: [(&[u8], &[u8]); 2] = [
+    (
+        b"\x83\xa7version\x02\xa8decision\xa5allow\xa5audit\x81\xa6custom\x81\xaecorrelation_id",
+        b"",
+    ),
+    (
+        b"\x8a\xa7version\x02\xa8decision\xa5allow\xafrequest_headers\x90\xb0response_headers\x90\
+          \xb0routing_metadata\x80\xa5audit\x85\xa4tags\x90\xa8rule_ids\x90\xaaconfidence\xc0\
+          \xacreason_codes\x90\xa6custom\x81\xaecorrelation_id",
+        b"\xaaneeds_more\xc2\xb5request_body_mutation\xc0\xb6response_body_mutation\xc0\
+          \xb2websocket_decision\xc0",
+    ),
+];
+
+/// The id of an allow that says no more, where it is written as most are; `None` for all others.
+pub(super) fn allowed(frame: &Bytes, encoding: Encoding) -> Option<Text> {
+    let templates = match encoding {
+        Encoding::Json => &ALLOWS_JSON,
+        Encoding::MessagePack => &ALLOWS_PACKED,
+    };
+    let (start, end) = templates.iter().find_map(|(before, after)| {
+        frame.strip_prefix(*before)?.strip_suffix(*after)?;
+        Some((before.len(), frame.len() - after.len()))
+    })?;
+    let quoted = frame.get(start..end)?;
+    let length = match encoding {
+        Encoding::Json => {
+            let length = quoted.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
+            json::is_plain(length).then_some(length.len())?
+        }
+        Encoding::MessagePack => {
+            let mut source = pack::Pack::new(quoted);
+            let length = source.raw_text().ok()?.len();
+            (source.position() == quoted.len()).then_some(length)?
+        }
+    };
+    let end = end - usize::from(encoding == Encoding::Json);
+    Text::try_from(frame.slice(end - length..end)).ok()
 }
 
 /// Whether it allows and says no more.

@@ -3,12 +3,14 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 use super::{
-    Encoding, json, pack,
+    Encoding, json,
+    pack::{self, Pack},
     sink::Sink,
     source::{Fault, Read, Shape, Source},
 };
-use crate::event::{
-    BodyChunk, Configure, Guardrail, Inspection, Opcode, RequestComplete, WebSocketFrame,
+use crate::{
+    Text,
+    event::{BodyChunk, Configure, Guardrail, Inspection, Opcode, RequestComplete, WebSocketFrame},
 };
 
 /// Writes a piece of a request's body or, with `false`, of a response's.
@@ -62,6 +64,50 @@ pub(super) fn put_chunk(chunk: &BodyChunk, request: bool, encoding: Encoding, ou
             pack::put_uint(chunk.transferred, out);
         }
     }
+}
+
+/// Reads a piece of a body that is MessagePack with its fields in their order; `None` for any other, and for what is
+/// wrong, which [`chunk`] then says.
+pub(super) fn chunk_in_order(frame: &Bytes) -> Option<BodyChunk> {
+    let mut source = Pack::new(frame);
+    let fields = source.map_length().ok()?;
+    if !source.literal(b"\xaecorrelation_id") {
+        return None;
+    }
+    let id = source.raw_text().ok()?.len();
+    let id = frame.slice(source.position() - id..source.position());
+    if !source.literal(b"\xa4data") {
+        return None;
+    }
+    let data = source.data(frame).ok()?;
+    if !source.literal(b"\xa7is_last") {
+        return None;
+    }
+    let is_last = source.bool().ok()?;
+    let (mut total_size, mut index, mut transferred, mut found) = (None, 0, 0, 3);
+    if source.literal(b"\xaatotal_size") {
+        total_size = source.optional(Source::u64).ok()?;
+        found += 1;
+    }
+    if source.literal(b"\xabchunk_index") {
+        index = source.uint().ok()?;
+        found += 1;
+    }
+    if source.literal(b"\xaebytes_received") || source.literal(b"\xaabytes_sent") {
+        transferred = source.u64().ok()?;
+        found += 1;
+    }
+    if found != fields || source.position() != frame.len() {
+        return None;
+    }
+    Some(BodyChunk {
+        correlation_id: Text::try_from(id).ok()?,
+        data,
+        is_last,
+        total_size,
+        index,
+        transferred,
+    })
 }
 
 /// Reads a piece of a body.

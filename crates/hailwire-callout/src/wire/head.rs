@@ -10,7 +10,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 
 use super::{
     DecodeError, Encoding,
-    json::{self, Json},
+    json::{self, Json, Place, Put},
     pack::{self, Pack},
     source::{Fault, Read, Shape, Source},
 };
@@ -100,45 +100,77 @@ pub(super) fn encode_request(head: &RequestHeaders, encoding: Encoding, out: &mu
             out.put_slice(packed);
         }
         Encoding::Json => {
-            out.reserve(64 + arena.len() + arena.len() / 4);
-            let text = |index| head.bytes(index).unwrap_or_default();
-            out.put_slice(b"{\"correlation_id\":");
-            json::put_text(text(0), out);
-            out.put_slice(b",\"metadata\":{\"correlation_id\":");
-            json::put_text(text(0), out);
-            out.put_slice(b",\"request_id\":");
-            json::put_text(text(1), out);
-            out.put_slice(b",\"client_ip\":");
-            json::put_text(text(2), out);
-            out.put_slice(b",\"client_port\":");
-            json::put_uint(u64::from(at.client_port), out);
-            out.put_slice(b",\"server_name\":");
-            put_optional_json(head.bytes(4), out);
-            out.put_slice(b",\"protocol\":");
-            json::put_text(text(5), out);
-            out.put_slice(b",\"tls_version\":");
-            put_optional_json(head.bytes(6), out);
-            out.put_slice(b",\"tls_cipher\":");
-            put_optional_json(head.bytes(7), out);
-            out.put_slice(b",\"route_id\":");
-            put_optional_json(head.bytes(8), out);
-            out.put_slice(b",\"upstream_id\":");
-            put_optional_json(head.bytes(9), out);
-            out.put_slice(b",\"timestamp\":");
-            json::put_text(text(10), out);
-            if let Some(traceparent) = head.bytes(TRACEPARENT) {
-                out.put_slice(b",\"traceparent\":");
-                json::put_text(traceparent, out);
-            }
-            out.put_slice(b"},\"method\":");
-            json::put_text(text(METHOD), out);
-            out.put_slice(b",\"uri\":");
-            json::put_text(text(URI), out);
-            out.put_slice(b",\"headers\":");
-            put_headers_json(head.headers(), out);
-            out.put_u8(b'}');
+            let bound = 512 + arena.len() + json_overhead(head.headers());
+            put_json(
+                bound,
+                out,
+                |out| request_json(head, out),
+                |out| request_json(head, out),
+            );
         }
     }
+}
+
+/// Writes JSON into a place that it should fit, and if it does not, or needs escapes, once more without one.
+fn put_json(
+    bound: usize,
+    out: &mut BytesMut,
+    quick: impl FnOnce(&mut Place<'_>),
+    slow: impl FnOnce(&mut BytesMut),
+) {
+    let start = out.len();
+    out.resize(start + bound, 0);
+    let mut place = Place::new(out.get_mut(start..).unwrap_or_default());
+    quick(&mut place);
+    let written = place.written();
+    out.truncate(start + written.unwrap_or(0));
+    if written.is_none() {
+        slow(out);
+    }
+}
+
+/// How much larger headers are in JSON, without escapes.
+const fn json_overhead(headers: &Headers) -> usize {
+    8 * headers.len() + 4 * headers.iter_len()
+}
+
+fn request_json(head: &RequestHeaders, out: &mut impl Put) {
+    let text = |index| head.bytes(index).unwrap_or_default();
+    out.put(b"{\"correlation_id\":");
+    out.text(text(0));
+    out.put(b",\"metadata\":{\"correlation_id\":");
+    out.text(text(0));
+    out.put(b",\"request_id\":");
+    out.text(text(1));
+    out.put(b",\"client_ip\":");
+    out.text(text(2));
+    out.put(b",\"client_port\":");
+    json::put_number(head.index().client_port, out);
+    out.put(b",\"server_name\":");
+    put_optional_json(head.bytes(4), out);
+    out.put(b",\"protocol\":");
+    out.text(text(5));
+    out.put(b",\"tls_version\":");
+    put_optional_json(head.bytes(6), out);
+    out.put(b",\"tls_cipher\":");
+    put_optional_json(head.bytes(7), out);
+    out.put(b",\"route_id\":");
+    put_optional_json(head.bytes(8), out);
+    out.put(b",\"upstream_id\":");
+    put_optional_json(head.bytes(9), out);
+    out.put(b",\"timestamp\":");
+    out.text(text(10));
+    if let Some(traceparent) = head.bytes(TRACEPARENT) {
+        out.put(b",\"traceparent\":");
+        out.text(traceparent);
+    }
+    out.put(b"},\"method\":");
+    out.text(text(METHOD));
+    out.put(b",\"uri\":");
+    out.text(text(URI));
+    out.put(b",\"headers\":");
+    put_headers_json(head.headers(), out);
+    out.put(b"}");
 }
 
 pub(super) fn encode_response(head: &ResponseHeaders, encoding: Encoding, out: &mut BytesMut) {
@@ -155,16 +187,25 @@ pub(super) fn encode_response(head: &ResponseHeaders, encoding: Encoding, out: &
             out.put_slice(packed);
         }
         Encoding::Json => {
-            out.reserve(64 + id.len() + packed.len() + packed.len() / 4);
-            out.put_slice(b"{\"correlation_id\":");
-            json::put_text(id, out);
-            out.put_slice(b",\"status\":");
-            json::put_uint(u64::from(head.status()), out);
-            out.put_slice(b",\"headers\":");
-            put_headers_json(head.headers(), out);
-            out.put_u8(b'}');
+            let bound = 96 + id.len() + packed.len() + json_overhead(head.headers());
+            put_json(
+                bound,
+                out,
+                |out| response_json(head, out),
+                |out| response_json(head, out),
+            );
         }
     }
+}
+
+fn response_json(head: &ResponseHeaders, out: &mut impl Put) {
+    out.put(b"{\"correlation_id\":");
+    out.text(head.id_bytes());
+    out.put(b",\"status\":");
+    json::put_number(head.status(), out);
+    out.put(b",\"headers\":");
+    put_headers_json(head.headers(), out);
+    out.put(b"}");
 }
 
 pub(super) fn decode_request(
@@ -533,31 +574,31 @@ fn rewrite_headers<'a>(source: &mut impl Source<'a>, out: &mut Vec<u8>) -> Read<
     Ok(writer.finish())
 }
 
-fn put_optional_json(text: Option<&[u8]>, out: &mut BytesMut) {
+fn put_optional_json(text: Option<&[u8]>, out: &mut impl Put) {
     match text {
-        Some(text) => json::put_text(text, out),
-        None => out.put_slice(b"null"),
+        Some(text) => out.text(text),
+        None => out.put(b"null"),
     }
 }
 
-fn put_headers_json(headers: &Headers, out: &mut BytesMut) {
-    out.put_u8(b'{');
+fn put_headers_json(headers: &Headers, out: &mut impl Put) {
+    out.put(b"{");
     let mut comma = false;
     for (name, mut values) in headers.packed_names() {
         if comma {
-            out.put_u8(b',');
+            out.put(b",");
         }
         comma = true;
-        json::put_text(name, out);
-        out.put_slice(b":[");
+        out.text(name);
+        out.put(b":[");
         if let Some(first) = values.next_bytes() {
-            json::put_text(first, out);
+            out.text(first);
         }
         while let Some(value) = values.next_bytes() {
-            out.put_u8(b',');
-            json::put_text(value, out);
+            out.put(b",");
+            out.text(value);
         }
-        out.put_u8(b']');
+        out.put(b"]");
     }
-    out.put_u8(b'}');
+    out.put(b"}");
 }

@@ -324,9 +324,9 @@ impl<'a> Source<'a> for Json<'a> {
             && self.bytes().get(stop) == Some(&b'"')
         {
             self.at = stop + 1;
-            return from_base64(self.text.get(start..stop).unwrap_or_default(), start);
+            return from_base64(self.bytes().get(start..stop).unwrap_or_default(), start);
         }
-        from_base64(&self.escaped(start)?, start)
+        from_base64(self.escaped(start)?.as_bytes(), start)
     }
 
     fn skip(&mut self) -> Read<()> {
@@ -394,6 +394,87 @@ fn plain_length(bytes: &[u8]) -> usize {
         .iter()
         .position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f));
     at + length.unwrap_or(rest.len())
+}
+
+/// Whether a text is without escapes.
+pub(super) fn is_plain(text: &[u8]) -> bool {
+    plain_length(text) == text.len()
+}
+
+/// Where JSON is written.
+pub(super) trait Put {
+    fn put(&mut self, bytes: &[u8]);
+    /// A text, with its quotation marks.
+    fn text(&mut self, text: &[u8]);
+}
+
+impl Put for BytesMut {
+    fn put(&mut self, bytes: &[u8]) {
+        self.put_slice(bytes);
+    }
+
+    fn text(&mut self, text: &[u8]) {
+        put_text(text, self);
+    }
+}
+
+/// A place of a fixed size for JSON without escapes, which asks no more of a write than whether it fits.
+pub(super) struct Place<'p> {
+    bytes: &'p mut [u8],
+    at: usize,
+    full: bool,
+}
+
+impl<'p> Place<'p> {
+    pub(super) const fn new(bytes: &'p mut [u8]) -> Self {
+        Self {
+            bytes,
+            at: 0,
+            full: false,
+        }
+    }
+
+    /// How much was written; `None` where it did not fit, or had to be escaped.
+    pub(super) const fn written(&self) -> Option<usize> {
+        if self.full { None } else { Some(self.at) }
+    }
+}
+
+impl Put for Place<'_> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        let end = self.at + bytes.len();
+        match self.bytes.get_mut(self.at..end) {
+            Some(place) => place.copy_from_slice(bytes),
+            None => self.full = true,
+        }
+        self.at = end;
+    }
+
+    #[inline]
+    fn text(&mut self, text: &[u8]) {
+        self.full |= plain_length(text) < text.len();
+        self.put(b"\"");
+        self.put(text);
+        self.put(b"\"");
+    }
+}
+
+/// Writes an integer where JSON goes.
+#[inline]
+pub(super) fn put_number(number: u16, out: &mut impl Put) {
+    let mut digits = [0; 5];
+    let mut at = digits.len();
+    let mut left = number;
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    out.put(digits.get(at..).unwrap_or_default());
 }
 
 /// Writes a text with its quotation marks.

@@ -103,6 +103,14 @@ pub fn decode_event(kind: Kind, payload: Bytes, encoding: Encoding) -> Result<Ev
                 Ok(event)
             }
             Encoding::MessagePack => {
+                let chunk = matches!(kind, Kind::RequestBody | Kind::ResponseBody)
+                    .then(|| events::chunk_in_order(&payload))
+                    .flatten();
+                match (kind, chunk) {
+                    (Kind::RequestBody, Some(chunk)) => return Ok(Event::RequestBody(chunk)),
+                    (Kind::ResponseBody, Some(chunk)) => return Ok(Event::ResponseBody(chunk)),
+                    _ => {}
+                }
                 let mut source = Pack::new(&payload);
                 let event = other(kind, &mut source, &payload)?;
                 source.end()?;
@@ -147,6 +155,9 @@ pub fn decode_response(
     payload: Bytes,
     encoding: Encoding,
 ) -> Result<(Text, Response), DecodeError> {
+    if let Some(id) = answer::allowed(&payload, encoding) {
+        return Ok((id, Response::allow()));
+    }
     let (id, response) = match encoding {
         Encoding::Json => {
             let mut source = Json::new(&payload)?;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use bytes::{Buf as _, BufMut, Bytes};
 
-use super::source::{Fault, MAX_DEPTH, Read, Shape, Source, from_base64, slice_of};
+use super::source::{Fault, MAX_DEPTH, Read, Shape, Source, from_base64};
 
 /// Reads MessagePack.
 pub(super) struct Pack<'a> {
@@ -94,6 +94,18 @@ impl<'a> Pack<'a> {
     #[inline]
     pub(super) fn raw_text(&mut self) -> Read<&'a [u8]> {
         let at = self.at;
+        let text = self.unchecked_text()?;
+        if is_utf8(text) {
+            Ok(text)
+        } else {
+            Err(Fault::new("a text that is not UTF-8", at))
+        }
+    }
+
+    /// Takes a text that may not be UTF-8.
+    #[inline]
+    fn unchecked_text(&mut self) -> Read<&'a [u8]> {
+        let at = self.at;
         let marker = self.byte()?;
         let length = match marker {
             0xa0..=0xbf => usize::from(marker & 0x1f),
@@ -102,12 +114,7 @@ impl<'a> Pack<'a> {
             0xdb => self.length(4)?,
             _ => return Err(Fault::new("something that is no text", at)),
         };
-        let text = self.take(length)?;
-        if is_utf8(text) {
-            Ok(text)
-        } else {
-            Err(Fault::new("a text that is not UTF-8", at))
-        }
+        self.take(length)
     }
 
     /// Takes the beginning of a map: how many keys it has.
@@ -259,12 +266,12 @@ impl<'a> Source<'a> for Pack<'a> {
             0xc4 => 1,
             0xc5 => 2,
             0xc6 => 4,
-            _ => return from_base64(&self.text()?, at),
+            _ => return from_base64(self.unchecked_text()?, at),
         };
         self.at += 1;
         let length = self.length(bytes)?;
-        let data = self.take(length)?;
-        slice_of(frame, data).ok_or(Fault::new(CUT, at))
+        self.take(length)?;
+        Ok(frame.slice(self.at - length..self.at))
     }
 
     fn skip(&mut self) -> Read<()> {

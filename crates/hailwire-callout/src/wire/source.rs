@@ -200,7 +200,7 @@ pub(super) fn slice_of(frame: &Bytes, part: &[u8]) -> Option<Bytes> {
 }
 
 /// The bytes that a base64 text stands for.
-pub(super) fn from_base64(text: &str, at: usize) -> Read<Bytes> {
+pub(super) fn from_base64(text: &[u8], at: usize) -> Read<Bytes> {
     if text.is_empty() {
         return Ok(Bytes::new());
     }
