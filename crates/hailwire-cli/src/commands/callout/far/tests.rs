@@ -258,7 +258,7 @@ async fn a_far_answer_takes_little_longer_than_the_round_trip_and_a_near_answer(
         .admin(method::STATUS, &())
         .await
         .unwrap();
-    let rtt = Duration::from_micros(status.tunnels[0].rtt_us);
+    let rtt = Duration::from_micros(status.tunnels[0].path.rtt_us);
     let (near, far) = (medians[0], medians[1]);
     let above = far.saturating_sub(near).saturating_sub(rtt);
     eprintln!("near {near:?}, far {far:?}, round trip {rtt:?}, above both {above:?}");
