@@ -82,18 +82,18 @@ fn health_and_time(c: &mut Criterion) {
     let mut group = c.benchmark_group("c1_health");
     row(&mut group, "read", |_| seats.standing(0));
     row(&mut group, "write", |_| {
-        seats.set_standing(0, Standing::Good)
+        seats.set_standing(0, Standing::Good);
     });
     let (atomic, lock) = (AtomicBool::new(true), RwLock::new(true));
     row(&mut group, "theirs_read", |_| {
         atomic.load(Ordering::Relaxed)
     });
     row(&mut group, "theirs_write", |_| {
-        atomic.store(black_box(true), Ordering::Relaxed)
+        atomic.store(black_box(true), Ordering::Relaxed);
     });
     row(&mut group, "rwlock_read", |_| *lock.read().unwrap());
     row(&mut group, "rwlock_write", |_| {
-        *lock.write().unwrap() = black_box(true)
+        *lock.write().unwrap() = black_box(true);
     });
     group.finish();
 
@@ -393,7 +393,7 @@ fn metrics(c: &mut Criterion) {
         value
     };
     row(&mut group, "histogram_record", |thread| {
-        histogram.record(next(thread))
+        histogram.record(next(thread));
     });
     let bounds = [10_u64, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000];
     let buckets: Vec<_> = bounds.iter().map(|_| AtomicU64::new(0)).collect();
@@ -496,10 +496,10 @@ fn full_path(c: &mut Criterion) {
     };
     row(&mut group, "select", |thread| choose(thread, None));
     row(&mut group, "json", |thread| {
-        choose(thread, Some(Encoding::Json))
+        choose(thread, Some(Encoding::Json));
     });
     row(&mut group, "msgpack", |thread| {
-        choose(thread, Some(Encoding::MessagePack))
+        choose(thread, Some(Encoding::MessagePack));
     });
     row(&mut group, "select_finish", |thread| {
         let now = agents.now();

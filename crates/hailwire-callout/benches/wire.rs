@@ -223,7 +223,7 @@ fn headers(c: &mut Criterion) {
     let headers = Headers::new(twenty.iter().copied());
     println!("headers: {}", headers.len());
     group.bench_function("count_20", |b| {
-        b.iter(|| black_box(&headers).iter().count())
+        b.iter(|| black_box(&headers).iter().count());
     });
     group.bench_function("collect_20", |b| {
         b.iter(|| black_box(black_box(&headers).iter().collect::<Vec<_>>()));

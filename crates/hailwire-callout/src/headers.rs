@@ -401,19 +401,11 @@ pub(crate) fn has_twice(map: &[u8]) -> bool {
 }
 
 /// Tells, at a glance, that no name came twice.
+#[derive(Default)]
 pub(crate) struct Seen {
     bits: [u64; 32],
     /// Some may have.
     pub(crate) perhaps_twice: bool,
-}
-
-impl Default for Seen {
-    fn default() -> Self {
-        Self {
-            bits: [0; 32],
-            perhaps_twice: false,
-        }
-    }
 }
 
 impl Seen {

@@ -1,5 +1,10 @@
 //! Golden vectors, which the published crate wrote (`peers/zentinel`).
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "what the helpers of a test miss fails the test"
+)]
+
 use std::{path::PathBuf, process::Command};
 
 use bytes::{Bytes, BytesMut};

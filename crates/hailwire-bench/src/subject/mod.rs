@@ -305,7 +305,10 @@ pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<
         }
         Subject::RawSocket => Loading::Raw,
         Subject::Operations => Loading::Operations,
-        _ => Loading::Load(load::Load::new(Far::reach(subject, ready, options).await?)),
+        _ => {
+            let far = Far::reach(subject, ready, options).await?;
+            Loading::Load(Box::new(load::Load::new(far)))
+        }
     };
     say_ready(&serde_json::json!({}))?;
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
@@ -339,7 +342,7 @@ pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<
 /// Who does the work.
 enum Loading {
     /// Echoes and streams.
-    Load(load::Load),
+    Load(Box<load::Load>),
     Callout(callout::ends::Far),
     Raw,
     Operations,

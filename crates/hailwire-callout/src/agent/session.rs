@@ -171,7 +171,7 @@ where
             return Err(io::Error::new(io::ErrorKind::InvalidData, unknown));
         };
         match kind {
-            Type::Event(kind) => self.event(kind, payload),
+            Type::Event(kind) => self.event(kind, &payload),
             Type::Cancel => {
                 if let Ok(cancel) = wire::decode_cancel(&payload) {
                     self.dispatch.cancel(&cancel.correlation_id, cancel.reason);
@@ -192,7 +192,7 @@ where
         }
     }
 
-    fn event(&mut self, kind: Kind, payload: Bytes) -> io::Result<()> {
+    fn event(&mut self, kind: Kind, payload: &Bytes) -> io::Result<()> {
         let encoding = self.answers.encoding;
         match wire::decode_event(kind, payload.clone(), encoding) {
             Ok(event) => {
@@ -201,10 +201,10 @@ where
                 Ok(())
             }
             Err(error) => {
-                let Some(id) = salvage::event_id(&payload, encoding) else {
+                let Some(id) = salvage::event_id(payload, encoding) else {
                     return Err(invalid(error));
                 };
-                self.unreadable(To::Request(id), &error);
+                self.unreadable(&To::Request(id), &error);
                 Ok(())
             }
         }
@@ -221,7 +221,7 @@ where
         };
         match event {
             Ok(event) => self.begin(event, To::Number(number)),
-            Err(error) => self.unreadable(To::Number(number), &error),
+            Err(error) => self.unreadable(&To::Number(number), &error),
         }
         Ok(())
     }
@@ -234,9 +234,9 @@ where
         self.dispatch.event(event, reply);
     }
 
-    fn unreadable(&self, to: To, error: &DecodeError) {
+    fn unreadable(&self, to: &To, error: &DecodeError) {
         tracing::warn!(%error, "an event cannot be read, and is blocked");
-        self.answers.put(&to, Response::block(500));
+        self.answers.put(to, Response::block(500));
     }
 
     fn tell(&self, notice: &Notice) {

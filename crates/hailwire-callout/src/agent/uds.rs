@@ -139,7 +139,7 @@ pub async fn serve<A: Agent>(
             match halves(agent, read, write, &options).await {
                 Ok(()) => tracing::debug!("a host has left"),
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "a host is lost")
+                    tracing::warn!(error = &error as &dyn std::error::Error, "a host is lost");
                 }
             }
         });

@@ -368,7 +368,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
             return Err(invalid(format!("a frame of the unknown type {code:#04x}")));
         };
         match kind {
-            Type::Response => self.response(payload)?,
+            Type::Response => self.response(&payload)?,
             Type::Health | Type::Metrics | Type::ConfigUpdate | Type::Flow => {
                 match wire::decode_notice(kind, &payload, self.encoding) {
                     Ok(notice) => self.link.notice(notice),
@@ -389,13 +389,13 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
         Ok(())
     }
 
-    fn response(&self, payload: Bytes) -> io::Result<()> {
+    fn response(&self, payload: &Bytes) -> io::Result<()> {
         match wire::decode_response(payload.clone(), self.encoding) {
             Ok((id, response)) => {
                 self.answer(&id, Ok(response));
                 Ok(())
             }
-            Err(error) => match salvage::answer_id(&payload, self.encoding) {
+            Err(error) => match salvage::answer_id(payload, self.encoding) {
                 Some(id) => {
                     self.answer(&id, Err(AskError::Malformed(error.to_string())));
                     Ok(())

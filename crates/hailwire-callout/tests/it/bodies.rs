@@ -96,7 +96,7 @@ async fn a_slow_agent_pauses_one_request_and_no_other() {
     // Of the slow one the agent has begun with one piece.
     let mut slow_pieces = 0;
     while let Ok(seen) = seen.try_recv() {
-        slow_pieces += usize::from(matches!(seen, Seen::Piece(id, _) if id == "slow"));
+        slow_pieces += usize::from(matches!(seen, Seen::Piece(id) if id == "slow"));
     }
     assert_eq!(slow_pieces, 1);
     served.agent.permits.add_permits(1000);

@@ -656,7 +656,7 @@ mod tests {
         let mut rng = Pcg64::new(0x5b0e, 1);
         let whole: Vec<_> = vectors().iter().map(|frame| frame[4..].to_vec()).collect();
         for _ in 0..20_000 {
-            let mut bytes = if rng.next_u32() % 2 == 0 {
+            let mut bytes = if rng.next_u32().is_multiple_of(2) {
                 whole[rng.next_u32() as usize % whole.len()].clone()
             } else {
                 vec![0; (rng.next_u32() % 64) as usize]
