@@ -464,12 +464,13 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
             Who::Foreign(foreign) => {
                 let mut load = foreign.load.clone();
                 let names = |word: &String| word.contains("{address}") || word.contains("{ready}");
-                if !load.iter().any(names) {
+                let address = server.said("address");
+                if !address.is_empty() && !load.iter().any(names) {
                     load.push("{address}".to_owned());
                 }
                 let load = filled(&load, "{hail}", &program);
                 let load = filled(&load, "{ready}", &server.ready.to_string());
-                filled(&load, "{address}", &server.said("address"))
+                filled(&load, "{address}", &address)
             }
         };
         let client = Party::start(&name("loading"), network.command("a", &load)?).await?;
