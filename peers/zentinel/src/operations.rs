@@ -22,44 +22,56 @@ use zentinel_agent_protocol::{
 
 use crate::events;
 
+/// On how many threads, for how long, and how many bytes each moves.
+#[derive(Clone, Copy)]
+struct Run {
+    threads: usize,
+    seconds: f64,
+    bytes: usize,
+}
+
 /// The figures of an operation; nothing where the crate has none.
 pub(crate) fn run(name: &str, threads: usize, seconds: f64) -> Option<Value> {
-    let time = |operation: &(dyn Fn() + Sync)| Some(timed(threads, seconds, 0, operation));
+    let run = Run {
+        threads,
+        seconds,
+        bytes: 0,
+    };
     let parts: Vec<&str> = name.split(", ").collect();
     match parts.as_slice() {
         ["health", what] => {
             let healthy = AtomicBool::new(true);
             match *what {
-                "read" => time(&|| {
+                "read" => run.time(|| {
                     black_box(healthy.load(Ordering::Acquire));
                 }),
-                _ => time(&|| black_box(&healthy).store(true, Ordering::Release)),
+                _ => run.time(|| black_box(&healthy).store(true, Ordering::Release)),
             }
         }
         ["timestamp", what] => {
             let (born, seen) = (Instant::now(), AtomicU64::new(0));
             match *what {
-                "read" => time(&|| {
+                "read" => run.time(|| {
                     black_box(seen.load(Ordering::Relaxed));
                 }),
-                _ => time(&|| {
+                _ => run.time(|| {
                     seen.store(born.elapsed().as_millis() as u64, Ordering::Relaxed);
                 }),
             }
         }
         [what @ ("affinity hit" | "affinity miss"), number] => {
             let number: usize = number.replace(',', "").parse().ok()?;
-            affinity(*what == "affinity hit", number, time)
+            affinity(*what == "affinity hit", number, run)
         }
         [what @ ("serialise small" | "serialise large"), wire] => {
             let event = event(what.ends_with("small"));
             let encoding = encoding(wire)?;
-            time(&|| drop(black_box(encoding.serialize(black_box(&event)))))
+            run.time(|| drop(black_box(encoding.serialize(black_box(&event)))))
         }
         [what @ ("deserialise small" | "deserialise large"), wire] => {
             let encoding = encoding(wire)?;
             let bytes = encoding.serialize(&event(what.ends_with("small"))).ok()?;
-            time(&|| {
+            run.time(|| {
                 let read: Result<RequestHeadersEvent, _> = encoding.deserialize(black_box(&bytes));
                 drop(black_box(read));
             })
@@ -72,14 +84,18 @@ pub(crate) fn run(name: &str, threads: usize, seconds: f64) -> Option<Value> {
         }
         [what @ ("chunk out" | "chunk in"), size, wire] => {
             let size: usize = size.strip_suffix(" KiB")?.parse().ok()?;
-            chunk(*what == "chunk out", size << 10, wire, (threads, seconds))
+            let run = Run {
+                bytes: size << 10,
+                ..run
+            };
+            chunk(*what == "chunk out", wire, run)
         }
-        ["one header"] => time(&|| {
+        ["one header"] => run.time(|| {
             let mut values = HeaderValues::new();
             values.push(black_box("application/json").to_owned());
             drop(black_box(values));
         }),
-        ["twenty headers"] => time(&|| {
+        ["twenty headers"] => run.time(|| {
             let mut headers = OptimizedHeaderMap::new();
             for (name, value) in events::TWENTY {
                 let values = headers.entry(black_box(name).to_owned());
@@ -90,29 +106,25 @@ pub(crate) fn run(name: &str, threads: usize, seconds: f64) -> Option<Value> {
         ["counter", what] => {
             let metrics = ProtocolMetrics::new();
             match *what {
-                "increment" => time(&|| metrics.inc_requests()),
-                _ => time(&|| {
+                "increment" => run.time(|| metrics.inc_requests()),
+                _ => run.time(|| {
                     black_box(metrics.requests_total.load(Ordering::Relaxed));
                 }),
             }
         }
         ["histogram", "record"] => {
             let metrics = ProtocolMetrics::new();
-            time(&|| metrics.record_request_duration(black_box(Duration::from_micros(150))))
+            run.time(|| metrics.record_request_duration(black_box(Duration::from_micros(150))))
         }
         ["selection path", wire] => {
             let encoding = encoding(wire)?;
-            selection(encoding, time)
+            selection(encoding, run)
         }
         _ => None,
     }
 }
 
-fn affinity(
-    hit: bool,
-    number: usize,
-    time: impl Fn(&(dyn Fn() + Sync)) -> Option<Value>,
-) -> Option<Value> {
+fn affinity(hit: bool, number: usize, run: Run) -> Option<Value> {
     let table: DashMap<String, Arc<String>> = DashMap::new();
     for i in 0..number {
         table.insert(format!("corr-{i}"), Arc::new(format!("conn-{}", i % 4)));
@@ -122,20 +134,17 @@ fn affinity(
     } else {
         "no-such-request".to_owned()
     };
-    time(&|| drop(black_box(table.get(&key).map(|found| Arc::clone(&found)))))
+    run.time(|| drop(black_box(table.get(&key).map(|found| Arc::clone(&found)))))
 }
 
-fn selection(
-    encoding: UdsEncoding,
-    time: impl Fn(&(dyn Fn() + Sync)) -> Option<Value>,
-) -> Option<Value> {
+fn selection(encoding: UdsEncoding, run: Run) -> Option<Value> {
     let agents: DashMap<String, Arc<String>> = DashMap::new();
     agents.insert("waf".to_owned(), Arc::new("agent".to_owned()));
     let affinity: DashMap<String, Arc<String>> = DashMap::new();
     let healthy = AtomicBool::new(true);
     let (in_flight, requests) = (AtomicU64::new(0), AtomicU64::new(0));
     let event = event(true);
-    time(&|| {
+    run.time(|| {
         let agent = agents.get("waf").map(|found| Arc::clone(&found));
         let known = affinity.get("bench-123").map(|found| Arc::clone(&found));
         black_box((agent, known, healthy.load(Ordering::Relaxed)));
@@ -149,8 +158,8 @@ fn selection(
     })
 }
 
-fn chunk(out: bool, size: usize, wire: &str, (threads, seconds): (usize, f64)) -> Option<Value> {
-    let data = vec![b'a'; size];
+fn chunk(out: bool, wire: &str, run: Run) -> Option<Value> {
+    let data = vec![b'a'; run.bytes];
     // The crate's raw chunks are its MessagePack with bytes instead of base64.
     if wire == "raw" {
         let raw = RawChunk {
@@ -159,33 +168,33 @@ fn chunk(out: bool, size: usize, wire: &str, (threads, seconds): (usize, f64)) -
             is_last: false,
         };
         let bytes = rmp_serde::to_vec_named(&raw).ok()?;
-        return Some(if out {
-            timed(threads, seconds, size, &|| {
+        return if out {
+            run.time(|| {
                 drop(black_box(rmp_serde::to_vec_named(black_box(&raw))));
             })
         } else {
-            timed(threads, seconds, size, &|| {
+            run.time(|| {
                 let read: Result<RawChunk, _> = rmp_serde::from_slice(black_box(&bytes));
                 drop(black_box(read));
             })
-        });
+        };
     }
     let encoding = encoding(wire)?;
     let event = events::request_body("bench-123", &data, 0, false);
     let bytes = encoding.serialize(&event).ok()?;
-    Some(if out {
-        timed(threads, seconds, size, &|| {
+    if out {
+        run.time(|| {
             let event = events::request_body("bench-123", black_box(&data), 0, false);
             drop(black_box(encoding.serialize(&event)));
         })
     } else {
-        timed(threads, seconds, size, &|| {
+        run.time(|| {
             use base64::Engine as _;
             let read: Result<RequestBodyChunkEvent, _> = encoding.deserialize(black_box(&bytes));
             let standard = base64::engine::general_purpose::STANDARD;
             drop(black_box(read.map(|read| standard.decode(read.data))));
         })
-    })
+    }
 }
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -214,35 +223,38 @@ fn event(small: bool) -> RequestHeadersEvent {
 /// Operations between two looks at the clock.
 const BATCH: u32 = 256;
 
-/// The same again and again on so many threads, all from the same moment on.
-fn timed(threads: usize, seconds: f64, bytes: usize, operation: &(dyn Fn() + Sync)) -> Value {
-    let (start, whole) = (Barrier::new(threads), Duration::from_secs_f64(seconds));
-    let each = std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    start.wait();
-                    let (begun, mut count) = (Instant::now(), 0u64);
-                    while begun.elapsed() < whole {
-                        (0..BATCH).for_each(|_| operation());
-                        count += u64::from(BATCH);
-                    }
-                    (count, begun.elapsed())
+impl Run {
+    /// The same again and again on so many threads, all from the same moment on.
+    fn time(self, operation: impl Fn() + Sync) -> Option<Value> {
+        let start = Barrier::new(self.threads);
+        let whole = Duration::from_secs_f64(self.seconds);
+        let each = std::thread::scope(|scope| {
+            let running: Vec<_> = (0..self.threads)
+                .map(|_| {
+                    scope.spawn(|| {
+                        start.wait();
+                        let (begun, mut count) = (Instant::now(), 0u64);
+                        while begun.elapsed() < whole {
+                            (0..BATCH).for_each(|_| operation());
+                            count += u64::from(BATCH);
+                        }
+                        (count, begun.elapsed())
+                    })
                 })
-            })
-            .collect();
-        let done: Vec<_> = running
-            .into_iter()
-            .filter_map(|one| one.join().ok())
-            .collect();
-        done
-    });
-    let count: u64 = each.iter().map(|(count, _)| count).sum();
-    let spent: f64 = each.iter().map(|(_, took)| took.as_secs_f64()).sum();
-    let ns = spent * 1e9 / count as f64;
-    let mut figures = json!({"count": count, "ns_per_op": ns});
-    if bytes > 0 {
-        figures["gibibytes_per_s"] = json!(bytes as f64 / ns * 1e9 / f64::from(1 << 30));
+                .collect();
+            let done: Vec<_> = running
+                .into_iter()
+                .filter_map(|one| one.join().ok())
+                .collect();
+            done
+        });
+        let count: u64 = each.iter().map(|(count, _)| count).sum();
+        let spent: f64 = each.iter().map(|(_, took)| took.as_secs_f64()).sum();
+        let ns = spent * 1e9 / count as f64;
+        let mut figures = json!({"count": count, "ns_per_op": ns});
+        if self.bytes > 0 {
+            figures["gibibytes_per_s"] = json!(self.bytes as f64 / ns * 1e9 / f64::from(1 << 30));
+        }
+        Some(figures)
     }
-    figures
 }

@@ -13,6 +13,8 @@
 //! - A request costs at most [`BODY_MEMORY`] bytes; so many requests are read at once as [`Settings::requests`] says, and further
 //!   ones are refused with 503.
 //! - Whatever was blocked stays blocked: pieces that were under way are, too.
+//! - Nothing of a body of less than [`WINDOW`] bytes goes on before all of it was judged. Of a larger one a host may let go what was
+//!   judged, so that it streams; an attack further down breaks it off there.
 //!
 //! # What it does not see
 //!
@@ -102,6 +104,8 @@ struct Reading {
     findings: Findings,
     /// Whether it was blocked already: what was under way then is blocked, too.
     blocked: bool,
+    /// Bytes of the body so far.
+    seen: usize,
 }
 
 impl Waf {
@@ -164,6 +168,7 @@ impl Waf {
                 body: Body::of(content_type),
                 findings,
                 blocked,
+                seen: 0,
             };
             match self
                 .requests
@@ -188,6 +193,7 @@ impl Waf {
             body: Body::of(None),
             findings: Findings::default(),
             blocked: false,
+            seen: 0,
         };
         let Ok(reading) = self
             .requests
@@ -200,7 +206,9 @@ impl Waf {
             body,
             findings,
             blocked,
+            seen,
         } = &mut *reading;
+        *seen = seen.saturating_add(data.len());
         let mut response = Response::allow();
         if *blocked {
             // It has been counted.
@@ -216,7 +224,7 @@ impl Waf {
             if last || *blocked {
                 response = self.respond(findings, *blocked);
             }
-            response.needs_more = !last && !*blocked;
+            response.needs_more = !last && !*blocked && *seen < WINDOW;
         }
         drop(reading);
         if last {

@@ -39,6 +39,24 @@ fn passes(response: &Response) -> bool {
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 
 #[test]
+fn a_small_body_is_held_until_it_is_judged_and_a_large_one_streams_until_an_attack() {
+    let waf = waf(Settings::default());
+    let now = Instant::now();
+    let long = [FORM, ("content-length", "9999999")];
+    assert!(passes(&waf.head(&head("c", "POST", "/", &long), now)));
+    let prose = b"a=word+after+word&".repeat(100);
+    let mut seen = 0;
+    while seen < 20 * WINDOW {
+        let response = waf.piece(&piece("c", &prose, false), now);
+        seen += prose.len();
+        assert!(passes(&response), "{response:?}");
+        assert_eq!(response.needs_more, seen < WINDOW);
+    }
+    let response = waf.piece(&piece("c", b"q=1'+or+'1'='1&b=", false), now);
+    assert!(!passes(&response), "{response:?}");
+}
+
+#[test]
 fn a_body_is_blocked_as_soon_as_the_field_with_the_attack_has_ended() {
     let waf = waf(Settings::default());
     let now = Instant::now();
