@@ -49,6 +49,32 @@ impl Response {
             ..Self::default()
         }
     }
+
+    /// Whether it allows and says no more.
+    pub(crate) fn says_nothing(&self) -> bool {
+        let Self {
+            decision: Decision::Allow,
+            request_headers,
+            response_headers,
+            routing_metadata,
+            audit,
+            needs_more: false,
+            request_body: None,
+            response_body: None,
+            websocket: None,
+        } = self
+        else {
+            return false;
+        };
+        request_headers.is_empty()
+            && response_headers.is_empty()
+            && routing_metadata.is_empty()
+            && audit.tags.is_empty()
+            && audit.rule_ids.is_empty()
+            && audit.confidence.is_none()
+            && audit.reason_codes.is_empty()
+            && audit.custom.is_empty()
+    }
 }
 
 /// What becomes of a request.

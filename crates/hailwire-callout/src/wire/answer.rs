@@ -19,7 +19,7 @@ use crate::{
 const ID: &str = "correlation_id";
 
 pub(super) fn encode(id: &str, response: &Response, encoding: Encoding, out: &mut BytesMut) {
-    if says_nothing(response) {
+    if response.says_nothing() {
         allow(id, encoding, out);
         return;
     }
@@ -99,32 +99,6 @@ pub(super) fn allowed(frame: &Bytes, encoding: Encoding) -> Option<Text> {
     };
     let end = end - usize::from(encoding == Encoding::Json);
     Text::try_from(frame.slice(end - length..end)).ok()
-}
-
-/// Whether it allows and says no more.
-fn says_nothing(response: &Response) -> bool {
-    let Response {
-        decision: Decision::Allow,
-        request_headers,
-        response_headers,
-        routing_metadata,
-        audit,
-        needs_more: false,
-        request_body: None,
-        response_body: None,
-        websocket: None,
-    } = response
-    else {
-        return false;
-    };
-    request_headers.is_empty()
-        && response_headers.is_empty()
-        && routing_metadata.is_empty()
-        && audit.tags.is_empty()
-        && audit.rule_ids.is_empty()
-        && audit.confidence.is_none()
-        && audit.reason_codes.is_empty()
-        && audit.custom.is_empty()
 }
 
 fn put(id: &str, response: &Response, sink: &mut impl Sink) {

@@ -137,7 +137,7 @@ pub fn put_answer(
     out: &mut BytesMut,
 ) {
     out.put_u64(number);
-    if !says_nothing(response) {
+    if !response.says_nothing() {
         encode_response(id, response, encoding, out);
     }
 }
@@ -156,7 +156,7 @@ pub fn put_answer_head(
     out.put_u32(index);
     let at = out.len();
     out.put_u32(0);
-    if !says_nothing(response) {
+    if !response.says_nothing() {
         encode_response(id, response, encoding, out);
     }
     let length = (out.len() - at - 4) as u32;
@@ -209,32 +209,6 @@ pub fn take_answer_data(mut frame: Bytes, encoding: Encoding) -> Result<Response
         response.response_body = mutation;
     }
     Ok(response)
-}
-
-/// Whether it allows and says no more.
-fn says_nothing(response: &Response) -> bool {
-    let Response {
-        decision: crate::Decision::Allow,
-        request_headers,
-        response_headers,
-        routing_metadata,
-        audit,
-        needs_more: false,
-        request_body: None,
-        response_body: None,
-        websocket: None,
-    } = response
-    else {
-        return false;
-    };
-    request_headers.is_empty()
-        && response_headers.is_empty()
-        && routing_metadata.is_empty()
-        && audit.tags.is_empty()
-        && audit.rule_ids.is_empty()
-        && audit.confidence.is_none()
-        && audit.reason_codes.is_empty()
-        && audit.custom.is_empty()
 }
 
 fn short<E>(_: E) -> DecodeError {
