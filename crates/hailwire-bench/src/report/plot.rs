@@ -62,15 +62,16 @@ pub(crate) struct Series {
     pub(crate) marks: Vec<(f64, f64)>,
 }
 
-/// The style of a subject, below [`STYLES`]. The known ones look the same in every plot, the others get
-/// what is left; past that they share the last.
+/// The style of a subject, below [`STYLES`]. The known ones look the same in every plot, those of callouts as those of
+/// carriers, with which they never share one; the others get what is left, and past that they share the last.
 fn style(name: &str, others: &mut usize) -> usize {
-    let known = subjects::order(name);
-    if known == subjects::KNOWN {
-        *others += 1;
-        return (known + *others - 1).min(STYLES - 1);
+    match subjects::order(name) {
+        subjects::KNOWN => {
+            *others += 1;
+            (subjects::CARRIERS + *others - 1).min(STYLES - 1)
+        }
+        known => known % subjects::CARRIERS,
     }
-    known
 }
 
 /// Draws a chart. `Err` says why it cannot be drawn.

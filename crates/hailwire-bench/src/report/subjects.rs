@@ -25,6 +25,9 @@ const ORDER: &[&str] = &[
     RAW,
 ];
 
+/// How many of them are carriers, which come first; the others take part in callouts.
+pub(crate) const CARRIERS: usize = 9;
+
 /// How many are known.
 pub(crate) const KNOWN: usize = ORDER.len();
 
