@@ -255,6 +255,10 @@ impl Affinity {
                 if is_free(word, now, self.ttl) {
                     return Look::Free(place, word);
                 }
+                // Another thread has put it here since it was looked for.
+                if word >> TAG_SHIFT == tag(hash) {
+                    return Look::Known(place, word);
+                }
                 if made && oldest.is_none_or(|(_, old)| age(word, now) > age(old, now)) {
                     oldest = Some((place, word));
                 }

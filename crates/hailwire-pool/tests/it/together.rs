@@ -23,8 +23,12 @@ fn hash(n: u64) -> u64 {
 
 #[test]
 fn threads_that_place_one_request_agree_where() {
-    let table = Affinity::new(AffinityConfig::default());
-    for round in 0..500 {
+    let mut table = Affinity::new(AffinityConfig::default());
+    for round in 0..2_000 {
+        // Every other time it is new, and has its memory still to be made.
+        if round % 2 == 0 {
+            table = Affinity::new(AffinityConfig::default());
+        }
         let start = Barrier::new(4);
         let seats: Vec<u16> = thread::scope(|scope| {
             let place = |seat| {
