@@ -643,7 +643,8 @@ class Check:
     def callout(self):
         """Both encodings of each message of the agent protocol say what the vector says."""
         for path in sorted((self.directory / "callout").glob("*.json")):
-            for v in json.loads(path.read_text())["vectors"]:
+            # A recorded session of HAProxy has frames and nothing that this reads.
+            for v in json.loads(path.read_text()).get("vectors", []):
                 name = f"callout {path.stem} {v['name']}"
                 trees = []
                 if "json" in v:
