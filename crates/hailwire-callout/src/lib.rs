@@ -29,6 +29,7 @@ pub mod control;
 pub mod event;
 pub mod front;
 pub mod headers;
+mod held;
 pub mod host;
 pub mod inspect;
 pub mod pool;
