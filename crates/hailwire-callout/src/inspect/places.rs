@@ -253,9 +253,31 @@ fn settings(agent: &AgentConfig, place: &Place) -> PoolConfig {
     config
 }
 
+/// A pool that its owner made is a place as it is.
+impl Ask for AgentPool {
+    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, Unanswered>> {
+        Box::pin(async move {
+            let answer = AgentPool::ask(self, event, deadline).await;
+            answer.map_err(unanswered)
+        })
+    }
+
+    fn capabilities(&self) -> Option<Arc<Capabilities>> {
+        AgentPool::capabilities(self).map(Arc::new)
+    }
+
+    fn cancel(&self, id: &str, reason: CancelReason) {
+        AgentPool::cancel(self, id, reason);
+    }
+
+    fn done(&self, id: &str) {
+        AgentPool::done(self, id);
+    }
+}
+
 impl Ask for Pooled {
     fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, Unanswered>> {
-        Box::pin(async move { self.pool.ask(event, deadline).await.map_err(unanswered) })
+        Ask::ask(&self.pool, event, deadline)
     }
 
     fn capabilities(&self) -> Option<Arc<Capabilities>> {
