@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::{
     Ask, Checkpoint, Config, Inspector, Unanswered,
-    config::{AgentConfig, Place, Preset, Tls},
+    config::{AgentConfig, Place, Tls},
 };
 use crate::{
     Event, Response, Text,
@@ -221,12 +221,7 @@ async fn read(tls: &Tls) -> io::Result<host::grpc::Tls> {
 
 /// How the connections to a place are kept.
 fn settings(agent: &AgentConfig, place: &Place) -> PoolConfig {
-    let mut config = match agent.pool.preset {
-        Preset::Default => PoolConfig::default(),
-        Preset::HighThroughput => PoolConfig::high_throughput(),
-        Preset::LowLatency => PoolConfig::low_latency(),
-        Preset::BodyInspection => PoolConfig::body_inspection(),
-    };
+    let mut config = agent.pool.preset.pool();
     // How long an answer may take is the rule's to say.
     let configure = config.timeouts.of(crate::Kind::Configure);
     config.timeouts =
