@@ -1,5 +1,7 @@
 //! One request on its way past the agents.
 
+mod texts;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};

@@ -17,6 +17,7 @@
 //! - A body is shown piece by piece as it comes (`stream`) or whole (`buffer`). An agent that says `needs_more`
 //!   has not decided: the pieces that it saw are held back until it has, up to the rule's `buffer_size`.
 //!   After a bypass in mid-body an agent is not asked about the rest of that body: it would see one with a hole.
+//! - A text for or from a language model goes on as agents leave it: what one found and did not take out does not pass.
 //! - An exchange that is dropped before [`Exchange::complete`] cancels what its agents know of the request.
 //!
 //! The policy is `policy`, without I/O; what is counted is `tally`.
@@ -42,6 +43,7 @@ use crate::{
     Decision, Event, Response, Text,
     capabilities::Capabilities,
     control::CancelReason,
+    guardrail::Findings,
     response::{Audit, HeaderOp, WebSocketDecision},
 };
 
@@ -149,6 +151,17 @@ pub struct WebSocketVerdict {
     pub decision: WebSocketDecision,
     /// For records.
     pub audits: Vec<(Text, Audit)>,
+}
+
+/// What becomes of a text for or from a language model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TextVerdict {
+    /// What becomes of the request.
+    pub verdict: Verdict,
+    /// What goes on in place of the text; `None` where it goes on as it is, or not at all.
+    pub content: Option<String>,
+    /// For records: which agent found what. Those that did not say are left out.
+    pub findings: Vec<(Text, Findings)>,
 }
 
 impl Verdict {

@@ -37,7 +37,7 @@ use std::{
 use hailwire_pool::Strategy;
 
 use super::{Action, Rule};
-use crate::host::dialect::Dialect;
+use crate::{host::dialect::Dialect, pool::PoolConfig};
 
 pub use hailwire_kdl::{FileError as ConfigError, MAX_FILE};
 pub use settings::{SETTINGS, Setting};
@@ -169,6 +169,19 @@ impl Preset {
             Self::HighThroughput => "high_throughput",
             Self::LowLatency => "low_latency",
             Self::BodyInspection => "body_inspection",
+        }
+    }
+}
+
+impl Preset {
+    /// The settings.
+    #[must_use]
+    pub fn pool(self) -> PoolConfig {
+        match self {
+            Self::Default => PoolConfig::default(),
+            Self::HighThroughput => PoolConfig::high_throughput(),
+            Self::LowLatency => PoolConfig::low_latency(),
+            Self::BodyInspection => PoolConfig::body_inspection(),
         }
     }
 }

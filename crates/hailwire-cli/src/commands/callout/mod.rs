@@ -9,6 +9,7 @@ mod faults;
 mod metrics;
 pub(super) mod own;
 mod probes;
+mod replaced;
 pub(super) mod serve;
 pub(super) mod test;
 

@@ -1,0 +1,88 @@
+//! Texts for and from a language model.
+
+use std::sync::Arc;
+
+use super::{Exchange, ask};
+use crate::{
+    Decision, Event, Kind, Response,
+    event::Guardrail,
+    guardrail::Findings,
+    inspect::{TextVerdict, Unanswered, Verdict},
+};
+
+/// The status of what an agent found something in, left there and let pass.
+const FOUND: u16 = 403;
+
+impl Exchange {
+    /// A text for or from a language model, before it goes on.
+    ///
+    /// An agent that found something has taken it out, and then the text goes on as it left it, to the next agent
+    /// too; or it does not pass: with the agent's decision, or with 403 where that allows. Findings that cannot be
+    /// read are an error of their agent. What happens where there is no answer is the phase's,
+    /// `guardrail_inspect`.
+    ///
+    /// Cost: the text is copied for each agent.
+    pub async fn guardrail(&mut self, mut event: Guardrail) -> TextVerdict {
+        let mut out = TextVerdict::default();
+        if let Some(decision) = &self.over {
+            out.verdict.decision = decision.clone();
+            return out;
+        }
+        self.begin(&event.correlation_id);
+        for n in 0..self.points.len() {
+            if !self.asks(n, Kind::Guardrail) {
+                continue;
+            }
+            match self.text(n, event.clone(), &mut out.verdict).await {
+                Ok(None) => {}
+                Ok(Some(findings)) => {
+                    let point = &self.points[n].point;
+                    if !point.rule.observe
+                        && let Some(text) = &findings.redacted
+                    {
+                        event.content.clone_from(text);
+                        out.content = Some(text.clone());
+                    }
+                    out.findings.push((point.name.clone(), findings));
+                }
+                Err(decision) => {
+                    self.over = Some(decision.clone());
+                    out.verdict.decision = decision;
+                    break;
+                }
+            }
+        }
+        out
+    }
+
+    /// Asks one agent about a text.
+    async fn text(
+        &mut self,
+        n: usize,
+        event: Guardrail,
+        verdict: &mut Verdict,
+    ) -> Result<Option<Findings>, Decision> {
+        let kind = Kind::Guardrail;
+        let points = Arc::clone(&self.points);
+        let point = &points[n].point;
+        points[n].tally.ask(kind);
+        let (place, timeout) = (self.states[n].place, point.rule.phase(kind).timeout);
+        let (place, answer) = ask(point, place, true, Event::Guardrail(event), timeout).await;
+        self.states[n].place = Some(place);
+        let mut findings = None;
+        let answer = answer.and_then(|mut response| {
+            findings = Findings::take(&mut response)
+                .map_err(|error| Unanswered::Failed(format!("no findings: {error}")))?;
+            Ok(response)
+        });
+        let Some(mut response) = self.checked(n, kind, answer)? else {
+            return Ok(None);
+        };
+        let left = |findings: &Findings| findings.detected && findings.redacted.is_none();
+        if response.decision == Decision::Allow && findings.as_ref().is_some_and(left) {
+            response.decision = Response::block(FOUND).decision;
+        }
+        self.take(n, kind, response, false, verdict)?;
+        Ok(findings)
+    }
+}
