@@ -48,10 +48,13 @@ fn told(bytes: &[u8], piece: usize) -> (Vec<Notify>, BytesMut, bool) {
         .agreed()
         .map_or(MAX_FRAME, |agreed| agreed.max_frame);
     let mut rest = written.clone();
-    while let Some(frame) = frame::cut(&mut rest, agreed).expect("no larger than was agreed") {
+    while let Ok(Some(frame)) = frame::cut(&mut rest, agreed) {
         assert!(frame[0] > 100, "a frame of an agent");
     }
-    assert!(rest.is_empty(), "frames and nothing else");
+    assert!(
+        rest.is_empty(),
+        "frames, none larger than was agreed, and nothing else"
+    );
     (questions, written, over)
 }
 

@@ -12,6 +12,19 @@ use crate::Mistake;
 /// Largest file in bytes.
 pub const MAX_FILE: u64 = 256 << 10;
 
+/// One setting of a file, for documents and for whoever shows what is in force.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Where it stands, for example `limits.grace`.
+    pub path: &'static str,
+    /// Type and unit.
+    pub value: &'static str,
+    /// The default as written in the file.
+    pub default: &'static str,
+    /// What it does.
+    pub about: &'static str,
+}
+
 /// Why a file cannot be used.
 #[derive(Debug, Error)]
 pub enum FileError {

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-pub use file::{FileError, MAX_FILE, read};
+pub use file::{FileError, MAX_FILE, Setting, read};
 pub use kdl::{KdlDocument, KdlEntry, KdlIdentifier, KdlNode, KdlValue};
 
 /// A mistake at a byte offset of the text.

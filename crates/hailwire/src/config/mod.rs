@@ -44,9 +44,9 @@ pub use effective::{InForce, Origin, Origins};
 pub use pool::Pool;
 pub use quic::{Cipher, Congestion, Quic, Size};
 pub use sections::{Carrier, Limits, Listen, Log, LogLevel, NodeSettings, PeerSettings};
-pub use settings::{SETTINGS, Setting};
+pub use settings::SETTINGS;
 
-pub use hailwire_kdl::{FileError as ConfigError, MAX_FILE};
+pub use hailwire_kdl::{FileError as ConfigError, MAX_FILE, Setting};
 
 use parse::parse;
 

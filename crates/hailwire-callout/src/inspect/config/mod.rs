@@ -39,8 +39,8 @@ use hailwire_pool::Strategy;
 use super::{Action, Rule};
 use crate::{host::dialect::Dialect, pool::PoolConfig};
 
-pub use hailwire_kdl::{FileError as ConfigError, MAX_FILE};
-pub use settings::{SETTINGS, Setting};
+pub use hailwire_kdl::{FileError as ConfigError, MAX_FILE, Setting};
+pub use settings::SETTINGS;
 
 /// Whom a proxy asks, and where it listens for those who ask it.
 #[derive(Clone, Debug, Default, PartialEq)]
