@@ -136,6 +136,8 @@ pub struct PoolSettings {
     pub max_in_flight: Option<u32>,
     /// `drain-timeout-ms`: how long requests may take to finish on a connection that is given up.
     pub drain_timeout: Option<Duration>,
+    /// `max-timeout-multiplier`: by how much an agent that is degraded may stretch its time, 1 to 10. Default 1, not at all.
+    pub stretch: Option<u8>,
 }
 
 /// Settings of a pool that belong together.

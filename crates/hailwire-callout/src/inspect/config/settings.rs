@@ -212,6 +212,12 @@ pub const SETTINGS: &[Setting] = &[
         "requests at once on a connection",
     ),
     row(
+        "pool.max-timeout-multiplier",
+        "number, 1 to 10",
+        "1",
+        "by how much an agent that reports itself degraded may stretch its time for an answer (`timeout_multiplier`); 1: not at all, since how long a client waits is not the agent's to say",
+    ),
+    row(
         "pool.drain-timeout-ms",
         "milliseconds, 1 to 600000",
         "what the preset says",

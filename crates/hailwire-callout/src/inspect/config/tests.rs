@@ -154,7 +154,7 @@ fn bodies_pools_and_breakers_are_read() {
     let agent = with(
         "request-body-mode \"buffer\"; max-request-body-bytes 7; max-response-body-bytes 8589934592\n\
          mode \"observe\"; dialect \"v1\"; connect-timeout-ms 9; max-concurrent-calls 12\n\
-         pool { preset \"low_latency\"; strategy \"two_choices\"; connections 3; drain-timeout-ms 5 }\n\
+         pool { preset \"low_latency\"; strategy \"two_choices\"; connections 3; drain-timeout-ms 5; max-timeout-multiplier 6 }\n\
          circuit-breaker { failure-threshold 1; success-threshold 2; timeout-seconds 3; half-open-max-requests 4 }",
     );
     assert_eq!(agent.rule.request_body.mode, BodyMode::Buffer);
@@ -171,6 +171,7 @@ fn bodies_pools_and_breakers_are_read() {
             strategy: Some(Strategy::TwoChoices),
             connections: Some(3),
             max_in_flight: Some(12),
+            stretch: Some(6),
             drain_timeout: Some(Duration::from_millis(5)),
         }
     );
