@@ -245,6 +245,55 @@ async fn when_the_agent_is_gone_nothing_passes() {
     assert_eq!(ask(envoy.at, get("/fine")).await.status, 200);
     agent.kill();
     for _ in 0..20 {
+#[tokio::test]
+async fn a_body_that_may_come_in_part_passes_where_it_comes_whole() {
+    bodies("BUFFERED_PARTIAL", 500 << 10).await;
+    let agent = Agent::new(ALL);
+    let Some(envoy) = Envoy::start(agent.inspector(), "BUFFERED_PARTIAL").await else {
+        return;
+    };
+    let got = ask(envoy.at, post("/large", vec![b'b'; 3 << 20])).await;
+    assert_eq!(got.status, 413);
+    assert_eq!(agent.seen.lock().unwrap().pieces, 0);
+}
+
+#[tokio::test]
+async fn trailers_pass_behind_a_body_that_is_inspected() {
+    let options = "http_protocol_options: { enable_trailers: true }";
+    let change = |config: String| {
+        let server = "- name: server\n      connect_timeout: 2s\n";
+        assert!(config.contains(server));
+        let http = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+        let typed = format!(
+            "{server}      typed_extension_protocol_options:\n        {http}:\n          \
+             \"@type\": type.googleapis.com/{http}\n          explicit_http_config: {{ {options} }}\n"
+        );
+        let remote = "use_remote_address: true";
+        config
+            .replace(server, &typed)
+            .replace(remote, &format!("{remote}\n                {options}"))
+    };
+    for mode in ["FULL_DUPLEX_STREAMED", "STREAMED", "BUFFERED"] {
+        let agent = Agent::new(&[Kind::RequestHeaders, Kind::RequestBody]);
+        let change = |config: String| {
+            let skip = "request_trailer_mode: SKIP";
+            change(config).replace(skip, "request_trailer_mode: SEND")
+        };
+        let Some(envoy) = Envoy::with(agent.inspector(), mode, change).await else {
+            return;
+        };
+        let got = ask(envoy.at, house::with_trailers("/trailers", "some body")).await;
+        assert_eq!(
+            (got.status, got.text()),
+            (200, "some body; x-sum: 9"),
+            "{mode}"
+        );
+        assert_eq!(agent.seen.lock().unwrap().body, 9, "{mode}");
+        let got = ask(envoy.at, house::with_trailers("/trailers", "an attack")).await;
+        assert_eq!(got.status, 429, "{mode}");
+    }
+}
+
         assert_eq!(ask(envoy.at, get("/fine")).await.status, 503);
         assert_eq!(ask(envoy.at, post("/fine", "body")).await.status, 503);
     }

@@ -94,7 +94,7 @@ type Body = BoxBody<Bytes, Infallible>;
 
 /// A server that sends back the body that it gets, and the headers with `saw-` before their names.
 ///
-/// `/leak` answers with a header `x-leak`, `/secret` with a secret.
+/// `/leak` answers with a header `x-leak`, `/secret` with a secret, `/trailers` with body and trailers as text.
 pub(crate) async fn server() -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -125,6 +125,15 @@ async fn serve(request: Request<Incoming>) -> Result<Response<Body>, Infallible>
             let frames = http_body_util::BodyStream::new(request.into_body());
             let frames =
                 futures_util::StreamExt::filter_map(frames, async |frame| frame.ok().map(Ok));
+        "/trailers" => {
+            let body = request.into_body().collect().await.unwrap();
+            let trailers = body.trailers().cloned().unwrap_or_default();
+            let mut text = String::from_utf8(body.to_bytes().to_vec()).unwrap();
+            for (name, value) in &trailers {
+                text = format!("{text}; {name}: {}", value.to_str().unwrap());
+            }
+            Full::from(text).boxed()
+        }
             StreamBody::new(Box::pin(frames)).boxed()
         }
     };
@@ -213,6 +222,22 @@ pub(crate) async fn ask(to: SocketAddr, request: Request<Body>) -> Got {
     let mut client = Client::connect(to).await.unwrap();
     let sent = tokio::time::timeout(Duration::from_secs(30), client.send(request)).await;
     sent.expect("an answer in time").expect("an answer")
+/// A body with a trailer, `x-sum: 9`.
+pub(crate) fn with_trailers(path: &str, body: &'static str) -> Request<Body> {
+    let mut trailers = http::HeaderMap::new();
+    trailers.insert("x-sum", "9".parse().unwrap());
+    let frames = [
+        hyper::body::Frame::data(Bytes::from_static(body.as_bytes())),
+        hyper::body::Frame::trailers(trailers),
+    ];
+    let frames = frames.into_iter().map(Ok);
+    let body = StreamBody::new(futures_util::stream::iter(frames)).boxed();
+    let request = Request::post(path)
+        .header("host", "house")
+        .header("trailer", "x-sum");
+    request.body(body).unwrap()
+}
+
 }
 
 /// How long a request takes on a connection of its own, in the middle of 2,000.

@@ -4,8 +4,9 @@
 //! Envoy opens a stream for each HTTP request and sends the head, the body and the trailers of the request and then of
 //! the response, as far as its `processing_mode` says. The stream's exchange is asked about each in the order
 //! in which they come ([`call`]), and Envoy is told to go on, with changes, or to answer the client itself. All body
-//! modes work but `GRPC`: `STREAMED`, `BUFFERED`, `BUFFERED_PARTIAL` as far as the whole body comes, and
-//! `FULL_DUPLEX_STREAMED`.
+//! modes work but `GRPC`: `STREAMED`, `BUFFERED`, `BUFFERED_PARTIAL` as far as the whole body comes (it does where Envoy
+//! says that it ends, or as many bytes come as its length says), and `FULL_DUPLEX_STREAMED`. Agents know no trailers:
+//! these end a body that had no last piece, and pass.
 //!
 //! Where agents want less than Envoy sends, the first answer says so (`mode_override`); Envoy heeds that where its
 //! `allow_mode_override` is set.
@@ -26,6 +27,8 @@
 
 pub mod call;
 mod proto;
+#[cfg(test)]
+mod tests;
 mod words;
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc};
