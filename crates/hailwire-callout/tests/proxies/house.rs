@@ -38,6 +38,11 @@ pub(crate) fn example(name: &str, changes: &[(&str, String)]) -> String {
     text
 }
 
+/// Where a front listens that does not care.
+pub(crate) fn tcp() -> hailwire_callout::inspect::config::Address {
+    "127.0.0.1:0".parse().unwrap()
+}
+
 /// A running program; killed when it is dropped.
 pub(crate) struct Running {
     child: Child,
@@ -120,11 +125,6 @@ async fn serve(request: Request<Incoming>) -> Result<Response<Body>, Infallible>
             response = response.header("x-leak", "1");
             Full::from("leaked").boxed()
         }
-        "/secret" => Full::from("the password is known").boxed(),
-        _ => {
-            let frames = http_body_util::BodyStream::new(request.into_body());
-            let frames =
-                futures_util::StreamExt::filter_map(frames, async |frame| frame.ok().map(Ok));
         "/trailers" => {
             let body = request.into_body().collect().await.unwrap();
             let trailers = body.trailers().cloned().unwrap_or_default();
@@ -134,6 +134,11 @@ async fn serve(request: Request<Incoming>) -> Result<Response<Body>, Infallible>
             }
             Full::from(text).boxed()
         }
+        "/secret" => Full::from("the password is known").boxed(),
+        _ => {
+            let frames = http_body_util::BodyStream::new(request.into_body());
+            let frames =
+                futures_util::StreamExt::filter_map(frames, async |frame| frame.ok().map(Ok));
             StreamBody::new(Box::pin(frames)).boxed()
         }
     };
@@ -217,11 +222,6 @@ pub(crate) fn streamed(path: &str, pieces: Vec<Bytes>) -> Request<Body> {
         .unwrap()
 }
 
-/// A request of its own connection.
-pub(crate) async fn ask(to: SocketAddr, request: Request<Body>) -> Got {
-    let mut client = Client::connect(to).await.unwrap();
-    let sent = tokio::time::timeout(Duration::from_secs(30), client.send(request)).await;
-    sent.expect("an answer in time").expect("an answer")
 /// A body with a trailer, `x-sum: 9`.
 pub(crate) fn with_trailers(path: &str, body: &'static str) -> Request<Body> {
     let mut trailers = http::HeaderMap::new();
@@ -238,6 +238,11 @@ pub(crate) fn with_trailers(path: &str, body: &'static str) -> Request<Body> {
     request.body(body).unwrap()
 }
 
+/// A request of its own connection.
+pub(crate) async fn ask(to: SocketAddr, request: Request<Body>) -> Got {
+    let mut client = Client::connect(to).await.unwrap();
+    let sent = tokio::time::timeout(Duration::from_secs(30), client.send(request)).await;
+    sent.expect("an answer in time").expect("an answer")
 }
 
 /// How long a request takes on a connection of its own, in the middle of 2,000.

@@ -249,13 +249,13 @@ pub const SETTINGS: &[Setting] = &[
     ),
     row(
         "listen.ext-proc",
-        "socket addresses, at most 8; port 0 lets the system choose",
+        "socket addresses or \"unix:/path\", at most 8; port 0 lets the system choose",
         "none",
         "where Envoy's external processing filter is served",
     ),
     row(
         "listen.spoe",
-        "socket addresses, at most 8; port 0 lets the system choose",
+        "socket addresses or \"unix:/path\", at most 8; port 0 lets the system choose",
         "none",
         "where HAProxy's stream processing offload engine is served",
     ),
