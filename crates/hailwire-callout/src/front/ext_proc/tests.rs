@@ -1,11 +1,11 @@
 //! Envoy's side by hand: what real configurations hardly bring about.
 
-use std::sync::Mutex;
+use std::{io, net::SocketAddr, sync::Mutex};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio::{net::TcpStream, sync::mpsc, task::JoinSet};
+use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
     proto::{
@@ -24,7 +24,8 @@ use crate::{
     capabilities::Capabilities,
     control::CancelReason,
     event::BodyChunk,
-    inspect::{Action, Ask, BodyMode, Checkpoint, Rule, Unanswered},
+    front::Socket,
+    inspect::{Action, Ask, BodyMode, Checkpoint, Rule, Unanswered, config::Address},
     response::BodyMutation,
 };
 
@@ -73,7 +74,10 @@ struct Envoy {
     kind: Kind,
     tells: mpsc::Sender<ProcessingRequest>,
     said: Streaming<ProcessingResponse>,
-    _serving: JoinSet<()>,
+    /// Dropped, the front stops.
+    stop: Option<oneshot::Sender<()>>,
+    serving: JoinSet<io::Result<()>>,
+    at: SocketAddr,
 }
 
 impl Envoy {
@@ -93,14 +97,16 @@ impl Envoy {
             rule,
             places: vec![Arc::clone(&agent) as Arc<dyn Ask>],
         }]);
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = format!("http://{}", listener.local_addr().unwrap());
+        let socket = Socket::bind(&"127.0.0.1:0".parse().unwrap()).await;
+        let socket = socket.unwrap();
+        let Ok(Address::Tcp(at)) = socket.at() else {
+            panic!("it is TCP");
+        };
         let front = Front::new(Arc::new(inspector), unseen);
+        let (stop, stopped) = oneshot::channel();
         let mut serving = JoinSet::new();
-        serving.spawn(async move {
-            let _ = front.serve(TcpListenerStream::new(listener)).await;
-        });
-        let channel = tonic::transport::Endpoint::from_shared(at).unwrap();
+        serving.spawn(front.serve_at(socket, stopped.map(|_: Result<(), _>| ())));
+        let channel = tonic::transport::Endpoint::from_shared(format!("http://{at}")).unwrap();
         let channel = channel.connect().await.unwrap();
         let mut client = ExternalProcessorClient::new(channel);
         let (tells, told) = mpsc::channel(8);
@@ -128,7 +134,9 @@ impl Envoy {
             kind,
             tells,
             said: said.into_inner(),
-            _serving: serving,
+            stop: Some(stop),
+            serving,
+            at,
         };
         assert!(matches!(envoy.hears().await, Says::RequestHeaders(_)));
         if !is_request {
@@ -334,4 +342,26 @@ async fn of_a_body_that_is_not_sent_agents_do_not_see_an_end_either() {
         assert_eq!(envoy.goes_on().await, GoesOn::Trailers);
         assert_eq!(envoy.shown(), []);
     }
+}
+
+#[tokio::test]
+async fn when_its_socket_goes_what_is_under_way_comes_to_its_end() {
+    let (kind, streamed) = (Kind::RequestBody, BodySendMode::Streamed);
+    let block = Action::Block(413);
+    let mut envoy = Envoy::new(kind, streamed, BodyMode::Stream, block, None).await;
+    drop(envoy.stop.take());
+    while TcpStream::connect(envoy.at).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    envoy.body("one", true).await;
+    assert_eq!(envoy.goes_on().await, other("ONE"));
+    let Envoy {
+        tells,
+        said,
+        mut serving,
+        ..
+    } = envoy;
+    drop((tells, said));
+    let ended = serving.join_next().await;
+    assert!(matches!(ended, Some(Ok(Ok(())))), "{ended:?}");
 }
