@@ -57,6 +57,20 @@ struct Direction {
     index: u32,
     transferred: u64,
     ended: bool,
+    /// It passes, and agents are not shown it.
+    unseen: bool,
+}
+
+impl Direction {
+    /// Whether a message ends the body. Trailers may follow what is whole, and then Envoy does not say that it ends.
+    fn ends_with(&self, mode: BodySendMode, told: &HttpBody) -> bool {
+        let so_far = self.transferred + told.body.len() as u64;
+        match mode {
+            BodySendMode::Buffered => true,
+            BodySendMode::BufferedPartial => told.end_of_stream || self.total == Some(so_far),
+            _ => told.end_of_stream,
+        }
+    }
 }
 
 type Told = Result<VecDeque<ProcessingResponse>, Status>;
@@ -212,13 +226,23 @@ impl Call {
     async fn body(&mut self, kind: Kind, told: HttpBody) -> Told {
         let direction = self.direction(kind);
         let mode = direction.mode.unwrap_or(BodySendMode::Streamed);
-        if mode == BodySendMode::BufferedPartial && !told.end_of_stream {
+        let is_last = direction.ends_with(mode, &told);
+        if mode == BodySendMode::BufferedPartial
+            && !is_last
+            && let Some(answers) = self.unseen(kind)
+        {
             // The rest will not be sent.
-            if let Some(answers) = self.unseen(kind) {
-                return Ok(answers);
-            }
+            return Ok(answers);
         }
-        let shown = self.show(kind, told.body.clone(), told.end_of_stream).await;
+        let direction = self.direction(kind);
+        if direction.unseen {
+            direction.transferred += told.body.len() as u64;
+            return Ok(match mode {
+                BodySendMode::FullDuplexStreamed => pieces(kind, told.body, told.end_of_stream),
+                _ => [body_answer(kind, CommonResponse::default())].into(),
+            });
+        }
+        let shown = self.show(kind, told.body.clone(), is_last).await;
         let (verdict, data) = match shown {
             Ok(shown) => shown,
             Err(answers) => return Ok(answers),
@@ -259,7 +283,8 @@ impl Call {
     async fn trailers(&mut self, kind: Kind) -> Told {
         let mode = self.direction(kind).mode;
         let mut answers = VecDeque::new();
-        if !self.direction(kind).ended {
+        let direction = self.direction(kind);
+        if !direction.ended && !direction.unseen {
             let (verdict, data) = match self.show(kind, Bytes::new(), true).await {
                 Ok(shown) => shown,
                 Err(answers) => return Ok(answers),
@@ -371,6 +396,7 @@ impl Call {
         match self.unseen {
             Action::Allow => {
                 tracing::warn!(id = %self.id, body = kind.name(), "passes uninspected: Envoy does not send it");
+                self.direction(kind).unseen = true;
                 None
             }
             Action::Block(status) => {
