@@ -27,6 +27,14 @@ fn the_golden_vectors_hold_to_the_promises_of_any_bytes() {
     assert!(tried > 300, "{tried}");
 }
 
+#[test]
+fn json_is_utf_8_also_in_what_nobody_reads() {
+    let event =
+        b"\x04{\"correlation_id\":\"c\",\"status\":200,\"duration_ms\":0,\"request_body_size\":0,\
+        \"response_body_size\":0,\"upstream_attempts\":0,\"x\":\"\xff\"}";
+    promises::callout(event);
+}
+
 /// The bytes that hexadecimal digits stand for.
 fn bytes(digits: &str) -> Result<Vec<u8>, std::num::ParseIntError> {
     let pairs = (0..digits.len()).step_by(2);
