@@ -110,6 +110,11 @@ impl Headers {
         self.at.values as usize
     }
 
+    /// The names that have values.
+    fn fields(&self) -> impl Iterator<Item = (&[u8], Values<'_>)> {
+        self.packed_names().filter(|(_, values)| values.len() > 0)
+    }
+
     pub(crate) fn packed_names(&self) -> impl Iterator<Item = (&[u8], Values<'_>)> {
         groups(self.packed())
     }
@@ -117,10 +122,21 @@ impl Headers {
 
 impl PartialEq for Headers {
     fn eq(&self, other: &Self) -> bool {
-        self.packed() == other.packed()
-            || (self.len() == other.len()
-                && iter::zip(self.packed_names(), other.packed_names())
-                    .all(|(mine, theirs)| mine.0 == theirs.0 && mine.1.eq(theirs.1)))
+        if self.packed() == other.packed() {
+            return true;
+        }
+        // A name without a value is no field.
+        let (mut mine, mut theirs) = (self.fields(), other.fields());
+        loop {
+            let same = match (mine.next(), theirs.next()) {
+                (None, None) => return true,
+                (Some(mine), Some(theirs)) => mine.0 == theirs.0 && mine.1.eq(theirs.1),
+                _ => false,
+            };
+            if !same {
+                return false;
+            }
+        }
     }
 }
 
@@ -519,6 +535,26 @@ pub(crate) fn offset(at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_without_a_value_is_no_field() {
+        let read = |map: &'static [u8], names, values| {
+            let end = map.len() as u32;
+            let at = Extent {
+                start: 0,
+                end,
+                names,
+                values,
+            };
+            Headers::within(Bytes::from_static(map), at)
+        };
+        let with = read(b"\x82\xa1a\x91\xa1b\xa1c\x90", 2, 1);
+        let without = read(b"\x81\xa1a\x91\xa1b", 1, 1);
+        assert_eq!(with, without);
+        assert_eq!(without, with);
+        assert_ne!(with, Headers::new([("a", "c")]));
+        assert_ne!(with, Headers::default());
+    }
 
     #[test]
     fn names_are_found_whatever_their_case_and_values_of_one_stay_together() {

@@ -4,6 +4,7 @@
 #[expect(unreachable_pub, reason = "the fuzz target calls it too")]
 mod promises;
 mod spop;
+mod vectors;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use hailwire_callout::{
