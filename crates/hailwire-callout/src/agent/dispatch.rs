@@ -31,9 +31,11 @@ use crate::{
     control::CancelReason,
     event::{Event, Kind},
     response::Response,
+    stream::PIECES,
 };
 
-/// How many events of one connection may wait. Whoever reads them stops while there is no room ([`Dispatch::has_room`]); an answer makes some.
+/// How many events of one connection may wait, beside the pieces of a body that the window of each running lane lets come. Whoever
+/// reads them stops while there is no room ([`Dispatch::has_room`]); an answer makes some.
 pub(crate) const WAITING: usize = 1024;
 
 /// Where an answer goes.
@@ -164,7 +166,12 @@ impl<A: Agent, P: Place> Dispatch<A, P> {
 
     /// Whether more events should be read.
     pub(crate) fn has_room(&self) -> bool {
-        !self.lanes.busy.load(Ordering::Acquire) || self.lanes.lock().waiting < WAITING
+        if !self.lanes.busy.load(Ordering::Acquire) {
+            return true;
+        }
+        let running = self.lanes.lock();
+        // A request that is slow fills its own window, and leaves others their room.
+        running.waiting < WAITING + PIECES * running.lanes.len()
     }
 }
 
