@@ -14,6 +14,7 @@
 //! | [`event`] | what a host tells an agent |
 //! | [`headers`] | the fields of a request or response |
 //! | [`response`] | what an agent answers |
+//! | [`guardrail`] | what an agent finds in a text for or from a language model |
 //! | [`control`] | what passes beside requests: health, metrics, flow, cancels |
 //! | [`capabilities`] | what an agent says of itself; the handshake |
 //! | [`wire`] | frames, and the two encodings of all of these |
@@ -28,7 +29,9 @@ pub mod capabilities;
 pub mod control;
 pub mod event;
 pub mod front;
+pub mod guardrail;
 pub mod headers;
+mod held;
 pub mod host;
 pub mod inspect;
 pub mod pool;

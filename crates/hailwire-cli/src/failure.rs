@@ -12,6 +12,7 @@
 
 use std::{error::Error, fmt::Display, io, time::Duration};
 
+use hailwire_kdl::FileError;
 use hailwire_wire::{Code, Status};
 use serde_json::json;
 
@@ -44,6 +45,18 @@ impl Failure {
     /// An operation on this machine failed with an I/O error.
     pub(crate) fn io(what: impl Display, error: &io::Error) -> Self {
         Self::general(format!("{what}: {}", text::lower_first(&error.to_string())))
+    }
+
+    /// A file of settings is not there, cannot be read, or says something wrong.
+    pub(crate) fn file(error: &FileError) -> Self {
+        let code = match error {
+            FileError::Invalid { .. } => Code::InvalidArgument,
+            FileError::Read { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound => Code::NotFound,
+                _ => Code::Unknown,
+            },
+        };
+        Self::caused(code, error).hint(error.hint())
     }
 
     /// The user pressed Ctrl-C.

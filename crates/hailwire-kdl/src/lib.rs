@@ -4,6 +4,8 @@
 //! program that does not start. The functions here read a node's arguments and what stands in its braces; which
 //! names there are is their callers'.
 
+mod file;
+
 use std::{
     fmt,
     ops::{Bound, RangeBounds, RangeInclusive},
@@ -11,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+pub use file::{FileError, MAX_FILE, Setting, read};
 pub use kdl::{KdlDocument, KdlEntry, KdlIdentifier, KdlNode, KdlValue};
 
 /// A mistake at a byte offset of the text.

@@ -8,7 +8,9 @@
 //! headers #true
 //! ```
 
-use hailwire_kdl::{KdlIdentifier, KdlNode, Mistake, Seen};
+use std::path::Path;
+
+use hailwire_kdl::{FileError, KdlIdentifier, KdlNode, Mistake, Seen};
 use serde_json::Value;
 use thiserror::Error;
 
@@ -41,18 +43,9 @@ impl Default for Settings {
 /// Settings that cannot be used.
 #[derive(Debug, Error)]
 pub enum SettingsError {
-    /// The file is no KDL.
-    #[error("line {line}, column {column}: {what}")]
-    Kdl {
-        /// From 1.
-        line: usize,
-        /// From 1.
-        column: usize,
-        /// What is wrong.
-        what: String,
-        /// What to write instead, or nothing.
-        hint: String,
-    },
+    /// The file cannot be read, or says something wrong.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A limit cannot be read.
     #[error(transparent)]
     Limit(#[from] LimitError),
@@ -82,28 +75,32 @@ impl Settings {
         .checked()
     }
 
-    /// From a KDL text.
+    /// From a KDL file.
     ///
     /// # Errors
     ///
     /// [`SettingsError`]; nothing unknown is passed over.
-    pub fn from_kdl(text: &str) -> Result<Self, SettingsError> {
-        let wrong = |mistake: Mistake| {
-            let (line, column) = mistake.place(text);
-            let Mistake { what, hint, .. } = mistake;
-            SettingsError::Kdl {
-                line,
-                column,
-                what,
-                hint,
+    pub fn load(path: &Path) -> Result<Self, SettingsError> {
+        Self::parse(&hailwire_kdl::read(path)?, path)
+    }
+
+    /// From a KDL text; `path` is only for messages.
+    ///
+    /// # Errors
+    ///
+    /// As [`Settings::load`].
+    pub fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
+        let read = || {
+            let mut settings = Self::default();
+            let mut seen = Seen::default();
+            for node in hailwire_kdl::document(text)?.nodes() {
+                settings.node(node, &mut seen)?;
             }
+            Ok(settings)
         };
-        let mut settings = Self::default();
-        let mut seen = Seen::default();
-        for node in hailwire_kdl::document(text).map_err(wrong)?.nodes() {
-            settings.node(node, &mut seen).map_err(wrong)?;
-        }
-        settings.checked()
+        read()
+            .map_err(|mistake: Mistake| mistake.in_file(text, path))?
+            .checked()
     }
 
     fn node(&mut self, node: &KdlNode, seen: &mut Seen) -> Result<(), Mistake> {
@@ -194,21 +191,23 @@ mod tests {
     #[test]
     fn a_file_is_read_whole_and_nothing_unknown_is_passed_over() {
         let text = "limit \"100/s burst 20 per client-ip\"\nlimit \"5/m\" name=\"login\"\nkeys 1000\nstatus 503\nheaders #false\n";
-        let settings = Settings::from_kdl(text).unwrap();
+        let settings = Settings::parse(text, Path::new("limits.kdl")).unwrap();
         assert_eq!((settings.limits.len(), settings.keys), (2, 1000));
         assert_eq!((settings.status, settings.headers), (503, false));
         assert_eq!(settings.limits[1].name, "login");
         for (text, message) in [
-            ("keys 1000\n  limit \"1/s per moon\"", "line 2, column"),
-            ("limits \"1/s\"", "line 1, column 1: "),
-            ("limit \"1/s\" nam=\"x\"", "line 1, column 13: limit takes"),
-            ("limit \"1/s\" \"2/s\"", "line 1, column 13: limit takes"),
-            ("limit", "line 1, column 1: limit needs"),
-            ("keys 1000\nkeys 1000", "line 2, column 1"),
-            ("status 200", "line 1, column"),
-            ("keys {", "line 1, column"),
+            ("keys 1000\n  limit \"1/s per moon\"", ":2:"),
+            ("limits \"1/s\"", ":1:1: "),
+            ("limit \"1/s\" nam=\"x\"", ":1:13: limit takes"),
+            ("limit \"1/s\" \"2/s\"", ":1:13: limit takes"),
+            ("limit", ":1:1: limit needs"),
+            ("keys 1000\nkeys 1000", ":2:1"),
+            ("status 200", ":1:"),
+            ("keys {", ":1:"),
         ] {
-            let error = Settings::from_kdl(text).unwrap_err().to_string();
+            let error = Settings::parse(text, Path::new(""))
+                .unwrap_err()
+                .to_string();
             assert!(error.starts_with(message), "{error}");
         }
     }

@@ -157,12 +157,12 @@ pub(crate) fn distinct<'a>(names: &[&'a str]) -> Vec<&'a str> {
     all.copied().collect()
 }
 
-/// Whether a comparison of subjects speaks of it: it has a better and a worse, and is not one outlier
-/// nor the peak of a process that had other work before.
+/// Whether a comparison of subjects speaks of it: it has a better and a worse, is not one outlier nor the peak of a process
+/// that had other work before, and no difference, of which there are no ratios.
 #[must_use]
 pub(crate) fn judged(name: &str) -> bool {
     let base = parts(name).base;
-    better(name).is_some() && base != "max" && base != "min" && !base.contains("peak")
+    better(name).is_some() && !["max", "min", "gain"].contains(&base) && !base.contains("peak")
 }
 
 /// The name for people: `p50`, `client RSS`, `messages a second`.

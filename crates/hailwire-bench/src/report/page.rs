@@ -107,8 +107,12 @@ impl Report {
     /// Of a folder.
     #[must_use]
     pub(crate) fn of(mut folder: Folder) -> Self {
-        let aims = AIMS.iter().map(|aim| judge(aim, &folder)).collect();
         let suites = folder.suites();
+        let aims = AIMS
+            .iter()
+            .filter(|aim| suites.iter().any(|suite| suite == aim.of.suite))
+            .map(|aim| judge(aim, &folder))
+            .collect();
         scores::add(&mut folder);
         let cells = Cells::of(&folder);
         let all = standing::all(&cells);

@@ -344,7 +344,7 @@ fn latency(order: &Order, steps: &mut Vec<Step>) {
         connections: 1,
     };
     let calm = order.by_size(0.05, 0.25, 60.0);
-    let lossy = order.by_size(0.05, 2.5, 60.0);
+    let lossy = order.by_size(0.05, 2.0, 60.0);
     for (row, network, seconds) in [
         ("1 KB, 0 ms", "loopback", calm),
         ("1 KB, 50 ms", "wan-50ms", calm),

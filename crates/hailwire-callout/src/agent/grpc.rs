@@ -21,17 +21,13 @@ use std::{
 use futures_util::Stream;
 use thiserror::Error;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
     time::Sleep,
 };
 use tonic::{
     Request, Status, Streaming,
-    transport::{
-        Certificate, Identity, Server, ServerTlsConfig,
-        server::{Connected, TcpConnectInfo},
-    },
+    transport::{Certificate, Identity, Server, ServerTlsConfig},
 };
 
 use super::{Agent, Dispatch, Host, Place, serve::capabilities};
@@ -39,6 +35,7 @@ use crate::{
     Text, VERSION,
     control::{Health, HealthState, Notice, Order, Ping},
     event::{Configure, Event},
+    held::Held,
     response::{Decision, Response},
     wire::grpc::{
         self as messages, CONNECTION_WINDOW, EXTENSIONS, MAX_MESSAGE, STREAM_WINDOW, ToAgent,
@@ -531,7 +528,8 @@ struct Incoming {
 }
 
 impl Stream for Incoming {
-    type Item = io::Result<Placed>;
+    /// Each has a place for as long as it is open.
+    type Item = io::Result<Held<TcpStream, OwnedSemaphorePermit>>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let places = self.places.clone();
@@ -546,67 +544,10 @@ impl Stream for Incoming {
         match self.listener.poll_accept(context) {
             Poll::Ready(Ok((stream, _))) => {
                 let _ = stream.set_nodelay(true);
-                Poll::Ready(Some(Ok(Placed {
-                    stream,
-                    _place: place,
-                })))
+                Poll::Ready(Some(Ok(Held::new(stream, place))))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error))),
             Poll::Pending => Poll::Pending,
         }
-    }
-}
-
-/// A TCP connection that has a place.
-struct Placed {
-    stream: TcpStream,
-    _place: OwnedSemaphorePermit,
-}
-
-impl Connected for Placed {
-    type ConnectInfo = TcpConnectInfo;
-
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
-    }
-}
-
-impl AsyncRead for Placed {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Placed {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

@@ -1,5 +1,7 @@
 //! One request on its way past the agents.
 
+mod texts;
+
 use std::{
     future::poll_fn,
     sync::Arc,

@@ -19,6 +19,7 @@
 //!   After a bypass in mid-body an agent is not asked about the rest of that body: it would see one with a hole.
 //! - Pieces of a body may be under way together ([`Exchange::show_request_body`]): each leaves as soon as it is shown, and
 //!   verdicts come in the order of the pieces.
+//! - A text for or from a language model goes on as agents leave it: what one found and did not take out does not pass.
 //! - An exchange that is dropped before [`Exchange::complete`] cancels what its agents know of the request.
 //!
 //! The policy is `policy`, without I/O; what is counted is `tally`.
@@ -47,6 +48,7 @@ use crate::{
     Decision, Event, Response, Text,
     capabilities::Capabilities,
     control::CancelReason,
+    guardrail::Findings,
     response::{Audit, HeaderOp, WebSocketDecision},
 };
 
@@ -154,6 +156,17 @@ pub struct WebSocketVerdict {
     pub decision: WebSocketDecision,
     /// For records.
     pub audits: Vec<(Text, Audit)>,
+}
+
+/// What becomes of a text for or from a language model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TextVerdict {
+    /// What becomes of the request.
+    pub verdict: Verdict,
+    /// What goes on in place of the text; `None` where it goes on as it is, or not at all.
+    pub content: Option<String>,
+    /// For records: which agent found what. Those that did not say are left out.
+    pub findings: Vec<(Text, Findings)>,
 }
 
 impl Verdict {

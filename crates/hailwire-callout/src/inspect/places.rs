@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::{
     Ask, Checkpoint, Config, Inspector, Unanswered,
-    config::{AgentConfig, Place, Preset, Tls},
+    config::{AgentConfig, Place, Tls},
 };
 use crate::{
     Event, Response, Text,
@@ -221,12 +221,7 @@ async fn read(tls: &Tls) -> io::Result<host::grpc::Tls> {
 
 /// How the connections to a place are kept.
 fn settings(agent: &AgentConfig, place: &Place) -> PoolConfig {
-    let mut config = match agent.pool.preset {
-        Preset::Default => PoolConfig::default(),
-        Preset::HighThroughput => PoolConfig::high_throughput(),
-        Preset::LowLatency => PoolConfig::low_latency(),
-        Preset::BodyInspection => PoolConfig::body_inspection(),
-    };
+    let mut config = agent.pool.preset.pool();
     // How long an answer may take is the rule's to say.
     let configure = config.timeouts.of(crate::Kind::Configure);
     config.timeouts =
@@ -253,9 +248,31 @@ fn settings(agent: &AgentConfig, place: &Place) -> PoolConfig {
     config
 }
 
+/// A pool that its owner made is a place as it is.
+impl Ask for AgentPool {
+    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, Unanswered>> {
+        Box::pin(async move {
+            let answer = AgentPool::ask(self, event, deadline).await;
+            answer.map_err(unanswered)
+        })
+    }
+
+    fn capabilities(&self) -> Option<Arc<Capabilities>> {
+        AgentPool::capabilities(self).map(Arc::new)
+    }
+
+    fn cancel(&self, id: &str, reason: CancelReason) {
+        AgentPool::cancel(self, id, reason);
+    }
+
+    fn done(&self, id: &str) {
+        AgentPool::done(self, id);
+    }
+}
+
 impl Ask for Pooled {
     fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, Unanswered>> {
-        Box::pin(async move { self.pool.ask(event, deadline).await.map_err(unanswered) })
+        Ask::ask(&self.pool, event, deadline)
     }
 
     fn capabilities(&self) -> Option<Arc<Capabilities>> {

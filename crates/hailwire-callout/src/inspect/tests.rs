@@ -1,3 +1,5 @@
+mod texts;
+
 use std::{
     collections::VecDeque,
     sync::{

@@ -71,27 +71,11 @@ impl Reports {
     pub fn record(&self, report: MetricsReport, now: Duration) {
         let mut series = self.series();
         let counters = report.counters.into_iter();
-        for metric in counters {
-            let value = Value::Counter(metric.value);
-            self.put(
-                &mut series,
-                metric.name,
-                metric.labels,
-                metric.help,
-                value,
-                now,
-            );
-        }
-        for metric in report.gauges {
-            let value = Value::Gauge(metric.value);
-            self.put(
-                &mut series,
-                metric.name,
-                metric.labels,
-                metric.help,
-                value,
-                now,
-            );
+        let counters = counters.map(|m| (m.name, m.labels, m.help, Value::Counter(m.value)));
+        let gauges = report.gauges.into_iter();
+        let gauges = gauges.map(|m| (m.name, m.labels, m.help, Value::Gauge(m.value)));
+        for (name, labels, help, value) in counters.chain(gauges) {
+            self.put(&mut series, name, labels, help, value, now);
         }
         for mut histogram in report.histograms {
             let name = std::mem::take(&mut histogram.name);

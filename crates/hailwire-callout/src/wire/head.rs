@@ -145,7 +145,7 @@ fn request_json(head: &RequestHeaders, out: &mut impl Put) {
     out.put(b",\"client_ip\":");
     out.text(text(2));
     out.put(b",\"client_port\":");
-    json::put_number(head.index().client_port, out);
+    json::put_uint(head.index().client_port, out);
     out.put(b",\"server_name\":");
     put_optional_json(head.bytes(4), out);
     out.put(b",\"protocol\":");
@@ -202,7 +202,7 @@ fn response_json(head: &ResponseHeaders, out: &mut impl Put) {
     out.put(b"{\"correlation_id\":");
     out.text(head.id_bytes());
     out.put(b",\"status\":");
-    json::put_number(head.status(), out);
+    json::put_uint(head.status(), out);
     out.put(b",\"headers\":");
     put_headers_json(head.headers(), out);
     out.put(b"}");

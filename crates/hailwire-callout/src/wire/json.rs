@@ -460,21 +460,10 @@ impl Put for Place<'_> {
     }
 }
 
-/// Writes an integer where JSON goes.
+/// Writes an integer.
 #[inline]
-pub(super) fn put_number(number: u16, out: &mut impl Put) {
-    let mut digits = [0; 5];
-    let mut at = digits.len();
-    let mut left = number;
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (left % 10) as u8;
-        left /= 10;
-        if left == 0 {
-            break;
-        }
-    }
-    out.put(digits.get(at..).unwrap_or_default());
+pub(super) fn put_uint(number: impl itoa::Integer, out: &mut impl Put) {
+    out.put(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// Writes a text with its quotation marks.
@@ -525,23 +514,6 @@ pub(super) fn put_bare_base64(data: &[u8], out: &mut BytesMut) {
     if let Some(place) = out.get_mut(start..) {
         let _ = base64_simd::STANDARD.encode(data, base64_simd::Out::from_slice(place));
     }
-}
-
-/// Writes an integer.
-#[inline]
-pub(super) fn put_uint(number: u64, out: &mut BytesMut) {
-    let mut digits = [0; 20];
-    let mut at = digits.len();
-    let mut left = number;
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (left % 10) as u8;
-        left /= 10;
-        if left == 0 {
-            break;
-        }
-    }
-    out.put_slice(digits.get(at..).unwrap_or_default());
 }
 
 pub(super) fn put_bool(value: bool, out: &mut BytesMut) {

@@ -1,80 +1,39 @@
-//! An agent in a process of its own, killed under load.
+//! An agent in a process of its own, killed again and again under load.
 
 use std::{
-    env,
+    fs,
+    ops::AddAssign,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use hailwire_callout::{
-    Agent, Response,
-    agent::{self, ServeOptions},
-    event::{BodyChunk, RequestHeaders},
+    Decision, Kind, Response, Text,
+    event::{BodyChunk, Metadata, RequestHeaders},
     host,
-    pool::{AgentPool, Backoff, PoolConfig, PoolError, connect_with},
+    inspect::{Action, Ask, Checkpoint, Fault, Inspector, Rule, Tally, Verdict},
+    pool::{AgentPool, Backoff, PoolConfig, connect_with},
+    response::HeaderOp,
 };
 use hailwire_pool::BreakerConfig;
 
-use crate::house::{LONG, eventually, head, request_body};
+use crate::{
+    house::{LONG, eventually},
+    process::{MARK, Process},
+};
 
-const SOCKET: &str = "HAILWIRE_TEST_AGENT_SOCKET";
+const KILLS: usize = 1_000;
+const ASKERS: u64 = 32;
 
-struct Plain;
+/// Requests that the agent decides between two kills, at least.
+const BETWEEN: u64 = 20;
 
-impl Agent for Plain {
-    fn name(&self) -> &str {
-        "plain"
-    }
-    async fn request_headers(&self, _: RequestHeaders) -> Response {
-        Response::allow()
-    }
-    async fn request_body(&self, _: BodyChunk) -> Response {
-        Response::allow()
-    }
-}
-
-/// Not a test, but the agent's process: this program, told by its environment where to listen.
-#[tokio::test]
-#[ignore = "the other tests start it"]
-async fn the_agent_process() {
-    let Ok(socket) = env::var(SOCKET) else {
-        return;
-    };
-    let listener = agent::uds::Listener::bind(socket).unwrap();
-    let options = ServeOptions::default();
-    let _ = agent::uds::serve(Arc::new(Plain), listener, &options).await;
-}
-
-/// A process that is killed and waited for when it is dropped.
-struct Process(Child);
-
-impl Process {
-    fn start(socket: &Path) -> Self {
-        let child = Command::new(env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "killed::the_agent_process"])
-            .env(SOCKET, socket)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self(child)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // SIGKILL.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
+/// A pool that tries again at once.
 fn pool(socket: PathBuf) -> Arc<AgentPool> {
     let connect = connect_with("a process", move |options| {
         let socket = socket.clone();
@@ -82,81 +41,237 @@ fn pool(socket: PathBuf) -> Arc<AgentPool> {
     });
     let config = PoolConfig {
         reconnect: Backoff {
-            first: Duration::from_millis(5),
-            most: Duration::from_millis(20),
+            first: Duration::from_millis(1),
+            most: Duration::from_millis(2),
         },
         breaker: BreakerConfig {
-            open: Duration::from_millis(20),
+            open: Duration::from_millis(5),
             ..BreakerConfig::default()
         },
         ..PoolConfig::default()
     };
-    Arc::new(AgentPool::new("plain", Arc::new(connect), config))
+    Arc::new(AgentPool::new("marking", Arc::new(connect), config))
+}
+
+/// Heads are blocked while the agent does not answer; pieces of bodies pass.
+fn inspector(pool: &Arc<AgentPool>) -> Arc<Inspector> {
+    let mut rule = Rule {
+        events: Some(
+            [Kind::RequestHeaders, Kind::RequestBody]
+                .into_iter()
+                .collect(),
+        ),
+        ..Rule::default()
+    };
+    for phase in &mut rule.phases {
+        phase.timeout = LONG;
+    }
+    rule.phase_mut(Kind::RequestHeaders).unwrap().on = [Action::Block(599); 4];
+    rule.phase_mut(Kind::RequestHeaders).unwrap().on[Fault::Error as usize] = Action::Block(503);
+    rule.phase_mut(Kind::RequestBody).unwrap().on[Fault::Error as usize] = Action::Allow;
+    Arc::new(Inspector::new(vec![Checkpoint {
+        name: Text::from("marking"),
+        rule,
+        places: vec![Arc::clone(pool) as Arc<dyn Ask>],
+    }]))
+}
+
+/// What became of events, by whoever asked about them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Count {
+    /// The agent let them pass.
+    marked: u64,
+    /// The agent blocked them.
+    stopped: u64,
+    /// Blocked, since the agent did not answer.
+    blocked: u64,
+    /// Passed, although it did not.
+    bypassed: u64,
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.marked += other.marked;
+        self.stopped += other.stopped;
+        self.blocked += other.blocked;
+        self.bypassed += other.bypassed;
+    }
+}
+
+impl Count {
+    /// What the inspector counted.
+    fn of(tally: &Tally, kind: Kind) -> Self {
+        let stopped = tally.stopped(kind);
+        let blocked = tally.blocked(kind, Fault::Error);
+        let bypassed = tally.bypassed(kind, Fault::Error);
+        for fault in [Fault::Timeout, Fault::Overload, Fault::BodyTooLarge] {
+            assert_eq!(tally.blocked(kind, fault), 0, "{fault:?}");
+            assert_eq!(tally.bypassed(kind, fault), 0, "{fault:?}");
+        }
+        Self {
+            marked: tally.asked(kind) - stopped - blocked - bypassed,
+            stopped,
+            blocked,
+            bypassed,
+        }
+    }
+
+    /// Adds one event, which was bad or not.
+    fn add(&mut self, verdict: &Verdict, bad: bool) {
+        let marked = verdict.request_headers.iter().any(|op| match op {
+            HeaderOp::Set { name, .. } => name == MARK,
+            _ => false,
+        });
+        match &verdict.decision {
+            Decision::Allow if marked => {
+                assert!(!bad, "the agent lets nothing pass that is bad");
+                self.marked += 1;
+            }
+            Decision::Allow => self.bypassed += 1,
+            decision if *decision == Response::block(403).decision => {
+                assert!(bad, "the agent blocks only what is bad");
+                self.stopped += 1;
+            }
+            decision => {
+                assert_eq!(*decision, Response::block(503).decision);
+                self.blocked += 1;
+            }
+        }
+    }
+}
+
+/// Asks about requests, one after the other, until it is told to stop. Gives what became of heads and of pieces, and
+/// how long the longest answer took.
+async fn asks(
+    asker: u64,
+    inspector: Arc<Inspector>,
+    stop: Arc<AtomicBool>,
+    decided: Arc<AtomicU64>,
+) -> (Count, Count, Duration) {
+    let (mut heads, mut pieces, mut longest) = (Count::default(), Count::default(), Duration::ZERO);
+    for request in asker.. {
+        if stop.load(SeqCst) {
+            break;
+        }
+        let id = format!("{asker}-{request}");
+        let mut exchange = inspector.exchange();
+        let bad = request % 4 == 0;
+        let started = Instant::now();
+        let verdict = exchange.request_headers(head(&id, bad)).await;
+        longest = longest.max(started.elapsed());
+        let blocked = heads.blocked;
+        heads.add(&verdict, bad);
+        if heads.blocked == blocked {
+            decided.fetch_add(1, SeqCst);
+        } else {
+            tokio::task::yield_now().await;
+        }
+        for index in 0..3 {
+            if exchange.stopped().is_some() || !exchange.wants(Kind::RequestBody) {
+                break;
+            }
+            let bad = index == 2 && request % 4 == 1;
+            let data = Bytes::from_static(if bad { b"bad" } else { b"good" });
+            let started = Instant::now();
+            let shown = exchange.request_body(chunk(&id, index, &data)).await;
+            longest = longest.max(started.elapsed());
+            pieces.add(&shown.verdict, bad);
+            if shown.verdict.passes() {
+                assert_eq!(shown.data, data, "what passes is whole");
+            }
+        }
+    }
+    (heads, pieces, longest)
+}
+
+fn head(id: &str, bad: bool) -> RequestHeaders {
+    let metadata = Metadata {
+        correlation_id: id,
+        ..Metadata::default()
+    };
+    let uri = if bad { "/bad" } else { "/" };
+    RequestHeaders::new(&metadata, "GET", uri, [("host", "a")])
+}
+
+fn chunk(id: &str, index: u32, data: &Bytes) -> BodyChunk {
+    BodyChunk {
+        correlation_id: id.into(),
+        data: data.clone(),
+        is_last: index == 2,
+        total_size: None,
+        index,
+        transferred: 4 * u64::from(index + 1),
+    }
+}
+
+/// Whether a process is still there, be it only to be waited for, that we started.
+fn is_left(id: u32) -> bool {
+    let ours = format!(" {} ", std::process::id());
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    // `ID (NAME) STATE PARENT …`
+    let parent = stat.rsplit(") ").next().unwrap_or_default();
+    parent.get(1..).is_some_and(|rest| rest.starts_with(&ours))
+}
+
+/// Kills the agent and starts it again, and again. Gives the processes that there were.
+async fn kills(socket: &Path, pool: &AgentPool, decided: &AtomicU64) -> Vec<u32> {
+    let mut process = Process::agent(socket);
+    let mut started = vec![process.id()];
+    for _ in 0..KILLS {
+        assert!(pool.ready(LONG).await);
+        let before = decided.load(SeqCst);
+        eventually(|| decided.load(SeqCst) >= before + BETWEEN).await;
+        drop(process);
+        process = Process::agent(socket);
+        started.push(process.id());
+    }
+    drop(process);
+    started
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_killed_under_load_leaves_no_ask_without_an_end_and_the_pool_comes_back() {
-    const DEADLINE: Duration = Duration::from_millis(500);
-    const KILLS: usize = 10;
-
+async fn an_agent_killed_a_thousand_times_under_load_leaves_each_event_answered_as_configured() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("agent");
-    let mut process = Process::start(&socket);
     let pool = pool(socket.clone());
-    assert!(pool.ready(LONG).await);
-
+    let inspector = inspector(&pool);
     let stop = Arc::new(AtomicBool::new(false));
-    let (answers, failures) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let askers: Vec<_> = (0..32)
+    let decided = Arc::new(AtomicU64::new(0));
+    let askers: Vec<_> = (0..ASKERS)
         .map(|asker| {
-            let (pool, stop) = (Arc::clone(&pool), Arc::clone(&stop));
-            let (answers, failures) = (Arc::clone(&answers), Arc::clone(&failures));
-            tokio::spawn(async move {
-                let mut longest = Duration::ZERO;
-                for request in 0_u32.. {
-                    if stop.load(Ordering::SeqCst) {
-                        break;
-                    }
-                    let id = format!("{asker}-{request}");
-                    for event in [head(&id), request_body(&id, 0), request_body(&id, 1)] {
-                        let started = Instant::now();
-                        match pool.ask(event, DEADLINE).await {
-                            Ok(response) => {
-                                assert_eq!(response, Response::allow());
-                                answers.fetch_add(1, Ordering::SeqCst);
-                            }
-                            Err(PoolError::TooLarge) => panic!("nothing is large here"),
-                            Err(_) => {
-                                failures.fetch_add(1, Ordering::SeqCst);
-                                tokio::task::yield_now().await;
-                            }
-                        }
-                        longest = longest.max(started.elapsed());
-                    }
-                    pool.done(&id);
-                }
-                longest
-            })
+            let (stop, decided) = (Arc::clone(&stop), Arc::clone(&decided));
+            tokio::spawn(asks(asker, Arc::clone(&inspector), stop, decided))
         })
         .collect();
+    let begin = Instant::now();
+    let started = kills(&socket, &pool, &decided).await;
+    println!("{KILLS} kills in {:?}", begin.elapsed());
+    stop.store(true, SeqCst);
 
-    for _ in 0..KILLS {
-        let before = answers.load(Ordering::SeqCst);
-        eventually(|| answers.load(Ordering::SeqCst) > before + 500).await;
-        drop(process);
-        eventually(|| pool.able() == 0).await;
-        process = Process::start(&socket);
-        assert!(pool.ready(LONG).await);
-    }
-    stop.store(true, Ordering::SeqCst);
+    let (mut heads, mut pieces) = (Count::default(), Count::default());
     for asker in askers {
-        let longest = asker.await.unwrap();
+        let (of_heads, of_pieces, longest) = asker.await.unwrap();
+        heads += of_heads;
+        pieces += of_pieces;
         // The machine may be busy; an ask that was forgotten would never end.
-        assert!(longest < DEADLINE + Duration::from_secs(5), "{longest:?}");
+        assert!(longest < Duration::from_secs(5), "{longest:?}");
     }
-    assert!(failures.load(Ordering::SeqCst) > 0, "the kills were felt");
+    println!("heads: {heads:?}; pieces of bodies: {pieces:?}");
+    let tally = inspector.tally("marking").unwrap();
+    assert_eq!(heads, Count::of(&tally, Kind::RequestHeaders));
+    assert_eq!(pieces, Count::of(&tally, Kind::RequestBody));
+    assert_eq!((heads.bypassed, pieces.blocked), (0, 0));
+    assert!(heads.marked + heads.stopped >= KILLS as u64 * BETWEEN);
+    assert!(
+        heads.blocked > 0 && pieces.bypassed > 0,
+        "the kills were felt"
+    );
     assert_eq!(pool.in_flight(), 0);
-    assert!(pool.ready(LONG).await);
+    assert_eq!(started.len(), KILLS + 1);
+    let left = started.into_iter().filter(|id| is_left(*id));
+    assert_eq!(left.count(), 0, "no process is left");
+
+    let process = Process::agent(&socket);
     eventually(|| pool.connections().iter().all(Option::is_some)).await;
     drop(process);
 }

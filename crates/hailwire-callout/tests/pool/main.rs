@@ -9,5 +9,7 @@
 mod flow;
 mod house;
 mod killed;
+mod many;
+mod process;
 mod requests;
 mod trouble;

@@ -4,9 +4,8 @@ use std::{fs, io};
 
 use hailwire::{
     admin::method,
-    config::{Config, ConfigError, InForce},
+    config::{Config, InForce},
 };
-use hailwire_wire::{Code, Status};
 use serde_json::json;
 
 use super::{Run, connect};
@@ -87,13 +86,5 @@ pub(crate) fn check(run: &Run) -> Result<(), Failure> {
 
 /// The configuration of a data folder.
 pub(crate) fn load(run: &Run) -> Result<Config, Failure> {
-    Config::load(&run.data.config()).map_err(|error| {
-        let hint = error.hint().to_owned();
-        match &error {
-            ConfigError::Read { source, .. } => Failure::io(&error, source).hint(hint),
-            ConfigError::Invalid { .. } => {
-                Failure::from(Status::new(Code::InvalidArgument, error.to_string())).hint(hint)
-            }
-        }
-    })
+    Config::load(&run.data.config()).map_err(|error| Failure::file(&error))
 }

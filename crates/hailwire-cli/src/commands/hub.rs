@@ -5,17 +5,14 @@ use std::time::Duration;
 use hailwire::{Code, config::LogLevel};
 use hailwire_hub::{Config, Hub, InviteError, StartError};
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Run, log};
+use super::{Run, log, stop::Stop};
 use crate::{failure::Failure, text};
 
 /// Runs the hub until SIGTERM or Ctrl-C.
 pub(super) async fn run(run: &Run, config: Config) -> Result<(), Failure> {
     log::start(run.log.unwrap_or(LogLevel::Info), run.output.colour_errors);
-    let no_signals = |error| Failure::io("signals cannot be noticed", &error);
-    let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
+    let mut stop = Stop::new()?;
 
     let hub = Hub::start(config)
         .await
@@ -39,14 +36,11 @@ pub(super) async fn run(run: &Run, config: Config) -> Result<(), Failure> {
             run.data.root().display(),
         )
     })?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    stop.asked().await;
     run.output.note("stopping (again Ctrl-C to stop at once)");
     tokio::select! {
         () = hub.shutdown() => Ok(()),
-        _ = interrupt.recv() => Err(Failure::interrupted()),
+        failure = stop.interrupted() => Err(failure),
     }
 }
 

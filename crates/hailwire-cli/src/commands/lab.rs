@@ -16,9 +16,11 @@ use hailwire_lab::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::Run;
+use super::{
+    Run,
+    stop::{Asked, Stop},
+};
 use crate::{args::lab, failure::Failure, table::Table};
 
 /// A topology in a list.
@@ -142,17 +144,16 @@ async fn wait(child: &mut tokio::process::Child) -> Result<ExitStatus, Failure> 
         .id()
         .and_then(|pid| i32::try_from(pid).ok())
         .and_then(Pid::from_raw);
-    let listen =
-        |kind| signal(kind).map_err(|error| Failure::io("signals cannot be noticed", &error));
-    let mut interrupt = listen(SignalKind::interrupt())?;
-    let mut terminate = listen(SignalKind::terminate())?;
+    let mut stop = Stop::new()?;
     loop {
         let signal = tokio::select! {
             status = child.wait() => {
                 return status.map_err(|error| Failure::io("the program is lost", &error));
             }
-            _ = interrupt.recv() => Signal::INT,
-            _ = terminate.recv() => Signal::TERM,
+            asked = stop.asked() => match asked {
+                Asked::Interrupt => Signal::INT,
+                Asked::Terminate => Signal::TERM,
+            },
         };
         // A terminal has sent its Ctrl-C to the program too.
         let already = signal == Signal::INT && std::io::stdin().is_terminal();
@@ -195,8 +196,8 @@ fn passed_on(status: ExitStatus) -> Result<(), Failure> {
 
 fn find(name: &str) -> Result<Topology, Failure> {
     Topology::find(name).map_err(|error| match &error {
-        TopologyError::Read { .. } => caused(&error),
-        _ => Failure::usage(&error).hint(error.hint()),
+        TopologyError::File(error) => Failure::file(error),
+        TopologyError::Unknown { .. } => Failure::usage(&error).hint(error.hint()),
     })
 }
 

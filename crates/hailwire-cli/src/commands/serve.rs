@@ -4,20 +4,19 @@
 use hailwire::{Agent, Client, Code, Request, RequestKind, Response, Serving, Status};
 use serde_json::json;
 
-use super::{Run, connect};
+use super::{Run, offered, stop::Stop};
 use crate::{
     failure::Failure,
     plan::Serve,
     serve::{
-        Program,
-        backoff::Backoff,
-        each_call, environment,
+        Program, each_call, environment,
         group::{Reaper, ReaperHandle},
         lines::{self, Lines},
     },
 };
 
 pub(super) async fn run(run: &Run, serve: Serve) -> Result<(), Failure> {
+    let mut stop = Stop::new()?;
     let reaper = Reaper::start();
     let program = Program {
         program: serve.program.clone(),
@@ -27,68 +26,23 @@ pub(super) async fn run(run: &Run, serve: Serve) -> Result<(), Failure> {
     let handle = reaper.handle();
     let done = tokio::select! {
         done = keep(run, &serve, &program, &handle) => done,
-        done = terminated() => done,
+        asked = stop.asked() => asked.end(),
     };
     // No process outlives this one.
     reaper.finish().await;
     done
 }
 
-/// Waits for SIGTERM or Ctrl-C, after which the programs still have to be ended.
-async fn terminated() -> Result<(), Failure> {
-    use tokio::signal::unix::{SignalKind, signal};
-
-    let no_signals = |error| Failure::io("signals cannot be noticed", &error);
-    let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
-    tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Err(Failure::interrupted()),
-    }
-}
-
-/// Offers the agent, again and again where the node goes away. A first offer that fails is a
-/// failure of the command.
+/// Offers the agent, with one program kept for it where that was asked for.
 async fn keep(
     run: &Run,
     serve: &Serve,
     program: &Program,
     reaper: &ReaperHandle,
 ) -> Result<(), Failure> {
-    let mut backoff = Backoff::default();
     let (lines, _task) = Lines::start(program.clone(), reaper.clone());
-    let client = connect::attach(run).await?;
-    let mut current = Some(offer(&client, serve, program, reaper, &lines).await?);
-    announce(run, serve)?;
-    loop {
-        if let Some(mut serving) = current.take() {
-            backoff.succeeded();
-            let status = serving.closed().await;
-            run.output
-                .note(&format!("{}: {status}; attaching again", serve.name));
-        }
-        tokio::time::sleep(backoff.wait()).await;
-        let Ok(client) = Client::attach(&run.data).await else {
-            continue;
-        };
-        match offer(&client, serve, program, reaper, &lines).await {
-            Ok(serving) => {
-                run.output
-                    .note(&format!("{} is on offer again", serve.name));
-                current = Some(serving);
-            }
-            Err(status) if is_final(status.code) => return Err(status.into()),
-            Err(status) => tracing::debug!(%status, "not on offer yet"),
-        }
-    }
-}
-
-/// Whether trying again cannot help.
-fn is_final(code: Code) -> bool {
-    matches!(
-        code,
-        Code::InvalidArgument | Code::PermissionDenied | Code::Unimplemented
-    )
+    let offer = async |client: &Client| offer(client, serve, program, reaper, &lines).await;
+    offered::keep(run, &serve.name, offer, || announce(run, serve)).await
 }
 
 async fn offer(

@@ -7,9 +7,8 @@ use hailwire::{
     config::{Limits, Origin},
 };
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Run, config, log};
+use super::{Run, config, log, stop::Stop};
 use crate::{args::node::Up, failure::Failure, text};
 
 /// What `hail up` prints once the node runs.
@@ -53,9 +52,7 @@ pub(super) async fn run(run: &Run, up: Up) -> Result<(), Failure> {
     );
     let Limits { grace, .. } = config.limits;
 
-    let no_signals = |error| Failure::io("signals cannot be noticed", &error);
-    let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
+    let mut stop = Stop::new()?;
 
     let node = Node::builder()
         .data_dir(run.data.clone())
@@ -75,8 +72,7 @@ pub(super) async fn run(run: &Run, up: Up) -> Result<(), Failure> {
     })?;
 
     let grace = tokio::select! {
-        _ = terminate.recv() => grace,
-        _ = interrupt.recv() => grace,
+        _ = stop.asked() => grace,
         asked = node.stop_requested() => asked,
     };
     if !up.detached {
@@ -87,7 +83,7 @@ pub(super) async fn run(run: &Run, up: Up) -> Result<(), Failure> {
     }
     tokio::select! {
         () = node.shutdown(grace) => Ok(()),
-        _ = interrupt.recv() => Err(Failure::interrupted()),
+        failure = stop.interrupted() => Err(failure),
     }
 }
 

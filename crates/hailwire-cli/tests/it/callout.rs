@@ -1,6 +1,7 @@
 //! Inspection agents: served, attached, reloaded and tried out.
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
@@ -11,7 +12,8 @@ use std::{
 
 use hailwire_callout::{
     Agent, Response, agent,
-    event::{BodyChunk, RequestHeaders},
+    event::{BodyChunk, Guardrail, RequestHeaders},
+    guardrail::Findings,
 };
 use serde_json::Value;
 
@@ -73,8 +75,32 @@ impl Agent for Wall {
     }
 }
 
+/// A guardrail: it takes numbers out of texts, and finds one instruction.
+struct Texts;
+
+impl Agent for Texts {
+    fn name(&self) -> &str {
+        "texts"
+    }
+
+    async fn guardrail(&self, event: Guardrail) -> Response {
+        let numbers = event.content.contains("4111");
+        let redacted = numbers.then(|| event.content.replace(char::is_numeric, "*"));
+        Findings {
+            detected: numbers || event.content.contains("Ignore all"),
+            redacted,
+            ..Findings::default()
+        }
+        .answer()
+    }
+}
+
 /// Serves the firewall at a socket for as long as the test runs.
 fn wall(socket: &Path) {
+    served(Wall::default(), socket);
+}
+
+fn served(agent: impl Agent, socket: &Path) {
     let socket = socket.to_owned();
     let (ready, wait) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -86,7 +112,7 @@ fn wall(socket: &Path) {
             let listener = agent::uds::Listener::bind(&socket).unwrap();
             ready.send(()).unwrap();
             let options = agent::ServeOptions::default();
-            let _ = agent::uds::serve(Arc::new(Wall::default()), listener, &options).await;
+            let _ = agent::uds::serve(Arc::new(agent), listener, &options).await;
         });
     });
     wait.recv().unwrap();
@@ -178,6 +204,117 @@ fn a_configuration_with_a_firewall_passes_its_test_and_one_that_forbids_too_litt
     let report = ran.json();
     assert_eq!(report["ready"], false);
     assert!(report["forbidden"].as_u64().unwrap() >= 5 && report["bypasses"].as_u64().unwrap() > 0);
+}
+
+/// The rows of `hail callout test` by what was tried and where: their outcome and what was expected.
+fn tried(report: &Value) -> BTreeMap<(&str, &str), (&str, &str)> {
+    fn text<'a>(row: &'a Value, field: &str) -> &'a str {
+        row[field].as_str().unwrap()
+    }
+    let row = |row| {
+        let at = (text(row, "probe"), text(row, "at"));
+        (at, (text(row, "outcome"), text(row, "expected")))
+    };
+    report["rows"].as_array().unwrap().iter().map(row).collect()
+}
+
+#[test]
+fn a_guardrail_is_tried_with_texts_and_where_it_goes_wrong() {
+    let house = House::new();
+    let socket = house.path("texts.sock");
+    served(Texts, &socket);
+    let path = written(
+        &house,
+        "texts.kdl",
+        &format!(
+            "agents {{ agent \"texts\" type=\"guardrail\" {{ binary-uds {socket:?}; timeout-ms 1500\n\
+             events \"guardrail\"; phase \"guardrail\" {{ on-timeout \"allow\"; on-error \"block\" 418 }} }} }}"
+        ),
+    );
+    let args = ["callout", "test", "--small", "--json", "--config", &path];
+    let report = house.run("a", &args).ok().json();
+    let rows = tried(&report);
+    let expected = [
+        ("a harmless text for a model", "", "passed", "passed"),
+        (
+            "instructions in a text for a model",
+            "",
+            "blocked 403",
+            "blocked or redacted",
+        ),
+        (
+            "personal data in a text from a model",
+            "",
+            "redacted",
+            "blocked or redacted",
+        ),
+        ("slow agent", "guardrail_inspect", "passed", "passed"),
+        (
+            "lying agent",
+            "guardrail_inspect",
+            "blocked 418",
+            "blocked 418",
+        ),
+        (
+            "crashing agent",
+            "guardrail_inspect",
+            "blocked 418",
+            "blocked 418",
+        ),
+    ];
+    for (probe, at, outcome, expected) in expected {
+        assert_eq!(rows[&(probe, at)], (outcome, expected), "{probe}");
+    }
+    assert_eq!(report["forbidden"], 0);
+}
+
+#[test]
+fn an_agent_that_is_full_or_has_paused_is_decided_on_as_configured() {
+    let house = House::new();
+    let socket = house.path("wall.sock");
+    wall(&socket);
+    let config = |preset: &str| {
+        format!(
+            "agents {{ agent \"wall\" {{ binary-uds {socket:?}; timeout-ms 1500; pool {{ preset {preset:?} }}\n\
+             events \"request_headers\" \"request_body\" \"response_headers\"\n\
+             on-overload \"block\" 429; phase \"response_headers\" {{ on-overload \"allow\" }} }} }}"
+        )
+    };
+    // What is new is refused at once; pieces of a body that has begun wait, as everything does with some presets.
+    let at_once = [
+        ("full agent", "request_headers", "blocked 429"),
+        ("full agent", "request_body_chunk", "blocked 504"),
+        ("full agent", "request_body_chunk, mid-body", "blocked 504"),
+        ("full agent", "response_headers", "passed"),
+        ("paused agent", "request_headers", "blocked 429"),
+    ];
+    let waiting = [
+        ("full agent", "request_headers", "blocked 429"),
+        ("full agent", "request_body_chunk", "blocked 504"),
+        ("full agent", "response_headers", "blocked 504"),
+        ("paused agent", "request_headers", "blocked 504"),
+    ];
+    for (preset, expected) in [("default", &at_once[..]), ("high_throughput", &waiting)] {
+        let path = written(&house, "full.kdl", &config(preset));
+        let args = ["callout", "test", "--small", "--json", "--config", &path];
+        let report = house.run("a", &args).ok().json();
+        let rows = tried(&report);
+        for (probe, at, outcome) in expected {
+            assert_eq!(
+                rows[&(*probe, *at)],
+                (*outcome, *outcome),
+                "{preset}: {probe} {at}"
+            );
+        }
+        let paused = rows.keys().filter(|(probe, _)| *probe == "paused agent");
+        assert_eq!((paused.count(), &report["forbidden"]), (1, &0.into()));
+        let args = ["callout", "test", "--small", "--config", &path];
+        let table = house.run("a", &args).ok().stdout;
+        let line = table.lines().find(|line| line.contains("full agent"));
+        let words: Vec<_> = line.unwrap().split_whitespace().collect();
+        let said = "- wall full agent request_headers blocked 429 blocked 429 request_headers";
+        assert!(words.join(" ").starts_with(said), "{table}");
+    }
 }
 
 #[test]

@@ -20,13 +20,9 @@
 
 mod read;
 
-use std::{
-    fmt, io,
-    net::Ipv4Addr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fmt, net::Ipv4Addr, path::Path, time::Duration};
 
+use hailwire_kdl::FileError;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -37,9 +33,6 @@ pub const MAX_SITES: usize = 64;
 
 /// Most hosts of a site.
 pub const MAX_HOSTS: usize = 64;
-
-/// Largest topology file in bytes.
-pub const MAX_FILE: u64 = 256 * 1024;
 
 /// The topologies that come with the crate: name and file.
 pub const READY: &[(&str, &str)] = &[
@@ -125,29 +118,9 @@ pub enum TopologyError {
         /// What was asked for.
         name: String,
     },
-    /// The file cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// The file says something wrong.
-    #[error("{file}:{line}:{column}: {what}")]
-    Invalid {
-        /// The file.
-        file: String,
-        /// From 1.
-        line: usize,
-        /// From 1, in characters.
-        column: usize,
-        /// What is wrong.
-        what: String,
-        /// What to try; may be empty.
-        hint: String,
-    },
+    /// The file cannot be read, or says something wrong.
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 impl TopologyError {
@@ -159,8 +132,7 @@ impl TopologyError {
                 let names: Vec<_> = READY.iter().map(|(name, _)| *name).collect();
                 format!("ready are: {}", names.join(", "))
             }
-            Self::Read { .. } => String::new(),
-            Self::Invalid { hint, .. } => hint.clone(),
+            Self::File(error) => error.hint().to_owned(),
         }
     }
 }
@@ -207,7 +179,7 @@ impl Topology {
     /// # Errors
     ///
     /// As [`Topology::named`] and [`Topology::parse`], and where the file cannot be read or is larger
-    /// than [`MAX_FILE`].
+    /// than [`hailwire_kdl::MAX_FILE`].
     pub fn find(name_or_path: &str) -> Result<Self, TopologyError> {
         let path = Path::new(name_or_path);
         match Self::named(name_or_path) {
@@ -217,23 +189,14 @@ impl Topology {
     }
 
     fn load(path: &Path) -> Result<Self, TopologyError> {
-        let read = || {
-            if std::fs::metadata(path)?.len() > MAX_FILE {
-                let what = format!("larger than {MAX_FILE} bytes");
-                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-            }
-            std::fs::read_to_string(path)
-        };
-        let text = read().map_err(|source| TopologyError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
+        let text = hailwire_kdl::read(path)?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let mut topology = read::topology(&text).map_err(|mistake| {
-            let file = path.display().to_string();
-            read::in_file(mistake, &text, file)
-        })?;
-        topology.name = name.into_owned();
+        Self::of(&text, &name, path)
+    }
+
+    fn of(text: &str, name: &str, path: &Path) -> Result<Self, TopologyError> {
+        let mut topology = read::topology(text).map_err(|mistake| mistake.in_file(text, path))?;
+        topology.name = name.to_owned();
         Ok(topology)
     }
 
@@ -241,12 +204,9 @@ impl Topology {
     ///
     /// # Errors
     ///
-    /// [`TopologyError::Invalid`] for the first mistake.
+    /// [`TopologyError::File`] for the first mistake.
     pub fn parse(text: &str, name: &str) -> Result<Self, TopologyError> {
-        let mut topology = read::topology(text)
-            .map_err(|mistake| read::in_file(mistake, text, format!("{name}.kdl")))?;
-        topology.name = name.to_owned();
-        Ok(topology)
+        Self::of(text, name, Path::new(&format!("{name}.kdl")))
     }
 
     /// All hosts, in the file's order, each with its site's number.

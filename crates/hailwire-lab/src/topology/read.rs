@@ -7,23 +7,11 @@ use hailwire_kdl::{
     suggestion, text,
 };
 
-use super::{Host, MAX_HOSTS, MAX_SITES, Site, Topology, TopologyError, Wall};
+use super::{Host, MAX_HOSTS, MAX_SITES, Site, Topology, Wall};
 use crate::{
     link::Shape,
     nat::{Dependence, NatKind, Ports},
 };
-
-/// The mistake for people, with line and column.
-pub(super) fn in_file(mistake: Mistake, text: &str, file: String) -> TopologyError {
-    let (line, column) = mistake.place(text);
-    TopologyError::Invalid {
-        file,
-        line,
-        column,
-        what: mistake.what,
-        hint: mistake.hint,
-    }
-}
 
 pub(super) fn topology(file: &str) -> Result<Topology, Mistake> {
     let document = document(file)?;

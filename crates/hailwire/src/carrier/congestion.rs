@@ -149,7 +149,7 @@ impl Controller for Chosen {
     }
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
-        self.opening.on_packet_sent(now);
+        self.opening.on_packet_sent(now, bytes);
         self.kept.on_packet_sent(now, bytes, pn);
     }
 

@@ -9,7 +9,8 @@
 //!
 //! - For one round trip, no more: if something waited for the window in it, then the congestion control alone decides
 //!   about the next, and by then it has measured the path.
-//! - Not in one burst, but over a sixteenth of the round trip.
+//! - Not in one burst, but over a sixteenth of the round trip. So does the beginning of a flight for which the congestion
+//!   control allows more by itself; what goes beyond leaves at the control's own pace.
 //! - Not on a path that has lost something within the last ten seconds.
 //!
 //! Losses come from full queues and from chance, and a queue shows in the round trip (as in TCP Veno). A thin
@@ -45,6 +46,8 @@ pub(super) struct Opening {
     round_trip: Duration,
     /// When the first packet of this round was sent.
     round: Option<Instant>,
+    /// Bytes sent in this round.
+    sent: u64,
     /// Whether something waited for the window in this round.
     waited: bool,
     /// Whether the round before was quiet, and nothing was lost lately.
@@ -64,6 +67,7 @@ impl Opening {
             window,
             round_trip,
             round: None,
+            sent: 0,
             waited: false,
             open: true,
             busy: 0,
@@ -72,8 +76,9 @@ impl Opening {
         }
     }
 
-    pub(super) fn on_packet_sent(&mut self, now: Instant) {
+    pub(super) fn on_packet_sent(&mut self, now: Instant, bytes: u16) {
         self.round.get_or_insert(now);
+        self.sent += u64::from(bytes);
     }
 
     /// Something waited for the window.
@@ -101,6 +106,7 @@ impl Opening {
             };
             self.waited = false;
             self.round = None;
+            self.sent = 0;
         }
     }
 
@@ -116,8 +122,9 @@ impl Opening {
     }
 
     /// The bytes that may be in flight, and the least bytes a second at which they may leave, where the congestion
-    /// control's `window` is smaller. After quiet the rate is also for one that is not smaller, where the
-    /// control has a rate of its own (`paced`): it measured a path on which little was to be sent.
+    /// control's `window` is smaller. After quiet the rate is also for one that is not smaller: for the whole flight where the
+    /// control has a rate of its own (`paced`), since it measured a path on which little was to be sent, and else
+    /// for as much of it as this window has.
     pub(super) fn beyond(&self, window: u64, paced: bool) -> Option<(u64, u64)> {
         let thin = self.lost.is_some() && !self.queued && self.busy < BUSY;
         let most = match (self.open, thin) {
@@ -125,7 +132,8 @@ impl Opening {
             (false, true) => self.window.min(FEW),
             (false, false) => 0,
         };
-        let slow = self.open && paced && self.window > 0;
+        let begins = self.sent < self.window && window < self.window * u64::from(PART / 2);
+        let slow = self.open && self.window > 0 && (paced || begins);
         (window < most || slow).then(|| {
             let rate = rate(most, self.round_trip / PART);
             (window.max(most), rate)
@@ -148,7 +156,7 @@ mod tests {
 
     /// Sends a packet, has it acknowledged a round trip later, and returns when that was.
     fn round(opening: &mut Opening, sent: Instant, waited: bool) -> Instant {
-        opening.on_packet_sent(sent);
+        opening.on_packet_sent(sent, 1200);
         if waited {
             opening.on_limited();
         }
@@ -161,11 +169,6 @@ mod tests {
         let opening = Opening::new(WINDOW, ROUND_TRIP);
         // 5 ms for 64 KiB.
         assert_eq!(opening.beyond(12_000, false), Some((WINDOW, WINDOW * 200)));
-        assert_eq!(
-            opening.beyond(WINDOW, false),
-            None,
-            "the control allows as much"
-        );
         assert_eq!(Opening::new(0, ROUND_TRIP).beyond(12_000, false), None);
     }
 
@@ -186,12 +189,20 @@ mod tests {
         let now = round(&mut opening, Instant::now(), false);
         let wide = 2 * WINDOW;
         assert_eq!(opening.beyond(wide, true), Some((wide, WINDOW * 200)));
+        assert_eq!(opening.beyond(wide, false), Some((wide, WINDOW * 200)));
+        assert_eq!(
+            opening.beyond(WINDOW * 16, false),
+            None,
+            "the window is quicker"
+        );
+        assert_eq!(Opening::new(0, ROUND_TRIP).beyond(wide, true), None);
+        (0..WINDOW / 1024).for_each(|_| opening.on_packet_sent(now, 1024));
         assert_eq!(
             opening.beyond(wide, false),
             None,
-            "the window sets the pace"
+            "what goes beyond is paced by the window"
         );
-        assert_eq!(Opening::new(0, ROUND_TRIP).beyond(wide, true), None);
+        assert!(opening.beyond(wide, true).is_some());
         round(&mut opening, now, true);
         assert_eq!(opening.beyond(wide, true), None);
     }
@@ -200,7 +211,7 @@ mod tests {
     fn the_round_ends_with_a_packet_of_its_own() {
         let mut opening = Opening::new(WINDOW, ROUND_TRIP);
         let start = Instant::now();
-        opening.on_packet_sent(start);
+        opening.on_packet_sent(start, 1200);
         opening.on_limited();
         let both = (ROUND_TRIP, ROUND_TRIP);
         opening.on_ack(start + ROUND_TRIP / 2, start - ROUND_TRIP / 2, both);

@@ -33,28 +33,25 @@ mod tests;
 use std::{
     fmt::{self, Write as _},
     io,
-    path::{Path, PathBuf},
+    path::Path,
     time::Duration,
 };
 
 use hailwire_wire::HubUrl;
 use serde::Serialize;
-use thiserror::Error;
 
 pub use effective::{InForce, Origin, Origins};
 pub use pool::Pool;
 pub use quic::{Cipher, Congestion, Quic, Size};
 pub use sections::{Carrier, Limits, Listen, Log, LogLevel, NodeSettings, PeerSettings};
-pub use settings::{SETTINGS, Setting};
+pub use settings::SETTINGS;
 
-use hailwire_kdl::Mistake;
+pub use hailwire_kdl::{FileError as ConfigError, MAX_FILE, Setting};
+
 use parse::parse;
 
 /// The file's name in the data folder.
 pub const FILE_NAME: &str = "hail.kdl";
-
-/// Largest configuration file in bytes.
-pub const MAX_FILE: u64 = 256 * 1024;
 
 /// What a node is told at its start.
 ///
@@ -109,44 +106,6 @@ impl Default for Config {
     }
 }
 
-/// Why a configuration cannot be used.
-#[derive(Debug, Error)]
-pub enum ConfigError {
-    /// The file exists and cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The file says something that is not a configuration.
-    #[error("{}:{line}:{column}: {what}", path.display())]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// Column in characters, from 1.
-        column: usize,
-        /// What is wrong, lower case, no full stop.
-        what: String,
-        /// What to write instead; empty where there is nothing sensible to say.
-        hint: String,
-    },
-}
-
-impl ConfigError {
-    /// What to try next; empty where there is nothing sensible to say.
-    #[must_use]
-    pub fn hint(&self) -> &str {
-        match self {
-            Self::Read { .. } => "check the file's owner and mode",
-            Self::Invalid { hint, .. } => hint,
-        }
-    }
-}
-
 impl Config {
     /// Most addresses of `listen.udp`.
     pub const MAX_LISTEN: usize = 8;
@@ -161,24 +120,12 @@ impl Config {
     ///
     /// [`ConfigError`]: the file cannot be read, is larger than [`MAX_FILE`], or is wrong.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let read = || -> io::Result<Option<String>> {
-            match std::fs::metadata(path) {
-                Ok(meta) if meta.len() > MAX_FILE => Err(io::Error::new(
-                    io::ErrorKind::FileTooLarge,
-                    "larger than 256 KiB",
-                )),
-                Ok(_) => std::fs::read_to_string(path).map(Some),
-                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-                Err(e) => Err(e),
+        match hailwire_kdl::read(path) {
+            Ok(text) => Self::parse(&text, path),
+            Err(ConfigError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(Self::default())
             }
-        };
-        match read() {
-            Ok(Some(text)) => Self::parse(&text, path),
-            Ok(None) => Ok(Self::default()),
-            Err(source) => Err(ConfigError::Read {
-                path: path.to_owned(),
-                source,
-            }),
+            Err(error) => Err(error),
         }
     }
 
@@ -188,17 +135,7 @@ impl Config {
     ///
     /// [`ConfigError::Invalid`] for the first mistake.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        parse(text).map_err(|mistake| {
-            let (line, column) = mistake.place(text);
-            let Mistake { what, hint, .. } = mistake;
-            ConfigError::Invalid {
-                path: path.to_owned(),
-                line,
-                column,
-                what,
-                hint,
-            }
-        })
+        parse(text).map_err(|mistake| mistake.in_file(text, path))
     }
 
     /// The configuration as a file that sets everything; reading it back gives the same.

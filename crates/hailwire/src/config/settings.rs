@@ -1,17 +1,6 @@
 //! Every setting with its unit, default and effect, for documents and for `hail config`.
 
-/// One setting, for documents and for `hail config`.
-#[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    /// Where it stands, for example `limits.grace`.
-    pub path: &'static str,
-    /// Type and unit.
-    pub value: &'static str,
-    /// The default as written in the file.
-    pub default: &'static str,
-    /// What it does.
-    pub about: &'static str,
-}
+use hailwire_kdl::Setting;
 
 /// Every setting.
 pub const SETTINGS: &[Setting] = &[

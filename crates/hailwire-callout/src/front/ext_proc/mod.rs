@@ -29,7 +29,6 @@
 
 pub mod call;
 mod proto;
-mod tied;
 mod words;
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc};
@@ -44,9 +43,11 @@ use self::{
         ProcessingRequest, ProcessingResponse,
         external_processor_server::{ExternalProcessor, ExternalProcessorServer},
     },
-    tied::Tied,
 };
-use crate::inspect::{Action, Inspector};
+use crate::{
+    held::Held,
+    inspect::{Action, Inspector},
+};
 
 /// Requests at once on one connection from Envoy.
 pub const MAX_STREAMS: u32 = 4096;
@@ -100,7 +101,7 @@ impl Front {
     {
         let (here, gone) = oneshot::channel();
         let gone = gone.shared();
-        let tied = incoming.map(|io| io.map(|io| Tied::new(io, gone.clone())));
+        let tied = incoming.map(|io| io.map(|io| Held::new(io, gone.clone())));
         let served = tonic::transport::Server::builder()
             .max_concurrent_streams(MAX_STREAMS)
             .add_service(self.service())

@@ -27,7 +27,7 @@ mod settings;
 mod tests;
 
 use std::{
-    fmt, io,
+    fmt,
     net::SocketAddr,
     path::{Path, PathBuf},
     str::FromStr,
@@ -35,15 +35,12 @@ use std::{
 };
 
 use hailwire_pool::Strategy;
-use thiserror::Error;
 
 use super::{Action, Rule};
-use crate::host::dialect::Dialect;
+use crate::{host::dialect::Dialect, pool::PoolConfig};
 
-pub use settings::{SETTINGS, Setting};
-
-/// Largest file in bytes.
-pub const MAX_FILE: u64 = 256 << 10;
+pub use hailwire_kdl::{FileError as ConfigError, MAX_FILE, Setting};
+pub use settings::SETTINGS;
 
 /// Whom a proxy asks, and where it listens for those who ask it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -176,6 +173,19 @@ impl Preset {
     }
 }
 
+impl Preset {
+    /// The settings.
+    #[must_use]
+    pub fn pool(self) -> PoolConfig {
+        match self {
+            Self::Default => PoolConfig::default(),
+            Self::HighThroughput => PoolConfig::high_throughput(),
+            Self::LowLatency => PoolConfig::low_latency(),
+            Self::BodyInspection => PoolConfig::body_inspection(),
+        }
+    }
+}
+
 impl FromStr for Preset {
     type Err = &'static str;
 
@@ -245,44 +255,6 @@ impl FromStr for Token {
     }
 }
 
-/// Why a configuration cannot be used.
-#[derive(Debug, Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The file says something that is not a configuration.
-    #[error("{}:{line}:{column}: {what}", path.display())]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// Column in characters, from 1.
-        column: usize,
-        /// What is wrong.
-        what: String,
-        /// What to write instead; empty where there is nothing sensible to say.
-        hint: String,
-    },
-}
-
-impl ConfigError {
-    /// What to try next; empty where there is nothing sensible to say.
-    #[must_use]
-    pub fn hint(&self) -> &str {
-        match self {
-            Self::Read { .. } => "check the file's path, owner and mode",
-            Self::Invalid { hint, .. } => hint,
-        }
-    }
-}
-
 impl Config {
     /// Most agents.
     pub const MAX_AGENTS: usize = 64;
@@ -297,18 +269,7 @@ impl Config {
     ///
     /// [`ConfigError`]: it cannot be read, is larger than [`MAX_FILE`], or is wrong.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let read = || match std::fs::metadata(path)?.len() {
-            0..=MAX_FILE => std::fs::read_to_string(path),
-            _ => Err(io::Error::new(
-                io::ErrorKind::FileTooLarge,
-                "larger than 256 KiB",
-            )),
-        };
-        let text = read().map_err(|source| ConfigError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        Self::parse(&text, path)
+        Self::parse(&hailwire_kdl::read(path)?, path)
     }
 
     /// Parses the text of a file; `path` is only for messages.
@@ -317,15 +278,6 @@ impl Config {
     ///
     /// [`ConfigError::Invalid`] for the first mistake.
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        parse::config(text).map_err(|mistake| {
-            let (line, column) = mistake.place(text);
-            ConfigError::Invalid {
-                path: path.to_owned(),
-                line,
-                column,
-                what: mistake.what,
-                hint: mistake.hint,
-            }
-        })
+        parse::config(text).map_err(|mistake| mistake.in_file(text, path))
     }
 }

@@ -1,17 +1,6 @@
 //! Every setting with its value, default and effect, for documents.
 
-/// One setting.
-#[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    /// Where it stands, for example `agent.timeout-ms`.
-    pub path: &'static str,
-    /// Type and unit.
-    pub value: &'static str,
-    /// The default as written in the file.
-    pub default: &'static str,
-    /// What it does.
-    pub about: &'static str,
-}
+use hailwire_kdl::Setting;
 
 const fn row(
     path: &'static str,

@@ -9,7 +9,7 @@ use tokio::{net::UnixStream, process::Command, time::sleep};
 
 use super::far;
 use crate::{
-    commands::{Run, connect},
+    commands::{Run, offered, stop::Stop},
     failure::Failure,
     plan::Attached,
     serve::{
@@ -38,6 +38,7 @@ pub(in crate::commands) async fn run(
             (folder.path().join("agent.sock"), Some(command))
         }
     };
+    let mut stop = Stop::new()?;
     let reaper = Reaper::start();
     let handle = reaper.handle();
     let keep = async {
@@ -47,55 +48,28 @@ pub(in crate::commands) async fn run(
         }
     };
     let done = tokio::select! {
-        done = offer_for_ever(run, &name, &socket) => done,
+        done = offered(run, &name, &socket) => done,
         failed = keep => Err(failed),
-        done = terminated() => done,
+        asked = stop.asked() => asked.end(),
     };
     // No process outlives this one.
     reaper.finish().await;
     done
 }
 
-async fn terminated() -> Result<(), Failure> {
-    use tokio::signal::unix::{SignalKind, signal};
-
-    let no_signals = |error| Failure::io("signals cannot be noticed", &error);
-    let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
-    tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Err(Failure::interrupted()),
-    }
-}
-
-/// Offers the agent, again and again where the node goes away. A first offer that fails is a failure of the command.
-async fn offer_for_ever(run: &Run, name: &AgentName, socket: &Path) -> Result<(), Failure> {
+/// Offers the agent once it listens.
+async fn offered(run: &Run, name: &AgentName, socket: &Path) -> Result<(), Failure> {
     while UnixStream::connect(socket).await.is_err() {
         tracing::debug!(socket = %socket.display(), "the agent does not listen yet");
         sleep(LOOK).await;
     }
-    let mut backoff = Backoff::default();
-    let client = connect::attach(run).await?;
-    let mut current = Some(offer(&client, name, socket).await?);
-    run.output.value(&json!({ "attached": name }), |_| {
-        format!("{name} is attached; a proxy elsewhere names it as: hail \"{name}@NODE\"\n")
-    })?;
-    loop {
-        if let Some(mut serving) = current.take() {
-            backoff.succeeded();
-            let status = serving.closed().await;
-            run.output
-                .note(&format!("{name}: {status}; attaching again"));
-        }
-        sleep(backoff.wait()).await;
-        let Ok(client) = Client::attach(&run.data).await else {
-            continue;
-        };
-        match offer(&client, name, socket).await {
-            Ok(serving) => current = Some(serving),
-            Err(status) => tracing::debug!(%status, "not attached yet"),
-        }
-    }
+    let offer = async |client: &Client| offer(client, name, socket).await;
+    offered::keep(run, name, offer, || {
+        run.output.value(&json!({ "attached": name }), |_| {
+            format!("{name} is attached; a proxy elsewhere names it as: hail \"{name}@NODE\"\n")
+        })
+    })
+    .await
 }
 
 async fn offer(client: &Client, name: &AgentName, socket: &Path) -> Result<Serving, Status> {

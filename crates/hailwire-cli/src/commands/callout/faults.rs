@@ -1,4 +1,4 @@
-//! Agents that go wrong on purpose: slow, crashing, lying, garbling.
+//! Agents that go wrong on purpose: slow, crashing, lying, garbling, full, paused.
 //!
 //! Each is a real agent on a Unix socket that lets everything pass, up to the event at which it goes wrong.
 
@@ -6,12 +6,15 @@ use std::{
     future::{Future, pending},
     io,
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use hailwire_callout::{
-    Agent, Kind, Response, agent,
-    event::{BodyChunk, RequestHeaders, ResponseHeaders},
+    Agent, Event, Kind, Response,
+    agent::{self, Host},
+    capabilities::Limits,
+    control::{Flow, Notice},
+    event::{BodyChunk, Guardrail, RequestHeaders, ResponseHeaders},
     inspect::Fault,
 };
 use tokio::{
@@ -32,10 +35,21 @@ pub(super) enum Wrong {
     Lying,
     /// It sends bytes that are no frame.
     Garbling,
+    /// It takes one request at a time, and has another one.
+    Full,
+    /// It asks for nothing new.
+    Paused,
 }
 
 impl Wrong {
-    pub(super) const ALL: [Self; 4] = [Self::Slow, Self::Crashing, Self::Lying, Self::Garbling];
+    pub(super) const ALL: [Self; 6] = [
+        Self::Slow,
+        Self::Crashing,
+        Self::Lying,
+        Self::Garbling,
+        Self::Full,
+        Self::Paused,
+    ];
 
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -43,14 +57,25 @@ impl Wrong {
             Self::Crashing => "crashing agent",
             Self::Lying => "lying agent",
             Self::Garbling => "garbling agent",
+            Self::Full => "full agent",
+            Self::Paused => "paused agent",
         }
     }
 
-    /// What it is taken for.
-    pub(super) const fn fault(self) -> Fault {
+    /// What it is taken for at an event: `first` says that nothing was asked before, `waits` that the pool waits for
+    /// an agent that takes nothing new. Pieces of a body that has begun always wait.
+    pub(super) const fn fault(self, when: When, first: bool, waits: bool) -> Fault {
         match self {
             Self::Slow => Fault::Timeout,
-            _ => Fault::Error,
+            Self::Crashing | Self::Lying | Self::Garbling => Fault::Error,
+            Self::Full if first => Fault::Overload,
+            Self::Full => match when.kind {
+                Kind::RequestBody | Kind::ResponseBody => Fault::Timeout,
+                _ if waits => Fault::Timeout,
+                _ => Fault::Overload,
+            },
+            Self::Paused if waits => Fault::Timeout,
+            Self::Paused => Fault::Overload,
         }
     }
 }
@@ -62,18 +87,46 @@ pub(super) struct When {
     pub(super) mid_body: bool,
 }
 
+/// The correlation id of the request that an agent is full with.
+pub(super) const OCCUPIES: &str = "occupies";
+
+/// How it stands with an agent that goes wrong.
+#[derive(Default)]
+pub(super) struct Standing {
+    /// It has the request that it is full with.
+    pub(super) occupied: Notify,
+    hosts: Mutex<Vec<Host>>,
+}
+
+impl Standing {
+    /// Asks whoever is connected for nothing new.
+    pub(super) fn pause(&self) {
+        let hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        for host in &*hosts {
+            host.notify(Notice::Flow(Flow::Pause(None)));
+        }
+    }
+}
+
 /// Serves an agent that goes wrong, until dropped.
-pub(super) async fn serve(path: PathBuf, wrong: Wrong, when: When) -> io::Result<()> {
+pub(super) async fn serve(
+    path: PathBuf,
+    wrong: Wrong,
+    when: When,
+    standing: Arc<Standing>,
+) -> io::Result<()> {
     let listener = UnixListener::bind(path)?;
     let mut connections = JoinSet::new();
     loop {
         let (mut stream, _) = listener.accept().await?;
+        let standing = Arc::clone(&standing);
         connections.spawn(async move {
             let ended = Arc::new(Notify::new());
             let agent = Arc::new(Faulty {
                 wrong,
                 when,
                 ended: Arc::clone(&ended),
+                standing,
             });
             let (near, mut far) = tokio::io::duplex(1 << 20);
             let options = agent::ServeOptions::default();
@@ -95,13 +148,24 @@ struct Faulty {
     wrong: Wrong,
     when: When,
     ended: Arc<Notify>,
+    standing: Arc<Standing>,
 }
 
 impl Faulty {
-    async fn answer(&self, kind: Kind, index: u32) -> Response {
-        let now = self.when.kind == kind && (index > 0) == self.when.mid_body;
+    async fn answer(&self, event: Event) -> Response {
+        let mid_body = match &event {
+            Event::RequestBody(chunk) | Event::ResponseBody(chunk) => chunk.index > 0,
+            _ => false,
+        };
+        if event.id() == OCCUPIES {
+            self.standing.occupied.notify_one();
+            return pending().await;
+        }
+        let now = self.when.kind == event.kind() && mid_body == self.when.mid_body;
         match self.wrong {
             _ if !now => Response::allow(),
+            // Here nothing is wrong with what it answers.
+            Wrong::Full | Wrong::Paused => Response::allow(),
             Wrong::Lying => Response::block(7),
             Wrong::Slow => pending().await,
             Wrong::Crashing | Wrong::Garbling => {
@@ -117,19 +181,42 @@ impl Agent for Faulty {
         "faulty"
     }
 
-    fn request_headers(&self, _: RequestHeaders) -> impl Future<Output = Response> + Send + '_ {
-        self.answer(Kind::RequestHeaders, 0)
+    fn limits(&self) -> Limits {
+        let all = Limits::default();
+        Limits {
+            max_concurrency: match self.wrong {
+                Wrong::Full => 1,
+                _ => all.max_concurrency,
+            },
+            ..all
+        }
+    }
+
+    fn connected(&self, host: Host) {
+        let hosts = self.standing.hosts.lock();
+        hosts.unwrap_or_else(PoisonError::into_inner).push(host);
+    }
+
+    fn request_headers(&self, event: RequestHeaders) -> impl Future<Output = Response> + Send + '_ {
+        self.answer(Event::RequestHeaders(event))
     }
 
     fn request_body(&self, event: BodyChunk) -> impl Future<Output = Response> + Send + '_ {
-        self.answer(Kind::RequestBody, event.index)
+        self.answer(Event::RequestBody(event))
     }
 
-    fn response_headers(&self, _: ResponseHeaders) -> impl Future<Output = Response> + Send + '_ {
-        self.answer(Kind::ResponseHeaders, 0)
+    fn response_headers(
+        &self,
+        event: ResponseHeaders,
+    ) -> impl Future<Output = Response> + Send + '_ {
+        self.answer(Event::ResponseHeaders(event))
     }
 
     fn response_body(&self, event: BodyChunk) -> impl Future<Output = Response> + Send + '_ {
-        self.answer(Kind::ResponseBody, event.index)
+        self.answer(Event::ResponseBody(event))
+    }
+
+    fn guardrail(&self, event: Guardrail) -> impl Future<Output = Response> + Send + '_ {
+        self.answer(Event::Guardrail(event))
     }
 }

@@ -9,15 +9,15 @@ mod faults;
 mod metrics;
 pub(super) mod own;
 mod probes;
+mod replaced;
 pub(super) mod serve;
 pub(super) mod test;
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use hailwire::Code;
 use hailwire_callout::{
     inspect::{
-        Arrivals, Config, ConfigError,
+        Arrivals, Config,
         config::{AgentConfig, Place},
     },
     pool::Connect,
@@ -28,14 +28,7 @@ use crate::failure::Failure;
 
 /// Reads a configuration.
 fn load(path: &Path) -> Result<Config, Failure> {
-    Config::load(path).map_err(|error| {
-        let hint = error.hint().to_owned();
-        let code = match error {
-            ConfigError::Read { .. } => Code::NotFound,
-            ConfigError::Invalid { .. } => Code::InvalidArgument,
-        };
-        Failure::caused(code, &error).hint(hint)
-    })
+    Config::load(path).map_err(|error| Failure::file(&error))
 }
 
 /// How the places are reached that the callout crate does not know.

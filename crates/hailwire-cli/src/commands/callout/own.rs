@@ -3,17 +3,16 @@
 use hailwire::{Code, config::LogLevel};
 use hailwire_agents::{
     Listen, Places,
-    rate_limit::{self, RateLimit},
+    rate_limit::{self, RateLimit, SettingsError},
     waf::{self, Waf},
 };
 use hailwire_callout::Agent;
 use serde_json::json;
 use std::sync::Arc;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     args::callout::ServedAt,
-    commands::{Run, log},
+    commands::{Run, log, stop::Stop},
     failure::Failure,
     plan::Limits,
 };
@@ -38,21 +37,17 @@ pub(in crate::commands) async fn rate_limit(
 ) -> Result<(), Failure> {
     let settings = match limits {
         Limits::Typed(settings) => settings,
-        Limits::File(path) => {
-            let wrong = |error| Failure::io(format!("cannot read {}", path.display()), &error);
-            let text = std::fs::read_to_string(&path).map_err(wrong)?;
-            rate_limit::Settings::from_kdl(&text)
-                .map_err(|error| Failure::caused(Code::InvalidArgument, &error))?
-        }
+        Limits::File(path) => rate_limit::Settings::load(&path).map_err(|error| match &error {
+            SettingsError::File(error) => Failure::file(error),
+            _ => Failure::caused(Code::InvalidArgument, &error),
+        })?,
     };
     serve(run, at, RateLimit::new(settings)).await
 }
 
 async fn serve(run: &Run, at: ServedAt, agent: impl Agent) -> Result<(), Failure> {
     log::start(run.log.unwrap_or(LogLevel::Info), run.output.colour_errors);
-    let no_signals = |error| Failure::io("signals cannot be noticed", &error);
-    let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
+    let mut stop = Stop::new()?;
     let failed = |error: &dyn std::error::Error| Failure::caused(Code::Unavailable, error);
     let places = Places::take(at.listen)
         .await
@@ -63,10 +58,7 @@ async fn serve(run: &Run, at: ServedAt, agent: impl Agent) -> Result<(), Failure
         format!("{} listens: {}\n", agent.name(), listening.join(", "))
     })?;
     let stopped = async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
+        stop.asked().await;
     };
     let served = places.run(Arc::new(agent), at.token, stopped).await;
     served.map_err(|error| failed(&error))

@@ -17,14 +17,17 @@ use hailwire_callout::{
 use serde_json::json;
 use tokio::{
     net::TcpListener,
-    signal::unix::{SignalKind, signal},
+    signal::unix::SignalKind,
     task::JoinSet,
     time::{MissedTickBehavior, interval},
 };
 
 use super::{Places, load, metrics};
 use crate::{
-    commands::{Run, log},
+    commands::{
+        Run, log,
+        stop::{self, Stop},
+    },
     failure::Failure,
 };
 
@@ -33,10 +36,8 @@ const LOOK: Duration = Duration::from_secs(1);
 
 pub(in crate::commands) async fn run(run: &Run, path: PathBuf) -> Result<(), Failure> {
     log::start(run.log.unwrap_or(LogLevel::Info), run.output.colour_errors);
-    let no_signals = |error| Failure::io("signals cannot be noticed", &error);
-    let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
-    let mut hang_up = signal(SignalKind::hangup()).map_err(no_signals)?;
+    let mut stop = Stop::new()?;
+    let mut hang_up = stop::notice(SignalKind::hangup())?;
 
     let mut seen = stamp(&path);
     let config = load(&path)?;
@@ -55,8 +56,7 @@ pub(in crate::commands) async fn run(run: &Run, path: PathBuf) -> Result<(), Fai
     loop {
         let asked;
         tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Err(Failure::interrupted()),
+            asked = stop.asked() => return asked.end(),
             Some(ended) = tasks.join_next() => {
                 let error = match ended {
                     Ok(Err(error)) => error,

@@ -5,12 +5,9 @@ fn good(text: &str) -> Topology {
 }
 
 fn mistake(text: &str) -> (usize, usize, String) {
-    match topology(text).map_err(|mistake| in_file(mistake, text, "t.kdl".into())) {
-        Err(TopologyError::Invalid {
-            line, column, what, ..
-        }) => (line, column, what),
-        other => panic!("{text:?} gave {other:?}"),
-    }
+    let mistake = topology(text).expect_err(text);
+    let (line, column) = mistake.place(text);
+    (line, column, mistake.what)
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! What holds of every message, not of chosen ones.
 
-#[path = "../../../fuzz/src/callout.rs"]
+#[path = "../../../../fuzz/src/callout.rs"]
 #[expect(unreachable_pub, reason = "the fuzz target calls it too")]
 mod promises;
+mod spop;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use hailwire_callout::{

@@ -1,4 +1,5 @@
-//! Connections that end with their front: tonic's server leaves them running when it is dropped.
+//! Connections that tonic's servers are given, and what goes with each of them: a place, or an end that comes with its
+//! front's, since tonic leaves connections running when its server is dropped.
 
 use std::{
     io,
@@ -12,39 +13,59 @@ use futures_util::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    sync::oneshot,
+    sync::{OwnedSemaphorePermit, oneshot},
 };
 use tonic::transport::server::Connected;
 
-/// Ends when the other half of its channel is dropped.
-pub(super) type Gone = Shared<oneshot::Receiver<()>>;
-
-/// A connection; reading fails when its front has gone.
-pub(super) struct Tied<Io> {
-    io: Io,
-    gone: Gone,
-}
-
-impl<Io> Tied<Io> {
-    pub(super) const fn new(io: Io, gone: Gone) -> Self {
-        Self { io, gone }
+/// What a connection has beside its bytes.
+pub(crate) trait Beside: Unpin {
+    /// Whether the connection has ended with it; otherwise the task is woken when it does.
+    fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
     }
 }
 
-impl<Io: AsyncRead + Unpin> AsyncRead for Tied<Io> {
+/// A place among those that may be connected.
+impl Beside for OwnedSemaphorePermit {}
+
+/// Ends when the other half of its channel is dropped.
+pub(crate) type Gone = Shared<oneshot::Receiver<()>>;
+
+impl Beside for Gone {
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_terminated() {
+            return Poll::Ready(());
+        }
+        self.poll_unpin(cx).map(|_| ())
+    }
+}
+
+/// A connection that keeps something for as long as it is open; reading fails when that has gone.
+pub(crate) struct Held<Io, Of> {
+    io: Io,
+    beside: Of,
+}
+
+impl<Io, Of> Held<Io, Of> {
+    pub(crate) const fn new(io: Io, beside: Of) -> Self {
+        Self { io, beside }
+    }
+}
+
+impl<Io: AsyncRead + Unpin, Of: Beside> AsyncRead for Held<Io, Of> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.gone.is_terminated() || self.gone.poll_unpin(cx).is_ready() {
+        if self.beside.poll_gone(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         Pin::new(&mut self.io).poll_read(cx, buf)
     }
 }
 
-impl<Io: AsyncWrite + Unpin> AsyncWrite for Tied<Io> {
+impl<Io: AsyncWrite + Unpin, Of: Beside> AsyncWrite for Held<Io, Of> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -74,7 +95,7 @@ impl<Io: AsyncWrite + Unpin> AsyncWrite for Tied<Io> {
     }
 }
 
-impl<Io: Connected> Connected for Tied<Io> {
+impl<Io: Connected, Of> Connected for Held<Io, Of> {
     type ConnectInfo = Io::ConnectInfo;
 
     fn connect_info(&self) -> Self::ConnectInfo {
