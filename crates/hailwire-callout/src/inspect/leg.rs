@@ -91,7 +91,7 @@ enum Asked {
     /// Until the place is known.
     Not(Event),
     Under(Asking),
-    Answered(usize, Result<Response, Unanswered>),
+    Answered(usize, Box<Result<Response, Unanswered>>),
 }
 
 /// One agent's part in the course of a body.
@@ -268,7 +268,7 @@ impl Leg {
             // It leaves when it is polled first. Who waits for its answer is said later.
             let mut nobody = Context::from_waker(Waker::noop());
             part.asked = match asking.as_mut().poll(&mut nobody) {
-                Poll::Ready((place, answer)) => Asked::Answered(place, answer),
+                Poll::Ready((place, answer)) => Asked::Answered(place, Box::new(answer)),
                 Poll::Pending => Asked::Under(asking),
             };
             part.behind = ahead > 0;
@@ -289,7 +289,7 @@ impl Leg {
             Asked::Not(_) => Poll::Pending,
             Asked::Answered(place, answer) => {
                 let lost = Err(Unanswered::Down);
-                Poll::Ready((Some(*place), std::mem::replace(answer, lost)))
+                Poll::Ready((Some(*place), std::mem::replace(&mut **answer, lost)))
             }
             Asked::Under(asking) => match asking.as_mut().poll(context) {
                 Poll::Ready((place, answer)) => Poll::Ready((Some(place), answer)),

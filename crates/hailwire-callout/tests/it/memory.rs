@@ -155,5 +155,5 @@ async fn be_host(path: &Path) {
     }
     assert_eq!(passed, 160 * PIECE);
     println!("served");
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }

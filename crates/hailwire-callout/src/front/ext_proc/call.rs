@@ -552,3 +552,6 @@ fn pieces(kind: Kind, mut data: Bytes, end: bool) -> VecDeque<ProcessingResponse
     }
     answers
 }
+
+#[cfg(test)]
+mod tests;
