@@ -16,7 +16,7 @@ use tokio::{
 use super::{Agent, ServeOptions, serve::halves};
 use crate::stream::widen;
 
-/// A Unix socket to listen on. Its file has mode 0600 from the first moment, and goes with it.
+/// A Unix socket to listen on. Its file has its mode, 0600 unless another is said, from the first moment, and goes with it.
 #[derive(Debug)]
 pub struct Listener {
     listener: UnixListener,
@@ -32,6 +32,15 @@ impl Listener {
     /// [`io::ErrorKind::AddrInUse`] when somebody listens there, [`io::ErrorKind::AlreadyExists`] when there is
     /// something else; whatever the system says.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<Self> {
+        Self::bind_mode(path, 0o600)
+    }
+
+    /// Like [`bind`](Self::bind), with another mode of the socket's file.
+    ///
+    /// # Errors
+    ///
+    /// As [`bind`](Self::bind).
+    pub fn bind_mode(path: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
         let path = path.as_ref().to_owned();
         refuse_what_lives(&path)?;
         // The name is given to a socket that has its mode already: at no time can others connect.
@@ -40,7 +49,7 @@ impl Listener {
         let new = PathBuf::from(new);
         let _ = fs::remove_file(&new);
         let listener = UnixListener::bind(&new)?;
-        let named = fs::set_permissions(&new, fs::Permissions::from_mode(0o600))
+        let named = fs::set_permissions(&new, fs::Permissions::from_mode(mode))
             .and_then(|()| fs::metadata(&new))
             .and_then(|metadata| fs::rename(&new, &path).map(|()| metadata.ino()));
         match named {

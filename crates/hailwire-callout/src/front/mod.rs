@@ -15,19 +15,22 @@
 //! - When the proxy gives up on a request its exchange is dropped, which tells the agents.
 
 pub mod ext_proc;
+mod socket;
 pub mod spoe;
 
 use std::{
     borrow::Cow,
     fmt::Write as _,
     sync::{
-        LazyLock,
-        atomic::{AtomicU64, Ordering},
+        Arc, LazyLock,
+        atomic::{AtomicU16, AtomicU64, Ordering},
     },
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use crate::{Decision, Text};
+use crate::{Decision, Text, inspect::Action};
+
+pub use socket::Socket;
 
 /// The id of one more request: no other of this process has it, nor, most likely, of any other.
 #[must_use]
@@ -48,6 +51,42 @@ pub fn text(bytes: &[u8]) -> Cow<'_, str> {
     match simdutf8::basic::from_utf8(bytes) {
         Ok(text) => Cow::Borrowed(text),
         Err(_) => Cow::Owned(bytes.iter().copied().map(char::from).collect()),
+    }
+}
+
+/// What becomes of a body that an agent wants and a proxy does not show. Clones are the same; it may change while fronts
+/// serve.
+#[derive(Clone, Debug)]
+pub struct Unseen(Arc<AtomicU16>);
+
+impl Unseen {
+    /// No status: it passes.
+    const ALLOW: u16 = 0;
+
+    /// From now on this, for bodies that have not begun.
+    pub fn set(&self, action: Action) {
+        let status = match action {
+            Action::Allow => Self::ALLOW,
+            Action::Block(status) => status,
+        };
+        self.0.store(status, Ordering::Relaxed);
+    }
+
+    /// What holds now.
+    #[must_use]
+    pub fn now(&self) -> Action {
+        match self.0.load(Ordering::Relaxed) {
+            Self::ALLOW => Action::Allow,
+            status => Action::Block(status),
+        }
+    }
+}
+
+impl From<Action> for Unseen {
+    fn from(action: Action) -> Self {
+        let unseen = Self(Arc::default());
+        unseen.set(action);
+        unseen
     }
 }
 

@@ -143,6 +143,11 @@ impl Link {
         State::unpack(self.0.state.load(Ordering::Acquire)).into()
     }
 
+    pub(crate) fn timeout_multiplier(&self) -> f32 {
+        let state = State::unpack(self.0.state.load(Ordering::Relaxed));
+        (f32::from(state.stretch) / 100.0).max(1.0)
+    }
+
     pub(crate) fn in_flight(&self) -> u32 {
         self.0.in_flight.load(Ordering::Relaxed)
     }
@@ -271,7 +276,13 @@ impl Link {
     /// What the agent tells unasked: the state moves, and whoever wanted to know does.
     pub(crate) fn notice(&self, notice: Notice) {
         match &notice {
-            Notice::Health(health) => self.change(|state| state.health = health.state),
+            Notice::Health(health) => self.change(|state| {
+                state.health = health.state;
+                state.stretch = match health.state {
+                    HealthState::Degraded => hundredths(health.timeout_multiplier),
+                    _ => 0,
+                };
+            }),
             Notice::Flow(flow) => {
                 let (id, paused) = match flow {
                     Flow::Pause(id) => (id.clone(), true),
@@ -445,16 +456,20 @@ struct State {
     closed: bool,
     paused: bool,
     health: HealthState,
+    /// By how much the agent wants its deadlines stretched, in hundredths; 0 for not at all.
+    stretch: u16,
 }
 
 impl State {
     const CLOSED: u32 = 1 << 8;
     const PAUSED: u32 = 1 << 9;
+    const STRETCH: u32 = 16;
 
     fn pack(self) -> u32 {
         let mut packed = u32::from(u8::from(self.health));
         packed |= if self.closed { Self::CLOSED } else { 0 };
-        packed | if self.paused { Self::PAUSED } else { 0 }
+        packed |= if self.paused { Self::PAUSED } else { 0 };
+        packed | u32::from(self.stretch) << Self::STRETCH
     }
 
     fn unpack(packed: u32) -> Self {
@@ -462,12 +477,21 @@ impl State {
             closed: packed & Self::CLOSED != 0,
             paused: packed & Self::PAUSED != 0,
             health: HealthState::try_from(packed as u8).unwrap_or_default(),
+            stretch: (packed >> Self::STRETCH) as u16,
         }
     }
 
     /// Whether it will, sooner or later.
     const fn takes_new(self) -> bool {
         matches!(self.health, HealthState::Healthy | HealthState::Degraded)
+    }
+}
+
+/// What cannot be meant, or would be less than 1, is nothing.
+fn hundredths(by: Option<f32>) -> u16 {
+    match by {
+        Some(by) if by > 1.0 => (by * 100.0).min(f32::from(u16::MAX)) as u16,
+        _ => 0,
     }
 }
 

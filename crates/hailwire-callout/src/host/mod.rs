@@ -70,6 +70,12 @@ impl Connection {
         self.0.link.state()
     }
 
+    /// By how much the agent, which is degraded, wants deadlines stretched: 1 and more. Reads one atomic.
+    #[must_use]
+    pub fn timeout_multiplier(&self) -> f32 {
+        self.0.link.timeout_multiplier()
+    }
+
     /// How many callers wait for an answer. Reads one atomic.
     #[must_use]
     pub fn in_flight(&self) -> u32 {

@@ -8,7 +8,6 @@
 use std::{
     collections::{HashMap, VecDeque},
     io,
-    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -57,17 +56,16 @@ impl Arrivals {
         })
     }
 
-    /// Takes the agents that connect to a Unix socket, for ever.
+    /// Takes the agents that connect to a Unix socket, for ever. Those that were taken stay when this ends.
     ///
     /// # Errors
     ///
-    /// The socket cannot be listened on, or fails.
+    /// The socket fails.
     ///
     /// # Cancel safety
     ///
     /// It ends; agents in their handshake are dropped.
-    pub async fn listen(&self, path: &Path, options: ReverseOptions) -> io::Result<()> {
-        let socket = uds::Listener::bind(path)?;
+    pub async fn listen(&self, socket: &uds::Listener, options: ReverseOptions) -> io::Result<()> {
         let options = Arc::new(options);
         let room = Arc::new(Semaphore::new(HANDSHAKES));
         let mut handshakes = JoinSet::new();

@@ -235,6 +235,9 @@ fn settings(agent: &AgentConfig, place: &Place) -> PoolConfig {
     if let Some(most) = agent.pool.max_in_flight {
         config.max_concurrent = most;
     }
+    if let Some(most) = agent.pool.stretch {
+        config.stretch = most.into();
+    }
     let breaker = &mut config.breaker;
     breaker.failures = agent.breaker.failures.unwrap_or(breaker.failures);
     breaker.successes = agent.breaker.successes.unwrap_or(breaker.successes);

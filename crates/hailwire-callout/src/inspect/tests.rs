@@ -969,7 +969,8 @@ mod real {
                 shared_tokens: vec!["sesame-open".to_owned()],
                 ..Default::default()
             };
-            listens.listen(&at, options).await
+            let socket = agent::uds::Listener::bind(at).unwrap();
+            listens.listen(&socket, options).await
         });
         let dial = |token: &str| {
             let options = agent::reverse::DialOptions {

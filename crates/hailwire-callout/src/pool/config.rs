@@ -24,6 +24,9 @@ pub struct PoolConfig {
     pub breaker: BreakerConfig,
     /// The longest that an answer is waited for.
     pub timeouts: Timeouts,
+    /// By how much an agent that says that it is degraded may have an ask's time stretched, the caller's and the phase's
+    /// alike. Default 1: not at all, since how long a client waits is not the agent's to say.
+    pub stretch: f32,
     /// How long to wait before connecting again.
     pub reconnect: Backoff,
     /// How often a connection is asked for a sign of life. Default 10 s.
@@ -44,6 +47,7 @@ impl Default for PoolConfig {
             sticky: AffinityConfig::default(),
             breaker: BreakerConfig::default(),
             timeouts: Timeouts::default(),
+            stretch: 1.0,
             reconnect: Backoff::default(),
             ping: Duration::from_secs(10),
             paused: Paused::default(),

@@ -25,7 +25,7 @@
 //! | the agent says | new requests | what was begun |
 //! |---|---|---|
 //! | healthy | its connection takes its turn | goes on |
-//! | degraded | go elsewhere where they can | goes on |
+//! | degraded | go elsewhere where they can; its time may be stretched ([`PoolConfig::stretch`]) | goes on, stretched likewise |
 //! | draining, unhealthy | go elsewhere | goes on |
 //! | pause | go elsewhere; with [`Paused::Wait`], wait where there is nowhere else | waits in the connection |
 //! | nothing: the connection ended | go elsewhere | fails |
@@ -433,6 +433,13 @@ impl AgentPool {
         }
         .inspect_err(|error| shared.metrics.failed(kind, error))?;
         let asked = call.connection().clone();
+        let until = match shared.config.stretch {
+            most if most > 1.0 => {
+                let by = asked.timeout_multiplier().min(most);
+                far(started, stretched(deadline, by))
+            }
+            _ => until,
+        };
         let answer = tokio::time::timeout_at(until.into(), asked.ask(event)).await;
         call.finish(answer.ok(), started.elapsed())
     }
@@ -508,6 +515,15 @@ impl Shared {
         if self.draining.load(Ordering::Acquire) {
             self.changed.notify_waiters();
         }
+    }
+}
+
+/// So much longer; what is a day and more is long enough.
+fn stretched(time: Duration, by: f32) -> Duration {
+    const DAY: Duration = Duration::from_secs(86_400);
+    match time < DAY {
+        true => time.mul_f32(by),
+        false => time,
     }
 }
 

@@ -7,8 +7,9 @@ use std::{
 
 use hailwire_callout::{
     Kind,
+    control::{Health, HealthState, Notice},
     event::Configure,
-    host::{AskError, ConnectOptions},
+    host::{AskError, ConnectOptions, LinkState},
     pool::{AgentPool, Backoff, PoolConfig, PoolError, Timeouts, connect_with},
 };
 use hailwire_pool::{BreakerConfig, BreakerState};
@@ -88,6 +89,47 @@ async fn a_phase_has_its_own_timeout_and_the_lesser_one_counts() {
     let asked = house.pool.ask(head("r"), SOON).await;
     assert_eq!(asked, Err(PoolError::Timeout));
     assert!(started.elapsed() < LONG);
+}
+
+#[tokio::test]
+async fn a_degraded_agent_stretches_its_time_as_far_as_it_may() {
+    let degraded = |by| {
+        Notice::Health(Health {
+            state: HealthState::Degraded,
+            timeout_multiplier: Some(by),
+            ..Health::default()
+        })
+    };
+    let health_of = |house: &House| match house.pool.connections()[0].map(|of| of.state) {
+        Some(LinkState::Open { health, .. }) => Some(health),
+        _ => None,
+    };
+    // What it says; how far it may; what is less than what an ask takes, and more.
+    for (says, stretch, least, most) in [
+        (1000.0, 1.0, SOON, SOON * 500),
+        (1000.0, 5.0, SOON * 5, SOON * 500),
+        (3.0, 10.0, SOON * 3, SOON * 500),
+        (f32::NAN, 10.0, SOON, SOON * 500),
+        (0.01, 10.0, SOON, SOON * 500),
+    ] {
+        let config = PoolConfig { stretch, ..eager() };
+        let house = House::new(1, config).await;
+        house.agents[0].tell(&degraded(says));
+        eventually(|| health_of(&house) == Some(HealthState::Degraded)).await;
+        house.hold(true);
+        let started = Instant::now();
+        let asked = house.pool.ask(head("r"), SOON).await;
+        assert_eq!(asked, Err(PoolError::Timeout));
+        let took = started.elapsed();
+        assert!(took >= least && took < most, "{says} {stretch}: {took:?}");
+        // It is well again.
+        house.agents[0].tell(&Notice::Health(Health::default()));
+        eventually(|| health_of(&house) == Some(HealthState::Healthy)).await;
+        let started = Instant::now();
+        let asked = house.pool.ask(head("s"), SOON).await;
+        assert_eq!(asked, Err(PoolError::Timeout));
+        assert!(started.elapsed() < SOON * 500);
+    }
 }
 
 #[tokio::test]

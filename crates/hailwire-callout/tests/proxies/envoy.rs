@@ -5,11 +5,10 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use bytes::Bytes;
 use hailwire_callout::{
     Kind,
-    front::ext_proc::Front,
-    inspect::{Action, Inspector},
+    front::{Socket, ext_proc::Front},
+    inspect::{Action, Inspector, config::Address},
 };
-use tokio::{net::TcpListener, task::JoinSet};
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio::task::JoinSet;
 
 use crate::{
     agent::Agent,
@@ -44,18 +43,34 @@ impl Envoy {
         mode: &str,
         change: impl FnOnce(String) -> String,
     ) -> Option<Self> {
+        Self::at(inspector, mode, change, house::tcp()).await
+    }
+
+    /// With its front at an address.
+    async fn at(
+        inspector: Arc<Inspector>,
+        mode: &str,
+        change: impl FnOnce(String) -> String,
+        front: Address,
+    ) -> Option<Self> {
         let installed = "target/peers/envoy-1.40.0/bin/envoy";
         let Some(envoy) = program("HAILWIRE_ENVOY", &[installed]) else {
             hailwire_skip::skipped("Envoy is not installed (peers/install envoy)");
             return None;
         };
         let (server, server_tasks) = house::server().await;
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let front = listener.local_addr().unwrap();
+        let listener = Socket::bind(&front).await.unwrap();
+        let front = match listener.at().unwrap() {
+            Address::Tcp(at) => {
+                let port = at.port();
+                format!("socket_address: {{ address: 127.0.0.1, port_value: {port} }}")
+            }
+            Address::Unix(path) => format!("pipe: {{ path: {} }}", path.display()),
+        };
         let mut tasks = JoinSet::new();
         let serve = Front::new(inspector, Action::Block(413));
         tasks.spawn(async move {
-            let _ = serve.serve(TcpListenerStream::new(listener)).await;
+            let _ = serve.serve_at(listener, std::future::pending()).await;
         });
         let folder = tempfile::tempdir().unwrap();
         let (config, admin) = (
@@ -73,7 +88,10 @@ impl Envoy {
                 format!("127.0.0.1, {}", port(0)),
             ),
             ("port_value: 8080", port(server.port())),
-            ("port_value: 9470", port(front.port())),
+            (
+                "socket_address: { address: 127.0.0.1, port_value: 9470 }",
+                front,
+            ),
             ("port_value: 9901", port(0)),
             (
                 "body_mode: FULL_DUPLEX_STREAMED",
@@ -137,6 +155,20 @@ async fn what_is_benign_passes_with_the_headers_that_agents_set_and_without_thos
     assert_eq!(seen.uris, ["/fine?a=1"]);
     assert_eq!(seen.clients, ["127.0.0.1"]);
     assert_eq!(seen.cancelled, 0);
+}
+
+#[tokio::test]
+async fn the_front_may_be_at_a_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let front = Address::Unix(folder.path().join("front"));
+    let agent = Agent::new(ALL);
+    let envoy = Envoy::at(agent.inspector(), "STREAMED", |config| config, front);
+    let Some(envoy) = envoy.await else {
+        return;
+    };
+    assert_eq!(ask(envoy.at, get("/fine")).await.status, 200);
+    assert_eq!(ask(envoy.at, get("/block")).await.status, 406);
+    assert_eq!(agent.seen.lock().unwrap().uris, ["/fine", "/block"]);
 }
 
 #[tokio::test]
@@ -211,6 +243,55 @@ async fn ten_megabytes_pass_in_pieces_where_bodies_stream() {
 #[tokio::test]
 async fn bodies_pass_whole_where_they_are_buffered() {
     bodies("BUFFERED", 500 << 10).await;
+}
+
+#[tokio::test]
+async fn a_body_that_may_come_in_part_passes_where_it_comes_whole() {
+    bodies("BUFFERED_PARTIAL", 500 << 10).await;
+    let agent = Agent::new(ALL);
+    let Some(envoy) = Envoy::start(agent.inspector(), "BUFFERED_PARTIAL").await else {
+        return;
+    };
+    let got = ask(envoy.at, post("/large", vec![b'b'; 3 << 20])).await;
+    assert_eq!(got.status, 413);
+    assert_eq!(agent.seen.lock().unwrap().pieces, 0);
+}
+
+#[tokio::test]
+async fn trailers_pass_behind_a_body_that_is_inspected() {
+    let options = "http_protocol_options: { enable_trailers: true }";
+    let change = |config: String| {
+        let server = "- name: server\n      connect_timeout: 2s\n";
+        assert!(config.contains(server));
+        let http = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+        let typed = format!(
+            "{server}      typed_extension_protocol_options:\n        {http}:\n          \
+             \"@type\": type.googleapis.com/{http}\n          explicit_http_config: {{ {options} }}\n"
+        );
+        let remote = "use_remote_address: true";
+        config
+            .replace(server, &typed)
+            .replace(remote, &format!("{remote}\n                {options}"))
+    };
+    for mode in ["FULL_DUPLEX_STREAMED", "STREAMED", "BUFFERED"] {
+        let agent = Agent::new(&[Kind::RequestHeaders, Kind::RequestBody]);
+        let change = |config: String| {
+            let skip = "request_trailer_mode: SKIP";
+            change(config).replace(skip, "request_trailer_mode: SEND")
+        };
+        let Some(envoy) = Envoy::with(agent.inspector(), mode, change).await else {
+            return;
+        };
+        let got = ask(envoy.at, house::with_trailers("/trailers", "some body")).await;
+        assert_eq!(
+            (got.status, got.text()),
+            (200, "some body; x-sum: 9"),
+            "{mode}"
+        );
+        assert_eq!(agent.seen.lock().unwrap().body, 9, "{mode}");
+        let got = ask(envoy.at, house::with_trailers("/trailers", "an attack")).await;
+        assert_eq!(got.status, 429, "{mode}");
+    }
 }
 
 #[tokio::test]

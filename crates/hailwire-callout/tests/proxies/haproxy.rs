@@ -5,10 +5,13 @@ use std::{net::SocketAddr, os::fd::AsRawFd as _, sync::Arc};
 use bytes::Bytes;
 use hailwire_callout::{
     Kind,
-    front::spoe::{Front, Limits},
-    inspect::{Action, Inspector},
+    front::{
+        Socket,
+        spoe::{Front, Limits},
+    },
+    inspect::{Action, Inspector, config::Address},
 };
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::task::JoinSet;
 
 use crate::{
     agent::Agent,
@@ -42,17 +45,29 @@ impl Haproxy {
         inspector: Arc<Inspector>,
         change: impl FnOnce(String) -> String,
     ) -> Option<Self> {
+        Self::at(inspector, change, house::tcp()).await
+    }
+
+    /// With its front at an address.
+    async fn at(
+        inspector: Arc<Inspector>,
+        change: impl FnOnce(String) -> String,
+        front: Address,
+    ) -> Option<Self> {
         let Some(haproxy) = program("HAILWIRE_HAPROXY", &["/usr/sbin/haproxy"]) else {
             hailwire_skip::skipped("HAProxy is not installed (peers/install haproxy)");
             return None;
         };
         let (server, server_tasks) = house::server().await;
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let front = listener.local_addr().unwrap();
+        let listener = Socket::bind(&front).await.unwrap();
+        let front = match listener.at().unwrap() {
+            Address::Tcp(address) => address.to_string(),
+            Address::Unix(path) => format!("unix@{}", path.display()),
+        };
         let mut tasks = JoinSet::new();
         let serve = Arc::new(Front::new(inspector, Action::Block(413), Limits::default()));
         tasks.spawn(async move {
-            let _ = serve.serve(listener).await;
+            let _ = serve.serve_at(listener, std::future::pending()).await;
         });
         // HAProxy inherits the socket that it listens on, so that no port has to be found for it.
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -64,7 +79,7 @@ impl Haproxy {
                 format!("bind fd@{}", socket.as_raw_fd()),
             ),
             ("127.0.0.1:8080", server.to_string()),
-            ("127.0.0.1:9471", front.to_string()),
+            ("127.0.0.1:9471", front),
         ];
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("haproxy.cfg");
@@ -105,6 +120,23 @@ async fn what_is_benign_passes_with_the_headers_that_agents_set_and_without_thos
     assert_eq!(seen.uris, ["/first", "/fine?a=1"]);
     assert_eq!(seen.clients[1], "127.0.0.1");
     assert_eq!(seen.cancelled, 0);
+}
+
+#[tokio::test]
+async fn the_front_may_be_at_a_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let front = Address::Unix(folder.path().join("front"));
+    let agent = Agent::new(ALL);
+    let haproxy = Haproxy::at(agent.inspector(), |config| config, front);
+    let Some(haproxy) = haproxy.await else {
+        return;
+    };
+    assert_eq!(ask(haproxy.at, get("/fine")).await.status, 200);
+    assert_eq!(ask(haproxy.at, get("/block")).await.status, 406);
+    assert_eq!(
+        agent.seen.lock().unwrap().uris,
+        ["/first", "/fine", "/block"]
+    );
 }
 
 #[tokio::test]

@@ -38,6 +38,11 @@ pub(crate) fn example(name: &str, changes: &[(&str, String)]) -> String {
     text
 }
 
+/// Where a front listens that does not care.
+pub(crate) fn tcp() -> hailwire_callout::inspect::config::Address {
+    "127.0.0.1:0".parse().unwrap()
+}
+
 /// A running program; killed when it is dropped.
 pub(crate) struct Running {
     child: Child,
@@ -94,7 +99,7 @@ type Body = BoxBody<Bytes, Infallible>;
 
 /// A server that sends back the body that it gets, and the headers with `saw-` before their names.
 ///
-/// `/leak` answers with a header `x-leak`, `/secret` with a secret.
+/// `/leak` answers with a header `x-leak`, `/secret` with a secret, `/trailers` with body and trailers as text.
 pub(crate) async fn server() -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -119,6 +124,15 @@ async fn serve(request: Request<Incoming>) -> Result<Response<Body>, Infallible>
         "/leak" => {
             response = response.header("x-leak", "1");
             Full::from("leaked").boxed()
+        }
+        "/trailers" => {
+            let body = request.into_body().collect().await.unwrap();
+            let trailers = body.trailers().cloned().unwrap_or_default();
+            let mut text = String::from_utf8(body.to_bytes().to_vec()).unwrap();
+            for (name, value) in &trailers {
+                text = format!("{text}; {name}: {}", value.to_str().unwrap());
+            }
+            Full::from(text).boxed()
         }
         "/secret" => Full::from("the password is known").boxed(),
         _ => {
@@ -206,6 +220,22 @@ pub(crate) fn streamed(path: &str, pieces: Vec<Bytes>) -> Request<Body> {
         .header("host", "house")
         .body(body)
         .unwrap()
+}
+
+/// A body with a trailer, `x-sum: 9`.
+pub(crate) fn with_trailers(path: &str, body: &'static str) -> Request<Body> {
+    let mut trailers = http::HeaderMap::new();
+    trailers.insert("x-sum", "9".parse().unwrap());
+    let frames = [
+        hyper::body::Frame::data(Bytes::from_static(body.as_bytes())),
+        hyper::body::Frame::trailers(trailers),
+    ];
+    let frames = frames.into_iter().map(Ok);
+    let body = StreamBody::new(futures_util::stream::iter(frames)).boxed();
+    let request = Request::post(path)
+        .header("host", "house")
+        .header("trailer", "x-sum");
+    request.body(body).unwrap()
 }
 
 /// A request of its own connection.

@@ -1,5 +1,7 @@
 //! Inspection agents: served, attached, reloaded and tried out.
 
+mod reload;
+
 use std::{
     collections::BTreeMap,
     fs,

@@ -59,6 +59,20 @@ struct Direction {
     ended: bool,
     /// What was shown without waiting for it: each message's body, and whether it was the last.
     shown: VecDeque<(Bytes, bool)>,
+    /// It passes, and agents are not shown it.
+    unseen: bool,
+}
+
+impl Direction {
+    /// Whether a message ends the body. Trailers may follow what is whole, and then Envoy does not say that it ends.
+    fn ends_with(&self, mode: BodySendMode, told: &HttpBody) -> bool {
+        let so_far = self.transferred + told.body.len() as u64;
+        match mode {
+            BodySendMode::Buffered => true,
+            BodySendMode::BufferedPartial => told.end_of_stream || self.total == Some(so_far),
+            _ => told.end_of_stream,
+        }
+    }
 }
 
 type Told = Result<VecDeque<ProcessingResponse>, Status>;
@@ -259,11 +273,21 @@ impl Call {
     async fn body(&mut self, kind: Kind, told: HttpBody) -> Told {
         let direction = self.direction(kind);
         let mode = direction.mode.unwrap_or(BodySendMode::Streamed);
-        if mode == BodySendMode::BufferedPartial && !told.end_of_stream {
+        let is_last = direction.ends_with(mode, &told);
+        if mode == BodySendMode::BufferedPartial
+            && !is_last
+            && let Some(answers) = self.unseen(kind)
+        {
             // The rest will not be sent.
-            if let Some(answers) = self.unseen(kind) {
-                return Ok(answers);
-            }
+            return Ok(answers);
+        }
+        let direction = self.direction(kind);
+        if direction.unseen {
+            direction.transferred += told.body.len() as u64;
+            return Ok(match mode {
+                BodySendMode::FullDuplexStreamed => pieces(kind, told.body, told.end_of_stream),
+                _ => [body_answer(kind, CommonResponse::default())].into(),
+            });
         }
         if matches!(
             mode,
@@ -279,7 +303,7 @@ impl Call {
             self.direction(kind).shown.push_back(shown);
             return Ok(VecDeque::new());
         }
-        let shown = self.show(kind, told.body.clone(), told.end_of_stream).await;
+        let shown = self.show(kind, told.body.clone(), is_last).await;
         let (verdict, data) = match shown {
             Ok(shown) => shown,
             Err(answers) => return Ok(answers),
@@ -325,7 +349,8 @@ impl Call {
     async fn trailers(&mut self, kind: Kind) -> Told {
         let mode = self.direction(kind).mode;
         let mut answers = VecDeque::new();
-        if !self.direction(kind).ended {
+        let direction = self.direction(kind);
+        if !direction.ended && !direction.unseen {
             let (verdict, data) = match self.show(kind, Bytes::new(), true).await {
                 Ok(shown) => shown,
                 Err(answers) => return Ok(answers),
@@ -443,6 +468,7 @@ impl Call {
         match self.unseen {
             Action::Allow => {
                 tracing::warn!(id = %self.id, body = kind.name(), "passes uninspected: Envoy does not send it");
+                self.direction(kind).unseen = true;
                 None
             }
             Action::Block(status) => {

@@ -4,8 +4,9 @@
 //! Envoy opens a stream for each HTTP request and sends the head, the body and the trailers of the request and then of
 //! the response, as far as its `processing_mode` says. The stream's exchange is asked about each in the order
 //! in which they come ([`call`]), and Envoy is told to go on, with changes, or to answer the client itself. All body
-//! modes work but `GRPC`: `STREAMED`, `BUFFERED`, `BUFFERED_PARTIAL` as far as the whole body comes, and
-//! `FULL_DUPLEX_STREAMED`.
+//! modes work but `GRPC`: `STREAMED`, `BUFFERED`, `BUFFERED_PARTIAL` as far as the whole body comes (it does where Envoy
+//! says that it ends, or as many bytes come as its length says), and `FULL_DUPLEX_STREAMED`. Agents know no trailers:
+//! these end a body that had no last piece, and pass.
 //!
 //! Where agents want less than Envoy sends, the first answer says so (`mode_override`); Envoy heeds that where its
 //! `allow_mode_override` is set.
@@ -29,6 +30,8 @@
 
 pub mod call;
 mod proto;
+#[cfg(test)]
+mod tests;
 mod words;
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc};
@@ -44,10 +47,7 @@ use self::{
         external_processor_server::{ExternalProcessor, ExternalProcessorServer},
     },
 };
-use crate::{
-    held::Held,
-    inspect::{Action, Inspector},
-};
+use crate::{front::Unseen, held::Held, inspect::Inspector};
 
 /// Requests at once on one connection from Envoy.
 pub const MAX_STREAMS: u32 = 4096;
@@ -62,15 +62,18 @@ pub const MAX_FIELDS: usize = 1024;
 #[derive(Clone)]
 pub struct Front {
     inspector: Arc<Inspector>,
-    unseen: Action,
+    unseen: Unseen,
 }
 
 impl Front {
     /// The agents of an inspector; `unseen` is what becomes of a body that an agent wants and Envoy, as it is
     /// configured, does not send.
     #[must_use]
-    pub const fn new(inspector: Arc<Inspector>, unseen: Action) -> Self {
-        Self { inspector, unseen }
+    pub fn new(inspector: Arc<Inspector>, unseen: impl Into<Unseen>) -> Self {
+        Self {
+            inspector,
+            unseen: unseen.into(),
+        }
     }
 
     /// The gRPC service, for a server that has others too.
@@ -99,35 +102,36 @@ impl Front {
             + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        self.serve_until(incoming, std::future::pending()).await
+    }
+
+    /// Like [`serve`](Self::serve), until `stop` is ready: then connections are told to end, and this returns when they
+    /// have.
+    pub(super) async fn serve_until<I, Io, E>(
+        self,
+        incoming: I,
+        stop: impl Future<Output = ()>,
+    ) -> Result<(), tonic::transport::Error>
+    where
+        I: Stream<Item = Result<Io, E>>,
+        Io: tokio::io::AsyncRead
+            + tokio::io::AsyncWrite
+            + tonic::transport::server::Connected
+            + Unpin
+            + Send
+            + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         let (here, gone) = oneshot::channel();
         let gone = gone.shared();
         let tied = incoming.map(|io| io.map(|io| Held::new(io, gone.clone())));
         let served = tonic::transport::Server::builder()
             .max_concurrent_streams(MAX_STREAMS)
             .add_service(self.service())
-            .serve_with_incoming(tied)
+            .serve_with_incoming_shutdown(tied, stop)
             .await;
         drop::<oneshot::Sender<()>>(here);
         served
-    }
-}
-
-impl Front {
-    /// Serves a TCP socket.
-    ///
-    /// # Errors
-    ///
-    /// As [`serve`](Self::serve).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`serve`](Self::serve).
-    pub async fn serve_tcp(
-        self,
-        listener: tokio::net::TcpListener,
-    ) -> Result<(), tonic::transport::Error> {
-        let incoming = tonic::transport::server::TcpIncoming::from(listener);
-        self.serve(incoming.with_nodelay(Some(true))).await
     }
 }
 
@@ -144,7 +148,7 @@ impl ExternalProcessor for Front {
     ) -> Result<Response<Answers>, Status> {
         let conversation = Conversation {
             requests: request.into_inner(),
-            call: Call::new(self.inspector.exchange(), self.unseen),
+            call: Call::new(self.inspector.exchange(), self.unseen.now()),
             ready: VecDeque::new(),
             ended: false,
         };

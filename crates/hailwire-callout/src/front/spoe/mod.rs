@@ -28,16 +28,10 @@ pub mod message;
 pub mod session;
 mod waiting;
 
-use std::{
-    future::Future,
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::Future, io, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     sync::Semaphore,
@@ -52,8 +46,9 @@ use self::{
 };
 use crate::{
     Kind, Text,
+    agent::uds,
     event::BodyChunk,
-    front::correlation_id,
+    front::{Unseen, correlation_id},
     inspect::{Action, Exchange, Inspector, Verdict},
 };
 
@@ -87,7 +82,7 @@ impl Default for Limits {
 /// Agents as HAProxy asks them.
 pub struct Front {
     inspector: Arc<Inspector>,
-    unseen: Action,
+    unseen: Unseen,
     limits: Limits,
     waiting: Table,
 }
@@ -95,10 +90,10 @@ pub struct Front {
 impl Front {
     /// The agents of an inspector; `unseen` is what becomes of a body that an agent wants and HAProxy cannot show.
     #[must_use]
-    pub fn new(inspector: Arc<Inspector>, unseen: Action, limits: Limits) -> Self {
+    pub fn new(inspector: Arc<Inspector>, unseen: impl Into<Unseen>, limits: Limits) -> Self {
         Self {
             inspector,
-            unseen,
+            unseen: unseen.into(),
             limits,
             waiting: Table::new(limits.waiting, limits.patience),
         }
@@ -114,20 +109,40 @@ impl Front {
     ///
     /// When the future is dropped every connection ends; what it was asked is not answered, and agents are told.
     pub async fn serve(self: Arc<Self>, listener: impl Listener) -> io::Result<()> {
+        self.serve_until(listener, std::future::pending()).await
+    }
+
+    /// Like [`serve`](Self::serve), until `stop` is ready: then nobody is taken any more, a connection ends when it has
+    /// nothing under way, and this returns when all have ended.
+    pub(super) async fn serve_until(
+        self: Arc<Self>,
+        listener: impl Listener,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<()> {
+        let stop = stop.boxed().shared();
         let places = Arc::new(Semaphore::new(self.limits.connections));
         let mut connections = JoinSet::new();
         loop {
             while connections.try_join_next().is_some() {}
-            let place = Arc::clone(&places).acquire_owned().await;
-            let io = listener.accept().await?;
-            let front = Arc::clone(&self);
+            let next = async {
+                let place = Arc::clone(&places).acquire_owned().await;
+                listener.accept().await.map(|io| (io, place))
+            };
+            let (io, place) = tokio::select! {
+                next = next => next?,
+                () = stop.clone() => break,
+            };
+            let (front, stop) = (Arc::clone(&self), stop.clone());
             connections.spawn(async move {
-                if let Err(error) = front.connection(io).await {
+                if let Err(error) = front.connection_until(io, stop).await {
                     tracing::debug!(%error, "a connection from HAProxy ended");
                 }
                 drop(place);
             });
         }
+        drop(listener);
+        while connections.join_next().await.is_some() {}
+        Ok(())
     }
 
     /// Serves one connection to its end.
@@ -140,6 +155,16 @@ impl Front {
     ///
     /// As [`serve`](Self::serve).
     pub async fn connection(&self, io: impl AsyncRead + AsyncWrite) -> io::Result<()> {
+        self.connection_until(io, std::future::pending()).await
+    }
+
+    async fn connection_until(
+        &self,
+        io: impl AsyncRead + AsyncWrite,
+        stop: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        let mut stopping = false;
+        tokio::pin!(stop);
         let (mut reader, mut writer) = tokio::io::split(io);
         let mut session = Session::default();
         let greeting = tokio::time::sleep(self.limits.greeting);
@@ -153,6 +178,9 @@ impl Front {
                 let engine = session.agreed().map(|a| (a.engine.clone(), a.max_frame));
                 let (engine, frame) = engine.unwrap_or_default();
                 under_way.push(self.question(question, engine, frame));
+            }
+            if stopping && under_way.is_empty() && session.buffers().0.is_empty() {
+                session.end(Fault::Normal);
             }
             let reads = !session.is_over() && under_way.len() < self.room(&session);
             if !reads && under_way.is_empty() && session.output().is_empty() {
@@ -181,6 +209,7 @@ impl Front {
                         return Ok(());
                     }
                 }
+                () = &mut stop, if !stopping => stopping = true,
                 () = &mut greeting, if !greeted => {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
@@ -308,7 +337,7 @@ impl Front {
     /// The status with which a body that HAProxy cannot show is blocked; `None` where it passes.
     fn blocks(&self, id: &Text, kind: Kind) -> Option<u16> {
         let body = kind.name();
-        match self.unseen {
+        match self.unseen.now() {
             Action::Block(status) => {
                 tracing::debug!(%id, body, "blocked: HAProxy does not show all of it");
                 Some(status)
@@ -382,42 +411,10 @@ impl Listener for tokio::net::TcpListener {
     }
 }
 
-/// A Unix socket as a [`Listener`]; removed when it is dropped.
-#[derive(Debug)]
-pub struct UnixSocket {
-    listener: tokio::net::UnixListener,
-    path: PathBuf,
-}
-
-impl UnixSocket {
-    /// Listens at a path, where no socket may be that still answers.
-    ///
-    /// # Errors
-    ///
-    /// Of binding; that another process listens there.
-    pub fn bind(path: &Path) -> io::Result<Self> {
-        let stale = std::os::unix::net::UnixStream::connect(path)
-            .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-        if stale {
-            std::fs::remove_file(path)?;
-        }
-        Ok(Self {
-            listener: tokio::net::UnixListener::bind(path)?,
-            path: path.to_owned(),
-        })
-    }
-}
-
-impl Drop for UnixSocket {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-impl Listener for UnixSocket {
+impl Listener for uds::Listener {
     type Io = tokio::net::UnixStream;
 
     async fn accept(&self) -> io::Result<Self::Io> {
-        self.listener.accept().await.map(|(io, _)| io)
+        Self::accept(self).await
     }
 }

@@ -21,6 +21,7 @@
 //!
 //! [`SETTINGS`] lists every setting with its default; `docs/reference/callout.md` is held to it by a test.
 
+mod address;
 mod parse;
 mod settings;
 #[cfg(test)]
@@ -39,6 +40,7 @@ use hailwire_pool::Strategy;
 use super::{Action, Rule};
 use crate::{host::dialect::Dialect, pool::PoolConfig};
 
+pub use address::Address;
 pub use hailwire_kdl::{FileError as ConfigError, MAX_FILE, Setting};
 pub use settings::SETTINGS;
 
@@ -134,6 +136,8 @@ pub struct PoolSettings {
     pub connections: Option<u32>,
     /// `max-in-flight`: requests at once on a connection, 1 to 65536.
     pub max_in_flight: Option<u32>,
+    /// `max-timeout-multiplier`: by how much an agent that is degraded may stretch its time, 1 to 10. Default 1, not at all.
+    pub stretch: Option<u8>,
     /// `drain-timeout-ms`: how long requests may take to finish on a connection that is given up.
     pub drain_timeout: Option<Duration>,
 }
@@ -212,9 +216,9 @@ pub struct Breaker {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listen {
     /// `ext-proc`: for Envoy. At most [`Config::MAX_LISTEN`].
-    pub ext_proc: Vec<SocketAddr>,
+    pub ext_proc: Vec<Address>,
     /// `spoe`: for HAProxy. At most [`Config::MAX_LISTEN`].
-    pub spoe: Vec<SocketAddr>,
+    pub spoe: Vec<Address>,
     /// `reverse`: the Unix socket that agents connect to.
     pub reverse: Option<PathBuf>,
     /// `token`: an agent that connects says one of these. Default: none is asked for. At most

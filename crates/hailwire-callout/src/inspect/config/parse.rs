@@ -119,11 +119,12 @@ const REPEATED: usize = 6;
 const GRPC: [&str; 4] = ["ca-cert", "client-cert", "client-key", "server-name"];
 
 /// What a pool's braces may say.
-const POOL: [&str; 5] = [
+const POOL: [&str; 6] = [
     "preset",
     "strategy",
     "connections",
     "max-in-flight",
+    "max-timeout-multiplier",
     "drain-timeout-ms",
 ];
 
@@ -493,6 +494,7 @@ fn pool(node: &KdlNode, pool: &mut PoolSettings) -> Result<(), Mistake> {
             "strategy" => pool.strategy = Some(one_of(inner, &STRATEGIES)?),
             "connections" => pool.connections = Some(number(inner, 1..=64)?),
             "max-in-flight" => pool.max_in_flight = Some(number(inner, 1..=65536)?),
+            "max-timeout-multiplier" => pool.stretch = u8::try_from(number(inner, 1..=10)?).ok(),
             _ => pool.drain_timeout = Some(time(inner)?),
         }
         Ok(())

@@ -212,6 +212,12 @@ pub const SETTINGS: &[Setting] = &[
         "requests at once on a connection",
     ),
     row(
+        "pool.max-timeout-multiplier",
+        "number, 1 to 10",
+        "1",
+        "by how much an agent that reports itself degraded may stretch its time for an answer (`timeout_multiplier`); 1: not at all, since how long a client waits is not the agent's to say",
+    ),
+    row(
         "pool.drain-timeout-ms",
         "milliseconds, 1 to 600000",
         "what the preset says",
@@ -243,13 +249,13 @@ pub const SETTINGS: &[Setting] = &[
     ),
     row(
         "listen.ext-proc",
-        "socket addresses, at most 8; port 0 lets the system choose",
+        "socket addresses or \"unix:/path\", at most 8; port 0 lets the system choose",
         "none",
         "where Envoy's external processing filter is served",
     ),
     row(
         "listen.spoe",
-        "socket addresses, at most 8; port 0 lets the system choose",
+        "socket addresses or \"unix:/path\", at most 8; port 0 lets the system choose",
         "none",
         "where HAProxy's stream processing offload engine is served",
     ),

@@ -154,7 +154,7 @@ fn bodies_pools_and_breakers_are_read() {
     let agent = with(
         "request-body-mode \"buffer\"; max-request-body-bytes 7; max-response-body-bytes 8589934592\n\
          mode \"observe\"; dialect \"v1\"; connect-timeout-ms 9; max-concurrent-calls 12\n\
-         pool { preset \"low_latency\"; strategy \"two_choices\"; connections 3; drain-timeout-ms 5 }\n\
+         pool { preset \"low_latency\"; strategy \"two_choices\"; connections 3; drain-timeout-ms 5; max-timeout-multiplier 6 }\n\
          circuit-breaker { failure-threshold 1; success-threshold 2; timeout-seconds 3; half-open-max-requests 4 }",
     );
     assert_eq!(agent.rule.request_body.mode, BodyMode::Buffer);
@@ -171,6 +171,7 @@ fn bodies_pools_and_breakers_are_read() {
             strategy: Some(Strategy::TwoChoices),
             connections: Some(3),
             max_in_flight: Some(12),
+            stretch: Some(6),
             drain_timeout: Some(Duration::from_millis(5)),
         }
     );
@@ -204,9 +205,11 @@ fn the_configuration_of_an_agent_becomes_json() {
 #[test]
 fn listeners_are_read_and_tokens_are_not_shown() {
     let config = good(
-        "listen { ext-proc \"127.0.0.1:0\" \"[::1]:0\"; spoe \"127.0.0.1:1\"; reverse \"/r\"\n\
+        "listen { ext-proc \"127.0.0.1:0\" \"[::1]:0\"; spoe \"127.0.0.1:1\" \"unix:/s\"; reverse \"/r\"\n\
          token \"sesame-open\"; on-unseen-body \"allow\"; metrics \"127.0.0.1:2\" }",
     );
+    let spoe = config.listen.spoe.iter().map(Address::to_string);
+    assert_eq!(spoe.collect::<Vec<_>>(), ["127.0.0.1:1", "unix:/s"]);
     assert_eq!(config.listen.ext_proc.len(), 2);
     assert_eq!(config.listen.tokens[0].secret(), "sesame-open");
     assert_eq!(config.listen.unseen_body, Some(Action::Allow));
@@ -254,7 +257,8 @@ fn mistakes_have_their_place_and_a_hint() {
         ),
         ("listen {}\nlisten {}", "set twice"),
         ("listen { token \"short\" }", "8 to 512 bytes"),
-        ("listen { spoe \"here\" }", "`spoe`"),
+        ("listen { spoe \"here\" }", "nor `unix:` with a path"),
+        ("listen { ext-proc \"unix:here\" }", "an absolute path"),
         ("agents {", "not KDL"),
     ] {
         let (_, _, what, _) = mistake(text);

@@ -6,6 +6,7 @@
 pub(super) mod attach;
 mod far;
 mod faults;
+mod listening;
 mod metrics;
 pub(super) mod own;
 mod probes;

@@ -1,0 +1,108 @@
+//! What a front is asked over: TCP, or a Unix socket.
+
+use std::{future::Future, io, sync::Arc, time::Duration};
+
+use futures_util::{Stream, stream};
+use tokio::net::{TcpListener, UnixStream};
+use tonic::transport::server::TcpIncoming;
+
+use super::{ext_proc, spoe};
+use crate::{agent::uds, inspect::config::Address};
+
+/// The mode of a front's Unix socket: its owner and its group may connect.
+const MODE: u32 = 0o660;
+
+/// How long nobody is taken after taking one has failed, for want of descriptors for instance.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A socket that a front is asked on.
+#[derive(Debug)]
+pub enum Socket {
+    /// TCP, without Nagle's algorithm.
+    Tcp(TcpListener),
+    /// A Unix socket of mode 0660. A file that nobody listens on any more is replaced; it goes with the socket.
+    Unix(uds::Listener),
+}
+
+impl Socket {
+    /// Listens at an address.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the system says; of a Unix socket as [`uds::Listener::bind`].
+    pub async fn bind(address: &Address) -> io::Result<Self> {
+        Ok(match address {
+            Address::Tcp(address) => Self::Tcp(TcpListener::bind(address).await?),
+            Address::Unix(path) => Self::Unix(uds::Listener::bind_mode(path, MODE)?),
+        })
+    }
+
+    /// Where it listens: of port 0, the one that the system chose.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the system says.
+    pub fn at(&self) -> io::Result<Address> {
+        Ok(match self {
+            Self::Tcp(listener) => Address::Tcp(listener.local_addr()?),
+            Self::Unix(listener) => Address::Unix(listener.path().to_owned()),
+        })
+    }
+}
+
+impl ext_proc::Front {
+    /// Serves a socket until `stop` is ready; then nobody is taken any more, connections are told to end, and this returns
+    /// when they have.
+    ///
+    /// # Errors
+    ///
+    /// That connections cannot be taken any more.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`serve`](Self::serve).
+    pub async fn serve_at(self, socket: Socket, stop: impl Future<Output = ()>) -> io::Result<()> {
+        let served = match socket {
+            Socket::Tcp(listener) => {
+                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                self.serve_until(incoming, stop).await
+            }
+            Socket::Unix(listener) => self.serve_until(taken(listener), stop).await,
+        };
+        served.map_err(io::Error::other)
+    }
+}
+
+fn taken(listener: uds::Listener) -> impl Stream<Item = io::Result<UnixStream>> {
+    stream::unfold(listener, |listener| async {
+        let taken = listener.accept().await;
+        if let Err(error) = &taken {
+            tracing::warn!(%error, "a proxy cannot be accepted");
+            tokio::time::sleep(PAUSE).await;
+        }
+        Some((taken, listener))
+    })
+}
+
+impl spoe::Front {
+    /// Serves a socket until `stop` is ready; then nobody is taken any more, a connection ends when it has nothing under
+    /// way, and this returns when all have ended.
+    ///
+    /// # Errors
+    ///
+    /// The socket's.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`serve`](Self::serve).
+    pub async fn serve_at(
+        self: Arc<Self>,
+        socket: Socket,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> io::Result<()> {
+        match socket {
+            Socket::Tcp(listener) => self.serve_until(listener, stop).await,
+            Socket::Unix(listener) => self.serve_until(listener, stop).await,
+        }
+    }
+}
