@@ -12,6 +12,7 @@ use std::{
     collections::VecDeque,
     future::Future as _,
     pin::Pin,
+    sync::{Mutex, PoisonError},
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
@@ -90,7 +91,8 @@ struct Part {
 enum Asked {
     /// Until the place is known.
     Not(Event),
-    Under(Asking),
+    /// Never locked: it lets an exchange be shared between threads, which a future may not be.
+    Under(Mutex<Asking>),
     Answered(usize, Box<Result<Response, Unanswered>>),
 }
 
@@ -269,7 +271,7 @@ impl Leg {
             let mut nobody = Context::from_waker(Waker::noop());
             part.asked = match asking.as_mut().poll(&mut nobody) {
                 Poll::Ready((place, answer)) => Asked::Answered(place, Box::new(answer)),
-                Poll::Pending => Asked::Under(asking),
+                Poll::Pending => Asked::Under(Mutex::new(asking)),
             };
             part.behind = ahead > 0;
             self.sent += 1;
@@ -291,7 +293,7 @@ impl Leg {
                 let lost = Err(Unanswered::Down);
                 Poll::Ready((Some(*place), std::mem::replace(&mut **answer, lost)))
             }
-            Asked::Under(asking) => match asking.as_mut().poll(context) {
+            Asked::Under(asking) => match alone(asking).as_mut().poll(context) {
                 Poll::Ready((place, answer)) => Poll::Ready((Some(place), answer)),
                 Poll::Pending if part.behind => {
                     let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(timeout)));
@@ -413,6 +415,11 @@ impl Leg {
         self.held_len = 0;
         gathered(std::mem::take(&mut self.held))
     }
+}
+
+/// What nobody else can have.
+fn alone<T>(of: &mut Mutex<T>) -> &mut T {
+    of.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One after the other; copies only where there are several.

@@ -4,6 +4,12 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
+/// Callers keep it across threads and in what they share.
+const _: fn() = || {
+    fn shared<T: Send + Sync>() {}
+    shared::<Exchange>();
+};
+
 /// An exchange whose agents know of the request.
 async fn begun(inspector: &Inspector) -> Exchange {
     let mut exchange = inspector.exchange();
