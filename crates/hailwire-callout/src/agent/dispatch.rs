@@ -22,6 +22,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use bytes::Bytes;
 use futures_util::FutureExt as _;
 use tokio::task::AbortHandle;
 
@@ -31,10 +32,15 @@ use crate::{
     control::CancelReason,
     event::{Event, Kind},
     response::Response,
+    stream::PIECES,
 };
 
-/// How many events of one connection may wait. Whoever reads them stops while there is no room ([`Dispatch::has_room`]); an answer makes some.
+/// How many events of one connection may wait, beside the pieces of a body that the window of each running lane lets come. Whoever
+/// reads them stops while there is no room ([`Dispatch::has_room`]); an answer makes some.
 pub(crate) const WAITING: usize = 1024;
+
+/// A piece of a body below this size is copied when it has to wait.
+const SMALL: usize = 64 << 10;
 
 /// Where an answer goes.
 pub(crate) trait Place: Send + 'static {
@@ -117,12 +123,12 @@ impl<A: Agent, P: Place> Dispatch<A, P> {
             let mut running = lanes.lock();
             let key = key(&event);
             if let Some(lane) = running.lanes.get_mut(&key) {
-                lane.queue.push_back((event, place));
+                lane.queue.push_back((apart(event), place));
                 running.waiting += 1;
                 return;
             }
             if running.lanes.len() >= lanes.max {
-                running.queue.push_back((event, place));
+                running.queue.push_back((apart(event), place));
                 running.waiting += 1;
                 return;
             }
@@ -164,7 +170,12 @@ impl<A: Agent, P: Place> Dispatch<A, P> {
 
     /// Whether more events should be read.
     pub(crate) fn has_room(&self) -> bool {
-        !self.lanes.busy.load(Ordering::Acquire) || self.lanes.lock().waiting < WAITING
+        if !self.lanes.busy.load(Ordering::Acquire) {
+            return true;
+        }
+        let running = self.lanes.lock();
+        // A request that is slow fills its own window, and leaves others their room.
+        running.waiting < WAITING + PIECES * running.lanes.len()
     }
 }
 
@@ -262,6 +273,18 @@ impl Part {
     }
 }
 
+/// An event that waits. A small piece of a body gets memory of its own: it would keep the whole buffer that it was read into, with
+/// what has been answered long since.
+fn apart(mut event: Event) -> Event {
+    if let Event::RequestBody(piece) | Event::ResponseBody(piece) = &mut event
+        && piece.data.len() < SMALL
+    {
+        piece.data = Bytes::copy_from_slice(&piece.data);
+        piece.correlation_id = Text::from(&*piece.correlation_id);
+    }
+    event
+}
+
 fn key(event: &Event) -> Key {
     Key(Text::from(event.id()), Part::of(event.kind()))
 }
@@ -285,4 +308,74 @@ fn handle<A: Agent>(agent: Arc<A>, event: Event) -> Answering {
             .catch_unwind()
             .map(|answer| answer.unwrap_or_else(|_| Response::block(500))),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::BodyChunk;
+
+    struct Stuck;
+
+    impl Agent for Stuck {
+        fn name(&self) -> &str {
+            "stuck"
+        }
+
+        async fn request_body(&self, _: BodyChunk) -> Response {
+            std::future::pending().await
+        }
+    }
+
+    struct Nowhere;
+
+    impl Place for Nowhere {
+        fn answer(self, _: Response) {
+            unreachable!("nothing is answered");
+        }
+    }
+
+    fn piece(data: Bytes) -> Event {
+        let id = data.slice(..1);
+        Event::RequestBody(BodyChunk {
+            correlation_id: Text::try_from(id).unwrap(),
+            data,
+            is_last: false,
+            total_size: None,
+            index: 0,
+            transferred: 0,
+        })
+    }
+
+    #[tokio::test]
+    async fn a_small_piece_that_waits_keeps_no_buffer_and_a_large_one_is_not_copied() {
+        let dispatch = Dispatch::new(Arc::new(Stuck));
+        dispatch.event(piece(Bytes::from_static(b"a")), Nowhere);
+        for (size, kept) in [(SMALL - 1, false), (SMALL, true)] {
+            let buffer = Bytes::from(vec![b'a'; 4 * SMALL]);
+            dispatch.event(piece(buffer.slice(..size)), Nowhere);
+            assert_eq!(buffer.is_unique(), !kept, "{size}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_one_request_lets_wait_takes_no_room_from_others() {
+        let dispatch = Dispatch::new(Arc::new(Stuck));
+        for n in 0..100_u8 {
+            let id = Bytes::copy_from_slice(&[b'0' + n / 10, b'0' + n % 10]);
+            for _ in 0..PIECES {
+                let Event::RequestBody(mut one) = piece(Bytes::from_static(b"a")) else {
+                    unreachable!()
+                };
+                one.correlation_id = Text::try_from(id.clone()).unwrap();
+                dispatch.event(Event::RequestBody(one), Nowhere);
+            }
+            assert!(dispatch.has_room(), "{n}");
+        }
+        // A host that does not keep to its window is read no further.
+        for _ in 0..2 * (WAITING + PIECES) {
+            dispatch.event(piece(Bytes::from_static(b"0")), Nowhere);
+        }
+        assert!(!dispatch.has_room());
+    }
 }

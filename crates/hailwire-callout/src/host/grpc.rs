@@ -288,6 +288,7 @@ async fn open_stream(
         numbered,
         window: WINDOW,
         overload: options.overload,
+        late: options.late,
         notices: options.notices.clone(),
     };
     let (connection, link) = open(outlet, settings);
@@ -451,6 +452,7 @@ struct Driver {
 impl Driver {
     async fn run(mut self) {
         let closing = self.closing.clone();
+        let link = self.link.clone();
         let agent = self.link.capabilities().agent_id.clone();
         tokio::select! {
             ended = self.listen() => match ended {
@@ -458,6 +460,7 @@ impl Driver {
                 Err(status) => tracing::info!(agent, %status, "the connection to an agent is lost"),
             },
             () = closing.notified() => {}
+            () = link.overdue() => {}
         }
         self.link.end();
     }

@@ -70,6 +70,8 @@ pub(crate) struct Settings {
     /// Bytes of one direction of a body that may be under way, where they are numbered.
     pub(crate) window: u64,
     pub(crate) overload: Overload,
+    /// [`ConnectOptions::late`](super::ConnectOptions::late).
+    pub(crate) late: Duration,
     pub(crate) notices: Option<mpsc::Sender<Notice>>,
 }
 
@@ -92,6 +94,8 @@ pub(crate) fn open(outlet: impl Outlet, settings: Settings) -> (Connection, Link
         notices: settings.notices,
         pings: Mutex::new(Vec::new()),
         sequence: AtomicU64::new(0),
+        late: settings.late,
+        owing: Notify::new(),
         ended: Notify::new(),
     }));
     (Connection(Arc::new(Handle { link: link.clone() })), link)
@@ -123,6 +127,9 @@ struct Shared {
     notices: Option<mpsc::Sender<Notice>>,
     pings: Mutex<Vec<(u64, oneshot::Sender<()>)>>,
     sequence: AtomicU64,
+    late: Duration,
+    /// The agent owes an answer that nobody waits for.
+    owing: Notify,
     ended: Notify,
 }
 
@@ -195,6 +202,7 @@ impl Link {
         let wakers = table.cancel(id, &mut ready);
         // Under the lock: what is asked next about the request must not be cancelled too.
         self.0.outlet.cancel(cancel(Text::from(id), reason));
+        self.owes(&table);
         self.send(table, ready);
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -310,6 +318,28 @@ impl Link {
         }
     }
 
+    /// Returns when the agent has owed an answer that nobody waits for, and has answered nothing else, for as long as
+    /// [`ConnectOptions::late`](super::ConnectOptions::late) says, or up to twice that: the driver ends the connection then. Never, where answers
+    /// are told by ticket, which leave nothing behind.
+    pub(crate) async fn overdue(&self) {
+        if self.is_numbered() {
+            return std::future::pending().await;
+        }
+        loop {
+            let owed = self.table().owed();
+            let Some(heard) = owed else {
+                self.0.owing.notified().await;
+                continue;
+            };
+            tokio::time::sleep(self.0.late).await;
+            if self.table().owed() == Some(heard) {
+                let agent = &self.0.capabilities.agent_id;
+                tracing::warn!(agent, late = ?self.0.late, "an agent owes an answer and gives none, and is given up");
+                return;
+            }
+        }
+    }
+
     /// The connection has ended. Whoever waits gets [`AskError::Closed`].
     pub(crate) fn end(&self) {
         self.change(|state| state.closed = true);
@@ -339,6 +369,13 @@ impl Link {
         others.into_iter().for_each(&mut send);
         for (ticket, error) in failed {
             self.answer(ticket, Err(error));
+        }
+    }
+
+    /// Tells [`overdue`](Self::overdue).
+    fn owes(&self, table: &Table) {
+        if table.owed().is_some() {
+            self.0.owing.notify_one();
         }
     }
 
@@ -404,6 +441,7 @@ impl Drop for Asking<'_> {
             Forgotten::Sent(id, wakers) => {
                 let outlet = &self.link.0.outlet;
                 outlet.cancel(cancel(id, CancelReason::Timeout));
+                self.link.owes(&table);
                 self.link.send(table, ready);
                 wakers.into_iter().for_each(Waker::wake);
             }

@@ -194,6 +194,10 @@ pub struct ConnectOptions {
     pub connect_timeout: Duration,
     /// What happens to more than the agent takes. Default it waits.
     pub overload: Overload,
+    /// How long an agent that is not ours may owe an answer that nobody waits for any more, and answer nothing else; after that,
+    /// and before twice that, the connection is given up, and whoever waits gets [`AskError::Closed`]. Until the answer comes nothing
+    /// more is asked about its request there. Default 10 s.
+    pub late: Duration,
     /// Where the agent's notices go besides. One that finds no room is dropped. Default nowhere.
     pub notices: Option<mpsc::Sender<Notice>>,
 }
@@ -209,6 +213,7 @@ impl Default for ConnectOptions {
             extensions: true,
             connect_timeout: Duration::from_secs(5),
             overload: Overload::default(),
+            late: Duration::from_secs(10),
             notices: None,
         }
     }

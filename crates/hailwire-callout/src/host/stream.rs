@@ -194,6 +194,7 @@ where
         numbered: settled.window.is_some(),
         window: settled.window.unwrap_or(0).into(),
         overload: options.overload,
+        late: options.late,
         notices: options.notices.clone(),
     };
     let (connection, link) = open(outlet, settings);
@@ -305,7 +306,22 @@ struct Driver<R, W> {
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
     async fn run(mut self) {
-        let ended = poll_fn(|context| self.poll(context)).await;
+        let link = self.link.clone();
+        let driving = poll_fn(|context| self.poll(context));
+        let ended = if link.is_numbered() {
+            driving.await
+        } else {
+            tokio::select! {
+                ended = driving => ended,
+                () = link.overdue() => Err(io::ErrorKind::TimedOut.into()),
+            }
+        };
+        // Whoever still holds the connection does not hold the socket open: the agent is to hear of it.
+        poll_fn(|context| {
+            let _ = self.outgoing.poll_shutdown(context);
+            Poll::Ready(())
+        })
+        .await;
         let agent = &self.link.capabilities().agent_id;
         match ended {
             Ok(()) => tracing::debug!(agent, "the connection to an agent has ended"),

@@ -10,7 +10,8 @@
 //!   ticket's number.
 //! - toward others, all events of a request, one at a time, since an answer says the request and no more.
 //!   When nobody waits for the one under way, the line stays taken until its answer comes after all: the next
-//!   event must not be given that answer. The last [`ORPHANS`] such lines are kept.
+//!   event must not be given that answer. The last [`ORPHANS`] such lines are kept. An agent that owes an answer so, and gives
+//!   none to anything, is given up after a while ([`super::link::Link::overdue`]).
 //!
 //! An entry that leaves takes one of the agent's places, which are as many as its `max_concurrency`; the pieces
 //! that share a window share one. Without a free place, or while the agent has paused, entries stand in one queue.
@@ -25,6 +26,7 @@ use crate::{
     Text,
     event::{Event, Kind},
     response::Response,
+    stream::LEAST_PIECE,
 };
 
 /// How many abandoned events toward agents that are not ours are remembered.
@@ -84,6 +86,8 @@ pub(super) struct Table {
     queue: VecDeque<Ticket>,
     taken: u32,
     entries: u32,
+    /// How many answers have come.
+    heard: u64,
     paused: bool,
     paused_requests: HashSet<Text>,
     closed: bool,
@@ -155,6 +159,7 @@ impl Table {
             queue: VecDeque::new(),
             taken: 0,
             entries: 0,
+            heard: 0,
             paused: false,
             paused_requests: HashSet::new(),
             closed: false,
@@ -164,6 +169,11 @@ impl Table {
     /// How many wait, sent and queued.
     pub(super) const fn entries(&self) -> u32 {
         self.entries
+    }
+
+    /// How many answers have come, where the agent owes one that nobody waits for.
+    pub(super) fn owed(&self) -> Option<u64> {
+        (!self.orphans.is_empty()).then_some(self.heard)
     }
 
     /// Whether pieces of a body must be handed to the transport while the table is held, since only that
@@ -198,7 +208,9 @@ impl Table {
             return Err(AskError::Full);
         }
         let bytes = match &event {
-            Event::RequestBody(chunk) | Event::ResponseBody(chunk) => chunk.data.len() as u64,
+            Event::RequestBody(chunk) | Event::ResponseBody(chunk) => {
+                LEAST_PIECE.max(chunk.data.len() as u64)
+            }
             _ => 0,
         };
         let id = Text::from(id);
@@ -242,6 +254,8 @@ impl Table {
         if entry.answer.is_some() {
             return None;
         }
+        self.heard += 1;
+        let entry = self.entry(ticket)?;
         entry.answer = Some(answer);
         let waker = entry.waker.take();
         let was_sent = entry.event.take().is_none();
@@ -263,6 +277,7 @@ impl Table {
             return Some(ticket);
         }
         if line.orphaned {
+            self.heard += 1;
             line.orphaned = false;
             self.orphans.retain(|orphan| *orphan != key.0);
             self.pump_line(&key, ready);
@@ -654,7 +669,7 @@ mod tests {
     fn rules(numbered: bool) -> Rules {
         Rules {
             numbered,
-            window: 10,
+            window: 2 * LEAST_PIECE + 1,
             places: 2,
             overload: Overload::Wait,
         }

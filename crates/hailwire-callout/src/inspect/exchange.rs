@@ -2,33 +2,27 @@
 
 mod texts;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
-use bytes::{Bytes, BytesMut};
-use futures_util::{StreamExt as _, future::join_all, stream::FuturesOrdered};
-use tokio::time::Instant;
-use tracing::{debug, warn};
+use bytes::Bytes;
+use futures_util::future::join_all;
+use tracing::debug;
 
 use super::{
-    Action, Armed, BodyMode, BodyVerdict, Checkpoint, Fault, Unanswered, Verdict, WebSocketVerdict,
-    policy,
+    Armed, BodyVerdict, Verdict, WebSocketVerdict,
+    course::Course,
+    leg::gathered,
+    round::{Free, Round},
 };
 use crate::{
-    Decision, Event, Kind, Response, Text,
-    capabilities::Capabilities,
-    control::CancelReason,
+    Decision, Event, Kind, Text,
     event::{BodyChunk, RequestComplete, RequestHeaders, ResponseHeaders, WebSocketFrame},
     response::WebSocketDecision,
 };
-
-/// Most bytes of a body that one event carries, whatever an agent prefers: a frame of 16 MiB has them in base64.
-pub(super) const MAX_PIECE: u64 = 8 << 20;
-
-/// Fewest, whatever an agent prefers.
-const MIN_PIECE: u64 = 1 << 10;
-
-/// What an agent that has not said it yet is taken to prefer.
-const PIECE: u64 = 64 << 10;
 
 /// One request and its response, shown to the agents as they pass.
 ///
@@ -36,57 +30,29 @@ const PIECE: u64 = 64 << 10;
 /// response, its body; then [`complete`](Self::complete). What does not occur is left out. All have the same
 /// correlation id, which no other exchange has meanwhile.
 ///
+/// A body is shown in one of two ways. [`request_body`](Self::request_body) and [`response_body`](Self::response_body) show a piece and
+/// wait for what becomes of it, which takes a round trip to each agent for each piece. With
+/// [`show_request_body`](Self::show_request_body) and [`show_response_body`](Self::show_response_body) pieces leave while the
+/// verdicts on earlier ones are still on the way, and [`shown`](Self::shown) gives these in their order; the caller shows more as long as
+/// there is [room](Self::has_room).
+///
 /// # Cancel safety
 ///
-/// A dropped future of one of its methods leaves the exchange with a hole: drop the exchange too.
+/// A dropped future of one of its methods leaves the exchange with a hole: drop the exchange too. [`shown`](Self::shown) is the
+/// exception: it loses nothing.
 pub struct Exchange {
-    points: Arc<[Armed]>,
-    states: Box<[State]>,
-    id: Text,
-    request: Text,
-    over: Option<Decision>,
+    round: Round,
+    request: Course,
+    response: Course,
     complete: bool,
-}
-
-/// What an exchange knows of one agent.
-#[derive(Default)]
-struct State {
-    /// Where it was asked first.
-    place: Option<usize>,
-    /// It is not asked any more: it observes, and would have blocked.
-    silent: bool,
-    /// It decided.
-    decided: bool,
-    request: Flow,
-    response: Flow,
-}
-
-/// A body as one agent sees it.
-#[derive(Default)]
-struct Flow {
-    index: u32,
-    seen: u64,
-    held: Vec<Bytes>,
-    held_len: usize,
-    /// The rest of it is not shown.
-    unseen: bool,
-}
-
-/// A piece of a body between two agents.
-struct Piece {
-    data: Bytes,
-    last: bool,
-    total: Option<u64>,
 }
 
 impl Exchange {
     pub(super) fn new(points: Arc<[Armed]>) -> Self {
         Self {
-            states: points.iter().map(|_| State::default()).collect(),
-            points,
-            id: Text::new(),
-            request: Text::new(),
-            over: None,
+            request: Course::new(Kind::RequestBody, points.len()),
+            response: Course::new(Kind::ResponseBody, points.len()),
+            round: Round::new(points),
             complete: false,
         }
     }
@@ -94,29 +60,38 @@ impl Exchange {
     /// Whether any agent is to be asked about events of a kind, as far as this request has come.
     #[must_use]
     pub fn wants(&self, kind: Kind) -> bool {
-        self.over.is_none() && (0..self.points.len()).any(|n| self.asks(n, kind))
+        let unseen = |n| match kind {
+            Kind::RequestBody => self.request.is_unseen(n),
+            Kind::ResponseBody => self.response.is_unseen(n),
+            _ => false,
+        };
+        let asks = |n| !unseen(n) && self.round.asks(n, kind);
+        self.round.over().is_none() && (0..self.round.count()).any(asks)
     }
 
     #[cfg(test)]
     pub(super) fn points_are_empty(&self) -> bool {
-        self.points.is_empty()
+        self.round.count() == 0
     }
 
     /// What was decided, where it does not pass.
     #[must_use]
     pub const fn stopped(&self) -> Option<&Decision> {
-        self.over.as_ref()
+        self.round.over()
     }
 
     /// The head of the request.
     pub async fn request_headers(&mut self, event: RequestHeaders) -> Verdict {
-        self.request = Text::from(event.metadata().request_id);
+        self.round.names(event.metadata().request_id);
         self.head(Event::RequestHeaders(event)).await
     }
 
     /// A piece of the request's body.
+    ///
+    /// What was shown before and has no verdict yet is waited for too, and its data and changes are part of this verdict.
     pub async fn request_body(&mut self, piece: BodyChunk) -> BodyVerdict {
-        self.body(Kind::RequestBody, piece).await
+        self.show_request_body(piece);
+        self.rest(Kind::RequestBody).await
     }
 
     /// The head of the response.
@@ -124,31 +99,105 @@ impl Exchange {
         self.head(Event::ResponseHeaders(event)).await
     }
 
-    /// A piece of the response's body.
+    /// A piece of the response's body, as [`request_body`](Self::request_body).
     pub async fn response_body(&mut self, piece: BodyChunk) -> BodyVerdict {
-        self.body(Kind::ResponseBody, piece).await
+        self.show_response_body(piece);
+        self.rest(Kind::ResponseBody).await
+    }
+
+    /// Shows a piece of the request's body, and does not wait: [`shown`](Self::shown) says what becomes of it.
+    ///
+    /// It leaves at once as far as the window toward its agent goes, 512 KiB or less for one of ours; toward others, which
+    /// take one piece at a time, it waits in the connection. Its phase's timeout counts from the answer to the piece
+    /// before it.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn show_request_body(&mut self, piece: BodyChunk) {
+        self.round.begin(&piece.correlation_id);
+        self.request.show(piece, &self.round);
+    }
+
+    /// Shows a piece of the response's body, as [`show_request_body`](Self::show_request_body).
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn show_response_body(&mut self, piece: BodyChunk) {
+        self.round.begin(&piece.correlation_id);
+        self.response.show(piece, &self.round);
+    }
+
+    /// Whether more of a body should be shown before a verdict is taken: less than 512 KiB of it is under way, a small
+    /// piece counting as 4 KiB. Whoever shows more holds more in memory. Anything but the two bodies has room always.
+    #[must_use]
+    pub const fn has_room(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::RequestBody => self.request.has_room(),
+            Kind::ResponseBody => self.response.has_room(),
+            _ => true,
+        }
+    }
+
+    /// Whether pieces of a body are under way, whose verdicts [`shown`](Self::shown) will give.
+    #[must_use]
+    pub fn is_under_way(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::RequestBody => self.request.is_under_way(),
+            Kind::ResponseBody => self.response.is_under_way(),
+            _ => false,
+        }
+    }
+
+    /// What becomes of the next piece that was shown without waiting, and of which body it is: one verdict for each piece, in the order of its
+    /// body. `None` when none is under way.
+    ///
+    /// When an agent stops the request, all pieces that are under way have its decision, and agents that have not answered
+    /// are told. Pieces go from one agent to the next while this is awaited.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub async fn shown(&mut self) -> Option<(Kind, BodyVerdict)> {
+        poll_fn(|context| {
+            let mut waits = false;
+            for kind in [Kind::RequestBody, Kind::ResponseBody] {
+                match self.poll_shown(kind, context) {
+                    Poll::Ready(Some(verdict)) => return Poll::Ready(Some((kind, verdict))),
+                    Poll::Ready(None) => {}
+                    Poll::Pending => waits = true,
+                }
+            }
+            match waits {
+                true => Poll::Pending,
+                false => Poll::Ready(None),
+            }
+        })
+        .await
     }
 
     /// A WebSocket frame. An agent that blocks closes with 1008, one that does not answer with 1011.
     pub async fn websocket(&mut self, frame: WebSocketFrame) -> WebSocketVerdict {
         let mut out = WebSocketVerdict::default();
-        if self.over.is_some() {
+        let kind = Kind::WebSocketFrame;
+        if self.round.over().is_some() {
             out.decision = close(1008);
             return out;
         }
-        self.begin(&frame.correlation_id);
-        for n in 0..self.points.len() {
-            if !self.asks(n, Kind::WebSocketFrame) {
+        self.round.begin(&frame.correlation_id);
+        for n in 0..self.round.count() {
+            if !self.round.asks(n, kind) {
                 continue;
             }
             let mut verdict = Verdict::default();
             let event = Event::WebSocketFrame(frame.clone());
-            let answer = self.one(n, event, &mut verdict).await;
+            let answer = self.round.one(n, event, &mut verdict).await;
             out.audits.append(&mut verdict.audits);
             match answer {
                 Ok(Some(response)) => match response.websocket.unwrap_or_default() {
                     WebSocketDecision::Allow => {}
-                    _ if self.shadow(n, Kind::WebSocketFrame) => {}
+                    _ if self.round.shadow(n, kind) => {}
                     other => {
                         out.decision = other;
                         return out;
@@ -156,8 +205,8 @@ impl Exchange {
                 },
                 Ok(None) => {}
                 Err(decision) => {
-                    let fault = !self.states[n].decided;
-                    self.over = Some(decision);
+                    let fault = !self.round.has_decided(n);
+                    self.round.stop(decision);
                     out.decision = close(if fault { 1011 } else { 1008 });
                     return out;
                 }
@@ -168,36 +217,36 @@ impl Exchange {
 
     /// The request has ended. Agents that keep records are told; their answers decide nothing.
     pub async fn complete(&mut self, event: RequestComplete) {
-        self.begin(&event.correlation_id);
+        let (round, kind) = (&mut self.round, Kind::RequestComplete);
+        round.begin(&event.correlation_id);
         self.complete = true;
-        let kind = Kind::RequestComplete;
-        let told = (0..self.points.len()).filter(|n| self.asks(*n, kind));
+        let told = (0..round.count()).filter(|n| round.asks(*n, kind));
         let told = told.map(|n| {
+            let timeout = round.point(n).rule.phase(kind).timeout;
             let event = Event::RequestComplete(event.clone());
-            let (point, place) = (&self.points[n].point, self.states[n].place);
-            self.points[n].tally.ask(kind);
-            ask(point, place, true, event, point.rule.phase(kind).timeout)
+            round.asking(n, event, Free::Yes, timeout)
         });
         for (_, answer) in join_all(told).await {
             if let Err(error) = answer {
-                debug!(request = %self.request, %error, "an agent does not know that a request has ended");
+                debug!(request = %round.request(), %error, "an agent does not know that a request has ended");
             }
         }
     }
 
     async fn head(&mut self, event: Event) -> Verdict {
         let mut verdict = Verdict::default();
-        if let Some(decision) = &self.over {
+        let round = &mut self.round;
+        if let Some(decision) = round.over() {
             verdict.decision = decision.clone();
             return verdict;
         }
-        self.begin(&Text::from(event.id()));
-        for n in 0..self.points.len() {
-            if !self.asks(n, event.kind()) {
+        round.begin(&Text::from(event.id()));
+        for n in 0..round.count() {
+            if !round.asks(n, event.kind()) {
                 continue;
             }
-            if let Err(decision) = self.one(n, event.clone(), &mut verdict).await {
-                self.over = Some(decision.clone());
+            if let Err(decision) = round.one(n, event.clone(), &mut verdict).await {
+                round.stop(decision.clone());
                 verdict.decision = decision;
                 break;
             }
@@ -205,463 +254,34 @@ impl Exchange {
         verdict
     }
 
-    async fn body(&mut self, kind: Kind, chunk: BodyChunk) -> BodyVerdict {
-        let mut out = BodyVerdict::default();
-        if let Some(decision) = &self.over {
-            out.verdict.decision = decision.clone();
-            return out;
+    /// The verdicts on all pieces of a body that are under way, as one.
+    async fn rest(&mut self, kind: Kind) -> BodyVerdict {
+        let mut verdict = Verdict::default();
+        let mut data: Vec<Bytes> = Vec::new();
+        while let Some(next) = poll_fn(|context| self.poll_shown(kind, context)).await {
+            verdict.append(next.verdict);
+            data.push(next.data);
         }
-        self.begin(&chunk.correlation_id);
-        let mut piece = Piece {
-            data: chunk.data,
-            last: chunk.is_last,
-            total: chunk.total_size,
-        };
-        for n in 0..self.points.len() {
-            if !self.asks(n, kind) {
-                continue;
-            }
-            if piece.data.is_empty() && !piece.last {
-                break;
-            }
-            if let Err(decision) = self.piece(n, kind, &mut piece, &mut out.verdict).await {
-                self.over = Some(decision.clone());
-                out.verdict.decision = decision;
-                return out;
-            }
+        if !verdict.passes() {
+            data.clear();
         }
-        out.data = piece.data;
-        out
-    }
-
-    /// Shows one agent a piece, and leaves in its place what goes on.
-    async fn piece(
-        &mut self,
-        n: usize,
-        kind: Kind,
-        piece: &mut Piece,
-        verdict: &mut Verdict,
-    ) -> Result<(), Decision> {
-        let (rule, known) = (&self.points[n].point.rule, self.capabilities(n));
-        let (observe, buffer_size) = (rule.observe, rule.buffer_size);
-        let mode = rule.body(kind).mode;
-        let most = rule.most(kind, known.as_deref());
-        let flow = self.states[n].flow(kind);
-        if flow.unseen {
-            return Ok(());
-        }
-        let seen = flow.seen + flow.unsent(mode) + piece.data.len() as u64;
-        if seen > most || piece.total.is_some_and(|total| total > most) {
-            return self.too_large(n, kind, piece);
-        }
-        let mut shown = piece.data.clone();
-        if mode == BodyMode::Buffer {
-            flow.hold(shown);
-            if flow.held_len > buffer_size {
-                piece.data = Bytes::new();
-                return self.too_large(n, kind, piece);
-            }
-            if !piece.last {
-                if !observe {
-                    piece.data = Bytes::new();
-                }
-                return Ok(());
-            }
-            shown = flow.release();
-        }
-        let size = match mode {
-            BodyMode::Stream => known.map_or(PIECE, |c| c.limits.preferred_chunk_size),
-            BodyMode::Buffer => MAX_PIECE,
-        };
-        let events = self.events(n, kind, &shown, piece, size);
-        let shown = self.parts(n, kind, shown, events, verdict).await?;
-        if observe {
-            return Ok(());
-        }
-        let flow = self.states[n].flow(kind);
-        flow.hold(shown.data);
-        if shown.changed {
-            piece.total = None;
-        }
-        if !shown.undecided || flow.unseen {
-            piece.data = flow.release();
-            return Ok(());
-        }
-        piece.data = Bytes::new();
-        if flow.held_len > buffer_size {
-            return self.too_large(n, kind, piece);
-        }
-        Ok(())
-    }
-
-    /// The events that show a piece: each at most as large as the agent wants.
-    fn events(
-        &mut self,
-        n: usize,
-        kind: Kind,
-        data: &Bytes,
-        piece: &Piece,
-        size: u64,
-    ) -> Vec<Event> {
-        let size = size.clamp(MIN_PIECE, MAX_PIECE) as usize;
-        let count = data.len().div_ceil(size).max(1);
-        let id = self.id.clone();
-        let flow = self.states[n].flow(kind);
-        let events = (0..count).map(|part| {
-            let (from, to) = (part * size, ((part + 1) * size).min(data.len()));
-            flow.seen += (to - from) as u64;
-            let chunk = BodyChunk {
-                correlation_id: id.clone(),
-                data: data.slice(from..to),
-                is_last: piece.last && part + 1 == count,
-                total_size: piece.total,
-                index: flow.index,
-                transferred: flow.seen,
-            };
-            flow.index = flow.index.saturating_add(1);
-            match kind {
-                Kind::ResponseBody => Event::ResponseBody(chunk),
-                _ => Event::RequestBody(chunk),
-            }
-        });
-        events.collect()
-    }
-
-    /// Asks about the parts of a piece side by side, and takes the answers in their order.
-    async fn parts(
-        &mut self,
-        n: usize,
-        kind: Kind,
-        data: Bytes,
-        events: Vec<Event>,
-        verdict: &mut Verdict,
-    ) -> Result<Shown, Decision> {
-        let mut shown = Shown::default();
-        let mut originals = Vec::with_capacity(events.len());
-        let mut events = events.into_iter().inspect(|event| {
-            if let Event::RequestBody(chunk) | Event::ResponseBody(chunk) = event {
-                originals.push((chunk.data.clone(), chunk.is_last));
-            }
-        });
-        let points = Arc::clone(&self.points);
-        let point = &points[n].point;
-        let timeout = point.rule.phase(kind).timeout;
-        let mut answers = FuturesOrdered::new();
-        if self.states[n].place.is_none()
-            && let Some(first) = events.next()
-        {
-            // The first one finds the place for all.
-            points[n].tally.ask(kind);
-            let (place, answer) = ask(point, None, true, first, timeout).await;
-            self.states[n].place = Some(place);
-            answers.push_back(ready(answer));
-        }
-        let place = self.states[n].place;
-        for (part, event) in (1_u32..).zip(events) {
-            points[n].tally.ask(kind);
-            // Where a peer takes one at a time, the later ones wait for the earlier.
-            let deadline = timeout.saturating_mul(part);
-            answers.push_back(later(point, place, event, deadline));
-        }
-        let mut rest = data;
-        for (original, is_last) in originals {
-            let Some(answer) = answers.next().await else {
-                break;
-            };
-            let response = match self.checked(n, kind, answer)? {
-                Some(response) => response,
-                None => {
-                    self.states[n].flow(kind).unseen = true;
-                    shown.push(&rest);
-                    return Ok(shown);
-                }
-            };
-            rest = rest.slice(original.len()..);
-            shown.undecided = response.needs_more && !is_last;
-            let mutation = self.take(n, kind, response, shown.undecided, verdict)?;
-            shown.changed |= mutation.is_some();
-            shown.push(&mutation.unwrap_or(original));
-        }
-        Ok(shown)
-    }
-
-    /// Asks one agent one thing. `None` where it does not answer and that is allowed.
-    async fn one(
-        &mut self,
-        n: usize,
-        event: Event,
-        verdict: &mut Verdict,
-    ) -> Result<Option<Response>, Decision> {
-        let kind = event.kind();
-        let points = Arc::clone(&self.points);
-        let point = &points[n].point;
-        points[n].tally.ask(kind);
-        let timeout = point.rule.phase(kind).timeout;
-        let (place, answer) = ask(point, self.states[n].place, true, event, timeout).await;
-        self.states[n].place = Some(place);
-        let Some(mut response) = self.checked(n, kind, answer)? else {
-            return Ok(None);
-        };
-        let websocket = response.websocket.take();
-        self.take(n, kind, response, false, verdict)?;
-        Ok(Some(Response {
-            websocket,
-            ..Response::default()
-        }))
-    }
-
-    /// An answer that can be meant; `None` where there is none and that is allowed.
-    fn checked(
-        &mut self,
-        n: usize,
-        kind: Kind,
-        answer: Result<Response, Unanswered>,
-    ) -> Result<Option<Response>, Decision> {
-        let (fault, why) = match answer {
-            Ok(response) => match policy::check(&response) {
-                Ok(()) => return Ok(Some(response)),
-                Err(lie) => (Fault::Error, lie.to_owned()),
-            },
-            Err(unanswered) => (fault_of(&unanswered), unanswered.to_string()),
-        };
-        self.fault(n, kind, fault, &why).map(|()| None)
-    }
-
-    /// Adds an answer to the verdict. Gives what goes on in place of a piece, where that is changed.
-    fn take(
-        &mut self,
-        n: usize,
-        kind: Kind,
-        mut response: Response,
-        undecided: bool,
-        verdict: &mut Verdict,
-    ) -> Result<Option<Bytes>, Decision> {
-        let Armed { point, tally } = &self.points[n];
-        if response.audit != crate::response::Audit::default() {
-            verdict.audits.push((point.name.clone(), response.audit));
-        }
-        let stops = response.decision != Decision::Allow && !undecided;
-        if point.rule.observe {
-            if stops {
-                tally.observe(kind);
-                self.states[n].silent = true;
-                debug!(request = %self.request, agent = %point.name, phase = kind.name(), "would have been stopped");
-            }
-            return Ok(None);
-        }
-        verdict
-            .request_headers
-            .append(&mut response.request_headers);
-        verdict
-            .response_headers
-            .append(&mut response.response_headers);
-        verdict
-            .routing_metadata
-            .append(&mut response.routing_metadata);
-        if stops {
-            tally.stop(kind);
-            self.states[n].decided = true;
-            debug!(request = %self.request, agent = %point.name, phase = kind.name(), "stopped");
-            return Err(response.decision);
-        }
-        let mutation = match kind {
-            Kind::RequestBody => response.request_body,
-            Kind::ResponseBody => response.response_body,
-            _ => None,
-        };
-        Ok(mutation.and_then(|mutation| mutation.data))
-    }
-
-    /// A body that an agent cannot be shown: where that is allowed, all that was held back goes on.
-    fn too_large(&mut self, n: usize, kind: Kind, piece: &mut Piece) -> Result<(), Decision> {
-        let flow = self.states[n].flow(kind);
-        flow.unseen = true;
-        let held = flow.release();
-        self.fault(n, kind, Fault::BodyTooLarge, "the body is too large")?;
-        if !self.points[n].point.rule.observe {
-            piece.data = joined(held, &piece.data);
-        }
-        Ok(())
-    }
-
-    /// What happens where there is no answer.
-    fn fault(&self, n: usize, kind: Kind, fault: Fault, why: &str) -> Result<(), Decision> {
-        let Armed { point, tally } = &self.points[n];
-        let (request, agent, phase) = (&self.request, &point.name, kind.name());
-        match point.rule.on(kind, fault) {
-            Action::Block(_) if point.rule.observe => {
-                tally.observe(kind);
-                debug!(%request, %agent, phase, fault = fault.name(), why, "would have been blocked");
-                Ok(())
-            }
-            Action::Allow => {
-                if !point.rule.observe {
-                    tally.bypass(kind, fault);
-                    warn!(%request, %agent, phase, fault = fault.name(), why, "passes uninspected");
-                }
-                Ok(())
-            }
-            Action::Block(status) => {
-                tally.block(kind, fault);
-                debug!(%request, %agent, phase, fault = fault.name(), why, "blocked");
-                Err(Decision::Block {
-                    status,
-                    body: None,
-                    headers: BTreeMap::new(),
-                })
-            }
+        BodyVerdict {
+            verdict,
+            data: gathered(data),
         }
     }
 
-    /// Whether an agent observes; what it would have done is counted then.
-    fn shadow(&mut self, n: usize, kind: Kind) -> bool {
-        let Armed { point, tally } = &self.points[n];
-        match point.rule.observe {
-            true => tally.observe(kind),
-            false => tally.stop(kind),
-        }
-        point.rule.observe
-    }
-
-    fn begin(&mut self, id: &Text) {
-        if self.id.is_empty() {
-            self.id = id.clone();
-        }
-        if self.request.is_empty() {
-            self.request = id.clone();
-        }
-    }
-
-    fn asks(&self, n: usize, kind: Kind) -> bool {
-        let state = &self.states[n];
-        let unseen = match kind {
-            Kind::RequestBody => state.request.unseen,
-            Kind::ResponseBody => state.response.unseen,
-            _ => false,
-        };
-        let known = || self.capabilities(n);
-        !state.silent && !unseen && self.points[n].point.rule.wants(kind, known().as_deref())
-    }
-
-    /// What the agent says of itself at the place where this exchange asks it.
-    fn capabilities(&self, n: usize) -> Option<Arc<Capabilities>> {
-        let places = &self.points[n].point.places;
-        match self.states[n].place {
-            Some(place) => places.get(place)?.capabilities(),
-            None => places.iter().find_map(|place| place.capabilities()),
+    fn poll_shown(&mut self, kind: Kind, context: &mut Context<'_>) -> Poll<Option<BodyVerdict>> {
+        match kind {
+            Kind::ResponseBody => self.response.poll_shown(&mut self.round, context),
+            _ => self.request.poll_shown(&mut self.round, context),
         }
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let reason = match self.over {
-            Some(_) => CancelReason::BlockedByAgent,
-            None => CancelReason::ClientDisconnect,
-        };
-        for (armed, state) in self.points.iter().zip(&self.states) {
-            let place = state.place.and_then(|place| armed.point.places.get(place));
-            let Some(place) = place else {
-                continue;
-            };
-            if !self.complete && !state.decided {
-                place.cancel(&self.id, reason);
-            }
-            place.done(&self.id);
-        }
-    }
-}
-
-impl State {
-    fn flow(&mut self, kind: Kind) -> &mut Flow {
-        match kind {
-            Kind::ResponseBody => &mut self.response,
-            _ => &mut self.request,
-        }
-    }
-}
-
-impl Flow {
-    /// Bytes that are gathered and were not shown yet.
-    fn unsent(&self, mode: BodyMode) -> u64 {
-        match mode {
-            BodyMode::Buffer => self.held_len as u64,
-            BodyMode::Stream => 0,
-        }
-    }
-
-    fn hold(&mut self, data: Bytes) {
-        self.held_len += data.len();
-        if !data.is_empty() {
-            self.held.push(data);
-        }
-    }
-
-    fn release(&mut self) -> Bytes {
-        self.held_len = 0;
-        gathered(std::mem::take(&mut self.held))
-    }
-}
-
-/// What became of a piece that was shown.
-#[derive(Default)]
-struct Shown {
-    data: Bytes,
-    changed: bool,
-    undecided: bool,
-}
-
-impl Shown {
-    fn push(&mut self, data: &Bytes) {
-        self.data = joined(std::mem::take(&mut self.data), data);
-    }
-}
-
-/// Asks at one place after the other, within the deadline. Gives the last place asked.
-///
-/// The next place is tried where one is full, down or fails, and only where the event stands for itself (`free`):
-/// a piece of a body goes where the ones before it went.
-async fn ask(
-    point: &Checkpoint,
-    place: Option<usize>,
-    free: bool,
-    event: Event,
-    deadline: Duration,
-) -> (usize, Result<Response, Unanswered>) {
-    let first = place.unwrap_or(0);
-    let others = (0..point.places.len()).filter(|n| *n != first && free);
-    let begin = Instant::now();
-    let mut last = (first, Err(Unanswered::Down));
-    for n in std::iter::once(first).chain(others) {
-        let Some(asked) = point.places.get(n) else {
-            break;
-        };
-        let left = deadline.saturating_sub(begin.elapsed());
-        last = (n, asked.ask(event.clone(), left).await);
-        match &last.1 {
-            Err(Unanswered::Overload | Unanswered::Down | Unanswered::Failed(_)) => {}
-            _ => break,
-        }
-    }
-    last
-}
-
-type Answer<'a> = futures_util::future::BoxFuture<'a, Result<Response, Unanswered>>;
-
-fn later(point: &Checkpoint, place: Option<usize>, event: Event, deadline: Duration) -> Answer<'_> {
-    Box::pin(async move { ask(point, place, false, event, deadline).await.1 })
-}
-
-fn ready<'a>(answer: Result<Response, Unanswered>) -> Answer<'a> {
-    Box::pin(std::future::ready(answer))
-}
-
-const fn fault_of(unanswered: &Unanswered) -> Fault {
-    match unanswered {
-        Unanswered::Timeout => Fault::Timeout,
-        Unanswered::Overload => Fault::Overload,
-        Unanswered::TooLarge => Fault::BodyTooLarge,
-        Unanswered::Down | Unanswered::Failed(_) => Fault::Error,
+        self.round.end(self.complete);
     }
 }
 
@@ -669,28 +289,5 @@ const fn close(code: u16) -> WebSocketDecision {
     WebSocketDecision::Close {
         code,
         reason: String::new(),
-    }
-}
-
-/// One after the other; copies only where there are several.
-fn gathered(mut parts: Vec<Bytes>) -> Bytes {
-    match parts.len() {
-        0 => Bytes::new(),
-        1 => parts.swap_remove(0),
-        _ => {
-            let mut all = BytesMut::with_capacity(parts.iter().map(Bytes::len).sum());
-            for part in parts {
-                all.extend_from_slice(&part);
-            }
-            all.freeze()
-        }
-    }
-}
-
-fn joined(head: Bytes, tail: &Bytes) -> Bytes {
-    match (head.is_empty(), tail.is_empty()) {
-        (true, _) => tail.clone(),
-        (_, true) => head,
-        _ => gathered(vec![head, tail.clone()]),
     }
 }

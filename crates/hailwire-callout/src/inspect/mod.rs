@@ -17,6 +17,8 @@
 //! - A body is shown piece by piece as it comes (`stream`) or whole (`buffer`). An agent that says `needs_more`
 //!   has not decided: the pieces that it saw are held back until it has, up to the rule's `buffer_size`.
 //!   After a bypass in mid-body an agent is not asked about the rest of that body: it would see one with a hole.
+//! - Pieces of a body may be under way together ([`Exchange::show_request_body`]): each leaves as soon as it is shown, and
+//!   verdicts come in the order of the pieces.
 //! - A text for or from a language model goes on as agents leave it: what one found and did not take out does not pass.
 //! - An exchange that is dropped before [`Exchange::complete`] cancels what its agents know of the request.
 //!
@@ -24,9 +26,12 @@
 
 mod arrivals;
 pub mod config;
+mod course;
 mod exchange;
+mod leg;
 mod places;
 mod policy;
+mod round;
 mod tally;
 
 use std::{
@@ -169,6 +174,17 @@ impl Verdict {
     #[must_use]
     pub fn passes(&self) -> bool {
         self.decision == Decision::Allow
+    }
+
+    /// What was said after it, about the same request.
+    fn append(&mut self, mut later: Self) {
+        if self.passes() {
+            self.decision = later.decision;
+        }
+        self.request_headers.append(&mut later.request_headers);
+        self.response_headers.append(&mut later.response_headers);
+        self.routing_metadata.append(&mut later.routing_metadata);
+        self.audits.append(&mut later.audits);
     }
 }
 

@@ -64,7 +64,8 @@ impl Fault {
 /// What holds in one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseRule {
-    /// How long an answer may take. Default 1 s.
+    /// How long an answer may take; for a piece of a body that was sent while others were unanswered, from the
+    /// answer before it. Default 1 s.
     pub timeout: Duration,
     /// What happens at a [`Fault`], in the order of [`Fault::ALL`]. Default: block, with [`Fault::status`].
     pub on: [Action; 4],

@@ -832,6 +832,8 @@ fn counters_are_written_for_prometheus() {
     assert!(text.contains("# TYPE hail_callout_observed_total counter"));
 }
 
+mod pipelined;
+
 /// With real agents: what they cost, and what becomes of a configuration that changes.
 mod real {
     use std::path::Path;

@@ -4,7 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use hailwire_pool::{NoSeat, Outcome, Permit, Standing};
 
-use super::{Paused, PoolError, Shared, clock};
+use super::{Paused, PoolError, Shared, clock, lanes::Lane};
 use crate::{
     control::HealthState,
     event::{Event, Kind},
@@ -24,6 +24,8 @@ pub struct Call<'a> {
     since: Duration,
     /// The request's hash, where it ends with this event.
     ends: Option<u64>,
+    /// The body, where this is a piece of one.
+    lane: Option<Lane>,
     settled: bool,
 }
 
@@ -85,7 +87,9 @@ impl Drop for Call<'_> {
         if let Some(hash) = self.ends {
             shared.affinity.remove(hash);
         }
-        shared.seats.leave(self.seat);
+        if self.lane.is_none_or(|lane| shared.lanes.part(lane)) {
+            shared.seats.leave(self.seat);
+        }
         shared.emptier();
     }
 }
@@ -117,6 +121,7 @@ pub(super) fn select<'a>(
             kind: event.kind(),
             since: now,
             ends: matches!(event, Event::RequestComplete(_)).then_some(hash),
+            lane: lane(shared, hash, place, event),
             settled: false,
         }),
         Err(error) => {
@@ -124,6 +129,16 @@ pub(super) fn select<'a>(
             Err(error)
         }
     }
+}
+
+/// The body that an event is a piece of. Behind another one it gives back the place that it was given.
+#[inline]
+fn lane(shared: &Shared, hash: u64, place: u16, event: &Event) -> Option<Lane> {
+    let (lane, first) = shared.lanes.join(hash, place, event.kind())?;
+    if !first {
+        shared.seats.leave(seat_of(place));
+    }
+    Some(lane)
 }
 
 /// A place on a connection, as the table knows it.

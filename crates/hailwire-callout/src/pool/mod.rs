@@ -42,6 +42,7 @@ pub mod config;
 mod connect;
 pub mod histogram;
 mod keeper;
+mod lanes;
 pub mod metrics;
 pub mod reports;
 
@@ -112,6 +113,7 @@ struct Shared {
     links: Box<[Link]>,
     affinity: Affinity,
     sticky: Affinity,
+    lanes: lanes::Lanes,
     hasher: RandomState,
     breaker: Breaker,
     metrics: Metrics,
@@ -151,6 +153,7 @@ impl AgentPool {
             seats,
             affinity: Affinity::new(config.affinity),
             sticky: Affinity::new(config.sticky),
+            lanes: lanes::Lanes::default(),
             hasher: RandomState::default(),
             breaker: Breaker::new(config.breaker),
             metrics: Metrics::default(),
@@ -328,7 +331,7 @@ impl AgentPool {
         self.shared.seats.able()
     }
 
-    /// Events that are asked about at the moment.
+    /// Events that are asked about at the moment; the pieces of a body that are under way together count once.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.shared.seats.in_flight()

@@ -15,6 +15,12 @@ pub(crate) use outgoing::Outgoing;
 /// Bytes of one direction of a body that may be under way, of each request.
 pub(crate) const WINDOW: u32 = 512 << 10;
 
+/// What a piece counts at least of a window, so that small ones are few.
+pub(crate) const LEAST_PIECE: u64 = 4 << 10;
+
+/// How many pieces a window holds at most.
+pub(crate) const PIECES: usize = (WINDOW as u64 / LEAST_PIECE) as usize;
+
 /// Bytes that a socket may hold; the system may allow less.
 const SOCKET: usize = 1 << 20;
 

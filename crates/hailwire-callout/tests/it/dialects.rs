@@ -461,3 +461,42 @@ async fn an_agent_of_the_documented_wire_registers_with_its_token_only() {
     let blocked = ask(&connection, head("c1", "/block")).await.unwrap();
     assert_eq!(status(&blocked), Some(403));
 }
+
+#[tokio::test]
+async fn an_agent_of_the_documented_wire_that_has_started_anew_is_not_shown_the_rest_of_a_request()
+{
+    let Some(kit) = Kit::start("documented").await else {
+        return;
+    };
+    let agent = Uds::new(kit.path(), None);
+    let connection = agent.connect(&options()).await.unwrap();
+    ask(&connection, head("c1", "/")).await.unwrap();
+    let more = ask(&connection, piece("c1", 0, "att", false)).await;
+    assert!(more.unwrap().needs_more);
+
+    let Kit {
+        dir, mut _child, ..
+    } = kit;
+    _child.kill().await.unwrap();
+    tokio::time::timeout(LONG, connection.closed())
+        .await
+        .unwrap();
+    let lost = ask(&connection, piece("c1", 1, "ack", true)).await;
+    assert_eq!(lost, Err(AskError::Closed));
+    std::fs::remove_file(dir.path().join("agent")).unwrap();
+    let mut again = Kit::run("documented", dir, &[]).unwrap();
+    assert_eq!(again.line().await, "ready");
+    let connection = agent.connect(&options()).await.unwrap();
+    // It would allow them: it knows nothing of the request.
+    for event in [
+        piece("c1", 0, "attack", true),
+        Event::ResponseHeaders(ResponseHeaders::new("c1", 200, [("a", "b")])),
+    ] {
+        let refused = ask(&connection, event).await;
+        assert!(matches!(refused, Err(AskError::Refused(_))), "{refused:?}");
+    }
+    // The connection goes on.
+    ask(&connection, head("c2", "/")).await.unwrap();
+    let seen = ask(&connection, piece("c2", 0, "attack", true)).await;
+    assert_eq!(status(&seen.unwrap()), Some(406));
+}

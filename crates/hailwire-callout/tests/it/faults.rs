@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::future::join_all;
 use hailwire_callout::{
-    Response,
+    Decision, Event, Response,
     agent::{self, ServeOptions},
     host::{self, AskError, ConnectError, ConnectOptions, LinkState},
     wire::{Encoding, decode_response},
@@ -303,4 +303,141 @@ async fn extensions_that_were_not_offered_are_not_spoken() {
         let expected = if offered { 0x50 } else { 0x10 };
         assert_eq!(agent.read().await.unwrap().0, expected);
     }
+}
+
+/// A peer without our extensions that takes what comes and answers nothing by itself.
+async fn silent(listener: &tokio::net::UnixListener) -> Raw {
+    let mut agent = Raw(listener.accept().await.unwrap().0);
+    agent
+        .welcome(serde_json::json!({"raw_bodies": false, "window": 0}))
+        .await;
+    agent
+}
+
+#[tokio::test]
+async fn an_agent_that_owes_an_answer_and_gives_none_loses_its_connection() {
+    let (listener, path, _dir) = Raw::listen();
+    let options = ConnectOptions {
+        late: Duration::from_millis(30),
+        ..ConnectOptions::default()
+    };
+    let (mut agent, connection) =
+        tokio::join!(silent(&listener), host::uds::connect(&path, &options));
+    let connection = connection.unwrap();
+    let (given_up, other) = (
+        connection.ask(head("given-up", "/")),
+        connection.ask(head("other", "/")),
+    );
+    for _ in 0..2 {
+        assert_eq!(agent.read().await.unwrap().0, 0x10);
+    }
+    let begin = std::time::Instant::now();
+    drop(given_up);
+    // What is asked about the same request waits for the answer that is owed, and so does not leave.
+    let next = connection.ask(head("given-up", "/"));
+    assert_eq!(agent.read().await.unwrap().0, 0x40);
+    let (other, next) = tokio::time::timeout(LONG, futures_util::future::join(other, next))
+        .await
+        .unwrap();
+    assert_eq!(
+        (other, next),
+        (Err(AskError::Closed), Err(AskError::Closed))
+    );
+    assert!(begin.elapsed() >= Duration::from_millis(30));
+    assert_eq!(agent.read().await, None);
+}
+
+#[tokio::test]
+async fn an_agent_that_answers_others_keeps_its_connection() {
+    let (listener, path, _dir) = Raw::listen();
+    let options = ConnectOptions {
+        late: Duration::from_millis(50),
+        ..ConnectOptions::default()
+    };
+    let (mut agent, connection) =
+        tokio::join!(silent(&listener), host::uds::connect(&path, &options));
+    let connection = connection.unwrap();
+    drop(connection.ask(head("given-up", "/")));
+    assert_eq!(agent.read().await.unwrap().0, 0x10);
+    assert_eq!(agent.read().await.unwrap().0, 0x40);
+    let begin = std::time::Instant::now();
+    let mut n = 0;
+    while begin.elapsed() < Duration::from_millis(400) {
+        n += 1;
+        let id = format!("c{n}");
+        let asked = connection.ask(head(&id, "/"));
+        let answers = async {
+            assert_eq!(agent.read().await.unwrap().0, 0x10);
+            let answer = serde_json::json!({
+                "version": 2, "decision": "allow", "audit": {"custom": {"correlation_id": id}},
+            });
+            agent.frame(0x20, answer.to_string().as_bytes()).await;
+        };
+        let (answer, ()) = tokio::join!(asked, answers);
+        answer.unwrap();
+    }
+    assert!(n > 2);
+}
+
+#[tokio::test]
+async fn a_pool_connects_again_where_an_agent_was_given_up_and_the_rule_decides_meanwhile() {
+    use hailwire_callout::inspect::{Config, Inspector};
+    let (listener, path, _dir) = Raw::listen();
+    let text = format!(
+        "agents {{ agent \"stuck\" {{ binary-uds {path:?}; timeout-ms 20000; on-error \"block\" 598; \
+         on-timeout \"block\" 599; pool {{ connections 1 }} }} }}"
+    );
+    let config = Config::parse(&text, "callout.kdl".as_ref()).unwrap();
+    let reach = |_: &_, _: &_| {
+        let path = path.clone();
+        let connect = move |options: ConnectOptions| {
+            let path = path.clone();
+            let options = ConnectOptions {
+                late: Duration::from_millis(30),
+                ..options
+            };
+            Box::pin(async move { host::uds::connect(&path, &options).await })
+                as futures_util::future::BoxFuture<'static, _>
+        };
+        let connect = hailwire_callout::pool::connect_with("stuck", connect);
+        Some(std::sync::Arc::new(connect) as std::sync::Arc<dyn hailwire_callout::pool::Connect>)
+    };
+    let inspector = Inspector::from_config(&config, &reach).unwrap();
+    let mut agent = silent(&listener).await;
+    assert!(inspector.ready(LONG).await);
+    let of = |id: &str| match head(id, "/") {
+        Event::RequestHeaders(head) => head,
+        other => panic!("{other:?}"),
+    };
+    let (mut one, mut other) = (inspector.exchange(), inspector.exchange());
+    {
+        let waits = one.request_headers(of("one"));
+        let heard = agent.read();
+        tokio::pin!(waits);
+        tokio::select! {
+            _ = &mut waits => panic!("nobody answers"),
+            heard = heard => assert_eq!(heard.unwrap().0, 0x10),
+        }
+    }
+    drop(one);
+    let verdict = tokio::time::timeout(LONG, other.request_headers(of("other"))).await;
+    let Decision::Block { status, .. } = verdict.unwrap().decision else {
+        panic!("it passes");
+    };
+    assert_eq!(
+        status, 598,
+        "the connection was given up, not the time over"
+    );
+    // Another connection, and what is asked there is answered.
+    let mut agent = silent(&listener).await;
+    assert!(inspector.ready(LONG).await);
+    let mut again = inspector.exchange();
+    let answers = async {
+        assert_eq!(agent.read().await.unwrap().0, 0x10);
+        let answer =
+            r#"{"version":2,"decision":"allow","audit":{"custom":{"correlation_id":"again"}}}"#;
+        agent.frame(0x20, answer.as_bytes()).await;
+    };
+    let (verdict, ()) = tokio::join!(again.request_headers(of("again")), answers);
+    assert!(verdict.passes());
 }

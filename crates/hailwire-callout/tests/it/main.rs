@@ -7,5 +7,7 @@ mod dialects;
 mod faults;
 mod foreign;
 mod grpc;
+mod memory;
+mod pipelined;
 mod reverse;
 mod support;

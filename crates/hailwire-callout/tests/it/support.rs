@@ -35,6 +35,8 @@ pub(crate) const LONG: Duration = Duration::from_secs(30);
 /// Does what the uri of a request says, and for bodies what its id begins with.
 pub(crate) struct Told {
     pub(crate) limits: Limits,
+    /// It decides on each piece of a body, where it otherwise says that it needs more.
+    pub(crate) decides: bool,
     /// What `slow` bodies and `wait` heads need one of.
     pub(crate) permits: Semaphore,
     pub(crate) running: AtomicUsize,
@@ -57,6 +59,7 @@ impl Told {
         let (events, seen) = mpsc::unbounded_channel();
         let told = Self {
             limits: Limits::default(),
+            decides: false,
             permits: Semaphore::new(0),
             running: AtomicUsize::new(0),
             most_running: AtomicUsize::new(0),
@@ -133,7 +136,7 @@ impl Agent for Told {
                 index: event.index,
                 data: Some(data),
             }),
-            needs_more: !event.is_last,
+            needs_more: !event.is_last && !self.decides,
             ..Response::allow()
         }
     }

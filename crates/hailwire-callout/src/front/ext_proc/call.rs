@@ -57,6 +57,8 @@ struct Direction {
     index: u32,
     transferred: u64,
     ended: bool,
+    /// What was shown without waiting for it: each message's body, and whether it was the last.
+    shown: VecDeque<(Bytes, bool)>,
     /// It passes, and agents are not shown it.
     unseen: bool,
 }
@@ -103,8 +105,20 @@ impl Call {
 
     /// All of the response has passed that will be told.
     #[must_use]
-    pub const fn has_responded(&self) -> bool {
-        self.response.ended
+    pub fn has_responded(&self) -> bool {
+        self.response.ended && self.response.shown.is_empty()
+    }
+
+    /// There are bodies to be answered, by [`shown`](Self::shown).
+    #[must_use]
+    pub fn is_under_way(&self) -> bool {
+        !self.request.shown.is_empty() || !self.response.shown.is_empty()
+    }
+
+    /// Whether the next message should be taken. It may be of either body.
+    #[must_use]
+    pub const fn has_room(&self) -> bool {
+        self.exchange.has_room(Kind::RequestBody) && self.exchange.has_room(Kind::ResponseBody)
     }
 
     /// Tells agents that the request has ended; once.
@@ -137,6 +151,16 @@ impl Call {
         let Some(request) = message.request else {
             return Ok(VecDeque::new());
         };
+        let mut before = VecDeque::new();
+        if !matches!(request, Request::RequestBody(_) | Request::ResponseBody(_)) {
+            // Answers come in the order of what they are to.
+            while self.is_under_way() && !self.over {
+                before.append(&mut self.shown().await);
+            }
+            if self.over {
+                return Ok(before);
+            }
+        }
         let answers = match request {
             Request::RequestHeaders(head) => self.request_head(&head, &message.attributes).await,
             _ if !self.begun => Err(Status::failed_precondition(
@@ -148,8 +172,31 @@ impl Call {
             Request::RequestTrailers(_) => self.trailers(Kind::RequestBody).await,
             Request::ResponseTrailers(_) => self.trailers(Kind::ResponseBody).await,
         };
+        before.append(&mut answers?);
         match self.observed {
-            true => answers.map(|_| VecDeque::new()),
+            true => Ok(VecDeque::new()),
+            false => Ok(before),
+        }
+    }
+
+    /// What Envoy is answered to the next body that was shown without waiting; nothing where there is none.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub(super) async fn shown(&mut self) -> VecDeque<ProcessingResponse> {
+        let Some((kind, shown)) = self.exchange.shown().await else {
+            return VecDeque::new();
+        };
+        let Some((told, end)) = self.direction(kind).shown.pop_front() else {
+            return VecDeque::new();
+        };
+        let answers = match self.stops(&shown.verdict) {
+            Some(answers) => answers,
+            None => self.streamed(kind, &told, end, (shown.verdict, shown.data)),
+        };
+        match self.observed {
+            true => VecDeque::new(),
             false => answers,
         }
     }
@@ -242,41 +289,60 @@ impl Call {
                 _ => [body_answer(kind, CommonResponse::default())].into(),
             });
         }
+        if matches!(
+            mode,
+            BodySendMode::Streamed | BodySendMode::FullDuplexStreamed
+        ) {
+            // Envoy goes on without an answer, and so do we: agents see it while they think about what came before.
+            let chunk = self.chunk(kind, told.body.clone(), told.end_of_stream);
+            match kind {
+                Kind::ResponseBody => self.exchange.show_response_body(chunk),
+                _ => self.exchange.show_request_body(chunk),
+            }
+            let shown = (told.body, told.end_of_stream);
+            self.direction(kind).shown.push_back(shown);
+            return Ok(VecDeque::new());
+        }
         let shown = self.show(kind, told.body.clone(), is_last).await;
         let (verdict, data) = match shown {
             Ok(shown) => shown,
             Err(answers) => return Ok(answers),
         };
         let metadata = words::metadata(verdict.routing_metadata.clone());
-        if mode == BodySendMode::FullDuplexStreamed {
-            self.late(kind, &verdict);
-            let mut answers = pieces(kind, data, told.end_of_stream);
-            if let Some(first) = answers.front_mut() {
-                first.dynamic_metadata = metadata;
-            }
-            return Ok(answers);
-        }
-        let same = data.len() == told.body.len()
-            && (data.as_ptr() == told.body.as_ptr() || data == told.body);
-        let mutation = match (same, data.is_empty()) {
-            (true, _) => None,
-            (false, true) => Some(Mutation::ClearBody(true)),
-            (false, false) => Some(Mutation::Body(data)),
-        };
-        let mut response = CommonResponse {
-            header_mutation: None,
-            body_mutation: mutation.map(|mutation| BodyMutation {
-                mutation: Some(mutation),
-            }),
-        };
-        match mode {
-            BodySendMode::Streamed => self.late(kind, &verdict),
+        let response = CommonResponse {
             // The head waits for the body: it can still be changed.
-            _ => response.header_mutation = words::mutation(self.in_time(kind, verdict).as_slice()),
-        }
+            header_mutation: words::mutation(self.in_time(kind, verdict).as_slice()),
+            body_mutation: changed(&told.body, data),
+        };
         let mut answer = body_answer(kind, response);
         answer.dynamic_metadata = metadata;
         Ok([answer].into())
+    }
+
+    /// The answer to a body that streams.
+    fn streamed(
+        &mut self,
+        kind: Kind,
+        told: &Bytes,
+        end: bool,
+        (verdict, data): (Verdict, Bytes),
+    ) -> VecDeque<ProcessingResponse> {
+        let duplex = self.direction(kind).mode == Some(BodySendMode::FullDuplexStreamed);
+        self.late(kind, &verdict);
+        let mut answers = match duplex {
+            true => pieces(kind, data, end),
+            false => {
+                let response = CommonResponse {
+                    header_mutation: None,
+                    body_mutation: changed(told, data),
+                };
+                [body_answer(kind, response)].into()
+            }
+        };
+        if let Some(first) = answers.front_mut() {
+            first.dynamic_metadata = words::metadata(verdict.routing_metadata);
+        }
+        answers
     }
 
     /// Trailers end a body that had no last piece.
@@ -312,6 +378,19 @@ impl Call {
         data: Bytes,
         is_last: bool,
     ) -> Result<(Verdict, Bytes), VecDeque<ProcessingResponse>> {
+        let chunk = self.chunk(kind, data, is_last);
+        let shown = match kind {
+            Kind::ResponseBody => self.exchange.response_body(chunk).await,
+            _ => self.exchange.request_body(chunk).await,
+        };
+        match self.stops(&shown.verdict) {
+            Some(answers) => Err(answers),
+            None => Ok((shown.verdict, shown.data)),
+        }
+    }
+
+    /// The next piece of a body.
+    fn chunk(&mut self, kind: Kind, data: Bytes, is_last: bool) -> BodyChunk {
         let id = self.id.clone();
         let direction = self.direction(kind);
         direction.transferred += data.len() as u64;
@@ -325,14 +404,7 @@ impl Call {
             transferred: direction.transferred,
         };
         direction.index = direction.index.saturating_add(1);
-        let shown = match kind {
-            Kind::ResponseBody => self.exchange.response_body(chunk).await,
-            _ => self.exchange.request_body(chunk).await,
-        };
-        match self.stops(&shown.verdict) {
-            Some(answers) => Err(answers),
-            None => Ok((shown.verdict, shown.data)),
-        }
+        chunk
     }
 
     /// Changes that come while the head still waits.
@@ -473,6 +545,19 @@ fn body_answer(kind: Kind, response: CommonResponse) -> ProcessingResponse {
     })
 }
 
+/// How a body is changed; `None` where it is not.
+fn changed(told: &Bytes, data: Bytes) -> Option<BodyMutation> {
+    let same = data.len() == told.len() && (data.as_ptr() == told.as_ptr() || data == *told);
+    let mutation = match (same, data.is_empty()) {
+        (true, _) => return None,
+        (false, true) => Mutation::ClearBody(true),
+        (false, false) => Mutation::Body(data),
+    };
+    Some(BodyMutation {
+        mutation: Some(mutation),
+    })
+}
+
 /// What goes on where both directions stream: nothing while it is held back.
 fn pieces(kind: Kind, mut data: Bytes, end: bool) -> VecDeque<ProcessingResponse> {
     let mut answers = VecDeque::new();
@@ -493,3 +578,6 @@ fn pieces(kind: Kind, mut data: Bytes, end: bool) -> VecDeque<ProcessingResponse
     }
     answers
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,9 @@
 //! gets no answer within `message_timeout` ends the request with 500 or 504. We never close a stream before Envoy
 //! does but to end its request, since Envoy takes a clean end for consent to the rest.
 //!
+//! Bodies that stream are pipelined: where Envoy goes on without an answer, in `STREAMED` and `FULL_DUPLEX_STREAMED`, agents are
+//! shown what comes while their verdicts on what came before are on the way. Answers keep the order of what they answer.
+//!
 //! A stream that Envoy resets drops its exchange, and agents are told. Work is done in the connection's task while Envoy
 //! waits: nothing is spawned and nothing queued, and a body that comes faster than agents read it is held back by
 //! HTTP/2's flow control.
@@ -147,6 +150,7 @@ impl ExternalProcessor for Front {
             requests: request.into_inner(),
             call: Call::new(self.inspector.exchange(), self.unseen.now()),
             ready: VecDeque::new(),
+            ended: false,
         };
         let answers = stream::unfold(conversation, |mut conversation| async move {
             let answer = conversation.next().await.transpose()?;
@@ -161,6 +165,8 @@ struct Conversation {
     requests: Streaming<ProcessingRequest>,
     call: Call,
     ready: VecDeque<ProcessingResponse>,
+    /// Envoy says no more.
+    ended: bool,
 }
 
 impl Conversation {
@@ -169,17 +175,25 @@ impl Conversation {
             if let Some(answer) = self.ready.pop_front() {
                 return Ok(Some(answer));
             }
-            if self.call.is_over() {
+            if self.call.is_over() || (self.ended && !self.call.is_under_way()) {
                 break;
             }
             if self.call.has_responded() {
                 // Before Envoy resets the stream, which it does once it has the last answer.
                 self.call.complete().await;
             }
-            let Some(request) = self.requests.message().await? else {
-                break;
+            let request = tokio::select! {
+                biased;
+                shown = self.call.shown(), if self.call.is_under_way() => {
+                    self.ready = shown;
+                    continue;
+                }
+                request = self.requests.message(), if !self.ended && self.call.has_room() => request?,
             };
-            self.ready = self.call.told(request).await?;
+            match request {
+                Some(request) => self.ready = self.call.told(request).await?,
+                None => self.ended = true,
+            }
         }
         self.call.complete().await;
         Ok(None)

@@ -19,6 +19,9 @@
 //!
 //! There is no event for a WebSocket frame, a guardrail or a configuration: they are refused. Nor is there one for a request that
 //! has ended, which is answered here; the agent gets a cancel, because nothing else makes it forget the request.
+//!
+//! What belongs to a request whose head this connection has not shown is refused ([`super::heads`]), unless the agent wants no heads: behind a new connection there may be
+//! an agent that has started anew, and allows what it does not know.
 
 use std::{
     collections::HashMap,
@@ -38,7 +41,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::answer;
+use super::{answer, heads::Heads};
 use crate::{
     Text, VERSION,
     capabilities::{Capabilities, Events, Features, Limits},
@@ -262,6 +265,7 @@ where
         numbered: false,
         window: 0,
         overload: options.overload,
+        late: options.late,
         notices: options.notices.clone(),
     };
     let (connection, link) = open(out, settings);
@@ -275,6 +279,7 @@ where
         let ended = tokio::select! {
             ended = driver.listen(read, &asked) => ended,
             ended = carry_out(write, queue, &queued, &asked, &link) => ended,
+            () = link.overdue() => Err(io::ErrorKind::TimedOut.into()),
         };
         if let Err(error) = ended {
             tracing::debug!(%error, "a connection of the documented wire has ended");
@@ -370,6 +375,7 @@ async fn carry_out(
 ) -> io::Result<()> {
     const BATCH: usize = 64 << 10;
     let mut out = BytesMut::new();
+    let mut heads = Heads::default();
     while let Some(order) = queue.recv().await {
         let mut order = Some(order);
         while let Some(next) = order {
@@ -377,7 +383,7 @@ async fn carry_out(
                 return io.write_all(&out).await;
             }
             queued.fetch_sub(next.bytes(), Ordering::Relaxed);
-            put(next, asked, link, &mut out);
+            put(next, (asked, &mut heads), link, &mut out);
             order = match out.len() {
                 0..BATCH => queue.try_recv().ok(),
                 _ => None,
@@ -390,10 +396,15 @@ async fn carry_out(
 }
 
 /// Appends the frames that carry an order out.
-fn put(order: Order, asked: &Asked, link: &Link, out: &mut BytesMut) {
+fn put(order: Order, (asked, heads): (&Asked, &mut Heads), link: &Link, out: &mut BytesMut) {
     match order {
         Order::Event(event) => {
             let (id, kind) = (Text::from(event.id()), event.kind());
+            if link.capabilities().events.contains(Kind::RequestHeaders)
+                && let Err(error) = heads.admit(kind, &id)
+            {
+                return link.answer_request(&id, Err(error));
+            }
             if kind == Kind::RequestComplete {
                 put_cancel(&id, "complete", out);
                 link.answer_request(&id, Ok(Response::allow()));

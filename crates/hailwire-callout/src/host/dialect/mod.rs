@@ -15,6 +15,7 @@
 
 mod answer;
 pub(crate) mod documented;
+mod heads;
 mod v1;
 
 use std::{
@@ -35,6 +36,7 @@ use tokio::{
 };
 
 use super::{ConnectError, ConnectOptions, Connection, stream};
+use crate::stream::widen;
 
 /// How long an agent that says nothing is taken to be thinking, while there are other dialects to try.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -213,7 +215,9 @@ where
 }
 
 async fn halves_of(path: &Path) -> Result<(OwnedReadHalf, OwnedWriteHalf), ConnectError> {
-    Ok(UnixStream::connect(path).await?.into_split())
+    let socket = UnixStream::connect(path).await?;
+    widen(&socket);
+    Ok(socket.into_split())
 }
 
 /// In one dialect.

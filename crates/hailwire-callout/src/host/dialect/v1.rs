@@ -19,12 +19,7 @@
 //!   connection. [`CHUNK`] keeps pieces of bodies below what the kernel hands over at once.
 //! - Their WebSocket frames have numbers for opcodes and a word for the direction.
 
-use std::{
-    collections::{HashSet, VecDeque},
-    io,
-    pin::pin,
-    time::Duration,
-};
+use std::{collections::VecDeque, io, pin::pin, time::Duration};
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use serde_json::{Value, json};
@@ -34,7 +29,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::answer;
+use super::{answer, heads::Heads};
 use crate::{
     Text,
     capabilities::{Capabilities, Features, Limits},
@@ -54,9 +49,6 @@ const CHUNK: u64 = 16 << 10;
 
 /// How long an answer is waited for that nobody waits for.
 const LATE: Duration = Duration::from_millis(250);
-
-/// How many requests' heads are remembered; the oldest is forgotten.
-const HEADS: usize = 1 << 16;
 
 /// Speaks it over a connection that is there.
 ///
@@ -149,6 +141,7 @@ fn settings(options: &ConnectOptions) -> Settings {
         numbered: false,
         window: 0,
         overload: options.overload,
+        late: options.late,
         notices: options.notices.clone(),
     }
 }
@@ -284,54 +277,6 @@ fn forget(waiting: &mut VecDeque<Box<Event>>, link: &Link, id: &str) {
     }
 }
 
-/// Whose heads the agent has seen over this connection.
-#[derive(Default)]
-struct Heads {
-    known: HashSet<Text>,
-    order: VecDeque<Text>,
-}
-
-impl Heads {
-    /// Whether the agent can make anything of the event.
-    fn admit(&mut self, kind: Kind, id: &Text) -> Result<(), AskError> {
-        match kind {
-            Kind::RequestHeaders => {
-                if self.known.insert(id.clone()) {
-                    self.order.push_back(id.clone());
-                }
-                if self.order.len() > HEADS
-                    && let Some(oldest) = self.order.pop_front()
-                {
-                    self.known.remove(&oldest);
-                }
-                Ok(())
-            }
-            Kind::RequestComplete => {
-                self.known.remove(id);
-                // Their order is kept for the rest, so the list may hold names of some that have ended: twice as
-                // many as there are, at most.
-                if self.order.len() > 2 * self.known.len() + 16 {
-                    let known = &self.known;
-                    self.order.retain(|id| known.contains(id));
-                }
-                Ok(())
-            }
-            Kind::RequestBody | Kind::ResponseHeaders | Kind::ResponseBody
-                if !self.known.contains(id) =>
-            {
-                let why = "this connection has not shown the agent the head of the request, and it would allow anything";
-                Err(AskError::Refused(why.to_owned()))
-            }
-            Kind::RequestBody
-            | Kind::ResponseHeaders
-            | Kind::ResponseBody
-            | Kind::WebSocketFrame
-            | Kind::Guardrail
-            | Kind::Configure => Ok(()),
-        }
-    }
-}
-
 /// Appends a message whose payload `write` appends.
 fn put(out: &mut BytesMut, kind: Kind, write: impl FnOnce(&mut BytesMut)) -> Result<(), AskError> {
     let start = out.len();
@@ -419,39 +364,5 @@ async fn next(io: &mut (impl AsyncRead + Unpin), read: &mut BytesMut) -> io::Res
                 false => Err(io::ErrorKind::UnexpectedEof.into()),
             };
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_belongs_to_a_head_that_was_not_shown_is_refused() {
-        let mut heads = Heads::default();
-        let id = Text::from("c1");
-        for kind in [Kind::RequestBody, Kind::ResponseHeaders, Kind::ResponseBody] {
-            assert!(heads.admit(kind, &id).is_err(), "{kind:?}");
-        }
-        heads.admit(Kind::RequestHeaders, &id).unwrap();
-        heads.admit(Kind::RequestBody, &id).unwrap();
-        heads.admit(Kind::RequestComplete, &id).unwrap();
-        assert!(heads.admit(Kind::ResponseBody, &id).is_err());
-    }
-
-    #[test]
-    fn heads_that_never_end_are_forgotten_in_their_order() {
-        let mut heads = Heads::default();
-        let id = |n: usize| Text::from(n.to_string());
-        for n in 0..=HEADS {
-            heads.admit(Kind::RequestHeaders, &id(n)).unwrap();
-        }
-        assert_eq!(heads.known.len(), HEADS);
-        assert!(heads.admit(Kind::RequestBody, &id(0)).is_err());
-        heads.admit(Kind::RequestBody, &id(1)).unwrap();
-        for n in 0..=HEADS {
-            heads.admit(Kind::RequestComplete, &id(n)).unwrap();
-        }
-        assert!(heads.order.len() <= 16, "{}", heads.order.len());
     }
 }

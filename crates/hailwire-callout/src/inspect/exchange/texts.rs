@@ -1,8 +1,6 @@
 //! Texts for and from a language model.
 
-use std::sync::Arc;
-
-use super::{Exchange, ask};
+use super::{Exchange, Free, Round};
 use crate::{
     Decision, Event, Kind, Response,
     event::Guardrail,
@@ -24,19 +22,20 @@ impl Exchange {
     /// Cost: the text is copied for each agent.
     pub async fn guardrail(&mut self, mut event: Guardrail) -> TextVerdict {
         let mut out = TextVerdict::default();
-        if let Some(decision) = &self.over {
+        let round = &mut self.round;
+        if let Some(decision) = round.over() {
             out.verdict.decision = decision.clone();
             return out;
         }
-        self.begin(&event.correlation_id);
-        for n in 0..self.points.len() {
-            if !self.asks(n, Kind::Guardrail) {
+        round.begin(&event.correlation_id);
+        for n in 0..round.count() {
+            if !round.asks(n, Kind::Guardrail) {
                 continue;
             }
-            match self.text(n, event.clone(), &mut out.verdict).await {
+            match round.text(n, event.clone(), &mut out.verdict).await {
                 Ok(None) => {}
                 Ok(Some(findings)) => {
-                    let point = &self.points[n].point;
+                    let point = round.point(n);
                     if !point.rule.observe
                         && let Some(text) = &findings.redacted
                     {
@@ -46,7 +45,7 @@ impl Exchange {
                     out.findings.push((point.name.clone(), findings));
                 }
                 Err(decision) => {
-                    self.over = Some(decision.clone());
+                    round.stop(decision.clone());
                     out.verdict.decision = decision;
                     break;
                 }
@@ -54,7 +53,9 @@ impl Exchange {
         }
         out
     }
+}
 
+impl Round {
     /// Asks one agent about a text.
     async fn text(
         &mut self,
@@ -63,12 +64,10 @@ impl Exchange {
         verdict: &mut Verdict,
     ) -> Result<Option<Findings>, Decision> {
         let kind = Kind::Guardrail;
-        let points = Arc::clone(&self.points);
-        let point = &points[n].point;
-        points[n].tally.ask(kind);
-        let (place, timeout) = (self.states[n].place, point.rule.phase(kind).timeout);
-        let (place, answer) = ask(point, place, true, Event::Guardrail(event), timeout).await;
-        self.states[n].place = Some(place);
+        let timeout = self.point(n).rule.phase(kind).timeout;
+        let asking = self.asking(n, Event::Guardrail(event), Free::Yes, timeout);
+        let (place, answer) = asking.await;
+        self.found(n, place);
         let mut findings = None;
         let answer = answer.and_then(|mut response| {
             findings = Findings::take(&mut response)

@@ -1,0 +1,93 @@
+//! Whose head an agent has seen over a connection: what belongs to a request that it does not know is refused here.
+//!
+//! The kits keep what they know of requests in memory. One that has started anew knows nothing, and *allows* a body, or a response,
+//! whose request it has not seen. The pool connects again by itself, so that nothing but this stands between.
+
+use std::collections::{HashSet, VecDeque};
+
+use crate::{Text, event::Kind, host::AskError};
+
+/// How many requests' heads are remembered; the oldest is forgotten.
+const HEADS: usize = 1 << 16;
+
+/// Whose heads the agent has seen over this connection.
+#[derive(Default)]
+pub(super) struct Heads {
+    known: HashSet<Text>,
+    order: VecDeque<Text>,
+}
+
+impl Heads {
+    /// Whether the agent can make anything of the event.
+    pub(super) fn admit(&mut self, kind: Kind, id: &Text) -> Result<(), AskError> {
+        match kind {
+            Kind::RequestHeaders => {
+                if self.known.insert(id.clone()) {
+                    self.order.push_back(id.clone());
+                }
+                if self.order.len() > HEADS
+                    && let Some(oldest) = self.order.pop_front()
+                {
+                    self.known.remove(&oldest);
+                }
+                Ok(())
+            }
+            Kind::RequestComplete => {
+                self.known.remove(id);
+                // Their order is kept for the rest, so the list may hold names of some that have ended: twice as
+                // many as there are, at most.
+                if self.order.len() > 2 * self.known.len() + 16 {
+                    let known = &self.known;
+                    self.order.retain(|id| known.contains(id));
+                }
+                Ok(())
+            }
+            Kind::RequestBody | Kind::ResponseHeaders | Kind::ResponseBody
+                if !self.known.contains(id) =>
+            {
+                let why = "this connection has not shown the agent the head of the request, and it would allow anything";
+                Err(AskError::Refused(why.to_owned()))
+            }
+            Kind::RequestBody
+            | Kind::ResponseHeaders
+            | Kind::ResponseBody
+            | Kind::WebSocketFrame
+            | Kind::Guardrail
+            | Kind::Configure => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_belongs_to_a_head_that_was_not_shown_is_refused() {
+        let mut heads = Heads::default();
+        let id = Text::from("c1");
+        for kind in [Kind::RequestBody, Kind::ResponseHeaders, Kind::ResponseBody] {
+            assert!(heads.admit(kind, &id).is_err(), "{kind:?}");
+        }
+        heads.admit(Kind::RequestHeaders, &id).unwrap();
+        heads.admit(Kind::RequestBody, &id).unwrap();
+        heads.admit(Kind::RequestComplete, &id).unwrap();
+        assert!(heads.admit(Kind::ResponseBody, &id).is_err());
+    }
+
+    #[test]
+    fn heads_that_never_end_are_forgotten_in_their_order() {
+        let mut heads = Heads::default();
+        let id = |n: usize| Text::from(n.to_string());
+        for n in 0..=HEADS {
+            heads.admit(Kind::RequestHeaders, &id(n)).unwrap();
+        }
+        assert_eq!(heads.known.len(), HEADS);
+        assert!(heads.admit(Kind::RequestBody, &id(0)).is_err());
+        heads.admit(Kind::RequestBody, &id(1)).unwrap();
+        for n in 0..=HEADS {
+            heads.admit(Kind::RequestComplete, &id(n)).unwrap();
+        }
+        assert!(heads.order.len() <= 16, "{}", heads.order.len());
+    }
+}

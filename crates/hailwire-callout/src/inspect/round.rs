@@ -1,0 +1,328 @@
+//! What an exchange knows of each of its agents, and what their answers do.
+//!
+//! Everything that an answer, or its absence, means for a request is decided here, once, for heads and bodies alike: which
+//! agent is asked, where, what its answer changes, and what its rule says where there is none.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+use super::{Action, Armed, Ask, Checkpoint, Fault, Unanswered, Verdict, policy};
+use crate::{
+    Decision, Event, Kind, Response, Text, capabilities::Capabilities, control::CancelReason,
+};
+
+/// The agents of one exchange, and how far it has come with them.
+pub(super) struct Round {
+    points: Arc<[Armed]>,
+    states: Box<[State]>,
+    id: Text,
+    request: Text,
+    over: Option<Decision>,
+}
+
+/// What an exchange knows of one agent.
+#[derive(Default)]
+struct State {
+    /// Where it was asked first.
+    place: Option<usize>,
+    /// It is not asked any more: it observes, and would have blocked.
+    silent: bool,
+    /// It decided.
+    decided: bool,
+}
+
+impl Round {
+    pub(super) fn new(points: Arc<[Armed]>) -> Self {
+        Self {
+            states: points.iter().map(|_| State::default()).collect(),
+            points,
+            id: Text::new(),
+            request: Text::new(),
+            over: None,
+        }
+    }
+
+    /// Takes the ids of its request from the first event that has them.
+    pub(super) fn begin(&mut self, id: &Text) {
+        if self.id.is_empty() {
+            self.id = id.clone();
+        }
+        if self.request.is_empty() {
+            self.request = id.clone();
+        }
+    }
+
+    /// What the proxy calls the request, in logs.
+    pub(super) fn names(&mut self, request: &str) {
+        self.request = Text::from(request);
+    }
+
+    pub(super) const fn id(&self) -> &Text {
+        &self.id
+    }
+
+    pub(super) const fn request(&self) -> &Text {
+        &self.request
+    }
+
+    /// How many agents there are.
+    pub(super) fn count(&self) -> usize {
+        self.points.len()
+    }
+
+    pub(super) fn point(&self, n: usize) -> &Checkpoint {
+        &self.points[n].point
+    }
+
+    /// What was decided, where it does not pass.
+    pub(super) const fn over(&self) -> Option<&Decision> {
+        self.over.as_ref()
+    }
+
+    pub(super) fn stop(&mut self, decision: Decision) {
+        self.over = Some(decision);
+    }
+
+    /// Where an agent was asked first.
+    pub(super) fn place(&self, n: usize) -> Option<usize> {
+        self.states[n].place
+    }
+
+    pub(super) fn has_decided(&self, n: usize) -> bool {
+        self.states[n].decided
+    }
+
+    /// Whether an agent is asked about events of a kind.
+    pub(super) fn asks(&self, n: usize, kind: Kind) -> bool {
+        let wants = || {
+            let known = self.capabilities(n);
+            self.points[n].point.rule.wants(kind, known.as_deref())
+        };
+        !self.states[n].silent && wants()
+    }
+
+    /// What the agent says of itself at the place where this exchange asks it.
+    pub(super) fn capabilities(&self, n: usize) -> Option<Arc<Capabilities>> {
+        let places = &self.points[n].point.places;
+        match self.states[n].place {
+            Some(place) => places.get(place)?.capabilities(),
+            None => places.iter().find_map(|place| place.capabilities()),
+        }
+    }
+
+    /// Where an agent was asked, if it was.
+    pub(super) fn asked(&self, n: usize) -> Option<&Arc<dyn Ask>> {
+        self.points[n].point.places.get(self.states[n].place?)
+    }
+
+    /// Asks one agent one thing. `None` where it does not answer and that is allowed.
+    pub(super) async fn one(
+        &mut self,
+        n: usize,
+        event: Event,
+        verdict: &mut Verdict,
+    ) -> Result<Option<Response>, Decision> {
+        let kind = event.kind();
+        let timeout = self.point(n).rule.phase(kind).timeout;
+        let asking = self.asking(n, event, Free::Yes, timeout);
+        let (place, answer) = asking.await;
+        self.found(n, place);
+        let Some(mut response) = self.checked(n, kind, answer)? else {
+            return Ok(None);
+        };
+        let websocket = response.websocket.take();
+        self.take(n, kind, response, false, verdict)?;
+        Ok(Some(Response {
+            websocket,
+            ..Response::default()
+        }))
+    }
+
+    /// An ask of one agent, where it was asked before. It leaves when it is polled first.
+    pub(super) fn asking(&self, n: usize, event: Event, free: Free, deadline: Duration) -> Asking {
+        self.points[n].tally.ask(event.kind());
+        let (points, place) = (Arc::clone(&self.points), self.states[n].place);
+        Box::pin(async move { ask(&points[n].point, place, free, event, deadline).await })
+    }
+
+    /// Where an agent was asked: what follows goes there.
+    pub(super) fn found(&mut self, n: usize, place: usize) {
+        self.states[n].place = Some(place);
+    }
+
+    /// An answer that can be meant; `None` where there is none and that is allowed.
+    pub(super) fn checked(
+        &mut self,
+        n: usize,
+        kind: Kind,
+        answer: Result<Response, Unanswered>,
+    ) -> Result<Option<Response>, Decision> {
+        let (fault, why) = match answer {
+            Ok(response) => match policy::check(&response) {
+                Ok(()) => return Ok(Some(response)),
+                Err(lie) => (Fault::Error, lie.to_owned()),
+            },
+            Err(unanswered) => (fault_of(&unanswered), unanswered.to_string()),
+        };
+        self.fault(n, kind, fault, &why).map(|()| None)
+    }
+
+    /// Adds an answer to the verdict. Gives what goes on in place of a piece, where that is changed.
+    pub(super) fn take(
+        &mut self,
+        n: usize,
+        kind: Kind,
+        mut response: Response,
+        undecided: bool,
+        verdict: &mut Verdict,
+    ) -> Result<Option<Bytes>, Decision> {
+        let Armed { point, tally } = &self.points[n];
+        if response.audit != crate::response::Audit::default() {
+            verdict.audits.push((point.name.clone(), response.audit));
+        }
+        let stops = response.decision != Decision::Allow && !undecided;
+        if point.rule.observe {
+            if stops {
+                tally.observe(kind);
+                self.states[n].silent = true;
+                debug!(request = %self.request, agent = %point.name, phase = kind.name(), "would have been stopped");
+            }
+            return Ok(None);
+        }
+        verdict
+            .request_headers
+            .append(&mut response.request_headers);
+        verdict
+            .response_headers
+            .append(&mut response.response_headers);
+        verdict
+            .routing_metadata
+            .append(&mut response.routing_metadata);
+        if stops {
+            tally.stop(kind);
+            self.states[n].decided = true;
+            debug!(request = %self.request, agent = %point.name, phase = kind.name(), "stopped");
+            return Err(response.decision);
+        }
+        let mutation = match kind {
+            Kind::RequestBody => response.request_body,
+            Kind::ResponseBody => response.response_body,
+            _ => None,
+        };
+        Ok(mutation.and_then(|mutation| mutation.data))
+    }
+
+    /// What happens where there is no answer.
+    pub(super) fn fault(
+        &self,
+        n: usize,
+        kind: Kind,
+        fault: Fault,
+        why: &str,
+    ) -> Result<(), Decision> {
+        let Armed { point, tally } = &self.points[n];
+        let (request, agent, phase) = (&self.request, &point.name, kind.name());
+        match point.rule.on(kind, fault) {
+            Action::Block(_) if point.rule.observe => {
+                tally.observe(kind);
+                debug!(%request, %agent, phase, fault = fault.name(), why, "would have been blocked");
+                Ok(())
+            }
+            Action::Allow => {
+                if !point.rule.observe {
+                    tally.bypass(kind, fault);
+                    warn!(%request, %agent, phase, fault = fault.name(), why, "passes uninspected");
+                }
+                Ok(())
+            }
+            Action::Block(status) => {
+                tally.block(kind, fault);
+                debug!(%request, %agent, phase, fault = fault.name(), why, "blocked");
+                Err(Decision::Block {
+                    status,
+                    body: None,
+                    headers: BTreeMap::new(),
+                })
+            }
+        }
+    }
+
+    /// Whether an agent observes; what it would have done is counted then.
+    pub(super) fn shadow(&self, n: usize, kind: Kind) -> bool {
+        let Armed { point, tally } = &self.points[n];
+        match point.rule.observe {
+            true => tally.observe(kind),
+            false => tally.stop(kind),
+        }
+        point.rule.observe
+    }
+
+    /// Ends what agents know of the request; `complete` says that they were told that it has ended.
+    pub(super) fn end(&self, complete: bool) {
+        let reason = match self.over {
+            Some(_) => CancelReason::BlockedByAgent,
+            None => CancelReason::ClientDisconnect,
+        };
+        for n in 0..self.count() {
+            let Some(place) = self.asked(n) else {
+                continue;
+            };
+            if !complete && !self.has_decided(n) {
+                place.cancel(&self.id, reason);
+            }
+            place.done(&self.id);
+        }
+    }
+}
+
+/// An ask under way: where it was asked last, and what was answered.
+pub(super) type Asking = BoxFuture<'static, (usize, Result<Response, Unanswered>)>;
+
+/// Whether an event stands for itself, so that another place may be asked about it: a piece of a body goes where the
+/// ones before it went.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Free {
+    Yes,
+    No,
+}
+
+/// Asks at one place after the other, within the deadline. Gives the last place asked.
+///
+/// The next place is tried where one is full, down or fails, and only where the event is free.
+async fn ask(
+    point: &Checkpoint,
+    place: Option<usize>,
+    free: Free,
+    event: Event,
+    deadline: Duration,
+) -> (usize, Result<Response, Unanswered>) {
+    let first = place.unwrap_or(0);
+    let others = (0..point.places.len()).filter(|n| *n != first && free == Free::Yes);
+    let begin = Instant::now();
+    let mut last = (first, Err(Unanswered::Down));
+    for n in std::iter::once(first).chain(others) {
+        let Some(asked) = point.places.get(n) else {
+            break;
+        };
+        let left = deadline.saturating_sub(begin.elapsed());
+        last = (n, asked.ask(event.clone(), left).await);
+        match &last.1 {
+            Err(Unanswered::Overload | Unanswered::Down | Unanswered::Failed(_)) => {}
+            _ => break,
+        }
+    }
+    last
+}
+
+const fn fault_of(unanswered: &Unanswered) -> Fault {
+    match unanswered {
+        Unanswered::Timeout => Fault::Timeout,
+        Unanswered::Overload => Fault::Overload,
+        Unanswered::TooLarge => Fault::BodyTooLarge,
+        Unanswered::Down | Unanswered::Failed(_) => Fault::Error,
+    }
+}
