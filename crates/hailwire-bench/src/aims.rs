@@ -57,6 +57,8 @@ pub enum Bound {
     AtMost(f64),
     /// It is this or more.
     AtLeast(f64),
+    /// It is more than these two together, repeat by repeat, by this at most.
+    AtMostAbove([Figure; 2], f64),
 }
 
 /// One aim.
@@ -94,6 +96,16 @@ pub enum Outcome {
 }
 
 impl Aim {
+    /// Every figure that it needs.
+    pub fn figures(&self) -> impl Iterator<Item = Figure> + Clone {
+        let above: &[Figure] = match &self.bound {
+            Bound::AtMostAbove(others, _) => others,
+            _ => &[],
+        };
+        let others = self.over.iter().chain(above).copied();
+        [self.of].into_iter().chain(others)
+    }
+
     /// Judges the lines of a run: the median over the repeats, of ratios paired repeat by repeat.
     #[must_use]
     pub fn judge(&self, lines: &[Line]) -> Outcome {
@@ -107,7 +119,16 @@ impl Aim {
             let values: Option<Vec<f64>> = over.iter().map(|of| of.get(repeat).copied()).collect();
             values?.into_iter().reduce(f64::max)
         };
-        let values: Vec<f64> = if over.is_empty() {
+        let values: Vec<f64> = if let Bound::AtMostAbove(others, _) = self.bound {
+            let others: Vec<_> = others.iter().map(|figure| figure.values(lines)).collect();
+            of.into_iter()
+                .filter_map(|(repeat, value)| {
+                    let others: Option<f64> =
+                        others.iter().map(|of| of.get(&repeat).copied()).sum();
+                    Some(value - others?)
+                })
+                .collect()
+        } else if over.is_empty() {
             of.into_values().collect()
         } else {
             of.into_iter()
@@ -118,7 +139,7 @@ impl Aim {
             return Outcome::NotMeasured;
         };
         let met = match self.bound {
-            Bound::AtMost(most) => spread.median <= most,
+            Bound::AtMost(most) | Bound::AtMostAbove(_, most) => spread.median <= most,
             Bound::AtLeast(least) => spread.median >= least,
         };
         Outcome::Judged {
@@ -382,7 +403,43 @@ pub const AIMS: &[Aim] = &[
         over: &[],
         bound: Bound::AtMost(33_554_432.0),
     },
+    far(
+        0,
+        "an agent on another node answers within the round trip + 0.3 ms of one here, on loopback",
+    ),
+    far(
+        1,
+        "an agent on another node answers within the round trip + 0.3 ms of one here, at 50 ms",
+    ),
+    far(
+        2,
+        "an agent on another node answers within the round trip + 0.3 ms of one here, from home to home",
+    ),
 ];
+
+/// An agent on another node, on one of the networks of [`callout::BETWEEN`].
+const fn far(network: usize, name: &'static str) -> Aim {
+    Aim {
+        name,
+        formula: "p50 of the far agent − p50 of UDP back and forth − p50 of the near agent, in µs ≤ 300",
+        of: cf(network, callout::FAR),
+        over: &[],
+        bound: Bound::AtMostAbove(
+            [cf(network, callout::UDP), cf(network, callout::NEAR)],
+            300.0,
+        ),
+    }
+}
+
+#[expect(clippy::indexing_slicing, reason = "computed when it is compiled")]
+const fn cf(network: usize, who: &'static str) -> Figure {
+    c(
+        "CF",
+        callout::BETWEEN[network].1,
+        (who, "msgpack"),
+        "p50_us",
+    )
+}
 
 const fn c(
     table: &'static str,
@@ -443,6 +500,29 @@ mod tests {
             max: 4.0,
         };
         assert_eq!(judged, expected);
+    }
+
+    #[test]
+    fn what_is_above_others_is_the_difference_of_each_repeat() {
+        let above = |aim: &&Aim| matches!(aim.bound, Bound::AtMostAbove(..));
+        let aim = AIMS.iter().find(above).unwrap();
+        let figures: Vec<Figure> = aim.figures().collect();
+        let mut lines = Vec::new();
+        for (repeat, values) in [
+            (1, [50_400.0, 50_000.0, 30.0]),
+            (2, [50_300.0, 50_000.0, 80.0]),
+        ] {
+            assert!(matches!(aim.judge(&lines), Outcome::NotMeasured) == lines.is_empty());
+            let of_repeat = figures.iter().zip(values);
+            lines.extend(of_repeat.map(|(figure, value)| line(*figure, repeat, value)));
+        }
+        let expected = Outcome::Judged {
+            met: true,
+            median: 295.0,
+            min: 220.0,
+            max: 370.0,
+        };
+        assert_eq!(aim.judge(&lines), expected);
     }
 
     #[test]

@@ -41,6 +41,15 @@ pub mod callout {
     /// The foreign crate's host and agent.
     pub const THEIRS_THEIRS: &str = "theirs to theirs";
 
+    /// Our host and our agent on one machine, beside an agent on another.
+    pub const NEAR: &str = "near agent";
+    /// The same, asked no more often than one behind the network can be.
+    pub const SELDOM: &str = "near agent, as seldom";
+    /// Our host and our agent with two nodes between them.
+    pub const FAR: &str = "far agent";
+    /// Datagrams back and forth, of the sizes of an event and its answer.
+    pub const UDP: &str = "udp echo";
+
     /// On one thread.
     pub const ALONE: &str = "one thread";
     /// On two threads that use the same thing.
@@ -54,6 +63,27 @@ pub mod callout {
     pub const GRPC: &str = "headers, 64 in flight, gRPC";
     /// The rows of the aim for bodies.
     pub const BODY: [&str; 2] = ["64 KiB body, 64 in flight", "10 MiB body, 1 in flight"];
+
+    /// The networks between a host and an agent on another node, with the rows of the aim for it and of its rate.
+    pub const BETWEEN: [(&str, &str, &str); 3] = [
+        (
+            "loopback",
+            "headers, 1 in flight, loopback",
+            "headers, 64 in flight, loopback",
+        ),
+        (
+            "wan-50ms",
+            "headers, 1 in flight, wan-50ms",
+            "headers, 64 in flight, wan-50ms",
+        ),
+        (
+            "home-to-home",
+            "headers, 1 in flight, home-to-home",
+            "headers, 64 in flight, home-to-home",
+        ),
+    ];
+    /// The row of bodies to an agent on another node.
+    pub const FAR_BODY: &str = "64 KiB body, 64 in flight, loopback";
 
     /// Every operation that is timed in one process: its table and its name.
     pub const OPERATIONS: &[(&str, &str)] = &[

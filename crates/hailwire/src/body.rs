@@ -12,7 +12,7 @@ use std::sync::{
 
 use bytes::{Bytes, BytesMut};
 use hailwire_wire::{Code, Status, frame, limits};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 
 use crate::session::FrameReader;
 
@@ -293,6 +293,36 @@ impl BodySender {
     /// Waits until the reader is gone. Safe to drop; resolves at once when it is gone already.
     pub async fn closed(&self) {
         self.0.closed().await;
+    }
+
+    /// Room for one chunk if there is some now, else the sender again; nothing when the reader is gone.
+    pub(crate) fn room_now(self) -> Option<Result<Room, Self>> {
+        match self.0.try_reserve_owned() {
+            Ok(permit) => Some(Ok(Room(permit))),
+            Err(TrySendError::Full(sender)) => Some(Err(Self(sender))),
+            Err(TrySendError::Closed(_)) => None,
+        }
+    }
+
+    /// Room for one chunk, waited for; nothing when the reader is gone. Dropping it drops the sender.
+    pub(crate) async fn room(self) -> Option<Room> {
+        self.0.reserve_owned().await.ok().map(Room)
+    }
+}
+
+/// Room for one chunk, and the sender that it came from.
+#[derive(Debug)]
+pub(crate) struct Room(mpsc::OwnedPermit<Item>);
+
+impl Room {
+    /// Adds a chunk, which is not empty.
+    pub(crate) fn send(self, chunk: Bytes) -> BodySender {
+        BodySender(self.0.send(Item::Chunk(chunk)))
+    }
+
+    /// Ends the body, as [`BodySender::finish`].
+    pub(crate) fn finish(self) {
+        self.0.send(Item::End);
     }
 }
 

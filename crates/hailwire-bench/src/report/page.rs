@@ -222,7 +222,7 @@ fn judge(aim: &Aim, folder: &Folder) -> Judged {
 
 /// Why an aim has no figure: the first reason that the run gave for one of its cells.
 fn why(aim: &Aim, folder: &Folder) -> String {
-    let cells = [aim.of].into_iter().chain(aim.over.iter().copied());
+    let cells = aim.figures();
     let mut reasons = cells.clone().filter_map(|figure| {
         let mut skipped = folder.skipped.iter();
         skipped

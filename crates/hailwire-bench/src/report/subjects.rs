@@ -1,7 +1,7 @@
 //! Which subjects are ours, and which baselines each of them is set beside.
 
 use crate::tables::callout::{
-    OURS, OURS_OURS, OURS_THEIRS, RAW, THEIRS, THEIRS_OURS, THEIRS_THEIRS,
+    FAR, NEAR, OURS, OURS_OURS, OURS_THEIRS, RAW, SELDOM, THEIRS, THEIRS_OURS, THEIRS_THEIRS, UDP,
 };
 use crate::tables::subject::{AUTO, H2, PLAIN_H2, PLAIN_WS, PROCESSES, QUIC, RAW_IROH, WS};
 
@@ -23,6 +23,10 @@ const ORDER: &[&str] = &[
     OURS_THEIRS,
     THEIRS_OURS,
     RAW,
+    FAR,
+    NEAR,
+    SELDOM,
+    UDP,
 ];
 
 /// How many of them are carriers, which come first; the others take part in callouts.

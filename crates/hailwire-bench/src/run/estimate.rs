@@ -106,7 +106,7 @@ fn may_choose(entry: &Entry) -> bool {
 pub(super) fn of_start(entry: &Entry) -> f64 {
     match entry.who {
         _ if entry.helper.is_some() => START_HOUSE_S,
-        Who::Ours(Subject::Processes, _) => START_HOUSE_S,
+        Who::Ours(Subject::Processes | Subject::FarCallout, _) => START_HOUSE_S,
         Who::Ours(Subject::Session(_), _) => START_NODES_S,
         _ => START_S,
     }

@@ -16,7 +16,7 @@
 //! | `processes` | calls from program to program through two nodes |
 //! | `hub` | a hub, at which nodes behind NAT find each other |
 //! | `proxy` | the TCP relay proxy of the baseline behind NAT |
-//! | `callout` | a host and an agent of Agent Protocol v2, and what they do |
+//! | `callout` | a host and an agent of Agent Protocol v2, near and far, and what they do |
 //! | `load` | how work is done, the same for all |
 
 mod callout;
@@ -76,8 +76,12 @@ pub enum Subject {
     Proxy,
     /// A host and an agent of Agent Protocol v2.
     Callout,
+    /// The same with a node beside each.
+    FarCallout,
     /// Bytes back and forth over a Unix socket.
     RawSocket,
+    /// Datagrams back and forth.
+    RawUdp,
     /// Single operations of callouts: whoever serves does nothing.
     Operations,
 }
@@ -111,7 +115,9 @@ impl Subject {
             Self::Hub => "hub",
             Self::Proxy => "proxy",
             Self::Callout => "callout",
+            Self::FarCallout => crate::tables::callout::FAR,
             Self::RawSocket => crate::tables::callout::RAW,
+            Self::RawUdp => crate::tables::callout::UDP,
             Self::Operations => "operations",
         }
     }
@@ -128,7 +134,8 @@ impl Subject {
         let known = Self::ALL
             .into_iter()
             .chain([Self::Node, Self::Hub, Self::Proxy])
-            .chain([Self::Callout, Self::RawSocket, Self::Operations]);
+            .chain([Self::Callout, Self::FarCallout, Self::RawSocket])
+            .chain([Self::RawUdp, Self::Operations]);
         known.into_iter().find(|subject| subject.name() == name)
     }
 }
@@ -142,7 +149,8 @@ pub struct Options {
     pub congestion: Option<Congestion>,
     /// Bytes of one stream that may be unread; a connection has 16 times that. Default: 2 MiB.
     pub window: Option<u32>,
-    /// A relay proxy to be reached through, instead of listening. Only plain HTTP/2.
+    /// What the two sides find each other through: a relay proxy for plain HTTP/2, instead of listening; for
+    /// [`Subject::RawUdp`] another one of it.
     pub through: Option<SocketAddr>,
     /// What the far node said of itself, in JSON. Only [`Subject::Node`].
     pub peer: Option<String>,
@@ -247,7 +255,14 @@ pub async fn serve(subject: Subject, options: &Options) -> Result<(), BenchError
     let mut hub = None;
     let mut raw = None;
     let mut agent = None;
+    let mut far = None;
     match subject {
+        Subject::FarCallout => {
+            let served = callout::far::serve(options).await?;
+            ready = served.ready.clone();
+            far = Some(served);
+        }
+        Subject::RawUdp => ready = callout::udp::serve(options)?,
         Subject::Callout => {
             let served = callout::ends::serve(options.callout).await?;
             ready = served.ready.clone();
@@ -289,7 +304,7 @@ pub async fn serve(subject: Subject, options: &Options) -> Result<(), BenchError
     if let Some(node) = node {
         node.stop().await;
     }
-    drop((processes, hub, raw, agent));
+    drop((processes, hub, raw, agent, far));
     Ok(())
 }
 
@@ -303,7 +318,12 @@ pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<
         Subject::Callout => {
             Loading::Callout(callout::ends::Far::new(ready, options.callout).await?)
         }
+        Subject::FarCallout => {
+            let far = callout::far::Far::new(ready, options).await?;
+            Loading::FarCallout(Box::new(far))
+        }
         Subject::RawSocket => Loading::Raw,
+        Subject::RawUdp => Loading::RawUdp(callout::udp::Far::new(ready, options)?),
         Subject::Operations => Loading::Operations,
         _ => {
             let far = Far::reach(subject, ready, options).await?;
@@ -317,6 +337,8 @@ pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<
         let done = match &mut loading {
             Loading::Load(load) => Box::pin(load.run(&work)).await,
             Loading::Callout(far) => Box::pin(far.run(&work)).await,
+            Loading::FarCallout(far) => Box::pin(far.run(&work)).await,
+            Loading::RawUdp(far) => far.run(&work),
             Loading::Raw => callout::raw::load(ready, &work),
             Loading::Operations => match &work {
                 Work::Operation {
@@ -344,7 +366,9 @@ enum Loading {
     /// Echoes and streams.
     Load(Box<load::Load>),
     Callout(callout::ends::Far),
+    FarCallout(Box<callout::far::Far>),
     Raw,
+    RawUdp(callout::udp::Far),
     Operations,
 }
 
@@ -392,7 +416,9 @@ impl Far {
             | Subject::Hub
             | Subject::Proxy
             | Subject::Callout
+            | Subject::FarCallout
             | Subject::RawSocket
+            | Subject::RawUdp
             | Subject::Operations => {
                 return Err(BenchError::Unsupported("this subject only serves"));
             }

@@ -15,13 +15,13 @@ use super::{IsReady, Options, Ready, Subject, failed, session};
 use crate::{BenchError, work::Start};
 
 /// A node beside this process. It ends when its standard input does, that is with this process.
-struct Beside {
-    ready: Ready,
+pub(super) struct Beside {
+    pub(super) ready: Ready,
     _child: Child,
 }
 
 impl Beside {
-    async fn start(options: &Options) -> Result<Self, BenchError> {
+    pub(super) async fn start(options: &Options) -> Result<Self, BenchError> {
         let program = std::env::current_exe().map_err(BenchError::io("this program"))?;
         let mut command = Command::new(program);
         command
@@ -29,6 +29,9 @@ impl Beside {
             .args(["--listen", &options.listen.to_string()]);
         if let Some(peer) = &options.peer {
             command.args(["--peer", peer]);
+        }
+        if let Some(hub) = &options.hub {
+            command.args(["--hub", hub]);
         }
         let mut child = command
             .stdin(Stdio::piped())
@@ -48,7 +51,7 @@ impl Beside {
         })
     }
 
-    async fn attach(&self) -> Result<Client, BenchError> {
+    pub(super) async fn attach(&self) -> Result<Client, BenchError> {
         Client::attach(&DataDir::new(&self.ready.data))
             .await
             .map_err(failed("attaching"))

@@ -39,7 +39,7 @@ use super::{
 use crate::{BenchError, work::Start};
 
 /// The alias of the node with the agents.
-const FAR: &str = "far";
+pub(super) const FAR: &str = "far";
 /// The agent that sets the far side up.
 const SET_UP: &str = "set-up";
 /// Keys that are trusted from the start.
@@ -349,15 +349,10 @@ impl Far {
             })
             .await?;
         }
-        let (kind, otherwise) = match path {
-            None => return Ok(()),
-            Some(Way::Direct) => ("direct", "no direct path came about"),
-            Some(Way::Relay) => ("relay", "the path did not stay on the relay"),
-        };
-        until(&self.base.client, otherwise, |status| {
-            status.tunnels.iter().any(|tunnel| tunnel.path.kind == kind)
-        })
-        .await
+        match path {
+            None => Ok(()),
+            Some(path) => on_path(&self.base.client, path).await,
+        }
     }
 
     /// Moves bulk until the node has tried the other carrier for it; seconds that this took, nothing for a
@@ -473,6 +468,18 @@ async fn stop(link: Link) {
     if let Some(node) = node {
         node.shutdown(Duration::ZERO).await;
     }
+}
+
+/// Waits until a node's tunnel is on a path.
+pub(super) async fn on_path(client: &Client, path: Way) -> Result<(), BenchError> {
+    let (kind, otherwise) = match path {
+        Way::Direct => ("direct", "no direct path came about"),
+        Way::Relay => ("relay", "the path did not stay on the relay"),
+    };
+    until(client, otherwise, |status| {
+        status.tunnels.iter().any(|tunnel| tunnel.path.kind == kind)
+    })
+    .await
 }
 
 pub(super) async fn set_up(client: &Client, what: &str, count: u32) -> Result<(), BenchError> {

@@ -1,4 +1,5 @@
-//! The callout suite: tables C1 to C12, in one process, and CE, from a host to an agent over a socket.
+//! The callout suite: tables C1 to C12, in one process, CE, from a host to an agent over a socket, and CF, to one on
+//! another node.
 //!
 //! Ours and the foreign crate's own client and server (`peers/zentinel`) stand in every row of CE in four
 //! combinations. Where that program is not built, its cells say so.
@@ -6,9 +7,10 @@
 use super::{Entry, Foreign, Order, Size, Step, Suite, Who};
 use crate::{
     result::Cell,
+    subject::Subject,
     tables::callout::{
-        ALONE, BODY, CONTENDED, GRPC, MANY, ONE, OPERATIONS, OURS, OURS_OURS, OURS_THEIRS, RAW,
-        THEIRS, THEIRS_OURS, THEIRS_THEIRS,
+        ALONE, BETWEEN, BODY, CONTENDED, FAR, FAR_BODY, GRPC, MANY, NEAR, ONE, OPERATIONS, OURS,
+        OURS_OURS, OURS_THEIRS, RAW, SELDOM, THEIRS, THEIRS_OURS, THEIRS_THEIRS, UDP,
     },
     work::Work,
 };
@@ -24,6 +26,7 @@ pub(super) fn steps(order: &Order) -> Vec<Step> {
     for (row, asked) in rows(order) {
         end_to_end(order, row, &asked, &mut steps);
     }
+    far(order, &mut steps);
     steps
 }
 
@@ -159,6 +162,76 @@ fn end_to_end(order: &Order, row: &'static str, asked: &Asked, steps: &mut Vec<S
         ));
     }
     steps.push(Step::Contest(order.contest("CE", row, "loopback", entries)));
+}
+
+/// Table CF: an agent on another node, beside one on this machine and the round trip of the network.
+fn far(order: &Order, steps: &mut Vec<Step>) {
+    let rate = |network, in_flight, connections, bytes| Work::Rate {
+        in_flight,
+        // A round trip of 50 ms gives twenty answers a second.
+        seconds: match network {
+            "loopback" => order.by_size(0.02, 0.6, 5.0),
+            _ => order.by_size(0.1, 2.0, 20.0),
+        },
+        bytes,
+        agents: 1,
+        connections,
+    };
+    let mut contest = |row, network, entries| {
+        let contest = order.contest("CF", row, network, entries);
+        steps.push(Step::Contest(contest));
+    };
+    let all = |subjects: &[&str], network: &str, work: &Work| -> Vec<Entry> {
+        let ends = |subject: &&str| ends(subject, network, work);
+        subjects.iter().map(ends).collect()
+    };
+    for (network, one, many) in BETWEEN {
+        let mut entries = all(&[UDP, NEAR, FAR], network, &rate(network, 1, 1, 0));
+        if network != "loopback" {
+            let seldom = Work::Latency {
+                per_second: 20.0,
+                seconds: order.by_size(0.1, 2.0, 20.0),
+                bytes: 0,
+                connections: 1,
+            };
+            entries.push(ends(SELDOM, network, &seldom));
+        }
+        contest(one, network, entries);
+        contest(
+            many,
+            network,
+            all(&[NEAR, FAR], network, &rate(network, 64, 4, 0)),
+        );
+    }
+    let network = "loopback";
+    let bodies = rate(network, 64, 4, 64 << 10);
+    contest(FAR_BODY, network, all(&[NEAR, FAR], network, &bodies));
+}
+
+/// Two ends of table CF. Between two homes they need somebody through whom they meet.
+fn ends(subject: &str, network: &str, work: &Work) -> Entry {
+    let (who, options, helper): (_, &[&str], _) = match (subject, network) {
+        (UDP, "home-to-home") => (
+            Subject::RawUdp,
+            &["--through", "{helper}"],
+            Some(Subject::RawUdp),
+        ),
+        (UDP, _) => (Subject::RawUdp, &[], None),
+        (FAR, "home-to-home") => (
+            Subject::FarCallout,
+            &["--hub", "{helper}", "--path", "direct"],
+            Some(Subject::Hub),
+        ),
+        (FAR, _) => (Subject::FarCallout, &[], None),
+        _ => (Subject::Callout, &[], None),
+    };
+    Entry {
+        who: Who::Ours(who, options.iter().map(ToString::to_string).collect()),
+        subject: subject.to_owned(),
+        form: "msgpack".to_owned(),
+        work: work.clone(),
+        helper,
+    }
 }
 
 /// A program that serves and one that loads, each of whosever.

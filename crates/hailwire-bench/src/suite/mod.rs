@@ -29,7 +29,7 @@ pub enum Suite {
     Coordination,
     /// Tables O1 to O6.
     Overlay,
-    /// Tables C1 to C12, and CE.
+    /// Tables C1 to C12, CE and CF.
     Callout,
 }
 

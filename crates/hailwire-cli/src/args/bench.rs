@@ -106,7 +106,7 @@ pub(crate) struct SubjectOptions {
     /// Bytes of one stream that may be unread [default: the subject's own]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1024..))]
     pub(crate) window: Option<u32>,
-    /// Wait at a relay proxy instead of listening; only plain-h2
+    /// What both sides meet through: a relay proxy for plain-h2, another udp-echo for udp-echo
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) through: Option<SocketAddr>,
     /// What the far node said when it was ready; only node

@@ -10,6 +10,9 @@ use crate::{failure::Failure, plan::BodySource, text};
 /// Bytes read at once.
 const CHUNK: usize = 64 * 1024;
 
+/// Room below which another buffer is taken.
+const LEAST: usize = 16 * 1024;
+
 /// Chunks that wait to be sent.
 const QUEUED: usize = 4;
 
@@ -41,7 +44,10 @@ pub(super) async fn open(source: BodySource) -> Result<Body, Failure> {
 pub(super) async fn pump(mut from: impl AsyncRead + Unpin, to: BodySender) {
     let mut buffer = BytesMut::new();
     loop {
-        buffer.reserve(CHUNK);
+        // Small reads share a buffer.
+        if buffer.capacity() < LEAST {
+            buffer.reserve(CHUNK);
+        }
         let read = tokio::select! {
             read = from.read_buf(&mut buffer) => read,
             () = to.closed() => return,

@@ -119,6 +119,22 @@ fn the_overlay_suite_leaves_no_cell_empty() {
 }
 
 #[test]
+fn the_callout_suite_leaves_no_cell_empty() {
+    let house = House::new();
+    let entries = tiny(&house, Suite::Callout);
+    assert_whole(Suite::Callout, &entries);
+    for subject in [
+        "callout",
+        "ours to ours",
+        "near agent",
+        "far agent",
+        "udp echo",
+    ] {
+        assert!(measured(&entries, subject) > 0, "{subject}");
+    }
+}
+
+#[test]
 fn a_program_of_somebody_elses_takes_part() {
     let house = House::new();
     let program = concat!(

@@ -32,7 +32,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Whether networks can be made; says why where they cannot.
-fn possible() -> bool {
+pub(crate) fn possible() -> bool {
     match hailwire_lab::real::available() {
         Ok(()) => true,
         Err(reason) => {
@@ -330,14 +330,14 @@ fn a_user_without_rights_has_networks_in_a_user_namespace() {
 }
 
 /// Nodes `a` and `b` and a hub, each in its host of a network, both members of the hub.
-struct Nodes {
+pub(crate) struct Nodes {
     // First, so that the nodes are stopped while they still have a network.
-    house: House,
-    network: Network,
+    pub(crate) house: House,
+    pub(crate) network: Network,
 }
 
 impl Nodes {
-    fn up(topology: &str, hub_port: u16) -> Self {
+    pub(crate) fn up(topology: &str, hub_port: u16) -> Self {
         let network = Network::up(&Topology::named(topology).unwrap()).unwrap();
         let mut nodes = Self {
             network,
@@ -371,7 +371,7 @@ impl Nodes {
     }
 
     /// `hail` on the data folder of a node, in the host of the same name.
-    fn inside(&self, node: &str, args: &[&str]) -> Command {
+    pub(crate) fn inside(&self, node: &str, args: &[&str]) -> Command {
         let own = self.house.hail(node, args);
         let mut command = self.network.command(node, own.get_program()).unwrap();
         let set = own
@@ -385,7 +385,7 @@ impl Nodes {
         command
     }
 
-    fn run(&self, node: &str, args: &[&str]) -> Ran {
+    pub(crate) fn run(&self, node: &str, args: &[&str]) -> Ran {
         Ran::from(self.inside(node, args).output().unwrap())
     }
 

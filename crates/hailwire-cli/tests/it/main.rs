@@ -9,6 +9,8 @@ mod calls;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod demo;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod far;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod house;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod lab;

@@ -6,8 +6,10 @@
 //! | module | holds |
 //! |---|---|
 //! | `call` | a call or a raw stream being prepared, and how it is made |
+//! | `byte_stream` | a raw stream as bytes |
 //! | `serving` | an agent on offer, and the attached program's side of being called |
 
+mod byte_stream;
 mod call;
 mod serving;
 
@@ -21,6 +23,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use thiserror::Error;
 use tokio::net::UnixStream;
 
+pub use byte_stream::StreamIo;
 pub use call::{Call, Stream, StreamBuilder};
 pub use serving::Serving;
 

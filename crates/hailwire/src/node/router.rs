@@ -167,7 +167,21 @@ impl Inner {
             }
             Destination::Session(onward) => {
                 let header = onward_header(header, origin, picked.as_ref(), deadline);
-                Box::pin(relay(&onward, kind, &header, (send, reader), deadline)).await
+                // A stream lives long, and what comes on it is as good a sign of more as a call.
+                let moved = || {
+                    if kind == FrameKind::STREAM {
+                        self.spin.touch();
+                    }
+                };
+                Box::pin(relay(
+                    &onward,
+                    kind,
+                    &header,
+                    (send, reader),
+                    deadline,
+                    &moved,
+                ))
+                .await
             }
         };
         self.spin.touch();
@@ -352,11 +366,12 @@ async fn relay(
     header: &CallHeader,
     (send, reader): (SendStream, FrameReader),
     deadline: Option<Instant>,
+    moved: &(impl Fn() + Sync),
 ) -> Code {
     match onward.open_raw(kind, header).await {
         Ok((callee_send, callee_recv, _in_flight)) => {
             send.set_priority(header.priority);
-            session::splice((send, reader), (callee_send, callee_recv), deadline).await
+            session::splice((send, reader), (callee_send, callee_recv), deadline, moved).await
         }
         Err(status) => {
             let code = status.code;

@@ -128,6 +128,11 @@ impl Answer {
         self
     }
 
+    /// Until when it may take.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
     /// Media type and fields that the agent put ahead of its answer; empty where it put none.
     #[must_use]
     pub fn head(&self) -> &AnswerHead {

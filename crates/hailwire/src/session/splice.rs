@@ -19,20 +19,21 @@ const CHUNK: usize = 64 * 1024;
 
 /// Moves bytes both ways until the answer has ended, then lets go of both streams.
 ///
-/// `caller` has sent its header, `callee` has been sent one. Returns how the call ended as far as a
-/// relay that does not read the answer can tell.
+/// `caller` has sent its header, `callee` has been sent one. `moved` is called after each chunk. Returns how the call
+/// ended as far as a relay that does not read the answer can tell.
 pub(crate) async fn splice(
     caller: (SendStream, FrameReader),
     callee: (SendStream, RecvStream),
     deadline: Option<Instant>,
+    moved: &(impl Fn() + Sync),
 ) -> Code {
     let (mut caller_send, caller_reader) = caller;
     let (callee_send, mut callee_recv) = callee;
     let (rest, caller_recv) = caller_reader.into_parts();
     let mut forwarded = false;
     let outcome = {
-        let up = forward_body(rest, caller_recv, callee_send);
-        let down = forward_answer(&mut callee_recv, &mut caller_send, &mut forwarded);
+        let up = forward_body(rest, caller_recv, callee_send, moved);
+        let down = forward_answer(&mut callee_recv, &mut caller_send, &mut forwarded, moved);
         tokio::pin!(up, down);
         let mut up_done = None;
         loop {
@@ -59,7 +60,12 @@ pub(crate) async fn splice(
 
 /// The caller's body toward the callee. Returns the reading half, still alive, so that the caller's
 /// stream is not stopped before its answer has ended.
-async fn forward_body(rest: Bytes, mut from: RecvStream, mut to: SendStream) -> Option<RecvStream> {
+async fn forward_body(
+    rest: Bytes,
+    mut from: RecvStream,
+    mut to: SendStream,
+    moved: &(impl Fn() + Sync),
+) -> Option<RecvStream> {
     let mut next = Some(rest).filter(|rest| !rest.is_empty());
     loop {
         let chunk = match next.take() {
@@ -74,7 +80,7 @@ async fn forward_body(rest: Bytes, mut from: RecvStream, mut to: SendStream) -> 
         };
         match chunk {
             Ok(Some(chunk)) => match to.write(chunk).await {
-                Ok(()) => {}
+                Ok(()) => moved(),
                 Err(WriteError::Stopped(code)) => {
                     from.stop(code);
                     return Some(from);
@@ -98,6 +104,7 @@ async fn forward_answer(
     from: &mut RecvStream,
     to: &mut SendStream,
     forwarded: &mut bool,
+    moved: &(impl Fn() + Sync),
 ) -> Result<(), Code> {
     loop {
         let chunk = tokio::select! {
@@ -113,6 +120,7 @@ async fn forward_answer(
                     WriteError::Ended => Code::Cancelled,
                     WriteError::Connection(_) => Code::Unavailable,
                 })?;
+                moved();
             }
             Ok(None) => return Ok(()),
             Err(error) => return Err(read_code(&error)),

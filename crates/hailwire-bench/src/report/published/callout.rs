@@ -50,7 +50,7 @@ const fn table(
     }
 }
 
-/// C1 to C12, and CE: the same with the sockets in between.
+/// C1 to C12, CE: the same with the sockets in between, and CF: with two nodes in between.
 pub(crate) const CALLOUT: &[Table] = &[
     table(
         "C1",
@@ -288,4 +288,43 @@ pub(crate) const CALLOUT: &[Table] = &[
             "Ours to theirs is our host and the crate's agent; the bodies of such a pair travel as base64, a piece at a time.",
         ],
     },
+    Table {
+        id: "CF",
+        suite: "callout",
+        title: "An agent on another node",
+        source: "nobody has measured this before us: the column is the aim",
+        groups: &[Group {
+            name: "aim",
+            subjects: &[
+                "far agent",
+                "near agent",
+                "near agent, as seldom",
+                "udp echo",
+            ],
+        }],
+        rows: &[
+            far("headers, 1 in flight, loopback"),
+            row("headers, 64 in flight, loopback", ASKED, &[""]),
+            row("64 KiB body, 64 in flight, loopback", RATE, &[""]),
+            far("headers, 1 in flight, wan-50ms"),
+            row("headers, 64 in flight, wan-50ms", ASKED, &[""]),
+            far("headers, 1 in flight, home-to-home"),
+            row("headers, 64 in flight, home-to-home", ASKED, &[""]),
+        ],
+        also: &["p50_us", "p99_us", "messages_per_s", "cpu_us_per_message"],
+        notes: &[
+            "The far agent is reached as hail \"NAME@NODE\": from the host to its node, through the tunnel to the other node, to \
+             hail callout agent and the agent's Unix socket; each is a process of its own. The near agent is the same agent at a \
+             Unix socket.",
+            "A host that waits 50 ms for each answer asks twenty times a second, and everybody on the way has gone to sleep in the \
+             meantime; the near agent, which answers at once, is asked twenty thousand times. As seldom is the near agent asked \
+             twenty times a second too: what of the difference is sleep.",
+            "udp echo is the round trip of the network: datagrams of the same sizes on plain sockets, also from home to home, \
+             through holes in both routers.",
+        ],
+    },
 ];
+
+const fn far(name: &'static str) -> Row {
+    row(name, &["p50_us"], &["udp echo + near agent + 0.3 ms"])
+}

@@ -20,8 +20,8 @@ use overlay::OVERLAY;
 /// One published table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table {
-    /// `Q1` to `Q12`, `O1` to `O6`, `C1` to `C12`, `P` for the measured rows of Pilot Protocol and `CE` for those of
-    /// callouts.
+    /// `Q1` to `Q12`, `O1` to `O6`, `C1` to `C12`, `P` for the measured rows of Pilot Protocol, `CE` for those of
+    /// callouts and `CF` for agents on other nodes.
     pub(crate) id: &'static str,
     /// The suite that measures it.
     pub(crate) suite: &'static str,
@@ -120,7 +120,7 @@ mod tests {
             .map(|n| format!("Q{n}"))
             .chain((1..=6).map(|n| format!("O{n}")))
             .chain((1..=12).map(|n| format!("C{n}")))
-            .chain(["P".to_owned(), "CE".to_owned()]);
+            .chain(["P", "CE", "CF"].map(str::to_owned));
         assert_eq!(ids, wanted.collect());
     }
 }

@@ -20,7 +20,7 @@ use hailwire_callout::{
     capabilities::Limits,
     event::{BodyChunk, RequestHeaders},
     host::{ConnectError, ConnectOptions, Connection, grpc, uds},
-    pool::{AgentPool, PoolConfig, connect_with},
+    pool::{AgentPool, Connect, PoolConfig, connect_with},
     wire::Encoding,
 };
 use tempfile::TempDir;
@@ -112,8 +112,7 @@ pub(in crate::subject) async fn serve(wire: Wire) -> Result<Served, BenchError> 
 
 /// An agent to be asked, and the ways to it that are open.
 pub(in crate::subject) struct Far {
-    address: String,
-    wire: Wire,
+    connect: Arc<dyn Connect>,
     ways: BTreeMap<u32, Way>,
     requests: AtomicU64,
 }
@@ -126,9 +125,17 @@ enum Way {
 impl Far {
     pub(in crate::subject) async fn new(ready: &Ready, wire: Wire) -> Result<Self, BenchError> {
         let address = ready.address.clone();
+        let connect = connect_with("bench", move |options: ConnectOptions| {
+            let address = address.clone();
+            Box::pin(async move { connect(&address, wire, options).await }) as BoxFuture<'static, _>
+        });
+        Self::at(Arc::new(connect)).await
+    }
+
+    /// An agent that is reached in whatever way.
+    pub(super) async fn at(connect: Arc<dyn Connect>) -> Result<Self, BenchError> {
         let mut far = Self {
-            address,
-            wire,
+            connect,
             ways: BTreeMap::new(),
             requests: AtomicU64::new(0),
         };
@@ -140,18 +147,12 @@ impl Far {
         if self.ways.contains_key(&connections) {
             return Ok(());
         }
-        let (address, wire) = (self.address.clone(), self.wire);
         let way = if connections > 1 {
-            let connect = move |options: ConnectOptions| {
-                let address = address.clone();
-                Box::pin(async move { connect(&address, wire, options).await })
-                    as BoxFuture<'static, _>
-            };
             let config = PoolConfig {
                 connections: connections as usize,
                 ..PoolConfig::high_throughput()
             };
-            let pool = AgentPool::new("bench", Arc::new(connect_with("bench", connect)), config);
+            let pool = AgentPool::new("bench", Arc::clone(&self.connect), config);
             let all = async {
                 while pool.able() < connections {
                     tokio::task::yield_now().await;
@@ -161,7 +162,8 @@ impl Far {
             up.map_err(failed("the pool"))?;
             Way::Several(pool)
         } else {
-            let connected = connect(&address, wire, ConnectOptions::default()).await;
+            let options = ConnectOptions::default();
+            let connected = self.connect.connect(&options).await;
             Way::One(connected.map_err(failed("connecting"))?)
         };
         self.ways.insert(connections, way);
@@ -169,33 +171,66 @@ impl Far {
     }
 
     pub(in crate::subject) async fn run(&mut self, work: &Work) -> Result<Measured, BenchError> {
-        let Work::Rate {
-            in_flight,
-            seconds,
-            bytes,
-            connections,
-            ..
-        } = *work
-        else {
-            return Err(BenchError::Unsupported("this subject does rates only"));
-        };
-        self.open(connections).await?;
-        let way = self
-            .ways
-            .get(&connections)
-            .ok_or(BenchError::Unsupported("there is no way"))?;
-        let body = Bytes::from(vec![b'a'; bytes]);
-        let begun = Instant::now();
-        let until = begun + Duration::from_secs_f64(seconds);
-        let workers: FuturesUnordered<_> = (0..in_flight.max(1))
-            .map(|_| self.ask_until(way, &body, until))
-            .collect();
-        let mut times = Times::default();
-        for done in workers.collect::<Vec<_>>().await {
-            times.add(&done?);
+        match *work {
+            Work::Rate {
+                in_flight,
+                seconds,
+                bytes,
+                connections,
+                ..
+            } => {
+                self.open(connections).await?;
+                let way = self.way(connections)?;
+                let body = Bytes::from(vec![b'a'; bytes]);
+                let begun = Instant::now();
+                let until = begun + Duration::from_secs_f64(seconds);
+                let workers: FuturesUnordered<_> = (0..in_flight.max(1))
+                    .map(|_| self.ask_until(way, &body, until))
+                    .collect();
+                let mut times = Times::default();
+                for done in workers.collect::<Vec<_>>().await {
+                    times.add(&done?);
+                }
+                let took = begun.elapsed().as_secs_f64();
+                Ok(rate(times.measured(), times.count(), took, bytes))
+            }
+            Work::Latency {
+                per_second,
+                seconds,
+                bytes: 0,
+                connections,
+            } => {
+                self.open(connections).await?;
+                let way = self.way(connections)?;
+                let times = self.ask_seldom(way, per_second, seconds).await?;
+                Ok(times.measured().with("count", times.count() as f64))
+            }
+            _ => Err(BenchError::Unsupported(
+                "this subject does rates, and single events now and then",
+            )),
         }
-        let took = begun.elapsed().as_secs_f64();
-        Ok(rate(times.measured(), times.count(), took, bytes))
+    }
+
+    fn way(&self, connections: u32) -> Result<&Way, BenchError> {
+        let way = self.ways.get(&connections);
+        way.ok_or(BenchError::Unsupported("there is no way"))
+    }
+
+    /// One event at a time with pauses between them, in which everybody goes to sleep. Each is timed from when it is asked and not
+    /// from when it was due, for a timer is late by up to a millisecond.
+    async fn ask_seldom(
+        &self,
+        way: &Way,
+        per_second: f64,
+        seconds: f64,
+    ) -> Result<Times, BenchError> {
+        let mut times = Times::default();
+        for _ in 0..(per_second * seconds).ceil().max(1.0) as u64 {
+            tokio::time::sleep(Duration::from_secs_f64(1.0 / per_second)).await;
+            let once = self.ask_until(way, &Bytes::new(), Instant::now()).await?;
+            times.add(&once);
+        }
+        Ok(times)
     }
 
     async fn ask_until(

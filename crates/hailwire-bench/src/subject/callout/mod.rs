@@ -4,11 +4,15 @@
 //! |---|---|
 //! | `raw` | bytes back and forth over a Unix socket, of the sizes of an event and its answer |
 //! | `ends` | our agent, and our host at any agent |
+//! | `far` | the same with two nodes between them |
+//! | `udp` | datagrams back and forth: the round trip of a network |
 //! | `operations` | what the two do besides, one operation at a time |
 
 pub(super) mod ends;
+pub(super) mod far;
 pub(super) mod operations;
 pub(super) mod raw;
+pub(super) mod udp;
 
 use crate::work::Measured;
 

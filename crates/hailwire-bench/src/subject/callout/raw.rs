@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Bytes of the frame of a small request in MessagePack, and of the answer that lets it pass.
-const SIZES: (usize, usize) = (395, 170);
+pub(super) const SIZES: (usize, usize) = (395, 170);
 
 /// A listening socket in a folder of its own.
 pub(in crate::subject) struct Served {

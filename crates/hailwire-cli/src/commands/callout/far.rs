@@ -1,9 +1,7 @@
 //! Inspection agents on other nodes: a raw stream through the node is a connection like any other.
 
 use futures_util::future::BoxFuture;
-use hailwire::{
-    Answer, Body, Client, Code, DataDir, Request, RequestKind, Response, Status, Stream,
-};
+use hailwire::{Body, Client, Code, DataDir, Request, RequestKind, Response, Status, Stream};
 use hailwire_callout::{
     host::{
         ConnectError, ConnectOptions, Connection,
@@ -13,15 +11,12 @@ use hailwire_callout::{
 };
 use std::{io, path::PathBuf, sync::Arc};
 use tokio::{
-    io::{AsyncWrite, AsyncWriteExt as _, DuplexStream},
+    io::{AsyncWrite, AsyncWriteExt as _},
     net::UnixStream,
     sync::Mutex,
 };
 
 use crate::commands::body::pump;
-
-/// Bytes that wait between a connection and the node, in each direction.
-const BETWEEN: usize = 256 * 1024;
 
 /// Chunks that wait to be sent.
 const QUEUED: usize = 4;
@@ -91,24 +86,13 @@ impl Connect for Far {
         &'a self,
         options: &'a ConnectOptions,
     ) -> BoxFuture<'a, Result<Connection, ConnectError>> {
-        let open = || async { self.node.stream(&self.address).await.map(joined) };
+        let open = || async { self.node.stream(&self.address).await.map(Stream::into_io) };
         Box::pin(dialect::connect_over(open, self.dialect, options))
     }
 
     fn place(&self) -> String {
         format!("hail {}", self.address)
     }
-}
-
-/// A raw stream as a pair of byte streams. When it is dropped, the stream is given up.
-fn joined(stream: Stream) -> DuplexStream {
-    let (near, far) = tokio::io::duplex(BETWEEN);
-    let (read, write) = tokio::io::split(far);
-    let Stream { send, recv } = stream;
-    // Both end with either side: what is read ends when `near` is dropped, what comes cannot be written then.
-    tokio::spawn(pump(read, send));
-    tokio::spawn(drain(recv, write));
-    near
 }
 
 /// Joins what a proxy sends to a connection to the agent's socket.
@@ -130,25 +114,8 @@ pub(super) async fn splice(request: Request, socket: PathBuf) -> Result<Response
     Ok(Response::new(body))
 }
 
-/// What comes in chunks.
-trait Chunks: Send {
-    fn chunk(&mut self) -> impl Future<Output = Result<Option<bytes::Bytes>, Status>> + Send;
-}
-
-impl Chunks for Answer {
-    async fn chunk(&mut self) -> Result<Option<bytes::Bytes>, Status> {
-        Answer::chunk(self).await
-    }
-}
-
-impl Chunks for Body {
-    async fn chunk(&mut self) -> Result<Option<bytes::Bytes>, Status> {
-        Body::chunk(self).await
-    }
-}
-
 /// Writes what comes, until either side has ended.
-async fn drain(mut from: impl Chunks, mut to: impl AsyncWrite + Unpin) {
+async fn drain(mut from: Body, mut to: impl AsyncWrite + Unpin) {
     while let Ok(Some(chunk)) = from.chunk().await {
         if to.write_all(&chunk).await.is_err() {
             return;
