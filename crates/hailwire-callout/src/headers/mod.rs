@@ -4,7 +4,10 @@
 //! in. Nothing is looked up or copied before somebody asks; a name is found by reading past those before it,
 //! which for the few dozen that a request has beats a hash. What is kept has been checked once, when it was built
 //! or read: every text is UTF-8, and no name occurs twice, whatever its case.
+//!
+//! A single short field that somebody built has no event to lie in, and lies in the [`Headers`] themselves ([`short`]).
 
+mod short;
 mod writer;
 
 use std::iter;
@@ -12,16 +15,21 @@ use std::iter;
 use bytes::Bytes;
 use serde::{Serialize, Serializer};
 
+use short::Short;
 pub(crate) use writer::{Seen, Writer, has_twice, write};
 
 /// Header fields. A name may have several values.
 ///
 /// A clone shares the bytes.
-#[derive(Clone, Default)]
-pub struct Headers {
-    /// The bytes of the event.
-    arena: Bytes,
-    at: Extent,
+#[derive(Clone)]
+pub struct Headers(Kept);
+
+#[derive(Clone)]
+enum Kept {
+    /// In the bytes of an event, or in bytes of their own.
+    Within(Bytes, Extent),
+    /// Here: one field.
+    Short(Short),
 }
 
 /// Where headers lie, and how many they are.
@@ -37,11 +45,39 @@ pub(crate) struct Extent {
     pub(crate) values: u32,
 }
 
+impl Default for Headers {
+    fn default() -> Self {
+        Self::within(Bytes::new(), Extent::default())
+    }
+}
+
 impl Headers {
     /// From names and values. Those of one name, whatever its case, are put together.
+    ///
+    /// A single one of a few dozen bytes allocates nothing.
     #[must_use]
+    #[inline]
     pub fn new<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        let fields = fields.into_iter();
+        let mut fields = fields.into_iter();
+        if fields.size_hint().1 != Some(1) {
+            return Self::several(fields);
+        }
+        match (fields.next(), fields.next()) {
+            (None, _) => Self::default(),
+            (Some(only), None) => Self::one(only),
+            // The hint was wrong.
+            (Some(first), Some(second)) => Self::several([first, second].into_iter().chain(fields)),
+        }
+    }
+
+    fn one(field: (&str, &str)) -> Self {
+        match Short::new(field.0.as_bytes(), field.1.as_bytes()) {
+            Some(short) => Self(Kept::Short(short)),
+            None => Self::several(iter::once(field)),
+        }
+    }
+
+    fn several<'a>(fields: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut out = Vec::with_capacity(8 + 48 * fields.size_hint().0);
         let at = write(fields, &mut out);
         Self::within(out.into(), at)
@@ -49,17 +85,27 @@ impl Headers {
 
     /// Those that lie within some bytes, which were checked.
     pub(crate) const fn within(arena: Bytes, at: Extent) -> Self {
-        Self { arena, at }
+        Self(Kept::Within(arena, at))
     }
 
-    /// The bytes that these lie in.
+    /// The bytes of the event that these lie in.
+    #[inline]
     pub(crate) const fn arena(&self) -> &Bytes {
-        &self.arena
+        static NONE: Bytes = Bytes::new();
+        match &self.0 {
+            Kept::Within(arena, _) => arena,
+            Kept::Short(_) => &NONE,
+        }
     }
 
     /// The map, as MessagePack.
+    #[inline]
     pub(crate) fn packed(&self) -> &[u8] {
-        match self.arena.get(self.at.start as usize..self.at.end as usize) {
+        let map = match &self.0 {
+            Kept::Within(arena, at) => arena.get(at.start as usize..at.end as usize),
+            Kept::Short(short) => Some(short.packed()),
+        };
+        match map {
             Some(map) if !map.is_empty() => map,
             _ => &[0x80],
         }
@@ -71,7 +117,7 @@ impl Headers {
         let mut rest = self.packed();
         map_length(&mut rest);
         Iter {
-            left: self.at.values as usize,
+            left: self.iter_len(),
             name: &[],
             values: Values { left: 0, rest },
         }
@@ -100,7 +146,10 @@ impl Headers {
     /// How many names there are.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.at.names as usize
+        match &self.0 {
+            Kept::Within(_, at) => at.names as usize,
+            Kept::Short(_) => 1,
+        }
     }
 
     /// Whether there is no field.
@@ -111,7 +160,10 @@ impl Headers {
 
     /// How many values there are, of all names.
     pub(crate) const fn iter_len(&self) -> usize {
-        self.at.values as usize
+        match &self.0 {
+            Kept::Within(_, at) => at.values as usize,
+            Kept::Short(_) => 1,
+        }
     }
 
     pub(crate) fn packed_names(&self) -> impl Iterator<Item = (&[u8], Values<'_>)> {
@@ -322,6 +374,54 @@ mod tests {
             assert_eq!(headers.iter().count(), 0);
             assert_eq!(headers.get("a"), None);
             assert_eq!(headers, Headers::default());
+        }
+    }
+
+    #[test]
+    fn a_single_field_is_the_same_wherever_it_lies() {
+        for (name, value) in [("a", ""), ("content-type", "application/json")] {
+            let (short, long) = (
+                Headers::new([(name, value)]),
+                Headers::several(iter::once((name, value))),
+            );
+            assert!(matches!(short.0, Kept::Short(_)) && matches!(long.0, Kept::Within(..)));
+            assert_eq!(short, long);
+            assert_eq!(short.packed(), long.packed());
+            assert_eq!(
+                (short.len(), short.iter_len(), short.iter().count()),
+                (1, 1, 1)
+            );
+            assert_eq!(short.get(&name.to_uppercase()), Some(value));
+        }
+        for length in 0..80 {
+            let value = "v".repeat(length);
+            let headers = Headers::new([("name", value.as_str())]);
+            assert_eq!(headers.get("name"), Some(value.as_str()), "{length}");
+            assert_eq!(
+                headers,
+                Headers::several(iter::once(("name", value.as_str())))
+            );
+        }
+    }
+
+    #[test]
+    fn a_hint_of_one_that_is_wrong_loses_nothing() {
+        struct Lying(u8);
+        impl Iterator for Lying {
+            type Item = (&'static str, &'static str);
+            fn next(&mut self) -> Option<Self::Item> {
+                self.0 = self.0.checked_sub(1)?;
+                Some(("a", "b"))
+            }
+            fn size_hint(&self) -> (usize, Option<usize>) {
+                (0, Some(1))
+            }
+        }
+        for count in 0..4 {
+            assert_eq!(
+                Headers::new(Lying(count)).iter().count(),
+                usize::from(count)
+            );
         }
     }
 
