@@ -225,8 +225,7 @@ impl Seats {
     #[inline]
     #[must_use]
     pub fn standing(&self, seat: usize) -> Standing {
-        let seat = self.look(seat);
-        seat.map_or(Standing::Out, |seat| seat.standing())
+        standing(&self.good, &self.fair, bit(seat))
     }
 
     /// Says whether a seat can serve. Calls that it has stay.
@@ -406,13 +405,7 @@ impl Look<'_> {
     #[inline]
     #[must_use]
     pub fn standing(&self) -> Standing {
-        if self.good.load(Ordering::Acquire) & self.bit != 0 {
-            Standing::Good
-        } else if self.fair.load(Ordering::Acquire) & self.bit != 0 {
-            Standing::Fair
-        } else {
-            Standing::Out
-        }
+        standing(self.good, self.fair, self.bit)
     }
 
     /// When it last gave a sign of life.
@@ -442,6 +435,17 @@ impl Seen {
     #[must_use]
     pub fn at(self) -> Option<Duration> {
         self.0.checked_sub(1).map(Duration::from_millis)
+    }
+}
+
+#[inline]
+fn standing(good: &AtomicU64, fair: &AtomicU64, bit: u64) -> Standing {
+    if good.load(Ordering::Acquire) & bit != 0 {
+        Standing::Good
+    } else if fair.load(Ordering::Acquire) & bit != 0 {
+        Standing::Fair
+    } else {
+        Standing::Out
     }
 }
 
