@@ -34,7 +34,10 @@ mod tls;
 use std::{
     io::Write,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -76,8 +79,10 @@ pub enum Subject {
     Proxy,
     /// A host and an agent of Agent Protocol v2.
     Callout,
-    /// Bytes back and forth over a Unix socket.
+    /// Bytes back and forth over a Unix socket, with blocking calls.
     RawSocket,
+    /// The same bytes on an event loop.
+    RawEvented,
     /// Single operations of callouts: whoever serves does nothing.
     Operations,
 }
@@ -112,6 +117,7 @@ impl Subject {
             Self::Proxy => "proxy",
             Self::Callout => "callout",
             Self::RawSocket => crate::tables::callout::RAW,
+            Self::RawEvented => "raw socket evented",
             Self::Operations => "operations",
         }
     }
@@ -128,7 +134,8 @@ impl Subject {
         let known = Self::ALL
             .into_iter()
             .chain([Self::Node, Self::Hub, Self::Proxy])
-            .chain([Self::Callout, Self::RawSocket, Self::Operations]);
+            .chain([Self::Callout, Self::Operations])
+            .chain([Self::RawSocket, Self::RawEvented]);
         known.into_iter().find(|subject| subject.name() == name)
     }
 }
@@ -258,6 +265,11 @@ pub async fn serve(subject: Subject, options: &Options) -> Result<(), BenchError
             ready = served.ready.clone();
             raw = Some(served);
         }
+        Subject::RawEvented => {
+            let served = callout::raw::serve_evented()?;
+            ready = served.ready.clone();
+            raw = Some(served);
+        }
         Subject::Operations => ready = Ready::default(),
         Subject::PlainH2 => ready = plain_h2::serve(options).await?,
         Subject::PlainWs => ready = plain_ws::serve(options).await?,
@@ -301,9 +313,11 @@ pub async fn serve(subject: Subject, options: &Options) -> Result<(), BenchError
 pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<(), BenchError> {
     let mut loading = match subject {
         Subject::Callout => {
-            Loading::Callout(callout::ends::Far::new(ready, options.callout).await?)
+            let far = callout::ends::Far::new(ready, options.callout).await?;
+            Loading::Callout(Arc::new(tokio::sync::Mutex::new(far)))
         }
         Subject::RawSocket => Loading::Raw,
+        Subject::RawEvented => Loading::RawEvented,
         Subject::Operations => Loading::Operations,
         _ => {
             let far = Far::reach(subject, ready, options).await?;
@@ -316,8 +330,12 @@ pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<
         let work: Work = serde_json::from_str(&line).map_err(failed("the work"))?;
         let done = match &mut loading {
             Loading::Load(load) => Box::pin(load.run(&work)).await,
-            Loading::Callout(far) => Box::pin(far.run(&work)).await,
+            Loading::Callout(far) => {
+                let far = far.clone();
+                in_a_task(async move { far.lock().await.run(&work).await }).await
+            }
             Loading::Raw => callout::raw::load(ready, &work),
+            Loading::RawEvented => in_a_task(callout::raw::load_evented(ready.clone(), work)).await,
             Loading::Operations => match &work {
                 Work::Operation {
                     name,
@@ -339,12 +357,22 @@ pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<
     Ok(())
 }
 
+/// Does work where a program does its work: the main future of a runtime is special, and looks for events once more each time
+/// it is woken.
+async fn in_a_task(
+    work: impl Future<Output = Result<Measured, BenchError>> + Send + 'static,
+) -> Result<Measured, BenchError> {
+    let done = tokio::spawn(work).await;
+    done.unwrap_or(Err(BenchError::Unsupported("the work has panicked")))
+}
+
 /// Who does the work.
 enum Loading {
     /// Echoes and streams.
     Load(Box<load::Load>),
-    Callout(callout::ends::Far),
+    Callout(Arc<tokio::sync::Mutex<callout::ends::Far>>),
     Raw,
+    RawEvented,
     Operations,
 }
 
@@ -393,6 +421,7 @@ impl Far {
             | Subject::Proxy
             | Subject::Callout
             | Subject::RawSocket
+            | Subject::RawEvented
             | Subject::Operations => {
                 return Err(BenchError::Unsupported("this subject only serves"));
             }
