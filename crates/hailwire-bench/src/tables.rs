@@ -52,8 +52,13 @@ pub mod callout {
 
     /// On one thread.
     pub const ALONE: &str = "one thread";
-    /// On two threads that use the same thing.
+    /// On two threads at once, which use the same thing where it is one that threads share.
     pub const CONTENDED: &str = "two threads";
+
+    /// Bytes with blocking calls: the least that there is.
+    pub const BLOCKING: &str = "bytes";
+    /// Bytes on an event loop.
+    pub const EVENTED: &str = "bytes, event loop";
 
     /// The row of the aim for one at a time.
     pub const ONE: &str = "headers, 1 in flight, one CPU";

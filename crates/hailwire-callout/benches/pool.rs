@@ -98,11 +98,12 @@ fn health_and_time(c: &mut Criterion) {
     group.finish();
 
     let mut group = c.benchmark_group("c2_time");
-    row(&mut group, "read", |_| seats.last_seen(0));
+    let look = seats.look(0).expect("it is there");
+    row(&mut group, "read", |_| look.last_seen());
     row(&mut group, "write", |_| seats.seen(0, clock::coarse()));
     let (base, offset) = (Instant::now(), AtomicU64::new(0));
     row(&mut group, "theirs_read", |_| {
-        base + Duration::from_millis(offset.load(Ordering::Relaxed))
+        offset.load(Ordering::Relaxed)
     });
     row(&mut group, "theirs_write", |_| {
         offset.store(base.elapsed().as_millis() as u64, Ordering::Relaxed);
@@ -501,13 +502,24 @@ fn full_path(c: &mut Criterion) {
     row(&mut group, "msgpack", |thread| {
         choose(thread, Some(Encoding::MessagePack));
     });
-    row(&mut group, "select_finish", |thread| {
+    let allowed = Response::allow();
+    let readers = [(); 2].map(|()| Mutex::new(agents.reader()));
+    row(&mut group, "whole_msgpack", |thread| {
+        let mut reader = readers[thread].lock().unwrap();
+        let pool = reader.named("waf").expect("it is there");
+        let call = pool.select(None, &events[thread]).expect("a place");
+        let mut buffer = buffers[thread].lock().unwrap();
+        buffer.clear();
+        encode_event(&events[thread], Encoding::MessagePack, &mut buffer);
+        call.answered(&allowed, Duration::from_micros(20));
+        pool.done(ids[thread]);
+    });
+    row(&mut group, "select_answered", |thread| {
         let now = agents.now();
         let pool = now.named("waf").expect("it is there");
         let call = pool.select(None, &events[thread]).expect("a place");
-        let answer = call.finish(Some(Ok(Response::allow())), Duration::from_micros(20));
+        call.answered(&allowed, Duration::from_micros(20));
         pool.done(ids[thread]);
-        answer
     });
     row(&mut group, "serialise_json", |thread| {
         let mut buffer = buffers[thread].lock().unwrap();

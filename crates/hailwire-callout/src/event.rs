@@ -107,6 +107,16 @@ impl Event {
             Self::Configure(event) => &event.correlation_id,
         }
     }
+
+    /// The correlation id, as bytes that were checked.
+    #[inline]
+    pub(crate) fn id_bytes(&self) -> &[u8] {
+        match self {
+            Self::RequestHeaders(event) => event.bytes(0).unwrap_or_default(),
+            Self::ResponseHeaders(event) => event.id_bytes(),
+            other => other.id().as_bytes(),
+        }
+    }
 }
 
 /// What a host knows of a request besides its head, to build a [`RequestHeaders`] from.

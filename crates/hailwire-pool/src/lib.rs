@@ -54,4 +54,4 @@ pub use health::{Health, HealthConfig};
 pub use lease::{Lease, Outcome};
 pub use member::{Member, MemberConfig, Tier};
 pub use pool::{NoMember, Pool, PoolConfig, Strategy};
-pub use seats::{NoSeat, Seats, Standing};
+pub use seats::{Look, NoSeat, Seats, Seen, Standing};

@@ -66,6 +66,19 @@ struct Seat {
     last_seen: AtomicU64,
 }
 
+/// One seat, looked at again and again without being looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Look<'a> {
+    good: &'a AtomicU64,
+    fair: &'a AtomicU64,
+    bit: u64,
+    seat: &'a Seat,
+}
+
+/// When a seat last gave a sign of life, as it is kept. A later one is greater; never is the least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Seen(u64);
+
 /// The most seats of a row.
 pub const MOST_SEATS: usize = 64;
 
@@ -190,25 +203,29 @@ impl Seats {
         }
     }
 
-    /// When a seat last gave a sign of life, to the millisecond.
+    /// A seat, to be looked at.
     #[inline]
     #[must_use]
+    pub fn look(&self, seat: usize) -> Option<Look<'_>> {
+        Some(Look {
+            good: &self.good,
+            fair: &self.fair,
+            bit: bit(seat),
+            seat: self.row.get(seat)?,
+        })
+    }
+
+    /// When a seat last gave a sign of life, to the millisecond.
+    #[must_use]
     pub fn last_seen(&self, seat: usize) -> Option<Duration> {
-        let stamp = self.row.get(seat)?.last_seen.load(Ordering::Relaxed);
-        stamp.checked_sub(1).map(Duration::from_millis)
+        self.look(seat)?.last_seen().at()
     }
 
     /// Whether a seat can serve.
     #[inline]
     #[must_use]
     pub fn standing(&self, seat: usize) -> Standing {
-        if self.good.load(Ordering::Acquire) & bit(seat) != 0 {
-            Standing::Good
-        } else if self.fair.load(Ordering::Acquire) & bit(seat) != 0 {
-            Standing::Fair
-        } else {
-            Standing::Out
-        }
+        standing(&self.good, &self.fair, bit(seat))
     }
 
     /// Says whether a seat can serve. Calls that it has stay.
@@ -237,12 +254,10 @@ impl Seats {
         }
     }
 
-    /// How well a seat's calls went of late, 1 to 255: an average in which each weighs an eighth, a failed
-    /// one a quarter.
+    /// How well a seat's calls went of late: see [`Look::score`].
     #[must_use]
     pub fn score(&self, seat: usize) -> u32 {
-        let seat = self.row.get(seat);
-        seat.map_or(0, |seat| seat.score.load(Ordering::Relaxed))
+        self.look(seat).map_or(0, |seat| seat.score())
     }
 
     /// A seat begins anew, for example with a new connection: its score is the best again.
@@ -263,8 +278,7 @@ impl Seats {
     #[inline]
     #[must_use]
     pub fn load(&self, seat: usize) -> u32 {
-        let seat = self.row.get(seat);
-        seat.map_or(0, |seat| seat.load.load(Ordering::Acquire) & !CLOSED)
+        self.look(seat).map_or(0, |seat| seat.load())
     }
 
     /// Calls on all seats.
@@ -383,6 +397,55 @@ impl Seats {
             left &= left - 1;
         }
         nth(left, 0)
+    }
+}
+
+impl Look<'_> {
+    /// Whether it can serve.
+    #[inline]
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        standing(self.good, self.fair, self.bit)
+    }
+
+    /// When it last gave a sign of life.
+    #[inline]
+    #[must_use]
+    pub fn last_seen(&self) -> Seen {
+        Seen(self.seat.last_seen.load(Ordering::Relaxed))
+    }
+
+    /// How well its calls went of late, 1 to 255: an average in which each weighs an eighth, a failed one a quarter.
+    #[inline]
+    #[must_use]
+    pub fn score(&self) -> u32 {
+        self.seat.score.load(Ordering::Relaxed)
+    }
+
+    /// Calls on it.
+    #[inline]
+    #[must_use]
+    pub fn load(&self) -> u32 {
+        self.seat.load.load(Ordering::Acquire) & !CLOSED
+    }
+}
+
+impl Seen {
+    /// The moment, to the millisecond; `None` for never.
+    #[must_use]
+    pub fn at(self) -> Option<Duration> {
+        self.0.checked_sub(1).map(Duration::from_millis)
+    }
+}
+
+#[inline]
+fn standing(good: &AtomicU64, fair: &AtomicU64, bit: u64) -> Standing {
+    if good.load(Ordering::Acquire) & bit != 0 {
+        Standing::Good
+    } else if fair.load(Ordering::Acquire) & bit != 0 {
+        Standing::Fair
+    } else {
+        Standing::Out
     }
 }
 

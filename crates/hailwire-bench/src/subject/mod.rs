@@ -34,7 +34,10 @@ mod tls;
 use std::{
     io::Write,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -78,8 +81,10 @@ pub enum Subject {
     Callout,
     /// The same with a node beside each.
     FarCallout,
-    /// Bytes back and forth over a Unix socket.
+    /// Bytes back and forth over a Unix socket, with blocking calls.
     RawSocket,
+    /// The same bytes on an event loop.
+    RawEvented,
     /// Datagrams back and forth.
     RawUdp,
     /// Single operations of callouts: whoever serves does nothing.
@@ -118,6 +123,7 @@ impl Subject {
             Self::FarCallout => crate::tables::callout::FAR,
             Self::RawSocket => crate::tables::callout::RAW,
             Self::RawUdp => crate::tables::callout::UDP,
+            Self::RawEvented => "raw socket evented",
             Self::Operations => "operations",
         }
     }
@@ -134,8 +140,8 @@ impl Subject {
         let known = Self::ALL
             .into_iter()
             .chain([Self::Node, Self::Hub, Self::Proxy])
-            .chain([Self::Callout, Self::FarCallout, Self::RawSocket])
-            .chain([Self::RawUdp, Self::Operations]);
+            .chain([Self::Callout, Self::FarCallout, Self::Operations])
+            .chain([Self::RawSocket, Self::RawEvented, Self::RawUdp]);
         known.into_iter().find(|subject| subject.name() == name)
     }
 }
@@ -273,6 +279,11 @@ pub async fn serve(subject: Subject, options: &Options) -> Result<(), BenchError
             ready = served.ready.clone();
             raw = Some(served);
         }
+        Subject::RawEvented => {
+            let served = callout::raw::serve_evented()?;
+            ready = served.ready.clone();
+            raw = Some(served);
+        }
         Subject::Operations => ready = Ready::default(),
         Subject::PlainH2 => ready = plain_h2::serve(options).await?,
         Subject::PlainWs => ready = plain_ws::serve(options).await?,
@@ -316,7 +327,8 @@ pub async fn serve(subject: Subject, options: &Options) -> Result<(), BenchError
 pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<(), BenchError> {
     let mut loading = match subject {
         Subject::Callout => {
-            Loading::Callout(callout::ends::Far::new(ready, options.callout).await?)
+            let far = callout::ends::Far::new(ready, options.callout).await?;
+            Loading::Callout(Arc::new(tokio::sync::Mutex::new(far)))
         }
         Subject::FarCallout => {
             let far = callout::far::Far::new(ready, options).await?;
@@ -324,6 +336,7 @@ pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<
         }
         Subject::RawSocket => Loading::Raw,
         Subject::RawUdp => Loading::RawUdp(callout::udp::Far::new(ready, options)?),
+        Subject::RawEvented => Loading::RawEvented,
         Subject::Operations => Loading::Operations,
         _ => {
             let far = Far::reach(subject, ready, options).await?;
@@ -336,10 +349,14 @@ pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<
         let work: Work = serde_json::from_str(&line).map_err(failed("the work"))?;
         let done = match &mut loading {
             Loading::Load(load) => Box::pin(load.run(&work)).await,
-            Loading::Callout(far) => Box::pin(far.run(&work)).await,
+            Loading::Callout(far) => {
+                let far = far.clone();
+                in_a_task(async move { far.lock().await.run(&work).await }).await
+            }
             Loading::FarCallout(far) => Box::pin(far.run(&work)).await,
             Loading::RawUdp(far) => far.run(&work),
             Loading::Raw => callout::raw::load(ready, &work),
+            Loading::RawEvented => in_a_task(callout::raw::load_evented(ready.clone(), work)).await,
             Loading::Operations => match &work {
                 Work::Operation {
                     name,
@@ -361,13 +378,23 @@ pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<
     Ok(())
 }
 
+/// Does work where a program does its work: the main future of a runtime is special, and looks for events once more each time
+/// it is woken.
+async fn in_a_task(
+    work: impl Future<Output = Result<Measured, BenchError>> + Send + 'static,
+) -> Result<Measured, BenchError> {
+    let done = tokio::spawn(work).await;
+    done.unwrap_or(Err(BenchError::Unsupported("the work has panicked")))
+}
+
 /// Who does the work.
 enum Loading {
     /// Echoes and streams.
     Load(Box<load::Load>),
-    Callout(callout::ends::Far),
+    Callout(Arc<tokio::sync::Mutex<callout::ends::Far>>),
     FarCallout(Box<callout::far::Far>),
     Raw,
+    RawEvented,
     RawUdp(callout::udp::Far),
     Operations,
 }
@@ -419,6 +446,7 @@ impl Far {
             | Subject::FarCallout
             | Subject::RawSocket
             | Subject::RawUdp
+            | Subject::RawEvented
             | Subject::Operations => {
                 return Err(BenchError::Unsupported("this subject only serves"));
             }

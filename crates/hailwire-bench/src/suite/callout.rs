@@ -9,8 +9,9 @@ use crate::{
     result::Cell,
     subject::Subject,
     tables::callout::{
-        ALONE, BETWEEN, BODY, CONTENDED, FAR, FAR_BODY, GRPC, MANY, NEAR, ONE, OPERATIONS, OURS,
-        OURS_OURS, OURS_THEIRS, RAW, SELDOM, THEIRS, THEIRS_OURS, THEIRS_THEIRS, UDP,
+        ALONE, BETWEEN, BLOCKING, BODY, CONTENDED, EVENTED, FAR, FAR_BODY, GRPC, MANY, NEAR, ONE,
+        OPERATIONS, OURS, OURS_OURS, OURS_THEIRS, RAW, SELDOM, THEIRS, THEIRS_OURS, THEIRS_THEIRS,
+        UDP,
     },
     work::Work,
 };
@@ -33,12 +34,11 @@ pub(super) fn steps(order: &Order) -> Vec<Step> {
 /// One operation of both crates, alone and contended.
 fn operation(order: &Order, table: &'static str, row: &str, steps: &mut Vec<Step>) {
     let mut entries = Vec::new();
-    // Only what several threads share is contended; bytes and events belong to one.
-    let shared = matches!(table, "C1" | "C2" | "C3" | "C11" | "C12");
-    let forms: &[(&str, u32)] = if shared {
-        &[(ALONE, 1), (CONTENDED, 2)]
-    } else {
+    // A size is what it is.
+    let forms: &[(&str, u32)] = if table == "C6" {
         &[(ALONE, 1)]
+    } else {
+        &[(ALONE, 1), (CONTENDED, 2)]
     };
     for (form, threads) in forms {
         let work = Work::Operation {
@@ -153,13 +153,15 @@ fn end_to_end(order: &Order, row: &'static str, asked: &Asked, steps: &mut Vec<S
         }
     }
     if asked.raw {
-        let raw = |part: &str| format!("{pin}{{hail}} bench subject {part}");
-        entries.push(pair(
-            (RAW, "bytes"),
-            raw("serve raw-socket"),
-            raw("load raw-socket {ready}"),
-            asked.work.clone(),
-        ));
+        for (form, subject) in [(BLOCKING, "raw-socket"), (EVENTED, "raw-socket-evented")] {
+            let raw = |part: String| format!("{pin}{{hail}} bench subject {part}");
+            entries.push(pair(
+                (RAW, form),
+                raw(format!("serve {subject}")),
+                raw(format!("load {subject} {{ready}}")),
+                asked.work.clone(),
+            ));
+        }
     }
     steps.push(Step::Contest(order.contest("CE", row, "loopback", entries)));
 }

@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::{ArcSwap, Cache, Guard};
 use foldhash::fast::RandomState;
 
 use super::AgentPool;
@@ -31,6 +31,12 @@ impl Agents {
     #[must_use]
     pub fn now(&self) -> Snapshot {
         Snapshot(self.pools.load())
+    }
+
+    /// A look at the pools for one thread, which keeps what it saw last.
+    #[must_use]
+    pub fn reader(&self) -> Reader<'_> {
+        Reader(Cache::new(&self.pools))
     }
 
     /// The pool of an agent.
@@ -82,5 +88,20 @@ impl Snapshot {
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&AgentPool> {
         self.0.get(name).map(|pool| &**pool)
+    }
+}
+
+/// The pools, for a thread that looks often: while no agent comes or goes, a look costs one load.
+///
+/// A pool that was removed lives until the next look.
+#[derive(Clone, Debug)]
+pub struct Reader<'a>(Cache<&'a ArcSwap<Pools>, Arc<Pools>>);
+
+impl Reader<'_> {
+    /// The pool of an agent.
+    #[inline]
+    #[must_use]
+    pub fn named(&mut self, name: &str) -> Option<&AgentPool> {
+        self.0.load().get(name).map(|pool| &**pool)
     }
 }

@@ -1,10 +1,14 @@
 //! One event's hold on a connection: how it comes by it, and what it leaves behind.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::time::Duration;
 
 use hailwire_pool::{NoSeat, Outcome, Permit, Standing};
 
-use super::{Paused, PoolError, Shared, clock, lanes::Lane};
+use super::{
+    Paused, PoolError, Shared, clock,
+    lanes::Lane,
+    line::{Lent, NUMBERS},
+};
 use crate::{
     control::HealthState,
     event::{Event, Kind},
@@ -13,10 +17,52 @@ use crate::{
 };
 
 /// A place on a connection, counted until it is finished or dropped. Dropping it says nothing about the agent.
+///
+/// It borrows the connection without counting a reference, of which a thread can do a few at once cheaply: who waits for an
+/// answer keeps a clone of the connection instead.
 #[must_use = "the place is given back when the call is dropped"]
 pub struct Call<'a> {
+    lent: Lent,
+    hold: Hold<'a>,
+}
+
+impl<'a> Call<'a> {
+    /// The connection.
+    #[inline]
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        &self.lent.connection
+    }
+
+    /// Gives the place back and says how the ask went and how long it took; `None` for one whose time was over.
+    ///
+    /// # Errors
+    ///
+    /// What the ask's failure means for the caller.
+    #[inline]
+    pub fn finish(
+        self,
+        answer: Option<Result<Response, AskError>>,
+        took: Duration,
+    ) -> Result<Response, PoolError> {
+        self.hold.finish(answer, took)
+    }
+
+    /// Gives the place back and says that this was answered, and how long it took.
+    #[inline]
+    pub fn answered(mut self, response: &Response, took: Duration) {
+        self.hold.answered(response, took);
+    }
+
+    /// The connection to wait on, and the place on it.
+    pub(super) fn keep(self) -> (Connection, Hold<'a>) {
+        (self.lent.connection.clone(), self.hold)
+    }
+}
+
+/// A place on a connection.
+pub(super) struct Hold<'a> {
     shared: &'a Shared,
-    connection: Connection,
     seat: usize,
     permit: Permit,
     kind: Kind,
@@ -29,55 +75,53 @@ pub struct Call<'a> {
     settled: bool,
 }
 
-impl Call<'_> {
-    /// The connection.
+impl Hold<'_> {
     #[inline]
-    #[must_use]
-    pub fn connection(&self) -> &Connection {
-        &self.connection
-    }
-
-    /// Gives the place back and says how the ask went and how long it took; `None` for one whose time was over.
-    ///
-    /// # Errors
-    ///
-    /// What the ask's failure means for the caller.
-    pub fn finish(
+    pub(super) fn finish(
         mut self,
         answer: Option<Result<Response, AskError>>,
         took: Duration,
     ) -> Result<Response, PoolError> {
-        let shared = self.shared;
-        self.settled = true;
-        let now = self.since + took;
-        let result = match answer {
-            None => Err(PoolError::Timeout),
-            Some(Ok(response)) => Ok(response),
-            Some(Err(AskError::Paused | AskError::Full)) => Err(PoolError::Overload),
-            Some(Err(AskError::TooLarge)) => Err(PoolError::TooLarge),
-            Some(Err(error)) => Err(PoolError::Failed(error)),
+        let error = match answer {
+            Some(Ok(response)) => {
+                self.answered(&response, took);
+                return Ok(response);
+            }
+            None => PoolError::Timeout,
+            Some(Err(AskError::Paused | AskError::Full)) => PoolError::Overload,
+            Some(Err(AskError::TooLarge)) => PoolError::TooLarge,
+            Some(Err(error)) => PoolError::Failed(error),
         };
-        match &result {
-            Ok(response) => {
-                shared.breaker.succeeded(self.permit);
-                shared.seats.settle(self.seat, Outcome::Success, now);
-                shared.metrics.answered(self.kind, &response.decision, took);
-            }
-            Err(error) => {
-                if speaks_against(error) {
-                    shared.breaker.failed(self.permit, now);
-                    shared.seats.settle(self.seat, Outcome::Failure, now);
-                } else {
-                    shared.breaker.abandoned(self.permit);
-                }
-                shared.metrics.failed(self.kind, error);
-            }
+        self.failed(&error, took);
+        Err(error)
+    }
+
+    #[inline]
+    fn answered(&mut self, response: &Response, took: Duration) {
+        let Self { shared, seat, .. } = *self;
+        self.settled = true;
+        shared.breaker.succeeded(self.permit);
+        let now = self.since + took;
+        shared.seats.settle(seat, Outcome::Success, now);
+        shared.metrics.answered(self.kind, &response.decision, took);
+    }
+
+    fn failed(&mut self, error: &PoolError, took: Duration) {
+        let Self { shared, seat, .. } = *self;
+        self.settled = true;
+        if speaks_against(error) {
+            let now = self.since + took;
+            shared.breaker.failed(self.permit, now);
+            shared.seats.settle(seat, Outcome::Failure, now);
+        } else {
+            shared.breaker.abandoned(self.permit);
         }
-        result
+        shared.metrics.failed(self.kind, error);
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for Hold<'_> {
+    #[inline]
     fn drop(&mut self) {
         let shared = self.shared;
         if !self.settled {
@@ -110,20 +154,22 @@ pub(super) fn select<'a>(
 ) -> Result<Call<'a>, PoolError> {
     let now = clock::coarse();
     let permit = shared.breaker.enter(now).ok_or(PoolError::Down)?;
-    let hash = shared.hash(event.id());
-    let session = session.map(|session| shared.hash(session));
+    let hash = shared.hash(event.id_bytes());
+    let session = session.map(|session| shared.hash(session.as_bytes()));
     match place(shared, hash, session, event, now) {
-        Ok(Seated { place, connection }) => Ok(Call {
-            shared,
-            connection,
-            seat: seat_of(place),
-            permit,
-            kind: event.kind(),
-            since: now,
-            ends: matches!(event, Event::RequestComplete(_)).then_some(hash),
-            lane: lane(shared, hash, place, event),
-            settled: false,
-        }),
+        Ok(Seated { place, lent }) => {
+            let hold = Hold {
+                shared,
+                seat: seat_of(place),
+                permit,
+                kind: event.kind(),
+                since: now,
+                ends: matches!(event, Event::RequestComplete(_)).then_some(hash),
+                lane: lane(shared, hash, place, event),
+                settled: false,
+            };
+            Ok(Call { lent, hold })
+        }
         Err(error) => {
             shared.breaker.abandoned(permit);
             Err(error)
@@ -144,7 +190,7 @@ fn lane(shared: &Shared, hash: u64, place: u16, event: &Event) -> Option<Lane> {
 /// A place on a connection, as the table knows it.
 struct Seated {
     place: u16,
-    connection: Connection,
+    lent: Lent,
 }
 
 /// Takes a place: the request's own, its session's, or a new one.
@@ -188,9 +234,9 @@ fn place(
 /// The place of a request that was begun, if its connection is still that one.
 #[inline]
 fn again(shared: &Shared, place: u16) -> Option<Seated> {
-    let connection = open(shared, place)?;
+    let lent = open(shared, place)?;
     shared.seats.rejoin(seat_of(place));
-    Some(Seated { place, connection })
+    Some(Seated { place, lent })
 }
 
 /// A place for what is new.
@@ -207,10 +253,10 @@ fn fresh(
     if let Some(place) = shared.sticky.seat(session, now) {
         let seat = seat_of(place);
         if shared.seats.standing(seat) != Standing::Out
-            && let Some(connection) = open(shared, place)
+            && let Some(lent) = open(shared, place)
             && shared.seats.enter(seat).is_ok()
         {
-            return Ok(Seated { place, connection });
+            return Ok(Seated { place, lent });
         }
     }
     let seated = choose(shared, lot)?;
@@ -254,7 +300,7 @@ fn paused(shared: &Shared) -> Result<Seated, PoolError> {
     };
     let paused = (0..shared.seats.count())
         .filter_map(|seat| seated(shared, seat))
-        .filter(|seated| pausing(&seated.connection))
+        .filter(|seated| pausing(&seated.lent.connection))
         .min_by_key(|seated| shared.seats.load(seat_of(seated.place)))
         .ok_or(PoolError::Down)?;
     if shared.config.paused == Paused::Fail {
@@ -267,29 +313,19 @@ fn paused(shared: &Shared) -> Result<Seated, PoolError> {
     }
 }
 
-/// The connection of a seat and what the table calls it.
+/// The connection of a seat, unless it has ended, and what the table calls it.
 #[inline]
 fn seated(shared: &Shared, seat: usize) -> Option<Seated> {
-    let link = shared.links.get(seat)?;
-    // The number is read before the connection, which may be newer then: its requests find it gone, and none is taken
-    // for another's.
-    let generation = link.generation.load(Ordering::Acquire) & GENERATIONS;
-    let seat = u16::try_from(seat & 63).unwrap_or(0);
-    Some(Seated {
-        place: seat << 6 | u16::from(generation),
-        connection: link.connection.load().as_deref().cloned()?,
-    })
+    let lent = shared.links.get(seat)?.lend()?;
+    let place = u16::try_from(seat & 63).unwrap_or(0) << 6 | u16::from(lent.number);
+    Some(Seated { place, lent })
 }
 
-/// The connection that a place means, if it is still that one and open.
+/// The connection that a place means, if it is still that one and has not ended.
 #[inline]
-pub(super) fn open(shared: &Shared, place: u16) -> Option<Connection> {
-    let link = shared.links.get(seat_of(place))?;
-    let connection = link.connection.load().as_deref().cloned()?;
-    // And here it is read after, for the same reason.
-    let generation = u16::from(link.generation.load(Ordering::Acquire) & GENERATIONS);
-    let same = place & u16::from(GENERATIONS) == generation;
-    (same && connection.state() != LinkState::Closed).then_some(connection)
+pub(super) fn open(shared: &Shared, place: u16) -> Option<Lent> {
+    let lent = shared.links.get(seat_of(place))?.lend()?;
+    (place & u16::from(NUMBERS) == u16::from(lent.number)).then_some(lent)
 }
 
 /// Whether an event goes on with something that only who saw its beginning can judge.
@@ -306,8 +342,6 @@ fn goes_on(event: &Event) -> bool {
 }
 
 /// A place has six bits for the seat and six for its connection's number.
-const GENERATIONS: u8 = 63;
-
 #[inline]
 fn seat_of(place: u16) -> usize {
     usize::from(place >> 6)

@@ -2,13 +2,16 @@
 //!
 //! Buckets are log-linear, as in HDR histograms: below 16 each value has its own, and each power of two from there
 //! on is divided into 16, so that a value is known to a sixteenth. Values are whole numbers up to 2^32 - 1, larger
-//! ones count as that; in microseconds these are 71 minutes. 464 buckets, 3.7 KB.
+//! ones count as that; in microseconds these are 71 minutes. 464 buckets, 3.7 KB, which are there from the first value on.
 //!
 //! To record is one addition to one bucket. What else one asks of a histogram, also how many values there are and
 //! their sum, is worked out of the buckets by whoever asks; the sum takes each value as its bucket's middle and so is
 //! right to 3 %.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, Ordering},
+};
 
 const PARTS: u64 = 16;
 const PART_BITS: u32 = PARTS.trailing_zeros();
@@ -16,20 +19,17 @@ const BUCKETS: usize = 16 * (33 - PART_BITS as usize);
 const MOST: u64 = u32::MAX as u64;
 
 /// A histogram.
-#[derive(Debug)]
-pub struct Histogram(Box<[AtomicU64; BUCKETS]>);
+#[derive(Debug, Default)]
+pub struct Histogram(OnceLock<Buckets>);
 
-impl Default for Histogram {
-    fn default() -> Self {
-        Self(Box::new([const { AtomicU64::new(0) }; BUCKETS]))
-    }
-}
+type Buckets = Box<[AtomicU64; BUCKETS]>;
 
 impl Histogram {
     /// Counts a value.
     #[inline]
     pub fn record(&self, value: u64) {
-        if let Some(bucket) = self.0.get(index(value)) {
+        let buckets = self.0.get_or_init(none);
+        if let Some(bucket) = buckets.get(index(value)) {
             bucket.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -75,12 +75,17 @@ impl Histogram {
     }
 
     fn filled(&self) -> impl Iterator<Item = (usize, u64)> {
-        self.0
-            .iter()
+        let buckets = self.0.get().into_iter().flat_map(|buckets| buckets.iter());
+        buckets
             .map(|bucket| bucket.load(Ordering::Relaxed))
             .enumerate()
             .filter(|(_, count)| *count > 0)
     }
+}
+
+#[cold]
+fn none() -> Buckets {
+    Box::new([const { AtomicU64::new(0) }; BUCKETS])
 }
 
 /// A value's bucket.

@@ -56,7 +56,7 @@ pub(super) async fn keep(shared: Arc<Shared>, seat: usize) {
         shared.tried.store(true, Ordering::Release);
         shared.changed.notify_waiters();
         failures += 1;
-        let lot = shared.hash(&format!("{seat} {failures} {:?}", clock::coarse()));
+        let lot = shared.hash(format!("{seat} {failures} {:?}", clock::coarse()).as_bytes());
         sleep(shared.config.reconnect.delay(failures, lot)).await;
     }
 }
@@ -148,8 +148,7 @@ struct Seated<'a> {
 impl<'a> Seated<'a> {
     fn new(shared: &'a Shared, seat: usize, connection: &Connection) -> Self {
         if let Some(link) = shared.links.get(seat) {
-            link.generation.fetch_add(1, Ordering::AcqRel);
-            link.connection.store(Some(Arc::new(connection.clone())));
+            link.set(connection.clone());
         }
         let stated = connection.capabilities().limits.max_concurrency;
         let max = [shared.config.max_concurrent, stated];
@@ -174,7 +173,7 @@ impl Drop for Seated<'_> {
         let Self { shared, seat } = *self;
         shared.seats.set_standing(seat, Standing::Out);
         if let Some(link) = shared.links.get(seat) {
-            link.connection.store(None);
+            link.clear();
         }
         shared.metrics.disconnected.increment();
         shared.metrics.open.add(-1);

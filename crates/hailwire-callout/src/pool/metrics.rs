@@ -1,8 +1,8 @@
 //! What a pool counts, as atomics.
 //!
 //! Every ask ends in exactly one of: an answer (by decision), a failure (by reason), or nobody waiting any more. Each is
-//! counted under its phase, the kind of its event; how many were asked is their sum, so that an ask costs one addition
-//! for its outcome and one for its duration.
+//! counted under its phase, the kind of its event; how many were asked is their sum. How long answers took is kept by
+//! decision, and how many there were is the sum of that, so that an ask costs one addition.
 
 use std::{
     collections::BTreeMap,
@@ -88,10 +88,8 @@ pub struct Metrics {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Phase {
-    /// How long answers took, in microseconds.
-    pub duration: Histogram,
-    /// Answers by decision, in the order of [`DECISIONS`].
-    pub decisions: [Counter; DECISIONS.len()],
+    /// How long answers took, in microseconds, and by that how many there were: by decision, in the order of [`DECISIONS`].
+    pub answers: [Histogram; DECISIONS.len()],
     /// Failures by reason, in the order of [`FAILURES`].
     pub failures: [Counter; FAILURES.len()],
     /// Asks whose caller stopped waiting.
@@ -115,19 +113,14 @@ impl Metrics {
 
     #[inline]
     pub(super) fn answered(&self, kind: Kind, decision: &Decision, took: Duration) {
-        let phase = self.phase(kind);
-        phase
-            .duration
-            .record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
-        let at = match decision {
-            Decision::Allow => 0,
-            Decision::Block { .. } => 1,
-            Decision::Redirect { .. } => 2,
-            Decision::Challenge { .. } => 3,
+        let [allow, block, redirect, challenge] = &self.phase(kind).answers;
+        let answers = match decision {
+            Decision::Allow => allow,
+            Decision::Block { .. } => block,
+            Decision::Redirect { .. } => redirect,
+            Decision::Challenge { .. } => challenge,
         };
-        if let Some(counter) = phase.decisions.get(at) {
-            counter.increment();
-        }
+        answers.record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
 
     pub(super) fn failed(&self, kind: Kind, error: &PoolError) {
@@ -200,9 +193,9 @@ impl Metrics {
             "Answers, by phase and decision.",
         );
         for (name, phase) in phases() {
-            for (decision, counter) in DECISIONS.into_iter().zip(&phase.decisions) {
+            for (decision, answers) in DECISIONS.into_iter().zip(&phase.answers) {
                 let labels = [("phase", name), ("decision", decision)];
-                family.sample(agent, "", &labels, counter.value());
+                family.sample(agent, "", &labels, answers.count());
             }
         }
         let family = text.family(
@@ -230,7 +223,7 @@ impl Metrics {
             "From the ask to the answer.",
         );
         for (name, phase) in phases() {
-            family.histogram(agent, name, &phase.duration);
+            family.histogram(agent, name, &phase.answers);
         }
     }
 }
@@ -320,8 +313,10 @@ impl Family {
         let _ = writeln!(text, "}} {value}");
     }
 
-    fn histogram(&mut self, agent: &str, phase: &str, histogram: &Histogram) {
-        let count = histogram.count();
+    /// Several histograms as one.
+    fn histogram(&mut self, agent: &str, phase: &str, histograms: &[Histogram]) {
+        let all = |figure: &dyn Fn(&Histogram) -> u64| histograms.iter().map(figure).sum::<u64>();
+        let count = all(&Histogram::count);
         if count == 0 {
             return;
         }
@@ -329,11 +324,12 @@ impl Family {
             // Whole microseconds below a power of two are those up to one less.
             let bound = ((1_u64 << power) - 1) as f64 / 1e6;
             let labels = [("phase", phase), ("le", &bound.to_string())];
-            self.sample(agent, "_bucket", &labels, histogram.below_power(power));
+            let below = all(&|histogram| histogram.below_power(power));
+            self.sample(agent, "_bucket", &labels, below);
         }
         self.sample(agent, "_bucket", &[("phase", phase), ("le", "+Inf")], count);
         let labels = [("phase", phase)];
-        self.sample(agent, "_sum", &labels, histogram.sum() as f64 / 1e6);
+        self.sample(agent, "_sum", &labels, all(&Histogram::sum) as f64 / 1e6);
         self.sample(agent, "_count", &labels, count);
     }
 }
@@ -354,18 +350,25 @@ mod tests {
         let metrics = Metrics::default();
         let (head, body) = (Kind::RequestHeaders, Kind::RequestBody);
         metrics.answered(head, &Decision::Allow, Duration::from_micros(100));
+        let redirect = Decision::Redirect {
+            url: String::new(),
+            status: 302,
+        };
+        metrics.answered(head, &redirect, Duration::from_micros(10));
         metrics.failed(body, &PoolError::Timeout);
         metrics.phase(body).abandoned.increment();
         metrics.open.add(4);
         let text = metrics.to_prometheus("w\"af");
         for line in [
             r#"hailwire_callout_answers_total{agent="w\"af",phase="request_headers",decision="allow"} 1"#,
+            r#"hailwire_callout_answers_total{agent="w\"af",phase="request_headers",decision="redirect"} 1"#,
+            r#"hailwire_callout_answers_total{agent="w\"af",phase="request_headers",decision="block"} 0"#,
             r#"hailwire_callout_failures_total{agent="w\"af",phase="request_body_chunk",reason="timeout"} 1"#,
             r#"hailwire_callout_abandoned_total{agent="w\"af",phase="request_body_chunk"} 1"#,
-            r#"hailwire_callout_duration_seconds_bucket{agent="w\"af",phase="request_headers",le="0.000063"} 0"#,
-            r#"hailwire_callout_duration_seconds_bucket{agent="w\"af",phase="request_headers",le="0.000127"} 1"#,
-            r#"hailwire_callout_duration_seconds_bucket{agent="w\"af",phase="request_headers",le="+Inf"} 1"#,
-            r#"hailwire_callout_duration_seconds_count{agent="w\"af",phase="request_headers"} 1"#,
+            r#"hailwire_callout_duration_seconds_bucket{agent="w\"af",phase="request_headers",le="0.000063"} 1"#,
+            r#"hailwire_callout_duration_seconds_bucket{agent="w\"af",phase="request_headers",le="0.000127"} 2"#,
+            r#"hailwire_callout_duration_seconds_bucket{agent="w\"af",phase="request_headers",le="+Inf"} 2"#,
+            r#"hailwire_callout_duration_seconds_count{agent="w\"af",phase="request_headers"} 2"#,
             r#"hailwire_callout_connections{agent="w\"af"} 4"#,
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");

@@ -43,6 +43,7 @@ mod connect;
 pub mod histogram;
 mod keeper;
 mod lanes;
+mod line;
 pub mod metrics;
 pub mod reports;
 
@@ -50,18 +51,18 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU8, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 use hailwire_pool::{Affinity, Breaker, BreakerState, Seats, Standing};
 use thiserror::Error;
 use tokio::{sync::Notify, task::JoinSet};
 
-pub use agents::{Agents, Snapshot};
+pub use agents::{Agents, Reader, Snapshot};
 pub use call::Call;
 pub use config::{Backoff, Paused, PoolConfig, Timeouts};
 pub use connect::{Connect, connect_with};
@@ -72,9 +73,11 @@ use crate::{
     capabilities::Capabilities,
     control::CancelReason,
     event::{Configure, Event},
-    host::{AskError, Connection, LinkState},
+    host::{AskError, LinkState},
     response::{Decision, Response},
 };
+
+use line::Link;
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -126,14 +129,6 @@ struct Shared {
     stopping: AtomicBool,
     /// A seat's standing has changed, or a closed pool has become emptier.
     changed: Notify,
-}
-
-/// The connection of a seat.
-#[derive(Default)]
-struct Link {
-    connection: ArcSwapOption<Connection>,
-    /// Counts the seat's connections, so that a request does not take another one for its own.
-    generation: AtomicU8,
 }
 
 impl AgentPool {
@@ -230,16 +225,18 @@ impl AgentPool {
     /// A request has ended: its connection is forgotten, and a drain need not wait for it.
     pub fn done(&self, id: &str) {
         let shared = &self.shared;
-        shared.affinity.remove(shared.hash(id));
+        shared.affinity.remove(shared.hash(id.as_bytes()));
         shared.emptier();
     }
 
     /// Tells the agent that nobody waits for what was asked about a request.
     pub fn cancel(&self, id: &str, reason: CancelReason) {
         let shared = &self.shared;
-        let place = shared.affinity.seat(shared.hash(id), clock::coarse());
-        if let Some(connection) = place.and_then(|place| call::open(shared, place)) {
-            connection.cancel(id, reason);
+        let place = shared
+            .affinity
+            .seat(shared.hash(id.as_bytes()), clock::coarse());
+        if let Some(lent) = place.and_then(|place| call::open(shared, place)) {
+            lent.connection.cancel(id, reason);
         }
     }
 
@@ -258,7 +255,7 @@ impl AgentPool {
             options
         });
         let timeout = shared.config.timeouts.of(crate::Kind::Configure);
-        for connection in (0..shared.seats.count()).filter_map(|seat| shared.connection(seat)) {
+        for connection in shared.links.iter().filter_map(Link::connection) {
             let asked = connection.ask(Event::Configure(configure.clone()));
             let answer = tokio::time::timeout(timeout, asked)
                 .await
@@ -291,8 +288,8 @@ impl AgentPool {
         shared.stopping.store(true, Ordering::Release);
         for (seat, link) in shared.links.iter().enumerate() {
             shared.seats.set_standing(seat, Standing::Out);
-            if let Some(connection) = link.connection.load_full() {
-                connection.close();
+            if let Some(lent) = link.lend() {
+                lent.connection.close();
             }
         }
         shared.changed.notify_waiters();
@@ -302,9 +299,8 @@ impl AgentPool {
     /// What the agent said of itself on one of the connections that are open.
     #[must_use]
     pub fn capabilities(&self) -> Option<Capabilities> {
-        let mut seats = 0..self.shared.seats.count();
-        let connection = seats.find_map(|seat| self.shared.connection(seat))?;
-        Some(connection.capabilities().clone())
+        let lent = self.shared.links.iter().find_map(Link::lend)?;
+        Some(lent.connection.capabilities().clone())
     }
 
     /// How the connections are, by seat; `None` where there is none.
@@ -312,13 +308,13 @@ impl AgentPool {
     pub fn connections(&self) -> Vec<Option<ConnectionStatus>> {
         let seats = &self.shared.seats;
         let status = |(seat, link): (usize, &Link)| {
-            let connection = link.connection.load_full()?;
+            let look = seats.look(seat)?;
             Some(ConnectionStatus {
-                state: connection.state(),
-                standing: seats.standing(seat),
-                in_flight: seats.load(seat),
-                score: seats.score(seat),
-                last_seen: seats.last_seen(seat),
+                state: link.lend()?.connection.state(),
+                standing: look.standing(),
+                in_flight: look.load(),
+                score: look.score(),
+                last_seen: look.last_seen().at(),
             })
         };
         self.shared.links.iter().enumerate().map(status).collect()
@@ -432,16 +428,16 @@ impl AgentPool {
             selected => selected,
         }
         .inspect_err(|error| shared.metrics.failed(kind, error))?;
-        let asked = call.connection().clone();
+        let (connection, hold) = call.keep();
         let until = match shared.config.stretch {
             most if most > 1.0 => {
-                let by = asked.timeout_multiplier().min(most);
+                let by = connection.timeout_multiplier().min(most);
                 far(started, stretched(deadline, by))
             }
             _ => until,
         };
-        let answer = tokio::time::timeout_at(until.into(), asked.ask(event)).await;
-        call.finish(answer.ok(), started.elapsed())
+        let answer = tokio::time::timeout_at(until.into(), connection.ask(event)).await;
+        hold.finish(answer.ok(), started.elapsed())
     }
 }
 
@@ -484,16 +480,11 @@ impl fmt::Debug for AgentPool {
 
 impl Shared {
     #[inline]
-    fn hash(&self, text: &str) -> u64 {
+    fn hash(&self, text: &[u8]) -> u64 {
         use std::hash::{BuildHasher as _, Hasher as _};
         let mut hasher = self.hasher.build_hasher();
-        hasher.write(text.as_bytes());
+        hasher.write(text);
         hasher.finish()
-    }
-
-    /// A seat's connection.
-    fn connection(&self, seat: usize) -> Option<Connection> {
-        self.links.get(seat)?.connection.load().as_deref().cloned()
     }
 
     /// Returns when something holds that changes with the pool.

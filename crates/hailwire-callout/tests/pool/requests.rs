@@ -1,10 +1,11 @@
 //! Which connection a request goes to.
 
-use std::{collections::HashSet, sync::atomic::Ordering};
+use std::{collections::HashSet, sync::atomic::Ordering, time::Duration};
 
 use hailwire_callout::{
+    Response,
     capabilities::Limits,
-    pool::{PoolConfig, PoolError},
+    pool::{Agents, PoolConfig, PoolError, metrics::DECISIONS},
 };
 use hailwire_pool::Strategy;
 
@@ -137,4 +138,39 @@ async fn a_body_larger_than_the_agent_takes_is_refused_as_that() {
         house.pool.breaker(),
         hailwire_pool::BreakerState::Closed
     ));
+}
+
+#[tokio::test]
+async fn a_reader_sees_agents_come_change_and_go() {
+    let (first, second) = (
+        House::new(1, round_robin()).await,
+        House::new(1, round_robin()).await,
+    );
+    let agents = Agents::new();
+    let mut reader = agents.reader();
+    let name = first.pool.name();
+    assert!(reader.named(name).is_none());
+    agents.insert(&first.pool);
+    assert!(std::ptr::eq(reader.named(name).unwrap(), &*first.pool));
+    agents.insert(&second.pool);
+    assert!(std::ptr::eq(reader.named(name).unwrap(), &*second.pool));
+    agents.remove(name);
+    assert!(reader.named(name).is_none());
+}
+
+#[tokio::test]
+async fn a_caller_that_sends_for_itself_leaves_a_place_and_a_count() {
+    let house = House::new(1, round_robin()).await;
+    let event = head("r");
+    let call = house.pool.select(None, &event).unwrap();
+    assert_eq!(house.pool.in_flight(), 1);
+    call.answered(&Response::block(403), Duration::from_micros(7));
+    assert_eq!(house.pool.in_flight(), 0);
+    drop(house.pool.select(None, &event).unwrap());
+    assert_eq!(house.pool.in_flight(), 0);
+    let phase = house.pool.metrics().phase(event.kind());
+    let counts = phase.answers.each_ref().map(|answers| answers.count());
+    assert_eq!((DECISIONS[1], counts), ("block", [0, 1, 0, 0]));
+    assert_eq!(phase.answers[1].quantile(1.0), Some(7));
+    assert_eq!(phase.abandoned.value(), 1);
 }

@@ -167,6 +167,15 @@ fn the_time_of_the_last_sign_of_life_is_kept() {
     assert_eq!(seats.last_seen(0), Some(Duration::from_millis(7)));
     seats.settle(0, Outcome::Failure, Duration::from_millis(9));
     assert_eq!(seats.last_seen(0), Some(Duration::from_millis(7)));
+    assert!(seats.look(1).is_none());
+    let look = seats.look(0).unwrap();
+    let before = look.last_seen();
+    assert_eq!(before.at(), seats.last_seen(0));
+    seats.seen(0, Duration::from_millis(8));
+    seats.set_standing(0, Standing::Fair);
+    seats.rejoin(0);
+    assert!(look.last_seen() > before);
+    assert_eq!((look.standing(), look.load()), (Standing::Fair, 1));
 }
 
 #[test]
