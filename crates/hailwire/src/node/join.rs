@@ -20,6 +20,7 @@ use super::{
     overlay::Places,
     store::Via,
     trust::{NewPeer, store_status},
+    tunnel::greeted,
 };
 use crate::{admin, body::Body, key::random, session::Session};
 
@@ -148,6 +149,8 @@ impl Inner {
             tcp: ticket.tcp,
             relay: ticket.relay,
         };
+        // The answer may have overtaken it on a stream of its own.
+        greeted(&session).await?;
         let row = self.trust.add(peer, now_unix()).map_err(store_status)?;
         self.up(row.id, &session, true);
         tracing::info!(peer = %row.id, "joined");
@@ -175,8 +178,9 @@ impl Inner {
         header::decode(&bytes).map_err(|error| Status::new(Code::Internal, error.to_string()))
     }
 
-    /// The inviter's part: a stranger shows its secret.
-    pub(super) fn redeemed(
+    /// The inviter's part: a stranger shows its secret. Its greeting, which may have been overtaken by that, is waited for: it says
+    /// which start of the node this tunnel is with.
+    pub(super) async fn redeemed(
         self: &Arc<Self>,
         session: &Session,
         id: hailwire_wire::NodeId,
@@ -184,6 +188,7 @@ impl Inner {
     ) -> Result<Vec<u8>, Status> {
         let redeem: Redeem = header::decode(payload)
             .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
+        greeted(session).await?;
         let now = now_unix();
         let invitation = self.trust.redeem(&redeem.secret, now)?;
         let peer = NewPeer {

@@ -58,7 +58,10 @@ async fn manage(
     let name = request.header.method;
     if let (Origin::Peer(peer), Some(session)) = (origin, session) {
         return match name.as_str() {
-            method::JOIN => node.redeemed(&session, peer, &body).map(Response::new),
+            method::JOIN => node
+                .redeemed(&session, peer, &body)
+                .await
+                .map(Response::new),
             method::AGENTS if node.trust.is_trusted(peer) => {
                 let query: AgentsQuery = parse(&body)?;
                 let allow = node
