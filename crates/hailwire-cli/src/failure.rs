@@ -49,14 +49,14 @@ impl Failure {
 
     /// A file of settings is not there, cannot be read, or says something wrong.
     pub(crate) fn file(error: &FileError) -> Self {
-        let code = match error {
-            FileError::Invalid { .. } => Code::InvalidArgument,
+        let failure = match error {
+            FileError::Invalid { .. } => Self::caused(Code::InvalidArgument, error),
             FileError::Read { source, .. } => match source.kind() {
-                io::ErrorKind::NotFound => Code::NotFound,
-                _ => Code::Unknown,
+                io::ErrorKind::NotFound => Self::caused(Code::NotFound, error),
+                _ => Self::io(error, source),
             },
         };
-        Self::caused(code, error).hint(error.hint())
+        failure.hint(error.hint())
     }
 
     /// The user pressed Ctrl-C.

@@ -8,6 +8,7 @@ use std::{
     process::{Child, Command, ExitStatus},
 };
 
+use hailwire_kdl::FileError;
 use hailwire_lab::{
     Topology, TopologyError,
     check::{Checked, Path},
@@ -196,8 +197,8 @@ fn passed_on(status: ExitStatus) -> Result<(), Failure> {
 
 fn find(name: &str) -> Result<Topology, Failure> {
     Topology::find(name).map_err(|error| match &error {
-        TopologyError::File(error) => Failure::file(error),
-        TopologyError::Unknown { .. } => Failure::usage(&error).hint(error.hint()),
+        TopologyError::File(error @ FileError::Read { .. }) => Failure::file(error),
+        _ => Failure::usage(&error).hint(error.hint()),
     })
 }
 

@@ -136,7 +136,8 @@ impl Running {
         let beside = "hub=sleep 1000 & exec sleep 1000";
         let args = ["lab", "run", "home-to-home", "--with", beside, "--"];
         let mut hail = hail(&args)
-            .args(["sh", "-c", script])
+            // Whoever runs the tests in the background may have had them ignore SIGINT, and what is ignored is inherited.
+            .args(["env", "--default-signal=INT", "sh", "-c", script])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
