@@ -101,7 +101,14 @@ async fn a_killed_node_fails_its_calls_in_time_and_comes_back_as_it_was() {
     let bob = Client::attach(&data).await.unwrap();
     let after = house::status(&bob).await;
     assert_eq!((after.id, &after.name), (before.id, &before.name));
-    assert_eq!(after.sockets, before.sockets);
+    // Where it was before, unless somebody else on this machine was given that port meanwhile.
+    let taken = |socket: &String| std::net::UdpSocket::bind(socket).is_err();
+    assert!(
+        after.sockets == before.sockets || before.sockets.iter().any(taken),
+        "{:?}, not {:?}",
+        after.sockets,
+        before.sockets
+    );
     let _echo = serve_echo(&bob, "echo").await;
     let _echo_too = serve_echo(&alice.client(), "echo").await;
     assert_eq!(call(&alice.client(), "echo@bob", "x").await.unwrap(), b"x");
