@@ -82,6 +82,13 @@ impl Unseen {
     }
 }
 
+/// Such a body is blocked with 503.
+impl Default for Unseen {
+    fn default() -> Self {
+        Self::from(Action::Block(503))
+    }
+}
+
 impl From<Action> for Unseen {
     fn from(action: Action) -> Self {
         let unseen = Self(Arc::default());

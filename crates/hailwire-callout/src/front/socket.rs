@@ -60,7 +60,7 @@ impl ext_proc::Front {
     ///
     /// # Cancel safety
     ///
-    /// As [`serve`](Self::serve).
+    /// As [`serve_until`](Self::serve_until).
     pub async fn serve_at(self, socket: Socket, stop: impl Future<Output = ()>) -> io::Result<()> {
         let served = match socket {
             Socket::Tcp(listener) => {
@@ -94,7 +94,7 @@ impl spoe::Front {
     ///
     /// # Cancel safety
     ///
-    /// As [`serve`](Self::serve).
+    /// As [`serve_until`](Self::serve_until).
     pub async fn serve_at(
         self: Arc<Self>,
         socket: Socket,

@@ -14,7 +14,7 @@ const CHUNK: usize = 64 * 1024;
 const LEAST: usize = 16 * 1024;
 
 /// Chunks that wait to be sent.
-const QUEUED: usize = 4;
+pub(super) const QUEUED: usize = 4;
 
 /// The body of a call. A file is opened now, so that a wrong name is told before anything is sent.
 pub(super) async fn open(source: BodySource) -> Result<Body, Failure> {

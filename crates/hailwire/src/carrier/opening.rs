@@ -132,6 +132,7 @@ impl Opening {
             (false, true) => self.window.min(FEW),
             (false, false) => 0,
         };
+        // A window that is larger still leaves about as fast by itself.
         let begins = self.sent < self.window && window < self.window * u64::from(PART / 2);
         let slow = self.open && self.window > 0 && (paced || begins);
         (window < most || slow).then(|| {

@@ -82,7 +82,8 @@ impl Front {
         ExternalProcessorServer::new(self).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    /// Serves the connections that `incoming` gives, until it ends.
+    /// Serves the connections that `incoming` gives, until it ends or `stop` is ready: then connections are told to end, and this
+    /// returns when they have.
     ///
     /// # Errors
     ///
@@ -91,23 +92,7 @@ impl Front {
     /// # Cancel safety
     ///
     /// When the future is dropped every connection ends, and agents are told of what was under way.
-    pub async fn serve<I, Io, E>(self, incoming: I) -> Result<(), tonic::transport::Error>
-    where
-        I: Stream<Item = Result<Io, E>>,
-        Io: tokio::io::AsyncRead
-            + tokio::io::AsyncWrite
-            + tonic::transport::server::Connected
-            + Unpin
-            + Send
-            + 'static,
-        E: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        self.serve_until(incoming, std::future::pending()).await
-    }
-
-    /// Like [`serve`](Self::serve), until `stop` is ready: then connections are told to end, and this returns when they
-    /// have.
-    pub(super) async fn serve_until<I, Io, E>(
+    pub async fn serve_until<I, Io, E>(
         self,
         incoming: I,
         stop: impl Future<Output = ()>,

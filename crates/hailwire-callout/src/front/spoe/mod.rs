@@ -99,7 +99,8 @@ impl Front {
         }
     }
 
-    /// Serves connections until accepting fails.
+    /// Serves connections until accepting fails or `stop` is ready: then nobody is taken any more, a connection ends when it has
+    /// nothing under way, and this returns when all have ended.
     ///
     /// # Errors
     ///
@@ -108,13 +109,7 @@ impl Front {
     /// # Cancel safety
     ///
     /// When the future is dropped every connection ends; what it was asked is not answered, and agents are told.
-    pub async fn serve(self: Arc<Self>, listener: impl Listener) -> io::Result<()> {
-        self.serve_until(listener, std::future::pending()).await
-    }
-
-    /// Like [`serve`](Self::serve), until `stop` is ready: then nobody is taken any more, a connection ends when it has
-    /// nothing under way, and this returns when all have ended.
-    pub(super) async fn serve_until(
+    pub async fn serve_until(
         self: Arc<Self>,
         listener: impl Listener,
         stop: impl Future<Output = ()> + Send + 'static,
@@ -153,7 +148,7 @@ impl Front {
     ///
     /// # Cancel safety
     ///
-    /// As [`serve`](Self::serve).
+    /// As [`serve_until`](Self::serve_until).
     pub async fn connection(&self, io: impl AsyncRead + AsyncWrite) -> io::Result<()> {
         self.connection_until(io, std::future::pending()).await
     }

@@ -16,10 +16,7 @@ use tokio::{
     sync::Mutex,
 };
 
-use crate::commands::body::pump;
-
-/// Chunks that wait to be sent.
-const QUEUED: usize = 4;
+use crate::commands::body::{QUEUED, pump};
 
 /// This machine's node, found again when it was away.
 pub(super) struct Node {

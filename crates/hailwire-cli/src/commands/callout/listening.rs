@@ -85,7 +85,7 @@ enum Step {
 impl Listening {
     /// Nothing yet.
     pub(super) fn new(inspector: Arc<Inspector>, arrivals: Arrivals) -> Self {
-        let unseen = Unseen::from(Action::Block(503));
+        let unseen = Unseen::default();
         let front = spoe::Front::new(
             Arc::clone(&inspector),
             unseen.clone(),
@@ -121,7 +121,9 @@ impl Listening {
             steps.push(step);
         }
         Ok(Plan {
-            unseen: listen.unseen_body.unwrap_or(Action::Block(503)),
+            unseen: listen
+                .unseen_body
+                .unwrap_or_else(|| Unseen::default().now()),
             tokens: listen.tokens.clone(),
             steps,
         })
