@@ -95,8 +95,7 @@ async fn once<A: Agent>(
     options: &DialOptions,
 ) -> Result<(), ServeError> {
     let socket = UnixStream::connect(path).await?;
-    stream::widen(&socket);
-    let (read, write) = socket.into_split();
+    let (read, write) = stream::split(socket)?;
     halves(agent, read, write, options).await
 }
 

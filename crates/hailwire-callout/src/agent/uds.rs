@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::{Agent, ServeOptions, serve::halves};
-use crate::stream::widen;
+use crate::stream::split;
 
 /// A Unix socket to listen on. Its file has its mode, 0600 unless another is said, from the first moment, and goes with it.
 #[derive(Debug)]
@@ -143,9 +143,11 @@ pub async fn serve<A: Agent>(
         let (agent, options) = (agent.clone(), options.clone());
         connections.spawn(async move {
             let _place = place;
-            widen(&stream);
-            let (read, write) = stream.into_split();
-            match halves(agent, read, write, &options).await {
+            let served = async {
+                let (read, write) = split(stream)?;
+                halves(agent, read, write, &options).await
+            };
+            match served.await {
                 Ok(()) => tracing::debug!("a host has left"),
                 Err(error) => {
                     tracing::warn!(error = &error as &dyn std::error::Error, "a host is lost");

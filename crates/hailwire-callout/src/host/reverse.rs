@@ -115,10 +115,9 @@ impl Listener {
                 },
                 stream = self.socket.accept(), if self.handshakes.len() < HANDSHAKES => {
                     let stream = stream?;
-                    stream::widen(&stream);
-                    let (read, write) = stream.into_split();
                     let options = self.options.clone();
                     self.handshakes.spawn(async move {
+                        let (read, write) = stream::split(stream)?;
                         let limit = options.handshake_timeout;
                         let connect = |_| std::future::ready(Some(options.connect.clone()));
                         tokio::time::timeout(limit, halves(read, write, &options, connect))

@@ -5,7 +5,7 @@ use std::path::Path;
 use tokio::net::UnixStream;
 
 use super::{ConnectError, ConnectOptions, Connection, stream};
-use crate::stream::widen;
+use crate::stream::split;
 
 /// Connects to an agent that listens on a Unix socket.
 ///
@@ -25,8 +25,7 @@ pub async fn connect(
     let path = path.as_ref();
     stream::within(options, async {
         let socket = UnixStream::connect(path).await?;
-        widen(&socket);
-        let (read, write) = socket.into_split();
+        let (read, write) = split(socket)?;
         stream::halves(read, write, options).await
     })
     .await

@@ -2,15 +2,16 @@
 
 mod incoming;
 mod outgoing;
+mod socket;
 
 use std::{future::poll_fn, io};
 
 use bytes::Bytes;
-use rustix::net::sockopt::set_socket_send_buffer_size;
-use tokio::{io::AsyncRead, net::UnixStream};
+use tokio::io::AsyncRead;
 
 pub(crate) use incoming::Incoming;
 pub(crate) use outgoing::Outgoing;
+pub(crate) use socket::{Receiving, Sending, split};
 
 /// Bytes of one direction of a body that may be under way, of each request.
 pub(crate) const WINDOW: u32 = 512 << 10;
@@ -20,9 +21,6 @@ pub(crate) const LEAST_PIECE: u64 = 4 << 10;
 
 /// How many pieces a window holds at most.
 pub(crate) const PIECES: usize = (WINDOW as u64 / LEAST_PIECE) as usize;
-
-/// Bytes that a socket may hold; the system may allow less.
-const SOCKET: usize = 1 << 20;
 
 /// The next frame, for handshakes.
 ///
@@ -41,12 +39,5 @@ pub(crate) async fn frame<R: AsyncRead + Unpin>(
         if poll_fn(|context| incoming.poll_fill(context)).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-    }
-}
-
-/// Lets a socket hold several pieces of bodies, so that writer and reader wake each other less often.
-pub(crate) fn widen(stream: &UnixStream) {
-    if let Err(error) = set_socket_send_buffer_size(stream, SOCKET) {
-        tracing::debug!(%error, "the buffer of a socket keeps its size");
     }
 }

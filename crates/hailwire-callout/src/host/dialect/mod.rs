@@ -29,14 +29,11 @@ use std::{
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{
-        UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf},
-    },
+    net::UnixStream,
 };
 
 use super::{ConnectError, ConnectOptions, Connection, stream};
-use crate::stream::widen;
+use crate::stream::{Receiving, Sending, split};
 
 /// How long an agent that says nothing is taken to be thinking, while there are other dialects to try.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -214,10 +211,9 @@ where
     }
 }
 
-async fn halves_of(path: &Path) -> Result<(OwnedReadHalf, OwnedWriteHalf), ConnectError> {
+async fn halves_of(path: &Path) -> Result<(Receiving, Sending), ConnectError> {
     let socket = UnixStream::connect(path).await?;
-    widen(&socket);
-    Ok(socket.into_split())
+    Ok(split(socket)?)
 }
 
 /// In one dialect.
