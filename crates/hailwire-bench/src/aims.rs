@@ -334,7 +334,15 @@ pub const AIMS: &[Aim] = &[
         bound: Bound::AtMost(100.0),
     },
     Aim {
-        name: "one callout at a time takes at most 1.1 times what its bytes take, both programs on one CPU",
+        name: "one callout at a time takes at most 1.1 times what its bytes take on an event loop, both programs on one CPU",
+        formula: "p50, ours to ours in MessagePack ÷ raw socket on an event loop ≤ 1.1 (the published factors, 1.13 to 1.44, are of bytes \
+            that take 15.7 µs, which is an event loop's figure)",
+        of: ce(callout::ONE, (callout::OURS_OURS, "msgpack"), "p50_us"),
+        over: &[ce(callout::ONE, (callout::RAW, callout::EVENTED), "p50_us")],
+        bound: Bound::AtMost(1.1),
+    },
+    Aim {
+        name: "one callout at a time takes at most 1.1 times what its bytes take with blocking calls, both programs on one CPU",
         formula: "p50, ours to ours in MessagePack ÷ raw socket with blocking calls ≤ 1.1",
         of: ce(callout::ONE, (callout::OURS_OURS, "msgpack"), "p50_us"),
         over: &[ce(

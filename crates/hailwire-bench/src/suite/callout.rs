@@ -76,8 +76,16 @@ struct Asked {
     wires: &'static [&'static str],
     work: Work,
     one_cpu: bool,
-    /// Whether bytes alone are compared.
-    raw: bool,
+    raw: Raw,
+}
+
+/// How bytes alone stand beside it.
+#[derive(Clone, Copy)]
+enum Raw {
+    None,
+    Blocking,
+    /// On an event loop as well.
+    Both,
 }
 
 fn rows(order: &Order) -> Vec<(&'static str, Asked)> {
@@ -89,11 +97,15 @@ fn rows(order: &Order) -> Vec<(&'static str, Asked)> {
         agents: 1,
         connections,
     };
-    let asked = |wires, work, one_cpu| Asked {
+    let asked = |wires, work: Work, one_cpu| Asked {
         wires,
+        raw: match work {
+            Work::Rate { bytes, .. } if bytes >= 64 << 10 => Raw::Blocking,
+            _ if one_cpu => Raw::Both,
+            _ => Raw::None,
+        },
         work,
         one_cpu,
-        raw: one_cpu,
     };
     let both: &[&str] = &["json", "msgpack"];
     let tiny = order.size == Size::Tiny;
@@ -152,16 +164,19 @@ fn end_to_end(order: &Order, row: &'static str, asked: &Asked, steps: &mut Vec<S
             entries.push(pair(parts, serve.clone(), load.clone(), asked.work.clone()));
         }
     }
-    if asked.raw {
-        for (form, subject) in [(BLOCKING, "raw-socket"), (EVENTED, "raw-socket-evented")] {
-            let raw = |part: String| format!("{pin}{{hail}} bench subject {part}");
-            entries.push(pair(
-                (RAW, form),
-                raw(format!("serve {subject}")),
-                raw(format!("load {subject} {{ready}}")),
-                asked.work.clone(),
-            ));
-        }
+    let raw: &[(&str, &str)] = match asked.raw {
+        Raw::None => &[],
+        Raw::Blocking => &[(BLOCKING, "raw-socket")],
+        Raw::Both => &[(BLOCKING, "raw-socket"), (EVENTED, "raw-socket-evented")],
+    };
+    for (form, subject) in raw {
+        let raw = |part: String| format!("{pin}{{hail}} bench subject {part}");
+        entries.push(pair(
+            (RAW, form),
+            raw(format!("serve {subject}")),
+            raw(format!("load {subject} {{ready}}")),
+            asked.work.clone(),
+        ));
     }
     steps.push(Step::Contest(order.contest("CE", row, "loopback", entries)));
 }

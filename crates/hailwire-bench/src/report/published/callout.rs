@@ -285,9 +285,11 @@ pub(crate) const CALLOUT: &[Table] = &[
         notes: &[
             "Unpinned figures at one in flight mostly show how long an idle virtual CPU takes to wake up; so there both \
              programs share one CPU.",
-            "The raw socket's two forms move the bytes of an event and its answer between two of ours: with blocking calls, by which \
-             the aim is judged, and on the event loop that ours run on. What lies between the two is the event loop's, and what \
-             ours take beyond the second is the protocol's.",
+            "The raw socket's two forms move the bytes of an event and its answer between two of ours: with blocking calls, which \
+             is the least that there is, and on the event loop that ours run on, watched as it watches sockets by itself: in both \
+             directions.",
+            "The raw socket's bodies are pieces of the same size from the same memory, as many under way, and answers of the same size, \
+             with blocking calls over one connection: what the kernel's copies leave.",
             "Ours to theirs is our host and the crate's agent; the bodies of such a pair travel as base64, a piece at a time.",
         ],
     },
