@@ -23,6 +23,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use foldhash::fast::RandomState;
 use futures_util::FutureExt as _;
 use tokio::task::AbortHandle;
 
@@ -62,7 +63,7 @@ struct Lanes<A: Agent, P: Place> {
 }
 
 struct Running<P> {
-    lanes: HashMap<Key, Lane<P>>,
+    lanes: HashMap<Key, Lane<P>, RandomState>,
     /// Events of lanes that wait for another to end.
     queue: VecDeque<(Event, P)>,
     waiting: usize,
@@ -99,7 +100,7 @@ impl<A: Agent, P: Place> Dispatch<A, P> {
             max => max as usize,
         };
         let running = Running {
-            lanes: HashMap::new(),
+            lanes: HashMap::default(),
             queue: VecDeque::new(),
             waiting: 0,
             started: 0,

@@ -21,6 +21,8 @@ use std::{
     task::Waker,
 };
 
+use foldhash::fast::RandomState;
+
 use super::{AskError, Overload};
 use crate::{
     Text,
@@ -80,7 +82,7 @@ pub(super) struct Table {
     rules: Rules,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    lines: HashMap<Line, State>,
+    lines: HashMap<Line, State, RandomState>,
     orphans: VecDeque<Text>,
     /// Those that wait for a place, or until the agent goes on.
     queue: VecDeque<Ticket>,
@@ -154,7 +156,7 @@ impl Table {
             rules,
             slots: Vec::new(),
             free: Vec::new(),
-            lines: HashMap::new(),
+            lines: HashMap::default(),
             orphans: VecDeque::new(),
             queue: VecDeque::new(),
             taken: 0,
