@@ -25,6 +25,7 @@ use hailwire_callout::{
 };
 use hailwire_pool::{Affinity, AffinityConfig, Seats, Standing, Strategy};
 
+use super::sizes::{self, Listener};
 use crate::{BenchError, work::Measured};
 
 /// The header fields of a browser's request; those of the foreign program are the same.
@@ -121,8 +122,17 @@ pub(in crate::subject) async fn run(
         ["serialise large", wire] => written(large("bench-123"), encoding(wire)?, run),
         ["deserialise small", wire] => read(small("bench-123"), encoding(wire)?, run),
         ["deserialise large", wire] => read(large("bench-123"), encoding(wire)?, run),
-        ["size small", wire] => size(small("bench-123"), encoding(wire)?),
-        ["size large", wire] => size(large("bench-123"), encoding(wire)?),
+        [what @ ("size small" | "size large"), of] => {
+            let event = match *what {
+                "size small" => small("bench-123"),
+                _ => large("bench-123"),
+            };
+            let listener = match *of {
+                "own agent" => Listener::Ours,
+                wire => Listener::Foreign(encoding(wire)?),
+            };
+            sizes::written(event, listener).await?
+        }
         ["chunk out", size, wire] => chunk(true, size, wire, run)?,
         ["chunk in", size, wire] => chunk(false, size, wire, run)?,
         ["one header"] => timed(run, || Headers::new([black_box(TWENTY[6])])),
@@ -228,13 +238,6 @@ fn read(event: RequestHeaders, encoding: Encoding, run: Run) -> Measured {
     taken(run, &payload, |bytes| {
         decode_event(Kind::RequestHeaders, bytes, encoding)
     })
-}
-
-fn size(event: RequestHeaders, encoding: Encoding) -> Measured {
-    let payload = payload(&Event::RequestHeaders(event), encoding);
-    Measured::default()
-        .with("count", 1.0)
-        .with("size_bytes", payload.len() as f64)
 }
 
 fn chunk(out: bool, size: &str, wire: &str, run: Run) -> Result<Measured, BenchError> {
