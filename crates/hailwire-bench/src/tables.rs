@@ -116,6 +116,8 @@ pub mod callout {
         ("C6", "size small, MessagePack"),
         ("C6", "size large, JSON"),
         ("C6", "size large, MessagePack"),
+        ("C6", "size small, own agent"),
+        ("C6", "size large, own agent"),
         ("C7", "chunk out, 1 KiB, JSON"),
         ("C7", "chunk out, 4 KiB, JSON"),
         ("C7", "chunk out, 16 KiB, JSON"),

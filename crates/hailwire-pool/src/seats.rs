@@ -3,7 +3,7 @@
 //! [`crate::pool`] is for members that come and go and may be many. Here there are at most 64 that
 //! stay and whose standing changes, so that "who can serve" is one word with a bit for each: a choice is
 //! two loads and one compare-and-swap, whatever the strategy, and looks at the seats themselves only where
-//! the strategy does.
+//! the strategy does. How one seat stands is a byte of its own: a load.
 //!
 //! A seat that is entered counts one more call until [`Seats::leave`]. Whoever enters must leave, also when the
 //! call is dropped; the shell has a guard for that.
@@ -14,7 +14,7 @@
 //! row says so.
 
 use std::{
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -47,11 +47,19 @@ pub enum NoSeat {
 #[derive(Debug)]
 pub struct Seats {
     strategy: Strategy,
+    standings: Standings,
+    /// Whose standing is good, drawn from these.
     good: AtomicU64,
+    /// Whose is fair.
     fair: AtomicU64,
     turn: AtomicU32,
     row: Box<[Seat]>,
 }
+
+/// How each seat stands, a [`Standing`], away from what calls write.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Standings([AtomicU8; MOST_SEATS]);
 
 /// One seat, alone on its cache lines: seats are written by every call, and beside one another.
 #[derive(Debug)]
@@ -69,9 +77,7 @@ struct Seat {
 /// One seat, looked at again and again without being looked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Look<'a> {
-    good: &'a AtomicU64,
-    fair: &'a AtomicU64,
-    bit: u64,
+    standing: &'a AtomicU8,
     seat: &'a Seat,
 }
 
@@ -97,6 +103,7 @@ impl Seats {
         };
         Self {
             strategy,
+            standings: Standings([const { AtomicU8::new(Standing::Out as u8) }; MOST_SEATS]),
             good: AtomicU64::new(0),
             fair: AtomicU64::new(0),
             turn: AtomicU32::new(0),
@@ -208,9 +215,7 @@ impl Seats {
     #[must_use]
     pub fn look(&self, seat: usize) -> Option<Look<'_>> {
         Some(Look {
-            good: &self.good,
-            fair: &self.fair,
-            bit: bit(seat),
+            standing: self.standings.0.get(seat)?,
             seat: self.row.get(seat)?,
         })
     }
@@ -221,26 +226,50 @@ impl Seats {
         self.look(seat)?.last_seen().at()
     }
 
-    /// Whether a seat can serve.
+    /// Whether a seat can serve; one that there is not, cannot.
     #[inline]
     #[must_use]
     pub fn standing(&self, seat: usize) -> Standing {
-        standing(&self.good, &self.fair, bit(seat))
+        self.standings.0.get(seat).map_or(Standing::Out, standing)
     }
 
     /// Says whether a seat can serve. Calls that it has stay.
+    #[inline]
     pub fn set_standing(&self, seat: usize, standing: Standing) {
-        // Mostly nothing has changed, and a load keeps the masks shared.
-        if seat >= self.count() || self.standing(seat) == standing {
-            return;
+        // Mostly nothing has changed, and a load keeps the line shared.
+        if self.standing(seat) != standing {
+            self.change_standing(seat, standing);
         }
-        // First in, then out, so that a seat that only changes its kind is never missing.
-        for (mask, kind) in [(&self.good, Standing::Good), (&self.fair, Standing::Fair)] {
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn change_standing(&self, seat: usize, standing: Standing) {
+        let Some(look) = self.look(seat) else {
+            return;
+        };
+        look.standing.store(standing as u8, Ordering::Release);
+        let mut marked = standing;
+        loop {
+            self.mark(seat, marked);
+            // Of several who say something else at once, whoever marks last sees what was said last.
+            let now = look.standing();
+            if now == marked {
+                return;
+            }
+            marked = now;
+        }
+    }
+
+    /// Enters a standing in the masks: first in, then out, so that a seat that only changes its kind is never missing.
+    fn mark(&self, seat: usize, standing: Standing) {
+        let kinds = [(&self.good, Standing::Good), (&self.fair, Standing::Fair)];
+        for (mask, kind) in kinds {
             if kind == standing {
                 mask.fetch_or(bit(seat), Ordering::AcqRel);
             }
         }
-        for (mask, kind) in [(&self.good, Standing::Good), (&self.fair, Standing::Fair)] {
+        for (mask, kind) in kinds {
             if kind != standing {
                 mask.fetch_and(!bit(seat), Ordering::AcqRel);
             }
@@ -405,7 +434,7 @@ impl Look<'_> {
     #[inline]
     #[must_use]
     pub fn standing(&self) -> Standing {
-        standing(self.good, self.fair, self.bit)
+        standing(self.standing)
     }
 
     /// When it last gave a sign of life.
@@ -439,13 +468,11 @@ impl Seen {
 }
 
 #[inline]
-fn standing(good: &AtomicU64, fair: &AtomicU64, bit: u64) -> Standing {
-    if good.load(Ordering::Acquire) & bit != 0 {
-        Standing::Good
-    } else if fair.load(Ordering::Acquire) & bit != 0 {
-        Standing::Fair
-    } else {
-        Standing::Out
+fn standing(of: &AtomicU8) -> Standing {
+    match of.load(Ordering::Acquire) {
+        byte if byte == Standing::Good as u8 => Standing::Good,
+        byte if byte == Standing::Fair as u8 => Standing::Fair,
+        _ => Standing::Out,
     }
 }
 

@@ -149,7 +149,7 @@ pub(crate) async fn load(load: &Load) -> Result<(), Failure> {
 }
 
 /// Does the operation of each line.
-pub(crate) fn operations() -> Result<(), Failure> {
+pub(crate) async fn operations() -> Result<(), Failure> {
     say(&json!({"ready": {}}));
     for line in std::io::stdin().lines() {
         let work: Work = serde_json::from_str(&line?)?;
@@ -162,6 +162,10 @@ pub(crate) fn operations() -> Result<(), Failure> {
             say(&json!({"failed": "this subject does operations only"}));
             continue;
         };
+        if let Some(size) = operations::size(&name).await {
+            say(&json!({ "figures": size? }));
+            continue;
+        }
         match operations::run(&name, threads, seconds) {
             Some(figures) => say(&json!({ "figures": figures })),
             None => say(&json!({"failed": format!("the crate has no public `{name}`")})),

@@ -140,7 +140,7 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::PoolLoad(load) => load::pool(&load).await,
         Command::BenchServe(serve) => bench::serve(&serve).await,
         Command::BenchLoad(load) => bench::load(&load).await,
-        Command::BenchOperations => bench::operations(),
+        Command::BenchOperations => bench::operations().await,
     }
 }
 

@@ -20,7 +20,7 @@ use zentinel_agent_protocol::{
     v2::{ProtocolMetrics, UdsEncoding},
 };
 
-use crate::events;
+use crate::{Failure, events, vectors};
 
 /// On how many threads, for how long, and how many bytes each moves.
 #[derive(Clone, Copy)]
@@ -75,12 +75,6 @@ pub(crate) fn run(name: &str, threads: usize, seconds: f64) -> Option<Value> {
                 let read: Result<RequestHeadersEvent, _> = encoding.deserialize(black_box(&bytes));
                 drop(black_box(read));
             })
-        }
-        [what @ ("size small" | "size large"), wire] => {
-            let bytes = encoding(wire)?
-                .serialize(&event(what.ends_with("small")))
-                .ok()?;
-            Some(json!({"count": 1, "size_bytes": bytes.len()}))
         }
         [what @ ("chunk out" | "chunk in"), size, wire] => {
             let size: usize = size.strip_suffix(" KiB")?.parse().ok()?;
@@ -203,6 +197,22 @@ struct RawChunk {
     #[serde(with = "serde_bytes")]
     data: Vec<u8>,
     is_last: bool,
+}
+
+/// The bytes of a request as the crate's client writes it to a socket: the whole frame. Nothing where the name is no size's.
+pub(crate) async fn size(name: &str) -> Option<Result<Value, Failure>> {
+    let (what, wire) = name.split_once(", ")?;
+    let event = match what {
+        "size small" => event(true),
+        "size large" => event(false),
+        _ => return None,
+    };
+    let encoding = match wire {
+        "own agent" => encoding("MessagePack").unwrap_or_default(),
+        wire => encoding(wire)?,
+    };
+    let bytes = vectors::written(encoding, &event).await;
+    Some(bytes.map(|bytes| json!({"count": 1, "size_bytes": bytes})))
 }
 
 fn encoding(wire: &str) -> Option<UdsEncoding> {

@@ -17,7 +17,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::{
-    io::AsyncWriteExt as _,
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{UnixListener, UnixStream},
 };
 use zentinel_agent_protocol::{
@@ -857,6 +857,40 @@ fn typed(message: &'static str, name: &'static str, code: u8, value: &impl Seria
         positional: None,
         means: serde_json::to_value(value).unwrap_or_default(),
     }
+}
+
+/// How many bytes the client writes for a request to an agent that speaks `encoding`: all that comes after the handshake.
+pub(crate) async fn written(
+    encoding: UdsEncoding,
+    event: &RequestHeadersEvent,
+) -> Result<usize, Failure> {
+    let path = scratch("size");
+    let listener = UnixListener::bind(&path)?;
+    let counting = async {
+        let (mut stream, _) = listener.accept().await?;
+        read_message(&mut stream).await?;
+        let hello = serde_json::to_vec(&handshake_response(encoding))?;
+        write_message(&mut stream, MessageType::HandshakeResponse, &hello).await?;
+        // Its length does not count itself.
+        let length = stream.read_u32().await?;
+        let mut rest = vec![0; usize::try_from(length)?];
+        stream.read_exact(&mut rest).await?;
+        Ok::<usize, Failure>(4 + rest.len())
+    };
+    let asking = async {
+        let within = Duration::from_secs(5);
+        let client = AgentClientV2Uds::new("peer", path.to_string_lossy(), within).await?;
+        client.connect().await?;
+        let id = &event.metadata.correlation_id;
+        let answer = client.send_request_headers(id, event).await?;
+        Err::<usize, Failure>(format!("an answer from nobody: {answer:?}").into())
+    };
+    let written = tokio::select! {
+        counted = counting => counted,
+        wrong = asking => wrong,
+    };
+    let _ = std::fs::remove_file(path);
+    written
 }
 
 fn handshake_response(encoding: UdsEncoding) -> UdsHandshakeResponse {

@@ -18,6 +18,8 @@
 //! | `proxy` | the TCP relay proxy of the baseline behind NAT |
 //! | `callout` | a host and an agent of Agent Protocol v2, near and far, and what they do |
 //! | `load` | how work is done, the same for all |
+//! | `reach` | the far side of each, connections to it, and what is done on one |
+//! | `setup` | how a subject is set up |
 
 mod callout;
 mod hub;
@@ -28,31 +30,26 @@ mod plain_ws;
 mod processes;
 mod proxy;
 mod raw_iroh;
+mod reach;
 mod session;
+mod setup;
 mod tls;
 
-use std::{
-    io::Write,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{io::Write, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use hailwire::Priority;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 pub use callout::Wire;
 pub use session::Carrier;
+pub use setup::{Congestion, Options, Path, Ready};
+
+use reach::{Far, Got, Link, Packets, Prepared, any_like};
 
 use crate::{
     BenchError,
     tables::subject as words,
-    work::{Measured, Start, Work},
+    work::{Measured, Work},
 };
 
 /// How long a party may take to end after its standard input has.
@@ -143,109 +140,6 @@ impl Subject {
             .chain([Self::Callout, Self::FarCallout, Self::Operations])
             .chain([Self::RawSocket, Self::RawEvented, Self::RawUdp]);
         known.into_iter().find(|subject| subject.name() == name)
-    }
-}
-
-/// How a subject is to be set up.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Address to serve at. Default: 127.0.0.1.
-    pub listen: IpAddr,
-    /// QUIC's congestion control. Default: the subject's own.
-    pub congestion: Option<Congestion>,
-    /// Bytes of one stream that may be unread; a connection has 16 times that. Default: 2 MiB.
-    pub window: Option<u32>,
-    /// What the two sides find each other through: a relay proxy for plain HTTP/2, instead of listening; for
-    /// [`Subject::RawUdp`] another one of it.
-    pub through: Option<SocketAddr>,
-    /// What the far node said of itself, in JSON. Only [`Subject::Node`].
-    pub peer: Option<String>,
-    /// A ticket of the hub at which nodes find each other. Only sessions.
-    pub hub: Option<String>,
-    /// On which path work is done; it is waited for. Only sessions at a hub.
-    pub path: Option<Path>,
-    /// Connections of a warm tunnel that is shared, from 1 to [`Pool::MAX`](hailwire::config::Pool::MAX); work
-    /// begins when all are up. Default: the node's own, not waited for. Only sessions.
-    pub pool: Option<u32>,
-    /// How callouts travel. Default: in MessagePack over a Unix socket. Only [`Subject::Callout`].
-    pub callout: Wire,
-}
-
-/// How two nodes reach each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
-    /// From address to address.
-    Direct,
-    /// Through the hub's relay.
-    Relay,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            listen: Ipv4Addr::LOCALHOST.into(),
-            congestion: None,
-            window: None,
-            through: None,
-            peer: None,
-            hub: None,
-            path: None,
-            pool: None,
-            callout: Wire::default(),
-        }
-    }
-}
-
-/// QUIC congestion control.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Congestion {
-    /// BBR version 3.
-    Bbr,
-    /// CUBIC (RFC 9438).
-    Cubic,
-}
-
-impl Congestion {
-    /// Its word.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Bbr => "bbr",
-            Self::Cubic => "cubic",
-        }
-    }
-}
-
-/// What a program that serves says of itself. A program of somebody else's gives an address.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Ready {
-    /// Where to reach it: `ip:port`.
-    pub address: String,
-    /// Its key, where it has one.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub id: String,
-    /// Its certificate in hex, where it has one.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub certificate: String,
-    /// From which the keys of the nodes that it trusts are drawn.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub seed: String,
-    /// The data folder of its node.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub data: String,
-    /// Where it can be reached over TCP, where that is another address.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub tcp: String,
-    /// A ticket, where it is a hub.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub ticket: String,
-}
-
-impl Ready {
-    fn socket(&self) -> Result<SocketAddr, BenchError> {
-        self.address.parse().map_err(failed("the address"))
     }
 }
 
@@ -397,212 +291,6 @@ enum Loading {
     RawEvented,
     RawUdp(callout::udp::Far),
     Operations,
-}
-
-/// The far side of a subject, and how to connect to it.
-enum Far {
-    H2(plain_h2::Far),
-    Ws(plain_ws::Far),
-    Iroh(raw_iroh::Far),
-    Session(session::Far),
-    Processes(processes::Far),
-}
-
-/// Everything done that may be done before the clock runs.
-enum Prepared {
-    Tls(tokio_rustls::TlsConnector),
-    Iroh(raw_iroh::Prepared),
-    Link(Link),
-}
-
-/// One connection: what work is done on.
-#[derive(Clone)]
-enum Link {
-    H2(plain_h2::Link),
-    Ws(plain_ws::Link),
-    Iroh(raw_iroh::Link),
-    Session(session::Link),
-}
-
-impl Far {
-    async fn reach(subject: Subject, ready: &Ready, options: &Options) -> Result<Self, BenchError> {
-        if options.pool.is_some() && !matches!(subject, Subject::Session(_)) {
-            return Err(BenchError::Unsupported(
-                "only a session has a pool of connections",
-            ));
-        }
-        Ok(match subject {
-            Subject::PlainH2 => Self::H2(plain_h2::Far::new(ready, options)?),
-            Subject::PlainWs => Self::Ws(plain_ws::Far::new(ready)?),
-            Subject::RawIroh => Self::Iroh(raw_iroh::Far::new(ready, options).await?),
-            Subject::Session(carrier) => {
-                Self::Session(session::Far::new(carrier, ready, options).await?)
-            }
-            Subject::Processes => Self::Processes(processes::Far::new(ready, options).await?),
-            Subject::Node
-            | Subject::Hub
-            | Subject::Proxy
-            | Subject::Callout
-            | Subject::FarCallout
-            | Subject::RawSocket
-            | Subject::RawUdp
-            | Subject::RawEvented
-            | Subject::Operations => {
-                return Err(BenchError::Unsupported("this subject only serves"));
-            }
-        })
-    }
-
-    /// Makes sure that so many agents are served.
-    async fn agents(&self, count: u32) -> Result<(), BenchError> {
-        match self {
-            Self::Session(far) => far.agents(count).await,
-            Self::Processes(far) => far.agents(count).await,
-            Self::H2(_) | Self::Ws(_) | Self::Iroh(_) => Ok(()),
-        }
-    }
-
-    /// Makes sure that so many more strangers are let in.
-    async fn expect(&self, count: u32) -> Result<(), BenchError> {
-        match self {
-            Self::Session(far) => far.expect(count).await,
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether several connections between the same two ends are of any use to it.
-    fn shares_one_connection(&self) -> bool {
-        matches!(self, Self::Session(_) | Self::Processes(_))
-    }
-
-    /// `alone`: on a connection that no other agent has.
-    async fn prepare(&self, start: Start, alone: bool) -> Result<Prepared, BenchError> {
-        Ok(match self {
-            Self::H2(far) => Prepared::Tls(far.prepare(start).await?),
-            Self::Ws(far) => Prepared::Tls(far.prepare(start).await?),
-            Self::Iroh(far) => Prepared::Iroh(far.prepare(start).await?),
-            Self::Session(far) => Prepared::Link(Link::Session(far.prepare(start, alone).await?)),
-            Self::Processes(far) => Prepared::Link(Link::Session(far.prepare(start, alone)?)),
-        })
-    }
-
-    async fn connect(&self, prepared: Prepared) -> Result<Link, BenchError> {
-        match (self, prepared) {
-            (Self::H2(far), Prepared::Tls(tls)) => far.connect(tls).await.map(Link::H2),
-            (Self::Ws(far), Prepared::Tls(tls)) => far.connect(tls).await.map(Link::Ws),
-            (Self::Iroh(far), Prepared::Iroh(prepared)) => {
-                far.connect(prepared).await.map(Link::Iroh)
-            }
-            (_, Prepared::Link(link)) => Ok(link),
-            _ => Err(BenchError::Wrong("prepared for another subject".into())),
-        }
-    }
-
-    /// Where a node may choose its carrier, has it choose one for bulk; seconds that this took.
-    async fn choose(&self) -> Result<Option<f64>, BenchError> {
-        match self {
-            Self::Session(far) => far.choose().await,
-            _ => Ok(None),
-        }
-    }
-
-    /// What the far side has sent and lost so far, where it counts packets.
-    async fn packets(&self, link: &Link) -> Result<Option<Packets>, BenchError> {
-        match (self, link) {
-            (Self::Session(far), _) => far.packets().await,
-            (_, Link::Iroh(link)) => link.packets().await.map(Some),
-            _ => Ok(None),
-        }
-    }
-
-    /// Bytes received so far over UDP and over TCP, where a node may choose between them.
-    async fn received(&self) -> Result<Option<[u64; 2]>, BenchError> {
-        match self {
-            Self::Session(far) => far.received().await,
-            _ => Ok(None),
-        }
-    }
-
-    /// Gives up connections that were made for one piece of work.
-    async fn release(&self, links: Vec<Link>) {
-        let mut sessions = Vec::new();
-        for link in links {
-            match link {
-                Link::Iroh(link) => link.close(),
-                Link::Session(link) => sessions.push(link),
-                // Dropping the last handle closes them.
-                Link::H2(_) | Link::Ws(_) => {}
-            }
-        }
-        if let Self::Session(far) = self {
-            far.release(sessions).await;
-        }
-    }
-
-    async fn stop(self) {
-        if let Self::Session(far) = self {
-            far.stop().await;
-        }
-    }
-}
-
-impl Link {
-    async fn echo(&self, agent: u32, priority: Priority, body: Bytes) -> Result<Bytes, BenchError> {
-        match self {
-            Self::H2(link) => link.echo(body).await,
-            Self::Ws(link) => link.echo(body).await,
-            Self::Iroh(link) => link.echo(priority, body).await,
-            Self::Session(link) => link.echo(agent, priority, body).await,
-        }
-    }
-
-    async fn bulk(&self, priority: Priority, bytes: u64, got: &Got) -> Result<(), BenchError> {
-        match self {
-            Self::H2(link) => link.bulk(bytes, got).await,
-            Self::Ws(link) => link.bulk(bytes, got).await,
-            Self::Iroh(link) => link.bulk(bytes, got).await,
-            Self::Session(link) => link.bulk(priority, bytes, got).await,
-        }
-    }
-}
-
-/// How far a stream has come.
-#[derive(Debug, Default)]
-struct Got(AtomicU64);
-
-impl Got {
-    fn set(&self, bytes: u64) {
-        self.0.store(bytes, Ordering::Relaxed);
-    }
-
-    fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Packets that somebody has sent, and that were declared lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Packets {
-    sent: u64,
-    lost: u64,
-}
-
-impl Packets {
-    /// Share lost since an earlier look, in percent; nothing where none was sent.
-    fn lost_percent_since(&self, before: &Self) -> Option<f64> {
-        let sent = self.sent.saturating_sub(before.sent);
-        let lost = self.lost.saturating_sub(before.lost);
-        (sent > 0).then(|| lost as f64 / sent as f64 * 100.0)
-    }
-}
-
-/// The unspecified address of the same family, loopback for loopback.
-fn any_like(far: IpAddr) -> IpAddr {
-    match far {
-        _ if far.is_loopback() => far,
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    }
 }
 
 #[derive(Serialize, Deserialize)]

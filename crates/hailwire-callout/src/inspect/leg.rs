@@ -4,27 +4,24 @@
 //! enters, whatever else is unanswered: the connection's window decides how much is on the way. Only while it is not known which place
 //! answers for the agent, one part is asked and the others wait.
 //!
-//! Each part has the phase's timeout from the moment when it is the first that is unanswered. The pieces behind one
+//! Each part has the phase's timeout from the moment when it is the first that is unanswered; one that takes longer is the
+//! agent's failure, as with any event. The pieces behind one
 //! that is not answered, and may pass all the same, pass too and are not asked about any more: the agent would judge a body
 //! with a hole.
 
 use std::{
     collections::VecDeque,
-    future::Future as _,
-    pin::Pin,
     sync::{Mutex, PoisonError},
     task::{Context, Poll, Waker, ready},
-    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
-use tokio::time::{Sleep, sleep};
 
 use super::{
     BodyMode, Fault, Unanswered, Verdict,
     round::{Asking, Free, Round},
 };
-use crate::{Decision, Event, Kind, Response, Text, event::BodyChunk};
+use crate::{Decision, Event, Kind, Response, Text, event::BodyChunk, pool::Turn};
 
 /// Most bytes of a body that one event carries, whatever an agent prefers: a frame of 16 MiB has them in base64.
 pub(super) const MAX_PIECE: u64 = 8 << 20;
@@ -83,8 +80,8 @@ struct Shown {
 struct Part {
     data: Bytes,
     last: bool,
-    /// It was sent while others were unanswered, and its own time is too long.
-    behind: bool,
+    /// When its time begins, where it was sent while others were unanswered.
+    turn: Option<Turn>,
     asked: Asked,
 }
 
@@ -105,8 +102,6 @@ pub(super) struct Leg {
     parts: VecDeque<Part>,
     /// How many of them have been sent.
     sent: usize,
-    /// When the first of them has been waited for long enough, where it was sent behind others.
-    timer: Option<Pin<Box<Sleep>>>,
     index: u32,
     seen: u64,
     held: Vec<Bytes>,
@@ -148,12 +143,9 @@ impl Leg {
         context: &mut Context<'_>,
     ) -> Poll<Result<Piece, Decision>> {
         while self.is_first_unanswered() {
-            let timeout = round.point(of.n).rule.phase(of.kind).timeout;
-            let (place, answer) = ready!(self.poll_answer(timeout, context));
-            if let Some(place) = place {
-                round.found(of.n, place);
-                self.send(of, round);
-            }
+            let (place, answer) = ready!(self.poll_answer(context));
+            round.found(of.n, place);
+            self.send(of, round);
             if let Err(decision) = self.answered(of, answer, round) {
                 return Poll::Ready(Err(decision));
             }
@@ -168,7 +160,6 @@ impl Leg {
     pub(super) fn clear(&mut self) -> VecDeque<Piece> {
         self.parts.clear();
         self.sent = 0;
-        self.timer = None;
         std::mem::take(&mut self.pieces)
     }
 
@@ -242,7 +233,7 @@ impl Leg {
             self.parts.push_back(Part {
                 data,
                 last,
-                behind: false,
+                turn: None,
                 asked: Asked::Not(event),
             });
         }
@@ -260,48 +251,42 @@ impl Leg {
             let Asked::Not(event) = &part.asked else {
                 return;
             };
-            let free = match round.place(of.n) {
-                Some(_) => Free::No,
-                None => Free::Yes,
+            let turn = (ahead > 0).then(Turn::default);
+            let free = match (round.place(of.n), &turn) {
+                (_, Some(turn)) => Free::Behind(turn.clone()),
+                (Some(_), None) => Free::No,
+                (None, None) => Free::Yes,
             };
-            // Those ahead of it may take their time too.
-            let deadline = timeout.saturating_mul(u32::try_from(ahead + 1).unwrap_or(u32::MAX));
-            let mut asking = round.asking(of.n, event.clone(), free, deadline);
+            let mut asking = round.asking(of.n, event.clone(), free, timeout);
             // It leaves when it is polled first. Who waits for its answer is said later.
             let mut nobody = Context::from_waker(Waker::noop());
             part.asked = match asking.as_mut().poll(&mut nobody) {
                 Poll::Ready((place, answer)) => Asked::Answered(place, Box::new(answer)),
                 Poll::Pending => Asked::Under(Mutex::new(asking)),
             };
-            part.behind = ahead > 0;
+            part.turn = turn;
             self.sent += 1;
         }
     }
 
-    /// The answer to the first part, and where it was asked; or that it takes too long.
+    /// The answer to the first part, and where it was asked.
     fn poll_answer(
         &mut self,
-        timeout: Duration,
         context: &mut Context<'_>,
-    ) -> Poll<(Option<usize>, Result<Response, Unanswered>)> {
+    ) -> Poll<(usize, Result<Response, Unanswered>)> {
         let Some(part) = self.parts.front_mut() else {
             return Poll::Pending;
         };
+        if let Some(turn) = &part.turn {
+            turn.come();
+        }
         match &mut part.asked {
             Asked::Not(_) => Poll::Pending,
             Asked::Answered(place, answer) => {
                 let lost = Err(Unanswered::Down);
-                Poll::Ready((Some(*place), std::mem::replace(&mut **answer, lost)))
+                Poll::Ready((*place, std::mem::replace(&mut **answer, lost)))
             }
-            Asked::Under(asking) => match alone(asking).as_mut().poll(context) {
-                Poll::Ready((place, answer)) => Poll::Ready((Some(place), answer)),
-                Poll::Pending if part.behind => {
-                    let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(timeout)));
-                    ready!(timer.as_mut().poll(context));
-                    Poll::Ready((None, Err(Unanswered::Timeout)))
-                }
-                Poll::Pending => Poll::Pending,
-            },
+            Asked::Under(asking) => alone(asking).as_mut().poll(context),
         }
     }
 
@@ -313,7 +298,6 @@ impl Leg {
         round: &mut Round,
     ) -> Result<(), Decision> {
         let answer = round.checked(of.n, of.kind, answer)?;
-        self.timer = None;
         self.sent = self.sent.saturating_sub(1);
         let (Some(part), Some(piece)) = (self.parts.pop_front(), self.pieces.front_mut()) else {
             return Ok(());
@@ -344,7 +328,6 @@ impl Leg {
         // To drop what is asked is to cancel it.
         let mut parts = std::mem::take(&mut self.parts).into_iter();
         self.sent = 0;
-        self.timer = None;
         for piece in &mut self.pieces {
             match &mut piece.plan {
                 // Some of it may be answered, and changed.

@@ -49,6 +49,7 @@ use crate::{
     capabilities::Capabilities,
     control::CancelReason,
     guardrail::Findings,
+    pool::Turn,
     response::{Audit, HeaderOp, WebSocketDecision},
 };
 
@@ -67,6 +68,25 @@ pub trait Ask: Send + Sync {
     ///
     /// When the future is dropped, the agent is told that nobody waits.
     fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, Unanswered>>;
+
+    /// Asks behind others that are answered first. The deadline is counted from when its turn comes, which the caller says
+    /// before it polls the future again.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Ask::ask`].
+    fn ask_in_turn(
+        &self,
+        event: Event,
+        deadline: Duration,
+        turn: Turn,
+    ) -> BoxFuture<'_, Result<Response, Unanswered>> {
+        let asked = self.ask(event, Duration::MAX);
+        Box::pin(async move {
+            let answer = turn.within(deadline, asked).await;
+            answer.unwrap_or(Err(Unanswered::Timeout))
+        })
+    }
 
     /// What the agent says of itself; `None` before a connection was there.
     fn capabilities(&self) -> Option<Arc<Capabilities>>;

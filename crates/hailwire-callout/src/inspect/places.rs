@@ -22,7 +22,7 @@ use crate::{
     capabilities::Capabilities,
     control::CancelReason,
     host::{self, AskError, ConnectOptions, dialect::Uds},
-    pool::{AgentPool, Connect, PoolConfig, PoolError, Timeouts, connect_with},
+    pool::{AgentPool, Connect, PoolConfig, PoolError, Timeouts, Turn, connect_with},
     wire::Encoding,
 };
 
@@ -260,6 +260,18 @@ impl Ask for AgentPool {
         })
     }
 
+    fn ask_in_turn(
+        &self,
+        event: Event,
+        deadline: Duration,
+        turn: Turn,
+    ) -> BoxFuture<'_, Result<Response, Unanswered>> {
+        Box::pin(async move {
+            let answer = AgentPool::ask_in_turn(self, event, deadline, &turn).await;
+            answer.map_err(unanswered)
+        })
+    }
+
     fn capabilities(&self) -> Option<Arc<Capabilities>> {
         AgentPool::capabilities(self).map(Arc::new)
     }
@@ -276,6 +288,15 @@ impl Ask for AgentPool {
 impl Ask for Pooled {
     fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, Unanswered>> {
         Ask::ask(&self.pool, event, deadline)
+    }
+
+    fn ask_in_turn(
+        &self,
+        event: Event,
+        deadline: Duration,
+        turn: Turn,
+    ) -> BoxFuture<'_, Result<Response, Unanswered>> {
+        Ask::ask_in_turn(&self.pool, event, deadline, turn)
     }
 
     fn capabilities(&self) -> Option<Arc<Capabilities>> {

@@ -13,6 +13,7 @@ use tracing::{debug, warn};
 use super::{Action, Armed, Ask, Checkpoint, Fault, Unanswered, Verdict, policy};
 use crate::{
     Decision, Event, Kind, Response, Text, capabilities::Capabilities, control::CancelReason,
+    pool::Turn,
 };
 
 /// The agents of one exchange, and how far it has come with them.
@@ -284,10 +285,11 @@ pub(super) type Asking = BoxFuture<'static, (usize, Result<Response, Unanswered>
 
 /// Whether an event stands for itself, so that another place may be asked about it: a piece of a body goes where the
 /// ones before it went.
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Free {
     Yes,
     No,
+    /// Nor does it leave alone: others before it are not answered, and its time begins with its turn.
+    Behind(Turn),
 }
 
 /// Asks at one place after the other, within the deadline. Gives the last place asked.
@@ -301,7 +303,15 @@ async fn ask(
     deadline: Duration,
 ) -> (usize, Result<Response, Unanswered>) {
     let first = place.unwrap_or(0);
-    let others = (0..point.places.len()).filter(|n| *n != first && free == Free::Yes);
+    if let Free::Behind(turn) = free {
+        let answer = match point.places.get(first) {
+            Some(asked) => asked.ask_in_turn(event, deadline, turn).await,
+            None => Err(Unanswered::Down),
+        };
+        return (first, answer);
+    }
+    let free = matches!(free, Free::Yes);
+    let others = (0..point.places.len()).filter(|n| *n != first && free);
     let begin = Instant::now();
     let mut last = (first, Err(Unanswered::Down));
     for n in std::iter::once(first).chain(others) {

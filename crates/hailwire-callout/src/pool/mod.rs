@@ -15,8 +15,9 @@
 //! 3. Otherwise it is new. Its session's connection takes it if it can (`ask_in`), else the strategy chooses among those
 //!    that are well. Without room on any of them it fails with [`PoolError::Overload`] at once, so that a caller
 //!    can turn elsewhere or decide by its policy.
-//! 4. It is sent, and waited for until its time is over: the caller's, or its phase's if that is less. Then, and also when the
-//!    caller drops the ask, the agent is told that nobody waits, and the seat and a probe of the breaker are given back.
+//! 4. It is sent, and waited for until its time is over: the caller's, or its phase's if that is less, counted from when it was
+//!    asked or, behind others, from its turn. Then, and also when the caller drops the ask, the agent is told that nobody
+//!    waits, and the seat and a probe of the breaker are given back.
 //!
 //! [`Event::RequestComplete`] and [`AgentPool::done`] end a request; without them its entry stays until it expires.
 //!
@@ -36,6 +37,7 @@
 //! one word who can serve, and all counting is one addition to an atomic. `docs/decisions/0023-callout-tables.md` has the figures.
 
 mod agents;
+mod ask;
 mod call;
 pub mod clock;
 pub mod config;
@@ -46,6 +48,7 @@ mod lanes;
 mod line;
 pub mod metrics;
 pub mod reports;
+mod turn;
 
 use std::{
     fmt,
@@ -53,7 +56,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -68,13 +71,14 @@ pub use config::{Backoff, Paused, PoolConfig, Timeouts};
 pub use connect::{Connect, connect_with};
 pub use metrics::{Exposition, Metrics};
 pub use reports::Reports;
+pub use turn::Turn;
 
 use crate::{
     capabilities::Capabilities,
     control::CancelReason,
     event::{Configure, Event},
     host::{AskError, LinkState},
-    response::{Decision, Response},
+    response::Decision,
 };
 
 use line::Link;
@@ -179,47 +183,6 @@ impl AgentPool {
     #[must_use]
     pub fn config(&self) -> &PoolConfig {
         &self.shared.config
-    }
-
-    /// Asks the agent about an event; all events of a request go to one connection. Waits for at most `deadline`, or the
-    /// timeout of the event's phase if that is less.
-    ///
-    /// Until the first attempt to connect has ended, it waits for that too.
-    ///
-    /// # Errors
-    ///
-    /// [`PoolError`].
-    ///
-    /// # Cancel safety
-    ///
-    /// When the future is dropped, the agent is told that nobody waits, and nothing stays counted.
-    pub async fn ask(&self, event: Event, deadline: Duration) -> Result<Response, PoolError> {
-        self.ask_as(None, event, deadline).await
-    }
-
-    /// Like [`AgentPool::ask`], and new requests of one session go to one connection as long as that can serve.
-    ///
-    /// # Errors
-    ///
-    /// [`PoolError`].
-    pub async fn ask_in(
-        &self,
-        session: &str,
-        event: Event,
-        deadline: Duration,
-    ) -> Result<Response, PoolError> {
-        self.ask_as(Some(session), event, deadline).await
-    }
-
-    /// Chooses the connection for an event and takes a place on it, without sending: for callers that send
-    /// for themselves.
-    ///
-    /// # Errors
-    ///
-    /// [`PoolError`].
-    #[inline]
-    pub fn select(&self, session: Option<&str>, event: &Event) -> Result<Call<'_>, PoolError> {
-        call::select(&self.shared, session, event)
     }
 
     /// A request has ended: its connection is forgotten, and a drain need not wait for it.
@@ -407,38 +370,6 @@ impl AgentPool {
         .sample(agent, "", &[], left_out);
         shared.reports.expose(agent, now, text);
     }
-
-    async fn ask_as(
-        &self,
-        session: Option<&str>,
-        event: Event,
-        deadline: Duration,
-    ) -> Result<Response, PoolError> {
-        let started = Instant::now();
-        let shared = &self.shared;
-        let kind = event.kind();
-        let deadline = deadline.min(shared.config.timeouts.of(kind));
-        let until = far(started, deadline);
-        let call = match self.select(session, &event) {
-            Err(PoolError::Down) if !shared.tried.load(Ordering::Acquire) => {
-                let tried = shared.until(|| shared.tried.load(Ordering::Acquire));
-                let _ = tokio::time::timeout_at(until.into(), tried).await;
-                self.select(session, &event)
-            }
-            selected => selected,
-        }
-        .inspect_err(|error| shared.metrics.failed(kind, error))?;
-        let (connection, hold) = call.keep();
-        let until = match shared.config.stretch {
-            most if most > 1.0 => {
-                let by = connection.timeout_multiplier().min(most);
-                far(started, stretched(deadline, by))
-            }
-            _ => until,
-        };
-        let answer = tokio::time::timeout_at(until.into(), connection.ask(event)).await;
-        hold.finish(answer.ok(), started.elapsed())
-    }
 }
 
 /// What several pools counted and their agents reported, as Prometheus reads them.
@@ -507,19 +438,4 @@ impl Shared {
             self.changed.notify_waiters();
         }
     }
-}
-
-/// So much longer; what is a day and more is long enough.
-fn stretched(time: Duration, by: f32) -> Duration {
-    const DAY: Duration = Duration::from_secs(86_400);
-    match time < DAY {
-        true => time.mul_f32(by),
-        false => time,
-    }
-}
-
-/// A moment, however far away.
-fn far(from: Instant, after: Duration) -> Instant {
-    const YEARS: Duration = Duration::from_secs(30 * 365 * 86_400);
-    from + after.min(YEARS)
 }

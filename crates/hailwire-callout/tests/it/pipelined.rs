@@ -58,6 +58,11 @@ async fn carry(mut from: impl AsyncRead + Unpin + Send + 'static, mut to: impl A
 
 /// Agents of a configuration whose one agent is far away.
 async fn far(told: Told) -> (Arc<Inspector>, Arc<Told>) {
+    reached(told, true).await
+}
+
+/// The same; one that is not `ours` knows nothing that only ours speak.
+async fn reached(told: Told, ours: bool) -> (Arc<Inspector>, Arc<Told>) {
     let told = Arc::new(told);
     let agent = told.clone();
     let text =
@@ -65,7 +70,8 @@ async fn far(told: Told) -> (Arc<Inspector>, Arc<Told>) {
     let config = Config::parse(text, "callout.kdl".as_ref()).unwrap();
     let reach = |_: &_, _: &_| {
         let agent = agent.clone();
-        let connect = move |options: host::ConnectOptions| {
+        let connect = move |mut options: host::ConnectOptions| {
+            options.extensions = ours;
             let (ours, theirs) = link();
             let agent = agent.clone();
             tokio::spawn(async move {
@@ -238,4 +244,45 @@ async fn what_a_dropped_exchange_had_under_way_is_dropped_by_the_agent() {
     let mut exchange = inspector.exchange();
     let out = exchange.request_body(piece("same", 0, "x", true)).await;
     assert!(out.verdict.passes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_stalls_on_pieces_behind_others_opens_the_breaker_as_one_that_stalls_on_any()
+{
+    for ours in [true, false] {
+        let (told, _seen) = told();
+        let (inspector, _) = reached(told, ours).await;
+        let mut under_way = Vec::new();
+        // As many as open it, in a row.
+        for n in 0..5 {
+            let id = format!("stalls-{n}");
+            let mut exchange = inspector.exchange();
+            let first = exchange.request_body(piece(&id, 0, "0", false)).await;
+            assert!(first.verdict.passes());
+            for n in 1..4 {
+                exchange.show_request_body(piece(&id, n, "data", n == 3));
+            }
+            let (_, second) = exchange.shown().await.unwrap();
+            assert!(second.verdict.passes());
+            under_way.push(exchange);
+        }
+        let counted = inspector.pools_to_prometheus();
+        assert!(
+            counted.contains("breaker_state{agent=\"far\"} 0"),
+            "{counted}"
+        );
+        let begin = Instant::now();
+        for mut exchange in under_way {
+            while let Some((_, stalled)) = exchange.shown().await {
+                assert!(!stalled.verdict.passes());
+            }
+        }
+        // Each has its time from when its turn came, and no more.
+        assert!(begin.elapsed() <= LONG, "{:?}", begin.elapsed());
+        let counted = inspector.pools_to_prometheus();
+        assert!(
+            counted.contains("breaker_state{agent=\"far\"} 2"),
+            "{counted}"
+        );
+    }
 }

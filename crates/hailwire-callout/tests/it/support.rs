@@ -124,6 +124,9 @@ impl Agent for Told {
         if event.correlation_id.starts_with("slow") {
             self.permit().await;
         }
+        if event.correlation_id.starts_with("stalls") && event.index >= 2 {
+            self.permit().await;
+        }
         if event.correlation_id.starts_with("early") && event.index == 2 {
             return Response::block(413);
         }

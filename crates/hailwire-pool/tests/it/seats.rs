@@ -200,3 +200,40 @@ fn the_bound_of_a_seat_holds_under_many_threads_and_every_place_comes_back() {
         assert_eq!(seats.in_flight(), 0);
     }
 }
+
+#[test]
+fn who_can_serve_is_what_was_said_last_of_each_seat_however_many_say_it() {
+    const KINDS: [Standing; 3] = [Standing::Good, Standing::Fair, Standing::Out];
+    let seats = row(3, 1, Strategy::RoundRobin);
+    for round in 0..2_000 {
+        let start = Barrier::new(4);
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let (seats, start) = (&seats, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    for seat in 0..3 {
+                        let kind = lot(round << 8 | thread << 4 | seat) % 3;
+                        seats.set_standing(seat as usize, KINDS[kind as usize]);
+                    }
+                });
+            }
+        });
+        let stand: Vec<_> = (0..3).map(|seat| seats.standing(seat)).collect();
+        let able = stand.iter().filter(|kind| **kind != Standing::Out).count();
+        assert_eq!(seats.able() as usize, able, "{stand:?}");
+        // The good ones first, then the fair ones, then nobody.
+        let mut chosen = Vec::new();
+        while let Ok(seat) = seats.choose(round) {
+            chosen.push(seats.standing(seat));
+            assert!(chosen.len() <= 3, "{stand:?}");
+        }
+        assert_eq!(chosen.len(), able, "{stand:?}");
+        assert!(chosen.is_sorted(), "{stand:?}: {chosen:?}");
+        (0..3)
+            .filter(|seat| seats.load(*seat) > 0)
+            .for_each(|seat| {
+                seats.leave(seat);
+            });
+    }
+}

@@ -89,6 +89,21 @@ pub(crate) async fn start(dir: &Path, name: &str) -> Result<Node, StartError> {
         .await
 }
 
+/// Has a folder remember that its node was last at this address. Returns when nobody holds the address any more.
+pub(crate) async fn was_at(dir: &Path, name: &str, address: SocketAddr) {
+    let mut config = config(name);
+    config.listen.udp = vec![address];
+    let node = Node::builder().data_dir(DataDir::new(dir)).config(config);
+    node.start().await.unwrap().shutdown(Duration::ZERO).await;
+    // An endpoint closes its sockets on another thread, without saying when.
+    let free = async {
+        while std::net::UdpSocket::bind(address).is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, free).await.unwrap();
+}
+
 /// A ticket of the node that a client belongs to.
 pub(crate) async fn invite(client: &Client, uses: u32, allow: &[&str]) -> String {
     let allow = allow.iter().map(ToString::to_string).collect();

@@ -17,6 +17,7 @@ mod fixtures;
 mod hostile;
 mod house;
 mod pool;
+mod port;
 mod resources;
 mod tcp;
 mod trust;

@@ -7,11 +7,13 @@
 //! | `far` | the same with two nodes between them |
 //! | `udp` | datagrams back and forth: the round trip of a network |
 //! | `operations` | what the two do besides, one operation at a time |
+//! | `sizes` | how many bytes a request is on a socket |
 
 pub(super) mod ends;
 pub(super) mod far;
 pub(super) mod operations;
 pub(super) mod raw;
+mod sizes;
 pub(super) mod udp;
 
 use crate::work::Measured;

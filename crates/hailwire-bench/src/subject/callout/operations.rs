@@ -25,6 +25,7 @@ use hailwire_callout::{
 };
 use hailwire_pool::{Affinity, AffinityConfig, Seats, Standing, Strategy};
 
+use super::sizes::{self, Listener};
 use crate::{BenchError, work::Measured};
 
 /// The header fields of a browser's request; those of the foreign program are the same.
@@ -121,8 +122,17 @@ pub(in crate::subject) async fn run(
         ["serialise large", wire] => written(large("bench-123"), encoding(wire)?, run),
         ["deserialise small", wire] => read(small("bench-123"), encoding(wire)?, run),
         ["deserialise large", wire] => read(large("bench-123"), encoding(wire)?, run),
-        ["size small", wire] => size(small("bench-123"), encoding(wire)?),
-        ["size large", wire] => size(large("bench-123"), encoding(wire)?),
+        [what @ ("size small" | "size large"), of] => {
+            let event = match *what {
+                "size small" => small("bench-123"),
+                _ => large("bench-123"),
+            };
+            let listener = match *of {
+                "own agent" => Listener::Ours,
+                wire => Listener::Foreign(encoding(wire)?),
+            };
+            sizes::written(event, listener).await?
+        }
         ["chunk out", size, wire] => chunk(true, size, wire, run)?,
         ["chunk in", size, wire] => chunk(false, size, wire, run)?,
         ["one header"] => timed(run, || Headers::new([black_box(TWENTY[6])])),
@@ -163,10 +173,11 @@ fn seats() -> Seats {
 
 fn health(read: bool, run: Run) -> Measured {
     let seats = seats();
-    if read {
-        return timed(run, || seats.standing(0));
+    match seats.look(0) {
+        // As it is asked where a session has a connection already.
+        Some(seat) if read => timed(run, move || seat.standing() != Standing::Out),
+        _ => timed(run, || seats.set_standing(0, Standing::Good)),
     }
-    timed(run, || seats.set_standing(0, Standing::Good))
 }
 
 fn timestamp(read: bool, run: Run) -> Measured {
@@ -227,13 +238,6 @@ fn read(event: RequestHeaders, encoding: Encoding, run: Run) -> Measured {
     taken(run, &payload, |bytes| {
         decode_event(Kind::RequestHeaders, bytes, encoding)
     })
-}
-
-fn size(event: RequestHeaders, encoding: Encoding) -> Measured {
-    let payload = payload(&Event::RequestHeaders(event), encoding);
-    Measured::default()
-        .with("count", 1.0)
-        .with("size_bytes", payload.len() as f64)
 }
 
 fn chunk(out: bool, size: &str, wire: &str, run: Run) -> Result<Measured, BenchError> {
@@ -345,11 +349,12 @@ async fn selection(encoding: Encoding, run: Run) -> Result<Measured, BenchError>
 /// Operations between two looks at the clock.
 const BATCH: u32 = 256;
 
+/// An operation on what it has captured. It is moved along: behind a reference to it, each turn would begin by finding it again.
 fn timed<T>(run: Run, operation: impl Fn() -> T + Sync) -> Measured {
     timed_with(
         run,
         || (),
-        |()| {
+        move |()| {
             black_box(operation());
         },
     )

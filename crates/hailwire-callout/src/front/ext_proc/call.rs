@@ -1,10 +1,16 @@
 //! One HTTP request as Envoy tells it, message by message.
 
+mod answer;
+mod body;
+#[cfg(test)]
+mod tests;
+
 use std::{collections::VecDeque, time::Instant};
 
 use bytes::Bytes;
 use tonic::Status;
 
+use self::answer::{answer, block, common};
 use super::{
     MAX_FIELDS,
     proto::{
@@ -13,24 +19,19 @@ use super::{
             processing_mode::{BodySendMode, HeaderSendMode},
         },
         service::ext_proc::v3::{
-            BodyMutation, BodyResponse, CommonResponse, HeadersResponse, HttpBody, HttpHeaders,
-            ProcessingRequest, ProcessingResponse, ProtocolConfiguration, StreamedBodyResponse,
-            TrailersResponse, body_mutation::Mutation, processing_request::Request,
-            processing_response::Response,
+            HeadersResponse, HttpBody, HttpHeaders, ProcessingRequest, ProcessingResponse,
+            ProtocolConfiguration, processing_request::Request, processing_response::Response,
         },
     },
     words::{self, Head},
 };
 use crate::{
     Decision, Kind, Text,
-    event::{BodyChunk, RequestComplete},
+    event::RequestComplete,
     front::{Reply, correlation_id},
     inspect::{Action, Exchange, Verdict},
     response::HeaderOp,
 };
-
-/// Bytes of one answer where both directions stream, as Envoy recommends.
-const PIECE: usize = 64 << 10;
 
 /// A request, its exchange, and how far both have come.
 pub struct Call {
@@ -270,167 +271,6 @@ impl Call {
         Ok([answer].into())
     }
 
-    async fn body(&mut self, kind: Kind, told: HttpBody) -> Told {
-        let direction = self.direction(kind);
-        let mode = direction.mode.unwrap_or(BodySendMode::Streamed);
-        let is_last = direction.ends_with(mode, &told);
-        if mode == BodySendMode::BufferedPartial
-            && !is_last
-            && let Some(answers) = self.unseen(kind)
-        {
-            // The rest will not be sent.
-            return Ok(answers);
-        }
-        let direction = self.direction(kind);
-        if direction.unseen {
-            direction.transferred += told.body.len() as u64;
-            return Ok(match mode {
-                BodySendMode::FullDuplexStreamed => pieces(kind, told.body, told.end_of_stream),
-                _ => [body_answer(kind, CommonResponse::default())].into(),
-            });
-        }
-        if matches!(
-            mode,
-            BodySendMode::Streamed | BodySendMode::FullDuplexStreamed
-        ) {
-            // Envoy goes on without an answer, and so do we: agents see it while they think about what came before.
-            let chunk = self.chunk(kind, told.body.clone(), told.end_of_stream);
-            match kind {
-                Kind::ResponseBody => self.exchange.show_response_body(chunk),
-                _ => self.exchange.show_request_body(chunk),
-            }
-            let shown = (told.body, told.end_of_stream);
-            self.direction(kind).shown.push_back(shown);
-            return Ok(VecDeque::new());
-        }
-        let shown = self.show(kind, told.body.clone(), is_last).await;
-        let (verdict, data) = match shown {
-            Ok(shown) => shown,
-            Err(answers) => return Ok(answers),
-        };
-        let metadata = words::metadata(verdict.routing_metadata.clone());
-        let response = CommonResponse {
-            // The head waits for the body: it can still be changed.
-            header_mutation: words::mutation(self.in_time(kind, verdict).as_slice()),
-            body_mutation: changed(&told.body, data),
-        };
-        let mut answer = body_answer(kind, response);
-        answer.dynamic_metadata = metadata;
-        Ok([answer].into())
-    }
-
-    /// The answer to a body that streams.
-    fn streamed(
-        &mut self,
-        kind: Kind,
-        told: &Bytes,
-        end: bool,
-        (verdict, data): (Verdict, Bytes),
-    ) -> VecDeque<ProcessingResponse> {
-        let duplex = self.direction(kind).mode == Some(BodySendMode::FullDuplexStreamed);
-        self.late(kind, &verdict);
-        let mut answers = match duplex {
-            true => pieces(kind, data, end),
-            false => {
-                let response = CommonResponse {
-                    header_mutation: None,
-                    body_mutation: changed(told, data),
-                };
-                [body_answer(kind, response)].into()
-            }
-        };
-        if let Some(first) = answers.front_mut() {
-            first.dynamic_metadata = words::metadata(verdict.routing_metadata);
-        }
-        answers
-    }
-
-    /// Trailers end a body that had no last piece.
-    async fn trailers(&mut self, kind: Kind) -> Told {
-        let mode = self.direction(kind).mode;
-        let mut answers = VecDeque::new();
-        let direction = self.direction(kind);
-        if !direction.ended && !direction.unseen {
-            let (verdict, data) = match self.show(kind, Bytes::new(), true).await {
-                Ok(shown) => shown,
-                Err(answers) => return Ok(answers),
-            };
-            self.late(kind, &verdict);
-            if mode == Some(BodySendMode::FullDuplexStreamed) {
-                answers = pieces(kind, data, false);
-            } else if !data.is_empty() {
-                tracing::warn!(id = %self.id, "what an agent held back until the trailers cannot go on: only FULL_DUPLEX_STREAMED can carry it");
-                return Ok(self.ends(&block(500)));
-            }
-        }
-        let response = TrailersResponse::default();
-        answers.push_back(answer(match kind {
-            Kind::ResponseBody => Response::ResponseTrailers(response),
-            _ => Response::RequestTrailers(response),
-        }));
-        Ok(answers)
-    }
-
-    /// Shows a piece of a body; what goes on in its place, or the answers that end the request.
-    async fn show(
-        &mut self,
-        kind: Kind,
-        data: Bytes,
-        is_last: bool,
-    ) -> Result<(Verdict, Bytes), VecDeque<ProcessingResponse>> {
-        let chunk = self.chunk(kind, data, is_last);
-        let shown = match kind {
-            Kind::ResponseBody => self.exchange.response_body(chunk).await,
-            _ => self.exchange.request_body(chunk).await,
-        };
-        match self.stops(&shown.verdict) {
-            Some(answers) => Err(answers),
-            None => Ok((shown.verdict, shown.data)),
-        }
-    }
-
-    /// The next piece of a body.
-    fn chunk(&mut self, kind: Kind, data: Bytes, is_last: bool) -> BodyChunk {
-        let id = self.id.clone();
-        let direction = self.direction(kind);
-        direction.transferred += data.len() as u64;
-        direction.ended |= is_last;
-        let chunk = BodyChunk {
-            correlation_id: id,
-            data,
-            is_last,
-            total_size: direction.total,
-            index: direction.index,
-            transferred: direction.transferred,
-        };
-        direction.index = direction.index.saturating_add(1);
-        chunk
-    }
-
-    /// Changes that come while the head still waits.
-    fn in_time(&mut self, kind: Kind, mut verdict: Verdict) -> Vec<HeaderOp> {
-        if kind == Kind::ResponseBody {
-            return verdict.response_headers;
-        }
-        self.for_response.append(&mut verdict.response_headers);
-        verdict.request_headers
-    }
-
-    /// Changes that come when the head has gone; those for the response are in time with the request's body.
-    fn late(&mut self, kind: Kind, verdict: &Verdict) {
-        let late = match kind {
-            Kind::ResponseBody => &verdict.response_headers,
-            _ => {
-                self.for_response
-                    .extend_from_slice(&verdict.response_headers);
-                &verdict.request_headers
-            }
-        };
-        if !late.is_empty() {
-            tracing::debug!(id = %self.id, count = late.len(), "changes to headers that have gone: only the mode BUFFERED can make them");
-        }
-    }
-
     fn direction(&mut self, kind: Kind) -> &mut Direction {
         match kind {
             Kind::ResponseBody => &mut self.response,
@@ -511,73 +351,3 @@ impl Call {
         Some(mode)
     }
 }
-
-fn block(status: u16) -> Decision {
-    Decision::Block {
-        status,
-        body: None,
-        headers: std::collections::BTreeMap::new(),
-    }
-}
-
-fn answer(response: Response) -> ProcessingResponse {
-    ProcessingResponse {
-        response: Some(response),
-        ..ProcessingResponse::default()
-    }
-}
-
-fn common(ops: &[HeaderOp]) -> Option<CommonResponse> {
-    let mutation = words::mutation(ops)?;
-    Some(CommonResponse {
-        header_mutation: Some(mutation),
-        body_mutation: None,
-    })
-}
-
-fn body_answer(kind: Kind, response: CommonResponse) -> ProcessingResponse {
-    let response = BodyResponse {
-        response: Some(response),
-    };
-    answer(match kind {
-        Kind::ResponseBody => Response::ResponseBody(response),
-        _ => Response::RequestBody(response),
-    })
-}
-
-/// How a body is changed; `None` where it is not.
-fn changed(told: &Bytes, data: Bytes) -> Option<BodyMutation> {
-    let same = data.len() == told.len() && (data.as_ptr() == told.as_ptr() || data == *told);
-    let mutation = match (same, data.is_empty()) {
-        (true, _) => return None,
-        (false, true) => Mutation::ClearBody(true),
-        (false, false) => Mutation::Body(data),
-    };
-    Some(BodyMutation {
-        mutation: Some(mutation),
-    })
-}
-
-/// What goes on where both directions stream: nothing while it is held back.
-fn pieces(kind: Kind, mut data: Bytes, end: bool) -> VecDeque<ProcessingResponse> {
-    let mut answers = VecDeque::new();
-    while !data.is_empty() || (end && answers.is_empty()) {
-        let body = data.split_to(data.len().min(PIECE));
-        let streamed = StreamedBodyResponse {
-            body,
-            end_of_stream: end && data.is_empty(),
-        };
-        let mutation = BodyMutation {
-            mutation: Some(Mutation::StreamedResponse(streamed)),
-        };
-        let response = CommonResponse {
-            header_mutation: None,
-            body_mutation: Some(mutation),
-        };
-        answers.push_back(body_answer(kind, response));
-    }
-    answers
-}
-
-#[cfg(test)]
-mod tests;

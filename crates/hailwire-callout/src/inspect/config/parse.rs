@@ -1,20 +1,30 @@
 //! From the text of a file to a [`Config`], or to the first mistake and its place.
 
-use std::{path::PathBuf, str::FromStr, time::Duration};
+mod json;
+mod place;
+mod rule;
+
+use std::{str::FromStr, time::Duration};
 
 use hailwire_kdl::{
-    KdlEntry, KdlNode, KdlValue, Mistake, Seen, argument, document, number, plain_entries,
-    properties, property, section, settings, several, single, text, unknown,
+    KdlEntry, KdlNode, Mistake, Seen, argument, document, number, property, section, several,
+    single, text, unknown,
 };
 use hailwire_pool::Strategy;
-use serde_json::Value;
 
-use super::{AgentConfig, Breaker, Config, Listen, Place, PoolSettings, Tls};
+#[cfg(test)]
+use self::place::GRPC;
+use self::{
+    json::json,
+    place::place,
+    rule::{action, events, mode, most, on, phase},
+};
+use super::{AgentConfig, Breaker, Config, Listen, Place, PoolSettings};
 use crate::{
     Kind,
     capabilities::Events,
     host::dialect::Dialect,
-    inspect::{Action, BodyMode, BodyRule, Fault, PhaseRule, Rule},
+    inspect::{Action, Rule},
 };
 
 /// Most of a body that may be held back: it is shown in one piece then.
@@ -114,9 +124,6 @@ const AGENT: [&str; 26] = [
 ];
 
 const REPEATED: usize = 6;
-
-/// What the braces of `grpc` may say.
-const GRPC: [&str; 4] = ["ca-cert", "client-cert", "client-key", "server-name"];
 
 /// What a pool's braces may say.
 const POOL: [&str; 6] = [
@@ -263,221 +270,6 @@ fn setting(node: &KdlNode, agent: &mut AgentConfig, phases: &mut Events) -> Resu
     Ok(())
 }
 
-fn place(node: &KdlNode, agent: &str) -> Result<Place, Mistake> {
-    if node.name().value() != "grpc"
-        && let Some(inner) = node.iter_children().next()
-    {
-        let what = format!("`{}` has no settings of its own", node.name().value());
-        return Err(Mistake::of(inner, what));
-    }
-    let path = || -> Result<PathBuf, Mistake> {
-        let entry = value_or(node, "path")?;
-        match text(node, entry)? {
-            // A socket's address has room for 107 bytes.
-            path if (1..=107).contains(&path.len()) => Ok(path.into()),
-            _ => Err(Mistake::in_value(
-                entry,
-                "a socket's path has 1 to 107 bytes",
-            )),
-        }
-    };
-    Ok(match node.name().value() {
-        "unix-socket" => Place::UnixSocket(path()?),
-        "binary-uds" => Place::BinaryUds(path()?),
-        "grpc" => {
-            let entry = value_or(node, "address")?;
-            let given = text(node, entry)?;
-            let address = given.strip_prefix("http://").unwrap_or(given);
-            match address.rsplit_once(':') {
-                Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {}
-                _ => {
-                    let hint = "write for example: grpc \"127.0.0.1:50051\"";
-                    return Err(Mistake::in_value(entry, "not a host with a port").hint(hint));
-                }
-            }
-            Place::Grpc {
-                address: address.to_owned(),
-                tls: tls(node)?,
-            }
-        }
-        "reverse" => match plain_entries(node)? {
-            [] => Place::Reverse(agent.to_owned()),
-            [id] => Place::Reverse(name(node, id)?),
-            _ => return Err(Mistake::of(node, "`reverse` takes at most one value")),
-        },
-        _ => {
-            let entry = argument(node, &[])?;
-            match text(node, entry)?.split_once('@') {
-                Some((agent, node)) if !agent.is_empty() && !node.is_empty() => Place::Hail {
-                    agent: agent.to_owned(),
-                    node: node.to_owned(),
-                },
-                _ => {
-                    let hint = "write for example: hail \"waf@edge-2\"";
-                    return Err(Mistake::in_value(entry, "not an agent at a node").hint(hint));
-                }
-            }
-        }
-    })
-}
-
-/// What `grpc` says in its braces.
-fn tls(node: &KdlNode) -> Result<Option<Tls>, Mistake> {
-    if node.children().is_none() {
-        return Ok(None);
-    }
-    let (mut ca, mut cert, mut key, mut name) = (None, None, None, None);
-    settings(node, "grpc", &GRPC, |inner| {
-        match inner.name().value() {
-            "ca-cert" => ca = Some(single(inner)?),
-            "client-cert" => cert = Some(single(inner)?),
-            "client-key" => key = Some(single(inner)?),
-            _ => name = Some(single(inner)?),
-        }
-        Ok(())
-    })?;
-    let missing = |what: &str| Mistake::of(node, format!("`grpc` lacks `{what}`"));
-    Ok(Some(Tls {
-        ca: ca.ok_or_else(|| missing("ca-cert"))?,
-        identity: match (cert, key) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            (None, Some(_)) => return Err(missing("client-cert")),
-            (Some(_), None) => return Err(missing("client-key")),
-        },
-        name,
-    }))
-}
-
-/// The only value of a node, which may be written as a property.
-fn value_or<'a>(node: &'a KdlNode, name: &str) -> Result<&'a KdlEntry, Mistake> {
-    properties(node, &[name])?;
-    match (node.entries(), property(node, name)) {
-        ([only], _) => Ok(only),
-        _ => {
-            let what = format!("`{}` takes exactly one value", node.name().value());
-            Err(Mistake::of(node, what))
-        }
-    }
-}
-
-fn phase(node: &KdlNode, rule: &mut Rule, seen: &mut Events) -> Result<(), Mistake> {
-    let entry = argument(node, &[])?;
-    let kind = kind(entry, text(node, entry)?)?;
-    if seen.contains(kind) {
-        let what = format!("`phase` is set twice for {}", kind.name());
-        return Err(Mistake::of(node, what));
-    }
-    *seen = seen.with(kind);
-    let Some(phase) = rule.phase_mut(kind) else {
-        return Ok(());
-    };
-    let known = [
-        "timeout-ms",
-        "on-timeout",
-        "on-error",
-        "on-overload",
-        "on-body-too-large",
-    ];
-    settings(node, "phase", &known, |inner| {
-        match inner.name().value() {
-            "timeout-ms" => phase.timeout = time(inner)?,
-            _ => on(inner, phase)?,
-        }
-        Ok(())
-    })
-}
-
-/// `on-… "allow"` or `on-… "block" [STATUS]`, in a phase.
-fn on(node: &KdlNode, phase: &mut PhaseRule) -> Result<(), Mistake> {
-    let name = node.name().value();
-    let fault = Fault::ALL
-        .into_iter()
-        .find(|fault| name.strip_prefix("on-") == Some(fault.name()));
-    let Some(fault) = fault else {
-        return Err(unknown(node, "agent", &AGENT));
-    };
-    let action = action(node, fault.status())?;
-    if let Some(on) = phase.on.get_mut(fault as usize) {
-        *on = action;
-    }
-    Ok(())
-}
-
-/// `"allow"`, or `"block"` with a status or this one.
-fn action(node: &KdlNode, status: u16) -> Result<Action, Mistake> {
-    let said = |entry: &KdlEntry, word| entry.value().as_string() == Some(word);
-    match plain_entries(node)? {
-        [allow] if said(allow, "allow") => Ok(Action::Allow),
-        [block] if said(block, "block") => Ok(Action::Block(status)),
-        [block, other] if said(block, "block") => {
-            let what = || "a block has a status from 400 to 599".to_owned();
-            let other = hailwire_kdl::whole(other, 400..=599, what)?;
-            Ok(Action::Block(u16::try_from(other).unwrap_or(status)))
-        }
-        _ => {
-            let name = node.name().value();
-            let what = format!("`{name}` is \"allow\" or \"block\" with a status");
-            let hint = format!("write: {name} \"block\" {status}");
-            Err(Mistake::of(node, what).hint(hint))
-        }
-    }
-}
-
-fn events(node: &KdlNode) -> Result<Events, Mistake> {
-    let entries = plain_entries(node)?;
-    if entries.is_empty() {
-        let hint = "write for example: events \"request_headers\" \"request_body\"";
-        return Err(Mistake::of(node, "`events` takes at least one value").hint(hint));
-    }
-    let kinds = entries.iter().map(|entry| kind(entry, text(node, entry)?));
-    kinds.collect()
-}
-
-/// A kind of event by its name, or by the shorter ones that operators write.
-fn kind(entry: &KdlEntry, name: &str) -> Result<Kind, Mistake> {
-    let long = match name {
-        "request_body" => "request_body_chunk",
-        "response_body" => "response_body_chunk",
-        "websocket" => "websocket_frame",
-        "guardrail" => "guardrail_inspect",
-        "log" => "request_complete",
-        name => name,
-    };
-    let found = Kind::ALL
-        .into_iter()
-        .find(|kind| *kind != Kind::Configure && kind.name() == long);
-    found.ok_or_else(|| {
-        let known = [
-            "request_headers",
-            "request_body",
-            "response_headers",
-            "response_body",
-            "request_complete",
-            "websocket_frame",
-            "guardrail_inspect",
-        ];
-        Mistake::in_value(entry, format!("`{name}` is not an event"))
-            .hint(hailwire_kdl::suggestion(name, &known))
-    })
-}
-
-fn mode(node: &KdlNode) -> Result<BodyMode, Mistake> {
-    let modes = [BodyMode::Stream, BodyMode::Buffer].map(|mode| (mode.name(), mode));
-    one_of(node, &modes)
-}
-
-fn most(node: &KdlNode, body: &mut BodyRule) -> Result<(), Mistake> {
-    let entry = hailwire_kdl::only(node)?;
-    let bytes = entry.value().as_integer();
-    let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
-    body.max = Some(bytes.ok_or_else(|| {
-        let what = format!("`{}` is a number of bytes", node.name().value());
-        Mistake::in_value(entry, what)
-    })?);
-    Ok(())
-}
-
 /// The strategies by the names that operators write.
 const STRATEGIES: [(&str, Strategy); 5] = [
     ("round_robin", Strategy::RoundRobin),
@@ -577,52 +369,6 @@ fn plain(node: &KdlNode) -> Result<(), Mistake> {
         Some(entry) => {
             let what = format!("`{}` takes its settings in braces", node.name().value());
             Err(Mistake::in_value(entry, what))
-        }
-    }
-}
-
-/// What stands in a node, as JSON: its braces are an object, several values a list, nothing is `true`. A name that
-/// stands several times has a list of all its values.
-fn json(node: &KdlNode) -> Value {
-    let scalar = |entry: &KdlEntry| match entry.value() {
-        KdlValue::String(text) => Value::from(text.as_str()),
-        KdlValue::Integer(n) => i64::try_from(*n).map_or(Value::Null, Value::from),
-        KdlValue::Float(n) => Value::from(*n),
-        KdlValue::Bool(yes) => Value::from(*yes),
-        KdlValue::Null => Value::Null,
-    };
-    let values = node.entries().iter().filter(|entry| entry.name().is_none());
-    let values: Vec<Value> = values.map(scalar).collect();
-    let mut object = serde_json::Map::new();
-    let mut repeated: Vec<String> = Vec::new();
-    for entry in node.entries() {
-        if let Some(name) = entry.name() {
-            object.insert(name.value().to_owned(), scalar(entry));
-        }
-    }
-    for inner in node.iter_children() {
-        let (name, value) = (inner.name().value(), json(inner));
-        match object.get_mut(name) {
-            Some(Value::Array(list)) if repeated.iter().any(|known| known == name) => {
-                list.push(value);
-            }
-            Some(known) => {
-                *known = Value::Array(vec![known.take(), value]);
-                repeated.push(name.to_owned());
-            }
-            None => {
-                object.insert(name.to_owned(), value);
-            }
-        }
-    }
-    match (values.len(), object.is_empty()) {
-        (0, true) if node.children().is_none() => Value::Bool(true),
-        (0, _) => Value::Object(object),
-        (1, true) => values.into_iter().next().unwrap_or_default(),
-        (_, true) => Value::Array(values),
-        _ => {
-            object.insert("values".to_owned(), Value::Array(values));
-            Value::Object(object)
         }
     }
 }

@@ -3,11 +3,12 @@
 use std::{
     os::unix::net::UnixStream,
     sync::atomic::{AtomicU32, Ordering::SeqCst},
+    time::Duration,
 };
 
 use tokio::sync::Semaphore;
 
-use super::*;
+use super::{envoy::Envoy, *};
 
 /// What an agent is asked, and when it may answer.
 struct Holding {
@@ -89,6 +90,24 @@ fn is_allowed(stream: &mut impl std::io::Read) {
     assert!(answer.windows(5).any(|word| word == b"allow"), "{answer:?}");
 }
 
+/// `hail callout serve`, and line by line what it says.
+fn said_by(house: &mut House, config: &str) -> impl FnMut() -> Value {
+    let args = ["--json", "callout", "serve", "--config", config];
+    let mut child = house
+        .hail("a", &args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    house.keep(child);
+    move || {
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    }
+}
+
 #[test]
 fn what_is_listened_on_changes_and_no_request_under_way_is_dropped() {
     let mut house = House::new();
@@ -107,20 +126,7 @@ fn what_is_listened_on_changes_and_no_request_under_way_is_dropped() {
         )
     };
     let path = written(&house, "callout.kdl", &config("first", &goes));
-    let args = ["--json", "callout", "serve", "--config", &path];
-    let mut child = house
-        .hail("a", &args)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut stdout = BufReader::new(child.stdout.take().unwrap());
-    house.keep(child);
-    let mut line = || -> Value {
-        let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
-        serde_json::from_str(&line).unwrap()
-    };
+    let mut line = said_by(&mut house, &path);
     let first = line();
     let mut stays = TcpStream::connect(first["spoe"][0].as_str().unwrap()).unwrap();
     let mut goner = UnixStream::connect(&goes).unwrap();
@@ -149,6 +155,64 @@ fn what_is_listened_on_changes_and_no_request_under_way_is_dropped() {
     assert_eq!(receive(&mut goner).unwrap().0, 102);
     assert_eq!(receive(&mut goner), None);
     is_answered(&mut stays);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_envoy_asks_changes_its_place_and_no_request_under_way_is_dropped() {
+    let mut house = House::new();
+    let holding = Arc::new(Holding {
+        asked: AtomicU32::new(0),
+        may: Semaphore::new(0),
+    });
+    let agent = house.path("holds.sock");
+    served(Holds(Arc::clone(&holding)), &agent);
+    let [goes, comes] = ["goes", "comes"].map(|name| house.path(name));
+    let config = |agents: &str, front: &Path| {
+        format!(
+            "agents {{ agent {agents:?} {{ binary-uds {agent:?}; timeout-ms 60000; events \"request_headers\" }} }}\n\
+             listen {{ ext-proc \"127.0.0.1:0\" \"unix:{}\" }}\n",
+            front.display()
+        )
+    };
+    let path = written(&house, "callout.kdl", &config("first", &goes));
+    let mut said = said_by(&mut house, &path);
+    let first = said();
+    let at = |place: &Value| match place.as_str().unwrap() {
+        unix if unix.starts_with("unix:") => unix.to_owned(),
+        tcp => format!("http://{tcp}"),
+    };
+    let stays = Envoy::connect(at(&first["ext_proc"][0])).await.unwrap();
+    let goner = Envoy::connect(at(&first["ext_proc"][1])).await.unwrap();
+    let (held, held_too) = tokio::join!(stays.sends("/hold"), goner.sends("/hold"));
+    let (held, held_too) = (held.unwrap(), held_too.unwrap());
+    until("both are asked", || holding.asked.load(SeqCst) == 2);
+
+    fs::write(&path, config("second", &comes)).unwrap();
+    let second = said();
+    assert_eq!(second["agents"], serde_json::json!(["second"]));
+    assert_eq!(
+        second["ext_proc"][0], first["ext_proc"][0],
+        "what stays, stays"
+    );
+    assert_eq!(second["ext_proc"][1], format!("unix:{}", comes.display()));
+    until("nothing listens there", || {
+        UnixStream::connect(&goes).is_err()
+    });
+    let newcomer = Envoy::connect(at(&second["ext_proc"][1])).await.unwrap();
+    let held_last = newcomer.sends("/hold").await.unwrap();
+    until("all are asked", || holding.asked.load(SeqCst) == 3);
+
+    holding.may.add_permits(3);
+    for held in [held, held_too, held_last] {
+        held.goes_on().await;
+    }
+    // Connections go on as long as somebody listens where they began, and no longer.
+    for envoy in [&stays, &newcomer] {
+        envoy.sends("/").await.unwrap().goes_on().await;
+    }
+    let refused = async { while goner.sends("/").await.is_ok() {} };
+    let refused = tokio::time::timeout(Duration::from_secs(20), refused).await;
+    assert!(refused.is_ok(), "nothing listens there");
 }
 
 #[test]

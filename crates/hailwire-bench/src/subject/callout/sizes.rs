@@ -1,0 +1,144 @@
+//! How many bytes a request costs on a socket: what our host writes to an agent that only counts.
+//!
+//! The agent answers the handshake as an agent of the foreign crate does, or as one of ours. What is counted is
+//! everything that comes after it: the frame and all that is in it. The foreign program does the same with its client.
+
+use hailwire_callout::{
+    Event, Kind,
+    capabilities::Capabilities,
+    event::RequestHeaders,
+    host::{ConnectOptions, uds},
+    wire::{
+        Encoding, frame,
+        handshake::{self, Hello, Welcome},
+    },
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{UnixListener, UnixStream},
+};
+
+use crate::{BenchError, subject::failed, work::Measured};
+
+/// Who listens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Listener {
+    /// An agent of the foreign crate, which speaks this.
+    Foreign(Encoding),
+    /// One of ours, which takes what only ours speak.
+    Ours,
+}
+
+/// The bytes that a request is on the socket.
+pub(super) async fn written(
+    event: RequestHeaders,
+    listener: Listener,
+) -> Result<Measured, BenchError> {
+    let folder = tempfile::tempdir().map_err(BenchError::io("a folder"))?;
+    let path = folder.path().join("agent.sock");
+    let socket = UnixListener::bind(&path).map_err(BenchError::io("a socket"))?;
+    let options = ConnectOptions {
+        encodings: match listener {
+            Listener::Foreign(encoding) => vec![encoding],
+            Listener::Ours => ConnectOptions::default().encodings,
+        },
+        ..ConnectOptions::default()
+    };
+    let asking = async {
+        let connection = uds::connect(&path, &options)
+            .await
+            .map_err(failed("the connection"))?;
+        // It is never answered: the count ends it.
+        let asked = connection.ask(Event::RequestHeaders(event)).await;
+        Err(BenchError::Wrong(format!("an answer: {asked:?}")))
+    };
+    let bytes = tokio::select! {
+        counted = count(&socket, listener) => counted.map_err(BenchError::io("the socket"))?,
+        wrong = asking => wrong?,
+    };
+    Ok(Measured::default()
+        .with("count", 1.0)
+        .with("size_bytes", bytes as f64))
+}
+
+/// Answers a handshake, and counts what the next frame is.
+async fn count(socket: &UnixListener, listener: Listener) -> std::io::Result<usize> {
+    let (mut stream, _) = socket.accept().await?;
+    let hello = next(&mut stream).await?;
+    let hello: Hello = handshake::decode(&hello[frame::PREFIX..]).map_err(invalid)?;
+    let welcome = Welcome {
+        capabilities: Capabilities {
+            agent_id: "counter".to_owned(),
+            events: [Kind::RequestHeaders].into_iter().collect(),
+            ..Capabilities::default()
+        },
+        encoding: hello
+            .supported_encodings
+            .first()
+            .copied()
+            .unwrap_or_default(),
+        extensions: hello.extensions.filter(|_| listener == Listener::Ours),
+        ..Welcome::default()
+    };
+    let mut answer = bytes::BytesMut::new();
+    frame::put(&mut answer, frame::Type::HandshakeAnswer.code(), |out| {
+        handshake::encode(&welcome, out);
+    })
+    .map_err(invalid)?;
+    stream.write_all(&answer).await?;
+    Ok(next(&mut stream).await?.len())
+}
+
+/// A frame, with its head.
+async fn next(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 4];
+    stream.read_exact(&mut bytes).await?;
+    let length = bytes
+        .iter()
+        .fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+    if length > 1 << 20 {
+        return Err(invalid(format!("a frame of {length} bytes")));
+    }
+    bytes.resize(4 + length, 0);
+    stream.read_exact(&mut bytes[4..]).await?;
+    Ok(bytes)
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidData, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hailwire_callout::event::Metadata;
+
+    async fn size(listener: Listener) -> usize {
+        let metadata = Metadata {
+            correlation_id: "c-1",
+            ..Metadata::default()
+        };
+        let event = RequestHeaders::new(&metadata, "GET", "/", [("host", "example.com")]);
+        let measured = written(event, listener).await.unwrap();
+        measured.figure("size_bytes") as usize
+    }
+
+    #[tokio::test]
+    async fn what_is_counted_is_the_frame_that_was_written() {
+        let metadata = Metadata {
+            correlation_id: "c-1",
+            ..Metadata::default()
+        };
+        let event = RequestHeaders::new(&metadata, "GET", "/", [("host", "example.com")]);
+        for encoding in [Encoding::Json, Encoding::MessagePack] {
+            let mut payload = bytes::BytesMut::new();
+            let event = Event::RequestHeaders(event.clone());
+            hailwire_callout::wire::encode_event(&event, encoding, &mut payload);
+            let counted = size(Listener::Foreign(encoding)).await;
+            assert_eq!(counted, frame::PREFIX + payload.len(), "{encoding:?}");
+        }
+        // A number of eight bytes and the kind of the event stand before it.
+        let packed = size(Listener::Foreign(Encoding::MessagePack)).await;
+        assert_eq!(size(Listener::Ours).await, packed + 9);
+    }
+}

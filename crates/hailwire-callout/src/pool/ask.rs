@@ -1,0 +1,113 @@
+//! What becomes of an ask: a place on a connection, the time that it may take, and what is noted of it.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{AgentPool, Call, PoolError, Turn, call};
+use crate::{event::Event, response::Response};
+
+impl AgentPool {
+    /// Asks the agent about an event; all events of a request go to one connection. Waits for at most `deadline`, or the
+    /// timeout of the event's phase if that is less.
+    ///
+    /// Until the first attempt to connect has ended, it waits for that too.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError`].
+    ///
+    /// # Cancel safety
+    ///
+    /// When the future is dropped, the agent is told that nobody waits, and nothing stays counted.
+    pub async fn ask(&self, event: Event, deadline: Duration) -> Result<Response, PoolError> {
+        self.ask_as(None, event, deadline, None).await
+    }
+
+    /// Like [`AgentPool::ask`], and new requests of one session go to one connection as long as that can serve.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError`].
+    pub async fn ask_in(
+        &self,
+        session: &str,
+        event: Event,
+        deadline: Duration,
+    ) -> Result<Response, PoolError> {
+        self.ask_as(Some(session), event, deadline, None).await
+    }
+
+    /// Like [`AgentPool::ask`], behind others that are answered first: its time begins when its turn comes.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError`].
+    pub async fn ask_in_turn(
+        &self,
+        event: Event,
+        deadline: Duration,
+        turn: &Turn,
+    ) -> Result<Response, PoolError> {
+        self.ask_as(None, event, deadline, Some(turn)).await
+    }
+
+    /// Chooses the connection for an event and takes a place on it, without sending: for callers that send
+    /// for themselves.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError`].
+    #[inline]
+    pub fn select(&self, session: Option<&str>, event: &Event) -> Result<Call<'_>, PoolError> {
+        call::select(&self.shared, session, event)
+    }
+
+    async fn ask_as(
+        &self,
+        session: Option<&str>,
+        event: Event,
+        deadline: Duration,
+        turn: Option<&Turn>,
+    ) -> Result<Response, PoolError> {
+        let started = Instant::now();
+        let shared = &self.shared;
+        let kind = event.kind();
+        let deadline = deadline.min(shared.config.timeouts.of(kind));
+        let call = match self.select(session, &event) {
+            Err(PoolError::Down) if !shared.tried.load(Ordering::Acquire) => {
+                let tried = shared.until(|| shared.tried.load(Ordering::Acquire));
+                let _ = timeout_at(far(started, deadline), tried).await;
+                self.select(session, &event)
+            }
+            selected => selected,
+        }
+        .inspect_err(|error| shared.metrics.failed(kind, error))?;
+        let (connection, hold) = call.keep();
+        let deadline = match shared.config.stretch {
+            most if most > 1.0 => stretched(deadline, connection.timeout_multiplier().min(most)),
+            _ => deadline,
+        };
+        let asked = connection.ask(event);
+        let answer = match turn {
+            None => timeout_at(far(started, deadline), asked).await.ok(),
+            Some(turn) => turn.within(deadline, asked).await,
+        };
+        hold.finish(answer, started.elapsed())
+    }
+}
+
+/// So much longer; what is a day and more is long enough.
+fn stretched(time: Duration, by: f32) -> Duration {
+    const DAY: Duration = Duration::from_secs(86_400);
+    match time < DAY {
+        true => time.mul_f32(by),
+        false => time,
+    }
+}
+
+/// A moment, however far away.
+pub(super) fn far(from: Instant, after: Duration) -> Instant {
+    const YEARS: Duration = Duration::from_secs(30 * 365 * 86_400);
+    from + after.min(YEARS)
+}

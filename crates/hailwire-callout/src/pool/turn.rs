@@ -1,0 +1,51 @@
+//! When the time of something begins that was asked behind others.
+//!
+//! Pieces of a body leave while those before them are unanswered, and are answered in their order. So what a piece may take
+//! is counted from when it is the first that is unanswered: an agent that is slow with one has not been slow with those behind it, and
+//! one that stalls with a piece behind others has stalled as with any.
+
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{Arc, OnceLock},
+    task::Poll,
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep_until};
+
+use super::ask::far;
+
+/// When an ask's time begins. Clones are the same.
+///
+/// Whoever waits for the ask says that its turn has come, and then polls it.
+#[derive(Clone, Debug, Default)]
+pub struct Turn(Arc<OnceLock<Instant>>);
+
+impl Turn {
+    /// It has come, now. Once it has, this does nothing.
+    pub fn come(&self) {
+        self.0.get_or_init(Instant::now);
+    }
+
+    /// Waits for something until so much time has passed since its turn came. `None` where that is over.
+    ///
+    /// # Cancel safety
+    ///
+    /// What is waited for is dropped.
+    pub async fn within<T>(&self, time: Duration, asked: impl Future<Output = T>) -> Option<T> {
+        let mut asked = pin!(asked);
+        let mut over = None;
+        poll_fn(|context| {
+            if let Poll::Ready(answer) = asked.as_mut().poll(context) {
+                return Poll::Ready(Some(answer));
+            }
+            let Some(since) = self.0.get() else {
+                return Poll::Pending;
+            };
+            let over = over.get_or_insert_with(|| Box::pin(sleep_until(far(*since, time))));
+            over.as_mut().poll(context).map(|()| None)
+        })
+        .await
+    }
+}
