@@ -18,6 +18,7 @@ mod hostile;
 mod house;
 mod pool;
 mod resources;
+mod socket;
 mod tcp;
 mod trust;
 mod wire;
