@@ -3,14 +3,9 @@
 //! The payloads of the caller's `DATA` are written to the socket, and what is read there becomes `DATA`, in memory that is handed
 //! on as it is. Each side's flow control holds back the other's writer. Each direction ends by itself: a caller that has
 //! finished shuts the socket down for writing, and the socket's end is the answer's. There are no processes and no
-//! multiplexer in between, and of the socket only what comes is watched: whoever watches room for writing too is woken each
-//! time the other side has read.
+//! multiplexer in between.
 
-use std::{
-    io::{self, IoSlice, Write as _},
-    net::Shutdown,
-    os,
-};
+use std::io::{self, IoSlice};
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use hailwire_wire::{
@@ -18,8 +13,8 @@ use hailwire_wire::{
     frame::{self, FRAME_PREFIX, FrameKind},
 };
 use tokio::{
-    io::AsyncReadExt as _,
-    net::{UnixStream, unix::pipe},
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
     time::Instant,
 };
 
@@ -27,7 +22,13 @@ use super::{
     FrameReader, Session, deadline_exceeded, now,
     serve::{accept, end, refuse, until, write_code},
 };
-use crate::{body::Body, carrier::SendStream};
+use crate::{
+    body::Body,
+    carrier::{
+        SendStream,
+        unix::{Incoming, Outgoing, halves},
+    },
+};
 
 /// Bytes of a buffer that is read into.
 const BUFFER: usize = 64 * 1024;
@@ -37,14 +38,6 @@ const LEAST: usize = 16 * 1024;
 
 /// Most chunks written with one system call.
 const TOGETHER: usize = 64;
-
-/// The writing half of a connection to a socket.
-struct Outgoing {
-    /// Watched for nothing.
-    stream: os::unix::net::UnixStream,
-    /// Watched for room, since the socket was full for the first time.
-    room: Option<pipe::Sender>,
-}
 
 /// Moves bytes both ways until the socket has ended, its program is gone, or the caller has given up.
 ///
@@ -121,7 +114,7 @@ async fn to_socket(mut body: Body, mut socket: Outgoing, moved: &impl Fn()) -> B
         {
             chunks.push(chunk);
         }
-        if socket.write_all(&mut chunks).await.is_err() {
+        if write_all(&mut socket, &mut chunks).await.is_err() {
             // Nobody reads there; what is still to be said comes the other way.
             return body;
         }
@@ -132,7 +125,7 @@ async fn to_socket(mut body: Body, mut socket: Outgoing, moved: &impl Fn()) -> B
 
 /// The socket's bytes toward the caller, each read in a frame of its own.
 async fn from_socket(
-    mut socket: pipe::Receiver,
+    mut socket: Incoming,
     to: &mut SendStream,
     moved: &impl Fn(),
 ) -> Result<(), Ended> {
@@ -165,67 +158,15 @@ async fn from_socket(
     }
 }
 
-/// The runtime's type for sockets watches both directions at once. Its types for pipes watch one each, and what they do to a
-/// descriptor can be done to a socket.
-fn halves(socket: UnixStream) -> io::Result<(pipe::Receiver, Outgoing)> {
-    let stream = socket.into_std()?;
-    let incoming = pipe::Receiver::from_owned_fd_unchecked(stream.try_clone()?.into())?;
-    Ok((incoming, Outgoing { stream, room: None }))
-}
-
-impl Outgoing {
-    /// Writes chunks whole, in order, and takes them out.
-    async fn write_all(&mut self, chunks: &mut Vec<Bytes>) -> io::Result<()> {
-        while !chunks.is_empty() {
-            match write(&self.stream, chunks) {
-                Ok(written) => drop_front(chunks, written),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.room(chunks).await?;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until there was room, and has filled it.
-    async fn room(&mut self, chunks: &mut Vec<Bytes>) -> io::Result<()> {
-        let room = match &mut self.room {
-            Some(room) => room,
-            none => {
-                let stream = self.stream.try_clone()?;
-                none.insert(pipe::Sender::from_owned_fd_unchecked(stream.into())?)
-            }
-        };
+/// Writes chunks whole, in order, and takes them out.
+async fn write_all(to: &mut Outgoing, chunks: &mut Vec<Bytes>) -> io::Result<()> {
+    while !chunks.is_empty() {
         let mut slices = [IoSlice::new(&[]); TOGETHER];
         let count = fill(&mut slices, chunks);
-        loop {
-            room.writable().await?;
-            match room.try_write_vectored(&slices[..count]) {
-                Ok(written) => {
-                    drop_front(chunks, written);
-                    return Ok(());
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let written = to.write_vectored(&slices[..count]).await?;
+        drop_front(chunks, written);
     }
-}
-
-impl Drop for Outgoing {
-    /// Nothing more will be written.
-    fn drop(&mut self) {
-        // A socket that is gone needs no end.
-        let _ = self.stream.shutdown(Shutdown::Write);
-    }
-}
-
-fn write(mut stream: &os::unix::net::UnixStream, chunks: &[Bytes]) -> io::Result<usize> {
-    let mut slices = [IoSlice::new(&[]); TOGETHER];
-    let count = fill(&mut slices, chunks);
-    stream.write_vectored(&slices[..count])
+    Ok(())
 }
 
 /// As many chunks as fit.
