@@ -194,7 +194,8 @@ mod tests {
         let piece = [0; 64 << 10];
         let mut written = 1;
         loop {
-            let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut near).poll_write(cx, &piece))).await;
+            let polled =
+                poll_fn(|cx| Poll::Ready(Pin::new(&mut near).poll_write(cx, &piece))).await;
             match polled {
                 Poll::Ready(count) => written += count.unwrap(),
                 Poll::Pending => break,

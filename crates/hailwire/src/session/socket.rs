@@ -172,7 +172,9 @@ async fn write_all(to: &mut Outgoing, chunks: &mut Vec<Bytes>) -> io::Result<()>
 /// As many chunks as fit.
 fn fill<'a>(slices: &mut [IoSlice<'a>; TOGETHER], chunks: &'a [Bytes]) -> usize {
     let pairs = slices.iter_mut().zip(chunks);
-    pairs.map(|(slice, chunk)| *slice = IoSlice::new(chunk)).count()
+    pairs
+        .map(|(slice, chunk)| *slice = IoSlice::new(chunk))
+        .count()
 }
 
 /// Takes out what was written.

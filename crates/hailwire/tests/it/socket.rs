@@ -47,7 +47,9 @@ impl Offered {
             handled.fetch_add(streams, SeqCst);
             async move {
                 match request.kind() {
-                    RequestKind::Stream => Err(Status::new(Code::Aborted, "it came to the program")),
+                    RequestKind::Stream => {
+                        Err(Status::new(Code::Aborted, "it came to the program"))
+                    }
                     _ => Ok(Response::new("called")),
                 }
             }
@@ -88,7 +90,10 @@ async fn bytes_pass_both_ways_and_each_way_ends_by_itself() {
     let program = bob.attach().await;
     let offered = Offered::new();
     let _serving = offered.serve(&program).await;
-    for (client, to) in [(alice.attach().await, "waf@bob"), (bob.attach().await, "waf")] {
+    for (client, to) in [
+        (alice.attach().await, "waf@bob"),
+        (bob.attach().await, "waf"),
+    ] {
         let (mut io, mut socket) = offered.stream(&client, to).await;
         // Whoever likes speaks first.
         socket.write_all(b"hello").await.unwrap();
@@ -155,7 +160,10 @@ async fn an_agent_that_does_not_read_holds_back_its_caller_and_nobody_else() {
     }
     let (mut other, mut socket) = offered.stream(&client, "waf@bob").await;
     other.write_all(b"x").await.unwrap();
-    assert_eq!(timeout(PATIENCE, socket.read_u8()).await.unwrap().unwrap(), b'x');
+    assert_eq!(
+        timeout(PATIENCE, socket.read_u8()).await.unwrap().unwrap(),
+        b'x'
+    );
     // What was held back comes when it is read.
     drop(other);
     let mut came = vec![0; written];
@@ -270,7 +278,10 @@ async fn as_many_streams_as_the_program_takes_are_connected() {
     let program = bob.attach().await;
     let offered = Offered::new();
     let path = offered.path.to_str().unwrap();
-    let agent = Agent::new("waf").unwrap().max_concurrency(1).streams_to(path);
+    let agent = Agent::new("waf")
+        .unwrap()
+        .max_concurrency(1)
+        .streams_to(path);
     let handler = |_: Request| async { Ok(Response::default()) };
     let _serving = program.serve(agent, handler).await.unwrap();
     let client = bob.attach().await;
@@ -278,7 +289,10 @@ async fn as_many_streams_as_the_program_takes_are_connected() {
     let full = client.stream("waf").open().await.unwrap_err();
     assert_eq!(full.code, Code::ResourceExhausted);
     let agents: Vec<hailwire::admin::AgentRow> = client
-        .admin(hailwire::admin::method::AGENTS, &hailwire::admin::AgentsQuery::default())
+        .admin(
+            hailwire::admin::method::AGENTS,
+            &hailwire::admin::AgentsQuery::default(),
+        )
         .await
         .unwrap();
     assert_eq!(agents.iter().map(|agent| agent.in_flight).sum::<u64>(), 1);
@@ -299,7 +313,10 @@ async fn a_socket_that_is_no_absolute_path_is_refused() {
             assert!(refused.message.contains("107"), "{refused}");
         }
     }
-    let longest = format!("/{}", "x".repeat(hailwire_wire::limits::MAX_SOCKET_PATH - 1));
+    let longest = format!(
+        "/{}",
+        "x".repeat(hailwire_wire::limits::MAX_SOCKET_PATH - 1)
+    );
     let agent = Agent::new("waf").unwrap().streams_to(longest);
     let _serving = bob.attach().await.serve(agent, handler).await.unwrap();
 }

@@ -71,13 +71,17 @@ impl Waf {
         socket.read_exact(&mut byte).unwrap();
         assert_eq!(&byte, b"?");
         socket.write_all(b"!").unwrap();
-        let read = self.runtime.block_on(async { timeout(PATIENCE, io.read_u8()).await });
+        let read = self
+            .runtime
+            .block_on(async { timeout(PATIENCE, io.read_u8()).await });
         assert_eq!(read.unwrap().unwrap(), b'!');
     }
 
     /// Why nothing more comes.
     fn broken(&self, io: &mut StreamIo) -> std::io::Error {
-        let read = self.runtime.block_on(async { timeout(PATIENCE, io.read_u8()).await });
+        let read = self
+            .runtime
+            .block_on(async { timeout(PATIENCE, io.read_u8()).await });
         read.unwrap().unwrap_err()
     }
 }
@@ -160,7 +164,9 @@ fn an_agents_program_killed_in_the_middle_of_a_stream_ends_it_and_is_started_aga
         "echo $$ > {}; exec {hail} callout waf --listen unix:$HAIL_SOCKET > /dev/null",
         told.display()
     );
-    let args = ["--json", "callout", "agent", "--name", "waf", "--exec", &script];
+    let args = [
+        "--json", "callout", "agent", "--name", "waf", "--exec", &script,
+    ];
     let mut command = house.hail("edge-2", &args);
     let started = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut attach = started.unwrap();
@@ -175,7 +181,10 @@ fn an_agents_program_killed_in_the_middle_of_a_stream_ends_it_and_is_started_aga
     });
     kill(first);
     let ended = runtime.block_on(async { timeout(PATIENCE, stream.recv.chunk()).await });
-    assert_eq!(ended.unwrap().map_err(|status: Status| status.code), Ok(None));
+    assert_eq!(
+        ended.unwrap().map_err(|status: Status| status.code),
+        Ok(None)
+    );
 
     let config = "agents { agent \"waf\" type=\"waf\" { hail \"waf@edge-2\"; timeout-ms 5000; \
                   events \"request_headers\" \"request_body\" } }";
@@ -224,7 +233,11 @@ fn what_another_user_attaches_is_not_opened_with_the_nodes_rights() {
     node.arg(&hail).arg("--data").arg(&data);
     node.args(["--json", "up", "--listen", "127.0.0.1:0"]);
     node.env_remove("HAIL_DATA").env_remove("XDG_RUNTIME_DIR");
-    let mut node = node.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut node = node
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     first_line(&mut node);
     let node_pid = node.id();
     house.keep(node);
