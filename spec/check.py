@@ -194,7 +194,7 @@ HEADERS = {
         "features": (texts, []),
         "beside": (lambda v: isinstance(v, bool), False),
     },
-    "register": {**OFFER, "max_concurrency": (integer(32), 0)},
+    "register": {**OFFER, "max_concurrency": (integer(32), 0), "socket": (is_text, "")},
     "offers": {"agents": (lambda v: isinstance(v, list), REQUIRED)},
     "offer": OFFER,
     "going_away": {"reason": (is_text, ALWAYS)},

@@ -234,6 +234,11 @@ pub struct Register {
     /// bound of its own.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub max_concurrency: u32,
+    /// An absolute path of at most [`limits::MAX_SOCKET_PATH`] bytes: the node may itself connect raw streams for this agent
+    /// to the Unix socket there, instead of opening them toward the program. Empty for none; a node that does not know the
+    /// key, or does not see what the program sees, opens them toward the program.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub socket: String,
 }
 
 #[expect(

@@ -45,6 +45,9 @@ pub const MAX_DESCRIPTION: usize = 256;
 /// Most tags of one agent.
 pub const MAX_TAGS: usize = 16;
 
+/// Longest path of a Unix socket at which raw streams are taken: what the address of one has room for on Linux.
+pub const MAX_SOCKET_PATH: usize = 107;
+
 /// Longest ticket text.
 pub const MAX_TICKET: usize = 4096;
 

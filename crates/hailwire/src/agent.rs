@@ -36,6 +36,7 @@ impl Agent {
                 tags: Vec::new(),
                 version: String::new(),
                 max_concurrency: 0,
+                socket: String::new(),
             },
         })
     }
@@ -73,6 +74,19 @@ impl Agent {
         self
     }
 
+    /// An absolute path of at most [`limits::MAX_SOCKET_PATH`] bytes, none by default: the handler does nothing with a raw stream
+    /// but connect it to the Unix socket there, and a node beside this process may do so by itself, which saves a process
+    /// on the way. Its agent then sees neither header nor caller.
+    ///
+    /// The handler is needed all the same: calls and messages come to it, and raw streams where the node cannot connect, sees
+    /// other files than this process, runs as another user, is embedded, or is older. Streams that the node has connected end
+    /// with this process. A path that is relative or too long is refused when the agent is served.
+    #[must_use]
+    pub fn streams_to(mut self, socket: impl Into<String>) -> Self {
+        self.register.socket = socket.into();
+        self
+    }
+
     /// The agent's name.
     #[must_use]
     pub fn name(&self) -> &AgentName {
@@ -96,6 +110,11 @@ pub(crate) fn check_register(register: &Register) -> Result<(), Status> {
     }
     if register.version.len() > limits::MAX_NAME {
         return refuse("the version is longer than 64 bytes");
+    }
+    let socket = &register.socket;
+    let is_path = socket.starts_with('/') && !socket.contains('\0');
+    if !socket.is_empty() && (!is_path || socket.len() > limits::MAX_SOCKET_PATH) {
+        return refuse("the socket for raw streams is an absolute path of at most 107 bytes");
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Inspection agents: served, attached, reloaded and tried out.
 
+mod attached;
 mod envoy;
 mod reload;
 

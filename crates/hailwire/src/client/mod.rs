@@ -32,7 +32,7 @@ use crate::{
     admin,
     agent::{Agent, Handler, SharedHandler},
     body::Body,
-    carrier::{Connection, mux},
+    carrier::{Connection, mux, unix::UnixIo},
     node::Inner,
     paths::DataDir,
     session::{self, Session},
@@ -114,7 +114,11 @@ impl Client {
                     source,
                 },
             })?;
-        let connection = Connection::Mux(mux::Connection::client(stream));
+        let io = UnixIo::new(stream).map_err(|source| AttachError::Socket {
+            path: path.display().to_string(),
+            source,
+        })?;
+        let connection = Connection::Mux(mux::Connection::client(io));
         let hello = Hello {
             versions: vec![VERSION],
             software: concat!("hailwire/", env!("CARGO_PKG_VERSION")).to_owned(),

@@ -3,10 +3,10 @@
 //! The folder is closed to others (mode 0700), and the kernel's word on who is at the other end
 //! (`SO_PEERCRED`) is checked besides: this user, or root.
 
-use std::{io, path::Path, sync::Arc};
+use std::{fs, io, path::Path, sync::Arc};
 
 use hailwire_wire::Code;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{UnixListener, UnixStream, unix::UCred};
 
 use super::{
     Inner,
@@ -49,10 +49,10 @@ pub(super) async fn accept(node: Arc<Inner>, listener: UnixListener) {
 }
 
 fn attach(node: &Arc<Inner>, stream: UnixStream) {
-    if !is_this_user(&stream) {
+    let Some(program) = stream.peer_cred().ok().filter(is_admitted) else {
         tracing::warn!("a program of another user was turned away from the local socket");
         return;
-    }
+    };
     let mut locals = node
         .locals
         .lock()
@@ -65,6 +65,7 @@ fn attach(node: &Arc<Inner>, stream: UnixStream) {
     let door = Arc::new(Door {
         node: node.clone(),
         origin: Origin::Local,
+        program: Some(program),
     });
     let session = Session::start(connection, false, node.hello(), door);
     locals.push(session.clone());
@@ -83,11 +84,25 @@ fn attach(node: &Arc<Inner>, stream: UnixStream) {
     });
 }
 
-fn is_this_user(stream: &UnixStream) -> bool {
-    let me = rustix::process::getuid().as_raw();
-    stream
-        .peer_cred()
-        .is_ok_and(|peer| peer.uid() == me || peer.uid() == 0)
+fn is_admitted(program: &UCred) -> bool {
+    is_this_user(program) || program.uid() == 0
+}
+
+fn is_this_user(program: &UCred) -> bool {
+    program.uid() == rustix::process::getuid().as_raw()
+}
+
+/// Whether a path means to this process what it means to a program that is attached: it is of the same user and sees the same
+/// files. Where that cannot be told it does not.
+pub(super) fn sees_what_we_see(program: &UCred) -> bool {
+    let Some(pid) = program.pid().filter(|_| is_this_user(program)) else {
+        return false;
+    };
+    ["ns/mnt", "root"].iter().all(|what| {
+        let theirs = fs::read_link(format!("/proc/{pid}/{what}"));
+        let ours = fs::read_link(format!("/proc/self/{what}"));
+        matches!((theirs, ours), (Ok(theirs), Ok(ours)) if theirs == ours)
+    })
 }
 
 /// Lets this process hold as many descriptors as the system allows it: one per attached program.

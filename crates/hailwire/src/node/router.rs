@@ -13,19 +13,22 @@ use hailwire_wire::{
     frame::FrameKind,
     header::{self, Register},
 };
-use tokio::time::Instant;
+use tokio::{
+    net::{UnixStream, unix::UCred},
+    time::Instant,
+};
 
 use super::{
     Inner,
     asked::asked_for,
-    now_unix,
+    local, now_unix,
     registry::{MemberKey, Picked, Target, not_found},
     trust::untrusted,
     tunnel::greeted,
 };
 use crate::{
     admin,
-    agent::{Caller, RequestKind, SharedHandler},
+    agent::{Caller, RequestKind, SharedHandler, check_register},
     carrier::SendStream,
     config::Carrier,
     session::{self, Dispatch, FrameReader, IncomingCall, Opening, Session, refuse},
@@ -94,12 +97,14 @@ impl Target {
 pub(crate) struct Door {
     pub(crate) node: Arc<Inner>,
     pub(crate) origin: Origin,
+    /// What the system says of a program on this machine.
+    pub(crate) program: Option<UCred>,
 }
 
 impl Dispatch for Door {
     async fn dispatch(self: Arc<Self>, session: Session, opening: Opening) {
         match (opening.kind, self.origin) {
-            (FrameKind::REGISTER, Origin::Local) => register(&self.node, session, opening).await,
+            (FrameKind::REGISTER, Origin::Local) => register(&self, session, opening).await,
             (FrameKind::CALL | FrameKind::SEND | FrameKind::STREAM, _) => {
                 self.node.carry(&session, opening, self.origin).await;
             }
@@ -166,22 +171,26 @@ impl Inner {
                 session::serve(kind, header, caller(origin), send, reader, &handler).await
             }
             Destination::Session(onward) => {
-                let header = onward_header(header, origin, picked.as_ref(), deadline);
                 // A stream lives long, and what comes on it is as good a sign of more as a call.
                 let moved = || {
                     if kind == FrameKind::STREAM {
                         self.spin.touch();
                     }
                 };
-                Box::pin(relay(
-                    &onward,
-                    kind,
-                    &header,
-                    (send, reader),
-                    deadline,
-                    &moved,
-                ))
-                .await
+                let socket = match kind {
+                    FrameKind::STREAM => Box::pin(connected(&onward, picked.as_ref())).await,
+                    _ => None,
+                };
+                if let Some(socket) = socket {
+                    send.set_priority(header.priority);
+                    let _in_flight = onward.count();
+                    let stream = (send, reader);
+                    Box::pin(session::connect(stream, socket, deadline, &onward, &moved)).await
+                } else {
+                    let header = onward_header(header, origin, picked.as_ref(), deadline);
+                    let stream = (send, reader);
+                    Box::pin(relay(&onward, kind, &header, stream, deadline, &moved)).await
+                }
             }
         };
         self.spin.touch();
@@ -359,6 +368,21 @@ impl Inner {
     }
 }
 
+/// A connection to the socket that takes a member's raw streams, if it has said so, still takes work, and there is a way.
+async fn connected(program: &Session, picked: Option<&Picked>) -> Option<UnixStream> {
+    let Target::Attached { register, .. } = picked?.value() else {
+        return None;
+    };
+    let path = register.socket.as_str();
+    if path.is_empty() || !program.takes_work() {
+        return None;
+    }
+    let connected = UnixStream::connect(path).await;
+    connected
+        .inspect_err(|error| tracing::debug!(path, %error, "left to the program"))
+        .ok()
+}
+
 /// Passes a call on to the other end of a session. Returns how it ended.
 async fn relay(
     onward: &Session,
@@ -382,14 +406,15 @@ async fn relay(
 }
 
 /// Keeps an attached program's agent registered while its stream lives.
-async fn register(node: &Arc<Inner>, session: Session, opening: Opening) {
+async fn register(door: &Door, session: Session, opening: Opening) {
+    let node = &door.node;
     let Opening {
         payload,
         mut send,
         mut reader,
         ..
     } = opening;
-    let register = match header::decode::<Register>(&payload) {
+    let mut register = match header::decode::<Register>(&payload) {
         Ok(register) => register,
         Err(error) => {
             let status = Status::new(Code::InvalidArgument, error.to_string());
@@ -397,6 +422,13 @@ async fn register(node: &Arc<Inner>, session: Session, opening: Opening) {
         }
     };
     let name = register.name.clone();
+    if let Err(status) = check_register(&register) {
+        return refuse(send, reader, &status).await;
+    }
+    let same = |program| !register.socket.is_empty() && local::sees_what_we_see(program);
+    if !door.program.as_ref().is_some_and(same) {
+        register.socket.clear();
+    }
     let target = Target::Attached {
         session: session.clone(),
         register: Arc::new(register),

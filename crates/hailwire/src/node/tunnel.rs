@@ -205,6 +205,7 @@ impl Inner {
         let door = Arc::new(Door {
             node: self.clone(),
             origin: Origin::Peer(id),
+            program: None,
         });
         Session::start(connection, dialled, hello, door)
     }

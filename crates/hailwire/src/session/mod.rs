@@ -12,6 +12,7 @@ mod answer;
 mod control;
 mod reader;
 mod serve;
+mod socket;
 mod splice;
 
 use std::{
@@ -36,6 +37,7 @@ pub use answer::Answer;
 pub(crate) use answer::{AbortOnDrop, WireAnswer};
 pub(crate) use reader::{FrameReader, connection_status, deadline_exceeded};
 pub(crate) use serve::{accept, in_time, panicked, refuse, serve};
+pub(crate) use socket::connect;
 pub(crate) use splice::splice;
 
 use crate::{

@@ -254,7 +254,7 @@ fn abandon(mut send: SendStream, code: Code) -> Code {
     code
 }
 
-fn write_code(error: &WriteError) -> Code {
+pub(super) fn write_code(error: &WriteError) -> Code {
     match error {
         WriteError::Stopped(code) => *code,
         WriteError::Ended => Code::Cancelled,

@@ -19,6 +19,7 @@ mod house;
 mod pool;
 mod port;
 mod resources;
+mod socket;
 mod tcp;
 mod trust;
 mod wire;

@@ -3,7 +3,7 @@
 use std::{path::Path, process::Stdio, time::Duration};
 
 use hailwire::{Agent, Client, Code, Request, Serving, Status};
-use hailwire_wire::AgentName;
+use hailwire_wire::{AgentName, limits::MAX_SOCKET_PATH};
 use serde_json::json;
 use tokio::{net::UnixStream, process::Command, time::sleep};
 
@@ -77,9 +77,20 @@ async fn offer(client: &Client, name: &AgentName, socket: &Path) -> Result<Servi
         .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?
         .describe("inspection agent")
         .tag("callout");
+    let agent = match reachable(socket) {
+        Some(path) => agent.streams_to(path),
+        None => agent,
+    };
     let socket = socket.to_owned();
     let handler = move |request: Request| far::splice(request, socket.clone());
     client.serve(agent, handler).await
+}
+
+/// The socket as the node can be told of it, so that it connects proxies by itself. Without that they come through this process.
+fn reachable(socket: &Path) -> Option<String> {
+    let path = std::path::absolute(socket).ok()?.into_os_string();
+    let path = path.into_string().ok()?;
+    (path.len() <= MAX_SOCKET_PATH).then_some(path)
 }
 
 /// Runs the agent's program, and starts it again when it ends. Returns when it cannot be started.

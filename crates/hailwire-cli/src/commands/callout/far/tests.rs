@@ -23,6 +23,13 @@ use crate::commands::callout::Places;
 /// Long enough for any step of a test on a busy machine; reaching it is a failure.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Who connects proxies to the agent's socket.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Node,
+    Program,
+}
+
 /// A node on loopback.
 struct House {
     node: hailwire::Node,
@@ -69,12 +76,17 @@ impl House {
     }
 
     /// Attaches what listens at a socket.
-    async fn attach(&self, name: &str, socket: &Path) -> hailwire::Serving {
-        let socket = socket.to_owned();
-        let handler = move |request: Request| splice(request, socket.clone());
-        let client = self.node.client();
-        let offered = Offered::new(name).unwrap();
-        client.serve(offered, handler).await.unwrap()
+    async fn attach(&self, name: &str, socket: &Path, by: By) -> (hailwire::Serving, Client) {
+        let path = socket.to_owned();
+        let handler = move |request: Request| splice(request, path.clone());
+        let client = Client::attach(&DataDir::new(self.dir.path())).await;
+        let (client, offered) = (client.unwrap(), Offered::new(name).unwrap());
+        let offered = match by {
+            By::Node => offered.streams_to(socket.to_str().unwrap()),
+            By::Program => offered,
+        };
+        let serving = client.serve(offered, handler).await.unwrap();
+        (serving, client)
     }
 }
 
@@ -153,7 +165,7 @@ async fn the_near_agent_is_asked_first_and_the_far_one_while_it_is_down() {
     let (near, far) = (Arc::new(Counting::default()), Arc::new(Counting::default()));
     let near_served = served(&near, &near_at);
     let far_served = served(&far, &far_at);
-    let _attached = edge_2.attach("waf", &far_at).await;
+    let _attached = edge_2.attach("waf", &far_at, By::Node).await;
     let config = configured(&format!(
         "agents {{ agent \"waf\" {{ binary-uds {near_at:?}; hail \"waf@edge-2\"; timeout-ms 10000\n\
          pool {{ connections 1 }} }} }}"
@@ -188,18 +200,32 @@ async fn the_near_agent_is_asked_first_and_the_far_one_while_it_is_down() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_reaches_an_agent_on_another_node_whole() {
-    let (edge_1, edge_2) = House::pair().await;
-    let far_at = edge_2.dir.path().join("far");
-    let far = Arc::new(Counting::default());
-    let _served = served(&far, &far_at);
-    let _attached = edge_2.attach("waf", &far_at).await;
-    let config = configured(
-        "agents { agent \"waf\" { hail \"waf@edge-2\"; timeout-ms 20000; max-request-body-bytes 99999999 } }",
-    );
-    let places = edge_1.places();
-    let inspector =
-        Inspector::from_config(&config, &|agent, place| places.reach(agent, place)).unwrap();
-    assert!(inspector.ready(PATIENCE).await);
+    for by in [By::Node, By::Program] {
+        let (edge_1, edge_2) = House::pair().await;
+        let far_at = edge_2.dir.path().join("far");
+        let far = Arc::new(Counting::default());
+        let _served = served(&far, &far_at);
+        let _attached = edge_2.attach("waf", &far_at, by).await;
+        let config = configured(
+            "agents { agent \"waf\" { hail \"waf@edge-2\"; timeout-ms 20000; max-request-body-bytes 99999999 } }",
+        );
+        let places = edge_1.places();
+        let inspector =
+            Inspector::from_config(&config, &|agent, place| places.reach(agent, place)).unwrap();
+        assert!(inspector.ready(PATIENCE).await);
+        show_body(&inspector).await;
+        assert_eq!(far.bytes.load(SeqCst), 40 * (256 << 10), "{by:?}");
+        let tally = inspector.tally("waf").unwrap();
+        assert_eq!(
+            tally.asked(Kind::RequestBody),
+            40 * 4,
+            "in pieces of 64 KiB"
+        );
+    }
+}
+
+/// Shows forty pieces of 256 KiB.
+async fn show_body(inspector: &Inspector) {
     let mut exchange = inspector.exchange();
     let piece = bytes::Bytes::from(vec![7; 256 << 10]);
     for n in 0..40_u32 {
@@ -215,13 +241,6 @@ async fn a_body_reaches_an_agent_on_another_node_whole() {
         assert!(out.verdict.passes(), "{:?}", out.verdict);
         assert_eq!(out.data, piece);
     }
-    assert_eq!(far.bytes.load(SeqCst), 40 * (256 << 10));
-    let tally = inspector.tally("waf").unwrap();
-    assert_eq!(
-        tally.asked(Kind::RequestBody),
-        40 * 4,
-        "in pieces of 64 KiB"
-    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -231,7 +250,7 @@ async fn a_far_answer_takes_little_longer_than_the_round_trip_and_a_near_answer(
     let at = edge_2.dir.path().join("agent");
     let agent = Arc::new(Counting::default());
     let _served = served(&agent, &at);
-    let _attached = edge_2.attach("waf", &at).await;
+    let _attached = edge_2.attach("waf", &at, By::Node).await;
     let places = edge_1.places();
     let mut medians = Vec::new();
     for place in [
