@@ -2,16 +2,16 @@
 
 mod incoming;
 mod outgoing;
-mod socket;
 
 use std::{future::poll_fn, io};
 
 use bytes::Bytes;
-use tokio::io::AsyncRead;
+use rustix::net::sockopt::set_socket_send_buffer_size;
+use tokio::{io::AsyncRead, net::UnixStream};
 
+pub(crate) use hailwire_socket::{Receiving, Sending};
 pub(crate) use incoming::Incoming;
 pub(crate) use outgoing::Outgoing;
-pub(crate) use socket::{Receiving, Sending, split};
 
 /// Bytes of one direction of a body that may be under way, of each request.
 pub(crate) const WINDOW: u32 = 512 << 10;
@@ -21,6 +21,21 @@ pub(crate) const LEAST_PIECE: u64 = 4 << 10;
 
 /// How many pieces a window holds at most.
 pub(crate) const PIECES: usize = (WINDOW as u64 / LEAST_PIECE) as usize;
+
+/// Bytes that a socket may hold; the system may allow less.
+const SOCKET: usize = 1 << 20;
+
+/// Both directions of a socket, which holds several pieces of bodies from now on, so that writer and reader wake each other less often.
+///
+/// # Errors
+///
+/// As [`hailwire_socket::split`].
+pub(crate) fn split(stream: UnixStream) -> io::Result<(Receiving, Sending)> {
+    if let Err(error) = set_socket_send_buffer_size(&stream, SOCKET) {
+        tracing::debug!(%error, "the buffer of a socket keeps its size");
+    }
+    hailwire_socket::split(stream)
+}
 
 /// The next frame, for handshakes.
 ///

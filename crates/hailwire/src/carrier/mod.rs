@@ -28,7 +28,6 @@ pub mod mux;
 mod opening;
 pub mod quic;
 pub mod tcp;
-pub(crate) mod unix;
 pub mod ws;
 
 use bytes::Bytes;

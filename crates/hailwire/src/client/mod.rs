@@ -32,7 +32,7 @@ use crate::{
     admin,
     agent::{Agent, Handler, SharedHandler},
     body::Body,
-    carrier::{Connection, mux, unix::UnixIo},
+    carrier::{Connection, mux},
     node::Inner,
     paths::DataDir,
     session::{self, Session},
@@ -114,10 +114,12 @@ impl Client {
                     source,
                 },
             })?;
-        let io = UnixIo::new(stream).map_err(|source| AttachError::Socket {
-            path: path.display().to_string(),
-            source,
-        })?;
+        let (receiving, sending) =
+            hailwire_socket::split(stream).map_err(|source| AttachError::Socket {
+                path: path.display().to_string(),
+                source,
+            })?;
+        let io = tokio::io::join(receiving, sending);
         let connection = Connection::Mux(mux::Connection::client(io));
         let hello = Hello {
             versions: vec![VERSION],

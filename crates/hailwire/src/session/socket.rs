@@ -8,6 +8,7 @@
 use std::io::{self, IoSlice};
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use hailwire_socket::{Receiving, Sending, split};
 use hailwire_wire::{
     Code, Status,
     frame::{self, FRAME_PREFIX, FrameKind},
@@ -22,13 +23,7 @@ use super::{
     FrameReader, Session, deadline_exceeded, now,
     serve::{accept, end, refuse, until, write_code},
 };
-use crate::{
-    body::Body,
-    carrier::{
-        SendStream,
-        unix::{Incoming, Outgoing, halves},
-    },
-};
+use crate::{body::Body, carrier::SendStream};
 
 /// Bytes of a buffer that is read into.
 const BUFFER: usize = 64 * 1024;
@@ -53,8 +48,8 @@ pub(crate) async fn connect(
     program: &Session,
     moved: &(impl Fn() + Sync),
 ) -> Code {
-    let (incoming, outgoing) = match halves(socket) {
-        Ok(halves) => halves,
+    let (receiving, sending) = match split(socket) {
+        Ok(both) => both,
         Err(error) => {
             let what = "the node has no room for one more connection";
             let status = Status::new(Code::ResourceExhausted, what).with_details(error.to_string());
@@ -67,8 +62,8 @@ pub(crate) async fn connect(
         return write_code(&error);
     }
     let outcome = {
-        let up = to_socket(Body::wire(reader), outgoing, moved);
-        let down = from_socket(incoming, &mut send, moved);
+        let up = to_socket(Body::wire(reader), sending, moved);
+        let down = from_socket(receiving, &mut send, moved);
         tokio::pin!(up, down);
         let mut up_done = None;
         loop {
@@ -100,7 +95,7 @@ enum Ended {
 }
 
 /// The caller's body. Returns it, so that the caller is not stopped before the answer has ended.
-async fn to_socket(mut body: Body, mut socket: Outgoing, moved: &impl Fn()) -> Body {
+async fn to_socket(mut body: Body, mut socket: Sending, moved: &impl Fn()) -> Body {
     let mut chunks = Vec::new();
     loop {
         match body.chunk().await {
@@ -125,7 +120,7 @@ async fn to_socket(mut body: Body, mut socket: Outgoing, moved: &impl Fn()) -> B
 
 /// The socket's bytes toward the caller, each read in a frame of its own.
 async fn from_socket(
-    mut socket: Incoming,
+    mut socket: Receiving,
     to: &mut SendStream,
     moved: &impl Fn(),
 ) -> Result<(), Ended> {
@@ -159,7 +154,7 @@ async fn from_socket(
 }
 
 /// Writes chunks whole, in order, and takes them out.
-async fn write_all(to: &mut Outgoing, chunks: &mut Vec<Bytes>) -> io::Result<()> {
+async fn write_all(to: &mut Sending, chunks: &mut Vec<Bytes>) -> io::Result<()> {
     while !chunks.is_empty() {
         let mut slices = [IoSlice::new(&[]); TOGETHER];
         let count = fill(&mut slices, chunks);

@@ -14,10 +14,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::net::{
-    SendAncillaryBuffer, SendFlags, Shutdown, send, sendmsg, shutdown,
-    sockopt::set_socket_send_buffer_size,
-};
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, send, sendmsg, shutdown};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{UnixStream, unix::pipe},
@@ -25,25 +22,20 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// Bytes that a socket may hold; the system may allow less.
-const SOCKET: usize = 1 << 20;
-
 /// After so many writes that met no full socket, it is no longer watched for room.
 const QUIET: u8 = 64;
 
 /// How long a full socket is left alone that cannot be watched, since there are no more descriptors.
 const BLIND: Duration = Duration::from_millis(1);
 
-/// Both directions of a socket, which is widened: it holds several pieces of bodies, so that writer and reader wake each other less
-/// often.
+/// Both directions of a socket. The connection is one descriptor, and a second one while it is watched for room.
+///
+/// Needs a Tokio runtime.
 ///
 /// # Errors
 ///
 /// Whatever the system says when the socket is watched anew.
-pub(crate) fn split(stream: UnixStream) -> io::Result<(Receiving, Sending)> {
-    if let Err(error) = set_socket_send_buffer_size(&stream, SOCKET) {
-        tracing::debug!(%error, "the buffer of a socket keeps its size");
-    }
+pub fn split(stream: UnixStream) -> io::Result<(Receiving, Sending)> {
     // What a pipe's reading end does is what is wanted of a socket here: to be watched for reading, and `read`.
     let socket = OwnedFd::from(stream.into_std()?);
     let socket = Arc::new(pipe::Receiver::from_owned_fd_unchecked(socket)?);
@@ -55,7 +47,12 @@ pub(crate) fn split(stream: UnixStream) -> io::Result<(Receiving, Sending)> {
 }
 
 /// The direction from the other side.
-pub(crate) struct Receiving(Arc<pipe::Receiver>);
+///
+/// # Cancel safety
+///
+/// A read that is dropped has taken nothing.
+#[derive(Debug)]
+pub struct Receiving(Arc<pipe::Receiver>);
 
 impl AsyncRead for Receiving {
     fn poll_read(
@@ -90,12 +87,14 @@ impl AsyncRead for Receiving {
 }
 
 /// The direction to the other side. It ends when this is dropped.
-pub(crate) struct Sending {
+#[derive(Debug)]
+pub struct Sending {
     socket: Arc<pipe::Receiver>,
     room: Room,
 }
 
 /// How it is known when there is room again.
+#[derive(Debug)]
 enum Room {
     /// There was some, last time.
     Unwatched,
