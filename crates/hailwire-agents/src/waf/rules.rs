@@ -1,8 +1,8 @@
 //! The rules in force, arranged for search, and what they find.
 //!
-//! A value goes through each chain of transformations that some rule for its variable wants, once. One search over
-//! the outcome finds the literals that rules cannot match without ([`super::literals`]); only rules whose literal
-//! is there, and the few that have none, are tried one by one.
+//! A value goes through the chains of transformations that rules for its variable want. One search over what comes
+//! out ([`super::search`]) finds the literals that rules cannot match without ([`super::literals`]); only rules whose
+//! literal is there, and the few that have none, are tried one by one.
 //!
 //! A rule counts once in a request, however often it matches: so the score does not depend on how a long value
 //! is cut into windows.
@@ -11,16 +11,15 @@ use std::{
     borrow::Cow,
     collections::BTreeMap,
     fmt::Write as _,
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
-use aho_corasick::{AhoCorasick, AhoCorasickBuilder, MatchKind};
 use thiserror::Error;
 
 use super::{
-    seclang::{self, Comparison, Operator, Rule, Skipped, Variable},
+    plan::Plan,
+    search::Search,
+    seclang::{self, Operator, Rule, Skipped, Variable},
     transform::Transform,
 };
 
@@ -52,7 +51,8 @@ pub struct Findings {
 pub struct RuleSet {
     rules: Vec<Rule>,
     /// For each variable.
-    plans: Vec<Vec<Arc<Group>>>,
+    plans: Vec<Plan>,
+    search: Search,
     /// Rules on the number of header fields.
     counts: Vec<u32>,
     report: Report,
@@ -104,20 +104,6 @@ pub enum RulesError {
     /// Literals that no search can be built for.
     #[error("the rules' literals: {0}")]
     Search(String),
-}
-
-/// Rules for one variable with the same transformations.
-struct Group {
-    transforms: Vec<Transform>,
-    /// Those that are always tried.
-    always: Vec<u32>,
-    search: Option<Search>,
-}
-
-struct Search {
-    automaton: AhoCorasick,
-    /// For each literal, the rules that it is one of.
-    rules: Vec<Vec<u32>>,
 }
 
 /// The rules that come with the house.
@@ -203,39 +189,21 @@ impl RuleSet {
     }
 
     fn build(rules: Vec<Rule>, report: Report) -> Result<Self, RulesError> {
-        let mut plans = Vec::with_capacity(Variable::COUNT);
-        let mut known: BTreeMap<(Vec<Transform>, Vec<u32>), Arc<Group>> = BTreeMap::new();
-        for variable in 0..Variable::COUNT {
+        let plan = |variable| {
             let mut chains: BTreeMap<Vec<Transform>, Vec<u32>> = BTreeMap::new();
             for (place, rule) in (0_u32..).zip(&rules) {
                 if rule.targets.iter().any(|(v, _)| *v as usize == variable) {
-                    let steps = if rule.multi_match {
-                        0
-                    } else {
-                        rule.transforms.len()
-                    };
-                    for end in steps..=rule.transforms.len() {
-                        chains
-                            .entry(rule.transforms[..end].to_vec())
-                            .or_default()
-                            .push(place);
+                    for end in rule.judged_after() {
+                        let chain = rule.transforms[..end].to_vec();
+                        chains.entry(chain).or_default().push(place);
                     }
                 }
             }
-            let mut groups = Vec::new();
-            for (transforms, places) in chains {
-                let group = match known.get(&(transforms.clone(), places.clone())) {
-                    Some(group) => Arc::clone(group),
-                    None => {
-                        let group = Arc::new(Group::build(&rules, transforms.clone(), &places)?);
-                        known.insert((transforms, places), Arc::clone(&group));
-                        group
-                    }
-                };
-                groups.push(group);
-            }
-            plans.push(groups);
-        }
+            Plan::new(&rules, &chains)
+        };
+        let mut plans: Vec<Plan> = (0..Variable::COUNT).map(plan).collect();
+        let search = Search::new(&rules, &mut plans)
+            .map_err(|error| RulesError::Search(error.to_string()))?;
         let counts = (0_u32..)
             .zip(&rules)
             .filter(|(_, rule)| !rule.counts.is_empty());
@@ -243,6 +211,7 @@ impl RuleSet {
         Ok(Self {
             rules,
             plans,
+            search,
             counts,
             report,
         })
@@ -250,31 +219,24 @@ impl RuleSet {
 
     /// Judges a value.
     pub fn judge(&self, value: &Value<'_>, findings: &mut Findings) {
-        let Some(groups) = self.plans.get(value.variable as usize) else {
-            return;
-        };
-        // The last chain's outcomes, step by step: chains come in order, so the next one begins mostly alike.
-        let mut done: Vec<(Transform, Option<Vec<u8>>)> = Vec::new();
-        let mut tried = Vec::new();
-        for group in groups {
-            let same = done
-                .iter()
-                .zip(&group.transforms)
-                .take_while(|(a, b)| a.0 == **b)
-                .count();
-            done.truncate(same);
-            for transform in &group.transforms[same..] {
-                let after = match transform.apply(latest(&done, value.bytes)) {
-                    Cow::Borrowed(part) if part.len() == latest(&done, value.bytes).len() => None,
-                    changed => Some(changed.into_owned()),
-                };
-                done.push((*transform, after));
-            }
-            let bytes = latest(&done, value.bytes);
-            tried.clear();
-            group.candidates(bytes, &mut tried);
-            for place in &tried {
-                self.attempt(*place, value, bytes, findings);
+        if let Some(plan) = self.plans.get(value.variable as usize) {
+            let mut attempt = |place, bytes: &[u8]| {
+                self.attempt(place, value, bytes, Operator::matches, findings);
+            };
+            self.search.each(plan, value.bytes, &mut attempt);
+        }
+    }
+
+    /// Judges a value by every rule, with no short cut: slow, and what [`RuleSet::judge`] has to agree with.
+    #[doc(hidden)]
+    pub fn judge_plainly(&self, value: &Value<'_>, findings: &mut Findings) {
+        for (place, rule) in (0_u32..).zip(&self.rules) {
+            for end in rule.judged_after() {
+                let mut bytes = Cow::Borrowed(value.bytes);
+                for transform in &rule.transforms[..end] {
+                    bytes = Cow::Owned(transform.apply(&bytes).into_owned());
+                }
+                self.attempt(place, value, &bytes, Operator::matches_plainly, findings);
             }
         }
     }
@@ -295,7 +257,14 @@ impl RuleSet {
         }
     }
 
-    fn attempt(&self, place: u32, value: &Value<'_>, bytes: &[u8], findings: &mut Findings) {
+    fn attempt(
+        &self,
+        place: u32,
+        value: &Value<'_>,
+        bytes: &[u8],
+        matches: fn(&Operator, &[u8], bool) -> bool,
+        findings: &mut Findings,
+    ) {
         let Some(rule) = self.rule(place) else {
             return;
         };
@@ -308,7 +277,7 @@ impl RuleSet {
         if !rule.targets.iter().any(meant) || rule.except.iter().any(meant) {
             return;
         }
-        if rule.operator.matches(bytes, value.first) != rule.negated {
+        if matches(&rule.operator, bytes, value.first) != rule.negated {
             findings.add(place, rule);
         }
     }
@@ -327,14 +296,6 @@ impl RuleSet {
         }
         text
     }
-}
-
-/// The value after the last transformation that changed something.
-fn latest<'a>(done: &'a [(Transform, Option<Vec<u8>>)], value: &'a [u8]) -> &'a [u8] {
-    done.iter()
-        .rev()
-        .find_map(|(_, after)| after.as_deref())
-        .unwrap_or(value)
 }
 
 /// Those that are not removed and not above the paranoia.
@@ -382,118 +343,4 @@ impl Findings {
         self.score = self.score.saturating_add(rule.score);
         self.deny = self.deny.or(rule.deny);
     }
-}
-
-impl Group {
-    fn build(
-        rules: &[Rule],
-        transforms: Vec<Transform>,
-        places: &[u32],
-    ) -> Result<Self, RulesError> {
-        let mut always = Vec::new();
-        let mut literals: BTreeMap<&[u8], Vec<u32>> = BTreeMap::new();
-        for place in places {
-            match rules
-                .get(*place as usize)
-                .and_then(|rule| rule.literals.as_ref())
-            {
-                Some(own) => {
-                    for literal in own {
-                        literals.entry(literal).or_default().push(*place);
-                    }
-                }
-                None => always.push(*place),
-            }
-        }
-        let search = if literals.is_empty() {
-            None
-        } else {
-            let automaton = AhoCorasickBuilder::new()
-                .ascii_case_insensitive(true)
-                .match_kind(MatchKind::Standard)
-                .build(literals.keys())
-                .map_err(|error| RulesError::Search(error.to_string()))?;
-            Some(Search {
-                automaton,
-                rules: literals.into_values().collect(),
-            })
-        };
-        Ok(Self {
-            transforms,
-            always,
-            search,
-        })
-    }
-
-    /// The rules that are worth trying.
-    fn candidates(&self, bytes: &[u8], tried: &mut Vec<u32>) {
-        tried.extend_from_slice(&self.always);
-        let Some(search) = &self.search else {
-            return;
-        };
-        for found in search.automaton.find_overlapping_iter(bytes) {
-            if let Some(places) = search.rules.get(found.pattern().as_usize()) {
-                for place in places {
-                    if !tried.contains(place) {
-                        tried.push(*place);
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Operator {
-    /// Whether a value, or a window of one, matches.
-    fn matches(&self, value: &[u8], first: bool) -> bool {
-        match self {
-            Self::Rx(regex) => regex.is_match(value),
-            Self::Pm(search) => search.is_match(value),
-            Self::Contains(part) => memchr::memmem::find(value, part).is_some(),
-            Self::BeginsWith(part) => first && value.starts_with(part),
-            Self::EndsWith(part) => value.ends_with(part),
-            Self::Equals(whole) => first && value == &whole[..],
-            Self::Within(text) => memchr::memmem::find(text, value).is_some(),
-            Self::DetectSqli => first && sqli(value),
-            Self::DetectXss => xss(value),
-            Self::OutsideBytes(allowed) => value.iter().any(|byte| !allowed[usize::from(*byte)]),
-            Self::BadUrlEncoding => bad_url_encoding(value),
-            Self::Number(how, wanted) => {
-                let text = String::from_utf8_lossy(value);
-                let number = text.trim().parse::<i64>().unwrap_or(0);
-                match how {
-                    Comparison::Eq => number == *wanted,
-                    Comparison::Ge => number >= *wanted,
-                    Comparison::Gt => number > *wanted,
-                    Comparison::Le => number <= *wanted,
-                    Comparison::Lt => number < *wanted,
-                }
-            }
-            Self::Unconditional => true,
-        }
-    }
-}
-
-/// libinjection judges the first few tokens of a value. A value of one word cannot be an injection.
-fn sqli(value: &[u8]) -> bool {
-    let word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-    !value.iter().all(word) && guarded(|| libinjectionrs::detect_sqli(value).is_injection())
-}
-
-fn xss(value: &[u8]) -> bool {
-    // Every form that it knows has one of these.
-    memchr::memchr3(b'<', b'=', b'`', value).is_some()
-        && guarded(|| libinjectionrs::detect_xss(value).is_injection())
-}
-
-/// A detector that breaks on a value has not found it harmless.
-pub(super) fn guarded(detect: impl Fn() -> bool) -> bool {
-    catch_unwind(AssertUnwindSafe(detect)).unwrap_or(true)
-}
-
-fn bad_url_encoding(value: &[u8]) -> bool {
-    memchr::memchr_iter(b'%', value).any(|at| {
-        let digits = value.get(at + 1..at + 3);
-        !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-    })
 }

@@ -21,7 +21,11 @@ use std::path::Path;
 
 use regex::bytes::{Regex, RegexBuilder};
 
-use super::transform::Transform;
+use super::{
+    kinds::Kinds,
+    literals::{Edge, Sign},
+    transform::Transform,
+};
 
 /// What a rule looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -179,8 +183,8 @@ pub struct Rule {
     pub operator: Operator,
     /// Whether the opposite is meant.
     pub negated: bool,
-    /// The literals without which the operator cannot match, in lower case.
-    pub literals: Option<Vec<Vec<u8>>>,
+    /// Of these a value shows one, or the rule does not match.
+    pub(super) signs: Option<Vec<Sign>>,
     /// What it adds to the score of a request.
     pub score: u32,
     /// The status with which it blocks by itself.
@@ -215,6 +219,18 @@ pub struct Parsed {
     pub removed: Vec<(u64, u64)>,
     /// What rules do not look at besides: their numbers, from and to, and where.
     pub excepted: Vec<(u64, u64, Targets)>,
+}
+
+impl Rule {
+    /// After how many of its transformations it is judged.
+    pub(super) fn judged_after(&self) -> std::ops::RangeInclusive<usize> {
+        let first = if self.multi_match {
+            0
+        } else {
+            self.transforms.len()
+        };
+        first..=self.transforms.len()
+    }
 }
 
 /// Reads a file's text; `@pmFromFile` is looked up in its directory.
@@ -399,7 +415,7 @@ fn rule(
         return Err("it decides nothing: no severity, no deny".to_owned());
     }
     let (targets, except, counts) = targets(variables)?;
-    let (operator, negated, literals) = parse_operator(operator, directory)?;
+    let (operator, negated, signs) = parse_operator(operator, directory)?;
     let mut transforms = Vec::new();
     for (_, name) in actions.iter().filter(|(name, _)| name == "t") {
         match name.as_str() {
@@ -425,7 +441,7 @@ fn rule(
         multi_match: has("multimatch"),
         operator,
         negated,
-        literals: literals.filter(|_| !negated),
+        signs: signs.filter(|_| !negated),
         score: if has("pass") { 0 } else { severity },
         deny,
         paranoia: paranoia.unwrap_or(1),
@@ -487,10 +503,10 @@ fn split_targets(text: &str) -> Vec<&str> {
     parts
 }
 
-/// The literals without which nothing matches, where there are such.
-type Literals = Option<Vec<Vec<u8>>>;
+/// Of these each match shows one, where there are such.
+type Signs = Option<Vec<Sign>>;
 
-type Judged = (Operator, bool, Literals);
+type Judged = (Operator, bool, Signs);
 
 fn parse_operator(text: &str, directory: Option<&Path>) -> Result<Judged, String> {
     let text = text.trim();
@@ -507,7 +523,15 @@ fn parse_operator(text: &str, directory: Option<&Path>) -> Result<Judged, String
         return Err("macro in the operator".to_owned());
     }
     let bytes = argument.as_bytes().to_vec();
-    let own = |text: &[u8]| (text.len() > 1).then(|| vec![text.to_ascii_lowercase()]);
+    let own = |before, after| {
+        let sign = sign(argument.as_bytes())?;
+        Some(vec![Sign {
+            before,
+            after,
+            ..sign
+        }])
+    };
+    let kinds = |kinds| Some(vec![Sign::kinds(kinds)]);
     let number = |how| {
         argument
             .trim()
@@ -516,25 +540,39 @@ fn parse_operator(text: &str, directory: Option<&Path>) -> Result<Judged, String
             .map_err(|_| format!("\"{argument}\" is no number"))
     };
     let lower = name.to_ascii_lowercase();
-    let (operator, literals) = match lower.as_str() {
+    let (operator, signs) = match lower.as_str() {
         "rx" => {
-            let (regex, literals) = regex(argument)?;
-            (Operator::Rx(regex), literals)
+            let (regex, signs) = regex(argument)?;
+            (Operator::Rx(regex), signs)
         }
         "pm" => {
             let words: Vec<String> = argument.split_whitespace().map(str::to_owned).collect();
             phrases(&words)?
         }
         "pmfromfile" | "pmf" => phrases(&phrase_files(argument, directory)?)?,
-        "contains" => (Operator::Contains(bytes.clone()), own(&bytes)),
-        "beginswith" => (Operator::BeginsWith(bytes.clone()), own(&bytes)),
-        "endswith" => (Operator::EndsWith(bytes.clone()), own(&bytes)),
-        "streq" => (Operator::Equals(bytes.clone()), own(&bytes)),
+        "contains" => (
+            Operator::Contains(bytes),
+            own(Edge::Anything, Edge::Anything),
+        ),
+        "beginswith" => (
+            Operator::BeginsWith(bytes),
+            own(Edge::Value, Edge::Anything),
+        ),
+        "endswith" => (Operator::EndsWith(bytes), own(Edge::Anything, Edge::Value)),
+        "streq" => (Operator::Equals(bytes), own(Edge::Value, Edge::Value)),
         "within" => (Operator::Within(bytes), None),
-        "detectsqli" => (Operator::DetectSqli, None),
-        "detectxss" => (Operator::DetectXss, None),
-        "validatebyterange" => (Operator::OutsideBytes(byte_set(argument)?), None),
-        "validateurlencoding" => (Operator::BadUrlEncoding, None),
+        // A word alone is no SQL, and all scripts that libinjection knows have one of these.
+        "detectsqli" => (Operator::DetectSqli, kinds(Kinds::ALL.without(Kinds::WORD))),
+        "detectxss" => (Operator::DetectXss, kinds(Kinds::bytes(b"<=`"))),
+        "validatebyterange" => {
+            let allowed = byte_set(argument)?;
+            let outside: Vec<u8> = (0..=255).filter(|b| !allowed[usize::from(*b)]).collect();
+            (
+                Operator::OutsideBytes(allowed),
+                kinds(Kinds::bytes(&outside)),
+            )
+        }
+        "validateurlencoding" => (Operator::BadUrlEncoding, kinds(Kinds::byte(b'%'))),
         "unconditionalmatch" => (Operator::Unconditional, None),
         "eq" => (number(Comparison::Eq)?, None),
         "ge" => (number(Comparison::Ge)?, None),
@@ -543,7 +581,17 @@ fn parse_operator(text: &str, directory: Option<&Path>) -> Result<Judged, String
         "lt" => (number(Comparison::Lt)?, None),
         _ => return Err(format!("operator {name}")),
     };
-    Ok((operator, negated, literals))
+    Ok((operator, negated, signs))
+}
+
+/// A text as a sign; `None` for an empty one, which is everywhere.
+fn sign(text: &[u8]) -> Option<Sign> {
+    match text {
+        [] => None,
+        // Its kind, whatever its case.
+        [byte] => Some(Sign::kinds(Kinds::byte(byte.to_ascii_lowercase()))),
+        text => Some(Sign::text(text)),
+    }
 }
 
 /// A set of bytes: numbers and ranges, with commas between.
@@ -576,24 +624,23 @@ fn phrase_files(names: &str, directory: Option<&Path>) -> Result<Vec<String>, St
     Ok(phrases)
 }
 
-fn phrases(phrases: &[String]) -> Result<(Operator, Literals), String> {
-    let literals: Vec<Vec<u8>> = phrases
-        .iter()
-        .map(|p| p.to_ascii_lowercase().into())
-        .collect();
+fn phrases(phrases: &[String]) -> Result<(Operator, Signs), String> {
     let search = aho_corasick::AhoCorasickBuilder::new()
         .ascii_case_insensitive(true)
-        .build(&literals)
+        .build(phrases)
         .map_err(|error| error.to_string())?;
-    let worth = literals.iter().all(|l| l.len() > 1) && !literals.is_empty();
-    Ok((Operator::Pm(search), worth.then_some(literals)))
+    let signs = phrases
+        .iter()
+        .map(|phrase| sign(phrase.as_bytes()))
+        .collect();
+    Ok((Operator::Pm(search), signs))
 }
 
 /// Memory of one compiled expression.
 const REGEX_SIZE: usize = 64 << 20;
 
-/// A regular expression over bytes in which `.` is any byte and `$` the very end, with its literals.
-fn regex(pattern: &str) -> Result<(Regex, Literals), String> {
+/// A regular expression over bytes in which `.` is any byte and `$` the very end, with its signs.
+fn regex(pattern: &str) -> Result<(Regex, Signs), String> {
     let pattern = from_pcre(pattern);
     let first = |error: String| {
         let line = error.lines().last().unwrap_or_default();

@@ -261,5 +261,5 @@ fn a_directory_of_rules_is_used_as_far_as_it_is_understood() {
 
 #[test]
 fn a_detector_that_breaks_has_not_found_the_value_harmless() {
-    assert!(rules::guarded(|| panic!("as a broken library does")));
+    assert!(operator::guarded(|| panic!("as a broken library does")));
 }
