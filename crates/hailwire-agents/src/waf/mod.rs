@@ -21,6 +21,7 @@
 //! Compressed bodies (its own rules refuse them); in values longer than [`WINDOW`] bytes, what only shows over more than
 //! [`OVERLAP`] of them; responses.
 
+mod automaton;
 mod body;
 mod head;
 mod kinds;

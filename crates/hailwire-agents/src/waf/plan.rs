@@ -48,13 +48,43 @@ impl Places {
     }
 }
 
+/// Kinds of each of which something must be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Needed {
+    kinds: [Kinds; 3],
+    count: u8,
+}
+
+impl Needed {
+    /// The first of these; the more there are the less is tried.
+    pub(super) fn new(some: &[Kinds]) -> Self {
+        let mut kinds = [Kinds::ALL; 3];
+        kinds
+            .iter_mut()
+            .zip(some)
+            .for_each(|(own, kind)| *own = *kind);
+        let count = some.len().min(kinds.len()) as u8;
+        Self { kinds, count }
+    }
+
+    pub(super) fn met(&self, by: Kinds) -> bool {
+        let [one, two, three] = self.kinds.map(|kinds| by.any(kinds));
+        match self.count {
+            0 => true,
+            1 => one,
+            2 => one && two,
+            _ => one && two && three,
+        }
+    }
+}
+
 /// The chains of one variable's rules.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// The tree; a step comes after the one before it.
     pub(super) steps: Vec<Step>,
     /// Rules that no literal stands for, with the kinds that they take.
-    pub(super) unsearched: Vec<(u32, Vec<Kinds>)>,
+    pub(super) unsearched: Vec<(u32, Needed)>,
     /// Where the literals of these rules are found.
     pub(super) literals: usize,
     /// Without one of these in a value every step leaves it as it is,
@@ -159,13 +189,13 @@ impl Plan {
                             takes = takes.or(rarest(sign));
                         }
                         let kinds = signs.iter().filter(|sign| sign.text.is_empty());
-                        unsearched
-                            .entry(*place)
-                            .or_insert_with(|| kinds.map(|sign| sign.kinds.clone()).collect());
+                        unsearched.entry(*place).or_insert_with(|| {
+                            kinds.map(|sign| Needed::new(&sign.kinds)).collect()
+                        });
                     }
                     None => {
                         takes = Kinds::ALL;
-                        unsearched.insert(*place, vec![Vec::new()]);
+                        unsearched.insert(*place, vec![Needed::new(&[])]);
                     }
                 }
                 steps[own].takes = steps[own].takes.or(takes);
@@ -181,10 +211,9 @@ impl Plan {
             all.extend(&step.wanted);
             changes = step.transform.map_or(changes, |t| changes.or(t.changes()));
         }
-        let unsearched: BTreeMap<u32, Vec<Vec<Kinds>>> = unsearched;
-        let each = |(place, signs): (u32, Vec<Vec<Kinds>>)| {
-            signs.into_iter().map(move |kinds| (place, kinds))
-        };
+        let unsearched: BTreeMap<u32, Vec<Needed>> = unsearched;
+        let each =
+            |(place, signs): (u32, Vec<Needed>)| signs.into_iter().map(move |kinds| (place, kinds));
         Self {
             steps,
             unsearched: unsearched.into_iter().flat_map(each).collect(),

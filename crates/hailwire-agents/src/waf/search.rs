@@ -10,14 +10,13 @@
 
 use std::{borrow::Cow, cell::RefCell, collections::BTreeMap};
 
-use aho_corasick::{
-    Anchored, BuildError, MatchKind, StartKind, automaton::Automaton as _, dfa::DFA,
-};
+use aho_corasick::BuildError;
 
 use super::{
+    automaton::{Automaton, fold},
     kinds::Kinds,
     literals::Edge,
-    plan::{Places, Plan, Wanted},
+    plan::{Needed, Places, Plan, Wanted},
     seclang::Rule,
     transform::Transform,
 };
@@ -32,7 +31,7 @@ pub(super) struct Search {
 /// Literals that are searched for at once.
 #[derive(Default)]
 struct Literals {
-    automaton: Option<DFA>,
+    automata: Vec<Automaton>,
     /// For each literal its length and the rules that it is one of.
     hooks: Vec<(usize, Vec<Hook>)>,
 }
@@ -42,7 +41,7 @@ struct Hook {
     place: u32,
     before: Edge,
     after: Edge,
-    kinds: Vec<Kinds>,
+    kinds: Needed,
 }
 
 /// As much of a literal is searched for; the rest hardly makes it rarer.
@@ -122,9 +121,12 @@ impl Search {
             ..
         } = scratch;
         let texts = &texts[..];
-        let mut tried = |place: u32, needed: &[Kinds]| {
+        // What some of them have.
+        let like = texts.iter().filter(|text| text.like == first);
+        let kinds = like.fold(Kinds::NONE, |kinds, text| kinds.or(text.kinds));
+        let mut tried = |place: u32, needed: &Needed| {
             for (at, text) in texts.iter().enumerate().skip(first) {
-                if text.like != first || !needed.iter().all(|needed| text.kinds.any(*needed)) {
+                if text.like != first || !needed.met(text.kinds) {
                     continue;
                 }
                 if wanted[at].plain.take(place) {
@@ -141,14 +143,16 @@ impl Search {
             }
         };
         for (place, needed) in &plan.unsearched {
-            tried(*place, needed);
+            if needed.met(kinds) {
+                tried(*place, needed);
+            }
         }
         let Some(literals) = texts[first].literals.map(|at| &self.literals[at]) else {
             return;
         };
         let bytes = texts[first].bytes(value);
-        let mut found = |literal: usize, end: usize| {
-            let (length, hooks) = &literals.hooks[literal];
+        let mut found = |literal: u32, end: usize| {
+            let (length, hooks) = &literals.hooks[literal as usize];
             for hook in hooks {
                 if edge(hook.before, bytes, end - length) && edge(hook.after, bytes, end) {
                     tried(hook.place, &hook.kinds);
@@ -156,10 +160,13 @@ impl Search {
             }
         };
         // Only where another text has its white space compressed is it to be read as if it were.
-        if texts.iter().skip(first + 1).any(|text| text.like == first) {
-            literals.find::<true>(bytes, &mut found);
-        } else {
-            literals.find::<false>(bytes, &mut found);
+        let compress = texts.iter().skip(first + 1).any(|text| text.like == first);
+        for automaton in &literals.automata {
+            if compress {
+                automaton.find::<true>(bytes, &mut found);
+            } else {
+                automaton.find::<false>(bytes, &mut found);
+            }
         }
     }
 }
@@ -186,7 +193,7 @@ impl Literals {
                     } else {
                         sign.after
                     },
-                    kinds: sign.kinds.clone(),
+                    kinds: Needed::new(&sign.kinds),
                 };
                 let hooks = literals.entry(literal).or_default();
                 if !hooks.contains(&hook) {
@@ -195,70 +202,24 @@ impl Literals {
             }
         }
         let bytes = literals.keys().map(Vec::len).sum();
-        let mut builder = DFA::builder();
-        builder
-            .match_kind(MatchKind::Standard)
-            .start_kind(StartKind::Unanchored)
-            .prefilter(false);
-        let automaton = (!literals.is_empty()).then(|| builder.build(literals.keys()));
+        let (texts, hooks): (Vec<Vec<u8>>, Vec<Vec<Hook>>) = literals.into_iter().unzip();
         let literals = Self {
-            automaton: automaton.transpose()?,
-            hooks: literals
-                .into_iter()
-                .map(|(text, hooks)| (text.len(), hooks))
-                .collect(),
+            automata: Automaton::build(&texts)?,
+            hooks: texts.iter().map(Vec::len).zip(hooks).collect(),
         };
         Ok((literals, bytes))
-    }
-
-    /// Calls with each literal and where it ends; white space after white space is passed over where that is wanted.
-    fn find<const COMPRESS: bool>(&self, bytes: &[u8], found: &mut impl FnMut(usize, usize)) {
-        let Some(dfa) = &self.automaton else {
-            return;
-        };
-        // It was built with this start.
-        let Ok(mut state) = dfa.start_state(Anchored::No) else {
-            return;
-        };
-        let mut before = 0;
-        for (at, byte) in bytes.iter().enumerate() {
-            let byte = FOLD[usize::from(*byte)];
-            let next = dfa.next_state(Anchored::No, state, byte);
-            let again = COMPRESS && byte == b' ' && before == b' ';
-            state = if again { state } else { next };
-            before = byte;
-            if dfa.is_special(state) && dfa.is_match(state) {
-                for index in 0..dfa.match_len(state) {
-                    found(dfa.match_pattern(state, index).as_usize(), at + 1);
-                }
-            }
-        }
     }
 }
 
 /// What is searched for in place of a literal, and whether that is all of it.
 fn searched(literal: &[u8]) -> (Vec<u8>, bool) {
-    let folded = literal.iter().map(|byte| FOLD[usize::from(*byte)]);
+    let folded = literal.iter().map(|byte| fold(*byte));
     let folded: Vec<u8> = folded.take(LITERAL).collect();
     // As far as there is no white space after white space.
     let end = folded.windows(2).position(|pair| pair == b"  ");
     let end = end.map_or(folded.len(), |at| at + 1);
     (folded[..end].to_vec(), end == literal.len())
 }
-
-/// Letters without case, and white space as a space.
-static FOLD: [u8; 256] = {
-    let mut fold = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        fold[byte] = match byte as u8 {
-            9..=13 => b' ',
-            byte => byte.to_ascii_lowercase(),
-        };
-        byte += 1;
-    }
-    fold
-};
 
 /// Whether there is such an edge at this place.
 fn edge(edge: Edge, bytes: &[u8], at: usize) -> bool {
