@@ -23,6 +23,7 @@
 
 mod automaton;
 mod body;
+mod chain;
 mod head;
 mod kinds;
 mod literals;
@@ -170,6 +171,8 @@ impl Waf {
     #[must_use]
     pub fn head(&self, head: &RequestHeaders, now: Instant) -> Response {
         let mut findings = Findings::default();
+        let field = |name: &str| head.headers().get(name);
+        self.rules.keep_headers(field, &mut findings);
         head::values(head, &mut |value| self.judge(&value, &mut findings));
         if !self.decided(&findings) {
             let count = |name: &str| head.headers().get_all(name).count();
@@ -231,6 +234,16 @@ impl Waf {
             // It has been counted.
             response = self.answer(findings, true);
         } else {
+            if !data.is_empty() && !self.decided(findings) {
+                let length = seen.to_string();
+                let length = Value {
+                    variable: seclang::Variable::RequestBodyLength,
+                    name: b"",
+                    bytes: length.as_bytes(),
+                    first: true,
+                };
+                self.judge(&length, findings);
+            }
             if !self.decided(findings) {
                 body.feed(data, &mut |value| self.judge(&value, findings));
             }

@@ -37,6 +37,28 @@ impl Operator {
         }
     }
 
+    /// What it captures of a value that it matches: the whole match, and the groups.
+    pub(super) fn captures(&self, value: &[u8]) -> Vec<Option<Vec<u8>>> {
+        match self {
+            Self::Rx(regex) => {
+                let groups = regex.captures(value);
+                let text =
+                    |group: Option<regex::bytes::Match<'_>>| group.map(|g| g.as_bytes().to_vec());
+                groups
+                    .iter()
+                    .flat_map(|groups| groups.iter().map(text))
+                    .collect()
+            }
+            Self::Pm(search) => {
+                let found = search
+                    .find(value)
+                    .map(|found| value[found.range()].to_vec());
+                vec![found]
+            }
+            _ => vec![Some(value.to_vec())],
+        }
+    }
+
     /// The same without any short cut.
     pub(super) fn matches_plainly(&self, value: &[u8], first: bool) -> bool {
         match self {

@@ -9,7 +9,7 @@
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     path::{Path, PathBuf},
 };
@@ -17,9 +17,10 @@ use std::{
 use thiserror::Error;
 
 use super::{
+    chain::{self, Constants},
     plan::Plan,
     search::Search,
-    seclang::{self, Operator, Rule, Skipped, Variable},
+    seclang::{self, Operator, Part, Rule, Skipped, Variable},
     transform::Transform,
 };
 
@@ -45,6 +46,10 @@ pub struct Findings {
     pub deny: Option<u16>,
     /// The rules that matched, in the order in which they did.
     pub matched: Vec<u32>,
+    /// Chains of which some parts matched: which, as bits.
+    parts: Vec<(u32, u64)>,
+    /// Header fields that rules compare with.
+    headers: Vec<(String, String)>,
 }
 
 /// The rules in force.
@@ -55,6 +60,10 @@ pub struct RuleSet {
     search: Search,
     /// Rules on the number of header fields.
     counts: Vec<u32>,
+    /// For each chain, the rule that it counts as.
+    chains: Vec<u32>,
+    /// Header fields that rules compare with, in lower case.
+    headers: BTreeSet<String>,
     report: Report,
 }
 
@@ -156,14 +165,22 @@ impl RuleSet {
         } else {
             files.push(path.to_owned());
         }
+        let texts = files
+            .iter()
+            .map(|file| read(file))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut constants = Constants::default();
+        texts
+            .iter()
+            .for_each(|text| seclang::learn(text, &mut constants));
         let mut parsed = Vec::new();
-        for file in &files {
+        for (file, text) in files.iter().zip(&texts) {
             let name = file
                 .file_name()
                 .unwrap_or_default()
                 .to_string_lossy()
                 .into_owned();
-            parsed.push((name, seclang::parse(&read(file)?, file.parent())));
+            parsed.push((name, seclang::parse_with(text, file.parent(), &constants)));
         }
         let mut report = Report::default();
         let rules = select(parsed, paranoia, &mut report);
@@ -201,6 +218,20 @@ impl RuleSet {
             }
             Plan::new(&rules, &chains)
         };
+        // The first with a number stands for all of them.
+        let mut chains = Vec::new();
+        let mut firsts: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut headers = BTreeSet::new();
+        for (place, rule) in (0_u32..).zip(&rules) {
+            if let Some(Part { chain, .. }) = rule.part {
+                let first = *firsts.entry(rule.id).or_insert(place);
+                if chains.len() <= chain as usize {
+                    chains.resize(chain as usize + 1, first);
+                }
+                chains[chain as usize] = first;
+            }
+            headers.extend(rule.headers().map(str::to_owned));
+        }
         let mut plans: Vec<Plan> = (0..Variable::COUNT).map(plan).collect();
         let search = Search::new(&rules, &mut plans)
             .map_err(|error| RulesError::Search(error.to_string()))?;
@@ -213,6 +244,8 @@ impl RuleSet {
             plans,
             search,
             counts,
+            chains,
+            headers,
             report,
         })
     }
@@ -251,8 +284,8 @@ impl RuleSet {
                 let number = count(field).to_string();
                 rule.operator.matches(number.as_bytes(), true) != rule.negated
             });
-            if hit {
-                findings.add(*place, rule);
+            if hit && !findings.has(*place, rule) {
+                self.found(*place, rule, findings);
             }
         }
     }
@@ -268,7 +301,7 @@ impl RuleSet {
         let Some(rule) = self.rule(place) else {
             return;
         };
-        if findings.matched.contains(&place) {
+        if findings.has(place, rule) {
             return;
         }
         let meant = |(variable, selector): &(Variable, seclang::Selector)| {
@@ -277,8 +310,44 @@ impl RuleSet {
         if !rule.targets.iter().any(meant) || rule.except.iter().any(meant) {
             return;
         }
-        if matches(&rule.operator, bytes, value.first) != rule.negated {
-            findings.add(place, rule);
+        if matches(&rule.operator, bytes, value.first) == rule.negated {
+            return;
+        }
+        let judged = (&rule.operator, rule.negated, rule.capture);
+        let follows = || {
+            chain::follow(
+                &rule.then,
+                judged,
+                &rule.sets,
+                value,
+                bytes,
+                &findings.headers,
+            )
+        };
+        if rule.then.is_empty() || follows() {
+            self.found(place, rule, findings);
+        }
+    }
+
+    /// A rule matched, or a part of one.
+    fn found(&self, place: u32, rule: &Rule, findings: &mut Findings) {
+        let place = match rule.part {
+            None => place,
+            Some(part) if findings.complete(part) => self.chains[part.chain as usize],
+            Some(_) => return,
+        };
+        findings.add(place, rule);
+    }
+
+    /// Keeps the header fields of a request that rules compare with.
+    pub fn keep_headers<'a>(&self, get: impl Fn(&str) -> Option<&'a str>, findings: &mut Findings) {
+        for name in &self.headers {
+            if let Some(value) = get(name) {
+                let most = value.floor_char_boundary(HEADER);
+                findings
+                    .headers
+                    .push((name.clone(), value[..most].to_owned()));
+            }
         }
     }
 
@@ -312,7 +381,18 @@ fn select(files: Vec<(String, seclang::Parsed)>, paranoia: u8, report: &mut Repo
         );
         removed.extend(parsed.removed);
         excepted.extend(parsed.excepted);
-        rules.extend(parsed.rules);
+        // Each file numbers its chains from 0.
+        let chains = rules
+            .iter()
+            .filter_map(|rule: &Rule| rule.part)
+            .map(|part| part.chain + 1)
+            .max();
+        rules.extend(parsed.rules.into_iter().map(|mut rule| {
+            if let Some(part) = &mut rule.part {
+                part.chain += chains.unwrap_or(0);
+            }
+            rule
+        }));
     }
     rules.retain(|rule| {
         !removed
@@ -323,18 +403,59 @@ fn select(files: Vec<(String, seclang::Parsed)>, paranoia: u8, report: &mut Repo
         for rule in rules
             .iter_mut()
             .filter(|rule: &&mut Rule| (from..=to).contains(&rule.id))
+            // Of a chain the first link is meant.
+            .filter(|rule| rule.part.is_none_or(|part| part.number == 0))
         {
             rule.except.extend(except.iter().cloned());
         }
     }
-    let all = rules.len();
+    // The parts of a chain are one rule.
+    let count = |rules: &[Rule]| {
+        let (parts, whole): (Vec<&Rule>, Vec<&Rule>) = rules.iter().partition(|r| r.part.is_some());
+        whole.len()
+            + parts
+                .iter()
+                .map(|part| part.id)
+                .collect::<BTreeSet<_>>()
+                .len()
+    };
+    let all = count(&rules);
     rules.retain(|rule| rule.paranoia <= paranoia);
-    report.above_paranoia = all - rules.len();
-    report.used = rules.len();
+    report.used = count(&rules);
+    report.above_paranoia = all - report.used;
     rules
 }
 
+/// How much of a header field is kept.
+const HEADER: usize = 256;
+
 impl Findings {
+    /// Whether a rule or this part of it matched already.
+    fn has(&self, place: u32, rule: &Rule) -> bool {
+        match rule.part {
+            None => self.matched.contains(&place),
+            Some(part) => {
+                let known = self.parts.iter().find(|(chain, _)| *chain == part.chain);
+                known.is_some_and(|(_, parts)| parts >> part.number & 1 != 0)
+            }
+        }
+    }
+
+    /// Notes a part of a chain; whether all are there now.
+    fn complete(&mut self, part: Part) -> bool {
+        let at = self
+            .parts
+            .iter()
+            .position(|(chain, _)| *chain == part.chain);
+        let at = at.unwrap_or_else(|| {
+            self.parts.push((part.chain, 0));
+            self.parts.len() - 1
+        });
+        let parts = &mut self.parts[at].1;
+        *parts |= 1 << part.number;
+        parts.count_ones() == u32::from(part.of)
+    }
+
     fn add(&mut self, place: u32, rule: &Rule) {
         if self.matched.contains(&place) {
             return;

@@ -22,6 +22,7 @@ use std::path::Path;
 use regex::bytes::{Regex, RegexBuilder};
 
 use super::{
+    chain::{Constants, Judge, Source, Template, Then},
     kinds::Kinds,
     literals::{Edge, Sign},
     transform::Transform,
@@ -45,6 +46,7 @@ pub enum Variable {
     ReqbodyError,
     RequestBasename,
     RequestBody,
+    RequestBodyLength,
     RequestCookies,
     RequestCookiesNames,
     RequestFilename,
@@ -80,6 +82,7 @@ impl Variable {
             "REQBODY_ERROR" => &[Self::ReqbodyError],
             "REQUEST_BASENAME" => &[Self::RequestBasename],
             "REQUEST_BODY" => &[Self::RequestBody],
+            "REQUEST_BODY_LENGTH" => &[Self::RequestBodyLength],
             "REQUEST_COOKIES" => &[Self::RequestCookies],
             "REQUEST_COOKIES_NAMES" => &[Self::RequestCookiesNames],
             "REQUEST_FILENAME" => &[Self::RequestFilename],
@@ -185,6 +188,13 @@ pub struct Rule {
     pub negated: bool,
     /// Of these a value shows one, or the rule does not match.
     pub(super) signs: Option<Vec<Sign>>,
+    /// Whether its captures are kept, and what it sets, for the links of its chain that follow.
+    pub(super) capture: bool,
+    pub(super) sets: Sets,
+    /// Links that look at what it found.
+    pub(super) then: Vec<Then>,
+    /// What it is part of, if others must match besides.
+    pub(super) part: Option<Part>,
     /// What it adds to the score of a request.
     pub score: u32,
     /// The status with which it blocks by itself.
@@ -195,6 +205,19 @@ pub struct Rule {
     pub message: String,
     /// Such as `attack-sqli`.
     pub tags: Vec<String>,
+}
+
+/// What sets variables: their names and values.
+type Sets = Vec<(Template, Template)>;
+
+/// A part of a chain: the chain matches when all its parts have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Which chain; numbers are given when all files are read.
+    pub(super) chain: u32,
+    /// Which part of it, of how many.
+    pub(super) number: u8,
+    pub(super) of: u8,
 }
 
 /// A rule that is not used.
@@ -222,6 +245,20 @@ pub struct Parsed {
 }
 
 impl Rule {
+    /// Header fields that links of it compare with.
+    pub(super) fn headers(&self) -> impl Iterator<Item = &str> {
+        let judged = self.then.iter().filter_map(|link| match &link.judge {
+            Judge::Made(_, template) => Some(template),
+            Judge::Fixed(_) => None,
+        });
+        let sets = self
+            .sets
+            .iter()
+            .chain(self.then.iter().flat_map(|link| &link.sets));
+        let templates = judged.chain(sets.map(|(_, value)| value));
+        templates.flat_map(Template::headers)
+    }
+
     /// After how many of its transformations it is judged.
     pub(super) fn judged_after(&self) -> std::ops::RangeInclusive<usize> {
         let first = if self.multi_match {
@@ -236,8 +273,66 @@ impl Rule {
 /// Reads a file's text; `@pmFromFile` is looked up in its directory.
 #[must_use]
 pub fn parse(text: &str, directory: Option<&Path>) -> Parsed {
+    let mut constants = Constants::default();
+    learn(text, &mut constants);
+    parse_with(text, directory, &constants)
+}
+
+/// Learns which transaction variables are constants.
+pub(super) fn learn(text: &str, constants: &mut Constants) {
+    for (_, directive) in directives(text) {
+        let words = words(&directive);
+        let lower = words.first().map(|name| name.to_ascii_lowercase());
+        match (lower.as_deref(), &words[..]) {
+            (Some("secaction"), [_, text, ..]) => {
+                for (name, value) in assignments(&actions(text)) {
+                    constants.set(&name, &value);
+                }
+            }
+            (Some("secrule"), [_, variables, operator, text, ..]) => {
+                for (name, value) in assignments(&actions(text)) {
+                    if is_default(variables, operator, &name) && !value.contains("%{") {
+                        constants.set_default(&name, &value);
+                    } else {
+                        constants.vary(&name);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a rule that sets a variable sets its default.
+fn is_default(variables: &str, operator: &str, name: &str) -> bool {
+    let variable = variables.to_ascii_lowercase();
+    let same = variable
+        .strip_prefix("&tx:")
+        .is_some_and(|own| own == name.to_ascii_lowercase());
+    same && operator == "@eq 0"
+}
+
+/// The transaction variables that actions set, and to what.
+fn assignments(actions: &[(String, String)]) -> Vec<(String, String)> {
+    let set = |(name, value): &(String, String)| {
+        let target = value.trim_start_matches('!');
+        let tx = target
+            .get(..3)
+            .is_some_and(|tx| tx.eq_ignore_ascii_case("tx."));
+        (name == "setvar" && tx).then(|| {
+            let (name, value) = target[3..].split_once('=').unwrap_or((&target[3..], "+1"));
+            (name.to_owned(), value.to_owned())
+        })
+    };
+    actions.iter().filter_map(set).collect()
+}
+
+/// Reads a file's text with what is known of all files.
+pub(super) fn parse_with(text: &str, directory: Option<&Path>, constants: &Constants) -> Parsed {
     let mut parsed = Parsed::default();
-    let mut in_chain = false;
+    let mut links: Vec<Link> = Vec::new();
+    let mut begun = 0;
+    let mut chains = 0;
     for (line, directive) in directives(text) {
         let words = words(&directive);
         let Some((name, arguments)) = words.split_first() else {
@@ -246,24 +341,42 @@ pub fn parse(text: &str, directory: Option<&Path>) -> Parsed {
         let skip = |id, reason: String| Skipped { id, line, reason };
         match name.to_ascii_lowercase().as_str() {
             "secrule" => {
-                let actions = arguments
-                    .get(2)
-                    .map(|text| actions(text))
-                    .unwrap_or_default();
-                let chained = actions.iter().any(|(name, _)| name == "chain");
-                let id = actions.iter().find(|(name, _)| name == "id");
-                let id = id.and_then(|(_, id)| id.parse().ok());
-                let begun = std::mem::replace(&mut in_chain, chained);
-                if begun {
+                if links.is_empty() {
+                    begun = line;
+                }
+                let actions = arguments.get(2).map(|text| actions(text));
+                links.push(Link {
+                    arguments: arguments.to_vec(),
+                    actions: actions.unwrap_or_default(),
+                });
+                if links.last().is_some_and(|link| link.has("chain")) {
                     continue;
                 }
-                if chained {
-                    parsed.skipped.push(skip(id, "chain".to_owned()));
-                    continue;
+                let chain = std::mem::take(&mut links);
+                let id = chain[0].value("id").and_then(|id| id.parse().ok());
+                let rules = match &chain[..] {
+                    [only] if only.sets_a_default(constants) => continue,
+                    [only] => rule(only, only, id, directory, constants).map(|rule| vec![rule]),
+                    all => chained(all, id, directory, constants, &mut chains),
+                };
+                match rules {
+                    Ok(rules) => parsed.rules.extend(rules),
+                    Err(reason) => parsed.skipped.push(Skipped {
+                        id,
+                        line: begun,
+                        reason,
+                    }),
                 }
-                match rule(arguments, &actions, id, directory) {
-                    Ok(rule) => parsed.rules.push(rule),
-                    Err(reason) => parsed.skipped.push(skip(id, reason)),
+            }
+            "secaction" => {
+                let sets = arguments.first().map(|text| assignments(&actions(text)));
+                let sets = sets.unwrap_or_default();
+                let constant = |(name, _): &(String, String)| constants.value(name).is_ok();
+                if sets.is_empty() || !sets.iter().all(constant) {
+                    parsed.skipped.push(skip(
+                        None,
+                        format!("directive {}", name.to_ascii_lowercase()),
+                    ));
                 }
             }
             "secruleremovebyid" => {
@@ -380,28 +493,82 @@ fn actions(text: &str) -> Vec<(String, String)> {
     found
 }
 
+/// A directive of a chain, or a rule that is none.
+#[derive(Debug)]
+struct Link {
+    arguments: Vec<String>,
+    actions: Vec<(String, String)>,
+}
+
+impl Link {
+    fn value(&self, wanted: &str) -> Option<&str> {
+        let found = self.actions.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    fn has(&self, wanted: &str) -> bool {
+        self.value(wanted).is_some()
+    }
+
+    /// What it looks at, and how.
+    fn looks(&self) -> Result<(&str, &str), String> {
+        match &self.arguments[..] {
+            [variables, operator, ..] => Ok((variables, operator)),
+            _ => Err("it has no operator".to_owned()),
+        }
+    }
+
+    /// Whether it does nothing but say what a variable is if nobody said.
+    fn sets_a_default(&self, constants: &Constants) -> bool {
+        let sets = assignments(&self.actions);
+        let default = |(variables, operator): (&str, &str)| {
+            let own = |(name, _): &(String, String)| {
+                is_default(variables, operator, name) && constants.value(name).is_ok()
+            };
+            !sets.is_empty() && sets.iter().all(own)
+        };
+        self.looks().is_ok_and(default)
+    }
+
+    fn transforms(&self) -> Result<Vec<Transform>, String> {
+        let mut transforms = Vec::new();
+        for (_, name) in self.actions.iter().filter(|(name, _)| name == "t") {
+            match name.as_str() {
+                "none" => transforms.clear(),
+                _ => transforms
+                    .push(Transform::named(name).ok_or_else(|| format!("transformation {name}"))?),
+            }
+        }
+        Ok(transforms)
+    }
+
+    /// What it sets for links that follow; what only adds to a score is passed over.
+    fn sets(&self) -> Vec<(String, String)> {
+        let mut sets = assignments(&self.actions);
+        sets.retain(|(_, value)| !value.starts_with(['+', '-']));
+        sets
+    }
+}
+
+/// A rule, or a part of a chain whose first link says what it does.
 fn rule(
-    arguments: &[String],
-    actions: &[(String, String)],
+    link: &Link,
+    first: &Link,
     id: Option<u64>,
     directory: Option<&Path>,
+    constants: &Constants,
 ) -> Result<Rule, String> {
-    let [variables, operator, ..] = arguments else {
-        return Err("it has no operator".to_owned());
-    };
+    let (variables, operator) = link.looks()?;
     let id = id.ok_or("it has no id")?;
-    let value = |wanted: &str| {
-        actions
-            .iter()
-            .find(|(name, _)| name == wanted)
-            .map(|(_, value)| value.as_str())
-    };
-    let has = |wanted: &str| value(wanted).is_some();
-    match value("phase") {
+    match first.value("phase") {
         Some("1" | "2" | "request") | None => {}
         Some(phase) => return Err(format!("phase {phase}")),
     }
-    let severity = match value("severity").map(str::to_ascii_uppercase).as_deref() {
+    let severity = match first
+        .value("severity")
+        .map(str::to_ascii_uppercase)
+        .as_deref()
+    {
         Some("CRITICAL" | "2" | "1" | "0" | "ALERT" | "EMERGENCY") => 5,
         Some("ERROR" | "3") => 4,
         Some("WARNING" | "4") => 3,
@@ -409,26 +576,28 @@ fn rule(
         Some(_) => 0,
         None => 0,
     };
-    let deny = (has("deny") || has("drop"))
-        .then(|| value("status").and_then(|s| s.parse().ok()).unwrap_or(403));
+    let deny = (first.has("deny") || first.has("drop")).then(|| {
+        first
+            .value("status")
+            .and_then(|s| s.parse().ok())
+            .unwrap_or(403)
+    });
     if deny.is_none() && severity == 0 {
         return Err("it decides nothing: no severity, no deny".to_owned());
     }
     let (targets, except, counts) = targets(variables)?;
-    let (operator, negated, signs) = parse_operator(operator, directory)?;
-    let mut transforms = Vec::new();
-    for (_, name) in actions.iter().filter(|(name, _)| name == "t") {
-        match name.as_str() {
-            "none" => transforms.clear(),
-            _ => transforms
-                .push(Transform::named(name).ok_or_else(|| format!("transformation {name}"))?),
-        }
+    let (operator, negated, signs) = parse_operator(&constants.expand(operator), directory)?;
+    // It grows while a body comes.
+    let length = |(variable, _): &(Variable, Selector)| *variable == Variable::RequestBodyLength;
+    let grows = matches!(
+        operator,
+        Operator::Number(Comparison::Gt | Comparison::Ge, _)
+    );
+    if targets.iter().any(length) && (negated || !grows) {
+        return Err("variable REQUEST_BODY_LENGTH: only known in the end".to_owned());
     }
-    let tags: Vec<String> = actions
-        .iter()
-        .filter(|(name, _)| name == "tag")
-        .map(|(_, tag)| tag.clone())
-        .collect();
+    let tags = first.actions.iter().filter(|(name, _)| name == "tag");
+    let tags: Vec<String> = tags.map(|(_, tag)| tag.clone()).collect();
     let paranoia = tags
         .iter()
         .find_map(|tag| tag.strip_prefix("paranoia-level/")?.parse().ok());
@@ -437,17 +606,235 @@ fn rule(
         targets,
         except,
         counts,
-        transforms,
-        multi_match: has("multimatch"),
+        transforms: link.transforms()?,
+        multi_match: link.has("multimatch"),
         operator,
         negated,
         signs: signs.filter(|_| !negated),
-        score: if has("pass") { 0 } else { severity },
+        capture: false,
+        sets: Vec::new(),
+        then: Vec::new(),
+        part: None,
+        score: if first.has("pass") { 0 } else { severity },
         deny,
         paranoia: paranoia.unwrap_or(1),
-        message: value("msg").unwrap_or_default().to_owned(),
+        message: first.value("msg").unwrap_or_default().to_owned(),
         tags,
     })
+}
+
+/// The parts of a chain; of several ways to match, each is a chain of its own.
+fn chained(
+    links: &[Link],
+    id: Option<u64>,
+    directory: Option<&Path>,
+    constants: &Constants,
+    chains: &mut u32,
+) -> Result<Vec<Rule>, String> {
+    let [first, ..] = links else {
+        return Ok(Vec::new());
+    };
+    let mut ways: Vec<Vec<Rule>> = vec![Vec::new()];
+    // What the links since the last one that looks at the request set, and whether they capture.
+    let (mut set, mut captured): (Vec<String>, bool) = (Vec::new(), false);
+    for link in links {
+        let (variables, operator) = link.looks()?;
+        let operator = constants.expand(operator);
+        let all = split_targets(variables);
+        let (own, request): (Vec<&str>, Vec<&str>) = all.into_iter().partition(|part| is_own(part));
+        if let [variable] = own[..]
+            && request.is_empty()
+            && let Some(holds) = constant(variable, &operator, &set, link, constants)?
+        {
+            if !holds {
+                return Err(format!("never: {variable} is not so"));
+            }
+            continue;
+        }
+        let later = links.iter().any(|link| {
+            link.looks()
+                .is_ok_and(|(v, _)| v.to_ascii_uppercase().contains("TX:"))
+        });
+        let sets = if later {
+            templates(&link.sets())?
+        } else {
+            Vec::new()
+        };
+        let names = link
+            .sets()
+            .into_iter()
+            .map(|(name, _)| name.to_ascii_lowercase());
+        let mut more = Vec::new();
+        if !request.is_empty() {
+            let text = request.join("|");
+            let part = Link {
+                arguments: vec![text, operator.to_string()],
+                actions: link.actions.clone(),
+            };
+            let mut part = rule(&part, first, id, directory, constants)?;
+            part.capture = link.has("capture");
+            part.sets.clone_from(&sets);
+            more.extend(ways.iter().map(|way| [&way[..], &[part.clone()]].concat()));
+        }
+        if own.is_empty() {
+            ways = more;
+            set = names.collect();
+            captured = link.has("capture");
+            continue;
+        }
+        let then = follows(link, &own, &operator, (&set, captured), sets, directory)?;
+        for way in &mut ways {
+            let last = way
+                .last_mut()
+                .ok_or_else(|| format!("variable {}", own[0]))?;
+            last.then.push(then.clone());
+        }
+        ways.extend(more);
+        set.extend(names);
+        captured |= link.has("capture");
+    }
+    for way in &mut ways {
+        if way.is_empty() {
+            return Err("it decides nothing: all its links are constant".to_owned());
+        }
+        let of = u8::try_from(way.len()).map_err(|_| "chain: too long")?;
+        for (number, part) in (0..of).zip(way.iter_mut()) {
+            part.part = Some(Part {
+                chain: *chains,
+                number,
+                of,
+            });
+        }
+        *chains += 1;
+    }
+    Ok(ways.concat())
+}
+
+/// Whether a variable is not the request's, but what links before found or set.
+fn is_own(target: &str) -> bool {
+    let upper = target.to_ascii_uppercase();
+    let upper = upper.trim_start_matches(['&', '!']);
+    upper.starts_with("TX:") || upper.starts_with("MATCHED_VAR")
+}
+
+/// Whether a link on a constant holds; `None` if it is on none.
+fn constant(
+    variable: &str,
+    operator: &str,
+    set: &[String],
+    link: &Link,
+    constants: &Constants,
+) -> Result<Option<bool>, String> {
+    let lower = variable.to_ascii_lowercase();
+    let (counted, name) = match lower.strip_prefix("&tx:") {
+        Some(name) => (true, name),
+        None => match lower.strip_prefix("tx:") {
+            Some(name) => (false, name),
+            None => return Ok(None),
+        },
+    };
+    if name.starts_with('/') || name.parse::<u8>().is_ok() || set.iter().any(|own| own == name) {
+        return Ok(None);
+    }
+    let value = constants.value(name)?;
+    let value = match (counted, value) {
+        (true, value) => u8::from(value.is_some()).to_string(),
+        (false, Some(value)) => value.to_owned(),
+        (false, None) => return Ok(Some(false)),
+    };
+    if operator.contains("%{") {
+        return Err("macro in the operator".to_owned());
+    }
+    let mut value = value.into_bytes();
+    for transform in link.transforms()? {
+        value = transform.apply(&value).into_owned();
+    }
+    let (operator, negated, _) = parse_operator(operator, None)?;
+    Ok(Some(operator.matches(&value, true) != negated))
+}
+
+fn templates(sets: &[(String, String)]) -> Result<Sets, String> {
+    let template =
+        |(name, value): &(String, String)| Ok((Template::new(name)?, Template::new(value)?));
+    sets.iter().map(template).collect()
+}
+
+/// A link that looks at what those before it found.
+fn follows(
+    link: &Link,
+    own: &[&str],
+    operator: &str,
+    (set, captured): (&[String], bool),
+    sets: Sets,
+    directory: Option<&Path>,
+) -> Result<Then, String> {
+    let known = |name: &str| match name.parse::<u8>() {
+        Ok(_) => captured,
+        Err(_) => set.iter().any(|own| own == name),
+    };
+    let source = |target: &&str| {
+        let lower = target.to_ascii_lowercase();
+        Ok(match lower.as_str() {
+            "matched_var" | "matched_vars" => Source::Matched,
+            "matched_var_name" | "matched_vars_names" => Source::MatchedName,
+            _ => {
+                let name = lower.strip_prefix("tx:").unwrap_or_default();
+                match name
+                    .strip_prefix('/')
+                    .and_then(|name| name.strip_suffix('/'))
+                {
+                    Some(pattern) if !set.is_empty() => Source::Variables(regex(pattern)?.0),
+                    None if known(name) => Source::Variable(name.to_owned()),
+                    _ => return Err(format!("variable {}", target.to_ascii_uppercase())),
+                }
+            }
+        })
+    };
+    let (negated, text) = match operator.strip_prefix('!') {
+        Some(rest) => (true, rest),
+        None => (false, operator),
+    };
+    let judge = if text.contains("%{") {
+        let (name, argument) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        let name = name.strip_prefix('@').ok_or("macro in an expression")?;
+        let template = Template::new(argument.trim_start())?;
+        if simple_operator(name, "0").is_none() {
+            return Err(format!("macro in operator {name}"));
+        }
+        if let Some(name) = template.variables().find(|name| !known(name)) {
+            return Err(format!("macro of TX: {name}"));
+        }
+        Judge::Made(name.to_owned(), template)
+    } else {
+        Judge::Fixed(parse_operator(text, directory)?.0)
+    };
+    Ok(Then {
+        sources: own.iter().map(source).collect::<Result<_, String>>()?,
+        transforms: link.transforms()?,
+        judge,
+        negated,
+        capture: link.has("capture"),
+        sets,
+    })
+}
+
+/// An operator that takes a plain text or a number.
+pub(super) fn simple_operator(name: &str, argument: &str) -> Option<Operator> {
+    let bytes = argument.as_bytes().to_vec();
+    let number = |how| Some(Operator::Number(how, argument.trim().parse().ok()?));
+    match name.to_ascii_lowercase().as_str() {
+        "contains" => Some(Operator::Contains(bytes)),
+        "beginswith" => Some(Operator::BeginsWith(bytes)),
+        "endswith" => Some(Operator::EndsWith(bytes)),
+        "streq" => Some(Operator::Equals(bytes)),
+        "within" => Some(Operator::Within(bytes)),
+        "eq" => number(Comparison::Eq),
+        "ge" => number(Comparison::Ge),
+        "gt" => number(Comparison::Gt),
+        "le" => number(Comparison::Le),
+        "lt" => number(Comparison::Lt),
+        _ => None,
+    }
 }
 
 fn targets(text: &str) -> Result<(Targets, Targets, Vec<String>), String> {
@@ -749,8 +1136,20 @@ mod tests {
     fn what_is_not_understood_is_passed_over_whole_with_a_reason() {
         for (text, reason) in [
             (
-                "SecRule ARGS \"@rx a\" \"id:1,deny,chain\"\nSecRule ARGS \"@rx b\" \"t:none\"",
-                "chain",
+                "SecRule ARGS \"@rx a\" \"id:1,deny,chain\"\nSecRule TX:1 \"@rx b\" \"t:none\"",
+                "variable TX:1",
+            ),
+            (
+                "SecRule ARGS \"@rx a\" \"id:1,deny,chain\"\nSecRule &ARGS \"@gt 5\" \"t:none\"",
+                "variable &ARGS",
+            ),
+            (
+                "SecRule &TX:MOST \"@eq 1\" \"id:1,deny,chain\"\nSecRule ARGS \"@rx b\" \"t:none\"",
+                "never",
+            ),
+            (
+                "SecRule ARGS \"@rx a\" \"id:1,deny,chain,setvar:'tx.a=%{ARGS.b}'\"\nSecRule TX:a \"@rx b\" \"\"",
+                "macro %{ARGS.b}",
             ),
             ("SecRule TX:X \"@rx a\" \"id:1,deny\"", "variable TX"),
             ("SecRule &ARGS \"@gt 3\" \"id:1,deny\"", "variable &ARGS"),
