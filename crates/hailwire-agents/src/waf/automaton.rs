@@ -177,7 +177,7 @@ mod tests {
         let mut found = Vec::new();
         for automaton in Automaton::build(&literals).unwrap() {
             automaton.find::<COMPRESS>(text.as_bytes(), &mut |literal, end| {
-                found.push((literal, end))
+                found.push((literal, end));
             });
         }
         found.sort_unstable();

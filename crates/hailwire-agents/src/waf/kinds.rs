@@ -115,6 +115,7 @@ impl Transform {
             Self::UrlDecode | Self::UrlDecodeUni => Kinds::bytes(b"%+"),
             Self::HtmlEntityDecode => Kinds::byte(b'&'),
             Self::JsDecode | Self::EscapeSeqDecode | Self::CssDecode => Kinds::byte(b'\\'),
+            Self::RemoveCommentsChar => Kinds::bytes(b"*-#"),
             Self::ReplaceComments => Kinds::byte(b'*'),
             Self::CmdLine => Kinds::bytes(b"\\\"'^,; \t\r\n").or(Kinds::UPPER),
             Self::NormalizePath => Kinds::byte(b'/'),
@@ -132,8 +133,7 @@ impl Transform {
             Self::RemoveWhitespace => before.without(Kinds::SPACES),
             Self::CompressWhitespace => before.without(Kinds::LINES).or(Kinds::SPACE),
             Self::ReplaceNulls | Self::ReplaceComments | Self::CmdLine => before.or(Kinds::SPACE),
-            Self::Trim => before,
-            Self::NormalizePath => before,
+            Self::Trim | Self::NormalizePath | Self::RemoveCommentsChar => before,
             Self::NormalizePathWin => before.or(Kinds::byte(b'/')),
             Self::Length => Kinds::DIGIT,
             Self::Base64Decode
@@ -154,7 +154,8 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Transform; 19] = [
+    const ALL: [Transform; 20] = [
+        Transform::RemoveCommentsChar,
         Transform::Base64Decode,
         Transform::CmdLine,
         Transform::CompressWhitespace,

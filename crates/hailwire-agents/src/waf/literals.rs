@@ -146,7 +146,7 @@ struct Known {
 
 impl Known {
     fn exactly(texts: Texts) -> Self {
-        let whole = Some(texts.clone()).filter(|texts| spelled(texts));
+        let whole = Some(texts.clone()).filter(spelled);
         let mut kinds = Vec::new();
         // What is in all of them, as far as it can be one byte's kind: a mark at the same place.
         if let [text] = &texts[..] {

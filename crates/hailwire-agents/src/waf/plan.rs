@@ -202,8 +202,16 @@ impl Plan {
             }
         }
         for step in (1..steps.len()).rev() {
-            let (takes, before) = (steps[step].takes, steps[step].before);
-            steps[before].takes = steps[before].takes.or(takes);
+            let Step {
+                transform,
+                takes,
+                before,
+                ..
+            } = steps[step];
+            // What a step can make of anything need not be there before it.
+            let makes = transform.is_some_and(|t| t.leaves(Kinds::NONE).any(takes));
+            let needs = if makes { Kinds::ALL } else { takes };
+            steps[before].takes = steps[before].takes.or(needs);
         }
         let mut all = Wanted::none(rules.len());
         let mut changes = Kinds::NONE;

@@ -345,6 +345,27 @@ fn a_link_sees_what_the_one_before_it_matched_captured_and_set() {
 }
 
 #[test]
+fn what_a_later_transformation_makes_is_looked_for_all_the_same() {
+    let rules = "SecRule ARGS \"@contains <\" \"id:1,deny,t:lowercase,t:removeNulls,t:jsDecode\"\n\
+        SecRule ARGS \"@contains (\" \"id:2,deny,t:removeWhitespace,t:urlDecodeUni,t:trim,t:htmlEntityDecode\"\n\
+        SecRule ARGS \"!@rx x\" \"id:3,deny,t:removeWhitespace\"\n";
+    let (_dir, short) = of_rules(rules);
+    let (_dir, plain) = of_rules(rules);
+    let plain = plain.plainly();
+    for (uri, id) in [
+        ("/?q=xA%5Cx3c", Some("1")),
+        ("/?q=x+%2526%2523x28;", Some("2")),
+        ("/?q=+", Some("3")),
+        ("/?q=+x", None),
+    ] {
+        let get = head("c", "GET", uri, &[]);
+        let ids = |waf: &Waf| waf.head(&get, Instant::now()).audit.rule_ids;
+        assert_eq!(ids(&short), ids(&plain), "{uri}");
+        assert_eq!(ids(&short).first().map(String::as_str), id, "{uri}");
+    }
+}
+
+#[test]
 fn the_length_of_a_body_is_known_as_it_grows() {
     let (_dir, waf) = of_rules(
         "SecRule REQUEST_BODY_LENGTH \"@gt 5\" \"id:1,deny,chain\"\n\
