@@ -52,11 +52,83 @@ fn body(kind: &str, size: usize) -> Vec<u8> {
         "json" => format!("{{\"text\":\"{words}\"}}").into_bytes(),
         "form" => format!("text={}", words.replace(' ', "+")).into_bytes(),
         "fields" => "name=value+of+a+field&".repeat(size / 22).into_bytes(),
+        "people" => people(size),
+        "orders" => orders(size),
         "binary" => (0..size as u32)
             .map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8)
             .collect(),
-        _ => words.into_bytes(),
+        _ => prose(size),
     }
+}
+
+const WORDS: [&str; 24] = [
+    "the", "meeting", "with", "Anna", "is", "on", "Tuesday", "and", "we", "need", "a", "larger",
+    "room", "for", "Berlin", "order", "please", "call", "me", "back", "or", "write", "today",
+    "parcel",
+];
+
+/// Words that differ from place to place.
+fn words(seed: usize, count: usize) -> String {
+    let word = |n| WORDS[(seed * 7 + n * (seed % 11 + 3)) % WORDS.len()];
+    (0..count).map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// A form as people fill it in, over and over, never twice alike.
+fn people(size: usize) -> Vec<u8> {
+    let mut form = String::new();
+    for n in 0.. {
+        form += &format!(
+            "name_{n}=M%C3%BCller+{n}&email_{n}=anna.b{n}%40example.com&phone_{n}=%2B49+30+{}&born_{n}=19{}-0{}-1{}&note_{n}={}%2C+{n}%21&agree_{n}=on&",
+            1_234_567 + n,
+            10 + n % 90,
+            1 + n % 9,
+            n % 10,
+            words(n, 6 + n % 7).replace(' ', "+"),
+        );
+        if form.len() >= size {
+            break;
+        }
+    }
+    form.into_bytes()
+}
+
+/// An array of records with the same names and other values.
+fn orders(size: usize) -> Vec<u8> {
+    let mut json = String::from("[");
+    for n in 0_usize.. {
+        json += &format!(
+            "{{\"id\":\"{:08x}-4f{:02x}-11ee-b{:03x}\",\"at\":\"2026-11-{:02}T10:{:02}:00Z\",\"total\":{n}.50,\"customer\":{{\"name\":\"Anna O'Neil {n}\",\"mail\":\"a.b{n}@example.com\"}},\"items\":[{{\"sku\":\"AB-{n}-C\",\"title\":\"{}\",\"url\":\"https://example.com/p/{n}?ref=mail\"}}],\"paid\":true}},",
+            n.wrapping_mul(2_654_435_761) as u32,
+            n % 256,
+            n % 4096,
+            1 + n % 28,
+            n % 60,
+            words(n, 3 + n % 5),
+        );
+        if json.len() >= size {
+            break;
+        }
+    }
+    json.pop();
+    json.push(']');
+    json.into_bytes()
+}
+
+/// Prose with capitals, marks and lines.
+fn prose(size: usize) -> Vec<u8> {
+    let mut text = String::new();
+    for n in 0.. {
+        text += &format!(
+            "{} ({n}), {}: \"{}\". It's {n}!\n",
+            words(n, 9),
+            words(n + 5, 4),
+            words(n + 9, 3)
+        );
+        if text.len() >= size {
+            break;
+        }
+    }
+    text.into_bytes()
 }
 
 #[expect(clippy::expect_used, reason = "a bench that cannot begin says so")]
@@ -99,6 +171,9 @@ fn firewall(c: &mut Criterion) {
             ("json", "application/json"),
             ("form", "application/x-www-form-urlencoded"),
             ("fields", "application/x-www-form-urlencoded"),
+            ("people", "application/x-www-form-urlencoded"),
+            ("orders", "application/json"),
+            ("prose", "text/plain"),
             ("binary", "application/octet-stream"),
         ] {
             for size in [1 << 10, 64 << 10, 1 << 20] {

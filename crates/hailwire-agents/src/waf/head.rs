@@ -43,12 +43,13 @@ pub(super) fn values(head: &RequestHeaders, sink: &mut Sink<'_>) {
             name.as_bytes(),
             sink,
         );
-        give(
-            Variable::RequestHeaders,
-            name.as_bytes(),
-            value.as_bytes(),
-            sink,
-        );
+        // An empty one says something, too.
+        sink(Value {
+            variable: Variable::RequestHeaders,
+            name: name.as_bytes(),
+            bytes: value.as_bytes(),
+            first: true,
+        });
         if name.eq_ignore_ascii_case("cookie") {
             for pair in value.split(';') {
                 let (name, value) = pair.trim().split_once('=').unwrap_or((pair.trim(), ""));

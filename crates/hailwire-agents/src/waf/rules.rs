@@ -1,26 +1,26 @@
 //! The rules in force, arranged for search, and what they find.
 //!
-//! A value goes through each chain of transformations that some rule for its variable wants, once. One search over
-//! the outcome finds the literals that rules cannot match without ([`super::literals`]); only rules whose literal
-//! is there, and the few that have none, are tried one by one.
+//! A value goes through the chains of transformations that rules for its variable want. One search over what comes
+//! out ([`super::search`]) finds the literals that rules cannot match without ([`super::literals`]); only rules whose
+//! literal is there, and the few that have none, are tried one by one.
 //!
 //! A rule counts once in a request, however often it matches: so the score does not depend on how a long value
 //! is cut into windows.
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
-use aho_corasick::{AhoCorasick, AhoCorasickBuilder, MatchKind};
 use thiserror::Error;
 
 use super::{
-    seclang::{self, Comparison, Operator, Rule, Skipped, Variable},
+    chain::{self, Constants},
+    plan::Plan,
+    search::Search,
+    seclang::{self, Operator, Part, Rule, Skipped, Variable},
     transform::Transform,
 };
 
@@ -46,15 +46,24 @@ pub struct Findings {
     pub deny: Option<u16>,
     /// The rules that matched, in the order in which they did.
     pub matched: Vec<u32>,
+    /// Chains of which some parts matched: which, as bits.
+    parts: Vec<(u32, u64)>,
+    /// Header fields that rules compare with.
+    headers: Vec<(String, String)>,
 }
 
 /// The rules in force.
 pub struct RuleSet {
     rules: Vec<Rule>,
     /// For each variable.
-    plans: Vec<Vec<Arc<Group>>>,
+    plans: Vec<Plan>,
+    search: Search,
     /// Rules on the number of header fields.
     counts: Vec<u32>,
+    /// For each chain, the rule that it counts as.
+    chains: Vec<u32>,
+    /// Header fields that rules compare with, in lower case.
+    headers: BTreeSet<String>,
     report: Report,
 }
 
@@ -104,20 +113,6 @@ pub enum RulesError {
     /// Literals that no search can be built for.
     #[error("the rules' literals: {0}")]
     Search(String),
-}
-
-/// Rules for one variable with the same transformations.
-struct Group {
-    transforms: Vec<Transform>,
-    /// Those that are always tried.
-    always: Vec<u32>,
-    search: Option<Search>,
-}
-
-struct Search {
-    automaton: AhoCorasick,
-    /// For each literal, the rules that it is one of.
-    rules: Vec<Vec<u32>>,
 }
 
 /// The rules that come with the house.
@@ -170,14 +165,22 @@ impl RuleSet {
         } else {
             files.push(path.to_owned());
         }
+        let texts = files
+            .iter()
+            .map(|file| read(file))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut constants = Constants::default();
+        texts
+            .iter()
+            .for_each(|text| seclang::learn(text, &mut constants));
         let mut parsed = Vec::new();
-        for file in &files {
+        for (file, text) in files.iter().zip(&texts) {
             let name = file
                 .file_name()
                 .unwrap_or_default()
                 .to_string_lossy()
                 .into_owned();
-            parsed.push((name, seclang::parse(&read(file)?, file.parent())));
+            parsed.push((name, seclang::parse_with(text, file.parent(), &constants)));
         }
         let mut report = Report::default();
         let rules = select(parsed, paranoia, &mut report);
@@ -203,39 +206,35 @@ impl RuleSet {
     }
 
     fn build(rules: Vec<Rule>, report: Report) -> Result<Self, RulesError> {
-        let mut plans = Vec::with_capacity(Variable::COUNT);
-        let mut known: BTreeMap<(Vec<Transform>, Vec<u32>), Arc<Group>> = BTreeMap::new();
-        for variable in 0..Variable::COUNT {
+        let plan = |variable| {
             let mut chains: BTreeMap<Vec<Transform>, Vec<u32>> = BTreeMap::new();
             for (place, rule) in (0_u32..).zip(&rules) {
                 if rule.targets.iter().any(|(v, _)| *v as usize == variable) {
-                    let steps = if rule.multi_match {
-                        0
-                    } else {
-                        rule.transforms.len()
-                    };
-                    for end in steps..=rule.transforms.len() {
-                        chains
-                            .entry(rule.transforms[..end].to_vec())
-                            .or_default()
-                            .push(place);
+                    for end in rule.judged_after() {
+                        let chain = rule.transforms[..end].to_vec();
+                        chains.entry(chain).or_default().push(place);
                     }
                 }
             }
-            let mut groups = Vec::new();
-            for (transforms, places) in chains {
-                let group = match known.get(&(transforms.clone(), places.clone())) {
-                    Some(group) => Arc::clone(group),
-                    None => {
-                        let group = Arc::new(Group::build(&rules, transforms.clone(), &places)?);
-                        known.insert((transforms, places), Arc::clone(&group));
-                        group
-                    }
-                };
-                groups.push(group);
+            Plan::new(&rules, &chains)
+        };
+        // The first with a number stands for all of them.
+        let mut chains = Vec::new();
+        let mut firsts: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut headers = BTreeSet::new();
+        for (place, rule) in (0_u32..).zip(&rules) {
+            if let Some(Part { chain, .. }) = rule.part {
+                let first = *firsts.entry(rule.id).or_insert(place);
+                if chains.len() <= chain as usize {
+                    chains.resize(chain as usize + 1, first);
+                }
+                chains[chain as usize] = first;
             }
-            plans.push(groups);
+            headers.extend(rule.headers().map(str::to_owned));
         }
+        let mut plans: Vec<Plan> = (0..Variable::COUNT).map(plan).collect();
+        let search = Search::new(&rules, &mut plans)
+            .map_err(|error| RulesError::Search(error.to_string()))?;
         let counts = (0_u32..)
             .zip(&rules)
             .filter(|(_, rule)| !rule.counts.is_empty());
@@ -243,38 +242,34 @@ impl RuleSet {
         Ok(Self {
             rules,
             plans,
+            search,
             counts,
+            chains,
+            headers,
             report,
         })
     }
 
     /// Judges a value.
     pub fn judge(&self, value: &Value<'_>, findings: &mut Findings) {
-        let Some(groups) = self.plans.get(value.variable as usize) else {
-            return;
-        };
-        // The last chain's outcomes, step by step: chains come in order, so the next one begins mostly alike.
-        let mut done: Vec<(Transform, Option<Vec<u8>>)> = Vec::new();
-        let mut tried = Vec::new();
-        for group in groups {
-            let same = done
-                .iter()
-                .zip(&group.transforms)
-                .take_while(|(a, b)| a.0 == **b)
-                .count();
-            done.truncate(same);
-            for transform in &group.transforms[same..] {
-                let after = match transform.apply(latest(&done, value.bytes)) {
-                    Cow::Borrowed(part) if part.len() == latest(&done, value.bytes).len() => None,
-                    changed => Some(changed.into_owned()),
-                };
-                done.push((*transform, after));
-            }
-            let bytes = latest(&done, value.bytes);
-            tried.clear();
-            group.candidates(bytes, &mut tried);
-            for place in &tried {
-                self.attempt(*place, value, bytes, findings);
+        if let Some(plan) = self.plans.get(value.variable as usize) {
+            let mut attempt = |place, bytes: &[u8]| {
+                self.attempt(place, value, bytes, Operator::matches, findings);
+            };
+            self.search.each(plan, value.bytes, &mut attempt);
+        }
+    }
+
+    /// Judges a value by every rule, with no short cut: slow, and what [`RuleSet::judge`] has to agree with.
+    #[doc(hidden)]
+    pub fn judge_plainly(&self, value: &Value<'_>, findings: &mut Findings) {
+        for (place, rule) in (0_u32..).zip(&self.rules) {
+            for end in rule.judged_after() {
+                let mut bytes = Cow::Borrowed(value.bytes);
+                for transform in &rule.transforms[..end] {
+                    bytes = Cow::Owned(transform.apply(&bytes).into_owned());
+                }
+                self.attempt(place, value, &bytes, Operator::matches_plainly, findings);
             }
         }
     }
@@ -289,17 +284,24 @@ impl RuleSet {
                 let number = count(field).to_string();
                 rule.operator.matches(number.as_bytes(), true) != rule.negated
             });
-            if hit {
-                findings.add(*place, rule);
+            if hit && !findings.has(*place, rule) {
+                self.found(*place, rule, findings);
             }
         }
     }
 
-    fn attempt(&self, place: u32, value: &Value<'_>, bytes: &[u8], findings: &mut Findings) {
+    fn attempt(
+        &self,
+        place: u32,
+        value: &Value<'_>,
+        bytes: &[u8],
+        matches: fn(&Operator, &[u8], bool) -> bool,
+        findings: &mut Findings,
+    ) {
         let Some(rule) = self.rule(place) else {
             return;
         };
-        if findings.matched.contains(&place) {
+        if findings.has(place, rule) {
             return;
         }
         let meant = |(variable, selector): &(Variable, seclang::Selector)| {
@@ -308,8 +310,44 @@ impl RuleSet {
         if !rule.targets.iter().any(meant) || rule.except.iter().any(meant) {
             return;
         }
-        if rule.operator.matches(bytes, value.first) != rule.negated {
-            findings.add(place, rule);
+        if matches(&rule.operator, bytes, value.first) == rule.negated {
+            return;
+        }
+        let judged = (&rule.operator, rule.negated, rule.capture);
+        let follows = || {
+            chain::follow(
+                &rule.then,
+                judged,
+                &rule.sets,
+                value,
+                bytes,
+                &findings.headers,
+            )
+        };
+        if rule.then.is_empty() || follows() {
+            self.found(place, rule, findings);
+        }
+    }
+
+    /// A rule matched, or a part of one.
+    fn found(&self, place: u32, rule: &Rule, findings: &mut Findings) {
+        let place = match rule.part {
+            None => place,
+            Some(part) if findings.complete(part) => self.chains[part.chain as usize],
+            Some(_) => return,
+        };
+        findings.add(place, rule);
+    }
+
+    /// Keeps the header fields of a request that rules compare with.
+    pub fn keep_headers<'a>(&self, get: impl Fn(&str) -> Option<&'a str>, findings: &mut Findings) {
+        for name in &self.headers {
+            if let Some(value) = get(name) {
+                let most = value.floor_char_boundary(HEADER);
+                findings
+                    .headers
+                    .push((name.clone(), value[..most].to_owned()));
+            }
         }
     }
 
@@ -329,14 +367,6 @@ impl RuleSet {
     }
 }
 
-/// The value after the last transformation that changed something.
-fn latest<'a>(done: &'a [(Transform, Option<Vec<u8>>)], value: &'a [u8]) -> &'a [u8] {
-    done.iter()
-        .rev()
-        .find_map(|(_, after)| after.as_deref())
-        .unwrap_or(value)
-}
-
 /// Those that are not removed and not above the paranoia.
 fn select(files: Vec<(String, seclang::Parsed)>, paranoia: u8, report: &mut Report) -> Vec<Rule> {
     let mut rules = Vec::new();
@@ -351,7 +381,18 @@ fn select(files: Vec<(String, seclang::Parsed)>, paranoia: u8, report: &mut Repo
         );
         removed.extend(parsed.removed);
         excepted.extend(parsed.excepted);
-        rules.extend(parsed.rules);
+        // Each file numbers its chains from 0.
+        let chains = rules
+            .iter()
+            .filter_map(|rule: &Rule| rule.part)
+            .map(|part| part.chain + 1)
+            .max();
+        rules.extend(parsed.rules.into_iter().map(|mut rule| {
+            if let Some(part) = &mut rule.part {
+                part.chain += chains.unwrap_or(0);
+            }
+            rule
+        }));
     }
     rules.retain(|rule| {
         !removed
@@ -362,18 +403,59 @@ fn select(files: Vec<(String, seclang::Parsed)>, paranoia: u8, report: &mut Repo
         for rule in rules
             .iter_mut()
             .filter(|rule: &&mut Rule| (from..=to).contains(&rule.id))
+            // Of a chain the first link is meant.
+            .filter(|rule| rule.part.is_none_or(|part| part.number == 0))
         {
             rule.except.extend(except.iter().cloned());
         }
     }
-    let all = rules.len();
+    // The parts of a chain are one rule.
+    let count = |rules: &[Rule]| {
+        let (parts, whole): (Vec<&Rule>, Vec<&Rule>) = rules.iter().partition(|r| r.part.is_some());
+        whole.len()
+            + parts
+                .iter()
+                .map(|part| part.id)
+                .collect::<BTreeSet<_>>()
+                .len()
+    };
+    let all = count(&rules);
     rules.retain(|rule| rule.paranoia <= paranoia);
-    report.above_paranoia = all - rules.len();
-    report.used = rules.len();
+    report.used = count(&rules);
+    report.above_paranoia = all - report.used;
     rules
 }
 
+/// How much of a header field is kept.
+const HEADER: usize = 256;
+
 impl Findings {
+    /// Whether a rule or this part of it matched already.
+    fn has(&self, place: u32, rule: &Rule) -> bool {
+        match rule.part {
+            None => self.matched.contains(&place),
+            Some(part) => {
+                let known = self.parts.iter().find(|(chain, _)| *chain == part.chain);
+                known.is_some_and(|(_, parts)| parts >> part.number & 1 != 0)
+            }
+        }
+    }
+
+    /// Notes a part of a chain; whether all are there now.
+    fn complete(&mut self, part: Part) -> bool {
+        let at = self
+            .parts
+            .iter()
+            .position(|(chain, _)| *chain == part.chain);
+        let at = at.unwrap_or_else(|| {
+            self.parts.push((part.chain, 0));
+            self.parts.len() - 1
+        });
+        let parts = &mut self.parts[at].1;
+        *parts |= 1 << part.number;
+        parts.count_ones() == u32::from(part.of)
+    }
+
     fn add(&mut self, place: u32, rule: &Rule) {
         if self.matched.contains(&place) {
             return;
@@ -382,118 +464,4 @@ impl Findings {
         self.score = self.score.saturating_add(rule.score);
         self.deny = self.deny.or(rule.deny);
     }
-}
-
-impl Group {
-    fn build(
-        rules: &[Rule],
-        transforms: Vec<Transform>,
-        places: &[u32],
-    ) -> Result<Self, RulesError> {
-        let mut always = Vec::new();
-        let mut literals: BTreeMap<&[u8], Vec<u32>> = BTreeMap::new();
-        for place in places {
-            match rules
-                .get(*place as usize)
-                .and_then(|rule| rule.literals.as_ref())
-            {
-                Some(own) => {
-                    for literal in own {
-                        literals.entry(literal).or_default().push(*place);
-                    }
-                }
-                None => always.push(*place),
-            }
-        }
-        let search = if literals.is_empty() {
-            None
-        } else {
-            let automaton = AhoCorasickBuilder::new()
-                .ascii_case_insensitive(true)
-                .match_kind(MatchKind::Standard)
-                .build(literals.keys())
-                .map_err(|error| RulesError::Search(error.to_string()))?;
-            Some(Search {
-                automaton,
-                rules: literals.into_values().collect(),
-            })
-        };
-        Ok(Self {
-            transforms,
-            always,
-            search,
-        })
-    }
-
-    /// The rules that are worth trying.
-    fn candidates(&self, bytes: &[u8], tried: &mut Vec<u32>) {
-        tried.extend_from_slice(&self.always);
-        let Some(search) = &self.search else {
-            return;
-        };
-        for found in search.automaton.find_overlapping_iter(bytes) {
-            if let Some(places) = search.rules.get(found.pattern().as_usize()) {
-                for place in places {
-                    if !tried.contains(place) {
-                        tried.push(*place);
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Operator {
-    /// Whether a value, or a window of one, matches.
-    fn matches(&self, value: &[u8], first: bool) -> bool {
-        match self {
-            Self::Rx(regex) => regex.is_match(value),
-            Self::Pm(search) => search.is_match(value),
-            Self::Contains(part) => memchr::memmem::find(value, part).is_some(),
-            Self::BeginsWith(part) => first && value.starts_with(part),
-            Self::EndsWith(part) => value.ends_with(part),
-            Self::Equals(whole) => first && value == &whole[..],
-            Self::Within(text) => memchr::memmem::find(text, value).is_some(),
-            Self::DetectSqli => first && sqli(value),
-            Self::DetectXss => xss(value),
-            Self::OutsideBytes(allowed) => value.iter().any(|byte| !allowed[usize::from(*byte)]),
-            Self::BadUrlEncoding => bad_url_encoding(value),
-            Self::Number(how, wanted) => {
-                let text = String::from_utf8_lossy(value);
-                let number = text.trim().parse::<i64>().unwrap_or(0);
-                match how {
-                    Comparison::Eq => number == *wanted,
-                    Comparison::Ge => number >= *wanted,
-                    Comparison::Gt => number > *wanted,
-                    Comparison::Le => number <= *wanted,
-                    Comparison::Lt => number < *wanted,
-                }
-            }
-            Self::Unconditional => true,
-        }
-    }
-}
-
-/// libinjection judges the first few tokens of a value. A value of one word cannot be an injection.
-fn sqli(value: &[u8]) -> bool {
-    let word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-    !value.iter().all(word) && guarded(|| libinjectionrs::detect_sqli(value).is_injection())
-}
-
-fn xss(value: &[u8]) -> bool {
-    // Every form that it knows has one of these.
-    memchr::memchr3(b'<', b'=', b'`', value).is_some()
-        && guarded(|| libinjectionrs::detect_xss(value).is_injection())
-}
-
-/// A detector that breaks on a value has not found it harmless.
-pub(super) fn guarded(detect: impl Fn() -> bool) -> bool {
-    catch_unwind(AssertUnwindSafe(detect)).unwrap_or(true)
-}
-
-fn bad_url_encoding(value: &[u8]) -> bool {
-    memchr::memchr_iter(b'%', value).any(|at| {
-        let digits = value.get(at + 1..at + 3);
-        !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-    })
 }

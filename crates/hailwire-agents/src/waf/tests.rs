@@ -259,7 +259,133 @@ fn a_directory_of_rules_is_used_as_far_as_it_is_understood() {
     ));
 }
 
+fn of_rules(text: &str) -> (tempfile::TempDir, Waf) {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("a.conf"), text).unwrap();
+    let settings = Settings {
+        rules: Some(dir.path().to_owned()),
+        ..Settings::default()
+    };
+    (dir, waf(settings))
+}
+
+#[test]
+fn a_chain_matches_when_all_its_links_do_wherever_they_look() {
+    let (_dir, waf) = of_rules(
+        "SecRule ARGS_NAMES \"@streq session\" \"id:1,phase:2,block,severity:'CRITICAL',t:lowercase,chain\"\n\
+         SecRule REQUEST_HEADERS:Referer \"@rx ^https://(.*?)/\" \"capture,chain\"\n\
+         SecRule TX:1 \"!@endsWith %{request_headers.host}\" \"\"\n\
+         SecRule REQUEST_METHOD \"@streq PUT\" \"id:2,phase:2,deny,chain\"\n\
+         SecRule &REQUEST_HEADERS:X-Reason \"@eq 0\" \"chain\"\n\
+         SecRule ARGS:q \"@contains x\" \"\"\n",
+    );
+    assert_eq!((waf.report().used, waf.report().skipped.len()), (2, 0));
+    let now = Instant::now();
+    let elsewhere = ("referer", "https://evil.example/a");
+    let here = ("referer", "https://www.example.com/a");
+    for (uri, headers, pass) in [
+        ("/?Session=1", &[elsewhere][..], false),
+        ("/?session=1", &[here], true),
+        ("/?session=1", &[], true),
+        ("/?other=1", &[elsewhere], true),
+    ] {
+        let response = waf.head(&head("c", "GET", uri, headers), now);
+        assert_eq!(passes(&response), pass, "{uri} {headers:?}");
+        if !pass {
+            assert_eq!(response.audit.rule_ids, ["1"]);
+        }
+    }
+    // One link matches at the head and another deep in the body.
+    for (reason, method, body, pass) in [
+        (None, "PUT", "a=1&q=yx", false),
+        (None, "PUT", "a=x&q=y", true),
+        (None, "POST", "q=x", true),
+        (Some(("x-reason", "y")), "PUT", "q=x", true),
+    ] {
+        let headers: Vec<_> = [FORM].into_iter().chain(reason).collect();
+        assert!(passes(&waf.head(&head("c", method, "/", &headers), now)));
+        let half = body.len() / 2;
+        let first = waf.piece(&piece("c", &body.as_bytes()[..half], false), now);
+        let last = waf.piece(&piece("c", &body.as_bytes()[half..], true), now);
+        assert!(passes(&first));
+        assert_eq!(passes(&last), pass, "{method} {body} {reason:?}");
+    }
+}
+
+#[test]
+fn a_link_sees_what_the_one_before_it_matched_captured_and_set() {
+    let (_dir, waf) = of_rules(
+        "SecRule ARGS:a \"@rx ([a-z]+)=([a-z]+)\" \"id:1,deny,capture,t:lowercase,chain\"\n\
+         SecRule TX:1 \"@streq %{TX.2}\" \"t:none\"\n\
+         SecRule ARGS:b \"@pm evil bad\" \"id:2,deny,chain\"\n\
+         SecRule MATCHED_VARS \"!@rx ^good\" \"chain\"\n\
+         SecRule MATCHED_VAR_NAME \"@streq b\" \"\"\n\
+         SecRule REQUEST_BASENAME \"@rx \\.([^.]+)$\" \"id:3,deny,capture,setvar:'tx.extension=.%{tx.1}/',chain\"\n\
+         SecRule TX:EXTENSION \"@within %{tx.restricted}\" \"t:lowercase\"\n\
+         SecAction \"id:4,pass,nolog,setvar:'tx.restricted=.bak/ .sql/'\"\n\
+         SecRule REQUEST_METHOD \"!@within %{tx.methods}\" \"id:5,deny\"\n\
+         SecRule &TX:methods \"@eq 0\" \"id:6,pass,nolog,setvar:'tx.methods=GET POST'\"\n",
+    );
+    assert_eq!((waf.report().used, &waf.report().skipped[..]), (4, &[][..]));
+    let now = Instant::now();
+    for (method, uri, id) in [
+        ("GET", "/?a=x+one=One+y", Some("1")),
+        ("GET", "/?a=one=two", None),
+        ("GET", "/?b=so+bad", Some("2")),
+        ("GET", "/?b=good+or+bad", None),
+        ("GET", "/?c=bad", None),
+        ("GET", "/dump.SQL", Some("3")),
+        ("GET", "/dump.sq", None),
+        ("DELETE", "/", Some("5")),
+    ] {
+        let response = waf.head(&head("c", method, uri, &[]), now);
+        let ids: Vec<&str> = response.audit.rule_ids.iter().map(String::as_str).collect();
+        assert_eq!(ids, id.into_iter().collect::<Vec<_>>(), "{method} {uri}");
+    }
+}
+
+#[test]
+fn what_a_later_transformation_makes_is_looked_for_all_the_same() {
+    let rules = "SecRule ARGS \"@contains <\" \"id:1,deny,t:lowercase,t:removeNulls,t:jsDecode\"\n\
+        SecRule ARGS \"@contains (\" \"id:2,deny,t:removeWhitespace,t:urlDecodeUni,t:trim,t:htmlEntityDecode\"\n\
+        SecRule ARGS \"!@rx x\" \"id:3,deny,t:removeWhitespace\"\n";
+    let (_dir, short) = of_rules(rules);
+    let (_dir, plain) = of_rules(rules);
+    let plain = plain.plainly();
+    for (uri, id) in [
+        ("/?q=xA%5Cx3c", Some("1")),
+        ("/?q=x+%2526%2523x28;", Some("2")),
+        ("/?q=+", Some("3")),
+        ("/?q=+x", None),
+    ] {
+        let get = head("c", "GET", uri, &[]);
+        let ids = |waf: &Waf| waf.head(&get, Instant::now()).audit.rule_ids;
+        assert_eq!(ids(&short), ids(&plain), "{uri}");
+        assert_eq!(ids(&short).first().map(String::as_str), id, "{uri}");
+    }
+}
+
+#[test]
+fn the_length_of_a_body_is_known_as_it_grows() {
+    let (_dir, waf) = of_rules(
+        "SecRule REQUEST_BODY_LENGTH \"@gt 5\" \"id:1,deny,chain\"\n\
+         SecRule &REQUEST_HEADERS:Content-Type \"@eq 0\" \"\"\n\
+         SecRule REQUEST_BODY_LENGTH \"@lt 5\" \"id:2,deny\"\n",
+    );
+    assert_eq!(
+        waf.report().reasons().keys().collect::<Vec<_>>(),
+        ["variable REQUEST_BODY_LENGTH"]
+    );
+    let now = Instant::now();
+    let length = ("content-length", "8");
+    assert!(passes(&waf.head(&head("c", "POST", "/", &[length]), now)));
+    assert!(passes(&waf.piece(&piece("c", b"12345", false), now)));
+    assert!(!passes(&waf.piece(&piece("c", b"678", true), now)));
+    let _ = waf.head(&head("c", "POST", "/", &[length, FORM]), now);
+    assert!(passes(&waf.piece(&piece("c", b"12345678", true), now)));
+}
+
 #[test]
 fn a_detector_that_breaks_has_not_found_the_value_harmless() {
-    assert!(rules::guarded(|| panic!("as a broken library does")));
+    assert!(operator::guarded(|| panic!("as a broken library does")));
 }

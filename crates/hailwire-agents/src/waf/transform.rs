@@ -20,6 +20,7 @@ pub enum Transform {
     Lowercase,
     NormalizePath,
     NormalizePathWin,
+    RemoveCommentsChar,
     RemoveNulls,
     RemoveWhitespace,
     ReplaceComments,
@@ -46,6 +47,7 @@ impl Transform {
             "lowercase" => Self::Lowercase,
             "normalizepath" | "normalisepath" => Self::NormalizePath,
             "normalizepathwin" | "normalisepathwin" => Self::NormalizePathWin,
+            "removecommentschar" => Self::RemoveCommentsChar,
             "removenulls" => Self::RemoveNulls,
             "removewhitespace" => Self::RemoveWhitespace,
             "replacecomments" => Self::ReplaceComments,
@@ -92,6 +94,9 @@ impl Transform {
             Self::JsDecode => has(b'\\').then(|| js_decode(value)),
             Self::EscapeSeqDecode => has(b'\\').then(|| escape_decode(value)),
             Self::CssDecode => has(b'\\').then(|| css_decode(value)),
+            Self::RemoveCommentsChar => {
+                (has(b'*') || has(b'-') || has(b'#')).then(|| remove_comment_marks(value))
+            }
             Self::ReplaceComments => {
                 memchr::memmem::find(value, b"/*").map(|_| replace_comments(value))
             }
@@ -355,6 +360,21 @@ fn replace_comments(value: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Without the marks of comments, whatever is between them.
+fn remove_comment_marks(value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((byte, after)) = rest.split_first() {
+        let marks = [&b"<!--"[..], b"-->", b"/*", b"*/", b"--", b"#"];
+        let mark = marks.iter().find_map(|mark| rest.strip_prefix(*mark));
+        if mark.is_none() {
+            out.push(*byte);
+        }
+        rest = mark.unwrap_or(after);
+    }
+    out
+}
+
 /// What shells pass over: `\ " ' ^` go, `, ;` and white space become one space, none before `/ (`; lower case.
 fn command_line(value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len());
@@ -482,6 +502,7 @@ mod tests {
             ),
             (T::EscapeSeqDecode, b"\\x2fbin\\057", "/bin/"),
             (T::ReplaceComments, b"un/**/ion/*x", "un ion "),
+            (T::RemoveCommentsChar, b"a/*b*/c--d#<!--e-->-", "abcde-"),
             (T::CompressWhitespace, b"a \t\r\nb\t", "a b "),
             (T::RemoveWhitespace, b" a\tb\n", "ab"),
             (T::RemoveNulls, b"a\0b", "ab"),

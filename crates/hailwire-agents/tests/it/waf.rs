@@ -245,6 +245,65 @@ fn everyday_requests_pass() {
     );
 }
 
+/// The rules that matched, whatever the order.
+fn matched(response: &Response) -> (bool, BTreeSet<String>) {
+    let ids = response.audit.rule_ids.iter().cloned().collect();
+    (response.decision == Decision::Allow, ids)
+}
+
+#[test]
+fn the_short_cuts_change_no_decision() {
+    // Beyond any threshold, every rule looks at everything.
+    for threshold in [Settings::default().threshold, u32::MAX] {
+        let make = || {
+            Waf::new(Settings {
+                threshold,
+                paranoia: 4,
+                ..Settings::default()
+            })
+            .unwrap()
+        };
+        let (short, plain) = (make(), make().plainly());
+        let mut random = rand_pcg::Pcg32::new(11, 13);
+        let mut next = |below: usize| {
+            use rand_pcg::rand_core::Rng as _;
+            random.next_u32() as usize % below
+        };
+        let mut all: Vec<Request> = requests(HOSTILE);
+        all.extend(requests(BENIGN));
+        // Pieces of them, put together anew and spelled in other ways.
+        let lines: Vec<String> = all.iter().map(|request| request.line.clone()).collect();
+        for _ in 0..3_000 {
+            let mut line = String::new();
+            for _ in 0..1 + next(3) {
+                let other: Vec<char> = lines[next(lines.len())].chars().collect();
+                let from = next(other.len());
+                let to = from + 1 + next(other.len() - from);
+                line.extend(&other[from..to]);
+                line.push_str(["", " ", "%20", "+", "/**/", "\0", "\n", "&#39;", "\\x27"][next(9)]);
+            }
+            if next(3) == 0 {
+                line = line.to_uppercase();
+            }
+            if next(4) == 0 {
+                line = encode(&line);
+            }
+            all.push(Request {
+                class: String::new(),
+                uri: format!("/?q={}", encode(&line)),
+                headers: vec![],
+                body: None,
+                line,
+            });
+        }
+        let differ = |request: &&Request| {
+            matched(&whole(&short, request)) != matched(&whole(&plain, request))
+        };
+        let differ: Vec<&Request> = all.iter().filter(differ).collect();
+        assert!(differ.is_empty(), "{}: {:?}", differ.len(), differ.first());
+    }
+}
+
 #[test]
 fn wherever_a_body_is_cut_the_decision_is_the_same() {
     let waf = waf();

@@ -6,22 +6,36 @@
 //! SecRule VARIABLES "OPERATOR" "id:1,phase:2,block,t:none,t:lowercase,msg:'…',severity:'CRITICAL',tag:'…'"
 //! ```
 //!
-//! A rule that needs more than is understood here is passed over whole, with a reason, and never half used: chains,
-//! transaction variables and macros, rules on responses, what only steers other rules. [`Skipped`] lists each.
+//! A rule that needs more than is understood here is passed over whole, with a reason, and never half used: what counts
+//! arguments or sums scores, what one rule hands to another, rules on responses, what only steers other rules.
+//! [`Skipped`] lists each.
 //!
 //! | part | understood |
 //! |---|---|
 //! | variables | those of [`Variable`], `VAR:name`, `VAR:/regex/`, `!VAR:name`, `&REQUEST_HEADERS:name` |
+//! | in a chain | `TX:0` to `TX:9` and `TX:name` that the chain set, `MATCHED_VAR`, `MATCHED_VARS` and their names; `capture`, `setvar:tx.name=` |
+//! | constants | `TX:name` in a chain and `%{tx.name}` where `SecAction`, or a rule that sets a default, says what it is |
+//! | macros | in a link that looks at what was found: `%{tx.name}`, `%{matched_var}`, `%{matched_var_name}`, `%{request_headers.name}` |
 //! | operators | those of [`Operator`], and each with `!` |
 //! | transformations | those of [`Transform`], and `none`; `multiMatch` |
 //! | actions | `id`, `phase` 1 and 2, `block`, `deny`, `drop`, `pass`, `status`, `severity`, `tag`, `msg`; others that change nothing here are passed over |
-//! | directives | `SecRule`; `SecRuleRemoveById` and `SecRuleUpdateTargetById` with numbers and ranges, the latter with exceptions only |
+//! | directives | `SecRule`; `SecAction` that sets constants; `SecRuleRemoveById` and `SecRuleUpdateTargetById` with numbers and ranges, the latter with exceptions only |
+
+mod expression;
+mod link;
 
 use std::path::Path;
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::Regex;
 
-use super::transform::Transform;
+use super::{
+    chain::{Constants, Judge, Template, Then},
+    literals::Sign,
+    transform::Transform,
+};
+use link::Link;
+
+pub(super) use expression::simple_operator;
 
 /// What a rule looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,6 +55,7 @@ pub enum Variable {
     ReqbodyError,
     RequestBasename,
     RequestBody,
+    RequestBodyLength,
     RequestCookies,
     RequestCookiesNames,
     RequestFilename,
@@ -76,6 +91,7 @@ impl Variable {
             "REQBODY_ERROR" => &[Self::ReqbodyError],
             "REQUEST_BASENAME" => &[Self::RequestBasename],
             "REQUEST_BODY" => &[Self::RequestBody],
+            "REQUEST_BODY_LENGTH" => &[Self::RequestBodyLength],
             "REQUEST_COOKIES" => &[Self::RequestCookies],
             "REQUEST_COOKIES_NAMES" => &[Self::RequestCookiesNames],
             "REQUEST_FILENAME" => &[Self::RequestFilename],
@@ -179,8 +195,15 @@ pub struct Rule {
     pub operator: Operator,
     /// Whether the opposite is meant.
     pub negated: bool,
-    /// The literals without which the operator cannot match, in lower case.
-    pub literals: Option<Vec<Vec<u8>>>,
+    /// Of these a value shows one, or the rule does not match.
+    pub(super) signs: Option<Vec<Sign>>,
+    /// Whether its captures are kept, and what it sets, for the links of its chain that follow.
+    pub(super) capture: bool,
+    pub(super) sets: Sets,
+    /// Links that look at what it found.
+    pub(super) then: Vec<Then>,
+    /// What it is part of, if others must match besides.
+    pub(super) part: Option<Part>,
     /// What it adds to the score of a request.
     pub score: u32,
     /// The status with which it blocks by itself.
@@ -191,6 +214,19 @@ pub struct Rule {
     pub message: String,
     /// Such as `attack-sqli`.
     pub tags: Vec<String>,
+}
+
+/// What sets variables: their names and values.
+type Sets = Vec<(Template, Template)>;
+
+/// A part of a chain: the chain matches when all its parts have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Which chain; numbers are given when all files are read.
+    pub(super) chain: u32,
+    /// Which part of it, of how many.
+    pub(super) number: u8,
+    pub(super) of: u8,
 }
 
 /// A rule that is not used.
@@ -217,11 +253,94 @@ pub struct Parsed {
     pub excepted: Vec<(u64, u64, Targets)>,
 }
 
+impl Rule {
+    /// Header fields that links of it compare with.
+    pub(super) fn headers(&self) -> impl Iterator<Item = &str> {
+        let judged = self.then.iter().filter_map(|link| match &link.judge {
+            Judge::Made(_, template) => Some(template),
+            Judge::Fixed(_) => None,
+        });
+        let sets = self
+            .sets
+            .iter()
+            .chain(self.then.iter().flat_map(|link| &link.sets));
+        let templates = judged.chain(sets.map(|(_, value)| value));
+        templates.flat_map(Template::headers)
+    }
+
+    /// After how many of its transformations it is judged.
+    pub(super) fn judged_after(&self) -> std::ops::RangeInclusive<usize> {
+        let first = if self.multi_match {
+            0
+        } else {
+            self.transforms.len()
+        };
+        first..=self.transforms.len()
+    }
+}
+
 /// Reads a file's text; `@pmFromFile` is looked up in its directory.
 #[must_use]
 pub fn parse(text: &str, directory: Option<&Path>) -> Parsed {
+    let mut constants = Constants::default();
+    learn(text, &mut constants);
+    parse_with(text, directory, &constants)
+}
+
+/// Learns which transaction variables are constants.
+pub(super) fn learn(text: &str, constants: &mut Constants) {
+    for (_, directive) in directives(text) {
+        let words = words(&directive);
+        let lower = words.first().map(|name| name.to_ascii_lowercase());
+        match (lower.as_deref(), &words[..]) {
+            (Some("secaction"), [_, text, ..]) => {
+                for (name, value) in assignments(&actions(text)) {
+                    constants.set(&name, &value);
+                }
+            }
+            (Some("secrule"), [_, variables, operator, text, ..]) => {
+                for (name, value) in assignments(&actions(text)) {
+                    if is_default(variables, operator, &name) && !value.contains("%{") {
+                        constants.set_default(&name, &value);
+                    } else {
+                        constants.vary(&name);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a rule that sets a variable sets its default.
+fn is_default(variables: &str, operator: &str, name: &str) -> bool {
+    let variable = variables.to_ascii_lowercase();
+    let same = variable
+        .strip_prefix("&tx:")
+        .is_some_and(|own| own == name.to_ascii_lowercase());
+    same && operator == "@eq 0"
+}
+
+/// The transaction variables that actions set, and to what.
+fn assignments(actions: &[(String, String)]) -> Vec<(String, String)> {
+    let set = |(name, value): &(String, String)| {
+        let target = value.trim_start_matches('!');
+        let tx = target
+            .get(..3)
+            .is_some_and(|tx| tx.eq_ignore_ascii_case("tx."));
+        (name == "setvar" && tx).then(|| {
+            let (name, value) = target[3..].split_once('=').unwrap_or((&target[3..], "+1"));
+            (name.to_owned(), value.to_owned())
+        })
+    };
+    actions.iter().filter_map(set).collect()
+}
+/// Reads a file's text with what is known of all files.
+pub(super) fn parse_with(text: &str, directory: Option<&Path>, constants: &Constants) -> Parsed {
     let mut parsed = Parsed::default();
-    let mut in_chain = false;
+    let mut links: Vec<Link> = Vec::new();
+    let mut begun = 0;
+    let mut chains = 0;
     for (line, directive) in directives(text) {
         let words = words(&directive);
         let Some((name, arguments)) = words.split_first() else {
@@ -230,24 +349,44 @@ pub fn parse(text: &str, directory: Option<&Path>) -> Parsed {
         let skip = |id, reason: String| Skipped { id, line, reason };
         match name.to_ascii_lowercase().as_str() {
             "secrule" => {
-                let actions = arguments
-                    .get(2)
-                    .map(|text| actions(text))
-                    .unwrap_or_default();
-                let chained = actions.iter().any(|(name, _)| name == "chain");
-                let id = actions.iter().find(|(name, _)| name == "id");
-                let id = id.and_then(|(_, id)| id.parse().ok());
-                let begun = std::mem::replace(&mut in_chain, chained);
-                if begun {
+                if links.is_empty() {
+                    begun = line;
+                }
+                let actions = arguments.get(2).map(|text| actions(text));
+                links.push(Link {
+                    arguments: arguments.to_vec(),
+                    actions: actions.unwrap_or_default(),
+                });
+                if links.last().is_some_and(|link| link.has("chain")) {
                     continue;
                 }
-                if chained {
-                    parsed.skipped.push(skip(id, "chain".to_owned()));
-                    continue;
+                let chain = std::mem::take(&mut links);
+                let id = chain[0].value("id").and_then(|id| id.parse().ok());
+                let rules = match &chain[..] {
+                    [only] if only.sets_a_default(constants) => continue,
+                    [only] => {
+                        link::rule(only, only, id, directory, constants).map(|rule| vec![rule])
+                    }
+                    all => link::chained(all, id, directory, constants, &mut chains),
+                };
+                match rules {
+                    Ok(rules) => parsed.rules.extend(rules),
+                    Err(reason) => parsed.skipped.push(Skipped {
+                        id,
+                        line: begun,
+                        reason,
+                    }),
                 }
-                match rule(arguments, &actions, id, directory) {
-                    Ok(rule) => parsed.rules.push(rule),
-                    Err(reason) => parsed.skipped.push(skip(id, reason)),
+            }
+            "secaction" => {
+                let sets = arguments.first().map(|text| assignments(&actions(text)));
+                let sets = sets.unwrap_or_default();
+                let constant = |(name, _): &(String, String)| constants.value(name).is_ok();
+                if sets.is_empty() || !sets.iter().all(constant) {
+                    parsed.skipped.push(skip(
+                        None,
+                        format!("directive {}", name.to_ascii_lowercase()),
+                    ));
                 }
             }
             "secruleremovebyid" => {
@@ -256,7 +395,7 @@ pub fn parse(text: &str, directory: Option<&Path>) -> Parsed {
             }
             "secruleupdatetargetbyid" => {
                 let of = arguments.first().and_then(|word| range(word));
-                let more = arguments.get(1).map(|text| targets(text));
+                let more = arguments.get(1).map(|text| link::targets(text));
                 match (of, more) {
                     (Some((from, to)), Some(Ok((added, except, counts))))
                         if added.is_empty() && counts.is_empty() =>
@@ -364,319 +503,9 @@ fn actions(text: &str) -> Vec<(String, String)> {
     found
 }
 
-fn rule(
-    arguments: &[String],
-    actions: &[(String, String)],
-    id: Option<u64>,
-    directory: Option<&Path>,
-) -> Result<Rule, String> {
-    let [variables, operator, ..] = arguments else {
-        return Err("it has no operator".to_owned());
-    };
-    let id = id.ok_or("it has no id")?;
-    let value = |wanted: &str| {
-        actions
-            .iter()
-            .find(|(name, _)| name == wanted)
-            .map(|(_, value)| value.as_str())
-    };
-    let has = |wanted: &str| value(wanted).is_some();
-    match value("phase") {
-        Some("1" | "2" | "request") | None => {}
-        Some(phase) => return Err(format!("phase {phase}")),
-    }
-    let severity = match value("severity").map(str::to_ascii_uppercase).as_deref() {
-        Some("CRITICAL" | "2" | "1" | "0" | "ALERT" | "EMERGENCY") => 5,
-        Some("ERROR" | "3") => 4,
-        Some("WARNING" | "4") => 3,
-        Some("NOTICE" | "5") => 2,
-        Some(_) => 0,
-        None => 0,
-    };
-    let deny = (has("deny") || has("drop"))
-        .then(|| value("status").and_then(|s| s.parse().ok()).unwrap_or(403));
-    if deny.is_none() && severity == 0 {
-        return Err("it decides nothing: no severity, no deny".to_owned());
-    }
-    let (targets, except, counts) = targets(variables)?;
-    let (operator, negated, literals) = parse_operator(operator, directory)?;
-    let mut transforms = Vec::new();
-    for (_, name) in actions.iter().filter(|(name, _)| name == "t") {
-        match name.as_str() {
-            "none" => transforms.clear(),
-            _ => transforms
-                .push(Transform::named(name).ok_or_else(|| format!("transformation {name}"))?),
-        }
-    }
-    let tags: Vec<String> = actions
-        .iter()
-        .filter(|(name, _)| name == "tag")
-        .map(|(_, tag)| tag.clone())
-        .collect();
-    let paranoia = tags
-        .iter()
-        .find_map(|tag| tag.strip_prefix("paranoia-level/")?.parse().ok());
-    Ok(Rule {
-        id,
-        targets,
-        except,
-        counts,
-        transforms,
-        multi_match: has("multimatch"),
-        operator,
-        negated,
-        literals: literals.filter(|_| !negated),
-        score: if has("pass") { 0 } else { severity },
-        deny,
-        paranoia: paranoia.unwrap_or(1),
-        message: value("msg").unwrap_or_default().to_owned(),
-        tags,
-    })
-}
-
-fn targets(text: &str) -> Result<(Targets, Targets, Vec<String>), String> {
-    let (mut targets, mut except, mut counts) = (Vec::new(), Vec::new(), Vec::new());
-    for part in split_targets(text) {
-        let (sign, rest) = match part.as_bytes().first() {
-            Some(b'!') => ('!', &part[1..]),
-            Some(b'&') => ('&', &part[1..]),
-            _ => (' ', part),
-        };
-        let (name, selector) = rest.split_once(':').unwrap_or((rest, ""));
-        let upper = name.to_ascii_uppercase();
-        let known = Variable::named(&upper).ok_or_else(|| format!("variable {upper}"))?;
-        let selector = selector.trim_matches('\'');
-        let selector = match selector.strip_prefix('/').and_then(|s| s.strip_suffix('/')) {
-            Some("" | "*") | None if matches!(selector, "" | "/*" | "//*" | "//@*") => {
-                Selector::All
-            }
-            Some(pattern) => Selector::Matching(regex(pattern)?.0),
-            None if upper == "XML" => return Err(format!("variable XML:{selector}")),
-            None => Selector::Name(selector.to_owned()),
-        };
-        match (sign, selector) {
-            ('&', Selector::Name(field)) if upper == "REQUEST_HEADERS" => counts.push(field),
-            ('&', _) => return Err(format!("variable &{upper}")),
-            ('!', selector) => except.extend(known.iter().map(|v| (*v, selector.clone()))),
-            (_, selector) => targets.extend(known.iter().map(|v| (*v, selector.clone()))),
-        }
-    }
-    Ok((targets, except, counts))
-}
-
-/// At `|` and `,`, but not in `/…/`.
-fn split_targets(text: &str) -> Vec<&str> {
-    let mut parts = Vec::new();
-    let (mut start, mut in_regex) = (0, false);
-    let bytes = text.as_bytes();
-    for at in 0..bytes.len() {
-        match bytes[at] {
-            b'/' if at > 0 && bytes[at - 1] == b':' => in_regex = true,
-            b'/' if in_regex && bytes[at - 1] != b'\\' => in_regex = false,
-            // `XML:/*`
-            b'*' if at > 0 && bytes[at - 1] == b'/' => in_regex = false,
-            b'|' | b',' if !in_regex => {
-                parts.push(text[start..at].trim());
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(text[start..].trim());
-    parts.retain(|part| !part.is_empty());
-    parts
-}
-
-/// The literals without which nothing matches, where there are such.
-type Literals = Option<Vec<Vec<u8>>>;
-
-type Judged = (Operator, bool, Literals);
-
-fn parse_operator(text: &str, directory: Option<&Path>) -> Result<Judged, String> {
-    let text = text.trim();
-    let (negated, text) = match text.strip_prefix('!') {
-        Some(rest) => (true, rest),
-        None => (false, text),
-    };
-    let (name, argument) = match text.strip_prefix('@') {
-        Some(rest) => rest.split_once(char::is_whitespace).unwrap_or((rest, "")),
-        None => ("rx", text),
-    };
-    let argument = argument.trim_start();
-    if argument.contains("%{") {
-        return Err("macro in the operator".to_owned());
-    }
-    let bytes = argument.as_bytes().to_vec();
-    let own = |text: &[u8]| (text.len() > 1).then(|| vec![text.to_ascii_lowercase()]);
-    let number = |how| {
-        argument
-            .trim()
-            .parse()
-            .map(|n| Operator::Number(how, n))
-            .map_err(|_| format!("\"{argument}\" is no number"))
-    };
-    let lower = name.to_ascii_lowercase();
-    let (operator, literals) = match lower.as_str() {
-        "rx" => {
-            let (regex, literals) = regex(argument)?;
-            (Operator::Rx(regex), literals)
-        }
-        "pm" => {
-            let words: Vec<String> = argument.split_whitespace().map(str::to_owned).collect();
-            phrases(&words)?
-        }
-        "pmfromfile" | "pmf" => phrases(&phrase_files(argument, directory)?)?,
-        "contains" => (Operator::Contains(bytes.clone()), own(&bytes)),
-        "beginswith" => (Operator::BeginsWith(bytes.clone()), own(&bytes)),
-        "endswith" => (Operator::EndsWith(bytes.clone()), own(&bytes)),
-        "streq" => (Operator::Equals(bytes.clone()), own(&bytes)),
-        "within" => (Operator::Within(bytes), None),
-        "detectsqli" => (Operator::DetectSqli, None),
-        "detectxss" => (Operator::DetectXss, None),
-        "validatebyterange" => (Operator::OutsideBytes(byte_set(argument)?), None),
-        "validateurlencoding" => (Operator::BadUrlEncoding, None),
-        "unconditionalmatch" => (Operator::Unconditional, None),
-        "eq" => (number(Comparison::Eq)?, None),
-        "ge" => (number(Comparison::Ge)?, None),
-        "gt" => (number(Comparison::Gt)?, None),
-        "le" => (number(Comparison::Le)?, None),
-        "lt" => (number(Comparison::Lt)?, None),
-        _ => return Err(format!("operator {name}")),
-    };
-    Ok((operator, negated, literals))
-}
-
-/// A set of bytes: numbers and ranges, with commas between.
-fn byte_set(text: &str) -> Result<Box<[bool; 256]>, String> {
-    let mut allowed = Box::new([false; 256]);
-    for part in text.split(',') {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
-        let (Ok(from), Ok(to)) = (from.trim().parse::<u8>(), to.trim().parse::<u8>()) else {
-            return Err(format!("\"{text}\" is no set of bytes"));
-        };
-        for byte in from..=to {
-            allowed[usize::from(byte)] = true;
-        }
-    }
-    Ok(allowed)
-}
-
-fn phrase_files(names: &str, directory: Option<&Path>) -> Result<Vec<String>, String> {
-    let directory = directory.ok_or("a file in rules that have no directory")?;
-    let mut phrases = Vec::new();
-    for name in names.split_whitespace() {
-        let text = std::fs::read_to_string(directory.join(name))
-            .map_err(|error| format!("file {name}: {error}"))?;
-        let line = |line: &str| {
-            let line = line.trim();
-            (!line.is_empty() && !line.starts_with('#')).then(|| line.to_owned())
-        };
-        phrases.extend(text.lines().filter_map(line));
-    }
-    Ok(phrases)
-}
-
-fn phrases(phrases: &[String]) -> Result<(Operator, Literals), String> {
-    let literals: Vec<Vec<u8>> = phrases
-        .iter()
-        .map(|p| p.to_ascii_lowercase().into())
-        .collect();
-    let search = aho_corasick::AhoCorasickBuilder::new()
-        .ascii_case_insensitive(true)
-        .build(&literals)
-        .map_err(|error| error.to_string())?;
-    let worth = literals.iter().all(|l| l.len() > 1) && !literals.is_empty();
-    Ok((Operator::Pm(search), worth.then_some(literals)))
-}
-
-/// Memory of one compiled expression.
-const REGEX_SIZE: usize = 64 << 20;
-
-/// A regular expression over bytes in which `.` is any byte and `$` the very end, with its literals.
-fn regex(pattern: &str) -> Result<(Regex, Literals), String> {
-    let pattern = from_pcre(pattern);
-    let first = |error: String| {
-        let line = error.lines().last().unwrap_or_default();
-        format!("expression: {}", line.trim_start_matches("error: "))
-    };
-    let hir = regex_syntax::ParserBuilder::new()
-        .unicode(false)
-        .utf8(false)
-        .dot_matches_new_line(true)
-        .build()
-        .parse(&pattern)
-        .map_err(|error| first(error.to_string()))?;
-    let regex = RegexBuilder::new(&pattern)
-        .unicode(false)
-        .dot_matches_new_line(true)
-        .size_limit(REGEX_SIZE)
-        .build()
-        .map_err(|error| first(error.to_string()))?;
-    Ok((regex, super::literals::required(&hir)))
-}
-
-/// In classes `[`, `&` and `~`, and elsewhere a brace that begins no repetition, stand for themselves in PCRE.
-fn from_pcre(pattern: &str) -> String {
-    let mut out = String::with_capacity(pattern.len() + 8);
-    let mut in_class = false;
-    let mut rest = pattern;
-    while let Some(c) = rest.chars().next() {
-        let after = &rest[c.len_utf8()..];
-        rest = after;
-        match c {
-            '\\' => {
-                out.push(c);
-                if let Some(escaped) = after.chars().next() {
-                    out.push(escaped);
-                    rest = &after[escaped.len_utf8()..];
-                }
-            }
-            '[' if in_class && !after.starts_with(':') => out.push_str("\\["),
-            '[' if in_class => {
-                // A named class: `[:alpha:]`.
-                let end = after.find(":]").map_or(0, |end| end + 2);
-                out.push(c);
-                out.push_str(&after[..end]);
-                rest = &after[end..];
-            }
-            '[' => {
-                in_class = true;
-                out.push(c);
-                for first in ["^]", "]", "^"] {
-                    if let Some(tail) = after.strip_prefix(first) {
-                        out.push_str(&first.replace(']', "\\]"));
-                        rest = tail;
-                        break;
-                    }
-                }
-            }
-            ']' => {
-                in_class = false;
-                out.push(c);
-            }
-            '&' | '~' if in_class => {
-                out.push('\\');
-                out.push(c);
-            }
-            '{' if !in_class && !repetition(after) => out.push_str("\\{"),
-            _ => out.push(c),
-        }
-    }
-    out
-}
-
-/// Whether what follows a brace makes it a repetition: `3}`, `3,}` or `3,5}`.
-fn repetition(after: &str) -> bool {
-    after.split_once('}').is_some_and(|(inside, _)| {
-        let (from, to) = inside.split_once(',').unwrap_or((inside, ""));
-        let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
-        !from.is_empty() && digits(from) && digits(to)
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{expression::from_pcre, *};
 
     #[test]
     fn a_rule_is_read_with_its_variables_operator_and_actions() {
@@ -702,8 +531,20 @@ mod tests {
     fn what_is_not_understood_is_passed_over_whole_with_a_reason() {
         for (text, reason) in [
             (
-                "SecRule ARGS \"@rx a\" \"id:1,deny,chain\"\nSecRule ARGS \"@rx b\" \"t:none\"",
-                "chain",
+                "SecRule ARGS \"@rx a\" \"id:1,deny,chain\"\nSecRule TX:1 \"@rx b\" \"t:none\"",
+                "variable TX:1",
+            ),
+            (
+                "SecRule ARGS \"@rx a\" \"id:1,deny,chain\"\nSecRule &ARGS \"@gt 5\" \"t:none\"",
+                "variable &ARGS",
+            ),
+            (
+                "SecRule &TX:MOST \"@eq 1\" \"id:1,deny,chain\"\nSecRule ARGS \"@rx b\" \"t:none\"",
+                "never",
+            ),
+            (
+                "SecRule ARGS \"@rx a\" \"id:1,deny,chain,setvar:'tx.a=%{ARGS.b}'\"\nSecRule TX:a \"@rx b\" \"\"",
+                "macro %{ARGS.b}",
             ),
             ("SecRule TX:X \"@rx a\" \"id:1,deny\"", "variable TX"),
             ("SecRule &ARGS \"@gt 3\" \"id:1,deny\"", "variable &ARGS"),
@@ -748,6 +589,7 @@ mod tests {
             (r"[^]a&&b]", r"[^\]a\&\&b]"),
             (r"[[:alpha:][]", r"[[:alpha:]\[]"),
             (r"\{\[x", r"\{\[x"),
+            (r"[\x7f-\x{ff}]\x{b}", r"[\x7f-\xff]\x0b"),
         ] {
             assert_eq!(from_pcre(pattern), expected);
         }
