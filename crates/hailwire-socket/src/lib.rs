@@ -221,6 +221,21 @@ mod tests {
             .collect()
     }
 
+    /// Sends until nothing more fits. Returns what did not.
+    async fn fill<'a>(sending: &mut Sending, mut rest: &'a [u8]) -> &'a [u8] {
+        std::future::poll_fn(|context| {
+            loop {
+                match sending.poll_send(context, &[IoSlice::new(rest)]) {
+                    Poll::Ready(Ok(written)) => rest = &rest[written..],
+                    Poll::Ready(Err(error)) => panic!("{error}"),
+                    Poll::Pending => return Poll::Ready(()),
+                }
+            }
+        })
+        .await;
+        rest
+    }
+
     #[tokio::test]
     async fn a_full_socket_is_watched_until_it_has_not_been_full_for_a_while() {
         let (_receiving, mut sending, mut there) = pair();
@@ -235,17 +250,7 @@ mod tests {
             assert!(got == expected);
             there
         });
-        let mut rest = sent.as_slice();
-        std::future::poll_fn(|context| {
-            loop {
-                match sending.poll_send(context, &[IoSlice::new(rest)]) {
-                    Poll::Ready(Ok(written)) => rest = &rest[written..],
-                    Poll::Ready(Err(error)) => panic!("{error}"),
-                    Poll::Pending => return Poll::Ready(()),
-                }
-            }
-        })
-        .await;
+        let rest = fill(&mut sending, &sent).await;
         assert!(matches!(sending.room, Room::Watched(_, 0)));
         begin.send(()).unwrap();
         sending.write_all(rest).await.unwrap();
@@ -264,17 +269,7 @@ mod tests {
     async fn a_full_socket_that_cannot_be_watched_is_tried_again() {
         let (_receiving, mut sending, mut there) = pair();
         let sent = pattern(8 << 20);
-        let mut rest = sent.as_slice();
-        std::future::poll_fn(|context| {
-            loop {
-                match sending.poll_send(context, &[IoSlice::new(rest)]) {
-                    Poll::Ready(Ok(written)) => rest = &rest[written..],
-                    Poll::Ready(Err(error)) => panic!("{error}"),
-                    Poll::Pending => return Poll::Ready(()),
-                }
-            }
-        })
-        .await;
+        let rest = fill(&mut sending, &sent).await;
         sending.room = Room::Blind(Box::pin(sleep(BLIND)));
         let length = sent.len();
         let reader = thread::spawn(move || {

@@ -2,6 +2,7 @@
 
 use std::{
     os::unix::net::UnixStream,
+    path::PathBuf,
     sync::atomic::{AtomicU32, Ordering::SeqCst},
     time::Duration,
 };
@@ -108,15 +109,21 @@ fn said_by(house: &mut House, config: &str) -> impl FnMut() -> Value {
     }
 }
 
-#[test]
-fn what_is_listened_on_changes_and_no_request_under_way_is_dropped() {
-    let mut house = House::new();
+/// An agent that answers when it may, and its socket.
+fn holds(house: &House) -> (Arc<Holding>, PathBuf) {
     let holding = Arc::new(Holding {
         asked: AtomicU32::new(0),
         may: Semaphore::new(0),
     });
     let agent = house.path("holds.sock");
     served(Holds(Arc::clone(&holding)), &agent);
+    (holding, agent)
+}
+
+#[test]
+fn what_is_listened_on_changes_and_no_request_under_way_is_dropped() {
+    let mut house = House::new();
+    let (holding, agent) = holds(&house);
     let [goes, comes] = ["goes", "comes"].map(|name| house.path(name));
     let config = |agents: &str, spoe: &Path| {
         format!(
@@ -160,12 +167,7 @@ fn what_is_listened_on_changes_and_no_request_under_way_is_dropped() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_envoy_asks_changes_its_place_and_no_request_under_way_is_dropped() {
     let mut house = House::new();
-    let holding = Arc::new(Holding {
-        asked: AtomicU32::new(0),
-        may: Semaphore::new(0),
-    });
-    let agent = house.path("holds.sock");
-    served(Holds(Arc::clone(&holding)), &agent);
+    let (holding, agent) = holds(&house);
     let [goes, comes] = ["goes", "comes"].map(|name| house.path(name));
     let config = |agents: &str, front: &Path| {
         format!(
