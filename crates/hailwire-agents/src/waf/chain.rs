@@ -223,6 +223,12 @@ pub(super) fn follow(
 }
 
 impl Found<'_> {
+    /// The values of variables with such names.
+    fn values(&self, such: impl Fn(&str) -> bool) -> Vec<Vec<u8>> {
+        let some = self.variables.iter().filter(|(name, _)| such(name));
+        some.map(|(_, value)| value.clone()).collect()
+    }
+
     /// Takes what an operator captured of what it matched, and sets variables.
     fn learn(
         &mut self,
@@ -266,19 +272,8 @@ impl Then {
             let values: Vec<Vec<u8>> = match source {
                 Source::Matched => vec![found.matched.clone()],
                 Source::MatchedName => vec![found.name.to_vec()],
-                Source::Variable(name) => {
-                    let same = found.variables.iter().filter(|(own, _)| own == name);
-                    same.map(|(_, value)| value.clone()).collect()
-                }
-                Source::Variables(regex) => {
-                    let same = |(own, _): &&(String, _)| regex.is_match(own.as_bytes());
-                    found
-                        .variables
-                        .iter()
-                        .filter(same)
-                        .map(|(_, value)| value.clone())
-                        .collect()
-                }
+                Source::Variable(name) => found.values(|own| own == name),
+                Source::Variables(regex) => found.values(|own| regex.is_match(own.as_bytes())),
             };
             for mut value in values {
                 for transform in &self.transforms {

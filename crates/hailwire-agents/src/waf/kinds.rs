@@ -26,6 +26,8 @@ impl Kinds {
     /// White space besides the space.
     pub(super) const LINES: Self = Self(0b1_1111 << 52);
     pub(super) const SPACES: Self = Self(Self::SPACE.0 | Self::LINES.0);
+    /// What nearly every text has.
+    pub(super) const COMMON: Self = Self(Self::LETTER.0 | Self::DIGIT.0 | Self::SPACE.0);
     /// What words are made of.
     pub(super) const WORD: Self = Self::byte(b'_')
         .or(Self::LETTER)
@@ -93,6 +95,11 @@ impl Kinds {
     pub(super) const fn all(self, of: Self) -> bool {
         self.0 & of.0 == of.0
     }
+}
+
+/// Whether words are made of it, as `\w` has it.
+pub(super) const fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
 static TABLE: [u64; 256] = {

@@ -100,8 +100,7 @@ fn chance(byte: u8) -> f64 {
 
 /// How often a short value has one of these.
 fn rarity(kinds: Kinds) -> f64 {
-    let common = Kinds::LETTER.or(Kinds::DIGIT).or(Kinds::SPACE);
-    if kinds.any(common) {
+    if kinds.any(Kinds::COMMON) {
         1.0
     } else if kinds.any(Kinds::bytes(b".,-/:_\n")) {
         0.6

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{
+    kinds::is_word,
     seclang::{Comparison, Operator},
     sqli,
 };
@@ -18,8 +19,15 @@ impl Operator {
             Self::EndsWith(part) => value.ends_with(part),
             Self::Equals(whole) => first && value == &whole[..],
             Self::Within(text) => memchr::memmem::find(text, value).is_some(),
-            Self::DetectSqli => first && !one_word(value) && sqli::detect(value),
-            Self::DetectXss => xss(value),
+            // Most values are spared the way through libinjection: one word cannot be an injection, and every form of a script
+            // that it knows has one of these marks.
+            Self::DetectSqli => {
+                first
+                    && !value.iter().copied().all(is_word)
+                    && !sqli::impossible(value)
+                    && sql(value)
+            }
+            Self::DetectXss => memchr::memchr3(b'<', b'=', b'`', value).is_some() && xss(value),
             Self::OutsideBytes(allowed) => value.iter().any(|byte| !allowed[usize::from(*byte)]),
             Self::BadUrlEncoding => bad_url_encoding(value),
             Self::Number(how, wanted) => {
@@ -62,23 +70,19 @@ impl Operator {
     /// The same without any short cut.
     pub(super) fn matches_plainly(&self, value: &[u8], first: bool) -> bool {
         match self {
-            Self::DetectSqli => first && !one_word(value) && guarded(|| sqli::plainly(value)),
-            Self::DetectXss => guarded(|| libinjectionrs::detect_xss(value).is_injection()),
+            Self::DetectSqli => first && sql(value),
+            Self::DetectXss => xss(value),
             _ => self.matches(value, first),
         }
     }
 }
 
-/// A value of one word cannot be an injection.
-fn one_word(value: &[u8]) -> bool {
-    let word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
-    value.iter().all(word)
+fn sql(value: &[u8]) -> bool {
+    guarded(|| sqli::detect(value))
 }
 
 fn xss(value: &[u8]) -> bool {
-    // Every form that it knows has one of these.
-    memchr::memchr3(b'<', b'=', b'`', value).is_some()
-        && guarded(|| libinjectionrs::detect_xss(value).is_injection())
+    guarded(|| libinjectionrs::detect_xss(value).is_injection())
 }
 
 /// A detector that breaks on a value has not found it harmless.

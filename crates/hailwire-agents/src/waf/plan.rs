@@ -155,7 +155,7 @@ impl Plan {
         };
         let mut steps = vec![root];
         let mut at: BTreeMap<&[Transform], usize> = BTreeMap::from([(&[][..], 0)]);
-        let mut unsearched = BTreeMap::new();
+        let mut unsearched: BTreeMap<u32, Vec<Needed>> = BTreeMap::new();
         for (chain, places) in chains {
             let (chain, lower) = match &chain[..] {
                 [chain @ .., Transform::Lowercase] => (chain, true),
@@ -219,7 +219,6 @@ impl Plan {
             all.extend(&step.wanted);
             changes = step.transform.map_or(changes, |t| changes.or(t.changes()));
         }
-        let unsearched: BTreeMap<u32, Vec<Needed>> = unsearched;
         let each =
             |(place, signs): (u32, Vec<Needed>)| signs.into_iter().map(move |kinds| (place, kinds));
         Self {
@@ -234,8 +233,7 @@ impl Plan {
 
 /// Of the kinds that a sign takes, those of which a text is least likely to have something.
 fn rarest(sign: &Sign) -> Kinds {
-    let common = Kinds::LETTER.or(Kinds::DIGIT).or(Kinds::SPACE);
     sign.all_kinds()
-        .find(|kinds| !kinds.any(common))
+        .find(|kinds| !kinds.any(Kinds::COMMON))
         .unwrap_or(Kinds::ALL)
 }

@@ -14,7 +14,7 @@ use aho_corasick::BuildError;
 
 use super::{
     automaton::{Automaton, fold},
-    kinds::Kinds,
+    kinds::{Kinds, is_word},
     literals::Edge,
     plan::{Needed, Places, Plan, Wanted},
     seclang::Rule,
@@ -225,7 +225,7 @@ fn searched(literal: &[u8]) -> (Vec<u8>, bool) {
 fn edge(edge: Edge, bytes: &[u8], at: usize) -> bool {
     let word = |at: Option<usize>| {
         let byte = at.and_then(|at| bytes.get(at));
-        byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+        byte.is_some_and(|byte| is_word(*byte))
     };
     match edge {
         Edge::Anything => true,

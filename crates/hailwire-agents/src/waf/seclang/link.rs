@@ -153,6 +153,11 @@ pub(super) fn chained(
     let [first, ..] = links else {
         return Ok(Vec::new());
     };
+    // Whether any looks at what others set.
+    let later = links.iter().any(|link| {
+        link.looks()
+            .is_ok_and(|(v, _)| v.to_ascii_uppercase().contains("TX:"))
+    });
     let mut ways: Vec<Vec<Rule>> = vec![Vec::new()];
     // What the links since the last one that looks at the request set, and whether they capture.
     let (mut set, mut captured): (Vec<String>, bool) = (Vec::new(), false);
@@ -170,10 +175,6 @@ pub(super) fn chained(
             }
             continue;
         }
-        let later = links.iter().any(|link| {
-            link.looks()
-                .is_ok_and(|(v, _)| v.to_ascii_uppercase().contains("TX:"))
-        });
         let sets = if later {
             templates(&link.sets())?
         } else {

@@ -3,6 +3,7 @@
 //! The agent answers the handshake as an agent of the foreign crate does, or as one of ours. What is counted is
 //! everything that comes after it: the frame and all that is in it. The foreign program does the same with its client.
 
+use bytes::{Bytes, BytesMut};
 use hailwire_callout::{
     Event, Kind,
     capabilities::Capabilities,
@@ -19,6 +20,9 @@ use tokio::{
 };
 
 use crate::{BenchError, subject::failed, work::Measured};
+
+/// Most bytes of what is counted.
+const LARGEST: usize = 1 << 20;
 
 /// Who listens.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,8 +68,9 @@ pub(super) async fn written(
 /// Answers a handshake, and counts what the next frame is.
 async fn count(socket: &UnixListener, listener: Listener) -> std::io::Result<usize> {
     let (mut stream, _) = socket.accept().await?;
-    let hello = next(&mut stream).await?;
-    let hello: Hello = handshake::decode(&hello[frame::PREFIX..]).map_err(invalid)?;
+    let mut read = BytesMut::new();
+    let hello = next(&mut stream, &mut read).await?;
+    let hello: Hello = handshake::decode(&hello).map_err(invalid)?;
     let welcome = Welcome {
         capabilities: Capabilities {
             agent_id: "counter".to_owned(),
@@ -80,28 +85,28 @@ async fn count(socket: &UnixListener, listener: Listener) -> std::io::Result<usi
         extensions: hello.extensions.filter(|_| listener == Listener::Ours),
         ..Welcome::default()
     };
-    let mut answer = bytes::BytesMut::new();
+    let mut answer = BytesMut::new();
     frame::put(&mut answer, frame::Type::HandshakeAnswer.code(), |out| {
         handshake::encode(&welcome, out);
     })
     .map_err(invalid)?;
     stream.write_all(&answer).await?;
-    Ok(next(&mut stream).await?.len())
+    Ok(frame::PREFIX + next(&mut stream, &mut read).await?.len())
 }
 
-/// A frame, with its head.
-async fn next(stream: &mut UnixStream) -> std::io::Result<Vec<u8>> {
-    let mut bytes = vec![0; 4];
-    stream.read_exact(&mut bytes).await?;
-    let length = bytes
-        .iter()
-        .fold(0, |sum, byte| sum << 8 | usize::from(*byte));
-    if length > 1 << 20 {
-        return Err(invalid(format!("a frame of {length} bytes")));
+/// The payload of the next frame.
+async fn next(stream: &mut UnixStream, read: &mut BytesMut) -> std::io::Result<Bytes> {
+    loop {
+        if let Some((_, payload)) = frame::take(read).map_err(invalid)? {
+            return Ok(payload);
+        }
+        if read.len() > LARGEST {
+            return Err(invalid("a request of over 1 MiB"));
+        }
+        if stream.read_buf(read).await? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
     }
-    bytes.resize(4 + length, 0);
-    stream.read_exact(&mut bytes[4..]).await?;
-    Ok(bytes)
 }
 
 fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> std::io::Error {
@@ -131,7 +136,7 @@ mod tests {
         };
         let event = RequestHeaders::new(&metadata, "GET", "/", [("host", "example.com")]);
         for encoding in [Encoding::Json, Encoding::MessagePack] {
-            let mut payload = bytes::BytesMut::new();
+            let mut payload = BytesMut::new();
             let event = Event::RequestHeaders(event.clone());
             hailwire_callout::wire::encode_event(&event, encoding, &mut payload);
             let counted = size(Listener::Foreign(encoding)).await;
