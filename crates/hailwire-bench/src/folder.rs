@@ -12,7 +12,7 @@ use std::{
     fs,
     io::Write,
     path::{Path, PathBuf},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use serde::{Deserialize, Serialize};
@@ -89,6 +89,18 @@ impl Environment {
             state: "running".to_owned(),
         }
     }
+
+    /// Says how it ended and how long it took.
+    pub(crate) fn finished(&mut self, state: &str, took: Duration) {
+        state.clone_into(&mut self.state);
+        self.seconds = took.as_secs_f64();
+        self.load_after = load();
+    }
+
+    /// Writes `environment.json`.
+    pub(crate) fn write(&self, dir: &Path) -> Result<(), BenchError> {
+        write_json(&dir.join("environment.json"), self)
+    }
 }
 
 fn load() -> f64 {
@@ -118,7 +130,7 @@ impl Folder {
     pub fn create(dir: &Path) -> Result<Self, BenchError> {
         fs::create_dir_all(dir).map_err(BenchError::io(format!("the folder {}", dir.display())))?;
         let environment = Environment::here();
-        write_json(&dir.join("environment.json"), &environment)?;
+        environment.write(dir)?;
         let create = |name: &str| {
             let path = dir.join(name);
             fs::File::create(&path).map_err(BenchError::io(path.display().to_string()))
@@ -208,10 +220,8 @@ impl Folder {
     /// The file cannot be written.
     pub fn finish(mut self, interrupted: bool) -> Result<(), BenchError> {
         let state = if interrupted { "interrupted" } else { "whole" };
-        self.environment.state = state.to_owned();
-        self.environment.seconds = self.begun.elapsed().as_secs_f64();
-        self.environment.load_after = load();
-        write_json(&self.dir.join("environment.json"), &self.environment)
+        self.environment.finished(state, self.begun.elapsed());
+        self.environment.write(&self.dir)
     }
 
     fn write(&mut self, entry: &Entry) -> Result<(), BenchError> {

@@ -14,6 +14,7 @@
 //! | [`work`] | what a subject is asked, and what it answers |
 //! | [`measure`] | open loop, histograms, spreads, memory and processor time of processes |
 //! | [`folder`], [`result`] | what a run leaves behind |
+//! | [`siege`] | a node and a hub under attack, with honest callers who must not notice |
 //! | [`report`] | pages drawn from it, and two runs side by side |
 //! | [`tables`], [`aims`] | names of rows, and what we set out to reach |
 
@@ -23,6 +24,7 @@ pub mod measure;
 pub mod report;
 pub mod result;
 pub mod run;
+pub mod siege;
 pub mod subject;
 pub mod suite;
 pub mod tables;

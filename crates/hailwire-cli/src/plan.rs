@@ -18,6 +18,7 @@ use hailwire::{
 };
 use hailwire_agents::{rate_limit, waf};
 use hailwire_bench::{
+    siege::{self, Kind},
     subject::{Options, Subject},
     suite::{Order, Size, Suite},
 };
@@ -127,6 +128,9 @@ pub(crate) enum Action {
         order: Order,
         out: PathBuf,
     },
+    BenchSiege(siege::Order),
+    /// The part that a process of a siege plays.
+    BenchSiegePart(String),
     BenchReport(PathBuf),
     BenchCompare(report::Compare),
     BenchServe(Subject, Options),
@@ -326,6 +330,7 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, Failure> {
             };
             Ok(Action::BenchRun { order, out })
         }
+        bench::BenchCommand::Siege(siege) => plan_siege(siege),
         bench::BenchCommand::Report(report) => Ok(Action::BenchReport(report.dir)),
         bench::BenchCommand::Compare(compare) => Ok(Action::BenchCompare(compare)),
         bench::BenchCommand::Subject(bench::SubjectArgs { command }) => Ok(match command {
@@ -343,6 +348,29 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, Failure> {
             },
         }),
     }
+}
+
+fn plan_siege(siege: bench::Siege) -> Result<Action, Failure> {
+    if let Some(part) = siege.part {
+        return Ok(Action::BenchSiegePart(part));
+    }
+    // The table of arguments knows the names.
+    let only = siege.only.iter().filter_map(|name| Kind::named(name));
+    let mut attackers: Vec<Kind> = only.collect();
+    if attackers.is_empty() {
+        attackers = Kind::ALL.to_vec();
+    }
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::io("this program cannot find itself", &error))?;
+    let out = siege.out;
+    Ok(Action::BenchSiege(siege::Order {
+        attackers,
+        one_by_one: siege.one_by_one,
+        attack: siege.duration,
+        quiet: siege.quiet,
+        program,
+        out: out.unwrap_or_else(|| PathBuf::from("bench/results/siege")),
+    }))
 }
 
 fn subject_options(options: bench::SubjectOptions) -> Options {

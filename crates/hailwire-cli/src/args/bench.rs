@@ -1,14 +1,17 @@
 //! `hail bench`: measurements.
 
-use std::{net::IpAddr, net::SocketAddr, path::PathBuf};
+use std::{net::IpAddr, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, builder::PossibleValuesParser};
 use hailwire::config::Pool;
 use hailwire_bench::{
     run::NETWORKS,
+    siege::Kind,
     subject::{Carrier, Congestion, Path, Subject, Wire},
     suite::{Foreign, Suite},
 };
+
+use super::duration;
 
 /// Measure Hailwire on this machine
 #[derive(Debug, Args)]
@@ -20,6 +23,7 @@ pub(crate) struct Bench {
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     Run(Run),
+    Siege(Siege),
     Report(super::report::Report),
     Compare(super::report::Compare),
     Subject(SubjectArgs),
@@ -59,6 +63,33 @@ pub(crate) struct Run {
     /// As little work as there is, to see whether everything runs
     #[arg(long, hide = true, conflicts_with_all = ["quick", "full"])]
     pub(crate) tiny: bool,
+}
+
+/// Attack a node and a hub on this machine, and see whether honest callers notice
+///
+/// Starts a hub, a node with agents and two honest nodes, calls them at a steady rate, and attacks: once all
+/// attackers at a time, or one by one. Exits with 1 when an honest call is lost, the 99th percentile grows more than
+/// threefold, or memory is not flat.
+#[derive(Debug, Args)]
+pub(crate) struct Siege {
+    /// How long the attack lasts
+    #[arg(long, value_name = "D", value_parser = duration, default_value = "10m")]
+    pub(crate) duration: Duration,
+    /// How long it is quiet before the attack, and again after it
+    #[arg(long, value_name = "D", value_parser = duration, default_value = "1m")]
+    pub(crate) quiet: Duration,
+    /// Only these attackers; may repeat [default: all]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)))]
+    pub(crate) only: Vec<String>,
+    /// One attacker after the other, each against processes of its own
+    #[arg(long)]
+    pub(crate) one_by_one: bool,
+    /// Folder for the results [default: bench/results/siege]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Written by `hail bench siege` for the processes that it starts
+    #[arg(long, value_name = "PART", hide = true)]
+    pub(crate) part: Option<String>,
 }
 
 /// Play one party of a measurement

@@ -30,6 +30,7 @@ mod report;
 mod send;
 mod serve;
 mod service;
+mod siege;
 mod status;
 mod stop;
 mod stream;
@@ -126,6 +127,8 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         Action::Demo(demo) if demo.part => on_all_cores(demo::part::run(run)),
         Action::Demo(demo) => on_all_cores(demo::run(run, &demo)),
         Action::BenchRun { order, out } => on_one_core(run, bench::run(run, order, out)),
+        Action::BenchSiege(order) => on_one_core(run, siege::run(run, order)),
+        Action::BenchSiegePart(part) => on_one_core(run, siege::part(run, part)),
         Action::BenchReport(dir) => report::draw(output, &dir),
         Action::BenchCompare(compare) => report::compare(output, &compare),
         Action::BenchServe(subject, options) => on_one_core(run, bench::serve(subject, options)),

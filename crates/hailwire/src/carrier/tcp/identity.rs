@@ -87,8 +87,10 @@ impl Identity {
         }
     }
 
-    /// What the dialling side uses for one list of protocols.
-    pub(super) fn dialling(&self, protocols: Vec<Vec<u8>>) -> Arc<ClientConfig> {
+    /// What the dialling side uses for one list of protocols, with the far side's [`name_of`] as its name. For who
+    /// speaks to a node without the carriers of this crate, such as a test that breaks their rules.
+    #[must_use]
+    pub fn dialling(&self, protocols: Vec<Vec<u8>>) -> Arc<ClientConfig> {
         let mut config = ClientConfig::clone(&self.client);
         config.alpn_protocols = protocols;
         Arc::new(config)
@@ -102,9 +104,10 @@ impl Identity {
     }
 }
 
-/// The name by which TLS knows a peer.
+/// The name by which TLS knows a peer. It is not sent.
+#[must_use]
 #[expect(clippy::expect_used, reason = "52 letters and digits are a label")]
-pub(super) fn name_of(peer: &NodeId) -> ServerName<'static> {
+pub fn name_of(peer: &NodeId) -> ServerName<'static> {
     ServerName::try_from(format!("{peer}{DOMAIN}")).expect("a DNS name")
 }
 

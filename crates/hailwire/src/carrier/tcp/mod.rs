@@ -32,7 +32,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use self::wide::Wide;
 pub use self::{
-    identity::Identity,
+    identity::{Identity, name_of},
     listen::{Incoming, Listener},
 };
 use super::{Connection, h2, ws};
@@ -145,7 +145,7 @@ async fn encrypted(
         .map_err(TcpError::Unreachable)?;
     socket::prepare(&io).map_err(TcpError::Unreachable)?;
     TlsConnector::from(config)
-        .connect(identity::name_of(peer), Wide::new(io))
+        .connect(name_of(peer), Wide::new(io))
         .await
         .map_err(TcpError::of_handshake)
 }

@@ -1,0 +1,124 @@
+//! A member of the hub that searches and looks up without pause, and floods the relay with handshakes for a node
+//! that does not trust it.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use hailwire::hub::{HubClient, tls::Pins};
+use hailwire_wire::{address::NodeRef, directory::Search};
+use iroh::{EndpointId, dns::DnsResolver};
+use iroh_relay::{
+    client::ClientBuilder,
+    protos::relay::{ClientToRelayMsg, Datagrams},
+};
+use tokio::{task::JoinSet, time::timeout};
+
+use super::{Orders, PAUSE, Tally, datagrams::Forge, pace};
+use crate::{
+    BenchError,
+    siege::peer::{failed, hub_tls},
+};
+
+/// Searches and look-ups a second, on each of [`ASKERS`].
+const PER_SECOND: f64 = 10.0;
+
+/// At a time.
+const ASKERS: usize = 4;
+
+/// Datagrams a second through the relay.
+const DATAGRAMS: f64 = 500.0;
+
+pub(super) async fn run(orders: &Orders, tally: &Tally) -> Result<(), BenchError> {
+    let ticket = orders.hub.read()?;
+    let seed = orders.seed(0)?;
+    let client = HubClient::new(ticket.url, ticket.key, seed.pair(), &Pins::default());
+    let client = Arc::new(client.map_err(failed("the hub"))?);
+    client
+        .join(ticket.secret)
+        .await
+        .map_err(failed("joining the hub"))?;
+    let mut askers = JoinSet::new();
+    for number in 0..ASKERS {
+        askers.spawn(ask(
+            client.clone(),
+            orders.victim.node,
+            number,
+            tally.clone(),
+        ));
+    }
+    loop {
+        if let Err(error) = Box::pin(relay(orders, tally)).await {
+            tally.refused(&format!("relay: {}", error.told()));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Searches, looks up, and lists members.
+async fn ask(client: Arc<HubClient>, node: hailwire::NodeId, number: usize, tally: Tally) {
+    let mut pace = pace(PER_SECOND);
+    for turn in number.. {
+        pace.tick().await;
+        let (what, asked) = match turn % 4 {
+            0 | 1 => {
+                let search = Search::default();
+                ("searches", client.search(&search).await.map(drop))
+            }
+            2 => ("lists of members", client.members().await.map(drop)),
+            _ => (
+                "look-ups",
+                client.lookup(&NodeRef::Id(node)).await.map(drop),
+            ),
+        };
+        match asked {
+            Ok(()) => tally.did(what, 1),
+            Err(error) => tally.refused(&format!("{what}: {error}")),
+        }
+    }
+}
+
+/// Datagrams for the attacked node by way of the relay.
+async fn relay(orders: &Orders, tally: &Tally) -> Result<(), BenchError> {
+    let ticket = orders.hub.read()?;
+    let key = ticket
+        .key
+        .ok_or(BenchError::Unsupported("a hub without a key"))?;
+    let url: iroh::RelayUrl = ticket.url.to_string().parse().map_err(failed("the URL"))?;
+    // The URL holds an address: nobody is asked for a name.
+    let resolver = DnsResolver::with_nameserver(SocketAddr::from(([127, 0, 0, 1], 9)));
+    let client = ClientBuilder::new(url, orders.seed(0)?.iroh(), resolver)
+        .tls_client_config(hub_tls(ticket.url.host(), key)?)
+        .connect()
+        .await
+        .map_err(failed("the relay"))?;
+    tally.did("relay connections", 1);
+    let victim = orders.victim.node;
+    let to = EndpointId::from_bytes(victim.as_bytes()).map_err(failed("the key"))?;
+    let mut forge = Forge::new(orders)?;
+    let (mut stream, mut sink) = client.split();
+    let mut pace = pace(DATAGRAMS);
+    for turn in 0_usize.. {
+        tokio::select! {
+            _ = pace.tick() => {}
+            // Read, so that the relay has no reason of its own to stop.
+            said = stream.next() => match said {
+                Some(Ok(_)) => continue,
+                _ => return Err(BenchError::Unsupported("hung up")),
+            },
+        }
+        let token: &[u8] = if turn % 2 == 0 {
+            b"nobody gave this token"
+        } else {
+            b""
+        };
+        let datagram = ClientToRelayMsg::Datagrams {
+            dst_endpoint_id: to,
+            datagrams: Datagrams::from(forge.initial(token)?),
+        };
+        let sent = timeout(Duration::from_secs(10), sink.send(datagram)).await;
+        sent.map_err(|_| BenchError::Unsupported("not read for 10 s"))?
+            .map_err(failed("the relay"))?;
+        tally.did("datagrams through the relay", 1);
+    }
+    Ok(())
+}

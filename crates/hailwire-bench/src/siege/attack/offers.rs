@@ -1,0 +1,67 @@
+//! A peer that lists its agents anew all the time, under names of others too.
+
+use hailwire_wire::{
+    frame::FrameKind,
+    header::{self, Offer, Offers},
+};
+
+use super::{Orders, PAUSE, Tally, pace};
+use crate::{
+    BenchError,
+    siege::peer::{self, failed, frame_of},
+};
+
+/// Lists a second.
+const PER_SECOND: f64 = 400.0;
+
+/// Agents of a list.
+const AGENTS: usize = 20;
+
+pub(super) async fn run(orders: &Orders, tally: &Tally) -> Result<(), BenchError> {
+    let endpoint = orders.seed(0)?.endpoint().await?;
+    let mut pace = pace(PER_SECOND);
+    loop {
+        let flood = async {
+            let connection = orders.victim.quic(&endpoint).await?;
+            let (mut control, mut heard) = peer::greet(&connection).await?;
+            tally.did("connections", 1);
+            // What the node says is read: it is the lists that are too many.
+            let reading =
+                tokio::spawn(async move { while let Ok(Some(_)) = heard.read(1 << 16).await {} });
+            let flooded = async {
+                for turn in 0_usize.. {
+                    pace.tick().await;
+                    let list = header::encode(&list(turn)?);
+                    let frame = frame_of(FrameKind::OFFERS, &list);
+                    control.write(frame).await.map_err(failed("a list"))?;
+                    tally.did("lists", 1);
+                }
+                Ok(())
+            };
+            let flooded: Result<(), BenchError> = flooded.await;
+            reading.abort();
+            flooded
+        };
+        if let Err(error) = flood.await {
+            tally.refused(&error.told());
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn list(turn: usize) -> Result<Offers, BenchError> {
+    let offer = |number: usize| {
+        let name = match number {
+            0 => "echo".to_owned(),
+            number => format!("agent-{number}-{}", turn % 7),
+        };
+        Ok(Offer {
+            name: name.parse().map_err(failed("a name"))?,
+            description: format!("list {turn}").repeat(10),
+            tags: vec!["flood".to_owned()],
+            version: turn.to_string(),
+        })
+    };
+    let agents = (0..AGENTS).map(offer).collect::<Result<_, BenchError>>()?;
+    Ok(Offers { agents })
+}

@@ -1,0 +1,42 @@
+//! `hail bench siege`: a node and a hub under attack.
+
+use hailwire_bench::siege::{self, Order};
+use serde_json::json;
+
+use super::{Run, bench::caused};
+use crate::failure::Failure;
+
+/// Carries a siege out. Ctrl-C ends it early and keeps what was seen.
+pub(super) async fn run(run: &Run, order: Order) -> Result<(), Failure> {
+    let stop = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let tell = |what: &str| run.output.note(what);
+    let ended = Box::pin(siege::run(&order, stop, tell)).await;
+    let ended = ended.map_err(|error| caused(&error))?;
+    let value = json!({
+        "dir": order.out,
+        "missed": ended.missed,
+        "interrupted": ended.interrupted,
+    });
+    run.output.value(&value, |_| ended.summary.clone())?;
+    run.output
+        .note(&format!("results: {}", order.out.display()));
+    match ended.missed.as_slice() {
+        _ if ended.interrupted => Err(Failure::interrupted()),
+        [] => Ok(()),
+        [first, ..] => Err(Failure::general(format!(
+            "{} of the aims were missed, the first: {first}",
+            ended.missed.len()
+        ))
+        .hint("the summary says which, and siege.jsonl holds every figure")),
+    }
+}
+
+/// Plays a part of a siege.
+pub(super) async fn part(run: &Run, name: String) -> Result<(), Failure> {
+    let played = Box::pin(siege::part(&name, &run.data)).await;
+    played.map_err(|error| caused(&error))
+}
