@@ -14,6 +14,8 @@ mod carriers;
 mod child;
 mod faults;
 mod fixtures;
+mod h2_bridge;
+mod h2spec;
 mod hostile;
 mod house;
 mod pool;

@@ -1,0 +1,214 @@
+//! The HTTP/2 of a node's port under h2spec, whose cases follow RFC 9113's predecessor (RFC 7540) and RFC 7541
+//! section by section.
+//!
+//! `peers/install h2spec` installs it; `./x test` does so, and names it in the environment.
+
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, process::Command};
+
+use hailwire::{DataDir, Node, admin, admin::method};
+
+use crate::{
+    fixtures::identity,
+    h2_bridge::{self, Bridge},
+    house::config,
+};
+
+/// Cases that fail at a path where nothing is, and why that is as it should be.
+const EXPECTED: &[(&str, &str)] = &[
+    (
+        "generic/2: Sends a WINDOW_UPDATE frame on half-closed (remote) stream",
+        NO_BODY,
+    ),
+    (
+        "generic/2: Sends a PRIORITY frame on half-closed (remote) stream",
+        NO_BODY,
+    ),
+    (
+        "http2/5.1.2: Sends HEADERS frames that causes their advertised concurrent stream limit to be exceeded",
+        "each stream is answered and over before the next one comes; the bound is reached by \
+         more_streams_than_the_bound_are_refused_and_the_rest_goes_on",
+    ),
+];
+
+/// Cases that are left out, because they look into the body of an answer.
+const LEFT_OUT: &[(&str, &str)] = &[
+    (
+        "http2/6.5.3: Sends multiple values of SETTINGS_INITIAL_WINDOW_SIZE",
+        NO_BODY,
+    ),
+    (
+        "http2/6.9.1: Sends SETTINGS frame to set the initial window size to 1 and sends HEADERS frame",
+        NO_BODY,
+    ),
+    (
+        "http2/6.9.2: Changes SETTINGS_INITIAL_WINDOW_SIZE after sending HEADERS frame",
+        NO_BODY,
+    ),
+    (
+        "http2/6.9.2: Sends a SETTINGS frame for window size to be negative",
+        NO_BODY,
+    ),
+];
+
+const NO_BODY: &str = "a request that is none of ours is answered 404 at once, without a body";
+
+/// Cases that a path where nothing is answers before they have sent all, so that they pass or fail by chance. They
+/// are asked where streams are, and must pass.
+const OF_STREAMS: &[(&str, &str)] = &[
+    (
+        "http2/5.1/9",
+        "http2/5.1: closed: Sends a HEADERS frame after sending RST_STREAM frame",
+    ),
+    (
+        "http2/8.1.2.1/3",
+        "http2/8.1.2.1: Sends a HEADERS frame that contains a pseudo-header field as trailers",
+    ),
+    (
+        "http2/8.1.2.6/1",
+        "http2/8.1.2.6: Sends a HEADERS frame with the &#34;content-length&#34; header field which does not equal \
+         the DATA frame payload length",
+    ),
+];
+
+/// The program, where it is installed.
+fn program() -> Option<PathBuf> {
+    let named = std::env::var_os("HAILWIRE_H2SPEC").map(PathBuf::from);
+    let installed = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../target/peers/h2spec-2.2.1/h2spec"
+    );
+    named
+        .into_iter()
+        .chain([PathBuf::from(installed)])
+        .find(|path| path.is_file())
+}
+
+/// What became of the cases: all, those that failed with what was expected and seen, those that h2spec left out.
+struct Report {
+    all: BTreeSet<String>,
+    failed: Vec<(String, String)>,
+    left_out: Vec<String>,
+}
+
+/// Reads the report, which has an element for each case.
+fn read(report: &str) -> Report {
+    let mut read = Report {
+        all: BTreeSet::new(),
+        failed: Vec::new(),
+        left_out: Vec::new(),
+    };
+    for case in report.split("<testcase ").skip(1) {
+        let case = case.split("</testcase>").next().unwrap();
+        let attribute = |name: &str| {
+            let value = case.split(&format!("{name}=\"")).nth(1).unwrap();
+            value.split('"').next().unwrap().to_owned()
+        };
+        let package = attribute("package");
+        let name = format!("{package}: {}", attribute("classname"));
+        if case.contains("<failure") || case.contains("<error") {
+            read.failed.push((name.clone(), case.to_owned()));
+        } else if case.contains("<skipped") {
+            read.left_out.push(name.clone());
+        }
+        assert!(read.all.insert(name.clone()), "{name} is there twice");
+    }
+    read
+}
+
+/// Runs cases against a port.
+async fn run(program: PathBuf, cases: Vec<&'static str>, path: &'static str, port: u16) -> Report {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.xml");
+    let mut command = Command::new(program);
+    command
+        .args(cases)
+        .args(["--strict", "--timeout", "5", "--host", "127.0.0.1"])
+        .args(["--path", path, "--port", &port.to_string()])
+        .arg("--junit-report")
+        .arg(&file);
+    let ran = tokio::task::spawn_blocking(move || command.output()).await;
+    let ran = ran.unwrap().unwrap();
+    // It quotes bytes as they come.
+    let report = std::fs::read(&file);
+    let report = report.unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    read(&String::from_utf8_lossy(&report))
+}
+
+/// A node, and a bridge by which h2spec is a peer of it.
+async fn bridged() -> (Node, Bridge, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config("alice");
+    config.listen.tcp = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    let node = Node::builder()
+        .data_dir(DataDir::new(folder.path()))
+        .config(config)
+        .start()
+        .await
+        .unwrap();
+    let (id, identity) = identity();
+    let trust = admin::TrustAdd {
+        id,
+        alias: String::new(),
+        allow: Vec::new(),
+        addresses: Vec::new(),
+        tcp: Vec::new(),
+    };
+    let client = node.client();
+    let _: admin::Trusted = client.admin(method::TRUST_ADD, &trust).await.unwrap();
+    let place = h2_bridge::Node {
+        id: node.id(),
+        tcp: node.tcp_sockets()[0],
+    };
+    let bridge = Bridge::to(place, identity).await;
+    (node, bridge, folder)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http2_of_a_node_conforms_to_its_standards_but_for_cases_with_a_reason() {
+    let Some(program) = program() else {
+        return hailwire_skip::skipped("h2spec is not installed (peers/install h2spec)");
+    };
+    let (_node, bridge, _folder) = bridged().await;
+    let port = bridge.address.port();
+
+    let all = vec!["generic", "http2", "hpack"];
+    let report = run(program.clone(), all, "/", port).await;
+    assert!(report.all.len() > 140, "{} cases", report.all.len());
+    let asked_elsewhere = |case: &str| OF_STREAMS.iter().any(|(_, name)| *name == case);
+    let failed = report
+        .failed
+        .iter()
+        .filter(|(case, _)| !asked_elsewhere(case));
+    assert_listed("fail", failed.map(|(case, seen)| (case, seen)), EXPECTED);
+    let none = String::new();
+    let left_out = report.left_out.iter().map(|case| (case, &none));
+    assert_listed("are left out", left_out, LEFT_OUT);
+
+    let some: Vec<_> = OF_STREAMS.iter().map(|(number, _)| *number).collect();
+    let report = run(program, some, "/hailwire/stream", port).await;
+    let asked: BTreeSet<&str> = OF_STREAMS.iter().map(|(_, name)| *name).collect();
+    assert_eq!(
+        report
+            .all
+            .iter()
+            .map(String::as_str)
+            .collect::<BTreeSet<_>>(),
+        asked
+    );
+    assert!(report.failed.is_empty(), "{:#?}", report.failed);
+}
+
+/// Every case is on the list, and every case of the list is there.
+fn assert_listed<'a>(
+    what: &str,
+    cases: impl Iterator<Item = (&'a String, &'a String)>,
+    list: &[(&str, &str)],
+) {
+    let cases: Vec<_> = cases.collect();
+    let listed = |case: &str| list.iter().any(|(name, _)| *name == case);
+    let new: Vec<_> = cases.iter().filter(|(case, _)| !listed(case)).collect();
+    assert!(new.is_empty(), "these {what}, without a reason: {new:#?}");
+    let there = |name: &str| cases.iter().any(|(case, _)| *case == name);
+    let old: Vec<_> = list.iter().filter(|(name, _)| !there(name)).collect();
+    assert!(old.is_empty(), "these do not, by now: {old:#?}");
+}
