@@ -89,6 +89,12 @@ pub const MUX_MAX_REASON: usize = 1024;
 /// Largest data frame of the multiplexer, so that a high priority never waits long behind one.
 pub const MUX_MAX_DATA: usize = 16 * 1024;
 
+/// WebSocket frames that bring nothing (pings, pongs, empty messages) which a peer may send at once.
+pub const WS_CONTROL_BURST: u32 = 64;
+
+/// The same, each second beyond [`WS_CONTROL_BURST`].
+pub const WS_CONTROL_RATE: u32 = 8;
+
 /// Largest WebSocket message that the carrier takes; it sends up to a quarter of it.
 pub const WS_MAX_MESSAGE: usize = 64 * 1024;
 

@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::house::{House, key, permit, reason, refusal};
+use crate::house::{House, key, permit, raw, reason, refusal};
 
 #[tokio::test]
 async fn a_body_past_its_bound_is_refused() {
@@ -139,6 +139,27 @@ async fn a_relay_connection_that_proves_no_key_is_let_go() {
     let mut rest = Vec::new();
     let closed = timeout(Duration::from_secs(10), silent.read_to_end(&mut rest)).await;
     assert!(closed.is_ok(), "the relay waits for ever");
+}
+
+#[tokio::test]
+async fn a_relay_connection_that_pings_and_never_reads_is_soon_let_go() {
+    let house = House::plain().await;
+    let mut near = keyless(&house).await;
+    // Masked with zeros (RFC 6455, 5.2), with as much as a ping may carry.
+    let mut ping = vec![0x89, 0x80 | 125, 0, 0, 0, 0];
+    ping.extend([0; 125]);
+    let many = ping.repeat(500);
+    let mut written = 0;
+    let flood = async {
+        while let Ok(count) = near.write(&many).await {
+            written += count;
+            // What the kernel holds on both sides is no more than this.
+            assert!(written < 32 << 20, "the relay reads on");
+        }
+    };
+    let flood = timeout(Duration::from_secs(60), flood);
+    flood.await.expect("the relay holds on to it");
+    assert_eq!(raw(&house.hub, "GET", "/ping", None, b"").await.0, 200);
 }
 
 #[tokio::test]

@@ -3,12 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use hailwire_wire::signed::KeyPair;
+use http::{HeaderMap, HeaderValue, header::SEC_WEBSOCKET_PROTOCOL};
 use iroh::{
     Endpoint, EndpointAddr, RelayConfig, RelayMap, RelayMode, SecretKey, TransportAddr,
     Watcher as _, endpoint::presets, tls::CaTlsConfig,
 };
 use iroh_relay::{RelayQuicConfig, quic::QuicClient};
-use tokio::time::timeout;
+use tokio::{io::AsyncWriteExt as _, net::TcpListener, time::timeout};
 
 use crate::house::{House, Node};
 
@@ -147,6 +148,65 @@ async fn a_hub_stops_while_relay_connections_are_open_and_others_are_being_made(
     }
     timeout(PATIENCE, house.hub.shutdown()).await.unwrap();
     for endpoint in endpoints {
+        endpoint.close().await;
+    }
+}
+
+/// What a hostile relay does with a node that asks it for a WebSocket.
+#[derive(Clone, Copy, Debug)]
+enum Hostile {
+    /// It pings and never reads.
+    Pings,
+    /// Its answer's head has no end.
+    Head,
+}
+
+/// Bytes that a node took from a hostile relay before it hung up.
+async fn taken(listener: &TcpListener, hostile: Hostile) -> usize {
+    let (mut tcp, _) = listener.accept().await.unwrap();
+    let many = match hostile {
+        Hostile::Pings => {
+            let protocol = HeaderValue::from_static("iroh-relay-v2");
+            let headers = HeaderMap::from_iter([(SEC_WEBSOCKET_PROTOCOL, protocol)]);
+            let terms = hailwire_websocket::Terms::default();
+            hailwire_websocket::accept(&mut tcp, &headers, terms)
+                .await
+                .unwrap();
+            let ping = [&[0x89, 125][..], &[0; 125]].concat();
+            ping.repeat(500)
+        }
+        Hostile::Head => {
+            tcp.write_all(b"HTTP/1.1 101 Switching Protocols\r\nx: ")
+                .await
+                .unwrap();
+            vec![b'a'; 64 * 1024]
+        }
+    };
+    let mut written = 0;
+    while let Ok(count) = tcp.write(&many).await {
+        written += count;
+        assert!(written < 32 << 20, "the node reads on");
+    }
+    written
+}
+
+#[tokio::test]
+async fn a_hostile_relay_that_pings_or_never_ends_its_answer_has_soon_lost_the_node() {
+    for hostile in [Hostile::Pings, Hostile::Head] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let relay = RelayConfig::new(url.parse().unwrap(), None);
+        let endpoint = Endpoint::builder(presets::Minimal)
+            .relay_mode(RelayMode::Custom(RelayMap::from(relay)))
+            .clear_ip_transports()
+            .bind()
+            .await
+            .unwrap();
+        // It comes again, and is treated the same again.
+        for _ in 0..2 {
+            let taken = timeout(3 * PATIENCE, taken(&listener, hostile)).await;
+            taken.unwrap_or_else(|_| panic!("the node holds on to it: {hostile:?}"));
+        }
         endpoint.close().await;
     }
 }

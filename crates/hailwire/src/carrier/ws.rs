@@ -9,7 +9,8 @@
 //! read.
 //!
 //! It refuses text, messages past [`WS_MAX_MESSAGE`] and heads past [`WS_MAX_HEAD`]. Pings are
-//! answered and not sent: whether the peer lives is asked beneath and above.
+//! answered and not sent: whether the peer lives is asked beneath and above. What a peer that pings
+//! and does not read can make this side hold is stated in [`hailwire_websocket`].
 
 use std::{
     io,
@@ -21,15 +22,13 @@ use std::{
 use bytes::{Buf, Bytes, BytesMut};
 use futures_core::Stream;
 use futures_sink::Sink;
+use hailwire_websocket::{Error, Terms, WebSocket};
 use hailwire_wire::{
-    limits::{WS_MAX_HEAD, WS_MAX_MESSAGE},
+    limits::{WS_CONTROL_BURST, WS_CONTROL_RATE, WS_MAX_HEAD, WS_MAX_MESSAGE},
     mux::Role,
 };
-use http::{HeaderMap, HeaderValue, header::SEC_WEBSOCKET_PROTOCOL};
+use http::{HeaderMap, HeaderValue, Uri, header::SEC_WEBSOCKET_PROTOCOL};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_websockets::{
-    ClientBuilder, Config, Error, Limits, Message, ServerBuilder, WebSocketStream,
-};
 
 use super::{mux, tcp::TcpError};
 
@@ -42,8 +41,13 @@ const PATH: &str = "/hailwire";
 /// Bytes of one message that is sent.
 const MESSAGE: usize = WS_MAX_MESSAGE / 4;
 
-/// Bytes that wait for one write before no more are taken.
-const QUEUE: usize = 64 * 1024;
+const TERMS: Terms = Terms {
+    max_message: WS_MAX_MESSAGE,
+    max_head: WS_MAX_HEAD,
+    queue: 64 * 1024,
+    control_burst: WS_CONTROL_BURST,
+    control_rate: WS_CONTROL_RATE,
+};
 
 /// Asks for a WebSocket on a connection whose far side is known, and speaks the multiplexer on it.
 ///
@@ -54,26 +58,13 @@ pub(super) async fn client<IO: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     io: IO,
     remote: SocketAddr,
 ) -> Result<mux::Connection, TcpError> {
-    let asked = ClientBuilder::new()
-        .uri(&format!("wss://{remote}{PATH}"))
-        .map_err(|error| refused(&error))?
-        .config(config())
-        .limits(limits())
-        .add_header(SEC_WEBSOCKET_PROTOCOL, PROTOCOL)
+    let uri: Uri = format!("wss://{remote}{PATH}")
+        .parse()
         .map_err(|error| refused(&error))?;
-    let (mut socket, answer) = asked
-        .connect_on(Bounded::new(io))
-        .await
-        .map_err(|error| refused(&error))?;
+    let asked = hailwire_websocket::connect(io, &uri, &headers(), TERMS).await;
+    let (socket, answer) = asked.map_err(|error| refused(&error))?;
     agreed(answer.headers())?;
-    socket.get_mut().lift();
-    let io = ByteStream::new(socket);
-    Ok(mux::Connection::over(
-        io,
-        Role::Client,
-        "ws",
-        remote.to_string(),
-    ))
+    Ok(multiplexed(socket, Role::Client, remote))
 }
 
 /// Answers a request for a WebSocket. As [`client`] in all else.
@@ -85,36 +76,25 @@ pub(super) async fn server<IO: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     io: IO,
     remote: SocketAddr,
 ) -> Result<mux::Connection, TcpError> {
-    let (request, mut socket) = ServerBuilder::new()
-        .config(config())
-        .limits(limits())
-        .add_header(SEC_WEBSOCKET_PROTOCOL, PROTOCOL)
-        .map_err(|error| refused(&error))?
-        .accept(Bounded::new(io))
-        .await
-        .map_err(|error| refused(&error))?;
+    let accepted = hailwire_websocket::accept(io, &headers(), TERMS).await;
+    let (request, socket) = accepted.map_err(|error| refused(&error))?;
     if request.uri().path() != PATH {
         return Err(carrier(format!("it asked for {}", request.uri().path())));
     }
     agreed(request.headers())?;
-    socket.get_mut().lift();
-    let io = ByteStream::new(socket);
-    Ok(mux::Connection::over(
-        io,
-        Role::Server,
-        "ws",
-        remote.to_string(),
-    ))
+    Ok(multiplexed(socket, Role::Server, remote))
 }
 
-fn config() -> Config {
-    Config::default()
-        .frame_size(WS_MAX_MESSAGE)
-        .flush_threshold(QUEUE)
+fn multiplexed<IO: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    socket: WebSocket<IO>,
+    role: Role,
+    remote: SocketAddr,
+) -> mux::Connection {
+    mux::Connection::over(ByteStream::new(socket), role, "ws", remote.to_string())
 }
 
-fn limits() -> Limits {
-    Limits::default().max_payload_len(Some(WS_MAX_MESSAGE))
+fn headers() -> HeaderMap {
+    HeaderMap::from_iter([(SEC_WEBSOCKET_PROTOCOL, PROTOCOL)])
 }
 
 fn agreed(headers: &HeaderMap) -> Result<(), TcpError> {
@@ -138,13 +118,13 @@ const fn carrier(reason: String) -> TcpError {
 
 /// The binary messages of a WebSocket, read and written as one byte stream.
 struct ByteStream<IO> {
-    socket: WebSocketStream<Bounded<IO>>,
+    socket: WebSocket<IO>,
     /// What is left of the message that is being read.
     message: Bytes,
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> ByteStream<IO> {
-    const fn new(socket: WebSocketStream<Bounded<IO>>) -> Self {
+    const fn new(socket: WebSocket<IO>) -> Self {
         Self {
             socket,
             message: Bytes::new(),
@@ -160,7 +140,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> ByteStream<IO> {
             let part = slice.len().min(len - message.len());
             message.extend_from_slice(slice.get(..part).unwrap_or_default());
         }
-        let sent = Pin::new(&mut self.socket).start_send(Message::binary(message));
+        let sent = Pin::new(&mut self.socket).start_send(message.freeze());
         sent.map(|()| len).map_err(io_error)
     }
 }
@@ -174,16 +154,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncRead for ByteStream<IO> {
         while self.message.is_empty() {
             match ready!(Pin::new(&mut self.socket).poll_next(cx)) {
                 None => return Poll::Ready(Ok(())),
-                Some(Ok(message)) if message.is_binary() => {
-                    self.message = message.into_payload().into();
-                }
-                Some(Ok(message)) if message.is_text() => {
-                    let text = "the peer sent a text message";
-                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, text)));
-                }
-                // A ping has been answered by the library, a close is followed by the end.
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return Poll::Ready(Err(io_error(error))),
+                Some(message) => self.message = message.map_err(io_error)?,
             }
         }
         let len = self.message.len().min(buf.remaining());
@@ -228,80 +199,6 @@ fn io_error(error: Error) -> io::Error {
     match error {
         Error::Io(error) => error,
         other => io::Error::new(io::ErrorKind::InvalidData, other),
-    }
-}
-
-/// A connection from which only so much is read until it is known to speak WebSocket: the library
-/// reads a head of any length.
-struct Bounded<IO> {
-    io: IO,
-    left: Option<usize>,
-}
-
-impl<IO> Bounded<IO> {
-    const fn new(io: IO) -> Self {
-        Self {
-            io,
-            left: Some(WS_MAX_HEAD),
-        }
-    }
-
-    const fn lift(&mut self) {
-        self.left = None;
-    }
-}
-
-impl<IO: AsyncRead + Unpin> AsyncRead for Bounded<IO> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let Some(left) = self.left else {
-            return Pin::new(&mut self.io).poll_read(cx, buf);
-        };
-        if left == 0 {
-            let why = "its head is longer than 8 KiB";
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
-        }
-        let mut chunk = [0; 1024];
-        let room = left.min(buf.remaining()).min(chunk.len());
-        let mut chunk = ReadBuf::new(chunk.get_mut(..room).unwrap_or_default());
-        ready!(Pin::new(&mut self.io).poll_read(cx, &mut chunk))?;
-        buf.put_slice(chunk.filled());
-        let count = chunk.filled().len();
-        self.left = Some(left - count);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<IO: AsyncWrite + Unpin> AsyncWrite for Bounded<IO> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
 
@@ -407,6 +304,42 @@ mod tests {
         rest[0] = 0;
         let parts = [parts, rest.repeat(WS_MAX_MESSAGE / 1000)].concat();
         assert!(end_by(&parts).await.contains("exceeds"));
+    }
+
+    /// A node at a real socket, and the far side of it after the upgrade.
+    async fn node_at_a_socket() -> (mux::Connection, tokio::net::TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = tokio::net::TcpStream::connect(listener.local_addr().unwrap());
+        let (near, far) = tokio::join!(near, listener.accept());
+        let (mut near, far) = (near.unwrap(), far.unwrap().0);
+        near.write_all(head(PATH, "hailwire").as_bytes())
+            .await
+            .unwrap();
+        (server(far, REMOTE).await.unwrap(), near)
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_pings_and_never_reads_has_soon_lost_its_connection() {
+        for ping in [
+            frame(9, 125, &[0; 125]),
+            frame(10, 0, b""),
+            frame(2, 0, b""),
+        ] {
+            let (connection, mut near) = node_at_a_socket().await;
+            let many = ping.repeat(64 * 1024 / ping.len());
+            let mut written = 0;
+            let flood = async {
+                while let Ok(count) = near.write(&many).await {
+                    written += count;
+                    // What the kernel holds on both sides is no more than this.
+                    assert!(written < 32 << 20, "the node reads on");
+                }
+            };
+            let flood = tokio::time::timeout(std::time::Duration::from_secs(60), flood);
+            flood.await.expect("the node holds on to it");
+            let ended = connection.closed().await.to_string();
+            assert!(ended.contains("too many frames without data"), "{ended}");
+        }
     }
 
     #[tokio::test]

@@ -359,3 +359,40 @@ async fn a_peer_that_reads_nothing_makes_this_side_hold_little() {
     drop((far, far_reverse));
     assert!(matches!(dialled.closed().await, ConnectionError::Lost(_)));
 }
+
+/// Bytes of these frames that a node takes from a peer that never reads, before it waits or ends. Time
+/// moves only while nobody has anything to do.
+async fn taken(many: &[u8]) -> usize {
+    let (mut near, far) = duplex(64 * 1024);
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &[]));
+    let control = format!("{CONTROL}{}", "ab".repeat(16));
+    bytes.extend(frame(1, 0x4, 1, &head(&control)));
+    near.write_all(&bytes).await.unwrap();
+    let second = |_| std::future::pending();
+    let _node = Connection::server(far, REMOTE, second).await.unwrap();
+    let mut taken = 0;
+    let flood = async {
+        while let Ok(count) = near.write(many).await {
+            taken += count;
+            assert!(taken < 64 << 20, "the node reads on");
+        }
+    };
+    // It waits, and so does the test; or the connection has ended.
+    let _ = tokio::time::timeout(std::time::Duration::from_secs(5), flood).await;
+    taken
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_frames_that_want_an_answer_is_not_read_while_no_answer_is() {
+    const RESET_OF_NO_STREAM: u32 = 1 << 20 | 1;
+    for frame in [
+        frame(6, 0, 0, &[0; 8]),                          // PING
+        frame(4, 0, 0, &[]),                              // SETTINGS
+        frame(3, 0, RESET_OF_NO_STREAM, &[0; 4]),         // RST_STREAM
+        frame(1, 0x5, 1 << 20 | 2, &head(path().path())), // a head with an even number
+    ] {
+        let taken = taken(&frame.repeat(1000)).await;
+        assert!(taken < 8 << 20, "{taken} bytes of {:?}", &frame[..9]);
+    }
+}
