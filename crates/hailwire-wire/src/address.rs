@@ -245,6 +245,73 @@ impl fmt::Display for Address {
     }
 }
 
+/// Who calls, as `from` of a header says it.
+///
+/// Text form: empty, `agent`, and from a node to the program that serves also `agent@key` or `@key`.
+/// The agent's name is what the caller says of itself. The key is the node's word for where the call
+/// came from, so only a node may state it; without one the call is of the same machine. Nothing else
+/// is a `from`: what cannot be read never passes for a call of the same machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CallFrom {
+    /// The calling agent, as it calls itself; `None` for an anonymous one.
+    pub agent: Option<AgentName>,
+    /// The node that the call came from; `None` for this machine.
+    pub node: Option<NodeId>,
+}
+
+impl CallFrom {
+    /// Whether it says nothing.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.agent.is_none() && self.node.is_none()
+    }
+
+    /// The calling agent's name; empty for an anonymous one.
+    #[must_use]
+    pub fn agent_name(&self) -> &str {
+        self.agent.as_ref().map(AgentName::as_str).unwrap_or_default()
+    }
+}
+
+impl FromStr for CallFrom {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (agent, node) = match text.split_once('@') {
+            None => (text, None),
+            Some((agent, key)) => (agent, Some(key.parse()?)),
+        };
+        let agent = match agent {
+            "" => None,
+            name => Some(name.parse()?),
+        };
+        Ok(Self { agent, node })
+    }
+}
+
+impl fmt::Display for CallFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.agent_name())?;
+        match &self.node {
+            None => Ok(()),
+            Some(key) => write!(f, "@{key}"),
+        }
+    }
+}
+
+impl Serialize for CallFrom {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for CallFrom {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// Why a text is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AddressError {
@@ -360,6 +427,35 @@ mod tests {
         let text = NodeId::from_bytes([7; 32]).to_string();
         assert!(text.parse::<NodeName>().is_err());
         assert!(matches!(text.parse::<NodeRef>(), Ok(NodeRef::Id(_))));
+    }
+
+    #[test]
+    fn a_caller_is_an_agent_with_or_without_a_key_and_nothing_else() {
+        let id = NodeId::from_bytes([9; 32]);
+        for text in [
+            String::new(),
+            "editor".to_owned(),
+            format!("editor@{id}"),
+            format!("@{id}"),
+        ] {
+            assert_eq!(text.parse::<CallFrom>().unwrap().to_string(), text);
+        }
+        let key = id.to_string();
+        for bad in [
+            "admin@",
+            "@",
+            "@@",
+            "admin@laptop",
+            "Admin",
+            "ad min",
+            "admin\n",
+            &format!("admin@{}", &key[1..]),
+            &format!("admin@{key}@"),
+            &format!("admin@@{key}"),
+            &format!("admin@{key} "),
+        ] {
+            assert!(bad.parse::<CallFrom>().is_err(), "{bad:?}");
+        }
     }
 
     #[test]

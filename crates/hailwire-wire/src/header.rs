@@ -10,7 +10,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
-use crate::{address::AgentName, limits};
+use crate::{
+    address::{AgentName, CallFrom},
+    limits,
+};
 
 /// The protocol's major version. Peers whose lists share none refuse each other, naming both.
 pub const VERSION: u16 = 1;
@@ -90,10 +93,10 @@ pub struct CallHeader {
     /// What is asked of the agent; empty for an agent with one method.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub method: String,
-    /// The calling agent's name as its node knows it; empty for an anonymous caller. The calling
-    /// node is known by the tunnel and never stated.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub from: String,
+    /// Who calls. The key in it is only for a node to state, toward a program that serves; between
+    /// nodes the tunnel proves it, and a node refuses a header that states one.
+    #[serde(skip_serializing_if = "CallFrom::is_empty")]
+    pub from: CallFrom,
     /// Media type of the body; empty for bytes.
     #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
     pub content_type: String,
@@ -152,9 +155,9 @@ impl CallHeader {
         deadline_ms.is_none()
             && priority.is_default()
             && headers.is_empty()
+            && from.is_empty()
             && [
                 method,
-                from,
                 content_type,
                 idempotency_key,
                 traceparent,

@@ -130,11 +130,23 @@ pub(crate) fn offer(register: &Register) -> Offer {
 }
 
 /// Who calls, as the node vouches for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
-    /// The key of the node that the call came from, which its tunnel has proved; `None` when it came
-    /// from this machine.
-    pub node: Option<NodeId>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller {
+    /// A program on this machine.
+    Local,
+    /// Another node, with the key that its tunnel has proved.
+    Peer(NodeId),
+}
+
+impl Caller {
+    /// The key of the node that the call came from; `None` for this machine.
+    #[must_use]
+    pub const fn node(self) -> Option<NodeId> {
+        match self {
+            Self::Local => None,
+            Self::Peer(id) => Some(id),
+        }
+    }
 }
 
 /// What kind of work a request is.

@@ -82,7 +82,7 @@ async fn answer(
     }
     let kind = request.kind();
     let (header, caller, body) = request.into_parts();
-    let variables = environment::variables(&header, caller.node)?;
+    let variables = environment::variables(&header, caller.node())?;
     let mut answer = each_call::answer(program, &variables, body, reaper)?;
     if kind == RequestKind::Send {
         // A message was taken once the program has ended well; what it prints goes nowhere.

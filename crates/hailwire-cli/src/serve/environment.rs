@@ -3,7 +3,7 @@
 //! | variable | holds |
 //! |---|---|
 //! | `HAIL_METHOD` | the method asked for; empty for none |
-//! | `HAIL_FROM` | the calling agent's name, as its node knows it; empty for an anonymous one |
+//! | `HAIL_FROM` | the name that the calling agent gives itself; empty for an anonymous one |
 //! | `HAIL_NODE` | the key of the calling node; empty for this machine |
 //! | `HAIL_TYPE` | media type of the body |
 //! | `HAIL_PRIORITY` | `critical`, `high`, `medium` or `low` |
@@ -28,7 +28,7 @@ pub(crate) fn variables(
 ) -> Result<Vec<(String, String)>, Status> {
     let mut variables = vec![
         ("HAIL_METHOD".to_owned(), header.method.clone()),
-        ("HAIL_FROM".to_owned(), header.from.clone()),
+        ("HAIL_FROM".to_owned(), header.from.agent_name().to_owned()),
         (
             "HAIL_NODE".to_owned(),
             node.map(|id| id.to_string()).unwrap_or_default(),
@@ -91,7 +91,7 @@ mod tests {
     fn a_call_is_told_in_variables() {
         let header = CallHeader {
             method: "find".into(),
-            from: "editor".into(),
+            from: "editor".parse().unwrap(),
             deadline_ms: Some(1500),
             headers: vec![
                 ("content-lang".into(), "en".into()),

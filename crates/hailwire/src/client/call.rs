@@ -302,7 +302,7 @@ async fn call_handler(
     deadline: Option<Instant>,
     give_back: Option<(Arc<Inner>, node::Picked)>,
 ) -> Result<Answer, Status> {
-    let caller = Caller { node: None };
+    let caller = Caller::Local;
     let request = Request {
         kind: node::request_kind(kind),
         header,

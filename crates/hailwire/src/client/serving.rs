@@ -7,7 +7,7 @@ use std::{
 };
 
 use hailwire_wire::{
-    AgentName, CallHeader, Code, NodeId, Status,
+    AgentName, CallHeader, Code, Status,
     frame::{Event, FrameKind},
     header,
 };
@@ -227,12 +227,8 @@ impl Dispatch for Agents {
     }
 }
 
-/// The node tells an attached program where a call came from as `agent@key`.
+/// The node tells an attached program where a call came from, in `from`.
 fn take_caller(mut header: CallHeader) -> (CallHeader, Caller) {
-    let Some((agent, node)) = header.from.split_once('@') else {
-        return (header, Caller { node: None });
-    };
-    let node = node.parse::<NodeId>().ok();
-    header.from = agent.to_owned();
-    (header, Caller { node })
+    let caller = header.from.node.take().map_or(Caller::Local, Caller::Peer);
+    (header, caller)
 }

@@ -134,6 +134,9 @@ impl Inner {
         if reader.is_early() && !may_be_replayed(kind, &header) {
             return Box::pin(refuse(send, reader, &too_early())).await;
         }
+        if header.from.node.is_some() {
+            return Box::pin(refuse(send, reader, &states_a_key())).await;
+        }
         let deadline = header.deadline().map(|left| Instant::now() + left);
         if is_for_node(&header) {
             let handler = self.management(session, origin);
@@ -475,9 +478,8 @@ pub(crate) fn onward_header(
         header.to = agent.to_owned();
     }
     let attached = picked.is_some_and(|picked| matches!(picked.value(), Target::Attached { .. }));
-    if let (Origin::Peer(peer), true) = (origin, attached) {
-        header.from = format!("{}@{peer}", header.from);
-    }
+    // From the carrier alone, whatever the header said before.
+    header.from.node = caller(origin).node().filter(|_| attached);
     if let Some(at) = deadline {
         header.set_deadline(at.saturating_duration_since(Instant::now()));
     }
@@ -498,14 +500,23 @@ fn too_early() -> Status {
     .with_hint("only calls with an idempotency key may; send it when the handshake is complete")
 }
 
+/// Where a call came from is this node's to say: neither a peer nor a program may.
+fn states_a_key() -> Status {
+    Status::new(
+        Code::InvalidArgument,
+        "`from` states a node's key, which only the node that is called may",
+    )
+    .with_hint("state the agent's name alone, or nothing")
+}
+
 fn is_for_node(header: &CallHeader) -> bool {
     header.to == admin::AGENT
 }
 
 fn caller(origin: Origin) -> Caller {
     match origin {
-        Origin::Local => Caller { node: None },
-        Origin::Peer(peer) => Caller { node: Some(peer) },
+        Origin::Local => Caller::Local,
+        Origin::Peer(peer) => Caller::Peer(peer),
     }
 }
 

@@ -46,7 +46,7 @@ async fn serve_which(house: &House) -> Serving {
                 let busy = status.tunnels.iter().filter(|t| t.in_flight > 0);
                 let mut words: Vec<&str> = busy.map(|tunnel| tunnel.carrier.as_str()).collect();
                 // A call may come before its tunnel is entered.
-                if !words.is_empty() || request.caller().node.is_none() {
+                if !words.is_empty() || request.caller().node().is_none() {
                     words.push(&request.header().carrier);
                     return Ok(Response::new(words.join(" ")));
                 }

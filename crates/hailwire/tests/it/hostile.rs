@@ -130,41 +130,41 @@ async fn an_oversized_length_is_answered_with_a_reason() {
 }
 
 /// A connection to a node whose far side is this test.
-struct Guest {
-    connection: Connection,
+pub(crate) struct Guest {
+    pub(crate) connection: Connection,
     /// The same, as the engine has it, where it is by a tunnel.
     quic: Option<iroh::endpoint::Connection>,
-    _endpoint: Option<Endpoint>,
+    endpoint: Option<Endpoint>,
 }
 
 /// How a guest comes in.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+pub(crate) enum Way {
     Socket,
     Tunnel,
 }
 
 impl Way {
-    const BOTH: [Self; 2] = [Self::Socket, Self::Tunnel];
+    pub(crate) const BOTH: [Self; 2] = [Self::Socket, Self::Tunnel];
 }
 
 impl Guest {
     /// Connects, as a trusted peer where it is by a tunnel.
-    async fn of(house: &House, way: Way) -> Self {
+    pub(crate) async fn of(house: &House, way: Way) -> Self {
         match way {
             Way::Socket => {
                 let socket = UnixStream::connect(house.data().socket()).await.unwrap();
                 Self {
                     connection: Connection::Mux(mux::Connection::client(socket)),
                     quic: None,
-                    _endpoint: None,
+                    endpoint: None,
                 }
             }
             Way::Tunnel => Self::by_tunnel(house, true).await,
         }
     }
 
-    async fn by_tunnel(house: &House, trusted: bool) -> Self {
+    pub(crate) async fn by_tunnel(house: &House, trusted: bool) -> Self {
         let endpoint = Endpoint::builder(presets::Minimal)
             .relay_mode(RelayMode::Custom(RelayMap::empty()))
             .clear_ip_transports()
@@ -190,12 +190,18 @@ impl Guest {
         Self {
             connection: Connection::Quic(quic::Connection::new(connection.clone())),
             quic: Some(connection),
-            _endpoint: Some(endpoint),
+            endpoint: Some(endpoint),
         }
     }
 
+    /// The key of one that came by a tunnel.
+    pub(crate) fn id(&self) -> NodeId {
+        let endpoint = self.endpoint.as_ref().unwrap();
+        NodeId::from_bytes(*endpoint.id().as_bytes())
+    }
+
     /// Greets with a list of versions.
-    async fn greet(&self, versions: Vec<u32>) -> (SendStream, RecvStream) {
+    pub(crate) async fn greet(&self, versions: Vec<u32>) -> (SendStream, RecvStream) {
         let hello = Hello {
             versions: versions
                 .into_iter()
@@ -216,7 +222,7 @@ impl Guest {
     }
 
     /// Opens a stream, writes to it, ends it, and gives the status with which it is answered.
-    async fn ask(&self, bytes: &[u8]) -> Status {
+    pub(crate) async fn ask(&self, bytes: &[u8]) -> Status {
         let (mut send, mut recv) = self.open(bytes).await;
         send.finish();
         status(&mut recv).await
@@ -245,7 +251,7 @@ async fn status(recv: &mut RecvStream) -> Status {
     tokio::time::timeout(PATIENCE, read).await.unwrap()
 }
 
-fn frame_of(kind: FrameKind, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame_of(kind: FrameKind, payload: &[u8]) -> Vec<u8> {
     let mut bytes = BytesMut::new();
     frame::put(&mut bytes, kind, payload);
     bytes.to_vec()

@@ -18,6 +18,7 @@ mod h2_bridge;
 mod h2spec;
 mod hostile;
 mod house;
+mod identity;
 mod pool;
 mod port;
 mod resources;
