@@ -14,7 +14,7 @@ use tokio::{sync::watch, task::JoinSet};
 
 use super::{
     Kind,
-    house::{DESK, House, SHELF, VICTIM},
+    house::{DESK, House, NEWCOMERS, SHELF, VICTIM},
     metronome,
     peer::{self, Place, Seed, failed},
     record::{Calls, Phase},
@@ -104,17 +104,22 @@ struct Ways {
     shelf: Client,
     victim: Place,
     secret: Secret,
-    newcomer: Endpoint,
-    newcomer_tcp: Identity,
+    newcomers: Vec<Endpoint>,
+    newcomers_tcp: Vec<Identity>,
     member: HubClient,
 }
 
 impl Honest {
     /// Everything that is done before the first call.
     pub(super) async fn new(house: &House) -> Result<Self, BenchError> {
-        let [by_quic, by_tcp, member] = house.newcomers.as_slice() else {
-            return Err(BenchError::Unsupported("three newcomers are needed"));
+        let (by_quic, others) = house.newcomers.split_at(NEWCOMERS);
+        let Some((member, by_tcp)) = others.split_first() else {
+            return Err(BenchError::Unsupported("newcomers are needed"));
         };
+        let mut newcomers = Vec::new();
+        for seed in by_quic {
+            newcomers.push(seed.endpoint().await?);
+        }
         let ticket = house.hub.read()?;
         let pins = hailwire::hub::tls::Pins::default();
         let member = HubClient::new(ticket.url, ticket.key, member.pair(), &pins);
@@ -129,8 +134,11 @@ impl Honest {
             shelf: house.attach(SHELF).await?,
             victim: house.victim,
             secret: house.secret.clone(),
-            newcomer: by_quic.endpoint().await?,
-            newcomer_tcp: by_tcp.identity()?,
+            newcomers,
+            newcomers_tcp: by_tcp
+                .iter()
+                .map(Seed::identity)
+                .collect::<Result<_, _>>()?,
             member,
         };
         let honest = Self {
@@ -259,11 +267,14 @@ impl Ways {
             Flow::Lines => echo(&self.desk, "lines@victim", line(number)).await,
             Flow::Program => echo(&self.desk, "program@victim", body(number)).await,
             Flow::NewQuic => {
-                let connection = self.victim.quic(&self.newcomer).await?;
+                let connection = self.victim.quic(in_turn(&self.newcomers, number)?).await?;
                 call_once(connection, body(number)).await
             }
             Flow::NewTcp => {
-                let connection = self.victim.ws(&self.newcomer_tcp).await?;
+                let connection = self
+                    .victim
+                    .ws(in_turn(&self.newcomers_tcp, number)?)
+                    .await?;
                 call_once(connection, body(number)).await
             }
             Flow::Join => self.join().await,
@@ -292,6 +303,11 @@ impl Ways {
             _ => Err(BenchError::Wrong("the hub does not know the node".into())),
         }
     }
+}
+
+fn in_turn<T>(all: &[T], number: u64) -> Result<&T, BenchError> {
+    let one = all.get(number as usize % all.len().max(1));
+    one.ok_or(BenchError::Unsupported("newcomers are needed"))
 }
 
 async fn echo(client: &Client, to: &str, body: Bytes) -> Result<(), BenchError> {

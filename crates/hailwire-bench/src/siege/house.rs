@@ -40,6 +40,10 @@ pub(super) const DESK: &str = "desk";
 /// See [`DESK`].
 pub(super) const SHELF: &str = "shelf";
 
+/// Keys of those who come over QUIC, and as many of those over TCP. A key's new connection takes the place of its old one,
+/// so that there are more than calls under way.
+pub(super) const NEWCOMERS: usize = 24;
+
 /// Bytes of a log's end that are told.
 const TAIL: usize = 600;
 
@@ -52,7 +56,7 @@ pub(super) struct House {
     pub(super) hub: HubPlace,
     /// Of the attacked node.
     pub(super) secret: Secret,
-    /// Keys of honest newcomers, whom the attacked node trusts.
+    /// Keys of honest newcomers, whom the attacked node trusts, and of a member of the hub.
     pub(super) newcomers: Vec<Seed>,
 }
 
@@ -104,7 +108,9 @@ impl House {
                 ticket: String::new(),
             },
             secret: Secret::from_random([0; 16]),
-            newcomers: vec![Seed::draw()?, Seed::draw()?, Seed::draw()?],
+            newcomers: (0..=2 * NEWCOMERS)
+                .map(|_| Seed::draw())
+                .collect::<Result<_, _>>()?,
         };
         let hub = ["hub", "--listen", "127.0.0.1:0"];
         house.tie("hub", "hub", &hub).await?;

@@ -17,3 +17,5 @@ mod lab;
 mod nodes;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod report;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod siege;

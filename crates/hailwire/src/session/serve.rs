@@ -35,7 +35,8 @@ const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 
 /// Runs `handler` for one call, send or stream and writes its answer.
 ///
-/// Returns how the call ended, for counting.
+/// Returns how the call ended, as far as that says something of who serves: `cancelled` where the caller ended it, with
+/// whatever code.
 pub(crate) async fn serve(
     kind: RequestKind,
     header: CallHeader,
@@ -51,7 +52,7 @@ pub(crate) async fn serve(
     if kind == RequestKind::Stream
         && let Err(error) = accept(&mut send).await
     {
-        return abandon(send, write_code(&error));
+        return given_up(send, write_code(&error));
     }
     let (body, overrun) = match kind {
         RequestKind::Send => {
@@ -71,7 +72,7 @@ pub(crate) async fn serve(
         biased;
         result = work => Some(result),
         code = send.stopped() => {
-            return abandon(send, code.unwrap_or(Code::Cancelled));
+            return given_up(send, code.unwrap_or(Code::Cancelled));
         }
         () = until(deadline) => None,
     };
@@ -163,7 +164,7 @@ async fn answer(
             send.finish();
             Code::Ok
         }
-        Some(Err(error)) => abandon(send, write_code(&error)),
+        Some(Err(error)) => given_up(send, write_code(&error)),
         None => abandon(send, Code::DeadlineExceeded),
     }
 }
@@ -185,13 +186,13 @@ async fn stream(
                 let flushed = within(deadline, pin!(flush(&mut send, &mut ahead))).await;
                 match flushed {
                     Some(Ok(())) => {}
-                    Some(Err(error)) => return abandon(send, write_code(&error)),
+                    Some(Err(error)) => return given_up(send, write_code(&error)),
                     None => return abandon(send, Code::DeadlineExceeded),
                 }
                 tokio::select! {
                     biased;
                     next = body.chunk() => next,
-                    code = send.stopped() => return abandon(send, code.unwrap_or(Code::Cancelled)),
+                    code = send.stopped() => return given_up(send, code.unwrap_or(Code::Cancelled)),
                     () = until(deadline) => return end(send, &deadline_exceeded()).await,
                 }
             }
@@ -215,7 +216,7 @@ async fn stream(
         let written = within(deadline, pin!(written)).await;
         match written {
             Some(Ok(())) => {}
-            Some(Err(error)) => return abandon(send, write_code(&error)),
+            Some(Err(error)) => return given_up(send, write_code(&error)),
             // A frame may be half written: only a reset can follow.
             None => return abandon(send, Code::DeadlineExceeded),
         }
@@ -247,6 +248,12 @@ async fn end_after(mut send: SendStream, mut ahead: BytesMut, status: &Status) -
         send.finish();
     }
     status.code
+}
+
+/// The caller takes no more. Its code says nothing of who serves.
+fn given_up(send: SendStream, code: Code) -> Code {
+    abandon(send, code);
+    Code::Cancelled
 }
 
 fn abandon(mut send: SendStream, code: Code) -> Code {

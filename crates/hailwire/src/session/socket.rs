@@ -59,7 +59,7 @@ pub(crate) async fn connect(
     };
     if let Err(error) = accept(&mut send).await {
         send.reset(write_code(&error));
-        return write_code(&error);
+        return Code::Cancelled;
     }
     let outcome = {
         let up = to_socket(Body::wire(reader), sending, moved);
@@ -83,6 +83,11 @@ pub(crate) async fn connect(
             send.reset(code);
             code
         }
+        // The caller's code says nothing of the agent.
+        Err(Ended::GivenUp(code)) => {
+            send.reset(code);
+            Code::Cancelled
+        }
     }
 }
 
@@ -90,8 +95,10 @@ pub(crate) async fn connect(
 enum Ended {
     /// In words.
     Told(Status),
-    /// Nobody listens, or nothing can be said.
+    /// Nothing can be said.
     Reset(Code),
+    /// Nobody listens.
+    GivenUp(Code),
 }
 
 /// The caller's body. Returns it, so that the caller is not stopped before the answer has ended.
@@ -134,7 +141,7 @@ async fn from_socket(
         let read = tokio::select! {
             biased;
             read = socket.read_buf(&mut buffer) => read,
-            code = to.stopped() => return Err(Ended::Reset(code.unwrap_or(Code::Cancelled))),
+            code = to.stopped() => return Err(Ended::GivenUp(code.unwrap_or(Code::Cancelled))),
         };
         let read = match read {
             Ok(0) => return Ok(()),
@@ -148,7 +155,7 @@ async fn from_socket(
         buffer[..FRAME_PREFIX].copy_from_slice(&frame::prefix(FrameKind::DATA, read));
         to.write(buffer.split().freeze())
             .await
-            .map_err(|error| Ended::Reset(write_code(&error)))?;
+            .map_err(|error| Ended::GivenUp(write_code(&error)))?;
         moved();
     }
 }

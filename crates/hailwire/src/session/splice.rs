@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     FrameReader, deadline_exceeded,
-    serve::{end, until},
+    serve::{end, until, write_code},
 };
 use crate::carrier::{ReadError, RecvStream, SendStream, WriteError};
 
@@ -20,7 +20,8 @@ const CHUNK: usize = 64 * 1024;
 /// Moves bytes both ways until the answer has ended, then lets go of both streams.
 ///
 /// `caller` has sent its header, `callee` has been sent one. `moved` is called after each chunk. Returns how the call
-/// ended as far as a relay that does not read the answer can tell.
+/// ended as far as a relay that does not read the answer can tell what it says of the callee: `cancelled` where the
+/// caller ended it, with whatever code, or lost its connection.
 pub(crate) async fn splice(
     caller: (SendStream, FrameReader),
     callee: (SendStream, RecvStream),
@@ -36,27 +37,60 @@ pub(crate) async fn splice(
         let down = forward_answer(&mut callee_recv, &mut caller_send, &mut forwarded, moved);
         tokio::pin!(up, down);
         let mut up_done = None;
-        loop {
+        let outcome = loop {
             tokio::select! {
                 biased;
                 code = &mut down => break code,
-                recv = &mut up, if up_done.is_none() => up_done = Some(recv),
-                () = until(deadline) => break Err(Code::DeadlineExceeded),
+                body = &mut up, if up_done.is_none() => up_done = Some(body),
+                () = until(deadline) => break Err(Failed::callee(Code::DeadlineExceeded)),
             }
-        }
+        };
+        // An answer that breaks off after the body has is no fault of whoever gives it.
+        let body_broke = matches!(up_done, Some((_, Broken(true))));
+        outcome.map_err(|failed| Failed {
+            by_caller: failed.by_caller || body_broke,
+            ..failed
+        })
     };
     match outcome {
         Ok(()) => {
             caller_send.finish();
             Code::Ok
         }
-        Err(code) => {
+        Err(Failed { code, by_caller }) => {
             callee_recv.stop(code);
             fail(caller_send, code, forwarded).await;
-            code
+            if by_caller { Code::Cancelled } else { code }
         }
     }
 }
+
+/// Why an answer did not come whole.
+#[derive(Clone, Copy, Debug)]
+struct Failed {
+    code: Code,
+    /// Whether the caller's side ended it. What it says then is of its own choice.
+    by_caller: bool,
+}
+
+impl Failed {
+    const fn callee(code: Code) -> Self {
+        Self {
+            code,
+            by_caller: false,
+        }
+    }
+
+    const fn caller(code: Code) -> Self {
+        Self {
+            code,
+            by_caller: true,
+        }
+    }
+}
+
+/// Whether the caller's body broke off.
+struct Broken(bool);
 
 /// The caller's body toward the callee. Returns the reading half, still alive, so that the caller's
 /// stream is not stopped before its answer has ended.
@@ -65,7 +99,7 @@ async fn forward_body(
     mut from: RecvStream,
     mut to: SendStream,
     moved: &(impl Fn() + Sync),
-) -> Option<RecvStream> {
+) -> (RecvStream, Broken) {
     let mut next = Some(rest).filter(|rest| !rest.is_empty());
     loop {
         let chunk = match next.take() {
@@ -74,7 +108,7 @@ async fn forward_body(
                 chunk = from.read(CHUNK) => chunk,
                 code = to.stopped() => {
                     from.stop(code.unwrap_or(Code::Ok));
-                    return Some(from);
+                    return (from, Broken(false));
                 }
             },
         };
@@ -83,17 +117,17 @@ async fn forward_body(
                 Ok(()) => moved(),
                 Err(WriteError::Stopped(code)) => {
                     from.stop(code);
-                    return Some(from);
+                    return (from, Broken(false));
                 }
                 Err(_) => return Some(from),
             },
             Ok(None) => {
                 to.finish();
-                return Some(from);
+                return (from, Broken(false));
             }
             Err(error) => {
                 to.reset(read_code(&error));
-                return Some(from);
+                return (from, Broken(true));
             }
         }
     }
@@ -105,25 +139,23 @@ async fn forward_answer(
     to: &mut SendStream,
     forwarded: &mut bool,
     moved: &(impl Fn() + Sync),
-) -> Result<(), Code> {
+) -> Result<(), Failed> {
     loop {
         let chunk = tokio::select! {
             biased;
             chunk = from.read(CHUNK) => chunk,
-            code = to.stopped() => return Err(code.unwrap_or(Code::Cancelled)),
+            code = to.stopped() => return Err(Failed::caller(code.unwrap_or(Code::Cancelled))),
         };
         match chunk {
             Ok(Some(chunk)) => {
                 *forwarded = true;
-                to.write(chunk).await.map_err(|error| match error {
-                    WriteError::Stopped(code) => code,
-                    WriteError::Ended => Code::Cancelled,
-                    WriteError::Connection(_) => Code::Unavailable,
-                })?;
+                to.write(chunk)
+                    .await
+                    .map_err(|error| Failed::caller(write_code(&error)))?;
                 moved();
             }
             Ok(None) => return Ok(()),
-            Err(error) => return Err(read_code(&error)),
+            Err(error) => return Err(Failed::callee(read_code(&error))),
         }
     }
 }

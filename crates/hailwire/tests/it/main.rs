@@ -7,6 +7,7 @@
 )]
 
 mod asked;
+mod blame;
 mod byte_stream;
 mod call;
 mod carrier;

@@ -22,6 +22,9 @@ const STREAMS: u64 = 5_000;
 /// Connections that break the rules, each second.
 const MALFORMED: f64 = 20.0;
 
+/// Of those, at a time.
+const MOST_MALFORMED: usize = 100;
+
 /// Programs that open streams.
 const PROGRAMS: usize = 2;
 
@@ -43,10 +46,18 @@ pub(super) async fn run(orders: &Orders, tally: &Tally) -> Result<(), BenchError
     }
     let mut noise = Noise::new()?;
     let mut pace = pace(MALFORMED);
+    let mut waiting = JoinSet::new();
     loop {
         pace.tick().await;
-        if let Err(error) = malformed(&orders.socket, &mut noise, tally).await {
-            tally.refused(&format!("malformed: {}", error.told()));
+        while waiting.try_join_next().is_some() {}
+        if waiting.len() < MOST_MALFORMED {
+            let (socket, tally) = (orders.socket.clone(), tally.clone());
+            let bytes = broken(&mut noise);
+            waiting.spawn(async move {
+                if let Err(error) = malformed(&socket, &bytes, &tally).await {
+                    tally.refused(&format!("malformed: {}", error.told()));
+                }
+            });
         }
     }
 }
@@ -103,19 +114,24 @@ async fn streams(socket: &Path, tally: &Tally) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// One connection that breaks a rule, and is to be ended for it.
-async fn malformed(socket: &Path, noise: &mut Noise, tally: &Tally) -> Result<(), BenchError> {
-    let mut io = attach(socket).await?;
-    let bytes = match noise.below(4) {
+/// What breaks a rule.
+fn broken(noise: &mut Noise) -> Vec<u8> {
+    match noise.below(4) {
+        // A frame of unknown kind is skipped, and may be longer than what comes.
         0 => noise.bytes(1_000),
         // Longer than a frame may be.
         1 => vec![0x01, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 1],
         // A stream that cannot exist.
         2 => frame(1, 0, 4, b"x"),
         _ => frame(4, 0, 0, b"one"),
-    };
+    }
+}
+
+/// One connection that breaks a rule, and is to be ended for it.
+async fn malformed(socket: &Path, bytes: &[u8], tally: &Tally) -> Result<(), BenchError> {
+    let mut io = attach(socket).await?;
     tally.did("malformed connections", 1);
-    let _ = io.write_all(&bytes).await;
+    let _ = io.write_all(bytes).await;
     let mut said = Vec::new();
     match timeout(HELD, io.read_to_end(&mut said)).await {
         Err(_) => tally.did("stayed 5 s", 1),
