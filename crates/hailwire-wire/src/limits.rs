@@ -39,6 +39,13 @@ pub const MAX_AGENTS_PER_NODE: usize = 1024;
 /// Most addresses that one record or ticket may list.
 pub const MAX_ADDRESSES: usize = 32;
 
+/// Most bytes that the agents of one node take in its offers: 256 for each of
+/// [`MAX_AGENTS_PER_NODE`]. A node that would offer more refuses the agent that is one too many.
+pub const MAX_OFFERS: usize = 256 * 1024;
+
+/// Most pages of one list of offers: room for [`MAX_OFFERS`] however the agents are cut into frames.
+pub const MAX_OFFER_PAGES: usize = 5;
+
 /// Longest description of an agent.
 pub const MAX_DESCRIPTION: usize = 256;
 

@@ -412,7 +412,7 @@ fn signed(
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    let mut agents = node.registry.offers(&[]).agents;
+    let mut agents = node.registry.offers(&[]);
     agents.truncate(limits::MAX_AGENTS_PER_NODE);
     let own = node.own_addresses();
     let record = Record {
