@@ -130,6 +130,9 @@ pub const CLOCK_TOLERANCE_S: u64 = 3900;
 /// Most tickets that an inviter keeps at once; an expired one gives way.
 pub const MAX_INVITATIONS: usize = 1024;
 
+/// Most nodes to which a node shows its agents at a hub that lists by trust.
+pub const MAX_SHOWN_TO: usize = 1024;
+
 /// Largest body of a request to a hub: a record in base64 and some room.
 pub const MAX_HUB_REQUEST: usize = 128 * 1024;
 

@@ -26,6 +26,7 @@ mod dial;
 mod early;
 mod hubs;
 mod join;
+mod listed;
 mod listen;
 mod local;
 mod manage;
