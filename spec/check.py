@@ -195,7 +195,12 @@ HEADERS = {
         "beside": (lambda v: isinstance(v, bool), False),
     },
     "register": {**OFFER, "max_concurrency": (integer(32), 0), "socket": (is_text, "")},
-    "offers": {"agents": (lambda v: isinstance(v, list), REQUIRED)},
+    "offers": {
+        "agents": (lambda v: isinstance(v, list), REQUIRED),
+        "number": (integer(64), 0),
+        "page": (integer(32), 0),
+        "pages": (integer(32), 0),
+    },
     "offer": OFFER,
     "going_away": {"reason": (is_text, ALWAYS)},
     "status": {
@@ -266,6 +271,7 @@ KINDS = {
     "HELLO": 0x01, "CALL": 0x02, "SEND": 0x03, "STREAM": 0x04, "REGISTER": 0x05,
     "HEAD": 0x10, "DATA": 0x11, "END": 0x12,
     "PING": 0x20, "PONG": 0x21, "GOING_AWAY": 0x22, "OFFERS": 0x23,
+    "MORE_OFFERS": 0x24,
 }  # fmt: skip
 
 

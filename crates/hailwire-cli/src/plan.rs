@@ -672,6 +672,10 @@ fn plan_hub(hub: other::Hub, data: &Path) -> Result<Action, Failure> {
         other::HubTrust::Nobody => hailwire_hub::Trust::Nobody,
         other::HubTrust::Members => hailwire_hub::Trust::Members,
     };
+    config.listing = run.listing.map(|listing| match listing {
+        other::HubListing::Members => hailwire_hub::Listing::Members,
+        other::HubListing::Trusted => hailwire_hub::Listing::Trusted,
+    });
     Ok(Action::HubRun(Box::new(config)))
 }
 

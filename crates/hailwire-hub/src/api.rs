@@ -16,7 +16,7 @@ use hailwire_wire::{
         path,
     },
     limits,
-    record::{RecordError, SignedRecord},
+    record::RecordError,
 };
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -26,8 +26,12 @@ use tokio::time::timeout;
 
 use crate::{
     config::Bounds,
-    directory::{Directory, DirectoryError},
+    directory::{
+        Directory, DirectoryError,
+        listing::{Publication, Searching, Unfit},
+    },
     queue::{Closed, Queue},
+    quotas::{Exceeded, Quotas},
     throttle::{Throttle, one_address},
 };
 
@@ -52,7 +56,7 @@ pub(crate) struct Api {
     clock: fn() -> u64,
     queue: Queue,
     bad_tickets: Mutex<Throttle<IpAddr>>,
-    records: Mutex<Throttle<NodeId>>,
+    quotas: Quotas,
 }
 
 impl Api {
@@ -63,7 +67,7 @@ impl Api {
             clock,
             queue,
             bad_tickets: Mutex::new(Throttle::new(bounds.bad_tickets_per_minute)),
-            records: Mutex::new(Throttle::new(bounds.records_per_minute)),
+            quotas: Quotas::new(bounds),
         }
     }
 
@@ -134,19 +138,28 @@ impl Api {
                 let node: NodeRef = node
                     .parse()
                     .map_err(|error| Refused::new(Reason::Malformed, error))?;
+                self.quotas.lookup(asker, Instant::now())?;
                 self.ask(move |directory, now| directory.lookup(asker, &node, now))
                     .await
             }
             Question::Search => {
                 let search: Search = parse(&body)?;
-                self.ask(move |directory, now| directory.search(asker, &search, now))
-                    .await
+                let _under_way = self.quotas.search(asker, Instant::now())?;
+                let mut searching = Searching::new(asker, search, (self.clock)());
+                let page = self
+                    .queue
+                    .work(move |directory| searching.step(directory).transpose());
+                json(&page.await.map_err(closed)??)
             }
             Question::Members => {
                 let after = parse_after(uri.query());
                 let after = after.map_err(|()| Refused::new(Reason::Malformed, "no such query"))?;
-                self.ask(move |directory, now| directory.members(asker, after, now))
-                    .await
+                self.quotas.lookup(asker, Instant::now())?;
+                let now = (self.clock)();
+                let members = self
+                    .queue
+                    .work(move |directory| Some(directory.members(asker, after, now)));
+                json(&members.await.map_err(closed)??)
             }
         }
     }
@@ -191,15 +204,10 @@ impl Api {
     }
 
     async fn publish(&self, asker: NodeId, body: &[u8]) -> Result<Bytes, Refused> {
-        let Publish { record } = parse(body)?;
-        if !lock(&self.records).admit(asker, Instant::now()) {
-            return Err(Refused::new(
-                Reason::TooOften,
-                "too many records from this node",
-            ));
-        }
-        let record = SignedRecord::parse(record.0, (self.clock)()).map_err(Refused::from)?;
-        self.ask(move |directory, now| directory.publish(asker, &record, now))
+        let publish: Publish = parse(body)?;
+        self.quotas.record(asker, Instant::now())?;
+        let publication = Publication::parse(publish, (self.clock)())?;
+        self.ask(move |directory, now| directory.publish(asker, &publication, now))
             .await
     }
 
@@ -215,10 +223,7 @@ impl Api {
         match ask.await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => Err(error.into()),
-            Err(Closed) => Err(Refused::new(
-                Reason::ShuttingDown,
-                "the hub is shutting down",
-            )),
+            Err(gone) => Err(closed(gone)),
         }
     }
 
@@ -265,6 +270,29 @@ impl Refused {
             reason,
             message: message.to_string(),
         }
+    }
+}
+
+fn closed(_: Closed) -> Refused {
+    Refused::new(Reason::ShuttingDown, "the hub is shutting down")
+}
+
+impl From<Exceeded> for Refused {
+    fn from(exceeded: Exceeded) -> Self {
+        Self::new(Reason::TooOften, exceeded.message())
+    }
+}
+
+impl From<Unfit> for Refused {
+    fn from(unfit: Unfit) -> Self {
+        let text = match unfit {
+            Unfit::Record(error) => return error.into(),
+            Unfit::Whereabouts => {
+                "the record without agents is of another key, sequence or name, or has agents"
+            }
+            Unfit::ShownTo => "agents are shown to more nodes than may be",
+        };
+        Self::new(Reason::Malformed, text)
     }
 }
 

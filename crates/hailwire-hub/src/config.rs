@@ -29,6 +29,8 @@ pub struct Config {
     pub tls: Tls,
     /// Whom members trust by their membership alone. Default [`Trust::Nobody`].
     pub trust: Trust,
+    /// Which agents members see. Default: [`Listing::of`] what members trust.
+    pub listing: Option<Listing>,
     /// How long a name stays bound to its holder's key after the last record. Default 30 days.
     pub name_hold: Duration,
     /// What bounds a hub's memory and work.
@@ -48,9 +50,31 @@ impl Config {
             url: None,
             tls: Tls::OwnKey,
             trust: Trust::Nobody,
+            listing: None,
             name_hold: Duration::from_secs(30 * 24 * 3600),
             bounds: Bounds::default(),
             clock: system_clock,
+        }
+    }
+}
+
+/// Which agents a member of a hub sees there. Names and keys can be looked up either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listing {
+    /// Those of all members.
+    Members,
+    /// Those of members that show them to it, and its own.
+    Trusted,
+}
+
+impl Listing {
+    /// What fits a hub whose members trust each other, or nobody: whoever may not call an agent need not
+    /// see it.
+    #[must_use]
+    pub fn of(trust: Trust) -> Self {
+        match trust {
+            Trust::Members => Self::Members,
+            Trust::Nobody => Self::Trusted,
         }
     }
 }
@@ -75,7 +99,8 @@ pub enum Tls {
 /// What bounds a hub's memory and work.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// Most members. Default 10,000. Each costs at most a record on disk.
+    /// Most members. Default 10,000. Each costs at most a record on disk twice over, and 1,024 rows of those
+    /// it shows its agents to.
     pub members: u32,
     /// Most connections that are not yet an established relay connection. Default 1,024.
     pub connections: usize,
@@ -88,6 +113,12 @@ pub struct Bounds {
     pub bad_tickets_per_minute: u32,
     /// Records that one member may publish per minute. Default 60.
     pub records_per_minute: u32,
+    /// Look-ups, and pages of members, that one member may ask for per minute. Default 600.
+    pub lookups_per_minute: u32,
+    /// Pages of searches that one member may ask for per minute. Default 240.
+    pub searches_per_minute: u32,
+    /// Searches of one member under way at once. Default 2.
+    pub searches_at_once: usize,
     /// Relay connections of one member. Default 8.
     pub relay_connections_per_member: usize,
     /// Bytes per second that the relay reads from one connection. Default: no bound.
@@ -103,6 +134,9 @@ impl Default for Bounds {
             handshake: Duration::from_secs(10),
             bad_tickets_per_minute: 10,
             records_per_minute: 60,
+            lookups_per_minute: 600,
+            searches_per_minute: 240,
+            searches_at_once: 2,
             relay_connections_per_member: 8,
             relay_bytes_per_second: None,
         }

@@ -10,26 +10,28 @@
 //! - A **name** belongs to the first key that publishes it, until some time after that key's last
 //!   record. A member holds one name; taking another gives up the first.
 
+pub(crate) mod listing;
+
 use std::path::Path;
 
 use bytes::Bytes;
 use hailwire_wire::{
     NodeId, NodeName,
     address::NodeRef,
-    directory::{Found, Member, Members, Page, Published, Reason, RecordBytes, Search},
+    directory::{Found, Member, Members, Published, Reason, RecordBytes},
     header, limits,
-    record::{Record, SignedRecord},
+    record::Record,
     signed,
     ticket::{Invitation, RedeemError, Secret, SecretDigest},
 };
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
 use thiserror::Error;
 
+use crate::config::Listing;
+use listing::Publication;
+
 /// Most records or members in one answer.
 const PAGE_ROWS: usize = 256;
-
-/// Most bytes of records in one answer, ahead of base64.
-const PAGE_BYTES: usize = limits::MAX_HUB_ANSWER / 2;
 
 /// Times are unix seconds and sequences are 64 bits without sign, kept bit by bit.
 const SCHEMA: &str = "
@@ -57,6 +59,7 @@ const SCHEMA: &str = "
 pub(crate) struct Policy {
     pub(crate) max_members: u32,
     pub(crate) name_hold_s: u64,
+    pub(crate) listing: Listing,
 }
 
 /// How much a hub holds.
@@ -92,8 +95,11 @@ impl Directory {
         let version: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         match version {
             0 => db.execute_batch(SCHEMA)?,
-            1 => {}
+            1 | 2 => {}
             version => return Err(DirectoryError::Newer(version)),
+        }
+        if version < 2 {
+            listing::migrate(&mut db)?;
         }
         Ok(Self { db, policy })
     }
@@ -192,9 +198,10 @@ impl Directory {
     pub(crate) fn publish(
         &mut self,
         publisher: NodeId,
-        signed: &SignedRecord,
+        publication: &Publication,
         now: u64,
     ) -> Result<Published, DirectoryError> {
+        let signed = &publication.record;
         let change = self.db.transaction()?;
         let known = change
             .query_row(
@@ -237,6 +244,7 @@ impl Directory {
                 signed.bytes().as_ref()
             ],
         )?;
+        publication.list(&change, publisher)?;
         change.commit()?;
         let name_held_until = record.name.as_ref().map(|_| held_until);
         Ok(Published {
@@ -258,7 +266,7 @@ impl Directory {
             NodeRef::Name(name) => self.holder(name, now)?,
         };
         let bytes = match id {
-            Some(id) => self.live_record(id, now)?,
+            Some(id) => self.record_for(asker, id, now)?,
             None => None,
         };
         let bytes = bytes.filter(|bytes| match node {
@@ -273,41 +281,20 @@ impl Directory {
             .ok_or_else(missing)
     }
 
-    /// One page of live records with a matching agent.
+    /// One page of live records with a matching agent, all at once: tests ask so.
+    #[cfg(test)]
     pub(crate) fn search(
         &self,
         asker: NodeId,
-        search: &Search,
+        search: &hailwire_wire::directory::Search,
         now: u64,
-    ) -> Result<Page, DirectoryError> {
-        self.admit(asker)?;
-        search.check_bounds().map_err(|bound| {
-            refused(
-                Reason::Malformed,
-                format_args!("the search exceeds a bound: {bound}"),
-            )
-        })?;
-        let mut select = self.db.prepare_cached(
-            "SELECT node, bytes FROM record WHERE node > ?1 AND expires > ?2 ORDER BY node",
-        )?;
-        let mut rows = select.query(params![after(search.after), seconds(now)])?;
-        let mut page = Page::default();
-        let (mut last, mut size) = (None, 0);
-        while let Some(row) = rows.next()? {
-            let bytes: Vec<u8> = row.get(1)?;
-            let wanted = |record: Record| record.agents.iter().any(|agent| search.matches(agent));
-            if !search.is_empty() && !decode(&bytes).is_some_and(wanted) {
-                continue;
+    ) -> Result<hailwire_wire::directory::Page, DirectoryError> {
+        let mut searching = listing::Searching::new(asker, search.clone(), now);
+        loop {
+            if let Some(page) = searching.step(self)? {
+                return Ok(page);
             }
-            if page.records.len() == PAGE_ROWS || size + bytes.len() > PAGE_BYTES {
-                page.next = last;
-                break;
-            }
-            size += bytes.len();
-            page.records.push(RecordBytes(bytes.into()));
-            last = Some(NodeId::from_bytes(row.get(0)?));
         }
-        Ok(page)
     }
 
     /// One page of members, for a member.

@@ -13,7 +13,7 @@ use hailwire_wire::{
 use thiserror::Error;
 
 use crate::{
-    config::system_clock,
+    config::{Listing, system_clock},
     directory::{Directory, DirectoryError, Policy},
 };
 
@@ -52,6 +52,7 @@ fn open(data_dir: &Path) -> Result<Directory, InviteError> {
     let policy = Policy {
         max_members: 0,
         name_hold_s: 0,
+        listing: Listing::Trusted,
     };
     Directory::open(&path, policy).map_err(InviteError::Directory)
 }

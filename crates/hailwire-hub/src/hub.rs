@@ -21,7 +21,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{
     api::{About, Api},
-    config::{Config, Tls},
+    config::{Config, Listing, Tls},
     directory::{Counts, Directory, DirectoryError, Policy},
     folder::{self, InviteError},
     identity::{Identity, IdentityError},
@@ -112,6 +112,7 @@ impl Hub {
         let policy = Policy {
             max_members: config.bounds.members,
             name_hold_s,
+            listing: config.listing.unwrap_or(Listing::of(config.trust)),
         };
         let mut directory = Directory::open(&config.data_dir.join(folder::DATABASE), policy)?;
         let pinned = (!matches!(config.tls, Tls::Files { .. })).then_some(id);

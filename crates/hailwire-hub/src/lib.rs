@@ -23,7 +23,8 @@
 //! | `identity` | the hub's key and certificate |
 //! | `server` | the TCP port: TLS, HTTP, routes |
 //! | `api` | reads a request, checks its permission, asks the directory |
-//! | `queue` | the thread that owns the directory |
+//! | `queue` | the thread that owns the directory, and who asks it first |
+//! | `quotas` | how often each member may ask |
 //! | `directory` | the core: members, records, names, over SQLite, told the time |
 //! | `relay` | the relay's access check, address discovery |
 //! | `throttle` | how often somebody may do something |
@@ -36,11 +37,12 @@ pub mod folder;
 mod hub;
 mod identity;
 mod queue;
+mod quotas;
 mod relay;
 mod server;
 mod throttle;
 
-pub use config::{Bounds, Config, DEFAULT_PORT, Tls};
+pub use config::{Bounds, Config, DEFAULT_PORT, Listing, Tls};
 pub use directory::{Counts, DirectoryError};
 pub use folder::InviteError;
 pub use hailwire_wire::directory::Trust;

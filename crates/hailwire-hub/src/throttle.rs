@@ -1,7 +1,9 @@
 //! How often somebody may do something: token buckets, told the time.
 //!
 //! A bucket holds a minute's worth and fills up evenly. A full bucket is the same as none, so only
-//! those who did something lately take up memory, and at most [`MAX_BUCKETS`] of them.
+//! those who did something lately take up memory, and at most [`MAX_BUCKETS`] of them. Beyond that the
+//! fullest are forgotten: those who spent least, so many newcomers neither shut others out nor give back
+//! what somebody has spent.
 
 use std::{
     collections::HashMap,
@@ -10,7 +12,7 @@ use std::{
     time::Instant,
 };
 
-/// Most keys that are remembered; a stranger beyond them waits.
+/// Most keys that are remembered.
 const MAX_BUCKETS: usize = 8192;
 
 /// Bounds how often each key may do something.
@@ -38,13 +40,16 @@ impl<K: Eq + Hash> Throttle<K> {
     pub(crate) fn allows(&mut self, key: &K, now: Instant) -> bool {
         match self.buckets.get(key) {
             Some(bucket) => bucket.filled(self.per_minute, now) >= 1.0,
-            None => self.has_room(now),
+            None => self.per_minute >= 1.0,
         }
     }
 
     /// Counts one time.
     pub(crate) fn charge(&mut self, key: K, now: Instant) {
         let per_minute = self.per_minute;
+        if !self.buckets.contains_key(&key) {
+            self.make_room(now);
+        }
         let bucket = self.buckets.entry(key).or_insert(Bucket {
             tokens: per_minute,
             at: now,
@@ -64,13 +69,29 @@ impl<K: Eq + Hash> Throttle<K> {
         allowed
     }
 
-    fn has_room(&mut self, now: Instant) -> bool {
-        if self.buckets.len() >= MAX_BUCKETS {
-            let full = self.per_minute;
-            self.buckets
-                .retain(|_, bucket| bucket.filled(full, now) < full);
+    /// Forgets full buckets, and where that is not enough the fullest eighth.
+    fn make_room(&mut self, now: Instant) {
+        let full = self.per_minute;
+        if self.buckets.len() < MAX_BUCKETS {
+            return;
         }
-        self.buckets.len() < MAX_BUCKETS
+        self.buckets
+            .retain(|_, bucket| bucket.filled(full, now) < full);
+        if self.buckets.len() < MAX_BUCKETS {
+            return;
+        }
+        let mut levels: Vec<f64> = self.buckets.values().map(|b| b.filled(full, now)).collect();
+        levels.sort_unstable_by(|a, b| b.total_cmp(a));
+        let Some(level) = levels.get(MAX_BUCKETS / 8).copied() else {
+            return;
+        };
+        // Of those at the level itself some have to go too, where all are alike.
+        let mut left = MAX_BUCKETS / 8;
+        self.buckets.retain(|_, bucket| {
+            let goes = left > 0 && bucket.filled(full, now) >= level;
+            left -= usize::from(goes);
+            !goes
+        });
     }
 }
 
@@ -113,15 +134,26 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_comes_back_when_buckets_fill() {
+    fn memory_is_bounded_and_a_full_table_shuts_nobody_out() {
         let start = Instant::now();
-        let mut throttle = Throttle::new(1);
-        for key in 0..MAX_BUCKETS {
-            assert!(throttle.admit(key, start));
+        let mut throttle = Throttle::new(2);
+        let greedy = usize::MAX;
+        assert!(throttle.admit(greedy, start) && throttle.admit(greedy, start));
+        for key in 0..4 * MAX_BUCKETS {
+            assert!(throttle.admit(key, start), "a newcomer is shut out");
+            assert!(throttle.buckets.len() <= MAX_BUCKETS);
         }
-        assert!(!throttle.admit(usize::MAX, start));
-        assert!(throttle.admit(usize::MAX, start + Duration::from_secs(61)));
-        assert_eq!(throttle.buckets.len(), 1);
+        assert!(
+            !throttle.admit(greedy, start),
+            "newcomers give nothing back"
+        );
+        // Full ones are forgotten first.
+        assert!(throttle.admit(greedy, start + Duration::from_secs(61)));
+        throttle.make_room(start + Duration::from_secs(61));
+        for key in 0..MAX_BUCKETS {
+            throttle.charge(key, start + Duration::from_secs(61));
+        }
+        assert!(throttle.buckets.len() <= MAX_BUCKETS);
     }
 
     #[test]

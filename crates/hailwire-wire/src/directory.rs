@@ -106,10 +106,75 @@ pub enum Trust {
 }
 
 /// Publishes a record in place of the node's earlier one.
+///
+/// A record is signed, so a hub cannot leave its agents out for those who are not to see them. A node
+/// therefore says where it is a second time, without its agents, and names those to whom it shows them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Publish {
     /// The signed record.
     pub record: RecordBytes,
+    /// The same record signed without its agents, for members that are not shown them. Where it is
+    /// absent, every member that asks for the node gets `record`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whereabouts: Option<RecordBytes>,
+    /// The members that see the agents at a hub that lists by trust, at most
+    /// [`limits::MAX_SHOWN_TO`]. Only the hub sees this list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shown_to: Vec<ShownTo>,
+}
+
+impl Publish {
+    /// A record for every member.
+    #[must_use]
+    pub fn to_all(record: Bytes) -> Self {
+        Self {
+            record: RecordBytes(record),
+            whereabouts: None,
+            shown_to: Vec::new(),
+        }
+    }
+}
+
+/// A node to which another shows its agents: 16 bytes of a digest of its key, so that the hub learns of
+/// nodes that it knows and not of others. Base64 in JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ShownTo([u8; 16]);
+
+impl ShownTo {
+    /// Stands for a node.
+    #[must_use]
+    pub fn of(node: NodeId) -> Self {
+        let digest = Sha256::new()
+            .chain_update(b"hailwire shown v1\0")
+            .chain_update(node.as_bytes());
+        let mut short = [0; 16];
+        short.copy_from_slice(&digest.finalize()[..16]);
+        Self(short)
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl Serialize for ShownTo {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&BASE64.encode(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for ShownTo {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::Error as _;
+        let text = String::deserialize(deserializer)?;
+        let bytes = BASE64.decode(text.as_bytes()).ok();
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes
+            .map(Self)
+            .ok_or_else(|| D::Error::custom("not 16 bytes in base64"))
+    }
 }
 
 /// The record is in force.

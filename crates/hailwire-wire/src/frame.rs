@@ -60,6 +60,9 @@ impl FrameKind {
     /// On the control stream: the agents that the sender offers to this peer
     /// ([`crate::header::Offers`]); replaces the earlier list.
     pub const OFFERS: Self = Self(0x23);
+    /// On the control stream: a further page of the list that began with an `OFFERS`
+    /// ([`crate::header::Offers`]). A reader that does not know it has the first page.
+    pub const MORE_OFFERS: Self = Self(0x24);
 
     /// Whether this kind may be the first frame of a stream, known or not.
     #[must_use]
@@ -83,6 +86,7 @@ impl FrameKind {
             Self::PONG => "PONG",
             Self::GOING_AWAY => "GOING_AWAY",
             Self::OFFERS => "OFFERS",
+            Self::MORE_OFFERS => "MORE_OFFERS",
             _ => return None,
         })
     }

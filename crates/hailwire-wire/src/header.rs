@@ -268,11 +268,22 @@ fn is_zero_u64(n: &u64) -> bool {
     *n == 0
 }
 
-/// The agents that a node offers to the peer it speaks to.
+/// The agents that a node offers to the peer it speaks to: a whole list, or one page of it
+/// ([`crate::offers`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offers {
-    /// At most [`limits::MAX_AGENTS_PER_NODE`].
+    /// At most [`limits::MAX_AGENTS_PER_NODE`] in all pages together.
     pub agents: Vec<Offer>,
+    /// Which list this is: a later one of the same start of the node has a higher number. 0 where the
+    /// sender does not count its lists; such a list has one page.
+    #[serde(default, skip_serializing_if = "is_zero_u64")]
+    pub number: u64,
+    /// Which page of the list this is, from 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub page: u32,
+    /// How many pages the list has, at most [`limits::MAX_OFFER_PAGES`]; 0 means one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pages: u32,
 }
 
 /// One agent as others see it, in offers and in records.

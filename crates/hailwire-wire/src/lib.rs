@@ -13,6 +13,7 @@
 //! | [`address`] | node keys, node names, agent names, `agent@node` |
 //! | [`status`] | the outcome of a call: a gRPC code, a message, details |
 //! | [`header`] | what travels ahead of a body: call, answer and greeting headers |
+//! | [`offers`] | lists of agents that take more than one frame |
 //! | [`frame`] | the frames of a session stream and their incremental decoder |
 //! | [`mux`] | many streams over one ordered byte stream |
 //! | [`capsule`] | what the control stream of an HTTP/2 connection carries |
@@ -31,6 +32,7 @@ pub mod header;
 pub mod hub_url;
 pub mod limits;
 pub mod mux;
+pub mod offers;
 pub mod record;
 pub mod signed;
 pub mod status;

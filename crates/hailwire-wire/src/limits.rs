@@ -39,6 +39,13 @@ pub const MAX_AGENTS_PER_NODE: usize = 1024;
 /// Most addresses that one record or ticket may list.
 pub const MAX_ADDRESSES: usize = 32;
 
+/// Most bytes that the agents of one node take in its offers: 256 for each of
+/// [`MAX_AGENTS_PER_NODE`]. A node that would offer more refuses the agent that is one too many.
+pub const MAX_OFFERS: usize = 256 * 1024;
+
+/// Most pages of one list of offers: room for [`MAX_OFFERS`] however the agents are cut into frames.
+pub const MAX_OFFER_PAGES: usize = 5;
+
 /// Longest description of an agent.
 pub const MAX_DESCRIPTION: usize = 256;
 
@@ -128,6 +135,9 @@ pub const CLOCK_TOLERANCE_S: u64 = 3900;
 
 /// Most tickets that an inviter keeps at once; an expired one gives way.
 pub const MAX_INVITATIONS: usize = 1024;
+
+/// Most nodes to which a node shows its agents at a hub that lists by trust.
+pub const MAX_SHOWN_TO: usize = 1024;
 
 /// Largest body of a request to a hub: a record in base64 and some room.
 pub const MAX_HUB_REQUEST: usize = 128 * 1024;

@@ -241,6 +241,10 @@ pub enum Joined {
         url: String,
         /// The name held there; empty for none.
         name: String,
+        /// Why the node is not registered there yet, or not as it wished; empty where all is well. It is
+        /// tried again.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        error: String,
     },
 }
 

@@ -59,6 +59,10 @@ pub(crate) struct HubRun {
     /// Whom members trust by their membership alone
     #[arg(long, value_name = "WHO", value_enum, default_value_t = HubTrust::Nobody)]
     pub(crate) trust: HubTrust,
+    /// Whose agents a member sees [default: those of all members where they trust each other, else those of
+    /// nodes that trust it]
+    #[arg(long, value_name = "WHOSE", value_enum)]
+    pub(crate) listing: Option<HubListing>,
 }
 
 /// Whom the members of a hub trust by their membership alone.
@@ -68,6 +72,15 @@ pub(crate) enum HubTrust {
     Nobody,
     /// Each other
     Members,
+}
+
+/// Whose agents a member of a hub sees there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HubListing {
+    /// Those of all members
+    Members,
+    /// Those of members that trust it
+    Trusted,
 }
 
 /// Show the whole system at work on this machine

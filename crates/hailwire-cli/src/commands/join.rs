@@ -6,7 +6,7 @@ use hailwire::admin::{Join, Joined, method};
 use hailwire_wire::limits;
 
 use super::{Run, connect};
-use crate::failure::Failure;
+use crate::{failure::Failure, text};
 
 pub(super) async fn run(run: &Run, ticket: Option<String>, alias: String) -> Result<(), Failure> {
     let ticket = match ticket {
@@ -20,13 +20,22 @@ pub(super) async fn run(run: &Run, ticket: Option<String>, alias: String) -> Res
             format!("this node and {id} trust each other now\n")
         }
         Joined::Node { id, name } => format!("this node and {name} ({id}) trust each other now\n"),
-        Joined::Hub { url, name } if name.is_empty() => {
+        Joined::Hub { url, name, .. } if name.is_empty() => {
             format!("this node is a member of {url} now\n")
         }
-        Joined::Hub { url, name } => {
+        Joined::Hub { url, name, .. } => {
             format!("this node is a member of {url} now, where it is known as {name}\n")
         }
-    })
+    })?;
+    if let Joined::Hub { error, .. } = &joined
+        && !error.is_empty()
+    {
+        run.output.note(&format!(
+            "the hub has not listed it as it wished: {}; it is tried again, and `hail status` shows how it stands",
+            text::one_line(error)
+        ));
+    }
+    Ok(())
 }
 
 /// A ticket from stdin, of bounded length.

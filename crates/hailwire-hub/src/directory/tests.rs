@@ -1,4 +1,4 @@
-use hailwire_wire::{header::Offer, signed::KeyPair};
+use hailwire_wire::{directory::Search, header::Offer, record::SignedRecord, signed::KeyPair};
 
 use super::*;
 
@@ -6,9 +6,14 @@ const NOW: u64 = 1_800_000_000;
 const DAY: u64 = 24 * 3600;
 
 fn directory() -> Directory {
+    listing_to(Listing::Members)
+}
+
+fn listing_to(listing: Listing) -> Directory {
     let policy = Policy {
         max_members: 4,
         name_hold_s: 30 * DAY,
+        listing,
     };
     Directory::over(Connection::open_in_memory().unwrap(), policy).unwrap()
 }
@@ -61,7 +66,7 @@ fn publish(
     now: u64,
 ) -> Result<Published, Reason> {
     directory
-        .publish(key.id(), &record.sign(key).unwrap(), now)
+        .publish(key.id(), &record.sign(key).unwrap().into(), now)
         .map_err(reason)
 }
 
@@ -177,7 +182,9 @@ fn a_member_publishes_for_itself_only() {
     let mut directory = directory();
     let (one, two) = (member(&mut directory, 1), member(&mut directory, 2));
     let record = record(None, &[], 1, NOW).sign(&two).unwrap();
-    let stolen = directory.publish(one.id(), &record, NOW).map_err(reason);
+    let stolen = directory
+        .publish(one.id(), &record.into(), NOW)
+        .map_err(reason);
     assert_eq!(stolen, Err(Reason::NotYours));
 }
 
@@ -362,6 +369,7 @@ fn pages_follow_each_other_without_gap_or_repetition() {
     let policy = Policy {
         max_members: 1000,
         name_hold_s: DAY,
+        listing: Listing::Members,
     };
     let mut directory = Directory::over(Connection::open_in_memory().unwrap(), policy).unwrap();
     let secret = ticket(&mut directory, 1, 1000);
@@ -398,6 +406,7 @@ fn large_records_make_small_pages() {
     let policy = Policy {
         max_members: 1000,
         name_hold_s: DAY,
+        listing: Listing::Members,
     };
     let mut directory = Directory::over(Connection::open_in_memory().unwrap(), policy).unwrap();
     let secret = ticket(&mut directory, 1, 1000);
@@ -408,7 +417,7 @@ fn large_records_make_small_pages() {
         .unwrap()
         .bytes()
         .len();
-    let fits = PAGE_BYTES / size;
+    let fits = listing::PAGE_BYTES / size;
     for i in 0..u8::try_from(fits + 1).unwrap() {
         directory.join(key(i).id(), &secret, NOW).unwrap();
         publish(&mut directory, &key(i), record(None, &names, 1, NOW), NOW).unwrap();
@@ -462,11 +471,12 @@ fn a_removed_member_leaves_nothing_behind() {
 #[test]
 fn a_database_of_a_newer_version_is_left_alone() {
     let db = Connection::open_in_memory().unwrap();
-    db.pragma_update(None, "user_version", 2).unwrap();
+    db.pragma_update(None, "user_version", 3).unwrap();
     let policy = Policy {
         max_members: 1,
         name_hold_s: 1,
+        listing: Listing::Members,
     };
     let opened = Directory::over(db, policy).map(drop);
-    assert!(matches!(opened, Err(DirectoryError::Newer(2))));
+    assert!(matches!(opened, Err(DirectoryError::Newer(3))));
 }

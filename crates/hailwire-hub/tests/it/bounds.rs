@@ -5,7 +5,7 @@ use std::time::Duration;
 use hailwire::hub::{HubClient, HubError, tls::Pins};
 use hailwire_hub::Tls;
 use hailwire_wire::{
-    directory::{Asked, Reason, path},
+    directory::{Asked, Reason, Search, path},
     limits,
     ticket::Secret,
 };
@@ -72,6 +72,34 @@ async fn a_member_cannot_publish_without_end() {
         Err(Reason::TooOften)
     );
     two.publish(&two.record(None, 1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn searches_and_look_ups_of_a_member_have_quotas_of_their_own() {
+    let house = House::with(|config| {
+        config.tls = Tls::Plain;
+        config.bounds.searches_per_minute = 2;
+        config.bounds.lookups_per_minute = 3;
+    })
+    .await;
+    let (one, two) = (house.member(1).await, house.member(2).await);
+    let all = Search::default();
+    for _ in 0..2 {
+        one.client.search(&all).await.unwrap();
+    }
+    let refused = one.client.search(&all).await.map(drop).map_err(reason);
+    assert_eq!(refused, Err(Reason::TooOften));
+    let name = "absent".parse().unwrap();
+    for _ in 0..2 {
+        assert_eq!(one.client.lookup(&name).await.unwrap(), None);
+    }
+    assert_eq!(one.client.members().await.unwrap().len(), 2);
+    let refused = one.client.lookup(&name).await.map(drop).map_err(reason);
+    assert_eq!(refused, Err(Reason::TooOften));
+    two.client.search(&all).await.unwrap();
+    let member = two.client.member(one.key.id()).await.unwrap();
+    assert_eq!(member.map(|member| member.id), Some(one.key.id()));
+    assert_eq!(two.client.member(key(9).id()).await.unwrap(), None);
 }
 
 #[tokio::test]

@@ -1,13 +1,13 @@
 //! What members do: join, publish, look up, search, and find it again after a restart.
 
-use hailwire_hub::{Hub, Tls, Trust};
+use hailwire_hub::{Hub, Listing, Tls, Trust};
 use hailwire_wire::directory::{Reason, Search};
 
 use crate::house::{House, config, reason};
 
 #[tokio::test]
 async fn a_member_publishes_and_another_finds_it_over_https() {
-    let house = House::https().await;
+    let house = House::with(|config| config.listing = Some(Listing::Members)).await;
     let (one, two) = (house.member(1).await, house.member(2).await);
     let record = one.record(Some("laptop"), 1);
     one.publish(&record).await.unwrap();

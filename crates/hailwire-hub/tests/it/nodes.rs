@@ -5,9 +5,14 @@ use std::{net::SocketAddr, time::Duration};
 use hailwire::{
     Agent, Client, Code, DataDir, Node, Request, Response, Serving, Status, admin, admin::method,
 };
-use hailwire_hub::{Hub, Trust};
+use hailwire_hub::{Hub, Tls, Trust};
+use hailwire_wire::directory::Search;
 use tempfile::TempDir;
-use tokio::time::timeout;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    time::timeout,
+};
 
 use crate::house::{self, House};
 
@@ -27,6 +32,16 @@ impl Member {
 
     /// A member whose only UDP socket is at `listen`.
     async fn at(house: &House, name: &str, listen: SocketAddr) -> Self {
+        let (member, joined) = Self::joining(house, name, listen).await;
+        let admin::Joined::Hub { name: held, .. } = joined else {
+            panic!("joined a node");
+        };
+        assert_eq!(held, name);
+        member
+    }
+
+    /// A node that joins, with what came of it.
+    async fn joining(house: &House, name: &str, listen: SocketAddr) -> (Self, admin::Joined) {
         let folder = tempfile::tempdir().unwrap();
         let mut config = hailwire::Config::default();
         config.node.name = Some(name.parse().unwrap());
@@ -43,15 +58,29 @@ impl Member {
             alias: String::new(),
         };
         let joined: admin::Joined = client.admin(method::JOIN, &join).await.unwrap();
-        let admin::Joined::Hub { name: held, .. } = joined else {
-            panic!("joined a node");
-        };
-        assert_eq!(held, name);
-        Self {
+        let member = Self {
             node,
             client,
             _folder: folder,
-        }
+        };
+        (member, joined)
+    }
+
+    async fn trust(&self, other: &Self, alias: &str) {
+        let add = admin::TrustAdd {
+            id: other.node.id(),
+            alias: alias.into(),
+            allow: Vec::new(),
+            addresses: Vec::new(),
+            tcp: Vec::new(),
+        };
+        let _: admin::Trusted = self.client.admin(method::TRUST_ADD, &add).await.unwrap();
+    }
+
+    /// The agents that this node would list.
+    async fn lists(&self) -> Vec<admin::AgentRow> {
+        let query = admin::AgentsQuery::default();
+        self.client.admin(method::AGENTS, &query).await.unwrap()
     }
 
     async fn serve_echo(&self, name: &str) -> Serving {
@@ -120,7 +149,12 @@ impl Member {
 }
 
 async fn trusting(trust: Trust) -> House {
-    House::with(|config| config.trust = trust).await
+    House::with(|config| {
+        config.trust = trust;
+        // Tests ask again and again until something has changed.
+        config.bounds.searches_per_minute = 1_000_000;
+    })
+    .await
 }
 
 #[tokio::test]
@@ -299,4 +333,109 @@ async fn nodes_without_a_common_network_call_each_other_through_the_relay() {
     alice.stop().await;
     bob.stop().await;
     house.hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn agents_at_a_closed_hub_are_seen_by_those_that_their_node_trusts() {
+    let house = trusting(Trust::Nobody).await;
+    let alice = Member::of(&house, "alice").await;
+    let bob = Member::of(&house, "bob").await;
+    let carol = house.member(7).await;
+    alice.trust(&bob, "bob").await;
+    bob.trust(&alice, "alice").await;
+    let _echo = bob.serve_echo("echo").await;
+    // No tunnel leads to bob: what alice knows of him is from the hub.
+    bob.publishes("echo", &alice).await;
+    alice.call("echo").await.unwrap();
+
+    assert_eq!(carol.client.search(&Search::default()).await.unwrap(), []);
+    let found = carol.client.lookup(&"bob".parse().unwrap()).await.unwrap();
+    let found = found.expect("whoever has a name finds the node");
+    assert_eq!(found.node(), bob.node.id());
+    assert!(!found.record().addresses.is_empty() && found.record().agents.is_empty());
+
+    let who = admin::Who {
+        who: "alice".into(),
+    };
+    let () = bob.client.admin(method::TRUST_REMOVE, &who).await.unwrap();
+    let hidden = async {
+        while alice.lists().await.iter().any(|row| row.name == "echo") {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, hidden).await.unwrap();
+    alice.stop().await;
+    bob.stop().await;
+    house.hub.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_with_more_agents_than_a_record_holds_is_listed_by_their_names() {
+    let house = trusting(Trust::Members).await;
+    let alice = Member::of(&house, "alice").await;
+    let bob = Member::of(&house, "bob").await;
+    let mut serving = Vec::new();
+    for index in 0..300 {
+        let agent = Agent::new(&format!("agent-{index}")).unwrap();
+        let agent = agent.describe("d".repeat(256));
+        let echo = |request: Request| async move { Ok(Response::new(request.into_body())) };
+        serving.push(bob.client.serve(agent, echo).await.unwrap());
+    }
+    bob.publishes("agent-299", &alice).await;
+    alice.call("agent-299").await.unwrap();
+    let hub = bob.status().await.hubs.remove(0);
+    assert!(hub.connected, "{hub:?}");
+    assert_eq!(hub.name, "bob");
+    assert!(hub.error.contains("leaves out descriptions"), "{hub:?}");
+    alice.stop().await;
+    bob.stop().await;
+    house.hub.shutdown().await;
+}
+
+/// Passes connections on, and while it is shut none that publishes.
+async fn gate(listener: TcpListener, to: SocketAddr, open: watch::Receiver<bool>) {
+    while let Ok((mut near, _)) = listener.accept().await {
+        let open = open.clone();
+        tokio::spawn(async move {
+            let mut first = [0; 4];
+            loop {
+                match near.peek(&mut first).await {
+                    Ok(4) => break,
+                    Ok(0) | Err(_) => return,
+                    Ok(_) => tokio::task::yield_now().await,
+                }
+            }
+            if &first == b"PUT " && !*open.borrow() {
+                return;
+            }
+            let mut far = TcpStream::connect(to).await.unwrap();
+            let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_hub_that_was_joined_is_tried_again_until_the_node_is_registered() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let house = House::with(|config| {
+        config.tls = Tls::Plain;
+        config.url = Some(url.parse().unwrap());
+    })
+    .await;
+    let open = watch::Sender::new(false);
+    let gate = tokio::spawn(gate(listener, house.hub.tcp_addr(), open.subscribe()));
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let (alice, joined) = Member::joining(&house, "alice", any).await;
+    let admin::Joined::Hub { name, error, .. } = joined else {
+        panic!("joined a node");
+    };
+    assert!(name.is_empty() && !error.is_empty(), "`{name}` {error}");
+    alice.registered(false).await;
+    open.send_replace(true);
+    alice.registered(true).await;
+    assert_eq!(alice.status().await.hubs[0].name, "alice");
+    alice.stop().await;
+    house.hub.shutdown().await;
+    gate.abort();
 }

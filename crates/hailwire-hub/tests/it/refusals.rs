@@ -5,7 +5,7 @@ use std::time::Duration;
 use hailwire_hub::{Config, Hub, StartError, Tls};
 use hailwire_wire::{
     Code, Status,
-    directory::{Asked, Join, Permit, Publish, Reason, RecordBytes, path},
+    directory::{Asked, Join, Permit, Publish, Reason, path},
     header, limits,
     record::Record,
     signed::{Domain, KeyPair},
@@ -16,10 +16,7 @@ use crate::house::{House, config, key, permit, raw, reason, record, refusal, uni
 
 /// Publishes bytes as they are, in the name of `key`.
 async fn publish_bytes(house: &House, key: &KeyPair, bytes: Vec<u8>) -> (u16, Reason) {
-    let body = serde_json::to_vec(&Publish {
-        record: RecordBytes(bytes.into()),
-    })
-    .unwrap();
+    let body = serde_json::to_vec(&Publish::to_all(bytes.into())).unwrap();
     let hub = house.hub.id().to_string();
     let asked = Asked {
         hub: &hub,

@@ -111,7 +111,9 @@ fn again(kind: FrameKind, payload: &Bytes) -> Result<Vec<u8>, header::HeaderErro
         FrameKind::HEAD => header::encode(&header::decode::<AnswerHead>(payload)?),
         FrameKind::END if payload.is_empty() => Vec::new(),
         FrameKind::END => header::encode(&header::decode::<Status>(payload)?),
-        FrameKind::OFFERS => header::encode(&header::decode::<Offers>(payload)?),
+        FrameKind::OFFERS | FrameKind::MORE_OFFERS => {
+            header::encode(&header::decode::<Offers>(payload)?)
+        }
         FrameKind::GOING_AWAY => header::encode(&header::decode::<GoingAway>(payload)?),
         _ => payload.to_vec(),
     })

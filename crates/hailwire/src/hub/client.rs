@@ -20,7 +20,7 @@ use hailwire_wire::{
     address::NodeRef,
     directory::{
         Asked, Found, Health, Join, Joined, Member, Members, Page, Permit, Publish, Published,
-        Reason, RecordBytes, Refusal, Search, path,
+        Reason, Refusal, Search, path,
     },
     limits,
     record::{RecordError, SignedRecord},
@@ -37,6 +37,7 @@ use thiserror::Error;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
+    sync::Semaphore,
     time::timeout,
 };
 use tokio_rustls::TlsConnector;
@@ -52,6 +53,9 @@ const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Most pages that one search or list asks for, so that no hub keeps a node busy for ever.
 const MAX_PAGES: usize = 256;
 
+/// Searches under way at once; further ones wait.
+const SEARCHES_AT_ONCE: usize = 2;
+
 /// One hub, as one node asks it.
 ///
 /// Cheap to share behind an `Arc`; methods take `&self` and may run at once. Holds no connection.
@@ -63,6 +67,8 @@ pub struct HubClient {
     tls: Arc<rustls::ClientConfig>,
     /// The hub's clock minus ours, in seconds, as far as it is known.
     clock_offset_s: AtomicI64,
+    /// A hub refuses more searches of one node at once.
+    searches: Semaphore,
 }
 
 impl HubClient {
@@ -98,6 +104,7 @@ impl HubClient {
             key,
             tls: Arc::new(tls),
             clock_offset_s: AtomicI64::new(0),
+            searches: Semaphore::new(SEARCHES_AT_ONCE),
         })
     }
 
@@ -138,10 +145,21 @@ impl HubClient {
     ///
     /// A dropped future may have published the record or not.
     pub async fn publish(&self, record: &SignedRecord) -> Result<Published, HubError> {
-        let publish = Publish {
-            record: RecordBytes(record.bytes().clone()),
-        };
-        self.ask(Method::PUT, path::RECORD, json(&publish)).await
+        self.publish_to(&Publish::to_all(record.bytes().clone()))
+            .await
+    }
+
+    /// As [`HubClient::publish`], and says to whom the node shows its agents.
+    ///
+    /// # Errors
+    ///
+    /// As [`HubClient::publish`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`HubClient::publish`].
+    pub async fn publish_to(&self, publish: &Publish) -> Result<Published, HubError> {
+        self.ask(Method::PUT, path::RECORD, json(publish)).await
     }
 
     /// Looks a node up by key or by name; `None` when the hub knows no live record. The record is
@@ -179,6 +197,8 @@ impl HubClient {
     ///
     /// [`HubError`]. Safe to drop.
     pub async fn search(&self, search: &Search) -> Result<Vec<SignedRecord>, HubError> {
+        // The semaphore is never closed.
+        let _turn = self.searches.acquire().await;
         let mut search = search.clone();
         let mut found = Vec::new();
         for _ in 0..MAX_PAGES {
@@ -214,6 +234,21 @@ impl HubClient {
             }
         }
         Ok(members)
+    }
+
+    /// One member of the hub; `None` where the key is none. Costs one page of members.
+    ///
+    /// # Errors
+    ///
+    /// [`HubError`]. Safe to drop.
+    pub async fn member(&self, id: NodeId) -> Result<Option<Member>, HubError> {
+        // Members come in the order of their keys, so it is the first one after its predecessor.
+        let path = match predecessor(id) {
+            Some(before) => format!("{}?after={before}", path::MEMBERS),
+            None => path::MEMBERS.to_owned(),
+        };
+        let page: Members = self.ask(Method::GET, &path, Bytes::new()).await?;
+        Ok(page.members.into_iter().find(|member| member.id == id))
     }
 
     /// One question, asked again by the hub's clock if that is why it was refused.
@@ -305,6 +340,19 @@ impl HubClient {
     }
 }
 
+/// The key before this one in the order of keys; `None` before the first.
+fn predecessor(id: NodeId) -> Option<NodeId> {
+    let mut bytes = *id.as_bytes();
+    for byte in bytes.iter_mut().rev() {
+        let (less, borrow) = byte.overflowing_sub(1);
+        *byte = less;
+        if !borrow {
+            return Some(NodeId::from_bytes(bytes));
+        }
+    }
+    None
+}
+
 fn unix() -> i64 {
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -381,10 +429,16 @@ pub enum HubError {
 
 impl From<HubError> for Status {
     fn from(error: HubError) -> Self {
-        let details = std::error::Error::source(&error).map(ToString::to_string);
+        Self::from(&error)
+    }
+}
+
+impl From<&HubError> for Status {
+    fn from(error: &HubError) -> Self {
+        let details = std::error::Error::source(error).map(ToString::to_string);
         let message = error.to_string();
         let status = match error {
-            HubError::Refused(refusal) => return refusal.into(),
+            HubError::Refused(refusal) => return refusal.clone().into(),
             HubError::Unreachable(_) | HubError::TimedOut => Self::new(Code::Unavailable, message)
                 .with_hint("check that the hub runs and that its URL is right"),
             HubError::Tls(_) => Self::new(Code::Unauthenticated, message)
@@ -394,5 +448,24 @@ impl From<HubError> for Status {
             HubError::Record(_) => Self::new(Code::DataLoss, message),
         };
         status.with_details(details.unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_before_a_key_is_one_less() {
+        let key = |first, last| {
+            let mut bytes = [0; 32];
+            (bytes[0], bytes[31]) = (first, last);
+            NodeId::from_bytes(bytes)
+        };
+        assert_eq!(predecessor(key(0, 0)), None);
+        assert_eq!(predecessor(key(0, 1)), Some(key(0, 0)));
+        let borrowed = predecessor(key(1, 0)).unwrap();
+        assert_eq!(borrowed.as_bytes()[0], 0);
+        assert!(borrowed.as_bytes()[1..].iter().all(|byte| *byte == 255));
     }
 }

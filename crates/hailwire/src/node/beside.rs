@@ -85,8 +85,7 @@ impl Inner {
         }
         let carrier = session.connection().carrier();
         tracing::debug!(peer = %id, carrier, dialled, "one more connection");
-        let allow = self.trust.row(id).map(|row| row.allow).unwrap_or_default();
-        session.send_offers(&self.registry.offers(&allow));
+        session.send_offers(self.offers_to(id));
         tokio::spawn(look_after(self.clone(), id, session.clone()));
         true
     }
@@ -131,11 +130,11 @@ fn takes_more(first: &Session) -> bool {
 /// Waits until the far side takes a connection.
 async fn taken(session: &Session) -> Result<(), Status> {
     greeted(session).await?;
-    let mut offers = session.peer_offers();
+    let mut offered = session.peer_offered();
     tokio::select! {
         biased;
         // The sender lives in the session.
-        told = timeout(GREETING_TIMEOUT, offers.wait_for(Option::is_some)) => match told {
+        told = timeout(GREETING_TIMEOUT, offered.wait_for(|offered| *offered)) => match told {
             Ok(_) => Ok(()),
             Err(_) => Err(Status::new(Code::Unavailable, "the peer did not take it in time")),
         },
@@ -226,4 +225,4 @@ impl Pace {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

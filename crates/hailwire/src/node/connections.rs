@@ -42,10 +42,8 @@ pub(super) struct Standing {
 pub(super) enum Remains {
     /// The connection was none of them.
     All,
-    /// Others, with the same first one.
+    /// Others.
     Others,
-    /// Others; this one is the first now.
-    First(Session),
     Nothing,
 }
 
@@ -150,10 +148,9 @@ impl Tunnel {
         };
         self.connections.remove(place);
         self.tell();
-        match (place, self.sessions().next()) {
-            (_, None) => Remains::Nothing,
-            (0, Some(next)) => Remains::First(next.clone()),
-            (_, Some(_)) => Remains::Others,
+        match self.connections.is_empty() {
+            true => Remains::Nothing,
+            false => Remains::Others,
         }
     }
 

@@ -12,17 +12,18 @@ use std::{
 use hailwire_wire::{
     Code, NodeId, Status,
     address::NodeRef,
-    directory::{Search, Trust as HubTrust},
+    directory::{Publish, RecordBytes, Search, Trust as HubTrust},
     limits,
     record::Record,
     ticket::HubTicket,
 };
 use iroh::{RelayConfig, RelayUrl, Watcher};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
-    Inner, StoreError, now_unix,
+    Inner, StoreError, listed, now_unix,
     overlay::Places,
+    pace::{Paced, Rate},
     store::{HubRow, Store, Via},
     trust::{NewPeer, store_status},
 };
@@ -41,6 +42,13 @@ const REFRESH: Duration = Duration::from_secs(5 * 60);
 
 /// First and longest pause after a failure.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+
+/// How often a record is published whatever changes: half as often as a hub takes them, because one whose
+/// name is taken is published twice.
+const PUBLISHED: Rate = Rate {
+    burst: 8,
+    pause: Duration::from_secs(2),
+};
 
 /// Where the sequence of the last record is kept.
 const SEQUENCE: &str = "record-sequence";
@@ -160,6 +168,20 @@ impl Hub {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
+    /// Notes why the node is not registered.
+    fn failed(&self, error: &HubError) {
+        let error = describe(error);
+        let state = self.state();
+        if state.error != error {
+            tracing::warn!(hub = %self.row.url, %error, "not registered at the hub");
+        }
+        self.set_state(State {
+            connected: false,
+            error,
+            ..state
+        });
+    }
+
     fn trusts_members(&self) -> bool {
         self.row.trust_members
     }
@@ -171,7 +193,13 @@ pub(super) async fn run(node: Arc<Inner>) {
         tokio::spawn(keep_registered(node.clone(), hub));
     }
     let mut addresses = node.endpoint.watch_addr();
-    while addresses.updated().await.is_ok() {
+    let mut grants = node.trust.changes();
+    loop {
+        tokio::select! {
+            updated = addresses.updated() => if updated.is_err() { return },
+            // To whom the agents are shown has changed. The sender lives in the node.
+            changed = grants.changed() => if changed.is_err() { return },
+        }
         node.hubs.publish();
         // The engine may have replaced its sockets.
         node.fit_sockets();
@@ -207,11 +235,14 @@ impl Inner {
         }
         use_relay(self, &hub).await;
         // The first registration is part of joining, so that its name is known at the end.
-        register(self, &hub).await.map_err(Status::from)?;
-        let name = hub.state().name;
+        if let Err(error) = register(self, &hub).await {
+            hub.failed(&error);
+        }
+        let State { name, error, .. } = hub.state();
         let url = hub.row.url.clone();
+        // The node is a member, whatever came of that: it is tried again until it works.
         tokio::spawn(keep_registered(self.clone(), hub));
-        Ok(admin::Joined::Hub { url, name })
+        Ok(admin::Joined::Hub { url, name, error })
     }
 
     pub(super) fn hub_states(&self) -> Vec<admin::HubState> {
@@ -294,9 +325,8 @@ impl Inner {
             .into_iter()
             .filter(|hub| hub.trusts_members())
         {
-            let members = tokio::time::timeout(PATIENT_LOOKUP, hub.client.members()).await;
-            let Ok(Ok(members)) = members else { continue };
-            let Some(member) = members.into_iter().find(|member| member.id == id) else {
+            let member = tokio::time::timeout(PATIENT_LOOKUP, hub.client.member(id)).await;
+            let Ok(Ok(Some(member))) = member else {
                 continue;
             };
             let peer = NewPeer {
@@ -336,55 +366,52 @@ async fn keep_registered(node: Arc<Inner>, hub: Arc<Hub>) {
     let mut changes = node.hubs.changes.subscribe();
     let mut closing = node.closing.subscribe();
     let mut pause = RETRY.0;
+    let mut paced = Paced::new(PUBLISHED);
+    let mut wait = Duration::ZERO;
     loop {
-        changes.mark_unchanged();
-        let wait = match register(&node, &hub).await {
-            Ok(()) => {
-                pause = RETRY.0;
-                REFRESH
-            }
-            Err(error) => {
-                let error = describe(error);
-                let state = hub.state();
-                if state.error != error {
-                    tracing::warn!(hub = %hub.row.url, %error, "not registered at the hub");
-                }
-                hub.set_state(State {
-                    connected: false,
-                    error,
-                    ..state
-                });
-                let wait = pause;
-                pause = (pause * 2).min(RETRY.1);
-                wait
-            }
-        };
+        // Whatever changes, the hub takes so many records a minute.
+        let soonest = paced.next(Instant::now());
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             changed = changes.changed() => if changed.is_err() { return },
+            _ = closing.wait_for(|closing| *closing) => return,
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(soonest) => {}
             _ = closing.wait_for(|closing| *closing) => return,
         }
         if !node.hubs.all().iter().any(|other| Arc::ptr_eq(other, &hub)) {
             // Joined anew; another task looks after it.
             return;
         }
+        changes.mark_unchanged();
+        paced.done(Instant::now());
+        wait = match register(&node, &hub).await {
+            Ok(()) => {
+                pause = RETRY.0;
+                REFRESH
+            }
+            Err(error) => {
+                hub.failed(&error);
+                let wait = pause;
+                pause = (pause * 2).min(RETRY.1);
+                wait
+            }
+        };
     }
 }
 
 /// Publishes the node's record, without its name where another node holds that.
 async fn register(node: &Inner, hub: &Hub) -> Result<(), HubError> {
     let name = node.name();
-    let mut error = String::new();
-    let published = match hub
-        .client
-        .publish(&signed(node, hub, name.is_some())?)
-        .await
-    {
+    let (publish, mut error) = to_publish(node, hub, name.is_some())?;
+    let published = match hub.client.publish_to(&publish).await {
         Err(HubError::Refused(refusal))
             if Status::from(refusal.clone()).code == Code::AlreadyExists =>
         {
             error = refusal.message;
-            hub.client.publish(&signed(node, hub, false)?).await?
+            let (publish, _) = to_publish(node, hub, false)?;
+            hub.client.publish_to(&publish).await?
         }
         published => published?,
     };
@@ -404,15 +431,12 @@ async fn register(node: &Inner, hub: &Hub) -> Result<(), HubError> {
     Ok(())
 }
 
-fn signed(
-    node: &Inner,
-    hub: &Hub,
-    named: bool,
-) -> Result<hailwire_wire::record::SignedRecord, HubError> {
+/// What is published, and what was left out of it.
+fn to_publish(node: &Inner, hub: &Hub, named: bool) -> Result<(Publish, String), HubError> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    let mut agents = node.registry.offers(&[]).agents;
+    let mut agents = node.registry.offers(&[]);
     agents.truncate(limits::MAX_AGENTS_PER_NODE);
     let own = node.own_addresses();
     let record = Record {
@@ -428,7 +452,28 @@ fn signed(
         issued: now.as_secs(),
         expires: now.as_secs() + RECORD_LIFETIME_S,
     };
-    Ok(record.sign(&node.key.pair())?)
+    let key = node.key.pair();
+    let whereabouts = Record {
+        agents: Vec::new(),
+        ..record.clone()
+    };
+    let whereabouts = whereabouts.sign(&key)?;
+    let (record, mut left_out) = listed::fit(record, &key)?;
+    let rows = node.trust.rows();
+    let unrestricted = rows.iter().filter(|row| row.allow.is_empty());
+    let (shown_to, hidden) = listed::shown_to(unrestricted.map(|row| (row.since, row.id)));
+    if left_out.is_empty() && hidden > 0 {
+        left_out = format!(
+            "agents are shown to the {} peers trusted last, and not to {hidden} others",
+            limits::MAX_SHOWN_TO
+        );
+    }
+    let publish = Publish {
+        record: RecordBytes(record.bytes().clone()),
+        whereabouts: Some(RecordBytes(whereabouts.bytes().clone())),
+        shown_to,
+    };
+    Ok((publish, left_out))
 }
 
 /// Lets the endpoint use the hub's relay and address discovery.
@@ -450,7 +495,7 @@ async fn use_relay(node: &Inner, hub: &Hub) {
 }
 
 /// An error with its cause, for status and log.
-fn describe(error: HubError) -> String {
+fn describe(error: &HubError) -> String {
     let status = Status::from(error);
     if status.details.is_empty() {
         status.message

@@ -288,10 +288,9 @@ impl Inner {
             relay: None,
         };
         let row = self.trust.add(peer, now_unix()).map_err(store_status)?;
-        let offers = self.registry.offers(&row.allow);
         for (id, session) in self.peers.all() {
             if id == row.id {
-                session.send_offers(&offers);
+                session.send_offers(self.offers_to(id));
             }
         }
         Ok(self.trusted_row(row))
@@ -334,6 +333,7 @@ impl Inner {
                 session.close(Code::PermissionDenied, "this node no longer trusts yours");
             }
         }
+        self.lists.forget(id);
         self.registry.clear_offers(id);
         Ok(())
     }
@@ -356,21 +356,43 @@ impl Inner {
                 .parse()
                 .map_err(|error: &str| Status::new(Code::InvalidArgument, error))?,
         };
+        match self.ping_once(id, carrier).await {
+            // Its tunnel was that of a peer that has gone; it may be back.
+            Err((status, true)) if status.code == Code::Unavailable => {
+                let again = self.ping_once(id, carrier).await;
+                again.map_err(|(status, _)| status)
+            }
+            pong => pong.map_err(|(status, _)| status),
+        }
+    }
+
+    /// One ping; an error comes with whether it was over a tunnel that was up already.
+    async fn ping_once(
+        self: &Arc<Self>,
+        id: NodeId,
+        carrier: Carrier,
+    ) -> Result<admin::Pong, (Status, bool)> {
         let start = tokio::time::Instant::now();
-        let (session, reused) = match carrier {
+        let made = match carrier {
             Carrier::Auto => {
                 let reused = self.peers.up(id).is_some();
-                (self.tunnel(id).await?, reused)
+                self.tunnel(id).await.map(|session| (session, reused))
             }
-            one => self.tunnel_over(id, one).await?,
+            one => self.tunnel_over(id, one).await,
         };
+        let (session, reused) = made.map_err(|status| (status, false))?;
         let why = match carrier {
             Carrier::Auto => self.why(&session),
             _ => "asked for".to_owned(),
         };
         let connect = start.elapsed();
-        let rtt = session.ping().await?;
-        let trusted = trusts_us(&session).await?;
+        let answers = async {
+            // Counted like a call, so that a silent peer is noticed.
+            let _asking = session.count();
+            let rtt = session.ping().await?;
+            Ok((rtt, trusts_us(&session).await?))
+        };
+        let (rtt, trusted) = answers.await.map_err(|status| (status, reused))?;
         Ok(admin::Pong {
             id,
             name: self.known_as(id),

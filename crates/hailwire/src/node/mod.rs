@@ -19,17 +19,21 @@
 
 mod asked;
 mod beside;
+mod capacity;
 mod choice;
 mod connections;
 mod dial;
 mod early;
 mod hubs;
 mod join;
+mod listed;
 mod listen;
 mod local;
 mod manage;
 mod measure;
+mod offers;
 mod overlay;
+mod pace;
 mod peers;
 mod registry;
 mod router;
@@ -160,6 +164,7 @@ impl NodeBuilder {
             tcp,
             trust: trust::Trust::load(store)?,
             registry: registry::Registry::new(),
+            lists: offers::Lists::new(),
             peers: peers::Peers::new(id),
             asked: asked::Asked::default(),
             strangers: tunnel::strangers(),
@@ -176,6 +181,7 @@ impl NodeBuilder {
         let mut tasks = vec![
             tokio::spawn(tunnel::accept(inner.clone())),
             tokio::spawn(tunnel::announce(inner.clone())),
+            tokio::spawn(offers::enter(inner.clone())),
             tokio::spawn(tunnel::watch_silence(inner.clone())),
             tokio::spawn(measure::watch(inner.clone())),
             tokio::spawn(look_again(inner.clone())),
@@ -292,6 +298,7 @@ pub(crate) struct Inner {
     tcp: listen::Tcp,
     trust: trust::Trust,
     pub(crate) registry: registry::Registry,
+    lists: offers::Lists,
     peers: peers::Peers,
     asked: asked::Asked,
     strangers: tunnel::Strangers,

@@ -92,8 +92,6 @@ pub(crate) enum Connect {
 pub(crate) enum Left {
     /// What was there, or enough of it.
     Others,
-    /// Another connection, which is the first of its tunnel now.
-    First(Session),
     /// No tunnel any more.
     Nothing,
 }
@@ -222,25 +220,16 @@ impl Peers {
         id: NodeId,
         session: &Session,
     ) -> Option<watch::Receiver<Standing>> {
-        self.with_first(id, session, Tunnel::standing)
-    }
-
-    /// Notes how many agents the peer offers. Returns whether this is the connection that says so:
-    /// the first of its tunnel.
-    pub(crate) fn note_agents(&self, id: NodeId, session: &Session, agents: usize) -> bool {
-        self.with_first(id, session, |tunnel| tunnel.note_agents(agents))
-            .is_some()
-    }
-
-    fn with_first<T>(
-        &self,
-        id: NodeId,
-        session: &Session,
-        act: impl FnOnce(&Tunnel) -> T,
-    ) -> Option<T> {
         let table = self.lock();
         let tunnel = table.get(&id)?.tunnel(way_of(session))?;
-        tunnel.is_first(session).then(|| act(tunnel))
+        tunnel.is_first(session).then(|| tunnel.standing())
+    }
+
+    /// Notes how many agents the peer offers.
+    pub(crate) fn note_agents(&self, id: NodeId, agents: usize) {
+        let table = self.lock();
+        let tunnels = table.get(&id).into_iter().flat_map(Peer::tunnels);
+        tunnels.for_each(|tunnel| tunnel.note_agents(agents));
     }
 
     /// The tunnel to `id`, or whose business it is to make one. `only` is the carrier that is
@@ -380,7 +369,6 @@ impl Peers {
             .map_or(Remains::All, |tunnel| tunnel.remove(session));
         let left = match remains {
             Remains::All | Remains::Others => Left::Others,
-            Remains::First(next) => Left::First(next),
             Remains::Nothing => {
                 *slot = None;
                 match peer.is_empty() {

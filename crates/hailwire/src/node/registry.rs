@@ -5,9 +5,9 @@
 //! the least loaded.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -16,11 +16,11 @@ use std::{
 use hailwire_pool::{Lease, Member, MemberConfig, NoMember, Outcome, Pool, Tier};
 use hailwire_wire::{
     AgentName, Code, NodeId, Status,
-    header::{Offer, Offers, Register},
-    limits,
+    header::{Offer, Register},
 };
 use tokio::{sync::Notify, time::Instant};
 
+use super::capacity::Capacity;
 use crate::{agent, agent::SharedHandler, session::Session};
 
 /// A group's pool.
@@ -71,9 +71,9 @@ impl Target {
 pub(crate) struct Registry {
     groups: RwLock<HashMap<AgentName, Arc<Group>>>,
     /// What each peer offered last, to find the difference when it changes.
-    offered: Mutex<HashMap<NodeId, Vec<AgentName>>>,
+    offered: Mutex<HashMap<NodeId, HashSet<AgentName>>>,
     next: AtomicU64,
-    local_count: AtomicU64,
+    capacity: Mutex<Capacity>,
     changed: Notify,
     origin: Instant,
 }
@@ -84,7 +84,7 @@ impl Registry {
             groups: RwLock::default(),
             offered: Mutex::default(),
             next: AtomicU64::new(1),
-            local_count: AtomicU64::new(0),
+            capacity: Mutex::default(),
             changed: Notify::new(),
             origin: Instant::now(),
         }
@@ -99,17 +99,8 @@ impl Registry {
             ));
         };
         agent::check_register(register)?;
-        if self.local_count.fetch_add(1, Ordering::Relaxed) >= limits::MAX_AGENTS_PER_NODE as u64 {
-            self.local_count.fetch_sub(1, Ordering::Relaxed);
-            return Err(Status::new(
-                Code::ResourceExhausted,
-                format!(
-                    "this node has {} agents already",
-                    limits::MAX_AGENTS_PER_NODE
-                ),
-            ));
-        }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.capacity().add(number, &agent::offer(register))?;
         let config = MemberConfig {
             tier: Tier::Local,
             max_concurrency: register.max_concurrency,
@@ -122,7 +113,7 @@ impl Registry {
 
     pub(crate) fn remove(&self, name: &AgentName, number: u64) {
         if self.take(name, &MemberKey::Local(number)) {
-            self.local_count.fetch_sub(1, Ordering::Relaxed);
+            self.capacity().remove(number, name);
             self.changed.notify_one();
         }
     }
@@ -132,33 +123,41 @@ impl Registry {
         self.changed.notified().await;
     }
 
-    /// Replaces what a peer offers.
-    pub(crate) fn set_offers(&self, id: NodeId, offers: &Offers) {
-        let names: Vec<AgentName> = offers
-            .agents
-            .iter()
-            .map(|offer| offer.name.clone())
-            .collect();
+    /// Replaces what a peer offers. Takes time in proportion to the list, and the lock of the groups only
+    /// for each name that comes or goes.
+    pub(crate) fn set_offers(&self, id: NodeId, offers: Vec<Offer>) {
+        let names: HashSet<AgentName> = offers.iter().map(|offer| offer.name.clone()).collect();
         let before = {
             let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
             offered.insert(id, names.clone()).unwrap_or_default()
         };
-        for gone in before.iter().filter(|name| !names.contains(name)) {
+        for gone in before.difference(&names) {
             self.take(gone, &MemberKey::Peer(id));
         }
         let config = MemberConfig {
             tier: Tier::Remote,
             max_concurrency: 0,
         };
-        for offer in &offers.agents {
+        for offer in offers {
             if !before.contains(&offer.name) {
-                let target = Target::Peer {
-                    id,
-                    offer: Arc::new(offer.clone()),
-                };
-                self.insert(offer.name.clone(), MemberKey::Peer(id), target, config);
+                let name = offer.name.clone();
+                let offer = Arc::new(offer);
+                let target = Target::Peer { id, offer };
+                self.insert(name, MemberKey::Peer(id), target, config);
             }
         }
+    }
+
+    /// Whether a list of the peer was entered, be it empty.
+    pub(crate) fn has_offers(&self, id: NodeId) -> bool {
+        let offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
+        offered.contains_key(&id)
+    }
+
+    /// How many agents the peer offers.
+    pub(crate) fn offers_of(&self, id: NodeId) -> usize {
+        let offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
+        offered.get(&id).map_or(0, HashSet::len)
     }
 
     /// Forgets what a peer offered.
@@ -241,7 +240,7 @@ impl Registry {
     }
 
     /// What local agents look like to a peer that may call those in `allow` (empty for all).
-    pub(crate) fn offers(&self, allow: &[AgentName]) -> Offers {
+    pub(crate) fn offers(&self, allow: &[AgentName]) -> Vec<Offer> {
         let mut agents = Vec::new();
         for (name, members) in self.members() {
             if !allow.is_empty() && !allow.contains(&name) {
@@ -250,7 +249,11 @@ impl Registry {
             let local = members.iter().find_map(|member| member.value().register());
             agents.extend(local.map(agent::offer));
         }
-        Offers { agents }
+        agents
+    }
+
+    fn capacity(&self) -> MutexGuard<'_, Capacity> {
+        self.capacity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn group(&self, name: &AgentName) -> Option<Arc<Group>> {
@@ -307,11 +310,9 @@ mod tests {
         }
     }
 
-    fn offers(names: &[&str]) -> Offers {
+    fn offers(names: &[&str]) -> Vec<Offer> {
         let offer = |name: &&str| agent::offer(&Agent::new(name).unwrap().register);
-        Offers {
-            agents: names.iter().map(offer).collect(),
-        }
+        names.iter().map(offer).collect()
     }
 
     #[tokio::test]
@@ -352,7 +353,7 @@ mod tests {
     async fn local_members_are_called_before_peers() {
         let registry = Registry::new();
         let peer = NodeId::from_bytes([1; 32]);
-        registry.set_offers(peer, &offers(&["grep"]));
+        registry.set_offers(peer, offers(&["grep"]));
         let name: AgentName = "grep".parse().unwrap();
         assert_eq!(
             *registry.pick(&name, false, &[]).unwrap().key(),
@@ -378,8 +379,8 @@ mod tests {
     async fn a_new_offer_replaces_the_old_one() {
         let registry = Registry::new();
         let peer = NodeId::from_bytes([1; 32]);
-        registry.set_offers(peer, &offers(&["grep", "sha256"]));
-        registry.set_offers(peer, &offers(&["sha256", "word-count"]));
+        registry.set_offers(peer, offers(&["grep", "sha256"]));
+        registry.set_offers(peer, offers(&["sha256", "word-count"]));
         let known = |name: &str| registry.knows(&name.parse().unwrap());
         assert!(!known("grep") && known("sha256") && known("word-count"));
         registry.clear_offers(peer);
@@ -405,7 +406,7 @@ mod tests {
     #[tokio::test]
     async fn the_number_of_agents_is_bounded() {
         let registry = Registry::new();
-        for i in 0..limits::MAX_AGENTS_PER_NODE {
+        for i in 0..hailwire_wire::limits::MAX_AGENTS_PER_NODE {
             registry
                 .add(handler(&Agent::new(&format!("a{i}")).unwrap()))
                 .unwrap();

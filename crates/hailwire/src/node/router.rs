@@ -12,6 +12,7 @@ use hailwire_wire::{
     address::NodeRef,
     frame::FrameKind,
     header::{self, Register},
+    offers::Page,
 };
 use tokio::{
     net::{UnixStream, unix::UCred},
@@ -115,6 +116,15 @@ impl Dispatch for Door {
                 );
                 refuse(opening.send, opening.reader, &status).await;
             }
+        }
+    }
+
+    /// What a program or a stranger offers in this way is nobody's business.
+    fn offers(&self, session: &Session, page: Page) {
+        if let Origin::Peer(id) = self.origin
+            && self.node.trust.is_trusted(id)
+        {
+            self.node.lists.heard(id, session, page);
         }
     }
 }

@@ -18,6 +18,7 @@ use hailwire_wire::{
     address::NodeRef,
     ticket::{Invitation, Invitations, RedeemError, Secret},
 };
+use tokio::sync::watch;
 
 use super::store::{Store, StoreError, TrustRow, Via};
 
@@ -36,6 +37,8 @@ pub(crate) struct Trust {
     peers: RwLock<Table>,
     invitations: Mutex<Invitations>,
     pending: Mutex<Vec<PendingRow>>,
+    /// Counts changes of who may call what.
+    changes: watch::Sender<u64>,
 }
 
 /// The trusted peers, by key and by alias, and those that were removed.
@@ -110,7 +113,13 @@ impl Trust {
             peers: RwLock::new(peers),
             invitations: Mutex::new(invitations),
             pending: Mutex::default(),
+            changes: watch::Sender::new(0),
         })
+    }
+
+    /// Tells each change of who may call what.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -215,6 +224,7 @@ impl Trust {
         self.store.put_trust(&row)?;
         peers.insert(row.clone());
         drop(peers);
+        self.changes.send_modify(|changes| *changes += 1);
         self.pending().retain(|pending| pending.id != row.id);
         Ok(row)
     }
@@ -231,7 +241,9 @@ impl Trust {
             self.store.forget_removed(oldest)?;
         }
         self.store.remove_trust(id)?;
-        Ok(peers.remove(id).is_some())
+        let removed = peers.remove(id).is_some();
+        self.changes.send_modify(|changes| *changes += 1);
+        Ok(removed)
     }
 
     /// Whether the peer was removed here, and not added since.

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     carrier::{Connection, quic},
     config::Carrier,
-    session::Session,
+    session::{OfferList, Session},
 };
 
 /// Sessions of nodes that are not trusted, at once.
@@ -46,6 +46,11 @@ const SILENCE_TICK: Duration = Duration::from_secs(1);
 
 /// Nothing received for this long while calls are in flight: the peer is asked whether it lives.
 const SILENCE_PING: Duration = Duration::from_secs(1);
+
+/// Nothing received for this long while calls are in flight: the peer is dialled anew. One that was killed
+/// and is back answers at once, and what waits on its old tunnel ends; one that was merely slow has two
+/// tunnels for a moment.
+const SILENCE_REDIAL: Duration = Duration::from_secs(2);
 
 /// Nothing received for this long while calls are in flight: the peer is gone.
 const SILENCE_DEAD: Duration = Duration::from_secs(5);
@@ -232,8 +237,9 @@ impl Inner {
         self.strangers.welcomed.notify_waiters();
         let carrier = session.connection().carrier();
         tracing::info!(peer = %id, carrier, dialled, "tunnel up");
-        let allow = self.trust.row(id).map(|row| row.allow).unwrap_or_default();
-        session.send_offers(&self.registry.offers(&allow));
+        session.send_offers(self.offers_to(id));
+        self.peers.note_agents(id, self.registry.offers_of(id));
+        self.lists.open(id);
         tokio::spawn(look_after(self.clone(), id, session.clone()));
         if dialled {
             self.keep_connections(id, session);
@@ -301,13 +307,9 @@ impl Inner {
 
 /// Brings up the tunnel to a node and learns what it offers.
 async fn ask_offers(node: Arc<Inner>, id: NodeId) -> Option<()> {
-    let session = node.tunnel(id).await.ok()?;
-    let mut offers = session.peer_offers();
-    let told = tokio::time::timeout(GREETING_TIMEOUT, offers.wait_for(Option::is_some));
-    let offers = told.await.ok()?.ok()?.clone()?;
-    // `look_after` enters the offers; doing it here too spares waiting for it.
-    node.registry.set_offers(id, &offers);
-    Some(())
+    node.tunnel(id).await.ok()?;
+    let entered = node.offers_entered(id);
+    tokio::time::timeout(GREETING_TIMEOUT, entered).await.ok()
 }
 
 /// Accepts tunnels until the endpoint closes.
@@ -410,26 +412,20 @@ pub(super) async fn greeted(session: &Session) -> Result<(), Status> {
     })
 }
 
-/// Follows what is offered on a connection until it ends, refuses what no session opens, then cleans up
-/// after it. A list counts where it comes on the first connection of its tunnel, so that an older one on
-/// another does not replace it.
+/// Looks after a connection until it ends: notes where the peer was found, refuses what no session opens, and
+/// cleans up after it.
 pub(super) async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
-    let mut offers = session.peer_offers();
     let mut refusing = std::pin::pin!(session.connection().refuse_unidirectional());
     let mut refused = false;
+    let mut offered = session.peer_offered();
     loop {
-        let told = offers.borrow_and_update().clone();
-        if let Some(offers) = told
-            && node.peers.note_agents(id, &session, offers.agents.len())
-        {
-            node.registry.set_offers(id, &offers);
-        }
         let found = session.connection().stats().remote.parse::<SocketAddr>();
         if let (Way::Udp, Ok(address)) = (way_of(&session), found) {
             node.trust.found_at(id, address);
         }
         tokio::select! {
-            changed = offers.changed() => if changed.is_err() { break },
+            // By then the path is the one that the handshake ended on.
+            _ = offered.wait_for(|offered| *offered), if !*offered.borrow() => {}
             () = &mut refusing, if !refused => refused = true,
             why = session.closed() => {
                 tracing::debug!(peer = %id, %why, "connection down");
@@ -437,26 +433,36 @@ pub(super) async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
             }
         }
     }
-    match node.peers.leave(id, &session) {
-        Left::Others => {}
-        Left::First(next) => next.say_offers_again(),
-        Left::Nothing => {
-            tracing::info!(peer = %id, "tunnel down");
-            node.registry.clear_offers(id);
+    if matches!(node.peers.leave(id, &session), Left::Nothing) {
+        tracing::info!(peer = %id, "tunnel down");
+        if !node.peers.has(id) {
+            node.lists.forget(id);
         }
+        node.registry.clear_offers(id);
     }
 }
+
+/// Least time between two rounds of [`announce`], so that agents that come one after another are said in
+/// few lists.
+const ANNOUNCE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Tells every peer when the agents that it may call have changed.
 pub(super) async fn announce(node: Arc<Inner>) {
     loop {
         node.registry.changed().await;
         node.hubs.publish();
+        let number = node.next_list();
+        // Most peers may call the same.
+        let mut lists: HashMap<Vec<AgentName>, OfferList> = HashMap::new();
         for (id, session) in node.peers.all() {
             if let Some(row) = node.trust.row(id) {
-                session.send_offers(&node.registry.offers(&row.allow));
+                let list = lists.entry(row.allow).or_insert_with_key(|allow| {
+                    OfferList::new(node.registry.offers(allow), number)
+                });
+                session.send_offers(list.clone());
             }
         }
+        tokio::time::sleep(ANNOUNCE_PAUSE).await;
     }
 }
 
@@ -479,14 +485,19 @@ pub(super) async fn watch_silence(node: Arc<Inner>) {
             let received = session.connection().stats().received_bytes;
             let key = session.key();
             let before = heard.remove(&key).filter(|before| before.bytes == received);
-            let since = before.map_or(now, |before| before.since);
+            let (since, redialled) = before.map_or((now, false), |b| (b.since, b.redialled));
+            let silence = now - since;
+            let redial = silence >= SILENCE_REDIAL && !redialled;
             let last = Heard {
                 bytes: received,
                 since,
+                redialled: redialled || redial,
                 _session: session.clone(),
             };
             busy.insert(key, last);
-            let silence = now - since;
+            if redial {
+                tokio::spawn(redial_silent(node.clone(), id));
+            }
             if silence >= SILENCE_DEAD {
                 tracing::warn!(peer = %id, "no sign of life with calls in flight");
                 session.close(Code::Unavailable, "the peer gives no sign of life");
@@ -498,11 +509,21 @@ pub(super) async fn watch_silence(node: Arc<Inner>) {
     }
 }
 
+async fn redial_silent(node: Arc<Inner>, id: NodeId) {
+    if !node.is_closing()
+        && let Err(status) = Box::pin(node.dial_peer(id)).await
+    {
+        tracing::debug!(peer = %id, %status, "a silent peer was not found anew");
+    }
+}
+
 /// What was received on a connection when it was last heard.
 #[derive(Debug)]
 struct Heard {
     bytes: u64,
     since: Instant,
+    /// Whether it was dialled anew because of this silence.
+    redialled: bool,
     /// Held, so that its key is not given to another.
     _session: Session,
 }

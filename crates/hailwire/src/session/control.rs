@@ -3,89 +3,46 @@
 //! The dialling side opens it as its first stream with `HELLO`; the accepting side answers `HELLO`
 //! on it. Both then send `PING`, `PONG`, `OFFERS` and `GOING_AWAY` as they need. Peers whose lists
 //! of major versions share none part with an error that names both.
+//!
+//! Reading and writing do not wait for each other, so that two sides with long lists do not block each
+//! other; only a far side that pings and does not read the answers is read no further.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use hailwire_wire::{
     Code, Priority, Status,
     frame::{self, FrameKind},
-    header::{self, GoingAway, Hello, Offers, VERSION},
+    header::{self, BESIDE, Hello, VERSION},
     limits,
-    record::check_offer,
+    offers::Page,
 };
-use tokio::sync::{mpsc, oneshot};
 
-use super::{FrameReader, Session};
+use super::{Dispatch, FrameReader, Session, outgoing::Outgoing};
 use crate::carrier::SendStream;
-
-/// Control frames that may wait to be written; more are dropped (pings) or replaced (offers).
-const QUEUE: usize = 64;
 
 /// Longest payload of a PING.
 const MAX_PING: usize = 64;
 
-/// Hands control frames to the task that writes them.
-#[derive(Debug)]
-pub(super) struct Sender(mpsc::Sender<Outgoing>);
-
-#[derive(Debug)]
-pub(super) enum Outgoing {
-    Ping(oneshot::Sender<()>),
-    Offers(Bytes),
-    GoingAway(Bytes),
-}
-
-pub(super) fn channel() -> (Sender, mpsc::Receiver<Outgoing>) {
-    let (sender, receiver) = mpsc::channel(QUEUE);
-    (Sender(sender), receiver)
-}
-
-impl Sender {
-    /// Sends a PING; the receiver resolves when its PONG arrives and fails if it never will.
-    pub(super) fn ping(&self) -> oneshot::Receiver<()> {
-        let (done, answered) = oneshot::channel();
-        // With a full queue the ping is dropped, and with it `done`: the receiver fails.
-        let _ = self.0.try_send(Outgoing::Ping(done));
-        answered
-    }
-
-    pub(super) fn offers(&self, payload: Bytes) {
-        let _ = self.0.try_send(Outgoing::Offers(payload));
-    }
-
-    pub(super) fn going_away(&self, reason: &str) {
-        let payload = header::encode(&GoingAway {
-            reason: reason.to_owned(),
-        });
-        let _ = self.0.try_send(Outgoing::GoingAway(payload.into()));
-    }
-}
-
 /// The control stream's task.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(super) struct Control<D> {
     session: Session,
     hello: Hello,
-    queue: mpsc::Receiver<Outgoing>,
-    /// Pings not yet answered, by the number in their payload.
-    pings: HashMap<u64, oneshot::Sender<()>>,
-    next_ping: u64,
+    dispatch: Arc<D>,
 }
 
-impl Control {
-    pub(super) fn new(session: Session, hello: Hello, queue: mpsc::Receiver<Outgoing>) -> Self {
+impl<D: Dispatch> Control<D> {
+    pub(super) fn new(session: Session, hello: Hello, dispatch: Arc<D>) -> Self {
         Self {
             session,
             hello,
-            queue,
-            pings: HashMap::new(),
-            next_ping: 0,
+            dispatch,
         }
     }
 
     /// The dialling side: greets first.
-    pub(super) async fn dial(mut self) {
+    pub(super) async fn dial(self) {
         let Ok((mut send, recv)) = self.session.connection().open(Priority::Critical).await else {
             return;
         };
@@ -95,7 +52,7 @@ impl Control {
     }
 
     /// The accepting side: the far side's greeting has arrived.
-    pub(super) async fn answer(mut self, mut send: SendStream, reader: FrameReader, hello: Bytes) {
+    pub(super) async fn answer(self, mut send: SendStream, reader: FrameReader, hello: Bytes) {
         send.set_priority(Priority::Critical);
         let greeted = self.greet(&mut send).await;
         if self.heard_hello(&hello).is_some() && greeted.is_some() {
@@ -103,48 +60,48 @@ impl Control {
         }
     }
 
-    async fn greet(&mut self, send: &mut SendStream) -> Option<()> {
+    async fn greet(&self, send: &mut SendStream) -> Option<()> {
         write(send, FrameKind::HELLO, &header::encode(&self.hello)).await
     }
 
-    async fn run(mut self, mut send: SendStream, mut reader: FrameReader) {
+    async fn run(self, send: SendStream, reader: FrameReader) {
+        tokio::select! {
+            () = self.read(reader) => {}
+            () = say(self.outgoing(), send) => {}
+        }
+        self.outgoing().end();
+        // Without its control stream a session is over; closing twice does nothing.
+        self.session.close(Code::Ok, "the control stream ended");
+    }
+
+    async fn read(&self, mut reader: FrameReader) {
         loop {
-            let go_on = tokio::select! {
-                frame = reader.next_frame() => match frame {
-                    Ok(Some((kind, payload))) => self.heard(kind, payload, &mut send).await,
-                    Ok(None) => None,
-                    Err(status) => self.fail(status.code, &status.message),
-                },
-                Some(outgoing) = self.queue.recv() => self.say(outgoing, &mut send).await,
+            let go_on = match reader.next_frame().await {
+                Ok(Some((kind, payload))) => self.heard(kind, payload).await,
+                Ok(None) => None,
+                Err(status) => self.fail(status.code, &status.message),
             };
             if go_on.is_none() {
-                // Without its control stream a session is over; closing twice does nothing.
-                return self.session.close(Code::Ok, "the control stream ended");
+                return;
             }
         }
     }
 
-    async fn heard(
-        &mut self,
-        kind: FrameKind,
-        payload: Bytes,
-        send: &mut SendStream,
-    ) -> Option<()> {
+    async fn heard(&self, kind: FrameKind, payload: Bytes) -> Option<()> {
         match kind {
             FrameKind::HELLO => self.heard_hello(&payload),
             FrameKind::PING if payload.len() <= MAX_PING => {
-                write(send, FrameKind::PONG, &payload).await
+                // A copy: what was read is shared with all that came with it.
+                let payload = Bytes::copy_from_slice(&payload);
+                self.outgoing().pong(payload).await;
+                Some(())
             }
             FrameKind::PING => self.fail(Code::InvalidArgument, "a ping of more than 64 bytes"),
             FrameKind::PONG => {
-                let number = payload.as_ref().try_into().map(u64::from_be_bytes);
-                if let Some(done) = number.ok().and_then(|number| self.pings.remove(&number)) {
-                    // Whoever asked may have stopped waiting.
-                    let _ = done.send(());
-                }
+                self.outgoing().answered(&payload);
                 Some(())
             }
-            FrameKind::OFFERS => self.heard_offers(&payload),
+            FrameKind::OFFERS | FrameKind::MORE_OFFERS => self.heard_offers(kind, &payload),
             FrameKind::GOING_AWAY => {
                 self.session
                     .shared
@@ -157,8 +114,8 @@ impl Control {
         }
     }
 
-    fn heard_hello(&mut self, payload: &[u8]) -> Option<()> {
-        let hello: Hello = match header::decode(payload) {
+    fn heard_hello(&self, payload: &[u8]) -> Option<()> {
+        let mut hello: Hello = match header::decode(payload) {
             Ok(hello) => hello,
             Err(error) => return self.fail(Code::InvalidArgument, &error.to_string()),
         };
@@ -169,6 +126,7 @@ impl Control {
             );
             return self.fail(Code::FailedPrecondition, &reason);
         }
+        keep_little(&mut hello);
         self.session
             .shared
             .hello
@@ -176,37 +134,21 @@ impl Control {
         Some(())
     }
 
-    fn heard_offers(&mut self, payload: &[u8]) -> Option<()> {
-        let offers: Offers = match header::decode(payload) {
-            Ok(offers) => offers,
+    /// A page is handed on as it is; what it says is read where lists are entered, and not each of them.
+    fn heard_offers(&self, kind: FrameKind, payload: &[u8]) -> Option<()> {
+        match Page::parse(kind, Bytes::copy_from_slice(payload)) {
+            Ok(page) => self.dispatch.offers(&self.session, page),
             Err(error) => return self.fail(Code::InvalidArgument, &error.to_string()),
-        };
-        if offers.agents.len() > limits::MAX_AGENTS_PER_NODE {
-            return self.fail(Code::InvalidArgument, "an offer of more than 1024 agents");
-        }
-        if let Err(bound) = offers.agents.iter().try_for_each(check_offer) {
-            let reason = format!("an offer passes its bound: {bound}");
-            return self.fail(Code::InvalidArgument, &reason);
         }
         self.session
             .shared
-            .offers
-            .send_replace(Some(Arc::new(offers)));
+            .offered
+            .send_if_modified(|offered| !std::mem::replace(offered, true));
         Some(())
     }
 
-    async fn say(&mut self, outgoing: Outgoing, send: &mut SendStream) -> Option<()> {
-        match outgoing {
-            Outgoing::Ping(done) => {
-                self.pings.retain(|_, waiting| !waiting.is_closed());
-                let number = self.next_ping;
-                self.next_ping += 1;
-                self.pings.insert(number, done);
-                write(send, FrameKind::PING, &number.to_be_bytes()).await
-            }
-            Outgoing::Offers(payload) => write(send, FrameKind::OFFERS, &payload).await,
-            Outgoing::GoingAway(payload) => write(send, FrameKind::GOING_AWAY, &payload).await,
-        }
+    fn outgoing(&self) -> &Outgoing {
+        &self.session.shared.outgoing
     }
 
     fn fail(&self, code: Code, reason: &str) -> Option<()> {
@@ -216,8 +158,60 @@ impl Control {
     }
 }
 
+/// Leaves of a greeting what is looked at later: a greeting may be as large as a header, and one is kept for
+/// every session.
+fn keep_little(hello: &mut Hello) {
+    hello.versions = vec![VERSION];
+    hello.software = String::new();
+    hello.features.retain(|feature| feature == BESIDE);
+    hello.features.truncate(1);
+    hello.features.shrink_to_fit();
+    if hello.name.len() > limits::MAX_NAME {
+        hello.name = String::new();
+    }
+}
+
+/// Writes what there is to say until the stream ends.
+async fn say(outgoing: &Outgoing, mut send: SendStream) {
+    loop {
+        let (kind, payload) = outgoing.next().await;
+        if write(&mut send, kind, &payload).await.is_none() {
+            return;
+        }
+    }
+}
+
 async fn write(send: &mut SendStream, kind: FrameKind, payload: &[u8]) -> Option<()> {
     let mut out = BytesMut::new();
     frame::put(&mut out, kind, payload);
     send.write(out.freeze()).await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_greeting_as_large_as_a_header_little_is_kept() {
+        let mut features = vec![String::new(); 30_000];
+        features.extend([BESIDE.to_owned(), BESIDE.to_owned()]);
+        let mut hello = Hello {
+            versions: vec![9, VERSION],
+            name: "n".repeat(limits::MAX_NAME + 1),
+            software: "s".repeat(10_000),
+            instance: 7,
+            features,
+            beside: true,
+        };
+        keep_little(&mut hello);
+        let kept = Hello {
+            versions: vec![VERSION],
+            instance: 7,
+            features: vec![BESIDE.to_owned()],
+            beside: true,
+            ..Hello::default()
+        };
+        assert_eq!(hello, kept);
+        assert!(hello.features.capacity() < 8);
+    }
 }

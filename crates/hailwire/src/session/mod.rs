@@ -10,6 +10,7 @@
 
 mod answer;
 mod control;
+mod outgoing;
 mod reader;
 mod serve;
 mod socket;
@@ -29,12 +30,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use hailwire_wire::{
     CallHeader, Code, Priority, Status,
     frame::{self, FRAME_PREFIX, FrameKind},
-    header::{self, Hello, Offers},
+    header::{self, GoingAway, Hello},
+    offers::Page,
 };
 use tokio::{sync::watch, time::Instant};
 
 pub use answer::Answer;
 pub(crate) use answer::{AbortOnDrop, WireAnswer};
+pub(crate) use outgoing::OfferList;
 pub(crate) use reader::{FrameReader, connection_status, deadline_exceeded};
 pub(crate) use serve::{accept, in_time, panicked, refuse, serve};
 pub(crate) use socket::connect;
@@ -68,8 +71,9 @@ pub(crate) struct Session {
 struct Shared {
     connection: Connection,
     hello: watch::Sender<Option<Arc<Hello>>>,
-    offers: watch::Sender<Option<Arc<Offers>>>,
-    control: control::Sender,
+    /// Whether the far side has offered anything yet.
+    offered: watch::Sender<bool>,
+    outgoing: outgoing::Outgoing,
     /// Streams open in either direction, the control stream apart.
     in_flight: AtomicU64,
     /// The far side takes no new work.
@@ -89,6 +93,10 @@ pub(crate) trait Dispatch: Send + Sync + 'static {
         session: Session,
         opening: Opening,
     ) -> impl Future<Output = ()> + Send;
+
+    /// Hears one page of what the far side offers. Called by the task that reads the control stream, so
+    /// it does little.
+    fn offers(&self, _session: &Session, _page: Page) {}
 }
 
 /// A stream whose first frame has arrived.
@@ -145,13 +153,12 @@ impl Session {
         hello: Hello,
         dispatch: Arc<D>,
     ) -> Self {
-        let (control_sender, control_queue) = control::channel();
         let session = Self {
             shared: Arc::new(Shared {
                 connection,
                 hello: watch::Sender::new(None),
-                offers: watch::Sender::new(None),
-                control: control_sender,
+                offered: watch::Sender::new(false),
+                outgoing: outgoing::Outgoing::default(),
                 in_flight: AtomicU64::new(0),
                 peer_going_away: AtomicBool::new(false),
                 going_away: AtomicBool::new(false),
@@ -159,7 +166,7 @@ impl Session {
                 started: Instant::now(),
             }),
         };
-        let control = control::Control::new(session.clone(), hello, control_queue);
+        let control = control::Control::new(session.clone(), hello, dispatch.clone());
         tokio::spawn(accept_streams(session.clone(), dialled, control, dispatch));
         session
     }
@@ -269,19 +276,15 @@ impl Session {
         }
     }
 
-    /// What the far side offers; `None` until its first list arrives.
-    pub(crate) fn peer_offers(&self) -> watch::Receiver<Option<Arc<Offers>>> {
-        self.shared.offers.subscribe()
+    /// Whether the far side has offered anything on this session, be it nothing.
+    pub(crate) fn peer_offered(&self) -> watch::Receiver<bool> {
+        self.shared.offered.subscribe()
     }
 
-    /// Tells whoever follows [`Session::peer_offers`] to look at them again.
-    pub(crate) fn say_offers_again(&self) {
-        self.shared.offers.send_modify(|_| {});
-    }
-
-    /// Tells the far side what is offered to it; replaces the earlier list.
-    pub(crate) fn send_offers(&self, offers: &Offers) {
-        self.shared.control.offers(header::encode(offers).into());
+    /// Tells the far side what is offered to it, in place of the earlier list. A list that could not be
+    /// written before the next one came is left out.
+    pub(crate) fn send_offers(&self, list: OfferList) {
+        self.shared.outgoing.offers(list);
     }
 
     /// Round trip of a PING frame.
@@ -291,7 +294,7 @@ impl Session {
     /// `unavailable` when the connection is gone.
     pub(crate) async fn ping(&self) -> Result<Duration, Status> {
         let start = Instant::now();
-        let answered = self.shared.control.ping();
+        let answered = self.shared.outgoing.ping();
         tokio::select! {
             biased;
             pong = answered => pong.map(|()| start.elapsed()).map_err(|_| {
@@ -304,7 +307,9 @@ impl Session {
     /// Says farewell: the far side opens no more work, what runs may finish.
     pub(crate) fn go_away(&self, reason: &str) {
         if !self.shared.going_away.swap(true, Ordering::Relaxed) {
-            self.shared.control.going_away(reason);
+            let reason = reason.to_owned();
+            let payload = header::encode(&GoingAway { reason });
+            self.shared.outgoing.going_away(payload.into());
         }
     }
 
@@ -366,16 +371,16 @@ impl Drop for InFlight {
 }
 
 /// The control task of an accepted session, until the far side's greeting claims it.
-type Greeting = Arc<Mutex<Option<control::Control>>>;
+type Greeting<D> = Arc<Mutex<Option<control::Control<D>>>>;
 
 /// Accepts streams until the connection ends, each in a task of its own.
 async fn accept_streams<D: Dispatch>(
     session: Session,
     dialled: bool,
-    control: control::Control,
+    control: control::Control<D>,
     dispatch: Arc<D>,
 ) {
-    let greeting: Greeting = Arc::default();
+    let greeting: Greeting<D> = Arc::default();
     if dialled {
         tokio::spawn(control.dial());
     } else {
@@ -406,7 +411,7 @@ async fn expect_greeting(session: Session) {
 async fn run_stream<D: Dispatch>(
     session: Session,
     (send, mut reader): (SendStream, FrameReader),
-    greeting: Greeting,
+    greeting: Greeting<D>,
     dispatch: Arc<D>,
 ) {
     // The first frame has mostly come with the stream, and then no timer is needed.

@@ -115,6 +115,38 @@ async fn a_killed_node_fails_its_calls_in_time_and_comes_back_as_it_was() {
     assert_eq!(call(&bob, "echo@alice", "x").await.unwrap(), b"x");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ping_finds_a_peer_again_that_was_killed_and_is_back() {
+    let Some(port) = port::reserve() else {
+        return skipped("the system gives away every UDP port");
+    };
+    let alice = House::named("alice").await;
+    let dir = tempfile::tempdir().unwrap();
+    house::was_at(dir.path(), "bob", port.address).await;
+    let mut node = Helper::start(Role::Node, dir.path(), "bob");
+    let bob = Client::attach(&DataDir::new(dir.path())).await.unwrap();
+    house::join(&bob, &alice.invite(1, &[]).await)
+        .await
+        .unwrap();
+    let ping = admin::Ping {
+        who: "bob".into(),
+        carrier: String::new(),
+    };
+    let client = alice.client();
+    let pinged = || client.admin::<_, admin::Pong>(admin::method::PING, &ping);
+    assert!(pinged().await.unwrap().reused);
+
+    node.kill();
+    let _node = Helper::start(Role::Node, dir.path(), "bob");
+    // QUIC itself gives the old tunnel up after 30 s.
+    let start = std::time::Instant::now();
+    let pong = pinged().await.unwrap();
+    assert!(!pong.reused, "that tunnel was to the one that was killed");
+    let waited = start.elapsed();
+    assert!(waited < Duration::from_secs(9), "it took {waited:?}");
+    assert!(pinged().await.unwrap().reused);
+}
+
 #[tokio::test]
 async fn a_second_node_on_one_folder_is_refused_with_the_first_ones_process_id() {
     let house = House::named("alice").await;

@@ -414,7 +414,13 @@ async fn an_offer_past_a_bound_ends_the_connection_and_says_which() {
     ] {
         let guest = Guest::of(&house, Way::Tunnel).await;
         let (mut control, _recv) = guest.greet(vec![VERSION.into()]).await;
-        let offers = frame_of(FrameKind::OFFERS, &header::encode(&Offers { agents }));
+        let offers = frame_of(
+            FrameKind::OFFERS,
+            &header::encode(&Offers {
+                agents,
+                ..Offers::default()
+            }),
+        );
         control.write(offers.into()).await.unwrap();
         let closed = tokio::time::timeout(PATIENCE, guest.connection.closed());
         let ConnectionError::Closed { code, reason } = closed.await.unwrap() else {

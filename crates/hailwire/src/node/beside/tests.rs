@@ -15,12 +15,12 @@ use crate::{
     session::{Dispatch, Opening},
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(in crate::node) const PATIENCE: Duration = Duration::from_secs(20);
 
 const CARRIERS: [Carrier; 3] = [Carrier::Quic, Carrier::H2, Carrier::Ws];
 
-struct House {
-    node: Node,
+pub(in crate::node) struct House {
+    pub(in crate::node) node: Node,
     _dir: tempfile::TempDir,
 }
 
@@ -40,11 +40,11 @@ impl House {
         Self { node, _dir: dir }
     }
 
-    fn client(&self) -> Client {
+    pub(in crate::node) fn client(&self) -> Client {
         self.node.client()
     }
 
-    fn inner(&self) -> &Arc<Inner> {
+    pub(in crate::node) fn inner(&self) -> &Arc<Inner> {
         &self.node.inner
     }
 
@@ -67,7 +67,7 @@ impl House {
 }
 
 /// `near` dials `far`, which trusts it.
-async fn pair(carrier: Carrier, near: Pool, far: Pool) -> (House, House) {
+pub(in crate::node) async fn pair(carrier: Carrier, near: Pool, far: Pool) -> (House, House) {
     let (near, far) = (
         House::start("near", carrier, near).await,
         House::start("far", carrier, far).await,
@@ -87,7 +87,7 @@ async fn pair(carrier: Carrier, near: Pool, far: Pool) -> (House, House) {
     (near, far)
 }
 
-async fn serve_echo(house: &House, name: &str) -> Serving {
+pub(in crate::node) async fn serve_echo(house: &House, name: &str) -> Serving {
     let echo = |request: Request| async move { Ok(Response::new(request.into_body())) };
     let agent = Agent::new(name).unwrap();
     house.client().serve(agent, echo).await.unwrap()
@@ -109,7 +109,7 @@ async fn serve_held(house: &House) -> (Serving, watch::Sender<bool>) {
     (serving, go)
 }
 
-async fn call(client: &Client, to: &str) -> Result<bytes::Bytes, Status> {
+pub(in crate::node) async fn call(client: &Client, to: &str) -> Result<bytes::Bytes, Status> {
     let call = client.call(to).body("hello").deadline(PATIENCE);
     call.send().await?.bytes(100).await
 }

@@ -1,0 +1,323 @@
+//! Which agents members see, and how they are searched for.
+//!
+//! A record comes with what it is to be found by: the text of its agents in lower case, and, where the hub
+//! lists by trust, the members that its node shows them to. A search goes through that text and decodes
+//! only records in which everything occurs, in the order of their keys. It is done a slice at a time, so
+//! that look-ups need not wait for it ([`crate::queue`]), and it ends after so many rows with the place to
+//! go on from, so that one request is bounded work however much the hub holds.
+
+use bytes::Bytes;
+use hailwire_wire::{
+    NodeId,
+    directory::{Page, Publish, Reason, RecordBytes, Search, ShownTo},
+    limits,
+    record::{Record, RecordError, SignedRecord},
+};
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use super::{Directory, DirectoryError, PAGE_ROWS, after, decode, refused, seconds};
+use crate::config::Listing;
+
+/// Most bytes of records in one answer, ahead of base64.
+pub(super) const PAGE_BYTES: usize = limits::MAX_HUB_ANSWER / 2;
+
+/// What one slice of a search looks at before others have their turn.
+const SLICE: Effort = Effort {
+    rows: 512,
+    bytes: 512 * 1024,
+};
+
+/// What one request looks at; whoever wants more goes on with another.
+const REQUEST: Effort = Effort {
+    rows: 16 * 1024,
+    bytes: 32 * 1024 * 1024,
+};
+
+const SCHEMA: &str = "
+    CREATE TABLE listing (
+        node BLOB PRIMARY KEY REFERENCES member ON DELETE CASCADE,
+        expires INTEGER NOT NULL, text TEXT NOT NULL, whereabouts BLOB
+    ) WITHOUT ROWID;
+    CREATE TABLE shown (
+        peer BLOB NOT NULL, node BLOB NOT NULL REFERENCES member ON DELETE CASCADE,
+        PRIMARY KEY (peer, node)
+    ) WITHOUT ROWID;
+    CREATE INDEX shown_by ON shown (node, peer);
+    PRAGMA user_version = 2;
+";
+
+/// Adds what searches need to a database that has only records.
+pub(super) fn migrate(db: &mut Connection) -> Result<(), DirectoryError> {
+    let change = db.transaction()?;
+    change.execute_batch(SCHEMA)?;
+    {
+        let mut select = change.prepare("SELECT node, expires, bytes FROM record")?;
+        let mut rows = select.query([])?;
+        while let Some(row) = rows.next()? {
+            let (node, expires): (Vec<u8>, i64) = (row.get(0)?, row.get(1)?);
+            let bytes: Vec<u8> = row.get(2)?;
+            let text = decode(&bytes)
+                .map(|record| text_of(&record))
+                .unwrap_or_default();
+            change.execute(
+                "INSERT INTO listing (node, expires, text) VALUES (?1, ?2, ?3)",
+                params![node, expires, text],
+            )?;
+        }
+    }
+    Ok(change.commit()?)
+}
+
+/// What a node publishes, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Publication {
+    pub(crate) record: SignedRecord,
+    whereabouts: Option<SignedRecord>,
+    shown_to: Vec<ShownTo>,
+}
+
+impl From<SignedRecord> for Publication {
+    fn from(record: SignedRecord) -> Self {
+        Self {
+            record,
+            whereabouts: None,
+            shown_to: Vec::new(),
+        }
+    }
+}
+
+/// Why a publication is refused before it gets to the directory.
+#[derive(Debug)]
+pub(crate) enum Unfit {
+    Record(RecordError),
+    Whereabouts,
+    ShownTo,
+}
+
+impl Publication {
+    /// Checks signatures and bounds.
+    pub(crate) fn parse(publish: Publish, now: u64) -> Result<Self, Unfit> {
+        if publish.shown_to.len() > limits::MAX_SHOWN_TO {
+            return Err(Unfit::ShownTo);
+        }
+        let record = SignedRecord::parse(publish.record.0, now).map_err(Unfit::Record)?;
+        let whereabouts = publish
+            .whereabouts
+            .map(|bytes| SignedRecord::parse(bytes.0, now));
+        let whereabouts = whereabouts.transpose().map_err(Unfit::Record)?;
+        if let Some(bare) = &whereabouts {
+            let (bare_says, says) = (bare.record(), record.record());
+            let same = bare.node() == record.node()
+                && bare_says.sequence == says.sequence
+                && bare_says.name == says.name;
+            if !same || !bare_says.agents.is_empty() {
+                return Err(Unfit::Whereabouts);
+            }
+        }
+        Ok(Self {
+            record,
+            whereabouts,
+            shown_to: publish.shown_to,
+        })
+    }
+
+    /// Makes the record found, as part of publishing it.
+    pub(super) fn list(
+        &self,
+        change: &Connection,
+        publisher: NodeId,
+    ) -> Result<(), DirectoryError> {
+        let record = self.record.record();
+        let bare = self.whereabouts.as_ref().map(|bare| bare.bytes().as_ref());
+        change
+            .prepare_cached("INSERT OR REPLACE INTO listing VALUES (?1, ?2, ?3, ?4)")?
+            .execute(params![
+                publisher.as_bytes(),
+                seconds(record.expires),
+                text_of(record),
+                bare
+            ])?;
+        let mut shown: Vec<[u8; 16]> = self.shown_to.iter().map(|to| *to.as_bytes()).collect();
+        // A node sees its own record.
+        shown.push(*ShownTo::of(publisher).as_bytes());
+        shown.sort_unstable();
+        shown.dedup();
+        let mut select =
+            change.prepare_cached("SELECT peer FROM shown WHERE node = ?1 ORDER BY peer")?;
+        let before = select.query_map([publisher.as_bytes()], |row| row.get(0))?;
+        if before.collect::<Result<Vec<[u8; 16]>, _>>()? == shown {
+            return Ok(());
+        }
+        change.execute("DELETE FROM shown WHERE node = ?1", [publisher.as_bytes()])?;
+        let mut insert = change.prepare_cached("INSERT INTO shown VALUES (?1, ?2)")?;
+        for peer in &shown {
+            insert.execute(params![peer, publisher.as_bytes()])?;
+        }
+        Ok(())
+    }
+}
+
+impl Directory {
+    /// The live record of a node as `asker` may see it.
+    pub(super) fn record_for(
+        &self,
+        asker: NodeId,
+        node: NodeId,
+        now: u64,
+    ) -> Result<Option<Bytes>, DirectoryError> {
+        let record = self.live_record(node, now)?;
+        if record.is_none() || self.policy.listing == Listing::Members {
+            return Ok(record);
+        }
+        let mut shown = self
+            .db
+            .prepare_cached("SELECT 1 FROM shown WHERE peer = ?1 AND node = ?2")?;
+        if shown.exists(params![ShownTo::of(asker).as_bytes(), node.as_bytes()])? {
+            return Ok(record);
+        }
+        let mut select = self
+            .db
+            .prepare_cached("SELECT whereabouts FROM listing WHERE node = ?1")?;
+        let bare = select.query_row([node.as_bytes()], |row| row.get(0));
+        let bare: Option<Vec<u8>> = bare.optional()?.flatten();
+        Ok(bare.map(Bytes::from).or(record))
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Effort {
+    rows: usize,
+    bytes: usize,
+}
+
+impl Effort {
+    fn reaches(self, most: Self) -> bool {
+        self.rows >= most.rows || self.bytes >= most.bytes
+    }
+}
+
+/// A search under way.
+#[derive(Debug)]
+pub(crate) struct Searching {
+    asker: NodeId,
+    search: Search,
+    /// What has to occur in a record's text, in lower case.
+    terms: Vec<String>,
+    now: u64,
+    admitted: bool,
+    /// The last node that was looked at.
+    last: Option<NodeId>,
+    page: Page,
+    page_bytes: usize,
+    spent: Effort,
+}
+
+impl Searching {
+    pub(crate) fn new(asker: NodeId, search: Search, now: u64) -> Self {
+        let terms = search.words.iter().chain(&search.tags);
+        Self {
+            asker,
+            terms: terms.map(|term| term.to_lowercase()).collect(),
+            last: search.after,
+            search,
+            now,
+            admitted: false,
+            page: Page::default(),
+            page_bytes: 0,
+            spent: Effort::default(),
+        }
+    }
+
+    /// Does one slice; gives the page once it is whole.
+    pub(crate) fn step(&mut self, directory: &Directory) -> Result<Option<Page>, DirectoryError> {
+        if !self.admitted {
+            directory.admit(self.asker)?;
+            self.search.check_bounds().map_err(|bound| {
+                let message = format_args!("the search exceeds a bound: {bound}").to_string();
+                refused(Reason::Malformed, message)
+            })?;
+            self.admitted = true;
+        }
+        let ended = self.slice(directory)?;
+        if !ended && self.spent.reaches(REQUEST) {
+            self.page.next = self.last;
+        } else if !ended {
+            return Ok(None);
+        }
+        Ok(Some(std::mem::take(&mut self.page)))
+    }
+
+    /// Looks at the next rows; whether there is nothing more to look at for this page.
+    fn slice(&mut self, directory: &Directory) -> Result<bool, DirectoryError> {
+        let mut select = directory
+            .db
+            .prepare_cached(match directory.policy.listing {
+            Listing::Members => {
+                "SELECT node, text FROM listing
+                 WHERE node > ?1 AND expires > ?2 AND ?3 IS NOT NULL ORDER BY node LIMIT ?4"
+            }
+            Listing::Trusted => {
+                "SELECT shown.node, text FROM shown CROSS JOIN listing ON listing.node = shown.node
+                 WHERE peer = ?3 AND shown.node > ?1 AND expires > ?2 ORDER BY shown.node LIMIT ?4"
+            }
+        })?;
+        let asker = ShownTo::of(self.asker);
+        let most = i64::try_from(SLICE.rows).unwrap_or(i64::MAX);
+        let from = after(self.last);
+        let mut rows = select.query(params![from, seconds(self.now), asker.as_bytes(), most])?;
+        let mut slice = Effort::default();
+        while let Some(row) = rows.next()? {
+            let node = NodeId::from_bytes(row.get(0)?);
+            let text = row.get_ref(1)?.as_str().unwrap_or_default();
+            slice.rows += 1;
+            slice.bytes += text.len();
+            if self.terms.iter().all(|term| text.contains(term.as_str()))
+                && let Some(bytes) = self.matching(directory, node)?
+            {
+                if self.page.records.len() == PAGE_ROWS
+                    || self.page_bytes + bytes.len() > PAGE_BYTES
+                {
+                    self.page.next = self.last;
+                    return Ok(true);
+                }
+                slice.bytes += bytes.len();
+                self.page_bytes += bytes.len();
+                self.page.records.push(RecordBytes(bytes));
+            }
+            self.last = Some(node);
+            if slice.reaches(SLICE) {
+                break;
+            }
+        }
+        self.spent.rows += slice.rows;
+        self.spent.bytes += slice.bytes;
+        Ok(!slice.reaches(SLICE))
+    }
+
+    /// A node's record, if one of its agents has everything that is asked for.
+    fn matching(
+        &self,
+        directory: &Directory,
+        node: NodeId,
+    ) -> Result<Option<Bytes>, DirectoryError> {
+        let bytes = directory.live_record(node, self.now)?;
+        let wanted = |record: Record| record.agents.iter().any(|a| self.search.matches(a));
+        Ok(bytes.filter(|bytes| self.search.is_empty() || decode(bytes).is_some_and(wanted)))
+    }
+}
+
+/// What a record is found by.
+fn text_of(record: &Record) -> String {
+    let mut text = String::new();
+    for agent in &record.agents {
+        let parts = [agent.name.as_str(), &agent.description].into_iter();
+        for part in parts.chain(agent.tags.iter().map(String::as_str)) {
+            text.push_str(&part.to_lowercase());
+            text.push('\n');
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! How many agents a node may offer, and how many bytes they may take in its offers.
+//!
+//! Checked where an agent registers, so that whoever is one too many is told, and no list of offers is
+//! ever too long to be sent. Of several members of one name others see one, so the name counts once, with
+//! the longest of them.
+
+use std::collections::HashMap;
+
+use hailwire_wire::{AgentName, Code, Status, header::Offer, limits, offers};
+
+/// What the local agents take.
+#[derive(Debug, Default)]
+pub(super) struct Capacity {
+    members: usize,
+    bytes: usize,
+    /// The members of each name, with what each takes.
+    sizes: HashMap<AgentName, Vec<(u64, usize)>>,
+}
+
+impl Capacity {
+    /// Makes room for a member.
+    ///
+    /// # Errors
+    ///
+    /// `resource_exhausted`, in words for whoever registers.
+    pub(super) fn add(&mut self, number: u64, offer: &Offer) -> Result<(), Status> {
+        let most = limits::MAX_AGENTS_PER_NODE;
+        if self.members >= most {
+            return Err(Status::new(
+                Code::ResourceExhausted,
+                format!("this node has {most} agents already"),
+            ));
+        }
+        let size = offers::size(offer);
+        let bytes = self.bytes + size.saturating_sub(self.longest(&offer.name));
+        if bytes > limits::MAX_OFFERS {
+            return Err(self.too_long(offer, size, bytes));
+        }
+        self.members += 1;
+        self.bytes = bytes;
+        let sizes = self.sizes.entry(offer.name.clone()).or_default();
+        sizes.push((number, size));
+        Ok(())
+    }
+
+    /// Gives back what a member took.
+    pub(super) fn remove(&mut self, number: u64, name: &AgentName) {
+        let before = self.longest(name);
+        let Some(sizes) = self.sizes.get_mut(name) else {
+            return;
+        };
+        let Some(place) = sizes.iter().position(|(other, _)| *other == number) else {
+            return;
+        };
+        sizes.swap_remove(place);
+        self.members -= 1;
+        if sizes.is_empty() {
+            self.sizes.remove(name);
+        }
+        self.bytes -= before - self.longest(name);
+    }
+
+    fn longest(&self, name: &AgentName) -> usize {
+        let sizes = self.sizes.get(name).into_iter().flatten();
+        sizes.map(|(_, size)| *size).max().unwrap_or(0)
+    }
+
+    fn too_long(&self, offer: &Offer, size: usize, bytes: usize) -> Status {
+        let longest = self.sizes.keys().max_by_key(|name| self.longest(name));
+        let hint = longest.map_or_else(String::new, |name| {
+            format!(
+                "shorten descriptions and tags, or offer fewer agents; the longest here is `{name}` with {} bytes",
+                self.longest(name)
+            )
+        });
+        Status::new(
+            Code::ResourceExhausted,
+            format!(
+                "names, descriptions and tags of this node's agents would take {bytes} bytes of {} with `{}`, which takes {size}",
+                limits::MAX_OFFERS,
+                offer.name
+            ),
+        )
+        .with_hint(hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(name: &str, description: usize) -> Offer {
+        Offer {
+            name: name.parse().unwrap(),
+            description: "d".repeat(description),
+            tags: Vec::new(),
+            version: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_thousand_agents_with_a_sentence_each_fit() {
+        let mut capacity = Capacity::default();
+        for number in 0..limits::MAX_AGENTS_PER_NODE as u64 {
+            let offer = offer(&format!("agent-{number}"), 200);
+            capacity.add(number, &offer).unwrap();
+        }
+        let more = capacity.add(9999, &offer("more", 0)).unwrap_err();
+        assert_eq!(more.code, Code::ResourceExhausted);
+        assert!(more.message.contains("1024"), "{more}");
+    }
+
+    #[test]
+    fn the_one_too_many_is_told_how_many_bytes_and_what_to_shorten() {
+        let mut capacity = Capacity::default();
+        let mut number = 0;
+        let refused = loop {
+            let mut offer = offer(&format!("agent-{number}"), limits::MAX_DESCRIPTION);
+            offer.tags = vec!["t".repeat(limits::MAX_NAME); limits::MAX_TAGS];
+            match capacity.add(number, &offer) {
+                Ok(()) => number += 1,
+                Err(refused) => break refused,
+            }
+        };
+        assert!(number > 150, "{number}");
+        assert_eq!(refused.code, Code::ResourceExhausted);
+        for part in ["bytes of 262144", &format!("`agent-{number}`")] {
+            assert!(refused.message.contains(part), "{refused}");
+        }
+        assert!(refused.hint.contains("shorten"), "{}", refused.hint);
+        // A short one fits still, and the room of one that goes is there again.
+        capacity.add(number, &offer("short", 10)).unwrap();
+        capacity.remove(0, &"agent-0".parse().unwrap());
+        capacity.add(0, &offer("again", 256)).unwrap();
+    }
+
+    #[test]
+    fn members_of_one_name_take_its_room_once_and_give_it_back_with_the_last() {
+        let mut capacity = Capacity::default();
+        for number in 0..limits::MAX_AGENTS_PER_NODE as u64 {
+            capacity
+                .add(number, &offer("same", 200 + number as usize % 56))
+                .unwrap();
+        }
+        assert_eq!(capacity.bytes, offers::size(&offer("same", 255)));
+        let name = "same".parse().unwrap();
+        for number in 0..limits::MAX_AGENTS_PER_NODE as u64 {
+            capacity.remove(number, &name);
+            capacity.remove(number, &name);
+        }
+        assert_eq!((capacity.members, capacity.bytes), (0, 0));
+        assert!(capacity.sizes.is_empty());
+    }
+}
