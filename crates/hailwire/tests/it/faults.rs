@@ -128,18 +128,18 @@ async fn a_ping_finds_a_peer_again_that_was_killed_and_is_back() {
     house::join(&bob, &alice.invite(1, &[]).await)
         .await
         .unwrap();
-    let ping = admin::Ping {
+    let ping = hailwire::admin::Ping {
         who: "bob".into(),
         carrier: String::new(),
     };
     let client = alice.client();
-    let pinged = || client.admin::<_, admin::Pong>(admin::method::PING, &ping);
+    let pinged = || client.admin::<_, hailwire::admin::Pong>("ping", &ping);
     assert!(pinged().await.unwrap().reused);
 
     node.kill();
     let _node = Helper::start(Role::Node, dir.path(), "bob");
     // QUIC itself gives the old tunnel up after 30 s.
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let pong = pinged().await.unwrap();
     assert!(!pong.reused, "that tunnel was to the one that was killed");
     let waited = start.elapsed();

@@ -88,7 +88,7 @@ fn frame_of(kind: FrameKind, payload: &[u8]) -> Bytes {
     bytes.freeze()
 }
 
-fn offer(name: String, description: usize) -> Offer {
+fn offer(name: &str, description: usize) -> Offer {
     Offer {
         name: name.parse().unwrap(),
         description: "d".repeat(description),
@@ -98,7 +98,7 @@ fn offer(name: String, description: usize) -> Offer {
 }
 
 fn offered(names: impl Iterator<Item = String>) -> Vec<Offer> {
-    names.map(|name| offer(name, 200)).collect()
+    names.map(|name| offer(&name, 200)).collect()
 }
 
 /// Waits until a peer's list that says this name has been entered.
@@ -301,7 +301,7 @@ async fn a_list_past_its_bound_closes_the_connection_that_brought_it_and_no_othe
     call(&near.client(), "echo@far").await.unwrap();
     let mut guest = Guest::of(&near).await;
     let offers = Offers {
-        agents: vec![offer("long".to_owned(), limits::MAX_DESCRIPTION + 1)],
+        agents: vec![offer("long", limits::MAX_DESCRIPTION + 1)],
         ..Offers::default()
     };
     let frame = frame_of(FrameKind::OFFERS, &header::encode(&offers));
