@@ -105,6 +105,16 @@ pub enum Trust {
     Nobody,
 }
 
+impl Trust {
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "the signature that serde asks for"
+    )]
+    pub(crate) fn is_nobody(&self) -> bool {
+        *self == Self::Nobody
+    }
+}
+
 /// Publishes a record in place of the node's earlier one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Publish {
@@ -265,6 +275,7 @@ pub enum Reason {
     TooOften,
     Full,
     NotFound,
+    Away,
     NotYours,
     Replayed,
     Expired,
@@ -278,7 +289,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason of this version.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Malformed,
         Self::TooLarge,
         Self::NoSuchPath,
@@ -293,6 +304,7 @@ impl Reason {
         Self::TooOften,
         Self::Full,
         Self::NotFound,
+        Self::Away,
         Self::NotYours,
         Self::Replayed,
         Self::Expired,
@@ -356,6 +368,11 @@ impl Reason {
                 Code::NotFound,
                 404,
                 "the node may be offline or the name misspelt",
+            ),
+            Self::Away => (
+                Code::NotFound,
+                404,
+                "the node is offline; its name stays bound to its key",
             ),
             Self::NotYours => (
                 Code::PermissionDenied,

@@ -85,8 +85,7 @@ impl Inner {
         }
         let carrier = session.connection().carrier();
         tracing::debug!(peer = %id, carrier, dialled, "one more connection");
-        let allow = self.trust.row(id).map(|row| row.allow).unwrap_or_default();
-        session.send_offers(&self.registry.offers(&allow));
+        session.send_offers(&self.registry.offers(&self.trust.grant(id)));
         tokio::spawn(look_after(self.clone(), id, session.clone()));
         true
     }

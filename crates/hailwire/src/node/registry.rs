@@ -21,6 +21,7 @@ use hailwire_wire::{
 };
 use tokio::{sync::Notify, time::Instant};
 
+use super::grants::Grant;
 use crate::{agent, agent::SharedHandler, session::Session};
 
 /// A group's pool.
@@ -55,7 +56,12 @@ pub(crate) enum Target {
         register: Arc<Register>,
     },
     /// A peer.
-    Peer { id: NodeId, offer: Arc<Offer> },
+    Peer {
+        id: NodeId,
+        offer: Arc<Offer>,
+        /// Whether it may take calls that name no node.
+        bare: bool,
+    },
 }
 
 impl Target {
@@ -132,17 +138,21 @@ impl Registry {
         self.changed.notified().await;
     }
 
-    /// Replaces what a peer offers.
-    pub(crate) fn set_offers(&self, id: NodeId, offers: &Offers) {
+    /// Replaces what a peer offers. `bare` says which of it may take calls that name no node; it is
+    /// asked while nothing else changes this list, so that the last word on a peer is the last entered.
+    pub(crate) fn set_offers(
+        &self,
+        id: NodeId,
+        offers: &Offers,
+        bare: impl Fn(&AgentName) -> bool,
+    ) {
         let names: Vec<AgentName> = offers
             .agents
             .iter()
             .map(|offer| offer.name.clone())
             .collect();
-        let before = {
-            let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
-            offered.insert(id, names.clone()).unwrap_or_default()
-        };
+        let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = offered.insert(id, names.clone()).unwrap_or_default();
         for gone in before.iter().filter(|name| !names.contains(name)) {
             self.take(gone, &MemberKey::Peer(id));
         }
@@ -151,23 +161,32 @@ impl Registry {
             max_concurrency: 0,
         };
         for offer in &offers.agents {
-            if !before.contains(&offer.name) {
+            let bare = bare(&offer.name);
+            if !before.contains(&offer.name) || self.is_bare(&offer.name, id) != Some(bare) {
+                self.take(&offer.name, &MemberKey::Peer(id));
                 let target = Target::Peer {
                     id,
                     offer: Arc::new(offer.clone()),
+                    bare,
                 };
                 self.insert(offer.name.clone(), MemberKey::Peer(id), target, config);
             }
         }
     }
 
+    /// Whether a peer's agent is entered as one that may take calls that name no node.
+    fn is_bare(&self, name: &AgentName, id: NodeId) -> Option<bool> {
+        let members = self.group(name)?.members();
+        members.iter().find_map(|member| match member.value() {
+            Target::Peer { id: peer, bare, .. } if *peer == id => Some(*bare),
+            _ => None,
+        })
+    }
+
     /// Forgets what a peer offered.
     pub(crate) fn clear_offers(&self, id: NodeId) {
-        let before = self
-            .offered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&id);
+        let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = offered.remove(&id);
         for name in before.unwrap_or_default() {
             self.take(&name, &MemberKey::Peer(id));
         }
@@ -186,7 +205,11 @@ impl Registry {
     ) -> Result<Picked, Status> {
         let group = self.group(name).ok_or_else(|| not_found(name))?;
         let accept = |member: &Member<MemberKey, Target>| {
-            (!local_only || member.tier() == Tier::Local) && !excluded.contains(member.key())
+            let takes = match member.value() {
+                Target::Peer { bare, .. } => *bare && !local_only,
+                Target::Handler { .. } | Target::Attached { .. } => true,
+            };
+            takes && !excluded.contains(member.key())
         };
         group
             .pick_where(self.now(), accept)
@@ -215,9 +238,20 @@ impl Registry {
             .sum()
     }
 
-    /// Whether anyone here or at a connected peer goes by that name.
+    /// Whether a call of that name alone has somebody to go to, here or at a connected peer.
     pub(crate) fn knows(&self, name: &AgentName) -> bool {
-        self.group(name).is_some()
+        let Some(group) = self.group(name) else {
+            return false;
+        };
+        let takes = |target: &Target| !matches!(target, Target::Peer { bare: false, .. });
+        group.members().iter().any(|member| takes(member.value()))
+    }
+
+    /// Whether an agent of this machine goes by that name.
+    pub(crate) fn has_local(&self, name: &AgentName) -> bool {
+        let group = self.group(name);
+        let local = |group: Arc<Group>| group.members().iter().any(|m| m.tier() == Tier::Local);
+        group.is_some_and(local)
     }
 
     /// Gives a member back with what its call showed of it.
@@ -240,11 +274,11 @@ impl Registry {
             .collect()
     }
 
-    /// What local agents look like to a peer that may call those in `allow` (empty for all).
-    pub(crate) fn offers(&self, allow: &[AgentName]) -> Offers {
+    /// What local agents look like to a peer with this grant.
+    pub(crate) fn offers(&self, allow: &Grant) -> Offers {
         let mut agents = Vec::new();
         for (name, members) in self.members() {
-            if !allow.is_empty() && !allow.contains(&name) {
+            if !allow.allows(&name) {
                 continue;
             }
             let local = members.iter().find_map(|member| member.value().register());
@@ -352,7 +386,7 @@ mod tests {
     async fn local_members_are_called_before_peers() {
         let registry = Registry::new();
         let peer = NodeId::from_bytes([1; 32]);
-        registry.set_offers(peer, &offers(&["grep"]));
+        registry.set_offers(peer, &offers(&["grep"]), |_| true);
         let name: AgentName = "grep".parse().unwrap();
         assert_eq!(
             *registry.pick(&name, false, &[]).unwrap().key(),
@@ -378,12 +412,29 @@ mod tests {
     async fn a_new_offer_replaces_the_old_one() {
         let registry = Registry::new();
         let peer = NodeId::from_bytes([1; 32]);
-        registry.set_offers(peer, &offers(&["grep", "sha256"]));
-        registry.set_offers(peer, &offers(&["sha256", "word-count"]));
+        registry.set_offers(peer, &offers(&["grep", "sha256"]), |_| true);
+        registry.set_offers(peer, &offers(&["sha256", "word-count"]), |_| true);
         let known = |name: &str| registry.knows(&name.parse().unwrap());
         assert!(!known("grep") && known("sha256") && known("word-count"));
         registry.clear_offers(peer);
         assert!(!known("sha256") && !known("word-count"));
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_may_not_take_bare_calls_is_listed_and_never_picked() {
+        let registry = Registry::new();
+        let peer = NodeId::from_bytes([1; 32]);
+        let name: AgentName = "grep".parse().unwrap();
+        let picked =
+            |registry: &Registry| registry.pick(&name, false, &[]).map(|picked| drop(picked));
+        registry.set_offers(peer, &offers(&["grep"]), |_| false);
+        assert_eq!(picked(&registry).unwrap_err().code, Code::NotFound);
+        assert!(!registry.knows(&name) && registry.members().contains_key(&name));
+        // The same list again, after this user has said otherwise.
+        registry.set_offers(peer, &offers(&["grep"]), |_| true);
+        assert!(picked(&registry).is_ok() && registry.knows(&name));
+        registry.set_offers(peer, &offers(&["grep"]), |_| false);
+        assert_eq!(picked(&registry).unwrap_err().code, Code::NotFound);
     }
 
     #[tokio::test]

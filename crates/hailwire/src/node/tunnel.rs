@@ -8,7 +8,10 @@ use std::{
 };
 
 use hailwire_wire::{
-    AgentName, Code, NodeId, Status, directory::Search, header::Hello, record::Record,
+    AgentName, Code, NodeId, Status,
+    directory::Search,
+    header::{Hello, Offers},
+    record::Record,
 };
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
@@ -19,9 +22,12 @@ use tokio::{
 use super::{
     Inner, beside,
     choice::Way,
+    grants::takes_bare,
     overlay::{self, Places},
     peers::{Connect, Left, way_of},
+    reach::{Known, Sightings},
     router::{Door, Origin},
+    store::TrustRow,
 };
 use crate::{
     carrier::{Connection, quic},
@@ -145,7 +151,8 @@ impl Inner {
         }
         let places = self.places(id).await;
         if places.is_empty() {
-            return Err(unreachable(id, "no address of it is known"));
+            let reason = "no address of it is known that can be reached from this network";
+            return Err(unreachable(id, reason));
         }
         let session = self.dial_at(id, &places).await?;
         // A peer that dialled at the same time may have won.
@@ -232,31 +239,33 @@ impl Inner {
         self.strangers.welcomed.notify_waiters();
         let carrier = session.connection().carrier();
         tracing::info!(peer = %id, carrier, dialled, "tunnel up");
-        let allow = self.trust.row(id).map(|row| row.allow).unwrap_or_default();
-        session.send_offers(&self.registry.offers(&allow));
+        session.send_offers(&self.registry.offers(&self.trust.grant(id)));
         tokio::spawn(look_after(self.clone(), id, session.clone()));
         if dialled {
             self.keep_connections(id, session);
         }
     }
 
-    /// Everywhere that a peer may be: where it was last, and what the hubs know.
+    /// Everywhere that a peer may be and this node goes: where it was last, and what it and the hubs say.
     pub(super) async fn places(&self, id: NodeId) -> Places {
-        let mut places = Places::default();
+        let mut sightings = Sightings::default();
         if let Some(row) = self.trust.row(id) {
-            places.addresses = row.addresses;
-            places.tcp = row.tcp;
-            places.relays.extend(row.relay);
+            sightings.add(Known::Typed, &row.typed, &row.tcp);
+            sightings.add(Known::Found, &row.addresses, &[]);
+            sightings.add(Known::Told, &row.told, &row.told_tcp);
+            sightings.relays.extend(row.relay);
         }
-        self.places_from_hubs(id, &mut places).await;
-        places
+        self.sightings_at_hubs(id, &mut sightings).await;
+        self.dialled(id, sightings).await
     }
 
     /// Brings up tunnels to nodes that have none until one of them offers `agent`: to those of
     /// which a hub knows that they do, and to trusted peers.
     pub(super) async fn ask_unconnected(self: &Arc<Self>, agent: &AgentName) {
         let unconnected = |id: &NodeId| !self.peers.has(*id);
-        let trusted = self.trust.rows().into_iter().map(|row| row.id);
+        let takes = |row: &TrustRow| takes_bare(&row.allow, &row.bare, agent);
+        let trusted = self.trust.rows().into_iter().filter(takes);
+        let trusted = trusted.map(|row| row.id);
         let mut waiting: VecDeque<NodeId> = trusted.filter(unconnected).collect();
         let mut dials = JoinSet::new();
         let mut holders = std::pin::pin!(self.holders_at_hubs(agent));
@@ -284,6 +293,12 @@ impl Inner {
         }
     }
 
+    /// Enters what a peer offers, as far as it is trusted now.
+    pub(super) fn enter_offers(&self, id: NodeId, offers: &Offers) {
+        let bare = |agent: &AgentName| self.trust.takes_bare(id, agent);
+        self.registry.set_offers(id, offers, bare);
+    }
+
     /// Nodes that offer `agent` by what the hubs know, and that are trusted or vouched for.
     async fn holders_at_hubs(&self, agent: &AgentName) -> HashSet<NodeId> {
         let search = Search {
@@ -294,6 +309,7 @@ impl Inner {
         let offers = |record: &Record| record.agents.iter().any(|offer| offer.name == *agent);
         found
             .filter(|(id, record)| *id != self.id && offers(record))
+            .filter(|(id, _)| !self.trust.is_trusted(*id) || self.trust.takes_bare(*id, agent))
             .map(|(id, _)| id)
             .collect()
     }
@@ -306,7 +322,7 @@ async fn ask_offers(node: Arc<Inner>, id: NodeId) -> Option<()> {
     let told = tokio::time::timeout(GREETING_TIMEOUT, offers.wait_for(Option::is_some));
     let offers = told.await.ok()?.ok()?.clone()?;
     // `look_after` enters the offers; doing it here too spares waiting for it.
-    node.registry.set_offers(id, &offers);
+    node.enter_offers(id, &offers);
     Some(())
 }
 
@@ -422,7 +438,7 @@ pub(super) async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
         if let Some(offers) = told
             && node.peers.note_agents(id, &session, offers.agents.len())
         {
-            node.registry.set_offers(id, &offers);
+            node.enter_offers(id, &offers);
         }
         let found = session.connection().stats().remote.parse::<SocketAddr>();
         if let (Way::Udp, Ok(address)) = (way_of(&session), found) {
