@@ -372,7 +372,7 @@ RECORD = ("name", "addresses", "tcp", "relay", "agents", "sequence", "issued", "
 PERMIT = ("hub", "method", "path", "body", "expires")
 TICKETS = {
     "node": (1, ("node", "secret", "expires", "name", "addresses", "tcp", "relay", "hub_key")),
-    "hub": (2, ("url", "key", "secret", "expires")),
+    "hub": (2, ("url", "key", "secret", "expires", "trust")),
 }
 PERMIT_LIFETIME_S = 60
 CHECKSUM = 4

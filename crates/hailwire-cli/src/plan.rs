@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use hailwire::{
-    admin,
+    Code, Status, admin,
     config::{Carrier, LogLevel},
 };
 use hailwire_agents::{rate_limit, waf};
@@ -23,7 +23,9 @@ use hailwire_bench::{
     suite::{Order, Size, Suite},
 };
 use hailwire_hub::Tls;
-use hailwire_wire::{Address, AgentName, Priority, limits};
+use hailwire_wire::{
+    Address, AgentName, HubUrl, Priority, directory::Trust, limits, ticket::Ticket,
+};
 
 use crate::{
     args::{Cli, Command, Global, agent, bench, callout, lab, node, other, report},
@@ -40,6 +42,7 @@ pub(crate) struct Surroundings {
     pub(crate) home: Option<OsString>,
     pub(crate) no_color: Option<OsString>,
     pub(crate) term: Option<OsString>,
+    pub(crate) stdin_is_terminal: bool,
     pub(crate) stdout_is_terminal: bool,
     pub(crate) stderr_is_terminal: bool,
 }
@@ -56,6 +59,7 @@ impl Surroundings {
             home: var("HOME"),
             no_color: var("NO_COLOR"),
             term: var("TERM"),
+            stdin_is_terminal: std::io::stdin().is_terminal(),
             stdout_is_terminal: std::io::stdout().is_terminal(),
             stderr_is_terminal: std::io::stderr().is_terminal(),
         }
@@ -83,11 +87,7 @@ pub(crate) enum Action {
     Status,
     Id,
     Invite(admin::Invite),
-    /// Without a ticket it is read from stdin.
-    Join {
-        ticket: Option<String>,
-        alias: String,
-    },
+    Join(Join),
     TrustList,
     TrustAdd(admin::TrustAdd),
     TrustRemove(admin::Who),
@@ -160,6 +160,46 @@ pub(crate) enum Action {
     Man(Option<PathBuf>),
 }
 
+/// A ticket to be used.
+#[derive(Debug)]
+pub(crate) struct Join {
+    /// Read from stdin where there is none.
+    pub(crate) ticket: Option<String>,
+    /// All but the ticket.
+    pub(crate) request: admin::Join,
+    /// Whether somebody can be asked.
+    pub(crate) can_ask: bool,
+}
+
+/// What has to be agreed to before a ticket is used.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Agreement {
+    /// Nothing, or it was agreed to on the command line.
+    Given,
+    /// The user is asked whether the members of this hub may call everything here.
+    Ask(HubUrl),
+}
+
+/// Whether a ticket may be used without asking.
+pub(crate) fn plan_agreement(ticket: &str, yes: bool, can_ask: bool) -> Result<Agreement, Failure> {
+    // What is wrong with a ticket the node says.
+    let Ok(Ticket::Hub(ticket)) = ticket.parse::<Ticket>() else {
+        return Ok(Agreement::Given);
+    };
+    match (ticket.trust, yes, can_ask) {
+        (Trust::Nobody, _, _) | (Trust::Members, true, _) => Ok(Agreement::Given),
+        (Trust::Members, false, true) => Ok(Agreement::Ask(ticket.url)),
+        (Trust::Members, false, false) => {
+            let what = format!(
+                "the members of {} trust each other: each could call every agent of this node",
+                ticket.url
+            );
+            let refused = Status::new(Code::FailedPrecondition, what);
+            Err(refused.with_hint("to agree, join with --yes").into())
+        }
+    }
+}
+
 /// A program to be offered as an agent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Serve {
@@ -226,7 +266,7 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         Command::Status(_) => Action::Status,
         Command::Id(_) => Action::Id,
         Command::Invite(invite) => Action::Invite(plan_invite(invite)?),
-        Command::Join(join) => plan_join(join)?,
+        Command::Join(join) => Action::Join(plan_join(join, around)?),
         Command::Trust(node::Trust { command }) => plan_trust(command),
         Command::Peers(_) => Action::Peers,
         Command::Agents(agent::Agents { words, tag, local }) => {
@@ -456,6 +496,7 @@ fn plan_invite(invite: node::Invite) -> Result<admin::Invite, Failure> {
         uses,
         expires,
         allow,
+        offer,
     } = invite;
     let expires_s = expires.as_secs();
     if expires_s == 0 {
@@ -465,18 +506,34 @@ fn plan_invite(invite: node::Invite) -> Result<admin::Invite, Failure> {
         uses,
         expires_s,
         allow: texts(&allow),
+        offer: texts(&offer),
     })
 }
 
-fn plan_join(join: node::Join) -> Result<Action, Failure> {
-    let node::Join { ticket, alias } = join;
+fn plan_join(join: node::Join, around: &Surroundings) -> Result<Join, Failure> {
+    let node::Join {
+        ticket,
+        alias,
+        allow,
+        offer,
+        yes,
+    } = join;
     if ticket.len() > limits::MAX_TICKET {
         return Err(Failure::usage("this is too long for a ticket"));
     }
     let ticket = Some(ticket).filter(|ticket| ticket != "-");
-    Ok(Action::Join {
+    // An answer cannot be read from where the ticket came.
+    let can_ask = ticket.is_some() && around.stdin_is_terminal && around.stderr_is_terminal;
+    Ok(Join {
         ticket,
-        alias: text(alias),
+        request: admin::Join {
+            ticket: String::new(),
+            alias: text(alias),
+            allow: texts(&allow),
+            offer: texts(&offer),
+            yes,
+        },
+        can_ask,
     })
 }
 
@@ -485,6 +542,7 @@ fn plan_trust(command: node::TrustCommand) -> Action {
         id: add.id,
         alias: text(add.alias),
         allow: texts(&add.allow),
+        offer: texts(&add.offer),
         addresses: texts(&add.address),
         tcp: texts(&add.tcp),
     };
@@ -835,6 +893,34 @@ mod tests {
     }
 
     #[test]
+    fn a_hub_whose_members_trust_each_other_is_joined_only_after_a_yes() {
+        let ticket = |trust| {
+            let ticket = Ticket::Hub(hailwire_wire::ticket::HubTicket {
+                url: "https://hub.example:7443".parse().unwrap(),
+                key: None,
+                secret: hailwire_wire::ticket::Secret::from_random([7; 16]),
+                expires: u64::MAX,
+                trust,
+            });
+            ticket.to_text().unwrap()
+        };
+        let closed = ticket(Trust::Nobody);
+        let open = ticket(Trust::Members);
+        let given = |ticket: &str, yes, ask| plan_agreement(ticket, yes, ask).unwrap();
+        assert_eq!(given(&closed, false, false), Agreement::Given);
+        assert_eq!(given(&open, true, false), Agreement::Given);
+        let url = "https://hub.example:7443".parse().unwrap();
+        assert_eq!(given(&open, false, true), Agreement::Ask(url));
+        let refused = plan_agreement(&open, false, false).unwrap_err();
+        assert!(refused.for_people(false).contains("--yes"));
+        // Whoever pipes the ticket in cannot answer.
+        let Action::Join(join) = planned("join -").unwrap().action else {
+            panic!("not a join");
+        };
+        assert!(!join.can_ask);
+    }
+
+    #[test]
     fn a_program_keeps_its_own_flags() {
         let Action::Serve(serve) = planned("serve words --lines -- wc -w --json")
             .unwrap()
@@ -871,9 +957,9 @@ mod tests {
 
     #[test]
     fn a_ticket_may_come_from_stdin() {
-        let Action::Join { ticket, alias } = planned("join - --alias desk").unwrap().action else {
+        let Action::Join(join) = planned("join - --alias desk").unwrap().action else {
             panic!("not a join");
         };
-        assert_eq!((ticket, alias.as_str()), (None, "desk"));
+        assert_eq!((join.ticket, join.request.alias.as_str()), (None, "desk"));
     }
 }

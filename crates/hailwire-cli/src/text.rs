@@ -15,6 +15,14 @@ fn is_bidi(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
 }
 
+/// What a peer may call here, in words.
+pub(crate) fn may_call(who: &str, allow: &[String]) -> String {
+    match allow {
+        [] => format!("{who} may call: every agent of this node"),
+        names => format!("{who} may call: {}", names.join(", ")),
+    }
+}
+
 /// A message of the system in our style: its first letter in lower case.
 pub(crate) fn lower_first(text: &str) -> String {
     let mut chars = text.chars();

@@ -316,7 +316,9 @@ impl From<DirectoryError> for Refused {
                 tracing::error!(%cause, "the database failed");
                 Self::new(Reason::Internal, "the hub's database failed")
             }
-            DirectoryError::Newer(_) => Self::new(Reason::Internal, error),
+            DirectoryError::Newer(_) | DirectoryError::File(_) => {
+                Self::new(Reason::Internal, error)
+            }
         }
     }
 }

@@ -12,14 +12,20 @@
 
 pub(crate) mod listing;
 
-use std::path::Path;
+use std::{
+    io,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use hailwire_wire::{
     NodeId, NodeName,
     address::NodeRef,
     directory::{Found, Member, Members, Published, Reason, RecordBytes},
-    header, limits,
+    header,
+    latest_time::LatestTime,
+    limits,
     record::Record,
     signed,
     ticket::{Invitation, RedeemError, Secret, SecretDigest},
@@ -27,8 +33,11 @@ use hailwire_wire::{
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
 use thiserror::Error;
 
-use crate::config::Listing;
+use crate::{config::Listing, identity::private_database};
 use listing::Publication;
+
+/// The latest time that was seen.
+const LATEST_TIME: &str = "latest-time";
 
 /// Most records or members in one answer.
 const PAGE_ROWS: usize = 256;
@@ -77,11 +86,15 @@ pub struct Counts {
 pub(crate) struct Directory {
     db: Connection,
     policy: Policy,
+    /// By which tickets expire.
+    clock: LatestTime,
+    started: Instant,
 }
 
 impl Directory {
     /// Opens the database, making it where it is missing. Another process may have it open too.
     pub(crate) fn open(path: &Path, policy: Policy) -> Result<Self, DirectoryError> {
+        private_database(path).map_err(DirectoryError::File)?;
         Self::over(Connection::open(path)?, policy)
     }
 
@@ -90,7 +103,8 @@ impl Directory {
         db.set_transaction_behavior(TransactionBehavior::Immediate);
         db.busy_timeout(std::time::Duration::from_secs(5))?;
         db.pragma_update(None, "journal_mode", "WAL")?;
-        db.pragma_update(None, "synchronous", "NORMAL")?;
+        // What is acknowledged is on the disk: in WAL mode only FULL syncs at each commit.
+        db.pragma_update(None, "synchronous", "FULL")?;
         db.pragma_update(None, "foreign_keys", true)?;
         let version: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         match version {
@@ -101,7 +115,22 @@ impl Directory {
         if version < 2 {
             listing::migrate(&mut db)?;
         }
-        Ok(Self { db, policy })
+        let mut directory = Self {
+            db,
+            policy,
+            clock: LatestTime::new(0, Duration::ZERO),
+            started: Instant::now(),
+        };
+        let latest = directory.setting(LATEST_TIME)?;
+        let latest = latest.and_then(|latest| latest.parse().ok()).unwrap_or(0);
+        directory.clock = LatestTime::new(latest, Duration::ZERO);
+        Ok(directory)
+    }
+
+    /// The time by which tickets expire: the clock's, unless it was later before, here or in another
+    /// process. It is written down with what is changed next.
+    pub(crate) fn latest(&mut self, now: u64) -> u64 {
+        self.clock.now(now, self.started.elapsed())
     }
 
     pub(crate) fn setting(&self, key: &str) -> Result<Option<String>, DirectoryError> {
@@ -125,7 +154,9 @@ impl Directory {
         invitation: &Invitation,
         now: u64,
     ) -> Result<(), DirectoryError> {
+        let now = self.latest(now);
         let change = self.db.transaction()?;
+        let now = note_time(&change, now)?;
         change.execute("DELETE FROM invitation WHERE expires <= ?1", [seconds(now)])?;
         if count(&change, "SELECT count(*) FROM invitation")? >= limits::MAX_INVITATIONS as u64 {
             return Err(refused(
@@ -151,10 +182,12 @@ impl Directory {
         secret: &Secret,
         now: u64,
     ) -> Result<(), DirectoryError> {
+        let latest = self.latest(now);
         let change = self.db.transaction()?;
         if is_member(&change, node)? {
             return Ok(());
         }
+        let latest = note_time(&change, latest)?;
         let digest = secret.digest();
         let mut invitation = change
             .query_row(
@@ -164,7 +197,11 @@ impl Directory {
             )
             .optional()?
             .ok_or_else(|| redeem_refused(RedeemError::Unknown))?;
-        invitation.redeem(now).map_err(redeem_refused)?;
+        if let Err(error) = invitation.redeem(latest) {
+            // That it is so late is worth keeping, though nothing else changes.
+            change.commit()?;
+            return Err(redeem_refused(error));
+        }
         if count(&change, "SELECT count(*) FROM member")? >= u64::from(self.policy.max_members) {
             return Err(refused(
                 Reason::Full,
@@ -201,8 +238,23 @@ impl Directory {
         publication: &Publication,
         now: u64,
     ) -> Result<Published, DirectoryError> {
+        // What a member publishes it publishes again: a crash may undo it, and no disk is waited for.
+        self.db.pragma_update(None, "synchronous", "NORMAL")?;
+        let published = self.publish_loosely(publisher, publication, now);
+        self.db.pragma_update(None, "synchronous", "FULL")?;
+        published
+    }
+
+    fn publish_loosely(
+        &mut self,
+        publisher: NodeId,
+        publication: &Publication,
+        now: u64,
+    ) -> Result<Published, DirectoryError> {
         let signed = &publication.record;
+        let latest = self.latest(now);
         let change = self.db.transaction()?;
+        note_time(&change, latest)?;
         let known = change
             .query_row(
                 "SELECT sequence FROM member WHERE id = ?1",
@@ -273,7 +325,12 @@ impl Directory {
             NodeRef::Id(_) => true,
             NodeRef::Name(name) => decode(bytes).is_some_and(|r| r.name.as_ref() == Some(name)),
         });
-        let missing = || refused(Reason::NotFound, format_args!("no live record of `{node}`"));
+        // That a name is another's has to be known also while that other is away.
+        let reason = match (node, id) {
+            (NodeRef::Name(_), Some(_)) => Reason::Away,
+            _ => Reason::NotFound,
+        };
+        let missing = || refused(reason, format_args!("no live record of `{node}`"));
         bytes
             .map(|bytes| Found {
                 record: RecordBytes(bytes),
@@ -369,6 +426,26 @@ impl Directory {
     }
 }
 
+/// Writes the time down, unless it was later before. Gives the later one.
+fn note_time(change: &Transaction<'_>, now: u64) -> Result<u64, DirectoryError> {
+    let kept = change
+        .query_row(
+            "SELECT value FROM setting WHERE key = ?1",
+            [LATEST_TIME],
+            |row| row.get::<_, String>(0),
+        )
+        .optional()?
+        .and_then(|kept| kept.parse().ok())
+        .unwrap_or(0);
+    if now > kept {
+        change.execute(
+            "INSERT OR REPLACE INTO setting VALUES (?1, ?2)",
+            params![LATEST_TIME, now.to_string()],
+        )?;
+    }
+    Ok(now.max(kept))
+}
+
 /// Binds a name to a key, unless another key holds it.
 fn hold(
     change: &Transaction<'_>,
@@ -417,6 +494,7 @@ fn invitation(row: &Row<'_>) -> rusqlite::Result<Invitation> {
         uses_left: row.get(1)?,
         expires: row.get::<_, i64>(2)?.cast_unsigned(),
         allow: Vec::new(),
+        offer: Vec::new(),
     })
 }
 
@@ -477,6 +555,9 @@ pub enum DirectoryError {
         /// What happened.
         message: String,
     },
+    /// The database's file cannot be made, or closed to others.
+    #[error("the hub's database cannot be used")]
+    File(#[source] io::Error),
     /// The database failed.
     #[error("the hub's database failed")]
     Store(#[from] rusqlite::Error),

@@ -7,7 +7,7 @@ use std::{path::Path, time::Duration};
 
 use hailwire_wire::{
     HubUrl, NodeId,
-    directory::Member,
+    directory::{Member, Trust},
     ticket::{HubTicket, Invitation, Secret, Ticket, TicketError},
 };
 use thiserror::Error;
@@ -22,6 +22,10 @@ pub(crate) const DATABASE: &str = "hub.db";
 
 const URL: &str = "url";
 const PINNED_KEY: &str = "key";
+const TRUST: &str = "trust";
+
+/// What [`TRUST`] holds where members trust each other.
+const MEMBERS: &str = "members";
 
 /// Makes a ticket for membership of the hub with this data folder: a secret.
 ///
@@ -76,8 +80,11 @@ pub(crate) fn remember(
     directory: &mut Directory,
     url: &HubUrl,
     pinned: Option<NodeId>,
+    trust: Trust,
 ) -> Result<(), DirectoryError> {
     directory.set(URL, &url.to_string())?;
+    let members = trust == Trust::Members;
+    directory.set(TRUST, if members { MEMBERS } else { "" })?;
     directory.set(
         PINNED_KEY,
         &pinned.map(|key| key.to_string()).unwrap_or_default(),
@@ -100,15 +107,21 @@ pub(crate) fn issue(
     let key = directory
         .setting(PINNED_KEY)
         .map_err(InviteError::Directory)?;
+    let trust = directory.setting(TRUST).map_err(InviteError::Directory)?;
+    let trust = match trust.as_deref() {
+        Some(MEMBERS) => Trust::Members,
+        _ => Trust::Nobody,
+    };
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|_| InviteError::NoRandomness)?;
     let secret = Secret::from_random(random);
-    let expires = now.saturating_add(lifetime.as_secs());
+    let expires = directory.latest(now).saturating_add(lifetime.as_secs());
     let invitation = Invitation {
         digest: secret.digest(),
         uses_left: uses,
         expires,
         allow: Vec::new(),
+        offer: Vec::new(),
     };
     directory
         .invite(&invitation, now)
@@ -119,6 +132,7 @@ pub(crate) fn issue(
         key,
         secret,
         expires,
+        trust,
     })
     .to_text()
     .map_err(InviteError::Ticket)

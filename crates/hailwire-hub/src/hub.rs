@@ -116,7 +116,7 @@ impl Hub {
         };
         let mut directory = Directory::open(&config.data_dir.join(folder::DATABASE), policy)?;
         let pinned = (!matches!(config.tls, Tls::Files { .. })).then_some(id);
-        folder::remember(&mut directory, &url, pinned)?;
+        folder::remember(&mut directory, &url, pinned, config.trust)?;
         let (queue, directory) = Queue::start(directory).map_err(StartError::Thread)?;
 
         let discovery_port = udp.port();

@@ -269,7 +269,10 @@ impl CallFrom {
     /// The calling agent's name; empty for an anonymous one.
     #[must_use]
     pub fn agent_name(&self) -> &str {
-        self.agent.as_ref().map(AgentName::as_str).unwrap_or_default()
+        self.agent
+            .as_ref()
+            .map(AgentName::as_str)
+            .unwrap_or_default()
     }
 }
 

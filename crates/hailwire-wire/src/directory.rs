@@ -105,6 +105,16 @@ pub enum Trust {
     Nobody,
 }
 
+impl Trust {
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "the signature that serde asks for"
+    )]
+    pub(crate) fn is_nobody(&self) -> bool {
+        *self == Self::Nobody
+    }
+}
+
 /// Publishes a record in place of the node's earlier one.
 ///
 /// A record is signed, so a hub cannot leave its agents out for those who are not to see them. A node
@@ -330,6 +340,7 @@ pub enum Reason {
     TooOften,
     Full,
     NotFound,
+    Away,
     NotYours,
     Replayed,
     Expired,
@@ -343,7 +354,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason of this version.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Malformed,
         Self::TooLarge,
         Self::NoSuchPath,
@@ -358,6 +369,7 @@ impl Reason {
         Self::TooOften,
         Self::Full,
         Self::NotFound,
+        Self::Away,
         Self::NotYours,
         Self::Replayed,
         Self::Expired,
@@ -421,6 +433,11 @@ impl Reason {
                 Code::NotFound,
                 404,
                 "the node may be offline or the name misspelt",
+            ),
+            Self::Away => (
+                Code::NotFound,
+                404,
+                "the node is offline; its name stays bound to its key",
             ),
             Self::NotYours => (
                 Code::PermissionDenied,

@@ -20,6 +20,7 @@
 //! | [`signed`] | envelopes: key, signature and the bytes that were signed |
 //! | [`record`] | where a node is and what it offers, signed and expiring |
 //! | [`ticket`] | secrets that let a node join, and the inviter's book of them |
+//! | [`latest_time`] | the latest time seen, by which tickets expire |
 //! | [`hub_url`] | where a hub is, in canonical form |
 //! | [`directory`] | requests to a hub, their answers and their permission |
 //! | [`limits`] | every bound, in one place |
@@ -30,6 +31,7 @@ pub mod directory;
 pub mod frame;
 pub mod header;
 pub mod hub_url;
+pub mod latest_time;
 pub mod limits;
 pub mod mux;
 pub mod offers;

@@ -27,6 +27,7 @@ use thiserror::Error;
 
 use crate::{
     address::{AgentName, NodeId, NodeName},
+    directory::Trust,
     header,
     hub_url::HubUrl,
     limits,
@@ -175,6 +176,9 @@ pub struct HubTicket {
     pub secret: Secret,
     /// Unix seconds, by the hub's clock, from which on it is refused.
     pub expires: u64,
+    /// Whom members trust by their membership, so that whoever joins knows beforehand.
+    #[serde(default, skip_serializing_if = "Trust::is_nobody")]
+    pub trust: Trust,
 }
 
 impl Ticket {
@@ -311,6 +315,10 @@ pub struct Invitation {
     /// Agents that the joining node may call; empty for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<AgentName>,
+    /// Agents of the joining node that may take calls which name no node; empty for all where it may
+    /// call all, else none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub offer: Vec<AgentName>,
 }
 
 impl Invitation {
@@ -434,6 +442,7 @@ mod tests {
             key: None,
             secret: secret(1),
             expires: NOW + 600,
+            trust: Trust::Nobody,
         }
     }
 
@@ -443,6 +452,7 @@ mod tests {
             uses_left,
             expires: NOW + 600,
             allow: vec!["grep".parse().unwrap()],
+            offer: Vec::new(),
         }
     }
 

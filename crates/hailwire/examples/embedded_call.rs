@@ -33,11 +33,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         uses: 1,
         expires_s: 60,
         allow: Vec::new(),
+        offer: Vec::new(),
     };
     let invited: Invited = laptop.client().admin(method::INVITE, &invite).await?;
     let join = Join {
         ticket: invited.ticket,
-        alias: String::new(),
+        ..Join::default()
     };
     let joined: Joined = desk.client().admin(method::JOIN, &join).await?;
     println!("joined: {joined:?}");

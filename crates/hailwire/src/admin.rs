@@ -148,6 +148,9 @@ pub struct AgentRow {
     pub node_name: String,
     /// Whether it lives on the asked node.
     pub local: bool,
+    /// Which calls that name no node it gets from the asked node.
+    #[serde(default)]
+    pub bare: BareCalls,
     /// One line for people.
     #[serde(default)]
     pub description: String,
@@ -163,6 +166,19 @@ pub struct AgentRow {
     /// Calls running in it now; only for local agents.
     #[serde(default)]
     pub in_flight: u64,
+}
+
+/// Which calls that name no node an agent gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BareCalls {
+    /// It is among those that get them now.
+    First,
+    /// Those for which nobody before it has room, or is up.
+    Next,
+    /// None: its node is restricted here, and nobody asked for it.
+    #[default]
+    Never,
 }
 
 /// `hail agents [--tag T] [WORDS]`.
@@ -198,9 +214,13 @@ pub struct Invite {
     pub uses: u32,
     /// Seconds until it expires.
     pub expires_s: u64,
-    /// Agents that the joining node may call; empty for all.
+    /// Agents that the joining node may call; empty or `*` for all.
     #[serde(default)]
     pub allow: Vec<String>,
+    /// Agents of the joining node that may take calls from here which name no node; empty for all
+    /// where it may call all, else none.
+    #[serde(default)]
+    pub offer: Vec<String>,
 }
 
 /// Answer to [`Invite`].
@@ -212,16 +232,30 @@ pub struct Invited {
     pub expires_at: u64,
     /// How often it may be used.
     pub uses: u32,
+    /// Agents that whoever joins with it may call; empty for all.
+    #[serde(default)]
+    pub allow: Vec<String>,
 }
 
 /// `hail join TICKET`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Join {
     /// The ticket, of a node or of a hub.
     pub ticket: String,
     /// The alias to keep for a joined node; empty for the name that it offers.
     #[serde(default)]
     pub alias: String,
+    /// Agents of this node that a joined node may call; `*` for all. Empty for all, or for a node that
+    /// is trusted already what it may call.
+    #[serde(default)]
+    pub allow: Vec<String>,
+    /// Agents of a joined node that may take calls from here which name no node; empty for all where it
+    /// may call all, else none.
+    #[serde(default)]
+    pub offer: Vec<String>,
+    /// The user agreed to what a hub's ticket says of its members.
+    #[serde(default)]
+    pub yes: bool,
 }
 
 /// Answer to [`Join`].
@@ -234,6 +268,9 @@ pub enum Joined {
         id: NodeId,
         /// The alias that it now has here; empty for none.
         name: String,
+        /// Agents of this node that it may call; empty for all.
+        #[serde(default)]
+        allow: Vec<String>,
     },
     /// This node is now a member of the hub.
     Hub {
@@ -245,6 +282,13 @@ pub enum Joined {
         /// tried again.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         error: String,
+        /// Whether the hub says that its members trust each other.
+        #[serde(default)]
+        members: bool,
+        /// Whether this node trusts its members from now on: only where ticket and hub say so and the
+        /// user agreed.
+        #[serde(default)]
+        trusted: bool,
     },
 }
 
@@ -255,8 +299,15 @@ pub struct Trusted {
     pub id: NodeId,
     /// Its alias here; empty for none.
     pub alias: String,
+    /// Who gave it that alias: `user`, or the `peer` itself; empty for none.
+    #[serde(default)]
+    pub named_by: String,
     /// Agents of this node that it may call; empty for all.
     pub allow: Vec<String>,
+    /// Its agents that may take calls from here which name no node; empty for all where it may call
+    /// all, else none.
+    #[serde(default)]
+    pub offer: Vec<String>,
     /// How trust came about: `ticket`, `approved`, `manual` or `hub`.
     pub via: String,
     /// Unix seconds.
@@ -273,9 +324,14 @@ pub struct TrustAdd {
     /// The alias to keep; empty for none.
     #[serde(default)]
     pub alias: String,
-    /// Agents that it may call; empty for all.
+    /// Agents that it may call; `*` for all. Empty for all, or for a node that is trusted already what
+    /// it may call.
     #[serde(default)]
     pub allow: Vec<String>,
+    /// Its agents that may take calls from here which name no node; empty for all where it may call
+    /// all, else none, or for a node that is trusted already what was said before.
+    #[serde(default)]
+    pub offer: Vec<String>,
     /// UDP socket addresses at which to find it, where no hub knows.
     #[serde(default)]
     pub addresses: Vec<String>,

@@ -16,7 +16,7 @@
 
 use std::{
     env, fs, io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -136,6 +136,33 @@ fn private_dir(path: &Path) -> io::Result<()> {
     }
     if meta.mode() & 0o077 != 0 {
         fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+/// Has a database and its companions readable by this user alone: made so before SQLite opens it, which
+/// gives what it puts beside it the same mode, and closed where an earlier version left it open.
+///
+/// # Errors
+///
+/// The file cannot be made, or a mode cannot be changed.
+pub(crate) fn private_database(path: &Path) -> io::Result<()> {
+    fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)?;
+    for suffix in ["", "-wal", "-shm", "-journal"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        let file = Path::new(&name);
+        match fs::symlink_metadata(file) {
+            Ok(meta) if meta.is_file() && meta.permissions().mode() & 0o077 != 0 => {
+                fs::set_permissions(file, fs::Permissions::from_mode(0o600))?;
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
     }
     Ok(())
 }

@@ -605,7 +605,7 @@ async fn join_hub(client: &Client, options: &Options) -> Result<(), BenchError> 
     };
     let join = admin::Join {
         ticket: ticket.clone(),
-        alias: String::new(),
+        ..admin::Join::default()
     };
     let _: admin::Joined = client
         .admin(method::JOIN, &join)
@@ -654,6 +654,7 @@ async fn befriend(client: &Client, far: &Ready, options: &Options) -> Result<(),
         id: far.id.parse().map_err(failed("the key"))?,
         alias: FAR.into(),
         allow: Vec::new(),
+        offer: Vec::new(),
         addresses: place(&far.address),
         tcp: place(&far.tcp),
     };
@@ -671,6 +672,7 @@ async fn trust(client: &Client, seed: &str, keys: std::ops::Range<u32>) -> Resul
             id: id_of(seed, number)?,
             alias: String::new(),
             allow: Vec::new(),
+            offer: Vec::new(),
             addresses: Vec::new(),
             tcp: Vec::new(),
         };

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use clap::{Args, Subcommand};
 use hailwire::config::Carrier;
-use hailwire_wire::{AgentName, HubUrl, NodeId, NodeName};
+use hailwire_wire::{AgentName, HubUrl, NodeId, NodeName, address::AddressError};
 
 use super::duration;
 
@@ -74,9 +74,19 @@ pub(crate) struct Invite {
     /// Agents that the joining node may call, comma-separated; all when left out
     #[arg(long, value_name = "AGENT", value_delimiter = ',')]
     pub(crate) allow: Vec<AgentName>,
+    /// Agents of the joining node that may take calls from here which name no node, comma-separated;
+    /// when left out all of one that may call all, else none
+    #[arg(long, value_name = "AGENT", value_delimiter = ',')]
+    pub(crate) offer: Vec<AgentName>,
 }
 
 /// Join another node, or a hub, by its ticket
+///
+/// Afterwards both nodes trust each other. A node that is trusted already keeps what it may call here,
+/// unless --allow says otherwise. What it may call is printed.
+///
+/// Where a hub's members trust each other, joining it lets each of them call every agent here; its ticket says
+/// so, and this command asks first.
 #[derive(Debug, Args)]
 pub(crate) struct Join {
     /// The ticket, or `-` to read it from stdin, so that it stays out of the shell's history
@@ -85,6 +95,44 @@ pub(crate) struct Join {
     /// Name by which to know the joined node here
     #[arg(long, value_name = "NAME")]
     pub(crate) alias: Option<NodeName>,
+    /// Agents here that the joined node may call, comma-separated, or `*` for all; when left out all, or
+    /// what a node that is trusted already may call
+    #[arg(long, value_name = "AGENT", value_delimiter = ',')]
+    pub(crate) allow: Vec<Allowed>,
+    /// Agents of the joined node that may take calls from here which name no node, comma-separated;
+    /// when left out all of one that may call all here, else none
+    #[arg(long, value_name = "AGENT", value_delimiter = ',')]
+    pub(crate) offer: Vec<AgentName>,
+    /// Agree that the members of the hub trust each other, where its ticket says so
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+/// What `--allow` takes: an agent's name, or `*` for all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Allowed {
+    All,
+    Agent(AgentName),
+}
+
+impl std::str::FromStr for Allowed {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "*" => Ok(Self::All),
+            name => name.parse().map(Self::Agent),
+        }
+    }
+}
+
+impl std::fmt::Display for Allowed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::All => f.write_str("*"),
+            Self::Agent(name) => name.fmt(f),
+        }
+    }
 }
 
 /// List, add, remove and approve trusted peers
@@ -120,9 +168,14 @@ pub(crate) struct TrustAdd {
     /// Name by which to know it here
     #[arg(long, value_name = "NAME")]
     pub(crate) alias: Option<NodeName>,
-    /// Agents that it may call, comma-separated; all when left out
+    /// Agents that it may call, comma-separated, or `*` for all; when left out all, or what a node that is
+    /// trusted already may call
     #[arg(long, value_name = "AGENT", value_delimiter = ',')]
-    pub(crate) allow: Vec<AgentName>,
+    pub(crate) allow: Vec<Allowed>,
+    /// Its agents that may take calls from here which name no node, comma-separated; when left out all
+    /// of one that may call all, else none
+    #[arg(long, value_name = "AGENT", value_delimiter = ',')]
+    pub(crate) offer: Vec<AgentName>,
     /// UDP address at which to find it, where no hub knows; repeatable
     #[arg(long, value_name = "ADDR")]
     pub(crate) address: Vec<SocketAddr>,

@@ -1,6 +1,6 @@
 //! `hail agents`.
 
-use hailwire::admin::{AgentRow, AgentsQuery, method};
+use hailwire::admin::{AgentRow, AgentsQuery, BareCalls, method};
 
 use super::{Run, connect};
 use crate::{failure::Failure, table::Table};
@@ -22,6 +22,7 @@ pub(super) fn table(rows: &[AgentRow]) -> Table {
         "NODE",
         "VERSION",
         ">MEMBERS",
+        "BARE CALLS",
         "TAGS",
         "DESCRIPTION",
     ]);
@@ -41,9 +42,19 @@ pub(super) fn table(rows: &[AgentRow]) -> Table {
             node,
             row.version.clone(),
             members,
+            bare(row.bare).to_owned(),
             row.tags.join(","),
             row.description.clone(),
         ]);
     }
     table
+}
+
+/// Whether a call that names no node goes to it.
+fn bare(calls: BareCalls) -> &'static str {
+    match calls {
+        BareCalls::First => "first",
+        BareCalls::Next => "next",
+        BareCalls::Never => "never",
+    }
 }

@@ -21,5 +21,7 @@ pub(super) async fn run(run: &Run, request: Invite) -> Result<(), Failure> {
         "a secret, good {uses} within {left}; on the other machine:"
     ));
     run.output.note("  hail join TICKET");
+    run.output
+        .note(&text::may_call("whoever joins with it", &invited.allow));
     Ok(())
 }

@@ -1,32 +1,51 @@
 //! `hail join TICKET`.
 
-use std::io::Read as _;
+use std::io::{BufRead as _, Read as _, Write as _};
 
-use hailwire::admin::{Join, Joined, method};
+use hailwire::{
+    Code, Status,
+    admin::{Join, Joined, method},
+};
 use hailwire_wire::limits;
 
 use super::{Run, connect};
-use crate::{failure::Failure, text};
+use crate::{
+    failure::Failure,
+    plan::{self, Agreement, plan_agreement},
+    text,
+};
 
-pub(super) async fn run(run: &Run, ticket: Option<String>, alias: String) -> Result<(), Failure> {
-    let ticket = match ticket {
+/// Longest answer to a question that is read.
+const ANSWER: u64 = 16;
+
+pub(super) async fn run(run: &Run, join: plan::Join) -> Result<(), Failure> {
+    let plan::Join {
+        ticket,
+        mut request,
+        can_ask,
+        ..Join::default()
+    } = join;
+    request.ticket = match ticket {
         Some(ticket) => ticket,
         None => read_ticket()?,
     };
+    match plan_agreement(&request.ticket, request.yes, can_ask)? {
+        Agreement::Given => {}
+        Agreement::Ask(hub) => {
+            ask(&format!(
+                "the members of {hub} trust each other: each could call every agent of this node, \
+                 and be called by it"
+            ))?;
+            request.yes = true;
+        }
+    }
+    use_ticket(run, request).await
+}
+
+async fn use_ticket(run: &Run, request: Join) -> Result<(), Failure> {
     let client = connect::attach(run).await?;
-    let joined: Joined = client.admin(method::JOIN, &Join { ticket, alias }).await?;
-    run.output.value(&joined, |joined| match joined {
-        Joined::Node { id, name } if name.is_empty() => {
-            format!("this node and {id} trust each other now\n")
-        }
-        Joined::Node { id, name } => format!("this node and {name} ({id}) trust each other now\n"),
-        Joined::Hub { url, name, .. } if name.is_empty() => {
-            format!("this node is a member of {url} now\n")
-        }
-        Joined::Hub { url, name, .. } => {
-            format!("this node is a member of {url} now, where it is known as {name}\n")
-        }
-    })?;
+    let joined: Joined = client.admin(method::JOIN, &request).await?;
+    run.output.value(&joined, shown)?;
     if let Joined::Hub { error, .. } = &joined
         && !error.is_empty()
     {
@@ -35,7 +54,59 @@ pub(super) async fn run(run: &Run, ticket: Option<String>, alias: String) -> Res
             text::one_line(error)
         ));
     }
+    if let Joined::Hub {
+        members: true,
+        trusted: false,
+        ..
+    } = joined
+    {
+        run.output.note(
+            "the hub says that its members trust each other, which its ticket did not: \
+             this node trusts none of them for it",
+        );
+    }
     Ok(())
+}
+
+fn shown(joined: &Joined) -> String {
+    match joined {
+        Joined::Node { id, name, allow } => {
+            let (who, named) = match name.as_str() {
+                "" => (id.short(), id.to_string()),
+                name => (name.to_owned(), format!("{name} ({id})")),
+            };
+            let may_call = text::may_call(&who, allow);
+            format!("this node and {named} trust each other now\n{may_call}\n")
+        }
+        Joined::Hub {
+            url, name, trusted, ..
+        } => {
+            let named = match name.as_str() {
+                "" => String::new(),
+                name => format!(", where it is known as {name}"),
+            };
+            let members = match trusted {
+                true => "its members may call every agent of this node\n",
+                false => "",
+            };
+            format!("this node is a member of {url} now{named}\n{members}")
+        }
+    }
+}
+
+/// Asks on the terminal; anything but a yes is a no.
+fn ask(what: &str) -> Result<(), Failure> {
+    let failed = |error| Failure::io("the question cannot be asked", &error);
+    let mut stderr = std::io::stderr();
+    write!(stderr, "{what}\njoin? [y/N] ").map_err(failed)?;
+    stderr.flush().map_err(failed)?;
+    let mut answer = String::new();
+    let mut stdin = std::io::stdin().lock().take(ANSWER);
+    stdin.read_line(&mut answer).map_err(failed)?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(Status::new(Code::Cancelled, "not joined").into()),
+    }
 }
 
 /// A ticket from stdin, of bounded length.

@@ -96,7 +96,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         Action::Down(request) => short(run, down::run(run, request)),
         Action::Status => short(run, status::run(run)),
         Action::Invite(request) => short(run, invite::run(run, request)),
-        Action::Join { ticket, alias } => short(run, join::run(run, ticket, alias)),
+        Action::Join(join) => short(run, join::run(run, join)),
         Action::TrustList => short(run, trust::list(run)),
         Action::TrustAdd(request) => short(run, trust::add(run, request)),
         Action::TrustRemove(request) => short(run, trust::remove(run, request)),

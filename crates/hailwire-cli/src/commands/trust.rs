@@ -6,17 +6,28 @@ use hailwire::admin::{Pending, TrustAdd, Trusted, Who, method};
 use serde_json::json;
 
 use super::{Run, connect};
-use crate::{failure::Failure, table::Table};
+use crate::{failure::Failure, table::Table, text};
 
 pub(super) async fn list(run: &Run) -> Result<(), Failure> {
     let client = connect::attach(run).await?;
     let rows: Vec<Trusted> = client.admin(method::TRUST_LIST, &()).await?;
     let table = |rows: &[Trusted]| {
-        let mut table = Table::new(["NAME", "ID", "VIA", "SINCE", "MAY CALL", "CONNECTED"]);
+        let mut table = Table::new([
+            "NAME",
+            "NAMED BY",
+            "ID",
+            "VIA",
+            "SINCE",
+            "MAY CALL",
+            "BARE CALLS",
+            "CONNECTED",
+        ]);
         for Trusted {
             id,
             alias,
+            named_by,
             allow,
+            offer,
             via,
             since,
             connected,
@@ -24,6 +35,7 @@ pub(super) async fn list(run: &Run) -> Result<(), Failure> {
         {
             table.row([
                 alias.clone(),
+                named_by.clone(),
                 id.to_string(),
                 via.clone(),
                 when(*since),
@@ -31,6 +43,11 @@ pub(super) async fn list(run: &Run) -> Result<(), Failure> {
                     "all".to_owned()
                 } else {
                     allow.join(",")
+                },
+                match (offer.is_empty(), allow.is_empty()) {
+                    (true, true) => "all".to_owned(),
+                    (true, false) => "none".to_owned(),
+                    (false, _) => offer.join(","),
                 },
                 if *connected { "yes" } else { "no" }.to_owned(),
             ]);
@@ -90,11 +107,15 @@ pub(super) async fn pending(run: &Run) -> Result<(), Failure> {
 async fn change(run: &Run, method: &str, request: &TrustAdd) -> Result<(), Failure> {
     let client = connect::attach(run).await?;
     let trusted: Trusted = client.admin(method, request).await?;
-    run.output
-        .value(&trusted, |trusted| match trusted.alias.is_empty() {
-            true => format!("{} is trusted now\n", trusted.id),
-            false => format!("{} ({}) is trusted now\n", trusted.alias, trusted.id),
-        })?;
+    run.output.value(&trusted, |trusted| {
+        let Trusted { id, alias, .. } = trusted;
+        let (who, named) = match alias.as_str() {
+            "" => (id.short(), id.to_string()),
+            alias => (alias.to_owned(), format!("{alias} ({id})")),
+        };
+        let may_call = text::may_call(&who, &trusted.allow);
+        format!("{named} is trusted now\n{may_call}\n")
+    })?;
     run.output
         .note("the other side must trust this node, too, before either can call");
     Ok(())

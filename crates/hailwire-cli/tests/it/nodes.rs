@@ -128,3 +128,50 @@ fn a_hub_runs_and_takes_members() {
         (&"hub".into(), &"desk".into())
     );
 }
+
+#[test]
+fn joining_asks_before_the_members_of_a_hub_may_call_and_says_what_a_peer_may() {
+    use hailwire_wire::ticket::{HubTicket, Secret, Ticket};
+
+    let mut house = House::new();
+    let ticket = Ticket::Hub(HubTicket {
+        url: "https://127.0.0.1:9".parse().unwrap(),
+        key: None,
+        secret: Secret::from_random([7; 16]),
+        expires: u64::MAX,
+        trust: hailwire_wire::directory::Trust::Members,
+    });
+    let text = ticket.to_text().unwrap();
+    for asked in [
+        house.run("desk", &["join", &text]),
+        house.feed("desk", &["join", "-"], &text),
+    ] {
+        assert_eq!(asked.code, Some(73), "{asked:#?}");
+        assert!(asked.stderr.contains("trust each other"), "{asked:#?}");
+        assert!(
+            asked.stderr.contains("hint: to agree, join with --yes"),
+            "{asked:#?}"
+        );
+    }
+    house.up("desk");
+    house.up("laptop");
+    let id = house.run("laptop", &["id"]).ok().stdout;
+    let added = house
+        .run("desk", &["trust", "add", id.trim(), "--allow", "echo"])
+        .ok();
+    assert!(added.stdout.contains("may call: echo"), "{added:#?}");
+    let invite = || {
+        let ticket = house.run("laptop", &["--json", "invite"]).ok().json();
+        ticket["ticket"].as_str().unwrap().to_owned()
+    };
+    let joined = house.run("desk", &["join", &invite()]).ok();
+    assert!(
+        joined.stdout.contains("laptop may call: echo\n"),
+        "{joined:#?}"
+    );
+    let widened = house.run("desk", &["join", &invite(), "--allow", "*"]).ok();
+    assert!(
+        widened.stdout.contains("laptop may call: every agent"),
+        "{widened:#?}"
+    );
+}

@@ -30,6 +30,7 @@ fn ticket(directory: &mut Directory, byte: u8, uses_left: u32) -> Secret {
         uses_left,
         expires: NOW + 600,
         allow: vec![],
+        offer: vec![],
     };
     directory.invite(&invitation, NOW).unwrap();
     secret
@@ -123,6 +124,56 @@ fn a_full_hub_refuses_and_keeps_the_ticket_good() {
 }
 
 #[test]
+fn a_ticket_does_not_outlive_its_expiry_because_the_clock_is_set_back() {
+    let mut directory = directory();
+    let secret = ticket(&mut directory, 7, 9);
+    let join = |directory: &mut Directory, byte: u8, now: u64| {
+        directory.join(key(byte).id(), &secret, now).map_err(reason)
+    };
+    assert_eq!(join(&mut directory, 1, NOW + 599), Ok(()));
+    assert_eq!(
+        join(&mut directory, 2, NOW + 600),
+        Err(Reason::TicketExpired)
+    );
+    assert_eq!(join(&mut directory, 2, NOW), Err(Reason::TicketExpired));
+    // Also in another process, and by what members publish in the meantime.
+    directory.clock = LatestTime::new(0, Duration::ZERO);
+    assert_eq!(join(&mut directory, 2, NOW), Err(Reason::TicketExpired));
+}
+
+#[test]
+fn what_is_acknowledged_is_synced_records_apart() {
+    let mut directory = directory();
+    let synchronous = |directory: &Directory| -> i64 {
+        let read = |row: &Row<'_>| row.get(0);
+        directory
+            .db
+            .query_row("PRAGMA synchronous", [], read)
+            .unwrap()
+    };
+    const FULL: i64 = 2;
+    assert_eq!(synchronous(&directory), FULL);
+    let one = member(&mut directory, 1);
+    publish(
+        &mut directory,
+        &one,
+        record(Some("laptop"), &[], 1, NOW),
+        NOW,
+    )
+    .unwrap();
+    assert!(
+        publish(
+            &mut directory,
+            &one,
+            record(Some("laptop"), &[], 1, NOW),
+            NOW
+        )
+        .is_err()
+    );
+    assert_eq!(synchronous(&directory), FULL);
+}
+
+#[test]
 fn invitations_are_bounded_and_expired_ones_make_room() {
     let mut directory = directory();
     let invitation = |i: usize| {
@@ -134,6 +185,7 @@ fn invitations_are_bounded_and_expired_ones_make_room() {
             uses_left: 1,
             expires: NOW + 600,
             allow: vec![],
+            offer: vec![],
         }
     };
     for i in 0..limits::MAX_INVITATIONS {
@@ -229,7 +281,8 @@ fn a_record_is_found_by_key_and_name_until_it_expires() {
     assert_eq!(found(&directory, &two, &id, NOW), Ok(one.id()));
     assert_eq!(
         found(&directory, &two, "laptop", NOW + 7200),
-        Err(Reason::NotFound)
+        Err(Reason::Away),
+        "the name is still its holder's"
     );
     assert_eq!(
         found(&directory, &two, &id, NOW + 7200),
@@ -322,7 +375,7 @@ fn a_node_holds_one_name_and_another_gives_up_the_first() {
     .unwrap();
     // A record without a name keeps the name bound, but is not found by it.
     publish(&mut directory, &one, record(None, &[], 3, NOW), NOW).unwrap();
-    assert_eq!(found(&directory, &two, "desk", NOW), Err(Reason::NotFound));
+    assert_eq!(found(&directory, &two, "desk", NOW), Err(Reason::Away));
     let taken = publish(&mut directory, &two, record(Some("desk"), &[], 2, NOW), NOW);
     assert_eq!(taken, Err(Reason::NameTaken));
 }

@@ -12,3 +12,4 @@ mod nodes;
 mod refusals;
 mod relay;
 mod tls;
+mod trust;

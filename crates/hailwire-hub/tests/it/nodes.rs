@@ -19,14 +19,14 @@ use crate::house::{self, House};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A node that has joined a hub.
-struct Member {
-    node: Node,
-    client: Client,
+pub(crate) struct Member {
+    pub(crate) node: Node,
+    pub(crate) client: Client,
     _folder: TempDir,
 }
 
 impl Member {
-    async fn of(house: &House, name: &str) -> Self {
+    pub(crate) async fn of(house: &House, name: &str) -> Self {
         Self::at(house, name, SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
@@ -55,7 +55,8 @@ impl Member {
         let client = node.client();
         let join = admin::Join {
             ticket: house.hub.invite(1, PATIENCE).await.unwrap(),
-            alias: String::new(),
+            yes: true,
+            ..admin::Join::default()
         };
         let joined: admin::Joined = client.admin(method::JOIN, &join).await.unwrap();
         let member = Self {
@@ -71,6 +72,7 @@ impl Member {
             id: other.node.id(),
             alias: alias.into(),
             allow: Vec::new(),
+            offer: Vec::new(),
             addresses: Vec::new(),
             tcp: Vec::new(),
         };
@@ -83,24 +85,24 @@ impl Member {
         self.client.admin(method::AGENTS, &query).await.unwrap()
     }
 
-    async fn serve_echo(&self, name: &str) -> Serving {
+    pub(crate) async fn serve_echo(&self, name: &str) -> Serving {
         let echo = |request: Request| async move { Ok(Response::new(request.into_body())) };
         let agent = Agent::new(name).unwrap();
         self.client.serve(agent, echo).await.unwrap()
     }
 
-    async fn call(&self, to: &str) -> Result<(), Status> {
+    pub(crate) async fn call(&self, to: &str) -> Result<(), Status> {
         let call = self.client.call(to).body("hail").deadline(PATIENCE);
         assert_eq!(call.send().await?.bytes(100).await?, "hail");
         Ok(())
     }
 
-    async fn status(&self) -> admin::Status {
+    pub(crate) async fn status(&self) -> admin::Status {
         self.client.admin(method::STATUS, &()).await.unwrap()
     }
 
     /// Waits until the node knows whether it is registered.
-    async fn registered(&self, expected: bool) {
+    pub(crate) async fn registered(&self, expected: bool) {
         let wait = async {
             while self
                 .status()
@@ -143,12 +145,12 @@ impl Member {
         timeout(PATIENCE, wait).await.unwrap();
     }
 
-    async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.node.shutdown(Duration::ZERO).await;
     }
 }
 
-async fn trusting(trust: Trust) -> House {
+pub(crate) async fn trusting(trust: Trust) -> House {
     House::with(|config| {
         config.trust = trust;
         // Tests ask again and again until something has changed.
@@ -217,6 +219,7 @@ async fn a_removed_member_stays_removed_until_this_side_lets_it_in() {
         id: bob.node.id(),
         alias: String::new(),
         allow: Vec::new(),
+        offer: Vec::new(),
         addresses: Vec::new(),
         tcp: Vec::new(),
     };

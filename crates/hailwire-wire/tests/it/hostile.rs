@@ -236,6 +236,7 @@ fn tickets(node: NodeId) -> [Ticket; 2] {
             key: None,
             secret,
             expires: 1_800_000_600,
+            trust: hailwire_wire::directory::Trust::Members,
         }),
     ]
 }

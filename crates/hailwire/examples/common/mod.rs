@@ -31,11 +31,12 @@ pub(crate) async fn two_nodes() -> Result<Nodes, Box<dyn Error>> {
         uses: 1,
         expires_s: 60,
         allow: Vec::new(),
+        offer: Vec::new(),
     };
     let Invited { ticket, .. } = laptop.client().admin(method::INVITE, &invite).await?;
     let join = Join {
         ticket,
-        alias: String::new(),
+        ..Join::default()
     };
     let _: Joined = desk.client().admin(method::JOIN, &join).await?;
     Ok(Nodes {

@@ -182,6 +182,7 @@ async fn serve(kdl: &str, nodes: usize) -> Result<(), Failure> {
             uses: 100,
             expires_s: 3600,
             allow: Vec::new(),
+            offer: Vec::new(),
         };
         let invited: admin::Invited = client.admin(method::INVITE, &invite).await?;
         tickets.push(invited.ticket);
@@ -241,6 +242,7 @@ async fn join(client: &Client, ticket: &str, alias: &str) -> Result<(), Failure>
     let join = admin::Join {
         ticket: ticket.to_owned(),
         alias: alias.to_owned(),
+        ..admin::Join::default()
     };
     let _: admin::Joined = client.admin(method::JOIN, &join).await?;
     Ok(())

@@ -16,7 +16,7 @@ use std::{
 
 use bytes::Bytes;
 use hailwire_wire::{
-    Code, HubUrl, NodeId, Status,
+    Code, HubUrl, NodeId, NodeName, Status,
     address::NodeRef,
     directory::{
         Asked, Found, Health, Join, Joined, Member, Members, Page, Permit, Publish, Published,
@@ -55,6 +55,16 @@ const MAX_PAGES: usize = 256;
 
 /// Searches under way at once; further ones wait.
 const SEARCHES_AT_ONCE: usize = 2;
+/// Who holds a name at a hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A node with a live record of that name.
+    Node(NodeId),
+    /// A node that is away; the name stays bound to its key.
+    Away,
+    /// No node.
+    Nobody,
+}
 
 /// One hub, as one node asks it.
 ///
@@ -169,24 +179,48 @@ impl HubClient {
     ///
     /// [`HubError::Record`] for a record that does not prove itself; [`HubError`]. Safe to drop.
     pub async fn lookup(&self, node: &NodeRef) -> Result<Option<SignedRecord>, HubError> {
-        let path = format!("{}{node}", path::NODES);
-        let found: Found = match self.ask(Method::GET, &path, Bytes::new()).await {
-            Err(HubError::Refused(refusal)) if refusal.reason == Reason::NotFound => {
-                return Ok(None);
+        match self.lookup_live(node).await {
+            Err(HubError::Refused(refusal))
+                if matches!(refusal.reason, Reason::NotFound | Reason::Away) =>
+            {
+                Ok(None)
             }
-            answer => answer?,
-        };
+            answer => answer.map(Some),
+        }
+    }
+
+    async fn lookup_live(&self, node: &NodeRef) -> Result<SignedRecord, HubError> {
+        let path = format!("{}{node}", path::NODES);
+        let found: Found = self.ask(Method::GET, &path, Bytes::new()).await?;
         let record = SignedRecord::parse(found.record.0, self.hub_now())?;
         let asked_for = match node {
             NodeRef::Id(id) => record.node() == *id,
             NodeRef::Name(name) => record.record().name.as_ref() == Some(name),
         };
         if asked_for {
-            Ok(Some(record))
+            Ok(record)
         } else {
             Err(HubError::Answer(
                 "the record of another node than the one asked for",
             ))
+        }
+    }
+
+    /// Asks which node holds a name.
+    ///
+    /// # Errors
+    ///
+    /// As [`HubClient::lookup`]. Safe to drop.
+    pub async fn holder(&self, name: &NodeName) -> Result<Holder, HubError> {
+        match self.lookup_live(&NodeRef::Name(name.clone())).await {
+            Ok(record) => Ok(Holder::Node(record.node())),
+            Err(HubError::Refused(refusal)) => match refusal.reason {
+                // To who is no member a hub gives no names.
+                Reason::NotFound | Reason::NotAMember => Ok(Holder::Nobody),
+                Reason::Away => Ok(Holder::Away),
+                _ => Err(HubError::Refused(refusal)),
+            },
+            Err(error) => Err(error),
         }
     }
 

@@ -10,4 +10,4 @@
 mod client;
 pub mod tls;
 
-pub use client::{HubClient, HubError};
+pub use client::{Holder, HubClient, HubError};

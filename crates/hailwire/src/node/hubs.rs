@@ -10,7 +10,7 @@ use std::{
 };
 
 use hailwire_wire::{
-    Code, NodeId, Status,
+    Code, HubUrl, NodeId, Status,
     address::NodeRef,
     directory::{Publish, RecordBytes, Search, Trust as HubTrust},
     limits,
@@ -21,9 +21,13 @@ use iroh::{RelayConfig, RelayUrl, Watcher};
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    Inner, StoreError, listed, now_unix,
-    overlay::Places,
+    Inner, StoreError,
+    grants::{Grant, Terms},
+    listed,
+    names::{Heard, NamedBy},
+    now_unix,
     pace::{Paced, Rate},
+    reach::{Known, Sightings},
     store::{HubRow, Store, Via},
     trust::{NewPeer, store_status},
 };
@@ -67,10 +71,12 @@ pub(super) struct Hubs {
     changes: watch::Sender<u64>,
     /// Of the record that was signed last.
     sequence: Mutex<u64>,
+    /// What they said of names.
+    pub(super) heard: Mutex<Heard>,
 }
 
 #[derive(Debug)]
-struct Hub {
+pub(super) struct Hub {
     row: HubRow,
     client: HubClient,
     state: Mutex<State>,
@@ -106,6 +112,7 @@ impl Hubs {
             hubs: Mutex::default(),
             changes: watch::Sender::new(0),
             sequence: Mutex::new(last.and_then(|last| last.parse().ok()).unwrap_or(0)),
+            heard: Mutex::new(Heard::restore(store.heard()?)),
         };
         for row in rows {
             match hubs.make(row, key) {
@@ -147,7 +154,21 @@ impl Hubs {
         next
     }
 
-    fn all(&self) -> Vec<Arc<Hub>> {
+    /// Whether none of them answers now; `None` where there is none.
+    pub(super) fn are_away(&self) -> Option<bool> {
+        let hubs = self.lock();
+        (!hubs.is_empty()).then(|| !hubs.iter().any(|hub| hub.is_connected()))
+    }
+
+    /// Those that this node uses.
+    pub(super) fn relays(&self) -> Vec<String> {
+        let hubs = self.lock();
+        hubs.iter()
+            .filter_map(|hub| hub.row.relay.clone())
+            .collect()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Hub>> {
         self.lock().clone()
     }
 
@@ -182,9 +203,38 @@ impl Hub {
         });
     }
 
+    /// Whether the last exchange with it succeeded.
+    pub(super) fn is_connected(&self) -> bool {
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .connected
+    }
+
+    pub(super) fn client(&self) -> &HubClient {
+        &self.client
+    }
+
     fn trusts_members(&self) -> bool {
         self.row.trust_members
     }
+}
+
+/// A hub's relay is at the hub: another place that it names would be one that it makes its members
+/// contact.
+fn own_relay(relay: &str, hub: &HubUrl) -> Option<String> {
+    let url: HubUrl = relay.trim_end_matches('/').parse().ok()?;
+    let own = (url.host(), url.port()) == (hub.host(), hub.port());
+    if !own {
+        tracing::warn!(%hub, relay, "the hub names a relay elsewhere, which is not used");
+    }
+    own.then(|| relay.to_owned())
+}
+
+/// Whether members of a hub are trusted by their membership: only where its ticket said so, so that the
+/// user could agree, the user did, and the hub says the same. What it says later changes nothing.
+fn trusts_members(ticket: HubTrust, hub: HubTrust, agreed: bool) -> bool {
+    agreed && ticket == HubTrust::Members && hub == HubTrust::Members
 }
 
 /// Keeps the node registered at its hubs until it ends.
@@ -211,6 +261,7 @@ impl Inner {
     pub(super) async fn join_hub(
         self: &Arc<Self>,
         ticket: HubTicket,
+        agreed: bool,
     ) -> Result<admin::Joined, Status> {
         let row = HubRow {
             url: ticket.url.to_string(),
@@ -222,10 +273,11 @@ impl Inner {
         let row = HubRow {
             url: hub.client.url().to_string(),
             key: ticket.key,
-            relay: Some(joined.relay),
+            relay: own_relay(&joined.relay, hub.client.url()),
             discovery_port: Some(joined.discovery_port),
-            trust_members: joined.trust == HubTrust::Members,
+            trust_members: trusts_members(ticket.trust, joined.trust, agreed),
         };
+        let trusted = row.trust_members;
         self.trust.store().put_hub(&row).map_err(store_status)?;
         let hub = Arc::new(self.hubs.make(row, &self.key)?);
         {
@@ -242,7 +294,13 @@ impl Inner {
         let url = hub.row.url.clone();
         // The node is a member, whatever came of that: it is tried again until it works.
         tokio::spawn(keep_registered(self.clone(), hub));
-        Ok(admin::Joined::Hub { url, name, error })
+        Ok(admin::Joined::Hub {
+            url,
+            name,
+            error,
+            members: joined.trust == HubTrust::Members,
+            trusted,
+        })
     }
 
     pub(super) fn hub_states(&self) -> Vec<admin::HubState> {
@@ -270,32 +328,9 @@ impl Inner {
             .find_map(|hub| Some((hub.row.relay.clone()?, hub.row.key)))
     }
 
-    /// Uses a relay that a ticket names, though this node is no member of its hub.
-    pub(super) async fn use_foreign_relay(&self, relay: &str, hub_key: Option<NodeId>) {
-        let Ok(url) = relay.parse::<RelayUrl>() else {
-            return;
-        };
-        if let (Some(key), Some(host)) = (hub_key, url.host_str()) {
-            self.hubs.pins.pin(host.trim_matches(['[', ']']), key);
-        }
-        let config = RelayConfig::new(url.clone(), None);
-        self.endpoint.insert_relay(url, Arc::new(config)).await;
-    }
-
-    /// The node that holds a name at one of the hubs.
-    pub(super) async fn find_at_hubs(&self, node: &NodeRef) -> Option<NodeId> {
-        for hub in self.hubs.all() {
-            let lookup = tokio::time::timeout(PATIENT_LOOKUP, hub.client.lookup(node));
-            if let Ok(Ok(Some(record))) = lookup.await {
-                return Some(record.node());
-            }
-        }
-        None
-    }
-
     /// Adds what the hubs know of a node's whereabouts.
-    pub(super) async fn places_from_hubs(&self, id: NodeId, places: &mut Places) {
-        let patience = if places.is_empty() {
+    pub(super) async fn sightings_at_hubs(&self, id: NodeId, sightings: &mut Sightings) {
+        let patience = if sightings.is_empty() {
             PATIENT_LOOKUP
         } else {
             QUICK_LOOKUP
@@ -307,9 +342,8 @@ impl Inner {
                 continue;
             };
             let record = found.record();
-            places.addresses.extend(&record.addresses);
-            places.tcp.extend(&record.tcp);
-            places.relays.extend(record.relay.clone());
+            sightings.add(Known::Told, &record.addresses, &record.tcp);
+            sightings.relays.extend(record.relay.clone());
         }
     }
 
@@ -331,9 +365,11 @@ impl Inner {
             };
             let peer = NewPeer {
                 id,
-                alias: member.name,
-                allow: Vec::new(),
+                alias: member.name.map(|name| (name, NamedBy::Peer)),
+                terms: Terms::Offered(Grant::All),
+                bare: None,
                 via: Via::Hub,
+                known: Known::Told,
                 addresses: Vec::new(),
                 tcp: Vec::new(),
                 relay: hub.row.relay.clone(),
@@ -436,7 +472,7 @@ fn to_publish(node: &Inner, hub: &Hub, named: bool) -> Result<(Publish, String),
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    let mut agents = node.registry.offers(&[]);
+    let mut agents = node.registry.offers(&Grant::All);
     agents.truncate(limits::MAX_AGENTS_PER_NODE);
     let own = node.own_addresses();
     let record = Record {
@@ -460,7 +496,7 @@ fn to_publish(node: &Inner, hub: &Hub, named: bool) -> Result<(Publish, String),
     let whereabouts = whereabouts.sign(&key)?;
     let (record, mut left_out) = listed::fit(record, &key)?;
     let rows = node.trust.rows();
-    let unrestricted = rows.iter().filter(|row| row.allow.is_empty());
+    let unrestricted = rows.iter().filter(|row| row.allow == Grant::All);
     let (shown_to, hidden) = listed::shown_to(unrestricted.map(|row| (row.since, row.id)));
     if left_out.is_empty() && hidden > 0 {
         left_out = format!(

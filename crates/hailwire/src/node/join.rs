@@ -8,7 +8,7 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use hailwire_wire::{
-    AgentName, CallHeader, Code, NodeName, Status,
+    AgentName, CallHeader, Code, NodeId, NodeName, Status,
     frame::FrameKind,
     header,
     ticket::{Invitation, NodeTicket, Secret, Ticket, TicketError},
@@ -16,9 +16,12 @@ use hailwire_wire::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Inner, now_unix,
-    overlay::Places,
-    store::Via,
+    Inner,
+    grants::{Grant, Terms, agent_names, stated},
+    names::NamedBy,
+    now_unix,
+    reach::{Known, Sightings},
+    store::{TrustRow, Via},
     trust::{NewPeer, store_status},
     tunnel::greeted,
 };
@@ -64,12 +67,13 @@ impl Inner {
         if !(1..=MAX_LIFE_S).contains(&invite.expires_s) {
             return refuse("a ticket lives between a second and 30 days");
         }
-        let allow = agent_names(&invite.allow)?;
+        let allow = stated(&invite.allow)?.unwrap_or(Grant::All);
+        let offer = agent_names(&invite.offer)?;
         let mut bytes = [0; 16];
         random(&mut bytes);
         let secret = Secret::from_random(bytes);
-        let now = now_unix();
-        let expires = now + invite.expires_s;
+        let now = self.trust.latest(now_unix());
+        let expires = now.saturating_add(invite.expires_s);
         let relay = self.home_relay();
         let own = self.own_addresses();
         let ticket = Ticket::Node(NodeTicket {
@@ -89,13 +93,15 @@ impl Inner {
             digest: secret.digest(),
             uses_left: invite.uses,
             expires,
-            allow,
+            allow: allow.names().to_vec(),
+            offer,
         };
         self.trust.invite(&invitation, now)?;
         Ok(admin::Invited {
             ticket: text,
             expires_at: expires,
             uses: invite.uses,
+            allow: texts(allow.names()),
         })
     }
 
@@ -113,16 +119,21 @@ impl Inner {
                     .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?,
             ),
         };
+        let said = Said {
+            alias: alias.map(|name| (name, NamedBy::User)),
+            terms: stated(&join.allow)?.map_or(Terms::Offered(Grant::All), Terms::Said),
+            bare: said_names(&join.offer)?,
+        };
         match ticket {
-            Ticket::Node(ticket) => self.join_node(ticket, alias).await,
-            Ticket::Hub(ticket) => self.join_hub(ticket).await,
+            Ticket::Node(ticket) => self.join_node(ticket, said).await,
+            Ticket::Hub(ticket) => self.join_hub(ticket, join.yes).await,
         }
     }
 
     async fn join_node(
         self: &Arc<Self>,
         ticket: NodeTicket,
-        alias: Option<NodeName>,
+        said: Said,
     ) -> Result<admin::Joined, Status> {
         if ticket.node == self.id {
             return Err(
@@ -130,21 +141,20 @@ impl Inner {
                     .with_hint("give it to the other node"),
             );
         }
-        let places = Places {
-            addresses: ticket.addresses.clone(),
-            tcp: ticket.tcp.clone(),
-            relays: ticket.relay.iter().cloned().collect(),
+        // A second connection to a peer would make way for its tunnel, or the other way round.
+        let session = match self.peers.up(ticket.node) {
+            Some(tunnel) => tunnel,
+            None => self.dial_ticket(&ticket).await?,
         };
-        if let Some(relay) = &ticket.relay {
-            self.use_foreign_relay(relay, ticket.hub_key).await;
-        }
-        let session = self.dial_at(ticket.node, &places).await?;
         let redeemed = self.redeem_at(&session, ticket.secret).await?;
+        let claimed = self.not_own(redeemed.name.or(ticket.name));
         let peer = NewPeer {
             id: ticket.node,
-            alias: alias.or(redeemed.name).or(ticket.name),
-            allow: Vec::new(),
+            alias: said.alias.or(claimed),
+            terms: said.terms,
+            bare: said.bare,
             via: Via::Ticket,
+            known: Known::Told,
             addresses: ticket.addresses,
             tcp: ticket.tcp,
             relay: ticket.relay,
@@ -152,10 +162,44 @@ impl Inner {
         // The answer may have overtaken it on a stream of its own.
         greeted(&session).await?;
         let row = self.trust.add(peer, now_unix()).map_err(store_status)?;
-        self.up(row.id, &session, true);
+        self.up_with(&row, &session, true);
         tracing::info!(peer = %row.id, "joined");
+        self.ask_ahead(row.alias.clone());
+        let allow = texts(row.allow.names());
         let name = row.alias.map(String::from).unwrap_or_default();
-        Ok(admin::Joined::Node { id: row.id, name })
+        Ok(admin::Joined::Node {
+            id: row.id,
+            name,
+            allow,
+        })
+    }
+
+    async fn dial_ticket(self: &Arc<Self>, ticket: &NodeTicket) -> Result<Session, Status> {
+        let mut sightings = Sightings::default();
+        sightings.add(Known::Told, &ticket.addresses, &ticket.tcp);
+        sightings.relays.extend(ticket.relay.clone());
+        let places = self.dialled(ticket.node, sightings).await;
+        if places.is_empty() {
+            return Err(out_of_reach(ticket.node));
+        }
+        self.dial_at(ticket.node, &places).await
+    }
+
+    /// Makes the session of a peer its tunnel, or where it is that already, says what the peer may call
+    /// from now on.
+    fn up_with(self: &Arc<Self>, row: &TrustRow, session: &Session, dialled: bool) {
+        let mut tunnels = self.peers.all().into_iter();
+        if !tunnels.any(|(id, tunnel)| id == row.id && tunnel.is(session)) {
+            return self.up(row.id, session, dialled);
+        }
+        session.send_offers(self.offers_to(row.id));
+        self.mark_bare(row.id);
+    }
+
+    /// A name that a peer gives itself, unless it is this node's own.
+    fn not_own(&self, claimed: Option<NodeName>) -> Option<(NodeName, NamedBy)> {
+        let name = claimed.filter(|name| self.name().as_ref() != Some(name))?;
+        Some((name, NamedBy::Peer))
     }
 
     async fn redeem_at(&self, session: &Session, secret: Secret) -> Result<Redeemed, Status> {
@@ -183,7 +227,7 @@ impl Inner {
     pub(super) async fn redeemed(
         self: &Arc<Self>,
         session: &Session,
-        id: hailwire_wire::NodeId,
+        id: NodeId,
         payload: &[u8],
     ) -> Result<Vec<u8>, Status> {
         let redeem: Redeem = header::decode(payload)
@@ -191,27 +235,53 @@ impl Inner {
         greeted(session).await?;
         let now = now_unix();
         let invitation = self.trust.redeem(&redeem.secret, now)?;
+        let offer = invitation.offer;
+        let known = self.trust.is_trusted(id);
         let peer = NewPeer {
             id,
-            alias: redeem.name,
-            allow: invitation.allow,
+            alias: self.not_own(redeem.name),
+            terms: Terms::Offered(Grant::of(invitation.allow)),
+            // A ticket says it of whoever comes, and no more of a peer of which it was said before.
+            bare: (!known && !offer.is_empty()).then_some(offer),
             via: Via::Ticket,
+            known: Known::Told,
             addresses: redeem.addresses,
             tcp: redeem.tcp,
             relay: redeem.relay,
         };
-        self.trust.add(peer, now).map_err(store_status)?;
+        let row = self.trust.add(peer, now).map_err(store_status)?;
         tracing::info!(peer = %id, "joined by ticket");
-        self.up(id, session, false);
+        self.up_with(&row, session, false);
+        self.ask_ahead(row.alias);
         Ok(header::encode(&Redeemed { name: self.name() }))
     }
 }
 
-/// Parses what was typed as agent names.
-pub(super) fn agent_names(texts: &[String]) -> Result<Vec<AgentName>, Status> {
-    texts
-        .iter()
-        .map(|text| text.parse())
-        .collect::<Result<_, _>>()
-        .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))
+/// What a ticket's reader is told whose places are none that this node lets itself be sent to.
+pub(super) fn out_of_reach(id: NodeId) -> Status {
+    let reason = "it names no address that can be reached from this network, nor a relay of a hub of this node";
+    let hint = "join the hub that the other node is in first; or trust it by key, with where it is: \
+                `hail trust add KEY --address IP:PORT`";
+    Status::new(
+        Code::Unavailable,
+        format!("node {} cannot be reached: {reason}", id.short()),
+    )
+    .with_hint(hint)
+}
+
+/// What this node's user said of a peer that is joined.
+struct Said {
+    alias: Option<(NodeName, NamedBy)>,
+    terms: Terms,
+    bare: Option<Vec<AgentName>>,
+}
+
+/// The names of `--offer`, if it was given.
+pub(super) fn said_names(texts: &[String]) -> Result<Option<Vec<AgentName>>, Status> {
+    let names = agent_names(texts)?;
+    Ok((!names.is_empty()).then_some(names))
+}
+
+pub(super) fn texts<T: ToString>(items: &[T]) -> Vec<String> {
+    items.iter().map(ToString::to_string).collect()
 }

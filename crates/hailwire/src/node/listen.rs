@@ -74,6 +74,13 @@ pub(super) struct OwnAddresses {
     pub(super) tcp: Vec<SocketAddr>,
 }
 
+impl Tcp {
+    /// As bound.
+    pub(super) fn sockets(&self) -> &[SocketAddr] {
+        &self.sockets
+    }
+}
+
 impl Inner {
     /// Where this node may be reached; of both kinds together no more than a record takes.
     pub(super) fn own_addresses(&self) -> OwnAddresses {

@@ -3,24 +3,27 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use hailwire_wire::{
-    Address, CallHeader, Code, NodeId, NodeName, Status, address::NodeRef, directory::Search,
-    frame::FrameKind, header::Offer,
+    Address, AgentName, CallHeader, Code, NodeId, NodeName, Status, address::NodeRef,
+    directory::Search, frame::FrameKind, header::Offer,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     Inner,
     asked::asked_for,
-    join::agent_names,
+    grants::{Grant, Terms, stated},
+    join::{said_names, texts},
+    names::NamedBy,
     now_unix,
     peers::Shown,
+    reach::Known,
     registry::Target,
     router::Origin,
     store::{TrustRow, Via},
     trust::{NewPeer, store_status},
 };
 use crate::{
-    admin::{self, AgentRow, AgentsQuery, method},
+    admin::{self, AgentRow, AgentsQuery, BareCalls, method},
     agent::{Request, Response, SharedHandler},
     carrier::Stats,
     config::Carrier,
@@ -64,13 +67,9 @@ async fn manage(
                 .map(Response::new),
             method::AGENTS if node.trust.is_trusted(peer) => {
                 let query: AgentsQuery = parse(&body)?;
-                let allow = node
-                    .trust
-                    .row(peer)
-                    .map(|row| row.allow)
-                    .unwrap_or_default();
+                let allow = node.trust.grant(peer);
                 let mut rows = node.local_agents(&query);
-                rows.retain(|row| allow.is_empty() || allow.iter().any(|a| a.as_str() == row.name));
+                rows.retain(|row| row.name.parse().is_ok_and(|name| allow.allows(&name)));
                 json(&rows)
             }
             _ if node.trust.is_trusted(peer) => Err(Status::new(
@@ -86,7 +85,7 @@ async fn manage(
         method::INVITE => json(&node.invite(&parse(&body)?)?),
         method::JOIN => json(&node.join(parse(&body)?).await?),
         method::TRUST_LIST => json(&node.trusted()),
-        method::TRUST_ADD => json(&node.trust_add(&parse(&body)?, Via::Manual)?),
+        method::TRUST_ADD => json(&node.trust_add(&parse(&body)?, Via::Manual, None)?),
         method::TRUST_APPROVE => json(&node.trust_approve(parse(&body)?)?),
         method::TRUST_REMOVE => json(&node.trust_remove(&parse(&body)?)?),
         method::TRUST_PENDING => json(&node.pending()),
@@ -176,10 +175,11 @@ impl Inner {
         let search = search(query);
         for (_, members) in self.registry.members() {
             for member in members.iter() {
-                if let Target::Peer { id, offer } = member.value()
+                if let Target::Peer { id, offer, bare } = member.value()
                     && search.matches(offer)
                 {
-                    rows.push(self.remote_row(*id, offer));
+                    let takes = self.bare_of_peer(&offer.name, *bare, true);
+                    rows.push(self.remote_row(*id, offer, takes));
                 }
             }
         }
@@ -192,7 +192,11 @@ impl Inner {
                     .iter()
                     .any(|row| row.node == id && row.name == offer.name.as_str())
                 {
-                    rows.push(self.remote_row(id, offer));
+                    // Whom only a hub vouches for is not restricted.
+                    let trusted = self.trust.is_trusted(id);
+                    let bare = !trusted || self.trust.takes_bare(id, &offer.name);
+                    let takes = self.bare_of_peer(&offer.name, bare, false);
+                    rows.push(self.remote_row(id, offer, takes));
                 }
             }
         }
@@ -215,6 +219,7 @@ impl Inner {
             };
             rows.push(AgentRow {
                 local: true,
+                bare: BareCalls::First,
                 members: u32::try_from(locals.len()).unwrap_or(u32::MAX),
                 in_flight: locals
                     .iter()
@@ -230,8 +235,24 @@ impl Inner {
         rows
     }
 
-    fn remote_row(&self, id: NodeId, offer: &Offer) -> AgentRow {
-        row(id, self.known_as(id), offer)
+    fn remote_row(&self, id: NodeId, offer: &Offer, bare: BareCalls) -> AgentRow {
+        AgentRow {
+            bare,
+            ..row(id, self.known_as(id), offer)
+        }
+    }
+
+    /// Which calls that name no node a peer's agent gets: as [`super::router`] picks.
+    fn bare_of_peer(&self, agent: &AgentName, takes: bool, connected: bool) -> BareCalls {
+        let before = match connected {
+            true => self.registry.has_local(agent),
+            false => self.registry.knows(agent),
+        };
+        match (takes, before) {
+            (false, _) => BareCalls::Never,
+            (true, true) => BareCalls::Next,
+            (true, false) => BareCalls::First,
+        }
     }
 
     fn trusted(&self) -> Vec<admin::Trusted> {
@@ -248,15 +269,25 @@ impl Inner {
     fn trusted_row(&self, row: TrustRow) -> admin::Trusted {
         admin::Trusted {
             id: row.id,
+            named_by: match row.alias {
+                Some(_) => row.named_by.name().to_owned(),
+                None => String::new(),
+            },
             alias: row.alias.map(String::from).unwrap_or_default(),
-            allow: texts(&row.allow),
+            allow: texts(row.allow.names()),
+            offer: texts(row.bare.names()),
             via: row.via.name().to_owned(),
             since: row.since,
             connected: self.peers.has(row.id),
         }
     }
 
-    fn trust_add(&self, add: &admin::TrustAdd, via: Via) -> Result<admin::Trusted, Status> {
+    fn trust_add(
+        &self,
+        add: &admin::TrustAdd,
+        via: Via,
+        claimed: Option<NodeName>,
+    ) -> Result<admin::Trusted, Status> {
         if add.id == self.id {
             return Err(Status::new(
                 Code::InvalidArgument,
@@ -266,8 +297,8 @@ impl Inner {
         let bad =
             |error: &dyn std::fmt::Display| Status::new(Code::InvalidArgument, error.to_string());
         let alias = match add.alias.as_str() {
-            "" => None,
-            text => Some(text.parse::<NodeName>().map_err(|error| bad(&error))?),
+            "" => claimed.map(|name| (name, NamedBy::Peer)),
+            text => Some((text.parse().map_err(|error| bad(&error))?, NamedBy::User)),
         };
         let places = |texts: &[String]| {
             let parsed = texts.iter().map(|text| {
@@ -277,12 +308,13 @@ impl Inner {
             parsed.collect::<Result<Vec<SocketAddr>, _>>()
         };
         let (addresses, tcp) = (places(&add.addresses)?, places(&add.tcp)?);
-        let allow = agent_names(&add.allow)?;
         let peer = NewPeer {
             id: add.id,
             alias,
-            allow,
+            terms: stated(&add.allow)?.map_or(Terms::Offered(Grant::All), Terms::Said),
+            bare: said_names(&add.offer)?,
             via,
+            known: Known::Typed,
             addresses,
             tcp,
             relay: None,
@@ -291,6 +323,8 @@ impl Inner {
         for (id, session) in self.peers.all() {
             if id == row.id {
                 session.send_offers(self.offers_to(id));
+                // What it offers may go elsewhere now.
+                self.mark_bare(id);
             }
         }
         Ok(self.trusted_row(row))
@@ -309,12 +343,9 @@ impl Inner {
                 ),
             );
         };
-        let alias = if add.alias.is_empty() {
-            pending.name
-        } else {
-            add.alias
-        };
-        self.trust_add(&admin::TrustAdd { alias, ..add }, Via::Approved)
+        let claimed = pending.name.parse().ok();
+        let claimed = claimed.filter(|name| self.name().as_ref() != Some(name));
+        self.trust_add(&add, Via::Approved, claimed)
     }
 
     fn trust_remove(&self, who: &admin::Who) -> Result<(), Status> {
@@ -511,6 +542,7 @@ fn row(node: NodeId, node_name: String, offer: &Offer) -> AgentRow {
         node,
         node_name,
         local: false,
+        bare: BareCalls::Never,
         description: offer.description.clone(),
         tags: offer.tags.clone(),
         version: offer.version.clone(),
@@ -556,10 +588,6 @@ fn json<T: Serialize>(value: &T) -> Result<Response, Status> {
     let body = serde_json::to_vec(value)
         .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
     Ok(Response::new(body).content_type("application/json"))
-}
-
-fn texts<T: ToString>(items: &[T]) -> Vec<String> {
-    items.iter().map(ToString::to_string).collect()
 }
 
 fn millis(duration: Duration) -> u64 {

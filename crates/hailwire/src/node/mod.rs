@@ -14,6 +14,9 @@
 //! | `registry` | which agents there are and who takes the next call |
 //! | `router` | may a call go, and where |
 //! | `trust`, `store` | whom this node trusts, and how that survives |
+//! | `reach`, `here` | which addresses of a peer are dialled |
+//! | `grants` | what a peer may call, which bare calls it may take |
+//! | `names`, `resolve` | which node a name means |
 //! | `manage`, `join` | the built-in agent `node`: status, invitations, trust |
 //! | `hubs` | the hubs that this node belongs to |
 
@@ -24,6 +27,8 @@ mod choice;
 mod connections;
 mod dial;
 mod early;
+mod grants;
+mod here;
 mod hubs;
 mod join;
 mod listed;
@@ -31,11 +36,14 @@ mod listen;
 mod local;
 mod manage;
 mod measure;
+mod names;
 mod offers;
 mod overlay;
 mod pace;
 mod peers;
+mod reach;
 mod registry;
+mod resolve;
 mod router;
 mod sockets;
 mod spin;
@@ -74,12 +82,15 @@ use crate::{
     config::Config,
     hub::tls::Pins,
     key::{KeyError, NodeKey, random},
-    paths::DataDir,
+    paths::{self, DataDir},
     session::Session,
 };
 
 /// What a greeting says of this program.
 const SOFTWARE: &str = concat!("hailwire/", env!("CARGO_PKG_VERSION"));
+
+/// How often the time is written down while tickets are open.
+const KEEP_TIME: Duration = Duration::from_secs(60);
 
 /// How often a drain looks whether the last call has ended.
 const DRAIN_POLL: Duration = Duration::from_millis(10);
@@ -143,7 +154,12 @@ impl NodeBuilder {
         })?;
         let lock = take_lock(&data)?;
         let key = NodeKey::load_or_create(&data.key())?;
-        let store = store::Store::open(&data.database())?;
+        let database = data.database();
+        paths::private_database(&database).map_err(|source| StartError::DataDir {
+            path: shown(&database),
+            source,
+        })?;
+        let store = store::Store::open(&database)?;
         let pins = Pins::default();
         // Boxed, so that whoever starts a node need not carry the engine's large future along.
         let endpoint = Box::pin(overlay::bind(&self.config, &key, &store, &pins)).await?;
@@ -155,6 +171,8 @@ impl NodeBuilder {
 
         let id = key.pair().id();
         let hubs = hubs::Hubs::load(&self.config, &store, &key, pins)?;
+        let sockets = endpoint.bound_sockets().into_iter();
+        let reaching = here::Reaching::new(sockets.chain(tcp.sockets().iter().copied()));
         let inner = Arc::new(Inner {
             id,
             instance: draw_instance(),
@@ -169,6 +187,7 @@ impl NodeBuilder {
             asked: asked::Asked::default(),
             strangers: tunnel::strangers(),
             hubs,
+            reaching,
             locals: Mutex::default(),
             spin: spin::Spin::new(self.config.limits.spin),
             calls: AtomicU64::new(0),
@@ -185,6 +204,7 @@ impl NodeBuilder {
             tokio::spawn(tunnel::watch_silence(inner.clone())),
             tokio::spawn(measure::watch(inner.clone())),
             tokio::spawn(look_again(inner.clone())),
+            tokio::spawn(keep_time(inner.clone())),
             tokio::spawn(local::accept(inner.clone(), listener)),
             tokio::spawn(hubs::run(inner.clone())),
         ];
@@ -303,6 +323,7 @@ pub(crate) struct Inner {
     asked: asked::Asked,
     strangers: tunnel::Strangers,
     hubs: hubs::Hubs,
+    reaching: here::Reaching,
     /// Sessions of attached programs.
     locals: Mutex<Vec<Session>>,
     pub(crate) spin: spin::Spin,
@@ -412,7 +433,7 @@ pub enum StartError {
 
 /// Takes the single-instance lock and writes the process id into it.
 fn take_lock(data: &DataDir) -> Result<File, StartError> {
-    use std::io::Write;
+    use std::{io::Write, os::unix::fs::OpenOptionsExt};
 
     let failed = |source| StartError::DataDir {
         path: shown(&data.lock()),
@@ -423,6 +444,7 @@ fn take_lock(data: &DataDir) -> Result<File, StartError> {
         .truncate(false)
         .read(true)
         .write(true)
+        .mode(0o600)
         .open(data.lock())
         .map_err(failed)?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
@@ -443,6 +465,16 @@ fn take_lock(data: &DataDir) -> Result<File, StartError> {
 
 async fn look_again(node: Arc<Inner>) {
     node.spin.run().await;
+}
+
+/// Writes down how late it is while tickets are open, so that a clock that is set back while the node
+/// is down does not bring back one that has expired.
+async fn keep_time(node: Arc<Inner>) {
+    let mut tick = tokio::time::interval(KEEP_TIME);
+    loop {
+        tick.tick().await;
+        node.trust.keep_time(now_unix());
+    }
 }
 
 fn draw_instance() -> u64 {

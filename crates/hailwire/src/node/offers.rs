@@ -18,7 +18,7 @@ use std::{
 };
 
 use hailwire_wire::{
-    Code, NodeId,
+    AgentName, Code, NodeId,
     offers::{OffersError, Page, Pages},
 };
 use tokio::{
@@ -105,8 +105,7 @@ impl Inner {
     /// What is offered to a peer.
     pub(super) fn offers_to(&self, id: NodeId) -> OfferList {
         let number = self.next_list();
-        let allow = self.trust.row(id).map(|row| row.allow).unwrap_or_default();
-        OfferList::new(self.registry.offers(&allow), number)
+        OfferList::new(self.registry.offers(&self.trust.grant(id)), number)
     }
 
     /// Waits until a list of the peer has been entered.
@@ -120,6 +119,12 @@ impl Inner {
         }
     }
 
+    /// Asks anew which of a peer's agents take calls that name no node: what it may do here has changed.
+    pub(super) fn mark_bare(&self, id: NodeId) {
+        let bare = |agent: &AgentName| self.trust.takes_bare(id, agent);
+        self.registry.mark_bare(id, bare);
+    }
+
     fn enter_list(&self, id: NodeId, list: &List<Session>) {
         let agents = match list.agents() {
             Ok(agents) => agents,
@@ -129,7 +134,8 @@ impl Inner {
             }
         };
         self.peers.note_agents(id, agents.len());
-        self.registry.set_offers(id, agents);
+        let bare = |agent: &AgentName| self.trust.takes_bare(id, agent);
+        self.registry.set_offers(id, agents, bare);
         if !self.peers.has(id) {
             // It went meanwhile.
             self.registry.clear_offers(id);

@@ -20,7 +20,7 @@ use hailwire_wire::{
 };
 use tokio::{sync::Notify, time::Instant};
 
-use super::capacity::Capacity;
+use super::{capacity::Capacity, grants::Grant};
 use crate::{agent, agent::SharedHandler, session::Session};
 
 /// A group's pool.
@@ -55,7 +55,12 @@ pub(crate) enum Target {
         register: Arc<Register>,
     },
     /// A peer.
-    Peer { id: NodeId, offer: Arc<Offer> },
+    Peer {
+        id: NodeId,
+        offer: Arc<Offer>,
+        /// Whether it may take calls that name no node.
+        bare: bool,
+    },
 }
 
 impl Target {
@@ -123,14 +128,17 @@ impl Registry {
         self.changed.notified().await;
     }
 
-    /// Replaces what a peer offers. Takes time in proportion to the list, and the lock of the groups only
-    /// for each name that comes or goes.
-    pub(crate) fn set_offers(&self, id: NodeId, offers: Vec<Offer>) {
+    /// Replaces what a peer offers; `bare` says which of it may take calls that name no node. Takes time in
+    /// proportion to the list, and the lock of the groups only for each name that comes or goes.
+    pub(crate) fn set_offers(
+        &self,
+        id: NodeId,
+        offers: Vec<Offer>,
+        bare: impl Fn(&AgentName) -> bool,
+    ) {
         let names: HashSet<AgentName> = offers.iter().map(|offer| offer.name.clone()).collect();
-        let before = {
-            let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
-            offered.insert(id, names.clone()).unwrap_or_default()
-        };
+        let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = offered.insert(id, names.clone()).unwrap_or_default();
         for gone in before.difference(&names) {
             self.take(gone, &MemberKey::Peer(id));
         }
@@ -141,9 +149,33 @@ impl Registry {
         for offer in offers {
             if !before.contains(&offer.name) {
                 let name = offer.name.clone();
-                let offer = Arc::new(offer);
-                let target = Target::Peer { id, offer };
+                let target = Target::Peer {
+                    id,
+                    bare: bare(&name),
+                    offer: Arc::new(offer),
+                };
                 self.insert(name, MemberKey::Peer(id), target, config);
+            }
+        }
+        drop(offered);
+        self.mark_bare(id, bare);
+    }
+
+    /// Asks anew which of a peer's agents may take calls that name no node. It is asked while nothing else
+    /// changes this peer's list, so that the last word on a peer is the last entered.
+    pub(crate) fn mark_bare(&self, id: NodeId, bare: impl Fn(&AgentName) -> bool) {
+        let offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
+        let config = MemberConfig {
+            tier: Tier::Remote,
+            max_concurrency: 0,
+        };
+        for name in offered.get(&id).into_iter().flatten() {
+            let now = bare(name);
+            let offer = self.offer_of(name, id, |before| before != now);
+            if let Some(offer) = offer {
+                self.take(name, &MemberKey::Peer(id));
+                let target = Target::Peer { id, offer, bare: now };
+                self.insert(name.clone(), MemberKey::Peer(id), target, config);
             }
         }
     }
@@ -160,13 +192,24 @@ impl Registry {
         offered.get(&id).map_or(0, HashSet::len)
     }
 
+    /// A peer's agent of this name, where what was said of bare calls is `wanted`.
+    fn offer_of(
+        &self,
+        name: &AgentName,
+        id: NodeId,
+        wanted: impl Fn(bool) -> bool,
+    ) -> Option<Arc<Offer>> {
+        let members = self.group(name)?.members();
+        members.iter().find_map(|member| match member.value() {
+            Target::Peer { id: peer, offer, bare } if *peer == id && wanted(*bare) => Some(offer.clone()),
+            _ => None,
+        })
+    }
+
     /// Forgets what a peer offered.
     pub(crate) fn clear_offers(&self, id: NodeId) {
-        let before = self
-            .offered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&id);
+        let mut offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = offered.remove(&id);
         for name in before.unwrap_or_default() {
             self.take(&name, &MemberKey::Peer(id));
         }
@@ -185,7 +228,11 @@ impl Registry {
     ) -> Result<Picked, Status> {
         let group = self.group(name).ok_or_else(|| not_found(name))?;
         let accept = |member: &Member<MemberKey, Target>| {
-            (!local_only || member.tier() == Tier::Local) && !excluded.contains(member.key())
+            let takes = match member.value() {
+                Target::Peer { bare, .. } => *bare && !local_only,
+                Target::Handler { .. } | Target::Attached { .. } => true,
+            };
+            takes && !excluded.contains(member.key())
         };
         group
             .pick_where(self.now(), accept)
@@ -214,9 +261,20 @@ impl Registry {
             .sum()
     }
 
-    /// Whether anyone here or at a connected peer goes by that name.
+    /// Whether a call of that name alone has somebody to go to, here or at a connected peer.
     pub(crate) fn knows(&self, name: &AgentName) -> bool {
-        self.group(name).is_some()
+        let Some(group) = self.group(name) else {
+            return false;
+        };
+        let takes = |target: &Target| !matches!(target, Target::Peer { bare: false, .. });
+        group.members().iter().any(|member| takes(member.value()))
+    }
+
+    /// Whether an agent of this machine goes by that name.
+    pub(crate) fn has_local(&self, name: &AgentName) -> bool {
+        let group = self.group(name);
+        let local = |group: Arc<Group>| group.members().iter().any(|m| m.tier() == Tier::Local);
+        group.is_some_and(local)
     }
 
     /// Gives a member back with what its call showed of it.
@@ -239,11 +297,11 @@ impl Registry {
             .collect()
     }
 
-    /// What local agents look like to a peer that may call those in `allow` (empty for all).
-    pub(crate) fn offers(&self, allow: &[AgentName]) -> Vec<Offer> {
+    /// What local agents look like to a peer with this grant.
+    pub(crate) fn offers(&self, allow: &Grant) -> Vec<Offer> {
         let mut agents = Vec::new();
         for (name, members) in self.members() {
-            if !allow.is_empty() && !allow.contains(&name) {
+            if !allow.allows(&name) {
                 continue;
             }
             let local = members.iter().find_map(|member| member.value().register());
@@ -353,7 +411,7 @@ mod tests {
     async fn local_members_are_called_before_peers() {
         let registry = Registry::new();
         let peer = NodeId::from_bytes([1; 32]);
-        registry.set_offers(peer, offers(&["grep"]));
+        registry.set_offers(peer, offers(&["grep"]), |_| true);
         let name: AgentName = "grep".parse().unwrap();
         assert_eq!(
             *registry.pick(&name, false, &[]).unwrap().key(),
@@ -379,12 +437,29 @@ mod tests {
     async fn a_new_offer_replaces_the_old_one() {
         let registry = Registry::new();
         let peer = NodeId::from_bytes([1; 32]);
-        registry.set_offers(peer, offers(&["grep", "sha256"]));
-        registry.set_offers(peer, offers(&["sha256", "word-count"]));
+        registry.set_offers(peer, offers(&["grep", "sha256"]), |_| true);
+        registry.set_offers(peer, offers(&["sha256", "word-count"]), |_| true);
         let known = |name: &str| registry.knows(&name.parse().unwrap());
         assert!(!known("grep") && known("sha256") && known("word-count"));
         registry.clear_offers(peer);
         assert!(!known("sha256") && !known("word-count"));
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_may_not_take_bare_calls_is_listed_and_never_picked() {
+        let registry = Registry::new();
+        let peer = NodeId::from_bytes([1; 32]);
+        let name: AgentName = "grep".parse().unwrap();
+        let picked =
+            |registry: &Registry| registry.pick(&name, false, &[]).map(|picked| drop(picked));
+        registry.set_offers(peer, offers(&["grep"]), |_| false);
+        assert_eq!(picked(&registry).unwrap_err().code, Code::NotFound);
+        assert!(!registry.knows(&name) && registry.members().contains_key(&name));
+        // The same list again, after this user has said otherwise.
+        registry.set_offers(peer, offers(&["grep"]), |_| true);
+        assert!(picked(&registry).is_ok() && registry.knows(&name));
+        registry.set_offers(peer, offers(&["grep"]), |_| false);
+        assert_eq!(picked(&registry).unwrap_err().code, Code::NotFound);
     }
 
     #[tokio::test]

@@ -269,8 +269,7 @@ impl Inner {
                 }));
             }
             Some(node) if self.is_me(node) => return Some(self.local_route(&address.agent)),
-            Some(NodeRef::Id(id)) => *id,
-            Some(node) => self.trust.find(node)?,
+            Some(node) => self.meant_now(node)?,
         };
         let to = Destination::Session(self.peers.up_for_call(id)?);
         Some(Ok(Route { to, picked: None }))
@@ -290,25 +289,6 @@ impl Inner {
         Ok(Route { to, picked: None })
     }
 
-    /// The key of the node that a reference means.
-    pub(crate) async fn resolve(self: &Arc<Self>, node: &NodeRef) -> Result<NodeId, Status> {
-        match node {
-            NodeRef::Id(id) => return Ok(*id),
-            NodeRef::Name(_) if self.is_me(node) => return Ok(self.id),
-            NodeRef::Name(_) => {}
-        }
-        if let Some(id) = self.trust.find(node) {
-            return Ok(id);
-        }
-        if let Some(id) = self.find_at_hubs(node).await {
-            return Ok(id);
-        }
-        Err(
-            Status::new(Code::NotFound, format!("no node `{node}` is known here"))
-                .with_hint("`hail trust ls` lists the peers, `hail join TICKET` adds one"),
-        )
-    }
-
     /// Notes that a stranger wants to be let in, by the name of its greeting, and what it is told.
     pub(super) async fn refuse_stranger(&self, session: &Session, peer: NodeId) -> Status {
         // Its call may have overtaken its greeting. Without one it has no name.
@@ -319,7 +299,7 @@ impl Inner {
         untrusted(peer)
     }
 
-    fn is_me(&self, node: &NodeRef) -> bool {
+    pub(super) fn is_me(&self, node: &NodeRef) -> bool {
         match node {
             NodeRef::Id(id) => *id == self.id,
             NodeRef::Name(name) => self.config.node.name.as_ref() == Some(name),

@@ -13,6 +13,11 @@ use hailwire_wire::{
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use thiserror::Error;
 
+use super::{
+    grants::{Bare, Grant},
+    names::{NamedBy, Said},
+};
+
 /// The database of one node.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -29,15 +34,24 @@ pub struct StoreError(#[from] rusqlite::Error);
 pub(crate) struct TrustRow {
     pub(crate) id: NodeId,
     pub(crate) alias: Option<NodeName>,
-    /// Agents that it may call; empty for all.
-    pub(crate) allow: Vec<AgentName>,
+    pub(crate) named_by: NamedBy,
+    /// Agents that it may call.
+    pub(crate) allow: Grant,
+    /// Bare calls of this node that it may take.
+    pub(crate) bare: Bare,
     pub(crate) via: Via,
     /// Unix seconds.
     pub(crate) since: u64,
     /// Where it was found last, newest first.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// Where it listens on TCP, as it said last.
+    /// Where it is by this user's word.
+    pub(crate) typed: Vec<SocketAddr>,
+    /// Where it is by its own word.
+    pub(crate) told: Vec<SocketAddr>,
+    /// Where it listens on TCP, by this user's word.
     pub(crate) tcp: Vec<SocketAddr>,
+    /// Where it listens on TCP, by its own word.
+    pub(crate) told_tcp: Vec<SocketAddr>,
     pub(crate) relay: Option<String>,
 }
 
@@ -88,24 +102,54 @@ const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS trust (
         id BLOB PRIMARY KEY, alias TEXT, allow TEXT NOT NULL, via TEXT NOT NULL,
         since INTEGER NOT NULL, addresses TEXT NOT NULL, relay TEXT,
-        tcp TEXT NOT NULL DEFAULT '') STRICT;
+        tcp TEXT NOT NULL DEFAULT '', named_by TEXT NOT NULL DEFAULT '',
+        bare TEXT NOT NULL DEFAULT '', typed TEXT NOT NULL DEFAULT '',
+        told TEXT NOT NULL DEFAULT '', told_tcp TEXT NOT NULL DEFAULT '') STRICT;
     CREATE TABLE IF NOT EXISTS removed (id BLOB PRIMARY KEY, at INTEGER NOT NULL) STRICT;
     CREATE TABLE IF NOT EXISTS invitation (
         digest BLOB PRIMARY KEY, uses_left INTEGER NOT NULL, expires INTEGER NOT NULL,
-        allow TEXT NOT NULL) STRICT;
+        allow TEXT NOT NULL, bare TEXT NOT NULL DEFAULT '') STRICT;
+    CREATE TABLE IF NOT EXISTS heard (name TEXT PRIMARY KEY, holder BLOB) STRICT;
     CREATE TABLE IF NOT EXISTS hub (
         url TEXT PRIMARY KEY, key BLOB, relay TEXT, discovery_port INTEGER,
         trust_members INTEGER NOT NULL) STRICT;
     CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 ";
 
-/// A database of before has no place for TCP addresses.
-fn add_tcp(connection: &Connection) -> Result<(), StoreError> {
-    let known = connection
-        .prepare("SELECT 1 FROM pragma_table_info('trust') WHERE name = 'tcp'")?
-        .exists([])?;
-    if !known {
-        connection.execute_batch("ALTER TABLE trust ADD COLUMN tcp TEXT NOT NULL DEFAULT ''")?;
+/// Columns that came later: a database of before gets them when it is opened.
+const ADDED: [(&str, &str); 7] = [
+    ("trust", "told"),
+    ("trust", "told_tcp"),
+    ("trust", "tcp"),
+    ("trust", "named_by"),
+    ("trust", "bare"),
+    ("invitation", "bare"),
+    ("trust", TYPED),
+];
+
+/// The last column that came.
+const TYPED: &str = "typed";
+
+/// A database of before does not say who said where a peer is: by hand only what was typed came.
+const SORTED: &str = "
+    UPDATE trust SET typed = addresses WHERE via = 'manual';
+    UPDATE trust SET told = addresses, told_tcp = tcp, tcp = '' WHERE via <> 'manual';
+    UPDATE trust SET addresses = '';
+";
+
+fn add_columns(connection: &Connection) -> Result<(), StoreError> {
+    for (table, column) in ADDED {
+        let known = connection
+            .prepare("SELECT 1 FROM pragma_table_info(?1) WHERE name = ?2")?
+            .exists([table, column])?;
+        if !known {
+            connection.execute_batch(&format!(
+                "ALTER TABLE {table} ADD COLUMN {column} TEXT NOT NULL DEFAULT ''"
+            ))?;
+            if column == TYPED {
+                connection.execute_batch(SORTED)?;
+            }
+        }
     }
     Ok(())
 }
@@ -115,11 +159,12 @@ impl Store {
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let connection = Connection::open(path)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
-        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        // What is acknowledged is on the disk: in WAL mode only FULL syncs at each commit.
+        connection.pragma_update(None, "synchronous", "FULL")?;
         // The defaults keep up to 2 MiB of pages; this database has a handful.
         connection.pragma_update(None, "cache_size", -128)?;
         connection.execute_batch(SCHEMA)?;
-        add_tcp(&connection)?;
+        add_columns(&connection)?;
         Ok(Self {
             connection: Mutex::new(connection),
         })
@@ -127,31 +172,30 @@ impl Store {
 
     pub(crate) fn trust(&self) -> Result<Vec<TrustRow>, StoreError> {
         self.all(
-            "SELECT id, alias, allow, via, since, addresses, relay, tcp FROM trust",
+            "SELECT id, alias, allow, via, since, addresses, relay, tcp, named_by, bare, \
+             typed, told, told_tcp FROM trust",
             trust_row,
         )
     }
 
+    #[cfg(test)]
     pub(crate) fn put_trust(&self, row: &TrustRow) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT OR REPLACE INTO trust \
-             (id, alias, allow, via, since, addresses, relay, tcp) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
-            params![
-                row.id.as_bytes(),
-                row.alias.as_ref().map(NodeName::as_str),
-                list(&row.allow),
-                row.via.name(),
-                row.since.cast_signed(),
-                list(&row.addresses),
-                row.relay,
-                list(&row.tcp),
-            ],
-        )
+        self.commit(&[Change::Trust(row)])
     }
 
-    pub(crate) fn remove_trust(&self, id: NodeId) -> Result<(), StoreError> {
-        self.execute("DELETE FROM trust WHERE id = ?1", params![id.as_bytes()])
+    /// Writes where a peer was found. A crash may undo it, which loses only time later.
+    pub(crate) fn put_place(&self, row: &TrustRow) -> Result<(), StoreError> {
+        self.loosely(|connection| Change::Trust(row).write(connection))
+    }
+
+    /// Makes all of these changes or none; they are on the disk when it returns.
+    pub(crate) fn commit(&self, changes: &[Change<'_>]) -> Result<(), StoreError> {
+        let connection = self.lock();
+        let together = connection.unchecked_transaction()?;
+        for change in changes {
+            change.write(&together)?;
+        }
+        Ok(together.commit()?)
     }
 
     /// Peers that were removed, the longest removed first.
@@ -161,40 +205,38 @@ impl Store {
         })
     }
 
-    /// Marks a peer as removed, as the newest of them.
-    pub(crate) fn put_removed(&self, id: NodeId, now_unix: u64) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT OR REPLACE INTO removed VALUES (?1, ?2)",
-            params![id.as_bytes(), now_unix.cast_signed()],
-        )
-    }
-
-    pub(crate) fn forget_removed(&self, id: NodeId) -> Result<(), StoreError> {
-        self.execute("DELETE FROM removed WHERE id = ?1", params![id.as_bytes()])
-    }
-
+    /// The open invitations, without those whose terms cannot be read: a grant that lost a name would
+    /// be another.
     pub(crate) fn invitations(&self) -> Result<Vec<Invitation>, StoreError> {
-        self.all(
-            "SELECT digest, uses_left, expires, allow FROM invitation",
+        let rows = self.all(
+            "SELECT digest, uses_left, expires, allow, bare FROM invitation",
             |row| {
-                Ok(Invitation {
+                let terms: (String, String) = (row.get(3)?, row.get(4)?);
+                let (Some(allow), Some(offer)) = (whole(&terms.0), whole(&terms.1)) else {
+                    return Ok(None);
+                };
+                Ok(Some(Invitation {
                     digest: SecretDigest::from_bytes(row.get(0)?),
                     uses_left: row.get(1)?,
                     expires: row.get::<_, i64>(2)?.cast_unsigned(),
-                    allow: parsed(&row.get::<_, String>(3)?),
-                })
+                    allow,
+                    offer,
+                }))
             },
-        )
+        )?;
+        Ok(rows.into_iter().flatten().collect())
     }
 
     pub(crate) fn put_invitation(&self, invitation: &Invitation) -> Result<(), StoreError> {
         self.execute(
-            "INSERT OR REPLACE INTO invitation VALUES (?1, ?2, ?3, ?4)",
+            "INSERT OR REPLACE INTO invitation (digest, uses_left, expires, allow, bare) \
+             VALUES (?1, ?2, ?3, ?4, ?5)",
             params![
                 invitation.digest.as_bytes(),
                 invitation.uses_left,
                 invitation.expires.cast_signed(),
                 list(&invitation.allow),
+                list(&invitation.offer),
             ],
         )
     }
@@ -205,6 +247,37 @@ impl Store {
             "DELETE FROM invitation WHERE expires <= ?1",
             params![now_unix.cast_signed()],
         )
+    }
+
+    /// What the hubs said of names: the holder's key, no bytes for one that is away, nothing for nobody.
+    pub(crate) fn heard(&self) -> Result<Vec<(NodeName, Said)>, StoreError> {
+        let rows = self.all("SELECT name, holder FROM heard", |row| {
+            let name = row.get::<_, String>(0)?.parse().ok();
+            let said = match row.get::<_, Option<Vec<u8>>>(1)? {
+                None => Said::Nobody,
+                Some(key) => key
+                    .try_into()
+                    .map_or(Said::Away, |key| Said::Holder(NodeId::from_bytes(key))),
+            };
+            Ok(name.map(|name| (name, said)))
+        })?;
+        Ok(rows.into_iter().flatten().collect())
+    }
+
+    pub(crate) fn put_heard(&self, name: &NodeName, said: Said) -> Result<(), StoreError> {
+        let holder: Option<&[u8]> = match &said {
+            Said::Nobody => None,
+            Said::Away => Some(&[]),
+            Said::Holder(id) => Some(id.as_bytes()),
+        };
+        self.execute_loosely(
+            "INSERT OR REPLACE INTO heard VALUES (?1, ?2)",
+            params![name.as_str(), holder],
+        )
+    }
+
+    pub(crate) fn forget_heard(&self, name: &NodeName) -> Result<(), StoreError> {
+        self.execute_loosely("DELETE FROM heard WHERE name = ?1", [name.as_str()])
     }
 
     pub(crate) fn hubs(&self) -> Result<Vec<HubRow>, StoreError> {
@@ -241,8 +314,9 @@ impl Store {
         Ok(query.query_row([name], |row| row.get(0)).optional()?)
     }
 
+    /// A crash may undo it.
     pub(crate) fn put_setting(&self, name: &str, value: &str) -> Result<(), StoreError> {
-        self.execute(
+        self.execute_loosely(
             "INSERT OR REPLACE INTO setting VALUES (?1, ?2)",
             params![name, value],
         )
@@ -251,6 +325,22 @@ impl Store {
     fn execute(&self, sql: &str, values: impl rusqlite::Params) -> Result<(), StoreError> {
         self.lock().prepare_cached(sql)?.execute(values)?;
         Ok(())
+    }
+
+    /// As [`Store::execute`], for what may be lost in a crash: no disk is waited for.
+    fn execute_loosely(&self, sql: &str, values: impl rusqlite::Params) -> Result<(), StoreError> {
+        self.loosely(|connection| connection.prepare_cached(sql)?.execute(values).map(drop))
+    }
+
+    fn loosely(
+        &self,
+        write: impl FnOnce(&Connection) -> rusqlite::Result<()>,
+    ) -> Result<(), StoreError> {
+        let connection = self.lock();
+        connection.pragma_update(None, "synchronous", "NORMAL")?;
+        let written = write(&connection);
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        Ok(written?)
     }
 
     fn all<T>(
@@ -270,19 +360,141 @@ impl Store {
     }
 }
 
+/// A change of whom this node trusts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change<'a> {
+    /// A peer as it is from now on.
+    Trust(&'a TrustRow),
+    /// It is trusted no longer.
+    Distrust(NodeId),
+    /// It was removed, as the newest of those.
+    Removed(NodeId, u64),
+    /// That it was removed is forgotten.
+    Forgiven(NodeId),
+}
+
+impl Change<'_> {
+    fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
+        let row = match *self {
+            Self::Trust(row) => row,
+            Self::Distrust(id) => {
+                return run(
+                    connection,
+                    "DELETE FROM trust WHERE id = ?1",
+                    [id.as_bytes()],
+                );
+            }
+            Self::Removed(id, at) => {
+                let values = params![id.as_bytes(), at.cast_signed()];
+                return run(
+                    connection,
+                    "INSERT OR REPLACE INTO removed VALUES (?1, ?2)",
+                    values,
+                );
+            }
+            Self::Forgiven(id) => {
+                return run(
+                    connection,
+                    "DELETE FROM removed WHERE id = ?1",
+                    [id.as_bytes()],
+                );
+            }
+        };
+        run(
+            connection,
+            "INSERT OR REPLACE INTO trust \
+             (id, alias, allow, via, since, addresses, relay, tcp, named_by, bare, typed, told, told_tcp) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+            params![
+                row.id.as_bytes(),
+                row.alias.as_ref().map(NodeName::as_str),
+                grant_text(&row.allow),
+                row.via.name(),
+                row.since.cast_signed(),
+                list(&row.addresses),
+                row.relay,
+                list(&row.tcp),
+                row.named_by.name(),
+                bare_text(&row.bare),
+                list(&row.typed),
+                list(&row.told),
+                list(&row.told_tcp),
+            ],
+        )
+    }
+}
+
+fn run(connection: &Connection, sql: &str, values: impl rusqlite::Params) -> rusqlite::Result<()> {
+    connection.prepare_cached(sql)?.execute(values).map(drop)
+}
+
 fn trust_row(row: &Row<'_>) -> rusqlite::Result<TrustRow> {
+    let via = Via::from_name(&row.get::<_, String>(3)?);
     Ok(TrustRow {
         id: NodeId::from_bytes(row.get(0)?),
         alias: row
             .get::<_, Option<String>>(1)?
             .and_then(|alias| alias.parse().ok()),
-        allow: parsed(&row.get::<_, String>(2)?),
-        via: Via::from_name(&row.get::<_, String>(3)?),
+        named_by: named_by(&row.get::<_, String>(8)?, via),
+        allow: grant(&row.get::<_, String>(2)?),
+        bare: bare(&row.get::<_, String>(9)?),
+        via,
         since: row.get::<_, i64>(4)?.cast_unsigned(),
         addresses: parsed(&row.get::<_, String>(5)?),
         relay: row.get(6)?,
         tcp: parsed(&row.get::<_, String>(7)?),
+        typed: parsed(&row.get::<_, String>(10)?),
+        told: parsed(&row.get::<_, String>(11)?),
+        told_tcp: parsed(&row.get::<_, String>(12)?),
     })
+}
+
+/// Stands for no name at all, where no text stands for all.
+const NOTHING: &str = "-";
+
+fn grant_text(grant: &Grant) -> String {
+    names_text(grant.names(), *grant == Grant::All)
+}
+
+fn bare_text(bare: &Bare) -> String {
+    names_text(bare.names(), *bare == Bare::ByGrant)
+}
+
+fn names_text(names: &[AgentName], unsaid: bool) -> String {
+    if !unsaid && names.is_empty() {
+        return NOTHING.to_owned();
+    }
+    list(names)
+}
+
+/// A grant of which no name can be read is none: what was written was not "all".
+fn grant(text: &str) -> Grant {
+    if text.is_empty() {
+        return Grant::All;
+    }
+    Grant::Only(parsed(text))
+}
+
+fn bare(text: &str) -> Bare {
+    if text.is_empty() {
+        return Bare::ByGrant;
+    }
+    Bare::Named(parsed(text))
+}
+
+/// Who named a peer; a database of before does not say, and only what was typed came by hand.
+fn named_by(text: &str, via: Via) -> NamedBy {
+    match (text, via) {
+        ("user", _) | ("", Via::Manual) => NamedBy::User,
+        _ => NamedBy::Peer,
+    }
+}
+
+/// A list of which every item can be read.
+fn whole<T: std::str::FromStr>(text: &str) -> Option<Vec<T>> {
+    text.split_whitespace()
+        .map(|item| item.parse().ok())
+        .collect()
 }
 
 /// A list as space-separated text: names and socket addresses have no spaces.
@@ -301,64 +513,4 @@ fn parsed<T: std::str::FromStr>(text: &str) -> Vec<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row(byte: u8) -> TrustRow {
-        TrustRow {
-            id: NodeId::from_bytes([byte; 32]),
-            alias: Some("laptop".parse().unwrap()),
-            allow: vec!["grep".parse().unwrap(), "sha256".parse().unwrap()],
-            via: Via::Ticket,
-            since: 1_800_000_000,
-            addresses: vec!["127.0.0.1:7".parse().unwrap(), "[::1]:9".parse().unwrap()],
-            tcp: vec!["127.0.0.1:443".parse().unwrap()],
-            relay: Some("https://hub".into()),
-        }
-    }
-
-    #[test]
-    fn trust_survives_a_restart() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("node.db");
-        let store = Store::open(&path).unwrap();
-        store.put_trust(&row(1)).unwrap();
-        store.put_trust(&row(2)).unwrap();
-        store.remove_trust(row(2).id).unwrap();
-        drop(store);
-        assert_eq!(Store::open(&path).unwrap().trust().unwrap(), vec![row(1)]);
-    }
-
-    #[test]
-    fn a_database_of_before_gets_a_place_for_tcp_addresses() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("old.db");
-        let old = SCHEMA.replace(",\n        tcp TEXT NOT NULL DEFAULT ''", "");
-        assert!(!old.contains("tcp"));
-        Connection::open(&path)
-            .unwrap()
-            .execute_batch(&old)
-            .unwrap();
-        for _ in 0..2 {
-            let store = Store::open(&path).unwrap();
-            store.put_trust(&row(1)).unwrap();
-            assert_eq!(store.trust().unwrap(), [row(1)]);
-        }
-    }
-
-    #[test]
-    fn settings_survive_a_restart() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("node.db");
-        Store::open(&path)
-            .unwrap()
-            .put_setting("udp", "0.0.0.0:4242")
-            .unwrap();
-        let store = Store::open(&path).unwrap();
-        assert_eq!(
-            store.setting("udp").unwrap().as_deref(),
-            Some("0.0.0.0:4242")
-        );
-        assert_eq!(store.setting("none").unwrap(), None);
-    }
-}
+mod tests;

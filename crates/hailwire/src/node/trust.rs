@@ -11,22 +11,32 @@ use std::{
     collections::{HashMap, VecDeque},
     net::SocketAddr,
     sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    time::{Duration, Instant},
 };
 
 use hailwire_wire::{
     AgentName, Code, NodeId, NodeName, Status,
     address::NodeRef,
+    latest_time::LatestTime,
     ticket::{Invitation, Invitations, RedeemError, Secret},
 };
 use tokio::sync::watch;
 
-use super::store::{Store, StoreError, TrustRow, Via};
+use super::{
+    grants::{Bare, Grant, Terms, settle, takes_bare},
+    names::NamedBy,
+    reach::Known,
+    store::{Change, Store, StoreError, TrustRow, Via},
+};
 
 /// Strangers remembered as pending; the longest silent one is forgotten first.
 const MAX_PENDING: usize = 256;
 
 /// Removed peers remembered; the longest removed is forgotten first.
 const MAX_REMOVED: usize = 4096;
+
+/// Where the latest time that was seen is kept.
+const LATEST_TIME: &str = "latest-time";
 
 /// Addresses kept per peer, newest first.
 const MAX_KEPT_ADDRESSES: usize = 8;
@@ -39,6 +49,16 @@ pub(crate) struct Trust {
     pending: Mutex<Vec<PendingRow>>,
     /// Counts changes of who may call what.
     changes: watch::Sender<u64>,
+    clock: Mutex<Clock>,
+    started: Instant,
+}
+
+/// The time by which tickets expire.
+#[derive(Debug)]
+struct Clock {
+    latest: LatestTime,
+    /// What is written down of it.
+    kept: u64,
 }
 
 /// The trusted peers, by key and by alias, and those that were removed.
@@ -67,12 +87,40 @@ impl Table {
         Some(row)
     }
 
-    /// `wanted`, or `wanted-2`, `wanted-3` … where another peer has it.
-    fn free_alias(&self, wanted: &NodeName, id: NodeId) -> Option<NodeName> {
+    /// `wanted`, or `wanted-2`, `wanted-3` … where another peer has it. A name that this user gives is
+    /// taken from a peer that gave it itself.
+    fn free_alias(&self, wanted: &NodeName, by: NamedBy, id: NodeId) -> Option<NodeName> {
+        let free = |name: &NodeName| match self.aliases.get(name) {
+            None => true,
+            Some(holder) if *holder == id => true,
+            Some(holder) => by == NamedBy::User && self.named_by(*holder) == Some(NamedBy::Peer),
+        };
         std::iter::once(Some(wanted.clone()))
             .chain((2..1000).map(|n| format!("{wanted}-{n}").parse().ok()))
             .flatten()
-            .find(|name| self.aliases.get(name).is_none_or(|holder| *holder == id))
+            .find(free)
+    }
+
+    fn named_by(&self, id: NodeId) -> Option<NamedBy> {
+        self.rows.get(&id).map(|row| row.named_by)
+    }
+
+    /// The peer that has to give up its own name for this row's, under the name that it gets.
+    fn displaced(&self, row: &TrustRow) -> Option<TrustRow> {
+        let holder = self.aliases.get(row.alias.as_ref()?)?;
+        let mut other = self
+            .rows
+            .get(holder)
+            .filter(|other| other.id != row.id)?
+            .clone();
+        other.alias = row.alias.as_ref().and_then(|name| self.next_free(name));
+        Some(other)
+    }
+
+    fn next_free(&self, taken: &NodeName) -> Option<NodeName> {
+        (2..1000)
+            .filter_map(|n| format!("{taken}-{n}").parse().ok())
+            .find(|name| !self.aliases.contains_key(name))
     }
 }
 
@@ -89,10 +137,14 @@ pub(crate) struct PendingRow {
 #[derive(Clone, Debug)]
 pub(crate) struct NewPeer {
     pub(crate) id: NodeId,
-    /// The alias that is wanted; another is found if it is taken.
-    pub(crate) alias: Option<NodeName>,
-    pub(crate) allow: Vec<AgentName>,
+    /// The alias that is wanted, and who wants it; another is found if it is taken.
+    pub(crate) alias: Option<(NodeName, NamedBy)>,
+    pub(crate) terms: Terms,
+    /// Which bare calls it may take, where that was said.
+    pub(crate) bare: Option<Vec<AgentName>>,
     pub(crate) via: Via,
+    /// Who says where it is.
+    pub(crate) known: Known,
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) tcp: Vec<SocketAddr>,
     pub(crate) relay: Option<String>,
@@ -108,12 +160,19 @@ impl Trust {
             peers.insert(row);
         }
         let invitations = Invitations::restore(store.invitations()?);
+        let latest = store.setting(LATEST_TIME)?;
+        let latest = latest.and_then(|latest| latest.parse().ok()).unwrap_or(0);
         Ok(Self {
             store,
             peers: RwLock::new(peers),
             invitations: Mutex::new(invitations),
             pending: Mutex::default(),
             changes: watch::Sender::new(0),
+            clock: Mutex::new(Clock {
+                latest: LatestTime::new(latest, Duration::ZERO),
+                kept: latest,
+            }),
+            started: Instant::now(),
         })
     }
 
@@ -148,7 +207,7 @@ impl Trust {
         let Some(row) = peers.rows.get(&peer) else {
             return Err(untrusted(peer));
         };
-        if row.allow.is_empty() || row.allow.contains(agent) {
+        if row.allow.allows(agent) {
             return Ok(());
         }
         Err(Status::new(
@@ -156,6 +215,26 @@ impl Trust {
             format!("this node does not let you call `{agent}`"),
         )
         .with_hint("ask its operator for an invitation that allows this agent"))
+    }
+
+    /// What `peer` may call here: nothing if it is not trusted.
+    pub(crate) fn grant(&self, peer: NodeId) -> Grant {
+        let row = self.row(peer);
+        row.map_or(Grant::Only(Vec::new()), |row| row.allow)
+    }
+
+    /// Whether `peer` may take a bare call of `agent`.
+    pub(crate) fn takes_bare(&self, peer: NodeId, agent: &AgentName) -> bool {
+        let peers = self.read();
+        let row = peers.rows.get(&peer);
+        row.is_some_and(|row| takes_bare(&row.allow, &row.bare, agent))
+    }
+
+    /// The peer of this name, and who named it.
+    pub(crate) fn named(&self, name: &NodeName) -> Option<(NodeId, NamedBy)> {
+        let peers = self.read();
+        let id = *peers.aliases.get(name)?;
+        peers.named_by(id).map(|by| (id, by))
     }
 
     /// The alias under which `id` is known here.
@@ -172,15 +251,11 @@ impl Trust {
         }
     }
 
-    /// Trusts a peer from now on; one that is trusted already keeps its alias and age, and gets the
-    /// new grants and addresses. That it was removed once is forgotten.
+    /// Trusts a peer from now on. One that is trusted already keeps its age, the alias that this user
+    /// gave it, and a grant that is narrower than what is offered ([`settle`]). That it was removed
+    /// once is forgotten.
     pub(crate) fn add(&self, peer: NewPeer, now_unix: u64) -> Result<TrustRow, StoreError> {
-        let mut peers = self.write();
-        if peers.removed.contains(&peer.id) {
-            self.store.forget_removed(peer.id)?;
-            peers.removed.retain(|id| *id != peer.id);
-        }
-        self.enter(peers, peer, now_unix)
+        self.enter(self.write(), peer, now_unix)
     }
 
     /// Trusts a peer for which a hub vouches, unless it was removed here; whether it is trusted.
@@ -188,6 +263,9 @@ impl Trust {
         let peers = self.write();
         if peers.removed.contains(&peer.id) {
             return Ok(false);
+        }
+        if peers.rows.contains_key(&peer.id) {
+            return Ok(true);
         }
         self.enter(peers, peer, now_unix).map(|_| true)
     }
@@ -199,29 +277,55 @@ impl Trust {
         now_unix: u64,
     ) -> Result<TrustRow, StoreError> {
         let known = peers.rows.get(&peer.id).cloned();
-        let wanted = peer
-            .alias
-            .or_else(|| known.as_ref().and_then(|row| row.alias.clone()));
-        let mut addresses = peer.addresses;
-        addresses.extend(known.iter().flat_map(|row| row.addresses.iter().copied()));
+        let named = known
+            .as_ref()
+            .and_then(|row| Some((row.alias.clone()?, row.named_by)));
+        let wanted = match (peer.alias, named) {
+            // What this user has named, nobody else renames.
+            (Some((_, NamedBy::Peer)) | None, Some(named @ (_, NamedBy::User))) => Some(named),
+            (wanted, named) => wanted.or(named),
+        };
+        let named_by = wanted.as_ref().map_or(NamedBy::Peer, |(_, by)| *by);
+        let typed = peer.known == Known::Typed;
+        let kept = |of: fn(&TrustRow) -> &Vec<SocketAddr>| {
+            known.as_ref().map(of).cloned().unwrap_or_default()
+        };
+        let said = |new: &[SocketAddr], kept: Vec<SocketAddr>, said: bool| match said {
+            true => newest(new.iter().copied().chain(kept)),
+            false => kept,
+        };
+        let told = |new: &[SocketAddr], kept: Vec<SocketAddr>| match typed || new.is_empty() {
+            true => kept,
+            false => newest(new.iter().copied()),
+        };
         let row = TrustRow {
             id: peer.id,
-            alias: wanted.and_then(|alias| peers.free_alias(&alias, peer.id)),
-            allow: peer.allow,
+            alias: wanted.and_then(|(alias, by)| peers.free_alias(&alias, by, peer.id)),
+            named_by,
+            allow: settle(known.as_ref().map(|row| &row.allow), peer.terms),
+            bare: match (peer.bare, &known) {
+                (Some(names), _) => Bare::of(names),
+                (None, Some(row)) => row.bare.clone(),
+                (None, None) => Bare::ByGrant,
+            },
             via: peer.via,
             since: known.as_ref().map_or(now_unix, |row| row.since),
-            addresses: newest(addresses),
-            tcp: if peer.tcp.is_empty() {
-                known
-                    .as_ref()
-                    .map(|row| row.tcp.clone())
-                    .unwrap_or_default()
-            } else {
-                newest(peer.tcp)
-            },
-            relay: peer.relay.or_else(|| known.and_then(|row| row.relay)),
+            addresses: kept(|row| &row.addresses),
+            typed: said(&peer.addresses, kept(|row| &row.typed), typed),
+            told: told(&peer.addresses, kept(|row| &row.told)),
+            tcp: said(&peer.tcp, kept(|row| &row.tcp), typed),
+            told_tcp: told(&peer.tcp, kept(|row| &row.told_tcp)),
+            relay: peer
+                .relay
+                .or_else(|| known.as_ref().and_then(|row| row.relay.clone())),
         };
-        self.store.put_trust(&row)?;
+        let displaced = peers.displaced(&row);
+        let mut changes: Vec<Change<'_>> = displaced.iter().map(Change::Trust).collect();
+        changes.push(Change::Trust(&row));
+        changes.push(Change::Forgiven(row.id));
+        self.store.commit(&changes)?;
+        peers.removed.retain(|id| *id != row.id);
+        displaced.into_iter().for_each(|other| peers.insert(other));
         peers.insert(row.clone());
         drop(peers);
         self.changes.send_modify(|changes| *changes += 1);
@@ -232,15 +336,17 @@ impl Trust {
     /// Trusts a peer no longer, and remembers that; whether it was trusted.
     pub(crate) fn remove(&self, id: NodeId, now_unix: u64) -> Result<bool, StoreError> {
         let mut peers = self.write();
-        self.store.put_removed(id, now_unix)?;
-        peers.removed.retain(|other| *other != id);
-        peers.removed.push_back(id);
-        if peers.removed.len() > MAX_REMOVED
-            && let Some(oldest) = peers.removed.pop_front()
-        {
-            self.store.forget_removed(oldest)?;
-        }
-        self.store.remove_trust(id)?;
+        let others = peers.removed.iter().filter(|other| **other != id);
+        let mut removed: VecDeque<NodeId> = others.copied().collect();
+        removed.push_back(id);
+        let forgotten = match removed.len() > MAX_REMOVED {
+            true => removed.pop_front(),
+            false => None,
+        };
+        let mut changes = vec![Change::Distrust(id), Change::Removed(id, now_unix)];
+        changes.extend(forgotten.map(Change::Forgiven));
+        self.store.commit(&changes)?;
+        peers.removed = removed;
         let removed = peers.remove(id).is_some();
         self.changes.send_modify(|changes| *changes += 1);
         Ok(removed)
@@ -262,13 +368,31 @@ impl Trust {
         }
         row.addresses.insert(0, address);
         row.addresses = newest(std::mem::take(&mut row.addresses));
-        if let Err(error) = self.store.put_trust(row) {
+        if let Err(error) = self.store.put_place(row) {
             tracing::warn!(%id, %error, "the address of a peer could not be kept");
+        }
+    }
+
+    /// The time by which tickets expire: this clock's, unless it was later before.
+    pub(crate) fn latest(&self, now_unix: u64) -> u64 {
+        let running = self.started.elapsed();
+        self.clock().latest.now(now_unix, running)
+    }
+
+    /// Writes the time down, if there is a ticket that has not expired by what is written.
+    pub(crate) fn keep_time(&self, now_unix: u64) {
+        let now = self.latest(now_unix);
+        let kept = self.clock().kept;
+        let matters = self.invitations().iter().any(|open| open.expires > kept);
+        if matters && let Err(status) = self.note_time(now) {
+            tracing::warn!(%status, "the time could not be kept");
         }
     }
 
     /// Enters an invitation.
     pub(crate) fn invite(&self, invitation: &Invitation, now_unix: u64) -> Result<(), Status> {
+        let now_unix = self.latest(now_unix);
+        self.note_time(now_unix)?;
         let mut invitations = self.invitations();
         invitations
             .issue(invitation.clone(), now_unix)
@@ -281,6 +405,8 @@ impl Trust {
 
     /// Takes one use of a ticket and gives what it allows.
     pub(crate) fn redeem(&self, secret: &Secret, now_unix: u64) -> Result<Invitation, Status> {
+        let now_unix = self.latest(now_unix);
+        self.note_time(now_unix)?;
         let mut invitations = self.invitations();
         let before = invitations.clone();
         let invitation = invitations
@@ -293,6 +419,19 @@ impl Trust {
             return Err(store_status(error));
         }
         Ok(invitation)
+    }
+
+    /// Writes the time down; a change that follows is synced with it.
+    fn note_time(&self, now_unix: u64) -> Result<(), Status> {
+        self.store
+            .put_setting(LATEST_TIME, &now_unix.to_string())
+            .map_err(store_status)?;
+        self.clock().kept = now_unix;
+        Ok(())
+    }
+
+    fn clock(&self) -> std::sync::MutexGuard<'_, Clock> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that a stranger tried something.
@@ -374,7 +513,7 @@ fn redeem_status(error: RedeemError) -> Status {
     Status::new(code, error.to_string()).with_hint("ask for a new ticket: `hail invite`")
 }
 
-fn newest(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+fn newest(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut kept: Vec<SocketAddr> = Vec::new();
     for address in addresses {
         if kept.len() < MAX_KEPT_ADDRESSES && !kept.contains(&address) {
@@ -385,175 +524,4 @@ fn newest(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: u64 = 1_800_000_000;
-
-    fn trust() -> (tempfile::TempDir, Trust) {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(&dir.path().join("node.db")).unwrap();
-        (dir, Trust::load(store).unwrap())
-    }
-
-    fn peer(byte: u8, alias: &str) -> NewPeer {
-        NewPeer {
-            id: NodeId::from_bytes([byte; 32]),
-            alias: Some(alias.parse().unwrap()),
-            allow: Vec::new(),
-            via: Via::Manual,
-            addresses: Vec::new(),
-            tcp: Vec::new(),
-            relay: None,
-        }
-    }
-
-    #[test]
-    fn an_unknown_node_may_call_nothing() {
-        let (_dir, trust) = trust();
-        let status = trust
-            .check(NodeId::from_bytes([1; 32]), &"grep".parse().unwrap())
-            .unwrap_err();
-        assert_eq!(status.code, Code::PermissionDenied);
-    }
-
-    #[test]
-    fn a_grant_allows_what_it_lists_and_nothing_else() {
-        let (_dir, trust) = trust();
-        let allow = vec!["grep".parse().unwrap()];
-        let row = trust
-            .add(
-                NewPeer {
-                    allow,
-                    ..peer(1, "a")
-                },
-                NOW,
-            )
-            .unwrap();
-        assert!(trust.check(row.id, &"grep".parse().unwrap()).is_ok());
-        assert!(trust.check(row.id, &"sha256".parse().unwrap()).is_err());
-    }
-
-    #[test]
-    fn two_peers_never_share_an_alias() {
-        let (_dir, trust) = trust();
-        trust.add(peer(1, "laptop"), NOW).unwrap();
-        let second = trust.add(peer(2, "laptop"), NOW).unwrap();
-        assert_eq!(second.alias.unwrap().as_str(), "laptop-2");
-        // The same peer again keeps its own.
-        assert_eq!(
-            trust
-                .add(peer(1, "laptop"), NOW)
-                .unwrap()
-                .alias
-                .unwrap()
-                .as_str(),
-            "laptop"
-        );
-    }
-
-    #[test]
-    fn a_ticket_is_used_as_often_as_it_says_also_across_a_restart() {
-        let (dir, trust) = trust();
-        let secret = Secret::from_random([7; 16]);
-        let invitation = Invitation {
-            digest: secret.digest(),
-            uses_left: 1,
-            expires: NOW + 60,
-            allow: Vec::new(),
-        };
-        trust.invite(&invitation, NOW).unwrap();
-        assert!(trust.redeem(&Secret::from_random([8; 16]), NOW).is_err());
-        assert!(trust.redeem(&secret, NOW).is_ok());
-        assert!(
-            trust
-                .redeem(&secret, NOW)
-                .unwrap_err()
-                .message
-                .contains("used up")
-        );
-        drop(trust);
-        let trust = Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap();
-        assert!(
-            trust
-                .redeem(&secret, NOW)
-                .unwrap_err()
-                .message
-                .contains("used up")
-        );
-    }
-
-    #[test]
-    fn an_expired_ticket_is_refused_with_its_reason() {
-        let (_dir, trust) = trust();
-        let secret = Secret::from_random([7; 16]);
-        let invitation = Invitation {
-            digest: secret.digest(),
-            uses_left: 9,
-            expires: NOW,
-            allow: Vec::new(),
-        };
-        trust.invite(&invitation, NOW - 60).unwrap();
-        assert!(
-            trust
-                .redeem(&secret, NOW)
-                .unwrap_err()
-                .message
-                .contains("expired")
-        );
-    }
-
-    #[test]
-    fn a_hub_does_not_bring_back_whom_the_operator_removed_and_a_ticket_does() {
-        let (dir, trust) = trust();
-        let hub = || NewPeer {
-            via: Via::Hub,
-            ..peer(1, "a")
-        };
-        assert!(trust.add_vouched(hub(), NOW).unwrap());
-        assert!(trust.remove(hub().id, NOW).unwrap());
-        assert!(!trust.add_vouched(hub(), NOW).unwrap());
-        drop(trust);
-        let trust = Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap();
-        assert!(!trust.add_vouched(hub(), NOW).unwrap() && !trust.is_trusted(hub().id));
-        trust.add(peer(1, "a"), NOW).unwrap();
-        assert!(trust.is_trusted(hub().id) && !trust.was_removed(hub().id));
-        drop(trust);
-        let trust = Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap();
-        assert!(!trust.was_removed(hub().id));
-    }
-
-    #[test]
-    fn removed_peers_are_remembered_up_to_a_bound_and_the_oldest_goes_first() {
-        let (dir, trust) = trust();
-        let id = |i: usize| {
-            let mut bytes = [0; 32];
-            bytes[..8].copy_from_slice(&i.to_be_bytes());
-            NodeId::from_bytes(bytes)
-        };
-        for i in 0..=MAX_REMOVED {
-            trust.remove(id(i), NOW).unwrap();
-        }
-        let as_kept = |trust: &Trust| {
-            assert!(!trust.was_removed(id(0)));
-            assert!(trust.was_removed(id(1)) && trust.was_removed(id(MAX_REMOVED)));
-            assert_eq!(trust.read().removed.len(), MAX_REMOVED);
-        };
-        as_kept(&trust);
-        drop(trust);
-        as_kept(&Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap());
-    }
-
-    #[test]
-    fn pending_strangers_are_bounded() {
-        let (_dir, trust) = trust();
-        for i in 0..=MAX_PENDING as u64 {
-            let mut bytes = [0; 32];
-            bytes[..8].copy_from_slice(&i.to_be_bytes());
-            trust.note_stranger(NodeId::from_bytes(bytes), "a b", NOW + i);
-        }
-        let rows = trust.pending_rows();
-        assert_eq!(rows.len(), MAX_PENDING);
-        assert!(rows.iter().all(|row| row.at > NOW && row.name.is_empty()));
-    }
-}
+mod tests;

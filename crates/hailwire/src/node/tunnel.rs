@@ -8,7 +8,10 @@ use std::{
 };
 
 use hailwire_wire::{
-    AgentName, Code, NodeId, Status, directory::Search, header::Hello, record::Record,
+    AgentName, Code, NodeId, Status,
+    directory::Search,
+    header::Hello,
+    record::Record,
 };
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
@@ -19,9 +22,12 @@ use tokio::{
 use super::{
     Inner, beside,
     choice::Way,
+    grants::{Grant, takes_bare},
     overlay::{self, Places},
     peers::{Connect, Left, way_of},
+    reach::{Known, Sightings},
     router::{Door, Origin},
+    store::TrustRow,
 };
 use crate::{
     carrier::{Connection, quic},
@@ -150,7 +156,8 @@ impl Inner {
         }
         let places = self.places(id).await;
         if places.is_empty() {
-            return Err(unreachable(id, "no address of it is known"));
+            let reason = "no address of it is known that can be reached from this network";
+            return Err(unreachable(id, reason));
         }
         let session = self.dial_at(id, &places).await?;
         // A peer that dialled at the same time may have won.
@@ -246,23 +253,26 @@ impl Inner {
         }
     }
 
-    /// Everywhere that a peer may be: where it was last, and what the hubs know.
+    /// Everywhere that a peer may be and this node goes: where it was last, and what it and the hubs say.
     pub(super) async fn places(&self, id: NodeId) -> Places {
-        let mut places = Places::default();
+        let mut sightings = Sightings::default();
         if let Some(row) = self.trust.row(id) {
-            places.addresses = row.addresses;
-            places.tcp = row.tcp;
-            places.relays.extend(row.relay);
+            sightings.add(Known::Typed, &row.typed, &row.tcp);
+            sightings.add(Known::Found, &row.addresses, &[]);
+            sightings.add(Known::Told, &row.told, &row.told_tcp);
+            sightings.relays.extend(row.relay);
         }
-        self.places_from_hubs(id, &mut places).await;
-        places
+        self.sightings_at_hubs(id, &mut sightings).await;
+        self.dialled(id, sightings).await
     }
 
     /// Brings up tunnels to nodes that have none until one of them offers `agent`: to those of
     /// which a hub knows that they do, and to trusted peers.
     pub(super) async fn ask_unconnected(self: &Arc<Self>, agent: &AgentName) {
         let unconnected = |id: &NodeId| !self.peers.has(*id);
-        let trusted = self.trust.rows().into_iter().map(|row| row.id);
+        let takes = |row: &TrustRow| takes_bare(&row.allow, &row.bare, agent);
+        let trusted = self.trust.rows().into_iter().filter(takes);
+        let trusted = trusted.map(|row| row.id);
         let mut waiting: VecDeque<NodeId> = trusted.filter(unconnected).collect();
         let mut dials = JoinSet::new();
         let mut holders = std::pin::pin!(self.holders_at_hubs(agent));
@@ -300,6 +310,7 @@ impl Inner {
         let offers = |record: &Record| record.agents.iter().any(|offer| offer.name == *agent);
         found
             .filter(|(id, record)| *id != self.id && offers(record))
+            .filter(|(id, _)| !self.trust.is_trusted(*id) || self.trust.takes_bare(*id, agent))
             .map(|(id, _)| id)
             .collect()
     }
@@ -453,14 +464,16 @@ pub(super) async fn announce(node: Arc<Inner>) {
         node.hubs.publish();
         let number = node.next_list();
         // Most peers may call the same.
-        let mut lists: HashMap<Vec<AgentName>, OfferList> = HashMap::new();
+        let mut lists: Vec<(Grant, OfferList)> = Vec::new();
         for (id, session) in node.peers.all() {
-            if let Some(row) = node.trust.row(id) {
-                let list = lists.entry(row.allow).or_insert_with_key(|allow| {
-                    OfferList::new(node.registry.offers(allow), number)
-                });
-                session.send_offers(list.clone());
-            }
+            let grant = node.trust.grant(id);
+            let made = lists.iter().find(|(made, _)| *made == grant);
+            let list = made.map(|(_, list)| list.clone()).unwrap_or_else(|| {
+                let list = OfferList::new(node.registry.offers(&grant), number);
+                lists.push((grant, list.clone()));
+                list
+            });
+            session.send_offers(list);
         }
         tokio::time::sleep(ANNOUNCE_PAUSE).await;
     }

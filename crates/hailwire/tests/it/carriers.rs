@@ -52,6 +52,7 @@ pub(crate) async fn introduce(
         id: other.node.id(),
         alias: name.into(),
         allow: Vec::new(),
+        offer: Vec::new(),
         addresses: texts(udp),
         tcp: texts(tcp),
     };

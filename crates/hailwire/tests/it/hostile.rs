@@ -177,6 +177,7 @@ impl Guest {
             id: NodeId::from_bytes(*endpoint.id().as_bytes()),
             alias: String::new(),
             allow: Vec::new(),
+            offer: Vec::new(),
             addresses: Vec::new(),
             tcp: Vec::new(),
         };
@@ -184,7 +185,12 @@ impl Guest {
             let _: admin::Trusted = house.client().admin(method::TRUST_ADD, &add).await.unwrap();
         }
         let id = iroh::EndpointId::from_bytes(house.node.id().as_bytes()).unwrap();
-        let sockets = house.node.sockets().into_iter().map(TransportAddr::Ip);
+        let sockets = house.node.sockets().into_iter().map(|mut socket| {
+            if socket.ip().is_unspecified() {
+                socket.set_ip([127, 0, 0, 1].into());
+            }
+            TransportAddr::Ip(socket)
+        });
         let address = EndpointAddr::from_parts(id, sockets);
         let connection = endpoint.connect(address, b"hailwire").await.unwrap();
         Self {

@@ -111,6 +111,7 @@ pub(crate) async fn invite(client: &Client, uses: u32, allow: &[&str]) -> String
         uses,
         expires_s: 60,
         allow,
+        offer: Vec::new(),
     };
     let invited: admin::Invited = client.admin(method::INVITE, &invite).await.unwrap();
     invited.ticket
@@ -120,7 +121,7 @@ pub(crate) async fn invite(client: &Client, uses: u32, allow: &[&str]) -> String
 pub(crate) async fn join(client: &Client, ticket: &str) -> Result<admin::Joined, Status> {
     let join = admin::Join {
         ticket: ticket.to_owned(),
-        alias: String::new(),
+        ..admin::Join::default()
     };
     client.admin(method::JOIN, &join).await
 }

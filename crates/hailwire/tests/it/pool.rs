@@ -140,6 +140,7 @@ impl ByHand {
             id: NodeId::from_bytes(*self.endpoint.id().as_bytes()),
             alias: "far".into(),
             allow: Vec::new(),
+            offer: Vec::new(),
             addresses: sockets.map(|socket| socket.to_string()).collect(),
             tcp: Vec::new(),
         };

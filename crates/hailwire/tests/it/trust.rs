@@ -83,6 +83,7 @@ async fn a_stranger_is_refused_noted_and_can_be_approved() {
         id: alice.node.id(),
         alias: "alice".into(),
         allow: Vec::new(),
+        offer: Vec::new(),
         addresses: alice
             .node
             .sockets()
@@ -114,6 +115,7 @@ async fn a_stranger_is_refused_noted_and_can_be_approved() {
         id: bob.node.id(),
         alias: String::new(),
         allow: Vec::new(),
+        offer: Vec::new(),
         addresses: Vec::new(),
         tcp: Vec::new(),
     };

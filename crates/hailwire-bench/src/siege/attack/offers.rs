@@ -63,5 +63,8 @@ fn list(turn: usize) -> Result<Offers, BenchError> {
         })
     };
     let agents = (0..AGENTS).map(offer).collect::<Result<_, BenchError>>()?;
-    Ok(Offers { agents })
+    Ok(Offers {
+        agents,
+        ..Offers::default()
+    })
 }

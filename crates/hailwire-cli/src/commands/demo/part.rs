@@ -144,7 +144,7 @@ async fn start_node(data: PathBuf, name: NodeName, ticket: String) -> Result<Nod
         .map_err(|error| Failure::caused(Code::Unavailable, &error))?;
     let join = admin::Join {
         ticket,
-        alias: String::new(),
+        ..admin::Join::default()
     };
     let client = node.client();
     let _: admin::Joined = Box::pin(client.admin(method::JOIN, &join)).await?;

@@ -79,6 +79,7 @@ pub(in crate::node) async fn pair(carrier: Carrier, near: Pool, far: Pool) -> (H
             id: there.node.id(),
             alias: alias.into(),
             allow: Vec::new(),
+            offer: Vec::new(),
             addresses: texts(there.node.sockets()),
             tcp: texts(there.node.tcp_sockets()),
         };

@@ -49,6 +49,7 @@ impl Guest {
             id,
             alias: String::new(),
             allow: Vec::new(),
+            offer: Vec::new(),
             addresses: Vec::new(),
             tcp: Vec::new(),
         };

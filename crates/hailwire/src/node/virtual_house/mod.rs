@@ -41,7 +41,15 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::{Inner, Node, overlay::DIAL_TIMEOUT, store::Via, trust::NewPeer};
+use super::{
+    Inner, Node,
+    grants::{Grant, Terms},
+    names::NamedBy,
+    overlay::DIAL_TIMEOUT,
+    reach::Known,
+    store::Via,
+    trust::NewPeer,
+};
 use crate::{
     Config, DataDir,
     carrier::{Connection, mux},
@@ -189,9 +197,11 @@ pub(super) fn befriend(one: &Node, other: &Node) {
     for (of, to) in [(one, other), (other, one)] {
         let peer = NewPeer {
             id: of.id(),
-            alias: of.name(),
-            allow: Vec::new(),
+            alias: of.name().map(|name| (name, NamedBy::User)),
+            terms: Terms::Offered(Grant::All),
+            bare: None,
             via: Via::Manual,
+            known: Known::Typed,
             addresses: Vec::new(),
             // Any will do: see `dial`.
             tcp: vec![([198, 18, 0, 1], 443).into()],

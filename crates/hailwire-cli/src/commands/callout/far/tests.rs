@@ -56,12 +56,13 @@ impl House {
             uses: 1,
             expires_s: 60,
             allow: Vec::new(),
+            offer: Vec::new(),
         };
         let invited = other.node.client().admin(method::INVITE, &invite).await;
         let invited: admin::Invited = invited.unwrap();
         let join = admin::Join {
             ticket: invited.ticket,
-            alias: String::new(),
+            ..admin::Join::default()
         };
         let joined = one.node.client().admin(method::JOIN, &join).await;
         let _: admin::Joined = joined.unwrap();

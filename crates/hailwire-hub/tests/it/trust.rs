@@ -1,0 +1,196 @@
+//! What a hub may do to whom its members trust, and to the names by which they call.
+
+use std::{net::SocketAddr, time::Duration};
+
+use hailwire::{
+    Agent, Client, Code, DataDir, Node, Request, Response, Serving, admin, admin::method,
+};
+use hailwire_hub::Hub;
+use hailwire_wire::{
+    directory::Trust,
+    ticket::{HubTicket, Ticket},
+};
+
+use crate::{
+    house::{self, House},
+    nodes::{Member, trusting},
+};
+
+/// A node that has joined nothing.
+async fn alone(name: &str) -> (Node, Client, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = hailwire::Config::default();
+    config.node.name = Some(name.parse().unwrap());
+    config.listen.udp = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    let data = DataDir::new(folder.path());
+    let node = Node::builder().data_dir(data).config(config);
+    let node = node.start().await.unwrap();
+    let client = node.client();
+    (node, client, folder)
+}
+
+async fn join(client: &Client, ticket: HubTicket, yes: bool) -> (bool, bool) {
+    let join = admin::Join {
+        ticket: Ticket::Hub(ticket).to_text().unwrap(),
+        yes,
+        ..admin::Join::default()
+    };
+    match client.admin(method::JOIN, &join).await.unwrap() {
+        admin::Joined::Hub {
+            members, trusted, ..
+        } => (members, trusted),
+        admin::Joined::Node { .. } => panic!("joined a node"),
+    }
+}
+
+async fn serve_as(client: &Client, agent: &str, whose: &'static str) -> Serving {
+    let answer = move |_: Request| async move { Ok(Response::new(whose)) };
+    let agent = Agent::new(agent).unwrap();
+    client.serve(agent, answer).await.unwrap()
+}
+
+async fn answer(client: &Client, to: &str) -> Result<String, hailwire::Status> {
+    let call = client.call(to).deadline(Duration::from_secs(20));
+    let bytes = call.send().await?.bytes(100).await?;
+    Ok(String::from_utf8(bytes.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn members_are_trusted_only_where_ticket_user_and_hub_say_so() {
+    let house = trusting(Trust::Members).await;
+    let ticket = house.ticket(9).await;
+    assert_eq!(ticket.trust, Trust::Members, "the ticket says so");
+    let silent = HubTicket {
+        trust: Trust::Nobody,
+        ..ticket.clone()
+    };
+    let bob = Member::of(&house, "bob").await;
+    for (ticket, yes) in [
+        (ticket.clone(), false),
+        (silent.clone(), false),
+        (silent, true),
+    ] {
+        let (node, client, _folder) = alone("alice").await;
+        let _echo = serve_as(&client, "echo", "alice's").await;
+        assert_eq!(join(&client, ticket, yes).await, (true, false));
+        let to = format!("echo@{}", node.id());
+        let refused = answer(&bob.client, &to).await.unwrap_err();
+        assert_eq!(refused.code, Code::PermissionDenied, "{refused}");
+        node.shutdown(Duration::ZERO).await;
+    }
+    let (node, client, _folder) = alone("alice").await;
+    let _echo = serve_as(&client, "echo", "alice's").await;
+    assert_eq!(join(&client, ticket, true).await, (true, true));
+    let to = format!("echo@{}", node.id());
+    assert_eq!(answer(&bob.client, &to).await.unwrap(), "alice's");
+    node.shutdown(Duration::ZERO).await;
+    bob.stop().await;
+    house.hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_hub_that_lets_its_members_trust_each_other_later_changes_nothing_for_who_joined_before()
+{
+    let house = trusting(Trust::Nobody).await;
+    let (node, client, _folder) = alone("alice").await;
+    let _echo = serve_as(&client, "echo", "alice's").await;
+    let ticket = house.ticket(1).await;
+    assert_eq!(ticket.trust, Trust::Nobody);
+    assert_eq!(join(&client, ticket, true).await, (false, false));
+    let (tcp, udp) = (house.hub.tcp_addr(), house.hub.udp_addr());
+    let House { hub, folder } = house;
+    hub.shutdown().await;
+    let mut config = house::config(folder.path());
+    config.trust = Trust::Members;
+    config.listen = tcp;
+    config.udp_port = Some(udp.port());
+    let hub = Hub::start(config).await.unwrap();
+    let back = House { hub, folder };
+    let bob = Member::of(&back, "bob").await;
+    let refused = answer(&bob.client, &format!("echo@{}", node.id())).await;
+    assert_eq!(refused.unwrap_err().code, Code::PermissionDenied);
+    node.shutdown(Duration::ZERO).await;
+    bob.stop().await;
+    back.hub.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_joiner_that_calls_itself_as_a_member_does_gets_none_of_its_calls() {
+    let house = trusting(Trust::Nobody).await;
+    let alice = Member::of(&house, "alice").await;
+    let real = Member::of(&house, "z").await;
+    let _bank = serve_as(&real.client, "bank", "the bank's").await;
+    // Two that join alice, of which one calls itself as a member does.
+    let mut thieves = Vec::new();
+    for name in ["z", "y"] {
+        let (node, client, folder) = alone(name).await;
+        let serving = serve_as(&client, "bank", "a thief's").await;
+        let invite = admin::Invite {
+            uses: 1,
+            expires_s: 60,
+            allow: Vec::new(),
+            offer: Vec::new(),
+        };
+        let invited = alice.client.admin(method::INVITE, &invite).await;
+        let invited: admin::Invited = invited.unwrap();
+        let join = admin::Join {
+            ticket: invited.ticket,
+            ..admin::Join::default()
+        };
+        let _: admin::Joined = client.admin(method::JOIN, &join).await.unwrap();
+        thieves.push((node, serving, folder));
+    }
+    let trust = async |at: &Member, of: &Member| {
+        let add = admin::TrustAdd {
+            id: of.node.id(),
+            alias: String::new(),
+            allow: Vec::new(),
+            offer: Vec::new(),
+            addresses: of.node.sockets().iter().map(ToString::to_string).collect(),
+            tcp: Vec::new(),
+        };
+        let _: admin::Trusted = at.client.admin(method::TRUST_ADD, &add).await.unwrap();
+    };
+    // Not trusted, the real one is refused its calls, and they go to nobody else.
+    let refused = answer(&alice.client, "bank@z").await.unwrap_err();
+    assert_eq!(refused.code, Code::PermissionDenied, "{refused}");
+    trust(&alice, &real).await;
+    trust(&real, &alice).await;
+    assert_eq!(answer(&alice.client, "bank@z").await.unwrap(), "the bank's");
+    // What nobody holds at the hub is the joiner's, who is shown as the one that named itself.
+    assert_eq!(answer(&alice.client, "bank@y").await.unwrap(), "a thief's");
+    let rows: Vec<admin::Trusted> = alice.client.admin(method::TRUST_LIST, &()).await.unwrap();
+    let named = rows.iter().find(|row| row.alias == "y").unwrap();
+    assert_eq!(named.named_by, "peer");
+    // With the hub away its last word counts.
+    house.hub.shutdown().await;
+    let _other = alice.serve_echo("other").await;
+    alice.registered(false).await;
+    assert_eq!(answer(&alice.client, "bank@z").await.unwrap(), "the bank's");
+    alice.stop().await;
+    real.stop().await;
+    for (node, _serving, _folder) in thieves {
+        node.shutdown(Duration::ZERO).await;
+    }
+}
+
+#[tokio::test]
+async fn the_hubs_database_is_readable_by_its_user_alone_also_one_of_before() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let house = trusting(Trust::Nobody).await;
+    let modes = |folder: &std::path::Path| {
+        ["hub.db", "hub.db-wal", "hub.db-shm"].map(|name| {
+            let meta = std::fs::metadata(folder.join(name)).unwrap();
+            meta.permissions().mode() & 0o777
+        })
+    };
+    assert_eq!(modes(house.folder.path()), [0o600; 3]);
+    let House { hub, folder } = house;
+    hub.shutdown().await;
+    let open = std::fs::Permissions::from_mode(0o644);
+    std::fs::set_permissions(folder.path().join("hub.db"), open).unwrap();
+    let hub = Hub::start(house::config(folder.path())).await.unwrap();
+    assert_eq!(modes(folder.path()), [0o600; 3]);
+    hub.shutdown().await;
+}

@@ -1,0 +1,101 @@
+//! Where this machine is, and so which of a peer's addresses are dialled: `reach.rs` decides.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use netwatch::interfaces::{IpNet, State};
+use tokio::time::Instant;
+
+use super::{
+    Inner,
+    overlay::Places,
+    reach::{DialBudget, Here, Sightings, Subnet, chosen, relays},
+};
+use hailwire_wire::NodeId;
+
+/// How long the list of interfaces is believed.
+const FRESH: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(super) struct Reaching {
+    /// This node listens on loopback alone.
+    loopback_only: bool,
+    here: Mutex<Option<(Instant, Arc<Here>)>>,
+    budget: Mutex<DialBudget>,
+}
+
+impl Reaching {
+    /// For a node that listens at these sockets.
+    pub(super) fn new(sockets: impl IntoIterator<Item = SocketAddr>) -> Self {
+        Self {
+            loopback_only: sockets.into_iter().all(|socket| socket.ip().is_loopback()),
+            here: Mutex::default(),
+            budget: Mutex::new(DialBudget::new()),
+        }
+    }
+
+    async fn here(&self) -> Arc<Here> {
+        let known = self
+            .here
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some((at, here)) = known
+            && at.elapsed() < FRESH
+        {
+            return here;
+        }
+        let here = Arc::new(Here {
+            subnets: subnets(&State::new().await),
+            loopback_only: self.loopback_only,
+        });
+        *self.here.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((Instant::now(), here.clone()));
+        here
+    }
+}
+
+fn subnets(state: &State) -> Vec<Subnet> {
+    let up = state
+        .interfaces
+        .values()
+        .filter(|interface| interface.is_up());
+    let subnets = up.flat_map(|interface| interface.addrs()).map(|net| {
+        let prefix = match &net {
+            IpNet::V4(net) => net.prefix_len(),
+            IpNet::V6 { net, .. } => net.prefix_len(),
+        };
+        Subnet {
+            address: net.addr(),
+            prefix,
+        }
+    });
+    subnets
+        .filter(|subnet| !subnet.address.is_loopback())
+        .collect()
+}
+
+impl Inner {
+    /// Of the places where a peer may be, those that this node lets itself be sent to.
+    pub(super) async fn dialled(&self, id: NodeId, mut sightings: Sightings) -> Places {
+        let sessions = self.peers.all().into_iter().filter(|(peer, _)| *peer == id);
+        let remotes = sessions.map(|(_, session)| session.connection().stats().remote);
+        let remotes: Vec<SocketAddr> = remotes.filter_map(|text| text.parse().ok()).collect();
+        sightings.seen_at(&remotes);
+        let here = match sightings.depends_on_here() {
+            true => self.reaching.here().await,
+            false => Arc::default(),
+        };
+        let now = self.started.elapsed();
+        let budget = self.reaching.budget.lock();
+        let mut budget = budget.unwrap_or_else(PoisonError::into_inner);
+        Places {
+            addresses: chosen(sightings.udp, &here, &mut budget, now),
+            tcp: chosen(sightings.tcp, &here, &mut budget, now),
+            relays: relays(sightings.relays, &self.hubs.relays()),
+        }
+    }
+}

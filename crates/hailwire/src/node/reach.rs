@@ -1,0 +1,398 @@
+//! Which addresses and relays this node lets itself be sent to: pure.
+//!
+//! Where a peer is, it says itself: in a ticket, when it joins, in its record at a hub. A node that
+//! believed all of that would contact whatever a stranger names: the services of its own machine, its
+//! neighbours' routers, a web server. So what was only **told** is dialled where it is no more than
+//! what anybody may contact:
+//!
+//! - the machine itself (loopback) only by a node that is itself on no other network;
+//! - private and link-local ranges (RFC 1918, 3927, 4193, 4291, 6598) only inside a subnet of one of this
+//!   machine's interfaces;
+//! - never what is no single host: port 0, multicast, broadcast, unspecified and reserved addresses; nor
+//!   a cloud's metadata service; nor an address that hides another in a tunnel (6to4);
+//! - at most [`MAX_DIALLED`] addresses of one peer, and no more new ones at a time than [`DialBudget`] has.
+//!
+//! What this node's user typed is dialled as it is, and where the peer was found before, proved by its
+//! key, also on loopback. A relay is used only if it is that of a hub that this node joined.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+/// Addresses of one peer that are dialled at once, over UDP and over TCP each.
+pub(crate) const MAX_DIALLED: usize = 16;
+
+/// Dials of told addresses that may be made at once, and how many more each second.
+const BUDGET: (u32, u32) = (512, 32);
+
+/// The metadata service of several clouds, which gives secrets to whoever asks from inside.
+const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+
+/// A subnet of one of this machine's interfaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Subnet {
+    pub(crate) address: IpAddr,
+    pub(crate) prefix: u8,
+}
+
+impl Subnet {
+    /// Whether it is a host of this subnet: neither the subnet's own address nor its broadcast.
+    fn has_host(&self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(address)) => {
+                let host = u32::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+                let (own, address) = (own.to_bits(), address.to_bits());
+                let inside = own & !host == address & !host;
+                let whole = self.prefix < 31 && (address & host == 0 || address & host == host);
+                inside && !whole
+            }
+            (IpAddr::V6(own), IpAddr::V6(address)) => {
+                let host = u128::MAX.checked_shr(self.prefix.into()).unwrap_or(0);
+                own.to_bits() & !host == address.to_bits() & !host
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Where this machine is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Here {
+    /// The subnets of its interfaces, loopback apart.
+    pub(crate) subnets: Vec<Subnet>,
+    /// This node listens on loopback alone, so its peers are on this machine.
+    pub(crate) loopback_only: bool,
+}
+
+/// How an address is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// This user typed it.
+    Typed,
+    /// The peer was found there, and proved its key.
+    Found,
+    /// Somebody said so.
+    Told,
+}
+
+/// Where a peer may be, by whoever said so, the best known first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sightings {
+    pub(crate) udp: Vec<(SocketAddr, Known)>,
+    pub(crate) tcp: Vec<(SocketAddr, Known)>,
+    pub(crate) relays: Vec<String>,
+}
+
+impl Sightings {
+    pub(crate) fn add(&mut self, known: Known, udp: &[SocketAddr], tcp: &[SocketAddr]) {
+        self.udp.extend(udp.iter().map(|address| (*address, known)));
+        self.tcp.extend(tcp.iter().map(|address| (*address, known)));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.udp.is_empty() && self.tcp.is_empty() && self.relays.is_empty()
+    }
+
+    /// What was told of an address at which the peer is now is known better.
+    pub(crate) fn seen_at(&mut self, remotes: &[SocketAddr]) {
+        for (address, known) in self.udp.iter_mut().chain(&mut self.tcp) {
+            if *known == Known::Told && remotes.contains(address) {
+                *known = Known::Found;
+            }
+        }
+    }
+
+    /// Whether it matters where this machine is.
+    pub(crate) fn depends_on_here(&self) -> bool {
+        let mut all = self.udp.iter().chain(&self.tcp);
+        all.any(|(_, known)| *known != Known::Typed)
+    }
+}
+
+/// Whether an address may be dialled.
+pub(crate) fn may_dial(address: SocketAddr, known: Known, here: &Here) -> bool {
+    if address.port() == 0 {
+        return false;
+    }
+    let ip = address.ip().to_canonical();
+    if known == Known::Typed {
+        return !ip.is_unspecified() && !ip.is_multicast();
+    }
+    match reach(ip) {
+        Reach::Nowhere => false,
+        Reach::Anywhere => true,
+        Reach::Machine => known == Known::Found || here.loopback_only || here.subnets.is_empty(),
+        Reach::Network => here.subnets.iter().any(|subnet| subnet.has_host(ip)),
+    }
+}
+
+/// How far an address reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// It is no single host, or none that a peer is.
+    Nowhere,
+    /// This machine.
+    Machine,
+    /// The network that the machine is in.
+    Network,
+    Anywhere,
+}
+
+fn reach(ip: IpAddr) -> Reach {
+    match ip {
+        IpAddr::V4(ip) => reach_v4(ip),
+        IpAddr::V6(ip) => reach_v6(ip),
+    }
+}
+
+fn reach_v4(ip: Ipv4Addr) -> Reach {
+    match ip.octets() {
+        _ if ip == METADATA => Reach::Nowhere,
+        [0, ..] | [192, 0, 0, _] | [224..=255, ..] => Reach::Nowhere,
+        [127, ..] => Reach::Machine,
+        [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [169, 254, ..] | [100, 64..=127, ..] => {
+            Reach::Network
+        }
+        _ => Reach::Anywhere,
+    }
+}
+
+fn reach_v6(ip: Ipv6Addr) -> Reach {
+    match ip.segments() {
+        _ if ip.is_loopback() => Reach::Machine,
+        // Translated (RFC 6052): as far as the address inside.
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => match reach_v4(embedded(high, low)) {
+            Reach::Anywhere => Reach::Anywhere,
+            Reach::Nowhere | Reach::Machine | Reach::Network => Reach::Nowhere,
+        },
+        // Unspecified, IPv4-compatible, 6to4, Teredo, site-local, multicast.
+        [0, 0, 0, 0, 0, 0, ..] | [0x2002, ..] | [0x2001, 0, ..] | [0xfec0..=0xffff, ..] => {
+            Reach::Nowhere
+        }
+        [0xfc00..=0xfdff | 0xfe80..=0xfebf, ..] => Reach::Network,
+        _ => Reach::Anywhere,
+    }
+}
+
+fn embedded(high: u16, low: u16) -> Ipv4Addr {
+    Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))
+}
+
+/// The addresses of one peer to dial, the best known first, each once.
+pub(crate) fn chosen(
+    addresses: impl IntoIterator<Item = (SocketAddr, Known)>,
+    here: &Here,
+    budget: &mut DialBudget,
+    now: Duration,
+) -> Vec<SocketAddr> {
+    let mut chosen: Vec<SocketAddr> = Vec::new();
+    for (address, known) in addresses {
+        if chosen.len() >= MAX_DIALLED {
+            break;
+        }
+        let new = !chosen.contains(&address) && may_dial(address, known, here);
+        if new && (known != Known::Told || budget.take(now)) {
+            chosen.push(address);
+        }
+    }
+    chosen
+}
+
+/// The relays to use: of those that a peer names, those of the hubs that this node joined.
+pub(crate) fn relays(told: Vec<String>, joined: &[String]) -> Vec<String> {
+    let same = |a: &str, b: &str| a.trim_end_matches('/') == b.trim_end_matches('/');
+    let mut relays: Vec<String> = Vec::new();
+    for relay in told {
+        let own = joined.iter().any(|joined| same(joined, &relay));
+        if own && !relays.contains(&relay) {
+            relays.push(relay);
+        }
+    }
+    relays
+}
+
+/// How many told addresses may still be dialled: a token bucket over all peers.
+#[derive(Debug)]
+pub(crate) struct DialBudget {
+    left: u32,
+    filled: Duration,
+}
+
+impl DialBudget {
+    pub(crate) const fn new() -> Self {
+        Self {
+            left: BUDGET.0,
+            filled: Duration::ZERO,
+        }
+    }
+
+    fn take(&mut self, now: Duration) -> bool {
+        let seconds = now.saturating_sub(self.filled).as_secs();
+        if seconds > 0 {
+            let more = u32::try_from(seconds).unwrap_or(u32::MAX);
+            let more = more.saturating_mul(BUDGET.1);
+            self.left = self.left.saturating_add(more).min(BUDGET.0);
+            self.filled = now;
+        }
+        let enough = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        enough
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn here() -> Here {
+        let subnet = |address: &str, prefix| Subnet {
+            address: address.parse().unwrap(),
+            prefix,
+        };
+        Here {
+            subnets: vec![
+                subnet("192.168.7.20", 24),
+                subnet("fd00:1::20", 64),
+                subnet("fe80::20", 64),
+            ],
+            loopback_only: false,
+        }
+    }
+
+    fn may(address: &str, known: Known, here: &Here) -> bool {
+        may_dial(address.parse().unwrap(), known, here)
+    }
+
+    #[test]
+    fn what_is_told_reaches_the_world_and_this_network_and_nothing_else() {
+        let here = here();
+        for good in [
+            "203.0.113.5:443",
+            "198.18.1.1:7",
+            "192.168.7.5:22",
+            "192.168.7.20:7440",
+            "[2001:db8::1]:443",
+            "[fd00:1::5]:7",
+            "[fe80::5]:7",
+            "[::ffff:203.0.113.5]:7",
+            "[64:ff9b::203.0.113.5]:7",
+        ] {
+            assert!(may(good, Known::Told, &here), "{good}");
+        }
+        for bad in [
+            "203.0.113.5:0",
+            "127.0.0.1:8080",
+            "127.9.9.9:53",
+            "[::1]:8080",
+            "[::ffff:127.0.0.1]:8080",
+            "[::127.0.0.1]:8080",
+            "0.0.0.0:80",
+            "0.1.2.3:80",
+            "[::]:80",
+            "10.0.0.1:80",
+            "172.16.0.1:80",
+            "172.31.255.1:80",
+            "192.168.8.5:80",
+            "192.168.7.0:80",
+            "192.168.7.255:80",
+            "100.64.0.1:80",
+            "169.254.169.254:80",
+            "169.254.1.1:80",
+            "[::ffff:10.0.0.1]:80",
+            "[::ffff:169.254.169.254]:80",
+            "[64:ff9b::10.0.0.1]:80",
+            "[64:ff9b::169.254.169.254]:80",
+            "[2002:0a00:0001::]:80",
+            "224.0.0.251:5353",
+            "239.255.255.250:1900",
+            "255.255.255.255:67",
+            "240.0.0.1:80",
+            "[ff02::1]:5353",
+            "[fd00:2::5]:80",
+            "[fec0::1]:80",
+        ] {
+            assert!(!may(bad, Known::Told, &here), "{bad}");
+        }
+    }
+
+    #[test]
+    fn loopback_is_for_a_node_on_loopback_for_where_a_peer_was_found_and_for_what_was_typed() {
+        let mut here = here();
+        assert!(may("127.0.0.1:7", Known::Found, &here));
+        assert!(may("127.0.0.1:7", Known::Typed, &here));
+        assert!(may("10.0.0.1:7", Known::Typed, &here));
+        assert!(
+            !may("10.0.0.1:7", Known::Found, &here),
+            "of another network"
+        );
+        assert!(!may("0.0.0.0:7", Known::Typed, &here));
+        here.loopback_only = true;
+        assert!(may("127.0.0.1:7", Known::Told, &here));
+        assert!(may("127.0.0.1:7", Known::Told, &Here::default()));
+        assert!(!may("10.0.0.1:7", Known::Told, &Here::default()));
+    }
+
+    #[test]
+    fn the_metadata_service_is_dialled_for_nobody_in_a_link_local_network_either() {
+        let here = Here {
+            subnets: vec![Subnet {
+                address: "169.254.3.3".parse().unwrap(),
+                prefix: 16,
+            }],
+            loopback_only: false,
+        };
+        assert!(may("169.254.9.9:7", Known::Told, &here));
+        assert!(!may("169.254.169.254:80", Known::Told, &here));
+        assert!(!may("169.254.169.254:80", Known::Found, &here));
+    }
+
+    #[test]
+    fn the_addresses_of_one_peer_and_of_all_together_are_bounded() {
+        let told = |from: u32, n: u32| {
+            (from..from + n).map(|i| {
+                let ip = Ipv4Addr::from_bits(0xcb00_7100 + i / 200);
+                (
+                    SocketAddr::from((ip, 1000 + u16::try_from(i % 200).unwrap())),
+                    Known::Told,
+                )
+            })
+        };
+        let (here, start) = (here(), Duration::ZERO);
+        let mut budget = DialBudget::new();
+        assert_eq!(
+            chosen(told(0, 32), &here, &mut budget, start).len(),
+            MAX_DIALLED
+        );
+        let again = told(0, 4).chain(told(0, 4));
+        assert_eq!(chosen(again, &here, &mut budget, start).len(), 4);
+        let mut dialled = MAX_DIALLED + 4;
+        for n in 0..1000 {
+            dialled += chosen(told(16 * n, 16), &here, &mut budget, start).len();
+        }
+        assert_eq!(dialled, BUDGET.0 as usize);
+        // What is known costs nothing.
+        let found = told(0, 8).map(|(address, _)| (address, Known::Found));
+        assert_eq!(chosen(found, &here, &mut budget, start).len(), 8);
+        let later = Duration::from_secs(2);
+        let mut more = 0;
+        for n in 0..1000 {
+            more += chosen(told(16 * n, 16), &here, &mut budget, later).len();
+        }
+        assert_eq!(more, 2 * BUDGET.1 as usize);
+    }
+
+    #[test]
+    fn only_relays_of_hubs_that_this_node_joined_are_used() {
+        let joined = ["https://hub.example:7443/".to_owned()];
+        let told = [
+            "https://hub.example:7443",
+            "https://hub.example:7443",
+            "http://169.254.169.254/",
+            "https://hub.example:7443@evil.example",
+            "https://evil.example:7443",
+        ];
+        let used = relays(told.map(str::to_owned).to_vec(), &joined);
+        assert_eq!(used, ["https://hub.example:7443"]);
+    }
+}
