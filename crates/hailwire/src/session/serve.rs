@@ -243,11 +243,14 @@ async fn end_after(mut send: SendStream, mut ahead: BytesMut, status: &Status) -
         header::encode(status)
     };
     frame::put(&mut ahead, FrameKind::END, &payload);
-    // If the caller is gone nobody is left to tell.
-    if send.write(ahead.freeze()).await.is_ok() {
-        send.finish();
+    // If the caller is gone nobody is left to tell, and its going may be all that failed.
+    match send.write(ahead.freeze()).await {
+        Ok(()) => {
+            send.finish();
+            status.code
+        }
+        Err(_) => Code::Cancelled,
     }
-    status.code
 }
 
 /// The caller takes no more. Its code says nothing of who serves.

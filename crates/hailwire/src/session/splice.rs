@@ -119,7 +119,7 @@ async fn forward_body(
                     from.stop(code);
                     return (from, Broken(false));
                 }
-                Err(_) => return Some(from),
+                Err(_) => return (from, Broken(false)),
             },
             Ok(None) => {
                 to.finish();
