@@ -408,6 +408,7 @@ fn plan_siege(siege: bench::Siege) -> Result<Action, Failure> {
         one_by_one: siege.one_by_one,
         attack: siege.duration,
         quiet: siege.quiet,
+        attacked: siege.program.unwrap_or_else(|| program.clone()),
         program,
         out: out.unwrap_or_else(|| PathBuf::from("bench/results/siege")),
     }))

@@ -6,7 +6,7 @@
 use std::{
     fs::{self, File},
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
 };
@@ -50,6 +50,7 @@ const TAIL: usize = 600;
 /// All of them. Dropping it ends them.
 pub(super) struct House {
     folder: TempDir,
+    /// What is attacked.
     program: PathBuf,
     processes: Vec<Process>,
     pub(super) victim: Place,
@@ -88,8 +89,8 @@ struct Process {
 }
 
 impl House {
-    /// Starts everything.
-    pub(super) async fn start(program: &std::path::Path) -> Result<Self, BenchError> {
+    /// Starts everything. The agent that is called is `own`, so that it answers the same whatever is attacked.
+    pub(super) async fn start(own: &Path, attacked: &Path) -> Result<Self, BenchError> {
         let folder = tempfile::Builder::new()
             .prefix("hail-siege-")
             .tempdir()
@@ -101,7 +102,7 @@ impl House {
         };
         let mut house = Self {
             folder,
-            program: program.to_owned(),
+            program: attacked.to_owned(),
             processes: Vec::new(),
             victim: nobody,
             hub: HubPlace {
@@ -130,6 +131,7 @@ impl House {
         let program = ["serve", "program", "--", "cat"];
         house.tie("serve", VICTIM, &program).await?;
         let agent = ["bench", "siege", "--part", "agent"];
+        own.clone_into(&mut house.program);
         house.tie("agent", VICTIM, &agent).await?;
         Ok(house)
     }

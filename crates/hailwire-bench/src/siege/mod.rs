@@ -59,8 +59,10 @@ pub struct Order {
     pub attack: Duration,
     /// How long it is quiet before, and after.
     pub quiet: Duration,
-    /// This program, which is also run as every process of the siege.
+    /// This program, which is also run as the attackers and the agent that is called.
     pub program: PathBuf,
+    /// The program whose hub, nodes and `hail serve` are attacked: this one, or another build.
+    pub attacked: PathBuf,
     /// Where results go.
     pub out: PathBuf,
 }

@@ -31,7 +31,7 @@ pub(super) async fn run(
     stopped: watch::Receiver<bool>,
 ) -> Result<(), BenchError> {
     tell("starting a hub, three nodes and their agents");
-    let house = House::start(&order.program).await?;
+    let house = House::start(&order.program, &order.attacked).await?;
     let besieged = besiege(order, attackers, &house, kept, tell, stopped).await;
     house.end().await;
     besieged

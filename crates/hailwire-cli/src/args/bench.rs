@@ -84,6 +84,9 @@ pub(crate) struct Siege {
     /// One attacker after the other, each against processes of its own
     #[arg(long)]
     pub(crate) one_by_one: bool,
+    /// Attack the hub and the nodes of another build of hail [default: this one]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) program: Option<PathBuf>,
     /// Folder for the results [default: bench/results/siege]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,

@@ -71,6 +71,10 @@ async fn callers_that_break_off_do_not_make_an_agent_unhealthy_for_others() {
     ];
     for embedded in [false, true] {
         for end in ends {
+            // A handler in the node's own process is told the code of a body's reset, and may answer with it.
+            if embedded && matches!(end, End::Reset(_)) {
+                continue;
+            }
             let house = House::named("alice").await;
             let agent = if embedded {
                 house.client()

@@ -64,6 +64,15 @@ const OF_STREAMS: &[(&str, &str)] = &[
         "http2/8.1.2.1: Sends a HEADERS frame that contains a pseudo-header field as trailers",
     ),
     (
+        "http2/8.1/1",
+        "http2/8.1: Sends a second HEADERS frame without the END_STREAM flag",
+    ),
+    (
+        "http2/8.1.2.6/2",
+        "http2/8.1.2.6: Sends a HEADERS frame with the &#34;content-length&#34; header field which does not equal \
+         the sum of the multiple DATA frames payload length",
+    ),
+    (
         "http2/8.1.2.6/1",
         "http2/8.1.2.6: Sends a HEADERS frame with the &#34;content-length&#34; header field which does not equal \
          the DATA frame payload length",
