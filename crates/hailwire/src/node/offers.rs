@@ -44,6 +44,9 @@ const ALL: Rate = Rate {
     pause: Duration::from_millis(16),
 };
 
+/// Peers that have sent a list and have no tunnel yet; one more, and one of them is forgotten.
+const MAX_CLOSED: usize = 64;
+
 /// The lists that peers have sent and that are not entered yet.
 #[derive(Debug)]
 pub(super) struct Lists {
@@ -218,6 +221,12 @@ impl<S: Clone> Waiting<S> {
     }
 
     fn peer(&mut self, id: NodeId) -> &mut Heard<S> {
+        if !self.peers.contains_key(&id) {
+            let mut closed = self.peers.iter().filter(|(_, peer)| !peer.open);
+            if let Some((&one, _)) = closed.nth(MAX_CLOSED - 1) {
+                self.peers.remove(&one);
+            }
+        }
         self.peers.entry(id).or_insert_with(|| Heard {
             start: 0,
             newest: 0,

@@ -119,10 +119,11 @@ impl Dispatch for Door {
         }
     }
 
-    /// What a program or a stranger offers in this way is nobody's business.
+    /// What a program, or a stranger that came by itself, offers in this way is nobody's business. An inviter offers
+    /// before this node trusts it.
     fn offers(&self, session: &Session, page: Page) {
         if let Origin::Peer(id) = self.origin
-            && self.node.trust.is_trusted(id)
+            && (session.dialled() || self.node.trust.is_trusted(id))
         {
             self.node.lists.heard(id, session, page);
         }

@@ -70,6 +70,8 @@ pub(crate) struct Session {
 #[derive(Debug)]
 struct Shared {
     connection: Connection,
+    /// Whether this side made the connection.
+    dialled: bool,
     hello: watch::Sender<Option<Arc<Hello>>>,
     /// Whether the far side has offered anything yet.
     offered: watch::Sender<bool>,
@@ -156,6 +158,7 @@ impl Session {
         let session = Self {
             shared: Arc::new(Shared {
                 connection,
+                dialled,
                 hello: watch::Sender::new(None),
                 offered: watch::Sender::new(false),
                 outgoing: outgoing::Outgoing::default(),
@@ -250,6 +253,11 @@ impl Session {
             .map_err(|error| connection_status(&error))?;
         check_write(write_opening(&mut send, kind, payload, Bytes::new()).await)?;
         Ok((send, FrameReader::new(recv)))
+    }
+
+    /// Whether this side made the connection.
+    pub(crate) fn dialled(&self) -> bool {
+        self.shared.dialled
     }
 
     pub(crate) fn connection(&self) -> &Connection {

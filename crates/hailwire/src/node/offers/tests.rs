@@ -161,3 +161,15 @@ fn a_list_waits_for_its_tunnel_and_goes_with_it() {
     assert!(entered(&mut waiting, &mut now).is_empty());
     assert!(waiting.peers.is_empty() && waiting.turns.is_empty());
 }
+
+#[test]
+fn lists_of_peers_that_never_have_a_tunnel_are_bounded() {
+    let now = Instant::now();
+    let mut waiting = Waiting::new();
+    waiting.open(id(255), now);
+    for byte in 0..=200 {
+        waiting.heard(id(byte), 7, page(1), &(), now);
+    }
+    assert_eq!(waiting.peers.len(), MAX_CLOSED + 1);
+    assert!(waiting.peers.contains_key(&id(255)) && waiting.peers.contains_key(&id(200)));
+}
