@@ -605,6 +605,8 @@ async fn join_hub(client: &Client, options: &Options) -> Result<(), BenchError> 
     };
     let join = admin::Join {
         ticket: ticket.clone(),
+        // The run's own hub.
+        yes: true,
         ..admin::Join::default()
     };
     let _: admin::Joined = client

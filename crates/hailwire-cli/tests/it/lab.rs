@@ -366,7 +366,7 @@ impl Nodes {
                 .run(node, &["up", "-d", "--name", node, "--listen", &listen])
                 .ok();
             nodes.house.adopt(node);
-            nodes.run(node, &["join", ticket.trim()]).ok();
+            nodes.run(node, &["join", "--yes", ticket.trim()]).ok();
         }
         nodes
     }

@@ -144,6 +144,8 @@ async fn start_node(data: PathBuf, name: NodeName, ticket: String) -> Result<Nod
         .map_err(|error| Failure::caused(Code::Unavailable, &error))?;
     let join = admin::Join {
         ticket,
+        // The demo's own hub.
+        yes: true,
         ..admin::Join::default()
     };
     let client = node.client();
