@@ -215,11 +215,23 @@ pub(crate) struct Serve {
     pub(crate) args: Vec<OsString>,
 }
 
+/// What the firewall may leave unread.
+fn may_be_unread(decision: &str, except: Vec<waf::Unread>) -> waf::UnreadSet {
+    let any = !except.is_empty();
+    let except: waf::UnreadSet = except.into_iter().collect();
+    match decision {
+        "allow" => waf::UnreadSet::ALL.without(except),
+        _ if any => except,
+        _ => waf::UnreadSet::OPAQUE,
+    }
+}
+
 /// The limits of a rate limiter.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Limits {
     Typed(rate_limit::Settings),
-    File(PathBuf),
+    /// In a file, and what becomes of pushed ones if that was said.
+    File(PathBuf, Option<rate_limit::Pushed>),
 }
 
 /// Where an inspection agent that is attached to the node listens.
@@ -659,22 +671,33 @@ fn plan_callout(command: callout::CalloutCommand) -> Result<Action, Failure> {
             paranoia,
             threshold,
             detect_only,
+            unread,
+            unread_except,
         }) => {
             let settings = waf::Settings {
                 rules,
                 paranoia,
                 threshold,
                 block: !detect_only,
+                may_be_unread: may_be_unread(&unread, unread_except),
                 ..waf::Settings::default()
             };
             Action::CalloutWaf(at, settings)
         }
-        callout::CalloutCommand::RateLimit(callout::CalloutRateLimit { at, limit, config }) => {
+        callout::CalloutCommand::RateLimit(callout::CalloutRateLimit {
+            at,
+            limit,
+            config,
+            configure,
+        }) => {
             let limits = match config {
-                Some(path) => Limits::File(path),
+                Some(path) => Limits::File(path, configure),
                 None => {
                     let settings = rate_limit::Settings::of(limit.iter().map(String::as_str));
-                    Limits::Typed(settings.map_err(Failure::usage)?)
+                    Limits::Typed(rate_limit::Settings {
+                        configure,
+                        ..settings.map_err(Failure::usage)?
+                    })
                 }
             };
             Action::CalloutRateLimit(at, limits)

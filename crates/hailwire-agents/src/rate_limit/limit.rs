@@ -23,10 +23,13 @@ pub struct Limit {
 /// Whose requests are counted together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Per {
-    /// Those from one IPv4 address or one IPv6 network of 64 bits, which is what one customer gets.
-    ClientIp,
-    /// Those with the same value in a header field. Requests without the field are counted together.
+    /// Those from one IPv4 address or one IPv6 network of so many bits. Default 64, which is what one customer gets.
+    ClientIp(u8),
+    /// Those with the same value in a header field, however it is written: see [`key`](super::key). Requests without the
+    /// field are counted together.
     Header(String),
+    /// Those with the same value in a header field, byte for byte but for blanks around it.
+    ExactHeader(String),
     /// Those of one route.
     Route,
     /// All.
@@ -43,7 +46,9 @@ pub enum LimitError {
     #[error("\"{0}\" is no burst: write a number from 1")]
     Burst(String),
     /// What is counted is unknown.
-    #[error("\"{0}\" cannot be counted by: client-ip, header:NAME, route and global can")]
+    #[error(
+        "\"{0}\" cannot be counted by: client-ip, client-ip/BITS, header:NAME, exact-header:NAME, route and global can"
+    )]
     Per(String),
     /// A word that is not expected there.
     #[error("\"{0}\" is not expected: a limit is RATE [burst N] [per WHAT]")]
@@ -91,7 +96,7 @@ impl FromStr for Limit {
                 _ => return Err(LimitError::Word(word.to_owned())),
             }
         }
-        limit.name = format!("by-{}", limit.per).replace(':', "-");
+        limit.name = format!("by-{}", limit.per).replace([':', '/'], "-");
         Ok(limit)
     }
 }
@@ -120,22 +125,41 @@ impl FromStr for Per {
 
     fn from_str(text: &str) -> Result<Self, LimitError> {
         Ok(match text {
-            "client-ip" => Self::ClientIp,
+            "client-ip" => Self::ClientIp(Self::NETWORK),
             "route" => Self::Route,
             "global" => Self::Everyone,
-            _ => match text.strip_prefix("header:") {
-                Some(name) if !name.is_empty() => Self::Header(name.to_ascii_lowercase()),
-                _ => return Err(LimitError::Per(text.to_owned())),
-            },
+            _ => Self::named(text).ok_or_else(|| LimitError::Per(text.to_owned()))?,
         })
+    }
+}
+
+impl Per {
+    /// Bits of an IPv6 address that are one client's.
+    pub(super) const NETWORK: u8 = 64;
+
+    /// One that names something.
+    fn named(text: &str) -> Option<Self> {
+        if let Some(bits) = text.strip_prefix("client-ip/") {
+            let bits = bits.parse().ok().filter(|bits| (1..=128).contains(bits));
+            return bits.map(Self::ClientIp);
+        }
+        let (kind, name) = text.split_once(':').filter(|(_, name)| !name.is_empty())?;
+        let name = name.to_ascii_lowercase();
+        match kind {
+            "header" => Some(Self::Header(name)),
+            "exact-header" => Some(Self::ExactHeader(name)),
+            _ => None,
+        }
     }
 }
 
 impl fmt::Display for Per {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::ClientIp => f.write_str("client-ip"),
+            Self::ClientIp(Self::NETWORK) => f.write_str("client-ip"),
+            Self::ClientIp(bits) => write!(f, "client-ip/{bits}"),
             Self::Header(name) => write!(f, "header:{name}"),
+            Self::ExactHeader(name) => write!(f, "exact-header:{name}"),
             Self::Route => f.write_str("route"),
             Self::Everyone => f.write_str("global"),
         }
@@ -152,7 +176,7 @@ mod tests {
         assert_eq!((limit.count.get(), limit.burst.get()), (100, 20));
         assert_eq!(
             (limit.window, limit.per),
-            (Duration::from_secs(1), Per::ClientIp)
+            (Duration::from_secs(1), Per::ClientIp(64))
         );
         let limit: Limit = "5/10m per header:X-Api-Key".parse().unwrap();
         assert_eq!(
@@ -161,6 +185,15 @@ mod tests {
         );
         assert_eq!(limit.per, Per::Header("x-api-key".to_owned()));
         assert_eq!(limit.name, "by-header-x-api-key");
+        for per in [
+            "client-ip",
+            "client-ip/48",
+            "exact-header:x-key",
+            "route",
+            "global",
+        ] {
+            assert_eq!(per.parse::<Per>().unwrap().to_string(), per);
+        }
     }
 
     #[test]
@@ -171,6 +204,10 @@ mod tests {
         }
         assert_eq!(wrong("1/s burst 0"), LimitError::Burst("0".to_owned()));
         assert_eq!(wrong("1/s per moon"), LimitError::Per("moon".to_owned()));
+        assert_eq!(
+            wrong("1/s per client-ip/129"),
+            LimitError::Per("client-ip/129".to_owned())
+        );
         assert_eq!(
             wrong("1/s per header:"),
             LimitError::Per("header:".to_owned())

@@ -7,18 +7,21 @@
 //! A refused request is answered 429 (RFC 6585, 4) with `retry-after`. Passed and refused ones carry `ratelimit` and
 //! `ratelimit-policy` of draft-ietf-httpapi-ratelimit-headers in their response.
 //!
-//! Memory is bounded: [`Settings::keys`] entries of about 40 bytes for each limit.
+//! A client is counted as one however it writes what it is counted by ([`key`]).
+//!
+//! Memory is bounded: [`Settings::keys`] entries of about 40 bytes for each limit, and once these are full four numbers of
+//! 8 bytes for each besides, in which newcomers are counted about ([`table`]).
 
+mod key;
 mod limit;
 mod settings;
 mod table;
 
 pub use limit::{Limit, LimitError, Per};
-pub use settings::{Settings, SettingsError};
+pub use settings::{Pushed, PushedError, Settings, SettingsError};
 
 use std::{
     collections::BTreeMap,
-    net::IpAddr,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -41,11 +44,13 @@ use table::{Keys, Table};
 
 /// The rate limiter.
 ///
-/// A host may push other settings: an object `{"limits": ["100/s per client-ip"]}` replaces the limits, and all
-/// counts begin anew.
+/// A host may push limits, as far as [`Settings::configure`] lets it: an object `{"limits": ["100/s per client-ip"]}`. Limits
+/// that held before keep their counts.
 pub struct RateLimit<C: Clock = DefaultClock> {
     clock: C,
     keys: Keys,
+    /// The operator's.
+    settings: Settings,
     now: Mutex<Arc<Active<C>>>,
     refused: AtomicU64,
 }
@@ -61,7 +66,7 @@ impl RateLimit {
 /// The limits in force.
 struct Active<C: Clock> {
     settings: Settings,
-    counters: Vec<Counter<C>>,
+    counters: Vec<Arc<Counter<C>>>,
     began: C::Instant,
     /// When idle keys were last dropped, in nanoseconds since it began.
     swept: AtomicU64,
@@ -84,10 +89,11 @@ impl<C: Clock + Clone> RateLimit<C> {
     /// One that tells the time by this clock.
     #[must_use]
     pub fn with_clock(settings: Settings, clock: C) -> Self {
-        let active = Arc::new(Active::new(settings, &clock));
+        let active = Arc::new(Active::new(settings.clone(), &[], &clock));
         Self {
             clock,
             keys: Keys::default(),
+            settings,
             now: Mutex::new(active),
             refused: AtomicU64::new(0),
         }
@@ -102,7 +108,7 @@ impl<C: Clock + Clone> RateLimit<C> {
     /// How many keys are counted now, of all limits.
     #[must_use]
     pub fn keys(&self) -> usize {
-        let len = |counter: &Counter<C>| counter.limiter.len();
+        let len = |counter: &Arc<Counter<C>>| counter.limiter.len();
         self.active().counters.iter().map(len).sum()
     }
 
@@ -115,11 +121,7 @@ impl<C: Clock + Clone> RateLimit<C> {
         active.sweep(&self.clock);
         let mut standings = Vec::with_capacity(active.counters.len());
         for counter in &active.counters {
-            let key = self.key(&counter.limit.per, event);
-            let (remaining, wait) = match counter.limiter.check_key(&key) {
-                Ok(state) => (state.remaining_burst_capacity(), None),
-                Err(until) => (0, Some(until.wait_time_from(self.clock.now()))),
-            };
+            let (remaining, wait) = self.count(counter, event);
             standings.push(Standing {
                 limit: &counter.limit,
                 remaining,
@@ -138,32 +140,44 @@ impl<C: Clock + Clone> RateLimit<C> {
         response
     }
 
-    fn key(&self, per: &Per, event: &RequestHeaders) -> table::Key {
-        match per {
-            Per::ClientIp => match event.metadata().client_ip.parse::<IpAddr>() {
-                Ok(address) => self.keys.of(network(address)),
-                Err(_) => self.keys.of(event.metadata().client_ip),
-            },
-            Per::Header(name) => self.keys.of(event.headers().get(name)),
-            Per::Route => self.keys.of(event.metadata().route_id),
-            Per::Everyone => self.keys.of(()),
+    /// Counts a request for each of those that it is counted for: what is left to the one that has least, and how long the
+    /// one waits that waits longest.
+    fn count(&self, counter: &Counter<C>, event: &RequestHeaders) -> (u32, Option<Duration>) {
+        let (mut least, mut longest) = (u32::MAX, None);
+        for who in key::of(&counter.limit.per, event) {
+            match counter.limiter.check_key(&self.keys.of(who)) {
+                Ok(state) => least = least.min(state.remaining_burst_capacity()),
+                Err(until) => {
+                    least = 0;
+                    longest = longest.max(Some(until.wait_time_from(self.clock.now())));
+                }
+            }
         }
+        (least, longest)
     }
-}
 
-/// The address, or its network of 64 bits where it has one, as number.
-fn network(address: IpAddr) -> u64 {
-    match address.to_canonical() {
-        IpAddr::V4(address) => u64::from(address.to_bits()),
-        IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
+    /// Takes limits that a host pushes, as far as the operator lets it.
+    fn push(&self, config: &serde_json::Value) -> Result<(), SettingsError> {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(settings) = self.settings.pushed(config, &now.settings.limits)? {
+            *now = Arc::new(Active::new(settings, &now.counters, &self.clock));
+        }
+        Ok(())
     }
 }
 
 impl<C: Clock + Clone> Active<C> {
-    fn new(settings: Settings, clock: &C) -> Self {
-        let counter = |limit: &Limit| Counter {
-            limit: limit.clone(),
-            limiter: RateLimiter::new(limit.quota(), Table::new(settings.keys), clock.clone()),
+    /// Limits that were counted before go on with their counts: pushing them again lets nobody off.
+    fn new(settings: Settings, before: &[Arc<Counter<C>>], clock: &C) -> Self {
+        let counter = |limit: &Limit| {
+            let known = before.iter().find(|counter| counter.limit == *limit);
+            known.cloned().unwrap_or_else(|| {
+                let table = Table::new(settings.keys);
+                Arc::new(Counter {
+                    limit: limit.clone(),
+                    limiter: RateLimiter::new(limit.quota(), table, clock.clone()),
+                })
+            })
         };
         Self {
             counters: settings.limits.iter().map(counter).collect(),
@@ -275,18 +289,27 @@ where
     }
 
     async fn configure(&self, event: Configure) -> Response {
-        let settings = self.active().settings.clone();
-        match settings.pushed(&event.config) {
-            Ok(None) => Response::allow(),
-            Ok(Some(settings)) => {
-                let active = Arc::new(Active::new(settings, &self.clock));
-                *self.now.lock().unwrap_or_else(PoisonError::into_inner) = active;
-                Response::allow()
-            }
+        match self.push(&event.config) {
+            Ok(()) => Response::allow(),
             Err(error) => {
-                let mut response = Response::block(500);
-                response.audit.reason_codes = vec![error.to_string()];
-                response
+                tracing::warn!(error = %error, "limits that a host pushes are refused");
+                let status = if matches!(error, SettingsError::Denied) {
+                    403
+                } else {
+                    500
+                };
+                Response {
+                    decision: Decision::Block {
+                        status,
+                        body: Some(error.to_string()),
+                        headers: BTreeMap::new(),
+                    },
+                    audit: Audit {
+                        reason_codes: vec!["CONFIGURE_REFUSED".to_owned(), error.to_string()],
+                        ..Audit::default()
+                    },
+                    ..Response::default()
+                }
             }
         }
     }

@@ -6,15 +6,52 @@
 //! keys 100000
 //! status 429
 //! headers #true
+//! configure "deny"
 //! ```
 
-use std::path::Path;
+use std::{path::Path, str::FromStr};
 
 use hailwire_kdl::{FileError, KdlIdentifier, KdlNode, Mistake, Seen};
 use serde_json::Value;
 use thiserror::Error;
 
 use super::{Limit, LimitError};
+
+/// What becomes of limits that a host pushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// They are refused: the operator's hold, whoever may connect.
+    Deny,
+    /// They are counted besides the operator's, which stay.
+    Tighten,
+    /// They take the place of those that hold.
+    Allow,
+}
+
+impl Pushed {
+    /// All there are, with their names.
+    pub const NAMES: [(&str, Self); 3] = [
+        ("deny", Self::Deny),
+        ("tighten", Self::Tighten),
+        ("allow", Self::Allow),
+    ];
+}
+
+/// The name of nothing that can become of pushed limits.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("\"{0}\" is none of deny, tighten and allow")]
+pub struct PushedError(String);
+
+impl FromStr for Pushed {
+    type Err = PushedError;
+
+    fn from_str(text: &str) -> Result<Self, PushedError> {
+        let named = Self::NAMES.into_iter().find(|(name, _)| *name == text);
+        named
+            .map(|(_, pushed)| pushed)
+            .ok_or_else(|| PushedError(text.to_owned()))
+    }
+}
 
 /// What the rate limiter does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +64,8 @@ pub struct Settings {
     pub status: u16,
     /// Whether responses carry `ratelimit` and `ratelimit-policy`. Default yes.
     pub headers: bool,
+    /// What becomes of limits that a host pushes. Default refused, or allowed where the operator set no limits.
+    pub configure: Option<Pushed>,
 }
 
 impl Default for Settings {
@@ -36,6 +75,7 @@ impl Default for Settings {
             keys: 100_000,
             status: 429,
             headers: true,
+            configure: None,
         }
     }
 }
@@ -49,6 +89,11 @@ pub enum SettingsError {
     /// A limit cannot be read.
     #[error(transparent)]
     Limit(#[from] LimitError),
+    /// A host may not set limits.
+    #[error(
+        "limits are the operator's to set: start the agent with `configure \"tighten\"` or `configure \"allow\"` to let hosts push them"
+    )]
+    Denied,
     /// More than 32 limits.
     #[error("{0} limits: at most 32 are counted")]
     TooMany(usize),
@@ -114,23 +159,29 @@ impl Settings {
                 self.status = u16::try_from(hailwire_kdl::number(node, 400..=599)?).unwrap_or(429);
             }
             "headers" => self.headers = hailwire_kdl::yes(node)?,
+            "configure" => self.configure = Some(hailwire_kdl::single(node)?),
             _ => {
                 return Err(hailwire_kdl::unknown(
                     node,
                     "",
-                    &["limit", "keys", "status", "headers"],
+                    &["limit", "keys", "status", "headers", "configure"],
                 ));
             }
         }
         Ok(())
     }
 
-    /// These, changed as a host wants: `Ok(None)` where it names no limits.
+    /// These, changed as a host wants: `Ok(None)` where it names no limits, or those that `now` hold. These settings are the
+    /// operator's, whatever was pushed before.
     ///
     /// # Errors
     ///
     /// [`SettingsError`].
-    pub(super) fn pushed(&self, config: &Value) -> Result<Option<Self>, SettingsError> {
+    pub(super) fn pushed(
+        &self,
+        config: &Value,
+        now: &[Limit],
+    ) -> Result<Option<Self>, SettingsError> {
         let Some(limits) = config.get("limits") else {
             return Ok(None);
         };
@@ -138,10 +189,26 @@ impl Settings {
         let texts = limits.as_array().ok_or_else(wrong)?;
         let texts: Option<Vec<&str>> = texts.iter().map(Value::as_str).collect();
         let limits = Self::of(texts.ok_or_else(wrong)?)?.limits;
-        Ok(Some(Self {
+        if limits == now {
+            return Ok(None);
+        }
+        let none = self.limits.is_empty();
+        let limits = match self.configure {
+            Some(Pushed::Allow) => limits,
+            None if none => limits,
+            Some(Pushed::Tighten) => {
+                let more = limits
+                    .into_iter()
+                    .filter(|limit| !self.limits.contains(limit));
+                self.limits.iter().cloned().chain(more).collect()
+            }
+            Some(Pushed::Deny) | None => return Err(SettingsError::Denied),
+        };
+        let settings = Self {
             limits,
             ..self.clone()
-        }))
+        };
+        settings.checked().map(Some)
     }
 
     fn checked(self) -> Result<Self, SettingsError> {
@@ -190,11 +257,12 @@ mod tests {
 
     #[test]
     fn a_file_is_read_whole_and_nothing_unknown_is_passed_over() {
-        let text = "limit \"100/s burst 20 per client-ip\"\nlimit \"5/m\" name=\"login\"\nkeys 1000\nstatus 503\nheaders #false\n";
+        let text = "limit \"100/s burst 20 per client-ip\"\nlimit \"5/m\" name=\"login\"\nkeys 1000\nstatus 503\nheaders #false\nconfigure \"tighten\"\n";
         let settings = Settings::parse(text, Path::new("limits.kdl")).unwrap();
         assert_eq!((settings.limits.len(), settings.keys), (2, 1000));
         assert_eq!((settings.status, settings.headers), (503, false));
         assert_eq!(settings.limits[1].name, "login");
+        assert_eq!(settings.configure, Some(Pushed::Tighten));
         for (text, message) in [
             ("keys 1000\n  limit \"1/s per moon\"", ":2:"),
             ("limits \"1/s\"", ":1:1: "),
@@ -203,6 +271,7 @@ mod tests {
             ("limit", ":1:1: limit needs"),
             ("keys 1000\nkeys 1000", ":2:1"),
             ("status 200", ":1:"),
+            ("configure \"perhaps\"", ":1:"),
             ("keys {", ":1:"),
         ] {
             let error = Settings::parse(text, Path::new(""))

@@ -109,7 +109,7 @@ fn what_passes_carries_what_is_left() {
 }
 
 #[test]
-fn idle_keys_are_dropped_and_a_full_table_lets_newcomers_share_one() {
+fn idle_keys_are_dropped_and_newcomers_to_a_full_table_are_counted_each_by_itself() {
     let clock = FakeRelativeClock::default();
     let settings = Settings {
         keys: 64,
@@ -117,36 +117,129 @@ fn idle_keys_are_dropped_and_a_full_table_lets_newcomers_share_one() {
     };
     let agent = RateLimit::with_clock(settings, clock.clone());
     let key = |n: u32| passes(&agent, &request("", None, &[("k", &n.to_string())]));
-    let passed = (0..1_000).filter(|n| key(*n)).count();
-    let keys = agent.keys();
-    assert!(
-        keys <= 64 + 16,
-        "each of 16 parts holds its share and one for all others: {keys}"
-    );
-    assert!(passed < 64 + 2 * 16 + 1, "newcomers share: {passed}");
+    assert!((0..100).all(key), "nobody came twice");
+    assert!(agent.keys() <= 64);
+    for n in 0..100 {
+        let more = (0..10).filter(|_| key(n)).count();
+        assert!(more <= 1, "{n} had two at once: {more}");
+    }
     clock.advance(Duration::from_secs(60));
     assert!(key(1_000_000));
     assert_eq!(agent.keys(), 1);
 }
 
-#[tokio::test]
-async fn a_host_may_push_other_limits_and_wrong_ones_are_refused() {
-    let (agent, _) = limiter(&["1/m per global"]);
-    let event = request("192.0.2.1", None, &[]);
-    let push = |config| Configure {
+#[test]
+fn a_key_in_twenty_spellings_passes_as_often_as_in_one() {
+    let spelling = |n: usize| -> Vec<(&str, &str)> {
+        [
+            vec![("x-key", "Secret One")],
+            vec![("X-KEY", "SECRET ONE")],
+            vec![("x-key", "  secret   one ")],
+            vec![("x-key", "secret one"), ("x-key", "other")],
+            vec![("x-key", "other"), ("x-key", "secret one")],
+            vec![("x-key", "secret one, x")],
+            vec![("x-key", ""), ("x-key", "secret\tone")],
+        ][n % 7]
+            .clone()
+    };
+    let (agent, _) = limiter(&["5/h per header:x-key"]);
+    let passed = (0..20).filter(|n| passes(&agent, &request("", None, &spelling(*n))));
+    assert!(passed.count() <= 5);
+    let (agent, _) = limiter(&["5/h per client-ip"]);
+    let address = [
+        "192.0.2.7",
+        "::ffff:192.0.2.7",
+        "192.0.2.7:1",
+        "[::ffff:c000:207]:2",
+    ];
+    let passed = (0..20).filter(|n| passes(&agent, &request(address[n % 4], None, &[])));
+    assert_eq!(passed.count(), 5);
+}
+
+fn push(config: serde_json::Value) -> Configure {
+    Configure {
         config,
         ..Configure::default()
+    }
+}
+
+fn with(limits: &[&str], configure: Option<Pushed>) -> RateLimit<FakeRelativeClock> {
+    let settings = Settings {
+        configure,
+        ..Settings::of(limits.iter().copied()).unwrap()
     };
+    RateLimit::with_clock(settings, FakeRelativeClock::default())
+}
+
+#[tokio::test]
+async fn limits_that_a_host_pushes_are_refused_unless_the_operator_says_otherwise() {
+    let event = request("192.0.2.1", None, &[]);
+    let agent = with(&["1/m per global"], None);
+    assert!(passes(&agent, &event));
+    for config in [
+        json!({"limits": []}),
+        json!({"limits": ["1000/s"]}),
+        json!({"limits": "x"}),
+    ] {
+        let answer = agent.configure(push(config)).await;
+        assert!(
+            matches!(answer.decision, Decision::Block { .. }),
+            "{answer:?}"
+        );
+        assert_eq!(answer.audit.reason_codes[0], "CONFIGURE_REFUSED");
+    }
+    // Those that hold, and none, change nothing.
+    let same = agent
+        .configure(push(json!({"limits": ["1/m per global"]})))
+        .await;
+    assert_eq!(same, Response::allow());
+    assert_eq!(agent.configure(push(json!({}))).await, Response::allow());
+    assert!(!passes(&agent, &event));
+}
+
+#[tokio::test]
+async fn pushed_limits_may_tighten_and_lift_nothing_of_the_operators() {
+    let event = request("192.0.2.1", None, &[]);
+    let agent = with(&["5/m per global"], Some(Pushed::Tighten));
+    assert_eq!((0..3).filter(|_| passes(&agent, &event)).count(), 3);
+    for limits in [
+        json!([]),
+        json!(["1000/s"]),
+        json!(["5/m per global"]),
+        json!([]),
+    ] {
+        let answer = agent.configure(push(json!({ "limits": limits }))).await;
+        assert_eq!(answer, Response::allow());
+    }
     assert_eq!(
-        agent.configure(push(json!({"limits": ["3/m"]}))).await,
-        Response::allow()
+        (0..9).filter(|_| passes(&agent, &event)).count(),
+        2,
+        "counts go on"
     );
-    assert_eq!((0..5).filter(|_| passes(&agent, &event)).count(), 3);
-    let answer = agent.configure(push(json!({"limits": ["3/moon"]}))).await;
+    let many: Vec<String> = (0..32).map(|n| format!("{}/s", n + 1)).collect();
+    let answer = agent.configure(push(json!({ "limits": many }))).await;
     assert!(matches!(
         answer.decision,
         Decision::Block { status: 500, .. }
     ));
-    assert_eq!(agent.configure(push(json!({}))).await, Response::allow());
-    assert!(!passes(&agent, &event), "what was refused changed nothing");
+}
+
+#[tokio::test]
+async fn a_host_may_push_other_limits_where_it_is_let_and_wrong_ones_are_refused() {
+    let event = request("192.0.2.1", None, &[]);
+    for agent in [with(&["1/m"], Some(Pushed::Allow)), with(&[], None)] {
+        let answer = agent.configure(push(json!({"limits": ["3/m"]}))).await;
+        assert_eq!(answer, Response::allow());
+        assert_eq!((0..5).filter(|_| passes(&agent, &event)).count(), 3);
+        let answer = agent.configure(push(json!({"limits": ["3/moon"]}))).await;
+        assert!(matches!(
+            answer.decision,
+            Decision::Block { status: 500, .. }
+        ));
+        let again = agent
+            .configure(push(json!({"limits": ["3/m", "9/m"]})))
+            .await;
+        assert_eq!(again, Response::allow());
+        assert!(!passes(&agent, &event), "counts go on");
+    }
 }

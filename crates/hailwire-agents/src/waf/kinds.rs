@@ -118,17 +118,31 @@ impl Transform {
         match self {
             Self::Lowercase => Kinds::UPPER,
             Self::RemoveNulls | Self::ReplaceNulls => Kinds::NULL,
-            Self::RemoveWhitespace | Self::CompressWhitespace | Self::Trim => Kinds::SPACES,
+            Self::RemoveWhitespace
+            | Self::CompressWhitespace
+            | Self::Trim
+            | Self::TrimLeft
+            | Self::TrimRight => Kinds::SPACES,
+            Self::Uppercase => Kinds::LETTER,
+            Self::SqlHexDecode => Kinds::DIGIT,
             Self::UrlDecode | Self::UrlDecodeUni => Kinds::bytes(b"%+"),
             Self::HtmlEntityDecode => Kinds::byte(b'&'),
             Self::JsDecode | Self::EscapeSeqDecode | Self::CssDecode => Kinds::byte(b'\\'),
-            Self::RemoveCommentsChar => Kinds::bytes(b"*-#"),
+            Self::RemoveCommentsChar | Self::RemoveComments => Kinds::bytes(b"*-#"),
             Self::ReplaceComments => Kinds::byte(b'*'),
             Self::CmdLine => Kinds::bytes(b"\\\"'^,; \t\r\n").or(Kinds::UPPER),
             Self::NormalizePath => Kinds::byte(b'/'),
             Self::NormalizePathWin => Kinds::bytes(b"/\\"),
             Self::Utf8ToUnicode => Kinds::HIGH,
-            Self::Base64Decode | Self::Length => Kinds::ALL,
+            Self::Base64Decode
+            | Self::Base64Encode
+            | Self::HexDecode
+            | Self::HexEncode
+            | Self::Length
+            | Self::ParityEven7bit
+            | Self::ParityOdd7bit
+            | Self::ParityZero7bit
+            | Self::UrlEncode => Kinds::ALL,
         }
     }
 
@@ -139,11 +153,26 @@ impl Transform {
             Self::RemoveNulls => before.without(Kinds::NULL),
             Self::RemoveWhitespace => before.without(Kinds::SPACES),
             Self::CompressWhitespace => before.without(Kinds::LINES).or(Kinds::SPACE),
-            Self::ReplaceNulls | Self::ReplaceComments | Self::CmdLine => before.or(Kinds::SPACE),
-            Self::Trim | Self::NormalizePath | Self::RemoveCommentsChar => before,
+            Self::Uppercase => before.or(Kinds::UPPER),
+            Self::ReplaceNulls | Self::ReplaceComments | Self::RemoveComments | Self::CmdLine => {
+                before.or(Kinds::SPACE)
+            }
+            Self::Trim
+            | Self::TrimLeft
+            | Self::TrimRight
+            | Self::NormalizePath
+            | Self::RemoveCommentsChar => before,
             Self::NormalizePathWin => before.or(Kinds::byte(b'/')),
             Self::Length => Kinds::DIGIT,
             Self::Base64Decode
+            | Self::Base64Encode
+            | Self::HexDecode
+            | Self::HexEncode
+            | Self::ParityEven7bit
+            | Self::ParityOdd7bit
+            | Self::ParityZero7bit
+            | Self::SqlHexDecode
+            | Self::UrlEncode
             | Self::CssDecode
             | Self::EscapeSeqDecode
             | Self::HtmlEntityDecode
@@ -161,7 +190,20 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Transform; 20] = [
+    const ALL: [Transform; 32] = [
+        Transform::Base64Encode,
+        Transform::HexDecode,
+        Transform::HexEncode,
+        Transform::ParityEven7bit,
+        Transform::ParityOdd7bit,
+        Transform::ParityZero7bit,
+        Transform::RemoveComments,
+        Transform::SqlHexDecode,
+        Transform::TrimLeft,
+        Transform::TrimRight,
+        Transform::Uppercase,
+        Transform::UrlEncode,
+        Transform::Lowercase,
         Transform::RemoveCommentsChar,
         Transform::Base64Decode,
         Transform::CmdLine,
@@ -171,7 +213,6 @@ mod tests {
         Transform::HtmlEntityDecode,
         Transform::JsDecode,
         Transform::Length,
-        Transform::Lowercase,
         Transform::NormalizePath,
         Transform::NormalizePathWin,
         Transform::RemoveNulls,

@@ -18,8 +18,9 @@
 //!
 //! # What it does not see
 //!
-//! Compressed bodies (its own rules refuse them); in values longer than [`WINDOW`] bytes, what only shows over more than
-//! [`OVERLAP`] of them; responses.
+//! What it does not read it says ([`Unread`]), and by default it blocks such a request. Besides: in values longer than
+//! [`WINDOW`] bytes, what only shows over more than [`OVERLAP`] of them; of the contents of files, all but what rules on files
+//! look for; documents within documents within values; responses.
 
 mod automaton;
 mod body;
@@ -27,6 +28,8 @@ mod chain;
 mod head;
 mod kinds;
 mod literals;
+mod media;
+mod nested;
 mod operator;
 mod plan;
 mod rules;
@@ -35,10 +38,12 @@ pub mod seclang;
 mod sqli;
 mod table;
 mod transform;
+mod unread;
 
 pub use body::{OVERLAP, WINDOW};
 pub use rules::{Findings, Report, RuleSet, RulesError, Value};
 pub use transform::Transform;
+pub use unread::{Unread, UnreadError, UnreadSet};
 
 use std::{
     collections::BTreeSet,
@@ -60,8 +65,8 @@ use hailwire_callout::{
 use body::Body;
 use table::Table;
 
-/// What a request's state takes at most, in bytes: two windows and what is held beside them.
-pub const BODY_MEMORY: usize = 2 * WINDOW + (16 << 10);
+/// What a request's state takes at most, in bytes: three windows and what is held beside them.
+pub const BODY_MEMORY: usize = 3 * WINDOW + 2 * OVERLAP + (16 << 10);
 
 /// What the firewall does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +81,8 @@ pub struct Settings {
     pub status: u16,
     /// Whether anything is blocked, or only said in the audit. Default yes.
     pub block: bool,
+    /// What may be left unread; a request with anything else unread is blocked. Default [`UnreadSet::OPAQUE`].
+    pub may_be_unread: UnreadSet,
     /// Requests whose bodies are read at once. Default 4,096.
     pub requests: usize,
     /// After this time without a word a request is forgotten, when room is needed. Default a minute.
@@ -90,6 +97,7 @@ impl Default for Settings {
             threshold: 5,
             status: 403,
             block: true,
+            may_be_unread: UnreadSet::OPAQUE,
             requests: 4_096,
             idle: Duration::from_secs(60),
         }
@@ -102,6 +110,7 @@ pub struct Waf {
     rules: RuleSet,
     requests: Table<Reading>,
     blocked: AtomicU64,
+    unread: [AtomicU64; Unread::ALL.len()],
     /// Whether every rule is tried on everything.
     plainly: bool,
 }
@@ -137,6 +146,7 @@ impl Waf {
             rules,
             requests: Table::new(limits),
             blocked: AtomicU64::new(0),
+            unread: std::array::from_fn(|_| AtomicU64::new(0)),
             plainly: false,
         })
     }
@@ -161,6 +171,12 @@ impl Waf {
         self.blocked.load(Ordering::Relaxed)
     }
 
+    /// How many requests had something of this kind that was not read.
+    #[must_use]
+    pub fn unread(&self, kind: Unread) -> u64 {
+        self.unread[kind as usize].load(Ordering::Relaxed)
+    }
+
     /// How many requests' bodies are being read.
     #[must_use]
     pub fn reading(&self) -> usize {
@@ -174,18 +190,28 @@ impl Waf {
         let field = |name: &str| head.headers().get(name);
         self.rules.keep_headers(field, &mut findings);
         head::values(head, &mut |value| self.judge(&value, &mut findings));
+        self.note(head::unread(head), &mut findings);
         if !self.decided(&findings) {
             let count = |name: &str| head.headers().get_all(name).count();
             self.rules.judge_counts(count, &mut findings);
+        }
+        let body = head::may_have_body(head).then(|| {
+            if findings.unread.has(Unread::ContentEncoding) {
+                Body::opaque()
+            } else {
+                Body::of(head.headers().get_all("content-type"))
+            }
+        });
+        if let Some(body) = &body {
+            self.note(body.unread(), &mut findings);
         }
         let blocked = self.blocks(&findings);
         let mut response = self.respond(&findings, blocked);
         // A correlation id that is used again begins a new request.
         self.requests.remove(head.id());
-        if !blocked && head::may_have_body(head) {
-            let content_type = head.headers().get("content-type");
+        if let (false, Some(body)) = (blocked, body) {
             let make = || Reading {
-                body: Body::of(content_type),
+                body,
                 findings,
                 blocked,
                 seen: 0,
@@ -210,7 +236,7 @@ impl Waf {
 
     fn read(&self, id: &str, data: &[u8], last: bool, now: Instant) -> Response {
         let make = || Reading {
-            body: Body::of(None),
+            body: Body::of(std::iter::empty()),
             findings: Findings::default(),
             blocked: false,
             seen: 0,
@@ -250,6 +276,7 @@ impl Waf {
             if last && !self.decided(findings) {
                 body.finish(&mut |value| self.judge(&value, findings));
             }
+            self.note(body.unread(), findings);
             *blocked = self.blocks(findings);
             if last || *blocked {
                 response = self.respond(findings, *blocked);
@@ -293,6 +320,11 @@ impl Waf {
     }
 
     fn judge(&self, value: &Value<'_>, findings: &mut Findings) {
+        self.judge_one(value, findings);
+        nested::values(value, &mut |value| self.judge_one(&value, findings));
+    }
+
+    fn judge_one(&self, value: &Value<'_>, findings: &mut Findings) {
         if self.decided(findings) {
             // More would not change it.
         } else if self.plainly {
@@ -302,9 +334,18 @@ impl Waf {
         }
     }
 
+    /// Notes what is not read.
+    fn note(&self, unread: UnreadSet, findings: &mut Findings) {
+        for kind in unread.without(findings.unread).iter() {
+            self.unread[kind as usize].fetch_add(1, Ordering::Relaxed);
+        }
+        findings.unread = findings.unread.with(unread);
+    }
+
     /// Whether more could not change the decision.
     fn decided(&self, findings: &Findings) -> bool {
-        findings.deny.is_some() || findings.score >= self.settings.threshold
+        let unread = findings.unread.without(self.settings.may_be_unread);
+        findings.deny.is_some() || findings.score >= self.settings.threshold || !unread.is_empty()
     }
 
     fn blocks(&self, findings: &Findings) -> bool {
@@ -320,7 +361,7 @@ impl Waf {
     }
 
     fn answer(&self, findings: &Findings, blocked: bool) -> Response {
-        if findings.matched.is_empty() {
+        if findings.matched.is_empty() && findings.unread.is_empty() {
             return Response::allow();
         }
         let decision = if blocked {
@@ -351,17 +392,20 @@ impl Waf {
             .map(String::as_str)
             .collect();
         let attack = |tag: &&str| tag.starts_with("attack-");
-        let code = |tag: &str| tag.to_ascii_uppercase().replace('-', "_");
+        let code = |tag: &str| tag.to_ascii_uppercase().replace(['-', ':'], "_");
+        let unread = findings.unread.iter().map(|kind| format!("unread:{kind}"));
+        let tags: Vec<String> = tags
+            .iter()
+            .copied()
+            .filter(attack)
+            .map(str::to_owned)
+            .chain(unread)
+            .collect();
         let mut audit = Audit {
-            tags: tags
-                .iter()
-                .copied()
-                .filter(attack)
-                .map(str::to_owned)
-                .collect(),
+            reason_codes: tags.iter().map(|tag| code(tag)).collect(),
+            tags,
             rule_ids: rules().map(|rule| rule.id.to_string()).collect(),
             confidence: Some(self.confidence(findings)),
-            reason_codes: tags.iter().copied().filter(attack).map(code).collect(),
             ..Audit::default()
         };
         audit

@@ -22,6 +22,7 @@ use super::{
     search::Search,
     seclang::{self, Operator, Part, Rule, Skipped, Variable},
     transform::Transform,
+    unread::UnreadSet,
 };
 
 /// A value to be judged.
@@ -46,6 +47,8 @@ pub struct Findings {
     pub deny: Option<u16>,
     /// The rules that matched, in the order in which they did.
     pub matched: Vec<u32>,
+    /// What is not read.
+    pub unread: UnreadSet,
     /// Chains of which some parts matched: which, as bits.
     parts: Vec<(u32, u64)>,
     /// Header fields that rules compare with.

@@ -389,3 +389,99 @@ fn the_length_of_a_body_is_known_as_it_grows() {
 fn a_detector_that_breaks_has_not_found_the_value_harmless() {
     assert!(operator::guarded(|| panic!("as a broken library does")));
 }
+
+/// What is left unread, as a head or a body says, and its name.
+const UNREAD: [(&[(&str, &str)], &[u8], Unread); 8] = [
+    (&[("content-encoding", "gzip")], b"\x1f\x8b", Unread::ContentEncoding),
+    (&[("transfer-encoding", "gzip, chunked")], b"\x1f\x8b", Unread::ContentEncoding),
+    (
+        &[("content-type", "text/plain; charset=utf-7")],
+        b"x",
+        Unread::Charset,
+    ),
+    (
+        &[("content-type", "text/plain"), ("content-type", "text/xml")],
+        b"x",
+        Unread::ContentType,
+    ),
+    (
+        &[("content-type", "multipart/form-data; boundary=b")],
+        b"--b\r\nContent-Disposition: form-data; name=a\r\nContent-Transfer-Encoding: base64\r\n\r\neA==\r\n--b--\r\n",
+        Unread::PartEncoding,
+    ),
+    (
+        &[("content-type", "text/xml")],
+        b"<!DOCTYPE a [<?x?>]><a/>",
+        Unread::XmlDtd,
+    ),
+    (
+        &[("content-type", "text/xml")],
+        b"<?xml version='1.0' encoding='ebcdic-cp-us'?><a/>",
+        Unread::Charset,
+    ),
+    (
+        &[("content-type", "image/png")],
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+        Unread::Binary,
+    ),
+];
+
+fn post(waf: &Waf, headers: &[(&str, &str)], body: &[u8]) -> Response {
+    let now = Instant::now();
+    let response = waf.head(&head("c", "POST", "/", headers), now);
+    if passes(&response) {
+        waf.piece(&piece("c", body, true), now)
+    } else {
+        response
+    }
+}
+
+#[test]
+fn what_is_not_read_is_said_counted_and_blocked_unless_the_operator_lets_it_pass() {
+    for (headers, body, kind) in UNREAD {
+        let blocking = waf(Settings::default());
+        let letting = waf(Settings {
+            may_be_unread: UnreadSet::ALL,
+            ..Settings::default()
+        });
+        let strict = waf(Settings {
+            may_be_unread: UnreadSet::default(),
+            ..Settings::default()
+        });
+        for (waf, pass) in [
+            (&blocking, kind == Unread::Binary),
+            (&letting, true),
+            (&strict, false),
+        ] {
+            let response = post(waf, headers, body);
+            assert_eq!(passes(&response), pass, "{kind}: {response:?}");
+            let tag = format!("unread:{kind}");
+            assert!(response.audit.tags.contains(&tag), "{kind}: {response:?}");
+            let code = tag.to_uppercase().replace([':', '-'], "_");
+            assert!(response.audit.reason_codes.contains(&code), "{response:?}");
+            let counts = Unread::ALL.map(|any| waf.unread(any));
+            assert_eq!(counts.iter().sum::<u64>(), 1, "{kind} {counts:?}");
+            assert_eq!(waf.unread(kind), 1);
+        }
+    }
+}
+
+#[test]
+fn what_is_read_is_not_said_to_be_unread() {
+    let waf = waf(Settings::default());
+    for (headers, body) in [
+        (&[FORM][..], &b"a=b"[..]),
+        (
+            &[("content-type", "application/json; charset=utf-8")],
+            b"{}",
+        ),
+        (
+            &[("content-type", "text/xml; charset=ISO-8859-1")],
+            b"<a>b</a>",
+        ),
+        (&[("content-encoding", "identity"), FORM], b"a=b"),
+        (&[("transfer-encoding", "chunked"), FORM], b"a=b"),
+    ] {
+        assert_eq!(post(&waf, headers, body), Response::allow());
+    }
+}

@@ -3,6 +3,8 @@
 //! The names and meanings are SecLang's (the language of ModSecurity and Coraza), since rules name them. Each is one
 //! pass over the bytes, never makes more than six bytes of one, and says when there was nothing to do.
 
+mod codec;
+
 use std::borrow::Cow;
 
 /// One of them.
@@ -10,24 +12,36 @@ use std::borrow::Cow;
 #[expect(missing_docs, reason = "SecLang's names")]
 pub enum Transform {
     Base64Decode,
+    Base64Encode,
     CmdLine,
     CompressWhitespace,
     CssDecode,
     EscapeSeqDecode,
+    HexDecode,
+    HexEncode,
     HtmlEntityDecode,
     JsDecode,
     Length,
     Lowercase,
     NormalizePath,
     NormalizePathWin,
+    ParityEven7bit,
+    ParityOdd7bit,
+    ParityZero7bit,
+    RemoveComments,
     RemoveCommentsChar,
     RemoveNulls,
     RemoveWhitespace,
     ReplaceComments,
     ReplaceNulls,
+    SqlHexDecode,
     Trim,
+    TrimLeft,
+    TrimRight,
+    Uppercase,
     UrlDecode,
     UrlDecodeUni,
+    UrlEncode,
     Utf8ToUnicode,
 }
 
@@ -37,24 +51,36 @@ impl Transform {
     pub fn named(name: &str) -> Option<Self> {
         Some(match name.to_ascii_lowercase().as_str() {
             "base64decode" | "base64decodeext" => Self::Base64Decode,
+            "base64encode" => Self::Base64Encode,
             "cmdline" => Self::CmdLine,
             "compresswhitespace" => Self::CompressWhitespace,
             "cssdecode" => Self::CssDecode,
             "escapeseqdecode" => Self::EscapeSeqDecode,
+            "hexdecode" => Self::HexDecode,
+            "hexencode" => Self::HexEncode,
             "htmlentitydecode" => Self::HtmlEntityDecode,
             "jsdecode" => Self::JsDecode,
             "length" => Self::Length,
             "lowercase" => Self::Lowercase,
             "normalizepath" | "normalisepath" => Self::NormalizePath,
             "normalizepathwin" | "normalisepathwin" => Self::NormalizePathWin,
+            "parityeven7bit" => Self::ParityEven7bit,
+            "parityodd7bit" => Self::ParityOdd7bit,
+            "parityzero7bit" => Self::ParityZero7bit,
+            "removecomments" => Self::RemoveComments,
             "removecommentschar" => Self::RemoveCommentsChar,
             "removenulls" => Self::RemoveNulls,
             "removewhitespace" => Self::RemoveWhitespace,
             "replacecomments" => Self::ReplaceComments,
             "replacenulls" => Self::ReplaceNulls,
+            "sqlhexdecode" => Self::SqlHexDecode,
             "trim" => Self::Trim,
+            "trimleft" => Self::TrimLeft,
+            "trimright" => Self::TrimRight,
+            "uppercase" => Self::Uppercase,
             "urldecode" => Self::UrlDecode,
             "urldecodeuni" => Self::UrlDecodeUni,
+            "urlencode" => Self::UrlEncode,
             "utf8tounicode" => Self::Utf8ToUnicode,
             _ => return None,
         })
@@ -83,10 +109,13 @@ impl Transform {
                 .any(|b| is_space(*b))
                 .then(|| value.iter().copied().filter(|b| !is_space(*b)).collect()),
             Self::CompressWhitespace => compress(value),
-            Self::Trim => {
-                let trimmed = value.trim_ascii();
-                return Cow::Borrowed(trimmed);
-            }
+            Self::Trim => return Cow::Borrowed(trim_right(trim_left(value))),
+            Self::TrimLeft => return Cow::Borrowed(trim_left(value)),
+            Self::TrimRight => return Cow::Borrowed(trim_right(value)),
+            Self::Uppercase => value
+                .iter()
+                .any(u8::is_ascii_lowercase)
+                .then(|| value.to_ascii_uppercase()),
             Self::Length => Some(value.len().to_string().into_bytes()),
             Self::UrlDecode => (has(b'%') || has(b'+')).then(|| url_decode(value, false)),
             Self::UrlDecodeUni => (has(b'%') || has(b'+')).then(|| url_decode(value, true)),
@@ -109,7 +138,20 @@ impl Transform {
                     .collect();
                 normalize_path(&slashes)
             }),
-            Self::Base64Decode => Some(base64_decode(value)),
+            Self::RemoveComments => {
+                (has(b'*') || has(b'-') || has(b'#')).then(|| remove_comments(value))
+            }
+            Self::Base64Decode => Some(codec::base64_decode(value)),
+            Self::Base64Encode => Some(codec::base64_encode(value)),
+            Self::HexDecode => Some(codec::hex_decode(value).unwrap_or_default()),
+            Self::HexEncode => Some(codec::hex_encode(value)),
+            Self::SqlHexDecode => {
+                memchr::memmem::find(value, b"0").map(|_| codec::sql_hex_decode(value))
+            }
+            Self::UrlEncode => Some(codec::url_encode(value)),
+            Self::ParityEven7bit => Some(codec::parity(value, 0)),
+            Self::ParityOdd7bit => Some(codec::parity(value, 1)),
+            Self::ParityZero7bit => Some(value.iter().map(|b| b & 0x7f).collect()),
             Self::Utf8ToUnicode => (!value.is_ascii()).then(|| utf8_to_unicode(value)),
         };
         changed.map_or(Cow::Borrowed(value), Cow::Owned)
@@ -156,6 +198,24 @@ fn narrow(code: u32) -> u8 {
     }
 }
 
+/// A code point as servers write it that know ASCII only: marks that look like one of it are that one.
+fn best_fit(code: u32) -> u8 {
+    match code {
+        0x2b9 | 0x2bb | 0x2bc | 0x2c8 | 0x2018..=0x201b | 0x2032 => b'\'',
+        0x2ba | 0x201c..=0x201f | 0x2033 => b'"',
+        0x2010..=0x2015 | 0x2212 => b'-',
+        0x2039 | 0x2329 | 0x3008 => b'<',
+        0x203a | 0x232a | 0x3009 => b'>',
+        0x2044 | 0x2215 => b'/',
+        0x2216 => b'\\',
+        0x2223 => b'|',
+        0x2236 => b':',
+        0x2217 => b'*',
+        0x37e => b';',
+        _ => narrow(code),
+    }
+}
+
 fn url_decode(value: &[u8], unicode: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len());
     let mut rest = value;
@@ -168,7 +228,7 @@ fn url_decode(value: &[u8], unicode: bool) -> Vec<u8> {
                     && matches!(after.first(), Some(b'u' | b'U'))
                     && let Some(code) = hex(after.get(1..5))
                 {
-                    out.push(narrow(code));
+                    out.push(best_fit(code));
                     rest = &after[5..];
                 } else if let Some(code) = hex(after.get(..2)) {
                     out.push(code as u8);
@@ -308,6 +368,12 @@ fn js_decode(value: &[u8]) -> Vec<u8> {
 fn escape_decode(value: &[u8]) -> Vec<u8> {
     escapes(value, |after| match after {
         [b'x' | b'X', digits @ ..] => hex(digits.get(..2)).map(|code| (code as u8, 3)),
+        // Of three digits that are more than a byte the low one stays.
+        [b'0'..=b'7', b'0'..=b'7', b'0'..=b'7', ..] => {
+            let digits = after.iter().take(3);
+            let code = digits.fold(0_u32, |code, digit| code << 3 | u32::from(digit - b'0'));
+            Some(((code & 0xff) as u8, 3))
+        }
         _ => None,
     })
 }
@@ -360,6 +426,43 @@ fn replace_comments(value: &[u8]) -> Vec<u8> {
     out
 }
 
+fn trim_left(value: &[u8]) -> &[u8] {
+    let start = value.iter().position(|b| !is_space(*b));
+    &value[start.unwrap_or(value.len())..]
+}
+
+fn trim_right(value: &[u8]) -> &[u8] {
+    let end = value.iter().rposition(|b| !is_space(*b));
+    &value[..end.map_or(0, |end| end + 1)]
+}
+
+/// Without comments of C, of pages, and of SQL from two hyphens or a hash on; one that does not end leaves a space.
+fn remove_comments(value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((byte, after)) = rest.split_first() {
+        let ends = [(&b"/*"[..], &b"*/"[..]), (b"<!--", b"-->")];
+        let within = ends
+            .iter()
+            .find_map(|(begin, end)| Some((rest.strip_prefix(*begin)?, *end)));
+        if let Some((inside, end)) = within {
+            rest = match memchr::memmem::find(inside, end) {
+                Some(at) => &inside[at + end.len()..],
+                None => {
+                    out.push(b' ');
+                    &[]
+                }
+            };
+        } else if rest.starts_with(b"--") || *byte == b'#' {
+            break;
+        } else {
+            out.push(*byte);
+            rest = after;
+        }
+    }
+    out
+}
+
 /// Without the marks of comments, whatever is between them.
 fn remove_comment_marks(value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len());
@@ -404,7 +507,7 @@ fn normalize_path(value: &[u8]) -> Vec<u8> {
     let absolute = value.first() == Some(&b'/');
     let mut directory = false;
     for segment in value.split(|b| *b == b'/') {
-        directory = segment.is_empty() || segment == b"." || segment == b"..";
+        directory = segment.is_empty();
         match segment {
             b"" | b"." => {}
             b".." => match segments.last() {
@@ -424,29 +527,6 @@ fn normalize_path(value: &[u8]) -> Vec<u8> {
     out.extend_from_slice(&segments.join(&b'/'));
     if directory && !segments.is_empty() {
         out.push(b'/');
-    }
-    out
-}
-
-fn base64_decode(value: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(value.len() / 4 * 3);
-    let (mut bits, mut held) = (0_u32, 0);
-    for byte in value {
-        let six = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' | b'-' => 62,
-            b'/' | b'_' => 63,
-            b'=' => break,
-            _ => continue,
-        };
-        bits = bits << 6 | u32::from(six);
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            out.push((bits >> held & 0xff) as u8);
-        }
     }
     out
 }

@@ -8,6 +8,10 @@ mod crs;
     reason = "a step that fails fails its test"
 )]
 mod examples;
+mod hostile;
+mod places;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod published;
 #[expect(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -9,6 +9,7 @@ use hailwire_agents::{
 };
 use hailwire_callout::{
     Agent, Decision, Event,
+    control::{DrainReason, HealthState, Order, ShutdownReason},
     event::{Metadata, RequestHeaders},
     host::{self, ConnectOptions, Connection, reverse},
 };
@@ -124,6 +125,86 @@ async fn the_rate_limiter_dials_its_host_and_refuses_what_is_too_much() {
         names.into_keys().collect::<Vec<_>>(),
         ["ratelimit", "ratelimit-policy", "retry-after"]
     );
+    drop(stop);
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_may_connect_cannot_lift_the_operators_limits() {
+    let dir = tempfile::tempdir().unwrap();
+    let listen = vec![
+        Listen::Unix(dir.path().join("limit.sock")),
+        Listen::Grpc("127.0.0.1:0".parse().unwrap()),
+    ];
+    let settings = rate_limit::Settings::of(["3/h"]).unwrap();
+    let (at, stop, task) = serve(RateLimit::new(settings), listen, None).await;
+    let mut passed = 0;
+    for (n, at) in at.into_iter().enumerate() {
+        // A configuration with the handshake is refused, and so is one later.
+        let pushing = ConnectOptions {
+            config: Some(serde_json::json!({"limits": []})),
+            ..ConnectOptions::default()
+        };
+        let connect = async |options: &ConnectOptions| match &at {
+            Listen::Unix(path) => host::uds::connect(path, options).await,
+            Listen::Grpc(address) => {
+                let endpoint = host::grpc::Endpoint::new(&address.to_string()).unwrap();
+                host::grpc::connect(&endpoint, options).await
+            }
+            Listen::Reverse(_) => unreachable!(),
+        };
+        assert!(connect(&pushing).await.is_err());
+        let host = connect(&ConnectOptions::default()).await.unwrap();
+        for round in 0..4 {
+            let push = Event::Configure(hailwire_callout::event::Configure {
+                correlation_id: format!("push-{round}").into(),
+                config: serde_json::json!({"limits": ["1000/s"]}),
+                config_version: None,
+            });
+            let answer = tokio::time::timeout(Duration::from_secs(20), host.ask(push)).await;
+            let answer = answer.expect("an answer in time").unwrap();
+            assert!(matches!(
+                answer.decision,
+                Decision::Block { status: 403, .. }
+            ));
+            passed +=
+                usize::from(ask(&host, &format!("{n}-{round}"), "/").await == Decision::Allow);
+        }
+        host.close();
+    }
+    assert_eq!(passed, 3, "over both sockets together");
+    drop(stop);
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_order_of_whoever_may_connect_takes_the_firewall_from_nobody() {
+    let listen = vec![Listen::Grpc("127.0.0.1:0".parse().unwrap())];
+    let waf = Waf::new(waf::Settings::default()).unwrap();
+    let (at, stop, task) = serve(waf, listen, None).await;
+    let [Listen::Grpc(address)] = at[..] else {
+        panic!("{at:?}");
+    };
+    let endpoint = host::grpc::Endpoint::new(&address.to_string()).unwrap();
+    let options = ConnectOptions::default();
+    let host = host::grpc::connect(&endpoint, &options).await.unwrap();
+    for order in [
+        Order::Drain {
+            within: Duration::from_secs(1),
+            reason: DrainReason::Maintenance,
+        },
+        Order::Shutdown {
+            within: Duration::from_secs(1),
+            reason: ShutdownReason::Upgrade,
+        },
+    ] {
+        let health = host::grpc::order(&endpoint, order, &options).await.unwrap();
+        assert_eq!(health.state, HealthState::Healthy, "{health:?}");
+    }
+    let blocked = ask(&host, "1", ATTACK).await;
+    assert!(matches!(blocked, Decision::Block { status: 403, .. }));
+    assert_eq!(ask(&host, "2", "/").await, Decision::Allow);
+    host.close();
     drop(stop);
     task.await.unwrap();
 }

@@ -17,12 +17,12 @@ const BENIGN: &str = include_str!("../corpus/benign.txt");
 
 /// One request of a corpus.
 #[derive(Clone, Debug)]
-struct Request {
-    class: String,
-    line: String,
-    uri: String,
-    headers: Vec<(String, String)>,
-    body: Option<Vec<u8>>,
+pub(crate) struct Request {
+    pub(crate) class: String,
+    pub(crate) line: String,
+    pub(crate) uri: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Option<Vec<u8>>,
 }
 
 impl Request {
@@ -137,7 +137,7 @@ fn requests(corpus: &str) -> Vec<Request> {
     requests
 }
 
-fn encode(text: &str) -> String {
+pub(crate) fn encode(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         match byte {
@@ -150,7 +150,7 @@ fn encode(text: &str) -> String {
     out
 }
 
-fn waf() -> Waf {
+pub(crate) fn waf() -> Waf {
     Waf::new(Settings::default()).unwrap()
 }
 
@@ -175,7 +175,7 @@ fn decide(waf: &Waf, request: &Request, pieces: &[&[u8]]) -> Response {
     response
 }
 
-fn whole(waf: &Waf, request: &Request) -> Response {
+pub(crate) fn whole(waf: &Waf, request: &Request) -> Response {
     match &request.body {
         Some(body) => decide(waf, request, &[body]),
         None => decide(waf, request, &[]),

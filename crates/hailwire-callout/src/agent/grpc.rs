@@ -479,13 +479,21 @@ impl<A: Agent> Control<A> {
             | agent_control::Message::ConfigResponse(_) => return None,
         };
         let (Order::Drain { within, .. } | Order::Shutdown { within, .. }) = order;
-        let health = Health {
-            state: HealthState::Draining,
-            drain_eta_ms: u64::try_from(within.as_millis()).ok(),
-            ..Health::default()
+        let health = if self.agent.ordered(order) {
+            let health = Health {
+                state: HealthState::Draining,
+                drain_eta_ms: u64::try_from(within.as_millis()).ok(),
+                ..Health::default()
+            };
+            self.hosts.tell(&Notice::Health(health.clone()));
+            health
+        } else {
+            tracing::warn!(?order, "an order of a host is not obeyed");
+            Health {
+                message: Some("this agent takes no orders".to_owned()),
+                ..Health::default()
+            }
         };
-        self.hosts.tell(&Notice::Health(health.clone()));
-        self.agent.ordered(order);
         let status = messages::health_status(health, self.agent.name());
         Some(proxy_control::Message::Health(status))
     }

@@ -102,9 +102,11 @@ pub trait Agent: Send + Sync + 'static {
         drop(host);
     }
 
-    /// A host orders something that concerns the agent as a whole. Whether it obeys is its own affair.
-    fn ordered(&self, order: Order) {
+    /// A host orders something that concerns the agent as a whole. Whether it obeys is its own affair, and what it returns;
+    /// only then are its hosts told that it drains. Default no: whoever may connect cannot take it from the others.
+    fn ordered(&self, order: Order) -> bool {
         let _ = order;
+        false
     }
 
     /// A host no longer waits for what it asked about this request. Its futures are dropped besides.

@@ -22,6 +22,8 @@ pub struct Listener {
     listener: UnixListener,
     path: PathBuf,
     inode: u64,
+    /// The only user that may connect, besides the system's, where the mode lets nobody else.
+    only: Option<u32>,
 }
 
 impl Listener {
@@ -51,12 +53,13 @@ impl Listener {
         let listener = UnixListener::bind(&new)?;
         let named = fs::set_permissions(&new, fs::Permissions::from_mode(mode))
             .and_then(|()| fs::metadata(&new))
-            .and_then(|metadata| fs::rename(&new, &path).map(|()| metadata.ino()));
+            .and_then(|metadata| fs::rename(&new, &path).map(|()| metadata));
         match named {
-            Ok(inode) => Ok(Self {
+            Ok(metadata) => Ok(Self {
                 listener,
                 path,
-                inode,
+                inode: metadata.ino(),
+                only: (mode & 0o077 == 0).then(|| metadata.uid()),
             }),
             Err(error) => {
                 let _ = fs::remove_file(&new);
@@ -81,8 +84,24 @@ impl Listener {
     ///
     /// Nothing is lost.
     pub async fn accept(&self) -> io::Result<UnixStream> {
-        self.listener.accept().await.map(|(stream, _)| stream)
+        loop {
+            let (stream, _) = self.listener.accept().await?;
+            // Its mode keeps others out but for the moment before it has one, and where a system passes modes over.
+            let user = stream.peer_cred().map(|peer| peer.uid());
+            if self
+                .only
+                .is_none_or(|only| user.is_ok_and(|user| may_connect(user, only)))
+            {
+                return Ok(stream);
+            }
+            tracing::warn!("a process of another user is not served");
+        }
     }
+}
+
+/// Whether a user may connect where only one other may: itself, and the system's.
+const fn may_connect(user: u32, only: u32) -> bool {
+    user == only || user == 0
 }
 
 impl Drop for Listener {

@@ -177,8 +177,9 @@ impl Agent for Told {
         let _ = self.seen.send(Seen::Connected(host));
     }
 
-    fn ordered(&self, order: Order) {
+    fn ordered(&self, order: Order) -> bool {
         let _ = self.seen.send(Seen::Ordered(order));
+        true
     }
 
     fn cancelled(&self, id: &str, reason: CancelReason) {

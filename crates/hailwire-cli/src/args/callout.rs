@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
-use hailwire_agents::Listen;
+use hailwire_agents::{Listen, rate_limit, waf};
 use hailwire_wire::AgentName;
 
 /// Ask inspection agents about requests, near and far (Agent Protocol v2)
@@ -98,6 +98,13 @@ pub(crate) struct CalloutWaf {
     /// Block nothing, and only say in the audit what was found
     #[arg(long)]
     pub(crate) detect_only: bool,
+    /// What becomes of a request of which something is not read: block or allow; it is said and counted either way
+    #[arg(long, value_name = "DECISION", default_value = "block", value_parser = ["block", "allow"])]
+    pub(crate) unread: String,
+    /// What the opposite of --unread holds for: content-encoding, charset, content-type, part-encoding, xml-dtd,
+    /// xml-nesting or binary; repeatable [default: binary where --unread is block]
+    #[arg(long, value_name = "KIND")]
+    pub(crate) unread_except: Vec<waf::Unread>,
 }
 
 /// Run the rate limiter that comes with hail, as an inspection agent
@@ -112,4 +119,8 @@ pub(crate) struct CalloutRateLimit {
     /// File of limits
     #[arg(long, value_name = "FILE", group = "limits", conflicts_with = "limit")]
     pub(crate) config: Option<PathBuf>,
+    /// What becomes of limits that a proxy pushes: deny, tighten (they are counted besides) or allow
+    /// [default: deny, or allow where there are no limits]
+    #[arg(long, value_name = "DECISION")]
+    pub(crate) configure: Option<rate_limit::Pushed>,
 }

@@ -37,7 +37,7 @@ enum State {
 }
 
 impl Json {
-    pub(super) fn feed(&mut self, mut bytes: &[u8], sink: &mut Sink<'_>) {
+    pub(in super::super) fn feed(&mut self, mut bytes: &[u8], sink: &mut Sink<'_>) {
         while !bytes.is_empty() {
             bytes = match self.state {
                 State::Bare => self.bare(bytes, sink),
@@ -48,7 +48,7 @@ impl Json {
         }
     }
 
-    pub(super) fn finish(&mut self, sink: &mut Sink<'_>) {
+    pub(in super::super) fn finish(&mut self, sink: &mut Sink<'_>) {
         match self.state {
             State::Bare => self.end_bare(sink),
             State::Text | State::Escape | State::Unicode => self.end_text(sink),

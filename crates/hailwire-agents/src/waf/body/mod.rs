@@ -10,9 +10,19 @@
 mod form;
 mod json;
 mod multipart;
+mod part;
+mod raw;
+mod utf16;
 mod xml;
 
-use super::{rules::Value, seclang::Variable};
+use super::{
+    media::Media,
+    rules::Value,
+    seclang::Variable,
+    unread::{Unread, UnreadSet},
+};
+use raw::Raw;
+use utf16::Utf16;
 
 /// The longest piece of a value that is judged at once.
 pub const WINDOW: usize = 32 << 10;
@@ -24,77 +34,163 @@ const NAME: usize = 256;
 const SNIFF: usize = 512;
 
 pub(super) use form::Form;
+pub(super) use json::Json;
+pub(super) use xml::Xml;
 
 /// Where values go.
 pub(super) type Sink<'a> = dyn FnMut(Value<'_>) + 'a;
 
 /// Reads a body.
+///
+/// What it says of itself is taken at its word, and so are its first bytes: a form that begins like JSON is read as both,
+/// since a server may take it for either.
 #[derive(Debug)]
-pub(super) enum Body {
-    Form(Form),
-    Json(json::Json),
+pub(super) struct Body {
+    says: Says,
+    encoding: Encoding,
+    /// Its first bytes, until they tell what it is.
+    begin: Option<Vec<u8>>,
+    readers: Vec<Reader>,
+    unread: UnreadSet,
+}
+
+/// What a body says that it is.
+#[derive(Debug)]
+enum Says {
+    Form,
+    Json,
+    Xml,
     Multipart(Box<multipart::Multipart>),
-    Xml(xml::Xml, Raw),
+    /// It is said to be multipart and cannot be.
+    Broken,
+    Nothing,
+    /// A field of a multipart body, which is given as it is besides.
+    Field,
+}
+
+/// How bytes stand for text.
+#[derive(Debug)]
+enum Encoding {
+    /// Its first bytes tell; whether it says that it is UTF-16.
+    Open(Vec<u8>, bool),
+    Bytes,
+    Wide(Utf16),
+}
+
+#[derive(Debug)]
+enum Reader {
+    Form(Form),
+    Json(Json),
+    Multipart(Box<multipart::Multipart>),
+    Xml(Box<Xml>),
     Raw(Raw),
-    /// It looks like JSON and does not say so.
-    Likely(json::Json, Raw),
-    /// Its first bytes, until there are enough to tell what it is.
-    Unknown(Vec<u8>),
-    /// Refused: it is said to be multipart and cannot be.
-    Broken(Raw),
+    /// Says in the end that the body is not what it says.
+    Broken,
 }
 
 impl Body {
-    /// One for a content type.
-    pub(super) fn of(content_type: Option<&str>) -> Self {
-        let whole = content_type.unwrap_or_default();
-        let kind = whole
-            .split(';')
-            .next()
-            .unwrap_or_default()
-            .trim()
-            .to_ascii_lowercase();
-        match kind.as_str() {
-            "application/x-www-form-urlencoded" => Self::Form(Form::body()),
-            "multipart/form-data" | "multipart/mixed" | "multipart/related" => {
-                match multipart::boundary(whole) {
-                    Some(boundary) => {
-                        Self::Multipart(Box::new(multipart::Multipart::new(&boundary)))
-                    }
-                    None => Self::Broken(Raw::text()),
-                }
-            }
-            "application/json" | "text/json" => Self::Json(json::Json::default()),
-            "application/xml" | "text/xml" => Self::Xml(xml::Xml::default(), Raw::bytes()),
-            kind if kind.ends_with("+json") => Self::Json(json::Json::default()),
-            kind if kind.ends_with("+xml") => Self::Xml(xml::Xml::default(), Raw::bytes()),
-            _ => Self::Unknown(Vec::new()),
+    /// One for the content types of a request; there should be one of them.
+    pub(super) fn of<'a>(mut content_types: impl Iterator<Item = &'a str>) -> Self {
+        let whole = content_types.next().unwrap_or_default();
+        let media = Media::parse(whole.as_bytes());
+        let mut body = Self::new(&media);
+        if media.ambiguous || content_types.any(|other| other != whole) {
+            body.unread.add(Unread::ContentType);
         }
+        body
+    }
+
+    /// One for bytes that are known to be no text.
+    pub(super) fn opaque() -> Self {
+        let mut body = Self::new(&Media::default());
+        body.encoding = Encoding::Bytes;
+        body.begin = None;
+        body.readers = vec![Reader::Raw(Raw::bytes())];
+        body
+    }
+
+    /// One for the content of a part.
+    fn of_part(media: &Media, field: bool) -> Self {
+        let mut body = Self::new(media);
+        match body.says {
+            Says::Nothing if field => body.says = Says::Field,
+            Says::Multipart(_) | Says::Broken => {
+                body.unread.add(Unread::PartEncoding);
+                body.says = Says::Field;
+            }
+            _ => {}
+        }
+        body
+    }
+
+    fn new(media: &Media) -> Self {
+        let kind = media.kind.as_str();
+        let says = match kind {
+            "application/x-www-form-urlencoded" => Says::Form,
+            "application/json" | "text/json" => Says::Json,
+            "application/xml" | "text/xml" => Says::Xml,
+            _ if kind.starts_with("multipart/") => match multipart::Multipart::new(media) {
+                Some(multipart) => Says::Multipart(Box::new(multipart)),
+                None => Says::Broken,
+            },
+            _ if kind.ends_with("+json") => Says::Json,
+            _ if kind.ends_with("+xml") => Says::Xml,
+            _ => Says::Nothing,
+        };
+        let wide = |name: &[u8]| {
+            let begin = name.get(..6).unwrap_or_default();
+            begin.eq_ignore_ascii_case(b"utf-16")
+        };
+        let wide = media.all("charset").any(wide);
+        let text = matches!(says, Says::Json | Says::Xml | Says::Nothing);
+        let mut unread = UnreadSet::default();
+        if !media.is_read() && !(wide && text) {
+            unread.add(Unread::Charset);
+        }
+        Self {
+            encoding: if text {
+                Encoding::Open(Vec::new(), wide)
+            } else {
+                Encoding::Bytes
+            },
+            says,
+            begin: Some(Vec::new()),
+            readers: Vec::new(),
+            unread,
+        }
+    }
+
+    /// Whether its content is read by what it says, and not only as it is.
+    fn says_something(&self) -> bool {
+        matches!(self.says, Says::Form | Says::Json | Says::Xml)
+    }
+
+    /// What of it is not read, as far as it has come.
+    pub(super) fn unread(&self) -> UnreadSet {
+        let of = |reader: &Reader| match reader {
+            Reader::Xml(xml) => xml.unread(),
+            Reader::Multipart(multipart) => multipart.unread(),
+            _ => UnreadSet::default(),
+        };
+        self.readers
+            .iter()
+            .map(of)
+            .fold(self.unread, UnreadSet::with)
     }
 
     /// The next bytes.
     pub(super) fn feed(&mut self, bytes: &[u8], sink: &mut Sink<'_>) {
-        match self {
-            Self::Form(form) => form.feed(bytes, sink),
-            Self::Json(json) => json.feed(bytes, sink),
-            Self::Multipart(multipart) => multipart.feed(bytes, sink),
-            Self::Xml(xml, raw) => {
-                xml.feed(bytes, sink);
-                raw.feed(bytes, sink);
+        match &mut self.encoding {
+            Encoding::Bytes => self.text(bytes, sink),
+            Encoding::Wide(wide) => {
+                let text = wide.decode(bytes);
+                self.text(text.as_bytes(), sink);
             }
-            Self::Raw(raw) | Self::Broken(raw) => raw.feed(bytes, sink),
-            Self::Likely(json, raw) => {
-                json.feed(bytes, sink);
-                raw.feed(bytes, sink);
-            }
-            Self::Unknown(begin) => {
-                let room = SNIFF - begin.len();
-                let (now, later) = bytes.split_at(room.min(bytes.len()));
+            Encoding::Open(begin, _) => {
+                let (now, later) = bytes.split_at(bytes.len().min(4 - begin.len()));
                 begin.extend_from_slice(now);
-                if begin.len() == SNIFF {
-                    let begin = std::mem::take(begin);
-                    *self = looks_like(&begin);
-                    self.feed(&begin, sink);
+                if begin.len() == 4 {
+                    self.settle(sink);
                     self.feed(later, sink);
                 }
             }
@@ -103,31 +199,119 @@ impl Body {
 
     /// No more come.
     pub(super) fn finish(&mut self, sink: &mut Sink<'_>) {
-        match self {
-            Self::Form(form) => form.finish(sink),
-            Self::Json(json) => json.finish(sink),
-            Self::Multipart(multipart) => multipart.finish(sink),
-            Self::Xml(xml, raw) => {
-                xml.finish(sink);
-                raw.finish(sink);
-            }
-            Self::Raw(raw) => raw.finish(sink),
-            Self::Broken(raw) => {
-                raw.finish(sink);
-                sink(error());
-            }
-            Self::Likely(json, raw) => {
-                json.finish(sink);
-                raw.finish(sink);
-            }
-            Self::Unknown(begin) => {
-                let begin = std::mem::take(begin);
-                *self = looks_like(&begin);
-                self.feed(&begin, sink);
-                self.finish(sink);
+        self.settle(sink);
+        if let Some(begin) = self.begin.take() {
+            self.choose(&begin);
+            self.read(&begin, sink);
+        }
+        for reader in &mut self.readers {
+            match reader {
+                Reader::Form(form) => form.finish(sink),
+                Reader::Json(json) => json.finish(sink),
+                Reader::Multipart(multipart) => multipart.finish(sink),
+                Reader::Xml(xml) => xml.finish(sink),
+                Reader::Raw(raw) => raw.finish(sink),
+                Reader::Broken => sink(error()),
             }
         }
     }
+
+    /// The first bytes tell how they stand for text.
+    fn settle(&mut self, sink: &mut Sink<'_>) {
+        let Encoding::Open(begin, wide) = &mut self.encoding else {
+            return;
+        };
+        let (begin, wide) = (std::mem::take(begin), *wide);
+        let found = Utf16::of(&begin);
+        if Utf16::is_wider(&begin) && self.says_something() || wide && found.is_none() {
+            self.unread.add(Unread::Charset);
+        }
+        self.encoding = found.map_or(Encoding::Bytes, Encoding::Wide);
+        if !begin.is_empty() {
+            self.feed(&begin, sink);
+        }
+    }
+
+    /// The next bytes of text.
+    fn text(&mut self, bytes: &[u8], sink: &mut Sink<'_>) {
+        let Some(begin) = &mut self.begin else {
+            self.read(bytes, sink);
+            return;
+        };
+        let (now, later) = bytes.split_at(bytes.len().min(SNIFF - begin.len()));
+        begin.extend_from_slice(now);
+        let enough = match self.says {
+            Says::Multipart(_) | Says::Broken => true,
+            Says::Nothing => begin.len() == SNIFF,
+            _ => begin.len() == SNIFF || first(begin).is_some(),
+        };
+        if enough {
+            let begin = std::mem::take(begin);
+            self.begin = None;
+            self.choose(&begin);
+            self.read(&begin, sink);
+            self.read(later, sink);
+        }
+    }
+
+    fn read(&mut self, bytes: &[u8], sink: &mut Sink<'_>) {
+        if bytes.is_empty() {
+            return;
+        }
+        for reader in &mut self.readers {
+            match reader {
+                Reader::Form(form) => form.feed(bytes, sink),
+                Reader::Json(json) => json.feed(bytes, sink),
+                Reader::Multipart(multipart) => multipart.feed(bytes, sink),
+                Reader::Xml(xml) => xml.feed(bytes, sink),
+                Reader::Raw(raw) => raw.feed(bytes, sink),
+                Reader::Broken => {}
+            }
+        }
+    }
+
+    /// The readers for what the body says and what its first bytes look like.
+    fn choose(&mut self, begin: &[u8]) {
+        let transcoded = matches!(self.encoding, Encoding::Wide(_));
+        let form = || Reader::Form(Form::body());
+        let json = || Reader::Json(Json::default());
+        let xml = || Reader::Xml(Box::new(Xml::new(transcoded)));
+        let (raw, bytes) = (|| Reader::Raw(Raw::text()), || Reader::Raw(Raw::bytes()));
+        let looks = first(begin);
+        let like_json = matches!(looks, Some(b'{' | b'[' | b'"'));
+        let like_xml = looks == Some(b'<');
+        let says = std::mem::replace(&mut self.says, Says::Nothing);
+        self.readers = match says {
+            Says::Form if like_json => vec![form(), json()],
+            Says::Form if like_xml => vec![form(), xml()],
+            Says::Form => vec![form()],
+            Says::Json if like_xml => vec![json(), xml()],
+            Says::Json => vec![json()],
+            Says::Xml if like_xml => vec![xml(), bytes()],
+            Says::Xml if like_json => vec![xml(), json(), raw()],
+            Says::Xml => vec![xml(), form(), raw()],
+            Says::Multipart(multipart) => vec![Reader::Multipart(multipart)],
+            Says::Broken => vec![raw(), Reader::Broken],
+            Says::Field if like_json => vec![json()],
+            Says::Field if like_xml => vec![xml()],
+            Says::Field => Vec::new(),
+            Says::Nothing if is_binary(begin) => {
+                self.unread.add(Unread::Binary);
+                vec![bytes()]
+            }
+            Says::Nothing if like_json => vec![json(), raw()],
+            Says::Nothing if like_xml && is_xml(begin) => vec![xml(), bytes()],
+            Says::Nothing if like_xml => vec![xml(), raw()],
+            Says::Nothing if is_named(begin) => vec![form(), raw()],
+            Says::Nothing => vec![raw()],
+        };
+    }
+}
+
+/// The first byte that is no white space.
+fn first(begin: &[u8]) -> Option<u8> {
+    let text = begin.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begin);
+    text.trim_ascii_start().first().copied()
 }
 
 /// That the body is not what it says.
@@ -140,25 +324,27 @@ fn error() -> Value<'static> {
     }
 }
 
-/// What a body is that does not say so, or whose word is not worth much: its first bytes tell.
-fn looks_like(begin: &[u8]) -> Body {
-    let text = begin.trim_ascii_start();
+/// Whether a body with these first bytes is no text.
+fn is_binary(begin: &[u8]) -> bool {
     let odd = |byte: &&u8| **byte < 32 && !matches!(**byte, b'\t' | b'\n' | b'\r' | 12 | 27);
     let odd = begin.iter().filter(odd).count();
     let undecodable: usize = begin.utf8_chunks().map(|chunk| chunk.invalid().len()).sum();
-    if odd * 32 > begin.len() || undecodable * 8 > begin.len().max(64) {
-        return Body::Raw(Raw::bytes());
-    }
+    odd * 32 > begin.len() || undecodable * 8 > begin.len().max(64)
+}
+
+/// Whether it can be nothing but XML: as a field, its declaration alone would be an attack to some rules.
+fn is_xml(begin: &[u8]) -> bool {
+    let text = begin.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begin);
+    let text = text.trim_ascii_start();
+    text.starts_with(b"<?xml") || text.starts_with(b"<!DOCTYPE")
+}
+
+/// Whether it begins with a name and a sign of equality.
+fn is_named(begin: &[u8]) -> bool {
+    let text = begin.trim_ascii_start();
     let name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.[]%+".contains(byte);
     let named = text.iter().take_while(|byte| name(byte)).count();
-    match text.first() {
-        Some(b'{' | b'[') => Body::Likely(json::Json::default(), Raw::text()),
-        Some(b'<') if text.starts_with(b"<?xml") || text.starts_with(b"<!DOCTYPE") => {
-            Body::Xml(xml::Xml::default(), Raw::bytes())
-        }
-        _ if (1..64).contains(&named) && text.get(named) == Some(&b'=') => Body::Form(Form::body()),
-        _ => Body::Raw(Raw::text()),
-    }
+    (1..64).contains(&named) && text.get(named) == Some(&b'=')
 }
 
 /// A value that is given in windows.
@@ -209,58 +395,6 @@ impl Windows {
     /// Whether nothing was pushed since the last end.
     pub(super) fn is_empty(&self) -> bool {
         self.held.is_empty() && !self.later
-    }
-}
-
-/// A body as it is. Text is judged like a field without a name, too.
-#[derive(Debug)]
-pub(super) struct Raw {
-    windows: Windows,
-    text: bool,
-}
-
-impl Raw {
-    pub(super) fn text() -> Self {
-        Self {
-            windows: Windows::default(),
-            text: true,
-        }
-    }
-
-    pub(super) fn bytes() -> Self {
-        Self {
-            windows: Windows::default(),
-            text: false,
-        }
-    }
-
-    pub(super) fn feed(&mut self, bytes: &[u8], sink: &mut Sink<'_>) {
-        let text = self.text;
-        self.windows
-            .push(bytes, |bytes, first| give(text, bytes, first, sink));
-    }
-
-    pub(super) fn finish(&mut self, sink: &mut Sink<'_>) {
-        let text = self.text;
-        self.windows
-            .end(|bytes, first| give(text, bytes, first, sink));
-    }
-}
-
-fn give(text: bool, bytes: &[u8], first: bool, sink: &mut Sink<'_>) {
-    sink(Value {
-        variable: Variable::RequestBody,
-        name: b"",
-        bytes,
-        first,
-    });
-    if text {
-        sink(Value {
-            variable: Variable::ArgsPost,
-            name: b"",
-            bytes,
-            first,
-        });
     }
 }
 

@@ -1,6 +1,11 @@
-//! `multipart/form-data` (RFC 7578): fields, names of files, and what is in these.
+//! `multipart/form-data` (RFC 7578) and its relatives: fields, names of files, and what is in these.
+//!
+//! Where servers differ in what ends a part, what some of them would see is not hidden by what others do: a delimiter
+//! after a line feed alone, or with anything beside it, a part without its disposition and a body without its end are
+//! errors, and text before the first part and after the last one is given.
 
-use super::{Sink, Value, Variable, Windows, error, keep};
+use super::{Body, Sink, Value, Variable, Windows, error, part::Part};
+use crate::waf::{media::Media, unread::UnreadSet};
 
 /// Bytes of a part's head.
 const HEAD: usize = 8 << 10;
@@ -10,58 +15,59 @@ const HEAD: usize = 8 << 10;
 pub(in super::super) struct Multipart {
     /// Two hyphens and the boundary.
     delimiter: Vec<u8>,
+    /// Whether its parts are fields of a form.
+    form: bool,
     state: State,
     /// What may be the beginning of a delimiter, or a head that has not ended.
     held: Vec<u8>,
     windows: Windows,
-    name: Vec<u8>,
-    file: bool,
+    part: Part,
+    /// Who reads the part besides.
+    inner: Option<Box<Body>>,
     broken: bool,
+    unread: UnreadSet,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
-    /// Before the first delimiter; nobody reads it.
+    /// Before the first delimiter.
     Preamble,
     /// After a delimiter: a line end, or two hyphens.
     Delimiter,
     Head,
     Content,
+    /// After the last delimiter, up to its line's end.
+    Closing,
     Epilogue,
 }
 
-/// The boundary of a content type, where it has a usable one.
-pub(super) fn boundary(content_type: &str) -> Option<String> {
-    let lower = content_type.to_ascii_lowercase();
-    let start = lower.find("boundary=")? + "boundary=".len();
-    let rest = &content_type[start..];
-    let boundary = match rest.strip_prefix('"') {
-        Some(quoted) => quoted.split('"').next()?,
-        None => rest.split([';', ',', ' ', '\t']).next()?,
-    };
-    (1..=256)
-        .contains(&boundary.len())
-        .then(|| boundary.to_owned())
-}
-
 impl Multipart {
-    pub(super) fn new(boundary: &str) -> Self {
-        Self {
-            delimiter: format!("--{boundary}").into_bytes(),
+    /// One for a content type, where it has a usable boundary.
+    pub(super) fn new(media: &Media) -> Option<Self> {
+        let boundary = media.get("boundary")?;
+        if !(1..=256).contains(&boundary.len()) {
+            return None;
+        }
+        Some(Self {
+            delimiter: [b"--", boundary].concat(),
+            form: media.kind == "multipart/form-data",
             state: State::Preamble,
             // The first delimiter needs no line before it.
-            held: b"\n".to_vec(),
+            held: b"\r\n".to_vec(),
             windows: Windows::default(),
-            name: Vec::new(),
-            file: false,
+            part: Part::default(),
+            inner: None,
             broken: false,
-        }
+            unread: UnreadSet::default(),
+        })
+    }
+
+    pub(super) fn unread(&self) -> UnreadSet {
+        let inner = self.inner.as_ref().map(|body| body.unread());
+        self.unread.with(inner.unwrap_or_default())
     }
 
     pub(super) fn feed(&mut self, bytes: &[u8], sink: &mut Sink<'_>) {
-        if self.state == State::Epilogue {
-            return;
-        }
         let mut held = std::mem::take(&mut self.held);
         held.extend_from_slice(bytes);
         let mut rest = &held[..];
@@ -77,7 +83,7 @@ impl Multipart {
     pub(super) fn finish(&mut self, sink: &mut Sink<'_>) {
         let held = std::mem::take(&mut self.held);
         match self.state {
-            State::Content => {
+            State::Content | State::Preamble => {
                 self.content(&held, sink);
                 self.end(sink);
                 self.broken = true;
@@ -86,8 +92,9 @@ impl Multipart {
                 self.head(&held, sink);
                 self.broken = true;
             }
-            State::Preamble => self.broken = true,
-            State::Delimiter | State::Epilogue => {}
+            State::Delimiter => self.broken = true,
+            State::Closing => self.broken |= !held.trim_ascii().is_empty(),
+            State::Epilogue => self.end(sink),
         }
         if self.broken {
             sink(error());
@@ -98,21 +105,21 @@ impl Multipart {
     fn step(&mut self, bytes: &[u8], sink: &mut Sink<'_>) -> Option<usize> {
         match self.state {
             State::Preamble | State::Content => self.until_delimiter(bytes, sink),
-            State::Delimiter => {
-                let line = match bytes {
-                    [b'-', b'-', ..] => {
-                        self.state = State::Epilogue;
-                        return Some(bytes.len());
-                    }
-                    _ => memchr::memchr(b'\n', bytes.get(..bytes.len().min(HEAD))?),
-                };
-                if line.is_none() && bytes.len() < HEAD {
-                    return None;
+            State::Delimiter => match bytes {
+                [b'-', b'-', ..] => {
+                    self.state = State::Closing;
+                    Some(2)
                 }
-                self.state = State::Head;
-                self.name.clear();
-                self.file = false;
-                Some(line.map_or(0, |line| line + 1))
+                _ => {
+                    let used = self.blank_line(bytes)?;
+                    self.state = State::Head;
+                    Some(used)
+                }
+            },
+            State::Closing => {
+                let used = self.blank_line(bytes)?;
+                self.state = State::Epilogue;
+                Some(used)
             }
             State::Head => {
                 let (end, after) = match head_end(&bytes[..bytes.len().min(HEAD)]) {
@@ -127,8 +134,23 @@ impl Multipart {
                 self.state = State::Content;
                 Some(after)
             }
-            State::Epilogue => (!bytes.is_empty()).then_some(bytes.len()),
+            State::Epilogue => {
+                self.content(bytes, sink);
+                (!bytes.is_empty()).then_some(bytes.len())
+            }
         }
+    }
+
+    /// The rest of a delimiter's line, in which there is nothing; else the line may be content to others.
+    fn blank_line(&mut self, bytes: &[u8]) -> Option<usize> {
+        let line = &bytes[..bytes.len().min(HEAD)];
+        let end = memchr::memchr(b'\n', line);
+        if end.is_none() && line.len() < HEAD {
+            return None;
+        }
+        let end = end.map_or(line.len(), |end| end + 1);
+        self.broken |= !line[..end].trim_ascii().is_empty();
+        Some(end)
     }
 
     /// Content, as far as it cannot be the beginning of a delimiter at the start of a line.
@@ -138,7 +160,9 @@ impl Multipart {
             let next = &bytes[line + 1..];
             if next.starts_with(&self.delimiter) {
                 let content = &bytes[..line];
-                self.content(content.strip_suffix(b"\r").unwrap_or(content), sink);
+                let stripped = content.strip_suffix(b"\r");
+                self.broken |= stripped.is_none();
+                self.content(stripped.unwrap_or(content), sink);
                 self.end(sink);
                 self.state = State::Delimiter;
                 return Some(line + 1 + self.delimiter.len());
@@ -164,85 +188,59 @@ impl Multipart {
         (sure > 0).then_some(sure)
     }
 
+    /// What it is: that of a part, or text outside of all of them, which is taken for a field.
+    fn variables(&self) -> &'static [Variable] {
+        match self.state {
+            State::Content => self.part.variables(),
+            _ => &[Variable::ArgsPost],
+        }
+    }
+
     fn content(&mut self, bytes: &[u8], sink: &mut Sink<'_>) {
-        if self.state == State::Content && !bytes.is_empty() {
-            let (variable, name) = (self.variable(), &self.name[..]);
-            self.windows.push(bytes, |bytes, first| {
-                sink(Value {
-                    variable,
-                    name,
-                    bytes,
-                    first,
-                });
-            });
+        let outside = self.state != State::Content;
+        let bytes = if outside && self.windows.is_empty() {
+            bytes.trim_ascii_start()
+        } else {
+            bytes
+        };
+        if bytes.is_empty() {
+            return;
+        }
+        let (variables, name) = (self.variables(), &self.part.name[..]);
+        self.windows.push(bytes, |bytes, first| {
+            give(variables, name, bytes, first, sink)
+        });
+        if let (false, Some(inner)) = (outside, &mut self.inner) {
+            inner.feed(bytes, sink);
         }
     }
 
     fn end(&mut self, sink: &mut Sink<'_>) {
-        let (variable, name) = (self.variable(), &self.name[..]);
-        self.windows.end(|bytes, first| {
-            sink(Value {
-                variable,
-                name,
-                bytes,
-                first,
-            });
-        });
-    }
-
-    fn variable(&self) -> Variable {
-        if self.file {
-            Variable::FilesTmpContent
-        } else {
-            Variable::ArgsPost
+        let (variables, name) = (self.variables(), &self.part.name[..]);
+        self.windows
+            .end(|bytes, first| give(variables, name, bytes, first, sink));
+        if let Some(mut inner) = self.inner.take() {
+            inner.finish(sink);
+            self.unread = self.unread.with(inner.unread());
         }
     }
 
     fn head(&mut self, head: &[u8], sink: &mut Sink<'_>) {
-        for line in head.split(|byte| *byte == b'\n') {
-            let line = line.trim_ascii();
-            if line.is_empty() {
-                continue;
-            }
-            let whole = Value {
-                variable: Variable::MultipartPartHeaders,
-                name: b"",
-                bytes: line,
-                first: true,
-            };
-            sink(whole);
-            let disposition = b"content-disposition:";
-            if !line
-                .get(..disposition.len())
-                .is_some_and(|l| l.eq_ignore_ascii_case(disposition))
-            {
-                continue;
-            }
-            let parameters = &line[disposition.len()..];
-            if let Some(name) = parameter(parameters, b"name") {
-                keep(&mut self.name, &name);
-                sink(named(Variable::ArgsPostNames, &name));
-            }
-            for key in [&b"filename"[..], b"filename*"] {
-                if let Some(file) = parameter(parameters, key) {
-                    self.file = true;
-                    sink(Value {
-                        name: &self.name,
-                        ..named(Variable::Files, &file)
-                    });
-                    sink(named(Variable::FilesNames, &self.name));
-                }
-            }
-        }
+        self.part = Part::read(head, self.form, sink);
+        self.inner = self.part.body();
+        self.broken |= self.part.broken;
+        self.unread = self.unread.with(self.part.unread);
     }
 }
 
-fn named(variable: Variable, bytes: &[u8]) -> Value<'_> {
-    Value {
-        variable,
-        name: b"",
-        bytes,
-        first: true,
+fn give(variables: &[Variable], name: &[u8], bytes: &[u8], first: bool, sink: &mut Sink<'_>) {
+    for variable in variables {
+        sink(Value {
+            variable: *variable,
+            name,
+            bytes,
+            first,
+        });
     }
 }
 
@@ -255,39 +253,5 @@ fn head_end(bytes: &[u8]) -> Option<(usize, usize)> {
             return Some((line, end + 1));
         }
         line = end + 1;
-    }
-}
-
-/// A parameter's value, quoted or not.
-fn parameter(text: &[u8], key: &[u8]) -> Option<Vec<u8>> {
-    let mut rest = text;
-    loop {
-        let at = memchr::memchr(b';', rest)?;
-        rest = rest[at + 1..].trim_ascii_start();
-        let Some(value) = rest
-            .get(..key.len())
-            .filter(|k| k.eq_ignore_ascii_case(key))
-        else {
-            continue;
-        };
-        let after = rest[value.len()..].trim_ascii_start();
-        let Some(value) = after.strip_prefix(b"=") else {
-            continue;
-        };
-        let value = value.trim_ascii_start();
-        let Some(quoted) = value.strip_prefix(b"\"") else {
-            let end = memchr::memchr(b';', value).unwrap_or(value.len());
-            return Some(value[..end].trim_ascii_end().to_vec());
-        };
-        let mut out = Vec::new();
-        let mut bytes = quoted.iter();
-        while let Some(byte) = bytes.next() {
-            match byte {
-                b'"' => break,
-                b'\\' => out.extend(bytes.next()),
-                _ => out.push(*byte),
-            }
-        }
-        return Some(out);
     }
 }

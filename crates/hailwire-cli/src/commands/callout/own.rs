@@ -37,10 +37,18 @@ pub(in crate::commands) async fn rate_limit(
 ) -> Result<(), Failure> {
     let settings = match limits {
         Limits::Typed(settings) => settings,
-        Limits::File(path) => rate_limit::Settings::load(&path).map_err(|error| match &error {
-            SettingsError::File(error) => Failure::file(error),
-            _ => Failure::caused(Code::InvalidArgument, &error),
-        })?,
+        Limits::File(path, configure) => {
+            let read = rate_limit::Settings::load(&path);
+            let settings = read.map_err(|error| match &error {
+                SettingsError::File(error) => Failure::file(error),
+                _ => Failure::caused(Code::InvalidArgument, &error),
+            })?;
+            let configure = configure.or(settings.configure);
+            rate_limit::Settings {
+                configure,
+                ..settings
+            }
+        }
     };
     serve(run, at, RateLimit::new(settings)).await
 }

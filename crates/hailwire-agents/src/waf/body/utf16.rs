@@ -1,0 +1,76 @@
+//! UTF-16 (RFC 2781) as UTF-8, as the bytes come; what is no character becomes U+FFFD.
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Utf16 {
+    big: bool,
+    /// The first byte of a unit.
+    half: Option<u8>,
+    /// The first unit of a pair.
+    high: Option<u16>,
+}
+
+impl Utf16 {
+    /// The one that a text with these first bytes is in, if it is in one.
+    pub(super) fn of(begin: &[u8]) -> Option<Self> {
+        let plain = |byte: u8| (b' '..0x7f).contains(&byte) || byte.is_ascii_whitespace();
+        let big = match begin {
+            [0xff, 0xfe, 0, 0, ..] => return None,
+            [0xfe, 0xff, ..] => true,
+            [0xff, 0xfe, ..] => false,
+            [0, one, 0, two, ..] if plain(*one) && plain(*two) => true,
+            [one, 0, two, 0, ..] if plain(*one) && plain(*two) => false,
+            _ => return None,
+        };
+        Some(Self {
+            big,
+            half: None,
+            high: None,
+        })
+    }
+
+    /// Whether a text with these first bytes is in UTF-32.
+    pub(super) fn is_wider(begin: &[u8]) -> bool {
+        match begin {
+            [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => true,
+            [0, 0, 0, byte, ..] | [byte, 0, 0, 0, ..] => *byte != 0,
+            _ => false,
+        }
+    }
+
+    pub(super) fn decode(&mut self, bytes: &[u8]) -> String {
+        let mut out = String::with_capacity(bytes.len());
+        for byte in bytes {
+            let Some(half) = self.half.take() else {
+                self.half = Some(*byte);
+                continue;
+            };
+            let unit = if self.big {
+                u16::from_be_bytes([half, *byte])
+            } else {
+                u16::from_le_bytes([half, *byte])
+            };
+            self.unit(unit, &mut out);
+        }
+        out
+    }
+
+    fn unit(&mut self, unit: u16, out: &mut String) {
+        if let Some(high) = self.high.take() {
+            let mut pair = char::decode_utf16([high, unit]);
+            match pair.next() {
+                Some(Ok(c)) => {
+                    out.push(c);
+                    return;
+                }
+                _ => out.push(char::REPLACEMENT_CHARACTER),
+            }
+        }
+        match unit {
+            0xd800..=0xdbff => self.high = Some(unit),
+            // The mark of its order says nothing else.
+            0xfeff => {}
+            _ => out.push(char::from_u32(u32::from(unit)).unwrap_or(char::REPLACEMENT_CHARACTER)),
+        }
+    }
+}

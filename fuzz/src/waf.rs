@@ -1,0 +1,76 @@
+//! What the firewall must hold to, whatever a client sends.
+//!
+//! In a file of its own, as `callout.rs` beside it: `hailwire-agents`' tests call it too, with inputs drawn from a seed.
+
+use std::{sync::OnceLock, time::Instant};
+
+use hailwire_agents::waf::{Settings, UnreadSet, Waf};
+use hailwire_callout::{
+    Response,
+    event::{BodyChunk, Metadata, RequestHeaders},
+};
+
+const TYPES: [&str; 8] = [
+    "application/x-www-form-urlencoded",
+    "application/json",
+    "text/xml",
+    "multipart/form-data; boundary=b",
+    "text/plain",
+    "application/json; charset=utf-16",
+    "multipart/mixed; boundary=\"b\"",
+    "",
+];
+
+/// A body: the first byte says of which type, the second in pieces of how many bytes it comes.
+///
+/// # Panics
+///
+/// If it matters where it was cut.
+pub(crate) fn waf(input: &[u8]) {
+    static WAF: OnceLock<Option<Waf>> = OnceLock::new();
+    let settings = || Settings {
+        // Whatever is found and unread is said, and nothing ends the reading.
+        threshold: u32::MAX,
+        may_be_unread: UnreadSet::ALL,
+        ..Settings::default()
+    };
+    let Some(waf) = WAF.get_or_init(|| Waf::new(settings()).ok()) else {
+        return;
+    };
+    let [kind, size, body @ ..] = input else {
+        return;
+    };
+    let kind = TYPES[usize::from(*kind) % TYPES.len()];
+    let whole = judged(waf, kind, body, body.len().max(1));
+    let pieces = judged(waf, kind, body, usize::from(*size) % 64 + 1);
+    assert_eq!(whole, pieces, "it does not matter where it is cut");
+}
+
+/// What is found in a body that comes in pieces of so many bytes, whatever the order.
+fn judged(waf: &Waf, kind: &str, body: &[u8], size: usize) -> (Vec<String>, Vec<String>) {
+    let metadata = Metadata {
+        correlation_id: "c",
+        client_ip: "192.0.2.1",
+        protocol: "HTTP/1.1",
+        ..Metadata::default()
+    };
+    let headers = [("host", "example.com"), ("content-type", kind)];
+    let head = RequestHeaders::new(&metadata, "POST", "/", headers);
+    let now = Instant::now();
+    let _ = waf.head(&head, now);
+    let piece = |data: &[u8], is_last| BodyChunk {
+        correlation_id: "c".into(),
+        data: bytes::Bytes::copy_from_slice(data),
+        is_last,
+        total_size: None,
+        index: 0,
+        transferred: 0,
+    };
+    for data in body.chunks(size) {
+        let _ = waf.piece(&piece(data, false), now);
+    }
+    let Response { audit, .. } = waf.piece(&piece(b"", true), now);
+    let (mut rules, tags) = (audit.rule_ids, audit.tags);
+    rules.sort();
+    (rules, tags)
+}
