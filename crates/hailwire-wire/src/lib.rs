@@ -21,6 +21,7 @@
 //! | [`ticket`] | secrets that let a node join, and the inviter's book of them |
 //! | [`hub_url`] | where a hub is, in canonical form |
 //! | [`directory`] | requests to a hub, their answers and their permission |
+//! | [`shown`] | foreign text, made fit to be shown |
 //! | [`limits`] | every bound, in one place |
 
 pub mod address;
@@ -32,6 +33,7 @@ pub mod hub_url;
 pub mod limits;
 pub mod mux;
 pub mod record;
+pub mod shown;
 pub mod signed;
 pub mod status;
 pub mod ticket;
