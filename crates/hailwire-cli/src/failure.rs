@@ -128,7 +128,7 @@ impl Failure {
             details,
         } = &self.status;
         let (red, bold, plain) = if colour {
-            ("\x1b[1;31m", "\x1b[1m", "\x1b[0m")
+            (text::BOLD_RED, text::BOLD, text::PLAIN)
         } else {
             ("", "", "")
         };
@@ -173,11 +173,11 @@ impl Failure {
             hint,
             details,
         } = &self.status;
-        json!({ "error": {
+        let value = json!({ "error": {
             "code": code.name(), "message": message, "hint": hint, "details": details,
             "exit": self.exit,
-        }})
-        .to_string()
+        }});
+        text::json(&value.to_string())
     }
 }
 

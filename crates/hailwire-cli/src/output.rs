@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::{failure::Failure, table::Table};
+use crate::{failure::Failure, table::Table, text};
 
 /// How this run prints. Cheap to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Prints `value` as JSON, or as the text that `people` makes of it.
+    /// Prints `value` as JSON, or as the text that `people` makes of it. Foreign text in it cannot steer a terminal.
     pub(crate) fn value<T: Serialize>(
         self,
         value: &T,
@@ -29,7 +29,7 @@ impl Output {
         let text = if self.json {
             self.json_line(value)?
         } else {
-            people(value)
+            text::coloured(&people(value))
         };
         self.text(&text)
     }
@@ -48,7 +48,7 @@ impl Output {
         self.value(&rows, |rows| table(rows).render(self.colour))
     }
 
-    /// Writes text to stdout.
+    /// Writes text to stdout as it is, so none that others wrote.
     pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
         stdout
@@ -61,7 +61,7 @@ impl Output {
     pub(crate) fn note(self, text: &str) {
         if !self.json {
             // Nothing can be said about a failing stderr.
-            let _ = writeln!(io::stderr(), "{text}");
+            let _ = writeln!(io::stderr(), "{}", text::lines(text));
         }
     }
 
@@ -79,10 +79,9 @@ impl Output {
     }
 
     fn json_line<T: Serialize>(self, value: &T) -> Result<String, Failure> {
-        let mut line = serde_json::to_string(value)
+        let line = serde_json::to_string(value)
             .map_err(|error| Failure::general(format!("cannot print as JSON: {error}")))?;
-        line.push('\n');
-        Ok(line)
+        Ok(text::json(&line) + "\n")
     }
 }
 

@@ -31,6 +31,7 @@ use crate::{
     args::{Cli, Command, Global, agent, bench, callout, lab, node, other, report},
     failure::Failure,
     output::Output,
+    serve::DEFAULT_MAX,
 };
 
 /// What surrounds a run: environment and standard streams.
@@ -208,8 +209,10 @@ pub(crate) struct Serve {
     pub(crate) tags: Vec<String>,
     pub(crate) version: String,
     /// 0 for no bound.
-    pub(crate) max_concurrency: u32,
+    /// Calls at once, and processes; 0 for no bound.
+    pub(crate) max: u32,
     pub(crate) lines: bool,
+    pub(crate) keys: bool,
     pub(crate) grace: Duration,
     pub(crate) program: OsString,
     pub(crate) args: Vec<OsString>,
@@ -576,6 +579,7 @@ fn plan_serve(serve: agent::Serve) -> Result<Serve, Failure> {
         agent_version,
         max,
         lines,
+        keys,
         grace,
         command,
     } = serve;
@@ -600,8 +604,9 @@ fn plan_serve(serve: agent::Serve) -> Result<Serve, Failure> {
         description,
         tags: tag,
         version: agent_version.unwrap_or_default(),
-        max_concurrency: max.unwrap_or(0),
+        max: max.unwrap_or(if lines { 0 } else { DEFAULT_MAX }),
         lines,
+        keys,
         grace,
         program,
         args: command.collect(),

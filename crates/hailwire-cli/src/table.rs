@@ -62,7 +62,7 @@ impl Table {
         let headings = self.columns.iter().map(|(heading, _)| *heading);
         let line = self.line(headings, &widths);
         if colour {
-            let _ = writeln!(out, "\x1b[1m{line}\x1b[0m");
+            let _ = writeln!(out, "{}{line}{}", text::BOLD, text::PLAIN);
         } else {
             let _ = writeln!(out, "{line}");
         }

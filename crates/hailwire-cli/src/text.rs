@@ -1,19 +1,9 @@
-//! Numbers, times and foreign texts as people read them.
+//! Numbers, times and foreign texts as people read them. What of a foreign text is shown is decided in
+//! `hailwire_wire::shown`.
 
 use std::time::Duration;
 
-/// A text on one line, without characters that steer a terminal. Peers write descriptions, names
-/// and messages, so everything of theirs passes here before it is shown.
-pub(crate) fn one_line(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() || is_bidi(c) { ' ' } else { c })
-        .collect()
-}
-
-/// Characters that change the direction of the text after them.
-fn is_bidi(c: char) -> bool {
-    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
-}
+pub(crate) use hailwire_wire::shown::{BOLD, BOLD_RED, PLAIN, coloured, json, lines, one_line};
 
 /// What a peer may call here, in words.
 pub(crate) fn may_call(who: &str, allow: &[String]) -> String {
@@ -111,6 +101,9 @@ mod tests {
 
     #[test]
     fn a_foreign_text_cannot_leave_its_line() {
-        assert_eq!(one_line("a\nb\x1b[31mc\u{202e}d"), "a b [31mc d");
+        assert_eq!(
+            one_line("a\nb\x1b[31mc\u{202e}d"),
+            "a b\u{fffd}[31mc\u{fffd}d"
+        );
     }
 }

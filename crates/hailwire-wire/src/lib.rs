@@ -23,6 +23,7 @@
 //! | [`latest_time`] | the latest time seen, by which tickets expire |
 //! | [`hub_url`] | where a hub is, in canonical form |
 //! | [`directory`] | requests to a hub, their answers and their permission |
+//! | [`shown`] | foreign text, made fit to be shown |
 //! | [`limits`] | every bound, in one place |
 
 pub mod address;
@@ -36,6 +37,7 @@ pub mod limits;
 pub mod mux;
 pub mod offers;
 pub mod record;
+pub mod shown;
 pub mod signed;
 pub mod status;
 pub mod ticket;

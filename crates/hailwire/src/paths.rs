@@ -10,18 +10,30 @@
 //! DIR/run/hail.sock  the local socket
 //! ```
 //!
-//! A Unix socket's path holds at most 107 bytes (`sun_path`, unix(7)). Where `DIR/run/hail.sock` is
-//! longer, the socket lies in a folder of the same mode under `$XDG_RUNTIME_DIR` or the temporary
-//! folder, named by a hash of `DIR`.
+//! Nobody but the user may write there: whoever could put a folder or a socket in our place would be told what is meant
+//! for the node. So folders are made private or refused, links that another user made are not followed, and a
+//! program looks whose the folder, the socket and the process at its other end are before it writes a byte.
+//!
+//! A Unix socket's path holds at most 107 bytes (`sun_path`, unix(7)), and the socket lies in the data folder however
+//! long that path is: where it does not fit, it is given as `/proc/self/fd/N/hail.sock`, N being the open folder.
 
 use std::{
     env, fs, io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::fs::{DirBuilderExt, OpenOptionsExt, MetadataExt, PermissionsExt},
+    },
     path::{Path, PathBuf},
 };
 
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fchmod, fstat, open, statat};
+
 /// Longest path that fits `sun_path` with its terminating zero.
 const MAX_SOCKET_PATH: usize = 107;
+
+/// The folder of the local socket, and the socket in it.
+const RUN: &str = "run";
+const SOCKET: &str = "hail.sock";
 
 /// A node's data folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,49 +107,141 @@ impl DataDir {
     /// The local socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        let near = self.root.join("run/hail.sock");
-        if near.as_os_str().len() <= MAX_SOCKET_PATH {
-            return near;
-        }
-        let base = env::var_os("XDG_RUNTIME_DIR").map_or_else(env::temp_dir, PathBuf::from);
-        let hash = fnv1a(self.root.as_os_str().as_encoded_bytes());
-        base.join(format!("hailwire-{hash:016x}")).join("hail.sock")
+        self.root.join(RUN).join(SOCKET)
     }
 
     /// Makes the folder and the socket's folder, both private to this user.
     ///
     /// # Errors
     ///
-    /// The folder cannot be made, or the socket's folder belongs to somebody else.
+    /// A folder cannot be made, belongs to somebody else, or is a link that somebody else made; the socket's may not be
+    /// a link at all.
     pub fn create(&self) -> io::Result<()> {
-        private_dir(&self.root)?;
-        match self.socket().parent() {
-            Some(run) => private_dir(run),
-            None => Ok(()),
+        // A user may keep the data elsewhere and link to it.
+        if let Ok(link) = fs::symlink_metadata(&self.root)
+            && link.is_symlink()
+            && link.uid() != me()
+            && link.uid() != 0
+        {
+            return Err(foreign(&self.root, "is a link that another user made"));
         }
+        private_dir(&self.root, OFlags::empty())?;
+        private_dir(&self.root.join(RUN), OFlags::NOFOLLOW).map(drop)
+    }
+
+    /// Where the socket is to be bound.
+    ///
+    /// # Errors
+    ///
+    /// The folder is not there, or its path is too long and there is no `/proc`.
+    pub(crate) fn to_bind(&self) -> io::Result<SocketPath> {
+        let path = self.socket();
+        if path.as_os_str().len() <= MAX_SOCKET_PATH {
+            return Ok(SocketPath {
+                path,
+                _folder: None,
+            });
+        }
+        let folder = private_dir(&self.root.join(RUN), OFlags::NOFOLLOW)?;
+        through(folder, path)
+    }
+
+    /// Where a program finds the socket, and the user that the node at its other end must run as: the data folder's owner,
+    /// who is this user unless this user is root.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` where no node has been; `PermissionDenied` where somebody else's socket may be in its place.
+    pub(crate) fn to_connect(&self) -> io::Result<(SocketPath, u32)> {
+        let owner = fs::metadata(&self.root)?.uid();
+        if owner != me() && me() != 0 {
+            return Err(foreign(&self.root, &format!("belongs to user {owner}")));
+        }
+        let run = self.root.join(RUN);
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = match open(&run, flags, Mode::empty()) {
+            Err(rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => {
+                return Err(foreign(&run, "is not a folder"));
+            }
+            opened => opened?,
+        };
+        let of_folder = fstat(&folder)?;
+        if of_folder.st_uid != owner {
+            let why = format!("belongs to user {}, not to {owner}", of_folder.st_uid);
+            return Err(foreign(&run, &why));
+        }
+        if of_folder.st_mode & 0o022 != 0 {
+            return Err(foreign(&run, "can be written by others"));
+        }
+        let of_socket = statat(&folder, SOCKET, AtFlags::SYMLINK_NOFOLLOW)?;
+        if kind(&of_socket) != FileType::Socket || of_socket.st_uid != owner {
+            return Err(foreign(
+                &self.socket(),
+                "is not a socket of its owner's node",
+            ));
+        }
+        Ok((through(folder, self.socket())?, owner))
     }
 }
 
+/// A path that fits an address of a Unix socket, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct SocketPath {
+    path: PathBuf,
+    /// The folder that the path leads through.
+    _folder: Option<OwnedFd>,
+}
+
+impl SocketPath {
+    /// The path, which leads there only as long as this is held: so no `AsRef`, which whoever takes a path by value would
+    /// drop too early.
+    pub(crate) fn as_path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// The socket in `folder`, which is named `path`: nobody can put another folder between a look at this one and its use.
+fn through(folder: OwnedFd, path: PathBuf) -> io::Result<SocketPath> {
+    let short = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+    if short.exists() {
+        let path = short.join(SOCKET);
+        return Ok(SocketPath {
+            path,
+            _folder: Some(folder),
+        });
+    }
+    if path.as_os_str().len() > MAX_SOCKET_PATH {
+        let why = format!("its path is longer than {MAX_SOCKET_PATH} bytes, and there is no /proc");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    Ok(SocketPath {
+        path,
+        _folder: None,
+    })
+}
+
 /// Makes a folder of mode 0700, or takes an existing one of this user and closes it to others.
-fn private_dir(path: &Path) -> io::Result<()> {
+fn private_dir(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(path)?;
-    let meta = fs::metadata(path)?;
-    let uid = rustix::process::getuid().as_raw();
-    if meta.uid() != uid {
-        let message = format!(
-            "{} belongs to user {}, not to {uid}",
-            path.display(),
-            meta.uid()
-        );
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    let flags = flags | OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = match open(path, flags, Mode::empty()) {
+        Err(rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => {
+            return Err(foreign(path, "is not a folder of its own"));
+        }
+        opened => opened?,
+    };
+    let found = fstat(&folder)?;
+    if found.st_uid != me() {
+        let why = format!("belongs to user {}, not to {}", found.st_uid, me());
+        return Err(foreign(path, &why));
     }
-    if meta.mode() & 0o077 != 0 {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+    if found.st_mode & 0o077 != 0 {
+        fchmod(&folder, Mode::RWXU)?;
     }
-    Ok(())
+    Ok(folder)
 }
 
 /// Has a database and its companions readable by this user alone: made so before SQLite opens it, which
@@ -167,24 +271,93 @@ pub(crate) fn private_database(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// FNV-1a, to name a folder after a path: no secret depends on it.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+fn me() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn kind(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+fn foreign(path: &Path, why: &str) -> io::Error {
+    let message = format!("{} {why}", path.display());
+    io::Error::new(io::ErrorKind::PermissionDenied, message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A data folder whose socket's path is too long for an address.
+    fn long(within: &Path) -> DataDir {
+        DataDir::new(within.join("x".repeat(200)))
+    }
+
     #[test]
-    fn a_socket_path_always_fits() {
-        let long = DataDir::new(format!("/tmp/{}", "x".repeat(200)));
-        assert!(long.socket().as_os_str().len() <= MAX_SOCKET_PATH);
-        let other = DataDir::new(format!("/tmp/{}y", "x".repeat(200)));
-        assert_ne!(long.socket(), other.socket());
-        assert!(DataDir::new("/tmp/a").socket().ends_with("a/run/hail.sock"));
+    fn a_socket_lies_in_the_data_folder_however_long_its_path_is() {
+        let temp = tempfile::tempdir().unwrap();
+        for data in [DataDir::new(temp.path().join("short")), long(temp.path())] {
+            data.create().unwrap();
+            let path = data.to_bind().unwrap();
+            assert!(path.as_path().as_os_str().len() <= MAX_SOCKET_PATH);
+            let listener = std::os::unix::net::UnixListener::bind(path.as_path()).unwrap();
+            let (path, owner) = data.to_connect().unwrap();
+            assert!(path.as_path().as_os_str().len() <= MAX_SOCKET_PATH);
+            assert_eq!(owner, me());
+            std::os::unix::net::UnixStream::connect(path.as_path()).unwrap();
+            listener.accept().unwrap();
+            assert!(fs::symlink_metadata(data.socket()).is_ok());
+        }
+    }
+
+    #[test]
+    fn nothing_is_connected_to_where_no_node_has_been() {
+        let temp = tempfile::tempdir().unwrap();
+        let data = DataDir::new(temp.path().join("node"));
+        let kind = |data: &DataDir| data.to_connect().unwrap_err().kind();
+        assert_eq!(kind(&data), io::ErrorKind::NotFound);
+        data.create().unwrap();
+        assert_eq!(kind(&data), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn links_and_open_folders_are_not_gone_through() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+        let temp = tempfile::tempdir().unwrap();
+        let elsewhere = DataDir::new(temp.path().join("elsewhere"));
+        elsewhere.create().unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(elsewhere.socket()).unwrap();
+        let denied = |data: &DataDir| {
+            let error = data.to_connect().unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+        };
+
+        // The socket's folder is a link.
+        let linked = DataDir::new(temp.path().join("linked"));
+        fs::create_dir(linked.root()).unwrap();
+        symlink(elsewhere.root().join(RUN), linked.root().join(RUN)).unwrap();
+        denied(&linked);
+        assert_eq!(
+            linked.create().unwrap_err().kind(),
+            io::ErrorKind::PermissionDenied
+        );
+        // The socket is a link.
+        let other = DataDir::new(temp.path().join("other"));
+        other.create().unwrap();
+        symlink(elsewhere.socket(), other.socket()).unwrap();
+        denied(&other);
+        // Others may write where the socket is.
+        let run = elsewhere.root().join(RUN);
+        fs::set_permissions(&run, fs::Permissions::from_mode(0o777)).unwrap();
+        denied(&elsewhere);
+        elsewhere.create().unwrap();
+        elsewhere.to_connect().unwrap();
+        // A user's own link to the data folder is the user's business.
+        symlink(elsewhere.root(), temp.path().join("mine")).unwrap();
+        let mine = DataDir::new(temp.path().join("mine"));
+        mine.create().unwrap();
+        mine.to_connect().unwrap();
     }
 
     #[test]

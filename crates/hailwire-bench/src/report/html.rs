@@ -3,8 +3,10 @@
 //! Everything that comes from a file passes through maud, which escapes it. Wide tables scroll in a
 //! box of their own, so that the page itself never does.
 
-use crate::tables::grouped;
+use hailwire_wire::shown;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use crate::tables::grouped;
 
 use super::{
     figure,
@@ -52,7 +54,7 @@ pub(crate) fn page(report: &Report) -> String {
 
 /// A page around a body.
 pub(crate) fn whole(title: &str, body: &Markup) -> String {
-    html! {
+    let page = html! {
         (DOCTYPE)
         html lang="en" {
             head {
@@ -64,8 +66,9 @@ pub(crate) fn whole(title: &str, body: &Markup) -> String {
             }
             body { (body) }
         }
-    }
-    .into_string()
+    };
+    // maud escapes elements, not what turns a text around.
+    shown::lines(&page.into_string())
 }
 
 fn contents(report: &Report) -> Markup {

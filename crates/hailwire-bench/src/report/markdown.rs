@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use hailwire_wire::shown::one_line;
+
 use super::{
     figure, html,
     page::Report,
@@ -254,7 +256,7 @@ pub(crate) fn rule(out: &mut String, columns: usize) {
 /// it, and it stays on its line.
 pub(crate) fn safe(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in one_line(text).chars() {
         match c {
             '<' => out += "&lt;",
             '>' => out += "&gt;",
@@ -263,7 +265,6 @@ pub(crate) fn safe(text: &str) -> String {
                 out.push('\\');
                 out.push(c);
             }
-            c if c.is_control() => out.push(' '),
             c => out.push(c),
         }
     }

@@ -27,7 +27,7 @@ pub(crate) struct Agents {
 /// Each call runs CMD with the body on stdin and streams its stdout back as it appears. The call's
 /// fields are in the environment: HAIL_METHOD, HAIL_FROM, HAIL_TYPE, HAIL_DEADLINE_MS and
 /// HAIL_HEADER_NAME for each header. An exit status other than 0 is an error with the tail of
-/// stderr as its details. A cancelled call ends CMD's whole process group.
+/// stderr as its details. Whatever CMD has started ends with its call.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     /// Name of the agent
@@ -42,13 +42,16 @@ pub(crate) struct Serve {
     /// The agent's own version
     #[arg(long, value_name = "TEXT")]
     pub(crate) agent_version: Option<String>,
-    /// Calls taken at once; further ones are refused [default: no bound]
+    /// Calls taken, and processes run, at once; further calls are refused [default: 64; with --lines no bound]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max: Option<u32>,
     /// Keep one process and exchange one line per call, one call after another; no HAIL_ variables
     #[arg(long)]
     pub(crate) lines: bool,
-    /// Time between SIGTERM and SIGKILL for the process group of a cancelled call
+    /// With --lines: begin each question with a key and a tab, which CMD must put before its answer, too
+    #[arg(long, requires = "lines")]
+    pub(crate) keys: bool,
+    /// Time between SIGTERM and SIGKILL for what a call leaves behind
     #[arg(long, value_name = "D", value_parser = duration, default_value = "2s")]
     pub(crate) grace: Duration,
     /// The program and its arguments, after `--`

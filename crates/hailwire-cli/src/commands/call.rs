@@ -110,10 +110,7 @@ struct Printer {
 impl Printer {
     async fn head(&mut self, answer: &Answer) -> Result<(), Failure> {
         match self.output.json {
-            true => {
-                self.write(format!("{}\n", json!({ "head": answer.head() })).as_bytes())
-                    .await
-            }
+            true => self.event(&json!({ "head": answer.head() })).await,
             false => Ok(()),
         }
     }
@@ -126,13 +123,19 @@ impl Printer {
             Ok(text) => json!({ "text": text }),
             Err(_) => json!({ "base64": BASE64.encode(chunk) }),
         };
-        self.write(format!("{event}\n").as_bytes()).await
+        self.event(&event).await
+    }
+
+    /// Prints one line of JSON.
+    async fn event(&mut self, event: &serde_json::Value) -> Result<(), Failure> {
+        let line = text::json(&event.to_string()) + "\n";
+        self.write(line.as_bytes()).await
     }
 
     async fn end(&mut self, stats: Option<&Stats>) -> Result<(), Failure> {
         if self.output.json {
             let end = json!({ "end": { "code": "ok", "stats": stats } });
-            return self.write(format!("{end}\n").as_bytes()).await;
+            return self.event(&end).await;
         }
         if let Some(stats) = stats {
             self.output.note(&stats.for_people());

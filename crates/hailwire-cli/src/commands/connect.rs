@@ -1,5 +1,7 @@
 //! Reaching the running node.
 
+use std::io::ErrorKind;
+
 use hailwire::{AttachError, Client, Code, Status};
 
 use super::Run;
@@ -19,9 +21,17 @@ pub(super) fn failure(error: AttachError) -> Failure {
             .into(),
         AttachError::Socket { source, .. } => {
             let message = format!("{message}: {}", text::lower_first(&source.to_string()));
-            Status::new(Code::Unavailable, message)
-                .with_hint("the folder may belong to another user's node")
-                .into()
+            let (code, hint) = match source.kind() {
+                ErrorKind::PermissionDenied => (
+                    Code::PermissionDenied,
+                    "nothing was sent; the folder may be another user's: choose one of yours with --data",
+                ),
+                _ => (
+                    Code::Unavailable,
+                    "the folder may belong to another user's node",
+                ),
+            };
+            Status::new(code, message).with_hint(hint).into()
         }
         AttachError::Refused(status) => Failure::from(status)
             .hint("this program and the node may differ in version: restart the node"),

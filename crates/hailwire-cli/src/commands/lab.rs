@@ -3,9 +3,8 @@
 use std::{
     ffi::OsStr,
     fmt::Write as _,
-    io::IsTerminal as _,
-    os::unix::process::{CommandExt as _, ExitStatusExt as _},
-    process::{Child, Command, ExitStatus},
+    os::unix::process::CommandExt as _,
+    process::{Child, Command},
 };
 
 use hailwire_kdl::FileError;
@@ -15,13 +14,9 @@ use hailwire_lab::{
     real::{self, Inside, LabError, Network},
     topology::READY,
 };
-use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
-use super::{
-    Run,
-    stop::{Asked, Stop},
-};
+use super::{Run, program};
 use crate::{args::lab, failure::Failure, table::Table};
 
 /// A topology in a list.
@@ -104,11 +99,11 @@ pub(super) async fn run(asked: lab::Run) -> Result<(), Failure> {
         })
         .map_err(|error| lab_failed(&error))?;
     let (beside, mut child) = started?;
-    let status = wait(&mut child).await?;
+    let status = program::wait(&mut child).await?;
     enclosure
         .end(beside)
         .map_err(|error| Failure::io("a program cannot be ended", &error))?;
-    passed_on(status)
+    program::passed_on(status)
 }
 
 /// Starts what is to run: the shell commands beside, then the program.
@@ -139,31 +134,6 @@ fn start(
     Ok((beside, child))
 }
 
-/// Waits for the program, and hands signals on to it.
-async fn wait(child: &mut tokio::process::Child) -> Result<ExitStatus, Failure> {
-    let pid = child
-        .id()
-        .and_then(|pid| i32::try_from(pid).ok())
-        .and_then(Pid::from_raw);
-    let mut stop = Stop::new()?;
-    loop {
-        let signal = tokio::select! {
-            status = child.wait() => {
-                return status.map_err(|error| Failure::io("the program is lost", &error));
-            }
-            asked = stop.asked() => match asked {
-                Asked::Interrupt => Signal::INT,
-                Asked::Terminate => Signal::TERM,
-            },
-        };
-        // A terminal has sent its Ctrl-C to the program too.
-        let already = signal == Signal::INT && std::io::stdin().is_terminal();
-        if let Some(pid) = pid.filter(|_| !already) {
-            let _ = kill_process(pid, signal);
-        }
-    }
-}
-
 /// A command that is told where the hosts are; this thread moves into the one that it is for.
 fn in_host(
     network: &Network,
@@ -184,15 +154,6 @@ fn in_host(
         command.env(format!("LAB_NS_{name}"), path);
     }
     Ok(command)
-}
-
-fn passed_on(status: ExitStatus) -> Result<(), Failure> {
-    let code = status.code().or(status.signal().map(|signal| 128 + signal));
-    match code.and_then(|code| u8::try_from(code).ok()) {
-        Some(0) => Ok(()),
-        Some(code) => Err(Failure::of_program(code)),
-        None => Err(Failure::general("the program ended in an unknown way")),
-    }
 }
 
 fn find(name: &str) -> Result<Topology, Failure> {

@@ -1,11 +1,16 @@
 //! Logs on stderr.
 
+use std::io;
+
 use hailwire::config::LogLevel;
+use hailwire_wire::shown::REPLACEMENT;
 use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::{
     EnvFilter, Layer as _, filter::filter_fn, fmt::MakeWriter, layer::SubscriberExt as _,
     util::SubscriberInitExt as _,
 };
+
+use crate::text;
 
 /// Starts logging from `level` on. The libraries below report their warnings, and everything at
 /// `trace`. A second start changes nothing.
@@ -29,10 +34,71 @@ where
     };
     let all = level == LogLevel::Trace;
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(writer)
+        .with_writer(Shown { writer, colour })
         .with_ansi(colour)
         .with_filter(filter_fn(move |event| all || !is_farewell(event)));
     tracing_subscriber::registry().with(filter).with(lines)
+}
+
+/// A writer of logs that frees them of what does not stand for itself: names and messages in them come from others.
+struct Shown<W> {
+    writer: W,
+    /// Whether events are coloured.
+    colour: bool,
+}
+
+impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Shown<W> {
+    type Writer = Shown<W::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        Shown {
+            writer: self.writer.make_writer(),
+            colour: self.colour,
+        }
+    }
+
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Self::Writer {
+        Shown {
+            writer: self.writer.make_writer_for(meta),
+            colour: self.colour,
+        }
+    }
+}
+
+impl<W: io::Write> io::Write for Shown<W> {
+    /// `bytes` are one event, whose last character ends its line.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let (line, end) = match text.strip_suffix('\n') {
+            Some(line) => (line, "\n"),
+            None => (&*text, ""),
+        };
+        let line = match self.colour {
+            true => coloured(line),
+            false => text::one_line(line),
+        };
+        self.writer.write_all((line + end).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+/// A line of an event in which colours stay, and nothing else that begins with an escape.
+fn coloured(line: &str) -> String {
+    let mut parts = line.split('\x1b');
+    let mut out = parts.next().map(text::one_line).unwrap_or_default();
+    for part in parts {
+        let colour = part.strip_prefix('[').is_some_and(|rest| {
+            rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';')
+                .starts_with('m')
+        });
+        out.push(if colour { '\x1b' } else { REPLACEMENT });
+        out += &text::one_line(part);
+    }
+    out
 }
 
 /// Whether this is what iroh says each time that an endpoint closes in order.
@@ -45,10 +111,7 @@ fn is_farewell(event: &Metadata<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io,
-        sync::{Arc, Mutex},
-    };
+    use std::sync::{Arc, Mutex};
 
     use super::*;
 
@@ -84,6 +147,31 @@ mod tests {
         assert!(
             !text.contains("farewell") && !text.contains("chatter"),
             "{text}"
+        );
+    }
+
+    #[test]
+    fn colours_stay_in_an_event_and_nothing_else_that_begins_with_an_escape() {
+        let line = "\x1b[2mtime\x1b[0m \x1b[1;33mWARN\x1b[0m x\x1b[2Jy\x1b]0;z";
+        let shown = "\x1b[2mtime\x1b[0m \x1b[1;33mWARN\x1b[0m x\u{fffd}[2Jy\u{fffd}]0;z";
+        assert_eq!(coloured(line), shown);
+    }
+
+    #[test]
+    fn an_event_stays_one_line_and_cannot_steer_whoever_reads_it() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = subscriber(LogLevel::Info, false, move || writer.clone());
+        tracing::subscriber::with_default(subscriber, || {
+            let name = "a\nb\r\u{9b}2J\x1b[2J\u{202e}\u{2028}\x7f\u{200b}c";
+            tracing::warn!(target: "hailwire", %name, "said {name}");
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text:?}");
+        let line = text.trim_end();
+        assert!(
+            !line.chars().any(hailwire_wire::shown::is_unfit),
+            "{line:?}"
         );
     }
 }

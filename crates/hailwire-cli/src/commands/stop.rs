@@ -8,6 +8,8 @@ use crate::failure::Failure;
 pub(super) struct Stop {
     terminate: Signal,
     interrupt: Signal,
+    /// SIGHUP and SIGQUIT, where they are minded.
+    others: [Option<Signal>; 2],
 }
 
 /// What has come.
@@ -24,13 +26,30 @@ impl Stop {
         Ok(Self {
             terminate: notice(SignalKind::terminate())?,
             interrupt: notice(SignalKind::interrupt())?,
+            others: [None, None],
+        })
+    }
+
+    /// Also minds a closed terminal and Ctrl-\, for a command that may not just vanish. Whoever ignores the former
+    /// (`nohup`) goes on doing so.
+    pub(super) fn of_every_kind() -> Result<Self, Failure> {
+        let hangup = match ignores_hangup() {
+            true => None,
+            false => Some(notice(SignalKind::hangup())?),
+        };
+        Ok(Self {
+            others: [hangup, Some(notice(SignalKind::quit())?)],
+            ..Self::new()?
         })
     }
 
     /// Waits for either. Cancel safe.
     pub(super) async fn asked(&mut self) -> Asked {
+        let [hangup, quit] = &mut self.others;
         tokio::select! {
             _ = self.terminate.recv() => Asked::Terminate,
+            () = minded(hangup) => Asked::Terminate,
+            () = minded(quit) => Asked::Terminate,
             _ = self.interrupt.recv() => Asked::Interrupt,
         }
     }
@@ -50,6 +69,26 @@ impl Asked {
             Self::Interrupt => Err(Failure::interrupted()),
         }
     }
+}
+
+async fn minded(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether SIGHUP, the signal with number 1, was ignored when this process was started: `proc(5)`, the lowest bit of
+/// `SigIgn`.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let ignored = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & 1 == 1)
 }
 
 /// Notices a signal from now on.

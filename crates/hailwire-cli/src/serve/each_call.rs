@@ -6,12 +6,12 @@ use hailwire_wire::{Code, Status};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::ChildStdin,
+    sync::OwnedSemaphorePermit,
 };
 
 use super::{
-    Program, QUEUED_CHUNKS,
-    group::{ReaperHandle, Running},
-    outcome, piped,
+    Program, QUEUED_CHUNKS, outcome, piped,
+    reaper::{ReaperHandle, Running},
     tail::Tail,
 };
 
@@ -21,7 +21,7 @@ const READ_SIZE: usize = 64 * 1024;
 /// Starts `program` for one call and returns its answer's body, which fills as the program writes.
 ///
 /// The body ends with `ok`, or with the status of [`outcome`]. Dropping it cancels the call and
-/// ends the program's process group.
+/// ends whatever the program has started; so does the program's own end.
 ///
 /// # Errors
 ///
@@ -31,9 +31,9 @@ pub(crate) fn answer(
     environment: &[(String, String)],
     body: Body,
     reaper: &ReaperHandle,
+    slot: Option<OwnedSemaphorePermit>,
 ) -> Result<Body, Status> {
-    let child = program.spawn(environment)?;
-    let running = Running::new(child, program.grace, reaper)?;
+    let running = program.start(environment, reaper, slot)?;
     let (sender, answer) = Body::channel(QUEUED_CHUNKS);
     // The task ends with the body's reader or with the reaper.
     tokio::spawn(carry(running, body, sender, reaper.clone()));
@@ -47,16 +47,14 @@ async fn carry(mut running: Running, body: Body, answer: BodySender, mut reaper:
         () = answer.closed() => return,
         () = reaper.stopping() => Err(Status::new(Code::Unavailable, "the agent is being stopped")),
     };
+    // What is left of it ends now, not only when the caller has read all that came before.
+    drop(running);
     match outcome {
         Ok(()) => {
             // A reader that left needs no end.
             let _ = answer.finish().await;
         }
-        Err(status) => {
-            // The program ends now, not only when the caller has read all that came before.
-            drop(running);
-            answer.abort(status).await;
-        }
+        Err(status) => answer.abort(status).await,
     }
 }
 
@@ -136,7 +134,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::serve::group::Reaper;
+    use crate::serve::reaper::{Children, Reaper};
 
     fn shell(script: &str) -> Program {
         Program {
@@ -147,9 +145,15 @@ mod tests {
     }
 
     async fn call(script: &str, body: impl Into<Body>) -> Result<Bytes, Status> {
-        let reaper = Reaper::start();
+        let reaper = Reaper::start(Children::Mixed);
         let variables = [("HAIL_METHOD".to_owned(), "find".to_owned())];
-        let mut answer = answer(&shell(script), &variables, body.into(), &reaper.handle())?;
+        let mut answer = answer(
+            &shell(script),
+            &variables,
+            body.into(),
+            &reaper.handle(),
+            None,
+        )?;
         let result = answer.bytes(64 << 20).await;
         drop(answer);
         reaper.finish().await;
@@ -177,10 +181,10 @@ mod tests {
 
     #[tokio::test]
     async fn output_arrives_while_the_program_still_runs() {
-        let reaper = Reaper::start();
+        let reaper = Reaper::start(Children::Mixed);
         let (sender, body) = Body::channel(1);
         let program = shell("echo one; read line; echo \"$line\"");
-        let mut answer = answer(&program, &[], body, &reaper.handle()).unwrap();
+        let mut answer = answer(&program, &[], body, &reaper.handle(), None).unwrap();
         assert_eq!(answer.chunk().await.unwrap().unwrap(), "one\n");
         sender.send("two\n").await.unwrap();
         assert_eq!(answer.chunk().await.unwrap().unwrap(), "two\n");
@@ -191,9 +195,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_failure_comes_after_the_output_with_the_tail_of_stderr() {
-        let reaper = Reaper::start();
+        let reaper = Reaper::start(Children::Mixed);
         let program = shell("echo part; echo reason >&2; exit 3");
-        let mut answer = answer(&program, &[], Body::empty(), &reaper.handle()).unwrap();
+        let mut answer = answer(&program, &[], Body::empty(), &reaper.handle(), None).unwrap();
         assert_eq!(answer.chunk().await.unwrap().unwrap(), "part\n");
         let status = answer.chunk().await.unwrap_err();
         assert_eq!(
@@ -222,12 +226,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_that_is_not_there_is_named() {
-        let reaper = Reaper::start();
+        let reaper = Reaper::start(Children::Mixed);
         let program = Program {
             program: "/nowhere/x".into(),
             ..shell("")
         };
-        let status = answer(&program, &[], Body::empty(), &reaper.handle()).unwrap_err();
+        let status = answer(&program, &[], Body::empty(), &reaper.handle(), None).unwrap_err();
         assert_eq!(status.code, Code::FailedPrecondition);
         assert!(status.message.contains("/nowhere/x"));
     }
@@ -247,12 +251,12 @@ mod tests {
         let script = format!("exec 3>'{}'; {script}", pipe.display());
         let all_gone = tokio::task::spawn_blocking(move || std::fs::read(pipe).unwrap());
 
-        let reaper = Reaper::start();
+        let reaper = Reaper::start(Children::Mixed);
         let program = Program {
             grace,
             ..shell(&script)
         };
-        let mut answer = answer(&program, &[], Body::empty(), &reaper.handle()).unwrap();
+        let mut answer = answer(&program, &[], Body::empty(), &reaper.handle(), None).unwrap();
         assert_eq!(answer.chunk().await.unwrap().unwrap(), "started\n");
         drop(answer);
         reaper.finish().await;

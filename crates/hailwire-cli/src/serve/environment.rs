@@ -11,6 +11,7 @@
 //! | `HAIL_IDEMPOTENCY_KEY` | equal for the same work tried again |
 //! | `HAIL_TRACEPARENT` | W3C trace context |
 //! | `HAIL_HEADER_NAME` | the header field `name`: letters in upper case, all but letters and digits as `_` |
+//! | `HAIL_CALL` | which call this process is of, for `hail serve` itself (`processes.rs`) |
 //!
 //! A caller chooses values and what follows `HAIL_HEADER_`, never another variable. Of fields whose
 //! names become equal the first wins. A value with a zero byte cannot be a variable and is refused.

@@ -250,3 +250,42 @@ fn a_message_was_taken_whole_once_its_send_succeeds() {
     );
     assert_eq!(house.run("lap", &["send", "full", "x"]).code, Some(72));
 }
+
+#[test]
+fn what_others_wrote_is_shown_without_what_steers_a_terminal_and_stays_the_same_in_json() {
+    let mut house = House::new();
+    house.friends("desk", "lap");
+    let foreign = "a\u{9b}2Jb\u{7f}c\u{202e}d\u{200b}e\u{2028}f\u{61c}g\u{feff}h\u{1b}[2Ji";
+    let script = "printf %s \"$1\"; printf %s \"$1\" >&2; exit 3";
+    let program = ["--", "sh", "-c", script, "sh", foreign];
+    let args = ["bad", "--describe", foreign, "--tag", "x"];
+    house.serve_with("desk", &[&args[..], &program].concat());
+    let unfit = |text: &str| {
+        let mut lines = text.lines();
+        lines.any(|line| line.chars().any(hailwire_wire::shown::is_unfit))
+    };
+
+    let table = house.run("lap", &["agents"]).ok().stdout;
+    assert!(table.contains("bad") && !unfit(&table), "{table:?}");
+    let json = house.run("lap", &["--json", "agents"]).ok();
+    assert!(!unfit(&json.stdout), "{json:?}");
+    let agents = json.json();
+    let listed = agents.as_array().unwrap().iter();
+    let mut descriptions = listed.map(|agent| agent["description"].as_str().unwrap());
+    assert!(descriptions.any(|text| text == foreign), "{agents}");
+
+    let failed = house.run("lap", &["call", "bad"]);
+    assert!(
+        failed.code == Some(77) && !unfit(&failed.stderr),
+        "{failed:?}"
+    );
+    // The answer's bytes are the answer's, where they do not go to a terminal.
+    assert_eq!(failed.stdout, foreign);
+    let failed = house.run("lap", &["--json", "call", "bad"]);
+    assert!(
+        !unfit(&failed.stdout) && !unfit(&failed.stderr),
+        "{failed:?}"
+    );
+    let error: serde_json::Value = serde_json::from_str(&failed.stderr).unwrap();
+    assert_eq!(error["error"]["details"], foreign);
+}

@@ -9,12 +9,16 @@ mod calls;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod demo;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod door;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod far;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod house;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod lab;
 mod nodes;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod programs;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod report;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]

@@ -76,6 +76,19 @@ pub enum AttachError {
     Refused(Status),
 }
 
+/// Connects to the node's socket, if what is at its other end is the node of the data folder's owner: somebody else who
+/// got there first would read every ticket and every body.
+async fn connect(data: &DataDir) -> io::Result<UnixStream> {
+    let (path, owner) = data.to_connect()?;
+    let stream = UnixStream::connect(path.as_path()).await?;
+    let other = stream.peer_cred()?.uid();
+    if other == owner {
+        return Ok(stream);
+    }
+    let why = format!("a process of user {other} listens there, not one of user {owner}");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
 impl Client {
     /// Attaches to the node that runs on a data folder, and waits for its greeting.
     ///
@@ -100,25 +113,17 @@ impl Client {
     ///
     /// If dropped, nothing stays attached.
     pub async fn attach(data: &DataDir) -> Result<Self, AttachError> {
-        let path = data.socket();
-        let stream = UnixStream::connect(&path)
-            .await
-            .map_err(|source| match source.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                    AttachError::NotRunning {
-                        data_dir: data.root().display().to_string(),
-                    }
-                }
-                _ => AttachError::Socket {
-                    path: path.display().to_string(),
-                    source,
-                },
-            })?;
-        let (receiving, sending) =
-            hailwire_socket::split(stream).map_err(|source| AttachError::Socket {
-                path: path.display().to_string(),
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => AttachError::NotRunning {
+                data_dir: data.root().display().to_string(),
+            },
+            _ => AttachError::Socket {
+                path: data.socket().display().to_string(),
                 source,
-            })?;
+            },
+        };
+        let stream = connect(data).await.map_err(failed)?;
+        let (receiving, sending) = hailwire_socket::split(stream).map_err(failed)?;
         let io = tokio::io::join(receiving, sending);
         let connection = Connection::Mux(mux::Connection::client(io));
         let hello = Hello {

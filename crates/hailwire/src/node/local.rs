@@ -3,7 +3,7 @@
 //! The folder is closed to others (mode 0700), and the kernel's word on who is at the other end
 //! (`SO_PEERCRED`) is checked besides: this user, or root.
 
-use std::{fs, io, path::Path, sync::Arc};
+use std::{fs, io, os::unix::fs::PermissionsExt as _, sync::Arc};
 
 use hailwire_wire::Code;
 use tokio::net::{UnixListener, UnixStream, unix::UCred};
@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     carrier::{Connection, mux},
+    paths::DataDir,
     session::Session,
 };
 
@@ -26,13 +27,18 @@ const EXHAUSTED_PAUSE: std::time::Duration = std::time::Duration::from_millis(10
 /// Binds the socket, taking the place of one that a killed node left behind.
 ///
 /// The single-instance lock is held, so a socket that is there belongs to nobody.
-pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
-    match std::fs::remove_file(path) {
+pub(super) fn listen(data: &DataDir) -> io::Result<UnixListener> {
+    let path = data.socket();
+    match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     raise_descriptor_limit();
-    UnixListener::bind(path)
+    let short = data.to_bind()?;
+    let listener = UnixListener::bind(short.as_path())?;
+    // The folder keeps others out already.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
 }
 
 /// Accepts programs until the node ends.
@@ -89,7 +95,7 @@ fn is_admitted(program: &UCred) -> bool {
 }
 
 fn is_this_user(program: &UCred) -> bool {
-    program.uid() == rustix::process::getuid().as_raw()
+    program.uid() == rustix::process::geteuid().as_raw()
 }
 
 /// Whether a path means to this process what it means to a program that is attached: it is of the same user and sees the same

@@ -164,7 +164,7 @@ impl NodeBuilder {
         // Boxed, so that whoever starts a node need not carry the engine's large future along.
         let endpoint = Box::pin(overlay::bind(&self.config, &key, &store, &pins)).await?;
         let (tcp, listeners) = listen::bind(&self.config, &key, &store).await?;
-        let listener = local::listen(&data.socket()).map_err(|source| StartError::Socket {
+        let listener = local::listen(&data).map_err(|source| StartError::Socket {
             path: shown(&data.socket()),
             source,
         })?;

@@ -9,12 +9,12 @@ use tokio::{net::UnixStream, process::Command, time::sleep};
 
 use super::far;
 use crate::{
-    commands::{Run, offered, stop::Stop},
+    commands::{Run, guarded, offered, stop::Stop},
     failure::Failure,
     plan::Attached,
     serve::{
         backoff::Backoff,
-        group::{Reaper, ReaperHandle, Running},
+        reaper::{Children, Reaper, ReaperHandle, StartFailure},
     },
 };
 
@@ -29,26 +29,42 @@ pub(in crate::commands) async fn run(
     name: AgentName,
     at: Attached,
 ) -> Result<(), Failure> {
-    let folder;
-    let (socket, program) = match at {
-        Attached::Socket(path) => (path, None),
+    match at {
+        Attached::Socket(path) => offered_until_stopped(run, &name, &path, None).await,
         Attached::Program(command) => {
-            folder = tempfile::tempdir()
-                .map_err(|error| Failure::io("no folder for the agent's socket", &error))?;
-            (folder.path().join("agent.sock"), Some(command))
+            let work = async |children| {
+                let folder = tempfile::tempdir()
+                    .map_err(|error| Failure::io("no folder for the agent's socket", &error))?;
+                let socket = folder.path().join("agent.sock");
+                let program = Some((&*command, children));
+                offered_until_stopped(run, &name, &socket, program).await
+            };
+            guarded::run(run.output, work).await
         }
+    }
+}
+
+/// Offers the agent until the user stops that, and runs its program besides where there is one.
+async fn offered_until_stopped(
+    run: &Run,
+    name: &AgentName,
+    socket: &Path,
+    program: Option<(&str, Children)>,
+) -> Result<(), Failure> {
+    let mut stop = match program {
+        Some(_) => Stop::of_every_kind()?,
+        None => Stop::new()?,
     };
-    let mut stop = Stop::new()?;
-    let reaper = Reaper::start();
+    let reaper = Reaper::start(program.map_or(Children::Mixed, |(_, children)| children));
     let handle = reaper.handle();
     let keep = async {
         match program {
             None => std::future::pending().await,
-            Some(command) => keep_running(run, &command, &socket, &handle).await,
+            Some((command, _)) => keep_running(run, command, socket, &handle).await,
         }
     };
     let done = tokio::select! {
-        done = offered(run, &name, &socket) => done,
+        done = offered(run, name, socket) => done,
         failed = keep => Err(failed),
         asked = stop.asked() => asked.end(),
     };
@@ -97,19 +113,17 @@ fn reachable(socket: &Path) -> Option<String> {
 async fn keep_running(run: &Run, command: &str, socket: &Path, reaper: &ReaperHandle) -> Failure {
     let mut backoff = Backoff::default();
     loop {
-        let started = Command::new("sh")
+        let mut program = Command::new("sh");
+        program
             .args(["-c", command])
             .env("HAIL_SOCKET", socket)
-            .stdin(Stdio::null())
-            .process_group(0)
-            .spawn();
-        let child = match started {
-            Ok(child) => child,
-            Err(error) => return Failure::io("the agent cannot be started", &error),
-        };
-        let mut running = match Running::new(child, GRACE, reaper) {
+            .stdin(Stdio::null());
+        let mut running = match reaper.spawn(&mut program, GRACE, None) {
             Ok(running) => running,
-            Err(status) => return status.into(),
+            Err(StartFailure::System(error)) => {
+                return Failure::io("the agent cannot be started", &error);
+            }
+            Err(StartFailure::Stopping) => return std::future::pending().await,
         };
         match running.wait().await {
             Ok(status) => run.output.note(&format!(

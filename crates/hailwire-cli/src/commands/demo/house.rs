@@ -4,12 +4,7 @@
 //! Should it be dropped without that, the processes are killed all the same; should this process be
 //! killed, they notice the end of their stdin.
 
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
-};
+use std::{fs::File, path::PathBuf, process::Stdio, time::Duration};
 
 use hailwire::{Code, DataDir, NodeId, NodeName, Status};
 use tempfile::TempDir;
@@ -56,7 +51,6 @@ pub(super) struct Worker {
 #[derive(Debug)]
 struct Part {
     name: String,
-    data: PathBuf,
     child: Child,
     pid: u32,
     /// Open as long as the part is to live.
@@ -163,7 +157,6 @@ impl House {
         }
         for part in &mut self.parts {
             let _ = part.child.wait().await;
-            remove_far_socket(&part.data, self.folder.path());
         }
         if keep {
             self.folder.disable_cleanup(true);
@@ -194,7 +187,6 @@ impl House {
         let pid = child.id().unwrap_or(0);
         self.parts.push(Part {
             name: name.to_owned(),
-            data: data.clone(),
             child,
             pid,
             _stdin: None,
@@ -253,15 +245,6 @@ fn parse_peak(status: &str) -> Option<u64> {
         .find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
-}
-
-/// Removes the socket's folder of a node that was killed, where a long path had put it elsewhere.
-fn remove_far_socket(data: &Path, folder: &Path) {
-    if let Some(run) = DataDir::new(data).socket().parent()
-        && !run.starts_with(folder)
-    {
-        let _ = std::fs::remove_dir_all(run);
-    }
 }
 
 #[cfg(test)]

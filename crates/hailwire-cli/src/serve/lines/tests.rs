@@ -1,0 +1,216 @@
+//! Lines exchanged with real programs, well behaved and not.
+
+use std::time::Duration;
+
+use super::*;
+use crate::serve::reaper::{Children, Reaper};
+
+struct House {
+    lines: Lines,
+    task: JoinHandle<()>,
+    reaper: Reaper,
+}
+
+impl House {
+    fn new(script: &str) -> Self {
+        Self::with(script, false)
+    }
+
+    fn with(script: &str, keys: bool) -> Self {
+        let reaper = Reaper::start(Children::Mixed);
+        let program = Program {
+            program: "sh".into(),
+            args: vec!["-c".into(), script.into()],
+            grace: Duration::from_secs(5),
+        };
+        let manner = Manner {
+            keys,
+            tell: Arc::new(|_| {}),
+        };
+        let (lines, task) = Lines::start(program, manner, reaper.handle());
+        Self {
+            lines,
+            task,
+            reaper,
+        }
+    }
+
+    async fn finish(self) {
+        drop(self.lines);
+        self.task.await.unwrap();
+        self.reaper.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn one_process_answers_line_for_line() {
+    let house = House::new("while read l; do echo $$ $l; done");
+    let first = house.lines.exchange(b"a").await.unwrap();
+    let second = house.lines.exchange(b"b\n").await.unwrap();
+    let pid = |line: &Bytes| line.split(|b| *b == b' ').next().unwrap().to_vec();
+    assert_eq!(pid(&first), pid(&second));
+    assert!(first.ends_with(b" a\n") && second.ends_with(b" b\n"));
+    house.finish().await;
+}
+
+#[tokio::test]
+async fn calls_at_once_are_answered_each_with_its_own_line() {
+    let house = House::new("cat");
+    let calls = (0..50).map(|i| {
+        let lines = house.lines.clone();
+        tokio::spawn(async move { (i, lines.exchange(i.to_string().as_bytes()).await) })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        let (i, answer) = call.await.unwrap();
+        assert_eq!(answer.unwrap(), format!("{i}\n"));
+    }
+    house.finish().await;
+}
+
+#[tokio::test]
+async fn a_process_that_died_is_started_again_by_the_next_call() {
+    let house = House::new("read l; echo $l; read l; echo gone >&2; exit 1");
+    assert_eq!(house.lines.exchange(b"a").await.unwrap(), "a\n");
+    let status = house.lines.exchange(b"b").await.unwrap_err();
+    assert_eq!(
+        (status.code, status.details.as_str()),
+        (Code::Unavailable, "gone")
+    );
+    assert_eq!(house.lines.exchange(b"c").await.unwrap(), "c\n");
+    house.finish().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_call_never_answers_the_next_one() {
+    let house = House::new("while read l; do [ $l = stuck ] && sleep 1000; echo $l; done");
+    assert_eq!(house.lines.exchange(b"a").await.unwrap(), "a\n");
+    {
+        let stuck = house.lines.exchange(b"stuck");
+        tokio::pin!(stuck);
+        // Polled once, so that the call is on its way, then dropped.
+        tokio::select! { biased; _ = &mut stuck => panic!("answered"), () = std::future::ready(()) => {} }
+    }
+    assert_eq!(house.lines.exchange(b"b").await.unwrap(), "b\n");
+    house.finish().await;
+}
+
+/// Calls one after another; who was answered with what begins with another's question.
+async fn strangers(house: &House, calls: usize) -> (usize, Vec<String>) {
+    let (mut answered, mut wrong) = (0, Vec::new());
+    for i in 0..calls {
+        let question = format!("q{i}.");
+        if let Ok(answer) = house.lines.exchange(question.as_bytes()).await {
+            answered += 1;
+            if !answer.starts_with(question.as_bytes()) {
+                wrong.push(format!("{question}: {answer:?}"));
+            }
+        }
+    }
+    (answered, wrong)
+}
+
+#[tokio::test]
+async fn a_line_too_many_is_an_error_and_never_the_next_callers_answer() {
+    for script in [
+        "while read l; do echo $l; echo $l; done",
+        "while read l; do printf '%s\\n%s\\n' $l $l; done",
+        "echo banner; while read l; do echo $l; done",
+        // Slow to start, and then talkative.
+        "sleep 0.02; n=0; while [ $n -lt 30000 ]; do n=$((n+1)); done; echo banner; while read l; do echo $l; done",
+    ] {
+        let house = House::new(script);
+        let (answered, wrong) = strangers(&house, 6).await;
+        assert_eq!((answered, wrong), (0, vec![]), "{script}");
+        house.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_slips_once_is_started_again_and_answers_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("slipped");
+    let script = format!(
+        "while read l; do echo $l; [ $l = q2. ] && [ ! -e '{0}' ] && touch '{0}' && echo $l; done",
+        mark.display()
+    );
+    let house = House::new(&script);
+    let (answered, wrong) = strangers(&house, 6).await;
+    assert_eq!((answered, wrong), (5, vec![]));
+    house.finish().await;
+}
+
+#[tokio::test]
+async fn output_while_nobody_asks_restarts_the_program_before_the_next_question() {
+    let house = House::new("while read l; do echo $$ $l; (sleep 0.05; echo late) & done");
+    let pid = |line: &Bytes| line.split(|b| *b == b' ').next().unwrap().to_vec();
+    let first = house.lines.exchange(b"a").await.unwrap();
+    // The first process is ended by what it writes: its number vanishes.
+    let number = String::from_utf8(pid(&first)).unwrap();
+    let ended = async {
+        while std::path::Path::new(&format!("/proc/{number}")).exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), ended)
+        .await
+        .unwrap();
+    let second = house.lines.exchange(b"b").await.unwrap();
+    assert!(pid(&first) != pid(&second) && second.ends_with(b" b\n"));
+    house.finish().await;
+}
+
+#[tokio::test]
+async fn with_keys_even_a_line_that_comes_late_is_nobody_elses_answer() {
+    let script = r#"while read k l; do printf '%s\t%s\n' $k $l; (sleep 0.004; printf '%s\t%s\n' $k $l) & done"#;
+    let house = House::with(script, true);
+    let (answered, wrong) = strangers(&house, 40).await;
+    assert_eq!(wrong, Vec::<String>::new());
+    assert!(answered > 0);
+    house.finish().await;
+    let house = House::with("cat", true);
+    assert_eq!(strangers(&house, 100).await, (100, vec![]));
+    house.finish().await;
+}
+
+#[tokio::test]
+async fn a_long_question_may_be_answered_while_it_is_still_read() {
+    let house = House::new("cat");
+    let question = vec![b'x'; MAX_LINE - 1];
+    let answer = house.lines.exchange(&question).await.unwrap();
+    assert_eq!(answer.len(), MAX_LINE);
+    let early = House::new("echo yes; cat >&2");
+    let status = early.lines.exchange(&question).await.unwrap_err();
+    assert_eq!(status.code, Code::Internal);
+    house.finish().await;
+    early.finish().await;
+}
+
+#[tokio::test]
+async fn a_program_that_answers_once_and_ends_has_answered() {
+    let house = House::new("read l; echo $l");
+    for question in ["a", "b", "c"] {
+        let answer = house.lines.exchange(question.as_bytes()).await;
+        if let Ok(answer) = answer {
+            assert_eq!(answer, format!("{question}\n"));
+        }
+    }
+    house.finish().await;
+}
+
+#[tokio::test]
+async fn two_lines_and_an_endless_line_are_refused() {
+    let house = House::new("read l; cat /dev/zero");
+    assert_eq!(
+        house.lines.exchange(b"a\nb").await.unwrap_err().code,
+        Code::InvalidArgument
+    );
+    assert_eq!(
+        house.lines.exchange(b"a\rb").await.unwrap_err().code,
+        Code::InvalidArgument
+    );
+    assert_eq!(
+        house.lines.exchange(b"a").await.unwrap_err().code,
+        Code::ResourceExhausted
+    );
+    house.finish().await;
+}

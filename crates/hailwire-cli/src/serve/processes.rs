@@ -1,0 +1,164 @@
+//! The processes of this machine, as `/proc` shows them (`proc(5)`), and signals to them.
+
+use std::{fs, io, path::Path};
+
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, kill_process, pidfd_open,
+    pidfd_send_signal, waitid, waitpid,
+};
+
+use super::kin::{CallMark, Marked, Process};
+
+/// The variable that marks a call's processes: the number of the `hail serve` that they belong to, a
+/// dash, and that of the call.
+pub(crate) const MARK: &str = "HAIL_CALL";
+
+/// Most of an environment that is read for the mark.
+const MAX_ENVIRONMENT: u64 = 1024 * 1024;
+
+/// Every process that is seen. Not of one instant: they come and go meanwhile.
+///
+/// # Errors
+///
+/// There is no `/proc`.
+pub(crate) fn all() -> io::Result<Vec<Process>> {
+    let numbers = fs::read_dir("/proc")?.flatten().filter_map(|entry| {
+        let name = entry.file_name();
+        name.to_str()?.parse().ok()
+    });
+    Ok(numbers.filter_map(seen).collect())
+}
+
+/// A process; `None` once it is gone.
+fn seen(pid: i32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    parse(pid, &stat)
+}
+
+/// The name, in brackets, may hold anything; what follows is in fixed places.
+fn parse(pid: i32, stat: &str) -> Option<Process> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let group = fields.next()?.parse().ok()?;
+    // The 22nd field of all, of which the 5th was just read.
+    let start = fields.nth(16)?.parse().ok()?;
+    Some(Process {
+        pid,
+        start,
+        parent,
+        group,
+        ended: matches!(state, "Z" | "X"),
+    })
+}
+
+/// What a program is given as its mark.
+pub(crate) fn mark(mark: CallMark) -> String {
+    format!("{}-{mark}", std::process::id())
+}
+
+/// The mark that a process bears.
+pub(crate) fn mark_of(process: &Process) -> Marked {
+    use io::Read as _;
+
+    let mut environment = Vec::new();
+    let path = format!("/proc/{}/environ", process.pid);
+    let read = fs::File::open(Path::new(&path))
+        .and_then(|file| file.take(MAX_ENVIRONMENT).read_to_end(&mut environment));
+    match read {
+        Ok(_) => marked(&environment, std::process::id()),
+        Err(_) => Marked::No,
+    }
+}
+
+/// A mark of another `hail serve` is one of a call that is over: its processes come here only after its end.
+fn marked(environment: &[u8], me: u32) -> Marked {
+    let begin = format!("{MARK}=");
+    let value = environment
+        .split(|byte| *byte == 0)
+        .find_map(|variable| variable.strip_prefix(begin.as_bytes()))
+        .and_then(|value| std::str::from_utf8(value).ok());
+    let Some((of, call)) = value.and_then(|value| value.split_once('-')) else {
+        return Marked::No;
+    };
+    match (of.parse() == Ok(me), call.parse()) {
+        (true, Ok(call)) => Marked::By(call),
+        (false, Ok(_)) => Marked::By(CallMark::MAX),
+        (_, Err(_)) => Marked::No,
+    }
+}
+
+/// Sends a signal to exactly this process, not to another that was given its number since.
+pub(crate) fn signal(process: &Process, signal: Signal) {
+    let Some(pid) = Pid::from_raw(process.pid) else {
+        return;
+    };
+    let held = pidfd_open(pid, PidfdFlags::empty());
+    if seen(process.pid).is_none_or(|now| now.start != process.start) {
+        return;
+    }
+    // It fails only for a process that has ended, which is what was wanted, or is no longer ours to end.
+    let _ = match held {
+        Ok(held) => pidfd_send_signal(held, signal),
+        // Before Linux 5.3.
+        Err(_) => kill_process(pid, signal),
+    };
+}
+
+/// Collects a child that has ended, so that its number is free.
+pub(crate) fn collect(pid: i32) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+    }
+}
+
+/// Whether this process has no child at all, not even one that wants collecting.
+pub(crate) fn has_no_child() -> bool {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    matches!(
+        waitid(WaitId::All, look),
+        Err(error) if error == rustix::io::Errno::CHILD
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_read_whatever_its_name_is() {
+        let fields = "S 7 6 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 1 1 1";
+        for name in ["sh", "a) b", ") S 1 2", "x (y"] {
+            let process = parse(9, &format!("9 ({name}) {fields}")).unwrap();
+            assert_eq!(
+                (process.parent, process.group, process.start),
+                (7, 6, 4711),
+                "{name}"
+            );
+            assert!(!process.ended);
+        }
+        assert!(parse(9, "9 (sh) Z 7").is_none());
+        let me = i32::try_from(std::process::id()).unwrap();
+        let parent = i32::try_from(std::os::unix::process::parent_id()).unwrap();
+        let all = all().unwrap();
+        assert!(all.iter().any(|p| (p.pid, p.parent) == (me, parent)));
+    }
+
+    #[test]
+    fn a_mark_is_found_among_other_variables_and_only_whole() {
+        let marked = |text: &str| marked(text.as_bytes(), 12);
+        assert_eq!(marked("A=b\0HAIL_CALL=12-7\0C=d\0"), Marked::By(7));
+        assert_eq!(marked("HAIL_CALL=12-7"), Marked::By(7));
+        assert_eq!(marked("HAIL_CALL=13-7"), Marked::By(CallMark::MAX));
+        for other in [
+            "",
+            "XHAIL_CALL=12-7",
+            "A=HAIL_CALL=12-7",
+            "HAIL_CALL=12",
+            "HAIL_CALL=12-x",
+        ] {
+            assert_eq!(marked(other), Marked::No, "{other}");
+        }
+    }
+}
