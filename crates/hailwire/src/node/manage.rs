@@ -133,6 +133,7 @@ impl Inner {
             calls: self.calls.load(std::sync::atomic::Ordering::Relaxed),
             reused,
             made,
+            panics: crate::panics::contained(),
         }
     }
 
@@ -311,7 +312,7 @@ impl Inner {
             );
         };
         let alias = if add.alias.is_empty() {
-            pending.name
+            pending.claim
         } else {
             add.alias
         };
@@ -339,9 +340,10 @@ impl Inner {
     }
 
     fn pending(&self) -> Vec<admin::Pending> {
-        let row = |row: super::trust::PendingRow| admin::Pending {
+        let row = |row: super::pending::PendingRow| admin::Pending {
             id: row.id,
-            name: row.name,
+            claims: row.claim,
+            from: row.from,
             at: row.at,
             attempts: row.attempts,
         };

@@ -9,7 +9,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
@@ -19,10 +19,10 @@ use hailwire_wire::{
     ticket::{Invitation, Invitations, RedeemError, Secret},
 };
 
-use super::store::{Store, StoreError, TrustRow, Via};
-
-/// Strangers remembered as pending; the longest silent one is forgotten first.
-const MAX_PENDING: usize = 256;
+use super::{
+    pending::{Pending, PendingRow},
+    store::{Store, StoreError, TrustRow, Via},
+};
 
 /// Removed peers remembered; the longest removed is forgotten first.
 const MAX_REMOVED: usize = 4096;
@@ -35,7 +35,7 @@ pub(crate) struct Trust {
     store: Store,
     peers: RwLock<Table>,
     invitations: Mutex<Invitations>,
-    pending: Mutex<Vec<PendingRow>>,
+    pending: Mutex<Pending>,
 }
 
 /// The trusted peers, by key and by alias, and those that were removed.
@@ -71,15 +71,6 @@ impl Table {
             .flatten()
             .find(|name| self.aliases.get(name).is_none_or(|holder| *holder == id))
     }
-}
-
-/// A stranger that tried to do something.
-#[derive(Clone, Debug)]
-pub(crate) struct PendingRow {
-    pub(crate) id: NodeId,
-    pub(crate) name: String,
-    pub(crate) at: u64,
-    pub(crate) attempts: u32,
 }
 
 /// What is stated when a peer becomes trusted.
@@ -215,7 +206,7 @@ impl Trust {
         self.store.put_trust(&row)?;
         peers.insert(row.clone());
         drop(peers);
-        self.pending().retain(|pending| pending.id != row.id);
+        self.pending().forget(row.id);
         Ok(row)
     }
 
@@ -255,6 +246,16 @@ impl Trust {
         }
     }
 
+    /// Whether a peer was found at this address before, or said that it listens there.
+    pub(crate) fn is_at(&self, address: IpAddr) -> bool {
+        let peers = self.read();
+        let mut places = peers
+            .rows
+            .values()
+            .flat_map(|row| row.addresses.iter().chain(&row.tcp));
+        places.any(|place| place.ip() == address)
+    }
+
     /// Enters an invitation.
     pub(crate) fn invite(&self, invitation: &Invitation, now_unix: u64) -> Result<(), Status> {
         let mut invitations = self.invitations();
@@ -283,34 +284,13 @@ impl Trust {
         Ok(invitation)
     }
 
-    /// Notes that a stranger tried something.
-    pub(crate) fn note_stranger(&self, id: NodeId, name: &str, now_unix: u64) {
-        let mut pending = self.pending();
-        if let Some(row) = pending.iter_mut().find(|row| row.id == id) {
-            row.at = now_unix;
-            row.attempts = row.attempts.saturating_add(1);
-            return;
-        }
-        if pending.len() >= MAX_PENDING
-            && let Some(oldest) = (0..pending.len()).min_by_key(|&i| pending[i].at)
-        {
-            pending.swap_remove(oldest);
-        }
-        // The stranger chose this text: keep it only if it is a name.
-        let name = name
-            .parse::<NodeName>()
-            .map(String::from)
-            .unwrap_or_default();
-        pending.push(PendingRow {
-            id,
-            name,
-            at: now_unix,
-            attempts: 1,
-        });
+    /// Notes that a stranger tried something, from this remote end of its connection.
+    pub(crate) fn note_stranger(&self, id: NodeId, claim: &str, from: &str, now_unix: u64) {
+        self.pending().note(now_unix, id, claim, from);
     }
 
     pub(crate) fn pending_rows(&self) -> Vec<PendingRow> {
-        self.pending().clone()
+        self.pending().rows().to_vec()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Table> {
@@ -327,7 +307,7 @@ impl Trust {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pending(&self) -> std::sync::MutexGuard<'_, Vec<PendingRow>> {
+    fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -530,18 +510,5 @@ mod tests {
         as_kept(&trust);
         drop(trust);
         as_kept(&Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap());
-    }
-
-    #[test]
-    fn pending_strangers_are_bounded() {
-        let (_dir, trust) = trust();
-        for i in 0..=MAX_PENDING as u64 {
-            let mut bytes = [0; 32];
-            bytes[..8].copy_from_slice(&i.to_be_bytes());
-            trust.note_stranger(NodeId::from_bytes(bytes), "a b", NOW + i);
-        }
-        let rows = trust.pending_rows();
-        assert_eq!(rows.len(), MAX_PENDING);
-        assert!(rows.iter().all(|row| row.at > NOW && row.name.is_empty()));
     }
 }
