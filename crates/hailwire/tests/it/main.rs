@@ -12,14 +12,25 @@ mod call;
 mod carrier;
 mod carriers;
 mod child;
+#[path = "../../../../fuzz/src/datagrams.rs"]
+#[expect(unreachable_pub, reason = "the fuzz target uses it too")]
+mod datagrams;
 mod faults;
 mod fixtures;
 mod hostile;
 mod house;
+#[path = "../../../../fuzz/src/initial.rs"]
+#[expect(unreachable_pub, reason = "the fuzz targets use it too")]
+mod initial;
+mod lockout;
+mod packet;
 mod pool;
 mod port;
 mod resources;
 mod socket;
+#[path = "../../../../fuzz/src/tcp.rs"]
+#[expect(unreachable_pub, reason = "the fuzz target uses it too")]
+mod strange_tcp;
 mod tcp;
 mod trust;
 mod wire;
