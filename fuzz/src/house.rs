@@ -24,7 +24,10 @@ pub struct House {
 impl House {
     /// Starts one.
     pub fn new() -> Self {
-        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let folder = tempfile::tempdir().expect("a folder");
         let mut config = Config::default();
         let any = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -32,7 +32,7 @@ pub(crate) async fn supervised<W: Future<Output = ()>>(
     what: &'static str,
     mut begin: impl FnMut() -> W,
 ) {
-    while !panicked(what, begin()).await {
+    while panicked(what, begin()).await {
         tokio::time::sleep(PAUSE).await;
     }
 }
