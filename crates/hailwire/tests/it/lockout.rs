@@ -150,7 +150,8 @@ async fn amplified(frames: &[u8], padded: usize) -> (usize, usize) {
 }
 
 #[tokio::test]
-async fn an_address_that_is_not_proved_gets_three_times_what_came_from_it_and_less_than_a_datagram_more() {
+async fn an_address_that_is_not_proved_gets_three_times_what_came_from_it_and_less_than_a_datagram_more()
+ {
     let hello = crypto(0, &client_hello());
     let tries = [(hello.clone(), 1200), (hello, 1300), (PING.to_vec(), 1200)];
     let mut asked = tokio::task::JoinSet::new();
