@@ -1,4 +1,5 @@
-"""Writes the golden vectors of callouts as first inputs of the targets `callout` and `spop`.
+"""Writes first inputs: of the targets `callout` and `spop` the golden vectors of callouts, of `datagrams` and
+`tcp_listener` what a stranger begins with.
 
 A target that has to find the words of the protocol by itself gets nowhere in a minute.
 """
@@ -31,3 +32,46 @@ said = [bytes.fromhex(frame["bytes"]) for frame in frames if frame["from"] == "h
 write("spop", "session", 255, b"".join(said))
 for n, frame in enumerate(said):
     write("spop", f"frame-{n}", 2 * 7, frame)
+
+
+def first(target: str, name: str, data: bytes) -> None:
+    write(target, name, data[0], data[1:])
+
+
+def counted(data: bytes) -> bytes:
+    return len(data).to_bytes(2, "big") + data
+
+
+# Flags as in src/datagrams.rs; behind them what they ask for, then frames and the packet's number.
+PING = counted(b"\x01") + b"\0"
+first("datagrams", "ping", b"\x00" + PING)
+first("datagrams", "hello", b"\x04" + counted(b"") + counted(b"") + b"\0")
+first("datagrams", "hello-altered", b"\x04" + counted(b"\0\x05\x01") + counted(b"") + b"\0")
+for length in (1, 16, 24, 32, 60, 200):
+    first("datagrams", f"token-{length}", b"\x01" + counted(bytes(length)) + PING)
+first("datagrams", "retried", b"\x06" + counted(b"") + counted(b"") + b"\0")
+first("datagrams", "long-id", b"\x08\x14" + PING + b"\x08\x15" + PING + b"\x08\x00" + PING)
+first("datagrams", "same-id", b"\x04" + counted(b"") * 2 + b"\0\x10" + PING + b"\x10" + counted(b"\x1c\0\0\0") + b"\x02")
+first("datagrams", "coalesced", b"\x24" + counted(b"") * 2 + b"\0\x70" + PING)
+first("datagrams", "short", b"\x20" + PING)
+first("datagrams", "raw", b"\x80" + counted(b"\x40" + bytes(40)) + b"\x80" + counted(b"\xe0\0\0\0\x01\x08" + bytes(30)))
+first("datagrams", "many", (b"\x00" + PING) * 20)
+frames = [b"\x02\0\0\0\0", b"\x03\0\0\0\0\0\0\0", b"\x06\0\x04\x01\0\0\0", b"\x06\x7f\xff\x01a", b"\x18\0\0\x08" + bytes(24), b"\x1a" + bytes(8), b"\x07\x04abcd", b"\x1e", b"\x31\x01a"]
+for n, frame in enumerate(frames):
+    first("datagrams", f"frame-{n}", b"\x00" + counted(frame) + b"\0")
+
+# How as in src/tcp.rs; behind it bytes.
+HELLO = bytes.fromhex("16030100050100000100")
+UPGRADE = b"GET /hailwire HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: hailwire\r\n\r\n"
+MASK = bytes(4)
+first("tcp_listener", "bare", b"\x00" + HELLO)
+first("tcp_listener", "http", b"\x80GET / HTTP/1.1\r\n\r\n")
+first("tcp_listener", "h2-settings", b"\x03" + bytes.fromhex("000006040000000000000300000064"))
+first("tcp_listener", "h2-ping", b"\x03" + bytes.fromhex("0000080600000000000102030405060708"))
+first("tcp_listener", "h2-post", b"\x03" + bytes.fromhex("00000801040000000183848741017f0000"))
+first("tcp_listener", "h2-goaway", b"\x03" + bytes.fromhex("0000080700000000000000000000000000"))
+first("tcp_listener", "reverse", b"\x07" + bytes(16))
+first("tcp_listener", "upgrade", b"\x04" + UPGRADE)
+first("tcp_listener", "ws-mux", b"\x05\x82\x8a" + MASK + b"hailwire\0\1")
+first("tcp_listener", "ws-ping", b"\x05\x89\x85" + MASK + b"hello\x88\x80" + MASK)
+first("tcp_listener", "ws-long", b"\x06\x82\xff" + b"\x7f" + b"\xff" * 7 + MASK)

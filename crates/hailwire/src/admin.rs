@@ -85,6 +85,9 @@ pub struct Status {
     /// Calls to peers for which a tunnel had to be brought up or waited for.
     #[serde(default)]
     pub made: u64,
+    /// Panics since start that cost no more than the work in which they happened.
+    #[serde(default)]
+    pub panics: u64,
 }
 
 /// One live tunnel.
@@ -352,8 +355,10 @@ pub struct Who {
 pub struct Pending {
     /// Its key.
     pub id: NodeId,
-    /// The name that it gives itself.
-    pub name: String,
+    /// The name that it gives itself, which proves nothing: only the key does.
+    pub claims: String,
+    /// Where it was last seen.
+    pub from: String,
     /// Unix seconds of its last attempt.
     pub at: u64,
     /// How often it tried.

@@ -47,6 +47,7 @@
 //! | [`hub`] | the directory's client |
 
 pub mod admin;
+mod admission;
 pub mod agent;
 pub mod body;
 pub mod carrier;
@@ -55,6 +56,7 @@ pub mod config;
 pub mod hub;
 pub mod key;
 pub mod node;
+mod panics;
 pub mod paths;
 mod session;
 

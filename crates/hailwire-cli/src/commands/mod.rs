@@ -5,6 +5,7 @@
 //! threads costs more than it gives. The hub and the demonstration get all cores. Ctrl-C ends every command with exit code
 //! 130; dropping a command's future is how its call is cancelled.
 
+mod again;
 mod agents;
 mod background;
 mod bench;

@@ -211,6 +211,7 @@ mod tests {
             calls: 9,
             reused: 3,
             made: 1,
+            panics: 0,
         };
         let text = for_people(&status, false);
         for part in [

@@ -84,17 +84,19 @@ pub(super) async fn pending(run: &Run) -> Result<(), Failure> {
     let client = connect::attach(run).await?;
     let rows: Vec<Pending> = client.admin(method::TRUST_PENDING, &()).await?;
     let table = |rows: &[Pending]| {
-        let mut table = Table::new(["CALLS ITSELF", "ID", "LAST TRY", ">TRIES"]);
+        let mut table = Table::new(["ID", "CLAIMS TO BE", "FROM", "LAST TRY", ">TRIES"]);
         for Pending {
             id,
-            name,
+            claims,
+            from,
             at,
             attempts,
         } in rows
         {
             table.row([
-                name.clone(),
                 id.to_string(),
+                claimed(claims),
+                from.clone(),
                 when(*at),
                 attempts.to_string(),
             ]);
@@ -102,6 +104,14 @@ pub(super) async fn pending(run: &Run) -> Result<(), Failure> {
         table
     };
     run.output.rows(&rows, table, "nobody asks to be trusted")
+}
+
+/// What a stranger calls itself, as what it is: a claim.
+fn claimed(name: &str) -> String {
+    match name {
+        "" => String::new(),
+        name => format!("claims to be \"{name}\""),
+    }
 }
 
 async fn change(run: &Run, method: &str, request: &TrustAdd) -> Result<(), Failure> {

@@ -8,7 +8,7 @@ use hailwire::{
 };
 use serde::Serialize;
 
-use super::{Run, config, log, stop::Stop};
+use super::{Run, again, config, log, stop::Stop};
 use crate::{args::node::Up, failure::Failure, text};
 
 /// What `hail up` prints once the node runs.
@@ -53,13 +53,9 @@ pub(super) async fn run(run: &Run, up: Up) -> Result<(), Failure> {
     let Limits { grace, .. } = config.limits;
 
     let mut stop = Stop::new()?;
+    again::instead_of_aborting();
 
-    let node = Node::builder()
-        .data_dir(run.data.clone())
-        .config(config)
-        .start()
-        .await;
-    let node = node.map_err(|error| failure(&error))?;
+    let mut node = start(run, config.clone()).await?;
     let started = Started {
         id: node.id().to_string(),
         name: node.name().map(String::from).unwrap_or_default(),
@@ -71,9 +67,14 @@ pub(super) async fn run(run: &Run, up: Up) -> Result<(), Failure> {
         started.for_people("Ctrl-C or `hail down`")
     })?;
 
-    let grace = tokio::select! {
-        _ = stop.asked() => grace,
-        asked = node.stop_requested() => asked,
+    let grace = loop {
+        tokio::select! {
+            _ = stop.asked() => break grace,
+            asked = node.stop_requested() => break asked,
+            () = node.deaf() => {}
+        }
+        node.shutdown(Duration::ZERO).await;
+        node = start(run, config.clone()).await?;
     };
     if !up.detached {
         run.output.note(&format!(
@@ -85,6 +86,11 @@ pub(super) async fn run(run: &Run, up: Up) -> Result<(), Failure> {
         () = node.shutdown(grace) => Ok(()),
         failure = stop.interrupted() => Err(failure),
     }
+}
+
+async fn start(run: &Run, config: Config) -> Result<Node, Failure> {
+    let node = Node::builder().data_dir(run.data.clone()).config(config);
+    node.start().await.map_err(|error| failure(&error))
 }
 
 /// The configuration with what was typed in place of what the file says.

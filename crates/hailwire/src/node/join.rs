@@ -232,6 +232,7 @@ impl Inner {
     ) -> Result<Vec<u8>, Status> {
         let redeem: Redeem = header::decode(payload)
             .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
+        self.strangers.redeems(id);
         greeted(session).await?;
         let now = now_unix();
         let invitation = self.trust.redeem(&redeem.secret, now)?;

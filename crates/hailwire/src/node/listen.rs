@@ -7,6 +7,7 @@ use crate::{
     carrier::tcp::{Identity, Listener},
     config::Config,
     key::NodeKey,
+    panics,
 };
 
 /// Where the TCP ports of the last start are kept.
@@ -50,11 +51,11 @@ pub(super) async fn bind(
 }
 
 /// Accepts tunnels on one socket until the node ends.
-pub(super) async fn accept(node: Arc<Inner>, listener: Listener) {
+pub(super) async fn accept(node: Arc<Inner>, listener: Arc<Listener>) {
     loop {
         let incoming = listener.accept().await;
         let node = node.clone();
-        tokio::spawn(async move {
+        let arrives = async move {
             let remote = incoming.remote();
             match incoming.handshake().await {
                 Ok(Some((id, connection))) => Box::pin(node.arrived(id, connection)).await,
@@ -62,7 +63,8 @@ pub(super) async fn accept(node: Arc<Inner>, listener: Listener) {
                 Ok(None) => {}
                 Err(error) => tracing::debug!(%remote, %error, "a handshake over TCP failed"),
             }
-        });
+        };
+        tokio::spawn(panics::panicked("a connection over TCP", arrives));
     }
 }
 

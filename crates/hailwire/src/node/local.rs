@@ -42,7 +42,7 @@ pub(super) fn listen(data: &DataDir) -> io::Result<UnixListener> {
 }
 
 /// Accepts programs until the node ends.
-pub(super) async fn accept(node: Arc<Inner>, listener: UnixListener) {
+pub(super) async fn accept(node: Arc<Inner>, listener: Arc<UnixListener>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => attach(&node, stream),

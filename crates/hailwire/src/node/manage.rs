@@ -132,6 +132,7 @@ impl Inner {
             calls: self.calls.load(std::sync::atomic::Ordering::Relaxed),
             reused,
             made,
+            panics: crate::panics::contained(),
         }
     }
 
@@ -343,7 +344,7 @@ impl Inner {
                 ),
             );
         };
-        let claimed = pending.name.parse().ok();
+        let claimed = pending.claim.parse().ok();
         let claimed = claimed.filter(|name| self.name().as_ref() != Some(name));
         self.trust_add(&add, Via::Approved, claimed)
     }
@@ -370,9 +371,10 @@ impl Inner {
     }
 
     fn pending(&self) -> Vec<admin::Pending> {
-        let row = |row: super::trust::PendingRow| admin::Pending {
+        let row = |row: super::pending::PendingRow| admin::Pending {
             id: row.id,
-            name: row.name,
+            claims: row.claim,
+            from: row.from,
             at: row.at,
             attempts: row.attempts,
         };

@@ -40,6 +40,7 @@ mod names;
 mod offers;
 mod overlay;
 mod pace;
+mod pending;
 mod peers;
 mod reach;
 mod registry;
@@ -82,6 +83,7 @@ use crate::{
     config::Config,
     hub::tls::Pins,
     key::{KeyError, NodeKey, random},
+    panics,
     paths::{self, DataDir},
     session::Session,
 };
@@ -194,22 +196,33 @@ impl NodeBuilder {
             started: Instant::now(),
             closing: watch::Sender::new(false),
             stop: watch::Sender::new(None),
+            deaf: watch::Sender::new(false),
             config: self.config,
         });
         inner.fit_sockets();
         let mut tasks = vec![
-            tokio::spawn(tunnel::accept(inner.clone())),
-            tokio::spawn(tunnel::announce(inner.clone())),
-            tokio::spawn(offers::enter(inner.clone())),
-            tokio::spawn(tunnel::watch_silence(inner.clone())),
-            tokio::spawn(measure::watch(inner.clone())),
-            tokio::spawn(look_again(inner.clone())),
-            tokio::spawn(keep_time(inner.clone())),
-            tokio::spawn(local::accept(inner.clone(), listener)),
-            tokio::spawn(hubs::run(inner.clone())),
+            keep("accepting over UDP", &inner, tunnel::accept),
+            keep("telling of agents", &inner, tunnel::announce),
+            keep("entering offers", &inner, offers::enter),
+            keep("watching for silence", &inner, tunnel::watch_silence),
+            keep("measuring", &inner, measure::watch),
+            keep("looking again", &inner, look_again),
+            keep("keeping time", &inner, keep_time),
+            keep("hubs", &inner, hubs::run),
+            {
+                let listener = Arc::new(listener);
+                keep("accepting programs", &inner, move |node| {
+                    local::accept(node, listener.clone())
+                })
+            },
         ];
-        for listener in listeners {
-            tasks.push(tokio::spawn(listen::accept(inner.clone(), listener)));
+        for mut listener in listeners {
+            let known = inner.clone();
+            listener.know(move |address| known.trust.is_at(address));
+            let listener = Arc::new(listener);
+            tasks.push(keep("accepting over TCP", &inner, move |node| {
+                listen::accept(node, listener.clone())
+            }));
         }
         Ok(Node {
             inner,
@@ -286,6 +299,16 @@ impl Node {
         }
     }
 
+    /// Resolves when the node hears nothing over UDP any more, because its QUIC endpoint has ended on an error. What is left
+    /// to do is to shut it down and to start another. Safe to drop.
+    pub async fn deaf(&self) {
+        let mut deaf = self.inner.deaf.subscribe();
+        if deaf.wait_for(|deaf| *deaf).await.is_err() {
+            // The sender lives as long as the node.
+            std::future::pending().await
+        }
+    }
+
     /// Stops the node: no new work is taken, calls in flight may finish within `grace`, then
     /// everything is closed. Takes at most `grace` and a second. Calls that are cut off end with
     /// `unavailable`.
@@ -332,6 +355,8 @@ pub(crate) struct Inner {
     closing: watch::Sender<bool>,
     /// The grace time with which somebody asked the node to stop.
     stop: watch::Sender<Option<Duration>>,
+    /// The QUIC endpoint has ended, though nobody asked for it.
+    deaf: watch::Sender<bool>,
 }
 
 impl Inner {
@@ -461,6 +486,16 @@ fn take_lock(data: &DataDir) -> Result<File, StartError> {
         .and_then(|()| writeln!(file, "{}", std::process::id()))
         .map_err(failed)?;
     Ok(file)
+}
+
+/// Runs one of a node's loops for as long as the node, whatever panics in it.
+fn keep<W: Future<Output = ()> + Send + 'static>(
+    what: &'static str,
+    node: &Arc<Inner>,
+    begin: impl Fn(Arc<Inner>) -> W + Send + 'static,
+) -> JoinHandle<()> {
+    let node = node.clone();
+    tokio::spawn(panics::supervised(what, move || begin(node.clone())))
 }
 
 async fn look_again(node: Arc<Inner>) {

@@ -296,7 +296,8 @@ impl Inner {
         let _ = greeted(session).await;
         let hello = session.peer_hello();
         let name = hello.map(|hello| hello.name.clone()).unwrap_or_default();
-        self.trust.note_stranger(peer, &name, now_unix());
+        let from = session.connection().stats().remote;
+        self.trust.note_stranger(peer, &name, &from, now_unix());
         untrusted(peer)
     }
 

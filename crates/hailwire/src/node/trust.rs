@@ -9,7 +9,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::{Duration, Instant},
 };
@@ -25,12 +25,10 @@ use tokio::sync::watch;
 use super::{
     grants::{Bare, Grant, Terms, settle, takes_bare},
     names::NamedBy,
+    pending::{Pending, PendingRow},
     reach::Known,
     store::{Change, Store, StoreError, TrustRow, Via},
 };
-
-/// Strangers remembered as pending; the longest silent one is forgotten first.
-const MAX_PENDING: usize = 256;
 
 /// Removed peers remembered; the longest removed is forgotten first.
 const MAX_REMOVED: usize = 4096;
@@ -46,7 +44,7 @@ pub(crate) struct Trust {
     store: Store,
     peers: RwLock<Table>,
     invitations: Mutex<Invitations>,
-    pending: Mutex<Vec<PendingRow>>,
+    pending: Mutex<Pending>,
     /// Counts changes of who may call what.
     changes: watch::Sender<u64>,
     clock: Mutex<Clock>,
@@ -122,15 +120,6 @@ impl Table {
             .filter_map(|n| format!("{taken}-{n}").parse().ok())
             .find(|name| !self.aliases.contains_key(name))
     }
-}
-
-/// A stranger that tried to do something.
-#[derive(Clone, Debug)]
-pub(crate) struct PendingRow {
-    pub(crate) id: NodeId,
-    pub(crate) name: String,
-    pub(crate) at: u64,
-    pub(crate) attempts: u32,
 }
 
 /// What is stated when a peer becomes trusted.
@@ -329,7 +318,7 @@ impl Trust {
         peers.insert(row.clone());
         drop(peers);
         self.changes.send_modify(|changes| *changes += 1);
-        self.pending().retain(|pending| pending.id != row.id);
+        self.pending().forget(row.id);
         Ok(row)
     }
 
@@ -389,6 +378,17 @@ impl Trust {
         }
     }
 
+    /// Whether a peer was found at this address before, or said that it listens there.
+    pub(crate) fn is_at(&self, address: IpAddr) -> bool {
+        let peers = self.read();
+        let mut places = peers
+            .rows
+            .values()
+            .flat_map(|row| row.addresses.iter().chain(&row.typed).chain(&row.told))
+            .chain(peers.rows.values().flat_map(|row| row.tcp.iter().chain(&row.told_tcp)));
+        places.any(|place| place.ip() == address)
+    }
+
     /// Enters an invitation.
     pub(crate) fn invite(&self, invitation: &Invitation, now_unix: u64) -> Result<(), Status> {
         let now_unix = self.latest(now_unix);
@@ -434,34 +434,13 @@ impl Trust {
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a stranger tried something.
-    pub(crate) fn note_stranger(&self, id: NodeId, name: &str, now_unix: u64) {
-        let mut pending = self.pending();
-        if let Some(row) = pending.iter_mut().find(|row| row.id == id) {
-            row.at = now_unix;
-            row.attempts = row.attempts.saturating_add(1);
-            return;
-        }
-        if pending.len() >= MAX_PENDING
-            && let Some(oldest) = (0..pending.len()).min_by_key(|&i| pending[i].at)
-        {
-            pending.swap_remove(oldest);
-        }
-        // The stranger chose this text: keep it only if it is a name.
-        let name = name
-            .parse::<NodeName>()
-            .map(String::from)
-            .unwrap_or_default();
-        pending.push(PendingRow {
-            id,
-            name,
-            at: now_unix,
-            attempts: 1,
-        });
+    /// Notes that a stranger tried something, from this remote end of its connection.
+    pub(crate) fn note_stranger(&self, id: NodeId, claim: &str, from: &str, now_unix: u64) {
+        self.pending().note(now_unix, id, claim, from);
     }
 
     pub(crate) fn pending_rows(&self) -> Vec<PendingRow> {
-        self.pending().clone()
+        self.pending().rows().to_vec()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Table> {
@@ -478,7 +457,7 @@ impl Trust {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pending(&self) -> std::sync::MutexGuard<'_, Vec<PendingRow>> {
+    fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

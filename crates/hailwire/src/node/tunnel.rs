@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     net::SocketAddr,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -13,11 +13,8 @@ use hailwire_wire::{
     header::Hello,
     record::Record,
 };
-use tokio::{
-    sync::{Notify, OwnedSemaphorePermit, Semaphore},
-    task::JoinSet,
-    time::Instant,
-};
+use iroh::endpoint::IncomingAddr;
+use tokio::{sync::Notify, task::JoinSet, time::Instant};
 
 use super::{
     Inner, beside,
@@ -30,19 +27,25 @@ use super::{
     store::TrustRow,
 };
 use crate::{
+    admission::{Answer, Gate, Handshakes, Shares, Slot, Source},
     carrier::{Connection, quic},
     config::Carrier,
+    panics,
     session::{OfferList, Session},
 };
 
-/// Sessions of nodes that are not trusted, at once.
-const MAX_STRANGERS: usize = 32;
+/// Sessions of nodes that are not trusted, at once. The oldest makes way for the next; one that redeems a
+/// ticket has a moment for it.
+const STRANGERS: Shares = Shares {
+    all: 32,
+    per_host: 16,
+    per_network: 24,
+    spared_new: Duration::ZERO,
+    spared_busy: Duration::from_secs(3),
+};
 
 /// How long a stranger may stay.
 const STRANGER_STAY: Duration = Duration::from_secs(30);
-
-/// Handshakes under way at once.
-const MAX_HANDSHAKES: usize = 128;
 
 /// How long a new tunnel's greeting may take.
 pub(super) const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -64,18 +67,34 @@ const SILENCE_DEAD: Duration = Duration::from_secs(5);
 /// Nodes asked at once for an agent that no connected peer offers.
 const MAX_ASKED: usize = 16;
 
-/// Strangers that may still come in.
+/// Strangers that are here.
 #[derive(Debug)]
 pub(super) struct Strangers {
-    seats: Arc<Semaphore>,
+    gate: Gate,
+    /// Those that have not been welcomed yet.
+    slots: Mutex<HashMap<NodeId, Arc<Slot>>>,
     /// Told when one of them may have become a peer.
     welcomed: Notify,
 }
 
 pub(super) fn strangers() -> Strangers {
     Strangers {
-        seats: Arc::new(Semaphore::new(MAX_STRANGERS)),
+        gate: Gate::new(STRANGERS),
+        slots: Mutex::default(),
         welcomed: Notify::new(),
+    }
+}
+
+impl Strangers {
+    /// A stranger redeems a ticket: it does not make way for a moment.
+    pub(super) fn redeems(&self, id: NodeId) {
+        if let Some(slot) = self.slots().get(&id) {
+            slot.goes_on();
+        }
+    }
+
+    fn slots(&self) -> MutexGuard<'_, HashMap<NodeId, Arc<Slot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -170,6 +189,7 @@ impl Inner {
         self: &Arc<Self>,
         id: NodeId,
         early: iroh::endpoint::IncomingZeroRttConnection,
+        slot: &Slot,
     ) {
         let room = overlay::room(&self.config.quic);
         let connection = quic::Connection::accepted_early(early, room);
@@ -178,9 +198,18 @@ impl Inner {
             return connection.close(Code::Unavailable, "the node is shutting down");
         }
         let session = self.start_session(id, Connection::Quic(connection.clone()), false);
-        match tokio::time::timeout(GREETING_TIMEOUT, connection.complete()).await {
-            Ok(Ok(_)) if greeted(&session).await.is_ok() => self.up(id, &session, false),
-            _ => session.close(Code::Unavailable, "the handshake was not completed"),
+        let completed = async {
+            let complete = tokio::time::timeout(GREETING_TIMEOUT, connection.complete()).await;
+            matches!(complete, Ok(Ok(_))) && greeted(&session).await.is_ok()
+        };
+        let completed = tokio::select! {
+            completed = completed => completed,
+            () = slot.displaced() => false,
+        };
+        if completed {
+            self.up(id, &session, false);
+        } else {
+            session.close(Code::Unavailable, "the handshake was not completed");
         }
     }
 
@@ -247,7 +276,8 @@ impl Inner {
         session.send_offers(self.offers_to(id));
         self.peers.note_agents(id, self.registry.offers_of(id));
         self.lists.open(id);
-        tokio::spawn(look_after(self.clone(), id, session.clone()));
+        let looked_after = look_after(self.clone(), id, session.clone());
+        tokio::spawn(panics::panicked("a tunnel", looked_after));
         if dialled {
             self.keep_connections(id, session);
         }
@@ -325,40 +355,71 @@ async fn ask_offers(node: Arc<Inner>, id: NodeId) -> Option<()> {
 
 /// Accepts tunnels until the endpoint closes.
 pub(super) async fn accept(node: Arc<Inner>) {
-    let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+    let handshakes = Handshakes::new();
     while let Some(incoming) = node.endpoint.accept().await {
-        let Ok(permit) = handshakes.clone().try_acquire_owned() else {
-            // Under a flood, let each address prove itself before it costs memory (RFC 9000, 8.1).
-            if incoming.retry().is_err() {
-                tracing::debug!("a connection was refused: too many handshakes");
+        let remote = incoming.remote_addr();
+        let known = || is_peers(&node, &remote);
+        match handshakes.begin(source(&remote), incoming.remote_addr_validated(), known) {
+            Answer::In(slot) => {
+                let arrives = accept_one(node.clone(), incoming, slot);
+                tokio::spawn(panics::panicked("a connection over UDP", arrives));
             }
-            continue;
-        };
-        tokio::spawn(accept_one(node.clone(), incoming, permit));
+            Answer::Prove => {
+                if incoming.retry().is_err() {
+                    tracing::debug!("a connection was refused: its address cannot be proved");
+                }
+            }
+            Answer::Wait => incoming.ignore(),
+        }
+    }
+    if !node.is_closing() {
+        tracing::error!("the QUIC endpoint has ended: nothing is heard over UDP any more");
+        node.deaf.send_replace(true);
     }
 }
 
-async fn accept_one(
-    node: Arc<Inner>,
-    incoming: iroh::endpoint::Incoming,
-    handshake: OwnedSemaphorePermit,
-) {
+/// Where a connection comes from.
+fn source(remote: &IncomingAddr) -> Source {
+    match remote {
+        IncomingAddr::Ip(address) => Source::address(address.ip()),
+        IncomingAddr::Relay { url, endpoint_id } => {
+            Source::relayed(url.to_string(), NodeId::from_bytes(*endpoint_id.as_bytes()))
+        }
+        other => Source::other(format!("{other:?}")),
+    }
+}
+
+/// Whether a peer was found there before.
+fn is_peers(node: &Inner, remote: &IncomingAddr) -> bool {
+    match remote {
+        IncomingAddr::Ip(address) => node.trust.is_at(address.ip()),
+        IncomingAddr::Relay { endpoint_id, .. } => node
+            .trust
+            .is_trusted(NodeId::from_bytes(*endpoint_id.as_bytes())),
+        _ => false,
+    }
+}
+
+async fn accept_one(node: Arc<Inner>, incoming: iroh::endpoint::Incoming, slot: Slot) {
     let early = match incoming.accept() {
         Ok(accepting) => accepting.into_0rtt(),
         Err(error) => return tracing::debug!(%error, "a connection was not accepted"),
     };
     if let Some(id) = resumed(&node, &early) {
-        // Its handshake is not complete, so it keeps its place among them.
-        Box::pin(node.arrived_early(id, early)).await;
-        return drop(handshake);
+        // Its handshake is not complete, so it keeps its slot among them.
+        return Box::pin(node.arrived_early(id, early, &slot)).await;
     }
-    let connection = match tokio::time::timeout(GREETING_TIMEOUT, early.handshake_completed()).await
-    {
+    let completed = tokio::time::timeout(GREETING_TIMEOUT, early.handshake_completed());
+    let completed = tokio::select! {
+        completed = completed => completed,
+        () = slot.displaced() => return tracing::debug!("a handshake made way for another"),
+    };
+    let connection = match completed {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
         Err(_) => return tracing::debug!("a handshake took too long"),
     };
-    drop(handshake);
+    drop(slot);
     let id = NodeId::from_bytes(*connection.remote_id().as_bytes());
     let connection = node.quic(connection);
     Box::pin(node.arrived(id, connection)).await;
@@ -376,14 +437,32 @@ fn resumed(node: &Inner, early: &iroh::endpoint::IncomingZeroRttConnection) -> O
 /// Closed by default: a stranger whom no hub vouches for may redeem a ticket, briefly, and there
 /// are few at once, each with little room.
 async fn accept_stranger(node: &Arc<Inner>, id: NodeId, connection: Connection) {
-    let Ok(seat) = node.strangers.seats.clone().try_acquire_owned() else {
+    let from = Source::remote(&connection.stats().remote, id);
+    let Some(slot) = node.strangers.gate.enter(from) else {
         return connection.close(Code::ResourceExhausted, "too many strangers");
     };
+    let slot = Arc::new(slot);
+    node.strangers.slots().insert(id, slot.clone());
+    let stay = stay(node, id, connection, &slot);
+    Box::pin(stay).await;
+    let mut slots = node.strangers.slots();
+    // Another connection of the same key may have come since.
+    if slots.get(&id).is_some_and(|held| Arc::ptr_eq(held, &slot)) {
+        slots.remove(&id);
+    }
+}
+
+/// A stranger's stay, until it is trusted, has made way for another, or has been here for long enough.
+async fn stay(node: &Arc<Inner>, id: NodeId, connection: Connection, slot: &Slot) {
     connection.narrow();
     let vouched = node.vouched_for(id).await;
     let session = node.start_session(id, connection.clone(), false);
-    if greeted(&session).await.is_err() {
-        return;
+    let greeted = tokio::select! {
+        greeted = greeted(&session) => greeted.is_ok(),
+        () = slot.displaced() => false,
+    };
+    if !greeted {
+        return session.close(Code::ResourceExhausted, "another stranger needs the place");
     }
     if beside::is_beside(&session) && !node.trust.is_trusted(id) {
         return session.close(Code::PermissionDenied, "a stranger has one connection");
@@ -395,20 +474,19 @@ async fn accept_stranger(node: &Arc<Inner>, id: NodeId, connection: Connection) 
         loop {
             let welcomed = node.strangers.welcomed.notified();
             if node.trust.is_trusted(id) {
-                return;
+                return true;
             }
             tokio::select! {
                 () = welcomed => {}
-                _ = session.closed() => return,
+                _ = session.closed() => return false,
+                () = slot.displaced() => return false,
             }
         }
     });
-    let welcome = stay.await.is_ok();
-    drop(seat);
-    if welcome {
-        connection.widen();
-    } else {
-        session.close(Code::PermissionDenied, "this node does not trust yours");
+    match stay.await {
+        Ok(true) => connection.widen(),
+        Ok(false) => session.close(Code::ResourceExhausted, "another stranger needs the place"),
+        Err(_) => session.close(Code::PermissionDenied, "this node does not trust yours"),
     }
 }
 

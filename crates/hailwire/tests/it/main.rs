@@ -13,6 +13,9 @@ mod call;
 mod carrier;
 mod carriers;
 mod child;
+#[path = "../../../../fuzz/src/datagrams.rs"]
+#[expect(unreachable_pub, reason = "the fuzz target uses it too")]
+mod datagrams;
 mod faults;
 mod fixtures;
 mod h2_bridge;
@@ -21,12 +24,20 @@ mod grants;
 mod hostile;
 mod house;
 mod identity;
+#[path = "../../../../fuzz/src/initial.rs"]
+#[expect(unreachable_pub, reason = "the fuzz targets use it too")]
+mod initial;
+mod lockout;
+mod packet;
 mod pool;
 mod port;
 mod reach;
 mod resources;
 mod socket;
 mod synced;
+#[path = "../../../../fuzz/src/tcp.rs"]
+#[expect(unreachable_pub, reason = "the fuzz target uses it too")]
+mod strange_tcp;
 mod tcp;
 mod trust;
 mod wire;

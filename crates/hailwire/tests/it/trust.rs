@@ -108,7 +108,7 @@ async fn a_stranger_is_refused_noted_and_can_be_approved() {
         .unwrap();
     assert_eq!(pending.len(), 1);
     assert_eq!(
-        (pending[0].id, pending[0].name.as_str()),
+        (pending[0].id, pending[0].claims.as_str()),
         (bob.node.id(), "bob")
     );
     let approve = admin::TrustAdd {

@@ -277,4 +277,35 @@ mod tests {
             assert_eq!(settled, rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
         }
     }
+
+    #[test]
+    fn two_nodes_settle_on_the_same_cipher_in_quics_handshake() {
+        use rustls::quic::{ClientConnection, ServerConnection, Version};
+
+        let folder = tempfile::tempdir().unwrap();
+        let (_, near) = node(folder.path(), "near");
+        let (far_id, far) = node(folder.path(), "far");
+        let name = name_of(&far_id);
+        let mut client = ClientConnection::new(near.client, Version::V1, name, vec![]).unwrap();
+        let mut server = ServerConnection::new(far.server, Version::V1, vec![]).unwrap();
+        while client.is_handshaking() || server.is_handshaking() {
+            let mut wire = Vec::new();
+            let _keys = client.write_hs(&mut wire);
+            server.read_hs(&wire).unwrap();
+            // Hello, then what goes under the next keys.
+            loop {
+                wire.clear();
+                let keys = server.write_hs(&mut wire);
+                client.read_hs(&wire).unwrap();
+                if keys.is_none() {
+                    break;
+                }
+            }
+        }
+        let settled = client.negotiated_cipher_suite().unwrap().suite();
+        assert_eq!(settled, cipher::suite(Cipher::Auto));
+        if cipher::has_aes() {
+            assert_eq!(settled, rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
+        }
+    }
 }

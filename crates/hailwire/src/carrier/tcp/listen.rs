@@ -1,13 +1,22 @@
 //! The listening side: one port for all carriers over TCP.
+//!
+//! Everybody is taken from the kernel's queue at once, so that nobody waits behind those who say nothing.
+//! Handshakes have slots, shared out by where they come from ([`admission`](crate::admission)): who is
+//! silent makes way first, and who never says a first byte is let go after [`FIRST_BYTE`]. Should all be
+//! taken, the addresses at which peers were found have some left.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use hailwire_wire::NodeId;
 use rustls::ServerConfig;
 use tokio::{
     io::AsyncReadExt,
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
@@ -15,9 +24,27 @@ use super::{
     Connection, Identity, REVERSE, TcpCarrier, TcpError, chosen, h2, identity, pairs::Pairs,
     socket, wide::Wide, within_time, ws,
 };
+use crate::admission::{Gate, Shares, Slot, Source};
 
-/// Handshakes under way at once; further connections wait in the kernel's queue.
-const HANDSHAKES: usize = 128;
+/// Handshakes under way at once. An HTTP/2 connection has two.
+const HANDSHAKES: Shares = Shares {
+    all: 128,
+    per_host: 32,
+    per_network: 64,
+    spared_new: Duration::ZERO,
+    spared_busy: Duration::from_secs(3),
+};
+
+/// Handshakes of addresses at which peers were found before, where all others are taken.
+const KNOWN: Shares = Shares {
+    all: 64,
+    per_host: 16,
+    per_network: 32,
+    ..HANDSHAKES
+};
+
+/// How long somebody who connected may say nothing.
+const FIRST_BYTE: Duration = Duration::from_secs(3);
 
 /// A pause after the system refused to accept, as when it is out of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -27,7 +54,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Listener {
     socket: TcpListener,
     config: Arc<ServerConfig>,
-    handshakes: Arc<Semaphore>,
+    handshakes: Gate,
+    of_known: Gate,
+    known: Known,
     pairs: Pairs<TlsStream<Wide>>,
 }
 
@@ -43,7 +72,9 @@ impl Listener {
         Ok(Self {
             socket: TcpListener::bind(address).await?,
             config: identity.listening(protocols.collect()),
-            handshakes: Arc::new(Semaphore::new(HANDSHAKES)),
+            handshakes: Gate::new(HANDSHAKES),
+            of_known: Gate::new(KNOWN),
+            known: Known(Box::new(|_| false)),
             pairs: Pairs::default(),
         })
     }
@@ -57,23 +88,32 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// The next connection, before its handshake: so one slow stranger holds up nobody else. Waits
-    /// while 128 handshakes are under way.
+    /// Says at which addresses peers were found before. They get in where strangers have taken every other
+    /// place. By default none.
+    pub fn know(&mut self, known: impl Fn(IpAddr) -> bool + Send + Sync + 'static) {
+        self.known = Known(Box::new(known));
+    }
+
+    /// The next connection, before its handshake: so one slow stranger holds up nobody else. At most 128
+    /// handshakes are under way, 32 of one IPv4 address or IPv6 /64; the oldest silent one makes way.
     ///
     /// # Cancel safety
     ///
     /// A connection is either returned or stays in the kernel's queue.
     pub async fn accept(&self) -> Incoming {
         loop {
-            let permit = self.handshakes.clone().acquire_owned().await;
             match self.socket.accept().await {
                 Ok((io, remote)) => {
+                    let Some(slot) = self.slot(remote.ip()) else {
+                        tracing::debug!(%remote, "a TCP connection was let go: too many handshakes");
+                        continue;
+                    };
                     return Incoming {
                         io,
                         remote,
                         config: self.config.clone(),
                         pairs: self.pairs.clone(),
-                        _permit: permit.ok(),
+                        slot,
                     };
                 }
                 Err(error) => {
@@ -85,6 +125,23 @@ impl Listener {
     }
 }
 
+impl Listener {
+    fn slot(&self, from: IpAddr) -> Option<Slot> {
+        let slot = self.handshakes.enter(Source::address(from));
+        let of_known = || self.of_known.enter(Source::address(from));
+        slot.or_else(|| (self.known.0)(from).then(of_known).flatten())
+    }
+}
+
+/// Whether a peer was found at an address before.
+struct Known(Box<dyn Fn(IpAddr) -> bool + Send + Sync>);
+
+impl fmt::Debug for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Known")
+    }
+}
+
 /// A TCP connection whose far side is not known yet.
 #[derive(Debug)]
 pub struct Incoming {
@@ -93,7 +150,7 @@ pub struct Incoming {
     config: Arc<ServerConfig>,
     pairs: Pairs<TlsStream<Wide>>,
     /// Its place among the handshakes under way.
-    _permit: Option<OwnedSemaphorePermit>,
+    slot: Slot,
 }
 
 impl Incoming {
@@ -115,34 +172,55 @@ impl Incoming {
     ///
     /// A dropped future closes the TCP connection.
     pub async fn handshake(self) -> Result<Option<(NodeId, Connection)>, TcpError> {
-        within_time(async move {
-            socket::prepare(&self.io).map_err(TcpError::Unreachable)?;
-            let tls = TlsAcceptor::from(self.config)
-                .accept(Wide::new(self.io))
+        let Self {
+            io,
+            remote,
+            config,
+            pairs,
+            slot,
+        } = self;
+        let handshake = within_time(async {
+            socket::prepare(&io).map_err(TcpError::Unreachable)?;
+            spoken(&io).await?;
+            slot.goes_on();
+            let tls = TlsAcceptor::from(config)
+                .accept(Wide::new(io))
                 .await
                 .map_err(TcpError::of_handshake)?;
             let session = tls.get_ref().1;
             let peer = identity::proved(session.peer_certificates()).ok_or(TcpError::WrongPeer)?;
             if session.alpn_protocol() == Some(REVERSE) {
-                second(tls, peer, &self.pairs).await?;
+                second(tls, peer, &pairs).await?;
                 return Ok(None);
             }
             let connection = match chosen(session.alpn_protocol()) {
-                Some(TcpCarrier::Ws) => {
-                    Connection::Mux(Box::pin(ws::server(tls, self.remote)).await?)
-                }
+                Some(TcpCarrier::Ws) => Connection::Mux(Box::pin(ws::server(tls, remote)).await?),
                 Some(TcpCarrier::H2) => {
-                    let pairs = self.pairs;
                     let second =
                         move |token| within_time(async move { pairs.wanted((peer, token)).await });
-                    let connection = h2::Connection::server(tls, self.remote, second);
+                    let connection = h2::Connection::server(tls, remote, second);
                     Connection::H2(Box::pin(connection).await?)
                 }
                 None => return Err(TcpError::NoCarrier),
             };
             Ok(Some((peer, connection)))
-        })
-        .await
+        });
+        tokio::select! {
+            shaken = handshake => shaken,
+            () = slot.displaced() => Err(TcpError::MadeWay),
+        }
+    }
+}
+
+/// Waits for the first byte, which stays unread. That the socket is readable would not do: it may be said
+/// of one that has nothing to read.
+async fn spoken(io: &TcpStream) -> Result<(), TcpError> {
+    let first = tokio::time::timeout(FIRST_BYTE, io.peek(&mut [0])).await;
+    match first {
+        Ok(Ok(0)) => Err(TcpError::Tls(io::ErrorKind::UnexpectedEof.into())),
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(TcpError::Tls(error)),
+        Err(_) => Err(TcpError::TimedOut),
     }
 }
 

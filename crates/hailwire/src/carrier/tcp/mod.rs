@@ -173,6 +173,9 @@ pub enum TcpError {
     /// The handshake took longer than [`HANDSHAKE_TIME`].
     #[error("no answer within {} s", HANDSHAKE_TIME.as_secs())]
     TimedOut,
+    /// Too many handshakes were under way, and this one made way for another.
+    #[error("it made way for another handshake")]
+    MadeWay,
     /// The far side proved another key than the expected one, or none.
     #[error("the far side is another node than the one that was dialled")]
     WrongPeer,

@@ -1,0 +1,155 @@
+//! A node whose process is about to abort begins again in place.
+//!
+//! A panic costs the work in which it happened (`docs/decisions/0026-panics.md`), with one exception that
+//! cannot be mended from outside: the QUIC engine takes its locks in destructors and panics there once a
+//! panic has poisoned them, and a panic in a destructor while another one unwinds aborts the process.
+//! Before that the panic hook is run a last time. It replaces the process by a new one with the same words
+//! and the same process id. What was under way is lost, as with any restart; key, trust and ports stay.
+//!
+//! At most [`MOST`] times in [`WITHIN`]: a process that cannot stay up ends, and a service manager says so.
+
+use std::{
+    env,
+    ffi::OsString,
+    io,
+    os::unix::process::CommandExt,
+    panic::{self, PanicHookInfo},
+    path::PathBuf,
+    process::Command,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// How often a process may begin again.
+const MOST: u32 = 5;
+
+/// Within which time. The first start again begins it.
+const WITHIN: Duration = Duration::from_secs(600);
+
+/// Says to the new process how often and since when: `3 1800000000`.
+const COUNT: &str = "HAIL_BEGUN_AGAIN";
+
+/// Has this process begin again in place where it would abort.
+pub(super) fn instead_of_aborting() {
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        before(panic);
+        if aborts(panic) {
+            begin_again();
+        }
+    }));
+}
+
+/// Whether the process aborts behind this panic. The standard library says so in no other way than in words.
+fn aborts(panic: &PanicHookInfo<'_>) -> bool {
+    let words = panic.payload_as_str().unwrap_or_default();
+    words == "panic in a destructor during cleanup"
+        || words == "panic in a function that cannot unwind"
+}
+
+/// Replaces this process, if it may. Returns only where that fails or is too much, and then it aborts.
+fn begin_again() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default().as_secs();
+    let before = env::var(COUNT).unwrap_or_default();
+    let Some(count) = next(&before, now) else {
+        eprintln!("hail: the process has begun again too often and ends");
+        return;
+    };
+    eprintln!("hail: the process begins again in place of aborting ({count})");
+    let error = replace(&count);
+    eprintln!("hail: it could not begin again: {error}");
+}
+
+/// The same program with the same words.
+fn replace(count: &str) -> io::Error {
+    let mut words = env::args_os();
+    let name = words.next().unwrap_or_else(|| OsString::from("hail"));
+    // On Linux what runs, also where its file was replaced since.
+    let running = PathBuf::from("/proc/self/exe");
+    let running = match running.exists() {
+        true => Ok(running),
+        false => env::current_exe(),
+    };
+    let running = match running {
+        Ok(running) => running,
+        Err(error) => return error,
+    };
+    Command::new(running)
+        .arg0(name)
+        .args(words)
+        .env(COUNT, count)
+        .exec()
+}
+
+/// What the next process is told; none where this was the last time.
+fn next(before: &str, now: u64) -> Option<String> {
+    let parsed = before.split_once(' ');
+    let parsed = parsed.and_then(|(count, since)| Some((count.parse().ok()?, since.parse().ok()?)));
+    let (count, since): (u32, u64) = parsed.unwrap_or((0, now));
+    if now.saturating_sub(since) > WITHIN.as_secs() {
+        return Some(format!("1 {now}"));
+    }
+    (count < MOST).then(|| format!("{} {since}", count + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_begins_again_a_few_times_in_a_while_and_no_more() {
+        let mut told = String::new();
+        for n in 0..u64::from(MOST) {
+            told = next(&told, 1000 + n).unwrap();
+        }
+        assert_eq!(told, "5 1000");
+        assert_eq!(next(&told, 1000 + WITHIN.as_secs()), None);
+        assert_eq!(
+            next(&told, 1001 + WITHIN.as_secs()).as_deref(),
+            Some("1 1601")
+        );
+        assert_eq!(next("what else", 7).as_deref(), Some("1 7"));
+    }
+
+    /// Panics once more while a panic unwinds.
+    struct Poisoned;
+
+    impl Drop for Poisoned {
+        fn drop(&mut self) {
+            panic!("the second panic of a test");
+        }
+    }
+
+    /// Run by the test below, in a process of its own.
+    #[test]
+    #[ignore = "it would end the process of the tests"]
+    fn child() {
+        if env::var_os(COUNT).is_some() {
+            println!("begun again as {}", std::process::id());
+            return;
+        }
+        println!("begun as {}", std::process::id());
+        instead_of_aborting();
+        let _held = Poisoned;
+        panic!("the first panic of a test");
+    }
+
+    #[test]
+    fn a_panic_that_would_abort_the_process_begins_it_again_with_the_same_id() {
+        let words = ["commands::again::tests::child", "--exact", "--ignored"];
+        let child = Command::new(env::current_exe().unwrap())
+            .args(words)
+            .args(["--nocapture", "--test-threads=1"])
+            .env_remove(COUNT)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        let id = |words: &str| {
+            let (_, rest) = said.split_once(words)?;
+            rest.split_whitespace().next().map(str::to_owned)
+        };
+        assert!(child.status.success(), "{child:?}");
+        let first = id("begun as ").unwrap();
+        assert_eq!(id("begun again as "), Some(first), "{said}");
+    }
+}

@@ -1,0 +1,102 @@
+//! Where somebody comes from, as far as slots are shared out by it.
+//!
+//! Whoever has one IPv6 address has 2⁶⁴ of them, and a site has more (RFC 6177), so that an address says
+//! little there. An IPv4 address is scarce, and its neighbours often belong to the same renter. Whoever
+//! comes through a hub's relay has proved a key there, and a member has one.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use hailwire_wire::NodeId;
+
+/// Where somebody comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(super) host: Host,
+    pub(super) network: Network,
+}
+
+/// One subscriber: an IPv4 address, the /64 of an IPv6 address, or a member of a relay.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Host {
+    Address(IpAddr),
+    Member(NodeId),
+    Other(String),
+}
+
+/// One network: the /24 of an IPv4 address, the /48 of an IPv6 address, or a relay.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Network {
+    Prefix(IpAddr),
+    Relay(String),
+}
+
+impl Source {
+    pub(crate) fn address(address: IpAddr) -> Self {
+        let (host, network) = match address.to_canonical() {
+            IpAddr::V4(address) => (
+                IpAddr::V4(address),
+                IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() & !0xff)),
+            ),
+            IpAddr::V6(address) => (leading(address, 64), leading(address, 48)),
+        };
+        Self {
+            host: Host::Address(host),
+            network: Network::Prefix(network),
+        }
+    }
+
+    pub(crate) fn relayed(relay: String, member: NodeId) -> Self {
+        Self {
+            host: Host::Member(member),
+            network: Network::Relay(relay),
+        }
+    }
+
+    /// From where there are no addresses, in words.
+    pub(crate) fn other(words: String) -> Self {
+        Self {
+            host: Host::Other(words.clone()),
+            network: Network::Relay(words),
+        }
+    }
+
+    pub(crate) fn into_network(self) -> Network {
+        self.network
+    }
+
+    /// Of a connection's remote end in text: a socket address, or what else its carrier calls it.
+    pub(crate) fn remote(text: &str, id: NodeId) -> Self {
+        match text.parse::<SocketAddr>() {
+            Ok(address) => Self::address(address.ip()),
+            Err(_) => Self::relayed(text.to_owned(), id),
+        }
+    }
+}
+
+fn leading(address: Ipv6Addr, bits: u32) -> IpAddr {
+    let mask = u128::MAX << (128 - bits);
+    IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & mask))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> Source {
+        Source::address(text.parse().unwrap())
+    }
+
+    #[test]
+    fn addresses_of_one_subscriber_and_of_one_network_count_as_one() {
+        let same_host = |a, b| source(a).host == source(b).host;
+        let same_network = |a, b| source(a).network == source(b).network;
+        assert!(!same_host("192.0.2.1", "192.0.2.2"));
+        assert!(same_host("192.0.2.1", "::ffff:192.0.2.1"));
+        assert!(same_host("2001:db8:0:1::1", "2001:db8:0:1:ffff::2"));
+        assert!(!same_host("2001:db8:0:1::1", "2001:db8:0:2::1"));
+        assert!(same_network("192.0.2.1", "192.0.2.254"));
+        assert!(!same_network("192.0.2.1", "192.0.3.1"));
+        assert!(same_network("2001:db8:0:1::1", "2001:db8:0:2::1"));
+        assert!(!same_network("2001:db8:1::1", "2001:db8:2::1"));
+    }
+}

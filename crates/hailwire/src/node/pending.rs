@@ -1,0 +1,164 @@
+//! Strangers that asked to be let in, for the operator to approve. Does no I/O and is told the time.
+//!
+//! Keys cost nothing, and what a stranger calls itself is a claim that anybody can make. So the list is
+//! shared out by where strangers come from: a network has at most a quarter of it, and in a full list the
+//! network with most rows loses one. Which one: neither of its first ones, so that who asked before a flood
+//! stays, nor of its newest, so that who asks after one is seen; the flood displaces itself in between.
+//! Who was silent for a week goes first.
+
+use std::collections::BTreeMap;
+
+use hailwire_wire::{NodeId, NodeName};
+
+use crate::admission::{Network, Source};
+
+/// Rows of all.
+pub(super) const MAX_PENDING: usize = 256;
+
+/// Rows of one network.
+pub(super) const MAX_PENDING_OF_NETWORK: usize = 64;
+
+/// Seconds of silence after which a row goes first.
+const SILENT_S: u64 = 7 * 24 * 3600;
+
+/// A stranger that tried to do something.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingRow {
+    pub(crate) id: NodeId,
+    /// What it calls itself; empty where that is no name.
+    pub(crate) claim: String,
+    /// Where it was last seen.
+    pub(crate) from: String,
+    network: Network,
+    /// Unix seconds of its last attempt.
+    pub(crate) at: u64,
+    pub(crate) attempts: u32,
+}
+
+/// The list, the longest known first.
+#[derive(Debug, Default)]
+pub(super) struct Pending(Vec<PendingRow>);
+
+impl Pending {
+    /// A stranger tried something, from this remote end of its connection.
+    pub(super) fn note(&mut self, now: u64, id: NodeId, claim: &str, from: &str) {
+        if let Some(row) = self.0.iter_mut().find(|row| row.id == id) {
+            row.at = now;
+            row.attempts = row.attempts.saturating_add(1);
+            from.clone_into(&mut row.from);
+            return;
+        }
+        let network = Source::remote(from, id).into_network();
+        self.make_room(now, &network);
+        // The stranger chose this text: keep it only if it is a name.
+        let claim = claim.parse::<NodeName>().map(String::from);
+        self.0.push(PendingRow {
+            id,
+            claim: claim.unwrap_or_default(),
+            from: from.to_owned(),
+            network,
+            at: now,
+            attempts: 1,
+        });
+    }
+
+    /// It is pending no longer.
+    pub(super) fn forget(&mut self, id: NodeId) {
+        self.0.retain(|row| row.id != id);
+    }
+
+    pub(super) fn rows(&self) -> &[PendingRow] {
+        &self.0
+    }
+
+    fn make_room(&mut self, now: u64, newcomer: &Network) {
+        let mut networks: BTreeMap<&Network, usize> = BTreeMap::new();
+        for row in &self.0 {
+            *networks.entry(&row.network).or_default() += 1;
+        }
+        let own = networks.get(newcomer).copied().unwrap_or(0);
+        // None: among all.
+        let crowded = if own >= MAX_PENDING_OF_NETWORK {
+            Some(newcomer)
+        } else if self.0.len() >= MAX_PENDING {
+            let most = networks.into_iter().max_by_key(|(_, rows)| *rows);
+            most.filter(|(_, rows)| *rows > 1)
+                .map(|(network, _)| network)
+        } else {
+            return;
+        };
+        let of_crowd = |row: &PendingRow| crowded.is_none_or(|crowded| row.network == *crowded);
+        let silent = |at: &usize| self.0[*at].at.saturating_add(SILENT_S) < now;
+        let rows = 0..self.0.len();
+        let rows: Vec<usize> = rows.filter(|at| of_crowd(&self.0[*at])).collect();
+        let goes = rows.iter().copied().find(silent);
+        if let Some(goes) = goes.or_else(|| rows.get(rows.len() / 2).copied()) {
+            self.0.remove(goes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000;
+
+    fn key(n: u64) -> NodeId {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&n.to_be_bytes());
+        NodeId::from_bytes(bytes)
+    }
+
+    fn has(pending: &Pending, n: u64) -> bool {
+        pending.rows().iter().any(|row| row.id == key(n))
+    }
+
+    #[test]
+    fn a_flood_of_keys_from_one_network_displaces_neither_who_came_before_nor_who_comes_after() {
+        for elsewhere in ["192.0.2.7:1", "203.0.113.7:1"] {
+            let mut pending = Pending::default();
+            pending.note(NOW, key(0), "victim", "192.0.2.1:1");
+            for n in 1..=10_000 {
+                let from = format!("192.0.2.{}:1", n % 256);
+                pending.note(NOW + n, key(n), "victim", &from);
+                assert!(pending.rows().len() <= MAX_PENDING_OF_NETWORK);
+            }
+            pending.note(NOW + 20_000, key(20_000), "late", elsewhere);
+            for n in 0..20 {
+                pending.note(NOW + 20_001, key(30_000 + n), "victim", "192.0.2.1:1");
+            }
+            assert!(has(&pending, 0) && has(&pending, 20_000), "{elsewhere}");
+        }
+    }
+
+    #[test]
+    fn a_flood_from_many_networks_stays_within_the_list_and_leaves_the_first_of_each() {
+        let mut pending = Pending::default();
+        for n in 0..100_000 {
+            let from = format!("10.{}.{}.1:1", n % 7, n % 3);
+            pending.note(NOW + n, key(n), "x", &from);
+            assert!(pending.rows().len() <= MAX_PENDING);
+        }
+        assert!((0..21).all(|n| has(&pending, n)));
+        // Each from a network of its own.
+        for n in 0..1000 {
+            let from = format!("2001:db8:{n:x}::1");
+            pending.note(NOW, key(200_000 + n), "x", &format!("[{from}]:1"));
+            assert!(pending.rows().len() <= MAX_PENDING);
+            assert!(has(&pending, 200_000 + n), "whoever asks is seen");
+        }
+    }
+
+    #[test]
+    fn who_was_silent_for_a_week_goes_first_and_what_is_no_name_is_not_shown() {
+        let mut pending = Pending::default();
+        pending.note(NOW, key(0), "a b", "192.0.2.1:1");
+        for n in 1..=MAX_PENDING_OF_NETWORK as u64 {
+            pending.note(NOW + SILENT_S + 1, key(n), "x", "192.0.2.1:1");
+        }
+        assert!(!has(&pending, 0) && has(&pending, 32));
+        pending.note(NOW, key(99), "a\u{202e}b", "192.0.2.1:1");
+        assert!(pending.rows().iter().all(|row| row.claim.len() <= 1));
+    }
+}

@@ -1,0 +1,166 @@
+//! Whoever floods a node keeps nobody else out.
+
+use std::{net::SocketAddr, time::Duration};
+
+use hailwire::{
+    Code,
+    carrier::{
+        Connection, ConnectionError,
+        tcp::{self, TcpCarrier},
+    },
+};
+use tokio::{net::TcpStream, time::timeout};
+
+use crate::{
+    fixtures::identity,
+    house::{self, House, PATIENCE, call, serve_echo},
+    initial::{Initial, client_hello, crypto},
+    packet::{PING, answer, forge_until_retry, node_of, stranger},
+};
+
+/// A node that listens on TCP too.
+async fn with_tcp() -> House {
+    let mut config = house::config("alice");
+    config.listen.tcp = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    node_of(config).await
+}
+
+async fn connect(house: &House, which: TcpCarrier) -> Connection {
+    let address = house.node.tcp_sockets()[0];
+    let (_, own) = identity();
+    let which = [which];
+    let connection = tcp::connect(&own, house.node.id(), address, &which);
+    timeout(PATIENCE, connection).await.unwrap().unwrap()
+}
+
+/// Another node joins and calls.
+async fn joins(house: &House) {
+    let newcomer = House::named("newcomer").await;
+    let ticket = house.invite(1, &[]).await;
+    timeout(PATIENCE, newcomer.join(&ticket))
+        .await
+        .unwrap()
+        .unwrap();
+    let said = call(&newcomer.client(), "echo@alice", "x").await;
+    assert_eq!(said.unwrap(), b"x");
+    newcomer.node.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn handshakes_begun_from_proved_addresses_keep_nobody_out_for_long() {
+    let house = House::named("alice").await;
+    let _echo = serve_echo(&house.client(), "echo").await;
+    let socket = stranger(&house).await;
+    forge_until_retry(&socket).await;
+    for n in 0_u64..200 {
+        let begun = Initial::new(&n.to_le_bytes(), PING).datagram();
+        socket.send(&begun).await.unwrap();
+        // Answers to the handshakes before may come between.
+        let retry = loop {
+            let answer = answer(&socket).await;
+            if answer[0] & 0xf0 == 0xf0 {
+                break answer;
+            }
+        };
+        let source_at = 6 + usize::from(retry[5]);
+        let token_at = source_at + 1 + usize::from(retry[source_at]);
+        let source = &retry[source_at + 1..token_at];
+        let token = &retry[token_at..retry.len() - 16];
+        let proved = Initial::new(source, PING).with_token(token).datagram();
+        socket.send(&proved).await.unwrap();
+    }
+    joins(&house).await;
+}
+
+#[tokio::test]
+async fn silent_tcp_connections_from_one_address_keep_neither_http2_nor_websocket_out() {
+    let house = with_tcp().await;
+    let address = house.node.tcp_sockets()[0];
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    for which in TcpCarrier::ALL {
+        let connection = connect(&house, which).await;
+        assert_eq!(connection.carrier(), which.name());
+    }
+    drop(silent);
+}
+
+#[tokio::test]
+async fn tcp_connections_that_stop_in_their_first_words_keep_other_addresses_in() {
+    use tokio::io::AsyncWriteExt;
+
+    let house = with_tcp().await;
+    let address = house.node.tcp_sockets()[0];
+    let mut stuck = Vec::new();
+    for n in 0..300_u32 {
+        // Whole loopback is this machine's: ten networks of thirty addresses.
+        let [_, _, low, high] = n.to_be_bytes();
+        let from = SocketAddr::from(([127, 9, (n / 30) as u8 + low, high], 0));
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(from).unwrap();
+        let mut io = socket.connect(address).await.unwrap();
+        io.write_all(b"\x16\x03\x01\x02").await.unwrap();
+        stuck.push(io);
+    }
+    for which in TcpCarrier::ALL {
+        let connection = connect(&house, which).await;
+        assert_eq!(connection.carrier(), which.name());
+    }
+    drop(stuck);
+}
+
+#[tokio::test]
+async fn strangers_who_stay_stop_no_join_and_the_oldest_is_told_why_it_goes() {
+    let house = with_tcp().await;
+    let _echo = serve_echo(&house.client(), "echo").await;
+    let mut strangers = Vec::new();
+    for _ in 0..40 {
+        strangers.push(connect(&house, TcpCarrier::Ws).await);
+    }
+    joins(&house).await;
+    let oldest = timeout(PATIENCE, strangers[0].closed()).await.unwrap();
+    let ConnectionError::Closed { code, .. } = &oldest else {
+        panic!("{oldest:?}");
+    };
+    assert_eq!(*code, Code::ResourceExhausted);
+    joins(&house).await;
+}
+
+/// Bytes that a node sends to somebody whose address is not proved, for those that it got.
+async fn amplified(frames: &[u8], padded: usize) -> (usize, usize) {
+    let house = House::named("alice").await;
+    let socket = stranger(&house).await;
+    let mut begun = Initial::new(b"begun-01", frames);
+    begun.padded = padded;
+    let datagram = begun.datagram();
+    socket.send(&datagram).await.unwrap();
+    let mut got = vec![0; 4096];
+    let mut bytes = 0;
+    // Longer than a handshake may take, which is when the node gives it up.
+    let all = async {
+        loop {
+            let length = socket.recv(&mut got).await.unwrap();
+            bytes += length;
+        }
+    };
+    let _ = timeout(Duration::from_secs(12), all).await;
+    (datagram.len(), bytes)
+}
+
+#[tokio::test]
+async fn an_address_that_is_not_proved_gets_three_times_what_came_from_it_and_less_than_a_datagram_more()
+ {
+    let hello = crypto(0, &client_hello());
+    let tries = [(hello.clone(), 1200), (hello, 1300), (PING.to_vec(), 1200)];
+    let mut asked = tokio::task::JoinSet::new();
+    for (frames, padded) in tries {
+        asked.spawn(async move { amplified(&frames, padded).await });
+    }
+    while let Some(ended) = asked.join_next().await {
+        let (sent, got) = ended.unwrap();
+        // The engine begins a datagram as long as a byte is left (docs/upstream/noq-amplification.md).
+        assert!(got < 3 * sent + 1200, "{got} bytes for {sent}");
+    }
+}
