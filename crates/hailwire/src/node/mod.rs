@@ -17,6 +17,7 @@
 //! | `manage`, `join` | the built-in agent `node`: status, invitations, trust |
 //! | `hubs` | the hubs that this node belongs to |
 
+mod accounts;
 mod asked;
 mod beside;
 mod choice;
@@ -162,6 +163,7 @@ impl NodeBuilder {
             registry: registry::Registry::new(),
             peers: peers::Peers::new(id),
             asked: asked::Asked::default(),
+            accounts: accounts::Accounts::default(),
             strangers: tunnel::strangers(),
             hubs,
             locals: Mutex::default(),
@@ -294,6 +296,7 @@ pub(crate) struct Inner {
     pub(crate) registry: registry::Registry,
     peers: peers::Peers,
     asked: asked::Asked,
+    accounts: accounts::Accounts,
     strangers: tunnel::Strangers,
     hubs: hubs::Hubs,
     /// Sessions of attached programs.

@@ -16,6 +16,7 @@ mod faults;
 mod fixtures;
 mod hostile;
 mod house;
+mod memory;
 mod pool;
 mod port;
 mod resources;
