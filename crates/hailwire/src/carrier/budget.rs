@@ -9,7 +9,8 @@
 //! What is charged is what a peer can grow at will: connections, streams, unread and unsent bytes,
 //! windows that were promised to it. Whoever is refused is told (`resource_exhausted`) or waits.
 //!
-//! With [`Budget::default`], 64 peers that do their worst hold 64 * [`PEER`] + [`POOL`] = 160 MiB.
+//! With [`Budget::default`], 64 peers that do their worst hold 64 * [`PEER`] + [`POOL`] = 160 MiB of what is
+//! charged. The windows of QUIC and HTTP/2 are not: they bound each connection by themselves.
 
 use std::sync::{
     Arc,
