@@ -66,9 +66,9 @@ pub const MUX_MAX_STREAMS: usize = 4096;
 ///
 /// With [`MUX_RECEIVE_POOL`] it bounds the unread bytes of a connection:
 /// `(streams opened by the peer + streams opened here) * MUX_INITIAL_WINDOW + MUX_RECEIVE_POOL`,
-/// that is 72 MiB for what a peer can do alone. In memory they may take up to
-/// [`MUX_RECEIVE_POOL`] * 8 more, because large frames are kept as slices of a read buffer until
-/// that many bytes are unread.
+/// that is 72 MiB for what a peer can do alone. In memory they may take 1 MiB more, because large
+/// frames are kept as slices of a read buffer while less than 128 KiB are unread. A node lets its peers
+/// have much less, see `carrier::Budget`.
 pub const MUX_INITIAL_WINDOW: u32 = 16 * 1024;
 
 /// Receive window that a multiplexed stream grows to while its reader reads. Eight times what a
@@ -82,6 +82,10 @@ pub const MUX_RECEIVE_POOL: usize = 8 * 1024 * 1024;
 
 /// Bytes that one multiplexed stream queues for writing before its writer waits.
 pub const MUX_SEND_QUEUE: usize = 256 * 1024;
+
+/// Bytes that one multiplexed stream may queue for writing also where all streams of its connection
+/// together have queued as much as their peer has room for: an answer of a few words goes its way.
+pub const MUX_SEND_FLOOR: usize = 4 * 1024;
 
 /// Datagrams that a multiplexed connection queues in each direction; the oldest is dropped for one
 /// more.

@@ -21,7 +21,7 @@ use std::{
     env, fs, io,
     os::{
         fd::{AsRawFd as _, OwnedFd},
-        unix::fs::{DirBuilderExt, OpenOptionsExt, MetadataExt, PermissionsExt},
+        unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     },
     path::{Path, PathBuf},
 };

@@ -1,6 +1,6 @@
 //! A node whose process is about to abort begins again in place.
 //!
-//! A panic costs the work in which it happened (`docs/decisions/0026-panics.md`), with one exception that
+//! A panic costs the work in which it happened (`docs/decisions/0028-panics.md`), with one exception that
 //! cannot be mended from outside: the QUIC engine takes its locks in destructors and panics there once a
 //! panic has poisoned them, and a panic in a destructor while another one unwinds aborts the process.
 //! Before that the panic hook is run a last time. It replaces the process by a new one with the same words

@@ -23,7 +23,6 @@ pub(super) async fn run(run: &Run, join: plan::Join) -> Result<(), Failure> {
         ticket,
         mut request,
         can_ask,
-        ..Join::default()
     } = join;
     request.ticket = match ticket {
         Some(ticket) => ticket,

@@ -9,7 +9,11 @@ use iroh::{
     Watcher as _, endpoint::presets, tls::CaTlsConfig,
 };
 use iroh_relay::{RelayQuicConfig, quic::QuicClient};
-use tokio::{io::AsyncWriteExt as _, net::TcpListener, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
 
 use crate::house::{House, Node};
 
@@ -161,9 +165,25 @@ enum Hostile {
     Head,
 }
 
+/// A node that asks for a WebSocket; whatever else it asks for is well.
+async fn asking(listener: &TcpListener) -> TcpStream {
+    loop {
+        let (mut tcp, _) = listener.accept().await.unwrap();
+        let mut begin = [0; 10];
+        while (1..begin.len()).contains(&tcp.peek(&mut begin).await.unwrap_or(0)) {}
+        if &begin == b"GET /relay" {
+            return tcp;
+        }
+        let well = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        tcp.write_all(well).await.unwrap();
+        let _ = tcp.shutdown().await;
+        let _ = tcp.read(&mut [0; 4096]).await;
+    }
+}
+
 /// Bytes that a node took from a hostile relay before it hung up.
 async fn taken(listener: &TcpListener, hostile: Hostile) -> usize {
-    let (mut tcp, _) = listener.accept().await.unwrap();
+    let mut tcp = asking(listener).await;
     let many = match hostile {
         Hostile::Pings => {
             let protocol = HeaderValue::from_static("iroh-relay-v2");
@@ -202,11 +222,19 @@ async fn a_hostile_relay_that_pings_or_never_ends_its_answer_has_soon_lost_the_n
             .bind()
             .await
             .unwrap();
-        // It comes again, and is treated the same again.
+        // Somebody is to be reached through the relay, so the node asks it, and asks it again.
+        let far = SecretKey::from_bytes(&[9; 32]).public();
+        let address = EndpointAddr::from_parts(far, [TransportAddr::Relay(url.parse().unwrap())]);
+        let caller = endpoint.clone();
+        let dialling =
+            tokio::spawn(
+                async move { while caller.connect(address.clone(), ALPN).await.is_err() {} },
+            );
         for _ in 0..2 {
             let taken = timeout(3 * PATIENCE, taken(&listener, hostile)).await;
             taken.unwrap_or_else(|_| panic!("the node holds on to it: {hostile:?}"));
         }
+        dialling.abort();
         endpoint.close().await;
     }
 }

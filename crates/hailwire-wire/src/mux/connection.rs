@@ -15,7 +15,8 @@ use super::slab::{Slab, StreamKey};
 use super::stream::{RecvState, SendState, Stop, Stream};
 use crate::header::Priority;
 use crate::limits::{
-    MAX_DATAGRAM, MUX_MAX_DATAGRAMS, MUX_MAX_PINGS, MUX_MAX_REASON, MUX_MAX_STREAMS, MUX_SEND_QUEUE,
+    MAX_DATAGRAM, MUX_MAX_DATAGRAMS, MUX_MAX_PINGS, MUX_MAX_REASON, MUX_MAX_STREAMS,
+    MUX_SEND_FLOOR, MUX_SEND_QUEUE,
 };
 use crate::status::Code;
 
@@ -98,6 +99,9 @@ pub struct Room {
     pub streams: usize,
     /// Unread bytes beyond which [`Mux::wants_input`] says no.
     pub unread: usize,
+    /// Bytes that wait to be written, beyond which a stream queues no more than
+    /// [`MUX_SEND_FLOOR`] and no further stream is given out.
+    pub queued: usize,
 }
 
 impl Default for Room {
@@ -106,6 +110,7 @@ impl Default for Room {
         Self {
             streams: MUX_MAX_STREAMS,
             unread: usize::MAX,
+            queued: usize::MAX,
         }
     }
 }
@@ -148,6 +153,8 @@ pub struct Mux {
     pub(super) datagram_blocked: bool,
 
     // Leaving.
+    /// Bytes that wait to be written, of all streams.
+    pub(super) queued: usize,
     pub(super) preface_sent: bool,
     pub(super) farewell: Option<Frame>,
     pub(super) control: VecDeque<StreamKey>,
@@ -202,6 +209,7 @@ impl Mux {
             unread: 0,
             datagrams_in: VecDeque::new(),
             datagram_blocked: false,
+            queued: 0,
             preface_sent: false,
             farewell: None,
             control: VecDeque::new(),
@@ -235,6 +243,18 @@ impl Mux {
         self.unread
     }
 
+    /// Bytes written and not yet handed to the byte stream, over all streams.
+    #[must_use]
+    pub const fn queued(&self) -> usize {
+        self.queued
+    }
+
+    /// The room that the peer has.
+    #[must_use]
+    pub const fn room(&self) -> Room {
+        self.room
+    }
+
     /// Opens a stream; pending while the peer's limit is reached. The peer sees it with its first
     /// bytes.
     ///
@@ -262,8 +282,10 @@ impl Mux {
         if let Some(ended) = &self.ended {
             return Poll::Ready(Err(ended.clone()));
         }
-        let room = self.accepted_streams() < self.room.streams;
-        let next = room.then(|| self.incoming.pop_front()).flatten();
+        let next = self
+            .gives_streams()
+            .then(|| self.incoming.pop_front())
+            .flatten();
         self.accept_blocked = next.is_none();
         next.map_or(Poll::Pending, |key| Poll::Ready(Ok(key)))
     }
@@ -287,9 +309,14 @@ impl Mux {
         MUX_MAX_STREAMS - self.remote_credit - self.returned - self.incoming.len()
     }
 
+    /// Whether the peer's next stream is given out.
+    fn gives_streams(&self) -> bool {
+        self.accepted_streams() < self.room.streams && self.queued <= self.room.queued
+    }
+
     /// Tells whoever waits for a stream, if there is one to be had.
     pub(super) fn tell_accepter(&mut self) {
-        let one = !self.incoming.is_empty() && self.accepted_streams() < self.room.streams;
+        let one = !self.incoming.is_empty() && self.gives_streams();
         if one && std::mem::take(&mut self.accept_blocked) {
             self.events.push_back(Event::Incoming);
         }
@@ -301,7 +328,7 @@ impl Mux {
     }
 
     /// Queues bytes off the front of `chunk`, as handles; pending while any are left, because
-    /// [`MUX_SEND_QUEUE`] bytes wait already.
+    /// [`MUX_SEND_QUEUE`] bytes wait already, or as many of all streams as the peer has [`Room`] for.
     ///
     /// # Errors
     ///
@@ -320,8 +347,11 @@ impl Mux {
         if send.state != SendState::Open {
             return Poll::Ready(Err(MuxWriteError::Ended));
         }
-        let room = MUX_SEND_QUEUE - send.queue.len().min(MUX_SEND_QUEUE);
-        send.queue.push(chunk.split_to(room.min(chunk.len())));
+        let all = self.room.queued.saturating_sub(self.queued);
+        let most = MUX_SEND_QUEUE.min(send.queue.len().saturating_add(all).max(MUX_SEND_FLOOR));
+        let taken = most.saturating_sub(send.queue.len()).min(chunk.len());
+        self.queued += taken;
+        send.queue.push(chunk.split_to(taken));
         send.blocked = !chunk.is_empty();
         let blocked = send.blocked;
         self.schedule_data(key);
@@ -348,8 +378,12 @@ impl Mux {
         let Some(stream) = self.streams.find(key) else {
             return;
         };
-        if stream.send.give_up(code) {
+        self.queued -= stream.send.queued();
+        let given_up = stream.send.give_up(code);
+        self.queued += stream.send.queued();
+        if given_up {
             self.schedule_control(key);
+            self.tell_accepter();
         }
     }
 
@@ -518,6 +552,7 @@ impl Mux {
         for (_, stream) in self.streams.iter_mut() {
             stream.send.queue.clear();
         }
+        self.queued = 0;
         let abandoned: Vec<_> = self
             .streams
             .iter_mut()

@@ -168,6 +168,7 @@ impl Mux {
             out.body(part);
         }
         send.credit -= len as u64;
+        self.queued -= len;
         if send.queue.len() <= MUX_SEND_QUEUE / 2 && std::mem::take(&mut send.blocked) {
             self.events.push_back(Event::Writable(key));
         }
@@ -180,6 +181,7 @@ impl Mux {
         } else {
             self.schedule_data(key);
         }
+        self.tell_accepter();
     }
 
     /// Gives memory back that a burst needed.

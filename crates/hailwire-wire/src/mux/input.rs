@@ -9,12 +9,15 @@ use super::preface::{PREFACE, parse_preface};
 use super::slab::StreamKey;
 use super::stream::{RecvState, Stream};
 use crate::header::Priority;
-use crate::limits::MUX_RECEIVE_POOL;
 use crate::status::Code;
 
 /// Bytes from here on are kept as a slice of the read buffer; smaller pieces are copied, so that
 /// they do not pin it.
 const SLICE_FROM: usize = 8 * 1024;
+
+/// Unread bytes beyond which all that comes is copied: a slice may pin eight times its length, and so
+/// one connection pins 1 MiB at most.
+pub(super) const SLICED: usize = 128 * 1024;
 
 impl Mux {
     /// Hands over the next bytes from the peer. After the end of the connection they are ignored.
@@ -96,7 +99,7 @@ impl Mux {
             return;
         }
         self.unread += part.len();
-        if part.len() >= SLICE_FROM && self.unread <= MUX_RECEIVE_POOL {
+        if part.len() >= SLICE_FROM && self.unread <= SLICED {
             recv.queue.push(part);
         } else {
             recv.queue.push_copy(&part);
@@ -221,9 +224,11 @@ impl Mux {
             return;
         };
         let send = &mut stream.send;
+        let queued = send.queued();
         if !send.give_up(code) {
             return;
         }
+        self.queued -= queued;
         send.stopped = Some(code);
         if std::mem::take(&mut send.blocked) {
             self.events.push_back(Event::Writable(key));
@@ -232,6 +237,7 @@ impl Mux {
             self.events.push_back(Event::SendEnded(key));
         }
         self.schedule_control(key);
+        self.tell_accepter();
     }
 
     fn tell_reader(&mut self, key: StreamKey) {

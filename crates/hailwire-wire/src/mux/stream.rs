@@ -101,6 +101,11 @@ impl SendHalf {
         }
     }
 
+    /// Bytes that wait to be written.
+    pub(super) const fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Ends this direction at once, if it has not ended; whether a RESET is now to be sent.
     pub(super) fn give_up(&mut self, code: Code) -> bool {
         let open = matches!(self.state, SendState::Open | SendState::Finishing);

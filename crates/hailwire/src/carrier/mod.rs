@@ -19,6 +19,7 @@
 //! it with `cancelled`, so that a dropped future is a cancel that reaches the far side.
 
 mod bbr;
+pub mod budget;
 pub(crate) mod cipher;
 pub(crate) mod congestion;
 mod early;
@@ -30,9 +31,13 @@ pub mod quic;
 pub mod tcp;
 pub mod ws;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use hailwire_wire::{Code, Priority};
 use thiserror::Error;
+
+use self::budget::Account;
 
 /// One connection of some carrier. Cheap to clone; the connection closes when it is told to, not
 /// when a clone is dropped.
@@ -172,6 +177,16 @@ impl Connection {
             Self::Quic(c) => c.widen(),
             Self::H2(c) => c.widen(),
             Self::Mux(c) => c.widen(),
+        }
+    }
+
+    /// Charges what the peer makes this side hold on this connection, as far as it grows with bytes, to
+    /// its account: over the multiplexer. False where there is no room to begin with.
+    #[must_use]
+    pub fn charge(&self, account: &Arc<Account>) -> bool {
+        match self {
+            Self::Quic(_) | Self::H2(_) => true,
+            Self::Mux(c) => c.charge(account),
         }
     }
 

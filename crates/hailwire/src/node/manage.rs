@@ -27,11 +27,17 @@ use crate::{
     agent::{Request, Response, SharedHandler},
     carrier::Stats,
     config::Carrier,
-    session::Session,
+    session::{Session, deadline_exceeded},
 };
 
-/// Largest management request.
+/// Largest management request of a program of this machine.
 const MAX_REQUEST: usize = 64 * 1024;
+
+/// Largest request of another node: a ticket's secret or a search.
+const MAX_PEER_REQUEST: usize = 8 * 1024;
+
+/// How long another node's request may take, from its first byte to its answer.
+const PEER_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Inner {
     /// The handler of one call to `node`, for whoever is at the other end of `session`.
@@ -57,28 +63,13 @@ async fn manage(
     origin: Origin,
     mut request: Request,
 ) -> Result<Response, Status> {
+    if let (Origin::Peer(peer), Some(session)) = (origin, session) {
+        let answer = manage_for_peer(&node, &session, peer, request);
+        let answer = tokio::time::timeout(PEER_PATIENCE, answer).await;
+        return answer.unwrap_or_else(|_| Err(deadline_exceeded()));
+    }
     let body = request.body.bytes(MAX_REQUEST).await?;
     let name = request.header.method;
-    if let (Origin::Peer(peer), Some(session)) = (origin, session) {
-        return match name.as_str() {
-            method::JOIN => node
-                .redeemed(&session, peer, &body)
-                .await
-                .map(Response::new),
-            method::AGENTS if node.trust.is_trusted(peer) => {
-                let query: AgentsQuery = parse(&body)?;
-                let allow = node.trust.grant(peer);
-                let mut rows = node.local_agents(&query);
-                rows.retain(|row| row.name.parse().is_ok_and(|name| allow.allows(&name)));
-                json(&rows)
-            }
-            _ if node.trust.is_trusted(peer) => Err(Status::new(
-                Code::PermissionDenied,
-                format!("`{name}` is only for programs on the node's own machine"),
-            )),
-            _ => Err(node.refuse_stranger(&session, peer).await),
-        };
-    }
     match name.as_str() {
         method::STATUS => json(&node.status()),
         method::AGENTS => json(&node.agents(&parse(&body)?).await),
@@ -107,6 +98,32 @@ async fn manage(
             format!("the node has no method `{name}`"),
         )
         .with_hint("this program may be newer than the node: restart the node")),
+    }
+}
+
+/// What another node may ask: little, and briefly.
+async fn manage_for_peer(
+    node: &Arc<Inner>,
+    session: &Session,
+    peer: NodeId,
+    mut request: Request,
+) -> Result<Response, Status> {
+    let body = request.body.bytes(MAX_PEER_REQUEST).await?;
+    let name = request.header.method;
+    match name.as_str() {
+        method::JOIN => node.redeemed(session, peer, &body).await.map(Response::new),
+        method::AGENTS if node.trust.is_trusted(peer) => {
+            let query: AgentsQuery = parse(&body)?;
+            let allow = node.trust.grant(peer);
+            let mut rows = node.local_agents(&query);
+            rows.retain(|row| row.name.parse().is_ok_and(|name| allow.allows(&name)));
+            json(&rows)
+        }
+        _ if node.trust.is_trusted(peer) => Err(Status::new(
+            Code::PermissionDenied,
+            format!("`{name}` is only for programs on the node's own machine"),
+        )),
+        _ => Err(node.refuse_stranger(session, peer).await),
     }
 }
 

@@ -20,6 +20,7 @@
 //! | `manage`, `join` | the built-in agent `node`: status, invitations, trust |
 //! | `hubs` | the hubs that this node belongs to |
 
+mod accounts;
 mod asked;
 mod beside;
 mod capacity;
@@ -40,8 +41,8 @@ mod names;
 mod offers;
 mod overlay;
 mod pace;
-mod pending;
 mod peers;
+mod pending;
 mod reach;
 mod registry;
 mod resolve;
@@ -187,6 +188,7 @@ impl NodeBuilder {
             lists: offers::Lists::new(),
             peers: peers::Peers::new(id),
             asked: asked::Asked::default(),
+            accounts: accounts::Accounts::default(),
             strangers: tunnel::strangers(),
             hubs,
             reaching,
@@ -344,6 +346,7 @@ pub(crate) struct Inner {
     lists: offers::Lists,
     peers: peers::Peers,
     asked: asked::Asked,
+    accounts: accounts::Accounts,
     strangers: tunnel::Strangers,
     hubs: hubs::Hubs,
     reaching: here::Reaching,

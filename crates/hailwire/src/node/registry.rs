@@ -174,7 +174,11 @@ impl Registry {
             let offer = self.offer_of(name, id, |before| before != now);
             if let Some(offer) = offer {
                 self.take(name, &MemberKey::Peer(id));
-                let target = Target::Peer { id, offer, bare: now };
+                let target = Target::Peer {
+                    id,
+                    offer,
+                    bare: now,
+                };
                 self.insert(name.clone(), MemberKey::Peer(id), target, config);
             }
         }
@@ -201,7 +205,11 @@ impl Registry {
     ) -> Option<Arc<Offer>> {
         let members = self.group(name)?.members();
         members.iter().find_map(|member| match member.value() {
-            Target::Peer { id: peer, offer, bare } if *peer == id && wanted(*bare) => Some(offer.clone()),
+            Target::Peer {
+                id: peer,
+                offer,
+                bare,
+            } if *peer == id && wanted(*bare) => Some(offer.clone()),
             _ => None,
         })
     }

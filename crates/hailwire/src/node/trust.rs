@@ -385,7 +385,12 @@ impl Trust {
             .rows
             .values()
             .flat_map(|row| row.addresses.iter().chain(&row.typed).chain(&row.told))
-            .chain(peers.rows.values().flat_map(|row| row.tcp.iter().chain(&row.told_tcp)));
+            .chain(
+                peers
+                    .rows
+                    .values()
+                    .flat_map(|row| row.tcp.iter().chain(&row.told_tcp)),
+            );
         places.any(|place| place.ip() == address)
     }
 

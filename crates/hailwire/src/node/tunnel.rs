@@ -8,10 +8,7 @@ use std::{
 };
 
 use hailwire_wire::{
-    AgentName, Code, NodeId, Status,
-    directory::Search,
-    header::Hello,
-    record::Record,
+    AgentName, Code, NodeId, Status, directory::Search, header::Hello, record::Record,
 };
 use iroh::endpoint::IncomingAddr;
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
@@ -248,7 +245,8 @@ impl Inner {
             origin: Origin::Peer(id),
             program: None,
         });
-        Session::start(connection, dialled, hello, door)
+        let account = self.accounts.of(id, self.trust.is_trusted(id));
+        Session::start_charged(connection, dialled, hello, door, Some(account))
     }
 
     /// Makes a greeted session of a trusted peer its tunnel, or one more connection of it where an
@@ -259,6 +257,7 @@ impl Inner {
         if !self.trust.is_trusted(id) {
             return session.close(Code::PermissionDenied, "this node does not trust yours");
         }
+        self.accounts.welcome(id);
         if !dialled && beside::is_beside(session) {
             self.up_beside(id, session, dialled);
             return;

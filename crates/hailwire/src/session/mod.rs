@@ -43,9 +43,14 @@ pub(crate) use serve::{accept, in_time, panicked, refuse, serve};
 pub(crate) use socket::connect;
 pub(crate) use splice::splice;
 
+use hailwire_wire::limits::MAX_HEADER;
+
 use crate::{
     body::Body,
-    carrier::{Connection, ConnectionError, SendStream, WriteError},
+    carrier::{
+        Connection, ConnectionError, RecvStream, SendStream, WriteError,
+        budget::{Account, Held},
+    },
 };
 
 /// How long a stream may stay open before its first frame is whole.
@@ -57,6 +62,13 @@ const SMALL_BODY: usize = 4 * 1024;
 /// A known body of at most this is written before its answer is read: it fits every carrier's first
 /// window, so that it does not wait for a far side that waits for its answer to be read.
 const WRITTEN_AT_ONCE: usize = hailwire_wire::limits::MUX_INITIAL_WINDOW as usize;
+
+/// What one stream of a peer is charged: its tasks here, and the chunks under way in its splice and on
+/// the socket of the program that serves it.
+const STREAM: usize = 40 * 1024;
+
+/// What one connection of a peer is charged apart from unread and unsent bytes.
+const CONNECTION: usize = 128 * 1024;
 
 /// Largest `DATA` frame that is written.
 pub(crate) const MAX_DATA_WRITE: usize = 1024 * 1024;
@@ -85,6 +97,10 @@ struct Shared {
     /// The connection is gone, as far as this side knows.
     ended: AtomicBool,
     started: Instant,
+    /// Where what the far side makes this one hold is charged; a program of this machine has none.
+    account: Option<Arc<Account>>,
+    /// What this connection itself costs.
+    _held: Option<Held>,
 }
 
 /// What a session does with the streams that the far side opens.
@@ -155,6 +171,26 @@ impl Session {
         hello: Hello,
         dispatch: Arc<D>,
     ) -> Self {
+        Self::start_charged(connection, dialled, hello, dispatch, None)
+    }
+
+    /// As [`Session::start`]; what the far side makes this one hold is charged to its account. Where that
+    /// has no room for one more connection, this one is closed at once.
+    pub(crate) fn start_charged<D: Dispatch>(
+        connection: Connection,
+        dialled: bool,
+        hello: Hello,
+        dispatch: Arc<D>,
+        account: Option<Arc<Account>>,
+    ) -> Self {
+        let held = account.as_ref().map(|account| {
+            let held = account.hold(CONNECTION);
+            held.filter(|_| connection.charge(account))
+        });
+        if let Some(None) = held {
+            let why = "as much is held for this node as may be";
+            connection.close(Code::ResourceExhausted, why);
+        }
         let session = Self {
             shared: Arc::new(Shared {
                 connection,
@@ -167,6 +203,8 @@ impl Session {
                 going_away: AtomicBool::new(false),
                 ended: AtomicBool::new(false),
                 started: Instant::now(),
+                account,
+                _held: held.flatten(),
             }),
         };
         let control = control::Control::new(session.clone(), hello, dispatch.clone());
@@ -398,12 +436,50 @@ async fn accept_streams<D: Dispatch>(
     // A stream's task needs no owner that aborts it: whatever it waits for ends with the
     // connection, the handler included, since a lost connection counts as a cancel.
     while let Ok((send, recv)) = session.connection().accept().await {
-        let stream = (send, FrameReader::new(recv));
+        let Some(charge) = Charge::of(&session, STREAM) else {
+            turn_away(send, recv);
+            continue;
+        };
+        let stream = (send, FrameReader::new(recv), charge);
         // Boxed, because the runtime moves what it is given several times and this is large.
         let stream = run_stream(session.clone(), stream, greeting.clone(), dispatch.clone());
         tokio::spawn(Box::pin(stream));
     }
     session.shared.ended.store(true, Ordering::Relaxed);
+}
+
+/// What is charged for one stream of the far side, while it lasts; nothing to a program of this machine.
+struct Charge(Option<Held>);
+
+impl Charge {
+    /// None where the account has no room.
+    fn of(session: &Session, bytes: usize) -> Option<Self> {
+        match &session.shared.account {
+            None => Some(Self(None)),
+            Some(account) => account.hold(bytes).map(|held| Self(Some(held))),
+        }
+    }
+
+    /// Charges so much more. Whether there was room.
+    fn add(&mut self, bytes: usize) -> bool {
+        let Some(held) = &mut self.0 else {
+            return true;
+        };
+        let whole = held.bytes() + bytes;
+        held.resize(whole)
+    }
+
+    fn remove(&mut self, bytes: usize) {
+        if let Some(held) = &mut self.0 {
+            let _ = held.resize(held.bytes() - bytes);
+        }
+    }
+}
+
+/// Refuses a stream for which there is no room, without anything that waits.
+fn turn_away(mut send: SendStream, mut recv: RecvStream) {
+    send.reset(Code::ResourceExhausted);
+    recv.stop(Code::ResourceExhausted);
 }
 
 /// Closes a session whose far side never says who it is.
@@ -418,15 +494,31 @@ async fn expect_greeting(session: Session) {
 
 async fn run_stream<D: Dispatch>(
     session: Session,
-    (send, mut reader): (SendStream, FrameReader),
+    (mut send, mut reader, mut charge): (SendStream, FrameReader, Charge),
     greeting: Greeting<D>,
     dispatch: Arc<D>,
 ) {
-    // The first frame has mostly come with the stream, and then no timer is needed.
+    // The first frame has mostly come with the stream, and then no timer is needed. Where it has not,
+    // what comes of it waits here.
     let first = match now(reader.next_frame()) {
         Some(first) => Ok(first),
-        None => tokio::time::timeout(OPENING_TIMEOUT, reader.next_frame()).await,
+        None if charge.add(MAX_HEADER) => {
+            let first = tokio::time::timeout(OPENING_TIMEOUT, reader.next_frame()).await;
+            charge.remove(MAX_HEADER);
+            first
+        }
+        None => {
+            send.reset(Code::ResourceExhausted);
+            return reader.stop(Code::ResourceExhausted);
+        }
     };
+    if let Ok(Ok(Some((_, header)))) = &first
+        && header.len() > SMALL_BODY
+        && !charge.add(header.len())
+    {
+        send.reset(Code::ResourceExhausted);
+        return reader.stop(Code::ResourceExhausted);
+    }
     match first {
         Ok(Ok(Some((FrameKind::HELLO, hello)))) => {
             let control = lock(&greeting).take();

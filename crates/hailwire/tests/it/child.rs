@@ -25,6 +25,8 @@ const MARK: &str = "@@ ";
 pub(crate) enum Role {
     /// A node.
     Node,
+    /// A node that listens on TCP too, and serves `echo`.
+    TcpNode,
     /// A program that serves the agent `half`, which begins an answer and never ends it.
     HalfAgent,
     /// A program that tries to attach and says how that went.
@@ -32,11 +34,12 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    const ALL: [Self; 3] = [Self::Node, Self::HalfAgent, Self::Visitor];
+    const ALL: [Self; 4] = [Self::Node, Self::TcpNode, Self::HalfAgent, Self::Visitor];
 
     fn word(self) -> &'static str {
         match self {
             Self::Node => "node",
+            Self::TcpNode => "tcp-node",
             Self::HalfAgent => "half-agent",
             Self::Visitor => "visitor",
         }
@@ -142,6 +145,16 @@ async fn play(role: Role) {
         Role::Node => {
             let name = std::env::var(NAME).unwrap();
             let _node = house::start(Path::new(&dir), &name).await.unwrap();
+            println!("{MARK}ready");
+            std::future::pending::<()>().await;
+        }
+        Role::TcpNode => {
+            let name = std::env::var(NAME).unwrap();
+            let mut config = house::config(&name);
+            config.listen.tcp = vec![([127, 0, 0, 1], 0).into()];
+            let builder = hailwire::Node::builder().data_dir(data).config(config);
+            let node = builder.start().await.unwrap();
+            let _echo = house::serve_echo(&node.client(), "echo").await;
             println!("{MARK}ready");
             std::future::pending::<()>().await;
         }

@@ -159,6 +159,7 @@ async fn bridged() -> (Node, Bridge, tempfile::TempDir) {
         id,
         alias: String::new(),
         allow: Vec::new(),
+        offer: Vec::new(),
         addresses: Vec::new(),
         tcp: Vec::new(),
     };

@@ -18,9 +18,9 @@ mod child;
 mod datagrams;
 mod faults;
 mod fixtures;
+mod grants;
 mod h2_bridge;
 mod h2spec;
-mod grants;
 mod hostile;
 mod house;
 mod identity;
@@ -28,16 +28,17 @@ mod identity;
 #[expect(unreachable_pub, reason = "the fuzz targets use it too")]
 mod initial;
 mod lockout;
+mod memory;
 mod packet;
 mod pool;
 mod port;
 mod reach;
 mod resources;
 mod socket;
-mod synced;
 #[path = "../../../../fuzz/src/tcp.rs"]
 #[expect(unreachable_pub, reason = "the fuzz target uses it too")]
 mod strange_tcp;
+mod synced;
 mod tcp;
 mod trust;
 mod wire;

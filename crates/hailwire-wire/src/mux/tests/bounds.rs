@@ -3,8 +3,9 @@
 use super::*;
 use crate::limits::{
     MUX_INITIAL_WINDOW, MUX_MAX_DATA, MUX_MAX_PINGS, MUX_MAX_REASON, MUX_MAX_STREAMS,
-    MUX_RECEIVE_POOL, MUX_SEND_QUEUE, MUX_STREAM_WINDOW,
+    MUX_RECEIVE_POOL, MUX_SEND_FLOOR, MUX_SEND_QUEUE, MUX_STREAM_WINDOW,
 };
+use crate::mux::input::SLICED;
 use crate::status::Code;
 
 const WINDOW: usize = MUX_INITIAL_WINDOW as usize;
@@ -140,6 +141,45 @@ fn a_writer_waits_once_its_queue_is_full() {
 }
 
 #[test]
+fn streams_whose_peer_has_little_room_queue_a_few_words_each_and_no_stream_is_given_out_meanwhile()
+{
+    let (mut a, mut b) = sides();
+    b.set_room(Room {
+        queued: MUX_SEND_QUEUE,
+        ..Room::default()
+    });
+    let mut keys = Vec::new();
+    for _ in 0..3 {
+        let key = opened(&mut a, Priority::Medium);
+        write(&mut a, key, b"ask");
+        exchange(&mut a, &mut b);
+        keys.push(accepted(&mut b));
+    }
+    // One fills the room of all; the others still have their few words.
+    assert_eq!(
+        write(&mut b, keys[0], &vec![0; 2 * MUX_SEND_QUEUE]),
+        MUX_SEND_QUEUE
+    );
+    let answer = vec![0; MUX_SEND_QUEUE];
+    assert_eq!(write(&mut b, keys[1], &answer), MUX_SEND_FLOOR);
+    assert_eq!(write(&mut b, keys[2], &answer), MUX_SEND_FLOOR);
+    assert_eq!(write(&mut b, keys[2], b"x"), 0);
+    assert_eq!(b.queued(), MUX_SEND_QUEUE + 2 * MUX_SEND_FLOOR);
+    let key = opened(&mut a, Priority::Medium);
+    write(&mut a, key, b"ask");
+    b.handle_input(output(&mut a)).unwrap();
+    assert!(b.accept().is_pending());
+    // What is given up makes room again.
+    while b.poll_event().is_some() {}
+    b.reset(keys[0], Code::Cancelled);
+    assert!(std::iter::from_fn(|| b.poll_event()).any(|event| event == Event::Incoming));
+    accepted(&mut b);
+    assert_eq!(b.queued(), 2 * MUX_SEND_FLOOR);
+    exchange(&mut a, &mut b);
+    assert_eq!(b.queued(), 0);
+}
+
+#[test]
 fn small_frames_do_not_pin_the_buffer_they_came_in() {
     let mut server = greeted_server();
     let many: Vec<_> = (0..1000).map(|_| data(1, b"x", false)).collect();
@@ -153,7 +193,7 @@ fn small_frames_do_not_pin_the_buffer_they_came_in() {
 fn large_frames_no_longer_pin_their_buffer_once_much_is_unread() {
     let mut server = greeted_server();
     let full = vec![0; MUX_MAX_DATA];
-    let streams = MUX_RECEIVE_POOL / MUX_MAX_DATA;
+    let streams = SLICED / MUX_MAX_DATA;
     for index in 0..streams as u64 {
         server
             .handle_input(encoded(&[data(2 * index + 1, &full, false)]))
@@ -238,6 +278,7 @@ fn a_peer_with_little_room_has_few_streams_accepted_and_little_read_until_it_get
     b.set_room(Room {
         streams: 2,
         unread: WINDOW,
+        ..Room::default()
     });
     for _ in 0..4 {
         let key = opened(&mut a, Priority::Medium);

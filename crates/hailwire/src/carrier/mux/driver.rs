@@ -75,6 +75,7 @@ impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
         let waker = cx.waker().clone();
         self.full = self.shared.with_driver_awake(&mut self.wakes, |state| {
             state.driver = Some(waker);
+            state.fit();
             state.full = !state.mux.wants_input();
             state.full
         });
@@ -160,6 +161,7 @@ impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
                 }
                 Err(error) => state.mux.lost(error.to_string()),
             }
+            state.fit();
             state.full = !state.mux.wants_input();
             (state.mux.ended().is_none(), state.full)
         });

@@ -7,9 +7,10 @@
 //! whoever waits is woken once, and only for what it waits for.
 //!
 //! Memory: an idle connection takes less than 4 KiB here. What a peer can make it hold is bounded as
-//! stated in [`hailwire_wire::mux`].
+//! stated in [`hailwire_wire::mux`], and where the peer has an account, by that ([`rooms`]).
 
 mod driver;
+mod rooms;
 mod shared;
 
 use std::future::poll_fn;
@@ -21,7 +22,9 @@ use hailwire_wire::mux::{self, Ended, Mux, MuxReadError, MuxWriteError, Role, St
 use hailwire_wire::{Code, Priority};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use self::rooms::Rooms;
 use self::shared::{Handle, State, note};
+use super::budget::Account;
 use super::{ConnectionError, DatagramError, ReadError, Stats, WriteError};
 
 /// Bytes that each direction of [`Connection::pair`] holds beneath the multiplexer.
@@ -203,19 +206,37 @@ impl Connection {
         })
     }
 
+    /// See [`Connection::charge`](super::Connection::charge).
+    #[must_use]
+    pub fn charge(&self, account: &Arc<Account>) -> bool {
+        let rooms = Rooms::of(account);
+        let charged = rooms.is_some();
+        self.handle.with(|state| {
+            state.rooms = rooms;
+            state.give_room();
+        });
+        charged
+    }
+
     /// See [`Connection::narrow`](super::Connection::narrow).
     pub fn narrow(&self) {
-        let room = mux::Room {
+        self.give(mux::Room {
             streams: super::Room::STRANGER.streams as usize,
             unread: super::Room::STRANGER.unread as usize,
-        };
-        self.handle.with(|state| state.mux.set_room(room));
+            ..mux::Room::default()
+        });
     }
 
     /// See [`Connection::widen`](super::Connection::widen).
     pub fn widen(&self) {
-        self.handle
-            .with(|state| state.mux.set_room(mux::Room::default()));
+        self.give(mux::Room::default());
+    }
+
+    fn give(&self, room: mux::Room) {
+        self.handle.with(|state| {
+            state.most = room;
+            state.give_room();
+        });
     }
 
     async fn wait<T>(

@@ -5,7 +5,9 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use hailwire_wire::Code;
-use hailwire_wire::mux::{Event, Mux, StreamKey};
+use hailwire_wire::mux::{Event, Mux, Room, StreamKey};
+
+use super::rooms::Rooms;
 
 /// What is behind the mutex.
 #[derive(Debug)]
@@ -25,6 +27,10 @@ pub(super) struct State {
     pub(super) rtt: Option<Duration>,
     /// The driver does not read, because the peer has used up its room.
     pub(super) full: bool,
+    /// What the peer may have at most, whatever its account says.
+    pub(super) most: Room,
+    /// What it may have by its account; without bound where it has none.
+    pub(super) rooms: Option<Rooms>,
     pub(super) open: Vec<Waker>,
     pub(super) accept: Vec<Waker>,
     pub(super) datagram: Vec<Waker>,
@@ -48,6 +54,26 @@ impl State {
         if self.pinged.is_none() && self.mux.ping(*b"how long") {
             self.pinged = Some(Instant::now());
         }
+    }
+
+    /// Asks the peer's account for more room where it needs some, or gives back what it does not need.
+    pub(super) fn fit(&mut self) {
+        let (unread, queued) = (self.mux.unread(), self.mux.queued());
+        if let Some(rooms) = &mut self.rooms
+            && rooms.fit(unread, queued)
+        {
+            self.give_room();
+        }
+    }
+
+    /// Tells the multiplexer what the peer may have by now.
+    pub(super) fn give_room(&mut self) {
+        let mut room = self.most;
+        if let Some(rooms) = &self.rooms {
+            room.unread = room.unread.min(rooms.unread());
+            room.queued = room.queued.min(rooms.queued());
+        }
+        self.mux.set_room(room);
     }
 
     pub(super) fn stream(&mut self, key: StreamKey) -> &mut StreamWakers {
@@ -127,6 +153,7 @@ impl Shared {
         let mut wakes = Vec::new();
         let mut state = self.lock();
         let result = change(&mut state);
+        state.fit();
         state.collect(&mut wakes);
         let reads_again = state.full && state.mux.wants_input();
         let driver = if reads_again || state.mux.has_output() {
@@ -164,6 +191,8 @@ impl Handle {
             pinged: None,
             rtt: None,
             full: false,
+            most: Room::default(),
+            rooms: None,
             open: Vec::new(),
             accept: Vec::new(),
             datagram: Vec::new(),

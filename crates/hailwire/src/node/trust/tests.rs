@@ -230,16 +230,3 @@ fn removed_peers_are_remembered_up_to_a_bound_and_the_oldest_goes_first() {
     drop(trust);
     as_kept(&Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap());
 }
-
-#[test]
-fn pending_strangers_are_bounded() {
-    let (_dir, trust) = trust();
-    for i in 0..=MAX_PENDING as u64 {
-        let mut bytes = [0; 32];
-        bytes[..8].copy_from_slice(&i.to_be_bytes());
-        trust.note_stranger(NodeId::from_bytes(bytes), "a b", NOW + i);
-    }
-    let rows = trust.pending_rows();
-    assert_eq!(rows.len(), MAX_PENDING);
-    assert!(rows.iter().all(|row| row.at > NOW && row.name.is_empty()));
-}
