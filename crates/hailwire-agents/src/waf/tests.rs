@@ -391,7 +391,14 @@ fn a_detector_that_breaks_has_not_found_the_value_harmless() {
 }
 
 /// What is left unread, as a head or a body says, and its name.
-const UNREAD: [(&[(&str, &str)], &[u8], Unread); 8] = [
+/// A head, a body, and what of it is unread.
+type UnreadCase = (
+    &'static [(&'static str, &'static str)],
+    &'static [u8],
+    Unread,
+);
+
+const UNREAD: [UnreadCase; 8] = [
     (&[("content-encoding", "gzip")], b"\x1f\x8b", Unread::ContentEncoding),
     (&[("transfer-encoding", "gzip, chunked")], b"\x1f\x8b", Unread::ContentEncoding),
     (

@@ -191,7 +191,7 @@ impl<'a> Round<'a> {
             let measured = format!("{attacked:.2} ms, {ratio:.2} × of {quiet:.2} ms");
             Some(self.aim(aim, measured, ratio <= SLOWER))
         };
-        attacked.filter_map(|calls| compare(calls)).collect()
+        attacked.filter_map(compare).collect()
     }
 
     /// Resident bytes of a process in a phase, in order.

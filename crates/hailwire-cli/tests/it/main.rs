@@ -21,5 +21,4 @@ mod nodes;
 mod programs;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod report;
-#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod siege;

@@ -77,7 +77,7 @@ async fn manage(
         method::JOIN => json(&node.join(parse(&body)?).await?),
         method::TRUST_LIST => json(&node.trusted()),
         method::TRUST_ADD => json(&node.trust_add(&parse(&body)?, Via::Manual, None)?),
-        method::TRUST_APPROVE => json(&node.trust_approve(parse(&body)?)?),
+        method::TRUST_APPROVE => json(&node.trust_approve(&parse(&body)?)?),
         method::TRUST_REMOVE => json(&node.trust_remove(&parse(&body)?)?),
         method::TRUST_PENDING => json(&node.pending()),
         method::PING => json(&node.ping(&parse(&body)?).await?),
@@ -348,7 +348,7 @@ impl Inner {
         Ok(self.trusted_row(row))
     }
 
-    fn trust_approve(&self, add: admin::TrustAdd) -> Result<admin::Trusted, Status> {
+    fn trust_approve(&self, add: &admin::TrustAdd) -> Result<admin::Trusted, Status> {
         let Some(pending) = self
             .trust
             .pending_rows()
@@ -363,7 +363,7 @@ impl Inner {
         };
         let claimed = pending.claim.parse().ok();
         let claimed = claimed.filter(|name| self.name().as_ref() != Some(name));
-        self.trust_add(&add, Via::Approved, claimed)
+        self.trust_add(add, Via::Approved, claimed)
     }
 
     fn trust_remove(&self, who: &admin::Who) -> Result<(), Status> {

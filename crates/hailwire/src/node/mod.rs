@@ -307,7 +307,7 @@ impl Node {
         let mut deaf = self.inner.deaf.subscribe();
         if deaf.wait_for(|deaf| *deaf).await.is_err() {
             // The sender lives as long as the node.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

@@ -458,8 +458,7 @@ mod tests {
         let registry = Registry::new();
         let peer = NodeId::from_bytes([1; 32]);
         let name: AgentName = "grep".parse().unwrap();
-        let picked =
-            |registry: &Registry| registry.pick(&name, false, &[]).map(|picked| drop(picked));
+        let picked = |registry: &Registry| registry.pick(&name, false, &[]).map(drop);
         registry.set_offers(peer, offers(&["grep"]), |_| false);
         assert_eq!(picked(&registry).unwrap_err().code, Code::NotFound);
         assert!(!registry.knows(&name) && registry.members().contains_key(&name));

@@ -144,7 +144,8 @@ impl Body {
         let wide = media.all("charset").any(wide);
         let text = matches!(says, Says::Json | Says::Xml | Says::Nothing);
         let mut unread = UnreadSet::default();
-        if !media.is_read() && !(wide && text) {
+        let read = media.is_read() || (wide && text);
+        if !read {
             unread.add(Unread::Charset);
         }
         Self {

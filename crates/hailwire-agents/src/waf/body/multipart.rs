@@ -208,7 +208,7 @@ impl Multipart {
         }
         let (variables, name) = (self.variables(), &self.part.name[..]);
         self.windows.push(bytes, |bytes, first| {
-            give(variables, name, bytes, first, sink)
+            give(variables, name, bytes, first, sink);
         });
         if let (false, Some(inner)) = (outside, &mut self.inner) {
             inner.feed(bytes, sink);

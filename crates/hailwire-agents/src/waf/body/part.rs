@@ -111,13 +111,12 @@ impl Part {
             self.unread.add(Unread::PartEncoding);
         }
         let decoded = Transform::UrlDecode.apply(file);
-        for spelling in [Some(file), (decoded != file).then_some(&*decoded)] {
-            if let Some(bytes) = spelling {
-                sink(Value {
-                    name: &self.name,
-                    ..value(Variable::Files, bytes)
-                });
-            }
+        let spelt_otherwise = (decoded != file).then_some(&*decoded);
+        for bytes in std::iter::once(file).chain(spelt_otherwise) {
+            sink(Value {
+                name: &self.name,
+                ..value(Variable::Files, bytes)
+            });
         }
         sink(value(Variable::FilesNames, &self.name));
     }
