@@ -278,7 +278,12 @@ impl Unprivileged {
         // What `hail lab` says by itself where the system allows no user namespaces.
         let tried = user.output(&["lab", "run", "lan", "--", "true"]);
         let said = text(&tried.stderr);
-        let forbidden = ["user namespaces are not allowed here", "is not installed"];
+        let forbidden = [
+            "user namespaces are not allowed here",
+            "is not installed",
+            // Where the device is root's alone, as on some machines.
+            "no TUN device can be made (/dev/net/tun): Permission denied",
+        ];
         if forbidden.iter().any(|reason| said.contains(reason)) {
             hailwire_skip::skipped(said.trim());
             return None;

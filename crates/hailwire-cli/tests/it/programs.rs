@@ -67,8 +67,18 @@ impl Drop for Ended {
 
 /// `hail serve`, which the test will end itself.
 fn serve(house: &House, args: &[&str]) -> Ended {
-    let mut command = house.hail("desk", &["--json", "serve"]);
-    let mut child = command.args(args).stdout(Stdio::piped()).spawn().unwrap();
+    let hail = house.hail("desk", &["--json", "serve"]);
+    // Whoever runs the tests may ignore signals (`nohup`), and that is inherited.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=HUP,INT,QUIT").arg(hail.get_program());
+    command.args(hail.get_args()).args(args).stdin(Stdio::null());
+    for (name, value) in hail.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     assert!(first_line(&mut child).contains("serving"));
     Ended(child)
 }

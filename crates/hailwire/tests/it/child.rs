@@ -176,9 +176,27 @@ async fn play(role: Role) {
             println!("{MARK}ready");
             std::future::pending::<()>().await;
         }
-        Role::Visitor => match Client::attach(&data).await {
-            Ok(_) => println!("{MARK}attached"),
-            Err(error) => println!("{MARK}{error:?}"),
+        Role::Visitor => {
+            let by_the_library = match Client::attach(&data).await {
+                Ok(_) => "attached".to_owned(),
+                Err(error) => format!("{error:?}"),
+            };
+            println!(
+                "{MARK}{by_the_library}; {}",
+                past_the_library(&data.socket())
+            );
+        }
+    }
+}
+
+/// What becomes of a program of one's own making, which does not look whose node it is.
+fn past_the_library(socket: &Path) -> String {
+    match std::os::unix::net::UnixStream::connect(socket) {
+        Err(error) => format!("not let in: {:?}", error.kind()),
+        // Whoever is admitted is greeted.
+        Ok(mut stream) => match stream.read(&mut [0]) {
+            Ok(1) => "greeted".to_owned(),
+            Ok(_) | Err(_) => "turned away".to_owned(),
         },
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Everybody is taken from the kernel's queue at once, so that nobody waits behind those who say nothing.
 //! Handshakes have slots, shared out by where they come from ([`admission`](crate::admission)): who is
-//! silent makes way first, and who never says a first byte is let go after [`FIRST_BYTE`]. Should all be
+//! silent, or has not said its TLS greeting whole, makes way first, and who never says a first byte is let go after [`FIRST_BYTE`]. Should all be
 //! taken, the addresses at which peers were found have some left.
 
 use std::{
@@ -13,12 +13,12 @@ use std::{
 };
 
 use hailwire_wire::NodeId;
-use rustls::ServerConfig;
+use rustls::{ServerConfig, server::Acceptor};
 use tokio::{
     io::AsyncReadExt,
     net::{TcpListener, TcpStream},
 };
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use super::{
     Connection, Identity, REVERSE, TcpCarrier, TcpError, chosen, h2, identity, pairs::Pairs,
@@ -182,9 +182,12 @@ impl Incoming {
         let handshake = within_time(async {
             socket::prepare(&io).map_err(TcpError::Unreachable)?;
             spoken(&io).await?;
+            let hello = LazyConfigAcceptor::new(Acceptor::default(), Wide::new(io));
+            let begun = hello.await.map_err(TcpError::of_handshake)?;
+            // Half a greeting is as cheap as silence.
             slot.goes_on();
-            let tls = TlsAcceptor::from(config)
-                .accept(Wide::new(io))
+            let tls = begun
+                .into_stream(config)
                 .await
                 .map_err(TcpError::of_handshake)?;
             let session = tls.get_ref().1;
