@@ -70,8 +70,13 @@ fn serve(house: &House, args: &[&str]) -> Ended {
     let hail = house.hail("desk", &["--json", "serve"]);
     // Whoever runs the tests may ignore signals (`nohup`), and that is inherited.
     let mut command = Command::new("env");
-    command.arg("--default-signal=HUP,INT,QUIT").arg(hail.get_program());
-    command.args(hail.get_args()).args(args).stdin(Stdio::null());
+    command
+        .arg("--default-signal=HUP,INT,QUIT")
+        .arg(hail.get_program());
+    command
+        .args(hail.get_args())
+        .args(args)
+        .stdin(Stdio::null());
     for (name, value) in hail.get_envs() {
         match value {
             Some(value) => command.env(name, value),
