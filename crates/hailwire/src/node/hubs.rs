@@ -205,10 +205,7 @@ impl Hub {
 
     /// Whether the last exchange with it succeeded.
     pub(super) fn is_connected(&self) -> bool {
-        self.state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .connected
+        self.state().connected
     }
 
     pub(super) fn client(&self) -> &HubClient {

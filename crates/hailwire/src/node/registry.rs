@@ -129,7 +129,7 @@ impl Registry {
     }
 
     /// Replaces what a peer offers; `bare` says which of it may take calls that name no node. Takes time in
-    /// proportion to the list, and the lock of the groups only for each name that comes or goes.
+    /// proportion to the list; the groups are changed only for each name that comes, goes or is asked otherwise.
     pub(crate) fn set_offers(
         &self,
         id: NodeId,
@@ -142,19 +142,10 @@ impl Registry {
         for gone in before.difference(&names) {
             self.take(gone, &MemberKey::Peer(id));
         }
-        let config = MemberConfig {
-            tier: Tier::Remote,
-            max_concurrency: 0,
-        };
         for offer in offers {
             if !before.contains(&offer.name) {
-                let name = offer.name.clone();
-                let target = Target::Peer {
-                    id,
-                    bare: bare(&name),
-                    offer: Arc::new(offer),
-                };
-                self.insert(name, MemberKey::Peer(id), target, config);
+                let bare = bare(&offer.name);
+                self.insert_of_peer(id, Arc::new(offer), bare);
             }
         }
         drop(offered);
@@ -165,23 +156,24 @@ impl Registry {
     /// changes this peer's list, so that the last word on a peer is the last entered.
     pub(crate) fn mark_bare(&self, id: NodeId, bare: impl Fn(&AgentName) -> bool) {
         let offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in offered.get(&id).into_iter().flatten() {
+            let now = bare(name);
+            if let Some(offer) = self.offer_of(name, id, |before| before != now) {
+                self.take(name, &MemberKey::Peer(id));
+                self.insert_of_peer(id, offer, now);
+            }
+        }
+    }
+
+    /// Enters one agent of a peer.
+    fn insert_of_peer(&self, id: NodeId, offer: Arc<Offer>, bare: bool) {
         let config = MemberConfig {
             tier: Tier::Remote,
             max_concurrency: 0,
         };
-        for name in offered.get(&id).into_iter().flatten() {
-            let now = bare(name);
-            let offer = self.offer_of(name, id, |before| before != now);
-            if let Some(offer) = offer {
-                self.take(name, &MemberKey::Peer(id));
-                let target = Target::Peer {
-                    id,
-                    offer,
-                    bare: now,
-                };
-                self.insert(name.clone(), MemberKey::Peer(id), target, config);
-            }
-        }
+        let name = offer.name.clone();
+        let target = Target::Peer { id, offer, bare };
+        self.insert(name, MemberKey::Peer(id), target, config);
     }
 
     /// Whether a list of the peer was entered, be it empty.
