@@ -32,6 +32,9 @@ const HEAD: usize = 9;
 /// The flag of a PING that answers another.
 const ACK: u8 = 1;
 
+/// The flag of a frame with which a field block ends.
+const END_HEADERS: u8 = 4;
+
 /// The streams that the bridge has to itself.
 const OWN: u32 = 2;
 
@@ -78,11 +81,15 @@ async fn bridge(client: TcpStream, node: Node, identity: Identity) {
     let reverse = tokio::spawn(serve(reverse, token));
     let (mut from_client, to_client) = client.into_split();
     let (from_node, to_node) = tokio::io::split(forward);
-    let to_node = Arc::new(Mutex::new(to_node));
+    let to_node = Arc::new(Mutex::new(ToNode {
+        io: to_node,
+        in_block: false,
+        held: Vec::new(),
+    }));
     let back = tokio::spawn(pass_back(from_node, to_client, to_node.clone()));
     // The client may hang up in mid-frame, and that is what it does in some cases.
     let _ = pass_on(&mut from_client, &to_node, token).await;
-    let _ = to_node.lock().await.shutdown().await;
+    let _ = to_node.lock().await.io.shutdown().await;
     let _ = back.await;
     reverse.abort();
 }
@@ -107,7 +114,7 @@ async fn serve(mut io: TlsStream<TcpStream>, token: [u8; 16]) {
 /// From the client to the node.
 async fn pass_on(
     from: &mut (impl AsyncRead + Unpin),
-    to: &Mutex<impl AsyncWrite + Unpin>,
+    to: &Mutex<ToNode<impl AsyncWrite + Unpin>>,
     token: [u8; 16],
 ) -> std::io::Result<()> {
     let mut preface = [0; PREFACE];
@@ -115,7 +122,7 @@ async fn pass_on(
     // What is no preface may also be shorter.
     while read < PREFACE {
         let more = from.read(&mut preface[read..]).await?;
-        write(to, &preface[read..read + more]).await?;
+        to.lock().await.pass(&preface[read..read + more]).await?;
         if more == 0 {
             return Ok(());
         }
@@ -124,11 +131,12 @@ async fn pass_on(
     let mut opened = false;
     while let Some(mut frame) = read_frame(from).await? {
         move_up(&mut frame);
+        let mut to = to.lock().await;
+        to.frame(&frame).await?;
         if !opened {
             opened = true;
-            frame.extend(control(token));
+            to.aside(&control(token)).await?;
         }
-        write(to, &frame).await?;
     }
     Ok(())
 }
@@ -137,7 +145,7 @@ async fn pass_on(
 async fn pass_back(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    to_node: Arc<Mutex<impl AsyncWrite + Unpin>>,
+    to_node: Arc<Mutex<ToNode<impl AsyncWrite + Unpin>>>,
 ) -> std::io::Result<()> {
     while let Some(mut frame) = read_frame(&mut from).await? {
         if stream_of(&frame) == 1 {
@@ -145,7 +153,7 @@ async fn pass_back(
         }
         if is_ping(&frame) {
             frame[4] = ACK;
-            write(&to_node, &frame).await?;
+            to_node.lock().await.aside(&frame).await?;
             continue;
         }
         move_down(&mut frame);
@@ -154,11 +162,41 @@ async fn pass_back(
     to.shutdown().await
 }
 
-/// Whole frames, so that those of two writers do not mix.
-async fn write(to: &Mutex<impl AsyncWrite + Unpin>, bytes: &[u8]) -> std::io::Result<()> {
-    let mut to = to.lock().await;
-    to.write_all(bytes).await?;
-    to.flush().await
+/// The way to the node, which the client's frames and the bridge's own share.
+struct ToNode<W> {
+    io: W,
+    /// A field block is open, in which no other frame may stand (RFC 9113, 4.3).
+    in_block: bool,
+    /// The bridge's own frames that wait for its end.
+    held: Vec<u8>,
+}
+
+impl<W: AsyncWrite + Unpin> ToNode<W> {
+    /// A frame of the client.
+    async fn frame(&mut self, frame: &[u8]) -> std::io::Result<()> {
+        let (kind, flags) = (frame[3], frame[4]);
+        self.in_block = matches!(kind, 1 | 9) && flags & END_HEADERS == 0;
+        self.pass(frame).await?;
+        if !self.in_block && !self.held.is_empty() {
+            let held = std::mem::take(&mut self.held);
+            self.pass(&held).await?;
+        }
+        Ok(())
+    }
+
+    /// A frame of the bridge, as soon as one may be sent.
+    async fn aside(&mut self, frame: &[u8]) -> std::io::Result<()> {
+        if self.in_block {
+            self.held.extend(frame);
+            return Ok(());
+        }
+        self.pass(frame).await
+    }
+
+    async fn pass(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.io.write_all(bytes).await?;
+        self.io.flush().await
+    }
 }
 
 /// A PING that asks for an answer.
