@@ -2,9 +2,9 @@
 //!
 //! A task that panics ends by itself; tokio keeps the others going, and what the task held is dropped: its
 //! stream is reset, its connection ends. The loops on which a node depends are begun again instead
-//! ([`supervised`]). Each such panic is counted and logged. `docs/decisions/0028-panics.md` says what this
-//! does not reach: a panic inside the QUIC engine while it holds one of its locks ends the process, which
-//! `hail up` therefore begins again in place.
+//! ([`supervised`]). Each such panic is counted and logged. A panic inside the QUIC engine while it holds one of
+//! its locks costs its connection, in `patches/noq`; a process that is about to abort all the same, `hail up`
+//! begins again in place. `docs/decisions/0028-panics.md` says why.
 
 use std::{
     any::Any,

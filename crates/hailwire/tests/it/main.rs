@@ -30,6 +30,7 @@ mod initial;
 mod lockout;
 mod memory;
 mod packet;
+mod panics;
 mod pool;
 mod port;
 mod reach;
