@@ -9,7 +9,7 @@
 //! they come on, so a peer takes `2 * MAX_OFFER_PAGES` frames here however many connections it has.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -43,6 +43,9 @@ const ALL: Rate = Rate {
     burst: 64,
     pause: Duration::from_millis(16),
 };
+
+/// How long a call waits for lists that have not had their turn.
+const MAX_TURN: Duration = Duration::from_millis(500);
 
 /// Peers that have sent a list and have no tunnel yet; one more, and one of them is forgotten.
 const MAX_CLOSED: usize = 64;
@@ -87,6 +90,11 @@ impl Lists {
         self.lock().forget(id);
     }
 
+    /// Those whose newest list waits for its turn.
+    fn waiting(&self) -> HashSet<NodeId> {
+        self.lock().turns.iter().map(|(_, id)| *id).collect()
+    }
+
     /// How many lists were entered.
     #[cfg(test)]
     pub(super) fn entered(&self) -> u64 {
@@ -120,6 +128,25 @@ impl Inner {
                 return;
             }
         }
+    }
+
+    /// Waits until the lists that wait now have had their turn, or an agent is known, and at most
+    /// [`MAX_TURN`]: an agent that has just come may be on one of them.
+    pub(super) async fn lists_had_their_turn(&self, agent: &AgentName) {
+        let mut entered = self.lists.entered.subscribe();
+        let mut waiting = self.lists.waiting();
+        let turns = async {
+            while !waiting.is_empty() && !self.registry.knows(agent) {
+                // The sender lives in the node.
+                if entered.changed().await.is_err() {
+                    return;
+                }
+                let now = self.lists.waiting();
+                waiting.retain(|id| now.contains(id));
+            }
+        };
+        // Where one sends lists without end, it is not waited for any longer.
+        let _ = tokio::time::timeout(MAX_TURN, turns).await;
     }
 
     /// Asks anew which of a peer's agents take calls that name no node: what it may do here has changed.

@@ -334,7 +334,7 @@ impl Inner {
                 Ok(picked) => picked,
                 Err(status) if status.code == Code::NotFound && !asked_everyone => {
                     asked_everyone = true;
-                    self.ask_unconnected(agent).await;
+                    self.ask_others(agent).await;
                     continue;
                 }
                 Err(status) => return Err(unreached.unwrap_or(status)),

@@ -295,19 +295,25 @@ impl Inner {
         self.dialled(id, sightings).await
     }
 
-    /// Brings up tunnels to nodes that have none until one of them offers `agent`: to those of
-    /// which a hub knows that they do, and to trusted peers.
-    pub(super) async fn ask_unconnected(self: &Arc<Self>, agent: &AgentName) {
+    /// Waits for lists of offers that have not had their turn, and brings up tunnels to nodes that have none,
+    /// until one of them offers `agent`: to those of which a hub knows that they do, and to trusted peers.
+    pub(super) async fn ask_others(self: &Arc<Self>, agent: &AgentName) {
         let unconnected = |id: &NodeId| !self.peers.has(*id);
         let takes = |row: &TrustRow| takes_bare(&row.allow, &row.bare, agent);
         let trusted = self.trust.rows().into_iter().filter(takes);
         let trusted = trusted.map(|row| row.id);
         let mut waiting: VecDeque<NodeId> = trusted.filter(unconnected).collect();
         let mut dials = JoinSet::new();
+        let (node, wanted) = (self.clone(), agent.clone());
+        dials.spawn(async move {
+            node.lists_had_their_turn(&wanted).await;
+            Some(())
+        });
         let mut holders = std::pin::pin!(self.holders_at_hubs(agent));
         let mut searching = true;
         loop {
-            while dials.len() < MAX_ASKED
+            // One of them waits for lists.
+            while dials.len() <= MAX_ASKED
                 && let Some(id) = waiting.pop_front()
             {
                 dials.spawn(ask_offers(self.clone(), id));

@@ -116,9 +116,18 @@ async fn known(house: &House, name: &str) {
         .expect("the list was entered");
 }
 
-fn tunnel(here: &House, there: &House) -> Session {
-    let all = here.inner().peers.connections(there.node.id(), Way::Udp);
-    all.into_iter().next().expect("a tunnel")
+/// The tunnel to a peer. A call may be answered before it is there: in the first flight.
+async fn tunnel(here: &House, there: &House) -> Session {
+    let up = async {
+        loop {
+            let all = here.inner().peers.connections(there.node.id(), Way::Udp);
+            if let Some(tunnel) = all.into_iter().next() {
+                return tunnel;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    timeout(PATIENCE, up).await.expect("a tunnel")
 }
 
 async fn serve(house: &House, agent: Agent) -> Result<Serving, hailwire_wire::Status> {
@@ -131,7 +140,7 @@ async fn agents_with_the_longest_texts_are_refused_where_they_register_and_nothi
     let (near, far) = pair(Carrier::Quic, Pool::Fixed(1), Pool::Fixed(1)).await;
     let _echo = serve_echo(&far, "echo").await;
     call(&near.client(), "echo@far").await.unwrap();
-    let tunnel_before = tunnel(&near, &far);
+    let tunnel_before = tunnel(&near, &far).await;
     let mut serving = Vec::new();
     let refused = loop {
         let name = format!("agent-{:0>58}", serving.len());
@@ -154,7 +163,10 @@ async fn agents_with_the_longest_texts_are_refused_where_they_register_and_nothi
     let last = format!("agent-{:0>58}", serving.len() - 1);
     known(&near, &last).await;
     assert_eq!(call(&near.client(), &last).await.unwrap(), "hello");
-    assert!(tunnel(&near, &far).is(&tunnel_before), "the tunnel was cut");
+    assert!(
+        tunnel(&near, &far).await.is(&tunnel_before),
+        "the tunnel was cut"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -162,7 +174,7 @@ async fn a_thousand_agents_with_a_sentence_each_are_offered_whole() {
     let (near, far) = pair(Carrier::Quic, Pool::Fixed(1), Pool::Fixed(1)).await;
     let _echo = serve_echo(&far, "echo").await;
     call(&near.client(), "echo@far").await.unwrap();
-    let tunnel_before = tunnel(&near, &far);
+    let tunnel_before = tunnel(&near, &far).await;
     let most = limits::MAX_AGENTS_PER_NODE - 1;
     let mut serving = Vec::new();
     for index in 0..most {
@@ -184,7 +196,10 @@ async fn a_thousand_agents_with_a_sentence_each_are_offered_whole() {
     let rows: Vec<AgentRow> = far.client().admin(method::AGENTS, &query).await.unwrap();
     assert_eq!(rows.len(), most + 1);
     assert_eq!(call(&near.client(), "agent-1022").await.unwrap(), "hello");
-    assert!(tunnel(&near, &far).is(&tunnel_before), "the tunnel was cut");
+    assert!(
+        tunnel(&near, &far).await.is(&tunnel_before),
+        "the tunnel was cut"
+    );
     // They go as they came.
     drop(serving);
     let left = async {
@@ -310,4 +325,35 @@ async fn a_list_past_its_bound_closes_the_connection_that_brought_it_and_no_othe
     let closed = timeout(PATIENCE, guest.connection.closed()).await.unwrap();
     assert!(format!("{closed:?}").contains("description"), "{closed:?}");
     call(&near.client(), "echo@far").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bare_call_waits_for_a_list_that_has_not_had_its_turn() {
+    let (near, far) = pair(Carrier::Quic, Pool::Fixed(1), Pool::Fixed(1)).await;
+    let _echo = serve_echo(&far, "echo").await;
+    call(&near.client(), "echo@far").await.unwrap();
+    let mut serving = Vec::new();
+    // Sooner or later a list finds that the far node's turns are used up.
+    for index in 0.. {
+        assert!(index < 100, "no list ever waits");
+        let name = format!("agent-{index}");
+        serving.push(serve_echo(&far, &name).await);
+        let agent = name.parse().unwrap();
+        let waits = async {
+            loop {
+                if near.inner().lists.waiting().contains(&far.node.id()) {
+                    return true;
+                }
+                if near.inner().registry.knows(&agent) {
+                    return false;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let waits = timeout(PATIENCE, waits).await.unwrap();
+        assert_eq!(call(&near.client(), &name).await.unwrap(), "hello");
+        if waits {
+            return;
+        }
+    }
 }
