@@ -24,6 +24,14 @@ use crate::{BenchError, measure::Times};
 /// A call that has no answer by then is lost.
 const DEADLINE: Duration = Duration::from_secs(10);
 
+/// Pauses before a joiner that found no place tries again: those of `hail join`.
+const AGAIN: [Duration; 4] = [
+    Duration::from_millis(20),
+    Duration::from_millis(100),
+    Duration::from_millis(300),
+    Duration::from_secs(1),
+];
+
 /// Bytes of the body of an echo.
 const BODY: usize = 1_000;
 
@@ -284,16 +292,27 @@ impl Ways {
 
     async fn join(&self) -> Result<(), BenchError> {
         let endpoint = Seed::draw()?.endpoint().await?;
-        let joined = async {
-            let connection = self.victim.quic(&endpoint).await?;
-            let _control = peer::greet(&connection).await?;
-            peer::redeem(&connection, self.secret.clone()).await?;
-            connection.close(hailwire::Code::Ok, "joined");
-            Ok(())
-        };
-        let joined = joined.await;
+        let mut joined = self.shown(&endpoint).await;
+        // As `hail join` does: whoever stands behind the address of a flood may be put out before it has
+        // shown its ticket.
+        for pause in AGAIN {
+            if joined.is_ok() {
+                break;
+            }
+            tokio::time::sleep(pause).await;
+            joined = self.shown(&endpoint).await;
+        }
         tokio::spawn(async move { endpoint.close().await });
         joined
+    }
+
+    /// Dials the victim and shows it a ticket's secret.
+    async fn shown(&self, endpoint: &Endpoint) -> Result<(), BenchError> {
+        let connection = self.victim.quic(endpoint).await?;
+        let _control = peer::greet(&connection).await?;
+        peer::redeem(&connection, self.secret.clone()).await?;
+        connection.close(hailwire::Code::Ok, "joined");
+        Ok(())
     }
 
     async fn look_up(&self, node: NodeId) -> Result<(), BenchError> {

@@ -5,7 +5,7 @@
 //! inviter takes one use of the ticket and trusts the joiner; only then does the joiner trust the
 //! inviter. A ticket that is used up, expired or unknown is refused with its reason.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use hailwire_wire::{
     AgentName, CallHeader, Code, NodeId, NodeName, Status,
@@ -35,6 +35,15 @@ const MAX_USES: u32 = 10_000;
 
 /// Largest answer of an inviter.
 const MAX_ANSWER: usize = 16 * 1024;
+
+/// Pauses after which an inviter is asked again whose places for strangers were taken: who comes from
+/// behind the same address as a flood may be put out before it has shown its ticket.
+const AGAIN: [Duration; 4] = [
+    Duration::from_millis(20),
+    Duration::from_millis(100),
+    Duration::from_millis(300),
+    Duration::from_secs(1),
+];
 
 /// What a joiner says, in MessagePack, with the method `join`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -141,12 +150,19 @@ impl Inner {
                     .with_hint("give it to the other node"),
             );
         }
-        // A second connection to a peer would make way for its tunnel, or the other way round.
-        let session = match self.peers.up(ticket.node) {
-            Some(tunnel) => tunnel,
-            None => self.dial_ticket(&ticket).await?,
+        let mut pauses = AGAIN.into_iter();
+        let (session, redeemed) = loop {
+            match self.shown(&ticket).await {
+                Err(status) if status.code == Code::ResourceExhausted => {
+                    let Some(pause) = pauses.next() else {
+                        return Err(status);
+                    };
+                    tracing::debug!(%status, "the inviter had no place; it is asked again");
+                    tokio::time::sleep(pause).await;
+                }
+                outcome => break outcome?,
+            }
         };
-        let redeemed = self.redeem_at(&session, ticket.secret).await?;
         let claimed = self.not_own(redeemed.name.or(ticket.name));
         let peer = NewPeer {
             id: ticket.node,
@@ -172,6 +188,17 @@ impl Inner {
             name,
             allow,
         })
+    }
+
+    /// Dials the inviter and shows it the ticket's secret.
+    async fn shown(self: &Arc<Self>, ticket: &NodeTicket) -> Result<(Session, Redeemed), Status> {
+        // A second connection to a peer would make way for its tunnel, or the other way round.
+        let session = match self.peers.up(ticket.node) {
+            Some(tunnel) => tunnel,
+            None => self.dial_ticket(ticket).await?,
+        };
+        let redeemed = self.redeem_at(&session, ticket.secret.clone()).await?;
+        Ok((session, redeemed))
     }
 
     async fn dial_ticket(self: &Arc<Self>, ticket: &NodeTicket) -> Result<Session, Status> {

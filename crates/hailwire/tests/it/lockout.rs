@@ -128,6 +128,38 @@ async fn strangers_who_stay_stop_no_join_and_the_oldest_is_told_why_it_goes() {
     joins(&house).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn joins_get_through_a_flood_of_strangers_from_their_own_address() {
+    let house = with_tcp().await;
+    let _echo = serve_echo(&house.client(), "echo").await;
+    let (id, address) = (house.node.id(), house.node.tcp_sockets()[0]);
+    let mut flood = tokio::task::JoinSet::new();
+    let (begun, mut flooded) = tokio::sync::mpsc::channel(1);
+    for _ in 0..4 {
+        let begun = begun.clone();
+        flood.spawn(async move {
+            let mut last = std::collections::VecDeque::new();
+            loop {
+                let (_, own) = identity();
+                // It may be turned away itself.
+                last.extend(tcp::connect(&own, id, address, &[TcpCarrier::Ws]).await);
+                if last.len() > 8 {
+                    last.pop_front();
+                    let _ = begun.try_send(());
+                }
+            }
+        });
+    }
+    timeout(PATIENCE, flooded.recv()).await.unwrap();
+    for _ in 0..8 {
+        joins(&house).await;
+    }
+    flood.abort_all();
+    while let Some(ended) = flood.join_next().await {
+        assert!(ended.unwrap_err().is_cancelled(), "the flood went on");
+    }
+}
+
 /// Bytes that a node sends to somebody whose address is not proved, for those that it got.
 async fn amplified(frames: &[u8], padded: usize) -> (usize, usize) {
     let house = House::named("alice").await;
