@@ -24,13 +24,8 @@ use crate::{BenchError, measure::Times};
 /// A call that has no answer by then is lost.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Pauses before a joiner that found no place tries again: those of `hail join`.
-const AGAIN: [Duration; 4] = [
-    Duration::from_millis(20),
-    Duration::from_millis(100),
-    Duration::from_millis(300),
-    Duration::from_secs(1),
-];
+/// Milliseconds before a joiner that found no place tries again: those of `hail join`.
+const AGAIN: [u64; 7] = [20, 50, 100, 200, 400, 800, 1600];
 
 /// Bytes of the body of an echo.
 const BODY: usize = 1_000;
@@ -299,7 +294,7 @@ impl Ways {
             if joined.is_ok() {
                 break;
             }
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(Duration::from_millis(pause)).await;
             joined = self.shown(&endpoint).await;
         }
         tokio::spawn(async move { endpoint.close().await });

@@ -12,23 +12,16 @@ use hailwire_bench::{
 
 use crate::house::House;
 
-/// Attackers from whom honest callers still suffer.
-const NOT_YET: [Kind; 5] = [
-    Kind::Tokens,
-    Kind::Initials,
-    Kind::Strangers,
-    Kind::Member,
-    Kind::Lines,
-];
+/// Those come from the joiners' own address faster than a debug build lets a joiner show its ticket.
+/// `joins_get_through_a_flood_of_strangers_from_their_own_address` has them alone, a siege by hand with the others.
+const TOO_FAST: Kind = Kind::Strangers;
 
 #[test]
 fn honest_callers_lose_nothing_while_attackers_are_at_work() {
     let house = House::new();
     let out = house.path("siege");
-    let attackers: BTreeSet<Kind> = Kind::ALL
-        .into_iter()
-        .filter(|kind| !NOT_YET.contains(kind))
-        .collect();
+    let all = Kind::ALL.into_iter();
+    let attackers: BTreeSet<Kind> = all.filter(|kind| *kind != TOO_FAST).collect();
     let names: Vec<&str> = attackers.iter().map(|kind| kind.name()).collect();
     let (only, shown) = (names.join(","), out.display().to_string());
     let args = [

@@ -36,14 +36,9 @@ const MAX_USES: u32 = 10_000;
 /// Largest answer of an inviter.
 const MAX_ANSWER: usize = 16 * 1024;
 
-/// Pauses after which an inviter is asked again whose places for strangers were taken: who comes from
+/// Milliseconds after which an inviter is asked again whose places for strangers were taken: who comes from
 /// behind the same address as a flood may be put out before it has shown its ticket.
-const AGAIN: [Duration; 4] = [
-    Duration::from_millis(20),
-    Duration::from_millis(100),
-    Duration::from_millis(300),
-    Duration::from_secs(1),
-];
+const AGAIN: [u64; 7] = [20, 50, 100, 200, 400, 800, 1600];
 
 /// What a joiner says, in MessagePack, with the method `join`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -158,7 +153,7 @@ impl Inner {
                         return Err(status);
                     };
                     tracing::debug!(%status, "the inviter had no place; it is asked again");
-                    tokio::time::sleep(pause).await;
+                    tokio::time::sleep(Duration::from_millis(pause)).await;
                 }
                 outcome => break outcome?,
             }
