@@ -467,7 +467,6 @@ impl Future for EndpointDriver {
             Ok(driven) => driven?,
             Err(_) => {
                 error!("the engine panicked over an endpoint's events; what was at hand is lost");
-                endpoint.recv_state.datagrams.clear();
                 true
             }
         };
@@ -924,8 +923,6 @@ struct RecvState {
     incoming: VecDeque<proto::Incoming>,
     connections: ConnectionSet,
     recv_buf: Box<[u8]>,
-    /// Reused buffer that received datagrams are copied into and split into owned slices.
-    datagrams: BytesMut,
     recv_limiter: WorkLimiter,
 }
 
@@ -949,7 +946,6 @@ impl RecvState {
             },
             incoming: VecDeque::new(),
             recv_buf: recv_buf.into(),
-            datagrams: BytesMut::with_capacity(datagram_capacity),
             recv_limiter: WorkLimiter::new(RECV_TIME_BOUND),
         }
     }
@@ -980,23 +976,11 @@ impl RecvState {
             match socket.poll_recv(cx, &mut iovs, &mut metas) {
                 Poll::Ready(Ok(msgs)) => {
                     self.recv_limiter.record_work(msgs);
-                    // Copy the received batch into `datagrams` and split each datagram off as
-                    // an owned slice. We can't read directly into `datagrams` and drop
-                    // `recv_buf`: once a slice has been handed to a connection the allocation
-                    // is shared, so the next `reserve` must allocate fresh backing memory.
-                    // Reading in place would therefore mean reserving the worst-case iovec
-                    // envelope before every poll and reallocating it whenever a prior datagram
-                    // is still in flight. `recv_buf` stays an allocate-once scratch buffer, and
-                    // we reserve only the bytes actually received.
-                    let batch_len = metas.iter().take(msgs).map(|meta| meta.len).sum();
-                    self.datagrams.reserve(batch_len);
-                    for (meta, buf) in metas.iter().zip(iovs.iter()).take(msgs) {
-                        self.datagrams.extend_from_slice(&buf[..meta.len]);
-                    }
-                    for meta in metas.iter().take(msgs) {
-                        let mut data = self.datagrams.split_to(meta.len);
-                        while !data.is_empty() {
-                            let buf = data.split_to(meta.stride.min(data.len()));
+                    // Hailwire: each datagram has memory of its own, where noq copies a batch into one
+                    // allocation: of that, all was kept for as long as anybody kept a byte of it.
+                    for (meta, received) in metas.iter().zip(iovs.iter()).take(msgs) {
+                        for datagram in received[..meta.len].chunks(meta.stride.max(1)) {
+                            let buf = BytesMut::from(datagram);
                             let mut response_buffer = Vec::new();
                             let addresses = FourTuple::new(meta.addr, meta.dst_ip);
                             // Hailwire: a panic costs the datagram, not the endpoint.

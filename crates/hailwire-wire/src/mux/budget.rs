@@ -29,7 +29,9 @@ impl Budget {
         self.give_back(recv);
         let wanted = (recv.window * 4).min(LARGEST) - INITIAL;
         let part = MUX_RECEIVE_POOL / (self.grown + 1);
-        let share = wanted.min(part).min(MUX_RECEIVE_POOL - self.used);
+        let share = wanted
+            .min(part)
+            .min(MUX_RECEIVE_POOL.saturating_sub(self.used));
         // Never below what the peer holds already: a promise is not taken back.
         self.take(recv, share.max(promised.saturating_sub(INITIAL)));
         let grant = recv.window.saturating_sub(promised);

@@ -75,10 +75,9 @@ impl Mux {
             if recv.state != RecvState::Open {
                 return Err(MuxError::AfterEnd(header.stream));
             }
-            recv.credit = recv
-                .credit
-                .checked_sub(usize::from(header.len))
-                .ok_or(MuxError::Window(header.stream))?;
+            if recv.credit < usize::from(header.len) {
+                return Err(MuxError::Window(header.stream));
+            }
         }
         self.receiving = Some(Receiving {
             key,
@@ -95,6 +94,8 @@ impl Mux {
             return;
         };
         let recv = &mut stream.recv;
+        // As they come: what is announced and has not come is still promised.
+        recv.credit = recv.credit.saturating_sub(part.len());
         if recv.stop.is_some() {
             return;
         }

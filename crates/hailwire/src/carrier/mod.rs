@@ -29,6 +29,7 @@ pub mod mux;
 mod opening;
 pub mod quic;
 pub mod tcp;
+mod unsent;
 pub mod ws;
 
 use std::sync::Arc;
@@ -181,12 +182,33 @@ impl Connection {
     }
 
     /// Charges what the peer makes this side hold on this connection, as far as it grows with bytes, to
-    /// its account: over the multiplexer. False where there is no room to begin with.
+    /// its account: over the multiplexer what is unread and unsent, over QUIC what is unsent. False where there is
+    /// no room to begin with.
     #[must_use]
     pub fn charge(&self, account: &Arc<Account>) -> bool {
         match self {
-            Self::Quic(_) | Self::H2(_) => true,
+            Self::Quic(c) => c.charge(account),
+            Self::H2(_) => true,
             Self::Mux(c) => c.charge(account),
+        }
+    }
+
+    /// No stream is open: what was charged for those that were is given back.
+    pub fn rest(&self) {
+        match self {
+            Self::Quic(c) => c.rest(),
+            Self::H2(_) | Self::Mux(_) => {}
+        }
+    }
+
+    /// What the peer has sent on this connection and nobody has read, where it is not charged by
+    /// [`Connection::charge`]: over QUIC, and over HTTP/2 as no less than it is.
+    #[must_use]
+    pub fn unread(&self) -> Option<Unread> {
+        match self {
+            Self::Quic(c) => Some(c.unread()),
+            Self::H2(c) => Some(c.unread()),
+            Self::Mux(_) => None,
         }
     }
 
@@ -262,6 +284,15 @@ impl Room {
         unidirectional: 100,
         unread: 32 * 1024 * 1024,
     };
+}
+
+/// What a peer has sent on the streams of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unread {
+    /// Bytes that wait to be read.
+    pub bytes: u64,
+    /// Bytes that were read since the connection began, or thrown away.
+    pub read: u64,
 }
 
 /// What a connection has moved, and over what.

@@ -23,9 +23,11 @@ use iroh::{
 };
 
 use super::{
-    ConnectionError, DatagramError, ReadError, Room, Stats, WriteError,
+    ConnectionError, DatagramError, ReadError, Room, Stats, Unread, WriteError,
+    budget::Account,
     early::{Handle, Kept},
     lanes::{HEAD_START, Lanes},
+    unsent::Unsent,
 };
 
 /// A QUIC connection between two nodes.
@@ -33,7 +35,24 @@ use super::{
 pub struct Connection {
     inner: Handle,
     lanes: Arc<Lanes>,
+    writers: Arc<Writers>,
     room: Room,
+}
+
+/// What the writers of a connection share.
+#[derive(Debug)]
+struct Writers {
+    engine: Handle,
+    unsent: Unsent,
+}
+
+impl Writers {
+    /// Waits until there is room for what a stream writes.
+    async fn room(&self) {
+        let engine = &self.engine;
+        let unacknowledged = || (!engine.is_closed()).then(|| engine.stats().unacknowledged);
+        self.unsent.room(unacknowledged).await;
+    }
 }
 
 impl Connection {
@@ -66,6 +85,10 @@ impl Connection {
 
     fn of(inner: Handle, room: Room) -> Self {
         Self {
+            writers: Arc::new(Writers {
+                engine: inner.clone(),
+                unsent: Unsent::default(),
+            }),
             inner,
             lanes: Arc::default(),
             room,
@@ -80,6 +103,16 @@ impl Connection {
     /// Why the handshake failed.
     pub async fn complete(&self) -> Result<bool, String> {
         self.inner.complete().await
+    }
+
+    /// See [`Connection::charge`](super::Connection::charge).
+    pub(super) fn charge(&self, account: &Arc<Account>) -> bool {
+        self.writers.unsent.charge(account)
+    }
+
+    /// See [`Connection::rest`](super::Connection::rest).
+    pub(super) fn rest(&self) {
+        self.writers.unsent.rest();
     }
 
     pub(super) fn narrow(&self) {
@@ -141,6 +174,7 @@ impl Connection {
         let kept = (early && matches!(self.inner, Handle::Out(..))).then(|| Kept::new(&self.inner));
         let send = SendStream {
             inner: send,
+            writers: self.writers.clone(),
             kept: kept.clone(),
             ended: false,
             lanes: self.lanes.clone(),
@@ -184,6 +218,14 @@ impl Connection {
         lost(self.inner.closed().await)
     }
 
+    pub(super) fn unread(&self) -> Unread {
+        let stats = self.inner.stats();
+        Unread {
+            bytes: stats.unread,
+            read: stats.read,
+        }
+    }
+
     pub(super) fn stats(&self) -> Stats {
         let total = self.inner.stats();
         let mut stats = Stats {
@@ -216,6 +258,7 @@ impl Connection {
 #[derive(Debug)]
 pub struct SendStream {
     inner: iroh_endpoint::SendStream,
+    writers: Arc<Writers>,
     /// What was written before the handshake was complete.
     kept: Option<Arc<Kept>>,
     ended: bool,
@@ -259,6 +302,8 @@ impl SendStream {
     async fn write_once(&mut self, chunks: &mut [Bytes]) -> Result<(), iroh_endpoint::WriteError> {
         let priority = self.priority();
         let len: usize = chunks.iter().map(Bytes::len).sum();
+        self.writers.room().await;
+        self.writers.unsent.wrote(len);
         self.written += len as u64;
         let beginning = self.written <= HEAD_START;
         let lanes = &self.lanes;

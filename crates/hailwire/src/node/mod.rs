@@ -52,6 +52,7 @@ mod spin;
 mod store;
 mod trust;
 mod tunnel;
+mod unread;
 #[cfg(test)]
 mod virtual_house;
 mod window;
@@ -208,6 +209,7 @@ impl NodeBuilder {
             keep("entering offers", &inner, offers::enter),
             keep("watching for silence", &inner, tunnel::watch_silence),
             keep("measuring", &inner, measure::watch),
+            keep("charging what is unread", &inner, unread::watch),
             keep("looking again", &inner, look_again),
             keep("keeping time", &inner, keep_time),
             keep("hubs", &inner, hubs::run),

@@ -298,6 +298,11 @@ impl Session {
         self.shared.dialled
     }
 
+    /// Where what the far side makes this one hold is charged.
+    pub(crate) fn account(&self) -> Option<&Arc<Account>> {
+        self.shared.account.as_ref()
+    }
+
     pub(crate) fn connection(&self) -> &Connection {
         &self.shared.connection
     }

@@ -8,7 +8,7 @@ use hailwire::{
     Agent, Client, Code, DataDir, NodeId, Priority, Request, Response,
     admin::{self, method},
     carrier::{
-        Connection, ReadError, RecvStream, SendStream,
+        Connection, ReadError, RecvStream, SendStream, quic,
         tcp::{self, Identity, TcpCarrier},
     },
 };
@@ -16,6 +16,9 @@ use hailwire_wire::{
     CallHeader,
     frame::{self, FrameKind},
     header::{self, Hello, VERSION},
+};
+use iroh::{
+    Endpoint, EndpointAddr, EndpointId, RelayMap, RelayMode, TransportAddr, endpoint::presets,
 };
 use tokio::task::JoinSet;
 
@@ -37,11 +40,18 @@ const SETTLED: Duration = Duration::from_secs(5);
 /// Streams of each peer, half of which send a body and half of which read no answer.
 const STREAMS: usize = 400;
 
+/// Streams on which each peer sends what nobody reads, together more than a window.
+const FILLED: usize = 20;
+
+/// After so long a write waits for credit.
+const STUCK: Duration = Duration::from_millis(100);
+
 /// A node in another process.
 struct Victim {
     node: Helper,
     client: Client,
     id: NodeId,
+    udp: SocketAddr,
     tcp: SocketAddr,
     dir: tempfile::TempDir,
 }
@@ -56,8 +66,17 @@ impl Victim {
             node,
             client,
             id: status.id,
+            udp: status.sockets[0].parse().unwrap(),
             tcp: status.tcp_sockets[0].parse().unwrap(),
             dir,
+        }
+    }
+
+    fn place(&self) -> Place {
+        Place {
+            id: self.id,
+            udp: self.udp,
+            tcp: self.tcp,
         }
     }
 
@@ -74,6 +93,57 @@ impl Victim {
     }
 }
 
+/// Over what a peer comes, with a key of its own.
+#[derive(Clone)]
+enum Way {
+    Tcp(TcpCarrier, Identity),
+    Quic(Endpoint),
+}
+
+impl Way {
+    async fn tcp(by: TcpCarrier) -> (NodeId, Self) {
+        let (id, identity) = identity();
+        (id, Self::Tcp(by, identity))
+    }
+
+    async fn quic() -> (NodeId, Self) {
+        let endpoint = Endpoint::builder(presets::Minimal)
+            .relay_mode(RelayMode::Custom(RelayMap::empty()))
+            .clear_ip_transports()
+            .bind_addr(SocketAddr::from(([127, 0, 0, 1], 0)))
+            .unwrap()
+            .bind()
+            .await
+            .unwrap();
+        let id = NodeId::from_bytes(*endpoint.id().as_bytes());
+        (id, Self::Quic(endpoint))
+    }
+
+    async fn connect(&self, victim: Place) -> Connection {
+        match self {
+            Self::Tcp(by, identity) => {
+                let dialled = tcp::connect(identity, victim.id, victim.tcp, &[*by]).await;
+                dialled.unwrap()
+            }
+            Self::Quic(endpoint) => {
+                let id = EndpointId::from_bytes(victim.id.as_bytes()).unwrap();
+                let to = EndpointAddr::from_parts(id, [TransportAddr::Ip(victim.udp)]);
+                Connection::Quic(quic::Connection::new(
+                    endpoint.connect(to, b"hailwire").await.unwrap(),
+                ))
+            }
+        }
+    }
+}
+
+/// Where a node is.
+#[derive(Clone, Copy)]
+struct Place {
+    id: NodeId,
+    udp: SocketAddr,
+    tcp: SocketAddr,
+}
+
 /// A stream whose answer nobody reads.
 type Held = (SendStream, RecvStream);
 
@@ -84,8 +154,8 @@ struct Hostile {
 }
 
 impl Hostile {
-    async fn at((victim, tcp): (NodeId, SocketAddr), identity: &Identity, by: TcpCarrier) -> Self {
-        let connection = tcp::connect(identity, victim, tcp, &[by]).await.unwrap();
+    async fn at(victim: Place, way: &Way) -> Self {
+        let connection = way.connect(victim).await;
         let hello = Hello {
             versions: vec![VERSION],
             ..Hello::default()
@@ -100,13 +170,30 @@ impl Hostile {
         this
     }
 
+    /// Opens a stream and writes, as far as there is credit for it. False where there can be none.
     async fn open(&mut self, bytes: Bytes) -> bool {
-        let Ok((mut send, recv)) = self.connection.open(Priority::Medium).await else {
+        let opened = self.connection.open(Priority::Medium);
+        let Ok(Ok((mut send, recv))) = tokio::time::timeout(SETTLED, opened).await else {
             return false;
         };
-        let _ = send.write(bytes).await;
+        let _ = tokio::time::timeout(SETTLED, send.write(bytes)).await;
         self.held.push((send, recv));
         true
+    }
+
+    /// Sends bodies to an agent that reads nothing, until the window is full or the connection is gone.
+    async fn fill(&mut self) {
+        let piece = data(64 * 1024);
+        for _ in 0..FILLED {
+            if !self.open(call_to("deaf", 0)).await {
+                return;
+            }
+            let Some((send, _)) = self.held.last_mut() else {
+                return;
+            };
+            let write = async { while send.write(piece.clone()).await.is_ok() {} };
+            let _ = tokio::time::timeout(STUCK, write).await;
+        }
     }
 
     /// The code with which the node resets this stream.
@@ -126,6 +213,12 @@ impl Hostile {
     }
 }
 
+fn data(bytes: usize) -> Bytes {
+    let mut frame = BytesMut::new();
+    frame::put(&mut frame, FrameKind::DATA, &vec![0; bytes]);
+    frame.freeze()
+}
+
 fn call_to(agent: &str, body: usize) -> Bytes {
     let header = CallHeader {
         to: agent.to_owned(),
@@ -134,18 +227,28 @@ fn call_to(agent: &str, body: usize) -> Bytes {
     let mut bytes = BytesMut::new();
     frame::put(&mut bytes, FrameKind::CALL, &header::encode(&header));
     if body > 0 {
-        frame::put(&mut bytes, FrameKind::DATA, &vec![0; body]);
+        bytes.extend_from_slice(&data(body));
     }
     bytes.freeze()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixty_four_hostile_peers_over_web_socket_cannot_make_a_node_hold_256_mib() {
-    attacked_by_64(TcpCarrier::Ws).await;
+    attacked_by_64(async || Way::tcp(TcpCarrier::Ws).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixty_four_hostile_peers_over_http2_cannot_make_a_node_hold_256_mib() {
+    attacked_by_64(async || Way::tcp(TcpCarrier::H2).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sixty_four_hostile_peers_over_quic_cannot_make_a_node_hold_256_mib() {
+    attacked_by_64(async || Way::quic().await).await;
 }
 
 /// Bodies without end, and answers that nobody reads.
-async fn attacked_by_64(by: TcpCarrier) {
+async fn attacked_by_64(way: impl AsyncFn() -> (NodeId, Way)) {
     let victim = Victim::start().await;
     let honest = both("honest", |_| {}).await;
     victim.trust(honest.node.id(), &[]).await;
@@ -162,20 +265,30 @@ async fn attacked_by_64(by: TcpCarrier) {
     let large = |_: Request| async { Ok(Response::new(Bytes::from(vec![7; 256 * 1024]))) };
     let agent = Agent::new("large").unwrap();
     let _large = victim.client.serve(agent, large).await.unwrap();
+    let deaf = |request: Request| async move {
+        std::future::pending::<()>().await;
+        Ok(Response::new(request.into_body()))
+    };
+    let _deaf = victim
+        .client
+        .serve(Agent::new("deaf").unwrap(), deaf)
+        .await
+        .unwrap();
     let mut attacks = JoinSet::new();
     let (body, ask) = (call_to("node", 60_000), call_to("large", 0));
     for _ in 0..PEERS {
-        let (id, identity) = identity();
-        victim.trust(id, &["large"]).await;
-        let (place, body, ask) = ((victim.id, victim.tcp), body.clone(), ask.clone());
+        let (id, way) = way().await;
+        victim.trust(id, &["large", "deaf"]).await;
+        let (place, body, ask) = (victim.place(), body.clone(), ask.clone());
         attacks.spawn(async move {
-            let mut hostile = Hostile::at(place, &identity, by).await;
+            let mut hostile = Hostile::at(place, &way).await;
             for turn in 0..STREAMS {
                 let what = if turn % 2 == 0 { &body } else { &ask };
                 if !hostile.open(what.clone()).await {
                     break;
                 }
             }
+            hostile.fill().await;
             // Answered or refused: then everything before it has been read. Or nobody reads it, which is
             // an answer too.
             hostile.open(call_to("echo", 0)).await;
@@ -211,9 +324,9 @@ async fn attacked_by_64(by: TcpCarrier) {
 #[tokio::test]
 async fn a_peer_with_more_streams_than_its_room_is_told_so_and_others_are_served() {
     let victim = Victim::start().await;
-    let (id, identity) = identity();
+    let (id, way) = Way::tcp(TcpCarrier::Ws).await;
     victim.trust(id, &[]).await;
-    let mut hostile = Hostile::at((victim.id, victim.tcp), &identity, TcpCarrier::Ws).await;
+    let mut hostile = Hostile::at(victim.place(), &way).await;
     for _ in 0..4000 {
         hostile.open(call_to("node", 100)).await;
     }

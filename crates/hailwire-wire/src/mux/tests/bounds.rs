@@ -304,3 +304,33 @@ fn a_peer_with_little_room_has_few_streams_accepted_and_little_read_until_it_get
     assert_eq!(read(&mut b, fourth).len(), WINDOW);
     assert!(b.wants_input());
 }
+
+#[test]
+fn what_is_read_in_the_middle_of_a_frame_earns_no_credit_for_its_rest() {
+    let mut server = greeted_server();
+    let mut keys = Vec::new();
+    for turn in 0..MUX_MAX_STREAMS {
+        let stream = 1 + 2 * turn as u64;
+        let frame = encoded(&[data(stream, &[0; WINDOW / 2], false)]);
+        server.handle_input(frame).unwrap();
+        keys.push(accepted(&mut server));
+    }
+    for round in 0..20 {
+        for (turn, key) in keys.iter().enumerate() {
+            let recv = &server.streams.find(*key).unwrap().recv;
+            let (credit, largest) = (recv.credit, MUX_MAX_DATA);
+            if credit == 0 {
+                continue;
+            }
+            let body = vec![0; credit.min(largest)];
+            let mut frame = encoded(&[data(1 + 2 * turn as u64, &body, false)]);
+            let rest = frame.split_off(frame.len() - body.len() / 2);
+            server.handle_input(frame).unwrap();
+            read(&mut server, *key);
+            server.handle_input(rest).unwrap();
+            let recv = &server.streams.find(*key).unwrap().recv;
+            assert!(recv.credit + recv.unread() <= recv.window, "round {round}");
+            assert!(server.budget.used() <= MUX_RECEIVE_POOL, "round {round}");
+        }
+    }
+}

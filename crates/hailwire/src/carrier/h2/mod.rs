@@ -34,6 +34,7 @@ mod shared;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod unread;
 
 use std::{
     future::poll_fn,
@@ -57,7 +58,7 @@ use self::{
     line::line,
     shared::Shared,
 };
-use super::{ConnectionError, DatagramError, Room, Stats, tcp::TcpError};
+use super::{ConnectionError, DatagramError, Room, Stats, Unread, tcp::TcpError};
 
 /// What names the reverse connection that belongs to a forward one. 128 random bits.
 pub(super) type Token = [u8; 16];
@@ -280,6 +281,10 @@ impl Connection {
 
     pub(super) async fn closed(&self) -> ConnectionError {
         poll_fn(|cx| self.shared().poll_closed(cx)).await
+    }
+
+    pub(super) fn unread(&self) -> Unread {
+        self.shared().unread()
     }
 
     /// The round-trip time is that of a ping, sent at the start and whenever somebody asks.

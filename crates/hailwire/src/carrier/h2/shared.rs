@@ -23,8 +23,8 @@ use hailwire_wire::{
 };
 use http::{Method, Request, Uri};
 
-use super::{codes, outgoing::Outgoing};
-use crate::carrier::{ConnectionError, Room, Stats};
+use super::{codes, outgoing::Outgoing, unread::Readers};
+use crate::carrier::{ConnectionError, Room, Stats, Unread};
 
 /// Stops that wait to be told to a peer that does not read its control stream, before it counts as
 /// gone.
@@ -54,6 +54,7 @@ pub(super) struct Shared {
     sent: AtomicU64,
     received: AtomicU64,
     reads: AtomicU64,
+    pub(super) readers: Arc<Readers>,
     /// The connection on which this side opens streams.
     pub(super) opens_on: Half,
     pub(super) remote: String,
@@ -187,6 +188,7 @@ impl Shared {
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
             reads: AtomicU64::new(0),
+            readers: Arc::default(),
             opens_on,
             remote,
         }
@@ -527,6 +529,10 @@ impl Shared {
         }
         note(&mut state.datagram, cx);
         Poll::Pending
+    }
+
+    pub(super) fn unread(&self) -> Unread {
+        self.readers.unread(self.received.load(Ordering::Relaxed))
     }
 
     pub(super) fn stats(&self) -> Stats {

@@ -22,6 +22,7 @@ use http::{Response, StatusCode};
 use super::{
     Handle, codes, path,
     shared::{Arrived, Cell, Lingering, Shared, request},
+    unread::Reader,
 };
 use crate::carrier::{ConnectionError, ReadError, WriteError, lanes::HEAD_START};
 
@@ -105,6 +106,7 @@ fn halves(
         written: 0,
     };
     let recv = RecvStream {
+        reader: Reader::new(&stream.shared().readers),
         stream,
         receiving,
         rest: Bytes::new(),
@@ -383,6 +385,7 @@ fn poll_credit(
 /// The reading half of an HTTP/2 stream.
 #[derive(Debug)]
 pub struct RecvStream {
+    reader: Reader,
     stream: Arc<Stream>,
     receiving: Receiving,
     /// What is left of a frame of which the reader wanted less.
@@ -416,7 +419,13 @@ impl RecvStream {
         &mut self,
         max: usize,
     ) -> Result<Option<Bytes>, ReadError> {
-        poll_fn(|cx| self.poll_read(max.max(1), cx)).await
+        let _waits = self.reader.waits();
+        let read = poll_fn(|cx| self.poll_read(max.max(1), cx)).await;
+        match &read {
+            Ok(Some(bytes)) => self.reader.has_read(bytes.len()),
+            Ok(None) | Err(_) => self.reader.end(),
+        }
+        read
     }
 
     fn poll_read(
@@ -527,6 +536,7 @@ impl RecvStream {
             return;
         }
         self.stopped = true;
+        self.reader.end();
         self.rest = Bytes::new();
         let receiving = std::mem::replace(&mut self.receiving, Receiving::Over);
         let shared = self.stream.shared();
