@@ -6,11 +6,11 @@
 //! peer alone has nearly all of the pool, many that want it share it, and something always remains for
 //! who comes next. A stranger has a small promise and borrows nothing.
 //!
-//! What is charged is what a peer can grow at will: connections, streams, unread and unsent bytes,
-//! windows that were promised to it. Whoever is refused is told (`resource_exhausted`) or waits.
+//! What is charged is what a peer can grow at will: connections, streams, unread and unsent bytes.
+//! Whoever is refused is told (`resource_exhausted`) or waits.
 //!
 //! With [`Budget::default`], 64 peers that do their worst hold 64 * [`PEER`] + [`POOL`] = 160 MiB of what is
-//! charged. The windows of QUIC and HTTP/2 are not: they bound each connection by themselves.
+//! charged. What lies in the windows of QUIC and HTTP/2 is charged a little later, by `node/unread.rs`.
 
 use std::sync::{
     Arc,
