@@ -90,9 +90,17 @@ impl Lists {
         self.lock().forget(id);
     }
 
-    /// Those whose newest list waits for its turn.
+    /// Those whose newest list waits for its turn, or has it just now.
     fn waiting(&self) -> HashSet<NodeId> {
-        self.lock().turns.iter().map(|(_, id)| *id).collect()
+        let waiting = self.lock();
+        let turns = waiting.turns.iter().map(|(_, id)| *id);
+        turns.chain(waiting.entering).collect()
+    }
+
+    /// The list that had its turn is entered.
+    fn had_its_turn(&self) {
+        self.lock().entering = None;
+        self.entered.send_modify(|entered| *entered += 1);
     }
 
     /// How many lists were entered.
@@ -170,7 +178,6 @@ impl Inner {
             // It went meanwhile.
             self.registry.clear_offers(id);
         }
-        self.lists.entered.send_modify(|entered| *entered += 1);
     }
 }
 
@@ -181,6 +188,7 @@ pub(super) async fn enter(node: Arc<Inner>) {
         match turn {
             Turn::Now(id, list) => {
                 node.enter_list(id, &list);
+                node.lists.had_its_turn();
                 // Entering a long one takes a millisecond or two.
                 tokio::task::yield_now().await;
             }
@@ -220,6 +228,8 @@ struct Waiting<S> {
     peers: HashMap<NodeId, Heard<S>>,
     /// Those with a list to enter, by the time from which on it may be.
     turns: BTreeSet<(Instant, NodeId)>,
+    /// Whose list has its turn now.
+    entering: Option<NodeId>,
     all: Paced,
 }
 
@@ -243,6 +253,7 @@ impl<S: Clone> Waiting<S> {
         Self {
             peers: HashMap::new(),
             turns: BTreeSet::new(),
+            entering: None,
             all: Paced::new(ALL),
         }
     }
@@ -317,6 +328,7 @@ impl<S: Clone> Waiting<S> {
         };
         peer.paced.done(now);
         self.all.done(now);
+        self.entering = Some(id);
         Turn::Now(id, list)
     }
 }

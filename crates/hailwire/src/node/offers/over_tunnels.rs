@@ -338,12 +338,22 @@ async fn a_bare_call_waits_for_a_list_that_has_not_had_its_turn() {
         assert!(index < 100, "no list ever waits");
         let name = format!("agent-{index}");
         serving.push(serve_echo(&far, &name).await);
-        let agent = name.parse().unwrap();
+        let agent: AgentName = name.parse().unwrap();
+        let has_it = |list: &List<Session>| {
+            let mut agents = list.agents().unwrap().into_iter();
+            agents.any(|offer| offer.name == agent)
+        };
         let waits = async {
             loop {
-                if near.inner().lists.waiting().contains(&far.node.id()) {
+                let waiting = near.inner().lists.lock();
+                let heard = waiting.peers.get(&far.node.id());
+                if heard
+                    .and_then(|heard| heard.whole.as_ref())
+                    .is_some_and(has_it)
+                {
                     return true;
                 }
+                drop(waiting);
                 if near.inner().registry.knows(&agent) {
                     return false;
                 }
