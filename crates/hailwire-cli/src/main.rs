@@ -20,6 +20,10 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+/// Gives memory back after a burst, which glibc's does not (docs/decisions/0027-what-peers-may-hold.md).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = args::Cli::parse();
     let around = plan::Surroundings::of_process();

@@ -8,7 +8,15 @@
 mod bounds;
 mod directory;
 mod house;
+#[path = "../../../../fuzz/src/initial.rs"]
+#[expect(
+    unreachable_pub,
+    clippy::expect_used,
+    reason = "the fuzz targets use it too"
+)]
+mod initial;
 mod nodes;
+mod packets;
 mod refusals;
 mod relay;
 mod tls;

@@ -21,7 +21,7 @@ const ALPN: &[u8] = b"test";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An endpoint that reaches others through the hub's relay alone.
-async fn endpoint(house: &House, node: &Node, seed: u8) -> Endpoint {
+pub(crate) async fn endpoint(house: &House, node: &Node, seed: u8) -> Endpoint {
     assert_eq!(node.key.id(), KeyPair::from_seed(&[seed; 32]).id());
     let url = house.hub.url().to_string().parse().unwrap();
     let discovery = RelayQuicConfig::new(house.hub.udp_addr().port());

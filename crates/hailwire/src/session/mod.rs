@@ -424,6 +424,9 @@ impl Drop for InFlight {
 /// The control task of an accepted session, until the far side's greeting claims it.
 type Greeting<D> = Arc<Mutex<Option<control::Control<D>>>>;
 
+/// Streams that one connection may have begun before others have their turn.
+const AT_ONCE: usize = 16;
+
 /// Accepts streams until the connection ends, each in a task of its own.
 async fn accept_streams<D: Dispatch>(
     session: Session,
@@ -438,9 +441,16 @@ async fn accept_streams<D: Dispatch>(
         *lock(&greeting) = Some(control);
     }
     tokio::spawn(expect_greeting(session.clone()));
+    let mut at_once = 0;
     // A stream's task needs no owner that aborts it: whatever it waits for ends with the
     // connection, the handler included, since a lost connection counts as a cancel.
     while let Ok((send, recv)) = session.connection().accept().await {
+        at_once += 1;
+        if at_once > AT_ONCE {
+            at_once = 1;
+            // Who opens a thousand at once does not come before everybody else.
+            tokio::task::yield_now().await;
+        }
         let Some(charge) = Charge::of(&session, STREAM) else {
             turn_away(send, recv);
             continue;
