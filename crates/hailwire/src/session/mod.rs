@@ -425,7 +425,7 @@ impl Drop for InFlight {
 type Greeting<D> = Arc<Mutex<Option<control::Control<D>>>>;
 
 /// Streams that one connection may have begun before others have their turn.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 4;
 
 /// Accepts streams until the connection ends, each in a task of its own.
 async fn accept_streams<D: Dispatch>(
