@@ -144,7 +144,7 @@ mod tests {
             }
             most = account.used();
         }
-        assert!(most <= PEER && most >= PEER / 2, "{most}");
+        assert!((PEER / 2..=PEER).contains(&most), "{most}");
         // It is acknowledged, or the connection ends: nobody waits any longer.
         unsent.room(|| None).await;
         unsent.room(|| Some(0)).await;

@@ -343,17 +343,17 @@ async fn a_bare_call_waits_for_a_list_that_has_not_had_its_turn() {
             let mut agents = list.agents().unwrap().into_iter();
             agents.any(|offer| offer.name == agent)
         };
+        let list_waits = || {
+            let waiting = near.inner().lists.lock();
+            let heard = waiting.peers.get(&far.node.id());
+            let whole = heard.and_then(|heard| heard.whole.as_ref());
+            whole.is_some_and(has_it)
+        };
         let waits = async {
             loop {
-                let waiting = near.inner().lists.lock();
-                let heard = waiting.peers.get(&far.node.id());
-                if heard
-                    .and_then(|heard| heard.whole.as_ref())
-                    .is_some_and(has_it)
-                {
+                if list_waits() {
                     return true;
                 }
-                drop(waiting);
                 if near.inner().registry.knows(&agent) {
                     return false;
                 }
