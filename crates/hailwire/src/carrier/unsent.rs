@@ -14,8 +14,8 @@ use std::{
 
 use super::budget::{Account, Held};
 
-/// Bytes that every connection has room for.
-const LEAST: usize = 256 * 1024;
+/// Bytes that every connection has room for: a stranger, too, may dial a second time.
+const LEAST: usize = 128 * 1024;
 
 /// How often it is looked whether the peer has acknowledged something, while writers wait.
 const PAUSE: Duration = Duration::from_millis(5);
