@@ -70,15 +70,25 @@ fn a_round_trip_is_within_a_millisecond_of_the_label() {
     let Some(network) = network_or_skip(&Topology::named("wan-50ms").unwrap()) else {
         return;
     };
-    let checked = check(&network).unwrap();
-    let path = &checked.paths[0];
-    let (udp, tcp) = (path.udp.unwrap(), path.tcp.unwrap());
-    assert!((udp.rtt_ms - 50.0).abs() < 1.0, "{udp:?}");
-    assert!((tcp.rtt_ms - 50.0).abs() < 1.0, "{tcp:?}");
-    assert!(
-        udp.rtt_min_ms >= 50.0,
-        "never faster than the label: {udp:?}"
-    );
+    // A machine that has other things to do makes it longer, and never shorter.
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        let checked = check(&network).unwrap();
+        let path = &checked.paths[0];
+        let (udp, tcp) = (path.udp.unwrap(), path.tcp.unwrap());
+        assert!(
+            udp.rtt_min_ms >= 50.0,
+            "never faster than the label: {udp:?}"
+        );
+        if [udp.rtt_ms, tcp.rtt_ms]
+            .iter()
+            .all(|rtt| (rtt - 50.0).abs() < 1.0)
+        {
+            return;
+        }
+        seen.push((udp, tcp));
+    }
+    panic!("{seen:?}");
 }
 
 #[test]
