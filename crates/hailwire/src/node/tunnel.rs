@@ -38,7 +38,7 @@ const STRANGERS: Shares = Shares {
     per_host: 16,
     per_network: 24,
     spared_new: Duration::ZERO,
-    spared_busy: Duration::from_secs(3),
+    spared_busy: Duration::from_millis(500),
 };
 
 /// How long a stranger may stay.
