@@ -3,6 +3,8 @@
 
 use std::cell::RefCell;
 
+#[path = "../src/anybody.rs"]
+mod anybody;
 #[path = "../src/datagrams.rs"]
 mod datagrams;
 #[path = "../src/house.rs"]

@@ -3,6 +3,8 @@
 
 use std::cell::RefCell;
 
+#[path = "../src/anybody.rs"]
+mod anybody;
 #[path = "../src/house.rs"]
 mod house;
 #[path = "../src/tcp.rs"]

@@ -7,18 +7,17 @@
 use std::sync::Arc;
 
 use rustls::{
-    ClientConfig, DigitallySignedStruct, Error, Side, SignatureScheme,
-    client::{
-        AlwaysResolvesClientRawPublicKeys,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    },
+    ClientConfig, Side,
+    client::AlwaysResolvesClientRawPublicKeys,
     crypto::ring::{
         cipher_suite::TLS13_AES_128_GCM_SHA256, default_provider, sign::any_eddsa_type,
     },
-    pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime},
+    pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName},
     quic::{ClientConnection, Keys, Version},
     sign::CertifiedKey,
 };
+
+use super::anybody::Anybody;
 
 /// Version 1 of QUIC (RFC 9000, 15).
 pub const V1: u32 = 1;
@@ -128,7 +127,7 @@ pub fn client_hello() -> Vec<u8> {
         .with_protocol_versions(&[&rustls::version::TLS13])
         .expect("TLS 1.3")
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody))
+        .with_custom_certificate_verifier(Arc::new(Anybody { raw_keys: true }))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(shown)));
     config.alpn_protocols = vec![b"hailwire".to_vec()];
     config.enable_sni = false;
@@ -142,47 +141,4 @@ pub fn client_hello() -> Vec<u8> {
     let mut hello = Vec::new();
     assert!(client.write_hs(&mut hello).is_none(), "no keys yet");
     hello
-}
-
-/// Takes whatever key a node shows.
-#[derive(Debug)]
-struct Anybody;
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _shown: &CertificateDer<'_>,
-        _above: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _shown: &CertificateDer<'_>,
-        _signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _message: &[u8],
-        _shown: &CertificateDer<'_>,
-        _signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
 }

@@ -9,13 +9,10 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use rustls::{
-    ClientConfig, DigitallySignedStruct, Error, SignatureScheme,
-    client::{
-        AlwaysResolvesClientRawPublicKeys,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    },
+    ClientConfig,
+    client::AlwaysResolvesClientRawPublicKeys,
     crypto::ring::{default_provider, sign::any_eddsa_type},
-    pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime},
+    pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName},
     sign::CertifiedKey,
     version::TLS13,
 };
@@ -25,6 +22,8 @@ use tokio::{
     time::timeout,
 };
 use tokio_rustls::TlsConnector;
+
+use super::anybody::Anybody;
 
 /// How long a node may take to say what it says to an input; one that waits for more says nothing.
 const ANSWER: Duration = Duration::from_millis(20);
@@ -96,7 +95,7 @@ impl Caller {
             .with_protocol_versions(&[&TLS13])
             .expect("TLS 1.3")
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anybody))
+            .with_custom_certificate_verifier(Arc::new(Anybody { raw_keys: false }))
             .with_client_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = vec![protocol.to_vec()];
         config.enable_sni = false;
@@ -117,47 +116,4 @@ async fn talk(mut io: impl AsyncRead + AsyncWrite + Unpin, ahead: &[u8], bytes: 
     };
     // Whatever it says, and if it says nothing.
     let _ = timeout(ANSWER, exchange).await;
-}
-
-/// Takes whatever key a node shows.
-#[derive(Debug)]
-struct Anybody;
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _shown: &CertificateDer<'_>,
-        _above: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _shown: &CertificateDer<'_>,
-        _signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _message: &[u8],
-        _shown: &CertificateDer<'_>,
-        _signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use hailwire::{Client, NodeId, carrier::tcp::Identity, hub::HubClient};
-use hailwire_wire::{address::NodeRef, ticket::Secret};
+use hailwire_wire::{address::NodeRef, limits, ticket::Secret};
 use iroh::Endpoint;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -23,9 +23,6 @@ use crate::{BenchError, measure::Times};
 
 /// A call that has no answer by then is lost.
 const DEADLINE: Duration = Duration::from_secs(10);
-
-/// Milliseconds before a joiner that found no place tries again: those of `hail join`.
-const AGAIN: [u64; 7] = [20, 50, 100, 200, 400, 800, 1600];
 
 /// Bytes of the body of an echo.
 const BODY: usize = 1_000;
@@ -290,11 +287,11 @@ impl Ways {
         let mut joined = self.shown(&endpoint).await;
         // As `hail join` does: whoever stands behind the address of a flood may be put out before it has
         // shown its ticket.
-        for pause in AGAIN {
+        for pause in limits::JOIN_AGAIN {
             if joined.is_ok() {
                 break;
             }
-            tokio::time::sleep(Duration::from_millis(pause)).await;
+            tokio::time::sleep(pause).await;
             joined = self.shown(&endpoint).await;
         }
         tokio::spawn(async move { endpoint.close().await });

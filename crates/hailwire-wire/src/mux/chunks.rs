@@ -4,6 +4,9 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes, BytesMut};
 
+/// Copies lie together in blocks of so many bytes, so that little of what is allocated stays unused.
+const BLOCK: usize = 16 * 1024;
+
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     whole: VecDeque<Bytes>,
@@ -30,10 +33,34 @@ impl Chunks {
     /// Appends a copy.
     pub(super) fn push_copy(&mut self, bytes: &[u8]) {
         self.len += bytes.len();
-        if self.tail.capacity() == 0 {
-            self.tail = BytesMut::with_capacity(bytes.len());
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if self.tail.len() == self.tail.capacity() {
+                self.make_room(rest.len());
+            }
+            let room = self.tail.capacity() - self.tail.len();
+            let (part, left) = rest.split_at(room.min(rest.len()));
+            self.tail.extend_from_slice(part);
+            rest = left;
         }
-        self.tail.extend_from_slice(bytes);
+    }
+
+    /// The tail is full: it grows to a block, or the next one begins.
+    fn make_room(&mut self, wanted: usize) {
+        if self.tail.len() >= BLOCK {
+            self.seal();
+        }
+        let len = self.tail.len();
+        let grown = BytesMut::with_capacity((len + wanted.max(len)).min(BLOCK.max(wanted)));
+        let before = std::mem::replace(&mut self.tail, grown);
+        self.tail.extend_from_slice(&before);
+    }
+
+    /// Bytes that are allocated for copies.
+    #[cfg(test)]
+    fn allocated(&self) -> usize {
+        let whole: usize = self.whole.iter().map(Bytes::len).sum();
+        whole + self.tail.capacity()
     }
 
     /// The first bytes, at most `max`, as they lie together.
@@ -83,5 +110,24 @@ mod tests {
         let all: Vec<_> = std::iter::from_fn(|| chunks.pop(3)).collect();
         assert_eq!(all, [&b"ab"[..], b"cd", b"efg", b"h"]);
         assert_eq!(chunks.len(), 0);
+    }
+
+    #[test]
+    fn copies_keep_their_order_and_leave_less_than_a_block_unused() {
+        for size in [1, 7, 1_000, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK] {
+            let mut chunks = Chunks::default();
+            let all: Vec<u8> = (0..10 * BLOCK).map(|at| (at % 251) as u8).collect();
+            for piece in all.chunks(size) {
+                chunks.push_copy(piece);
+                assert!(
+                    chunks.allocated() < chunks.len() + BLOCK.max(size),
+                    "{size}"
+                );
+            }
+            let read: Vec<u8> = std::iter::from_fn(|| chunks.pop(usize::MAX))
+                .flatten()
+                .collect();
+            assert_eq!(read, all, "{size}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, atomic::AtomicUsize};
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -115,6 +116,9 @@ impl Default for Room {
     }
 }
 
+/// Fewer bytes than that are copied behind others that wait: a handle takes memory too.
+const COPIED: usize = 512;
+
 /// One side of a multiplexed connection, without I/O and without a clock.
 ///
 /// See the [module](super) for what it promises and how to drive it. Idle, it takes less than 1 KiB.
@@ -149,6 +153,10 @@ pub struct Mux {
     pub(super) budget: Budget,
     /// Unread bytes of all streams.
     pub(super) unread: usize,
+    /// Bytes of chunks of which slices are kept, here or by who has read them.
+    pub(super) pinned: Arc<AtomicUsize>,
+    /// Slices of the chunk that arrives may be kept.
+    pub(super) slices: bool,
     pub(super) datagrams_in: VecDeque<Bytes>,
     pub(super) datagram_blocked: bool,
 
@@ -207,6 +215,8 @@ impl Mux {
             receiving: None,
             budget: Budget::default(),
             unread: 0,
+            pinned: Arc::default(),
+            slices: false,
             datagrams_in: VecDeque::new(),
             datagram_blocked: false,
             queued: 0,
@@ -327,8 +337,23 @@ impl Mux {
         self.streams.find(key).map(|stream| stream.priority)
     }
 
-    /// Queues bytes off the front of `chunk`, as handles; pending while any are left, because
-    /// [`MUX_SEND_QUEUE`] bytes wait already, or as many of all streams as the peer has [`Room`] for.
+    /// Lets no more than so many bytes of a stream wait to be written, within [`MUX_SEND_FLOOR`] and
+    /// [`MUX_SEND_QUEUE`], which is what every stream begins with.
+    pub fn set_send_queue(&mut self, key: StreamKey, bytes: usize) {
+        if let Some(stream) = self.streams.find(key) {
+            stream.send.most = bytes.clamp(MUX_SEND_FLOOR, MUX_SEND_QUEUE);
+        }
+    }
+
+    /// Bytes of a stream that wait to be written.
+    pub fn queued_on(&mut self, key: StreamKey) -> usize {
+        self.streams
+            .find(key)
+            .map_or(0, |stream| stream.send.queued())
+    }
+
+    /// Queues bytes off the front of `chunk`, as handles where they are many; pending while any are left, because
+    /// as many wait already as may ([`Mux::set_send_queue`]), or as many of all streams as the peer has [`Room`] for.
     ///
     /// # Errors
     ///
@@ -348,10 +373,17 @@ impl Mux {
             return Poll::Ready(Err(MuxWriteError::Ended));
         }
         let all = self.room.queued.saturating_sub(self.queued);
-        let most = MUX_SEND_QUEUE.min(send.queue.len().saturating_add(all).max(MUX_SEND_FLOOR));
+        let most = send
+            .most
+            .min(send.queue.len().saturating_add(all).max(MUX_SEND_FLOOR));
         let taken = most.saturating_sub(send.queue.len()).min(chunk.len());
         self.queued += taken;
-        send.queue.push(chunk.split_to(taken));
+        let part = chunk.split_to(taken);
+        if send.queue.len() > 0 && taken < COPIED {
+            send.queue.push_copy(&part);
+        } else {
+            send.queue.push(part);
+        }
         send.blocked = !chunk.is_empty();
         let blocked = send.blocked;
         self.schedule_data(key);

@@ -7,7 +7,7 @@ use super::preface::preface;
 use super::slab::StreamKey;
 use super::stream::{RecvState, SendState, Stop};
 use crate::header::Priority;
-use crate::limits::{MAX_DATAGRAM, MUX_MAX_DATA, MUX_SEND_QUEUE};
+use crate::limits::{MAX_DATAGRAM, MUX_MAX_DATA};
 
 /// Bytes of one output, beyond which the rest waits for the next. What is in an output can no
 /// longer be overtaken.
@@ -169,7 +169,7 @@ impl Mux {
         }
         send.credit -= len as u64;
         self.queued -= len;
-        if send.queue.len() <= MUX_SEND_QUEUE / 2 && std::mem::take(&mut send.blocked) {
+        if send.queue.len() <= send.most / 2 && std::mem::take(&mut send.blocked) {
             self.events.push_back(Event::Writable(key));
         }
         if fin {

@@ -1,26 +1,67 @@
 //! What arrives: the preface, then frames.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
 use bytes::Bytes;
 
-use super::MuxError;
 use super::connection::{Ended, Event, Mux, Opening, Receiving, push_bounded};
 use super::frame::{Frame, FrameHeader, Item};
 use super::preface::{PREFACE, parse_preface};
 use super::slab::StreamKey;
 use super::stream::{RecvState, Stream};
+use super::{MuxError, READ_BUFFER};
 use crate::header::Priority;
+use crate::limits::MUX_RECEIVE_POOL;
 use crate::status::Code;
 
-/// Bytes from here on are kept as a slice of the read buffer; smaller pieces are copied, so that
-/// they do not pin it.
+/// Bytes from here on are kept as a slice of the chunk that they came in; smaller pieces are copied, so
+/// that they do not pin it.
 const SLICE_FROM: usize = 8 * 1024;
 
-/// Unread bytes beyond which all that comes is copied: a slice may pin eight times its length, and so
-/// one connection pins 1 MiB at most.
-pub(super) const SLICED: usize = 128 * 1024;
+/// A chunk of fewer bytes is copied whole: it would pin a read buffer that it does not half fill.
+const PINNED_FROM: usize = READ_BUFFER / 2;
+
+/// Bytes of chunks that every connection may pin; beyond its room for unread bytes, all that comes is copied.
+pub(super) const PINNED: usize = 2 * READ_BUFFER;
+
+/// A chunk of which slices are kept, counted while any of them is.
+struct Pinned {
+    chunk: Bytes,
+    pins: usize,
+    all: Arc<AtomicUsize>,
+}
+
+impl Pinned {
+    fn new(chunk: Bytes, pins: usize, all: &Arc<AtomicUsize>) -> Self {
+        all.fetch_add(pins, Relaxed);
+        Self {
+            chunk,
+            pins,
+            all: all.clone(),
+        }
+    }
+}
+
+impl AsRef<[u8]> for Pinned {
+    fn as_ref(&self) -> &[u8] {
+        &self.chunk
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.pins, Relaxed);
+    }
+}
 
 impl Mux {
     /// Hands over the next bytes from the peer. After the end of the connection they are ignored.
+    ///
+    /// Large parts of a large chunk are not copied but kept as slices of it. Whoever calls reads into buffers of
+    /// [`READ_BUFFER`] bytes: so much is counted as pinned, until the last slice is dropped.
     ///
     /// # Errors
     ///
@@ -54,6 +95,7 @@ impl Mux {
             }
             self.opening = Opening::Done;
         }
+        self.slices = self.pin(&mut chunk);
         while self.ended.is_none() {
             let Some(item) = self.decoder.next_item(&mut chunk)? else {
                 break;
@@ -66,6 +108,17 @@ impl Mux {
             }
         }
         Ok(())
+    }
+
+    /// Whether slices of the chunk may be kept. Then it says for how long they are.
+    fn pin(&self, chunk: &mut Bytes) -> bool {
+        let most = self.room.unread.clamp(PINNED, MUX_RECEIVE_POOL);
+        let pins = chunk.len().max(READ_BUFFER);
+        if chunk.len() < PINNED_FROM || self.pinned.load(Relaxed) + pins > most {
+            return false;
+        }
+        *chunk = Bytes::from_owner(Pinned::new(std::mem::take(chunk), pins, &self.pinned));
+        true
     }
 
     fn data_begins(&mut self, header: FrameHeader) -> Result<(), MuxError> {
@@ -100,7 +153,7 @@ impl Mux {
             return;
         }
         self.unread += part.len();
-        if part.len() >= SLICE_FROM && self.unread <= SLICED {
+        if self.slices && part.len() >= SLICE_FROM {
             recv.queue.push(part);
         } else {
             recv.queue.push_copy(&part);

@@ -82,6 +82,9 @@ mod preface;
 mod slab;
 mod stream;
 
+/// Bytes of the buffers that whoever drives a [`Mux`] reads into.
+pub const READ_BUFFER: usize = 64 * 1024;
+
 pub use connection::{Ended, Event, Mux, MuxReadError, MuxWriteError, Room};
 pub use frame::{Decoder, Frame, FrameHeader, HEADER, Item, Kind};
 pub use output::Output;

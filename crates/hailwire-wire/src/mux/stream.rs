@@ -2,7 +2,7 @@
 
 use super::chunks::Chunks;
 use crate::header::Priority;
-use crate::limits::MUX_INITIAL_WINDOW;
+use crate::limits::{MUX_INITIAL_WINDOW, MUX_SEND_QUEUE};
 use crate::status::Code;
 
 #[derive(Debug)]
@@ -67,6 +67,8 @@ pub(super) enum SendState {
 pub(super) struct SendHalf {
     pub(super) state: SendState,
     pub(super) queue: Chunks,
+    /// Bytes that may wait in it.
+    pub(super) most: usize,
     /// Bytes that the peer allows.
     pub(super) credit: u64,
     /// The peer's STOP.
@@ -84,6 +86,7 @@ impl SendHalf {
         Self {
             state: SendState::Open,
             queue: Chunks::default(),
+            most: MUX_SEND_QUEUE,
             credit: u64::from(MUX_INITIAL_WINDOW),
             stopped: None,
             blocked: false,

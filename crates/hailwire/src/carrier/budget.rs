@@ -29,6 +29,9 @@ pub const POOL: usize = 64 << 20;
 /// Nobody borrows more than so many times what remains.
 pub const ALPHA: usize = 8;
 
+/// Room that follows what is used grows by so much where there is no room to double.
+pub const STEP: usize = 64 << 10;
+
 /// What all peers share.
 #[derive(Debug)]
 pub struct Budget {
@@ -182,6 +185,17 @@ impl Held {
         self.bytes = bytes;
         true
     }
+
+    /// Follows what is used: doubles while more than half of the room is, by [`STEP`] where there is
+    /// no room to double, and halves once less than an eighth is, down to `least`. Whether
+    /// anything changed.
+    pub fn follow(&mut self, used: usize, least: usize) -> bool {
+        let room = self.bytes;
+        if used > room / 2 {
+            return self.resize(2 * room) || (used + STEP > room && self.resize(room + STEP));
+        }
+        room > least && used < room / 8 && self.resize((room / 2).max(least))
+    }
 }
 
 impl Drop for Held {
@@ -193,8 +207,6 @@ impl Drop for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const STEP: usize = 64 << 10;
 
     /// As many steps as an account gives.
     fn fill(account: &Arc<Account>) -> Vec<Held> {

@@ -193,10 +193,10 @@ impl Connection {
         }
     }
 
-    /// No stream is open: what was charged for those that were is given back.
-    pub fn rest(&self) {
+    /// Gives back to the account what is charged for bytes under way and needed no longer, half of it each time.
+    pub fn shrink(&self) {
         match self {
-            Self::Quic(c) => c.rest(),
+            Self::Quic(c) => c.shrink(),
             Self::H2(_) | Self::Mux(_) => {}
         }
     }
@@ -393,6 +393,23 @@ impl SendStream {
             Self::Quic(s) => s.reset(code),
             Self::H2(s) => s.reset(code),
             Self::Mux(s) => s.reset(code),
+        }
+    }
+
+    /// Bytes written that wait here for a reader on the multiplexer; zero over other carriers, where they are
+    /// charged to the account of their connection.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        match self {
+            Self::Quic(_) | Self::H2(_) => 0,
+            Self::Mux(s) => s.queued(),
+        }
+    }
+
+    /// Lets no more than so many bytes wait as [`SendStream::queued`] counts.
+    pub fn set_queue(&mut self, bytes: usize) {
+        if let Self::Mux(s) = self {
+            s.set_queue(bytes);
         }
     }
 

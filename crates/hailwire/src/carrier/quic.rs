@@ -110,9 +110,10 @@ impl Connection {
         self.writers.unsent.charge(account)
     }
 
-    /// See [`Connection::rest`](super::Connection::rest).
-    pub(super) fn rest(&self) {
-        self.writers.unsent.rest();
+    /// See [`Connection::shrink`](super::Connection::shrink).
+    pub(super) fn shrink(&self) {
+        let unacknowledged = || self.inner.stats().unacknowledged;
+        self.writers.unsent.shrink(unacknowledged);
     }
 
     pub(super) fn narrow(&self) {

@@ -1,8 +1,8 @@
 //! What a peer has not acknowledged on a QUIC connection, charged to its account.
 //!
 //! The engine keeps every byte until it is acknowledged, up to the send window. So a connection has room for a
-//! few, which doubles while more than half of it is in use and the account has more; without that,
-//! writers wait. The engine is asked once in so many bytes.
+//! few, which follows what is used ([`Held::follow`]); without that, writers wait. The engine is asked
+//! once in so many bytes.
 
 use std::{
     sync::{
@@ -75,13 +75,16 @@ impl Unsent {
         }
     }
 
-    /// Nothing is under way: what more than the least was held is given back.
-    pub(super) fn rest(&self) {
-        if self.room.load(Relaxed) > LEAST
+    /// Gives back what is not needed for what `engine` says is not acknowledged. Asked now and then, not by
+    /// writers: of those that had to wait, all is acknowledged a moment later.
+    pub(super) fn shrink(&self, engine: impl Fn() -> u64) {
+        let room = self.room.load(Relaxed);
+        if room > LEAST
             && let Some(held) = &mut *self.lock()
+            && let unacknowledged = engine()
+            && unacknowledged <= room as u64 / 2
         {
-            // To less always goes.
-            let _ = held.resize(LEAST);
+            held.follow(unacknowledged as usize, LEAST);
             self.room.store(held.bytes(), Relaxed);
         }
     }
@@ -101,13 +104,7 @@ impl Unsent {
         let Some(held) = &mut *held else {
             return true;
         };
-        let room = held.bytes();
-        // Where the account has no more, it stays as it is.
-        let _ = if used > room / 2 {
-            held.resize(2 * room)
-        } else {
-            used >= room / 8 || held.resize((room / 2).max(LEAST))
-        };
+        while used > held.bytes() / 2 && held.follow(used, LEAST) {}
         self.room.store(held.bytes(), Relaxed);
         used <= held.bytes()
     }
@@ -132,6 +129,11 @@ mod tests {
         unsent.wrote(1);
         unsent.room(|| Some(LEAST as u64)).await;
         assert_eq!(account.used(), 2 * LEAST);
+        // However much was written at once, it has room before anybody waits.
+        let now = tokio::time::Instant::now();
+        unsent.wrote(LEAST + 4);
+        unsent.room(|| Some(2 * LEAST as u64 + 4)).await;
+        assert_eq!(now.elapsed(), Duration::ZERO);
         let mut most = 0;
         for _ in 0..100 {
             unsent.wrote(LEAST);
@@ -148,7 +150,10 @@ mod tests {
         // It is acknowledged, or the connection ends: nobody waits any longer.
         unsent.room(|| None).await;
         unsent.room(|| Some(0)).await;
-        unsent.rest();
+        assert_eq!(account.used(), most, "a writer takes nothing away");
+        for _ in 0..10 {
+            unsent.shrink(|| 0);
+        }
         assert_eq!(account.used(), LEAST);
         drop(unsent);
         assert_eq!(account.used(), 0);

@@ -5,12 +5,12 @@
 //! inviter takes one use of the ticket and trusts the joiner; only then does the joiner trust the
 //! inviter. A ticket that is used up, expired or unknown is refused with its reason.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc};
 
 use hailwire_wire::{
     AgentName, CallHeader, Code, NodeId, NodeName, Status,
     frame::FrameKind,
-    header,
+    header, limits,
     ticket::{Invitation, NodeTicket, Secret, Ticket, TicketError},
 };
 use serde::{Deserialize, Serialize};
@@ -35,10 +35,6 @@ const MAX_USES: u32 = 10_000;
 
 /// Largest answer of an inviter.
 const MAX_ANSWER: usize = 16 * 1024;
-
-/// Milliseconds after which an inviter is asked again whose places for strangers were taken: who comes from
-/// behind the same address as a flood may be put out before it has shown its ticket.
-const AGAIN: [u64; 7] = [20, 50, 100, 200, 400, 800, 1600];
 
 /// What a joiner says, in MessagePack, with the method `join`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -145,7 +141,7 @@ impl Inner {
                     .with_hint("give it to the other node"),
             );
         }
-        let mut pauses = AGAIN.into_iter();
+        let mut pauses = limits::JOIN_AGAIN.into_iter();
         let (session, redeemed) = loop {
             match self.shown(&ticket).await {
                 Err(status) if status.code == Code::ResourceExhausted => {
@@ -153,7 +149,7 @@ impl Inner {
                         return Err(status);
                     };
                     tracing::debug!(%status, "the inviter had no place; it is asked again");
-                    tokio::time::sleep(Duration::from_millis(pause)).await;
+                    tokio::time::sleep(pause).await;
                 }
                 outcome => break outcome?,
             }

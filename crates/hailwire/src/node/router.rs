@@ -30,7 +30,7 @@ use super::{
 use crate::{
     admin,
     agent::{Caller, RequestKind, SharedHandler, check_register},
-    carrier::SendStream,
+    carrier::{SendStream, budget::Account},
     config::Carrier,
     session::{self, Dispatch, FrameReader, IncomingCall, Opening, Session, refuse},
 };
@@ -202,8 +202,8 @@ impl Inner {
                     Box::pin(session::connect(stream, socket, deadline, &onward, &moved)).await
                 } else {
                     let header = onward_header(header, origin, picked.as_ref(), deadline);
-                    let stream = (send, reader);
-                    Box::pin(relay(&onward, kind, &header, stream, deadline, &moved)).await
+                    let caller = (session.account(), send, reader);
+                    Box::pin(relay(&onward, kind, &header, caller, deadline, &moved)).await
                 }
             }
         };
@@ -383,14 +383,15 @@ async fn relay(
     onward: &Session,
     kind: FrameKind,
     header: &CallHeader,
-    (send, reader): (SendStream, FrameReader),
+    (payer, send, reader): (Option<&Arc<Account>>, SendStream, FrameReader),
     deadline: Option<Instant>,
     moved: &(impl Fn() + Sync),
 ) -> Code {
     match onward.open_raw(kind, header).await {
         Ok((callee_send, callee_recv, _in_flight)) => {
             send.set_priority(header.priority);
-            session::splice((send, reader), (callee_send, callee_recv), deadline, moved).await
+            let callee = (callee_send, callee_recv);
+            session::splice((send, reader), callee, payer, deadline, moved).await
         }
         Err(status) => {
             let code = status.code;

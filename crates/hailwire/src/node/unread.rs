@@ -64,9 +64,9 @@ pub(super) async fn watch(node: Arc<Inner>) {
         tick.tick().await;
         let mut before = std::mem::take(&mut watched);
         for session in connections(&node) {
-            // One that rests holds nothing, and costs nothing here.
+            session.connection().shrink();
+            // One that rests holds nothing, and costs nothing more here.
             if session.in_flight() == 0 {
-                session.connection().rest();
                 continue;
             }
             let known = before.remove(&session.key());

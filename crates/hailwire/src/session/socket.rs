@@ -34,6 +34,9 @@ const LEAST: usize = 16 * 1024;
 /// Most chunks written with one system call.
 const TOGETHER: usize = 64;
 
+/// And bytes, above which no further chunk is added: a program that does not read makes them wait here.
+const MOST_TOGETHER: usize = 32 * 1024;
+
 /// Moves bytes both ways until the socket has ended, its program is gone, or the caller has given up.
 ///
 /// `moved` is called after each chunk. Returns how the stream ended as far as can be told without reading it.
@@ -111,9 +114,12 @@ async fn to_socket(mut body: Body, mut socket: Sending, moved: &impl Fn()) -> Bo
             Ok(None) | Err(_) => break,
         }
         // What comes over a network comes in small pieces.
+        let mut bytes: usize = chunks.iter().map(Bytes::len).sum();
         while chunks.len() < TOGETHER
+            && bytes < MOST_TOGETHER
             && let Some(Ok(Some(chunk))) = now(body.chunk())
         {
+            bytes += chunk.len();
             chunks.push(chunk);
         }
         if write_all(&mut socket, &mut chunks).await.is_err() {

@@ -4,36 +4,48 @@
 //! the other as they are, each side's flow control holds back the other's writer, and resets and
 //! stops travel on with their codes.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use hailwire_wire::{Code, Status};
+use hailwire_wire::{
+    Code, Status,
+    limits::{MUX_SEND_FLOOR, MUX_SEND_QUEUE},
+};
 use tokio::time::Instant;
 
 use super::{
     FrameReader, deadline_exceeded,
     serve::{end, until, write_code},
 };
-use crate::carrier::{ReadError, RecvStream, SendStream, WriteError};
+use crate::carrier::{
+    ReadError, RecvStream, SendStream, WriteError,
+    budget::{Account, Held},
+};
 
 /// Most bytes moved at once in one direction: the memory that a spliced call costs.
 const CHUNK: usize = 64 * 1024;
 
 /// Moves bytes both ways until the answer has ended, then lets go of both streams.
 ///
-/// `caller` has sent its header, `callee` has been sent one. `moved` is called after each chunk. Returns how the call
+/// `caller` has sent its header, `callee` has been sent one. What of the body waits for a callee that does not read
+/// is charged to `payer`. `moved` is called after each chunk. Returns how the call
 /// ended as far as a relay that does not read the answer can tell what it says of the callee: `cancelled` where the
 /// caller ended it, with whatever code, or lost its connection.
 pub(crate) async fn splice(
     caller: (SendStream, FrameReader),
     callee: (SendStream, RecvStream),
+    payer: Option<&Arc<Account>>,
     deadline: Option<Instant>,
     moved: &(impl Fn() + Sync),
 ) -> Code {
     let (mut caller_send, caller_reader) = caller;
-    let (callee_send, mut callee_recv) = callee;
+    let (mut callee_send, mut callee_recv) = callee;
+    // It lasts as long as the call: what was written when the body has ended may still wait.
+    let mut waiting = Waiting::new(payer, &mut callee_send);
     let (rest, caller_recv) = caller_reader.into_parts();
     let mut forwarded = false;
     let outcome = {
-        let up = forward_body(rest, caller_recv, callee_send, moved);
+        let up = forward_body(rest, caller_recv, callee_send, &mut waiting, moved);
         let down = forward_answer(&mut callee_recv, &mut caller_send, &mut forwarded, moved);
         tokio::pin!(up, down);
         let mut up_done = None;
@@ -62,6 +74,36 @@ pub(crate) async fn splice(
             fail(caller_send, code, forwarded).await;
             if by_caller { Code::Cancelled } else { code }
         }
+    }
+}
+
+/// Room for the part of a body that waits for its reader: few bytes, which are in what each stream is charged
+/// with, and as many more as the account of who sends it has room for.
+struct Waiting {
+    /// Nothing for a program of this machine, whose streams have all the room there is.
+    more: Option<Held>,
+}
+
+impl Waiting {
+    fn new(payer: Option<&Arc<Account>>, to: &mut SendStream) -> Self {
+        let more = payer.and_then(|account| account.hold(0));
+        if more.is_some() {
+            to.set_queue(MUX_SEND_FLOOR);
+        }
+        Self { more }
+    }
+
+    async fn write(&mut self, to: &mut SendStream, chunk: Bytes) -> Result<(), WriteError> {
+        if let Some(more) = &mut self.more {
+            let room = |more: &Held| MUX_SEND_FLOOR + more.bytes();
+            while room(more) < MUX_SEND_QUEUE
+                && to.queued() + chunk.len() > room(more)
+                && more.resize(4 * room(more) - MUX_SEND_FLOOR)
+            {
+                to.set_queue(room(more));
+            }
+        }
+        to.write(chunk).await
     }
 }
 
@@ -98,6 +140,7 @@ async fn forward_body(
     rest: Bytes,
     mut from: RecvStream,
     mut to: SendStream,
+    waiting: &mut Waiting,
     moved: &(impl Fn() + Sync),
 ) -> (RecvStream, Broken) {
     let mut next = Some(rest).filter(|rest| !rest.is_empty());
@@ -113,7 +156,7 @@ async fn forward_body(
             },
         };
         match chunk {
-            Ok(Some(chunk)) => match to.write(chunk).await {
+            Ok(Some(chunk)) => match waiting.write(&mut to, chunk).await {
                 Ok(()) => moved(),
                 Err(WriteError::Stopped(code)) => {
                     from.stop(code);

@@ -6,6 +6,9 @@
     reason = "what the helpers of a test miss fails the test"
 )]
 
+#[path = "../../../../fuzz/src/anybody.rs"]
+#[expect(unreachable_pub, reason = "the fuzz targets use it too")]
+mod anybody;
 mod asked;
 mod blame;
 mod byte_stream;

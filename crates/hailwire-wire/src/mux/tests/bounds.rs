@@ -5,7 +5,7 @@ use crate::limits::{
     MUX_INITIAL_WINDOW, MUX_MAX_DATA, MUX_MAX_PINGS, MUX_MAX_REASON, MUX_MAX_STREAMS,
     MUX_RECEIVE_POOL, MUX_SEND_FLOOR, MUX_SEND_QUEUE, MUX_STREAM_WINDOW,
 };
-use crate::mux::input::SLICED;
+use crate::mux::{READ_BUFFER, input::PINNED};
 use crate::status::Code;
 
 const WINDOW: usize = MUX_INITIAL_WINDOW as usize;
@@ -190,18 +190,42 @@ fn small_frames_do_not_pin_the_buffer_they_came_in() {
 }
 
 #[test]
-fn large_frames_no_longer_pin_their_buffer_once_much_is_unread() {
+fn large_chunks_are_pinned_as_far_as_there_is_room_and_small_ones_never() {
     let mut server = greeted_server();
-    let full = vec![0; MUX_MAX_DATA];
-    let streams = SLICED / MUX_MAX_DATA;
-    for index in 0..streams as u64 {
-        server
-            .handle_input(encoded(&[data(2 * index + 1, &full, false)]))
-            .unwrap();
+    server.set_room(Room {
+        unread: 0,
+        ..Room::default()
+    });
+    let mut streams = (1..).step_by(2);
+    let mut full = || data(streams.next().unwrap(), &[0; WINDOW], false);
+    let small = encoded(&[full()]);
+    server.handle_input(small.clone()).unwrap();
+    assert!(small.is_unique());
+    let (most, key) = (PINNED / READ_BUFFER, accepted(&mut server));
+    read(&mut server, key);
+    let mut keys = Vec::new();
+    let mut chunk = || encoded(&[full(), full(), full()]);
+    for turn in 0..most {
+        let pinned = chunk();
+        server.handle_input(pinned.clone()).unwrap();
+        assert!(!pinned.is_unique(), "{turn}");
+        keys.push([(); 3].map(|()| accepted(&mut server)));
     }
-    let buffer = encoded(&[data(2 * streams as u64 + 1, &full, false)]);
-    server.handle_input(buffer.clone()).unwrap();
-    assert!(buffer.is_unique());
+    let copied = chunk();
+    server.handle_input(copied.clone()).unwrap();
+    assert!(copied.is_unique());
+    // What was read and is kept is pinned all the same; what was dropped is not.
+    let [first, second, third] = keys[0];
+    let kept = server.read(first, WINDOW);
+    read(&mut server, second);
+    read(&mut server, third);
+    let copied = chunk();
+    server.handle_input(copied.clone()).unwrap();
+    assert!(copied.is_unique());
+    drop(kept);
+    let pinned = chunk();
+    server.handle_input(pinned.clone()).unwrap();
+    assert!(!pinned.is_unique());
 }
 
 #[test]

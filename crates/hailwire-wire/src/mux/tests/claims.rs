@@ -156,9 +156,11 @@ fn the_pieces_of_a_message_share_a_frame() {
 #[test]
 fn a_large_body_is_not_copied_on_its_way_out_or_in() {
     let (mut a, mut b) = greeted();
-    let key = opened(&mut a, Priority::Medium);
     let body = Bytes::from(vec![7; MUX_MAX_DATA]);
-    assert!(a.write(key, &mut body.clone()).is_ready());
+    for _ in 0..3 {
+        let key = opened(&mut a, Priority::Medium);
+        assert!(a.write(key, &mut body.clone()).is_ready());
+    }
     let mut out = Output::new();
     a.poll_output(&mut out);
     assert!(out.chunks().any(|chunk| chunk.as_ptr() == body.as_ptr()));

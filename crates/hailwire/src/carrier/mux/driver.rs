@@ -9,21 +9,19 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use hailwire_wire::mux::{Ended, Output};
+use hailwire_wire::mux::{Ended, Output, READ_BUFFER};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::shared::Shared;
 
-/// Bytes that one read asks for.
-const READ: usize = 64 * 1024;
-
 /// Bytes after which readers get their turn before more is read, so that credit goes back while the
 /// peer still has some: where readers share a thread with this task, they would see nothing before it
 /// sleeps.
-const TURN: usize = 2 * READ;
+const TURN: usize = 2 * READ_BUFFER;
 
-/// Room below which a read buffer is renewed.
-const LEAST_ROOM: usize = 16 * 1024;
+/// Bytes that are read, where they are there, before the multiplexer gets them; with less room than that a
+/// buffer is renewed.
+const ENOUGH: usize = READ_BUFFER / 2;
 
 /// How long a closing side tries to tell a peer that does not read.
 const LINGER: Duration = Duration::from_secs(1);
@@ -141,25 +139,30 @@ impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
 
     /// Ready with how many bytes have come, or none when the connection is over.
     fn poll_read(&mut self, buffer: &mut BytesMut, cx: &mut Context<'_>) -> Poll<Option<usize>> {
-        if buffer.capacity() - buffer.len() < LEAST_ROOM {
-            buffer.reserve(READ);
+        if buffer.capacity() - buffer.len() < ENOUGH {
+            buffer.reserve(READ_BUFFER);
         }
-        let read = pin!(self.io.read_buf(buffer)).poll(cx);
-        let Poll::Ready(read) = read else {
-            return Poll::Pending;
-        };
-        let count = read.as_ref().copied().unwrap_or(0);
+        let mut over = None;
+        while over.is_none() && buffer.len() < ENOUGH {
+            match pin!(self.io.read_buf(buffer)).poll(cx) {
+                Poll::Ready(Ok(0)) => over = Some("the byte stream ended".to_owned()),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => over = Some(error.to_string()),
+                Poll::Pending if buffer.is_empty() => return Poll::Pending,
+                Poll::Pending => break,
+            }
+        }
+        let count = buffer.len();
         let (goes_on, full) = self.shared.with_driver_awake(&mut self.wakes, |state| {
-            match read {
-                Ok(0) => state.mux.lost("the byte stream ended"),
-                Ok(count) => {
-                    state.received += count as u64;
-                    state.reads += 1;
-                    if let Err(error) = state.mux.handle_input(buffer.split().freeze()) {
-                        tracing::debug!(%error, "multiplexer refused its peer");
-                    }
+            if count > 0 {
+                state.received += count as u64;
+                state.reads += 1;
+                if let Err(error) = state.mux.handle_input(buffer.split().freeze()) {
+                    tracing::debug!(%error, "multiplexer refused its peer");
                 }
-                Err(error) => state.mux.lost(error.to_string()),
+            }
+            if let Some(why) = over {
+                state.mux.lost(why);
             }
             state.fit();
             state.full = !state.mux.wants_input();

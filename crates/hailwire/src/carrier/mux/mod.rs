@@ -287,8 +287,8 @@ impl SendStream {
 
     /// See [`SendStream::write_many`](super::SendStream::write_many).
     ///
-    /// Waits while [`MUX_SEND_QUEUE`](hailwire_wire::limits::MUX_SEND_QUEUE) bytes of this stream
-    /// are queued.
+    /// Waits while as many bytes of this stream are queued as may be: at first
+    /// [`MUX_SEND_QUEUE`](hailwire_wire::limits::MUX_SEND_QUEUE).
     ///
     /// # Errors
     ///
@@ -311,6 +311,17 @@ impl SendStream {
             })
         })
         .await
+    }
+
+    /// See [`SendStream::queued`](super::SendStream::queued).
+    pub fn queued(&self) -> usize {
+        self.handle.with(|state| state.mux.queued_on(self.key))
+    }
+
+    /// See [`SendStream::set_queue`](super::SendStream::set_queue).
+    pub fn set_queue(&mut self, bytes: usize) {
+        self.handle
+            .with(|state| state.mux.set_send_queue(self.key, bytes));
     }
 
     /// See [`SendStream::finish`](super::SendStream::finish).

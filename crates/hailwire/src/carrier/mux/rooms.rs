@@ -1,8 +1,7 @@
 //! What a peer with an account may make one connection hold: unread and unsent bytes.
 //!
-//! Both begin with what fits a busy connection, double while more than half of them is in use and the
-//! account has room, and shrink again once an eighth is enough. Where there is no room, the
-//! connection is not read while more is unread, and writers wait while more is unsent.
+//! Both begin with what fits a busy connection and follow what is used ([`Held::follow`]). Where there is no
+//! room, the connection is not read while more is unread, and writers wait while more is unsent.
 
 use std::sync::Arc;
 
@@ -13,9 +12,6 @@ const UNREAD: usize = 128 * 1024;
 
 /// Unsent bytes that every connection has room for: those of one writer.
 const QUEUED: usize = hailwire_wire::limits::MUX_SEND_QUEUE;
-
-/// Added where there is no room to double.
-const STEP: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Rooms {
@@ -42,23 +38,15 @@ impl Rooms {
 
     /// Takes in how much is unread and unsent. Whether anything changed.
     pub(super) fn fit(&mut self, unread: usize, queued: usize) -> bool {
-        let unread = fit(&mut self.unread, unread, UNREAD);
-        fit(&mut self.queued, queued, QUEUED) || unread
+        let unread = self.unread.follow(unread, UNREAD);
+        self.queued.follow(queued, QUEUED) || unread
     }
-}
-
-fn fit(held: &mut Held, used: usize, least: usize) -> bool {
-    let room = held.bytes();
-    if used > room / 2 {
-        return held.resize(2 * room) || (used > room - STEP && held.resize(room + STEP));
-    }
-    room > least && used < room / 8 && held.resize((room / 2).max(least))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::carrier::budget::{Budget, PEER};
+    use crate::carrier::budget::{Budget, PEER, STEP};
 
     #[test]
     fn room_follows_what_is_used_and_stops_at_the_account() {
