@@ -56,6 +56,12 @@ impl Chunks {
         self.tail.extend_from_slice(&before);
     }
 
+    /// Pieces that lie apart.
+    #[cfg(test)]
+    pub(super) fn handles(&self) -> usize {
+        self.whole.len() + usize::from(!self.tail.is_empty())
+    }
+
     /// Bytes that are allocated for copies.
     #[cfg(test)]
     fn allocated(&self) -> usize {

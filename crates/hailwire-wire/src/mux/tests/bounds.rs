@@ -141,6 +141,29 @@ fn a_writer_waits_once_its_queue_is_full() {
 }
 
 #[test]
+fn a_stream_may_be_given_a_shorter_queue_and_small_writes_lie_together_in_it() {
+    let (mut a, _) = sides();
+    let key = opened(&mut a, Priority::Medium);
+    a.set_send_queue(key, 0);
+    assert_eq!(write(&mut a, key, &[0; 1]), 1);
+    for _ in 1..2 * MUX_SEND_FLOOR {
+        write(&mut a, key, &[0; 1]);
+    }
+    assert_eq!(
+        (a.queued_on(key), a.queued()),
+        (MUX_SEND_FLOOR, MUX_SEND_FLOOR)
+    );
+    let handles = a.streams.find(key).unwrap().send.queue.handles();
+    assert!(handles < 20, "{handles}");
+    a.set_send_queue(key, usize::MAX);
+    let rest = MUX_SEND_QUEUE - MUX_SEND_FLOOR;
+    assert_eq!(write(&mut a, key, &vec![0; 2 * MUX_SEND_QUEUE]), rest);
+    // What waits already is not taken away.
+    a.set_send_queue(key, 2 * MUX_SEND_FLOOR);
+    assert_eq!(write(&mut a, key, b"x"), 0);
+}
+
+#[test]
 fn streams_whose_peer_has_little_room_queue_a_few_words_each_and_no_stream_is_given_out_meanwhile()
 {
     let (mut a, mut b) = sides();
