@@ -3,8 +3,6 @@
 //! A bound exists for each thing that a peer can make grow. Numbers are bytes unless the name
 //! says otherwise.
 
-use std::time::Duration;
-
 /// Largest payload of one frame: the length field has 24 bits.
 pub const MAX_FRAME_PAYLOAD: usize = (1 << 24) - 1;
 
@@ -141,18 +139,6 @@ pub const CLOCK_TOLERANCE_S: u64 = 3900;
 
 /// Most tickets that an inviter keeps at once; an expired one gives way.
 pub const MAX_INVITATIONS: usize = 1024;
-
-/// Pauses after which a joiner shows its ticket again to an inviter whose places for strangers were taken: who
-/// comes from behind the same address as a flood may be put out before it has shown it.
-pub const JOIN_AGAIN: [Duration; 7] = [
-    Duration::from_millis(20),
-    Duration::from_millis(50),
-    Duration::from_millis(100),
-    Duration::from_millis(200),
-    Duration::from_millis(400),
-    Duration::from_millis(800),
-    Duration::from_millis(1600),
-];
 
 /// Most nodes to which a node shows its agents at a hub that lists by trust.
 pub const MAX_SHOWN_TO: usize = 1024;

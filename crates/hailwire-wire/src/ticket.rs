@@ -17,7 +17,7 @@
 //! A ticket is a password: whoever reads it first may use it. So it expires, its uses are counted
 //! by the inviter, who keeps only a digest, and no `Debug` output shows it.
 
-use std::{fmt, net::SocketAddr, str::FromStr};
+use std::{fmt, net::SocketAddr, str::FromStr, time::Duration};
 
 use data_encoding::BASE32_NOPAD;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -33,6 +33,18 @@ use crate::{
     limits,
     record::addresses,
 };
+
+/// Pauses after which a joiner shows its ticket again to an inviter whose places for strangers were taken: who
+/// comes from behind the same address as a flood may be put out before it has shown it.
+pub const SHOWN_AGAIN: [Duration; 7] = [
+    Duration::from_millis(20),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+    Duration::from_millis(800),
+    Duration::from_millis(1600),
+];
 
 /// What every ticket begins with.
 pub const PREFIX: &str = "hail1";

@@ -8,7 +8,10 @@ use std::{
 
 use bytes::Bytes;
 use hailwire::{Client, NodeId, carrier::tcp::Identity, hub::HubClient};
-use hailwire_wire::{address::NodeRef, limits, ticket::Secret};
+use hailwire_wire::{
+    address::NodeRef,
+    ticket::{SHOWN_AGAIN, Secret},
+};
 use iroh::Endpoint;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -287,7 +290,7 @@ impl Ways {
         let mut joined = self.shown(&endpoint).await;
         // As `hail join` does: whoever stands behind the address of a flood may be put out before it has
         // shown its ticket.
-        for pause in limits::JOIN_AGAIN {
+        for pause in SHOWN_AGAIN {
             if joined.is_ok() {
                 break;
             }

@@ -10,8 +10,8 @@ use std::{net::SocketAddr, sync::Arc};
 use hailwire_wire::{
     AgentName, CallHeader, Code, NodeId, NodeName, Status,
     frame::FrameKind,
-    header, limits,
-    ticket::{Invitation, NodeTicket, Secret, Ticket, TicketError},
+    header,
+    ticket::{Invitation, NodeTicket, SHOWN_AGAIN, Secret, Ticket, TicketError},
 };
 use serde::{Deserialize, Serialize};
 
@@ -141,7 +141,7 @@ impl Inner {
                     .with_hint("give it to the other node"),
             );
         }
-        let mut pauses = limits::JOIN_AGAIN.into_iter();
+        let mut pauses = SHOWN_AGAIN.into_iter();
         let (session, redeemed) = loop {
             match self.shown(&ticket).await {
                 Err(status) if status.code == Code::ResourceExhausted => {

@@ -634,3 +634,6 @@ pub(super) fn unreachable(id: NodeId, reason: &str) -> Status {
          (`--listen-tcp`); a hub helps behind NATs",
     )
 }
+
+#[cfg(test)]
+mod tests;

@@ -427,8 +427,9 @@ type Greeting<D> = Arc<Mutex<Option<control::Control<D>>>>;
 /// Streams that one connection may have begun before other tasks that are ready have their turn.
 const AT_ONCE: usize = 4;
 
-/// After more streams than that without a pause, sockets have their turn as well: what others have sent meanwhile.
-const CROWD: usize = 64;
+/// While more streams of a connection than that are open, sockets have their turn as well: what others have sent
+/// meanwhile.
+const CROWD: usize = 256;
 
 /// Accepts streams until the connection ends, each in a task of its own.
 async fn accept_streams<D: Dispatch>(
@@ -444,14 +445,15 @@ async fn accept_streams<D: Dispatch>(
         *lock(&greeting) = Some(control);
     }
     tokio::spawn(expect_greeting(session.clone()));
-    let mut begun = 0;
+    let mut begun: usize = 0;
     // A stream's task needs no owner that aborts it: whatever it waits for ends with the
     // connection, the handler included, since a lost connection counts as a cancel.
-    while let Ok((send, recv)) = next_stream(&session, &mut begun).await {
+    while let Ok((send, recv)) = session.connection().accept().await {
         // Who opens a thousand at once does not come before everybody else.
-        begun += 1;
-        if begun % AT_ONCE == 0 {
-            if begun > CROWD {
+        begun = begun.wrapping_add(1);
+        if begun.is_multiple_of(AT_ONCE) {
+            // The task of each open stream has a share of it.
+            if Arc::strong_count(&greeting) > CROWD {
                 tokio::task::yield_now().await;
             } else {
                 to_the_back().await;
@@ -467,22 +469,6 @@ async fn accept_streams<D: Dispatch>(
         tokio::spawn(Box::pin(stream));
     }
     session.shared.ended.store(true, Ordering::Relaxed);
-}
-
-/// The next stream of the far side. Where there is none yet, none has `begun` without a pause.
-async fn next_stream(
-    session: &Session,
-    begun: &mut usize,
-) -> Result<(SendStream, RecvStream), ConnectionError> {
-    let mut accept = std::pin::pin!(session.connection().accept());
-    poll_fn(|cx| {
-        let accepted = accept.as_mut().poll(cx);
-        if accepted.is_pending() {
-            *begun = 0;
-        }
-        accepted
-    })
-    .await
 }
 
 /// Lets the tasks run that are ready. `yield_now` of tokio looks at sockets and timers, too, which takes a system

@@ -21,7 +21,7 @@ const CARRIERS: [Carrier; 3] = [Carrier::Quic, Carrier::H2, Carrier::Ws];
 
 pub(in crate::node) struct House {
     pub(in crate::node) node: Node,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl House {
@@ -33,11 +33,22 @@ impl House {
         config.listen.tcp = vec![(Ipv4Addr::LOCALHOST, 0).into()];
         config.carrier = carrier;
         config.pool = pool;
+        Self::with(dir, config).await
+    }
+
+    async fn with(dir: tempfile::TempDir, config: Config) -> Self {
         let node = Node::builder()
             .data_dir(DataDir::new(dir.path()))
             .config(config);
         let node = Box::pin(node.start()).await.unwrap();
-        Self { node, _dir: dir }
+        Self { node, dir }
+    }
+
+    /// The same node, started anew.
+    pub(in crate::node) async fn again(self) -> Self {
+        let config = self.inner().config.clone();
+        self.node.shutdown(Duration::ZERO).await;
+        Self::with(self.dir, config).await
     }
 
     pub(in crate::node) fn client(&self) -> Client {
