@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Text,
     headers::{self, Headers},
-    wire::head,
 };
 
 /// The kinds of events, as an agent lists them in its capabilities.
@@ -149,6 +148,39 @@ pub struct Metadata<'a> {
     pub traceparent: Option<&'a str>,
 }
 
+/// What a request's metadata has, in the protocol's order.
+pub(crate) const METADATA: [&str; 12] = [
+    "correlation_id",
+    "request_id",
+    "client_ip",
+    "client_port",
+    "server_name",
+    "protocol",
+    "tls_version",
+    "tls_cipher",
+    "route_id",
+    "upstream_id",
+    "timestamp",
+    "traceparent",
+];
+/// Of the method among [`RequestIndex::texts`].
+pub(crate) const METHOD: usize = METADATA.len();
+/// Of the uri.
+pub(crate) const URI: usize = METHOD + 1;
+
+/// The text whose marker is there.
+fn text_at(arena: &Bytes, at: u32) -> Option<&[u8]> {
+    let rest = arena.get(at as usize..)?;
+    let (length, rest) = match rest {
+        [marker @ 0xa0..=0xbf, rest @ ..] => (usize::from(marker & 0x1f), rest),
+        [0xd9, length, rest @ ..] => (usize::from(*length), rest),
+        [0xda, a, b, rest @ ..] => (usize::from(u16::from_be_bytes([*a, *b])), rest),
+        [0xdb, a, b, c, d, rest @ ..] => (u32::from_be_bytes([*a, *b, *c, *d]) as usize, rest),
+        _ => return None,
+    };
+    rest.get(..length)
+}
+
 /// The head of a request, kept as it travels: one stretch of bytes and where in it what is.
 #[derive(Clone)]
 pub struct RequestHeaders {
@@ -160,7 +192,7 @@ pub struct RequestHeaders {
 /// Where the texts of a request's head begin; 0 for what is not there.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RequestIndex {
-    /// In the order of [`head::METADATA`], and then the method and the uri.
+    /// In the order of [`METADATA`], and then the method and the uri.
     pub(crate) texts: [u32; 14],
     pub(crate) client_port: u16,
     /// The stretch from the key `metadata` up to the end of the uri.
@@ -168,17 +200,6 @@ pub(crate) struct RequestIndex {
 }
 
 impl RequestHeaders {
-    /// The head of a request, to be sent.
-    #[must_use]
-    pub fn new<'a>(
-        metadata: &Metadata<'_>,
-        method: &str,
-        uri: &str,
-        headers: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Self {
-        head::request(metadata, method, uri, headers)
-    }
-
     pub(crate) const fn within(headers: Headers, at: RequestIndex) -> Self {
         Self { headers, at }
     }
@@ -191,7 +212,7 @@ impl RequestHeaders {
     pub(crate) fn bytes(&self, index: usize) -> Option<&[u8]> {
         match self.at.texts.get(index) {
             None | Some(0) => None,
-            Some(at) => head::text_at(self.headers.arena(), *at),
+            Some(at) => text_at(self.headers.arena(), *at),
         }
     }
 
@@ -231,13 +252,13 @@ impl RequestHeaders {
     /// The method.
     #[must_use]
     pub fn method(&self) -> &str {
-        self.text(head::METHOD)
+        self.text(METHOD)
     }
 
     /// The request target, with its query.
     #[must_use]
     pub fn uri(&self) -> &str {
-        self.text(head::URI)
+        self.text(URI)
     }
 
     /// The header fields.
@@ -279,16 +300,6 @@ pub struct ResponseHeaders {
 }
 
 impl ResponseHeaders {
-    /// The head of a response, to be sent.
-    #[must_use]
-    pub fn new<'a>(
-        correlation_id: &str,
-        status: u16,
-        headers: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Self {
-        head::response(correlation_id, status, headers)
-    }
-
     pub(crate) const fn within(headers: Headers, id: u32, status: u16) -> Self {
         Self {
             headers,
@@ -299,7 +310,7 @@ impl ResponseHeaders {
 
     /// The correlation id, as bytes that were checked.
     pub(crate) fn id_bytes(&self) -> &[u8] {
-        head::text_at(self.headers.arena(), self.id).unwrap_or_default()
+        text_at(self.headers.arena(), self.id).unwrap_or_default()
     }
 
     /// The correlation id.

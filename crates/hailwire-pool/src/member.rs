@@ -8,10 +8,20 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    health::{Admission, Health, HealthCell, HealthConfig, Probe, Standing},
-    lease::Outcome,
-};
+use crate::health::{Admission, Health, HealthCell, HealthConfig, Probe, Standing};
+
+/// What a call showed about the member that served it.
+///
+/// An answer that refuses the request (`invalid_argument`, `not_found` …) is a success here: the
+/// member is well. A failure is one that another member might not have had: unreachable, cut short,
+/// broken. A call that was cancelled shows neither: drop the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The member answered.
+    Success,
+    /// The member could not be reached, or did not answer as it should.
+    Failure,
+}
 
 /// How near a member is. A nearer one is preferred as long as it is healthy and has room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{lease::Outcome, pool::Strategy};
+use crate::{member::Outcome, pool::Strategy};
 
 /// How gladly a seat is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

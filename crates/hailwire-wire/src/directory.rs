@@ -38,6 +38,8 @@ use crate::{
     ticket::Secret,
 };
 
+pub use crate::ticket::Trust;
+
 /// The paths of the directory.
 pub mod path {
     /// [`super::Health`].
@@ -91,28 +93,6 @@ pub struct Joined {
     pub discovery_port: u16,
     /// Seconds for which a name stays bound to its holder's key after the last record.
     pub name_hold_s: u64,
-}
-
-/// Whom members of a hub trust by its membership alone.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Trust {
-    /// Each other.
-    Members,
-    /// Nobody: they only see each other's records.
-    #[default]
-    #[serde(other)]
-    Nobody,
-}
-
-impl Trust {
-    #[expect(
-        clippy::trivially_copy_pass_by_ref,
-        reason = "the signature that serde asks for"
-    )]
-    pub(crate) fn is_nobody(&self) -> bool {
-        *self == Self::Nobody
-    }
 }
 
 /// Publishes a record in place of the node's earlier one.

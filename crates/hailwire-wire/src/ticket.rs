@@ -27,12 +27,33 @@ use thiserror::Error;
 
 use crate::{
     address::{AgentName, NodeId, NodeName},
-    directory::Trust,
     header,
     hub_url::HubUrl,
     limits,
     record::addresses,
 };
+
+/// Whom members of a hub trust by its membership alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Trust {
+    /// Each other.
+    Members,
+    /// Nobody: they only see each other's records.
+    #[default]
+    #[serde(other)]
+    Nobody,
+}
+
+impl Trust {
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "the signature that serde asks for"
+    )]
+    pub(crate) fn is_nobody(&self) -> bool {
+        *self == Self::Nobody
+    }
+}
 
 /// Pauses after which a joiner shows its ticket again to an inviter whose places for strangers were taken: who
 /// comes from behind the same address as a flood may be put out before it has shown it.

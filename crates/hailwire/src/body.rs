@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 use hailwire_wire::{Code, Status, frame, limits};
 use tokio::sync::mpsc::{self, error::TrySendError};
 
-use crate::session::FrameReader;
+use crate::frame_reader::FrameReader;
 
 /// A stream of byte chunks with a definite end.
 ///

@@ -53,6 +53,7 @@ pub mod body;
 pub mod carrier;
 pub mod client;
 pub mod config;
+mod frame_reader;
 pub mod hub;
 pub mod key;
 pub mod node;

@@ -15,75 +15,51 @@ use super::{
     source::{Fault, Read, Shape, Source},
 };
 use crate::{
-    event::{Metadata, RequestHeaders, RequestIndex, ResponseHeaders},
+    event::{METADATA, METHOD, Metadata, RequestHeaders, RequestIndex, ResponseHeaders, URI},
     headers::{self, Extent, Headers, Seen, Writer, offset},
 };
 
-/// What a request's metadata has, in the protocol's order.
-pub(crate) const METADATA: [&str; 12] = [
-    "correlation_id",
-    "request_id",
-    "client_ip",
-    "client_port",
-    "server_name",
-    "protocol",
-    "tls_version",
-    "tls_cipher",
-    "route_id",
-    "upstream_id",
-    "timestamp",
-    "traceparent",
-];
 const PORT: usize = 3;
 const TRACEPARENT: usize = 11;
-pub(crate) const METHOD: usize = 12;
-pub(crate) const URI: usize = 13;
 
 /// What may be missing.
 const fn is_optional(index: usize) -> bool {
     matches!(index, 4 | 6..=9 | TRACEPARENT)
 }
 
-/// The head of a request, to be sent.
-pub(crate) fn request<'a>(
-    metadata: &Metadata<'_>,
-    method: &str,
-    uri: &str,
-    fields: impl IntoIterator<Item = (&'a str, &'a str)>,
-) -> RequestHeaders {
-    let fields = fields.into_iter();
-    let mut out = Vec::with_capacity(320 + uri.len() + 48 * fields.size_hint().0);
-    out.push(0x84);
-    let at = put_fields(&Parts::of(metadata, method, uri), &mut out);
-    out.extend_from_slice(b"\xa7headers");
-    let extent = headers::write(fields, &mut out);
-    RequestHeaders::within(Headers::within(out.into(), extent), at)
+impl RequestHeaders {
+    /// The head of a request, to be sent.
+    #[must_use]
+    pub fn new<'a>(
+        metadata: &Metadata<'_>,
+        method: &str,
+        uri: &str,
+        headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Self {
+        let fields = headers.into_iter();
+        let mut out = Vec::with_capacity(320 + uri.len() + 48 * fields.size_hint().0);
+        out.push(0x84);
+        let at = put_fields(&Parts::of(metadata, method, uri), &mut out);
+        out.extend_from_slice(b"\xa7headers");
+        let extent = headers::write(fields, &mut out);
+        Self::within(Headers::within(out.into(), extent), at)
+    }
 }
 
-/// The head of a response, to be sent.
-pub(crate) fn response<'a>(
-    correlation_id: &str,
-    status: u16,
-    fields: impl IntoIterator<Item = (&'a str, &'a str)>,
-) -> ResponseHeaders {
-    let fields = fields.into_iter();
-    let mut out = Vec::with_capacity(64 + correlation_id.len() + 48 * fields.size_hint().0);
-    let id = put_response_fields(correlation_id, status, &mut out);
-    let extent = headers::write(fields, &mut out);
-    ResponseHeaders::within(Headers::within(out.into(), extent), id, status)
-}
-
-/// The text whose marker is there.
-pub(crate) fn text_at(arena: &Bytes, at: u32) -> Option<&[u8]> {
-    let rest = arena.get(at as usize..)?;
-    let (length, rest) = match rest {
-        [marker @ 0xa0..=0xbf, rest @ ..] => (usize::from(marker & 0x1f), rest),
-        [0xd9, length, rest @ ..] => (usize::from(*length), rest),
-        [0xda, a, b, rest @ ..] => (usize::from(u16::from_be_bytes([*a, *b])), rest),
-        [0xdb, a, b, c, d, rest @ ..] => (u32::from_be_bytes([*a, *b, *c, *d]) as usize, rest),
-        _ => return None,
-    };
-    rest.get(..length)
+impl ResponseHeaders {
+    /// The head of a response, to be sent.
+    #[must_use]
+    pub fn new<'a>(
+        correlation_id: &str,
+        status: u16,
+        headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Self {
+        let fields = headers.into_iter();
+        let mut out = Vec::with_capacity(64 + correlation_id.len() + 48 * fields.size_hint().0);
+        let id = put_response_fields(correlation_id, status, &mut out);
+        let extent = headers::write(fields, &mut out);
+        Self::within(Headers::within(out.into(), extent), id, status)
+    }
 }
 
 pub(super) fn encode_request(head: &RequestHeaders, encoding: Encoding, out: &mut BytesMut) {

@@ -34,14 +34,11 @@ use crate::{
     failure::Failure,
     output::Output,
     serve::{
-        kin::{Kin, Marked},
+        kin::{GUARDED_BY, Kin, Marked},
         processes,
         reaper::Children,
     },
 };
-
-/// The variable that tells the guarded process its guard's number.
-pub(crate) const BY: &str = "HAIL_GUARDED_BY";
 
 /// The guarded process's name in lists of processes.
 const NAME: &CStr = c"hail-programs";
@@ -81,7 +78,7 @@ pub(super) async fn run(
 
 /// The guard of this process, where it has one.
 fn guard() -> Option<u32> {
-    std::env::var(BY).ok()?.parse().ok()
+    std::env::var(GUARDED_BY).ok()?.parse().ok()
 }
 
 /// Takes a guard's place for whatever is started from now on.
@@ -106,7 +103,7 @@ fn start() -> io::Result<Child> {
     Command::new("/proc/self/exe")
         .arg0(OsStr::from_bytes(NAME.to_bytes()))
         .args(std::env::args_os().skip(1))
-        .env(BY, std::process::id().to_string())
+        .env(GUARDED_BY, std::process::id().to_string())
         .spawn()
 }
 

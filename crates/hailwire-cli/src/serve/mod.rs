@@ -10,7 +10,7 @@
 //! - At most `--max` programs run at once, those included that are being ended.
 //! - Whatever a call has started ends with it: when it is cancelled, when its deadline passes, and when its program
 //!   ends; SIGTERM, and SIGKILL after a grace ([`reaper`]). So does the end of `hail serve` itself, even by SIGKILL
-//!   ([`guarded`](crate::commands::guarded)).
+//!   (`commands/guarded.rs`).
 //! - Nothing is held whole: chunks pass through pipes of the system and channels of
 //!   [`QUEUED_CHUNKS`] chunks; of stderr the last [`tail::MAX`] bytes are kept.
 //! - Nothing that a caller writes becomes an argument of CMD or a variable outside `HAIL_…`

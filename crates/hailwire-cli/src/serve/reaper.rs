@@ -29,10 +29,9 @@ use tokio::{
 };
 
 use super::{
-    kin::{CallMark, Kin, Sorted},
+    kin::{CallMark, GUARDED_BY, Kin, Sorted},
     processes::{self, MARK},
 };
-use crate::commands::guarded;
 
 /// First and longest time between two looks for what is left of a call.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
@@ -145,7 +144,7 @@ impl ReaperHandle {
         let mark = held(&self.kin).begin();
         let spawned = command
             .env(MARK, processes::mark(mark))
-            .env_remove(guarded::BY)
+            .env_remove(GUARDED_BY)
             .process_group(0)
             .spawn();
         let child = match spawned {

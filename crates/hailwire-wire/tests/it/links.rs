@@ -71,7 +71,7 @@ fn pages() -> Vec<String> {
 
 /// Files with an extension below a folder, as paths from the root of the repository. Hidden folders
 /// and what is built are left out.
-fn collect(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) {
+pub(crate) fn collect(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) {
     let entries = std::fs::read_dir(folder).expect("a folder of the repository");
     for entry in entries {
         let path = entry.expect("an entry").path();

@@ -9,6 +9,7 @@ mod dependencies;
 mod hostile;
 mod limits;
 mod links;
+mod modules;
 #[path = "../../../../fuzz/src/lib.rs"]
 pub mod promises;
 mod records;

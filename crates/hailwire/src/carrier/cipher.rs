@@ -110,29 +110,10 @@ impl Tls13AeadAlgorithm for AeadForBothLengths {
 
 /// The cipher suite of a setting.
 pub(crate) fn suite(cipher: Cipher) -> CipherSuite {
-    match cipher {
-        Cipher::Auto if has_aes() => CipherSuite::TLS13_AES_128_GCM_SHA256,
+    match cipher.first() {
         Cipher::Aes128 => CipherSuite::TLS13_AES_128_GCM_SHA256,
         Cipher::Aes256 => CipherSuite::TLS13_AES_256_GCM_SHA384,
         Cipher::Auto | Cipher::Chacha20 => CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
-    }
-}
-
-/// Whether this processor has instructions for AES and for GCM's multiplication, which ring then uses.
-pub(crate) fn has_aes() -> bool {
-    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-    {
-        std::arch::is_x86_feature_detected!("aes")
-            && std::arch::is_x86_feature_detected!("pclmulqdq")
-    }
-    #[cfg(target_arch = "aarch64")]
-    {
-        std::arch::is_aarch64_feature_detected!("aes")
-            && std::arch::is_aarch64_feature_detected!("pmull")
-    }
-    #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
-    {
-        false
     }
 }
 

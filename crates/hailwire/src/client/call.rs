@@ -138,7 +138,7 @@ impl Call {
             match &client.inner {
                 Kind::Attached(attached) => {
                     let answer = attached.session.open(kind, &header, body).await?;
-                    Ok(answer.begin(at).await?.keeping(client.clone()))
+                    Ok(answer.begin(at).await?.holding(attached.clone()))
                 }
                 Kind::Embedded(node) => call_embedded(node, kind, header, body, at).await,
             }
@@ -282,7 +282,8 @@ async fn call_embedded(
                 .map_or_else(|status| status.code, |_| Code::Ok);
             match (answer, picked) {
                 // The member is busy until the answer has ended.
-                (Ok(answer), picked) => Ok(answer.holding(picked)),
+                (Ok(answer), Some(picked)) => Ok(answer.holding(Arc::new(picked))),
+                (Ok(answer), None) => Ok(answer),
                 (Err(status), Some(picked)) => {
                     node.registry.finish(picked, code);
                     Err(status)

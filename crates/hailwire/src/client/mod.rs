@@ -33,7 +33,7 @@ use crate::{
     agent::{Agent, Handler, SharedHandler},
     body::Body,
     carrier::{Connection, mux},
-    node::Inner,
+    node::{Inner, Node},
     paths::DataDir,
     session::{self, Session},
 };
@@ -52,6 +52,14 @@ pub struct Client {
 enum Kind {
     Embedded(Arc<Inner>),
     Attached(Arc<Attached>),
+}
+
+impl Node {
+    /// A client of this node, without a socket between. It works until the node is shut down.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::embedded(self.inner().clone())
+    }
 }
 
 /// Why a program cannot attach to a node.

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Config, Limits, Quic, SETTINGS};
-use crate::carrier::cipher;
+use super::{Cipher, Config, Limits, Quic, SETTINGS, quic::has_aes};
 
 /// One setting with the value in force: a row of `hail config show --effective`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,11 +134,15 @@ impl Config {
 
 /// What no setting changes, and what fixes it.
 fn fixed(quic: &Quic) -> Vec<InForce> {
-    let aes = match cipher::has_aes() {
+    let aes = match has_aes() {
         true => "with",
         false => "without",
     };
-    let suite = cipher::suite(quic.cipher);
+    let first = match quic.cipher.first() {
+        Cipher::Aes128 => "TLS13_AES_128_GCM_SHA256",
+        Cipher::Aes256 => "TLS13_AES_256_GCM_SHA384",
+        Cipher::Auto | Cipher::Chacha20 => "TLS13_CHACHA20_POLY1305_SHA256",
+    };
     [
         (
             "quic.gro",
@@ -168,7 +171,7 @@ fn fixed(quic: &Quic) -> Vec<InForce> {
         ),
         (
             "quic.crypto",
-            format!("ring, {aes} AES instructions of this processor; {suite:?} is offered first"),
+            format!("ring, {aes} AES instructions of this processor; {first} is offered first"),
             "built in: TLS 1.3 with the node's key (RFC 7250); a node dialled by another takes what \
              that one offers first",
         ),

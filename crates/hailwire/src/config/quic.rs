@@ -192,6 +192,15 @@ pub enum Cipher {
 }
 
 impl Cipher {
+    /// The one that this processor offers first for the setting: never [`Cipher::Auto`].
+    pub(crate) fn first(self) -> Self {
+        match self {
+            Self::Auto if has_aes() => Self::Aes128,
+            Self::Auto => Self::Chacha20,
+            chosen => chosen,
+        }
+    }
+
     /// The name, as written in the file.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -278,5 +287,23 @@ impl fmt::Display for Size {
 impl Serialize for Size {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+/// Whether this processor has instructions for AES and for GCM's multiplication, which ring then uses.
+pub(super) fn has_aes() -> bool {
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    {
+        std::arch::is_x86_feature_detected!("aes")
+            && std::arch::is_x86_feature_detected!("pclmulqdq")
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        std::arch::is_aarch64_feature_detected!("aes")
+            && std::arch::is_aarch64_feature_detected!("pmull")
+    }
+    #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        false
     }
 }

@@ -81,7 +81,6 @@ pub(crate) use registry::{Picked, Target};
 pub(crate) use router::{Destination, Origin, Route, onward_header, request_kind};
 
 use crate::{
-    client::Client,
     config::Config,
     hub::tls::Pins,
     key::{KeyError, NodeKey, random},
@@ -286,10 +285,8 @@ impl Node {
         self.inner.tcp_sockets().to_vec()
     }
 
-    /// A client of this node, without a socket between. It works until the node is shut down.
-    #[must_use]
-    pub fn client(&self) -> Client {
-        Client::embedded(self.inner.clone())
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     /// Resolves when somebody asks the node to stop (`hail down`), with the grace time asked for. The

@@ -1,5 +1,7 @@
 //! The caller's side of a call: its answer, chunk by chunk.
 
+use std::{any::Any, sync::Arc};
+
 use bytes::{Bytes, BytesMut};
 use hailwire_wire::{
     Code, Status,
@@ -9,7 +11,11 @@ use hailwire_wire::{
 use tokio::{task::AbortHandle, time::Instant};
 
 use super::{FrameReader, InFlight, in_time};
-use crate::{body::Body, client::Client, node::Picked};
+use crate::body::Body;
+
+/// What is dropped when an answer has ended: the attachment of the program that asked, or the lease of the member
+/// that answers.
+pub(crate) type Guard = Arc<dyn Any + Send + Sync>;
 
 /// The streamed answer of a call.
 ///
@@ -24,10 +30,8 @@ pub struct Answer {
     first: Option<Bytes>,
     /// How it ended, once it has.
     ended: Option<Result<(), Status>>,
-    /// The member that answers, counted as busy until the end.
-    held: Option<Picked>,
-    /// Keeps a program attached while it reads an answer.
-    client: Option<Client>,
+    /// What lasts as long as the answer does.
+    guard: Option<Guard>,
 }
 
 #[derive(Debug)]
@@ -80,8 +84,7 @@ impl WireAnswer {
             deadline,
             first: None,
             ended: None,
-            held: None,
-            client: None,
+            guard: None,
         };
         match answer.next_event().await? {
             Some(WireEvent::Head(head)) => answer.head = head,
@@ -111,20 +114,13 @@ impl Answer {
             deadline,
             first: None,
             ended: None,
-            held: None,
-            client: None,
+            guard: None,
         }
     }
 
-    /// The same answer, keeping the client that asked for it attached until its end.
-    pub(crate) fn keeping(mut self, client: Client) -> Self {
-        self.client = Some(client).filter(|_| self.ended.is_none());
-        self
-    }
-
-    /// The same answer, holding the member that gives it until it has ended.
-    pub(crate) fn holding(mut self, picked: Option<Picked>) -> Self {
-        self.held = picked.filter(|_| self.ended.is_none());
+    /// The same answer, which drops this when it has ended.
+    pub(crate) fn holding(mut self, guard: Guard) -> Self {
+        self.guard = Some(guard).filter(|_| self.ended.is_none());
         self
     }
 
@@ -258,8 +254,7 @@ impl Answer {
                 task.0.abort();
             }
         }
-        self.held = None;
-        self.client = None;
+        self.guard = None;
         self.ended = Some(ended);
     }
 }

@@ -11,7 +11,6 @@
 mod answer;
 mod control;
 mod outgoing;
-mod reader;
 mod serve;
 mod socket;
 mod splice;
@@ -22,7 +21,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    task::{Context, Poll, Waker},
+    task::Poll,
     time::Duration,
 };
 
@@ -35,10 +34,10 @@ use hailwire_wire::{
 };
 use tokio::{sync::watch, time::Instant};
 
+pub(crate) use crate::frame_reader::{FrameReader, connection_status, deadline_exceeded, now};
 pub use answer::Answer;
 pub(crate) use answer::{AbortOnDrop, WireAnswer};
 pub(crate) use outgoing::OfferList;
-pub(crate) use reader::{FrameReader, connection_status, deadline_exceeded};
 pub(crate) use serve::{accept, in_time, panicked, refuse, serve};
 pub(crate) use socket::connect;
 pub(crate) use splice::splice;
@@ -680,15 +679,6 @@ fn check_write(result: Result<(), WriteError>) -> Result<(), Status> {
     match result {
         Ok(()) | Err(WriteError::Stopped(_) | WriteError::Ended) => Ok(()),
         Err(WriteError::Connection(error)) => Err(connection_status(&error)),
-    }
-}
-
-/// What a future gives without waiting. The future must not lose anything when it is dropped.
-fn now<F: Future>(future: F) -> Option<F::Output> {
-    let mut context = Context::from_waker(Waker::noop());
-    match std::pin::pin!(future).poll(&mut context) {
-        Poll::Ready(output) => Some(output),
-        Poll::Pending => None,
     }
 }
 

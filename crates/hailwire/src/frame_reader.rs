@@ -1,12 +1,16 @@
 //! Reads frames off a carrier's stream.
 
+use std::{
+    pin::pin,
+    task::{Context, Poll, Waker},
+};
+
 use bytes::Bytes;
 use hailwire_wire::{
     Code, Status,
     frame::{Event, FrameDecoder, FrameKind},
 };
 
-use super::now;
 use crate::carrier::{ConnectionError, ReadError, RecvStream};
 
 /// Most bytes taken from the carrier at once.
@@ -129,4 +133,13 @@ pub(crate) fn deadline_exceeded() -> Status {
         "the deadline passed before the answer was whole",
     )
     .with_hint("allow more time, or ask `hail ping` and `hail status` where it goes")
+}
+
+/// What a future gives without waiting. The future must not lose anything when it is dropped.
+pub(crate) fn now<F: Future>(future: F) -> Option<F::Output> {
+    let mut context = Context::from_waker(Waker::noop());
+    match pin!(future).poll(&mut context) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
 }
