@@ -9,9 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::first;
 use crate::{
     BenchError,
     result::{Entry, Line, Skipped, Timing},
@@ -37,7 +37,6 @@ const FILES: &[(&str, &str)] = &[
         "environment.json",
         "machine, kernel, versions, revision and command",
     ),
-    ("memory.json", "memory of one node process"),
     ("summary.json", "the figures of this report, for programs"),
     ("report.md", "this report in Markdown"),
 ];
@@ -76,7 +75,7 @@ impl Folder {
             dir: dir.to_owned(),
             ..Self::default()
         };
-        let entries = folder.json_lines("raw.jsonl", &text, entry);
+        let entries = folder.json_lines("raw.jsonl", &text);
         for entry in entries {
             match entry {
                 Entry::Measured(line) => folder.lines.push(line),
@@ -86,9 +85,7 @@ impl Folder {
         }
         match fs::read(dir.join("network.jsonl")) {
             Ok(text) => {
-                folder.networks = folder.json_lines("network.jsonl", &text, |line| {
-                    serde_json::from_slice(line).map_err(|error| error.to_string())
-                });
+                folder.networks = folder.json_lines("network.jsonl", &text);
             }
             Err(_) if folder.lines.iter().all(|line| line.network == "loopback") => {}
             Err(_) => folder
@@ -98,23 +95,17 @@ impl Folder {
         folder.read_environment();
         folder.judge_environment();
         folder.judge_amount();
-        folder.read_memory();
         folder.list_files();
         Ok(folder)
     }
 
-    fn json_lines<T>(
-        &mut self,
-        file: &str,
-        text: &[u8],
-        parse: impl Fn(&[u8]) -> Result<T, String>,
-    ) -> Vec<T> {
+    fn json_lines<T: DeserializeOwned>(&mut self, file: &str, text: &[u8]) -> Vec<T> {
         let (mut good, mut bad) = (Vec::new(), 0);
         for (number, line) in (1..).zip(text.split(|byte| *byte == b'\n')) {
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            match parse(line) {
+            match serde_json::from_slice(line) {
                 Ok(value) => good.push(value),
                 Err(reason) => {
                     bad += 1;
@@ -180,19 +171,6 @@ impl Folder {
         }
     }
 
-    /// The memory that `hail bench smoke` of the first version kept beside its lines.
-    fn read_memory(&mut self) {
-        let Ok(text) = fs::read(self.dir.join("memory.json")) else {
-            return;
-        };
-        match first::memory(&text) {
-            Ok(lines) => self.lines.extend(lines),
-            Err(error) => self
-                .warnings
-                .push(format!("memory.json cannot be read: {error}")),
-        }
-    }
-
     fn list_files(&mut self) {
         let drawn = ["summary.json", "report.md"];
         let there = |name: &str| drawn.contains(&name) || self.dir.join(name).is_file();
@@ -235,12 +213,6 @@ impl Folder {
         }
         suites
     }
-}
-
-/// A line as it is written now, or as the first version's smoke wrote it.
-fn entry(line: &[u8]) -> Result<Entry, String> {
-    let now = serde_json::from_slice::<Entry>(line);
-    now.or_else(|error| first::entry(line).map_err(|_| error.to_string()))
 }
 
 #[cfg(test)]
@@ -306,26 +278,5 @@ mod tests {
                 "{word}: {warnings:?}"
             );
         }
-    }
-
-    #[test]
-    fn a_folder_of_the_first_version_is_read_too() {
-        let dir = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../bench/results/2026-11-20-two-cores"
-        );
-        let folder = Folder::read(Path::new(dir)).unwrap();
-        assert_eq!(folder.warnings, Vec::<String>::new());
-        let streamed = folder
-            .lines
-            .iter()
-            .filter(|l| l.cell.row == "stream 100 MiB");
-        assert!(streamed.clone().count() > 0);
-        assert!(
-            streamed
-                .clone()
-                .all(|l| l.figures.contains_key("bytes_per_s"))
-        );
-        assert!(folder.lines.iter().any(|l| l.cell.table == "memory"));
     }
 }

@@ -14,7 +14,6 @@ mod cells;
 mod charts;
 pub mod compare;
 mod figure;
-mod first;
 #[cfg(test)]
 mod fixture;
 mod folder;
