@@ -396,8 +396,8 @@ impl SendStream {
         }
     }
 
-    /// Bytes written that wait here for a reader on the multiplexer; zero over other carriers, where they are
-    /// charged to the account of their connection.
+    /// Bytes written that wait here for a reader on the multiplexer; zero over other carriers, where what waits has a
+    /// bound for each connection.
     #[must_use]
     pub fn queued(&self) -> usize {
         match self {
