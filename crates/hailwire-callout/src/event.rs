@@ -193,7 +193,7 @@ pub struct RequestHeaders {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RequestIndex {
     /// In the order of [`METADATA`], and then the method and the uri.
-    pub(crate) texts: [u32; 14],
+    pub(crate) texts: [u32; URI + 1],
     pub(crate) client_port: u16,
     /// The stretch from the key `metadata` up to the end of the uri.
     pub(crate) fields: (u32, u32),

@@ -340,7 +340,7 @@ fn index_headers(source: &mut Pack<'_>) -> Option<Extent> {
 /// A request's head in pieces.
 #[derive(Default)]
 struct Parts<'a> {
-    texts: [Option<Cow<'a, str>>; 14],
+    texts: [Option<Cow<'a, str>>; URI + 1],
     client_port: Option<u16>,
 }
 

@@ -34,8 +34,8 @@ use crate::{
     failure::Failure,
     output::Output,
     serve::{
-        kin::{GUARDED_BY, Kin, Marked},
-        processes,
+        kin::{Kin, Marked},
+        processes::{self, GUARDED_BY},
         reaper::Children,
     },
 };

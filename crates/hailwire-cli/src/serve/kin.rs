@@ -14,9 +14,6 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// The variable that tells the guarded process its guard's number.
-pub(crate) const GUARDED_BY: &str = "HAIL_GUARDED_BY";
-
 /// A call's number in this process.
 pub(crate) type CallMark = u64;
 

@@ -13,6 +13,9 @@ use super::kin::{CallMark, Marked, Process};
 /// dash, and that of the call.
 pub(crate) const MARK: &str = "HAIL_CALL";
 
+/// The variable that tells the guarded process its guard's number.
+pub(crate) const GUARDED_BY: &str = "HAIL_GUARDED_BY";
+
 /// Most of an environment that is read for the mark.
 const MAX_ENVIRONMENT: u64 = 1024 * 1024;
 

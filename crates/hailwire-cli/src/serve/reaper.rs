@@ -29,8 +29,8 @@ use tokio::{
 };
 
 use super::{
-    kin::{CallMark, GUARDED_BY, Kin, Sorted},
-    processes::{self, MARK},
+    kin::{CallMark, Kin, Sorted},
+    processes::{self, GUARDED_BY, MARK},
 };
 
 /// First and longest time between two looks for what is left of a call.

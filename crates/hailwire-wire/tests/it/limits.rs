@@ -1,6 +1,6 @@
 //! `spec/limits.md` against `limits.rs`, and bounds that no other test reaches.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use hailwire_wire::{
@@ -9,6 +9,8 @@ use hailwire_wire::{
     frame::{self, Event, FrameDecoder, FrameKind},
     limits,
 };
+
+use crate::{links::collect, read, repository};
 
 #[test]
 fn every_constant_stands_on_the_page_with_its_value() {
@@ -31,8 +33,12 @@ fn every_constant_stands_on_the_page_with_its_value() {
 
 #[test]
 fn every_test_that_the_page_names_exists() {
-    let mut sources = String::new();
-    collect(&crate::repository("crates"), &mut sources);
+    let mut files = Vec::new();
+    collect(&repository("crates"), "rs", &mut files);
+    let sources: String = files
+        .iter()
+        .map(|file| read(&file.display().to_string()))
+        .collect();
     for (name, Row { test, .. }) in page() {
         if let Some(test) = test {
             assert!(
@@ -94,7 +100,7 @@ struct Row {
 
 /// The rows of all tables of the page, by constant.
 fn page() -> BTreeMap<String, Row> {
-    let text = crate::read("spec/limits.md");
+    let text = read("spec/limits.md");
     let rows = text.lines().filter(|line| line.starts_with("| `"));
     rows.map(|line| {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -112,7 +118,7 @@ fn page() -> BTreeMap<String, Row> {
 
 /// Names and values of `limits.rs`, read from its text, so that none can be forgotten here.
 fn constants() -> BTreeMap<String, u64> {
-    let source = crate::read("crates/hailwire-wire/src/limits.rs");
+    let source = read("crates/hailwire-wire/src/limits.rs");
     let declarations = source
         .lines()
         .filter_map(|line| line.strip_prefix("pub const "));
@@ -169,15 +175,4 @@ fn split_last<'a>(text: &'a str, operators: &[&'a str]) -> Option<(&'a str, &'a 
         .filter(|(at, _)| outside(*at))
         .max_by_key(|(at, _)| *at)?;
     Some((&text[..at], operator, &text[at + operator.len()..]))
-}
-
-fn collect(folder: &Path, sources: &mut String) {
-    for entry in fs::read_dir(folder).expect("a folder of sources") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() {
-            collect(&path, sources);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            sources.push_str(&fs::read_to_string(&path).expect("a source"));
-        }
-    }
 }

@@ -108,13 +108,14 @@ enum Ended {
 async fn to_socket(mut body: Body, mut socket: Sending, moved: &impl Fn()) -> Body {
     let mut chunks = Vec::new();
     loop {
-        match body.chunk().await {
-            Ok(Some(chunk)) => chunks.push(chunk),
+        let first = match body.chunk().await {
+            Ok(Some(chunk)) => chunk,
             // The agent cannot be told more of a caller that has given up than that nothing comes.
             Ok(None) | Err(_) => break,
-        }
+        };
+        let mut bytes = first.len();
+        chunks.push(first);
         // What comes over a network comes in small pieces.
-        let mut bytes: usize = chunks.iter().map(Bytes::len).sum();
         while chunks.len() < TOGETHER
             && bytes < MOST_TOGETHER
             && let Some(Ok(Some(chunk))) = now(body.chunk())
