@@ -1,5 +1,5 @@
 """Writes first inputs: of the targets `callout` and `spop` the golden vectors of callouts, of `datagrams` and
-`tcp_listener` what a stranger begins with.
+`tcp_listener` what a stranger begins with, of `waf` a body of each kind.
 
 A target that has to find the words of the protocol by itself gets nowhere in a minute.
 """
@@ -75,3 +75,13 @@ first("tcp_listener", "upgrade", b"\x04" + UPGRADE)
 first("tcp_listener", "ws-mux", b"\x05\x82\x8a" + MASK + b"hailwire\0\1")
 first("tcp_listener", "ws-ping", b"\x05\x89\x85" + MASK + b"hello\x88\x80" + MASK)
 first("tcp_listener", "ws-long", b"\x06\x82\xff" + b"\x7f" + b"\xff" * 7 + MASK)
+
+# The type and the size of pieces as in src/waf.rs; behind them a body.
+FORM = b"a=%27%20or%201%3D1--&b=x+y&c=%u0027"
+JSON = b'{"a":"\\u0027 or 1=1","b":["<script>",{"$ne":1}]}'
+XML = b"<?xml version='1.0'?><!DOCTYPE a [<!ENTITY x \"y\">]><a b='&#x27;'>x<b/>y<![CDATA[z]]>&x;<!-- c --></a>"
+PARTS = b"--b\r\nContent-Disposition: form-data; name=a\r\n\r\nx' or 1=1\r\n--b\r\nContent-Disposition: form-data; name=f; filename=\"a.php\"\r\nContent-Type: application/json\r\n\r\n" + JSON + b"\r\n--b--\r\n"
+for kind in range(8):
+    for n, body in enumerate((FORM, JSON, XML, PARTS, JSON.decode().encode("utf-16"), b"\xef\xbb\xbf" + XML, b"<a><b>1</b> \xf5\x302</a>")):
+        for size in (0, 6):
+            first("waf", f"{kind}-{n}-{size}", bytes([kind, size]) + body)

@@ -4,7 +4,7 @@
 //! comments and CDATA sections. One level of this is read, of a value that fits into a window.
 
 use super::{
-    body::{Json, Sink, WINDOW, Xml},
+    body::{Json, Sink, WINDOW, Xml, after_mark},
     rules::Value,
     seclang::Variable,
 };
@@ -22,7 +22,7 @@ pub(super) fn values(value: &Value<'_>, sink: &mut Sink<'_>) {
     if !may_hold || !value.first || value.bytes.len() > WINDOW {
         return;
     }
-    let text = value.bytes.trim_ascii_start();
+    let text = after_mark(value.bytes);
     let has = |mark: &[u8]| memchr::memmem::find(text, mark).is_some();
     match text.first() {
         Some(b'{' | b'[' | b'"') if has(b"\\") => {

@@ -5,7 +5,7 @@ use rand_pcg::rand_core::Rng as _;
 #[path = "../../../../fuzz/src/waf.rs"]
 mod promises;
 
-const WORDS: [&[u8]; 48] = [
+const WORDS: [&[u8]; 50] = [
     b"<a>",
     b"</a>",
     b"<b/>",
@@ -54,6 +54,8 @@ const WORDS: [&[u8]; 48] = [
     b"\xff\xfe",
     b"\xc3",
     b" ",
+    b"\xef\xbb\xbf",
+    b" \xf5\x10",
 ];
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -79,5 +81,16 @@ fn whatever_a_body_holds_it_does_not_matter_where_it_is_cut() {
             }
         }
         promises::waf(&input);
+    }
+}
+
+#[test]
+fn bodies_that_a_fuzzer_found_are_judged_alike_however_they_are_cut() {
+    let found: [&[u8]; 2] = [
+        b"\x78\x00\xef\xbb\xbf<`=",
+        b"\x02\x08<a><b>1</b> \xf5\x302</a>",
+    ];
+    for input in found {
+        promises::waf(input);
     }
 }

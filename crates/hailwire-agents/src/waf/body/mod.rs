@@ -32,6 +32,8 @@ pub const OVERLAP: usize = 4 << 10;
 const NAME: usize = 256;
 /// How much of a body of unknown kind is looked at before it is taken for something.
 const SNIFF: usize = 512;
+/// What text of UTF-8 may begin with (a byte order mark, RFC 3629 section 6).
+const MARK: &[u8] = b"\xef\xbb\xbf";
 
 pub(super) use form::Form;
 pub(super) use json::Json;
@@ -309,10 +311,18 @@ impl Body {
     }
 }
 
-/// The first byte that is no white space.
+/// The first byte that is no white space, after a mark of UTF-8; a mark that has come in part is waited for.
 fn first(begin: &[u8]) -> Option<u8> {
-    let text = begin.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begin);
-    text.trim_ascii_start().first().copied()
+    if MARK.starts_with(begin) {
+        return None;
+    }
+    after_mark(begin).first().copied()
+}
+
+/// The text after a mark of UTF-8 and white space.
+pub(super) fn after_mark(begin: &[u8]) -> &[u8] {
+    let text = begin.strip_prefix(MARK).unwrap_or(begin);
+    text.trim_ascii_start()
 }
 
 /// That the body is not what it says.
@@ -335,14 +345,13 @@ fn is_binary(begin: &[u8]) -> bool {
 
 /// Whether it can be nothing but XML: as a field, its declaration alone would be an attack to some rules.
 fn is_xml(begin: &[u8]) -> bool {
-    let text = begin.strip_prefix(b"\xef\xbb\xbf").unwrap_or(begin);
-    let text = text.trim_ascii_start();
+    let text = after_mark(begin);
     text.starts_with(b"<?xml") || text.starts_with(b"<!DOCTYPE")
 }
 
 /// Whether it begins with a name and a sign of equality.
 fn is_named(begin: &[u8]) -> bool {
-    let text = begin.trim_ascii_start();
+    let text = after_mark(begin);
     let name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.[]%+".contains(byte);
     let named = text.iter().take_while(|byte| name(byte)).count();
     (1..64).contains(&named) && text.get(named) == Some(&b'=')

@@ -292,6 +292,13 @@ fn what_a_body_looks_like_is_read_besides_what_it_says() {
     let form = "application/x-www-form-urlencoded";
     has(form, " {\"a\":\"\\u0062\"}", "ArgsPost a=b");
     has(form, "<a>b<!-- -->c</a>", "Xml =bc");
+    has(form, "\u{feff} <a>b<!-- -->c</a>", "Xml =bc");
+    has("", "\u{feff}a=%62", "ArgsPost \u{feff}a=b");
+    has(
+        form,
+        "x=\u{feff}{\"a\":\"\\u0062\"}",
+        "ArgsPost x=\u{feff}{\"a\":\"\\u0062\"}",
+    );
     has("application/json", "\u{feff}<a>b<!-- -->c</a>", "Xml =bc");
     has("text/xml", "{\"a\":\"\\u0062\"}", "ArgsPost a=b");
     has("text/xml", "a=%62", "ArgsPost a=b");
@@ -351,6 +358,28 @@ fn a_long_value_comes_in_windows_that_overlap() {
 }
 
 #[test]
+fn what_lies_before_text_of_its_own_is_given_alike_however_it_is_cut() {
+    let before = "<b>1</b>".to_owned() + &" ".repeat(3 * OVERLAP);
+    let nested = "<a>x<b/>".repeat(40) + &"y".repeat(40 * OVERLAP);
+    for text in [format!("<a>{before}2</a>"), nested] {
+        let whole = given("text/xml", &[text.as_bytes()]);
+        for size in [1, 1_000, 2 * OVERLAP] {
+            let pieces: Vec<&[u8]> = text.as_bytes().chunks(size).collect();
+            // The body as it is comes in between.
+            let sorted = |mut lines: Vec<String>| {
+                lines.sort();
+                lines
+            };
+            assert!(
+                sorted(given("text/xml", &pieces)) == sorted(whole.clone()),
+                "in pieces of {size}: {}…",
+                &text[..40]
+            );
+        }
+    }
+}
+
+#[test]
 fn what_is_given_does_not_depend_on_the_cuts() {
     let mut random = rand_pcg::Pcg32::new(7, 11);
     let mut next = move |below: usize| {
@@ -365,7 +394,8 @@ fn what_is_given_does_not_depend_on_the_cuts() {
         "",
         "application/json; charset=utf-16",
     ];
-    let words: [&[u8]; 43] = [
+    let words: [&[u8]; 44] = [
+        MARK,
         b"<!-- ",
         b"-->",
         b"<![CDATA[",
@@ -411,9 +441,21 @@ fn what_is_given_does_not_depend_on_the_cuts() {
         b"\xff",
     ];
     for round in 0..6_000 {
-        let text: Vec<u8> = (0..1 + next(40))
-            .flat_map(|_| words[next(43)].to_vec())
-            .collect();
+        let mut text = Vec::new();
+        // A mark of UTF-8 is one only where the text begins.
+        if next(8) == 0 {
+            text.extend_from_slice(MARK);
+        }
+        for _ in 0..1 + next(40) {
+            let word = words[next(words.len())];
+            // At times as much of one thing as no buffer holds.
+            let times = if next(400) == 0 {
+                next(3 * WINDOW) / word.len()
+            } else {
+                1
+            };
+            text.extend_from_slice(&word.repeat(times));
+        }
         let content_type = types[round % types.len()];
         let sorted = |mut lines: Vec<String>| {
             // Of two readers, each gives what it has when it has it.
@@ -423,15 +465,18 @@ fn what_is_given_does_not_depend_on_the_cuts() {
         let whole = sorted(given(content_type, &[&text]));
         let mut pieces = Vec::new();
         let mut rest = &text[..];
+        let most = [1 + text.len() / 500, text.len()][next(2)];
         while !rest.is_empty() {
-            let (piece, after) = rest.split_at(1 + next(rest.len()));
+            let (piece, after) = rest.split_at(1 + next(most.min(rest.len())));
             pieces.push(piece);
             rest = after;
         }
         assert_eq!(
             sorted(given(content_type, &pieces)),
             whole,
-            "{content_type} {pieces:?}"
+            "round {round}: {content_type} {} bytes in {} pieces",
+            text.len(),
+            pieces.len()
         );
     }
 }

@@ -70,24 +70,21 @@ impl Mixed {
         });
     }
 
+    /// Text; what becomes of it depends on where it stands and not on how it was cut.
     pub(super) fn push(&mut self, mut bytes: &[u8], unread: &mut UnreadSet, sink: &mut Sink<'_>) {
-        let Some(element) = self.open.last_mut() else {
-            return;
-        };
-        if !bytes.trim_ascii().is_empty() {
-            element.own = true;
-            self.runs += u64::from(!self.running);
-            self.running = true;
-        }
-        self.credit = self.credit.saturating_add(SHARE * bytes.len());
-        loop {
+        while let (Some(element), false) = (self.open.last_mut(), bytes.is_empty()) {
             let (now, rest) = bytes.split_at(bytes.len().min(TEXT - self.text.len()));
-            self.text.extend_from_slice(now);
             bytes = rest;
-            if self.text.len() < TEXT {
-                return;
+            if !now.trim_ascii().is_empty() {
+                element.own = true;
+                self.runs += u64::from(!self.running);
+                self.running = true;
             }
-            self.drop_half(unread, sink);
+            self.credit = self.credit.saturating_add(SHARE * now.len());
+            self.text.extend_from_slice(now);
+            if self.text.len() == TEXT {
+                self.drop_half(unread, sink);
+            }
         }
     }
 
