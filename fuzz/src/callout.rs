@@ -5,8 +5,8 @@
 
 use bytes::{Bytes, BytesMut};
 use hailwire_callout::{
-    Event, Kind,
-    wire::{self, Encoding, frame, frame::Type, handshake, plain, raw, salvage},
+    Event, EventKind,
+    wire::{self, Encoding, frame, frame::FrameType, handshake, plain, raw, salvage},
 };
 
 /// Events, answers, notices, handshakes and frames: the first byte says which event and which encoding.
@@ -18,7 +18,7 @@ pub fn callout(input: &[u8]) {
     let Some((first, bytes)) = input.split_first() else {
         return;
     };
-    let kind = Kind::ALL[usize::from(first % 8)];
+    let kind = EventKind::ALL[usize::from(first % 8)];
     let encoding = if first & 8 == 0 {
         Encoding::Json
     } else {
@@ -28,15 +28,20 @@ pub fn callout(input: &[u8]) {
     answer(bytes, encoding);
     let _ = salvage::event_id(bytes, encoding);
     let _ = salvage::answer_id(bytes, encoding);
-    for kind in [Type::Health, Type::Metrics, Type::ConfigUpdate, Type::Flow] {
+    for kind in [
+        FrameType::Health,
+        FrameType::Metrics,
+        FrameType::ConfigUpdate,
+        FrameType::Flow,
+    ] {
         let _ = wire::decode_notice(kind, bytes, encoding);
     }
     let _ = wire::decode_cancel(bytes);
     let _ = wire::decode_ping(bytes);
-    let _ = handshake::decode::<handshake::Hello>(bytes);
-    let _ = handshake::decode::<handshake::Welcome>(bytes);
-    let _ = handshake::decode::<handshake::Registration>(bytes);
-    let _ = handshake::decode::<handshake::Registered>(bytes);
+    let _ = handshake::decode::<handshake::HandshakeRequest>(bytes);
+    let _ = handshake::decode::<handshake::HandshakeResponse>(bytes);
+    let _ = handshake::decode::<handshake::RegistrationRequest>(bytes);
+    let _ = handshake::decode::<handshake::RegistrationResponse>(bytes);
     own(bytes, encoding);
     let mut stream = BytesMut::from(bytes);
     while let Ok(Some((_, payload))) = frame::take(&mut stream) {
@@ -44,7 +49,7 @@ pub fn callout(input: &[u8]) {
     }
 }
 
-fn event(kind: Kind, bytes: &[u8], encoding: Encoding) {
+fn event(kind: EventKind, bytes: &[u8], encoding: Encoding) {
     let read = wire::decode_event(kind, Bytes::copy_from_slice(bytes), encoding);
     match (plain::decode_event(kind, bytes, encoding), &read) {
         (Ok(plain), Ok(read)) => assert_eq!(*read, plain),

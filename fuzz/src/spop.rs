@@ -5,9 +5,9 @@
 use bytes::BytesMut;
 use hailwire_callout::front::spoe::{
     answer,
-    frame::{self, MAX_FRAME, MAX_MESSAGES, Message, Notify, Scope},
-    message::{self, Request},
-    session::Session,
+    frame::{self, MAX_FRAME, MAX_MESSAGES, NotifyFrame, SpoeMessage, VarScope},
+    message::{self, SpoeRequest},
+    session::SpopSession,
 };
 
 /// A greeting of HAProxy.
@@ -32,8 +32,8 @@ pub fn spop(input: &[u8]) {
 }
 
 /// What came of a connection whose bytes came in pieces: the questions, what was written, and whether it is over.
-fn told(bytes: &[u8], piece: usize) -> (Vec<Notify>, BytesMut, bool) {
-    let mut session = Session::default();
+fn told(bytes: &[u8], piece: usize) -> (Vec<NotifyFrame>, BytesMut, bool) {
+    let mut session = SpopSession::default();
     let mut questions = Vec::new();
     for piece in bytes.chunks(piece) {
         session.buffers().0.extend_from_slice(piece);
@@ -58,13 +58,13 @@ fn told(bytes: &[u8], piece: usize) -> (Vec<Notify>, BytesMut, bool) {
     (questions, written, over)
 }
 
-fn answered(session: &mut Session, question: &Notify) {
+fn answered(session: &mut SpopSession, question: &NotifyFrame) {
     assert!(question.messages.len() <= MAX_MESSAGES);
     let frame = session.agreed().map_or(0, |agreed| agreed.max_frame);
     for message in &question.messages {
         read(message, frame);
     }
-    for scope in [Scope::Transaction, Scope::Response] {
+    for scope in [VarScope::Transaction, VarScope::Response] {
         let before = session.output().len();
         let vars = answer::blocked(scope, 403);
         let fits = session.answer(question.stream, question.frame, &vars);
@@ -76,8 +76,8 @@ fn answered(session: &mut Session, question: &Notify) {
     }
 }
 
-fn read(message: &Message, frame: u32) {
-    if let Ok(request) = Request::read(message, "c1", frame) {
+fn read(message: &SpoeMessage, frame: u32) {
+    if let Ok(request) = SpoeRequest::read(message, "c1", frame) {
         assert_eq!(request.head.id(), "c1");
         assert!(request.has_body() || request.body.is_empty());
         let _ = request.is_whole();

@@ -110,7 +110,7 @@ pub struct Places(Vec<Place>);
 
 #[derive(Debug)]
 enum Place {
-    Unix(uds::Listener),
+    Unix(uds::UdsListener),
     Grpc(TcpListener, SocketAddr),
     Reverse(PathBuf),
 }
@@ -129,7 +129,7 @@ impl Places {
                 source,
             };
             places.push(match &at {
-                Listen::Unix(path) => Place::Unix(uds::Listener::bind(path).map_err(failed)?),
+                Listen::Unix(path) => Place::Unix(uds::UdsListener::bind(path).map_err(failed)?),
                 Listen::Grpc(address) => {
                     let listener = TcpListener::bind(address).await.map_err(failed)?;
                     let address = listener.local_addr().map_err(failed)?;
@@ -202,7 +202,7 @@ impl Place {
                 }
             }
             Self::Grpc(listener, _) => {
-                let options = agent::grpc::Options::default();
+                let options = agent::grpc::GrpcServeOptions::default();
                 let never = std::future::pending();
                 match agent::grpc::serve(agent, listener, options, never).await {
                     Ok(()) => "the socket is closed".to_owned(),

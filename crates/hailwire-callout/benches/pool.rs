@@ -30,18 +30,20 @@ use criterion::{
 use dashmap::DashMap;
 use foldhash::fast::RandomState;
 use hailwire_callout::{
-    Agent, Event, Kind, Response,
+    Agent, Event, EventKind, Response,
     agent::{self, ServeOptions},
     event::{Metadata, RequestHeaders},
     host,
     pool::{
-        AgentPool, Agents, PoolConfig, clock, connect_with,
-        histogram::Histogram,
-        metrics::{Counter, Metrics},
+        AgentPool, AgentPools, PoolConfig, clock, connect_with,
+        histogram::LatencyHistogram,
+        metrics::{Counter, PoolMetrics},
     },
     wire::{Encoding, encode_event},
 };
-use hailwire_pool::{Affinity, AffinityConfig, Breaker, Seats, Standing, Strategy};
+use hailwire_pool::{
+    AffinityConfig, AffinityTable, Availability, CircuitBreaker, SlotSet, Strategy,
+};
 
 type Group<'a> = BenchmarkGroup<'a, WallTime>;
 
@@ -75,15 +77,15 @@ fn row<T>(group: &mut Group<'_>, name: &str, operation: impl Fn(usize) -> T + Sy
 
 /// C1, C2.
 fn health_and_time(c: &mut Criterion) {
-    let seats = Seats::new(4, 0, Strategy::LeastLoaded);
-    seats.set_standing(0, Standing::Good);
-    seats.set_standing(1, Standing::Good);
+    let seats = SlotSet::new(4, 0, Strategy::LeastLoaded);
+    seats.set_standing(0, Availability::Good);
+    seats.set_standing(1, Availability::Good);
 
     let mut group = c.benchmark_group("c1_health");
     let look = seats.look(0).expect("it is there");
-    row(&mut group, "read", |_| look.standing() != Standing::Out);
+    row(&mut group, "read", |_| look.standing() != Availability::Out);
     row(&mut group, "write", |_| {
-        seats.set_standing(0, Standing::Good);
+        seats.set_standing(0, Availability::Good);
     });
     let (atomic, lock) = (AtomicBool::new(true), RwLock::new(true));
     row(&mut group, "theirs_read", |_| {
@@ -121,7 +123,7 @@ trait Table: Sync {
 }
 
 /// Ours: hashes in sets of atomics.
-struct Ours(Affinity, RandomState);
+struct Ours(AffinityTable, RandomState);
 
 impl Ours {
     fn hash(&self, id: &str) -> u64 {
@@ -246,7 +248,10 @@ fn tables() -> Vec<(&'static str, Box<dyn Table>)> {
     vec![
         (
             "ours",
-            Box::new(Ours(Affinity::new(AffinityConfig::default()), hasher())),
+            Box::new(Ours(
+                AffinityTable::new(AffinityConfig::default()),
+                hasher(),
+            )),
         ),
         ("theirs", Box::new(Theirs(DashMap::new(), Arc::default()))),
         ("dashmap", Box::new(Dash(DashMap::default(), hasher()))),
@@ -353,8 +358,8 @@ fn choice(c: &mut Criterion) {
         Strategy::Random,
         Strategy::TwoChoices,
     ] {
-        let seats = Seats::new(4, 100, strategy);
-        (0..4).for_each(|seat| seats.set_standing(seat, Standing::Good));
+        let seats = SlotSet::new(4, 100, strategy);
+        (0..4).for_each(|seat| seats.set_standing(seat, Availability::Good));
         let lots = [AtomicU64::new(1), AtomicU64::new(2)];
         row(&mut group, &format!("{strategy:?}"), |thread| {
             let lot = lots[thread]
@@ -364,7 +369,7 @@ fn choice(c: &mut Criterion) {
             seats.choose(lot >> 3).map(|seat| seats.leave(seat))
         });
     }
-    let breaker = Breaker::default();
+    let breaker = CircuitBreaker::default();
     row(&mut group, "breaker", |_| {
         breaker
             .enter(Duration::ZERO)
@@ -379,14 +384,14 @@ fn metrics(c: &mut Criterion) {
     let counter = Counter::default();
     row(&mut group, "counter_increment", |_| counter.increment());
     row(&mut group, "counter_read", |_| counter.value());
-    let metrics = Metrics::default();
+    let metrics = PoolMetrics::default();
     row(&mut group, "counter_of_a_phase", |_| {
         metrics
-            .phase(black_box(Kind::RequestHeaders))
+            .phase(black_box(EventKind::RequestHeaders))
             .abandoned
             .increment();
     });
-    let histogram = Histogram::default();
+    let histogram = LatencyHistogram::default();
     let values = [AtomicU64::new(0), AtomicU64::new(0)];
     let next = |thread: usize| {
         let value = (values[thread].load(Ordering::Relaxed) + 37) % 15_000;
@@ -469,7 +474,7 @@ fn full_path(c: &mut Criterion) {
         .build()
         .expect("a runtime");
     let _inside = runtime.enter();
-    let agents = Agents::new();
+    let agents = AgentPools::new();
     agents.insert(&Arc::new(pool()));
     let pool = agents.named("waf").expect("it is there");
     assert!(runtime.block_on(pool.ready(Duration::from_secs(5))));

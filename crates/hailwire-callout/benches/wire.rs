@@ -9,7 +9,7 @@ use std::hint::black_box;
 use bytes::{Bytes, BytesMut};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use hailwire_callout::{
-    Event, Kind, Response,
+    Event, EventKind, Response,
     event::{BodyChunk, Metadata, RequestHeaders},
     headers::Headers,
     wire::{self, Encoding, plain, raw},
@@ -126,7 +126,7 @@ fn heads(c: &mut Criterion) {
             group.bench_function(format!("{name}_{size}"), |b| {
                 b.iter(|| {
                     black_box(wire::decode_event(
-                        Kind::RequestHeaders,
+                        EventKind::RequestHeaders,
                         black_box(&payload).clone(),
                         encoding,
                     ))
@@ -167,7 +167,7 @@ fn bodies(c: &mut Criterion) {
         group.bench_function(format!("piece_{size}"), |b| {
             b.iter(|| {
                 head.clear();
-                raw::put_piece_head(7, Kind::RequestBody, black_box(chunk), &mut head);
+                raw::put_piece_head(7, EventKind::RequestBody, black_box(chunk), &mut head);
                 black_box((head.len(), chunk.data.clone()))
             });
         });
@@ -175,7 +175,7 @@ fn bodies(c: &mut Criterion) {
         let mut group = c.benchmark_group("c8_body_in");
         group.throughput(Throughput::Bytes(size as u64));
         let read = |payload: &Bytes, encoding| {
-            wire::decode_event(Kind::RequestBody, payload.clone(), encoding)
+            wire::decode_event(EventKind::RequestBody, payload.clone(), encoding)
         };
         for (name, encoding) in ENCODINGS {
             let payload = theirs(&event, encoding);
@@ -192,7 +192,7 @@ fn bodies(c: &mut Criterion) {
             b.iter(|| black_box(read(black_box(&raw), Encoding::MessagePack)));
         });
         let mut piece = BytesMut::new();
-        raw::put_piece_head(7, Kind::RequestBody, chunk, &mut piece);
+        raw::put_piece_head(7, EventKind::RequestBody, chunk, &mut piece);
         piece.extend_from_slice(&chunk.data);
         let piece = piece.freeze();
         group.bench_function(format!("piece_{size}"), |b| {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::Kind;
+use crate::event::EventKind;
 
 /// What an agent is and takes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,40 +14,40 @@ pub struct Capabilities {
     /// Its version.
     pub version: String,
     /// The events that it wants.
-    pub events: Events,
+    pub events: EventKinds,
     /// What it can do.
     pub features: Features,
     /// How much it takes.
-    pub limits: Limits,
+    pub limits: AgentLimits,
 }
 
 /// A set of kinds of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Events(u16);
+pub struct EventKinds(u16);
 
-impl Events {
+impl EventKinds {
     /// With one more.
     #[must_use]
-    pub const fn with(self, kind: Kind) -> Self {
+    pub const fn with(self, kind: EventKind) -> Self {
         Self(self.0 | 1 << kind as u16)
     }
 
     /// Whether it is among them.
     #[must_use]
-    pub const fn contains(self, kind: Kind) -> bool {
+    pub const fn contains(self, kind: EventKind) -> bool {
         self.0 & 1 << kind as u16 != 0
     }
 
     /// Each of them.
-    pub fn iter(self) -> impl Iterator<Item = Kind> {
-        Kind::ALL
+    pub fn iter(self) -> impl Iterator<Item = EventKind> {
+        EventKind::ALL
             .into_iter()
             .filter(move |kind| self.contains(*kind))
     }
 }
 
-impl FromIterator<Kind> for Events {
-    fn from_iter<I: IntoIterator<Item = Kind>>(kinds: I) -> Self {
+impl FromIterator<EventKind> for EventKinds {
+    fn from_iter<I: IntoIterator<Item = EventKind>>(kinds: I) -> Self {
         kinds.into_iter().fold(Self::default(), Self::with)
     }
 }
@@ -80,7 +80,7 @@ pub struct Features {
 /// How much an agent takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Limits {
+pub struct AgentLimits {
     /// Bytes of a body; larger ones are not shown to it. Default 10 MiB.
     pub max_body_size: u64,
     /// Requests at once on a connection. Default 100.
@@ -89,7 +89,7 @@ pub struct Limits {
     pub preferred_chunk_size: u64,
 }
 
-impl Default for Limits {
+impl Default for AgentLimits {
     fn default() -> Self {
         Self {
             max_body_size: 10 << 20,

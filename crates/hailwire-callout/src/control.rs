@@ -1,8 +1,8 @@
 //! What passes beside requests.
 //!
-//! From the agent: how it is ([`Health`]), what it counted ([`MetricsReport`]), that it wants less or more
-//! ([`Flow`]), that its configuration should change ([`ConfigUpdate`]). From the host: that nobody waits for an
-//! answer any more ([`Cancel`]), whether the agent lives ([`Ping`]), and what it should do as a whole ([`Order`]).
+//! From the agent: how it is ([`AgentHealth`]), what it counted ([`MetricsReport`]), that it wants less or more
+//! ([`FlowControl`]), that its configuration should change ([`ConfigUpdate`]). From the host: that nobody waits for an
+//! answer any more ([`Cancel`]), whether the agent lives ([`Ping`]), and what it should do as a whole ([`AgentCommand`]).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,16 +14,16 @@ use crate::Text;
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each variant is named like what it carries")]
 pub enum Notice {
-    Health(Health),
+    Health(AgentHealth),
     Metrics(MetricsReport),
     ConfigUpdate(ConfigUpdate),
-    Flow(Flow),
-    Log(Log),
+    Flow(FlowControl),
+    Log(LogLine),
 }
 
 /// How an agent is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Health {
+pub struct AgentHealth {
     /// In one word.
     pub state: HealthState,
     /// For people.
@@ -97,7 +97,7 @@ pub struct MetricsReport {
     pub gauges: Vec<Metric<f64>>,
     /// Distributions.
     #[serde(default)]
-    pub histograms: Vec<Histogram>,
+    pub histograms: Vec<HistogramMetric>,
 }
 
 /// A counter or gauge.
@@ -117,7 +117,7 @@ pub struct Metric<T> {
 
 /// A distribution.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Histogram {
+pub struct HistogramMetric {
     /// Its name, as Prometheus has them.
     pub name: String,
     /// What it says.
@@ -131,12 +131,12 @@ pub struct Histogram {
     /// How much was seen.
     pub count: u64,
     /// Cumulative, in ascending order.
-    pub buckets: Vec<Bucket>,
+    pub buckets: Vec<HistogramBucket>,
 }
 
 /// How much was at most so large.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Bucket {
+pub struct HistogramBucket {
     /// The upper bound: a number, or the text `+Inf`.
     pub le: serde_json::Value,
     /// How much was.
@@ -147,7 +147,7 @@ pub struct Bucket {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConfigUpdate {
     /// What.
-    pub update_type: UpdateType,
+    pub update_type: ConfigUpdateKind,
     /// The id of this wish.
     pub request_id: String,
     /// When, in milliseconds since 1970.
@@ -158,13 +158,13 @@ pub struct ConfigUpdate {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the fields are what they are called")]
-pub enum UpdateType {
+pub enum ConfigUpdateKind {
     /// Its configuration anew.
     RequestReload,
     /// Other rules.
     RuleUpdate {
         rule_set: String,
-        rules: Vec<Rule>,
+        rules: Vec<RuleDefinition>,
         #[serde(default)]
         remove_rules: Vec<String>,
     },
@@ -191,7 +191,7 @@ pub enum UpdateType {
 
 /// A rule of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Rule {
+pub struct RuleDefinition {
     /// Its name.
     pub id: String,
     /// Which comes first.
@@ -210,7 +210,7 @@ pub struct Rule {
 
 /// An agent wants no more, or more again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Flow {
+pub enum FlowControl {
     /// Nothing new, for one request or for all.
     Pause(Option<Text>),
     /// Go on.
@@ -252,7 +252,7 @@ pub struct Ping {
 
 /// A line for the host's log. Only over gRPC.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log {
+pub struct LogLine {
     /// 1 debug, 2 info, 3 warn, 4 error.
     pub level: u8,
     /// The line.
@@ -263,7 +263,7 @@ pub struct Log {
 
 /// What a host orders an agent beside requests. Only over gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum AgentCommand {
     /// Finish what there is and expect nothing new.
     Drain {
         /// Within this time.

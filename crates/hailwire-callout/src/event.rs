@@ -15,7 +15,7 @@ use crate::{
 
 /// The kinds of events, as an agent lists them in its capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum EventKind {
     /// The head of a request.
     RequestHeaders,
     /// A piece of a request's body.
@@ -34,7 +34,7 @@ pub enum Kind {
     Configure,
 }
 
-impl Kind {
+impl EventKind {
     /// All of them.
     pub const ALL: [Self; 8] = [
         Self::RequestHeaders,
@@ -80,16 +80,16 @@ pub enum Event {
 impl Event {
     /// Its kind.
     #[must_use]
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> EventKind {
         match self {
-            Self::RequestHeaders(_) => Kind::RequestHeaders,
-            Self::RequestBody(_) => Kind::RequestBody,
-            Self::ResponseHeaders(_) => Kind::ResponseHeaders,
-            Self::ResponseBody(_) => Kind::ResponseBody,
-            Self::RequestComplete(_) => Kind::RequestComplete,
-            Self::WebSocketFrame(_) => Kind::WebSocketFrame,
-            Self::Guardrail(_) => Kind::Guardrail,
-            Self::Configure(_) => Kind::Configure,
+            Self::RequestHeaders(_) => EventKind::RequestHeaders,
+            Self::RequestBody(_) => EventKind::RequestBody,
+            Self::ResponseHeaders(_) => EventKind::ResponseHeaders,
+            Self::ResponseBody(_) => EventKind::ResponseBody,
+            Self::RequestComplete(_) => EventKind::RequestComplete,
+            Self::WebSocketFrame(_) => EventKind::WebSocketFrame,
+            Self::Guardrail(_) => EventKind::Guardrail,
+            Self::Configure(_) => EventKind::Configure,
         }
     }
 
@@ -427,7 +427,7 @@ pub struct WebSocketFrame {
 /// What to look for in a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Inspection {
+pub enum GuardrailCheck {
     /// Instructions to a model where only content should be.
     #[default]
     PromptInjection,
@@ -441,7 +441,7 @@ pub struct Guardrail {
     /// The request.
     pub correlation_id: Text,
     /// What to look for.
-    pub inspection_type: Inspection,
+    pub inspection_type: GuardrailCheck,
     /// The text.
     pub content: String,
     /// The model.

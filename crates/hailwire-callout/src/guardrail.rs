@@ -45,7 +45,7 @@ pub struct Finding {
     pub confidence: Option<f64>,
     /// Where in the text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub span: Option<Span>,
+    pub span: Option<TextSpan>,
 }
 
 /// How bad a finding is.
@@ -62,7 +62,7 @@ pub enum Severity {
 
 /// A stretch of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Span {
+pub struct TextSpan {
     /// The first byte.
     pub start: usize,
     /// The byte after the last.
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(response, Response::allow());
         assert_eq!(found.redacted.as_deref(), Some("my *"));
         assert_eq!(found.findings[0].severity, Severity::High);
-        assert_eq!(found.findings[0].span, Some(Span { start: 3, end: 9 }));
+        assert_eq!(found.findings[0].span, Some(TextSpan { start: 3, end: 9 }));
         let again = Findings::take(&mut found.answer()).unwrap();
         assert_eq!(again, Some(found));
         assert_eq!(Findings::take(&mut response).unwrap(), None);

@@ -18,7 +18,7 @@ use tokio::{
 use tonic::transport::server::Connected;
 
 /// What a connection has beside its bytes.
-pub(crate) trait Beside: Unpin {
+pub(crate) trait ConnectionGuard: Unpin {
     /// Whether the connection has ended with it; otherwise the task is woken when it does.
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
@@ -26,12 +26,12 @@ pub(crate) trait Beside: Unpin {
 }
 
 /// A place among those that may be connected.
-impl Beside for OwnedSemaphorePermit {}
+impl ConnectionGuard for OwnedSemaphorePermit {}
 
 /// Ends when the other half of its channel is dropped.
-pub(crate) type Gone = Shared<oneshot::Receiver<()>>;
+pub(crate) type ShutdownSignal = Shared<oneshot::Receiver<()>>;
 
-impl Beside for Gone {
+impl ConnectionGuard for ShutdownSignal {
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.is_terminated() {
             return Poll::Ready(());
@@ -41,18 +41,18 @@ impl Beside for Gone {
 }
 
 /// A connection that keeps something for as long as it is open; reading fails when that has gone.
-pub(crate) struct Held<Io, Of> {
+pub(crate) struct GuardedIo<Io, Of> {
     io: Io,
     beside: Of,
 }
 
-impl<Io, Of> Held<Io, Of> {
+impl<Io, Of> GuardedIo<Io, Of> {
     pub(crate) const fn new(io: Io, beside: Of) -> Self {
         Self { io, beside }
     }
 }
 
-impl<Io: AsyncRead + Unpin, Of: Beside> AsyncRead for Held<Io, Of> {
+impl<Io: AsyncRead + Unpin, Of: ConnectionGuard> AsyncRead for GuardedIo<Io, Of> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -65,7 +65,7 @@ impl<Io: AsyncRead + Unpin, Of: Beside> AsyncRead for Held<Io, Of> {
     }
 }
 
-impl<Io: AsyncWrite + Unpin, Of: Beside> AsyncWrite for Held<Io, Of> {
+impl<Io: AsyncWrite + Unpin, Of: ConnectionGuard> AsyncWrite for GuardedIo<Io, Of> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -95,7 +95,7 @@ impl<Io: AsyncWrite + Unpin, Of: Beside> AsyncWrite for Held<Io, Of> {
     }
 }
 
-impl<Io: Connected, Of> Connected for Held<Io, Of> {
+impl<Io: Connected, Of> Connected for GuardedIo<Io, Of> {
     type ConnectInfo = Io::ConnectInfo;
 
     fn connect_info(&self) -> Self::ConnectInfo {

@@ -40,7 +40,7 @@ mod stream;
 pub mod wire;
 
 pub use agent::Agent;
-pub use event::{Event, Kind};
+pub use event::{Event, EventKind};
 pub use response::{Decision, Response};
 
 /// The version of the protocol that is spoken.

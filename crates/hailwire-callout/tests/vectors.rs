@@ -9,13 +9,14 @@ use std::{path::PathBuf, process::Command};
 
 use bytes::{Bytes, BytesMut};
 use hailwire_callout::{
-    Decision, Event, Kind, Response,
-    control::{Flow, HealthState, Notice},
+    Decision, Event, EventKind, Response,
+    control::{FlowControl, HealthState, Notice},
     event::BodyChunk,
     headers::Headers,
     response::{BodyMutation, WebSocketDecision},
     wire::{
-        self, Encoding, decode_cancel, decode_notice, decode_ping, frame::Type, handshake, plain,
+        self, Encoding, decode_cancel, decode_notice, decode_ping, frame::FrameType, handshake,
+        plain,
     },
 };
 use serde_json::{Map, Value, json};
@@ -58,7 +59,7 @@ const BOTH: [Encoding; 2] = [Encoding::Json, Encoding::MessagePack];
 #[test]
 fn events_of_the_published_crate_mean_what_it_says() {
     let mut count = 0;
-    for kind in Kind::ALL {
+    for kind in EventKind::ALL {
         for vector in vectors(kind.name()) {
             for (payload, encoding) in forms(&vector) {
                 count += 1;
@@ -110,13 +111,13 @@ fn answers_of_the_published_crate_mean_what_it_says() {
 fn handshakes_and_controls_of_the_published_crate_are_read() {
     for vector in vectors("handshake") {
         for (payload, _) in forms(&vector) {
-            let hello: handshake::Hello = handshake::decode(&payload).unwrap();
+            let hello: handshake::HandshakeRequest = handshake::decode(&payload).unwrap();
             assert_eq!(without_null(&json!(hello)), without_null(&vector["means"]));
         }
     }
     for vector in vectors("handshake_response") {
         for (payload, _) in forms(&vector) {
-            let welcome: handshake::Welcome = handshake::decode(&payload).unwrap();
+            let welcome: handshake::HandshakeResponse = handshake::decode(&payload).unwrap();
             assert_eq!(
                 without_null(&json!(welcome)),
                 without_null(&vector["means"])
@@ -125,7 +126,7 @@ fn handshakes_and_controls_of_the_published_crate_are_read() {
     }
     for vector in vectors("registration") {
         for (payload, _) in forms(&vector) {
-            let registration: handshake::Registration = handshake::decode(&payload).unwrap();
+            let registration: handshake::RegistrationRequest = handshake::decode(&payload).unwrap();
             assert_eq!(
                 without_null(&json!(registration)),
                 without_null(&vector["means"])
@@ -134,7 +135,7 @@ fn handshakes_and_controls_of_the_published_crate_are_read() {
     }
     for vector in vectors("registration_response") {
         for (payload, _) in forms(&vector) {
-            let registered: handshake::Registered = handshake::decode(&payload).unwrap();
+            let registered: handshake::RegistrationResponse = handshake::decode(&payload).unwrap();
             assert_eq!(
                 without_null(&json!(registered)),
                 without_null(&vector["means"])
@@ -166,8 +167,8 @@ fn notices_of_the_published_crate_are_read_in_every_shape() {
             .collect()
     };
     for (kind, message) in [
-        (Type::Metrics, "metrics"),
-        (Type::ConfigUpdate, "config_update"),
+        (FrameType::Metrics, "metrics"),
+        (FrameType::ConfigUpdate, "config_update"),
     ] {
         for vector in vectors(message) {
             for notice in read(kind, &vector) {
@@ -181,7 +182,7 @@ fn notices_of_the_published_crate_are_read_in_every_shape() {
         }
     }
     for vector in vectors("health") {
-        for notice in read(Type::Health, &vector) {
+        for notice in read(FrameType::Health, &vector) {
             let Notice::Health(health) = notice else {
                 panic!("{notice:?}");
             };
@@ -201,11 +202,11 @@ fn notices_of_the_published_crate_are_read_in_every_shape() {
         }
     }
     for vector in vectors("flow") {
-        for notice in read(Type::Flow, &vector) {
+        for notice in read(FrameType::Flow, &vector) {
             let expected = match vector["name"].as_str().unwrap() {
-                "resume" | "capacity" => Flow::Resume(None),
-                "pause of one request" => Flow::Pause(Some("c-1".into())),
-                _ => Flow::Pause(None),
+                "resume" | "capacity" => FlowControl::Resume(None),
+                "pause of one request" => FlowControl::Pause(Some("c-1".into())),
+                _ => FlowControl::Pause(None),
             };
             assert_eq!(notice, Notice::Flow(expected));
         }

@@ -52,8 +52,8 @@ impl Default for AffinityConfig {
 
 /// The table.
 #[derive(Debug)]
-pub struct Affinity {
-    levels: Box<[Level]>,
+pub struct AffinityTable {
+    levels: Box<[TableLevel]>,
     /// Where an entry goes that has no place, which no level is so small as to let happen.
     spare: AtomicU64,
     ttl: u16,
@@ -62,8 +62,8 @@ pub struct Affinity {
 }
 
 #[derive(Debug)]
-struct Level {
-    sets: OnceLock<Box<[Set]>>,
+struct TableLevel {
+    sets: OnceLock<Box<[EntrySet]>>,
     count: usize,
     /// There is no next one.
     last: bool,
@@ -71,9 +71,9 @@ struct Level {
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Set([AtomicU64; PLACES]);
+struct EntrySet([AtomicU64; PLACES]);
 
-enum Look<'a> {
+enum EntryLookup<'a> {
     /// It lies here.
     Known(&'a AtomicU64, u64),
     /// It may be put here.
@@ -87,14 +87,14 @@ const MOST_LEVELS: usize = 3;
 /// Seats are less than this.
 pub const SEATS: u16 = 1 << 12;
 
-impl Affinity {
+impl AffinityTable {
     /// An empty one, which has no memory yet.
     #[must_use]
     pub fn new(config: AffinityConfig) -> Self {
         let mut levels = Vec::new();
         let (mut count, mut room) = (FIRST_LEVEL, 0);
         while levels.len() < MOST_LEVELS && (levels.is_empty() || room < config.entries) {
-            levels.push(Level {
+            levels.push(TableLevel {
                 sets: OnceLock::new(),
                 count,
                 last: false,
@@ -162,7 +162,7 @@ impl Affinity {
     #[must_use]
     pub fn memory(&self) -> usize {
         let there = self.levels.iter().filter_map(|level| level.sets.get());
-        there.map(|sets| sets.len() * size_of::<Set>()).sum()
+        there.map(|sets| sets.len() * size_of::<EntrySet>()).sum()
     }
 
     #[inline]
@@ -194,11 +194,11 @@ impl Affinity {
         // Each further round means that another thread was faster with the same place.
         for _ in 0..ROUNDS {
             match self.look(hash, stamp) {
-                Look::Known(place, word) if !replace || seat_of(word) == seat => {
+                EntryLookup::Known(place, word) if !replace || seat_of(word) == seat => {
                     self.touch(place, word, stamp);
                     return seat_of(word);
                 }
-                Look::Known(place, word) | Look::Free(place, word) => {
+                EntryLookup::Known(place, word) | EntryLookup::Free(place, word) => {
                     if swap(place, word, fresh) {
                         return seat;
                     }
@@ -211,7 +211,7 @@ impl Affinity {
 
     /// The place of a hash, or one for it.
     #[inline]
-    fn look(&self, hash: u64, now: u16) -> Look<'_> {
+    fn look(&self, hash: u64, now: u16) -> EntryLookup<'_> {
         let mut free = None;
         for level in &self.levels {
             let Some(sets) = level.sets.get() else {
@@ -223,9 +223,9 @@ impl Affinity {
                     if word >> TAG_SHIFT == tag(hash) {
                         // One that is too old is where the new one goes, or there would be two.
                         return if is_free(word, now, self.ttl) {
-                            Look::Free(place, word)
+                            EntryLookup::Free(place, word)
                         } else {
-                            Look::Known(place, word)
+                            EntryLookup::Known(place, word)
                         };
                     }
                     if word == 0 && free.is_none() {
@@ -235,29 +235,29 @@ impl Affinity {
             }
         }
         match free {
-            Some(place) => Look::Free(place, 0),
+            Some(place) => EntryLookup::Free(place, 0),
             None => self.room(hash, now),
         }
     }
 
     /// A place for a hash whose sets are full: one that is too old, one of the next level, or the oldest.
     #[cold]
-    fn room(&self, hash: u64, now: u16) -> Look<'_> {
+    fn room(&self, hash: u64, now: u16) -> EntryLookup<'_> {
         let mut oldest: Option<(&AtomicU64, u64)> = None;
         for level in &self.levels {
             let made = level.sets.get().is_some();
             let sets = level
                 .sets
-                .get_or_init(|| (0..level.count).map(|_| Set::default()).collect());
+                .get_or_init(|| (0..level.count).map(|_| EntrySet::default()).collect());
             let sets = level.candidates(sets, hash).into_iter().flatten();
             for place in sets.flat_map(|set| &set.0) {
                 let word = place.load(Ordering::Acquire);
                 if is_free(word, now, self.ttl) {
-                    return Look::Free(place, word);
+                    return EntryLookup::Free(place, word);
                 }
                 // Another thread has put it here since it was looked for.
                 if word >> TAG_SHIFT == tag(hash) {
-                    return Look::Known(place, word);
+                    return EntryLookup::Known(place, word);
                 }
                 if made && oldest.is_none_or(|(_, old)| age(word, now) > age(old, now)) {
                     oldest = Some((place, word));
@@ -265,7 +265,7 @@ impl Affinity {
             }
         }
         let (place, word) = oldest.unwrap_or((&self.spare, 0));
-        Look::Free(place, word)
+        EntryLookup::Free(place, word)
     }
 
     #[inline]
@@ -286,10 +286,10 @@ fn swap(place: &AtomicU64, from: u64, to: u64) -> bool {
         .is_ok()
 }
 
-impl Level {
+impl TableLevel {
     /// The sets that a hash may lie in, told by the bits that are not in its tag.
     #[inline]
-    fn candidates<'a>(&self, sets: &'a [Set], hash: u64) -> [Option<&'a Set>; 2] {
+    fn candidates<'a>(&self, sets: &'a [EntrySet], hash: u64) -> [Option<&'a EntrySet>; 2] {
         let mask = sets.len() - 1;
         let first = usize::try_from(hash & 0x7fff).unwrap_or(0) & mask;
         if !self.last {
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn a_request_keeps_its_first_seat_until_it_is_removed() {
-        let table = Affinity::new(AffinityConfig::default());
+        let table = AffinityTable::new(AffinityConfig::default());
         assert_eq!(table.seat(hash(1), at(0)), None);
         assert_eq!(table.place(hash(1), 3, at(0)), 3);
         assert_eq!(table.place(hash(1), 1, at(0)), 3);
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn an_entry_lives_as_long_as_it_is_used() {
-        let table = Affinity::new(AffinityConfig::default());
+        let table = AffinityTable::new(AffinityConfig::default());
         table.place(hash(1), 3, at(0));
         table.place(hash(2), 3, at(0));
         for now in (0..3_000).step_by(100) {
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn a_hundred_thousand_are_remembered_and_not_one_is_crowded_out() {
-        let table = Affinity::new(AffinityConfig::default());
+        let table = AffinityTable::new(AffinityConfig::default());
         for n in 0..100_000 {
             table.place(hash(n), u16::try_from(n % 4).unwrap(), at(0));
         }
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn what_is_beyond_the_bound_takes_the_place_of_the_oldest() {
-        let table = Affinity::new(AffinityConfig {
+        let table = AffinityTable::new(AffinityConfig {
             entries: 4_096,
             ..AffinityConfig::default()
         });
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn few_requests_at_once_take_little_memory() {
-        let table = Affinity::new(AffinityConfig::default());
+        let table = AffinityTable::new(AffinityConfig::default());
         assert_eq!(table.memory(), 0);
         for n in 0..1_000_000 {
             table.place(hash(n), 0, at(0));
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_stamp_from_a_little_ahead_is_fresh() {
-        let table = Affinity::new(AffinityConfig::default());
+        let table = AffinityTable::new(AffinityConfig::default());
         table.place(hash(1), 3, at(65_536));
         assert_eq!(table.seat(hash(1), at(65_535)), Some(3));
     }

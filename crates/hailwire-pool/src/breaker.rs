@@ -69,12 +69,12 @@ pub enum BreakerState {
 /// One call was let in. Give it back with what the call showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a probe that is not given back keeps others out"]
-pub struct Permit {
+pub struct BreakerPermit {
     epoch: u8,
     probe: bool,
 }
 
-impl Permit {
+impl BreakerPermit {
     /// Whether the call is one of the few of a half-open breaker.
     #[must_use]
     pub fn is_probe(&self) -> bool {
@@ -84,18 +84,18 @@ impl Permit {
 
 /// The machine.
 #[derive(Debug)]
-pub struct Breaker {
+pub struct CircuitBreaker {
     word: AtomicU64,
     config: BreakerConfig,
 }
 
-impl Default for Breaker {
+impl Default for CircuitBreaker {
     fn default() -> Self {
         Self::new(BreakerConfig::default())
     }
 }
 
-impl Breaker {
+impl CircuitBreaker {
     /// A closed one.
     #[must_use]
     pub fn new(config: BreakerConfig) -> Self {
@@ -106,7 +106,7 @@ impl Breaker {
             ..config
         };
         Self {
-            word: AtomicU64::new(State::default().pack()),
+            word: AtomicU64::new(BreakerWord::default().pack()),
             config,
         }
     }
@@ -114,105 +114,105 @@ impl Breaker {
     /// What it does now. An open one whose time has passed is called open until a call comes.
     #[must_use]
     pub fn state(&self) -> BreakerState {
-        let state = State::unpack(self.word.load(Ordering::Acquire));
+        let state = BreakerWord::unpack(self.word.load(Ordering::Acquire));
         match state.kind {
-            Kind::Closed => BreakerState::Closed,
-            Kind::Open => BreakerState::Open {
+            BreakerPhase::Closed => BreakerState::Closed,
+            BreakerPhase::Open => BreakerState::Open {
                 until: Duration::from_millis(state.until_ms),
             },
-            Kind::HalfOpen => BreakerState::HalfOpen,
+            BreakerPhase::HalfOpen => BreakerState::HalfOpen,
         }
     }
 
     /// Asks for one call; `None` where it may not be made.
     #[inline]
     #[must_use]
-    pub fn enter(&self, now: Duration) -> Option<Permit> {
+    pub fn enter(&self, now: Duration) -> Option<BreakerPermit> {
         let word = self.word.load(Ordering::Acquire);
-        let state = State::unpack(word);
+        let state = BreakerWord::unpack(word);
         match state.kind {
-            Kind::Closed => Some(Permit {
+            BreakerPhase::Closed => Some(BreakerPermit {
                 epoch: state.epoch,
                 probe: false,
             }),
-            Kind::Open | Kind::HalfOpen => self.enter_as_probe(word, now),
+            BreakerPhase::Open | BreakerPhase::HalfOpen => self.enter_as_probe(word, now),
         }
     }
 
     /// The call was answered.
     #[inline]
-    pub fn succeeded(&self, permit: Permit) {
-        let state = State::unpack(self.word.load(Ordering::Acquire));
+    pub fn succeeded(&self, permit: BreakerPermit) {
+        let state = BreakerWord::unpack(self.word.load(Ordering::Acquire));
         // Closed without failures is the usual case, and a plain load keeps the line shared.
-        if state.kind == Kind::Closed && state.count == 0 {
+        if state.kind == BreakerPhase::Closed && state.count == 0 {
             return;
         }
         self.change(permit, |state| match state.kind {
-            Kind::Closed => State { count: 0, ..state },
-            Kind::HalfOpen if state.count + 1 >= self.config.successes => State {
+            BreakerPhase::Closed => BreakerWord { count: 0, ..state },
+            BreakerPhase::HalfOpen if state.count + 1 >= self.config.successes => BreakerWord {
                 epoch: state.epoch.wrapping_add(1),
-                ..State::default()
+                ..BreakerWord::default()
             },
-            Kind::HalfOpen => State {
+            BreakerPhase::HalfOpen => BreakerWord {
                 count: state.count + 1,
                 probes: state.probes.saturating_sub(1),
                 ..state
             },
-            Kind::Open => state,
+            BreakerPhase::Open => state,
         });
     }
 
     /// The call failed, in a way that speaks against whoever was called.
-    pub fn failed(&self, permit: Permit, now: Duration) {
-        let open = |state: State| State {
-            kind: Kind::Open,
+    pub fn failed(&self, permit: BreakerPermit, now: Duration) {
+        let open = |state: BreakerWord| BreakerWord {
+            kind: BreakerPhase::Open,
             epoch: state.epoch.wrapping_add(1),
             count: 0,
             probes: 0,
             until_ms: millis_up(now.saturating_add(self.config.open)),
         };
         self.change(permit, |state| match state.kind {
-            Kind::Closed if state.count + 1 >= self.config.failures => open(state),
-            Kind::Closed => State {
+            BreakerPhase::Closed if state.count + 1 >= self.config.failures => open(state),
+            BreakerPhase::Closed => BreakerWord {
                 count: state.count + 1,
                 ..state
             },
-            Kind::HalfOpen => open(state),
-            Kind::Open => state,
+            BreakerPhase::HalfOpen => open(state),
+            BreakerPhase::Open => state,
         });
     }
 
     /// The call showed nothing: it was cancelled, or never made.
     #[inline]
-    pub fn abandoned(&self, permit: Permit) {
+    pub fn abandoned(&self, permit: BreakerPermit) {
         if permit.probe {
-            self.change(permit, |state| State {
+            self.change(permit, |state| BreakerWord {
                 probes: state.probes.saturating_sub(1),
                 ..state
             });
         }
     }
 
-    fn enter_as_probe(&self, mut word: u64, now: Duration) -> Option<Permit> {
+    fn enter_as_probe(&self, mut word: u64, now: Duration) -> Option<BreakerPermit> {
         loop {
-            let state = State::unpack(word);
+            let state = BreakerWord::unpack(word);
             let next = match state.kind {
-                Kind::Closed => {
-                    return Some(Permit {
+                BreakerPhase::Closed => {
+                    return Some(BreakerPermit {
                         epoch: state.epoch,
                         probe: false,
                     });
                 }
-                Kind::Open if millis(now) < state.until_ms => return None,
-                Kind::Open => State {
-                    kind: Kind::HalfOpen,
+                BreakerPhase::Open if millis(now) < state.until_ms => return None,
+                BreakerPhase::Open => BreakerWord {
+                    kind: BreakerPhase::HalfOpen,
                     epoch: state.epoch.wrapping_add(1),
                     count: 0,
                     probes: 1,
                     until_ms: 0,
                 },
-                Kind::HalfOpen if state.probes >= self.config.probes => return None,
-                Kind::HalfOpen => State {
+                BreakerPhase::HalfOpen if state.probes >= self.config.probes => return None,
+                BreakerPhase::HalfOpen => BreakerWord {
                     probes: state.probes + 1,
                     ..state
                 },
@@ -224,7 +224,7 @@ impl Breaker {
                 Ordering::Acquire,
             ) {
                 Ok(_) => {
-                    return Some(Permit {
+                    return Some(BreakerPermit {
                         epoch: next.epoch,
                         probe: true,
                     });
@@ -235,10 +235,10 @@ impl Breaker {
     }
 
     /// Applies what a call showed, unless the state has moved on since it was let in.
-    fn change(&self, permit: Permit, next: impl Fn(State) -> State) {
+    fn change(&self, permit: BreakerPermit, next: impl Fn(BreakerWord) -> BreakerWord) {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
-            let state = State::unpack(word);
+            let state = BreakerWord::unpack(word);
             if state.epoch != permit.epoch {
                 return;
             }
@@ -260,7 +260,7 @@ impl Breaker {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Kind {
+enum BreakerPhase {
     #[default]
     Closed,
     Open,
@@ -269,8 +269,8 @@ enum Kind {
 
 /// The state, unpacked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct State {
-    kind: Kind,
+struct BreakerWord {
+    kind: BreakerPhase,
     epoch: u8,
     count: u8,
     probes: u8,
@@ -281,15 +281,15 @@ const MOST_PROBES: u8 = 63;
 const UNTIL_BITS: u32 = 40;
 const UNTIL_MASK: u64 = (1 << UNTIL_BITS) - 1;
 
-impl State {
+impl BreakerWord {
     #[inline]
     fn unpack(word: u64) -> Self {
         let byte = |shift: u32| u8::try_from(word >> shift & 0xff).unwrap_or(u8::MAX);
         Self {
             kind: match word >> 62 {
-                0 => Kind::Closed,
-                1 => Kind::Open,
-                _ => Kind::HalfOpen,
+                0 => BreakerPhase::Closed,
+                1 => BreakerPhase::Open,
+                _ => BreakerPhase::HalfOpen,
             },
             epoch: byte(54),
             count: byte(46),
@@ -325,8 +325,8 @@ mod tests {
         Duration::from_secs(secs)
     }
 
-    fn open_at(now: Duration) -> Breaker {
-        let breaker = Breaker::default();
+    fn open_at(now: Duration) -> CircuitBreaker {
+        let breaker = CircuitBreaker::default();
         for _ in 0..5 {
             let permit = breaker.enter(now).unwrap();
             breaker.failed(permit, now);
@@ -337,22 +337,22 @@ mod tests {
     #[test]
     fn a_state_survives_its_word() {
         for state in [
-            State::default(),
-            State {
-                kind: Kind::HalfOpen,
+            BreakerWord::default(),
+            BreakerWord {
+                kind: BreakerPhase::HalfOpen,
                 epoch: 255,
                 count: 254,
                 probes: 63,
                 until_ms: UNTIL_MASK,
             },
         ] {
-            assert_eq!(State::unpack(state.pack()), state);
+            assert_eq!(BreakerWord::unpack(state.pack()), state);
         }
     }
 
     #[test]
     fn the_fifth_failure_in_a_row_opens_it() {
-        let breaker = Breaker::default();
+        let breaker = CircuitBreaker::default();
         for _ in 0..3 {
             for _ in 0..4 {
                 breaker.failed(breaker.enter(at(0)).unwrap(), at(0));
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn calls_from_before_it_opened_say_nothing_after() {
-        let breaker = Breaker::default();
+        let breaker = CircuitBreaker::default();
         let early: Vec<_> = (0..8).map(|_| breaker.enter(at(0)).unwrap()).collect();
         for permit in &early[..5] {
             breaker.failed(*permit, at(1));
@@ -418,7 +418,7 @@ mod tests {
             probes: 2,
             ..BreakerConfig::default()
         };
-        let breaker = Breaker::new(config);
+        let breaker = CircuitBreaker::new(config);
         for _ in 0..5 {
             breaker.failed(breaker.enter(at(0)).unwrap(), at(0));
         }
@@ -435,7 +435,7 @@ mod tests {
 
     #[test]
     fn odd_settings_are_read_as_the_nearest_sensible_ones() {
-        let breaker = Breaker::new(BreakerConfig {
+        let breaker = CircuitBreaker::new(BreakerConfig {
             failures: 0,
             successes: 0,
             open: Duration::MAX,

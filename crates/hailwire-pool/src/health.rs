@@ -58,7 +58,7 @@ impl HealthConfig {
 
 /// How a member fares, as seen at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Health {
+pub enum MemberHealth {
     /// The last call that said anything about it succeeded, or none did yet.
     Healthy,
     /// It failed of late, and is passed over until then while a healthy one can serve.
@@ -75,7 +75,7 @@ pub enum Health {
 
 /// The state of the machine, unpacked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct State {
+struct HealthWord {
     failures: u8,
     trips: u8,
     until_ms: u64,
@@ -84,7 +84,7 @@ struct State {
 const UNTIL_BITS: u32 = 48;
 const UNTIL_MASK: u64 = (1 << UNTIL_BITS) - 1;
 
-impl State {
+impl HealthWord {
     fn unpack(word: u64) -> Self {
         let [failures, trips, ..] = word.to_be_bytes();
         Self {
@@ -117,19 +117,19 @@ impl State {
         }
     }
 
-    fn health(self) -> Health {
+    fn health(self) -> MemberHealth {
         let until = Duration::from_millis(self.until_ms);
         match self {
-            Self { trips: 1.., .. } => Health::Down { until },
-            Self { failures: 1.., .. } => Health::Suspect { until },
-            _ => Health::Healthy,
+            Self { trips: 1.., .. } => MemberHealth::Down { until },
+            Self { failures: 1.., .. } => MemberHealth::Suspect { until },
+            _ => MemberHealth::Healthy,
         }
     }
 }
 
 /// How gladly a member is picked at one moment; lower is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
+pub(crate) enum MemberAvailability {
     /// Takes its turn. A member whose probe is due does too, or it would never recover.
     Good,
     /// Only where no good one can serve.
@@ -140,16 +140,16 @@ pub(crate) enum Standing {
 
 /// What was taken with a probe, so that an abandoned one can be put back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Probe {
+pub(crate) struct ProbeClaim {
     before: u64,
     claimed: u64,
 }
 
 /// Whether a call may go to a member.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Admission {
+pub(crate) enum CallAdmission {
     Call,
-    Probe(Probe),
+    Probe(ProbeClaim),
     Refused,
 }
 
@@ -158,7 +158,7 @@ pub(crate) enum Admission {
 pub(crate) struct HealthCell(AtomicU64);
 
 impl HealthCell {
-    pub(crate) fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> MemberHealth {
         self.load().health()
     }
 
@@ -166,27 +166,29 @@ impl HealthCell {
         self.load().failures
     }
 
-    pub(crate) fn standing(&self, now: Duration) -> Standing {
+    pub(crate) fn standing(&self, now: Duration) -> MemberAvailability {
         match self.load().health() {
-            Health::Healthy => Standing::Good,
-            Health::Suspect { until } | Health::Down { until } if now >= until => Standing::Good,
-            Health::Suspect { .. } => Standing::Doubtful,
-            Health::Down { .. } => Standing::Out,
+            MemberHealth::Healthy => MemberAvailability::Good,
+            MemberHealth::Suspect { until } | MemberHealth::Down { until } if now >= until => {
+                MemberAvailability::Good
+            }
+            MemberHealth::Suspect { .. } => MemberAvailability::Doubtful,
+            MemberHealth::Down { .. } => MemberAvailability::Out,
         }
     }
 
     /// Asks for one call, and takes the probe where that is what the call would be.
-    pub(crate) fn admit(&self, now: Duration, config: &HealthConfig) -> Admission {
+    pub(crate) fn admit(&self, now: Duration, config: &HealthConfig) -> CallAdmission {
         let before = self.0.load(Ordering::Acquire);
-        let state = State::unpack(before);
-        let Health::Down { until } = state.health() else {
-            return Admission::Call;
+        let state = HealthWord::unpack(before);
+        let MemberHealth::Down { until } = state.health() else {
+            return CallAdmission::Call;
         };
         if now < until {
-            return Admission::Refused;
+            return CallAdmission::Refused;
         }
         let next = now.saturating_add(config.backoff_after(state.trips));
-        let claimed = State {
+        let claimed = HealthWord {
             until_ms: millis_up(next),
             ..state
         }
@@ -195,8 +197,8 @@ impl HealthCell {
             .0
             .compare_exchange(before, claimed, Ordering::AcqRel, Ordering::Acquire)
         {
-            Ok(_) => Admission::Probe(Probe { before, claimed }),
-            Err(_) => Admission::Refused,
+            Ok(_) => CallAdmission::Probe(ProbeClaim { before, claimed }),
+            Err(_) => CallAdmission::Refused,
         }
     }
 
@@ -210,7 +212,9 @@ impl HealthCell {
     pub(crate) fn failed(&self, probe: bool, now: Duration, config: &HealthConfig) {
         let mut word = self.0.load(Ordering::Acquire);
         loop {
-            let next = State::unpack(word).after_failure(probe, now, config).pack();
+            let next = HealthWord::unpack(word)
+                .after_failure(probe, now, config)
+                .pack();
             match self
                 .0
                 .compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire)
@@ -222,15 +226,15 @@ impl HealthCell {
     }
 
     /// Puts an abandoned probe back, unless something has happened since.
-    pub(crate) fn abandoned(&self, probe: Probe) {
-        let Probe { before, claimed } = probe;
+    pub(crate) fn abandoned(&self, probe: ProbeClaim) {
+        let ProbeClaim { before, claimed } = probe;
         let _ = self
             .0
             .compare_exchange(claimed, before, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    fn load(&self) -> State {
-        State::unpack(self.0.load(Ordering::Acquire))
+    fn load(&self) -> HealthWord {
+        HealthWord::unpack(self.0.load(Ordering::Acquire))
     }
 }
 
@@ -266,19 +270,19 @@ mod tests {
     #[test]
     fn a_state_survives_its_word() {
         for state in [
-            State::default(),
-            State {
+            HealthWord::default(),
+            HealthWord {
                 failures: 1,
                 trips: 2,
                 until_ms: 3,
             },
-            State {
+            HealthWord {
                 failures: u8::MAX,
                 trips: u8::MAX,
                 until_ms: UNTIL_MASK,
             },
         ] {
-            assert_eq!(State::unpack(state.pack()), state);
+            assert_eq!(HealthWord::unpack(state.pack()), state);
         }
     }
 
@@ -286,20 +290,20 @@ mod tests {
     fn one_failure_makes_suspect_and_the_third_takes_out_of_service() {
         let cell = HealthCell::default();
         cell.failed(false, at(5), &CONFIG);
-        assert_eq!(cell.health(), Health::Suspect { until: at(1005) });
-        assert_eq!(cell.standing(at(1004)), Standing::Doubtful);
-        assert_eq!(cell.standing(at(1005)), Standing::Good);
+        assert_eq!(cell.health(), MemberHealth::Suspect { until: at(1005) });
+        assert_eq!(cell.standing(at(1004)), MemberAvailability::Doubtful);
+        assert_eq!(cell.standing(at(1005)), MemberAvailability::Good);
         cell.failed(false, at(6), &CONFIG);
         cell.failed(false, at(7), &CONFIG);
-        assert_eq!(cell.health(), Health::Down { until: at(1007) });
-        assert_eq!(cell.standing(at(1006)), Standing::Out);
+        assert_eq!(cell.health(), MemberHealth::Down { until: at(1007) });
+        assert_eq!(cell.standing(at(1006)), MemberAvailability::Out);
     }
 
     #[test]
     fn success_heals_at_once() {
         let cell = down_at(at(0));
         cell.succeeded();
-        assert_eq!(cell.health(), Health::Healthy);
+        assert_eq!(cell.health(), MemberHealth::Healthy);
         assert_eq!(cell.failures(), 0);
     }
 
@@ -309,7 +313,7 @@ mod tests {
         for _ in 0..500 {
             cell.failed(false, at(10), &CONFIG);
         }
-        assert_eq!(cell.health(), Health::Down { until: at(1000) });
+        assert_eq!(cell.health(), MemberHealth::Down { until: at(1000) });
         assert_eq!(cell.failures(), u8::MAX);
     }
 
@@ -318,12 +322,12 @@ mod tests {
         let cell = down_at(at(0));
         let (mut now, mut waits) = (at(0), Vec::new());
         for _ in 0..300 {
-            let Health::Down { until } = cell.health() else {
+            let MemberHealth::Down { until } = cell.health() else {
                 panic!("not down")
             };
             waits.push((until - now).as_secs());
             now = until;
-            assert!(matches!(cell.admit(now, &CONFIG), Admission::Probe(_)));
+            assert!(matches!(cell.admit(now, &CONFIG), CallAdmission::Probe(_)));
             cell.failed(true, now, &CONFIG);
         }
         assert_eq!(
@@ -336,26 +340,38 @@ mod tests {
     #[test]
     fn one_probe_is_let_through_per_back_off() {
         let cell = down_at(at(0));
-        assert!(matches!(cell.admit(at(999), &CONFIG), Admission::Refused));
-        assert!(matches!(cell.admit(at(1000), &CONFIG), Admission::Probe(_)));
-        assert!(matches!(cell.admit(at(1000), &CONFIG), Admission::Refused));
+        assert!(matches!(
+            cell.admit(at(999), &CONFIG),
+            CallAdmission::Refused
+        ));
+        assert!(matches!(
+            cell.admit(at(1000), &CONFIG),
+            CallAdmission::Probe(_)
+        ));
+        assert!(matches!(
+            cell.admit(at(1000), &CONFIG),
+            CallAdmission::Refused
+        ));
         // The first probe never came back.
-        assert!(matches!(cell.admit(at(2000), &CONFIG), Admission::Probe(_)));
+        assert!(matches!(
+            cell.admit(at(2000), &CONFIG),
+            CallAdmission::Probe(_)
+        ));
     }
 
     #[test]
     fn an_abandoned_probe_is_due_again() {
         let cell = down_at(at(0));
-        let Admission::Probe(probe) = cell.admit(at(1000), &CONFIG) else {
+        let CallAdmission::Probe(probe) = cell.admit(at(1000), &CONFIG) else {
             panic!("no probe")
         };
         cell.abandoned(probe);
-        let Admission::Probe(probe) = cell.admit(at(1000), &CONFIG) else {
+        let CallAdmission::Probe(probe) = cell.admit(at(1000), &CONFIG) else {
             panic!("no probe")
         };
         cell.succeeded();
         cell.abandoned(probe);
-        assert_eq!(cell.health(), Health::Healthy);
+        assert_eq!(cell.health(), MemberHealth::Healthy);
     }
 
     #[test]
@@ -369,12 +385,12 @@ mod tests {
         assert_eq!(zero.backoff_after(255), at(1));
         let cell = HealthCell::default();
         cell.failed(false, at(0), &zero);
-        assert_eq!(cell.health(), Health::Down { until: at(1) });
+        assert_eq!(cell.health(), MemberHealth::Down { until: at(1) });
         let endless = HealthConfig {
             backoff_max: Duration::MAX,
             ..CONFIG
         };
         cell.failed(true, Duration::MAX, &endless);
-        assert!(matches!(cell.health(), Health::Down { .. }));
+        assert!(matches!(cell.health(), MemberHealth::Down { .. }));
     }
 }

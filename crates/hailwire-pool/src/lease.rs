@@ -3,7 +3,7 @@
 use std::{fmt, mem, sync::Arc, time::Duration};
 
 use crate::{
-    health::Probe,
+    health::ProbeClaim,
     member::{Member, Outcome},
 };
 
@@ -14,11 +14,11 @@ use crate::{
 #[must_use = "the slot is given back when the lease is dropped"]
 pub struct Lease<K, V> {
     member: Arc<Member<K, V>>,
-    probe: Option<Probe>,
+    probe: Option<ProbeClaim>,
 }
 
 impl<K, V> Lease<K, V> {
-    pub(crate) fn new(member: Arc<Member<K, V>>, probe: Option<Probe>) -> Self {
+    pub(crate) fn new(member: Arc<Member<K, V>>, probe: Option<ProbeClaim>) -> Self {
         Self { member, probe }
     }
 

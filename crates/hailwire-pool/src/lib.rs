@@ -48,10 +48,10 @@ pub mod member;
 pub mod pool;
 pub mod seats;
 
-pub use affinity::{Affinity, AffinityConfig};
-pub use breaker::{Breaker, BreakerConfig, BreakerState, Permit};
-pub use health::{Health, HealthConfig};
+pub use affinity::{AffinityConfig, AffinityTable};
+pub use breaker::{BreakerConfig, BreakerPermit, BreakerState, CircuitBreaker};
+pub use health::{HealthConfig, MemberHealth};
 pub use lease::Lease;
 pub use member::{Member, MemberConfig, Outcome, Tier};
 pub use pool::{NoMember, Pool, PoolConfig, Strategy};
-pub use seats::{Look, NoSeat, Seats, Seen, Standing};
+pub use seats::{Availability, LastSeen, NoSlot, SlotSet, SlotView};

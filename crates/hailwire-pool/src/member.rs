@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use crate::health::{Admission, Health, HealthCell, HealthConfig, Probe, Standing};
+use crate::health::{
+    CallAdmission, HealthCell, HealthConfig, MemberAvailability, MemberHealth, ProbeClaim,
+};
 
 /// What a call showed about the member that served it.
 ///
@@ -103,7 +105,7 @@ impl<K, V> Member<K, V> {
 
     /// How it fares.
     #[must_use]
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> MemberHealth {
         self.health.health()
     }
 
@@ -143,7 +145,7 @@ impl<K, V> Member<K, V> {
         }
     }
 
-    pub(crate) fn standing(&self, now: Duration) -> Standing {
+    pub(crate) fn standing(&self, now: Duration) -> MemberAvailability {
         self.health.standing(now)
     }
 
@@ -163,14 +165,14 @@ impl<K, V> Member<K, V> {
     }
 
     /// Takes a slot and, where one is due, the probe; `None` if either is no longer there.
-    pub(crate) fn enter(&self, now: Duration) -> Option<Option<Probe>> {
+    pub(crate) fn enter(&self, now: Duration) -> Option<Option<ProbeClaim>> {
         if !self.take_slot() {
             return None;
         }
         match self.health.admit(now, &self.health_config) {
-            Admission::Call => Some(None),
-            Admission::Probe(probe) => Some(Some(probe)),
-            Admission::Refused => {
+            CallAdmission::Call => Some(None),
+            CallAdmission::Probe(probe) => Some(Some(probe)),
+            CallAdmission::Refused => {
                 self.give_slot_back();
                 None
             }
@@ -202,7 +204,7 @@ impl<K, V> Member<K, V> {
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 
-    pub(crate) fn abandon(&self, probe: Probe) {
+    pub(crate) fn abandon(&self, probe: ProbeClaim) {
         self.health.abandoned(probe);
     }
 }

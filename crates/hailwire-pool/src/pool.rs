@@ -19,7 +19,7 @@ use std::{
 };
 
 use crate::{
-    health::{Health, HealthConfig, Standing},
+    health::{HealthConfig, MemberAvailability, MemberHealth},
     lease::Lease,
     member::{Member, MemberConfig, Tier},
 };
@@ -79,9 +79,9 @@ impl fmt::Display for NoMember {
 impl std::error::Error for NoMember {}
 
 /// The list that a pick reads; exchanged whole when the membership changes.
-type Members<K, V> = Arc<[Arc<Member<K, V>>]>;
+type MemberList<K, V> = Arc<[Arc<Member<K, V>>]>;
 
-type Ranked<'a, K, V> = (&'a Arc<Member<K, V>>, Rank);
+type RankedMember<'a, K, V> = (&'a Arc<Member<K, V>>, MemberRank);
 
 /// A group of members under one name. Share it in an [`Arc`].
 ///
@@ -90,7 +90,7 @@ type Ranked<'a, K, V> = (&'a Arc<Member<K, V>>, Rank);
 #[derive(Debug)]
 pub struct Pool<K, V> {
     config: PoolConfig,
-    members: RwLock<Members<K, V>>,
+    members: RwLock<MemberList<K, V>>,
     turn: AtomicU64,
 }
 
@@ -157,7 +157,7 @@ impl<K, V> Pool<K, V> {
         // Turns begin at 1, since 0 says that a member was never picked.
         let turn = self.turn.fetch_add(1, Ordering::AcqRel) + 1;
         // Each further round means that another thread has taken what this one wanted.
-        let lots = Lots {
+        let lots = RandomDraw {
             turn,
             members: members.len(),
         };
@@ -178,10 +178,10 @@ impl<K, V> Pool<K, V> {
     fn best<'a>(
         &self,
         members: impl Iterator<Item = (usize, &'a Arc<Member<K, V>>)>,
-        lots: Lots,
+        lots: RandomDraw,
         now: Duration,
-    ) -> Result<Ranked<'a, K, V>, NoMember> {
-        let mut best: Option<Ranked<'a, K, V>> = None;
+    ) -> Result<RankedMember<'a, K, V>, NoMember> {
+        let mut best: Option<RankedMember<'a, K, V>> = None;
         let mut why = NoMember::Empty;
         for (index, member) in members {
             match self.rank(index, member, lots, now) {
@@ -201,14 +201,14 @@ impl<K, V> Pool<K, V> {
         &self,
         index: usize,
         member: &Member<K, V>,
-        lots: Lots,
+        lots: RandomDraw,
         now: Duration,
-    ) -> Result<Rank, NoMember> {
+    ) -> Result<MemberRank, NoMember> {
         let standing = member.standing(now);
-        if standing == Standing::Out {
+        if standing == MemberAvailability::Out {
             let until = match member.health() {
-                Health::Down { until } => until,
-                Health::Healthy | Health::Suspect { .. } => now,
+                MemberHealth::Down { until } => until,
+                MemberHealth::Healthy | MemberHealth::Suspect { .. } => now,
             };
             return Err(NoMember::Down { until });
         }
@@ -226,7 +226,7 @@ impl<K, V> Pool<K, V> {
             Strategy::TwoChoices if lots.names(index) => member.in_flight(),
             Strategy::TwoChoices => u32::MAX,
         };
-        Ok(Rank {
+        Ok(MemberRank {
             standing,
             tier: member.tier(),
             load,
@@ -290,8 +290,8 @@ impl<K: Eq, V> Pool<K, V> {
 
 /// The order in which members are preferred; the fields in the order of their weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank {
-    standing: Standing,
+struct MemberRank {
+    standing: MemberAvailability,
     tier: Tier,
     load: u32,
     turn: u64,
@@ -299,12 +299,12 @@ struct Rank {
 
 /// What chance says at one turn. Costs nothing under a strategy that does not ask it.
 #[derive(Clone, Copy)]
-struct Lots {
+struct RandomDraw {
     turn: u64,
     members: usize,
 }
 
-impl Lots {
+impl RandomDraw {
     /// A member's lot, up to a 256th of the greatest number, so that it can be weighted.
     fn of(self, index: usize) -> u32 {
         let lot = scramble(scramble(self.turn) ^ index as u64);

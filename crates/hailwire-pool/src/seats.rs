@@ -5,12 +5,12 @@
 //! two loads and one compare-and-swap, whatever the strategy, and looks at the seats themselves only where
 //! the strategy does. How one seat stands is a byte of its own: a load.
 //!
-//! A seat that is entered counts one more call until [`Seats::leave`]. Whoever enters must leave, also when the
+//! A seat that is entered counts one more call until [`SlotSet::leave`]. Whoever enters must leave, also when the
 //! call is dropped; the shell has a guard for that.
 //!
 //! # Drain
 //!
-//! [`Seats::close`] makes every seat refuse. What is seated stays until it leaves, and the leave that empties the
+//! [`SlotSet::close`] makes every seat refuse. What is seated stays until it leaves, and the leave that empties the
 //! row says so.
 
 use std::{
@@ -22,7 +22,7 @@ use crate::{member::Outcome, pool::Strategy};
 
 /// How gladly a seat is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Standing {
+pub enum Availability {
     /// It takes its turn.
     Good,
     /// Only where no good one has room.
@@ -34,7 +34,7 @@ pub enum Standing {
 
 /// Why no seat was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NoSeat {
+pub enum NoSlot {
     /// None can serve.
     Out,
     /// Those that can serve have as many calls as they take.
@@ -45,26 +45,26 @@ pub enum NoSeat {
 
 /// The row.
 #[derive(Debug)]
-pub struct Seats {
+pub struct SlotSet {
     strategy: Strategy,
-    standings: Standings,
+    standings: AvailabilityBytes,
     /// Whose standing is good, drawn from these.
     good: AtomicU64,
     /// Whose is fair.
     fair: AtomicU64,
     turn: AtomicU32,
-    row: Box<[Seat]>,
+    row: Box<[SlotState]>,
 }
 
-/// How each seat stands, a [`Standing`], away from what calls write.
+/// How each seat stands, a [`Availability`], away from what calls write.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Standings([AtomicU8; MOST_SEATS]);
+struct AvailabilityBytes([AtomicU8; MOST_SEATS]);
 
 /// One seat, alone on its cache lines: seats are written by every call, and beside one another.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Seat {
+struct SlotState {
     /// Calls in flight, and [`CLOSED`].
     load: AtomicU32,
     max: AtomicU32,
@@ -76,14 +76,14 @@ struct Seat {
 
 /// One seat, looked at again and again without being looked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Look<'a> {
+pub struct SlotView<'a> {
     standing: &'a AtomicU8,
-    seat: &'a Seat,
+    seat: &'a SlotState,
 }
 
 /// When a seat last gave a sign of life, as it is kept. A later one is greater; never is the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Seen(u64);
+pub struct LastSeen(u64);
 
 /// The most seats of a row.
 pub const MOST_SEATS: usize = 64;
@@ -91,11 +91,11 @@ pub const MOST_SEATS: usize = 64;
 const CLOSED: u32 = 1 << 31;
 const BEST: u32 = 255;
 
-impl Seats {
+impl SlotSet {
     /// A row of seats, from 1 to [`MOST_SEATS`], all of them out; each takes `max` calls at once, 0 for any number.
     #[must_use]
     pub fn new(count: usize, max: u32, strategy: Strategy) -> Self {
-        let seat = || Seat {
+        let seat = || SlotState {
             load: AtomicU32::new(0),
             max: AtomicU32::new(bound(max)),
             score: AtomicU32::new(BEST),
@@ -103,7 +103,9 @@ impl Seats {
         };
         Self {
             strategy,
-            standings: Standings([const { AtomicU8::new(Standing::Out as u8) }; MOST_SEATS]),
+            standings: AvailabilityBytes(
+                [const { AtomicU8::new(Availability::Out as u8) }; MOST_SEATS],
+            ),
             good: AtomicU64::new(0),
             fair: AtomicU64::new(0),
             turn: AtomicU32::new(0),
@@ -121,20 +123,20 @@ impl Seats {
     ///
     /// # Errors
     ///
-    /// [`NoSeat`].
+    /// [`NoSlot`].
     #[inline]
-    pub fn choose(&self, lot: u64) -> Result<usize, NoSeat> {
+    pub fn choose(&self, lot: u64) -> Result<usize, NoSlot> {
         self.choose_but(lot, None)
     }
 
-    /// Like [`Seats::choose`], with one seat excepted.
+    /// Like [`SlotSet::choose`], with one seat excepted.
     ///
     /// # Errors
     ///
-    /// [`NoSeat`].
-    pub fn choose_but(&self, lot: u64, except: Option<usize>) -> Result<usize, NoSeat> {
+    /// [`NoSlot`].
+    pub fn choose_but(&self, lot: u64, except: Option<usize>) -> Result<usize, NoSlot> {
         let but = except.map_or(u64::MAX, |seat| !bit(seat));
-        let mut why = NoSeat::Out;
+        let mut why = NoSlot::Out;
         for mask in [&self.good, &self.fair] {
             let mut left = mask.load(Ordering::Acquire) & but;
             while left != 0 {
@@ -149,13 +151,13 @@ impl Seats {
         Err(why)
     }
 
-    /// Takes this seat, if it has room. Whether it can serve is not asked: see [`Seats::standing`].
+    /// Takes this seat, if it has room. Whether it can serve is not asked: see [`SlotSet::standing`].
     ///
     /// # Errors
     ///
-    /// [`NoSeat::Full`], [`NoSeat::Closed`].
+    /// [`NoSlot::Full`], [`NoSlot::Closed`].
     #[inline]
-    pub fn enter(&self, seat: usize) -> Result<(), NoSeat> {
+    pub fn enter(&self, seat: usize) -> Result<(), NoSlot> {
         self.take(seat)
     }
 
@@ -213,8 +215,8 @@ impl Seats {
     /// A seat, to be looked at.
     #[inline]
     #[must_use]
-    pub fn look(&self, seat: usize) -> Option<Look<'_>> {
-        Some(Look {
+    pub fn look(&self, seat: usize) -> Option<SlotView<'_>> {
+        Some(SlotView {
             standing: self.standings.0.get(seat)?,
             seat: self.row.get(seat)?,
         })
@@ -229,13 +231,16 @@ impl Seats {
     /// Whether a seat can serve; one that there is not, cannot.
     #[inline]
     #[must_use]
-    pub fn standing(&self, seat: usize) -> Standing {
-        self.standings.0.get(seat).map_or(Standing::Out, standing)
+    pub fn standing(&self, seat: usize) -> Availability {
+        self.standings
+            .0
+            .get(seat)
+            .map_or(Availability::Out, standing)
     }
 
     /// Says whether a seat can serve. Calls that it has stay.
     #[inline]
-    pub fn set_standing(&self, seat: usize, standing: Standing) {
+    pub fn set_standing(&self, seat: usize, standing: Availability) {
         // Mostly nothing has changed, and a load keeps the line shared.
         if self.standing(seat) != standing {
             self.change_standing(seat, standing);
@@ -244,7 +249,7 @@ impl Seats {
 
     #[cold]
     #[inline(never)]
-    fn change_standing(&self, seat: usize, standing: Standing) {
+    fn change_standing(&self, seat: usize, standing: Availability) {
         let Some(look) = self.look(seat) else {
             return;
         };
@@ -262,8 +267,11 @@ impl Seats {
     }
 
     /// Enters a standing in the masks: first in, then out, so that a seat that only changes its kind is never missing.
-    fn mark(&self, seat: usize, standing: Standing) {
-        let kinds = [(&self.good, Standing::Good), (&self.fair, Standing::Fair)];
+    fn mark(&self, seat: usize, standing: Availability) {
+        let kinds = [
+            (&self.good, Availability::Good),
+            (&self.fair, Availability::Fair),
+        ];
         for (mask, kind) in kinds {
             if kind == standing {
                 mask.fetch_or(bit(seat), Ordering::AcqRel);
@@ -283,7 +291,7 @@ impl Seats {
         }
     }
 
-    /// How well a seat's calls went of late: see [`Look::score`].
+    /// How well a seat's calls went of late: see [`SlotView::score`].
     #[must_use]
     pub fn score(&self, seat: usize) -> u32 {
         self.look(seat).map_or(0, |seat| seat.score())
@@ -339,16 +347,16 @@ impl Seats {
     }
 
     #[inline]
-    fn take(&self, seat: usize) -> Result<(), NoSeat> {
-        let seat = self.row.get(seat).ok_or(NoSeat::Out)?;
+    fn take(&self, seat: usize) -> Result<(), NoSlot> {
+        let seat = self.row.get(seat).ok_or(NoSlot::Out)?;
         let max = seat.max.load(Ordering::Acquire);
         let mut load = seat.load.load(Ordering::Acquire);
         loop {
             if load & CLOSED != 0 {
-                return Err(NoSeat::Closed);
+                return Err(NoSlot::Closed);
             }
             if load >= max {
-                return Err(NoSeat::Full);
+                return Err(NoSlot::Full);
             }
             match seat.load.compare_exchange_weak(
                 load,
@@ -429,19 +437,19 @@ impl Seats {
     }
 }
 
-impl Look<'_> {
+impl SlotView<'_> {
     /// Whether it can serve.
     #[inline]
     #[must_use]
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> Availability {
         standing(self.standing)
     }
 
     /// When it last gave a sign of life.
     #[inline]
     #[must_use]
-    pub fn last_seen(&self) -> Seen {
-        Seen(self.seat.last_seen.load(Ordering::Relaxed))
+    pub fn last_seen(&self) -> LastSeen {
+        LastSeen(self.seat.last_seen.load(Ordering::Relaxed))
     }
 
     /// How well its calls went of late, 1 to 255: an average in which each weighs an eighth, a failed one a quarter.
@@ -459,7 +467,7 @@ impl Look<'_> {
     }
 }
 
-impl Seen {
+impl LastSeen {
     /// The moment, to the millisecond; `None` for never.
     #[must_use]
     pub fn at(self) -> Option<Duration> {
@@ -468,11 +476,11 @@ impl Seen {
 }
 
 #[inline]
-fn standing(of: &AtomicU8) -> Standing {
+fn standing(of: &AtomicU8) -> Availability {
     match of.load(Ordering::Acquire) {
-        byte if byte == Standing::Good as u8 => Standing::Good,
-        byte if byte == Standing::Fair as u8 => Standing::Fair,
-        _ => Standing::Out,
+        byte if byte == Availability::Good as u8 => Availability::Good,
+        byte if byte == Availability::Fair as u8 => Availability::Fair,
+        _ => Availability::Out,
     }
 }
 

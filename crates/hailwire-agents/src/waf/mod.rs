@@ -440,10 +440,10 @@ impl Agent for Waf {
         env!("CARGO_PKG_VERSION")
     }
 
-    fn limits(&self) -> capabilities::Limits {
-        capabilities::Limits {
+    fn limits(&self) -> capabilities::AgentLimits {
+        capabilities::AgentLimits {
             max_body_size: MAX_BODY,
-            ..capabilities::Limits::default()
+            ..capabilities::AgentLimits::default()
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use hailwire_callout::{
-    Decision, Event, Kind,
+    Decision, Event, EventKind,
     event::{BodyChunk, Metadata, RequestHeaders},
     host::{ConnectOptions, Connection, uds},
     response::HeaderOp,
@@ -105,8 +105,8 @@ async fn decides(path: &Path) {
         .await
         .unwrap();
     assert_eq!(host.capabilities().agent_id, "no-secrets");
-    let wanted: Vec<Kind> = host.capabilities().events.iter().collect();
-    assert_eq!(wanted, [Kind::RequestHeaders, Kind::RequestBody]);
+    let wanted: Vec<EventKind> = host.capabilities().events.iter().collect();
+    assert_eq!(wanted, [EventKind::RequestHeaders, EventKind::RequestBody]);
     host.ping().await.unwrap();
 
     assert_eq!(status(&host, head("1", "/admin/users")).await, 403);

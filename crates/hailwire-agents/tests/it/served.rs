@@ -9,7 +9,7 @@ use hailwire_agents::{
 };
 use hailwire_callout::{
     Agent, Decision, Event,
-    control::{DrainReason, HealthState, Order, ShutdownReason},
+    control::{AgentCommand, DrainReason, HealthState, ShutdownReason},
     event::{Metadata, RequestHeaders},
     host::{self, ConnectOptions, Connection, reverse},
 };
@@ -68,7 +68,7 @@ async fn the_firewall_decides_over_a_unix_socket_and_over_grpc_alike() {
         let host = match at {
             Listen::Unix(path) => host::uds::connect(path, &ConnectOptions::default()).await,
             Listen::Grpc(address) => {
-                let endpoint = host::grpc::Endpoint::new(&address.to_string()).unwrap();
+                let endpoint = host::grpc::GrpcEndpoint::new(&address.to_string()).unwrap();
                 host::grpc::connect(&endpoint, &ConnectOptions::default()).await
             }
             Listen::Reverse(_) => unreachable!(),
@@ -94,7 +94,7 @@ async fn the_rate_limiter_dials_its_host_and_refuses_what_is_too_much() {
         shared_tokens,
         ..reverse::ReverseOptions::default()
     };
-    let mut listener = reverse::Listener::bind(&path, options).unwrap();
+    let mut listener = reverse::ReverseListener::bind(&path, options).unwrap();
     let settings = rate_limit::Settings::of(["3/h per client-ip"]).unwrap();
     let (_, stop, task) = serve(
         RateLimit::new(settings),
@@ -148,7 +148,7 @@ async fn whoever_may_connect_cannot_lift_the_operators_limits() {
         let connect = async |options: &ConnectOptions| match &at {
             Listen::Unix(path) => host::uds::connect(path, options).await,
             Listen::Grpc(address) => {
-                let endpoint = host::grpc::Endpoint::new(&address.to_string()).unwrap();
+                let endpoint = host::grpc::GrpcEndpoint::new(&address.to_string()).unwrap();
                 host::grpc::connect(&endpoint, options).await
             }
             Listen::Reverse(_) => unreachable!(),
@@ -185,15 +185,15 @@ async fn an_order_of_whoever_may_connect_takes_the_firewall_from_nobody() {
     let [Listen::Grpc(address)] = at[..] else {
         panic!("{at:?}");
     };
-    let endpoint = host::grpc::Endpoint::new(&address.to_string()).unwrap();
+    let endpoint = host::grpc::GrpcEndpoint::new(&address.to_string()).unwrap();
     let options = ConnectOptions::default();
     let host = host::grpc::connect(&endpoint, &options).await.unwrap();
     for order in [
-        Order::Drain {
+        AgentCommand::Drain {
             within: Duration::from_secs(1),
             reason: DrainReason::Maintenance,
         },
-        Order::Shutdown {
+        AgentCommand::Shutdown {
             within: Duration::from_secs(1),
             reason: ShutdownReason::Upgrade,
         },

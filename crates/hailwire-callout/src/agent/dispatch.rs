@@ -6,7 +6,7 @@
 //!
 //! A handler is polled once where its event was read. Most answer then, and cost no task. One that does not
 //! gets a task, which goes on with the lane's next event when it is done. A cancel drops a request's
-//! handlers and what waits behind them; so does the end of the connection, which drops the [`Dispatch`].
+//! handlers and what waits behind them; so does the end of the connection, which drops the [`EventDispatcher`].
 //!
 //! A handler that panics blocks its request with 500, and nothing else.
 
@@ -31,46 +31,46 @@ use super::Agent;
 use crate::{
     Text,
     control::CancelReason,
-    event::{Event, Kind},
+    event::{Event, EventKind},
     response::Response,
     stream::PIECES,
 };
 
 /// How many events of one connection may wait, beside the pieces of a body that the window of each running lane lets come. Whoever
-/// reads them stops while there is no room ([`Dispatch::has_room`]); an answer makes some.
+/// reads them stops while there is no room ([`EventDispatcher::has_room`]); an answer makes some.
 pub(crate) const WAITING: usize = 1024;
 
 /// A piece of a body below this size is copied when it has to wait.
 const SMALL: usize = 64 << 10;
 
 /// Where an answer goes.
-pub(crate) trait Place: Send + 'static {
+pub(crate) trait ReplySink: Send + 'static {
     /// Called at most once, and not for what was cancelled.
     fn answer(self, response: Response);
 }
 
 /// The handlers of one connection. They end when it is dropped.
-pub(crate) struct Dispatch<A: Agent, P: Place> {
-    lanes: Arc<Lanes<A, P>>,
+pub(crate) struct EventDispatcher<A: Agent, P: ReplySink> {
+    lanes: Arc<HandlerQueues<A, P>>,
 }
 
-struct Lanes<A: Agent, P: Place> {
+struct HandlerQueues<A: Agent, P: ReplySink> {
     agent: Arc<A>,
     max: usize,
     /// Some handler runs in a task. While it is false, there is nothing to look up.
     busy: AtomicBool,
-    running: Mutex<Running<P>>,
+    running: Mutex<QueueTable<P>>,
 }
 
-struct Running<P> {
-    lanes: HashMap<Key, Lane<P>, RandomState>,
+struct QueueTable<P> {
+    lanes: HashMap<QueueKey, HandlerQueue<P>, RandomState>,
     /// Events of lanes that wait for another to end.
     queue: VecDeque<(Event, P)>,
     waiting: usize,
     started: u64,
 }
 
-struct Lane<P> {
+struct HandlerQueue<P> {
     /// Tells it from later lanes of the same name.
     number: u64,
     task: Option<AbortHandle>,
@@ -78,35 +78,35 @@ struct Lane<P> {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Key(Text, Part);
+struct QueueKey(Text, QueueKind);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Part {
+enum QueueKind {
     Request,
     Response,
     Rest,
 }
 
-impl Part {
+impl QueueKind {
     const ALL: [Self; 3] = [Self::Request, Self::Response, Self::Rest];
 }
 
-type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
+type HandlerFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 
-impl<A: Agent, P: Place> Dispatch<A, P> {
+impl<A: Agent, P: ReplySink> EventDispatcher<A, P> {
     pub(crate) fn new(agent: Arc<A>) -> Self {
         let max = match agent.limits().max_concurrency {
             0 => usize::MAX,
             max => max as usize,
         };
-        let running = Running {
+        let running = QueueTable {
             lanes: HashMap::default(),
             queue: VecDeque::new(),
             waiting: 0,
             started: 0,
         };
         Self {
-            lanes: Arc::new(Lanes {
+            lanes: Arc::new(HandlerQueues {
                 agent,
                 max,
                 busy: AtomicBool::new(false),
@@ -153,8 +153,8 @@ impl<A: Agent, P: Place> Dispatch<A, P> {
         let lanes = &self.lanes;
         if lanes.busy.load(Ordering::Acquire) {
             let mut running = lanes.lock();
-            for part in Part::ALL {
-                if let Some(lane) = running.lanes.remove(&Key(Text::from(id), part)) {
+            for part in QueueKind::ALL {
+                if let Some(lane) = running.lanes.remove(&QueueKey(Text::from(id), part)) {
                     running.waiting -= lane.queue.len();
                     if let Some(task) = lane.task {
                         task.abort();
@@ -180,7 +180,7 @@ impl<A: Agent, P: Place> Dispatch<A, P> {
     }
 }
 
-impl<A: Agent, P: Place> Drop for Dispatch<A, P> {
+impl<A: Agent, P: ReplySink> Drop for EventDispatcher<A, P> {
     fn drop(&mut self) {
         let mut running = self.lanes.lock();
         running.queue.clear();
@@ -192,19 +192,25 @@ impl<A: Agent, P: Place> Drop for Dispatch<A, P> {
     }
 }
 
-impl<A: Agent, P: Place> Lanes<A, P> {
-    fn lock(&self) -> MutexGuard<'_, Running<P>> {
+impl<A: Agent, P: ReplySink> HandlerQueues<A, P> {
+    fn lock(&self) -> MutexGuard<'_, QueueTable<P>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A lane of its own task.
-    fn start(self: &Arc<Self>, running: &mut Running<P>, key: Key, handler: Answering, place: P) {
+    fn start(
+        self: &Arc<Self>,
+        running: &mut QueueTable<P>,
+        key: QueueKey,
+        handler: HandlerFuture,
+        place: P,
+    ) {
         running.started += 1;
         let number = running.started;
         let lanes = self.clone();
         // The task takes the lock that is held here before it looks for its lane.
         let task = tokio::spawn(lanes.run(key.clone(), number, handler, place));
-        let lane = Lane {
+        let lane = HandlerQueue {
             number,
             task: Some(task.abort_handle()),
             queue: VecDeque::new(),
@@ -213,7 +219,7 @@ impl<A: Agent, P: Place> Lanes<A, P> {
         self.busy.store(true, Ordering::Release);
     }
 
-    async fn run(self: Arc<Self>, key: Key, number: u64, handler: Answering, place: P) {
+    async fn run(self: Arc<Self>, key: QueueKey, number: u64, handler: HandlerFuture, place: P) {
         let (mut handler, mut place) = (handler, place);
         loop {
             let response = handler.await;
@@ -227,7 +233,7 @@ impl<A: Agent, P: Place> Lanes<A, P> {
     }
 
     /// The next event of a lane; without one the lane ends, and others may begin.
-    fn next(self: &Arc<Self>, key: &Key, number: u64) -> Option<(Event, P)> {
+    fn next(self: &Arc<Self>, key: &QueueKey, number: u64) -> Option<(Event, P)> {
         let mut running = self.lock();
         let lane = running.lanes.get_mut(key)?;
         if lane.number != number {
@@ -243,7 +249,7 @@ impl<A: Agent, P: Place> Lanes<A, P> {
     }
 
     /// Begins with what waited for a lane to end.
-    fn refill(self: &Arc<Self>, running: &mut Running<P>) {
+    fn refill(self: &Arc<Self>, running: &mut QueueTable<P>) {
         while running.lanes.len() < self.max
             && let Some((event, place)) = running.queue.pop_front()
         {
@@ -262,14 +268,15 @@ impl<A: Agent, P: Place> Lanes<A, P> {
     }
 }
 
-impl Part {
-    const fn of(kind: Kind) -> Self {
+impl QueueKind {
+    const fn of(kind: EventKind) -> Self {
         match kind {
-            Kind::RequestHeaders | Kind::RequestBody => Self::Request,
-            Kind::ResponseHeaders | Kind::ResponseBody => Self::Response,
-            Kind::RequestComplete | Kind::WebSocketFrame | Kind::Guardrail | Kind::Configure => {
-                Self::Rest
-            }
+            EventKind::RequestHeaders | EventKind::RequestBody => Self::Request,
+            EventKind::ResponseHeaders | EventKind::ResponseBody => Self::Response,
+            EventKind::RequestComplete
+            | EventKind::WebSocketFrame
+            | EventKind::Guardrail
+            | EventKind::Configure => Self::Rest,
         }
     }
 }
@@ -286,12 +293,12 @@ fn apart(mut event: Event) -> Event {
     event
 }
 
-fn key(event: &Event) -> Key {
-    Key(Text::from(event.id()), Part::of(event.kind()))
+fn key(event: &Event) -> QueueKey {
+    QueueKey(Text::from(event.id()), QueueKind::of(event.kind()))
 }
 
 /// The handler of an event.
-fn handle<A: Agent>(agent: Arc<A>, event: Event) -> Answering {
+fn handle<A: Agent>(agent: Arc<A>, event: Event) -> HandlerFuture {
     let answer = async move {
         match event {
             Event::RequestHeaders(event) => agent.request_headers(event).await,
@@ -330,7 +337,7 @@ mod tests {
 
     struct Nowhere;
 
-    impl Place for Nowhere {
+    impl ReplySink for Nowhere {
         fn answer(self, _: Response) {
             unreachable!("nothing is answered");
         }
@@ -350,7 +357,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_small_piece_that_waits_keeps_no_buffer_and_a_large_one_is_not_copied() {
-        let dispatch = Dispatch::new(Arc::new(Stuck));
+        let dispatch = EventDispatcher::new(Arc::new(Stuck));
         dispatch.event(piece(Bytes::from_static(b"a")), Nowhere);
         for (size, kept) in [(SMALL - 1, false), (SMALL, true)] {
             let buffer = Bytes::from(vec![b'a'; 4 * SMALL]);
@@ -361,7 +368,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_one_request_lets_wait_takes_no_room_from_others() {
-        let dispatch = Dispatch::new(Arc::new(Stuck));
+        let dispatch = EventDispatcher::new(Arc::new(Stuck));
         for n in 0..100_u8 {
             let id = Bytes::copy_from_slice(&[b'0' + n / 10, b'0' + n % 10]);
             for _ in 0..PIECES {

@@ -4,7 +4,7 @@
 //! says anything is not waited for in turn. One task reads, runs what answers at once, and writes the answers to what
 //! one read brought together; it reads on when they have left, so that a host which does not read slows down nobody but itself.
 //!
-//! `ControlStream` carries orders ([`crate::control::Order`]): a drain is told to the agent and, as its health, to every host that is connected; a
+//! `ControlStream` carries orders ([`crate::control::AgentCommand`]): a drain is told to the agent and, as its health, to every host that is connected; a
 //! shutdown is told to the agent. `ProcessEvent` is one event without a stream.
 //!
 //! What cannot be read of an event is answered with a block; what is no message at all ends the stream.
@@ -30,15 +30,15 @@ use tonic::{
     transport::{Certificate, Identity, Server, ServerTlsConfig},
 };
 
-use super::{Agent, Dispatch, Host, Place, serve::capabilities};
+use super::{Agent, EventDispatcher, HostHandle, ReplySink, serve::capabilities};
 use crate::{
     Text, VERSION,
-    control::{Health, HealthState, Notice, Order, Ping},
+    control::{AgentCommand, AgentHealth, HealthState, Notice, Ping},
     event::{Configure, Event},
-    held::Held,
+    held::GuardedIo,
     response::{Decision, Response},
     wire::grpc::{
-        self as messages, CONNECTION_WINDOW, EXTENSIONS, MAX_MESSAGE, STREAM_WINDOW, ToAgent,
+        self as messages, CONNECTION_WINDOW, EXTENSIONS, MAX_MESSAGE, ReceivedEvent, STREAM_WINDOW,
         now_ms,
         proto::{
             self, AgentControl, AgentToProxy, ProxyControl, ProxyToAgent, agent_control,
@@ -51,7 +51,7 @@ use crate::{
 
 /// How an agent is served over gRPC.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct GrpcServeOptions {
     /// The greatest message that is read. Default 16 MiB and 64 KiB.
     pub max_message: usize,
     /// Whether what only Hailwire reads is agreed to. Default true.
@@ -63,10 +63,10 @@ pub struct Options {
     /// How many calls a TCP connection may have under way. Default 256.
     pub max_calls: u32,
     /// The certificate that is shown. Default none: without TLS.
-    pub tls: Option<Tls>,
+    pub tls: Option<ServerTls>,
 }
 
-impl Default for Options {
+impl Default for GrpcServeOptions {
     fn default() -> Self {
         Self {
             max_message: MAX_MESSAGE,
@@ -81,7 +81,7 @@ impl Default for Options {
 
 /// How an agent shows who it is, and whom it lets in. Everything in PEM.
 #[derive(Clone)]
-pub struct Tls {
+pub struct ServerTls {
     /// Its certificate, and those up to a root.
     pub certificate: Vec<u8>,
     /// The key to it.
@@ -90,9 +90,9 @@ pub struct Tls {
     pub client_ca: Option<Vec<u8>>,
 }
 
-impl std::fmt::Debug for Tls {
+impl std::fmt::Debug for ServerTls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tls")
+        f.debug_struct("ServerTls")
             .field("client_ca", &self.client_ca.is_some())
             .finish_non_exhaustive()
     }
@@ -101,13 +101,13 @@ impl std::fmt::Debug for Tls {
 /// Why serving has ended.
 #[derive(Debug, Error)]
 #[error("the agent is served over gRPC no longer")]
-pub struct ServeError(#[from] tonic::transport::Error);
+pub struct GrpcServeError(#[from] tonic::transport::Error);
 
 /// Serves an agent at a TCP port until `until` comes true; what is under way then is finished.
 ///
 /// # Errors
 ///
-/// [`ServeError`], such as for a certificate that cannot be read.
+/// [`GrpcServeError`], such as for a certificate that cannot be read.
 ///
 /// # Cancel safety
 ///
@@ -115,9 +115,9 @@ pub struct ServeError(#[from] tonic::transport::Error);
 pub async fn serve<A: Agent>(
     agent: Arc<A>,
     listener: TcpListener,
-    options: Options,
+    options: GrpcServeOptions,
     until: impl Future<Output = ()>,
-) -> Result<(), ServeError> {
+) -> Result<(), GrpcServeError> {
     let mut server = Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -130,13 +130,13 @@ pub async fn serve<A: Agent>(
         }
         server = server.tls_config(config)?;
     }
-    let incoming = Incoming {
+    let incoming = LimitedIncoming {
         listener,
         places: Arc::new(Semaphore::new(options.max_connections)),
         place: None,
     };
     let max_message = options.max_message;
-    let service = AgentServiceV2Server::new(Service {
+    let service = AgentServiceV2Server::new(AgentGrpcService {
         agent,
         hosts: Arc::default(),
         options,
@@ -151,18 +151,18 @@ pub async fn serve<A: Agent>(
     Ok(())
 }
 
-struct Service<A> {
+struct AgentGrpcService<A> {
     agent: Arc<A>,
-    hosts: Arc<Hosts>,
-    options: Options,
+    hosts: Arc<HostList>,
+    options: GrpcServeOptions,
 }
 
 /// Those that are connected, for what concerns all of them.
 #[derive(Default)]
-struct Hosts(Mutex<Vec<Host>>);
+struct HostList(Mutex<Vec<HostHandle>>);
 
-impl Hosts {
-    fn add(&self, host: Host) {
+impl HostList {
+    fn add(&self, host: HostHandle) {
         let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         hosts.retain(|host| !host.is_closed());
         hosts.push(host);
@@ -176,7 +176,7 @@ impl Hosts {
     }
 }
 
-impl<A: Agent> Service<A> {
+impl<A: Agent> AgentGrpcService<A> {
     fn welcome(&self, hello: &proto::HandshakeRequest) -> proto::HandshakeResponse {
         let spoken =
             hello.supported_versions.is_empty() || hello.supported_versions.contains(&VERSION);
@@ -196,16 +196,16 @@ impl<A: Agent> Service<A> {
 }
 
 #[tonic::async_trait]
-impl<A: Agent> AgentServiceV2 for Service<A> {
-    type ProcessStreamStream = Session<A>;
-    type ControlStreamStream = Control<A>;
+impl<A: Agent> AgentServiceV2 for AgentGrpcService<A> {
+    type ProcessStreamStream = ProcessSession<A>;
+    type ControlStreamStream = ControlSession<A>;
 
     async fn process_stream(
         &self,
         request: Request<Streaming<ProxyToAgent>>,
     ) -> Result<tonic::Response<Self::ProcessStreamStream>, Status> {
         let (sender, answers) = mpsc::unbounded_channel();
-        Ok(tonic::Response::new(Session {
+        Ok(tonic::Response::new(ProcessSession {
             inbound: Some(request.into_inner()),
             service: Self {
                 agent: self.agent.clone(),
@@ -213,7 +213,7 @@ impl<A: Agent> AgentServiceV2 for Service<A> {
                 options: self.options.clone(),
             },
             greeting: Some(Box::pin(tokio::time::sleep(self.options.handshake_timeout))),
-            dispatch: Dispatch::new(self.agent.clone()),
+            dispatch: EventDispatcher::new(self.agent.clone()),
             sender: Some(sender),
             answers,
             notices: None,
@@ -224,7 +224,7 @@ impl<A: Agent> AgentServiceV2 for Service<A> {
         &self,
         request: Request<Streaming<AgentControl>>,
     ) -> Result<tonic::Response<Self::ControlStreamStream>, Status> {
-        Ok(tonic::Response::new(Control {
+        Ok(tonic::Response::new(ControlSession {
             inbound: request.into_inner(),
             agent: self.agent.clone(),
             hosts: self.hosts.clone(),
@@ -239,23 +239,23 @@ impl<A: Agent> AgentServiceV2 for Service<A> {
         let message = request.into_inner();
         let ticket = message.ticket;
         let message = match messages::to_agent(message) {
-            ToAgent::Handshake(hello) => Message::Handshake(self.welcome(&hello)),
-            ToAgent::Ping(ping) => pong(ping),
-            ToAgent::Event(event) => {
+            ReceivedEvent::Handshake(hello) => Message::Handshake(self.welcome(&hello)),
+            ReceivedEvent::Ping(ping) => pong(ping),
+            ReceivedEvent::Event(event) => {
                 let id = event.id().to_owned();
                 let (sender, answer) = oneshot::channel();
                 // Its handler ends with this call.
-                let dispatch = Dispatch::new(self.agent.clone());
-                dispatch.event(*event, Once(sender));
+                let dispatch = EventDispatcher::new(self.agent.clone());
+                dispatch.event(*event, OneshotReply(sender));
                 let response = answer.await.unwrap_or_else(|_| Response::block(500));
                 Message::Response(messages::answer(id, ticket, response))
             }
-            ToAgent::Undecodable(id, kind, error) => {
+            ReceivedEvent::Undecodable(id, kind, error) => {
                 tracing::warn!(?kind, %error, "an event cannot be read, and is blocked");
                 let response = Response::block(500);
                 Message::Response(messages::answer(id.to_string(), ticket, response))
             }
-            ToAgent::Cancel(_) | ToAgent::Unknown => {
+            ReceivedEvent::Cancel(_) | ReceivedEvent::Unknown => {
                 return Err(Status::invalid_argument("neither an event nor a ping"));
             }
         };
@@ -278,22 +278,22 @@ fn pong(ping: Ping) -> Message {
 }
 
 /// The answer to one event, where it is all that is waited for.
-struct Once(oneshot::Sender<Response>);
+struct OneshotReply(oneshot::Sender<Response>);
 
-impl Place for Once {
+impl ReplySink for OneshotReply {
     fn answer(self, response: Response) {
         let _ = self.0.send(response);
     }
 }
 
 /// Where the answer to one event of a stream goes.
-struct Reply {
+struct GrpcReply {
     id: Text,
     ticket: u64,
     to: mpsc::UnboundedSender<AgentToProxy>,
 }
 
-impl Place for Reply {
+impl ReplySink for GrpcReply {
     fn answer(self, response: Response) {
         let answer = messages::answer(self.id.to_string(), self.ticket, response);
         let _ = self.to.send(said(Message::Response(answer)));
@@ -301,20 +301,20 @@ impl Place for Reply {
 }
 
 /// One `ProcessStream`: what it yields is what the agent says.
-struct Session<A: Agent> {
+struct ProcessSession<A: Agent> {
     /// Until the host has said all.
     inbound: Option<Streaming<ProxyToAgent>>,
-    service: Service<A>,
+    service: AgentGrpcService<A>,
     /// Until the host has greeted.
     greeting: Option<Pin<Box<Sleep>>>,
-    dispatch: Dispatch<A, Reply>,
+    dispatch: EventDispatcher<A, GrpcReply>,
     /// Dropped when the host has said all: the answers end with the last of those that are still to come.
     sender: Option<mpsc::UnboundedSender<AgentToProxy>>,
     answers: mpsc::UnboundedReceiver<AgentToProxy>,
     notices: Option<mpsc::Receiver<Notice>>,
 }
 
-impl<A: Agent> Stream for Session<A> {
+impl<A: Agent> Stream for ProcessSession<A> {
     type Item = Result<AgentToProxy, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -355,20 +355,20 @@ impl<A: Agent> Stream for Session<A> {
     }
 }
 
-impl<A: Agent> Session<A> {
+impl<A: Agent> ProcessSession<A> {
     fn heard(&mut self, message: ProxyToAgent) -> Result<(), Status> {
         let Some(sender) = &self.sender else {
             return Ok(());
         };
         let ticket = message.ticket;
         let heard = messages::to_agent(message);
-        if self.greeting.is_some() != matches!(heard, ToAgent::Handshake(_)) {
+        if self.greeting.is_some() != matches!(heard, ReceivedEvent::Handshake(_)) {
             return Err(Status::failed_precondition(
                 "the handshake is the first message, and no other",
             ));
         }
         match heard {
-            ToAgent::Handshake(hello) => {
+            ReceivedEvent::Handshake(hello) => {
                 self.greeting = None;
                 let welcome = self.service.welcome(&hello);
                 let welcomed = welcome.success;
@@ -377,31 +377,31 @@ impl<A: Agent> Session<A> {
                     self.finish();
                     return Ok(());
                 }
-                let (host, notices) = Host::new(hello.proxy_id, hello.proxy_version);
+                let (host, notices) = HostHandle::new(hello.proxy_id, hello.proxy_version);
                 self.notices = Some(notices);
                 self.service.hosts.add(host.clone());
                 self.service.agent.connected(host);
             }
-            ToAgent::Event(event) => {
-                let reply = Reply {
+            ReceivedEvent::Event(event) => {
+                let reply = GrpcReply {
                     id: Text::from(event.id()),
                     ticket,
                     to: sender.clone(),
                 };
                 self.dispatch.event(*event, reply);
             }
-            ToAgent::Undecodable(id, kind, error) => {
+            ReceivedEvent::Undecodable(id, kind, error) => {
                 tracing::warn!(?kind, %error, "an event cannot be read, and is blocked");
                 let answer = messages::answer(id.to_string(), ticket, Response::block(500));
                 let _ = sender.send(said(Message::Response(answer)));
             }
-            ToAgent::Cancel(cancel) => {
+            ReceivedEvent::Cancel(cancel) => {
                 self.dispatch.cancel(&cancel.correlation_id, cancel.reason);
             }
-            ToAgent::Ping(ping) => {
+            ReceivedEvent::Ping(ping) => {
                 let _ = sender.send(said(pong(ping)));
             }
-            ToAgent::Unknown => tracing::debug!("a message that this version does not know"),
+            ReceivedEvent::Unknown => tracing::debug!("a message that this version does not know"),
         }
         Ok(())
     }
@@ -414,16 +414,16 @@ impl<A: Agent> Session<A> {
 }
 
 /// One `ControlStream`.
-struct Control<A: Agent> {
+struct ControlSession<A: Agent> {
     inbound: Streaming<AgentControl>,
     agent: Arc<A>,
-    hosts: Arc<Hosts>,
-    configuring: Option<Configuring>,
+    hosts: Arc<HostList>,
+    configuring: Option<ConfigFuture>,
 }
 
-type Configuring = Pin<Box<dyn Future<Output = proto::ConfigUpdateResponse> + Send>>;
+type ConfigFuture = Pin<Box<dyn Future<Output = proto::ConfigUpdateResponse> + Send>>;
 
-impl<A: Agent> Stream for Control<A> {
+impl<A: Agent> Stream for ControlSession<A> {
     type Item = Result<ProxyControl, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -453,7 +453,7 @@ fn controlled(message: proxy_control::Message) -> ProxyControl {
     }
 }
 
-impl<A: Agent> Control<A> {
+impl<A: Agent> ControlSession<A> {
     fn heard(&mut self, message: Option<agent_control::Message>) -> Option<proxy_control::Message> {
         let order = match message? {
             agent_control::Message::Drain(request) => messages::drain(&request),
@@ -478,20 +478,20 @@ impl<A: Agent> Control<A> {
             | agent_control::Message::Log(_)
             | agent_control::Message::ConfigResponse(_) => return None,
         };
-        let (Order::Drain { within, .. } | Order::Shutdown { within, .. }) = order;
+        let (AgentCommand::Drain { within, .. } | AgentCommand::Shutdown { within, .. }) = order;
         let health = if self.agent.ordered(order) {
-            let health = Health {
+            let health = AgentHealth {
                 state: HealthState::Draining,
                 drain_eta_ms: u64::try_from(within.as_millis()).ok(),
-                ..Health::default()
+                ..AgentHealth::default()
             };
             self.hosts.tell(&Notice::Health(health.clone()));
             health
         } else {
             tracing::warn!(?order, "an order of a host is not obeyed");
-            Health {
+            AgentHealth {
                 message: Some("this agent takes no orders".to_owned()),
-                ..Health::default()
+                ..AgentHealth::default()
             }
         };
         let status = messages::health_status(health, self.agent.name());
@@ -499,7 +499,7 @@ impl<A: Agent> Control<A> {
     }
 }
 
-fn configure<A: Agent>(agent: Arc<A>, request: proto::ConfigureEvent) -> Configuring {
+fn configure<A: Agent>(agent: Arc<A>, request: proto::ConfigureEvent) -> ConfigFuture {
     Box::pin(async move {
         let error = match messages::json(&request.config_json) {
             Err(error) => Some(error.to_string()),
@@ -510,8 +510,8 @@ fn configure<A: Agent>(agent: Arc<A>, request: proto::ConfigureEvent) -> Configu
                     config_version: request.config_version,
                 };
                 let (sender, answer) = oneshot::channel();
-                let dispatch = Dispatch::new(agent);
-                dispatch.event(Event::Configure(event), Once(sender));
+                let dispatch = EventDispatcher::new(agent);
+                dispatch.event(Event::Configure(event), OneshotReply(sender));
                 match answer.await.map(|answer| answer.decision) {
                     Ok(Decision::Allow) => None,
                     Ok(Decision::Block { body, .. }) => Some(body.unwrap_or_default()),
@@ -529,15 +529,15 @@ fn configure<A: Agent>(agent: Arc<A>, request: proto::ConfigureEvent) -> Configu
 }
 
 /// TCP connections, not more than there are places.
-struct Incoming {
+struct LimitedIncoming {
     listener: TcpListener,
     places: Arc<Semaphore>,
     place: Option<Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>>,
 }
 
-impl Stream for Incoming {
+impl Stream for LimitedIncoming {
     /// Each has a place for as long as it is open.
-    type Item = io::Result<Held<TcpStream, OwnedSemaphorePermit>>;
+    type Item = io::Result<GuardedIo<TcpStream, OwnedSemaphorePermit>>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let places = self.places.clone();
@@ -552,7 +552,7 @@ impl Stream for Incoming {
         match self.listener.poll_accept(context) {
             Poll::Ready(Ok((stream, _))) => {
                 let _ = stream.set_nodelay(true);
-                Poll::Ready(Some(Ok(Held::new(stream, place))))
+                Poll::Ready(Some(Ok(GuardedIo::new(stream, place))))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error))),
             Poll::Pending => Poll::Pending,

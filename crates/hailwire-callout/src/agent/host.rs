@@ -9,13 +9,13 @@ const NOTICES: usize = 64;
 
 /// A host that is connected. Clones are the same; they may outlive the connection.
 #[derive(Clone, Debug)]
-pub struct Host {
+pub struct HostHandle {
     id: String,
     version: String,
     notices: mpsc::Sender<Notice>,
 }
 
-impl Host {
+impl HostHandle {
     /// A host, and what its agent tells it.
     pub(crate) fn new(id: String, version: String) -> (Self, mpsc::Receiver<Notice>) {
         let (notices, told) = mpsc::channel(NOTICES);

@@ -8,8 +8,8 @@ mod serve;
 mod session;
 pub mod uds;
 
-pub(crate) use dispatch::{Dispatch, Place};
-pub use host::Host;
+pub(crate) use dispatch::{EventDispatcher, ReplySink};
+pub use host::HostHandle;
 pub use serve::{ServeError, ServeOptions, serve};
 
 use std::{
@@ -19,11 +19,11 @@ use std::{
 };
 
 use crate::{
-    capabilities::{Events, Features, Limits},
-    control::{CancelReason, Order},
+    capabilities::{AgentLimits, EventKinds, Features},
+    control::{AgentCommand, CancelReason},
     event::{
-        BodyChunk, Configure, Guardrail, Kind, RequestComplete, RequestHeaders, ResponseHeaders,
-        WebSocketFrame,
+        BodyChunk, Configure, EventKind, Guardrail, RequestComplete, RequestHeaders,
+        ResponseHeaders, WebSocketFrame,
     },
     response::Response,
 };
@@ -34,7 +34,7 @@ use crate::{
 /// events whose methods are there, found at compile time ([`events`]). An event that is not wanted and comes all the
 /// same is allowed.
 ///
-/// Methods of different requests run side by side, up to [`Limits::max_concurrency`] of a connection; the
+/// Methods of different requests run side by side, up to [`AgentLimits::max_concurrency`] of a connection; the
 /// pieces of one request's body come one after the other, in their order. When a host cancels, or its connection
 /// ends, the method's future is dropped.
 pub trait Agent: Send + Sync + 'static {
@@ -47,8 +47,8 @@ pub trait Agent: Send + Sync + 'static {
     }
 
     /// How much it takes.
-    fn limits(&self) -> Limits {
-        Limits::default()
+    fn limits(&self) -> AgentLimits {
+        AgentLimits::default()
     }
 
     /// The head of a request.
@@ -98,13 +98,13 @@ pub trait Agent: Send + Sync + 'static {
     }
 
     /// A host has connected. It may be told things from now on, until its connection ends.
-    fn connected(&self, host: Host) {
+    fn connected(&self, host: HostHandle) {
         drop(host);
     }
 
     /// A host orders something that concerns the agent as a whole. Whether it obeys is its own affair, and what it returns;
     /// only then are its hosts told that it drains. Default no: whoever may connect cannot take it from the others.
-    fn ordered(&self, order: Order) -> bool {
+    fn ordered(&self, order: AgentCommand) -> bool {
         let _ = order;
         false
     }
@@ -117,16 +117,16 @@ pub trait Agent: Send + Sync + 'static {
 
 /// The events that an agent's type has methods for.
 #[must_use]
-pub fn events<A: Agent>() -> Events {
+pub fn events<A: Agent>() -> EventKinds {
     let there = [
-        (Kind::RequestHeaders, size(A::request_headers)),
-        (Kind::RequestBody, size(A::request_body)),
-        (Kind::ResponseHeaders, size(A::response_headers)),
-        (Kind::ResponseBody, size(A::response_body)),
-        (Kind::RequestComplete, size(A::request_complete)),
-        (Kind::WebSocketFrame, size(A::websocket_frame)),
-        (Kind::Guardrail, size(A::guardrail)),
-        (Kind::Configure, size(A::configure)),
+        (EventKind::RequestHeaders, size(A::request_headers)),
+        (EventKind::RequestBody, size(A::request_body)),
+        (EventKind::ResponseHeaders, size(A::response_headers)),
+        (EventKind::ResponseBody, size(A::response_body)),
+        (EventKind::RequestComplete, size(A::request_complete)),
+        (EventKind::WebSocketFrame, size(A::websocket_frame)),
+        (EventKind::Guardrail, size(A::guardrail)),
+        (EventKind::Configure, size(A::configure)),
     ];
     there
         .into_iter()
@@ -137,13 +137,14 @@ pub fn events<A: Agent>() -> Events {
 
 /// What an agent of this type can do.
 #[must_use]
-pub fn features<A: Agent>(limits: &Limits) -> Features {
+pub fn features<A: Agent>(limits: &AgentLimits) -> Features {
     let events = events::<A>();
     Features {
-        streaming_body: events.contains(Kind::RequestBody) || events.contains(Kind::ResponseBody),
-        websocket: events.contains(Kind::WebSocketFrame),
-        guardrails: events.contains(Kind::Guardrail),
-        config_push: events.contains(Kind::Configure),
+        streaming_body: events.contains(EventKind::RequestBody)
+            || events.contains(EventKind::ResponseBody),
+        websocket: events.contains(EventKind::WebSocketFrame),
+        guardrails: events.contains(EventKind::Guardrail),
+        config_push: events.contains(EventKind::Configure),
         metrics_export: true,
         concurrent_requests: limits.max_concurrency,
         cancellation: true,
@@ -153,9 +154,9 @@ pub fn features<A: Agent>(limits: &Limits) -> Features {
 }
 
 /// The future of a method that is not there: it has no size, and every other one has at least its event.
-struct Absent;
+struct MissingMethod;
 
-impl Future for Absent {
+impl Future for MissingMethod {
     type Output = Response;
 
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Response> {
@@ -163,9 +164,9 @@ impl Future for Absent {
     }
 }
 
-fn absent<E>(event: E) -> Absent {
+fn absent<E>(event: E) -> MissingMethod {
     drop(event);
-    Absent
+    MissingMethod
 }
 
 /// The size of what a method returns. The method is not called.
@@ -195,9 +196,9 @@ mod tests {
 
     #[test]
     fn an_agent_wants_the_events_that_it_has_methods_for() {
-        let wanted: Vec<Kind> = events::<Two>().iter().collect();
-        assert_eq!(wanted, [Kind::RequestHeaders, Kind::ResponseBody]);
-        let features = features::<Two>(&Limits::default());
+        let wanted: Vec<EventKind> = events::<Two>().iter().collect();
+        assert_eq!(wanted, [EventKind::RequestHeaders, EventKind::ResponseBody]);
+        let features = features::<Two>(&AgentLimits::default());
         assert!(features.streaming_body && !features.websocket);
     }
 }

@@ -20,11 +20,11 @@ use super::{
     session,
 };
 use crate::{
-    stream::{self, Incoming, Outgoing},
+    stream::{self, FrameReceiver, FrameSender},
     wire::{
         Encoding,
-        frame::Type,
-        handshake::{self, Extensions, Registered, Registration},
+        frame::FrameType,
+        handshake::{self, RegistrationRequest, RegistrationResponse, WireExtensions},
     },
 };
 
@@ -128,8 +128,8 @@ where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
-    let mut incoming = Incoming::new(read);
-    let outgoing = Outgoing::new(write);
+    let mut incoming = FrameReceiver::new(read);
+    let outgoing = FrameSender::new(write);
     let limit = options.serve.handshake_timeout;
     let settled = tokio::time::timeout(limit, greet(&*agent, &mut incoming, &outgoing, options))
         .await
@@ -139,37 +139,37 @@ where
 
 async fn greet<A, R, W>(
     agent: &A,
-    incoming: &mut Incoming<R>,
-    outgoing: &Outgoing<W>,
+    incoming: &mut FrameReceiver<R>,
+    outgoing: &FrameSender<W>,
     options: &DialOptions,
-) -> Result<session::Settled, ServeError>
+) -> Result<session::AgentSessionParams, ServeError>
 where
     A: Agent,
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let registration = Registration {
+    let registration = RegistrationRequest {
         agent_id: agent.name().to_owned(),
         capabilities: capabilities(agent),
         auth_token: options.token.clone(),
         metadata: options.metadata.clone(),
-        extensions: options.serve.extensions.then(|| Extensions {
+        extensions: options.serve.extensions.then(|| WireExtensions {
             encodings: options.serve.encodings.clone(),
             ..extensions(&options.serve)
         }),
-        ..Registration::default()
+        ..RegistrationRequest::default()
     };
-    let code = Type::Handshake.code();
+    let code = FrameType::Handshake.code();
     outgoing
         .frame(code, |out| handshake::encode(&registration, out))
         .map_err(|error| ServeError::Handshake(error.to_string()))?;
     poll_fn(|context| outgoing.poll_write(context)).await?;
     let (code, payload) = stream::frame(incoming).await?;
-    if code != Type::HandshakeAnswer.code() {
+    if code != FrameType::HandshakeAnswer.code() {
         let said = format!("a frame of type {code:#04x} where the answer should be");
         return Err(ServeError::Handshake(said));
     }
-    let answer: Registered =
+    let answer: RegistrationResponse =
         handshake::decode(&payload).map_err(|error| ServeError::Handshake(error.to_string()))?;
     if !answer.success {
         return Err(ServeError::Refused(answer.error.unwrap_or_default()));
@@ -183,7 +183,7 @@ where
         let said = format!("{encoding:?} was not offered");
         return Err(ServeError::Handshake(said));
     }
-    Ok(session::Settled {
+    Ok(session::AgentSessionParams {
         host_id: answer.proxy_id,
         host_version: answer.proxy_version,
         encoding,

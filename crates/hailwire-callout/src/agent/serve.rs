@@ -8,11 +8,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::{Agent, events, features, session};
 use crate::{
     capabilities::Capabilities,
-    stream::{self, Incoming, Outgoing, WINDOW},
+    stream::{self, FrameReceiver, FrameSender, WINDOW},
     wire::{
         Encoding,
-        frame::Type,
-        handshake::{self, Extensions, Hello, Welcome},
+        frame::FrameType,
+        handshake::{self, HandshakeRequest, HandshakeResponse, WireExtensions},
     },
 };
 
@@ -89,8 +89,8 @@ where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
-    let mut incoming = Incoming::new(read);
-    let outgoing = Outgoing::new(write);
+    let mut incoming = FrameReceiver::new(read);
+    let outgoing = FrameSender::new(write);
     let greeting = greet(&*agent, &mut incoming, &outgoing, options);
     let settled = tokio::time::timeout(options.handshake_timeout, greeting)
         .await
@@ -112,35 +112,35 @@ pub(crate) fn capabilities<A: Agent>(agent: &A) -> Capabilities {
 }
 
 /// The extensions that an agent offers or agrees to.
-pub(super) fn extensions(options: &ServeOptions) -> Extensions {
-    Extensions {
+pub(super) fn extensions(options: &ServeOptions) -> WireExtensions {
+    WireExtensions {
         raw_bodies: true,
         window: options.window,
-        ..Extensions::default()
+        ..WireExtensions::default()
     }
 }
 
 async fn greet<A, R, W>(
     agent: &A,
-    incoming: &mut Incoming<R>,
-    outgoing: &Outgoing<W>,
+    incoming: &mut FrameReceiver<R>,
+    outgoing: &FrameSender<W>,
     options: &ServeOptions,
-) -> Result<session::Settled, ServeError>
+) -> Result<session::AgentSessionParams, ServeError>
 where
     A: Agent,
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
     let (code, payload) = stream::frame(incoming).await?;
-    if code != Type::Handshake.code() {
+    if code != FrameType::Handshake.code() {
         let said = format!("a frame of type {code:#04x} where the handshake should be");
         return Err(ServeError::Handshake(said));
     }
-    let mut welcome = Welcome {
+    let mut welcome = HandshakeResponse {
         capabilities: capabilities(agent),
-        ..Welcome::default()
+        ..HandshakeResponse::default()
     };
-    let hello = handshake::decode::<Hello>(&payload).map_err(|error| error.to_string());
+    let hello = handshake::decode::<HandshakeRequest>(&payload).map_err(|error| error.to_string());
     let hello = hello.and_then(|hello| {
         if hello.supported_versions.contains(&crate::VERSION) {
             Ok(hello)
@@ -152,10 +152,12 @@ where
         Ok(hello) => {
             welcome.encoding = choose(&hello.supported_encodings, options);
             let ours = hello.extensions.as_ref().filter(|_| options.extensions);
-            welcome.extensions = ours.filter(|ours| ours.raw_bodies).map(|ours| Extensions {
-                window: ours.window.min(options.window),
-                ..extensions(options)
-            });
+            welcome.extensions = ours
+                .filter(|ours| ours.raw_bodies)
+                .map(|ours| WireExtensions {
+                    window: ours.window.min(options.window),
+                    ..extensions(options)
+                });
             None
         }
         Err(error) => {
@@ -164,13 +166,13 @@ where
             Some(error.clone())
         }
     };
-    let code = Type::HandshakeAnswer.code();
+    let code = FrameType::HandshakeAnswer.code();
     outgoing
         .frame(code, |out| handshake::encode(&welcome, out))
         .map_err(|error| ServeError::Handshake(error.to_string()))?;
     poll_fn(|context| outgoing.poll_write(context)).await?;
     match (hello, refused) {
-        (Ok(hello), None) => Ok(session::Settled {
+        (Ok(hello), None) => Ok(session::AgentSessionParams {
             host_id: hello.proxy_id,
             host_version: hello.proxy_version,
             encoding: welcome.encoding,

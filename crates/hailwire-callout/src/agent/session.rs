@@ -22,22 +22,22 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::{Agent, Dispatch, Host, Place};
+use super::{Agent, EventDispatcher, HostHandle, ReplySink};
 use crate::{
     Text,
     control::Notice,
-    event::{Event, Kind},
+    event::{Event, EventKind},
     response::Response,
-    stream::{Incoming, Outgoing},
+    stream::{FrameReceiver, FrameSender},
     wire::{
         self, DecodeError, Encoding,
-        frame::{FrameError, Type},
+        frame::{FrameError, FrameType},
         raw, salvage,
     },
 };
 
 /// What a handshake settled.
-pub(super) struct Settled {
+pub(super) struct AgentSessionParams {
     pub(super) host_id: String,
     pub(super) host_version: String,
     pub(super) encoding: Encoding,
@@ -48,26 +48,26 @@ pub(super) struct Settled {
 /// Serves until the host leaves.
 pub(super) async fn run<A, R, W>(
     agent: Arc<A>,
-    incoming: Incoming<R>,
-    outgoing: Outgoing<W>,
-    settled: Settled,
+    incoming: FrameReceiver<R>,
+    outgoing: FrameSender<W>,
+    settled: AgentSessionParams,
 ) -> io::Result<()>
 where
     A: Agent,
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
-    let (host, notices) = Host::new(settled.host_id, settled.host_version);
+    let (host, notices) = HostHandle::new(settled.host_id, settled.host_version);
     agent.connected(host);
-    let mut session = Session {
+    let mut session = AgentSession {
         incoming,
-        answers: Arc::new(Answers {
+        answers: Arc::new(AnswerBuffer {
             outgoing,
             encoding: settled.encoding,
             reading: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
         }),
-        dispatch: Dispatch::new(agent),
+        dispatch: EventDispatcher::new(agent),
         notices,
         numbered: settled.numbered,
         gathers: false,
@@ -75,10 +75,10 @@ where
     poll_fn(|context| session.poll(context)).await
 }
 
-struct Session<A: Agent, R, W: AsyncWrite + Unpin + Send + 'static> {
-    incoming: Incoming<R>,
-    answers: Arc<Answers<W>>,
-    dispatch: Dispatch<A, Reply<W>>,
+struct AgentSession<A: Agent, R, W: AsyncWrite + Unpin + Send + 'static> {
+    incoming: FrameReceiver<R>,
+    answers: Arc<AnswerBuffer<W>>,
+    dispatch: EventDispatcher<A, SessionReply<W>>,
     notices: mpsc::Receiver<Notice>,
     numbered: bool,
     /// It was roused, and lets whoever runs next add to what it will write.
@@ -86,8 +86,8 @@ struct Session<A: Agent, R, W: AsyncWrite + Unpin + Send + 'static> {
 }
 
 /// Where answers are gathered.
-struct Answers<W> {
-    outgoing: Outgoing<W>,
+struct AnswerBuffer<W> {
+    outgoing: FrameSender<W>,
     encoding: Encoding,
     /// The session is reading, and will write afterwards.
     reading: AtomicBool,
@@ -95,7 +95,7 @@ struct Answers<W> {
     stalled: AtomicBool,
 }
 
-impl<A, R, W> Session<A, R, W>
+impl<A, R, W> AgentSession<A, R, W>
 where
     A: Agent,
     R: AsyncRead + Unpin,
@@ -166,20 +166,20 @@ where
         if self.numbered && matches!(code, raw::EVENT | raw::PIECE) {
             return self.numbered_event(code, payload);
         }
-        let Some(kind) = Type::from_code(code) else {
+        let Some(kind) = FrameType::from_code(code) else {
             let unknown = format!("a frame of the unknown type {code:#04x}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, unknown));
         };
         match kind {
-            Type::Event(kind) => self.event(kind, &payload),
-            Type::Cancel => {
+            FrameType::Event(kind) => self.event(kind, &payload),
+            FrameType::Cancel => {
                 if let Ok(cancel) = wire::decode_cancel(&payload) {
                     self.dispatch.cancel(&cancel.correlation_id, cancel.reason);
                 }
                 Ok(())
             }
-            Type::Ping => {
-                let code = Type::Pong.code();
+            FrameType::Ping => {
+                let code = FrameType::Pong.code();
                 self.answers
                     .outgoing
                     .frame(code, |out| out.extend_from_slice(&payload))
@@ -192,11 +192,11 @@ where
         }
     }
 
-    fn event(&mut self, kind: Kind, payload: &Bytes) -> io::Result<()> {
+    fn event(&mut self, kind: EventKind, payload: &Bytes) -> io::Result<()> {
         let encoding = self.answers.encoding;
         match wire::decode_event(kind, payload.clone(), encoding) {
             Ok(event) => {
-                let to = To::Request(Text::from(event.id()));
+                let to = ReplyTo::Request(Text::from(event.id()));
                 self.begin(event, to);
                 Ok(())
             }
@@ -204,7 +204,7 @@ where
                 let Some(id) = salvage::event_id(payload, encoding) else {
                     return Err(invalid(error));
                 };
-                self.unreadable(&To::Request(id), &error);
+                self.unreadable(&ReplyTo::Request(id), &error);
                 Ok(())
             }
         }
@@ -220,21 +220,21 @@ where
             })
         };
         match event {
-            Ok(event) => self.begin(event, To::Number(number)),
-            Err(error) => self.unreadable(&To::Number(number), &error),
+            Ok(event) => self.begin(event, ReplyTo::Number(number)),
+            Err(error) => self.unreadable(&ReplyTo::Number(number), &error),
         }
         Ok(())
     }
 
-    fn begin(&mut self, event: Event, to: To) {
-        let reply = Reply {
+    fn begin(&mut self, event: Event, to: ReplyTo) {
+        let reply = SessionReply {
             answers: self.answers.clone(),
             to,
         };
         self.dispatch.event(event, reply);
     }
 
-    fn unreadable(&self, to: &To, error: &DecodeError) {
+    fn unreadable(&self, to: &ReplyTo, error: &DecodeError) {
         tracing::warn!(%error, "an event cannot be read, and is blocked");
         self.answers.put(to, Response::block(500));
     }
@@ -252,18 +252,18 @@ where
 }
 
 /// What an answer is for.
-enum To {
+enum ReplyTo {
     Number(u64),
     Request(Text),
 }
 
 /// Where the answer to one event goes.
-struct Reply<W: AsyncWrite + Unpin + Send + 'static> {
-    answers: Arc<Answers<W>>,
-    to: To,
+struct SessionReply<W: AsyncWrite + Unpin + Send + 'static> {
+    answers: Arc<AnswerBuffer<W>>,
+    to: ReplyTo,
 }
 
-impl<W: AsyncWrite + Unpin + Send + 'static> Place for Reply<W> {
+impl<W: AsyncWrite + Unpin + Send + 'static> ReplySink for SessionReply<W> {
     fn answer(self, response: Response) {
         let answers = &self.answers;
         answers.put(&self.to, response);
@@ -280,23 +280,23 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Place for Reply<W> {
     }
 }
 
-impl<W: AsyncWrite + Unpin> Answers<W> {
-    fn put(&self, to: &To, response: Response) {
+impl<W: AsyncWrite + Unpin> AnswerBuffer<W> {
+    fn put(&self, to: &ReplyTo, response: Response) {
         let put = match to {
-            To::Request(id) => self.outgoing.frame(Type::Response.code(), |out| {
+            ReplyTo::Request(id) => self.outgoing.frame(FrameType::Response.code(), |out| {
                 wire::encode_response(id, &response, self.encoding, out);
             }),
-            To::Number(number) => self.put_numbered(*number, response),
+            ReplyTo::Number(number) => self.put_numbered(*number, response),
         };
         if let Err(error) = put {
             // Too large for a frame. Without an answer the host would wait; it is told no.
             tracing::warn!(%error, "an answer cannot be sent, and becomes a block");
             let refused = Response::block(500);
             let _ = match to {
-                To::Request(id) => self.outgoing.frame(Type::Response.code(), |out| {
+                ReplyTo::Request(id) => self.outgoing.frame(FrameType::Response.code(), |out| {
                     wire::encode_response(id, &refused, self.encoding, out);
                 }),
-                To::Number(number) => self.put_numbered(*number, refused),
+                ReplyTo::Number(number) => self.put_numbered(*number, refused),
             };
         }
     }

@@ -18,7 +18,7 @@ use crate::stream::split;
 
 /// A Unix socket to listen on. Its file has its mode, 0600 unless another is said, from the first moment, and goes with it.
 #[derive(Debug)]
-pub struct Listener {
+pub struct UdsListener {
     listener: UnixListener,
     path: PathBuf,
     inode: u64,
@@ -26,7 +26,7 @@ pub struct Listener {
     only: Option<u32>,
 }
 
-impl Listener {
+impl UdsListener {
     /// Listens at a path. A socket that nobody listens on any more is replaced.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ const fn may_connect(user: u32, only: u32) -> bool {
     user == only || user == 0
 }
 
-impl Drop for Listener {
+impl Drop for UdsListener {
     fn drop(&mut self) {
         // Somebody else's may be there by now.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
@@ -139,7 +139,7 @@ fn refuse_what_lives(path: &Path) -> io::Result<()> {
 /// Every connection is closed, and every handler is dropped.
 pub async fn serve<A: Agent>(
     agent: Arc<A>,
-    listener: Listener,
+    listener: UdsListener,
     options: &ServeOptions,
 ) -> io::Result<()> {
     let places = Arc::new(Semaphore::new(options.max_connections));

@@ -10,7 +10,7 @@
 //! - A request's correlation id is ours ([`correlation_id`]); the proxy's own id is its `request_id`.
 //! - A header value that is not UTF-8 is shown as ISO 8859-1, byte for byte a character ([`text`]): an agent sees all of
 //!   it, and nothing becomes a replacement character on the way.
-//! - A decision against a request is the same [`Reply`] at every proxy.
+//! - A decision against a request is the same [`ClientResponse`] at every proxy.
 //! - What a front cannot show to agents that want it does not pass.
 //! - When the proxy gives up on a request its exchange is dropped, which tells the agents.
 
@@ -28,9 +28,9 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use crate::{Decision, Text, inspect::Action};
+use crate::{Decision, Text, inspect::FallbackAction};
 
-pub use socket::Socket;
+pub use socket::FrontListener;
 
 /// The id of one more request: no other of this process has it, nor, most likely, of any other.
 #[must_use]
@@ -57,40 +57,40 @@ pub fn text(bytes: &[u8]) -> Cow<'_, str> {
 /// What becomes of a body that an agent wants and a proxy does not show. Clones are the same; it may change while fronts
 /// serve.
 #[derive(Clone, Debug)]
-pub struct Unseen(Arc<AtomicU16>);
+pub struct UnseenBodyPolicy(Arc<AtomicU16>);
 
-impl Unseen {
+impl UnseenBodyPolicy {
     /// No status: it passes.
     const ALLOW: u16 = 0;
 
     /// From now on this, for bodies that have not begun.
-    pub fn set(&self, action: Action) {
+    pub fn set(&self, action: FallbackAction) {
         let status = match action {
-            Action::Allow => Self::ALLOW,
-            Action::Block(status) => status,
+            FallbackAction::Allow => Self::ALLOW,
+            FallbackAction::Block(status) => status,
         };
         self.0.store(status, Ordering::Relaxed);
     }
 
     /// What holds now.
     #[must_use]
-    pub fn now(&self) -> Action {
+    pub fn now(&self) -> FallbackAction {
         match self.0.load(Ordering::Relaxed) {
-            Self::ALLOW => Action::Allow,
-            status => Action::Block(status),
+            Self::ALLOW => FallbackAction::Allow,
+            status => FallbackAction::Block(status),
         }
     }
 }
 
 /// Such a body is blocked with 503.
-impl Default for Unseen {
+impl Default for UnseenBodyPolicy {
     fn default() -> Self {
-        Self::from(Action::Block(503))
+        Self::from(FallbackAction::Block(503))
     }
 }
 
-impl From<Action> for Unseen {
-    fn from(action: Action) -> Self {
+impl From<FallbackAction> for UnseenBodyPolicy {
+    fn from(action: FallbackAction) -> Self {
         let unseen = Self(Arc::default());
         unseen.set(action);
         unseen
@@ -104,7 +104,7 @@ fn now() -> String {
 
 /// What a client gets instead of what it asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct ClientResponse {
     /// The status.
     pub status: u16,
     /// Header fields.
@@ -113,7 +113,7 @@ pub struct Reply {
     pub body: String,
 }
 
-impl Reply {
+impl ClientResponse {
     /// What becomes of a request that does not pass; `None` where it does.
     ///
     /// A redirect is its status with `location`. A challenge that is a scheme of HTTP authentication (RFC 9110,
@@ -193,13 +193,13 @@ mod tests {
         assert_ne!(correlation_id(), correlation_id());
     }
 
-    fn challenge(kind: &str, params: &[(&str, &str)]) -> Reply {
+    fn challenge(kind: &str, params: &[(&str, &str)]) -> ClientResponse {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let decision = Decision::Challenge {
             challenge_type: kind.to_owned(),
             params: params.iter().map(own).collect::<BTreeMap<_, _>>(),
         };
-        Reply::to(&decision).unwrap()
+        ClientResponse::to(&decision).unwrap()
     }
 
     #[test]

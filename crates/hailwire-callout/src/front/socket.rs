@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, UnixStream};
 use tonic::transport::server::TcpIncoming;
 
 use super::{ext_proc, spoe};
-use crate::{agent::uds, inspect::config::Address};
+use crate::{agent::uds, inspect::config::ListenAddress};
 
 /// The mode of a front's Unix socket: its owner and its group may connect.
 const MODE: u32 = 0o660;
@@ -17,23 +17,23 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// A socket that a front is asked on.
 #[derive(Debug)]
-pub enum Socket {
+pub enum FrontListener {
     /// TCP, without Nagle's algorithm.
     Tcp(TcpListener),
     /// A Unix socket of mode 0660. A file that nobody listens on any more is replaced; it goes with the socket.
-    Unix(uds::Listener),
+    Unix(uds::UdsListener),
 }
 
-impl Socket {
+impl FrontListener {
     /// Listens at an address.
     ///
     /// # Errors
     ///
-    /// Whatever the system says; of a Unix socket as [`uds::Listener::bind`].
-    pub async fn bind(address: &Address) -> io::Result<Self> {
+    /// Whatever the system says; of a Unix socket as [`uds::UdsListener::bind`].
+    pub async fn bind(address: &ListenAddress) -> io::Result<Self> {
         Ok(match address {
-            Address::Tcp(address) => Self::Tcp(TcpListener::bind(address).await?),
-            Address::Unix(path) => Self::Unix(uds::Listener::bind_mode(path, MODE)?),
+            ListenAddress::Tcp(address) => Self::Tcp(TcpListener::bind(address).await?),
+            ListenAddress::Unix(path) => Self::Unix(uds::UdsListener::bind_mode(path, MODE)?),
         })
     }
 
@@ -42,15 +42,15 @@ impl Socket {
     /// # Errors
     ///
     /// Whatever the system says.
-    pub fn at(&self) -> io::Result<Address> {
+    pub fn at(&self) -> io::Result<ListenAddress> {
         Ok(match self {
-            Self::Tcp(listener) => Address::Tcp(listener.local_addr()?),
-            Self::Unix(listener) => Address::Unix(listener.path().to_owned()),
+            Self::Tcp(listener) => ListenAddress::Tcp(listener.local_addr()?),
+            Self::Unix(listener) => ListenAddress::Unix(listener.path().to_owned()),
         })
     }
 }
 
-impl ext_proc::Front {
+impl ext_proc::ExtProcServer {
     /// Serves a socket until `stop` is ready; then nobody is taken any more, connections are told to end, and this returns
     /// when they have.
     ///
@@ -61,19 +61,23 @@ impl ext_proc::Front {
     /// # Cancel safety
     ///
     /// As [`serve_until`](Self::serve_until).
-    pub async fn serve_at(self, socket: Socket, stop: impl Future<Output = ()>) -> io::Result<()> {
+    pub async fn serve_at(
+        self,
+        socket: FrontListener,
+        stop: impl Future<Output = ()>,
+    ) -> io::Result<()> {
         let served = match socket {
-            Socket::Tcp(listener) => {
+            FrontListener::Tcp(listener) => {
                 let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
                 self.serve_until(incoming, stop).await
             }
-            Socket::Unix(listener) => self.serve_until(taken(listener), stop).await,
+            FrontListener::Unix(listener) => self.serve_until(taken(listener), stop).await,
         };
         served.map_err(io::Error::other)
     }
 }
 
-fn taken(listener: uds::Listener) -> impl Stream<Item = io::Result<UnixStream>> {
+fn taken(listener: uds::UdsListener) -> impl Stream<Item = io::Result<UnixStream>> {
     stream::unfold(listener, |listener| async {
         let taken = listener.accept().await;
         if let Err(error) = &taken {
@@ -84,7 +88,7 @@ fn taken(listener: uds::Listener) -> impl Stream<Item = io::Result<UnixStream>> 
     })
 }
 
-impl spoe::Front {
+impl spoe::SpoeServer {
     /// Serves a socket until `stop` is ready; then nobody is taken any more, a connection ends when it has nothing under
     /// way, and this returns when all have ended.
     ///
@@ -97,12 +101,12 @@ impl spoe::Front {
     /// As [`serve_until`](Self::serve_until).
     pub async fn serve_at(
         self: Arc<Self>,
-        socket: Socket,
+        socket: FrontListener,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> io::Result<()> {
         match socket {
-            Socket::Tcp(listener) => self.serve_until(listener, stop).await,
-            Socket::Unix(listener) => self.serve_until(listener, stop).await,
+            FrontListener::Tcp(listener) => self.serve_until(listener, stop).await,
+            FrontListener::Unix(listener) => self.serve_until(listener, stop).await,
         }
     }
 }

@@ -15,26 +15,26 @@ use std::iter;
 use bytes::Bytes;
 use serde::{Serialize, Serializer};
 
-use short::Short;
-pub(crate) use writer::{Seen, Writer, has_twice, write};
+use short::InlineField;
+pub(crate) use writer::{DuplicateFilter, HeaderWriter, has_twice, write};
 
 /// Header fields. A name may have several values.
 ///
 /// A clone shares the bytes.
 #[derive(Clone)]
-pub struct Headers(Kept);
+pub struct Headers(HeaderStorage);
 
 #[derive(Clone)]
-enum Kept {
+enum HeaderStorage {
     /// In the bytes of an event, or in bytes of their own.
-    Within(Bytes, Extent),
+    Within(Bytes, MapExtent),
     /// Here: one field.
-    Short(Short),
+    Short(InlineField),
 }
 
 /// Where headers lie, and how many they are.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Extent {
+pub(crate) struct MapExtent {
     /// Where the map begins.
     pub(crate) start: u32,
     /// Where it ends.
@@ -47,7 +47,7 @@ pub(crate) struct Extent {
 
 impl Default for Headers {
     fn default() -> Self {
-        Self::within(Bytes::new(), Extent::default())
+        Self::within(Bytes::new(), MapExtent::default())
     }
 }
 
@@ -71,8 +71,8 @@ impl Headers {
     }
 
     fn one(field: (&str, &str)) -> Self {
-        match Short::new(field.0.as_bytes(), field.1.as_bytes()) {
-            Some(short) => Self(Kept::Short(short)),
+        match InlineField::new(field.0.as_bytes(), field.1.as_bytes()) {
+            Some(short) => Self(HeaderStorage::Short(short)),
             None => Self::several(iter::once(field)),
         }
     }
@@ -84,8 +84,8 @@ impl Headers {
     }
 
     /// Those that lie within some bytes, which were checked.
-    pub(crate) const fn within(arena: Bytes, at: Extent) -> Self {
-        Self(Kept::Within(arena, at))
+    pub(crate) const fn within(arena: Bytes, at: MapExtent) -> Self {
+        Self(HeaderStorage::Within(arena, at))
     }
 
     /// The bytes of the event that these lie in.
@@ -93,8 +93,8 @@ impl Headers {
     pub(crate) const fn arena(&self) -> &Bytes {
         static NONE: Bytes = Bytes::new();
         match &self.0 {
-            Kept::Within(arena, _) => arena,
-            Kept::Short(_) => &NONE,
+            HeaderStorage::Within(arena, _) => arena,
+            HeaderStorage::Short(_) => &NONE,
         }
     }
 
@@ -102,8 +102,8 @@ impl Headers {
     #[inline]
     pub(crate) fn packed(&self) -> &[u8] {
         let map = match &self.0 {
-            Kept::Within(arena, at) => arena.get(at.start as usize..at.end as usize),
-            Kept::Short(short) => Some(short.packed()),
+            HeaderStorage::Within(arena, at) => arena.get(at.start as usize..at.end as usize),
+            HeaderStorage::Short(short) => Some(short.packed()),
         };
         match map {
             Some(map) if !map.is_empty() => map,
@@ -113,18 +113,18 @@ impl Headers {
 
     /// Every value with its name.
     #[must_use]
-    pub fn iter(&self) -> Iter<'_> {
+    pub fn iter(&self) -> HeaderIter<'_> {
         let mut rest = self.packed();
         map_length(&mut rest);
-        Iter {
+        HeaderIter {
             left: self.iter_len(),
             name: &[],
-            values: Values { left: 0, rest },
+            values: HeaderValues { left: 0, rest },
         }
     }
 
     /// Every name with its values.
-    pub fn names(&self) -> impl Iterator<Item = (&str, Values<'_>)> {
+    pub fn names(&self) -> impl Iterator<Item = (&str, HeaderValues<'_>)> {
         self.packed_names()
             .map(|(name, values)| (text(name), values))
     }
@@ -140,15 +140,15 @@ impl Headers {
         let name = name.as_bytes();
         self.packed_names()
             .find(|(known, _)| known.eq_ignore_ascii_case(name))
-            .map_or(Values::NONE, |(_, values)| values)
+            .map_or(HeaderValues::NONE, |(_, values)| values)
     }
 
     /// How many names there are.
     #[must_use]
     pub const fn len(&self) -> usize {
         match &self.0 {
-            Kept::Within(_, at) => at.names as usize,
-            Kept::Short(_) => 1,
+            HeaderStorage::Within(_, at) => at.names as usize,
+            HeaderStorage::Short(_) => 1,
         }
     }
 
@@ -161,17 +161,17 @@ impl Headers {
     /// How many values there are, of all names.
     pub(crate) const fn iter_len(&self) -> usize {
         match &self.0 {
-            Kept::Within(_, at) => at.values as usize,
-            Kept::Short(_) => 1,
+            HeaderStorage::Within(_, at) => at.values as usize,
+            HeaderStorage::Short(_) => 1,
         }
     }
 
     /// The names that have values.
-    fn fields(&self) -> impl Iterator<Item = (&[u8], Values<'_>)> {
+    fn fields(&self) -> impl Iterator<Item = (&[u8], HeaderValues<'_>)> {
         self.packed_names().filter(|(_, values)| values.len() > 0)
     }
 
-    pub(crate) fn packed_names(&self) -> impl Iterator<Item = (&[u8], Values<'_>)> {
+    pub(crate) fn packed_names(&self) -> impl Iterator<Item = (&[u8], HeaderValues<'_>)> {
         groups(self.packed())
     }
 }
@@ -213,23 +213,23 @@ impl Serialize for Headers {
 
 impl<'a> IntoIterator for &'a Headers {
     type Item = (&'a str, &'a str);
-    type IntoIter = Iter<'a>;
+    type IntoIter = HeaderIter<'a>;
 
-    fn into_iter(self) -> Iter<'a> {
+    fn into_iter(self) -> HeaderIter<'a> {
         self.iter()
     }
 }
 
 /// Every value with its name.
 #[derive(Clone, Debug)]
-pub struct Iter<'a> {
+pub struct HeaderIter<'a> {
     left: usize,
     name: &'a [u8],
     /// Those of this name; behind them the other names.
-    values: Values<'a>,
+    values: HeaderValues<'a>,
 }
 
-impl<'a> Iterator for Iter<'a> {
+impl<'a> Iterator for HeaderIter<'a> {
     type Item = (&'a str, &'a str);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -253,16 +253,16 @@ impl<'a> Iterator for Iter<'a> {
     }
 }
 
-impl ExactSizeIterator for Iter<'_> {}
+impl ExactSizeIterator for HeaderIter<'_> {}
 
 /// The values of one name.
 #[derive(Clone, Debug)]
-pub struct Values<'a> {
+pub struct HeaderValues<'a> {
     left: usize,
     rest: &'a [u8],
 }
 
-impl<'a> Values<'a> {
+impl<'a> HeaderValues<'a> {
     const NONE: Self = Self { left: 0, rest: &[] };
 
     /// The next, as the bytes that were checked.
@@ -272,7 +272,7 @@ impl<'a> Values<'a> {
     }
 }
 
-impl<'a> Iterator for Values<'a> {
+impl<'a> Iterator for HeaderValues<'a> {
     type Item = &'a str;
 
     fn next(&mut self) -> Option<&'a str> {
@@ -284,22 +284,22 @@ impl<'a> Iterator for Values<'a> {
     }
 }
 
-impl ExactSizeIterator for Values<'_> {}
+impl ExactSizeIterator for HeaderValues<'_> {}
 
-impl Serialize for Values<'_> {
+impl Serialize for HeaderValues<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.clone())
     }
 }
 
 /// The names of a checked map with their values.
-fn groups(mut rest: &[u8]) -> impl Iterator<Item = (&[u8], Values<'_>)> {
+fn groups(mut rest: &[u8]) -> impl Iterator<Item = (&[u8], HeaderValues<'_>)> {
     let mut left = map_length(&mut rest);
     iter::from_fn(move || {
         left = left.checked_sub(1)?;
         let name = take_text(&mut rest);
         let count = seq_length(&mut rest);
-        let values = Values { left: count, rest };
+        let values = HeaderValues { left: count, rest };
         for _ in 0..count {
             take_text(&mut rest);
         }
@@ -368,7 +368,7 @@ mod tests {
     fn a_name_without_a_value_is_no_field() {
         let read = |map: &'static [u8], names, values| {
             let end = map.len() as u32;
-            let at = Extent {
+            let at = MapExtent {
                 start: 0,
                 end,
                 names,
@@ -420,7 +420,10 @@ mod tests {
                 Headers::new([(name, value)]),
                 Headers::several(iter::once((name, value))),
             );
-            assert!(matches!(short.0, Kept::Short(_)) && matches!(long.0, Kept::Within(..)));
+            assert!(
+                matches!(short.0, HeaderStorage::Short(_))
+                    && matches!(long.0, HeaderStorage::Within(..))
+            );
             assert_eq!(short, long);
             assert_eq!(short.packed(), long.packed());
             assert_eq!(

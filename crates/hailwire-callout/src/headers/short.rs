@@ -12,12 +12,12 @@ const _: () = assert!(size_of::<super::Headers>() == 48);
 const TEXT: usize = 31;
 
 #[derive(Clone)]
-pub(super) struct Short {
+pub(super) struct InlineField {
     length: u8,
     map: [u8; ROOM],
 }
 
-impl Short {
+impl InlineField {
     /// `None` where it is too long.
     #[inline]
     pub(super) fn new(name: &[u8], value: &[u8]) -> Option<Self> {

@@ -2,15 +2,15 @@
 
 use std::iter;
 
-use super::{Extent, groups, offset};
+use super::{MapExtent, groups, offset};
 
 /// Writes fields as a map.
 pub(crate) fn write<'a>(
     fields: impl IntoIterator<Item = (&'a str, &'a str)>,
     out: &mut Vec<u8>,
-) -> Extent {
+) -> MapExtent {
     let fields = fields.into_iter();
-    let mut writer = Writer::new(fields.size_hint().1, out);
+    let mut writer = HeaderWriter::new(fields.size_hint().1, out);
     for (name, value) in fields {
         if !writer.is_of(name.as_bytes()) {
             writer.name(name.as_bytes());
@@ -21,7 +21,7 @@ pub(crate) fn write<'a>(
 }
 
 /// Writes a map of names to arrays of values, whose lengths are known only at the end.
-pub(crate) struct Writer<'v> {
+pub(crate) struct HeaderWriter<'v> {
     out: &'v mut Vec<u8>,
     start: usize,
     /// Bytes of the map's length: 1, 3 or 5.
@@ -33,10 +33,10 @@ pub(crate) struct Writer<'v> {
     array: usize,
     values: u32,
     all_values: u32,
-    seen: Seen,
+    seen: DuplicateFilter,
 }
 
-impl<'v> Writer<'v> {
+impl<'v> HeaderWriter<'v> {
     /// Begins. `most` is how many names there may be, if that is known.
     pub(crate) fn new(most: Option<usize>, out: &'v mut Vec<u8>) -> Self {
         let start = out.len();
@@ -56,7 +56,7 @@ impl<'v> Writer<'v> {
             array: 0,
             values: 0,
             all_values: 0,
-            seen: Seen::default(),
+            seen: DuplicateFilter::default(),
         }
     }
 
@@ -109,7 +109,7 @@ impl<'v> Writer<'v> {
     }
 
     /// Writes the lengths. Names that came apart are put together.
-    pub(crate) fn finish(mut self) -> Extent {
+    pub(crate) fn finish(mut self) -> MapExtent {
         self.close();
         let (start, length) = (self.start, self.names.to_be_bytes());
         match (self.prefix, self.names) {
@@ -131,7 +131,7 @@ impl<'v> Writer<'v> {
         if self.seen.perhaps_twice && has_twice(self.out.get(start..).unwrap_or_default()) {
             return put_together(start, self.out);
         }
-        Extent {
+        MapExtent {
             start: offset(start),
             end: offset(self.out.len()),
             names: self.names,
@@ -141,7 +141,7 @@ impl<'v> Writer<'v> {
 }
 
 /// Rewrites the map at the end of `out` so that no name occurs twice.
-fn put_together(start: usize, out: &mut Vec<u8>) -> Extent {
+fn put_together(start: usize, out: &mut Vec<u8>) -> MapExtent {
     let map = out.get(start..).unwrap_or_default();
     let map = map.to_vec();
     let mut grouped: Vec<(&[u8], Vec<&[u8]>)> = Vec::new();
@@ -156,7 +156,7 @@ fn put_together(start: usize, out: &mut Vec<u8>) -> Extent {
         }
     }
     out.truncate(start);
-    let mut writer = Writer::new(Some(grouped.len()), out);
+    let mut writer = HeaderWriter::new(Some(grouped.len()), out);
     for (name, values) in grouped {
         writer.name(name);
         for value in values {
@@ -164,7 +164,7 @@ fn put_together(start: usize, out: &mut Vec<u8>) -> Extent {
         }
     }
     // It cannot come here again.
-    writer.seen = Seen::default();
+    writer.seen = DuplicateFilter::default();
     writer.finish()
 }
 
@@ -186,13 +186,13 @@ pub(crate) fn has_twice(map: &[u8]) -> bool {
 
 /// Tells, at a glance, that no name came twice.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct DuplicateFilter {
     bits: [u64; 32],
     /// Some may have.
     pub(crate) perhaps_twice: bool,
 }
 
-impl Seen {
+impl DuplicateFilter {
     #[inline]
     pub(crate) fn add(&mut self, name: &[u8]) {
         const LOWER: u64 = u64::MAX / 255 * 0x20;

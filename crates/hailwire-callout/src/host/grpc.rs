@@ -27,15 +27,17 @@ use tonic::{
 };
 
 use super::{
-    AskError, ConnectError, ConnectOptions, Connection, Link, Outlet, Settings, Ticket, open,
+    ConnectError, ConnectOptions, Connection, ConnectionLink, EventTransport, LinkSettings,
+    RequestError, RequestTicket, open,
 };
 use crate::{
     Text, VERSION,
-    control::{Cancel, Health, Order, Ping},
-    event::{Configure, Event, Kind},
+    control::{AgentCommand, AgentHealth, Cancel, Ping},
+    event::{Configure, Event, EventKind},
     response::{Decision, Response},
     wire::grpc::{
-        self as messages, CONNECTION_WINDOW, EXTENSIONS, MAX_MESSAGE, Notified, STREAM_WINDOW,
+        self as messages, CONNECTION_WINDOW, EXTENSIONS, MAX_MESSAGE, ReceivedNotice,
+        STREAM_WINDOW,
         proto::{
             self, AgentControl, AgentToProxy, ProxyToAgent,
             agent_service_v2_client::AgentServiceV2Client, agent_to_proxy, proxy_control,
@@ -52,15 +54,15 @@ const WINDOW: u64 = 256 << 10;
 
 /// Where an agent is.
 #[derive(Clone, Debug)]
-pub struct Endpoint {
+pub struct GrpcEndpoint {
     uri: Uri,
     max_message: usize,
-    tls: Option<Tls>,
+    tls: Option<ClientTls>,
 }
 
 /// How a host knows the agent, and shows who it is. Everything in PEM.
 #[derive(Clone)]
-pub struct Tls {
+pub struct ClientTls {
     /// Who signs the agent's certificate.
     pub ca: Vec<u8>,
     /// A certificate to show, and its key.
@@ -69,9 +71,9 @@ pub struct Tls {
     pub name: Option<String>,
 }
 
-impl std::fmt::Debug for Tls {
+impl std::fmt::Debug for ClientTls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tls")
+        f.debug_struct("ClientTls")
             .field("name", &self.name)
             .field("identity", &self.identity.is_some())
             .finish_non_exhaustive()
@@ -83,7 +85,7 @@ impl std::fmt::Debug for Tls {
 #[error("{0:?} is no address: it looks like agent.example:50051")]
 pub struct EndpointError(String);
 
-impl Endpoint {
+impl GrpcEndpoint {
     /// From `host:port`, or `http://host:port`.
     ///
     /// # Errors
@@ -115,7 +117,7 @@ impl Endpoint {
 
     /// Over TLS.
     #[must_use]
-    pub fn tls(mut self, tls: Tls) -> Self {
+    pub fn tls(mut self, tls: ClientTls) -> Self {
         self.tls = Some(tls);
         self
     }
@@ -168,7 +170,7 @@ impl Endpoint {
 ///
 /// The call is given up.
 pub async fn connect(
-    endpoint: &Endpoint,
+    endpoint: &GrpcEndpoint,
     options: &ConnectOptions,
 ) -> Result<Connection, ConnectError> {
     within(options, open_stream(endpoint, options)).await
@@ -184,10 +186,10 @@ pub async fn connect(
 ///
 /// The order may have been heard.
 pub async fn order(
-    endpoint: &Endpoint,
-    order: Order,
+    endpoint: &GrpcEndpoint,
+    order: AgentCommand,
     options: &ConnectOptions,
-) -> Result<Health, ConnectError> {
+) -> Result<AgentHealth, ConnectError> {
     let ordering = async {
         let mut client = endpoint.client(options).await?;
         let message = Some(messages::order(order));
@@ -225,7 +227,7 @@ fn refused(status: Status) -> ConnectError {
 }
 
 async fn open_stream(
-    endpoint: &Endpoint,
+    endpoint: &GrpcEndpoint,
     options: &ConnectOptions,
 ) -> Result<Connection, ConnectError> {
     let mut client = endpoint.client(options).await?;
@@ -242,11 +244,11 @@ async fn open_stream(
         extensions: if options.extensions { EXTENSIONS } else { 0 },
     };
     // Before the call, and with it.
-    let _ = sender.send(Said {
+    let _ = sender.send(QueuedMessage {
         message: Some(said(Message::Handshake(hello), 0)),
         bytes: 0,
     });
-    let outbound = Outbound {
+    let outbound = OutboundStream {
         queue,
         queued: queued.clone(),
     };
@@ -274,8 +276,8 @@ async fn open_stream(
     let (accepted, accepts) = mpsc::unbounded_channel();
     let closing = Arc::new(Notify::new());
     let names_guardrails =
-        capabilities.features.guardrails || capabilities.events.contains(Kind::Guardrail);
-    let outlet = Out {
+        capabilities.features.guardrails || capabilities.events.contains(EventKind::Guardrail);
+    let outlet = GrpcTransport {
         sender,
         queued,
         numbered,
@@ -283,7 +285,7 @@ async fn open_stream(
         accepted,
         closing: closing.clone(),
     };
-    let settings = Settings {
+    let settings = LinkSettings {
         capabilities,
         numbered,
         window: WINDOW,
@@ -292,7 +294,7 @@ async fn open_stream(
         notices: options.notices.clone(),
     };
     let (connection, link) = open(outlet, settings);
-    let driver = Driver {
+    let driver = GrpcDriver {
         link,
         inbound,
         numbered,
@@ -308,7 +310,8 @@ async fn open_stream(
 /// Gives the agent its configuration, if there is one and it takes one.
 async fn configure(connection: &Connection, options: &ConnectOptions) -> Result<(), ConnectError> {
     let capabilities = connection.capabilities();
-    let takes = capabilities.features.config_push || capabilities.events.contains(Kind::Configure);
+    let takes =
+        capabilities.features.config_push || capabilities.events.contains(EventKind::Configure);
     let Some(config) = options.config.clone().filter(|_| takes) else {
         return Ok(());
     };
@@ -335,18 +338,18 @@ fn said(message: Message, ticket: u64) -> ProxyToAgent {
 }
 
 /// What is to be sent; nothing ends the stream.
-struct Said {
+struct QueuedMessage {
     message: Option<ProxyToAgent>,
     bytes: usize,
 }
 
 /// The body of the request.
-struct Outbound {
-    queue: mpsc::UnboundedReceiver<Said>,
+struct OutboundStream {
+    queue: mpsc::UnboundedReceiver<QueuedMessage>,
     queued: Arc<AtomicUsize>,
 }
 
-impl Stream for Outbound {
+impl Stream for OutboundStream {
     type Item = ProxyToAgent;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -359,8 +362,8 @@ impl Stream for Outbound {
 }
 
 /// Where asks become messages.
-struct Out {
-    sender: mpsc::UnboundedSender<Said>,
+struct GrpcTransport {
+    sender: mpsc::UnboundedSender<QueuedMessage>,
     /// Bytes that wait, about.
     queued: Arc<AtomicUsize>,
     numbered: bool,
@@ -370,24 +373,24 @@ struct Out {
     closing: Arc<Notify>,
 }
 
-impl Out {
-    fn say(&self, message: ProxyToAgent, size: usize) -> Result<(), AskError> {
+impl GrpcTransport {
+    fn say(&self, message: ProxyToAgent, size: usize) -> Result<(), RequestError> {
         // What the smallest message takes here.
         const ITSELF: usize = 512;
         let bytes = size + ITSELF;
         if self.queued.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUED {
             self.queued.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(AskError::Full);
+            return Err(RequestError::Full);
         }
         let message = Some(message);
         self.sender
-            .send(Said { message, bytes })
-            .map_err(|_| AskError::Closed)
+            .send(QueuedMessage { message, bytes })
+            .map_err(|_| RequestError::Closed)
     }
 }
 
-impl Outlet for Out {
-    fn event(&self, ticket: Ticket, event: Event, _: bool) -> Result<(), AskError> {
+impl EventTransport for GrpcTransport {
+    fn event(&self, ticket: RequestTicket, event: Event, _: bool) -> Result<(), RequestError> {
         let size = match &event {
             Event::RequestBody(chunk) | Event::ResponseBody(chunk) => chunk.data.len(),
             Event::WebSocketFrame(frame) => frame.data.len(),
@@ -397,7 +400,7 @@ impl Outlet for Out {
         let unanswered = match &event {
             Event::Guardrail(_) if !self.names_guardrails => {
                 let why = "the agent names no guardrails, and would not answer";
-                return Err(AskError::Refused(why.to_owned()));
+                return Err(RequestError::Refused(why.to_owned()));
             }
             Event::Configure(event) if !self.numbered => Some(event.correlation_id.clone()),
             _ => None,
@@ -431,7 +434,7 @@ impl Outlet for Out {
     }
 
     fn close(&self) {
-        let end = Said {
+        let end = QueuedMessage {
             message: None,
             bytes: 0,
         };
@@ -441,15 +444,15 @@ impl Outlet for Out {
 }
 
 /// Reads what the agent says.
-struct Driver {
-    link: Link,
+struct GrpcDriver {
+    link: ConnectionLink,
     inbound: Streaming<AgentToProxy>,
     numbered: bool,
     accepts: mpsc::UnboundedReceiver<Text>,
     closing: Arc<Notify>,
 }
 
-impl Driver {
+impl GrpcDriver {
     async fn run(mut self) {
         let closing = self.closing.clone();
         let link = self.link.clone();
@@ -486,9 +489,10 @@ impl Driver {
             agent_to_proxy::Message::Response(answer) => {
                 let ticket = answer.ticket;
                 let (id, response) = messages::response(answer);
-                let response = response.map_err(|e| AskError::Malformed(e.to_string()));
+                let response = response.map_err(|e| RequestError::Malformed(e.to_string()));
                 if self.numbered {
-                    self.link.answer(Ticket::from_number(ticket), response);
+                    self.link
+                        .answer(RequestTicket::from_number(ticket), response);
                 } else {
                     self.link.answer_request(&id, response);
                 }
@@ -498,8 +502,8 @@ impl Driver {
                 timestamp_ms: pong.ping_timestamp_ms,
             }),
             message => match messages::notified(message) {
-                Some(Ok(Notified::Notice(notice))) => self.link.notice(notice),
-                Some(Ok(Notified::Nothing)) | None => {}
+                Some(Ok(ReceivedNotice::Notice(notice))) => self.link.notice(notice),
+                Some(Ok(ReceivedNotice::Nothing)) | None => {}
                 Some(Err(error)) => {
                     tracing::warn!(agent = self.link.capabilities().agent_id, %error, "a notice cannot be read");
                 }

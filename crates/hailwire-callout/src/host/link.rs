@@ -1,7 +1,7 @@
 //! The half of a connection that every transport shares.
 //!
-//! A transport gives [`open`] an [`Outlet`], which takes what is to be sent and does not wait, and gets a [`Link`],
-//! which it tells what came. Its driver holds the link; the connection ends when the driver says [`Link::end`],
+//! A transport gives [`open`] an [`EventTransport`], which takes what is to be sent and does not wait, and gets a [`ConnectionLink`],
+//! which it tells what came. Its driver holds the link; the connection ends when the driver says [`ConnectionLink::end`],
 //! which it does also when it is asked to close.
 //!
 //! One lock guards the table of who waits ([`super::table`]); it is held for a few loads and stores, and never while
@@ -22,14 +22,14 @@ use std::{
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{
-    AskError, Connection, LinkState, Overload, Ticket,
-    table::{Entered, Forgotten, Ready, Rules, Table, starts},
+    Connection, ConnectionState, OverloadPolicy, RequestError, RequestTicket,
+    table::{EnterOutcome, ForgetOutcome, ReadyEvent, RequestRules, RequestTable, starts},
 };
 use crate::{
     Text,
     capabilities::Capabilities,
-    control::{Cancel, CancelReason, Flow, HealthState, Notice, Ping},
-    event::{Event, Kind},
+    control::{Cancel, CancelReason, FlowControl, HealthState, Notice, Ping},
+    event::{Event, EventKind},
     response::Response,
 };
 
@@ -37,20 +37,20 @@ use crate::{
 const PINGS: usize = 16;
 
 /// Where a transport takes what is to be sent. Nothing here waits.
-pub(crate) trait Outlet: Send + Sync + 'static {
+pub(crate) trait EventTransport: Send + Sync + 'static {
     /// Sends an event. `alone` says that nothing else is in flight, so that waiting for company gains nothing.
     ///
     /// # Errors
     ///
-    /// [`AskError::TooLarge`] or [`AskError::Refused`] for what cannot be carried.
-    fn event(&self, ticket: Ticket, event: Event, alone: bool) -> Result<(), AskError>;
+    /// [`RequestError::TooLarge`] or [`RequestError::Refused`] for what cannot be carried.
+    fn event(&self, ticket: RequestTicket, event: Event, alone: bool) -> Result<(), RequestError>;
 
     /// Says that nobody waits.
     fn cancel(&self, cancel: Cancel);
 
     /// Asks whether the agent lives. Default: the answer is there at once, since the transport looks itself.
     ///
-    /// Returns whether [`Link::pong`] will say when it came.
+    /// Returns whether [`ConnectionLink::pong`] will say when it came.
     fn ping(&self, ping: Ping) -> bool {
         let _ = ping;
         false
@@ -62,34 +62,37 @@ pub(crate) trait Outlet: Send + Sync + 'static {
 
 /// What a handshake settled.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct LinkSettings {
     pub(crate) capabilities: Capabilities,
-    /// Answers are told by ticket ([`Link::answer`]), and bodies pipelined; else by request
-    /// ([`Link::answer_request`]), one at a time.
+    /// Answers are told by ticket ([`ConnectionLink::answer`]), and bodies pipelined; else by request
+    /// ([`ConnectionLink::answer_request`]), one at a time.
     pub(crate) numbered: bool,
     /// Bytes of one direction of a body that may be under way, where they are numbered.
     pub(crate) window: u64,
-    pub(crate) overload: Overload,
+    pub(crate) overload: OverloadPolicy,
     /// [`ConnectOptions::late`](super::ConnectOptions::late).
     pub(crate) late: Duration,
     pub(crate) notices: Option<mpsc::Sender<Notice>>,
 }
 
 /// A connection over a transport, and the transport's end of it.
-pub(crate) fn open(outlet: impl Outlet, settings: Settings) -> (Connection, Link) {
+pub(crate) fn open(
+    outlet: impl EventTransport,
+    settings: LinkSettings,
+) -> (Connection, ConnectionLink) {
     let limits = settings.capabilities.limits;
-    let rules = Rules {
+    let rules = RequestRules {
         numbered: settings.numbered,
         window: settings.window,
         places: limits.max_concurrency,
         overload: settings.overload,
     };
-    let link = Link(Arc::new(Shared {
+    let link = ConnectionLink(Arc::new(LinkShared {
         capabilities: settings.capabilities,
         numbered: settings.numbered,
-        state: AtomicU32::new(State::default().pack()),
+        state: AtomicU32::new(PackedState::default().pack()),
         in_flight: AtomicU32::new(0),
-        table: Mutex::new(Table::new(rules)),
+        table: Mutex::new(RequestTable::new(rules)),
         outlet: Box::new(outlet),
         notices: settings.notices,
         pings: Mutex::new(Vec::new()),
@@ -98,15 +101,18 @@ pub(crate) fn open(outlet: impl Outlet, settings: Settings) -> (Connection, Link
         owing: Notify::new(),
         ended: Notify::new(),
     }));
-    (Connection(Arc::new(Handle { link: link.clone() })), link)
+    (
+        Connection(Arc::new(ConnectionHandle { link: link.clone() })),
+        link,
+    )
 }
 
 /// What the clones of a connection share: it ends with them.
-pub(super) struct Handle {
-    pub(super) link: Link,
+pub(super) struct ConnectionHandle {
+    pub(super) link: ConnectionLink,
 }
 
-impl Drop for Handle {
+impl Drop for ConnectionHandle {
     fn drop(&mut self) {
         self.link.close();
     }
@@ -114,16 +120,16 @@ impl Drop for Handle {
 
 /// The shared half. Clones are the same.
 #[derive(Clone)]
-pub(crate) struct Link(Arc<Shared>);
+pub(crate) struct ConnectionLink(Arc<LinkShared>);
 
-struct Shared {
+struct LinkShared {
     capabilities: Capabilities,
     numbered: bool,
-    /// [`State`], packed.
+    /// [`PackedState`], packed.
     state: AtomicU32,
     in_flight: AtomicU32,
-    table: Mutex<Table>,
-    outlet: Box<dyn Outlet>,
+    table: Mutex<RequestTable>,
+    outlet: Box<dyn EventTransport>,
     notices: Option<mpsc::Sender<Notice>>,
     pings: Mutex<Vec<(u64, oneshot::Sender<()>)>>,
     sequence: AtomicU64,
@@ -134,17 +140,17 @@ struct Shared {
 }
 
 /// For callers.
-impl Link {
+impl ConnectionLink {
     pub(crate) fn capabilities(&self) -> &Capabilities {
         &self.0.capabilities
     }
 
-    pub(crate) fn state(&self) -> LinkState {
-        State::unpack(self.0.state.load(Ordering::Acquire)).into()
+    pub(crate) fn state(&self) -> ConnectionState {
+        PackedState::unpack(self.0.state.load(Ordering::Acquire)).into()
     }
 
     pub(crate) fn timeout_multiplier(&self) -> f32 {
-        let state = State::unpack(self.0.state.load(Ordering::Relaxed));
+        let state = PackedState::unpack(self.0.state.load(Ordering::Relaxed));
         (f32::from(state.stretch) / 100.0).max(1.0)
     }
 
@@ -153,30 +159,30 @@ impl Link {
     }
 
     /// Sends an event, or queues it. The answer is what the returned future yields; to drop it is to cancel.
-    pub(crate) fn ask(&self, event: Event) -> Result<Asking<'_>, AskError> {
+    pub(crate) fn ask(&self, event: Event) -> Result<AnswerFuture<'_>, RequestError> {
         let kind = event.kind();
-        let state = State::unpack(self.0.state.load(Ordering::Acquire));
+        let state = PackedState::unpack(self.0.state.load(Ordering::Acquire));
         if state.closed {
-            return Err(AskError::Closed);
+            return Err(RequestError::Closed);
         }
         if starts(kind) && !state.takes_new() {
-            return Err(AskError::Paused);
+            return Err(RequestError::Paused);
         }
         if let Event::RequestBody(chunk) | Event::ResponseBody(chunk) = &event {
             let size = chunk.transferred.max(chunk.total_size.unwrap_or(0));
             if size > self.0.capabilities.limits.max_body_size {
-                return Err(AskError::TooLarge);
+                return Err(RequestError::TooLarge);
             }
         }
         let mut table = self.table();
-        if kind == Kind::RequestComplete {
+        if kind == EventKind::RequestComplete {
             table.ended(event.id());
         }
         let entered = table.enter(event)?;
         self.count(&table);
         let (ticket, sent) = match entered {
-            Entered::Queued(ticket) => (ticket, Ok(())),
-            Entered::Send(ticket, event) => {
+            EnterOutcome::Queued(ticket) => (ticket, Ok(())),
+            EnterOutcome::Send(ticket, event) => {
                 let alone = table.entries() == 1;
                 // Only under the lock do the pieces of a body keep their order.
                 let kept = table.ordered(kind).then_some(table);
@@ -185,7 +191,7 @@ impl Link {
                 (ticket, sent)
             }
         };
-        let asking = Asking {
+        let asking = AnswerFuture {
             link: self,
             ticket: Some(ticket),
         };
@@ -207,14 +213,14 @@ impl Link {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    pub(crate) async fn ping(&self) -> Result<Duration, AskError> {
+    pub(crate) async fn ping(&self) -> Result<Duration, RequestError> {
         let started = Instant::now();
         let sequence = self.0.sequence.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
         {
             let mut pings = self.pings();
-            if self.state() == LinkState::Closed {
-                return Err(AskError::Closed);
+            if self.state() == ConnectionState::Closed {
+                return Err(RequestError::Closed);
             }
             pings.retain(|(_, sender)| !sender.is_closed());
             if pings.len() >= PINGS {
@@ -227,7 +233,7 @@ impl Link {
             timestamp_ms: now_ms(),
         };
         if self.0.outlet.ping(ping) {
-            answer.await.map_err(|_| AskError::Closed)?;
+            answer.await.map_err(|_| RequestError::Closed)?;
         }
         Ok(started.elapsed())
     }
@@ -240,21 +246,21 @@ impl Link {
         let ended = self.0.ended.notified();
         let mut ended = std::pin::pin!(ended);
         ended.as_mut().enable();
-        if self.state() != LinkState::Closed {
+        if self.state() != ConnectionState::Closed {
             ended.await;
         }
     }
 }
 
 /// For transports.
-impl Link {
+impl ConnectionLink {
     /// Whether answers are told by ticket.
     pub(crate) fn is_numbered(&self) -> bool {
         self.0.numbered
     }
 
     /// An answer by ticket. What nobody waits for is dropped.
-    pub(crate) fn answer(&self, ticket: Ticket, answer: Result<Response, AskError>) {
+    pub(crate) fn answer(&self, ticket: RequestTicket, answer: Result<Response, RequestError>) {
         let mut ready = Vec::new();
         let mut table = self.table();
         let waker = table.answer(ticket, answer, &mut ready);
@@ -263,7 +269,7 @@ impl Link {
     }
 
     /// An answer that says its request and no more.
-    pub(crate) fn answer_request(&self, id: &str, answer: Result<Response, AskError>) {
+    pub(crate) fn answer_request(&self, id: &str, answer: Result<Response, RequestError>) {
         let mut ready = Vec::new();
         let mut table = self.table();
         let waker = table
@@ -285,8 +291,8 @@ impl Link {
             }),
             Notice::Flow(flow) => {
                 let (id, paused) = match flow {
-                    Flow::Pause(id) => (id.clone(), true),
-                    Flow::Resume(id) => (id.clone(), false),
+                    FlowControl::Pause(id) => (id.clone(), true),
+                    FlowControl::Resume(id) => (id.clone(), false),
                 };
                 if id.is_none() {
                     self.change(|state| state.paused = paused);
@@ -340,7 +346,7 @@ impl Link {
         }
     }
 
-    /// The connection has ended. Whoever waits gets [`AskError::Closed`].
+    /// The connection has ended. Whoever waits gets [`RequestError::Closed`].
     pub(crate) fn end(&self) {
         self.change(|state| state.closed = true);
         let wakers = self.table().close();
@@ -350,12 +356,12 @@ impl Link {
     }
 
     /// Sends what may leave now.
-    fn send(&self, table: MutexGuard<'_, Table>, ready: Vec<Ready>) {
+    fn send(&self, table: MutexGuard<'_, RequestTable>, ready: Vec<ReadyEvent>) {
         self.count(&table);
         if ready.is_empty() {
             return;
         }
-        let (ordered, others): (Vec<Ready>, Vec<Ready>) = ready
+        let (ordered, others): (Vec<ReadyEvent>, Vec<ReadyEvent>) = ready
             .into_iter()
             .partition(|(_, event)| table.ordered(event.kind()));
         let mut failed = Vec::new();
@@ -373,15 +379,15 @@ impl Link {
     }
 
     /// Tells [`overdue`](Self::overdue).
-    fn owes(&self, table: &Table) {
+    fn owes(&self, table: &RequestTable) {
         if table.owed().is_some() {
             self.0.owing.notify_one();
         }
     }
 
-    fn change(&self, change: impl Fn(&mut State)) {
+    fn change(&self, change: impl Fn(&mut PackedState)) {
         let changed = |packed| {
-            let mut state = State::unpack(packed);
+            let mut state = PackedState::unpack(packed);
             change(&mut state);
             Some(state.pack())
         };
@@ -391,11 +397,11 @@ impl Link {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, changed);
     }
 
-    fn count(&self, table: &Table) {
+    fn count(&self, table: &RequestTable) {
         self.0.in_flight.store(table.entries(), Ordering::Relaxed);
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, RequestTable> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -405,17 +411,17 @@ impl Link {
 }
 
 /// The answer to come. Dropped before it came, the ask is cancelled.
-pub(crate) struct Asking<'a> {
-    link: &'a Link,
-    ticket: Option<Ticket>,
+pub(crate) struct AnswerFuture<'a> {
+    link: &'a ConnectionLink,
+    ticket: Option<RequestTicket>,
 }
 
-impl Future for Asking<'_> {
-    type Output = Result<Response, AskError>;
+impl Future for AnswerFuture<'_> {
+    type Output = Result<Response, RequestError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(ticket) = self.ticket else {
-            return Poll::Ready(Err(AskError::Closed));
+            return Poll::Ready(Err(RequestError::Closed));
         };
         let mut table = self.link.table();
         match table.poll(ticket, context.waker()) {
@@ -430,7 +436,7 @@ impl Future for Asking<'_> {
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for AnswerFuture<'_> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else {
             return;
@@ -438,21 +444,21 @@ impl Drop for Asking<'_> {
         let mut ready = Vec::new();
         let mut table = self.link.table();
         match table.forget(ticket, &mut ready) {
-            Forgotten::Sent(id, wakers) => {
+            ForgetOutcome::Sent(id, wakers) => {
                 let outlet = &self.link.0.outlet;
                 outlet.cancel(cancel(id, CancelReason::Timeout));
                 self.link.owes(&table);
                 self.link.send(table, ready);
                 wakers.into_iter().for_each(Waker::wake);
             }
-            Forgotten::Unsent => self.link.send(table, ready),
+            ForgetOutcome::Unsent => self.link.send(table, ready),
         }
     }
 }
 
 /// How a connection is, unpacked.
 #[derive(Clone, Copy, Default)]
-struct State {
+struct PackedState {
     closed: bool,
     paused: bool,
     health: HealthState,
@@ -460,7 +466,7 @@ struct State {
     stretch: u16,
 }
 
-impl State {
+impl PackedState {
     const CLOSED: u32 = 1 << 8;
     const PAUSED: u32 = 1 << 9;
     const STRETCH: u32 = 16;
@@ -495,8 +501,8 @@ fn hundredths(by: Option<f32>) -> u16 {
     }
 }
 
-impl From<State> for LinkState {
-    fn from(state: State) -> Self {
+impl From<PackedState> for ConnectionState {
+    fn from(state: PackedState) -> Self {
         match state.health {
             _ if state.closed => Self::Closed,
             HealthState::Draining => Self::Draining,

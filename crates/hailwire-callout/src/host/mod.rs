@@ -18,9 +18,9 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-pub(crate) use link::{Link, Outlet, Settings, open};
+pub(crate) use link::{ConnectionLink, EventTransport, LinkSettings, open};
 pub use stream::over;
-pub(crate) use table::Ticket;
+pub(crate) use table::RequestTicket;
 
 use crate::{
     capabilities::Capabilities,
@@ -32,7 +32,7 @@ use crate::{
 
 /// One connection to an agent. Clones are the same connection; it ends when the last of them is dropped.
 #[derive(Clone)]
-pub struct Connection(Arc<link::Handle>);
+pub struct Connection(Arc<link::ConnectionHandle>);
 
 impl Connection {
     /// Asks the agent about an event, and returns what it answers. How long to wait is the caller's.
@@ -49,11 +49,11 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`AskError`]. Nothing has been decided then.
+    /// [`RequestError`]. Nothing has been decided then.
     pub fn ask(
         &self,
         event: Event,
-    ) -> impl Future<Output = Result<Response, AskError>> + Send + '_ {
+    ) -> impl Future<Output = Result<Response, RequestError>> + Send + '_ {
         let asking = self.0.link.ask(event);
         async move { asking?.await }
     }
@@ -66,7 +66,7 @@ impl Connection {
 
     /// How the connection is. Reads one atomic.
     #[must_use]
-    pub fn state(&self) -> LinkState {
+    pub fn state(&self) -> ConnectionState {
         self.0.link.state()
     }
 
@@ -83,7 +83,7 @@ impl Connection {
     }
 
     /// Tells the agent that nobody waits for what was asked about a request; whoever does gets
-    /// [`AskError::Cancelled`].
+    /// [`RequestError::Cancelled`].
     pub fn cancel(&self, id: &str, reason: CancelReason) {
         self.0.link.cancel(id, reason);
     }
@@ -92,12 +92,12 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`AskError::Closed`].
-    pub async fn ping(&self) -> Result<Duration, AskError> {
+    /// [`RequestError::Closed`].
+    pub async fn ping(&self) -> Result<Duration, RequestError> {
         self.0.link.ping().await
     }
 
-    /// Ends the connection. Whoever waits gets [`AskError::Closed`].
+    /// Ends the connection. Whoever waits gets [`RequestError::Closed`].
     pub fn close(&self) {
         self.0.link.close();
     }
@@ -124,7 +124,7 @@ impl fmt::Debug for Connection {
 
 /// How a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkState {
+pub enum ConnectionState {
     /// Events may be sent.
     Open {
         /// What the agent last said of its health.
@@ -140,7 +140,7 @@ pub enum LinkState {
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum AskError {
+pub enum RequestError {
     /// The connection has ended.
     #[error("the connection to the agent has ended")]
     Closed,
@@ -166,11 +166,11 @@ pub enum AskError {
 
 /// What happens to a new request while the agent has as many as it takes, or has paused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Overload {
+pub enum OverloadPolicy {
     /// It waits, in the order of the calls.
     #[default]
     Wait,
-    /// It fails at once, with [`AskError::Full`] or [`AskError::Paused`]. Pieces of bodies wait all the same.
+    /// It fails at once, with [`RequestError::Full`] or [`RequestError::Paused`]. Pieces of bodies wait all the same.
     Fail,
 }
 
@@ -193,9 +193,9 @@ pub struct ConnectOptions {
     /// How long everything until the first event may take. Default 5 s.
     pub connect_timeout: Duration,
     /// What happens to more than the agent takes. Default it waits.
-    pub overload: Overload,
+    pub overload: OverloadPolicy,
     /// How long an agent that is not ours may owe an answer that nobody waits for any more, and answer nothing else; after that,
-    /// and before twice that, the connection is given up, and whoever waits gets [`AskError::Closed`]. Until the answer comes nothing
+    /// and before twice that, the connection is given up, and whoever waits gets [`RequestError::Closed`]. Until the answer comes nothing
     /// more is asked about its request there. Default 10 s.
     pub late: Duration,
     /// Where the agent's notices go besides. One that finds no room is dropped. Default nowhere.
@@ -212,7 +212,7 @@ impl Default for ConnectOptions {
             config_version: None,
             extensions: true,
             connect_timeout: Duration::from_secs(5),
-            overload: Overload::default(),
+            overload: OverloadPolicy::default(),
             late: Duration::from_secs(10),
             notices: None,
         }

@@ -25,15 +25,15 @@ use tokio::{
 use super::{
     ConnectError, ConnectOptions, Connection,
     dialect::documented,
-    stream::{Settled, configure, start},
+    stream::{StreamParams, configure, start},
 };
 use crate::{
     agent::uds,
-    stream::{self, Incoming, Outgoing, WINDOW},
+    stream::{self, FrameReceiver, FrameSender, WINDOW},
     wire::{
         Encoding,
-        frame::Type,
-        handshake::{self, Extensions, Registered, Registration},
+        frame::FrameType,
+        handshake::{self, RegistrationRequest, RegistrationResponse, WireExtensions},
     },
 };
 
@@ -72,21 +72,21 @@ impl Default for ReverseOptions {
 
 /// A Unix socket that agents dial.
 #[derive(Debug)]
-pub struct Listener {
-    socket: uds::Listener,
+pub struct ReverseListener {
+    socket: uds::UdsListener,
     options: Arc<ReverseOptions>,
     handshakes: JoinSet<Result<Connection, ConnectError>>,
 }
 
-impl Listener {
+impl ReverseListener {
     /// Listens at a path. A socket that nobody listens on any more is replaced.
     ///
     /// # Errors
     ///
-    /// As [`uds::Listener::bind`].
+    /// As [`uds::UdsListener::bind`].
     pub fn bind(path: impl AsRef<Path>, options: ReverseOptions) -> io::Result<Self> {
         Ok(Self {
-            socket: uds::Listener::bind(path)?,
+            socket: uds::UdsListener::bind(path)?,
             options: Arc::new(options),
             handshakes: JoinSet::new(),
         })
@@ -187,18 +187,18 @@ where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
-    let mut incoming = Incoming::new(read);
-    let outgoing = Outgoing::new(write);
+    let mut incoming = FrameReceiver::new(read);
+    let outgoing = FrameSender::new(write);
     let (code, payload) = stream::frame(&mut incoming).await?;
     if code == documented::REGISTRATION {
         let parts = incoming.into_parts();
         return documented(parts, outgoing.into_io(), &payload, options).await;
     }
-    if code != Type::Handshake.code() {
+    if code != FrameType::Handshake.code() {
         let said = format!("a frame of type {code:#04x} where the registration should be");
         return Err(ConnectError::Handshake(said));
     }
-    let registration = handshake::decode::<Registration>(&payload)
+    let registration = handshake::decode::<RegistrationRequest>(&payload)
         .map_err(|error| ConnectError::Handshake(error.to_string()));
     let refused = |why: &str| ConnectError::Refused(why.to_owned());
     let checked = match registration {
@@ -214,18 +214,18 @@ where
     let connect = checked
         .as_ref()
         .map_or(&options.connect, |(_, connect)| connect);
-    let mut answer = Registered {
+    let mut answer = RegistrationResponse {
         success: checked.is_ok(),
         proxy_id: connect.host_id.clone(),
         proxy_version: connect.host_version.clone(),
         connection_id: connection_id(),
-        ..Registered::default()
+        ..RegistrationResponse::default()
     };
     match &checked {
         Ok((registration, connect)) => answer.extensions = agree(registration, connect),
         Err(error) => answer.error = Some(error.to_string()),
     }
-    let code = Type::HandshakeAnswer.code();
+    let code = FrameType::HandshakeAnswer.code();
     outgoing
         .frame(code, |out| handshake::encode(&answer, out))
         .map_err(|error| ConnectError::Handshake(error.to_string()))?;
@@ -233,7 +233,7 @@ where
     let (registration, connect) = checked?;
     let mut capabilities = registration.capabilities;
     capabilities.agent_id = registration.agent_id;
-    let settled = Settled {
+    let settled = StreamParams {
         capabilities,
         encoding: answer
             .extensions
@@ -261,13 +261,13 @@ where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
-    let checked = documented::Registered::read(payload)
+    let checked = documented::DocumentedRegistration::read(payload)
         .map_err(ConnectError::Handshake)
         .and_then(|registered| {
-            let registration = Registration {
+            let registration = RegistrationRequest {
                 agent_id: registered.agent_id.clone(),
                 auth_token: registered.auth_token.clone(),
-                ..Registration::default()
+                ..RegistrationRequest::default()
             };
             match may_register(&registration, options) {
                 Ok(()) => Ok(registered),
@@ -289,21 +289,24 @@ where
 }
 
 /// What of an agent's offer is used.
-fn agree(registration: &Registration, options: &ConnectOptions) -> Option<Extensions> {
+fn agree(registration: &RegistrationRequest, options: &ConnectOptions) -> Option<WireExtensions> {
     let offered = registration
         .extensions
         .as_ref()
         .filter(|_| options.extensions)?;
     let spoken = |encoding: &&Encoding| offered.encodings.contains(encoding);
     let encoding = options.encodings.iter().find(spoken).copied();
-    Some(Extensions {
+    Some(WireExtensions {
         raw_bodies: offered.raw_bodies,
         window: offered.window.min(WINDOW),
         encodings: vec![encoding.unwrap_or_default()],
     })
 }
 
-fn may_register(registration: &Registration, options: &ReverseOptions) -> Result<(), &'static str> {
+fn may_register(
+    registration: &RegistrationRequest,
+    options: &ReverseOptions,
+) -> Result<(), &'static str> {
     let id = &registration.agent_id;
     if registration.protocol_version != crate::VERSION {
         return Err("version 2 is spoken");

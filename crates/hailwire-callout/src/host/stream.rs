@@ -11,18 +11,19 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    AskError, ConnectError, ConnectOptions, Connection, Link, Outlet, Settings, Ticket, open,
+    ConnectError, ConnectOptions, Connection, ConnectionLink, EventTransport, LinkSettings,
+    RequestError, RequestTicket, open,
 };
 use crate::{
     capabilities::Capabilities,
     control::{Cancel, Ping},
-    event::{Configure, Event, Kind},
+    event::{Configure, Event, EventKind},
     response::{Decision, Response},
-    stream::{self, Incoming, Outgoing, WINDOW},
+    stream::{self, FrameReceiver, FrameSender, WINDOW},
     wire::{
         self, Encoding,
-        frame::{FrameError, Type},
-        handshake::{self, Extensions, Hello, Welcome},
+        frame::{FrameError, FrameType},
+        handshake::{self, HandshakeRequest, HandshakeResponse, WireExtensions},
         raw, salvage,
     },
 };
@@ -72,25 +73,25 @@ where
 }
 
 /// What a host says first.
-pub(super) fn hello(options: &ConnectOptions) -> Hello {
-    Hello {
+pub(super) fn hello(options: &ConnectOptions) -> HandshakeRequest {
+    HandshakeRequest {
         proxy_id: options.host_id.clone(),
         proxy_version: options.host_version.clone(),
         config: options.config.clone().unwrap_or_default(),
         supported_encodings: options.encodings.clone(),
-        extensions: options.extensions.then(|| Extensions {
+        extensions: options.extensions.then(|| WireExtensions {
             raw_bodies: true,
             window: WINDOW,
-            ..Extensions::default()
+            ..WireExtensions::default()
         }),
-        ..Hello::default()
+        ..HandshakeRequest::default()
     }
 }
 
 /// A handshake that has been answered.
-pub(super) struct Greeted<R, W> {
-    pub(super) incoming: Incoming<R>,
-    pub(super) outgoing: Outgoing<W>,
+pub(super) struct HandshakeReply<R, W> {
+    pub(super) incoming: FrameReceiver<R>,
+    pub(super) outgoing: FrameSender<W>,
     pub(super) answer: Bytes,
 }
 
@@ -99,24 +100,24 @@ pub(super) async fn greet<R, W>(
     read: R,
     write: W,
     hello: &impl serde::Serialize,
-) -> Result<Greeted<R, W>, ConnectError>
+) -> Result<HandshakeReply<R, W>, ConnectError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut incoming = Incoming::new(read);
-    let outgoing = Outgoing::new(write);
-    let code = Type::Handshake.code();
+    let mut incoming = FrameReceiver::new(read);
+    let outgoing = FrameSender::new(write);
+    let code = FrameType::Handshake.code();
     outgoing
         .frame(code, |out| handshake::encode(hello, out))
         .map_err(frame_error)?;
     poll_fn(|context| outgoing.poll_write(context)).await?;
     let (code, answer) = stream::frame(&mut incoming).await?;
-    if code != Type::HandshakeAnswer.code() {
+    if code != FrameType::HandshakeAnswer.code() {
         let said = format!("a frame of type {code:#04x} where the answer should be");
         return Err(ConnectError::Handshake(said));
     }
-    Ok(Greeted {
+    Ok(HandshakeReply {
         incoming,
         outgoing,
         answer,
@@ -125,19 +126,19 @@ where
 
 /// Goes on after the answer.
 pub(super) async fn welcomed<R, W>(
-    greeted: Greeted<R, W>,
+    greeted: HandshakeReply<R, W>,
     options: &ConnectOptions,
 ) -> Result<Connection, ConnectError>
 where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
-    let Greeted {
+    let HandshakeReply {
         incoming,
         outgoing,
         answer: payload,
     } = greeted;
-    let welcome: Welcome =
+    let welcome: HandshakeResponse =
         handshake::decode(&payload).map_err(|error| ConnectError::Handshake(error.to_string()))?;
     if !welcome.success {
         return Err(ConnectError::Refused(welcome.error.unwrap_or_default()));
@@ -152,7 +153,7 @@ where
         return Err(ConnectError::Handshake(said));
     }
     let ours = welcome.extensions.filter(|_| options.extensions);
-    let settled = Settled {
+    let settled = StreamParams {
         capabilities: welcome.capabilities,
         encoding: welcome.encoding,
         window: ours
@@ -165,7 +166,7 @@ where
 }
 
 /// What a handshake settled.
-pub(super) struct Settled {
+pub(super) struct StreamParams {
     pub(super) capabilities: Capabilities,
     pub(super) encoding: Encoding,
     /// The window, where both sides are ours.
@@ -174,9 +175,9 @@ pub(super) struct Settled {
 
 /// Begins after the handshake.
 pub(super) fn start<R, W>(
-    incoming: Incoming<R>,
-    outgoing: Outgoing<W>,
-    settled: Settled,
+    incoming: FrameReceiver<R>,
+    outgoing: FrameSender<W>,
+    settled: StreamParams,
     options: &ConnectOptions,
 ) -> Connection
 where
@@ -184,12 +185,12 @@ where
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let outgoing = Arc::new(outgoing);
-    let outlet = Frames {
+    let outlet = FrameTransport {
         outgoing: outgoing.clone(),
         encoding: settled.encoding,
         numbered: settled.window.is_some(),
     };
-    let settings = Settings {
+    let settings = LinkSettings {
         capabilities: settled.capabilities,
         numbered: settled.window.is_some(),
         window: settled.window.unwrap_or(0).into(),
@@ -198,7 +199,7 @@ where
         notices: options.notices.clone(),
     };
     let (connection, link) = open(outlet, settings);
-    let driver = Driver {
+    let driver = StreamDriver {
         link,
         incoming,
         outgoing,
@@ -219,7 +220,7 @@ pub(super) async fn configure(
         return Ok(());
     };
     let capabilities = connection.capabilities();
-    if !capabilities.features.config_push && !capabilities.events.contains(Kind::Configure) {
+    if !capabilities.features.config_push && !capabilities.events.contains(EventKind::Configure) {
         return Ok(());
     }
     let event = Configure {
@@ -239,20 +240,20 @@ pub(super) async fn configure(
 }
 
 /// Where asks become frames.
-struct Frames<W> {
-    outgoing: Arc<Outgoing<W>>,
+struct FrameTransport<W> {
+    outgoing: Arc<FrameSender<W>>,
     encoding: Encoding,
     numbered: bool,
 }
 
-impl<W: AsyncWrite + Unpin + Send + 'static> Outlet for Frames<W> {
-    fn event(&self, ticket: Ticket, event: Event, alone: bool) -> Result<(), AskError> {
+impl<W: AsyncWrite + Unpin + Send + 'static> EventTransport for FrameTransport<W> {
+    fn event(&self, ticket: RequestTicket, event: Event, alone: bool) -> Result<(), RequestError> {
         let kind = event.kind();
         let number = ticket.number();
         let put = match event {
             Event::RequestBody(mut piece) | Event::ResponseBody(mut piece) if self.numbered => {
                 if piece.correlation_id.len() > raw::MAX_ID {
-                    return Err(AskError::TooLarge);
+                    return Err(RequestError::TooLarge);
                 }
                 let data = std::mem::take(&mut piece.data);
                 let head = |out: &mut _| raw::put_piece_head(number, kind, &piece, out);
@@ -262,11 +263,11 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Outlet for Frames<W> {
                 raw::put_event_head(number, kind, out);
                 wire::encode_event(&event, self.encoding, out);
             }),
-            event => self.outgoing.frame(Type::Event(kind).code(), |out| {
+            event => self.outgoing.frame(FrameType::Event(kind).code(), |out| {
                 wire::encode_event(&event, self.encoding, out);
             }),
         };
-        put.map_err(|_| AskError::TooLarge)?;
+        put.map_err(|_| RequestError::TooLarge)?;
         if alone {
             self.outgoing.write();
         } else {
@@ -277,14 +278,14 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Outlet for Frames<W> {
 
     fn cancel(&self, cancel: Cancel) {
         let put = |out: &mut _| wire::encode_cancel(&cancel, out);
-        if self.outgoing.frame(Type::Cancel.code(), put).is_ok() {
+        if self.outgoing.frame(FrameType::Cancel.code(), put).is_ok() {
             self.outgoing.rouse();
         }
     }
 
     fn ping(&self, ping: Ping) -> bool {
         let put = |out: &mut _| wire::encode_ping(&ping, out);
-        let put = self.outgoing.frame(Type::Ping.code(), put);
+        let put = self.outgoing.frame(FrameType::Ping.code(), put);
         self.outgoing.rouse();
         put.is_ok()
     }
@@ -294,17 +295,17 @@ impl<W: AsyncWrite + Unpin + Send + 'static> Outlet for Frames<W> {
     }
 }
 
-/// Reads what the agent says, and writes what [`Frames`] gathered.
-struct Driver<R, W> {
-    link: Link,
-    incoming: Incoming<R>,
-    outgoing: Arc<Outgoing<W>>,
+/// Reads what the agent says, and writes what [`FrameTransport`] gathered.
+struct StreamDriver<R, W> {
+    link: ConnectionLink,
+    incoming: FrameReceiver<R>,
+    outgoing: Arc<FrameSender<W>>,
     encoding: Encoding,
     /// It was roused, and lets whoever runs next add to what it will write.
     gathers: bool,
 }
 
-impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> StreamDriver<R, W> {
     async fn run(mut self) {
         let link = self.link.clone();
         let driving = poll_fn(|context| self.poll(context));
@@ -376,16 +377,16 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
             } else {
                 raw::take_answer_data(payload, self.encoding)
             };
-            let answer = answer.map_err(|error| AskError::Malformed(error.to_string()));
-            self.link.answer(Ticket::from_number(number), answer);
+            let answer = answer.map_err(|error| RequestError::Malformed(error.to_string()));
+            self.link.answer(RequestTicket::from_number(number), answer);
             return Ok(());
         }
-        let Some(kind) = Type::from_code(code) else {
+        let Some(kind) = FrameType::from_code(code) else {
             return Err(invalid(format!("a frame of the unknown type {code:#04x}")));
         };
         match kind {
-            Type::Response => self.response(&payload)?,
-            Type::Health | Type::Metrics | Type::ConfigUpdate | Type::Flow => {
+            FrameType::Response => self.response(&payload)?,
+            FrameType::Health | FrameType::Metrics | FrameType::ConfigUpdate | FrameType::Flow => {
                 match wire::decode_notice(kind, &payload, self.encoding) {
                     Ok(notice) => self.link.notice(notice),
                     Err(error) => {
@@ -393,7 +394,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
                     }
                 }
             }
-            Type::Pong => {
+            FrameType::Pong => {
                 if let Ok(pong) = wire::decode_ping(&payload) {
                     self.link.pong(pong);
                 }
@@ -413,7 +414,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
             }
             Err(error) => match salvage::answer_id(payload, self.encoding) {
                 Some(id) => {
-                    self.answer(&id, Err(AskError::Malformed(error.to_string())));
+                    self.answer(&id, Err(RequestError::Malformed(error.to_string())));
                     Ok(())
                 }
                 None => Err(invalid(error)),
@@ -421,7 +422,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
         }
     }
 
-    fn answer(&self, id: &str, answer: Result<Response, AskError>) {
+    fn answer(&self, id: &str, answer: Result<Response, RequestError>) {
         self.link.answer_request(id, answer);
     }
 }

@@ -1,6 +1,6 @@
 //! Who waits for which answer: the core of a connection, without I/O.
 //!
-//! Each ask is an *entry*, named by a [`Ticket`]: a place and how often that place was used before, so that an answer
+//! Each ask is an *entry*, named by a [`RequestTicket`]: a place and how often that place was used before, so that an answer
 //! which comes late finds nobody. An entry is *queued* until it may leave and *sent* after.
 //!
 //! Entries of one request that have to keep their order stand in a *line*:
@@ -11,7 +11,7 @@
 //! - toward others, all events of a request, one at a time, since an answer says the request and no more.
 //!   When nobody waits for the one under way, the line stays taken until its answer comes after all: the next
 //!   event must not be given that answer. The last [`ORPHANS`] such lines are kept. An agent that owes an answer so, and gives
-//!   none to anything, is given up after a while ([`super::link::Link::overdue`]).
+//!   none to anything, is given up after a while ([`super::link::ConnectionLink::overdue`]).
 //!
 //! An entry that leaves takes one of the agent's places, which are as many as its `max_concurrency`; the pieces
 //! that share a window share one. Without a free place, or while the agent has paused, entries stand in one queue.
@@ -23,10 +23,10 @@ use std::{
 
 use foldhash::fast::RandomState;
 
-use super::{AskError, Overload};
+use super::{OverloadPolicy, RequestError};
 use crate::{
     Text,
-    event::{Event, Kind},
+    event::{Event, EventKind},
     response::Response,
     stream::LEAST_PIECE,
 };
@@ -42,12 +42,12 @@ pub(crate) const ENTRIES: usize = 1 << 16;
 
 /// Names one ask of a connection, for as long as the connection lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Ticket {
+pub(crate) struct RequestTicket {
     index: u32,
     generation: u32,
 }
 
-impl Ticket {
+impl RequestTicket {
     /// As one number, for the wire.
     pub(crate) const fn number(self) -> u64 {
         (self.generation as u64) << 32 | self.index as u64
@@ -64,7 +64,7 @@ impl Ticket {
 
 /// How answers find their asks, and how much may be under way.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
+pub(crate) struct RequestRules {
     /// Answers say the number of their ticket: the other side is ours.
     pub(crate) numbered: bool,
     /// Bytes of one direction of a body that may be under way, toward ours; one piece always may.
@@ -72,20 +72,20 @@ pub(crate) struct Rules {
     /// Places; 0 for any number.
     pub(crate) places: u32,
     /// What happens to more.
-    pub(crate) overload: Overload,
+    pub(crate) overload: OverloadPolicy,
 }
 
 /// An entry that may leave now.
-pub(crate) type Ready = (Ticket, Event);
+pub(crate) type ReadyEvent = (RequestTicket, Event);
 
-pub(super) struct Table {
-    rules: Rules,
-    slots: Vec<Slot>,
+pub(super) struct RequestTable {
+    rules: RequestRules,
+    slots: Vec<RequestSlot>,
     free: Vec<u32>,
-    lines: HashMap<Line, State, RandomState>,
+    lines: HashMap<OrderKey, OrderedQueue, RandomState>,
     orphans: VecDeque<Text>,
     /// Those that wait for a place, or until the agent goes on.
-    queue: VecDeque<Ticket>,
+    queue: VecDeque<RequestTicket>,
     taken: u32,
     entries: u32,
     /// How many answers have come.
@@ -96,33 +96,33 @@ pub(super) struct Table {
 }
 
 #[derive(Default)]
-struct Slot {
+struct RequestSlot {
     generation: u32,
-    entry: Option<Entry>,
+    entry: Option<PendingRequest>,
 }
 
-struct Entry {
+struct PendingRequest {
     id: Text,
-    line: Option<Lane>,
+    line: Option<OrderScope>,
     bytes: u64,
     /// While it is queued.
     event: Option<Box<Event>>,
-    answer: Option<Result<Response, AskError>>,
+    answer: Option<Result<Response, RequestError>>,
     waker: Option<Waker>,
 }
 
-type Line = (Text, Lane);
+type OrderKey = (Text, OrderScope);
 
 /// Which of a request's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Lane {
+enum OrderScope {
     All,
     RequestBody,
     ResponseBody,
 }
 
 #[derive(Default)]
-struct State {
+struct OrderedQueue {
     sent: u32,
     bytes: u64,
     /// One of them has one of the agent's places, or waits for it.
@@ -130,28 +130,28 @@ struct State {
     /// Its first one waits for a place; none may overtake it.
     held: bool,
     orphaned: bool,
-    current: Option<Ticket>,
-    waiting: VecDeque<Ticket>,
+    current: Option<RequestTicket>,
+    waiting: VecDeque<RequestTicket>,
 }
 
 /// What became of an ask.
-pub(super) enum Entered {
+pub(super) enum EnterOutcome {
     /// It may leave now.
-    Send(Ticket, Event),
+    Send(RequestTicket, Event),
     /// It is kept until it may.
-    Queued(Ticket),
+    Queued(RequestTicket),
 }
 
 /// What an entry was whose caller is gone.
-pub(super) enum Forgotten {
+pub(super) enum ForgetOutcome {
     /// The agent has heard of it. Whoever waited for something else of its request is to be woken.
     Sent(Text, Vec<Waker>),
     /// It has not, or has answered.
     Unsent,
 }
 
-impl Table {
-    pub(super) fn new(rules: Rules) -> Self {
+impl RequestTable {
+    pub(super) fn new(rules: RequestRules) -> Self {
         Self {
             rules,
             slots: Vec::new(),
@@ -180,34 +180,34 @@ impl Table {
 
     /// Whether pieces of a body must be handed to the transport while the table is held, since only that
     /// keeps their order.
-    pub(super) const fn ordered(&self, kind: Kind) -> bool {
-        self.rules.numbered && matches!(kind, Kind::RequestBody | Kind::ResponseBody)
+    pub(super) const fn ordered(&self, kind: EventKind) -> bool {
+        self.rules.numbered && matches!(kind, EventKind::RequestBody | EventKind::ResponseBody)
     }
 
     /// A new ask.
-    pub(super) fn enter(&mut self, event: Event) -> Result<Entered, AskError> {
+    pub(super) fn enter(&mut self, event: Event) -> Result<EnterOutcome, RequestError> {
         if self.closed {
-            return Err(AskError::Closed);
+            return Err(RequestError::Closed);
         }
         if self.entries as usize >= ENTRIES {
-            return Err(AskError::Full);
+            return Err(RequestError::Full);
         }
         let kind = event.kind();
         let id = event.id();
         let lane = match kind {
-            _ if !self.rules.numbered => Some(Lane::All),
-            Kind::RequestBody => Some(Lane::RequestBody),
-            Kind::ResponseBody => Some(Lane::ResponseBody),
+            _ if !self.rules.numbered => Some(OrderScope::All),
+            EventKind::RequestBody => Some(OrderScope::RequestBody),
+            EventKind::ResponseBody => Some(OrderScope::ResponseBody),
             _ => None,
         };
-        let body = matches!(kind, Kind::RequestBody | Kind::ResponseBody);
-        let fails = self.rules.overload == Overload::Fail && !body;
+        let body = matches!(kind, EventKind::RequestBody | EventKind::ResponseBody);
+        let fails = self.rules.overload == OverloadPolicy::Fail && !body;
         let paused = self.paused_for(id);
         if fails && starts(kind) && paused {
-            return Err(AskError::Paused);
+            return Err(RequestError::Paused);
         }
         if fails && !self.has_place() {
-            return Err(AskError::Full);
+            return Err(RequestError::Full);
         }
         let bytes = match &event {
             Event::RequestBody(chunk) | Event::ResponseBody(chunk) => {
@@ -217,7 +217,7 @@ impl Table {
         };
         let id = Text::from(id);
         let key = lane.map(|lane| (id.clone(), lane));
-        let ticket = self.place(Entry {
+        let ticket = self.place(PendingRequest {
             id,
             line: lane,
             bytes,
@@ -234,23 +234,23 @@ impl Table {
                 .or_default()
                 .waiting
                 .push_back(ticket);
-            return Ok(Entered::Queued(ticket));
+            return Ok(EnterOutcome::Queued(ticket));
         }
         if self.admit(ticket, key, bytes, paused && (body || starts(kind))) {
-            Ok(Entered::Send(ticket, event))
+            Ok(EnterOutcome::Send(ticket, event))
         } else {
             self.hold(ticket, event);
             self.queue.push_back(ticket);
-            Ok(Entered::Queued(ticket))
+            Ok(EnterOutcome::Queued(ticket))
         }
     }
 
     /// An answer by number. Returns whom to wake; `None` where nobody waits.
     pub(super) fn answer(
         &mut self,
-        ticket: Ticket,
-        answer: Result<Response, AskError>,
-        ready: &mut Vec<Ready>,
+        ticket: RequestTicket,
+        answer: Result<Response, RequestError>,
+        ready: &mut Vec<ReadyEvent>,
     ) -> Option<Waker> {
         let entry = self.entry(ticket)?;
         if entry.answer.is_some() {
@@ -272,8 +272,8 @@ impl Table {
     }
 
     /// Whose answer one is that says the request and no more; `None` where nobody waits.
-    pub(super) fn find(&mut self, id: &str, ready: &mut Vec<Ready>) -> Option<Ticket> {
-        let key = (Text::from(id), Lane::All);
+    pub(super) fn find(&mut self, id: &str, ready: &mut Vec<ReadyEvent>) -> Option<RequestTicket> {
+        let key = (Text::from(id), OrderScope::All);
         let line = self.lines.get_mut(&key)?;
         if let Some(ticket) = line.current {
             return Some(ticket);
@@ -291,11 +291,11 @@ impl Table {
     /// The answer, once it is there, or who waits for it.
     pub(super) fn poll(
         &mut self,
-        ticket: Ticket,
+        ticket: RequestTicket,
         waker: &Waker,
-    ) -> Option<Result<Response, AskError>> {
+    ) -> Option<Result<Response, RequestError>> {
         let Some(entry) = self.entry(ticket) else {
-            return Some(Err(AskError::Closed));
+            return Some(Err(RequestError::Closed));
         };
         match entry.answer.take() {
             Some(answer) => {
@@ -313,40 +313,44 @@ impl Table {
     }
 
     /// The caller is gone.
-    pub(super) fn forget(&mut self, ticket: Ticket, ready: &mut Vec<Ready>) -> Forgotten {
+    pub(super) fn forget(
+        &mut self,
+        ticket: RequestTicket,
+        ready: &mut Vec<ReadyEvent>,
+    ) -> ForgetOutcome {
         let Some(entry) = self.vacate(ticket) else {
-            return Forgotten::Unsent;
+            return ForgetOutcome::Unsent;
         };
         if entry.answer.is_some() {
-            return Forgotten::Unsent;
+            return ForgetOutcome::Unsent;
         }
         let key = entry.line.map(|lane| (entry.id.clone(), lane));
         if entry.event.is_some() {
             self.unqueue(ticket, key.as_ref(), ready);
-            return Forgotten::Unsent;
+            return ForgetOutcome::Unsent;
         }
         if self.rules.numbered {
             // The agent drops all that it does for the request.
             self.taken -= u32::from(key.is_none()).min(self.taken);
             let wakers = self.cancel(&entry.id, ready);
-            return Forgotten::Sent(entry.id, wakers);
+            return ForgetOutcome::Sent(entry.id, wakers);
         }
         if let Some(key) = key {
             self.orphan(&key, ready);
         }
         self.pump(ready);
-        Forgotten::Sent(entry.id, Vec::new())
+        ForgetOutcome::Sent(entry.id, Vec::new())
     }
 
     /// Nobody waits for a request any more; whoever did is told so. Returns whom to wake.
-    pub(super) fn cancel(&mut self, id: &str, ready: &mut Vec<Ready>) -> Vec<Waker> {
+    pub(super) fn cancel(&mut self, id: &str, ready: &mut Vec<ReadyEvent>) -> Vec<Waker> {
         let mut wakers = Vec::new();
         let mut places = 0;
         for entry in self.slots.iter_mut().filter_map(|slot| slot.entry.as_mut()) {
             if entry.id != *id || entry.answer.is_some() {
                 continue;
             }
-            entry.answer = Some(Err(AskError::Cancelled));
+            entry.answer = Some(Err(RequestError::Cancelled));
             wakers.extend(entry.waker.take());
             let was_sent = entry.event.take().is_none();
             places += u32::from(was_sent && entry.line.is_none());
@@ -360,12 +364,12 @@ impl Table {
                 .is_some_and(|entry| entry.answer.is_none())
         });
         let id = Text::from(id);
-        for lane in [Lane::RequestBody, Lane::ResponseBody] {
+        for lane in [OrderScope::RequestBody, OrderScope::ResponseBody] {
             if let Some(line) = self.lines.remove(&(id.clone(), lane)) {
                 self.taken -= u32::from(line.placed).min(self.taken);
             }
         }
-        let key = (id, Lane::All);
+        let key = (id, OrderScope::All);
         if let Some(line) = self.lines.get_mut(&key) {
             line.waiting.clear();
             line.held = false;
@@ -380,7 +384,7 @@ impl Table {
     }
 
     /// What was sent in a line is not waited for any more, and its answer may come all the same.
-    fn orphan(&mut self, key: &Line, ready: &mut Vec<Ready>) {
+    fn orphan(&mut self, key: &OrderKey, ready: &mut Vec<ReadyEvent>) {
         let Some(line) = self.lines.get_mut(key) else {
             return;
         };
@@ -395,7 +399,7 @@ impl Table {
         if self.orphans.len() > ORPHANS
             && let Some(oldest) = self.orphans.pop_front()
         {
-            let key = (oldest, Lane::All);
+            let key = (oldest, OrderScope::All);
             if let Some(line) = self.lines.get_mut(&key) {
                 line.orphaned = false;
             }
@@ -404,7 +408,7 @@ impl Table {
     }
 
     /// The agent wants nothing new, of one request or of any, or goes on.
-    pub(super) fn pause(&mut self, id: Option<Text>, paused: bool, ready: &mut Vec<Ready>) {
+    pub(super) fn pause(&mut self, id: Option<Text>, paused: bool, ready: &mut Vec<ReadyEvent>) {
         match id {
             None => self.paused = paused,
             Some(id) if paused => {
@@ -417,7 +421,7 @@ impl Table {
             }
         }
         if !paused {
-            let keys: Vec<Line> = self.lines.keys().cloned().collect();
+            let keys: Vec<OrderKey> = self.lines.keys().cloned().collect();
             for key in keys {
                 self.pump_line(&key, ready);
             }
@@ -442,15 +446,15 @@ impl Table {
         let mut wakers = Vec::new();
         for entry in self.slots.iter_mut().filter_map(|slot| slot.entry.as_mut()) {
             entry.event = None;
-            entry.answer.get_or_insert(Err(AskError::Closed));
+            entry.answer.get_or_insert(Err(RequestError::Closed));
             wakers.extend(entry.waker.take());
         }
         wakers
     }
 
-    fn place(&mut self, entry: Entry) -> Ticket {
+    fn place(&mut self, entry: PendingRequest) -> RequestTicket {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
+            self.slots.push(RequestSlot::default());
             self.slots.len() as u32 - 1
         });
         self.entries += 1;
@@ -459,10 +463,10 @@ impl Table {
             slot.entry = Some(entry);
             generation = slot.generation;
         }
-        Ticket { index, generation }
+        RequestTicket { index, generation }
     }
 
-    fn entry(&mut self, ticket: Ticket) -> Option<&mut Entry> {
+    fn entry(&mut self, ticket: RequestTicket) -> Option<&mut PendingRequest> {
         let slot = self.slots.get_mut(ticket.index as usize)?;
         if slot.generation != ticket.generation {
             return None;
@@ -470,7 +474,7 @@ impl Table {
         slot.entry.as_mut()
     }
 
-    fn vacate(&mut self, ticket: Ticket) -> Option<Entry> {
+    fn vacate(&mut self, ticket: RequestTicket) -> Option<PendingRequest> {
         let slot = self.slots.get_mut(ticket.index as usize)?;
         if slot.generation != ticket.generation {
             return None;
@@ -482,7 +486,7 @@ impl Table {
         Some(entry)
     }
 
-    fn hold(&mut self, ticket: Ticket, event: Event) {
+    fn hold(&mut self, ticket: RequestTicket, event: Event) {
         if let Some(entry) = self.entry(ticket) {
             entry.event = Some(Box::new(event));
         }
@@ -496,14 +500,14 @@ impl Table {
         self.rules.places == 0 || self.taken < self.rules.places
     }
 
-    fn line_has_room(&self, key: &Line, bytes: u64) -> bool {
+    fn line_has_room(&self, key: &OrderKey, bytes: u64) -> bool {
         let Some(line) = self.lines.get(key) else {
             return true;
         };
         line.waiting.is_empty() && self.room(line, bytes)
     }
 
-    fn room(&self, line: &State, bytes: u64) -> bool {
+    fn room(&self, line: &OrderedQueue, bytes: u64) -> bool {
         if line.held || line.orphaned {
             return false;
         }
@@ -511,7 +515,13 @@ impl Table {
     }
 
     /// Takes what an entry needs to leave. When there is no place, it is false, and the entry holds its line.
-    fn admit(&mut self, ticket: Ticket, key: Option<Line>, bytes: u64, paused: bool) -> bool {
+    fn admit(
+        &mut self,
+        ticket: RequestTicket,
+        key: Option<OrderKey>,
+        bytes: u64,
+        paused: bool,
+    ) -> bool {
         let free = self.has_place();
         let Some(key) = key else {
             let leaves = free && !paused;
@@ -532,7 +542,7 @@ impl Table {
     }
 
     /// An entry that was sent needs nothing any more.
-    fn release(&mut self, key: Option<&Line>, bytes: u64, ready: &mut Vec<Ready>) {
+    fn release(&mut self, key: Option<&OrderKey>, bytes: u64, ready: &mut Vec<ReadyEvent>) {
         let Some(key) = key else {
             self.taken = self.taken.saturating_sub(1);
             return self.pump(ready);
@@ -551,7 +561,12 @@ impl Table {
     }
 
     /// A queued entry is gone.
-    fn unqueue(&mut self, ticket: Ticket, key: Option<&Line>, ready: &mut Vec<Ready>) {
+    fn unqueue(
+        &mut self,
+        ticket: RequestTicket,
+        key: Option<&OrderKey>,
+        ready: &mut Vec<ReadyEvent>,
+    ) {
         if let Some(at) = self.queue.iter().position(|queued| *queued == ticket) {
             self.queue.remove(at);
             if let Some(line) = key.and_then(|key| self.lines.get_mut(key)) {
@@ -567,7 +582,7 @@ impl Table {
     }
 
     /// Lets leave what a line has room for.
-    fn pump_line(&mut self, key: &Line, ready: &mut Vec<Ready>) {
+    fn pump_line(&mut self, key: &OrderKey, ready: &mut Vec<ReadyEvent>) {
         loop {
             let Some(line) = self.lines.get(key) else {
                 return;
@@ -603,7 +618,7 @@ impl Table {
     }
 
     /// Lets leave what there are places for.
-    fn pump(&mut self, ready: &mut Vec<Ready>) {
+    fn pump(&mut self, ready: &mut Vec<ReadyEvent>) {
         let mut at = 0;
         while self.has_place()
             && let Some(ticket) = self.queue.get(at).copied()
@@ -634,7 +649,7 @@ impl Table {
         }
     }
 
-    fn waits_for_agent(&mut self, ticket: Ticket) -> bool {
+    fn waits_for_agent(&mut self, ticket: RequestTicket) -> bool {
         if !self.paused && self.paused_requests.is_empty() {
             return false;
         }
@@ -643,13 +658,13 @@ impl Table {
         };
         let waits = entry.event.as_deref().is_some_and(|event| {
             let kind = event.kind();
-            starts(kind) || matches!(kind, Kind::RequestBody | Kind::ResponseBody)
+            starts(kind) || matches!(kind, EventKind::RequestBody | EventKind::ResponseBody)
         });
         let id = entry.id.clone();
         waits && self.paused_for(&id)
     }
 
-    fn leave(&mut self, ticket: Ticket, ready: &mut Vec<Ready>) {
+    fn leave(&mut self, ticket: RequestTicket, ready: &mut Vec<ReadyEvent>) {
         if let Some(event) = self.entry(ticket).and_then(|entry| entry.event.take()) {
             ready.push((ticket, *event));
         }
@@ -657,8 +672,8 @@ impl Table {
 }
 
 /// Whether an event begins something that an agent may not have heard of.
-pub(super) const fn starts(kind: Kind) -> bool {
-    matches!(kind, Kind::RequestHeaders | Kind::Guardrail)
+pub(super) const fn starts(kind: EventKind) -> bool {
+    matches!(kind, EventKind::RequestHeaders | EventKind::Guardrail)
 }
 
 #[cfg(test)]
@@ -668,12 +683,12 @@ mod tests {
     use super::*;
     use crate::event::{BodyChunk, ResponseHeaders};
 
-    fn rules(numbered: bool) -> Rules {
-        Rules {
+    fn rules(numbered: bool) -> RequestRules {
+        RequestRules {
             numbered,
             window: 2 * LEAST_PIECE + 1,
             places: 2,
-            overload: Overload::Wait,
+            overload: OverloadPolicy::Wait,
         }
     }
 
@@ -693,14 +708,14 @@ mod tests {
     }
 
     /// The ticket, and whether it leaves at once.
-    fn enter(table: &mut Table, event: Event) -> (Ticket, bool) {
+    fn enter(table: &mut RequestTable, event: Event) -> (RequestTicket, bool) {
         match table.enter(event).unwrap() {
-            Entered::Send(ticket, _) => (ticket, true),
-            Entered::Queued(ticket) => (ticket, false),
+            EnterOutcome::Send(ticket, _) => (ticket, true),
+            EnterOutcome::Queued(ticket) => (ticket, false),
         }
     }
 
-    fn answer(table: &mut Table, ticket: Ticket) -> Vec<Ticket> {
+    fn answer(table: &mut RequestTable, ticket: RequestTicket) -> Vec<RequestTicket> {
         let mut ready = Vec::new();
         table.answer(ticket, Ok(Response::allow()), &mut ready);
         table.poll(ticket, Waker::noop()).unwrap().unwrap();
@@ -709,7 +724,7 @@ mod tests {
 
     #[test]
     fn pieces_leave_as_far_as_their_window_goes_and_share_a_place() {
-        let mut table = Table::new(rules(true));
+        let mut table = RequestTable::new(rules(true));
         let sent: Vec<_> = (0..4).map(|_| enter(&mut table, piece("a"))).collect();
         assert_eq!(
             sent.iter().map(|s| s.1).collect::<Vec<_>>(),
@@ -731,7 +746,7 @@ mod tests {
     #[test]
     fn nothing_of_a_request_leaves_after_its_cancel() {
         for numbered in [true, false] {
-            let mut table = Table::new(rules(numbered));
+            let mut table = RequestTable::new(rules(numbered));
             let tickets: Vec<_> = (0..5).map(|_| enter(&mut table, piece("a")).0).collect();
             let (other, _) = enter(&mut table, head("b"));
             let mut ready = Vec::new();
@@ -739,7 +754,7 @@ mod tests {
             assert!(ready.is_empty());
             for ticket in tickets {
                 let answer = table.poll(ticket, Waker::noop());
-                assert_eq!(answer, Some(Err(AskError::Cancelled)));
+                assert_eq!(answer, Some(Err(RequestError::Cancelled)));
             }
             assert_eq!((table.entries(), table.taken), (1, 1));
             answer(&mut table, other);
@@ -749,12 +764,12 @@ mod tests {
 
     #[test]
     fn a_dropped_ask_leaves_nothing_and_what_is_late_finds_nobody() {
-        let mut table = Table::new(rules(true));
+        let mut table = RequestTable::new(rules(true));
         let (ticket, _) = enter(&mut table, head("a"));
         let mut ready = Vec::new();
         assert!(matches!(
             table.forget(ticket, &mut ready),
-            Forgotten::Sent(..)
+            ForgetOutcome::Sent(..)
         ));
         assert_eq!((table.entries(), table.taken), (0, 0));
         let (next, _) = enter(&mut table, head("a"));
@@ -769,7 +784,7 @@ mod tests {
 
     #[test]
     fn abandoned_lines_are_remembered_and_bounded() {
-        let mut table = Table::new(rules(false));
+        let mut table = RequestTable::new(rules(false));
         let mut ready = Vec::new();
         for n in 0..3 * ORPHANS {
             let (ticket, leaves) = enter(&mut table, head(&n.to_string()));

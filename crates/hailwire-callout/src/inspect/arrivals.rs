@@ -24,7 +24,7 @@ use crate::{
         ConnectError, ConnectOptions, Connection,
         reverse::{self, ReverseOptions},
     },
-    pool::Connect,
+    pool::Connector,
 };
 
 /// How many agents may be in their handshake at once.
@@ -32,25 +32,25 @@ const HANDSHAKES: usize = 64;
 
 /// Who waits for an agent to connect.
 #[derive(Clone, Default)]
-pub struct Arrivals(Arc<Shared>);
+pub struct ReverseRegistry(Arc<ReverseWaiters>);
 
 #[derive(Default)]
-struct Shared {
-    waiting: Mutex<HashMap<String, VecDeque<Waiter>>>,
+struct ReverseWaiters {
+    waiting: Mutex<HashMap<String, VecDeque<ConnectionWaiter>>>,
     changed: Notify,
 }
 
-struct Waiter {
+struct ConnectionWaiter {
     options: ConnectOptions,
     connection: oneshot::Sender<Connection>,
 }
 
-impl Arrivals {
+impl ReverseRegistry {
     /// How a pool comes by connections of the agent with this id.
     #[must_use]
-    pub fn of(&self, id: &str) -> Arc<dyn Connect> {
+    pub fn of(&self, id: &str) -> Arc<dyn Connector> {
         self.waiting().entry(id.to_owned()).or_default();
-        Arc::new(Arrival {
+        Arc::new(ReverseConnector {
             arrivals: self.clone(),
             id: id.to_owned(),
         })
@@ -65,7 +65,11 @@ impl Arrivals {
     /// # Cancel safety
     ///
     /// It ends; agents in their handshake are dropped.
-    pub async fn listen(&self, socket: &uds::Listener, options: ReverseOptions) -> io::Result<()> {
+    pub async fn listen(
+        &self,
+        socket: &uds::UdsListener,
+        options: ReverseOptions,
+    ) -> io::Result<()> {
         let options = Arc::new(options);
         let room = Arc::new(Semaphore::new(HANDSHAKES));
         let mut handshakes = JoinSet::new();
@@ -108,7 +112,7 @@ impl Arrivals {
     }
 
     /// Whoever has waited longest for this agent, once there is one; `None` where no configuration names it.
-    async fn wanted(&self, id: String) -> Option<Waiter> {
+    async fn wanted(&self, id: String) -> Option<ConnectionWaiter> {
         loop {
             let changed = self.0.changed.notified();
             let mut changed = std::pin::pin!(changed);
@@ -125,19 +129,19 @@ impl Arrivals {
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<String, VecDeque<Waiter>>> {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<String, VecDeque<ConnectionWaiter>>> {
         let waiting = &self.0.waiting;
         waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The arrivals of one agent.
-struct Arrival {
-    arrivals: Arrivals,
+struct ReverseConnector {
+    arrivals: ReverseRegistry,
     id: String,
 }
 
-impl Connect for Arrival {
+impl Connector for ReverseConnector {
     fn connect<'a>(
         &'a self,
         options: &'a ConnectOptions,
@@ -148,7 +152,7 @@ impl Connect for Arrival {
                 let mut waiting = self.arrivals.waiting();
                 let queue = waiting.entry(self.id.clone()).or_default();
                 queue.retain(|waiter| !waiter.connection.is_closed());
-                queue.push_back(Waiter {
+                queue.push_back(ConnectionWaiter {
                     options: options.clone(),
                     connection,
                 });

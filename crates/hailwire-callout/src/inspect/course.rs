@@ -13,20 +13,20 @@ use bytes::Bytes;
 
 use super::{
     BodyVerdict,
-    leg::{Leg, Of, Piece},
-    round::Round,
+    leg::{AgentStage, PipelineChunk, StageId},
+    round::RequestState,
 };
 use crate::{
-    Decision, Kind,
+    Decision, EventKind,
     control::CancelReason,
     event::BodyChunk,
     stream::{LEAST_PIECE, WINDOW},
 };
 
 /// A body's course.
-pub(super) struct Course {
-    kind: Kind,
-    legs: Box<[Leg]>,
+pub(super) struct BodyPipeline {
+    kind: EventKind,
+    legs: Box<[AgentStage]>,
     /// What has come through, and was not taken yet.
     through: VecDeque<BodyVerdict>,
     /// What each piece counts that was shown and whose verdict was not taken.
@@ -34,11 +34,11 @@ pub(super) struct Course {
     cost: u64,
 }
 
-impl Course {
-    pub(super) fn new(kind: Kind, agents: usize) -> Self {
+impl BodyPipeline {
+    pub(super) fn new(kind: EventKind, agents: usize) -> Self {
         Self {
             kind,
-            legs: (0..agents).map(|_| Leg::default()).collect(),
+            legs: (0..agents).map(|_| AgentStage::default()).collect(),
             through: VecDeque::new(),
             costs: VecDeque::new(),
             cost: 0,
@@ -61,12 +61,12 @@ impl Course {
     }
 
     /// A piece enters.
-    pub(super) fn show(&mut self, chunk: BodyChunk, round: &Round) {
+    pub(super) fn show(&mut self, chunk: BodyChunk, round: &RequestState) {
         let cost = LEAST_PIECE.max(chunk.data.len() as u64);
         self.costs.push_back(cost);
         self.cost += cost;
         if round.over().is_none() {
-            let piece = Piece::new(chunk.data, chunk.is_last, chunk.total_size);
+            let piece = PipelineChunk::new(chunk.data, chunk.is_last, chunk.total_size);
             self.enter(0, piece, round);
         }
     }
@@ -74,7 +74,7 @@ impl Course {
     /// What becomes of the next piece; `None` when none is under way.
     pub(super) fn poll_shown(
         &mut self,
-        round: &mut Round,
+        round: &mut RequestState,
         context: &mut Context<'_>,
     ) -> Poll<Option<BodyVerdict>> {
         if let Some(decision) = round.over().cloned() {
@@ -100,10 +100,14 @@ impl Course {
     }
 
     /// Moves pieces on. False where all of them wait.
-    fn advance(&mut self, round: &mut Round, context: &mut Context<'_>) -> Result<bool, Decision> {
+    fn advance(
+        &mut self,
+        round: &mut RequestState,
+        context: &mut Context<'_>,
+    ) -> Result<bool, Decision> {
         let mut moved = false;
         for n in 0..self.legs.len() {
-            let of = Of { n, kind: self.kind };
+            let of = StageId { n, kind: self.kind };
             while let Some(leg) = self.legs.get_mut(n)
                 && let Poll::Ready(piece) = leg.poll_leave(of, round, context)
             {
@@ -115,8 +119,8 @@ impl Course {
     }
 
     /// A piece comes to an agent, or has passed all of them.
-    fn enter(&mut self, n: usize, piece: Piece, round: &Round) {
-        let of = Of { n, kind: self.kind };
+    fn enter(&mut self, n: usize, piece: PipelineChunk, round: &RequestState) {
+        let of = StageId { n, kind: self.kind };
         match self.legs.get_mut(n) {
             Some(leg) => leg.enter(of, piece, round),
             None => self.through.push_back(BodyVerdict {
@@ -127,7 +131,7 @@ impl Course {
     }
 
     /// The request does not pass, and nothing of what is under way does. What agents said to it is told with the first piece.
-    fn stop(&mut self, decision: &Decision, round: &Round) {
+    fn stop(&mut self, decision: &Decision, round: &RequestState) {
         for (n, leg) in self.legs.iter().enumerate() {
             if leg.is_owed()
                 && let Some(place) = round.asked(n)
@@ -137,7 +141,7 @@ impl Course {
         }
         let mut stopped = BodyVerdict::default();
         // What is farthest came first.
-        for piece in self.legs.iter_mut().rev().flat_map(Leg::clear) {
+        for piece in self.legs.iter_mut().rev().flat_map(AgentStage::clear) {
             stopped.verdict.append(piece.verdict);
         }
         stopped.verdict.decision = decision.clone();

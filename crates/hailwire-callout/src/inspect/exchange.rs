@@ -13,13 +13,13 @@ use futures_util::future::join_all;
 use tracing::debug;
 
 use super::{
-    Armed, BodyVerdict, Verdict, WebSocketVerdict,
-    course::Course,
+    BodyVerdict, CountedCheckpoint, Verdict, WebSocketVerdict,
+    course::BodyPipeline,
     leg::gathered,
-    round::{Free, Round},
+    round::{EndpointChoice, RequestState},
 };
 use crate::{
-    Decision, Event, Kind, Text,
+    Decision, Event, EventKind, Text,
     event::{BodyChunk, RequestComplete, RequestHeaders, ResponseHeaders, WebSocketFrame},
     response::WebSocketDecision,
 };
@@ -41,28 +41,28 @@ use crate::{
 /// A dropped future of one of its methods leaves the exchange with a hole: drop the exchange too. [`shown`](Self::shown) is the
 /// exception: it loses nothing.
 pub struct Exchange {
-    round: Round,
-    request: Course,
-    response: Course,
+    round: RequestState,
+    request: BodyPipeline,
+    response: BodyPipeline,
     complete: bool,
 }
 
 impl Exchange {
-    pub(super) fn new(points: Arc<[Armed]>) -> Self {
+    pub(super) fn new(points: Arc<[CountedCheckpoint]>) -> Self {
         Self {
-            request: Course::new(Kind::RequestBody, points.len()),
-            response: Course::new(Kind::ResponseBody, points.len()),
-            round: Round::new(points),
+            request: BodyPipeline::new(EventKind::RequestBody, points.len()),
+            response: BodyPipeline::new(EventKind::ResponseBody, points.len()),
+            round: RequestState::new(points),
             complete: false,
         }
     }
 
     /// Whether any agent is to be asked about events of a kind, as far as this request has come.
     #[must_use]
-    pub fn wants(&self, kind: Kind) -> bool {
+    pub fn wants(&self, kind: EventKind) -> bool {
         let unseen = |n| match kind {
-            Kind::RequestBody => self.request.is_unseen(n),
-            Kind::ResponseBody => self.response.is_unseen(n),
+            EventKind::RequestBody => self.request.is_unseen(n),
+            EventKind::ResponseBody => self.response.is_unseen(n),
             _ => false,
         };
         let asks = |n| !unseen(n) && self.round.asks(n, kind);
@@ -91,7 +91,7 @@ impl Exchange {
     /// What was shown before and has no verdict yet is waited for too, and its data and changes are part of this verdict.
     pub async fn request_body(&mut self, piece: BodyChunk) -> BodyVerdict {
         self.show_request_body(piece);
-        self.rest(Kind::RequestBody).await
+        self.rest(EventKind::RequestBody).await
     }
 
     /// The head of the response.
@@ -102,7 +102,7 @@ impl Exchange {
     /// A piece of the response's body, as [`request_body`](Self::request_body).
     pub async fn response_body(&mut self, piece: BodyChunk) -> BodyVerdict {
         self.show_response_body(piece);
-        self.rest(Kind::ResponseBody).await
+        self.rest(EventKind::ResponseBody).await
     }
 
     /// Shows a piece of the request's body, and does not wait: [`shown`](Self::shown) says what becomes of it.
@@ -132,20 +132,20 @@ impl Exchange {
     /// Whether more of a body should be shown before a verdict is taken: less than 512 KiB of it is under way, a small
     /// piece counting as 4 KiB. Whoever shows more holds more in memory. Anything but the two bodies has room always.
     #[must_use]
-    pub const fn has_room(&self, kind: Kind) -> bool {
+    pub const fn has_room(&self, kind: EventKind) -> bool {
         match kind {
-            Kind::RequestBody => self.request.has_room(),
-            Kind::ResponseBody => self.response.has_room(),
+            EventKind::RequestBody => self.request.has_room(),
+            EventKind::ResponseBody => self.response.has_room(),
             _ => true,
         }
     }
 
     /// Whether pieces of a body are under way, whose verdicts [`shown`](Self::shown) will give.
     #[must_use]
-    pub fn is_under_way(&self, kind: Kind) -> bool {
+    pub fn is_under_way(&self, kind: EventKind) -> bool {
         match kind {
-            Kind::RequestBody => self.request.is_under_way(),
-            Kind::ResponseBody => self.response.is_under_way(),
+            EventKind::RequestBody => self.request.is_under_way(),
+            EventKind::ResponseBody => self.response.is_under_way(),
             _ => false,
         }
     }
@@ -159,10 +159,10 @@ impl Exchange {
     /// # Cancel safety
     ///
     /// Nothing is lost.
-    pub async fn shown(&mut self) -> Option<(Kind, BodyVerdict)> {
+    pub async fn shown(&mut self) -> Option<(EventKind, BodyVerdict)> {
         poll_fn(|context| {
             let mut waits = false;
-            for kind in [Kind::RequestBody, Kind::ResponseBody] {
+            for kind in [EventKind::RequestBody, EventKind::ResponseBody] {
                 match self.poll_shown(kind, context) {
                     Poll::Ready(Some(verdict)) => return Poll::Ready(Some((kind, verdict))),
                     Poll::Ready(None) => {}
@@ -180,7 +180,7 @@ impl Exchange {
     /// A WebSocket frame. An agent that blocks closes with 1008, one that does not answer with 1011.
     pub async fn websocket(&mut self, frame: WebSocketFrame) -> WebSocketVerdict {
         let mut out = WebSocketVerdict::default();
-        let kind = Kind::WebSocketFrame;
+        let kind = EventKind::WebSocketFrame;
         if self.round.over().is_some() {
             out.decision = close(1008);
             return out;
@@ -217,14 +217,14 @@ impl Exchange {
 
     /// The request has ended. Agents that keep records are told; their answers decide nothing.
     pub async fn complete(&mut self, event: RequestComplete) {
-        let (round, kind) = (&mut self.round, Kind::RequestComplete);
+        let (round, kind) = (&mut self.round, EventKind::RequestComplete);
         round.begin(&event.correlation_id);
         self.complete = true;
         let told = (0..round.count()).filter(|n| round.asks(*n, kind));
         let told = told.map(|n| {
             let timeout = round.point(n).rule.phase(kind).timeout;
             let event = Event::RequestComplete(event.clone());
-            round.asking(n, event, Free::Yes, timeout)
+            round.asking(n, event, EndpointChoice::Yes, timeout)
         });
         for (_, answer) in join_all(told).await {
             if let Err(error) = answer {
@@ -255,7 +255,7 @@ impl Exchange {
     }
 
     /// The verdicts on all pieces of a body that are under way, as one.
-    async fn rest(&mut self, kind: Kind) -> BodyVerdict {
+    async fn rest(&mut self, kind: EventKind) -> BodyVerdict {
         let mut verdict = Verdict::default();
         let mut data: Vec<Bytes> = Vec::new();
         while let Some(next) = poll_fn(|context| self.poll_shown(kind, context)).await {
@@ -271,9 +271,13 @@ impl Exchange {
         }
     }
 
-    fn poll_shown(&mut self, kind: Kind, context: &mut Context<'_>) -> Poll<Option<BodyVerdict>> {
+    fn poll_shown(
+        &mut self,
+        kind: EventKind,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<BodyVerdict>> {
         match kind {
-            Kind::ResponseBody => self.response.poll_shown(&mut self.round, context),
+            EventKind::ResponseBody => self.response.poll_shown(&mut self.round, context),
             _ => self.request.poll_shown(&mut self.round, context),
         }
     }

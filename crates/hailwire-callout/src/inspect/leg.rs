@@ -18,10 +18,10 @@ use std::{
 use bytes::{Bytes, BytesMut};
 
 use super::{
-    BodyMode, Fault, Unanswered, Verdict,
-    round::{Asking, Free, Round},
+    AgentFault, BodyMode, CallError, Verdict,
+    round::{CallFuture, EndpointChoice, RequestState},
 };
-use crate::{Decision, Event, Kind, Response, Text, event::BodyChunk, pool::Turn};
+use crate::{Decision, Event, EventKind, Response, Text, event::BodyChunk, pool::StartSignal};
 
 /// Most bytes of a body that one event carries, whatever an agent prefers: a frame of 16 MiB has them in base64.
 pub(super) const MAX_PIECE: u64 = 8 << 20;
@@ -33,29 +33,29 @@ const MIN_PIECE: u64 = 1 << 10;
 const PIECE: u64 = 64 << 10;
 
 /// A piece of a body between the agents.
-pub(super) struct Piece {
+pub(super) struct PipelineChunk {
     pub(super) data: Bytes,
     pub(super) last: bool,
     pub(super) total: Option<u64>,
     /// What the agents before said to it.
     pub(super) verdict: Verdict,
-    plan: Plan,
+    plan: ChunkPlan,
 }
 
-impl Piece {
+impl PipelineChunk {
     pub(super) fn new(data: Bytes, last: bool, total: Option<u64>) -> Self {
         Self {
             data,
             last,
             total,
             verdict: Verdict::default(),
-            plan: Plan::Pass,
+            plan: ChunkPlan::Pass,
         }
     }
 }
 
 /// What becomes of a piece at one agent.
-enum Plan {
+enum ChunkPlan {
     /// It goes on as it is.
     Pass,
     /// It is gathered until the body is whole.
@@ -63,12 +63,12 @@ enum Plan {
     /// It is more than the agent may be shown.
     TooLarge,
     /// It is shown, and answered so far.
-    Show(Shown),
+    Show(ChunkProgress),
 }
 
 /// What became of a piece that was shown.
 #[derive(Default)]
-struct Shown {
+struct ChunkProgress {
     data: Vec<Bytes>,
     /// Parts that are not answered.
     unanswered: usize,
@@ -77,29 +77,29 @@ struct Shown {
 }
 
 /// What an agent is asked at once.
-struct Part {
+struct ChunkFragment {
     data: Bytes,
     last: bool,
     /// When its time begins, where it was sent while others were unanswered.
-    turn: Option<Turn>,
-    asked: Asked,
+    turn: Option<StartSignal>,
+    asked: FragmentState,
 }
 
-enum Asked {
+enum FragmentState {
     /// Until the place is known.
     Not(Event),
     /// Never locked: it lets an exchange be shared between threads, which a future may not be.
-    Under(Mutex<Asking>),
-    Answered(usize, Box<Result<Response, Unanswered>>),
+    Under(Mutex<CallFuture>),
+    Answered(usize, Box<Result<Response, CallError>>),
 }
 
 /// One agent's part in the course of a body.
 #[derive(Default)]
-pub(super) struct Leg {
+pub(super) struct AgentStage {
     /// In their order; the first is the one that is answered next.
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<PipelineChunk>,
     /// The unanswered parts of all pieces, in their order.
-    parts: VecDeque<Part>,
+    parts: VecDeque<ChunkFragment>,
     /// How many of them have been sent.
     sent: usize,
     index: u32,
@@ -112,12 +112,12 @@ pub(super) struct Leg {
 
 /// Whose leg it is.
 #[derive(Clone, Copy)]
-pub(super) struct Of {
+pub(super) struct StageId {
     pub(super) n: usize,
-    pub(super) kind: Kind,
+    pub(super) kind: EventKind,
 }
 
-impl Leg {
+impl AgentStage {
     /// Whether the rest of the body is not shown.
     pub(super) const fn is_unseen(&self) -> bool {
         self.unseen
@@ -129,7 +129,7 @@ impl Leg {
     }
 
     /// A piece comes, and is shown to the agent if it is to be.
-    pub(super) fn enter(&mut self, of: Of, mut piece: Piece, round: &Round) {
+    pub(super) fn enter(&mut self, of: StageId, mut piece: PipelineChunk, round: &RequestState) {
         piece.plan = self.plan(of, &piece, round);
         self.pieces.push_back(piece);
         self.send(of, round);
@@ -138,10 +138,10 @@ impl Leg {
     /// The first piece, once it goes on, as the agent left it.
     pub(super) fn poll_leave(
         &mut self,
-        of: Of,
-        round: &mut Round,
+        of: StageId,
+        round: &mut RequestState,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Piece, Decision>> {
+    ) -> Poll<Result<PipelineChunk, Decision>> {
         while self.is_first_unanswered() {
             let (place, answer) = ready!(self.poll_answer(context));
             round.found(of.n, place);
@@ -157,7 +157,7 @@ impl Leg {
     }
 
     /// Everything that has not left, in its order. Nothing is waited for any more.
-    pub(super) fn clear(&mut self) -> VecDeque<Piece> {
+    pub(super) fn clear(&mut self) -> VecDeque<PipelineChunk> {
         self.parts.clear();
         self.sent = 0;
         std::mem::take(&mut self.pieces)
@@ -165,14 +165,14 @@ impl Leg {
 
     fn is_first_unanswered(&self) -> bool {
         let first = self.pieces.front().map(|piece| &piece.plan);
-        matches!(first, Some(Plan::Show(shown)) if shown.unanswered > 0)
+        matches!(first, Some(ChunkPlan::Show(shown)) if shown.unanswered > 0)
     }
 
     /// What becomes of a piece. What it is shown as waits in `parts` then.
-    fn plan(&mut self, of: Of, piece: &Piece, round: &Round) -> Plan {
+    fn plan(&mut self, of: StageId, piece: &PipelineChunk, round: &RequestState) -> ChunkPlan {
         let nothing = piece.data.is_empty() && !piece.last;
         if self.unseen || nothing || !round.asks(of.n, of.kind) {
-            return Plan::Pass;
+            return ChunkPlan::Pass;
         }
         let rule = &round.point(of.n).rule;
         let known = round.capabilities(of.n);
@@ -187,7 +187,7 @@ impl Leg {
             self.seen + whole as u64 > most || piece.total.is_some_and(|total| total > most);
         if large || (mode == BodyMode::Buffer && whole > rule.buffer_size) {
             self.unseen = true;
-            return Plan::TooLarge;
+            return ChunkPlan::TooLarge;
         }
         let (shown, size) = match mode {
             BodyMode::Stream => {
@@ -197,20 +197,27 @@ impl Leg {
             BodyMode::Buffer => {
                 self.hold(piece.data.clone());
                 if !piece.last {
-                    return Plan::Gather;
+                    return ChunkPlan::Gather;
                 }
                 (self.release(), MAX_PIECE)
             }
         };
         let unanswered = self.cut(of.kind, round.id(), &shown, piece, size);
-        Plan::Show(Shown {
+        ChunkPlan::Show(ChunkProgress {
             unanswered,
-            ..Shown::default()
+            ..ChunkProgress::default()
         })
     }
 
     /// Cuts what is shown into parts, each at most as large as the agent wants. Gives how many.
-    fn cut(&mut self, kind: Kind, id: &Text, data: &Bytes, piece: &Piece, size: u64) -> usize {
+    fn cut(
+        &mut self,
+        kind: EventKind,
+        id: &Text,
+        data: &Bytes,
+        piece: &PipelineChunk,
+        size: u64,
+    ) -> usize {
         let size = size.clamp(MIN_PIECE, MAX_PIECE) as usize;
         let count = data.len().div_ceil(size).max(1);
         for part in 0..count {
@@ -227,42 +234,42 @@ impl Leg {
             };
             self.index = self.index.saturating_add(1);
             let event = match kind {
-                Kind::ResponseBody => Event::ResponseBody(chunk),
+                EventKind::ResponseBody => Event::ResponseBody(chunk),
                 _ => Event::RequestBody(chunk),
             };
-            self.parts.push_back(Part {
+            self.parts.push_back(ChunkFragment {
                 data,
                 last,
                 turn: None,
-                asked: Asked::Not(event),
+                asked: FragmentState::Not(event),
             });
         }
         count
     }
 
     /// Sends what may leave: everything, once the place is known.
-    fn send(&mut self, of: Of, round: &Round) {
+    fn send(&mut self, of: StageId, round: &RequestState) {
         let timeout = round.point(of.n).rule.phase(of.kind).timeout;
         while round.place(of.n).is_some() || self.sent == 0 {
             let ahead = self.sent;
             let Some(part) = self.parts.get_mut(ahead) else {
                 return;
             };
-            let Asked::Not(event) = &part.asked else {
+            let FragmentState::Not(event) = &part.asked else {
                 return;
             };
-            let turn = (ahead > 0).then(Turn::default);
+            let turn = (ahead > 0).then(StartSignal::default);
             let free = match (round.place(of.n), &turn) {
-                (_, Some(turn)) => Free::Behind(turn.clone()),
-                (Some(_), None) => Free::No,
-                (None, None) => Free::Yes,
+                (_, Some(turn)) => EndpointChoice::Behind(turn.clone()),
+                (Some(_), None) => EndpointChoice::No,
+                (None, None) => EndpointChoice::Yes,
             };
             let mut asking = round.asking(of.n, event.clone(), free, timeout);
             // It leaves when it is polled first. Who waits for its answer is said later.
             let mut nobody = Context::from_waker(Waker::noop());
             part.asked = match asking.as_mut().poll(&mut nobody) {
-                Poll::Ready((place, answer)) => Asked::Answered(place, Box::new(answer)),
-                Poll::Pending => Asked::Under(Mutex::new(asking)),
+                Poll::Ready((place, answer)) => FragmentState::Answered(place, Box::new(answer)),
+                Poll::Pending => FragmentState::Under(Mutex::new(asking)),
             };
             part.turn = turn;
             self.sent += 1;
@@ -273,7 +280,7 @@ impl Leg {
     fn poll_answer(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<(usize, Result<Response, Unanswered>)> {
+    ) -> Poll<(usize, Result<Response, CallError>)> {
         let Some(part) = self.parts.front_mut() else {
             return Poll::Pending;
         };
@@ -281,28 +288,28 @@ impl Leg {
             turn.come();
         }
         match &mut part.asked {
-            Asked::Not(_) => Poll::Pending,
-            Asked::Answered(place, answer) => {
-                let lost = Err(Unanswered::Down);
+            FragmentState::Not(_) => Poll::Pending,
+            FragmentState::Answered(place, answer) => {
+                let lost = Err(CallError::Down);
                 Poll::Ready((*place, std::mem::replace(&mut **answer, lost)))
             }
-            Asked::Under(asking) => alone(asking).as_mut().poll(context),
+            FragmentState::Under(asking) => alone(asking).as_mut().poll(context),
         }
     }
 
     /// Takes the answer to the first part.
     fn answered(
         &mut self,
-        of: Of,
-        answer: Result<Response, Unanswered>,
-        round: &mut Round,
+        of: StageId,
+        answer: Result<Response, CallError>,
+        round: &mut RequestState,
     ) -> Result<(), Decision> {
         let answer = round.checked(of.n, of.kind, answer)?;
         self.sent = self.sent.saturating_sub(1);
         let (Some(part), Some(piece)) = (self.parts.pop_front(), self.pieces.front_mut()) else {
             return Ok(());
         };
-        let Plan::Show(shown) = &mut piece.plan else {
+        let ChunkPlan::Show(shown) = &mut piece.plan else {
             return Ok(());
         };
         shown.unanswered -= 1;
@@ -331,28 +338,33 @@ impl Leg {
         for piece in &mut self.pieces {
             match &mut piece.plan {
                 // Some of it may be answered, and changed.
-                Plan::Show(shown) => {
+                ChunkPlan::Show(shown) => {
                     let rest = parts.by_ref().take(std::mem::take(&mut shown.unanswered));
                     shown.data.extend(rest.map(|part| part.data));
                     shown.undecided = false;
                 }
-                plan => *plan = Plan::Pass,
+                plan => *plan = ChunkPlan::Pass,
             }
         }
     }
 
     /// A piece goes on, in the form in which it does.
-    fn leave(&mut self, of: Of, mut piece: Piece, round: &Round) -> Result<Piece, Decision> {
+    fn leave(
+        &mut self,
+        of: StageId,
+        mut piece: PipelineChunk,
+        round: &RequestState,
+    ) -> Result<PipelineChunk, Decision> {
         let rule = &round.point(of.n).rule;
         let (observe, buffer_size) = (rule.observe, rule.buffer_size);
-        match std::mem::replace(&mut piece.plan, Plan::Pass) {
+        match std::mem::replace(&mut piece.plan, ChunkPlan::Pass) {
             // It passes as it is, and with the last one nothing stays held back.
-            Plan::Pass if piece.last && !observe => self.join(&mut piece),
-            Plan::Gather if !observe => piece.data = Bytes::new(),
-            Plan::Pass | Plan::Gather => {}
-            Plan::TooLarge => self.too_large(of, &mut piece, round)?,
-            Plan::Show(_) if observe => {}
-            Plan::Show(shown) => {
+            ChunkPlan::Pass if piece.last && !observe => self.join(&mut piece),
+            ChunkPlan::Gather if !observe => piece.data = Bytes::new(),
+            ChunkPlan::Pass | ChunkPlan::Gather => {}
+            ChunkPlan::TooLarge => self.too_large(of, &mut piece, round)?,
+            ChunkPlan::Show(_) if observe => {}
+            ChunkPlan::Show(shown) => {
                 shown.data.into_iter().for_each(|data| self.hold(data));
                 if shown.changed {
                     piece.total = None;
@@ -370,9 +382,14 @@ impl Leg {
     }
 
     /// A body that the agent cannot be shown: where that is allowed, all that was held back goes on.
-    fn too_large(&mut self, of: Of, piece: &mut Piece, round: &Round) -> Result<(), Decision> {
+    fn too_large(
+        &mut self,
+        of: StageId,
+        piece: &mut PipelineChunk,
+        round: &RequestState,
+    ) -> Result<(), Decision> {
         let why = "the body is too large";
-        round.fault(of.n, of.kind, Fault::BodyTooLarge, why)?;
+        round.fault(of.n, of.kind, AgentFault::BodyTooLarge, why)?;
         if round.point(of.n).rule.observe {
             self.release();
         } else {
@@ -382,7 +399,7 @@ impl Leg {
     }
 
     /// What was held back goes on before the piece, with it.
-    fn join(&mut self, piece: &mut Piece) {
+    fn join(&mut self, piece: &mut PipelineChunk) {
         self.hold(std::mem::take(&mut piece.data));
         piece.data = self.release();
     }

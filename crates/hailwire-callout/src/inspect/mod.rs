@@ -9,7 +9,7 @@
 //!   each sees it as the one before left it.
 //! - An agent is asked about the events that the configuration lists for it, or, where it lists none, that its
 //!   capabilities name.
-//! - What is not answered is decided by the agent's [`Rule`]: per phase, and for a timeout, an error, an overload
+//! - What is not answered is decided by the agent's [`AgentRule`]: per phase, and for a timeout, an error, an overload
 //!   and a body that is too large each, `allow` or `block`. The default blocks. Whatever passes without having
 //!   been inspected is counted and logged with the id of its request: a *bypass*.
 //! - An answer that cannot be meant (a status that is none, a header with a line feed) is an error of its agent.
@@ -49,42 +49,42 @@ use crate::{
     capabilities::Capabilities,
     control::CancelReason,
     guardrail::Findings,
-    pool::Turn,
+    pool::StartSignal,
     response::{Audit, HeaderOp, WebSocketDecision},
 };
 
-pub use arrivals::Arrivals;
+pub use arrivals::ReverseRegistry;
 pub use config::{Config, ConfigError};
 pub use exchange::Exchange;
-pub use places::{Reach, Unreachable};
-pub use policy::{Action, BodyMode, BodyRule, Fault, PhaseRule, Rule};
-pub use tally::Tally;
+pub use places::{ConnectorFactory, UnreachableEndpoint};
+pub use policy::{AgentFault, AgentRule, BodyMode, BodyRule, FallbackAction, PhaseRule};
+pub use tally::AgentCounters;
 
 /// Whoever answers events: the connections to one place where an agent is.
-pub trait Ask: Send + Sync {
+pub trait AgentClient: Send + Sync {
     /// Asks, and waits at most `deadline` for the answer.
     ///
     /// # Cancel safety
     ///
     /// When the future is dropped, the agent is told that nobody waits.
-    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, Unanswered>>;
+    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, CallError>>;
 
     /// Asks behind others that are answered first. The deadline is counted from when its turn comes, which the caller says
     /// before it polls the future again.
     ///
     /// # Cancel safety
     ///
-    /// As [`Ask::ask`].
+    /// As [`AgentClient::ask`].
     fn ask_in_turn(
         &self,
         event: Event,
         deadline: Duration,
-        turn: Turn,
-    ) -> BoxFuture<'_, Result<Response, Unanswered>> {
+        turn: StartSignal,
+    ) -> BoxFuture<'_, Result<Response, CallError>> {
         let asked = self.ask(event, Duration::MAX);
         Box::pin(async move {
             let answer = turn.within(deadline, asked).await;
-            answer.unwrap_or(Err(Unanswered::Timeout))
+            answer.unwrap_or(Err(CallError::Timeout))
         })
     }
 
@@ -102,7 +102,7 @@ pub trait Ask: Send + Sync {
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Unanswered {
+pub enum CallError {
     /// Not within the deadline.
     #[error("no answer within the deadline")]
     Timeout,
@@ -126,22 +126,22 @@ pub struct Checkpoint {
     /// Its name in the configuration.
     pub name: Text,
     /// What it is asked, and what happens when it does not answer.
-    pub rule: Rule,
+    pub rule: AgentRule,
     /// Where it is, the nearest first: the next is asked where one is full or down.
-    pub places: Vec<Arc<dyn Ask>>,
+    pub places: Vec<Arc<dyn AgentClient>>,
 }
 
 /// The agents of a proxy.
 pub struct Inspector {
-    current: RwLock<Arc<[Armed]>>,
-    tallies: RwLock<HashMap<Text, Arc<Tally>>>,
-    pools: Mutex<Vec<Arc<places::Pooled>>>,
+    current: RwLock<Arc<[CountedCheckpoint]>>,
+    tallies: RwLock<HashMap<Text, Arc<AgentCounters>>>,
+    pools: Mutex<Vec<Arc<places::EndpointPool>>>,
 }
 
 /// A checkpoint with its counters.
-struct Armed {
+struct CountedCheckpoint {
     point: Checkpoint,
-    tally: Arc<Tally>,
+    tally: Arc<AgentCounters>,
 }
 
 /// What becomes of a request.
@@ -226,7 +226,7 @@ impl Inspector {
     /// Counters go on by the agents' names.
     pub fn replace(&self, points: Vec<Checkpoint>) {
         let mut tallies = self.tallies.write().unwrap_or_else(PoisonError::into_inner);
-        let armed = points.into_iter().map(|point| Armed {
+        let armed = points.into_iter().map(|point| CountedCheckpoint {
             tally: Arc::clone(tallies.entry(point.name.clone()).or_default()),
             point,
         });
@@ -244,7 +244,7 @@ impl Inspector {
 
     /// What was counted for an agent.
     #[must_use]
-    pub fn tally(&self, agent: &str) -> Option<Arc<Tally>> {
+    pub fn tally(&self, agent: &str) -> Option<Arc<AgentCounters>> {
         let tallies = self.tallies.read().unwrap_or_else(PoisonError::into_inner);
         tallies.get(agent).cloned()
     }

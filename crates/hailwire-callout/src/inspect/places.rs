@@ -1,7 +1,7 @@
 //! From a configuration to agents that can be asked: a pool of connections for each place.
 //!
 //! This crate reaches Unix sockets and gRPC by itself. How to reach an agent on another node, or one that connects
-//! by itself, is its caller's to say ([`Reach`]). Pools whose settings did not change outlive a reload with their
+//! by itself, is its caller's to say ([`ConnectorFactory`]). Pools whose settings did not change outlive a reload with their
 //! connections; the others end with the last exchange that began with them.
 
 use std::{
@@ -14,25 +14,26 @@ use futures_util::future::BoxFuture;
 use thiserror::Error;
 
 use super::{
-    Ask, Checkpoint, Config, Inspector, Unanswered,
-    config::{AgentConfig, Place, Tls},
+    AgentClient, CallError, Checkpoint, Config, Inspector,
+    config::{AgentConfig, AgentEndpoint, TlsFiles},
 };
 use crate::{
     Event, Response, Text,
     capabilities::Capabilities,
     control::CancelReason,
-    host::{self, AskError, ConnectOptions, dialect::Uds},
-    pool::{AgentPool, Connect, PoolConfig, PoolError, Timeouts, Turn, connect_with},
+    host::{self, ConnectOptions, RequestError, dialect::UdsEndpoint},
+    pool::{AgentPool, Connector, PoolConfig, PoolError, StartSignal, Timeouts, connect_with},
     wire::Encoding,
 };
 
 /// How to connect to a place that this crate cannot reach by itself; `None` where it cannot be reached.
-pub type Reach<'a> = &'a dyn Fn(&AgentConfig, &Place) -> Option<Arc<dyn Connect>>;
+pub type ConnectorFactory<'a> =
+    &'a dyn Fn(&AgentConfig, &AgentEndpoint) -> Option<Arc<dyn Connector>>;
 
 /// A place that nobody can reach.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{agent}` is at a place that cannot be reached from here: {place}")]
-pub struct Unreachable {
+pub struct UnreachableEndpoint {
     /// The agent.
     pub agent: String,
     /// The place.
@@ -40,10 +41,10 @@ pub struct Unreachable {
 }
 
 /// A pool that an inspector asks.
-pub(super) struct Pooled {
+pub(super) struct EndpointPool {
     /// What it was made of.
     agent: AgentConfig,
-    place: Place,
+    place: AgentEndpoint,
     pool: AgentPool,
     stated: RwLock<Option<(Instant, Arc<Capabilities>)>>,
 }
@@ -56,12 +57,15 @@ impl Inspector {
     ///
     /// # Errors
     ///
-    /// [`Unreachable`].
+    /// [`UnreachableEndpoint`].
     ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn from_config(config: &Config, reach: Reach<'_>) -> Result<Self, Unreachable> {
+    pub fn from_config(
+        config: &Config,
+        reach: ConnectorFactory<'_>,
+    ) -> Result<Self, UnreachableEndpoint> {
         let inspector = Self::new(Vec::new());
         inspector.reload(config, reach)?;
         Ok(inspector)
@@ -71,22 +75,26 @@ impl Inspector {
     ///
     /// # Errors
     ///
-    /// [`Unreachable`]; everything is as before then.
+    /// [`UnreachableEndpoint`]; everything is as before then.
     ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn reload(&self, config: &Config, reach: Reach<'_>) -> Result<(), Unreachable> {
+    pub fn reload(
+        &self,
+        config: &Config,
+        reach: ConnectorFactory<'_>,
+    ) -> Result<(), UnreachableEndpoint> {
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = Vec::new();
         let mut points = Vec::new();
         for agent in &config.agents {
-            let mut places: Vec<Arc<dyn Ask>> = Vec::new();
+            let mut places: Vec<Arc<dyn AgentClient>> = Vec::new();
             for place in &agent.places {
                 let known = pools.iter().find(|pool| pool.is(agent, place));
                 let pool = match known {
                     Some(pool) => Arc::clone(pool),
-                    None => Arc::new(Pooled::new(agent, place, reach)?),
+                    None => Arc::new(EndpointPool::new(agent, place, reach)?),
                 };
                 next.push(Arc::clone(&pool));
                 places.push(pool);
@@ -134,10 +142,14 @@ impl Inspector {
     }
 }
 
-impl Pooled {
-    fn new(agent: &AgentConfig, place: &Place, reach: Reach<'_>) -> Result<Self, Unreachable> {
+impl EndpointPool {
+    fn new(
+        agent: &AgentConfig,
+        place: &AgentEndpoint,
+        reach: ConnectorFactory<'_>,
+    ) -> Result<Self, UnreachableEndpoint> {
         let connect = reach(agent, place).or_else(|| near(agent, place));
-        let connect = connect.ok_or_else(|| Unreachable {
+        let connect = connect.ok_or_else(|| UnreachableEndpoint {
             agent: agent.name.clone(),
             place: place.to_string(),
         })?;
@@ -154,7 +166,7 @@ impl Pooled {
     }
 
     /// Whether it is the pool of this agent at this place, with these settings.
-    fn is(&self, agent: &AgentConfig, place: &Place) -> bool {
+    fn is(&self, agent: &AgentConfig, place: &AgentEndpoint) -> bool {
         let AgentConfig {
             name,
             kind: _,
@@ -178,18 +190,18 @@ impl Pooled {
 }
 
 /// How to connect to a place that needs no help.
-fn near(agent: &AgentConfig, place: &Place) -> Option<Arc<dyn Connect>> {
+fn near(agent: &AgentConfig, place: &AgentEndpoint) -> Option<Arc<dyn Connector>> {
     match place {
-        Place::UnixSocket(path) | Place::BinaryUds(path) => {
-            let uds = Arc::new(Uds::new(path, agent.dialect));
+        AgentEndpoint::UnixSocket(path) | AgentEndpoint::BinaryUds(path) => {
+            let uds = Arc::new(UdsEndpoint::new(path, agent.dialect));
             let connect = move |options: ConnectOptions| -> BoxFuture<'static, _> {
                 let uds = Arc::clone(&uds);
                 Box::pin(async move { uds.connect(&options).await })
             };
             Some(Arc::new(connect_with(place.to_string(), connect)))
         }
-        Place::Grpc { address, tls } => {
-            let endpoint = host::grpc::Endpoint::new(address).ok()?;
+        AgentEndpoint::Grpc { address, tls } => {
+            let endpoint = host::grpc::GrpcEndpoint::new(address).ok()?;
             let tls = tls.clone();
             let connect = move |options: ConnectOptions| -> BoxFuture<'static, _> {
                 let (endpoint, tls) = (endpoint.clone(), tls.clone());
@@ -203,13 +215,13 @@ fn near(agent: &AgentConfig, place: &Place) -> Option<Arc<dyn Connect>> {
             };
             Some(Arc::new(connect_with(place.to_string(), connect)))
         }
-        Place::Reverse(_) | Place::Hail { .. } => None,
+        AgentEndpoint::Reverse(_) | AgentEndpoint::Hail { .. } => None,
     }
 }
 
 /// Certificates as they are now: they are renewed while a proxy runs.
-async fn read(tls: &Tls) -> io::Result<host::grpc::Tls> {
-    Ok(host::grpc::Tls {
+async fn read(tls: &TlsFiles) -> io::Result<host::grpc::ClientTls> {
+    Ok(host::grpc::ClientTls {
         ca: tokio::fs::read(&tls.ca).await?,
         identity: match &tls.identity {
             Some((cert, key)) => Some((tokio::fs::read(cert).await?, tokio::fs::read(key).await?)),
@@ -220,12 +232,12 @@ async fn read(tls: &Tls) -> io::Result<host::grpc::Tls> {
 }
 
 /// How the connections to a place are kept.
-fn settings(agent: &AgentConfig, place: &Place) -> PoolConfig {
+fn settings(agent: &AgentConfig, place: &AgentEndpoint) -> PoolConfig {
     let mut config = agent.pool.preset.pool();
     // How long an answer may take is the rule's to say.
-    let configure = config.timeouts.of(crate::Kind::Configure);
+    let configure = config.timeouts.of(crate::EventKind::Configure);
     config.timeouts =
-        Timeouts::all(Duration::from_secs(3600)).with(crate::Kind::Configure, configure);
+        Timeouts::all(Duration::from_secs(3600)).with(crate::EventKind::Configure, configure);
     if let Some(strategy) = agent.pool.strategy {
         config.strategy = strategy;
     }
@@ -245,15 +257,15 @@ fn settings(agent: &AgentConfig, place: &Place) -> PoolConfig {
     breaker.probes = agent.breaker.trials.unwrap_or(breaker.probes);
     config.connect.connect_timeout = agent.connect_timeout;
     config.connect.config.clone_from(&agent.config);
-    if let Place::UnixSocket(_) = place {
+    if let AgentEndpoint::UnixSocket(_) = place {
         config.connect.encodings = vec![Encoding::Json];
     }
     config
 }
 
 /// A pool that its owner made is a place as it is.
-impl Ask for AgentPool {
-    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, Unanswered>> {
+impl AgentClient for AgentPool {
+    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, CallError>> {
         Box::pin(async move {
             let answer = AgentPool::ask(self, event, deadline).await;
             answer.map_err(unanswered)
@@ -264,8 +276,8 @@ impl Ask for AgentPool {
         &self,
         event: Event,
         deadline: Duration,
-        turn: Turn,
-    ) -> BoxFuture<'_, Result<Response, Unanswered>> {
+        turn: StartSignal,
+    ) -> BoxFuture<'_, Result<Response, CallError>> {
         Box::pin(async move {
             let answer = AgentPool::ask_in_turn(self, event, deadline, &turn).await;
             answer.map_err(unanswered)
@@ -285,18 +297,18 @@ impl Ask for AgentPool {
     }
 }
 
-impl Ask for Pooled {
-    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, Unanswered>> {
-        Ask::ask(&self.pool, event, deadline)
+impl AgentClient for EndpointPool {
+    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, CallError>> {
+        AgentClient::ask(&self.pool, event, deadline)
     }
 
     fn ask_in_turn(
         &self,
         event: Event,
         deadline: Duration,
-        turn: Turn,
-    ) -> BoxFuture<'_, Result<Response, Unanswered>> {
-        Ask::ask_in_turn(&self.pool, event, deadline, turn)
+        turn: StartSignal,
+    ) -> BoxFuture<'_, Result<Response, CallError>> {
+        AgentClient::ask_in_turn(&self.pool, event, deadline, turn)
     }
 
     fn capabilities(&self) -> Option<Arc<Capabilities>> {
@@ -326,14 +338,14 @@ impl Ask for Pooled {
     }
 }
 
-fn unanswered(error: PoolError) -> Unanswered {
+fn unanswered(error: PoolError) -> CallError {
     match error {
-        PoolError::Timeout => Unanswered::Timeout,
-        PoolError::Overload | PoolError::Failed(AskError::Paused | AskError::Full) => {
-            Unanswered::Overload
+        PoolError::Timeout => CallError::Timeout,
+        PoolError::Overload | PoolError::Failed(RequestError::Paused | RequestError::Full) => {
+            CallError::Overload
         }
-        PoolError::Down => Unanswered::Down,
-        PoolError::TooLarge | PoolError::Failed(AskError::TooLarge) => Unanswered::TooLarge,
-        PoolError::Failed(error) => Unanswered::Failed(error.to_string()),
+        PoolError::Down => CallError::Down,
+        PoolError::TooLarge | PoolError::Failed(RequestError::TooLarge) => CallError::TooLarge,
+        PoolError::Failed(error) => CallError::Failed(error.to_string()),
     }
 }

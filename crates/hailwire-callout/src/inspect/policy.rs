@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use crate::{
-    Decision, Kind, Response,
-    capabilities::{Capabilities, Events},
+    Decision, EventKind, Response,
+    capabilities::{Capabilities, EventKinds},
     response::HeaderOp,
 };
 
 /// What happens where an agent gives no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum FallbackAction {
     /// It passes: a bypass.
     Allow,
     /// It is blocked with this status.
@@ -19,7 +19,7 @@ pub enum Action {
 
 /// How an agent can fail to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fault {
+pub enum AgentFault {
     /// It took too long.
     Timeout,
     /// It is not there, went away, or answered what cannot be meant.
@@ -30,7 +30,7 @@ pub enum Fault {
     BodyTooLarge,
 }
 
-impl Fault {
+impl AgentFault {
     /// All of them.
     pub const ALL: [Self; 4] = [
         Self::Timeout,
@@ -67,15 +67,15 @@ pub struct PhaseRule {
     /// How long an answer may take; for a piece of a body that was sent while others were unanswered, from the
     /// answer before it. Default 1 s.
     pub timeout: Duration,
-    /// What happens at a [`Fault`], in the order of [`Fault::ALL`]. Default: block, with [`Fault::status`].
-    pub on: [Action; 4],
+    /// What happens at a [`AgentFault`], in the order of [`AgentFault::ALL`]. Default: block, with [`AgentFault::status`].
+    pub on: [FallbackAction; 4],
 }
 
 impl Default for PhaseRule {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(1),
-            on: Fault::ALL.map(|fault| Action::Block(fault.status())),
+            on: AgentFault::ALL.map(|fault| FallbackAction::Block(fault.status())),
         }
     }
 }
@@ -106,15 +106,15 @@ impl BodyMode {
 pub struct BodyRule {
     /// How it is shown.
     pub mode: BodyMode,
-    /// Most bytes; a larger one is [`Fault::BodyTooLarge`]. Default: what the agent's capabilities state.
+    /// Most bytes; a larger one is [`AgentFault::BodyTooLarge`]. Default: what the agent's capabilities state.
     pub max: Option<u64>,
 }
 
 /// What one agent is asked, and what happens when it does not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct AgentRule {
     /// The events that it is asked about. Default: those of its capabilities; all, while they are not known.
-    pub events: Option<Events>,
+    pub events: Option<EventKinds>,
     /// It changes nothing; what it would have blocked is counted.
     pub observe: bool,
     /// Bytes of a body that may be held back: until an agent that wants more has decided, or, in mode
@@ -124,11 +124,11 @@ pub struct Rule {
     pub request_body: BodyRule,
     /// Bodies of responses.
     pub response_body: BodyRule,
-    /// Each phase, in the order of [`Kind::ALL`].
-    pub phases: [PhaseRule; Kind::ALL.len()],
+    /// Each phase, in the order of [`EventKind::ALL`].
+    pub phases: [PhaseRule; EventKind::ALL.len()],
 }
 
-impl Default for Rule {
+impl Default for AgentRule {
     fn default() -> Self {
         Self {
             events: None,
@@ -136,35 +136,35 @@ impl Default for Rule {
             buffer_size: 64 << 10,
             request_body: BodyRule::default(),
             response_body: BodyRule::default(),
-            phases: [PhaseRule::default(); Kind::ALL.len()],
+            phases: [PhaseRule::default(); EventKind::ALL.len()],
         }
     }
 }
 
-impl Rule {
+impl AgentRule {
     /// What holds in a phase.
     #[must_use]
-    pub fn phase(&self, kind: Kind) -> PhaseRule {
+    pub fn phase(&self, kind: EventKind) -> PhaseRule {
         self.phases.get(kind as usize).copied().unwrap_or_default()
     }
 
     /// What holds in a phase, to be changed.
-    pub fn phase_mut(&mut self, kind: Kind) -> Option<&mut PhaseRule> {
+    pub fn phase_mut(&mut self, kind: EventKind) -> Option<&mut PhaseRule> {
         self.phases.get_mut(kind as usize)
     }
 
     /// What happens at a fault in a phase.
     #[must_use]
-    pub fn on(&self, kind: Kind, fault: Fault) -> Action {
+    pub fn on(&self, kind: EventKind, fault: AgentFault) -> FallbackAction {
         let on = self.phase(kind).on;
         on.get(fault as usize)
             .copied()
-            .unwrap_or(Action::Block(fault.status()))
+            .unwrap_or(FallbackAction::Block(fault.status()))
     }
 
     /// Whether the agent is asked about events of a kind.
     #[must_use]
-    pub fn wants(&self, kind: Kind, capabilities: Option<&Capabilities>) -> bool {
+    pub fn wants(&self, kind: EventKind, capabilities: Option<&Capabilities>) -> bool {
         match (self.events, capabilities) {
             (Some(events), _) => events.contains(kind),
             (None, Some(capabilities)) => capabilities.events.contains(kind),
@@ -174,15 +174,15 @@ impl Rule {
 
     /// How large a body of a direction may be.
     #[must_use]
-    pub(super) fn most(&self, kind: Kind, capabilities: Option<&Capabilities>) -> u64 {
+    pub(super) fn most(&self, kind: EventKind, capabilities: Option<&Capabilities>) -> u64 {
         let stated = capabilities.map_or(u64::MAX, |c| c.limits.max_body_size);
         self.body(kind).max.unwrap_or(stated)
     }
 
     /// What holds for the bodies that events of this kind are about.
-    pub(super) fn body(&self, kind: Kind) -> &BodyRule {
+    pub(super) fn body(&self, kind: EventKind) -> &BodyRule {
         match kind {
-            Kind::ResponseBody => &self.response_body,
+            EventKind::ResponseBody => &self.response_body,
             _ => &self.request_body,
         }
     }
@@ -257,32 +257,39 @@ mod tests {
 
     #[test]
     fn what_is_not_answered_is_blocked_unless_somebody_says_otherwise() {
-        let mut rule = Rule::default();
-        for kind in Kind::ALL {
-            let statuses = Fault::ALL.map(|fault| rule.on(kind, fault));
-            assert_eq!(statuses, [504, 503, 503, 413].map(Action::Block));
+        let mut rule = AgentRule::default();
+        for kind in EventKind::ALL {
+            let statuses = AgentFault::ALL.map(|fault| rule.on(kind, fault));
+            assert_eq!(statuses, [504, 503, 503, 413].map(FallbackAction::Block));
         }
-        rule.phase_mut(Kind::RequestBody).unwrap().on[Fault::Timeout as usize] = Action::Allow;
-        assert_eq!(rule.on(Kind::RequestBody, Fault::Timeout), Action::Allow);
+        rule.phase_mut(EventKind::RequestBody).unwrap().on[AgentFault::Timeout as usize] =
+            FallbackAction::Allow;
         assert_eq!(
-            rule.on(Kind::RequestHeaders, Fault::Timeout),
-            Action::Block(504)
+            rule.on(EventKind::RequestBody, AgentFault::Timeout),
+            FallbackAction::Allow
+        );
+        assert_eq!(
+            rule.on(EventKind::RequestHeaders, AgentFault::Timeout),
+            FallbackAction::Block(504)
         );
     }
 
     #[test]
     fn the_configured_events_count_and_else_the_capabilities() {
         let says = Capabilities {
-            events: [Kind::RequestHeaders].into_iter().collect(),
+            events: [EventKind::RequestHeaders].into_iter().collect(),
             ..Capabilities::default()
         };
-        let mut rule = Rule::default();
-        assert!(rule.wants(Kind::ResponseBody, None), "nothing is known yet");
-        assert!(rule.wants(Kind::RequestHeaders, Some(&says)));
-        assert!(!rule.wants(Kind::RequestBody, Some(&says)));
-        rule.events = Some([Kind::RequestBody].into_iter().collect());
-        assert!(rule.wants(Kind::RequestBody, Some(&says)));
-        assert!(!rule.wants(Kind::RequestHeaders, Some(&says)));
+        let mut rule = AgentRule::default();
+        assert!(
+            rule.wants(EventKind::ResponseBody, None),
+            "nothing is known yet"
+        );
+        assert!(rule.wants(EventKind::RequestHeaders, Some(&says)));
+        assert!(!rule.wants(EventKind::RequestBody, Some(&says)));
+        rule.events = Some([EventKind::RequestBody].into_iter().collect());
+        assert!(rule.wants(EventKind::RequestBody, Some(&says)));
+        assert!(!rule.wants(EventKind::RequestHeaders, Some(&says)));
     }
 
     #[test]

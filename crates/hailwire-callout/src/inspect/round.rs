@@ -10,16 +10,19 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::{Action, Armed, Ask, Checkpoint, Fault, Unanswered, Verdict, policy};
+use super::{
+    AgentClient, AgentFault, CallError, Checkpoint, CountedCheckpoint, FallbackAction, Verdict,
+    policy,
+};
 use crate::{
-    Decision, Event, Kind, Response, Text, capabilities::Capabilities, control::CancelReason,
-    pool::Turn,
+    Decision, Event, EventKind, Response, Text, capabilities::Capabilities, control::CancelReason,
+    pool::StartSignal,
 };
 
 /// The agents of one exchange, and how far it has come with them.
-pub(super) struct Round {
-    points: Arc<[Armed]>,
-    states: Box<[State]>,
+pub(super) struct RequestState {
+    points: Arc<[CountedCheckpoint]>,
+    states: Box<[AgentProgress]>,
     id: Text,
     request: Text,
     over: Option<Decision>,
@@ -27,7 +30,7 @@ pub(super) struct Round {
 
 /// What an exchange knows of one agent.
 #[derive(Default)]
-struct State {
+struct AgentProgress {
     /// Where it was asked first.
     place: Option<usize>,
     /// It is not asked any more: it observes, and would have blocked.
@@ -36,10 +39,10 @@ struct State {
     decided: bool,
 }
 
-impl Round {
-    pub(super) fn new(points: Arc<[Armed]>) -> Self {
+impl RequestState {
+    pub(super) fn new(points: Arc<[CountedCheckpoint]>) -> Self {
         Self {
-            states: points.iter().map(|_| State::default()).collect(),
+            states: points.iter().map(|_| AgentProgress::default()).collect(),
             points,
             id: Text::new(),
             request: Text::new(),
@@ -98,7 +101,7 @@ impl Round {
     }
 
     /// Whether an agent is asked about events of a kind.
-    pub(super) fn asks(&self, n: usize, kind: Kind) -> bool {
+    pub(super) fn asks(&self, n: usize, kind: EventKind) -> bool {
         let wants = || {
             let known = self.capabilities(n);
             self.points[n].point.rule.wants(kind, known.as_deref())
@@ -116,7 +119,7 @@ impl Round {
     }
 
     /// Where an agent was asked, if it was.
-    pub(super) fn asked(&self, n: usize) -> Option<&Arc<dyn Ask>> {
+    pub(super) fn asked(&self, n: usize) -> Option<&Arc<dyn AgentClient>> {
         self.points[n].point.places.get(self.states[n].place?)
     }
 
@@ -129,7 +132,7 @@ impl Round {
     ) -> Result<Option<Response>, Decision> {
         let kind = event.kind();
         let timeout = self.point(n).rule.phase(kind).timeout;
-        let asking = self.asking(n, event, Free::Yes, timeout);
+        let asking = self.asking(n, event, EndpointChoice::Yes, timeout);
         let (place, answer) = asking.await;
         self.found(n, place);
         let Some(mut response) = self.checked(n, kind, answer)? else {
@@ -144,7 +147,13 @@ impl Round {
     }
 
     /// An ask of one agent, where it was asked before. It leaves when it is polled first.
-    pub(super) fn asking(&self, n: usize, event: Event, free: Free, deadline: Duration) -> Asking {
+    pub(super) fn asking(
+        &self,
+        n: usize,
+        event: Event,
+        free: EndpointChoice,
+        deadline: Duration,
+    ) -> CallFuture {
         self.points[n].tally.ask(event.kind());
         let (points, place) = (Arc::clone(&self.points), self.states[n].place);
         Box::pin(async move { ask(&points[n].point, place, free, event, deadline).await })
@@ -159,13 +168,13 @@ impl Round {
     pub(super) fn checked(
         &mut self,
         n: usize,
-        kind: Kind,
-        answer: Result<Response, Unanswered>,
+        kind: EventKind,
+        answer: Result<Response, CallError>,
     ) -> Result<Option<Response>, Decision> {
         let (fault, why) = match answer {
             Ok(response) => match policy::check(&response) {
                 Ok(()) => return Ok(Some(response)),
-                Err(lie) => (Fault::Error, lie.to_owned()),
+                Err(lie) => (AgentFault::Error, lie.to_owned()),
             },
             Err(unanswered) => (fault_of(&unanswered), unanswered.to_string()),
         };
@@ -176,12 +185,12 @@ impl Round {
     pub(super) fn take(
         &mut self,
         n: usize,
-        kind: Kind,
+        kind: EventKind,
         mut response: Response,
         undecided: bool,
         verdict: &mut Verdict,
     ) -> Result<Option<Bytes>, Decision> {
-        let Armed { point, tally } = &self.points[n];
+        let CountedCheckpoint { point, tally } = &self.points[n];
         if response.audit != crate::response::Audit::default() {
             verdict.audits.push((point.name.clone(), response.audit));
         }
@@ -210,8 +219,8 @@ impl Round {
             return Err(response.decision);
         }
         let mutation = match kind {
-            Kind::RequestBody => response.request_body,
-            Kind::ResponseBody => response.response_body,
+            EventKind::RequestBody => response.request_body,
+            EventKind::ResponseBody => response.response_body,
             _ => None,
         };
         Ok(mutation.and_then(|mutation| mutation.data))
@@ -221,26 +230,26 @@ impl Round {
     pub(super) fn fault(
         &self,
         n: usize,
-        kind: Kind,
-        fault: Fault,
+        kind: EventKind,
+        fault: AgentFault,
         why: &str,
     ) -> Result<(), Decision> {
-        let Armed { point, tally } = &self.points[n];
+        let CountedCheckpoint { point, tally } = &self.points[n];
         let (request, agent, phase) = (&self.request, &point.name, kind.name());
         match point.rule.on(kind, fault) {
-            Action::Block(_) if point.rule.observe => {
+            FallbackAction::Block(_) if point.rule.observe => {
                 tally.observe(kind);
                 debug!(%request, %agent, phase, fault = fault.name(), why, "would have been blocked");
                 Ok(())
             }
-            Action::Allow => {
+            FallbackAction::Allow => {
                 if !point.rule.observe {
                     tally.bypass(kind, fault);
                     warn!(%request, %agent, phase, fault = fault.name(), why, "passes uninspected");
                 }
                 Ok(())
             }
-            Action::Block(status) => {
+            FallbackAction::Block(status) => {
                 tally.block(kind, fault);
                 debug!(%request, %agent, phase, fault = fault.name(), why, "blocked");
                 Err(Decision::Block {
@@ -253,8 +262,8 @@ impl Round {
     }
 
     /// Whether an agent observes; what it would have done is counted then.
-    pub(super) fn shadow(&self, n: usize, kind: Kind) -> bool {
-        let Armed { point, tally } = &self.points[n];
+    pub(super) fn shadow(&self, n: usize, kind: EventKind) -> bool {
+        let CountedCheckpoint { point, tally } = &self.points[n];
         match point.rule.observe {
             true => tally.observe(kind),
             false => tally.stop(kind),
@@ -281,15 +290,15 @@ impl Round {
 }
 
 /// An ask under way: where it was asked last, and what was answered.
-pub(super) type Asking = BoxFuture<'static, (usize, Result<Response, Unanswered>)>;
+pub(super) type CallFuture = BoxFuture<'static, (usize, Result<Response, CallError>)>;
 
 /// Whether an event stands for itself, so that another place may be asked about it: a piece of a body goes where the
 /// ones before it went.
-pub(super) enum Free {
+pub(super) enum EndpointChoice {
     Yes,
     No,
     /// Nor does it leave alone: others before it are not answered, and its time begins with its turn.
-    Behind(Turn),
+    Behind(StartSignal),
 }
 
 /// Asks at one place after the other, within the deadline. Gives the last place asked.
@@ -298,22 +307,22 @@ pub(super) enum Free {
 async fn ask(
     point: &Checkpoint,
     place: Option<usize>,
-    free: Free,
+    free: EndpointChoice,
     event: Event,
     deadline: Duration,
-) -> (usize, Result<Response, Unanswered>) {
+) -> (usize, Result<Response, CallError>) {
     let first = place.unwrap_or(0);
-    if let Free::Behind(turn) = free {
+    if let EndpointChoice::Behind(turn) = free {
         let answer = match point.places.get(first) {
             Some(asked) => asked.ask_in_turn(event, deadline, turn).await,
-            None => Err(Unanswered::Down),
+            None => Err(CallError::Down),
         };
         return (first, answer);
     }
-    let free = matches!(free, Free::Yes);
+    let free = matches!(free, EndpointChoice::Yes);
     let others = (0..point.places.len()).filter(|n| *n != first && free);
     let begin = Instant::now();
-    let mut last = (first, Err(Unanswered::Down));
+    let mut last = (first, Err(CallError::Down));
     for n in std::iter::once(first).chain(others) {
         let Some(asked) = point.places.get(n) else {
             break;
@@ -321,18 +330,18 @@ async fn ask(
         let left = deadline.saturating_sub(begin.elapsed());
         last = (n, asked.ask(event.clone(), left).await);
         match &last.1 {
-            Err(Unanswered::Overload | Unanswered::Down | Unanswered::Failed(_)) => {}
+            Err(CallError::Overload | CallError::Down | CallError::Failed(_)) => {}
             _ => break,
         }
     }
     last
 }
 
-const fn fault_of(unanswered: &Unanswered) -> Fault {
+const fn fault_of(unanswered: &CallError) -> AgentFault {
     match unanswered {
-        Unanswered::Timeout => Fault::Timeout,
-        Unanswered::Overload => Fault::Overload,
-        Unanswered::TooLarge => Fault::BodyTooLarge,
-        Unanswered::Down | Unanswered::Failed(_) => Fault::Error,
+        CallError::Timeout => AgentFault::Timeout,
+        CallError::Overload => AgentFault::Overload,
+        CallError::TooLarge => AgentFault::BodyTooLarge,
+        CallError::Down | CallError::Failed(_) => AgentFault::Error,
     }
 }

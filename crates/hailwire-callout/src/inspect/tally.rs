@@ -8,142 +8,150 @@ use std::{
     },
 };
 
-use super::Fault;
-use crate::{Kind, Text};
+use super::AgentFault;
+use crate::{EventKind, Text};
 
 /// Counters of one agent; each only grows.
 #[derive(Debug, Default)]
-pub struct Tally {
-    phases: [Counts; Kind::ALL.len()],
+pub struct AgentCounters {
+    phases: [PhaseCounters; EventKind::ALL.len()],
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct PhaseCounters {
     asked: AtomicU64,
     stopped: AtomicU64,
     observed: AtomicU64,
-    blocked: [AtomicU64; Fault::ALL.len()],
-    bypassed: [AtomicU64; Fault::ALL.len()],
+    blocked: [AtomicU64; AgentFault::ALL.len()],
+    bypassed: [AtomicU64; AgentFault::ALL.len()],
 }
 
-impl Tally {
+impl AgentCounters {
     /// Events of a phase that were asked about.
     #[must_use]
-    pub fn asked(&self, kind: Kind) -> u64 {
+    pub fn asked(&self, kind: EventKind) -> u64 {
         self.read(kind, |counts| &counts.asked)
     }
 
     /// Requests that the agent blocked, redirected or challenged.
     #[must_use]
-    pub fn stopped(&self, kind: Kind) -> u64 {
+    pub fn stopped(&self, kind: EventKind) -> u64 {
         self.read(kind, |counts| &counts.stopped)
     }
 
     /// Requests that would have been blocked, were the agent not in mode `observe`; by its decision or by a fault.
     #[must_use]
-    pub fn observed(&self, kind: Kind) -> u64 {
+    pub fn observed(&self, kind: EventKind) -> u64 {
         self.read(kind, |counts| &counts.observed)
     }
 
     /// Requests that were blocked because the agent did not answer.
     #[must_use]
-    pub fn blocked(&self, kind: Kind, fault: Fault) -> u64 {
+    pub fn blocked(&self, kind: EventKind, fault: AgentFault) -> u64 {
         self.read(kind, |counts| &counts.blocked[fault as usize])
     }
 
     /// Requests that passed although the agent did not answer.
     #[must_use]
-    pub fn bypassed(&self, kind: Kind, fault: Fault) -> u64 {
+    pub fn bypassed(&self, kind: EventKind, fault: AgentFault) -> u64 {
         self.read(kind, |counts| &counts.bypassed[fault as usize])
     }
 
     /// All bypasses.
     #[must_use]
     pub fn bypasses(&self) -> u64 {
-        let pairs = Kind::ALL
+        let pairs = EventKind::ALL
             .into_iter()
-            .flat_map(|kind| Fault::ALL.map(|fault| (kind, fault)));
+            .flat_map(|kind| AgentFault::ALL.map(|fault| (kind, fault)));
         pairs.map(|(kind, fault)| self.bypassed(kind, fault)).sum()
     }
 
-    pub(super) fn ask(&self, kind: Kind) {
+    pub(super) fn ask(&self, kind: EventKind) {
         self.add(kind, |counts| &counts.asked);
     }
 
-    pub(super) fn stop(&self, kind: Kind) {
+    pub(super) fn stop(&self, kind: EventKind) {
         self.add(kind, |counts| &counts.stopped);
     }
 
-    pub(super) fn observe(&self, kind: Kind) {
+    pub(super) fn observe(&self, kind: EventKind) {
         self.add(kind, |counts| &counts.observed);
     }
 
-    pub(super) fn block(&self, kind: Kind, fault: Fault) {
+    pub(super) fn block(&self, kind: EventKind, fault: AgentFault) {
         self.add(kind, |counts| &counts.blocked[fault as usize]);
     }
 
-    pub(super) fn bypass(&self, kind: Kind, fault: Fault) {
+    pub(super) fn bypass(&self, kind: EventKind, fault: AgentFault) {
         self.add(kind, |counts| &counts.bypassed[fault as usize]);
     }
 
-    fn read(&self, kind: Kind, of: impl Fn(&Counts) -> &AtomicU64) -> u64 {
+    fn read(&self, kind: EventKind, of: impl Fn(&PhaseCounters) -> &AtomicU64) -> u64 {
         of(&self.phases[kind as usize]).load(Relaxed)
     }
 
-    fn add(&self, kind: Kind, of: impl Fn(&Counts) -> &AtomicU64) {
+    fn add(&self, kind: EventKind, of: impl Fn(&PhaseCounters) -> &AtomicU64) {
         of(&self.phases[kind as usize]).fetch_add(1, Relaxed);
     }
 }
 
 /// A family of counters: its name, what it counts, and its value for an agent and phase.
-type Family = (&'static str, &'static str, fn(&Tally, Kind) -> u64);
+type CounterFamily = (
+    &'static str,
+    &'static str,
+    fn(&AgentCounters, EventKind) -> u64,
+);
 
 /// The same for each fault.
-type Faults = (&'static str, &'static str, fn(&Tally, Kind, Fault) -> u64);
+type FaultFamily = (
+    &'static str,
+    &'static str,
+    fn(&AgentCounters, EventKind, AgentFault) -> u64,
+);
 
-const FAMILIES: [Family; 3] = [
+const FAMILIES: [CounterFamily; 3] = [
     (
         "hail_callout_asked_total",
         "Events that an agent was asked about.",
-        Tally::asked,
+        AgentCounters::asked,
     ),
     (
         "hail_callout_stopped_total",
         "Requests that an agent blocked, redirected or challenged.",
-        Tally::stopped,
+        AgentCounters::stopped,
     ),
     (
         "hail_callout_observed_total",
         "Requests that an agent in mode observe would have blocked.",
-        Tally::observed,
+        AgentCounters::observed,
     ),
 ];
 
-const FAULTS: [Faults; 2] = [
+const FAULTS: [FaultFamily; 2] = [
     (
         "hail_callout_fault_blocked_total",
         "Requests that were blocked because an agent did not answer.",
-        Tally::blocked,
+        AgentCounters::blocked,
     ),
     (
         "hail_callout_bypassed_total",
         "Requests that passed although an agent did not answer.",
-        Tally::bypassed,
+        AgentCounters::bypassed,
     ),
 ];
 
-pub(super) fn to_prometheus(agents: &[(&Text, &Arc<Tally>)]) -> String {
+pub(super) fn to_prometheus(agents: &[(&Text, &Arc<AgentCounters>)]) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = write(&mut out, agents);
     out
 }
 
-fn write(out: &mut String, agents: &[(&Text, &Arc<Tally>)]) -> std::fmt::Result {
+fn write(out: &mut String, agents: &[(&Text, &Arc<AgentCounters>)]) -> std::fmt::Result {
     for (name, help, value) in FAMILIES {
         writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter")?;
         for (agent, tally) in agents {
-            for kind in Kind::ALL {
+            for kind in EventKind::ALL {
                 let (agent, phase) = (label(agent), kind.name());
                 let value = value(tally, kind);
                 writeln!(out, "{name}{{agent=\"{agent}\",phase=\"{phase}\"}} {value}")?;
@@ -153,9 +161,9 @@ fn write(out: &mut String, agents: &[(&Text, &Arc<Tally>)]) -> std::fmt::Result 
     for (name, help, value) in FAULTS {
         writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter")?;
         for (agent, tally) in agents {
-            for (kind, fault) in Kind::ALL
+            for (kind, fault) in EventKind::ALL
                 .into_iter()
-                .flat_map(|kind| Fault::ALL.map(|fault| (kind, fault)))
+                .flat_map(|kind| AgentFault::ALL.map(|fault| (kind, fault)))
             {
                 let (agent, phase) = (label(agent), kind.name());
                 let (value, fault) = (value(tally, kind, fault), fault.name());

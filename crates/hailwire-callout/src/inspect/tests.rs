@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::{
-    Kind,
-    capabilities::Limits,
+    EventKind,
+    capabilities::AgentLimits,
     event::{
         BodyChunk, Metadata, RequestComplete, RequestHeaders, ResponseHeaders, WebSocketFrame,
     },
@@ -30,7 +30,7 @@ enum Does {
     Answers(Box<Response>),
     Hangs,
     Takes(Duration),
-    Fails(Unanswered),
+    Fails(CallError),
 }
 
 /// An agent that does what it was told, and remembers what it was asked.
@@ -51,11 +51,11 @@ impl Scripted {
     fn stating(
         script: impl IntoIterator<Item = Does>,
         then: Does,
-        limits: Option<Limits>,
+        limits: Option<AgentLimits>,
     ) -> Arc<Self> {
         let capabilities = limits.map(|limits| {
             Arc::new(Capabilities {
-                events: Kind::ALL.into_iter().collect(),
+                events: EventKind::ALL.into_iter().collect(),
                 limits,
                 ..Capabilities::default()
             })
@@ -74,7 +74,7 @@ impl Scripted {
         Self::new([], does)
     }
 
-    fn kinds(&self) -> Vec<Kind> {
+    fn kinds(&self) -> Vec<EventKind> {
         self.asked.lock().unwrap().iter().map(Event::kind).collect()
     }
 
@@ -93,10 +93,10 @@ impl Scripted {
     }
 }
 
-impl Ask for Scripted {
-    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, Unanswered>> {
+impl AgentClient for Scripted {
+    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, CallError>> {
         if self.down.load(SeqCst) {
-            return Box::pin(async { Err(Unanswered::Down) });
+            return Box::pin(async { Err(CallError::Down) });
         }
         self.asked.lock().unwrap().push(event);
         let next = self.script.lock().unwrap().pop_front();
@@ -109,7 +109,7 @@ impl Ask for Scripted {
             };
             if wait > deadline {
                 sleep(deadline).await;
-                return Err(Unanswered::Timeout);
+                return Err(CallError::Timeout);
             }
             sleep(wait).await;
             match does {
@@ -130,15 +130,15 @@ impl Ask for Scripted {
     }
 }
 
-fn point(name: &'static str, rule: Rule, agent: &Arc<Scripted>) -> Checkpoint {
+fn point(name: &'static str, rule: AgentRule, agent: &Arc<Scripted>) -> Checkpoint {
     Checkpoint {
         name: Text::from(name),
         rule,
-        places: vec![Arc::clone(agent) as Arc<dyn Ask>],
+        places: vec![Arc::clone(agent) as Arc<dyn AgentClient>],
     }
 }
 
-fn inspector<const N: usize>(agents: [(&'static str, Rule, &Arc<Scripted>); N]) -> Inspector {
+fn inspector<const N: usize>(agents: [(&'static str, AgentRule, &Arc<Scripted>); N]) -> Inspector {
     let points = agents.map(|(name, rule, agent)| point(name, rule, agent));
     Inspector::new(points.into())
 }
@@ -212,8 +212,8 @@ fn allows() -> Does {
 }
 
 /// A rule that says the same at every fault.
-fn rule(action: Action) -> Rule {
-    let mut rule = Rule::default();
+fn rule(action: FallbackAction) -> AgentRule {
+    let mut rule = AgentRule::default();
     for phase in &mut rule.phases {
         phase.on = [action; 4];
         phase.timeout = Duration::from_millis(50);
@@ -222,10 +222,10 @@ fn rule(action: Action) -> Rule {
 }
 
 /// Runs an exchange up to a phase and gives what that one said; bodies have two pieces, `first` and `second`.
-async fn run(exchange: &mut Exchange, phase: Kind, mid_body: bool) -> Decision {
+async fn run(exchange: &mut Exchange, phase: EventKind, mid_body: bool) -> Decision {
     let id = "c1";
     let verdict = exchange.request_headers(head(id)).await;
-    if phase == Kind::RequestHeaders || !verdict.passes() {
+    if phase == EventKind::RequestHeaders || !verdict.passes() {
         return verdict.decision;
     }
     for (data, is_last) in [("first", false), ("second", true)] {
@@ -233,18 +233,18 @@ async fn run(exchange: &mut Exchange, phase: Kind, mid_body: bool) -> Decision {
             .request_body(chunk(id, data, is_last))
             .await
             .verdict;
-        let asked = phase == Kind::RequestBody && mid_body == is_last;
+        let asked = phase == EventKind::RequestBody && mid_body == is_last;
         if asked || !verdict.passes() {
             return verdict.decision;
         }
     }
     let verdict = exchange.response_headers(answer(id)).await;
-    if phase == Kind::ResponseHeaders || !verdict.passes() {
+    if phase == EventKind::ResponseHeaders || !verdict.passes() {
         return verdict.decision;
     }
     for (data, is_last) in [("first", false), ("second", true)] {
         let verdict = exchange.response_body(chunk(id, data, is_last)).await;
-        let asked = phase == Kind::ResponseBody && mid_body == is_last;
+        let asked = phase == EventKind::ResponseBody && mid_body == is_last;
         if asked || !verdict.verdict.passes() {
             return verdict.verdict.decision;
         }
@@ -253,7 +253,7 @@ async fn run(exchange: &mut Exchange, phase: Kind, mid_body: bool) -> Decision {
 }
 
 /// Every way to go wrong, and what it is taken for.
-fn faults() -> [(Does, Fault); 9] {
+fn faults() -> [(Does, AgentFault); 9] {
     let header = |name: &str, value: &str| {
         answers(Response {
             request_headers: vec![set(name, value)],
@@ -261,18 +261,18 @@ fn faults() -> [(Does, Fault); 9] {
         })
     };
     [
-        (Does::Hangs, Fault::Timeout),
-        (Does::Takes(Duration::from_millis(51)), Fault::Timeout),
-        (Does::Fails(Unanswered::Down), Fault::Error),
+        (Does::Hangs, AgentFault::Timeout),
+        (Does::Takes(Duration::from_millis(51)), AgentFault::Timeout),
+        (Does::Fails(CallError::Down), AgentFault::Error),
         (
-            Does::Fails(Unanswered::Failed("the connection ended".to_owned())),
-            Fault::Error,
+            Does::Fails(CallError::Failed("the connection ended".to_owned())),
+            AgentFault::Error,
         ),
-        (Does::Fails(Unanswered::Overload), Fault::Overload),
-        (Does::Fails(Unanswered::TooLarge), Fault::BodyTooLarge),
-        (answers(Response::block(7)), Fault::Error),
-        (header("x", "a\r\nset-cookie: b"), Fault::Error),
-        (header("x y", "a"), Fault::Error),
+        (Does::Fails(CallError::Overload), AgentFault::Overload),
+        (Does::Fails(CallError::TooLarge), AgentFault::BodyTooLarge),
+        (answers(Response::block(7)), AgentFault::Error),
+        (header("x", "a\r\nset-cookie: b"), AgentFault::Error),
+        (header("x y", "a"), AgentFault::Error),
     ]
 }
 
@@ -286,8 +286,8 @@ async fn agents_are_asked_in_order_and_the_first_that_stops_decides() {
     };
     let (first, second) = (Scripted::always(op("a")), Scripted::always(op("b")));
     let mut exchange = inspector([
-        ("first", Rule::default(), &first),
-        ("second", Rule::default(), &second),
+        ("first", AgentRule::default(), &first),
+        ("second", AgentRule::default(), &second),
     ])
     .exchange();
     let verdict = exchange.request_headers(head("c")).await;
@@ -307,9 +307,9 @@ async fn agents_are_asked_in_order_and_the_first_that_stops_decides() {
     }));
     let unasked = Scripted::always(answers(Response::block(403)));
     let all = inspector([
-        ("first", Rule::default(), &first),
-        ("stops", Rule::default(), &stops),
-        ("unasked", Rule::default(), &unasked),
+        ("first", AgentRule::default(), &first),
+        ("stops", AgentRule::default(), &stops),
+        ("unasked", AgentRule::default(), &unasked),
     ]);
     let mut exchange = all.exchange();
     let verdict = exchange.request_headers(head("c")).await;
@@ -317,10 +317,15 @@ async fn agents_are_asked_in_order_and_the_first_that_stops_decides() {
     assert_eq!(verdict.request_headers, [set("a", "1")]);
     assert_eq!(verdict.audits[0].0, "stops");
     assert!(unasked.kinds().is_empty());
-    assert_eq!(all.tally("stops").unwrap().stopped(Kind::RequestHeaders), 1);
+    assert_eq!(
+        all.tally("stops")
+            .unwrap()
+            .stopped(EventKind::RequestHeaders),
+        1
+    );
 
     // What comes after is not shown to anybody.
-    assert!(!exchange.wants(Kind::RequestBody));
+    assert!(!exchange.wants(EventKind::RequestBody));
     let body = exchange.request_body(chunk("c", "x", true)).await;
     assert_eq!(body.verdict.decision, redirect);
     assert!(body.data.is_empty());
@@ -332,39 +337,39 @@ async fn agents_are_asked_in_order_and_the_first_that_stops_decides() {
 #[tokio::test]
 async fn an_agent_is_asked_only_what_it_wants() {
     let agent = Scripted::always(allows());
-    let rule = Rule {
+    let rule = AgentRule {
         events: Some(
-            [Kind::RequestBody, Kind::ResponseHeaders]
+            [EventKind::RequestBody, EventKind::ResponseHeaders]
                 .into_iter()
                 .collect(),
         ),
-        ..Rule::default()
+        ..AgentRule::default()
     };
     let mut exchange = inspector([("a", rule, &agent)]).exchange();
-    assert!(exchange.wants(Kind::RequestBody) && !exchange.wants(Kind::RequestHeaders));
+    assert!(exchange.wants(EventKind::RequestBody) && !exchange.wants(EventKind::RequestHeaders));
     assert_eq!(
-        run(&mut exchange, Kind::ResponseBody, true).await,
+        run(&mut exchange, EventKind::ResponseBody, true).await,
         Decision::Allow
     );
     exchange.complete(complete("c1")).await;
-    let (body, head) = (Kind::RequestBody, Kind::ResponseHeaders);
+    let (body, head) = (EventKind::RequestBody, EventKind::ResponseHeaders);
     assert_eq!(agent.kinds(), [body, body, head]);
 }
 
 #[tokio::test]
 async fn the_next_place_is_asked_where_one_is_full_down_or_fails_but_not_in_mid_body() {
     let failures = [
-        Unanswered::Down,
-        Unanswered::Overload,
-        Unanswered::Failed("gone".to_owned()),
+        CallError::Down,
+        CallError::Overload,
+        CallError::Failed("gone".to_owned()),
     ];
     for why in failures {
         let (near, far) = (
             Scripted::new([allows(), allows()], Does::Fails(why)),
             Scripted::always(allows()),
         );
-        let mut point = point("a", Rule::default(), &near);
-        point.places.push(Arc::clone(&far) as Arc<dyn Ask>);
+        let mut point = point("a", AgentRule::default(), &near);
+        point.places.push(Arc::clone(&far) as Arc<dyn AgentClient>);
         let inspector = Inspector::new(vec![point]);
         let mut exchange = inspector.exchange();
         assert!(exchange.request_headers(head("c")).await.passes());
@@ -389,11 +394,14 @@ async fn the_next_place_is_asked_where_one_is_full_down_or_fails_but_not_in_mid_
                 .verdict
                 .passes()
         );
-        assert_eq!(far.kinds(), [Kind::RequestHeaders, Kind::RequestBody]);
+        assert_eq!(
+            far.kinds(),
+            [EventKind::RequestHeaders, EventKind::RequestBody]
+        );
     }
     let (near, far) = (Scripted::always(Does::Hangs), Scripted::always(allows()));
-    let mut point = point("a", rule(Action::Block(504)), &near);
-    point.places.push(Arc::clone(&far) as Arc<dyn Ask>);
+    let mut point = point("a", rule(FallbackAction::Block(504)), &near);
+    point.places.push(Arc::clone(&far) as Arc<dyn AgentClient>);
     let mut exchange = Inspector::new(vec![point]).exchange();
     let late = exchange.request_headers(head("c")).await;
     assert_eq!(late.decision, blocked(504), "a deadline is one deadline");
@@ -406,10 +414,10 @@ async fn an_exchange_keeps_the_agents_that_it_began_with() {
         Scripted::always(allows()),
         Scripted::always(answers(Response::block(403))),
     );
-    let inspector = inspector([("a", Rule::default(), &old)]);
+    let inspector = inspector([("a", AgentRule::default(), &old)]);
     let mut begun = inspector.exchange();
     assert!(begun.request_headers(head("c")).await.passes());
-    inspector.replace(vec![point("a", Rule::default(), &new)]);
+    inspector.replace(vec![point("a", AgentRule::default(), &new)]);
     assert!(
         begun
             .request_body(chunk("c", "1", true))
@@ -417,22 +425,28 @@ async fn an_exchange_keeps_the_agents_that_it_began_with() {
             .verdict
             .passes()
     );
-    assert_eq!(old.kinds(), [Kind::RequestHeaders, Kind::RequestBody]);
+    assert_eq!(
+        old.kinds(),
+        [EventKind::RequestHeaders, EventKind::RequestBody]
+    );
     let verdict = inspector.exchange().request_headers(head("d")).await;
     assert_eq!(verdict.decision, blocked(403));
     let tally = inspector.tally("a").unwrap();
-    assert_eq!(tally.asked(Kind::RequestHeaders), 2, "counters go on");
+    assert_eq!(tally.asked(EventKind::RequestHeaders), 2, "counters go on");
 }
 
 #[tokio::test]
 async fn a_dropped_exchange_is_cancelled_and_a_complete_one_is_not() {
     let agent = Scripted::always(allows());
     let unasked = Scripted::always(allows());
-    let nothing = Rule {
-        events: Some([Kind::ResponseBody].into_iter().collect()),
-        ..Rule::default()
+    let nothing = AgentRule {
+        events: Some([EventKind::ResponseBody].into_iter().collect()),
+        ..AgentRule::default()
     };
-    let inspector = inspector([("a", Rule::default(), &agent), ("b", nothing, &unasked)]);
+    let inspector = inspector([
+        ("a", AgentRule::default(), &agent),
+        ("b", nothing, &unasked),
+    ]);
     let mut exchange = inspector.exchange();
     exchange.request_headers(head("c")).await;
     drop(exchange);
@@ -445,7 +459,7 @@ async fn a_dropped_exchange_is_cancelled_and_a_complete_one_is_not() {
     exchange.complete(complete("d")).await;
     drop(exchange);
     assert_eq!(agent.cancels().len(), 1);
-    assert_eq!(agent.kinds().last(), Some(&Kind::RequestComplete));
+    assert_eq!(agent.kinds().last(), Some(&EventKind::RequestComplete));
 }
 
 #[tokio::test(start_paused = true)]
@@ -462,7 +476,7 @@ async fn websocket_frames_pass_are_dropped_or_close() {
     };
     let code = |does: Does| async move {
         let agent = Scripted::always(does);
-        let mut exchange = inspector([("a", rule(Action::Block(503)), &agent)]).exchange();
+        let mut exchange = inspector([("a", rule(FallbackAction::Block(503)), &agent)]).exchange();
         match exchange.websocket(frame()).await.decision {
             WebSocketDecision::Allow => 0,
             WebSocketDecision::Drop => 1,
@@ -483,9 +497,9 @@ async fn websocket_frames_pass_are_dropped_or_close() {
 #[test]
 fn counters_are_written_for_prometheus() {
     let agent = Scripted::always(allows());
-    let inspector = inspector([("a\"b", Rule::default(), &agent)]);
+    let inspector = inspector([("a\"b", AgentRule::default(), &agent)]);
     let tally = inspector.tally("a\"b").unwrap();
-    tally.bypass(Kind::RequestBody, Fault::Timeout);
+    tally.bypass(EventKind::RequestBody, AgentFault::Timeout);
     let text = inspector.to_prometheus();
     let line = "hail_callout_bypassed_total{agent=\"a\\\"b\",phase=\"request_body_chunk\",fault=\"timeout\"} 1";
     assert!(text.lines().any(|l| l == line), "{text}");

@@ -12,13 +12,13 @@ use super::AgentPool;
 
 /// The pools, by the names of their agents.
 #[derive(Debug, Default)]
-pub struct Agents {
-    pools: ArcSwap<Pools>,
+pub struct AgentPools {
+    pools: ArcSwap<PoolMap>,
 }
 
-type Pools = HashMap<Box<str>, Arc<AgentPool>, RandomState>;
+type PoolMap = HashMap<Box<str>, Arc<AgentPool>, RandomState>;
 
-impl Agents {
+impl AgentPools {
     /// None yet.
     #[must_use]
     pub fn new() -> Self {
@@ -29,14 +29,14 @@ impl Agents {
     /// dearer while others look too.
     #[inline]
     #[must_use]
-    pub fn now(&self) -> Snapshot {
-        Snapshot(self.pools.load())
+    pub fn now(&self) -> PoolSnapshot {
+        PoolSnapshot(self.pools.load())
     }
 
     /// A look at the pools for one thread, which keeps what it saw last.
     #[must_use]
-    pub fn reader(&self) -> Reader<'_> {
-        Reader(Cache::new(&self.pools))
+    pub fn reader(&self) -> PoolReader<'_> {
+        PoolReader(Cache::new(&self.pools))
     }
 
     /// The pool of an agent.
@@ -52,7 +52,7 @@ impl Agents {
     pub fn insert(&self, pool: &Arc<AgentPool>) -> Option<Arc<AgentPool>> {
         let name: Box<str> = pool.name().into();
         let before = self.pools.rcu(|pools| {
-            let mut pools = Pools::clone(pools);
+            let mut pools = PoolMap::clone(pools);
             pools.insert(name.clone(), Arc::clone(pool));
             pools
         });
@@ -62,7 +62,7 @@ impl Agents {
     /// Removes a pool and returns it; it lives on while somebody has it.
     pub fn remove(&self, name: &str) -> Option<Arc<AgentPool>> {
         let before = self.pools.rcu(|pools| {
-            let mut pools = Pools::clone(pools);
+            let mut pools = PoolMap::clone(pools);
             pools.remove(name);
             pools
         });
@@ -80,9 +80,9 @@ impl Agents {
 
 /// The pools at one moment.
 #[derive(Debug)]
-pub struct Snapshot(Guard<Arc<Pools>>);
+pub struct PoolSnapshot(Guard<Arc<PoolMap>>);
 
-impl Snapshot {
+impl PoolSnapshot {
     /// The pool of an agent.
     #[inline]
     #[must_use]
@@ -95,9 +95,9 @@ impl Snapshot {
 ///
 /// A pool that was removed lives until the next look.
 #[derive(Clone, Debug)]
-pub struct Reader<'a>(Cache<&'a ArcSwap<Pools>, Arc<Pools>>);
+pub struct PoolReader<'a>(Cache<&'a ArcSwap<PoolMap>, Arc<PoolMap>>);
 
-impl Reader<'_> {
+impl PoolReader<'_> {
     /// The pool of an agent.
     #[inline]
     #[must_use]

@@ -4,7 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{AgentPool, Call, PoolError, Turn, call};
+use super::{AgentPool, ConnectionLease, PoolError, StartSignal, call};
 use crate::{event::Event, response::Response};
 
 impl AgentPool {
@@ -47,7 +47,7 @@ impl AgentPool {
         &self,
         event: Event,
         deadline: Duration,
-        turn: &Turn,
+        turn: &StartSignal,
     ) -> Result<Response, PoolError> {
         self.ask_as(None, event, deadline, Some(turn)).await
     }
@@ -59,7 +59,11 @@ impl AgentPool {
     ///
     /// [`PoolError`].
     #[inline]
-    pub fn select(&self, session: Option<&str>, event: &Event) -> Result<Call<'_>, PoolError> {
+    pub fn select(
+        &self,
+        session: Option<&str>,
+        event: &Event,
+    ) -> Result<ConnectionLease<'_>, PoolError> {
         call::select(&self.shared, session, event)
     }
 
@@ -68,7 +72,7 @@ impl AgentPool {
         session: Option<&str>,
         event: Event,
         deadline: Duration,
-        turn: Option<&Turn>,
+        turn: Option<&StartSignal>,
     ) -> Result<Response, PoolError> {
         let started = Instant::now();
         let shared = &self.shared;

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use hailwire_pool::{NoSeat, Outcome, Permit, Standing};
+use hailwire_pool::{Availability, BreakerPermit, NoSlot, Outcome};
 
 use super::{
-    Paused, PoolError, Shared, clock,
-    lanes::Lane,
-    line::{Lent, NUMBERS},
+    PausedPolicy, PoolError, PoolShared, clock,
+    lanes::BodyKey,
+    line::{BorrowedConnection, NUMBERS},
 };
 use crate::{
     control::HealthState,
-    event::{Event, Kind},
-    host::{AskError, Connection, LinkState},
+    event::{Event, EventKind},
+    host::{Connection, ConnectionState, RequestError},
     response::Response,
 };
 
@@ -21,12 +21,12 @@ use crate::{
 /// It borrows the connection without counting a reference, of which a thread can do a few at once cheaply: who waits for an
 /// answer keeps a clone of the connection instead.
 #[must_use = "the place is given back when the call is dropped"]
-pub struct Call<'a> {
-    lent: Lent,
-    hold: Hold<'a>,
+pub struct ConnectionLease<'a> {
+    lent: BorrowedConnection,
+    hold: SlotGuard<'a>,
 }
 
-impl<'a> Call<'a> {
+impl<'a> ConnectionLease<'a> {
     /// The connection.
     #[inline]
     #[must_use]
@@ -42,7 +42,7 @@ impl<'a> Call<'a> {
     #[inline]
     pub fn finish(
         self,
-        answer: Option<Result<Response, AskError>>,
+        answer: Option<Result<Response, RequestError>>,
         took: Duration,
     ) -> Result<Response, PoolError> {
         self.hold.finish(answer, took)
@@ -55,31 +55,31 @@ impl<'a> Call<'a> {
     }
 
     /// The connection to wait on, and the place on it.
-    pub(super) fn keep(self) -> (Connection, Hold<'a>) {
+    pub(super) fn keep(self) -> (Connection, SlotGuard<'a>) {
         (self.lent.connection.clone(), self.hold)
     }
 }
 
 /// A place on a connection.
-pub(super) struct Hold<'a> {
-    shared: &'a Shared,
+pub(super) struct SlotGuard<'a> {
+    shared: &'a PoolShared,
     seat: usize,
-    permit: Permit,
-    kind: Kind,
+    permit: BreakerPermit,
+    kind: EventKind,
     /// When it was let in.
     since: Duration,
     /// The request's hash, where it ends with this event.
     ends: Option<u64>,
     /// The body, where this is a piece of one.
-    lane: Option<Lane>,
+    lane: Option<BodyKey>,
     settled: bool,
 }
 
-impl Hold<'_> {
+impl SlotGuard<'_> {
     #[inline]
     pub(super) fn finish(
         mut self,
-        answer: Option<Result<Response, AskError>>,
+        answer: Option<Result<Response, RequestError>>,
         took: Duration,
     ) -> Result<Response, PoolError> {
         let error = match answer {
@@ -88,8 +88,8 @@ impl Hold<'_> {
                 return Ok(response);
             }
             None => PoolError::Timeout,
-            Some(Err(AskError::Paused | AskError::Full)) => PoolError::Overload,
-            Some(Err(AskError::TooLarge)) => PoolError::TooLarge,
+            Some(Err(RequestError::Paused | RequestError::Full)) => PoolError::Overload,
+            Some(Err(RequestError::TooLarge)) => PoolError::TooLarge,
             Some(Err(error)) => PoolError::Failed(error),
         };
         self.failed(&error, took);
@@ -120,7 +120,7 @@ impl Hold<'_> {
     }
 }
 
-impl Drop for Hold<'_> {
+impl Drop for SlotGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         let shared = self.shared;
@@ -141,24 +141,25 @@ impl Drop for Hold<'_> {
 /// Whether a failure is the agent's.
 fn speaks_against(error: &PoolError) -> bool {
     match error {
-        PoolError::Timeout | PoolError::Failed(AskError::Closed | AskError::Malformed(_)) => true,
+        PoolError::Timeout
+        | PoolError::Failed(RequestError::Closed | RequestError::Malformed(_)) => true,
         PoolError::Overload | PoolError::TooLarge | PoolError::Down | PoolError::Failed(_) => false,
     }
 }
 
 #[inline]
 pub(super) fn select<'a>(
-    shared: &'a Shared,
+    shared: &'a PoolShared,
     session: Option<&str>,
     event: &Event,
-) -> Result<Call<'a>, PoolError> {
+) -> Result<ConnectionLease<'a>, PoolError> {
     let now = clock::coarse();
     let permit = shared.breaker.enter(now).ok_or(PoolError::Down)?;
     let hash = shared.hash(event.id_bytes());
     let session = session.map(|session| shared.hash(session.as_bytes()));
     match place(shared, hash, session, event, now) {
-        Ok(Seated { place, lent }) => {
-            let hold = Hold {
+        Ok(SlotConnection { place, lent }) => {
+            let hold = SlotGuard {
                 shared,
                 seat: seat_of(place),
                 permit,
@@ -168,7 +169,7 @@ pub(super) fn select<'a>(
                 lane: lane(shared, hash, place, event),
                 settled: false,
             };
-            Ok(Call { lent, hold })
+            Ok(ConnectionLease { lent, hold })
         }
         Err(error) => {
             shared.breaker.abandoned(permit);
@@ -179,7 +180,7 @@ pub(super) fn select<'a>(
 
 /// The body that an event is a piece of. Behind another one it gives back the place that it was given.
 #[inline]
-fn lane(shared: &Shared, hash: u64, place: u16, event: &Event) -> Option<Lane> {
+fn lane(shared: &PoolShared, hash: u64, place: u16, event: &Event) -> Option<BodyKey> {
     let (lane, first) = shared.lanes.join(hash, place, event.kind())?;
     if !first {
         shared.seats.leave(seat_of(place));
@@ -188,27 +189,27 @@ fn lane(shared: &Shared, hash: u64, place: u16, event: &Event) -> Option<Lane> {
 }
 
 /// A place on a connection, as the table knows it.
-struct Seated {
+struct SlotConnection {
     place: u16,
-    lent: Lent,
+    lent: BorrowedConnection,
 }
 
 /// Takes a place: the request's own, its session's, or a new one.
 #[inline]
 fn place(
-    shared: &Shared,
+    shared: &PoolShared,
     hash: u64,
     session: Option<u64>,
     event: &Event,
     now: Duration,
-) -> Result<Seated, PoolError> {
+) -> Result<SlotConnection, PoolError> {
     let known = shared.affinity.seat(hash, now);
     if let Some(known) = known {
         if let Some(seated) = again(shared, known) {
             return Ok(seated);
         }
         if goes_on(event) {
-            return Err(PoolError::Failed(AskError::Closed));
+            return Err(PoolError::Failed(RequestError::Closed));
         }
     }
     let seated = fresh(shared, hash, session, now)?;
@@ -233,30 +234,30 @@ fn place(
 
 /// The place of a request that was begun, if its connection is still that one.
 #[inline]
-fn again(shared: &Shared, place: u16) -> Option<Seated> {
+fn again(shared: &PoolShared, place: u16) -> Option<SlotConnection> {
     let lent = open(shared, place)?;
     shared.seats.rejoin(seat_of(place));
-    Some(Seated { place, lent })
+    Some(SlotConnection { place, lent })
 }
 
 /// A place for what is new.
 #[inline]
 fn fresh(
-    shared: &Shared,
+    shared: &PoolShared,
     lot: u64,
     session: Option<u64>,
     now: Duration,
-) -> Result<Seated, PoolError> {
+) -> Result<SlotConnection, PoolError> {
     let Some(session) = session else {
         return choose(shared, lot);
     };
     if let Some(place) = shared.sticky.seat(session, now) {
         let seat = seat_of(place);
-        if shared.seats.standing(seat) != Standing::Out
+        if shared.seats.standing(seat) != Availability::Out
             && let Some(lent) = open(shared, place)
             && shared.seats.enter(seat).is_ok()
         {
-            return Ok(Seated { place, lent });
+            return Ok(SlotConnection { place, lent });
         }
     }
     let seated = choose(shared, lot)?;
@@ -265,7 +266,7 @@ fn fresh(
 }
 
 #[inline]
-fn choose(shared: &Shared, lot: u64) -> Result<Seated, PoolError> {
+fn choose(shared: &PoolShared, lot: u64) -> Result<SlotConnection, PoolError> {
     let mut except = None;
     loop {
         match shared.seats.choose_but(lot, except) {
@@ -279,20 +280,20 @@ fn choose(shared: &Shared, lot: u64) -> Result<Seated, PoolError> {
                     return Err(PoolError::Down);
                 }
             }
-            Err(NoSeat::Full) => return Err(PoolError::Overload),
-            Err(NoSeat::Closed) => return Err(PoolError::Down),
-            Err(NoSeat::Out) => return paused(shared),
+            Err(NoSlot::Full) => return Err(PoolError::Overload),
+            Err(NoSlot::Closed) => return Err(PoolError::Down),
+            Err(NoSlot::Out) => return paused(shared),
         }
     }
 }
 
 /// A place where the agent has paused, since nobody else can serve.
 #[cold]
-fn paused(shared: &Shared) -> Result<Seated, PoolError> {
+fn paused(shared: &PoolShared) -> Result<SlotConnection, PoolError> {
     let pausing = |connection: &Connection| {
         matches!(
             connection.state(),
-            LinkState::Open {
+            ConnectionState::Open {
                 health: HealthState::Healthy | HealthState::Degraded,
                 paused: true
             }
@@ -303,27 +304,27 @@ fn paused(shared: &Shared) -> Result<Seated, PoolError> {
         .filter(|seated| pausing(&seated.lent.connection))
         .min_by_key(|seated| shared.seats.load(seat_of(seated.place)))
         .ok_or(PoolError::Down)?;
-    if shared.config.paused == Paused::Fail {
+    if shared.config.paused == PausedPolicy::Fail {
         return Err(PoolError::Overload);
     }
     match shared.seats.enter(seat_of(paused.place)) {
         Ok(()) => Ok(paused),
-        Err(NoSeat::Full) => Err(PoolError::Overload),
-        Err(NoSeat::Closed | NoSeat::Out) => Err(PoolError::Down),
+        Err(NoSlot::Full) => Err(PoolError::Overload),
+        Err(NoSlot::Closed | NoSlot::Out) => Err(PoolError::Down),
     }
 }
 
 /// The connection of a seat, unless it has ended, and what the table calls it.
 #[inline]
-fn seated(shared: &Shared, seat: usize) -> Option<Seated> {
+fn seated(shared: &PoolShared, seat: usize) -> Option<SlotConnection> {
     let lent = shared.links.get(seat)?.lend()?;
     let place = u16::try_from(seat & 63).unwrap_or(0) << 6 | u16::from(lent.number);
-    Some(Seated { place, lent })
+    Some(SlotConnection { place, lent })
 }
 
 /// The connection that a place means, if it is still that one and has not ended.
 #[inline]
-pub(super) fn open(shared: &Shared, place: u16) -> Option<Lent> {
+pub(super) fn open(shared: &PoolShared, place: u16) -> Option<BorrowedConnection> {
     let lent = shared.links.get(seat_of(place))?.lend()?;
     (place & u16::from(NUMBERS) == u16::from(lent.number)).then_some(lent)
 }

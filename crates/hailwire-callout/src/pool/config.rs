@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hailwire_pool::{AffinityConfig, BreakerConfig, Strategy};
 
-use crate::{event::Kind, host::ConnectOptions};
+use crate::{event::EventKind, host::ConnectOptions};
 
 /// How the connections to one agent are kept and used.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct PoolConfig {
     /// How often a connection is asked for a sign of life. Default 10 s.
     pub ping: Duration,
     /// What becomes of a new request while the agent has paused on every connection.
-    pub paused: Paused,
+    pub paused: PausedPolicy,
     /// How connections are opened. Its `notices` and `overload` are the pool's to set.
     pub connect: ConnectOptions,
 }
@@ -50,7 +50,7 @@ impl Default for PoolConfig {
             stretch: 1.0,
             reconnect: Backoff::default(),
             ping: Duration::from_secs(10),
-            paused: Paused::default(),
+            paused: PausedPolicy::default(),
             connect: ConnectOptions::default(),
         }
     }
@@ -64,7 +64,7 @@ impl PoolConfig {
             connections: 8,
             max_concurrent: 256,
             strategy: Strategy::TwoChoices,
-            paused: Paused::Wait,
+            paused: PausedPolicy::Wait,
             ..Self::default()
         }
     }
@@ -96,9 +96,9 @@ impl PoolConfig {
         Self {
             max_concurrent: 32,
             timeouts: Timeouts::default()
-                .with(Kind::RequestBody, body)
-                .with(Kind::ResponseBody, body),
-            paused: Paused::Wait,
+                .with(EventKind::RequestBody, body)
+                .with(EventKind::ResponseBody, body),
+            paused: PausedPolicy::Wait,
             ..Self::default()
         }
     }
@@ -106,7 +106,7 @@ impl PoolConfig {
 
 /// What becomes of a new request while the agent has paused on every connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Paused {
+pub enum PausedPolicy {
     /// It fails with [`super::PoolError::Overload`], so that the policy for overload decides.
     #[default]
     Fail,
@@ -116,12 +116,12 @@ pub enum Paused {
 
 /// The longest that an answer is waited for, by the kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts([Duration; Kind::ALL.len()]);
+pub struct Timeouts([Duration; EventKind::ALL.len()]);
 
 impl Default for Timeouts {
     /// One second, and 30 for a configuration.
     fn default() -> Self {
-        Self::all(Duration::from_secs(1)).with(Kind::Configure, Duration::from_secs(30))
+        Self::all(Duration::from_secs(1)).with(EventKind::Configure, Duration::from_secs(30))
     }
 }
 
@@ -129,12 +129,12 @@ impl Timeouts {
     /// The same for every kind.
     #[must_use]
     pub const fn all(timeout: Duration) -> Self {
-        Self([timeout; Kind::ALL.len()])
+        Self([timeout; EventKind::ALL.len()])
     }
 
     /// With another one for one kind.
     #[must_use]
-    pub fn with(mut self, kind: Kind, timeout: Duration) -> Self {
+    pub fn with(mut self, kind: EventKind, timeout: Duration) -> Self {
         if let Some(place) = self.0.get_mut(kind as usize) {
             *place = timeout;
         }
@@ -144,7 +144,7 @@ impl Timeouts {
     /// That of a kind.
     #[inline]
     #[must_use]
-    pub fn of(&self, kind: Kind) -> Duration {
+    pub fn of(&self, kind: EventKind) -> Duration {
         self.0.get(kind as usize).copied().unwrap_or_default()
     }
 }
@@ -210,7 +210,10 @@ mod tests {
     #[test]
     fn a_timeout_is_that_of_its_phase() {
         let timeouts = PoolConfig::body_inspection().timeouts;
-        assert_eq!(timeouts.of(Kind::RequestBody), Duration::from_secs(30));
-        assert_eq!(timeouts.of(Kind::RequestHeaders), Duration::from_secs(1));
+        assert_eq!(timeouts.of(EventKind::RequestBody), Duration::from_secs(30));
+        assert_eq!(
+            timeouts.of(EventKind::RequestHeaders),
+            Duration::from_secs(1)
+        );
     }
 }

@@ -8,7 +8,7 @@ use crate::host::{ConnectError, ConnectOptions, Connection};
 
 /// Opens connections to one agent: over a Unix socket, gRPC, the overlay, or one that the agent opened. A function
 /// from options to a future is one too ([`connect_with`]).
-pub trait Connect: Send + Sync + 'static {
+pub trait Connector: Send + Sync + 'static {
     /// Opens one more. The options are the pool's own and must be used: without their `notices` the pool would not hear what the
     /// agent says of its health. The pool calls it for ever, with back-off; it should end within `connect_timeout`, and is
     /// dropped a second later.
@@ -21,32 +21,32 @@ pub trait Connect: Send + Sync + 'static {
     fn place(&self) -> String;
 }
 
-impl fmt::Debug for dyn Connect {
+impl fmt::Debug for dyn Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.place())
     }
 }
 
-/// A [`Connect`] of a function.
-pub fn connect_with<F>(place: impl Into<String>, connect: F) -> impl Connect
+/// A [`Connector`] of a function.
+pub fn connect_with<F>(place: impl Into<String>, connect: F) -> impl Connector
 where
     F: Fn(ConnectOptions) -> BoxFuture<'static, Result<Connection, ConnectError>>
         + Send
         + Sync
         + 'static,
 {
-    With {
+    FnConnector {
         place: place.into(),
         connect,
     }
 }
 
-struct With<F> {
+struct FnConnector<F> {
     place: String,
     connect: F,
 }
 
-impl<F> Connect for With<F>
+impl<F> Connector for FnConnector<F>
 where
     F: Fn(ConnectOptions) -> BoxFuture<'static, Result<Connection, ConnectError>>
         + Send

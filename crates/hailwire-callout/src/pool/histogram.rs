@@ -20,11 +20,11 @@ const MOST: u64 = u32::MAX as u64;
 
 /// A histogram.
 #[derive(Debug, Default)]
-pub struct Histogram(OnceLock<Buckets>);
+pub struct LatencyHistogram(OnceLock<BucketArray>);
 
-type Buckets = Box<[AtomicU64; BUCKETS]>;
+type BucketArray = Box<[AtomicU64; BUCKETS]>;
 
-impl Histogram {
+impl LatencyHistogram {
     /// Counts a value.
     #[inline]
     pub fn record(&self, value: u64) {
@@ -84,7 +84,7 @@ impl Histogram {
 }
 
 #[cold]
-fn none() -> Buckets {
+fn none() -> BucketArray {
     Box::new([const { AtomicU64::new(0) }; BUCKETS])
 }
 
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_right_to_a_sixteenth() {
-        let histogram = Histogram::default();
+        let histogram = LatencyHistogram::default();
         assert_eq!(histogram.quantile(0.5), None);
         for value in 1..=100_000 {
             histogram.record(value);

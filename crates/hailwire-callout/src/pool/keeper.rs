@@ -9,16 +9,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hailwire_pool::Standing;
+use hailwire_pool::Availability;
 use tokio::{
     sync::mpsc,
     time::{MissedTickBehavior, interval, sleep, timeout},
 };
 
-use super::{Paused, PoolConfig, Shared, clock};
+use super::{PausedPolicy, PoolConfig, PoolShared, clock};
 use crate::{
-    control::{Flow, HealthState, Notice},
-    host::{ConnectError, ConnectOptions, Connection, LinkState, Overload},
+    control::{FlowControl, HealthState, Notice},
+    host::{ConnectError, ConnectOptions, Connection, ConnectionState, OverloadPolicy},
 };
 
 /// Notices that may wait for the keeper. What finds no room is lost, but not what the connection says of
@@ -29,14 +29,14 @@ const NOTICES: usize = 256;
 pub(super) fn options(config: &PoolConfig) -> ConnectOptions {
     ConnectOptions {
         overload: match config.paused {
-            Paused::Fail => Overload::Fail,
-            Paused::Wait => Overload::Wait,
+            PausedPolicy::Fail => OverloadPolicy::Fail,
+            PausedPolicy::Wait => OverloadPolicy::Wait,
         },
         ..config.connect.clone()
     }
 }
 
-pub(super) async fn keep(shared: Arc<Shared>, seat: usize) {
+pub(super) async fn keep(shared: Arc<PoolShared>, seat: usize) {
     let mut failures = 0;
     while !shared.stopping.load(Ordering::Acquire) {
         let (notices, incoming) = mpsc::channel(NOTICES);
@@ -62,7 +62,7 @@ pub(super) async fn keep(shared: Arc<Shared>, seat: usize) {
 }
 
 async fn connect(
-    shared: &Shared,
+    shared: &PoolShared,
     notices: mpsc::Sender<Notice>,
 ) -> Result<Connection, ConnectError> {
     let mut options = ConnectOptions::clone(&shared.options.load());
@@ -76,12 +76,12 @@ async fn connect(
 
 /// Until the connection has ended.
 async fn serve(
-    shared: &Shared,
+    shared: &PoolShared,
     seat: usize,
     connection: Connection,
     mut notices: mpsc::Receiver<Notice>,
 ) {
-    let _seated = Seated::new(shared, seat, &connection);
+    let _seated = OpenSlot::new(shared, seat, &connection);
     let mut ticks = interval(shared.config.ping.max(Duration::from_millis(10)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -106,14 +106,14 @@ async fn serve(
 }
 
 /// What an agent says beside its answers.
-fn hear(shared: &Shared, seat: usize, notice: Notice) {
+fn hear(shared: &PoolShared, seat: usize, notice: Notice) {
     let agent = &*shared.name;
     match notice {
         Notice::Health(health) => {
             tracing::debug!(agent, seat, state = ?health.state, message = health.message, "health");
         }
-        Notice::Flow(Flow::Pause(_)) => shared.metrics.paused.increment(),
-        Notice::Flow(Flow::Resume(_)) => shared.metrics.resumed.increment(),
+        Notice::Flow(FlowControl::Pause(_)) => shared.metrics.paused.increment(),
+        Notice::Flow(FlowControl::Resume(_)) => shared.metrics.resumed.increment(),
         Notice::Metrics(report) => shared.reports.record(report, clock::coarse()),
         Notice::ConfigUpdate(update) => {
             tracing::info!(agent, ?update, "the agent asks for another configuration");
@@ -126,27 +126,27 @@ fn hear(shared: &Shared, seat: usize, notice: Notice) {
     }
 }
 
-fn standing(connection: &Connection) -> Standing {
+fn standing(connection: &Connection) -> Availability {
     match connection.state() {
-        LinkState::Open { paused: true, .. } | LinkState::Draining | LinkState::Closed => {
-            Standing::Out
-        }
-        LinkState::Open { health, .. } => match health {
-            HealthState::Healthy => Standing::Good,
-            HealthState::Degraded => Standing::Fair,
-            HealthState::Draining | HealthState::Unhealthy => Standing::Out,
+        ConnectionState::Open { paused: true, .. }
+        | ConnectionState::Draining
+        | ConnectionState::Closed => Availability::Out,
+        ConnectionState::Open { health, .. } => match health {
+            HealthState::Healthy => Availability::Good,
+            HealthState::Degraded => Availability::Fair,
+            HealthState::Draining | HealthState::Unhealthy => Availability::Out,
         },
     }
 }
 
 /// A connection in its seat. It leaves the seat with this, also when the keeper is aborted.
-struct Seated<'a> {
-    shared: &'a Shared,
+struct OpenSlot<'a> {
+    shared: &'a PoolShared,
     seat: usize,
 }
 
-impl<'a> Seated<'a> {
-    fn new(shared: &'a Shared, seat: usize, connection: &Connection) -> Self {
+impl<'a> OpenSlot<'a> {
+    fn new(shared: &'a PoolShared, seat: usize, connection: &Connection) -> Self {
         if let Some(link) = shared.links.get(seat) {
             link.set(connection.clone());
         }
@@ -168,10 +168,10 @@ impl<'a> Seated<'a> {
     }
 }
 
-impl Drop for Seated<'_> {
+impl Drop for OpenSlot<'_> {
     fn drop(&mut self) {
         let Self { shared, seat } = *self;
-        shared.seats.set_standing(seat, Standing::Out);
+        shared.seats.set_standing(seat, Availability::Out);
         if let Some(link) = shared.links.get(seat) {
             link.clear();
         }

@@ -11,8 +11,8 @@ use std::{
     time::Duration,
 };
 
-use super::{PoolError, histogram::Histogram};
-use crate::{event::Kind, response::Decision};
+use super::{PoolError, histogram::LatencyHistogram};
+use crate::{event::EventKind, response::Decision};
 
 /// What only grows.
 #[derive(Debug, Default)]
@@ -66,8 +66,8 @@ impl Gauge {
 
 /// What a pool counts.
 #[derive(Debug, Default)]
-pub struct Metrics {
-    phases: [Phase; Kind::ALL.len()],
+pub struct PoolMetrics {
+    phases: [PhaseMetrics; EventKind::ALL.len()],
     /// Connections that were opened.
     pub connected: Counter,
     /// Attempts to open one that failed.
@@ -87,9 +87,9 @@ pub struct Metrics {
 /// One phase, whose counters no other phase's share a cache line with.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Phase {
+pub struct PhaseMetrics {
     /// How long answers took, in microseconds, and by that how many there were: by decision, in the order of [`DECISIONS`].
-    pub answers: [Histogram; DECISIONS.len()],
+    pub answers: [LatencyHistogram; DECISIONS.len()],
     /// Failures by reason, in the order of [`FAILURES`].
     pub failures: [Counter; FAILURES.len()],
     /// Asks whose caller stopped waiting.
@@ -102,17 +102,17 @@ pub const DECISIONS: [&str; 4] = ["allow", "block", "redirect", "challenge"];
 /// The reasons of failures, as labels.
 pub const FAILURES: [&str; 5] = ["timeout", "overload", "down", "failed", "too_large"];
 
-impl Metrics {
+impl PoolMetrics {
     /// Those of one phase.
     #[inline]
     #[must_use]
-    pub fn phase(&self, kind: Kind) -> &Phase {
+    pub fn phase(&self, kind: EventKind) -> &PhaseMetrics {
         let [first, ..] = &self.phases;
         self.phases.get(kind as usize).unwrap_or(first)
     }
 
     #[inline]
-    pub(super) fn answered(&self, kind: Kind, decision: &Decision, took: Duration) {
+    pub(super) fn answered(&self, kind: EventKind, decision: &Decision, took: Duration) {
         let [allow, block, redirect, challenge] = &self.phase(kind).answers;
         let answers = match decision {
             Decision::Allow => allow,
@@ -123,7 +123,7 @@ impl Metrics {
         answers.record(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
 
-    pub(super) fn failed(&self, kind: Kind, error: &PoolError) {
+    pub(super) fn failed(&self, kind: EventKind, error: &PoolError) {
         let at = match error {
             PoolError::Timeout => 0,
             PoolError::Overload => 1,
@@ -139,12 +139,12 @@ impl Metrics {
     /// All of them, as Prometheus reads them, labelled with the agent's name.
     #[must_use]
     pub fn to_prometheus(&self, agent: &str) -> String {
-        let mut text = Exposition::default();
+        let mut text = PrometheusText::default();
         self.expose(agent, &mut text);
         text.finish()
     }
 
-    pub(super) fn expose(&self, agent: &str, text: &mut Exposition) {
+    pub(super) fn expose(&self, agent: &str, text: &mut PrometheusText) {
         self.expose_phases(agent, text);
         for (name, help, counter) in [
             (
@@ -181,9 +181,9 @@ impl Metrics {
             .sample(agent, "", &[], self.open.value());
     }
 
-    fn expose_phases(&self, agent: &str, text: &mut Exposition) {
+    fn expose_phases(&self, agent: &str, text: &mut PrometheusText) {
         let phases = || {
-            Kind::ALL
+            EventKind::ALL
                 .into_iter()
                 .map(|kind| (kind.name(), self.phase(kind)))
         };
@@ -230,11 +230,11 @@ impl Metrics {
 
 /// Text as Prometheus reads it: what is said of one name by several pools stands together, under one headline.
 #[derive(Debug, Default)]
-pub struct Exposition(BTreeMap<String, Family>);
+pub struct PrometheusText(BTreeMap<String, MetricFamily>);
 
 /// All that is said of one name.
 #[derive(Debug)]
-pub(super) struct Family {
+pub(super) struct MetricFamily {
     name: String,
     kind: &'static str,
     help: String,
@@ -247,12 +247,17 @@ pub const PREFIX: &str = "hailwire_callout_";
 /// The bounds of exported buckets, as powers of two of a microsecond: 8 µs to 67 s.
 const POWERS: std::ops::RangeInclusive<u32> = 3..=26;
 
-impl Exposition {
+impl PrometheusText {
     /// One of the pool's own families.
-    pub(super) fn family(&mut self, name: &str, kind: &'static str, help: &str) -> &mut Family {
+    pub(super) fn family(
+        &mut self,
+        name: &str,
+        kind: &'static str,
+        help: &str,
+    ) -> &mut MetricFamily {
         self.0
             .entry(format!("{PREFIX}{name}"))
-            .or_insert_with_key(|name| Family::new(name, kind, help))
+            .or_insert_with_key(|name| MetricFamily::new(name, kind, help))
     }
 
     /// A family that an agent reports; `None` where another has that name for something of another kind.
@@ -261,11 +266,11 @@ impl Exposition {
         name: &str,
         kind: &'static str,
         help: &str,
-    ) -> Option<&mut Family> {
+    ) -> Option<&mut MetricFamily> {
         let family = self
             .0
             .entry(name.to_owned())
-            .or_insert_with_key(|name| Family::new(name, kind, help));
+            .or_insert_with_key(|name| MetricFamily::new(name, kind, help));
         (family.kind == kind).then_some(family)
     }
 
@@ -288,7 +293,7 @@ impl Exposition {
     }
 }
 
-impl Family {
+impl MetricFamily {
     fn new(name: &str, kind: &'static str, help: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -314,9 +319,10 @@ impl Family {
     }
 
     /// Several histograms as one.
-    fn histogram(&mut self, agent: &str, phase: &str, histograms: &[Histogram]) {
-        let all = |figure: &dyn Fn(&Histogram) -> u64| histograms.iter().map(figure).sum::<u64>();
-        let count = all(&Histogram::count);
+    fn histogram(&mut self, agent: &str, phase: &str, histograms: &[LatencyHistogram]) {
+        let all =
+            |figure: &dyn Fn(&LatencyHistogram) -> u64| histograms.iter().map(figure).sum::<u64>();
+        let count = all(&LatencyHistogram::count);
         if count == 0 {
             return;
         }
@@ -329,7 +335,12 @@ impl Family {
         }
         self.sample(agent, "_bucket", &[("phase", phase), ("le", "+Inf")], count);
         let labels = [("phase", phase)];
-        self.sample(agent, "_sum", &labels, all(&Histogram::sum) as f64 / 1e6);
+        self.sample(
+            agent,
+            "_sum",
+            &labels,
+            all(&LatencyHistogram::sum) as f64 / 1e6,
+        );
         self.sample(agent, "_count", &labels, count);
     }
 }
@@ -347,8 +358,8 @@ mod tests {
 
     #[test]
     fn what_was_counted_is_exported_under_its_phase() {
-        let metrics = Metrics::default();
-        let (head, body) = (Kind::RequestHeaders, Kind::RequestBody);
+        let metrics = PoolMetrics::default();
+        let (head, body) = (EventKind::RequestHeaders, EventKind::RequestBody);
         metrics.answered(head, &Decision::Allow, Duration::from_micros(100));
         let redirect = Decision::Redirect {
             url: String::new(),
@@ -377,10 +388,10 @@ mod tests {
 
     #[test]
     fn every_family_is_announced_once() {
-        let mut text = Exposition::default();
+        let mut text = PrometheusText::default();
         for agent in ["waf", "limit"] {
-            let metrics = Metrics::default();
-            metrics.answered(Kind::Guardrail, &Decision::Allow, Duration::ZERO);
+            let metrics = PoolMetrics::default();
+            metrics.answered(EventKind::Guardrail, &Decision::Allow, Duration::ZERO);
             metrics.expose(agent, &mut text);
         }
         let text = text.finish();

@@ -28,7 +28,7 @@
 //! | healthy | its connection takes its turn | goes on |
 //! | degraded | go elsewhere where they can; its time may be stretched ([`PoolConfig::stretch`]) | goes on, stretched likewise |
 //! | draining, unhealthy | go elsewhere | goes on |
-//! | pause | go elsewhere; with [`Paused::Wait`], wait where there is nowhere else | waits in the connection |
+//! | pause | go elsewhere; with [`PausedPolicy::Wait`], wait where there is nowhere else | waits in the connection |
 //! | nothing: the connection ended | go elsewhere | fails |
 //!
 //! # What an ask costs
@@ -61,27 +61,27 @@ use std::{
 
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
-use hailwire_pool::{Affinity, Breaker, BreakerState, Seats, Standing};
+use hailwire_pool::{AffinityTable, Availability, BreakerState, CircuitBreaker, SlotSet};
 use thiserror::Error;
 use tokio::{sync::Notify, task::JoinSet};
 
-pub use agents::{Agents, Reader, Snapshot};
-pub use call::Call;
-pub use config::{Backoff, Paused, PoolConfig, Timeouts};
-pub use connect::{Connect, connect_with};
-pub use metrics::{Exposition, Metrics};
-pub use reports::Reports;
-pub use turn::Turn;
+pub use agents::{AgentPools, PoolReader, PoolSnapshot};
+pub use call::ConnectionLease;
+pub use config::{Backoff, PausedPolicy, PoolConfig, Timeouts};
+pub use connect::{Connector, connect_with};
+pub use metrics::{PoolMetrics, PrometheusText};
+pub use reports::ReportedMetrics;
+pub use turn::StartSignal;
 
 use crate::{
     capabilities::Capabilities,
     control::CancelReason,
     event::{Configure, Event},
-    host::{AskError, LinkState},
+    host::{ConnectionState, RequestError},
     response::Decision,
 };
 
-use line::Link;
+use line::ConnectionSlot;
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -97,7 +97,7 @@ pub enum PoolError {
     Down,
     /// It was asked, and there is no answer to be had.
     #[error("asking the agent failed")]
-    Failed(#[source] AskError),
+    Failed(#[source] RequestError),
     /// The body is larger than the agent takes.
     #[error("larger than the agent takes")]
     TooLarge,
@@ -105,26 +105,26 @@ pub enum PoolError {
 
 /// A pool of connections to one agent. Share it in an [`Arc`]; its connections end when it is dropped.
 pub struct AgentPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
     /// Aborts the keepers when the pool is dropped.
     _keepers: JoinSet<()>,
 }
 
 /// What the pool, its keepers and its calls share.
-struct Shared {
+struct PoolShared {
     name: Box<str>,
     config: PoolConfig,
     options: ArcSwap<crate::host::ConnectOptions>,
-    connect: Arc<dyn Connect>,
-    seats: Seats,
-    links: Box<[Link]>,
-    affinity: Affinity,
-    sticky: Affinity,
-    lanes: lanes::Lanes,
+    connect: Arc<dyn Connector>,
+    seats: SlotSet,
+    links: Box<[ConnectionSlot]>,
+    affinity: AffinityTable,
+    sticky: AffinityTable,
+    lanes: lanes::BodySlots,
     hasher: RandomState,
-    breaker: Breaker,
-    metrics: Metrics,
-    reports: Reports,
+    breaker: CircuitBreaker,
+    metrics: PoolMetrics,
+    reports: ReportedMetrics,
     /// Whether an attempt to connect has ended, in whichever way.
     tried: AtomicBool,
     /// Nothing new is taken.
@@ -142,21 +142,23 @@ impl AgentPool {
     ///
     /// Outside a tokio runtime.
     #[must_use]
-    pub fn new(name: &str, connect: Arc<dyn Connect>, config: PoolConfig) -> Self {
-        let seats = Seats::new(config.connections, config.max_concurrent, config.strategy);
-        let shared = Arc::new(Shared {
+    pub fn new(name: &str, connect: Arc<dyn Connector>, config: PoolConfig) -> Self {
+        let seats = SlotSet::new(config.connections, config.max_concurrent, config.strategy);
+        let shared = Arc::new(PoolShared {
             name: name.into(),
             options: ArcSwap::from_pointee(keeper::options(&config)),
             connect,
-            links: (0..seats.count()).map(|_| Link::default()).collect(),
+            links: (0..seats.count())
+                .map(|_| ConnectionSlot::default())
+                .collect(),
             seats,
-            affinity: Affinity::new(config.affinity),
-            sticky: Affinity::new(config.sticky),
-            lanes: lanes::Lanes::default(),
+            affinity: AffinityTable::new(config.affinity),
+            sticky: AffinityTable::new(config.sticky),
+            lanes: lanes::BodySlots::default(),
             hasher: RandomState::default(),
-            breaker: Breaker::new(config.breaker),
-            metrics: Metrics::default(),
-            reports: Reports::default(),
+            breaker: CircuitBreaker::new(config.breaker),
+            metrics: PoolMetrics::default(),
+            reports: ReportedMetrics::default(),
             tried: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
@@ -207,7 +209,7 @@ impl AgentPool {
     ///
     /// # Errors
     ///
-    /// The first failure, or [`AskError::Refused`] where the agent does not accept it; connections that are
+    /// The first failure, or [`RequestError::Refused`] where the agent does not accept it; connections that are
     /// opened later are told the new one all the same.
     pub async fn configure(&self, configure: Configure) -> Result<(), PoolError> {
         let shared = &self.shared;
@@ -217,8 +219,8 @@ impl AgentPool {
             options.config_version.clone_from(&configure.config_version);
             options
         });
-        let timeout = shared.config.timeouts.of(crate::Kind::Configure);
-        for connection in shared.links.iter().filter_map(Link::connection) {
+        let timeout = shared.config.timeouts.of(crate::EventKind::Configure);
+        for connection in shared.links.iter().filter_map(ConnectionSlot::connection) {
             let asked = connection.ask(Event::Configure(configure.clone()));
             let answer = tokio::time::timeout(timeout, asked)
                 .await
@@ -226,7 +228,7 @@ impl AgentPool {
                 .map_err(PoolError::Failed)?;
             if answer.decision != Decision::Allow {
                 let why = "the agent does not accept the configuration".to_owned();
-                return Err(PoolError::Failed(AskError::Refused(why)));
+                return Err(PoolError::Failed(RequestError::Refused(why)));
             }
         }
         Ok(())
@@ -250,7 +252,7 @@ impl AgentPool {
         let drained = tokio::time::timeout(within, shared.until(empty)).await;
         shared.stopping.store(true, Ordering::Release);
         for (seat, link) in shared.links.iter().enumerate() {
-            shared.seats.set_standing(seat, Standing::Out);
+            shared.seats.set_standing(seat, Availability::Out);
             if let Some(lent) = link.lend() {
                 lent.connection.close();
             }
@@ -262,7 +264,7 @@ impl AgentPool {
     /// What the agent said of itself on one of the connections that are open.
     #[must_use]
     pub fn capabilities(&self) -> Option<Capabilities> {
-        let lent = self.shared.links.iter().find_map(Link::lend)?;
+        let lent = self.shared.links.iter().find_map(ConnectionSlot::lend)?;
         Some(lent.connection.capabilities().clone())
     }
 
@@ -270,7 +272,7 @@ impl AgentPool {
     #[must_use]
     pub fn connections(&self) -> Vec<Option<ConnectionStatus>> {
         let seats = &self.shared.seats;
-        let status = |(seat, link): (usize, &Link)| {
+        let status = |(seat, link): (usize, &ConnectionSlot)| {
             let look = seats.look(seat)?;
             Some(ConnectionStatus {
                 state: link.lend()?.connection.state(),
@@ -304,13 +306,13 @@ impl AgentPool {
 
     /// What was counted.
     #[must_use]
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &PoolMetrics {
         &self.shared.metrics
     }
 
     /// What the agent reported.
     #[must_use]
-    pub fn reports(&self) -> &Reports {
+    pub fn reports(&self) -> &ReportedMetrics {
         &self.shared.reports
     }
 
@@ -321,7 +323,7 @@ impl AgentPool {
         to_prometheus([self])
     }
 
-    fn expose(&self, text: &mut Exposition) {
+    fn expose(&self, text: &mut PrometheusText) {
         let shared = &self.shared;
         let (agent, now) = (self.name(), clock::coarse());
         shared.metrics.expose(agent, text);
@@ -375,7 +377,7 @@ impl AgentPool {
 /// What several pools counted and their agents reported, as Prometheus reads them.
 #[must_use]
 pub fn to_prometheus<'a>(pools: impl IntoIterator<Item = &'a AgentPool>) -> String {
-    let mut text = Exposition::default();
+    let mut text = PrometheusText::default();
     for pool in pools {
         pool.expose(&mut text);
     }
@@ -386,9 +388,9 @@ pub fn to_prometheus<'a>(pools: impl IntoIterator<Item = &'a AgentPool>) -> Stri
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConnectionStatus {
     /// What it says itself.
-    pub state: LinkState,
+    pub state: ConnectionState,
     /// How gladly it is given new requests.
-    pub standing: Standing,
+    pub standing: Availability,
     /// Events that are asked about on it.
     pub in_flight: u32,
     /// How well asks went of late, 1 to 255.
@@ -409,7 +411,7 @@ impl fmt::Debug for AgentPool {
     }
 }
 
-impl Shared {
+impl PoolShared {
     #[inline]
     fn hash(&self, text: &[u8]) -> u64 {
         use std::hash::{BuildHasher as _, Hasher as _};

@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
-use super::metrics::{Counter, Exposition, Family, PREFIX};
-use crate::control::{Bucket, Histogram, MetricsReport};
+use super::metrics::{Counter, MetricFamily, PREFIX, PrometheusText};
+use crate::control::{HistogramBucket, HistogramMetric, MetricsReport};
 
 /// Series that are kept; more are left out and counted.
 pub const SERIES: usize = 10_000;
@@ -30,33 +30,33 @@ pub const BUCKETS: usize = 256;
 
 /// The collection.
 #[derive(Debug, Default)]
-pub struct Reports {
-    series: Mutex<HashMap<Key, Series>>,
+pub struct ReportedMetrics {
+    series: Mutex<HashMap<SeriesKey, ReportedSeries>>,
     /// Series of reports that were left out, since there were too many or they were not sound.
     pub left_out: Counter,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Key {
+struct SeriesKey {
     name: String,
     labels: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
-struct Series {
+struct ReportedSeries {
     help: Option<String>,
-    value: Value,
+    value: SeriesValue,
     seen: Duration,
 }
 
 #[derive(Debug)]
-enum Value {
+enum SeriesValue {
     Counter(u64),
     Gauge(f64),
-    Histogram(Histogram),
+    Histogram(HistogramMetric),
 }
 
-impl Value {
+impl SeriesValue {
     const fn kind(&self) -> &'static str {
         match self {
             Self::Counter(_) => "counter",
@@ -66,14 +66,14 @@ impl Value {
     }
 }
 
-impl Reports {
+impl ReportedMetrics {
     /// Takes a report in.
     pub fn record(&self, report: MetricsReport, now: Duration) {
         let mut series = self.series();
         let counters = report.counters.into_iter();
-        let counters = counters.map(|m| (m.name, m.labels, m.help, Value::Counter(m.value)));
+        let counters = counters.map(|m| (m.name, m.labels, m.help, SeriesValue::Counter(m.value)));
         let gauges = report.gauges.into_iter();
-        let gauges = gauges.map(|m| (m.name, m.labels, m.help, Value::Gauge(m.value)));
+        let gauges = gauges.map(|m| (m.name, m.labels, m.help, SeriesValue::Gauge(m.value)));
         for (name, labels, help, value) in counters.chain(gauges) {
             self.put(&mut series, name, labels, help, value, now);
         }
@@ -81,7 +81,7 @@ impl Reports {
             let name = std::mem::take(&mut histogram.name);
             let labels = std::mem::take(&mut histogram.labels);
             let help = histogram.help.take();
-            let value = Value::Histogram(histogram);
+            let value = SeriesValue::Histogram(histogram);
             self.put(&mut series, name, labels, help, value, now);
         }
     }
@@ -104,12 +104,12 @@ impl Reports {
     /// type from the first are left out.
     #[must_use]
     pub fn to_prometheus(&self, agent: &str, now: Duration) -> String {
-        let mut text = Exposition::default();
+        let mut text = PrometheusText::default();
         self.expose(agent, now, &mut text);
         text.finish()
     }
 
-    pub(super) fn expose(&self, agent: &str, now: Duration, text: &mut Exposition) {
+    pub(super) fn expose(&self, agent: &str, now: Duration, text: &mut PrometheusText) {
         let mut series = self.series();
         expire(&mut series, now);
         let mut sorted: Vec<_> = series.iter().collect();
@@ -124,14 +124,14 @@ impl Reports {
 
     fn put(
         &self,
-        series: &mut HashMap<Key, Series>,
+        series: &mut HashMap<SeriesKey, ReportedSeries>,
         name: String,
         labels: BTreeMap<String, String>,
         help: Option<String>,
-        value: Value,
+        value: SeriesValue,
         now: Duration,
     ) {
-        let key = Key { name, labels };
+        let key = SeriesKey { name, labels };
         if !is_sound(&key, &value) {
             return self.left_out.increment();
         }
@@ -146,22 +146,22 @@ impl Reports {
             help
         });
         let seen = now;
-        series.insert(key, Series { help, value, seen });
+        series.insert(key, ReportedSeries { help, value, seen });
     }
 
-    fn series(&self) -> MutexGuard<'_, HashMap<Key, Series>> {
+    fn series(&self) -> MutexGuard<'_, HashMap<SeriesKey, ReportedSeries>> {
         self.series.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn expire(series: &mut HashMap<Key, Series>, now: Duration) {
+fn expire(series: &mut HashMap<SeriesKey, ReportedSeries>, now: Duration) {
     series.retain(|_, series| now.saturating_sub(series.seen) <= EXPIRY);
 }
 
-fn is_sound(key: &Key, value: &Value) -> bool {
+fn is_sound(key: &SeriesKey, value: &SeriesValue) -> bool {
     let buckets = match value {
-        Value::Histogram(histogram) => histogram.buckets.len(),
-        Value::Counter(_) | Value::Gauge(_) => 0,
+        SeriesValue::Histogram(histogram) => histogram.buckets.len(),
+        SeriesValue::Counter(_) | SeriesValue::Gauge(_) => 0,
     };
     // The agent's label is the host's to give, and `le` the histogram's.
     let label = |(name, value): (&String, &String)| {
@@ -185,18 +185,18 @@ fn is_name(name: &str) -> bool {
         && name.chars().all(|c| starts(c) || c.is_ascii_digit())
 }
 
-fn sample(family: &mut Family, agent: &str, key: &Key, value: &Value) {
+fn sample(family: &mut MetricFamily, agent: &str, key: &SeriesKey, value: &SeriesValue) {
     let labels: Vec<(&str, &str)> = key.labels.iter().map(|(n, v)| (&**n, &**v)).collect();
     match value {
-        Value::Counter(value) => family.sample(agent, "", &labels, value),
-        Value::Gauge(value) => family.sample(agent, "", &labels, value),
-        Value::Histogram(histogram) => {
+        SeriesValue::Counter(value) => family.sample(agent, "", &labels, value),
+        SeriesValue::Gauge(value) => family.sample(agent, "", &labels, value),
+        SeriesValue::Histogram(histogram) => {
             let mut bucket = |bound: &str, count: u64| {
                 let mut labels = labels.clone();
                 labels.push(("le", bound));
                 family.sample(agent, "_bucket", &labels, count);
             };
-            for Bucket { le, count } in &histogram.buckets {
+            for HistogramBucket { le, count } in &histogram.buckets {
                 // What is not a number is taken for the last bucket, which follows in any case.
                 if let Some(bound) = le.as_f64() {
                     bucket(&bound.to_string(), *count);
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_later_report_replaces_an_earlier_one_and_both_are_labelled() {
-        let reports = Reports::default();
+        let reports = ReportedMetrics::default();
         reports.record(counter("hits", "a", 1), at(0));
         reports.record(counter("hits", "a", 5), at(1));
         reports.record(counter("hits", "b\"", 2), at(1));
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn there_are_at_most_ten_thousand_series_until_some_expire() {
-        let reports = Reports::default();
+        let reports = ReportedMetrics::default();
         for n in 0..SERIES + 10 {
             reports.record(counter("hits", &n.to_string(), 1), at(0));
         }
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_would_break_the_text_is_left_out() {
-        let reports = Reports::default();
+        let reports = ReportedMetrics::default();
         let long = "a".repeat(TEXT + 1);
         for name in [
             "",
@@ -281,17 +281,17 @@ mod tests {
 
     #[test]
     fn a_histogram_is_exported_with_its_last_bucket() {
-        let reports = Reports::default();
-        let bucket = |le: serde_json::Value, count| Bucket { le, count };
+        let reports = ReportedMetrics::default();
+        let bucket = |le: serde_json::Value, count| HistogramBucket { le, count };
         reports.record(
             MetricsReport {
-                histograms: vec![Histogram {
+                histograms: vec![HistogramMetric {
                     name: "took".to_owned(),
                     help: Some("How\nlong.".to_owned()),
                     sum: 1.5,
                     count: 3,
                     buckets: vec![bucket(0.5.into(), 2), bucket("+Inf".into(), 3)],
-                    ..Histogram::default()
+                    ..HistogramMetric::default()
                 }],
                 ..MetricsReport::default()
             },

@@ -20,9 +20,9 @@ use super::ask::far;
 ///
 /// Whoever waits for the ask says that its turn has come, and then polls it.
 #[derive(Clone, Debug, Default)]
-pub struct Turn(Arc<OnceLock<Instant>>);
+pub struct StartSignal(Arc<OnceLock<Instant>>);
 
-impl Turn {
+impl StartSignal {
     /// It has come, now. Once it has, this does nothing.
     pub fn come(&self) {
         self.0.get_or_init(Instant::now);

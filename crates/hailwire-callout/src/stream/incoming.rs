@@ -28,7 +28,7 @@ const MOST: usize = 258 << 10;
 /// From this size on, a frame is large.
 const LARGE: usize = 16 << 10;
 
-pub(crate) struct Incoming<R> {
+pub(crate) struct FrameReceiver<R> {
     io: R,
     buffer: BytesMut,
     /// How large the buffer is to be.
@@ -37,7 +37,7 @@ pub(crate) struct Incoming<R> {
     frame: usize,
 }
 
-impl<R: AsyncRead + Unpin> Incoming<R> {
+impl<R: AsyncRead + Unpin> FrameReceiver<R> {
     pub(crate) fn new(io: R) -> Self {
         Self {
             io,
@@ -128,7 +128,7 @@ mod tests {
     }
 
     /// Reads frames of these lengths, and whatever comes after one is kept as long as `keep` says.
-    fn read(lengths: &[usize], most: usize, keep: usize) -> Incoming<Plenty> {
+    fn read(lengths: &[usize], most: usize, keep: usize) -> FrameReceiver<Plenty> {
         let mut bytes = BytesMut::new();
         for (n, length) in lengths.iter().enumerate() {
             frame::put(&mut bytes, n as u8, |out| out.put_bytes(n as u8, *length)).unwrap();
@@ -138,7 +138,7 @@ mod tests {
             most,
             reads: Vec::new(),
         };
-        let mut incoming = Incoming::new(plenty);
+        let mut incoming = FrameReceiver::new(plenty);
         let mut kept = VecDeque::new();
         let mut expected = lengths.iter().enumerate();
         let mut context = Context::from_waker(std::task::Waker::noop());

@@ -10,8 +10,8 @@ use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::{io::AsyncRead, net::UnixStream};
 
 pub(crate) use hailwire_socket::{Receiving, Sending};
-pub(crate) use incoming::Incoming;
-pub(crate) use outgoing::Outgoing;
+pub(crate) use incoming::FrameReceiver;
+pub(crate) use outgoing::FrameSender;
 
 /// Bytes of one direction of a body that may be under way, of each request.
 pub(crate) const WINDOW: u32 = 512 << 10;
@@ -43,7 +43,7 @@ pub(crate) fn split(stream: UnixStream) -> io::Result<(Receiving, Sending)> {
 ///
 /// Nothing is lost.
 pub(crate) async fn frame<R: AsyncRead + Unpin>(
-    incoming: &mut Incoming<R>,
+    incoming: &mut FrameReceiver<R>,
 ) -> io::Result<(u8, Bytes)> {
     loop {
         match incoming.next() {

@@ -33,33 +33,33 @@ const SLICES: usize = 32;
 /// A buffer that grew beyond this is not kept.
 const KEPT: usize = 256 << 10;
 
-pub(crate) struct Outgoing<W> {
-    queue: Mutex<Queue>,
-    writer: Mutex<Writer<W>>,
+pub(crate) struct FrameSender<W> {
+    queue: Mutex<SendQueue>,
+    writer: Mutex<BatchWriter<W>>,
     roused: AtomicBool,
     closing: AtomicBool,
 }
 
 #[derive(Default)]
-struct Queue {
-    batch: Batch,
+struct SendQueue {
+    batch: FrameBatch,
     /// The driver's, once it has been polled.
     driver: Option<Waker>,
 }
 
-struct Writer<W> {
+struct BatchWriter<W> {
     io: W,
-    batch: Batch,
+    batch: FrameBatch,
     driver: Option<Waker>,
 }
 
-impl<W: AsyncWrite + Unpin> Outgoing<W> {
+impl<W: AsyncWrite + Unpin> FrameSender<W> {
     pub(crate) fn new(io: W) -> Self {
         Self {
             queue: Mutex::default(),
-            writer: Mutex::new(Writer {
+            writer: Mutex::new(BatchWriter {
                 io,
-                batch: Batch::default(),
+                batch: FrameBatch::default(),
                 driver: None,
             }),
             roused: AtomicBool::new(false),
@@ -169,17 +169,21 @@ impl<W: AsyncWrite + Unpin> Outgoing<W> {
         Pin::new(&mut self.writer().io).poll_shutdown(context)
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, SendQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn writer(&self) -> MutexGuard<'_, Writer<W>> {
+    fn writer(&self) -> MutexGuard<'_, BatchWriter<W>> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<W: AsyncWrite + Unpin> Writer<W> {
-    fn poll(&mut self, queue: &Mutex<Queue>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+impl<W: AsyncWrite + Unpin> BatchWriter<W> {
+    fn poll(
+        &mut self,
+        queue: &Mutex<SendQueue>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         loop {
             if self.batch.is_empty() {
                 self.batch.reset();
@@ -208,7 +212,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
 
 /// Frames in the order in which they are written.
 #[derive(Default)]
-struct Batch {
+struct FrameBatch {
     small: BytesMut,
     /// How much of `small` is written.
     done: usize,
@@ -216,7 +220,7 @@ struct Batch {
     large: VecDeque<(usize, Bytes)>,
 }
 
-impl Batch {
+impl FrameBatch {
     fn frame_with(
         &mut self,
         code: u8,
@@ -314,7 +318,7 @@ mod tests {
     #[test]
     fn small_and_large_frames_are_written_in_their_order_in_whatever_steps() {
         let mut expected = BytesMut::new();
-        let mut batch = Batch::default();
+        let mut batch = FrameBatch::default();
         for index in 0..100_u8 {
             let size = if index % 3 == 0 { 3 * LARGE } else { 3 };
             let data = Bytes::from(vec![index; size]);
@@ -341,7 +345,7 @@ mod tests {
 
     #[test]
     fn the_largest_payload_is_one_byte_less_than_sixteen_mebibytes() {
-        let mut batch = Batch::default();
+        let mut batch = FrameBatch::default();
         let largest = Bytes::from(vec![0; MAX_LENGTH as usize - 2]);
         let head = |out: &mut BytesMut| out.put_u8(0);
         assert_eq!(batch.frame_with(1, head, largest), Ok(()));

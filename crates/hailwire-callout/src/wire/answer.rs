@@ -7,8 +7,8 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 
 use super::{
     Encoding, json, pack,
-    sink::{JsonSink, PackSink, Sink},
-    source::{Fault, Read, Shape, Source},
+    sink::{JsonSink, PackSink, ValueSink},
+    source::{ParseError, ParseResult, ValueShape, ValueSource},
 };
 use crate::{
     Text, VERSION,
@@ -92,7 +92,7 @@ pub(super) fn allowed(frame: &Bytes, encoding: Encoding) -> Option<Text> {
             json::is_plain(length).then_some(length.len())?
         }
         Encoding::MessagePack => {
-            let mut source = pack::Pack::new(quoted);
+            let mut source = pack::PackSource::new(quoted);
             let length = source.raw_text().ok()?.len();
             (source.position() == quoted.len()).then_some(length)?
         }
@@ -101,7 +101,7 @@ pub(super) fn allowed(frame: &Bytes, encoding: Encoding) -> Option<Text> {
     Text::try_from(frame.slice(end - length..end)).ok()
 }
 
-fn put(id: &str, response: &Response, sink: &mut impl Sink) {
+fn put(id: &str, response: &Response, sink: &mut impl ValueSink) {
     let fields = [
         !response.request_headers.is_empty(),
         !response.response_headers.is_empty(),
@@ -159,7 +159,7 @@ fn put(id: &str, response: &Response, sink: &mut impl Sink) {
     sink.end_map();
 }
 
-fn put_decision(decision: &Decision, sink: &mut impl Sink) {
+fn put_decision(decision: &Decision, sink: &mut impl ValueSink) {
     match decision {
         Decision::Allow => {
             sink.text("allow");
@@ -210,7 +210,7 @@ fn put_decision(decision: &Decision, sink: &mut impl Sink) {
     sink.end_map();
 }
 
-fn put_ops(key: &str, ops: &[HeaderOp], sink: &mut impl Sink) {
+fn put_ops(key: &str, ops: &[HeaderOp], sink: &mut impl ValueSink) {
     if ops.is_empty() {
         return;
     }
@@ -238,7 +238,7 @@ fn put_ops(key: &str, ops: &[HeaderOp], sink: &mut impl Sink) {
     sink.end_seq();
 }
 
-fn put_audit(id: &str, audit: &Audit, sink: &mut impl Sink) {
+fn put_audit(id: &str, audit: &Audit, sink: &mut impl ValueSink) {
     let lists = [
         ("tags", &audit.tags),
         ("rule_ids", &audit.rule_ids),
@@ -269,7 +269,7 @@ fn put_audit(id: &str, audit: &Audit, sink: &mut impl Sink) {
     sink.end_map();
 }
 
-fn put_mutation(key: &str, mutation: Option<&BodyMutation>, sink: &mut impl Sink) {
+fn put_mutation(key: &str, mutation: Option<&BodyMutation>, sink: &mut impl ValueSink) {
     let Some(BodyMutation { index, data }) = mutation else {
         return;
     };
@@ -300,9 +300,9 @@ const FIELDS: [&str; 10] = [
 
 /// Reads an answer, and what it says to which request.
 pub(super) fn decode<'a>(
-    source: &mut impl Source<'a>,
+    source: &mut impl ValueSource<'a>,
     frame: &Bytes,
-) -> Read<(Option<Text>, Response)> {
+) -> ParseResult<(Option<Text>, Response)> {
     let mut response = Response::default();
     let (mut id, mut version, mut decided) = (None, false, false);
     source.fields(&FIELDS, |field, source| {
@@ -319,7 +319,7 @@ pub(super) fn decode<'a>(
             3 => response.response_headers = ops(source)?,
             4 => response.routing_metadata = source.pairs()?,
             5 => (id, response.audit) = audit(source, frame)?,
-            6 => response.needs_more = source.optional(Source::bool)?.unwrap_or(false),
+            6 => response.needs_more = source.optional(ValueSource::bool)?.unwrap_or(false),
             7 => response.request_body = source.optional(|source| mutation(source, frame))?,
             8 => response.response_body = source.optional(|source| mutation(source, frame))?,
             _ => response.websocket = source.optional(websocket_decision)?,
@@ -327,22 +327,22 @@ pub(super) fn decode<'a>(
         Ok(())
     })?;
     if !version {
-        return Err(Fault::missing("version"));
+        return Err(ParseError::missing("version"));
     }
     if !decided {
-        return Err(Fault::missing("decision"));
+        return Err(ParseError::missing("decision"));
     }
     Ok((id, response))
 }
 
 /// Takes one of several things: a name alone, or a map of the name to what more there is to say.
-fn choice<'a, S: Source<'a>, T>(
+fn choice<'a, S: ValueSource<'a>, T>(
     source: &mut S,
-    mut with: impl FnMut(&str, Option<&mut S>) -> Read<Option<T>>,
-) -> Read<T> {
+    mut with: impl FnMut(&str, Option<&mut S>) -> ParseResult<Option<T>>,
+) -> ParseResult<T> {
     let at = source.at();
     let mut chosen = None;
-    if source.shape()? == Shape::Text {
+    if source.shape()? == ValueShape::Text {
         let name = source.text()?;
         chosen = with(&name, None)?;
     } else {
@@ -351,18 +351,18 @@ fn choice<'a, S: Source<'a>, T>(
             count += 1;
             chosen = with(name, Some(source))?;
             if chosen.is_none() {
-                return Err(Fault::new("a word that is not known", source.at()));
+                return Err(ParseError::new("a word that is not known", source.at()));
             }
             Ok(())
         })?;
         if count != 1 {
-            return Err(Fault::new("not exactly one of several", at));
+            return Err(ParseError::new("not exactly one of several", at));
         }
     }
-    chosen.ok_or(Fault::new("a word that is not known", at))
+    chosen.ok_or(ParseError::new("a word that is not known", at))
 }
 
-fn decision<'a, S: Source<'a>>(source: &mut S) -> Read<Decision> {
+fn decision<'a, S: ValueSource<'a>>(source: &mut S) -> ParseResult<Decision> {
     choice(source, |name, source| {
         Ok(match (name, source) {
             ("allow", None) => Some(Decision::Allow),
@@ -375,25 +375,25 @@ fn decision<'a, S: Source<'a>>(source: &mut S) -> Read<Decision> {
     })
 }
 
-fn block<'a>(source: &mut impl Source<'a>) -> Read<Decision> {
+fn block<'a>(source: &mut impl ValueSource<'a>) -> ParseResult<Decision> {
     const FIELDS: [&str; 3] = ["status", "body", "headers"];
     let (mut status, mut body, mut headers) = (None, None, Default::default());
     source.fields(&FIELDS, |field, source| {
         match field {
             0 => status = Some(source.uint()?),
-            1 => body = source.optional(Source::string)?,
+            1 => body = source.optional(ValueSource::string)?,
             _ => headers = source.pairs()?,
         }
         Ok(())
     })?;
     Ok(Decision::Block {
-        status: status.ok_or(Fault::missing("status"))?,
+        status: status.ok_or(ParseError::missing("status"))?,
         body,
         headers,
     })
 }
 
-fn redirect<'a>(source: &mut impl Source<'a>) -> Read<Decision> {
+fn redirect<'a>(source: &mut impl ValueSource<'a>) -> ParseResult<Decision> {
     const FIELDS: [&str; 2] = ["url", "status"];
     let (mut url, mut status) = (None, None);
     source.fields(&FIELDS, |field, source| {
@@ -404,12 +404,12 @@ fn redirect<'a>(source: &mut impl Source<'a>) -> Read<Decision> {
         Ok(())
     })?;
     Ok(Decision::Redirect {
-        url: url.ok_or(Fault::missing("url"))?,
-        status: status.ok_or(Fault::missing("status"))?,
+        url: url.ok_or(ParseError::missing("url"))?,
+        status: status.ok_or(ParseError::missing("status"))?,
     })
 }
 
-fn challenge<'a>(source: &mut impl Source<'a>) -> Read<Decision> {
+fn challenge<'a>(source: &mut impl ValueSource<'a>) -> ParseResult<Decision> {
     const FIELDS: [&str; 2] = ["challenge_type", "params"];
     let (mut kind, mut params) = (None, None);
     source.fields(&FIELDS, |field, source| {
@@ -420,12 +420,12 @@ fn challenge<'a>(source: &mut impl Source<'a>) -> Read<Decision> {
         Ok(())
     })?;
     Ok(Decision::Challenge {
-        challenge_type: kind.ok_or(Fault::missing("challenge_type"))?,
-        params: params.ok_or(Fault::missing("params"))?,
+        challenge_type: kind.ok_or(ParseError::missing("challenge_type"))?,
+        params: params.ok_or(ParseError::missing("params"))?,
     })
 }
 
-fn ops<'a>(source: &mut impl Source<'a>) -> Read<Vec<HeaderOp>> {
+fn ops<'a>(source: &mut impl ValueSource<'a>) -> ParseResult<Vec<HeaderOp>> {
     let mut ops = Vec::new();
     if source.null()? {
         return Ok(ops);
@@ -435,12 +435,12 @@ fn ops<'a>(source: &mut impl Source<'a>) -> Read<Vec<HeaderOp>> {
             Ok(match (name, source) {
                 ("set", Some(source)) => {
                     let (name, value) = field(source)?;
-                    let value = value.ok_or(Fault::missing("value"))?;
+                    let value = value.ok_or(ParseError::missing("value"))?;
                     Some(HeaderOp::Set { name, value })
                 }
                 ("add", Some(source)) => {
                     let (name, value) = field(source)?;
-                    let value = value.ok_or(Fault::missing("value"))?;
+                    let value = value.ok_or(ParseError::missing("value"))?;
                     Some(HeaderOp::Add { name, value })
                 }
                 ("remove", Some(source)) => Some(HeaderOp::Remove {
@@ -454,7 +454,7 @@ fn ops<'a>(source: &mut impl Source<'a>) -> Read<Vec<HeaderOp>> {
     Ok(ops)
 }
 
-fn field<'a>(source: &mut impl Source<'a>) -> Read<(String, Option<String>)> {
+fn field<'a>(source: &mut impl ValueSource<'a>) -> ParseResult<(String, Option<String>)> {
     const FIELDS: [&str; 2] = ["name", "value"];
     let (mut name, mut value) = (None, None);
     source.fields(&FIELDS, |field, source| {
@@ -464,10 +464,13 @@ fn field<'a>(source: &mut impl Source<'a>) -> Read<(String, Option<String>)> {
         }
         Ok(())
     })?;
-    Ok((name.ok_or(Fault::missing("name"))?, value))
+    Ok((name.ok_or(ParseError::missing("name"))?, value))
 }
 
-fn audit<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<(Option<Text>, Audit)> {
+fn audit<'a>(
+    source: &mut impl ValueSource<'a>,
+    frame: &Bytes,
+) -> ParseResult<(Option<Text>, Audit)> {
     const FIELDS: [&str; 5] = ["tags", "rule_ids", "confidence", "reason_codes", "custom"];
     let mut audit = Audit::default();
     let mut id = None;
@@ -475,12 +478,12 @@ fn audit<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<(Option<Text>,
         match field {
             0 => audit.tags = source.strings()?,
             1 => audit.rule_ids = source.strings()?,
-            2 => audit.confidence = source.optional(Source::f32)?,
+            2 => audit.confidence = source.optional(ValueSource::f32)?,
             3 => audit.reason_codes = source.strings()?,
             _ => source.map(|key, source| {
                 if key != ID {
                     audit.custom.insert(key.to_owned(), source.value()?);
-                } else if source.shape()? == Shape::Text {
+                } else if source.shape()? == ValueShape::Text {
                     id = Some(source.shared(frame)?);
                 } else {
                     source.skip()?;
@@ -493,7 +496,7 @@ fn audit<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<(Option<Text>,
     Ok((id, audit))
 }
 
-fn mutation<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<BodyMutation> {
+fn mutation<'a>(source: &mut impl ValueSource<'a>, frame: &Bytes) -> ParseResult<BodyMutation> {
     const FIELDS: [&str; 2] = ["data", "chunk_index"];
     let mut mutation = BodyMutation {
         index: 0,
@@ -509,7 +512,7 @@ fn mutation<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<BodyMutatio
     Ok(mutation)
 }
 
-fn websocket_decision<'a, S: Source<'a>>(source: &mut S) -> Read<WebSocketDecision> {
+fn websocket_decision<'a, S: ValueSource<'a>>(source: &mut S) -> ParseResult<WebSocketDecision> {
     const FIELDS: [&str; 2] = ["code", "reason"];
     choice(source, |name, source| {
         Ok(match (name, source) {
@@ -525,8 +528,8 @@ fn websocket_decision<'a, S: Source<'a>>(source: &mut S) -> Read<WebSocketDecisi
                     Ok(())
                 })?;
                 Some(WebSocketDecision::Close {
-                    code: code.ok_or(Fault::missing("code"))?,
-                    reason: reason.ok_or(Fault::missing("reason"))?,
+                    code: code.ok_or(ParseError::missing("code"))?,
+                    reason: reason.ok_or(ParseError::missing("reason"))?,
                 })
             }
             _ => None,

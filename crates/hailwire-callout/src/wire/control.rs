@@ -7,20 +7,20 @@
 use bytes::{BufMut as _, BytesMut};
 use serde::{Deserialize, Serialize};
 
-use super::{DecodeError, Encoding, frame::Type, plain};
+use super::{DecodeError, Encoding, frame::FrameType, plain};
 use crate::{
     Text,
-    control::{Cancel, CancelReason, Flow, Health, HealthState, Notice, Ping},
+    control::{AgentHealth, Cancel, CancelReason, FlowControl, HealthState, Notice, Ping},
 };
 
 /// The type of a notice's frame; `None` for a line of the log, which only gRPC has.
 #[must_use]
-pub const fn notice_type(notice: &Notice) -> Option<Type> {
+pub const fn notice_type(notice: &Notice) -> Option<FrameType> {
     Some(match notice {
-        Notice::Health(_) => Type::Health,
-        Notice::Metrics(_) => Type::Metrics,
-        Notice::ConfigUpdate(_) => Type::ConfigUpdate,
-        Notice::Flow(_) => Type::Flow,
+        Notice::Health(_) => FrameType::Health,
+        Notice::Metrics(_) => FrameType::Metrics,
+        Notice::ConfigUpdate(_) => FrameType::ConfigUpdate,
+        Notice::Flow(_) => FrameType::Flow,
         Notice::Log(_) => return None,
     })
 }
@@ -33,10 +33,10 @@ pub fn encode_notice(notice: &Notice, encoding: Encoding, out: &mut BytesMut) {
         Notice::ConfigUpdate(update) => plain::put(update, encoding, out),
         Notice::Flow(flow) => {
             let (action, id) = match flow {
-                Flow::Pause(id) => (1, id),
-                Flow::Resume(id) => (2, id),
+                FlowControl::Pause(id) => (1, id),
+                FlowControl::Resume(id) => (2, id),
             };
-            let flow = FlowOut {
+            let flow = FlowOutMessage {
                 action,
                 correlation_id: id.as_deref(),
             };
@@ -52,15 +52,19 @@ pub fn encode_notice(notice: &Notice, encoding: Encoding, out: &mut BytesMut) {
 ///
 /// [`DecodeError`], also for the type of what is no notice.
 pub fn decode_notice(
-    kind: Type,
+    kind: FrameType,
     payload: &[u8],
     encoding: Encoding,
 ) -> Result<Notice, DecodeError> {
     Ok(match kind {
-        Type::Health => Notice::Health(plain::take::<HealthIn>(payload, encoding)?.into_health()?),
-        Type::Metrics => Notice::Metrics(plain::take(payload, encoding)?),
-        Type::ConfigUpdate => Notice::ConfigUpdate(plain::take(payload, encoding)?),
-        Type::Flow => Notice::Flow(plain::take::<FlowIn>(payload, encoding)?.into_flow()),
+        FrameType::Health => {
+            Notice::Health(plain::take::<HealthMessage>(payload, encoding)?.into_health()?)
+        }
+        FrameType::Metrics => Notice::Metrics(plain::take(payload, encoding)?),
+        FrameType::ConfigUpdate => Notice::ConfigUpdate(plain::take(payload, encoding)?),
+        FrameType::Flow => {
+            Notice::Flow(plain::take::<FlowInMessage>(payload, encoding)?.into_flow())
+        }
         other => return Err(DecodeError(format!("{other:?} is no notice"))),
     })
 }
@@ -75,7 +79,7 @@ pub fn encode_cancel(cancel: &Cancel, out: &mut BytesMut) {
         CancelReason::ProxyShutdown => 4,
         CancelReason::Manual => 5,
     };
-    let cancel = CancelWire {
+    let cancel = CancelMessage {
         correlation_id: cancel.correlation_id.clone(),
         reason,
         timestamp_ms: cancel.timestamp_ms,
@@ -89,7 +93,7 @@ pub fn encode_cancel(cancel: &Cancel, out: &mut BytesMut) {
 ///
 /// [`DecodeError`].
 pub fn decode_cancel(payload: &[u8]) -> Result<Cancel, DecodeError> {
-    let cancel: CancelWire = plain::take(payload, Encoding::Json)?;
+    let cancel: CancelMessage = plain::take(payload, Encoding::Json)?;
     Ok(Cancel {
         correlation_id: cancel.correlation_id,
         reason: match cancel.reason {
@@ -124,7 +128,7 @@ fn put_json(value: &impl Serialize, out: &mut BytesMut) {
 }
 
 #[derive(Serialize, Deserialize)]
-struct CancelWire {
+struct CancelMessage {
     correlation_id: Text,
     #[serde(default)]
     reason: i64,
@@ -133,23 +137,23 @@ struct CancelWire {
 }
 
 #[derive(Serialize)]
-struct FlowOut<'a> {
+struct FlowOutMessage<'a> {
     action: u8,
     #[serde(skip_serializing_if = "Option::is_none")]
     correlation_id: Option<&'a str>,
 }
 
 #[derive(Deserialize)]
-struct FlowIn {
+struct FlowInMessage {
     #[serde(default)]
     correlation_id: Option<Text>,
     #[serde(default)]
-    action: Option<Action>,
+    action: Option<FlowAction>,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Action {
+enum FlowAction {
     Number(i64),
     Tagged {
         #[serde(rename = "type")]
@@ -159,27 +163,27 @@ enum Action {
     },
 }
 
-impl FlowIn {
-    fn into_flow(self) -> Flow {
+impl FlowInMessage {
+    fn into_flow(self) -> FlowControl {
         let pause = match self.action {
-            Some(Action::Number(code)) => code == 1,
-            Some(Action::Tagged {
+            Some(FlowAction::Number(code)) => code == 1,
+            Some(FlowAction::Tagged {
                 kind,
                 buffer_available,
             }) => kind == "pause" || buffer_available == Some(0),
             None => false,
         };
         if pause {
-            Flow::Pause(self.correlation_id)
+            FlowControl::Pause(self.correlation_id)
         } else {
-            Flow::Resume(self.correlation_id)
+            FlowControl::Resume(self.correlation_id)
         }
     }
 }
 
 #[derive(Deserialize)]
-struct HealthIn {
-    state: State,
+struct HealthMessage {
+    state: HealthStateField,
     #[serde(default)]
     message: Option<String>,
     #[serde(default)]
@@ -189,18 +193,18 @@ struct HealthIn {
     #[serde(default)]
     timeout_multiplier: Option<f32>,
     #[serde(default)]
-    load: Option<Load>,
+    load: Option<HealthLoad>,
 }
 
 #[derive(Deserialize)]
-struct Load {
+struct HealthLoad {
     #[serde(default)]
     in_flight: Option<u32>,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum State {
+enum HealthStateField {
     Number(u8),
     Tagged {
         status: String,
@@ -213,9 +217,9 @@ enum State {
     },
 }
 
-impl HealthIn {
-    fn into_health(self) -> Result<Health, DecodeError> {
-        let mut health = Health {
+impl HealthMessage {
+    fn into_health(self) -> Result<AgentHealth, DecodeError> {
+        let mut health = AgentHealth {
             state: HealthState::Healthy,
             message: self.message,
             in_flight: self.in_flight.or(self.load.and_then(|load| load.in_flight)),
@@ -223,10 +227,10 @@ impl HealthIn {
             timeout_multiplier: self.timeout_multiplier,
         };
         match self.state {
-            State::Number(code) => {
+            HealthStateField::Number(code) => {
                 health.state = HealthState::try_from(code).map_err(DecodeError)?;
             }
-            State::Tagged {
+            HealthStateField::Tagged {
                 status,
                 timeout_multiplier,
                 eta_ms,
@@ -254,7 +258,7 @@ mod tests {
 
     #[test]
     fn notices_are_read_as_they_were_written_in_both_encodings() {
-        let health = Health {
+        let health = AgentHealth {
             state: HealthState::Draining,
             message: Some("soon".to_owned()),
             in_flight: Some(3),
@@ -263,8 +267,8 @@ mod tests {
         };
         let notices = [
             Notice::Health(health),
-            Notice::Flow(Flow::Pause(None)),
-            Notice::Flow(Flow::Resume(Some("c1".into()))),
+            Notice::Flow(FlowControl::Pause(None)),
+            Notice::Flow(FlowControl::Resume(Some("c1".into()))),
         ];
         for encoding in [Encoding::Json, Encoding::MessagePack] {
             for notice in &notices {
@@ -280,14 +284,17 @@ mod tests {
     fn both_shapes_of_health_and_flow_are_read() {
         let read = |kind, text: &[u8]| decode_notice(kind, text, Encoding::Json).unwrap();
         let tagged = br#"{"state":{"status":"unhealthy","reason":"no","recoverable":true}}"#;
-        let Notice::Health(health) = read(Type::Health, tagged) else {
+        let Notice::Health(health) = read(FrameType::Health, tagged) else {
             panic!("another notice");
         };
         assert_eq!(health.state, HealthState::Unhealthy);
         assert_eq!(health.message.as_deref(), Some("no"));
-        let paused = Notice::Flow(Flow::Pause(None));
-        assert_eq!(read(Type::Flow, br#"{"action":1}"#), paused);
-        assert_eq!(read(Type::Flow, br#"{"action":{"type":"pause"}}"#), paused);
+        let paused = Notice::Flow(FlowControl::Pause(None));
+        assert_eq!(read(FrameType::Flow, br#"{"action":1}"#), paused);
+        assert_eq!(
+            read(FrameType::Flow, br#"{"action":{"type":"pause"}}"#),
+            paused
+        );
     }
 
     #[test]

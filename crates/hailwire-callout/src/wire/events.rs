@@ -4,13 +4,15 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 
 use super::{
     Encoding, json,
-    pack::{self, Pack},
-    sink::Sink,
-    source::{Fault, Read, Shape, Source},
+    pack::{self, PackSource},
+    sink::ValueSink,
+    source::{ParseError, ParseResult, ValueShape, ValueSource},
 };
 use crate::{
     Text,
-    event::{BodyChunk, Configure, Guardrail, Inspection, Opcode, RequestComplete, WebSocketFrame},
+    event::{
+        BodyChunk, Configure, Guardrail, GuardrailCheck, Opcode, RequestComplete, WebSocketFrame,
+    },
 };
 
 /// Writes a piece of a request's body or, with `false`, of a response's.
@@ -69,7 +71,7 @@ pub(super) fn put_chunk(chunk: &BodyChunk, request: bool, encoding: Encoding, ou
 /// Reads a piece of a body that is MessagePack with its fields in their order; `None` for any other, and for what is
 /// wrong, which [`chunk`] then says.
 pub(super) fn chunk_in_order(frame: &Bytes) -> Option<BodyChunk> {
-    let mut source = Pack::new(frame);
+    let mut source = PackSource::new(frame);
     let fields = source.map_length().ok()?;
     if !source.literal(b"\xaecorrelation_id") {
         return None;
@@ -86,7 +88,7 @@ pub(super) fn chunk_in_order(frame: &Bytes) -> Option<BodyChunk> {
     let is_last = source.bool().ok()?;
     let (mut total_size, mut index, mut transferred, mut found) = (None, 0, 0, 3);
     if source.literal(b"\xaatotal_size") {
-        total_size = source.optional(Source::u64).ok()?;
+        total_size = source.optional(ValueSource::u64).ok()?;
         found += 1;
     }
     if source.literal(b"\xabchunk_index") {
@@ -111,7 +113,10 @@ pub(super) fn chunk_in_order(frame: &Bytes) -> Option<BodyChunk> {
 }
 
 /// Reads a piece of a body.
-pub(super) fn chunk<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<BodyChunk> {
+pub(super) fn chunk<'a>(
+    source: &mut impl ValueSource<'a>,
+    frame: &Bytes,
+) -> ParseResult<BodyChunk> {
     const FIELDS: [&str; 7] = [
         "correlation_id",
         "data",
@@ -123,7 +128,7 @@ pub(super) fn chunk<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<Bod
     ];
     let (mut id, mut data, mut is_last) = (None, None, None);
     let (mut total_size, mut index, mut transferred) = (None, None, None);
-    if source.shape()? == Shape::Seq {
+    if source.shape()? == ValueShape::Seq {
         // An array is what versions up to 0.6.20 wrote for raw bytes, and a size that was not known moved the
         // others forward.
         let mut numbers = [None; 3];
@@ -134,7 +139,7 @@ pub(super) fn chunk<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<Bod
                 1 => data = Some(source.data(frame)?),
                 2 => is_last = Some(source.bool()?),
                 3..=5 => {
-                    numbers[at - 3] = source.optional(Source::u64)?;
+                    numbers[at - 3] = source.optional(ValueSource::u64)?;
                     count = at - 2;
                 }
                 _ => source.skip()?,
@@ -147,7 +152,7 @@ pub(super) fn chunk<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<Bod
             (_, [index, transferred, _]) => [None, index, transferred],
         };
         if index.is_some_and(|index| index > u64::from(u32::MAX)) {
-            return Err(Fault::new("a number that is too large", at).of("chunk_index"));
+            return Err(ParseError::new("a number that is too large", at).of("chunk_index"));
         }
     } else {
         source.fields(&FIELDS, |field, source| {
@@ -155,24 +160,24 @@ pub(super) fn chunk<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<Bod
                 0 => id = Some(source.shared(frame)?),
                 1 => data = Some(source.data(frame)?),
                 2 => is_last = Some(source.bool()?),
-                3 => total_size = source.optional(Source::u64)?,
-                4 => index = source.optional(Source::uint::<u32>)?.map(u64::from),
-                _ => transferred = source.optional(Source::u64)?.or(transferred),
+                3 => total_size = source.optional(ValueSource::u64)?,
+                4 => index = source.optional(ValueSource::uint::<u32>)?.map(u64::from),
+                _ => transferred = source.optional(ValueSource::u64)?.or(transferred),
             }
             Ok(())
         })?;
     }
     Ok(BodyChunk {
-        correlation_id: id.ok_or(Fault::missing("correlation_id"))?,
-        data: data.ok_or(Fault::missing("data"))?,
-        is_last: is_last.ok_or(Fault::missing("is_last"))?,
+        correlation_id: id.ok_or(ParseError::missing("correlation_id"))?,
+        data: data.ok_or(ParseError::missing("data"))?,
+        is_last: is_last.ok_or(ParseError::missing("is_last"))?,
         total_size,
         index: u32::try_from(index.unwrap_or(0)).unwrap_or(u32::MAX),
         transferred: transferred.unwrap_or(0),
     })
 }
 
-pub(super) fn put_complete(event: &RequestComplete, sink: &mut impl Sink) {
+pub(super) fn put_complete(event: &RequestComplete, sink: &mut impl ValueSink) {
     sink.map(7);
     sink.key("correlation_id");
     sink.text(&event.correlation_id);
@@ -191,7 +196,10 @@ pub(super) fn put_complete(event: &RequestComplete, sink: &mut impl Sink) {
     sink.end_map();
 }
 
-pub(super) fn complete<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<RequestComplete> {
+pub(super) fn complete<'a>(
+    source: &mut impl ValueSource<'a>,
+    frame: &Bytes,
+) -> ParseResult<RequestComplete> {
     const FIELDS: [&str; 7] = [
         "correlation_id",
         "status",
@@ -202,7 +210,7 @@ pub(super) fn complete<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<
         "error",
     ];
     let mut event = RequestComplete::default();
-    let mut seen = Seen::default();
+    let mut seen = FieldSet::default();
     source.fields(&FIELDS, |field, source| {
         seen.note(field);
         match field {
@@ -212,7 +220,7 @@ pub(super) fn complete<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<
             3 => event.request_body_size = source.u64()?,
             4 => event.response_body_size = source.u64()?,
             5 => event.upstream_attempts = source.uint()?,
-            _ => event.error = source.optional(Source::string)?,
+            _ => event.error = source.optional(ValueSource::string)?,
         }
         Ok(())
     })?;
@@ -220,7 +228,7 @@ pub(super) fn complete<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<
     Ok(event)
 }
 
-pub(super) fn put_websocket(event: &WebSocketFrame, sink: &mut impl Sink) {
+pub(super) fn put_websocket(event: &WebSocketFrame, sink: &mut impl ValueSink) {
     sink.map(8);
     sink.key("correlation_id");
     sink.text(&event.correlation_id);
@@ -241,7 +249,10 @@ pub(super) fn put_websocket(event: &WebSocketFrame, sink: &mut impl Sink) {
     sink.end_map();
 }
 
-pub(super) fn websocket<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<WebSocketFrame> {
+pub(super) fn websocket<'a>(
+    source: &mut impl ValueSource<'a>,
+    frame: &Bytes,
+) -> ParseResult<WebSocketFrame> {
     const FIELDS: [&str; 8] = [
         "correlation_id",
         "opcode",
@@ -253,7 +264,7 @@ pub(super) fn websocket<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read
         "client_ip",
     ];
     let mut event = WebSocketFrame::default();
-    let mut seen = Seen::default();
+    let mut seen = FieldSet::default();
     source.fields(&FIELDS, |field, source| {
         seen.note(field);
         match field {
@@ -261,14 +272,16 @@ pub(super) fn websocket<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read
             1 => {
                 let at = source.at();
                 let name = source.text()?;
-                event.opcode = opcode(&name)
-                    .ok_or(Fault::new("an opcode that WebSocket does not have", at))?;
+                event.opcode = opcode(&name).ok_or(ParseError::new(
+                    "an opcode that WebSocket does not have",
+                    at,
+                ))?;
             }
             2 => event.data = source.data(frame)?,
             3 => event.client_to_server = source.bool()?,
             4 => event.index = source.u64()?,
             5 => event.fin = source.bool()?,
-            6 => event.route_id = source.optional(Source::string)?,
+            6 => event.route_id = source.optional(ValueSource::string)?,
             _ => event.client_ip = source.string()?,
         }
         Ok(())
@@ -301,14 +314,14 @@ fn opcode(name: &str) -> Option<Opcode> {
     })
 }
 
-pub(super) fn put_guardrail(event: &Guardrail, sink: &mut impl Sink) {
+pub(super) fn put_guardrail(event: &Guardrail, sink: &mut impl ValueSink) {
     sink.map(5 + usize::from(event.model.is_some()) + usize::from(event.route_id.is_some()));
     sink.key("correlation_id");
     sink.text(&event.correlation_id);
     sink.key("inspection_type");
     sink.text(match event.inspection_type {
-        Inspection::PromptInjection => "prompt_injection",
-        Inspection::PiiDetection => "pii_detection",
+        GuardrailCheck::PromptInjection => "prompt_injection",
+        GuardrailCheck::PiiDetection => "pii_detection",
     });
     sink.key("content");
     sink.text(&event.content);
@@ -327,7 +340,10 @@ pub(super) fn put_guardrail(event: &Guardrail, sink: &mut impl Sink) {
     sink.end_map();
 }
 
-pub(super) fn guardrail<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<Guardrail> {
+pub(super) fn guardrail<'a>(
+    source: &mut impl ValueSource<'a>,
+    frame: &Bytes,
+) -> ParseResult<Guardrail> {
     const FIELDS: [&str; 7] = [
         "correlation_id",
         "inspection_type",
@@ -338,7 +354,7 @@ pub(super) fn guardrail<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read
         "metadata",
     ];
     let mut event = Guardrail::default();
-    let mut seen = Seen::default();
+    let mut seen = FieldSet::default();
     source.fields(&FIELDS, |field, source| {
         seen.note(field);
         match field {
@@ -346,15 +362,15 @@ pub(super) fn guardrail<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read
             1 => {
                 let at = source.at();
                 event.inspection_type = match &*source.text()? {
-                    "prompt_injection" => Inspection::PromptInjection,
-                    "pii_detection" => Inspection::PiiDetection,
-                    _ => return Err(Fault::new("an inspection that nobody does", at)),
+                    "prompt_injection" => GuardrailCheck::PromptInjection,
+                    "pii_detection" => GuardrailCheck::PiiDetection,
+                    _ => return Err(ParseError::new("an inspection that nobody does", at)),
                 };
             }
             2 => event.content = source.string()?,
-            3 => event.model = source.optional(Source::string)?,
-            4 => event.categories = source.optional(Source::strings)?.unwrap_or_default(),
-            5 => event.route_id = source.optional(Source::string)?,
+            3 => event.model = source.optional(ValueSource::string)?,
+            4 => event.categories = source.optional(ValueSource::strings)?.unwrap_or_default(),
+            5 => event.route_id = source.optional(ValueSource::string)?,
             _ => event.metadata = source.pairs()?,
         }
         Ok(())
@@ -363,7 +379,7 @@ pub(super) fn guardrail<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read
     Ok(event)
 }
 
-pub(super) fn put_configure(event: &Configure, sink: &mut impl Sink) {
+pub(super) fn put_configure(event: &Configure, sink: &mut impl ValueSink) {
     sink.map(3);
     sink.key("correlation_id");
     sink.text(&event.correlation_id);
@@ -374,16 +390,19 @@ pub(super) fn put_configure(event: &Configure, sink: &mut impl Sink) {
     sink.end_map();
 }
 
-pub(super) fn configure<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read<Configure> {
+pub(super) fn configure<'a>(
+    source: &mut impl ValueSource<'a>,
+    frame: &Bytes,
+) -> ParseResult<Configure> {
     const FIELDS: [&str; 3] = ["correlation_id", "config", "config_version"];
     let mut event = Configure::default();
-    let mut seen = Seen::default();
+    let mut seen = FieldSet::default();
     source.fields(&FIELDS, |field, source| {
         seen.note(field);
         match field {
             0 => event.correlation_id = source.shared(frame)?,
             1 => event.config = source.value()?,
-            _ => event.config_version = source.optional(Source::string)?,
+            _ => event.config_version = source.optional(ValueSource::string)?,
         }
         Ok(())
     })?;
@@ -393,21 +412,21 @@ pub(super) fn configure<'a>(source: &mut impl Source<'a>, frame: &Bytes) -> Read
 
 /// Which fields were there.
 #[derive(Default)]
-struct Seen(u32);
+struct FieldSet(u32);
 
-impl Seen {
+impl FieldSet {
     const fn note(&mut self, field: usize) {
         self.0 |= 1 << field;
     }
 
-    fn all(&self, fields: &'static [&'static str]) -> Read<()> {
+    fn all(&self, fields: &'static [&'static str]) -> ParseResult<()> {
         let mut fields = fields.iter().enumerate();
         fields.try_for_each(|(index, field)| self.one(index, field))
     }
 
-    const fn one(&self, index: usize, field: &'static str) -> Read<()> {
+    const fn one(&self, index: usize, field: &'static str) -> ParseResult<()> {
         if self.0 & 1 << index == 0 {
-            return Err(Fault::missing(field));
+            return Err(ParseError::missing(field));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use thiserror::Error;
 
-use crate::event::Kind;
+use crate::event::EventKind;
 
 /// The greatest length, of type and payload together.
 pub const MAX_LENGTH: u32 = 16 << 20;
@@ -20,10 +20,10 @@ pub const PREFIX: usize = 5;
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each variant is named like what it carries")]
-pub enum Type {
+pub enum FrameType {
     Handshake,
     HandshakeAnswer,
-    Event(Kind),
+    Event(EventKind),
     Response,
     Health,
     Metrics,
@@ -34,21 +34,21 @@ pub enum Type {
     Pong,
 }
 
-impl Type {
+impl FrameType {
     /// As on the wire.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
             Self::Handshake => 0x01,
             Self::HandshakeAnswer => 0x02,
-            Self::Event(Kind::RequestHeaders) => 0x10,
-            Self::Event(Kind::RequestBody) => 0x11,
-            Self::Event(Kind::ResponseHeaders) => 0x12,
-            Self::Event(Kind::ResponseBody) => 0x13,
-            Self::Event(Kind::RequestComplete) => 0x14,
-            Self::Event(Kind::WebSocketFrame) => 0x15,
-            Self::Event(Kind::Guardrail) => 0x16,
-            Self::Event(Kind::Configure) => 0x17,
+            Self::Event(EventKind::RequestHeaders) => 0x10,
+            Self::Event(EventKind::RequestBody) => 0x11,
+            Self::Event(EventKind::ResponseHeaders) => 0x12,
+            Self::Event(EventKind::ResponseBody) => 0x13,
+            Self::Event(EventKind::RequestComplete) => 0x14,
+            Self::Event(EventKind::WebSocketFrame) => 0x15,
+            Self::Event(EventKind::Guardrail) => 0x16,
+            Self::Event(EventKind::Configure) => 0x17,
             Self::Response => 0x20,
             Self::Health => 0x30,
             Self::Metrics => 0x31,
@@ -66,14 +66,14 @@ impl Type {
         Some(match code {
             0x01 => Self::Handshake,
             0x02 => Self::HandshakeAnswer,
-            0x10 => Self::Event(Kind::RequestHeaders),
-            0x11 => Self::Event(Kind::RequestBody),
-            0x12 => Self::Event(Kind::ResponseHeaders),
-            0x13 => Self::Event(Kind::ResponseBody),
-            0x14 => Self::Event(Kind::RequestComplete),
-            0x15 => Self::Event(Kind::WebSocketFrame),
-            0x16 => Self::Event(Kind::Guardrail),
-            0x17 => Self::Event(Kind::Configure),
+            0x10 => Self::Event(EventKind::RequestHeaders),
+            0x11 => Self::Event(EventKind::RequestBody),
+            0x12 => Self::Event(EventKind::ResponseHeaders),
+            0x13 => Self::Event(EventKind::ResponseBody),
+            0x14 => Self::Event(EventKind::RequestComplete),
+            0x15 => Self::Event(EventKind::WebSocketFrame),
+            0x16 => Self::Event(EventKind::Guardrail),
+            0x17 => Self::Event(EventKind::Configure),
             0x20 => Self::Response,
             0x30 => Self::Health,
             0x31 => Self::Metrics,

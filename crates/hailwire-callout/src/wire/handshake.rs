@@ -1,8 +1,8 @@
 //! How a connection begins: always JSON, whatever comes after.
 //!
-//! Whoever opens a connection to an agent says [`Hello`], the agent answers with a [`Welcome`]; an agent that dials
-//! its host says [`Registration`] and is answered with [`Registered`]. Each takes two more things than the protocol
-//! knows: the key `x_hailwire`, in which two of ours find each other ([`Extensions`]) and which others ignore, and
+//! Whoever opens a connection to an agent says [`HandshakeRequest`], the agent answers with a [`HandshakeResponse`]; an agent that dials
+//! its host says [`RegistrationRequest`] and is answered with [`RegistrationResponse`]. Each takes two more things than the protocol
+//! knows: the key `x_hailwire`, in which two of ours find each other ([`WireExtensions`]) and which others ignore, and
 //! names of encodings that nobody has heard of, which are passed over rather than the end of the connection.
 
 use bytes::{BufMut as _, BytesMut};
@@ -12,13 +12,13 @@ use serde_json::Value;
 use super::{DecodeError, Encoding};
 use crate::{
     VERSION,
-    capabilities::{Capabilities, Events, Features, Limits},
-    event::Kind,
+    capabilities::{AgentLimits, Capabilities, EventKinds, Features},
+    event::EventKind,
 };
 
 /// What a host says first.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Hello {
+pub struct HandshakeRequest {
     /// The versions that it speaks.
     pub supported_versions: Vec<u32>,
     /// Which host this is.
@@ -37,10 +37,10 @@ pub struct Hello {
         rename = "x_hailwire",
         skip_serializing_if = "Option::is_none"
     )]
-    pub extensions: Option<Extensions>,
+    pub extensions: Option<WireExtensions>,
 }
 
-impl Default for Hello {
+impl Default for HandshakeRequest {
     fn default() -> Self {
         Self {
             supported_versions: vec![VERSION],
@@ -55,7 +55,7 @@ impl Default for Hello {
 
 /// What an agent answers to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Welcome {
+pub struct HandshakeResponse {
     /// The version that is spoken.
     pub protocol_version: u32,
     /// What the agent is; also where it refuses.
@@ -75,10 +75,10 @@ pub struct Welcome {
         rename = "x_hailwire",
         skip_serializing_if = "Option::is_none"
     )]
-    pub extensions: Option<Extensions>,
+    pub extensions: Option<WireExtensions>,
 }
 
-impl Default for Welcome {
+impl Default for HandshakeResponse {
     fn default() -> Self {
         Self {
             protocol_version: VERSION,
@@ -93,7 +93,7 @@ impl Default for Welcome {
 
 /// What an agent says first that dials its host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Registration {
+pub struct RegistrationRequest {
     /// The version that is spoken.
     pub protocol_version: u32,
     /// Which agent this is.
@@ -113,10 +113,10 @@ pub struct Registration {
         rename = "x_hailwire",
         skip_serializing_if = "Option::is_none"
     )]
-    pub extensions: Option<Extensions>,
+    pub extensions: Option<WireExtensions>,
 }
 
-impl Default for Registration {
+impl Default for RegistrationRequest {
     fn default() -> Self {
         Self {
             protocol_version: VERSION,
@@ -131,7 +131,7 @@ impl Default for Registration {
 
 /// What the host answers to it. Events follow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Registered {
+pub struct RegistrationResponse {
     /// Whether it wants the connection.
     pub success: bool,
     /// Why not.
@@ -152,13 +152,13 @@ pub struct Registered {
         rename = "x_hailwire",
         skip_serializing_if = "Option::is_none"
     )]
-    pub extensions: Option<Extensions>,
+    pub extensions: Option<WireExtensions>,
 }
 
 /// What two of ours agree on beyond the protocol. The opener says what it can, the other what of it is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Extensions {
+pub struct WireExtensions {
     /// Pieces of bodies travel in frames of their own, as they are: [`super::raw`].
     pub raw_bodies: bool,
     /// Bytes of bodies that may be on their way, of each request and direction; 0 for one piece at a time.
@@ -204,11 +204,12 @@ mod on_the_wire {
     use serde::Serializer;
 
     use super::{
-        Capabilities, Deserialize, Deserializer, Events, Features, Kind, Limits, Serialize,
+        AgentLimits, Capabilities, Deserialize, Deserializer, EventKind, EventKinds, Features,
+        Serialize,
     };
 
     #[derive(Serialize, Deserialize)]
-    struct Wire {
+    struct CapabilitiesMessage {
         agent_id: String,
         #[serde(default)]
         name: String,
@@ -219,11 +220,11 @@ mod on_the_wire {
         #[serde(default)]
         features: Features,
         #[serde(default)]
-        limits: Limits,
+        limits: AgentLimits,
     }
 
     pub(super) fn serialize<S: Serializer>(of: &Capabilities, to: S) -> Result<S::Ok, S::Error> {
-        Wire {
+        CapabilitiesMessage {
             agent_id: of.agent_id.clone(),
             name: of.name.clone(),
             version: of.version.clone(),
@@ -237,8 +238,8 @@ mod on_the_wire {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Capabilities, D::Error> {
-        let wire = Wire::deserialize(from)?;
-        let events: Events = wire.supported_events.into_iter().filter_map(kind).collect();
+        let wire = CapabilitiesMessage::deserialize(from)?;
+        let events: EventKinds = wire.supported_events.into_iter().filter_map(kind).collect();
         Ok(Capabilities {
             agent_id: wire.agent_id,
             name: wire.name,
@@ -249,14 +250,14 @@ mod on_the_wire {
         })
     }
 
-    fn number(kind: Kind) -> i32 {
+    fn number(kind: EventKind) -> i32 {
         kind as i32 + 1
     }
 
     /// Some write 8 for the last and read 0.
-    fn kind(number: i32) -> Option<Kind> {
+    fn kind(number: i32) -> Option<EventKind> {
         let index = if number == 0 { 7 } else { number - 1 };
-        Kind::ALL.get(usize::try_from(index).ok()?).copied()
+        EventKind::ALL.get(usize::try_from(index).ok()?).copied()
     }
 }
 
@@ -266,7 +267,7 @@ mod tests {
 
     #[test]
     fn what_nobody_has_heard_of_is_passed_over() {
-        let hello: Hello = decode(
+        let hello: HandshakeRequest = decode(
             br#"{"supported_versions":[99],"proxy_id":"p","proxy_version":"1","config":null,
                 "supported_encodings":["cbor","msgpack","json"],"x_other":1}"#,
         )
@@ -280,18 +281,18 @@ mod tests {
 
     #[test]
     fn what_is_said_is_heard() {
-        let welcome = Welcome {
+        let welcome = HandshakeResponse {
             capabilities: Capabilities {
                 agent_id: "waf".to_owned(),
-                events: Kind::ALL.into_iter().collect(),
+                events: EventKind::ALL.into_iter().collect(),
                 ..Capabilities::default()
             },
-            extensions: Some(Extensions {
+            extensions: Some(WireExtensions {
                 raw_bodies: true,
                 window: 65536,
-                ..Extensions::default()
+                ..WireExtensions::default()
             }),
-            ..Welcome::default()
+            ..HandshakeResponse::default()
         };
         let mut out = BytesMut::new();
         encode(&welcome, &mut out);
@@ -299,6 +300,6 @@ mod tests {
             out.windows(17).any(|w| w == b"[1,2,3,4,5,6,7,8]"),
             "{out:?}"
         );
-        assert_eq!(decode::<Welcome>(&out).unwrap(), welcome);
+        assert_eq!(decode::<HandshakeResponse>(&out).unwrap(), welcome);
     }
 }

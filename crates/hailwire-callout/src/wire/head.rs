@@ -10,13 +10,13 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 
 use super::{
     DecodeError, Encoding,
-    json::{self, Json, Place, Put},
-    pack::{self, Pack},
-    source::{Fault, Read, Shape, Source},
+    json::{self, FixedBuffer, JsonSource, JsonWrite},
+    pack::{self, PackSource},
+    source::{ParseError, ParseResult, ValueShape, ValueSource},
 };
 use crate::{
     event::{METADATA, METHOD, Metadata, RequestHeaders, RequestIndex, ResponseHeaders, URI},
-    headers::{self, Extent, Headers, Seen, Writer, offset},
+    headers::{self, DuplicateFilter, HeaderWriter, Headers, MapExtent, offset},
 };
 
 const PORT: usize = 3;
@@ -39,7 +39,7 @@ impl RequestHeaders {
         let fields = headers.into_iter();
         let mut out = Vec::with_capacity(320 + uri.len() + 48 * fields.size_hint().0);
         out.push(0x84);
-        let at = put_fields(&Parts::of(metadata, method, uri), &mut out);
+        let at = put_fields(&RequestParts::of(metadata, method, uri), &mut out);
         out.extend_from_slice(b"\xa7headers");
         let extent = headers::write(fields, &mut out);
         Self::within(Headers::within(out.into(), extent), at)
@@ -91,12 +91,12 @@ pub(super) fn encode_request(head: &RequestHeaders, encoding: Encoding, out: &mu
 fn put_json(
     bound: usize,
     out: &mut BytesMut,
-    quick: impl FnOnce(&mut Place<'_>),
+    quick: impl FnOnce(&mut FixedBuffer<'_>),
     slow: impl FnOnce(&mut BytesMut),
 ) {
     let start = out.len();
     out.resize(start + bound, 0);
-    let mut place = Place::new(out.get_mut(start..).unwrap_or_default());
+    let mut place = FixedBuffer::new(out.get_mut(start..).unwrap_or_default());
     quick(&mut place);
     let written = place.written();
     out.truncate(start + written.unwrap_or(0));
@@ -110,7 +110,7 @@ const fn json_overhead(headers: &Headers) -> usize {
     8 * headers.len() + 4 * headers.iter_len()
 }
 
-fn request_json(head: &RequestHeaders, out: &mut impl Put) {
+fn request_json(head: &RequestHeaders, out: &mut impl JsonWrite) {
     let text = |index| head.bytes(index).unwrap_or_default();
     out.put(b"{\"correlation_id\":");
     out.text(text(0));
@@ -174,7 +174,7 @@ pub(super) fn encode_response(head: &ResponseHeaders, encoding: Encoding, out: &
     }
 }
 
-fn response_json(head: &ResponseHeaders, out: &mut impl Put) {
+fn response_json(head: &ResponseHeaders, out: &mut impl JsonWrite) {
     out.put(b"{\"correlation_id\":");
     out.text(head.id_bytes());
     out.put(b",\"status\":");
@@ -192,14 +192,14 @@ pub(super) fn decode_request(
         Encoding::MessagePack => match index_request(&frame) {
             Some((at, extent)) => RequestHeaders::within(Headers::within(frame, extent), at),
             None => {
-                let mut source = Pack::new(&frame);
+                let mut source = PackSource::new(&frame);
                 let head = rewrite_request(&mut source)?;
                 source.end()?;
                 head
             }
         },
         Encoding::Json => {
-            let mut source = Json::new(&frame)?;
+            let mut source = JsonSource::new(&frame)?;
             let head = rewrite_request(&mut source)?;
             source.end()?;
             head
@@ -217,14 +217,14 @@ pub(super) fn decode_response(
                 ResponseHeaders::within(Headers::within(frame, extent), id, status)
             }
             None => {
-                let mut source = Pack::new(&frame);
+                let mut source = PackSource::new(&frame);
                 let head = rewrite_response(&mut source)?;
                 source.end()?;
                 head
             }
         },
         Encoding::Json => {
-            let mut source = Json::new(&frame)?;
+            let mut source = JsonSource::new(&frame)?;
             let head = rewrite_response(&mut source)?;
             source.end()?;
             head
@@ -234,8 +234,8 @@ pub(super) fn decode_response(
 
 /// Checks and indexes a request's head that is of the form that is kept; `None` for any other, and for what is
 /// wrong, which the longer way then says.
-fn index_request(frame: &[u8]) -> Option<(RequestIndex, Extent)> {
-    let mut source = Pack::new(frame);
+fn index_request(frame: &[u8]) -> Option<(RequestIndex, MapExtent)> {
+    let mut source = PackSource::new(frame);
     let mut at = RequestIndex::default();
     if !source.literal(b"\x84") {
         return None;
@@ -292,8 +292,8 @@ fn index_request(frame: &[u8]) -> Option<(RequestIndex, Extent)> {
     (extent.end as usize == frame.len()).then_some((at, extent))
 }
 
-fn index_response(frame: &[u8]) -> Option<(u32, u16, Extent)> {
-    let mut source = Pack::new(frame);
+fn index_response(frame: &[u8]) -> Option<(u32, u16, MapExtent)> {
+    let mut source = PackSource::new(frame);
     if !source.literal(b"\x83\xaecorrelation_id") {
         return None;
     }
@@ -308,12 +308,12 @@ fn index_response(frame: &[u8]) -> Option<(u32, u16, Extent)> {
 }
 
 /// Checks the headers.
-fn index_headers(source: &mut Pack<'_>) -> Option<Extent> {
+fn index_headers(source: &mut PackSource<'_>) -> Option<MapExtent> {
     if !source.literal(b"\xa7headers") {
         return None;
     }
     let start = offset(source.position());
-    let mut seen = Seen::default();
+    let mut seen = DuplicateFilter::default();
     let mut all = 0;
     let names = source.map_length().ok()?;
     for _ in 0..names {
@@ -329,7 +329,7 @@ fn index_headers(source: &mut Pack<'_>) -> Option<Extent> {
     if seen.perhaps_twice && headers::has_twice(source.between(start, end)) {
         return None;
     }
-    Some(Extent {
+    Some(MapExtent {
         start,
         end,
         names: offset(names),
@@ -339,12 +339,12 @@ fn index_headers(source: &mut Pack<'_>) -> Option<Extent> {
 
 /// A request's head in pieces.
 #[derive(Default)]
-struct Parts<'a> {
+struct RequestParts<'a> {
     texts: [Option<Cow<'a, str>>; URI + 1],
     client_port: Option<u16>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> RequestParts<'a> {
     fn of(metadata: &Metadata<'a>, method: &'a str, uri: &'a str) -> Self {
         let some = |text| Some(Cow::Borrowed(text));
         let maybe = |text: Option<&'a str>| text.map(Cow::Borrowed);
@@ -370,13 +370,13 @@ impl<'a> Parts<'a> {
     }
 
     /// Takes the metadata.
-    fn metadata(&mut self, source: &mut impl Source<'a>) -> Read<()> {
+    fn metadata(&mut self, source: &mut impl ValueSource<'a>) -> ParseResult<()> {
         source.fields(&METADATA, |index, source| {
             if index == PORT {
                 self.client_port = Some(source.uint()?);
             } else {
                 let text = if is_optional(index) {
-                    source.optional(Source::text)?
+                    source.optional(ValueSource::text)?
                 } else {
                     Some(source.text()?)
                 };
@@ -388,10 +388,10 @@ impl<'a> Parts<'a> {
         })
     }
 
-    fn complete(&self) -> Read<()> {
+    fn complete(&self) -> ParseResult<()> {
         for (index, text) in self.texts.iter().enumerate() {
             if text.is_none() && index != PORT && !is_optional(index) {
-                return Err(Fault::missing(match index {
+                return Err(ParseError::missing(match index {
                     METHOD => "method",
                     URI => "uri",
                     index => METADATA[index],
@@ -400,13 +400,13 @@ impl<'a> Parts<'a> {
         }
         match self.client_port {
             Some(_) => Ok(()),
-            None => Err(Fault::missing("client_port")),
+            None => Err(ParseError::missing("client_port")),
         }
     }
 }
 
 /// Writes everything but the headers.
-fn put_fields(parts: &Parts<'_>, out: &mut Vec<u8>) -> RequestIndex {
+fn put_fields(parts: &RequestParts<'_>, out: &mut Vec<u8>) -> RequestIndex {
     let mut at = RequestIndex {
         client_port: parts.client_port.unwrap_or_default(),
         ..RequestIndex::default()
@@ -483,9 +483,9 @@ fn put_response_fields(id: &str, status: u16, out: &mut Vec<u8>) -> u32 {
 }
 
 /// Reads a request's head of any form into the one that is kept.
-fn rewrite_request<'a>(source: &mut impl Source<'a>) -> Read<RequestHeaders> {
+fn rewrite_request<'a>(source: &mut impl ValueSource<'a>) -> ParseResult<RequestHeaders> {
     const FIELDS: [&str; 4] = ["metadata", "method", "uri", "headers"];
-    let mut parts = Parts::default();
+    let mut parts = RequestParts::default();
     let mut out = Vec::with_capacity(1024);
     let mut headers = None;
     source.fields(&FIELDS, |index, source| {
@@ -498,7 +498,7 @@ fn rewrite_request<'a>(source: &mut impl Source<'a>) -> Read<RequestHeaders> {
         Ok(())
     })?;
     parts.complete()?;
-    let extent = headers.ok_or(Fault::missing("headers"))?;
+    let extent = headers.ok_or(ParseError::missing("headers"))?;
     let at = put_fields(&parts, &mut out);
     Ok(RequestHeaders::within(
         Headers::within(out.into(), extent),
@@ -506,7 +506,7 @@ fn rewrite_request<'a>(source: &mut impl Source<'a>) -> Read<RequestHeaders> {
     ))
 }
 
-fn rewrite_response<'a>(source: &mut impl Source<'a>) -> Read<ResponseHeaders> {
+fn rewrite_response<'a>(source: &mut impl ValueSource<'a>) -> ParseResult<ResponseHeaders> {
     const FIELDS: [&str; 3] = ["correlation_id", "status", "headers"];
     let (mut id, mut status, mut headers) = (None, None, None);
     let mut out = Vec::with_capacity(1024);
@@ -518,9 +518,9 @@ fn rewrite_response<'a>(source: &mut impl Source<'a>) -> Read<ResponseHeaders> {
         }
         Ok(())
     })?;
-    let id = id.ok_or(Fault::missing("correlation_id"))?;
-    let status = status.ok_or(Fault::missing("status"))?;
-    let extent = headers.ok_or(Fault::missing("headers"))?;
+    let id = id.ok_or(ParseError::missing("correlation_id"))?;
+    let status = status.ok_or(ParseError::missing("status"))?;
+    let extent = headers.ok_or(ParseError::missing("headers"))?;
     let at = put_response_fields(&id, status, &mut out);
     Ok(ResponseHeaders::within(
         Headers::within(out.into(), extent),
@@ -530,15 +530,18 @@ fn rewrite_response<'a>(source: &mut impl Source<'a>) -> Read<ResponseHeaders> {
 }
 
 /// Reads headers into the form in which they are kept.
-fn rewrite_headers<'a>(source: &mut impl Source<'a>, out: &mut Vec<u8>) -> Read<Extent> {
+fn rewrite_headers<'a>(
+    source: &mut impl ValueSource<'a>,
+    out: &mut Vec<u8>,
+) -> ParseResult<MapExtent> {
     // Offset 0 means that something is not there.
     if out.is_empty() {
         out.push(0);
     }
-    let mut writer = Writer::new(None, out);
+    let mut writer = HeaderWriter::new(None, out);
     source.map(|name, source| {
         writer.name(name.as_bytes());
-        if source.shape()? == Shape::Text {
+        if source.shape()? == ValueShape::Text {
             writer.value(source.text()?.as_bytes());
             return Ok(());
         }
@@ -550,14 +553,14 @@ fn rewrite_headers<'a>(source: &mut impl Source<'a>, out: &mut Vec<u8>) -> Read<
     Ok(writer.finish())
 }
 
-fn put_optional_json(text: Option<&[u8]>, out: &mut impl Put) {
+fn put_optional_json(text: Option<&[u8]>, out: &mut impl JsonWrite) {
     match text {
         Some(text) => out.text(text),
         None => out.put(b"null"),
     }
 }
 
-fn put_headers_json(headers: &Headers, out: &mut impl Put) {
+fn put_headers_json(headers: &Headers, out: &mut impl JsonWrite) {
     out.put(b"{");
     let mut comma = false;
     for (name, mut values) in headers.packed_names() {

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::source::{Fault, MAX_DEPTH, Read, Shape, Source, from_base64};
+use super::source::{MAX_DEPTH, ParseError, ParseResult, ValueShape, ValueSource, from_base64};
 
 /// Reads JSON.
-pub(super) struct Json<'a> {
+pub(super) struct JsonSource<'a> {
     text: &'a str,
     at: usize,
     depth: u8,
@@ -15,24 +15,24 @@ pub(super) struct Json<'a> {
 
 const CUT: &str = "the end where a value should be";
 
-impl<'a> Json<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Read<Self> {
+impl<'a> JsonSource<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> ParseResult<Self> {
         match simdutf8::basic::from_utf8(bytes) {
             Ok(text) => Ok(Self {
                 text,
                 at: 0,
                 depth: 0,
             }),
-            Err(_) => Err(Fault::new("bytes that are not UTF-8", 0)),
+            Err(_) => Err(ParseError::new("bytes that are not UTF-8", 0)),
         }
     }
 
-    pub(super) fn end(&mut self) -> Read<()> {
+    pub(super) fn end(&mut self) -> ParseResult<()> {
         self.space();
         if self.at == self.text.len() {
             Ok(())
         } else {
-            Err(Fault::new("something after the end", self.at))
+            Err(ParseError::new("something after the end", self.at))
         }
     }
 
@@ -51,51 +51,51 @@ impl<'a> Json<'a> {
 
     /// What comes after white space.
     #[inline]
-    fn peek(&mut self) -> Read<u8> {
+    fn peek(&mut self) -> ParseResult<u8> {
         self.space();
         match self.bytes().get(self.at) {
             Some(byte) => Ok(*byte),
-            None => Err(Fault::new(CUT, self.at)),
+            None => Err(ParseError::new(CUT, self.at)),
         }
     }
 
     #[inline]
-    fn expect(&mut self, byte: u8, else_: &'static str) -> Read<()> {
+    fn expect(&mut self, byte: u8, else_: &'static str) -> ParseResult<()> {
         if self.peek()? == byte {
             self.at += 1;
             Ok(())
         } else {
-            Err(Fault::new(else_, self.at))
+            Err(ParseError::new(else_, self.at))
         }
     }
 
-    fn word(&mut self, word: &str) -> Read<()> {
+    fn word(&mut self, word: &str) -> ParseResult<()> {
         let rest = self.bytes().get(self.at..).unwrap_or_default();
         if rest.starts_with(word.as_bytes()) {
             self.at += word.len();
             Ok(())
         } else {
-            Err(Fault::new("a word that JSON does not have", self.at))
+            Err(ParseError::new("a word that JSON does not have", self.at))
         }
     }
 
     /// Takes the text after a quotation mark, up to and with the next.
     #[inline]
-    fn quoted(&mut self) -> Read<Cow<'a, str>> {
+    fn quoted(&mut self) -> ParseResult<Cow<'a, str>> {
         let start = self.at;
         let stop = start + plain_length(self.bytes().get(start..).unwrap_or_default());
         if self.bytes().get(stop) == Some(&b'"') {
             self.at = stop + 1;
             return match self.text.get(start..stop) {
                 Some(text) => Ok(Cow::Borrowed(text)),
-                None => Err(Fault::new(CUT, start)),
+                None => Err(ParseError::new(CUT, start)),
             };
         }
         self.escaped(start).map(Cow::Owned)
     }
 
     #[cold]
-    fn escaped(&mut self, start: usize) -> Read<String> {
+    fn escaped(&mut self, start: usize) -> ParseResult<String> {
         let mut out = String::new();
         self.at = start;
         loop {
@@ -112,14 +112,14 @@ impl<'a> Json<'a> {
                     self.at += 1;
                     out.push(self.escape()?);
                 }
-                Some(_) => return Err(Fault::new("a control character in a text", self.at)),
-                None => return Err(Fault::new("a text without an end", start)),
+                Some(_) => return Err(ParseError::new("a control character in a text", self.at)),
+                None => return Err(ParseError::new("a text without an end", start)),
             }
         }
     }
 
     /// Takes what follows a backslash.
-    fn escape(&mut self) -> Read<char> {
+    fn escape(&mut self) -> ParseResult<char> {
         let byte = self.bytes().get(self.at).copied();
         self.at += 1;
         Ok(match byte {
@@ -130,12 +130,17 @@ impl<'a> Json<'a> {
             Some(b'r') => '\r',
             Some(b't') => '\t',
             Some(b'u') => return self.code_point(),
-            _ => return Err(Fault::new("an escape that JSON does not have", self.at)),
+            _ => {
+                return Err(ParseError::new(
+                    "an escape that JSON does not have",
+                    self.at,
+                ));
+            }
         })
     }
 
-    fn code_point(&mut self) -> Read<char> {
-        let wrong = Fault::new("half of a surrogate pair", self.at);
+    fn code_point(&mut self) -> ParseResult<char> {
+        let wrong = ParseError::new("half of a surrogate pair", self.at);
         let unit = self.hex()?;
         let code = match unit {
             0xd800..=0xdbff => {
@@ -154,19 +159,22 @@ impl<'a> Json<'a> {
         char::from_u32(code).ok_or(wrong)
     }
 
-    fn hex(&mut self) -> Read<u32> {
+    fn hex(&mut self) -> ParseResult<u32> {
         let digits = self.text.get(self.at..self.at + 4);
         let digits = digits.filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
         let code = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
         self.at += 4;
-        code.ok_or(Fault::new("an escape without four digits", self.at - 4))
+        code.ok_or(ParseError::new(
+            "an escape without four digits",
+            self.at - 4,
+        ))
     }
 
     /// Takes a number as it stands, and whether it is a whole one.
-    fn number(&mut self) -> Read<(&'a str, bool)> {
+    fn number(&mut self) -> ParseResult<(&'a str, bool)> {
         self.space();
         let (start, bytes) = (self.at, self.bytes());
-        let wrong = Fault::new("something that is no number", start);
+        let wrong = ParseError::new("something that is no number", start);
         let digits = |at: &mut usize| {
             let from = *at;
             while bytes.get(*at).is_some_and(u8::is_ascii_digit) {
@@ -203,9 +211,9 @@ impl<'a> Json<'a> {
             .ok_or(wrong)
     }
 
-    fn deeper(&mut self) -> Read<()> {
+    fn deeper(&mut self) -> ParseResult<()> {
         if self.depth == MAX_DEPTH {
-            return Err(Fault::new("values too deep in each other", self.at));
+            return Err(ParseError::new("values too deep in each other", self.at));
         }
         self.depth += 1;
         Ok(())
@@ -213,7 +221,11 @@ impl<'a> Json<'a> {
 
     /// Takes the rest of a map or array, whose opening bracket is taken. `each` takes an item.
     #[inline]
-    fn items(&mut self, close: u8, mut each: impl FnMut(usize, &mut Self) -> Read<()>) -> Read<()> {
+    fn items(
+        &mut self,
+        close: u8,
+        mut each: impl FnMut(usize, &mut Self) -> ParseResult<()>,
+    ) -> ParseResult<()> {
         self.deeper()?;
         if self.peek()? == close {
             self.at += 1;
@@ -231,39 +243,39 @@ impl<'a> Json<'a> {
                     self.depth -= 1;
                     return Ok(());
                 }
-                _ => return Err(Fault::new("no comma between values", self.at)),
+                _ => return Err(ParseError::new("no comma between values", self.at)),
             }
         }
     }
 }
 
-impl<'a> Source<'a> for Json<'a> {
+impl<'a> ValueSource<'a> for JsonSource<'a> {
     #[inline]
-    fn shape(&mut self) -> Read<Shape> {
+    fn shape(&mut self) -> ParseResult<ValueShape> {
         Ok(match self.peek()? {
-            b'n' => Shape::Null,
-            b't' | b'f' => Shape::Bool,
-            b'-' | b'0'..=b'9' => Shape::Number,
-            b'"' => Shape::Text,
-            b'{' => Shape::Map,
-            b'[' => Shape::Seq,
-            _ => return Err(Fault::new("something that is no value", self.at)),
+            b'n' => ValueShape::Null,
+            b't' | b'f' => ValueShape::Bool,
+            b'-' | b'0'..=b'9' => ValueShape::Number,
+            b'"' => ValueShape::Text,
+            b'{' => ValueShape::Map,
+            b'[' => ValueShape::Seq,
+            _ => return Err(ParseError::new("something that is no value", self.at)),
         })
     }
 
     #[inline]
-    fn null(&mut self) -> Read<bool> {
+    fn null(&mut self) -> ParseResult<bool> {
         if self.peek()? != b'n' {
             return Ok(false);
         }
         self.word("null").map(|()| true)
     }
 
-    fn bool(&mut self) -> Read<bool> {
+    fn bool(&mut self) -> ParseResult<bool> {
         match self.peek()? {
             b't' => self.word("true").map(|()| true),
             b'f' => self.word("false").map(|()| false),
-            _ => Err(Fault::new(
+            _ => Err(ParseError::new(
                 "something that is neither true nor false",
                 self.at,
             )),
@@ -271,7 +283,7 @@ impl<'a> Source<'a> for Json<'a> {
     }
 
     #[inline]
-    fn u64(&mut self) -> Read<u64> {
+    fn u64(&mut self) -> ParseResult<u64> {
         self.space();
         let start = self.at;
         let mut number = 0u64;
@@ -292,29 +304,29 @@ impl<'a> Source<'a> for Json<'a> {
         match self.number()? {
             (text, true) if !text.starts_with('-') => text
                 .parse()
-                .map_err(|_| Fault::new("a number that is too large", start)),
-            (_, true) => Err(Fault::new("a number below zero", start)),
-            (_, false) => Err(Fault::new("something that is no whole number", start)),
+                .map_err(|_| ParseError::new("a number that is too large", start)),
+            (_, true) => Err(ParseError::new("a number below zero", start)),
+            (_, false) => Err(ParseError::new("something that is no whole number", start)),
         }
     }
 
-    fn f32(&mut self) -> Read<f32> {
+    fn f32(&mut self) -> ParseResult<f32> {
         let start = self.at;
         let (text, _) = self.number()?;
         // By way of the wider type, as everyone does.
         match text.parse::<f64>() {
             Ok(number) if number.is_finite() => Ok(number as f32),
-            _ => Err(Fault::new("a number that is too large", start)),
+            _ => Err(ParseError::new("a number that is too large", start)),
         }
     }
 
     #[inline]
-    fn text(&mut self) -> Read<Cow<'a, str>> {
+    fn text(&mut self) -> ParseResult<Cow<'a, str>> {
         self.expect(b'"', "something that is no text")?;
         self.quoted()
     }
 
-    fn data(&mut self, _: &Bytes) -> Read<Bytes> {
+    fn data(&mut self, _: &Bytes) -> ParseResult<Bytes> {
         self.expect(b'"', "something that is no text")?;
         let start = self.at;
         let rest = self.bytes().get(start..).unwrap_or_default();
@@ -329,27 +341,27 @@ impl<'a> Source<'a> for Json<'a> {
         from_base64(self.escaped(start)?.as_bytes(), start)
     }
 
-    fn skip(&mut self) -> Read<()> {
+    fn skip(&mut self) -> ParseResult<()> {
         match self.shape()? {
-            Shape::Null => self.null().map(drop),
-            Shape::Bool => self.bool().map(drop),
-            Shape::Number => self.number().map(drop),
-            Shape::Text | Shape::Bytes => self.text().map(drop),
-            Shape::Map => self.map(|_, source| source.skip()),
-            Shape::Seq => self.seq(|_, source| source.skip()),
+            ValueShape::Null => self.null().map(drop),
+            ValueShape::Bool => self.bool().map(drop),
+            ValueShape::Number => self.number().map(drop),
+            ValueShape::Text | ValueShape::Bytes => self.text().map(drop),
+            ValueShape::Map => self.map(|_, source| source.skip()),
+            ValueShape::Seq => self.seq(|_, source| source.skip()),
         }
     }
 
-    fn value(&mut self) -> Read<serde_json::Value> {
+    fn value(&mut self) -> ParseResult<serde_json::Value> {
         self.space();
         let start = self.at;
         self.skip()?;
         serde_json::from_str(self.text.get(start..self.at).unwrap_or_default())
-            .map_err(|_| Fault::new("a value that cannot be held", start))
+            .map_err(|_| ParseError::new("a value that cannot be held", start))
     }
 
     #[inline]
-    fn map(&mut self, mut each: impl FnMut(&str, &mut Self) -> Read<()>) -> Read<()> {
+    fn map(&mut self, mut each: impl FnMut(&str, &mut Self) -> ParseResult<()>) -> ParseResult<()> {
         self.expect(b'{', "something that is no object")?;
         self.items(b'}', |_, source| {
             let key = source.text()?;
@@ -359,7 +371,7 @@ impl<'a> Source<'a> for Json<'a> {
     }
 
     #[inline]
-    fn seq(&mut self, each: impl FnMut(usize, &mut Self) -> Read<()>) -> Read<()> {
+    fn seq(&mut self, each: impl FnMut(usize, &mut Self) -> ParseResult<()>) -> ParseResult<()> {
         self.expect(b'[', "something that is no array")?;
         self.items(b']', each)
     }
@@ -402,13 +414,13 @@ pub(super) fn is_plain(text: &[u8]) -> bool {
 }
 
 /// Where JSON is written.
-pub(super) trait Put {
+pub(super) trait JsonWrite {
     fn put(&mut self, bytes: &[u8]);
     /// A text, with its quotation marks.
     fn text(&mut self, text: &[u8]);
 }
 
-impl Put for BytesMut {
+impl JsonWrite for BytesMut {
     fn put(&mut self, bytes: &[u8]) {
         self.put_slice(bytes);
     }
@@ -419,13 +431,13 @@ impl Put for BytesMut {
 }
 
 /// A place of a fixed size for JSON without escapes, which asks no more of a write than whether it fits.
-pub(super) struct Place<'p> {
+pub(super) struct FixedBuffer<'p> {
     bytes: &'p mut [u8],
     at: usize,
     full: bool,
 }
 
-impl<'p> Place<'p> {
+impl<'p> FixedBuffer<'p> {
     pub(super) const fn new(bytes: &'p mut [u8]) -> Self {
         Self {
             bytes,
@@ -440,7 +452,7 @@ impl<'p> Place<'p> {
     }
 }
 
-impl Put for Place<'_> {
+impl JsonWrite for FixedBuffer<'_> {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         let end = self.at + bytes.len();
@@ -462,7 +474,7 @@ impl Put for Place<'_> {
 
 /// Writes an integer.
 #[inline]
-pub(super) fn put_uint(number: impl itoa::Integer, out: &mut impl Put) {
+pub(super) fn put_uint(number: impl itoa::Integer, out: &mut impl JsonWrite) {
     out.put(itoa::Buffer::new().format(number).as_bytes());
 }
 

@@ -24,14 +24,14 @@ use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use json::Json;
-use pack::Pack;
-use sink::{JsonSink, PackSink, Sink};
-use source::Source;
+use json::JsonSource;
+use pack::PackSource;
+use sink::{JsonSink, PackSink, ValueSink};
+use source::ValueSource;
 
 use crate::{
     Text,
-    event::{Event, Kind},
+    event::{Event, EventKind},
     response::Response,
 };
 
@@ -68,7 +68,7 @@ pub fn encode_event(event: &Event, encoding: Encoding, out: &mut BytesMut) {
     }
 }
 
-fn put_other(event: &Event, sink: &mut impl Sink) {
+fn put_other(event: &Event, sink: &mut impl ValueSink) {
     match event {
         Event::RequestComplete(event) => events::put_complete(event, sink),
         Event::WebSocketFrame(event) => events::put_websocket(event, sink),
@@ -89,29 +89,37 @@ fn put_other(event: &Event, sink: &mut impl Sink) {
 ///
 /// [`DecodeError`]; whoever asked must be answered with a block, never an allow, and [`salvage::event_id`] may tell
 /// who that is.
-pub fn decode_event(kind: Kind, payload: Bytes, encoding: Encoding) -> Result<Event, DecodeError> {
+pub fn decode_event(
+    kind: EventKind,
+    payload: Bytes,
+    encoding: Encoding,
+) -> Result<Event, DecodeError> {
     match kind {
-        Kind::RequestHeaders => head::decode_request(payload, encoding).map(Event::RequestHeaders),
-        Kind::ResponseHeaders => {
+        EventKind::RequestHeaders => {
+            head::decode_request(payload, encoding).map(Event::RequestHeaders)
+        }
+        EventKind::ResponseHeaders => {
             head::decode_response(payload, encoding).map(Event::ResponseHeaders)
         }
         kind => match encoding {
             Encoding::Json => {
-                let mut source = Json::new(&payload)?;
+                let mut source = JsonSource::new(&payload)?;
                 let event = other(kind, &mut source, &payload)?;
                 source.end()?;
                 Ok(event)
             }
             Encoding::MessagePack => {
-                let chunk = matches!(kind, Kind::RequestBody | Kind::ResponseBody)
+                let chunk = matches!(kind, EventKind::RequestBody | EventKind::ResponseBody)
                     .then(|| events::chunk_in_order(&payload))
                     .flatten();
                 match (kind, chunk) {
-                    (Kind::RequestBody, Some(chunk)) => return Ok(Event::RequestBody(chunk)),
-                    (Kind::ResponseBody, Some(chunk)) => return Ok(Event::ResponseBody(chunk)),
+                    (EventKind::RequestBody, Some(chunk)) => return Ok(Event::RequestBody(chunk)),
+                    (EventKind::ResponseBody, Some(chunk)) => {
+                        return Ok(Event::ResponseBody(chunk));
+                    }
                     _ => {}
                 }
-                let mut source = Pack::new(&payload);
+                let mut source = PackSource::new(&payload);
                 let event = other(kind, &mut source, &payload)?;
                 source.end()?;
                 Ok(event)
@@ -120,14 +128,18 @@ pub fn decode_event(kind: Kind, payload: Bytes, encoding: Encoding) -> Result<Ev
     }
 }
 
-fn other<'a>(kind: Kind, source: &mut impl Source<'a>, frame: &Bytes) -> source::Read<Event> {
+fn other<'a>(
+    kind: EventKind,
+    source: &mut impl ValueSource<'a>,
+    frame: &Bytes,
+) -> source::ParseResult<Event> {
     Ok(match kind {
-        Kind::RequestBody => Event::RequestBody(events::chunk(source, frame)?),
-        Kind::ResponseBody => Event::ResponseBody(events::chunk(source, frame)?),
-        Kind::RequestComplete => Event::RequestComplete(events::complete(source, frame)?),
-        Kind::WebSocketFrame => Event::WebSocketFrame(events::websocket(source, frame)?),
-        Kind::Guardrail => Event::Guardrail(events::guardrail(source, frame)?),
-        Kind::Configure | Kind::RequestHeaders | Kind::ResponseHeaders => {
+        EventKind::RequestBody => Event::RequestBody(events::chunk(source, frame)?),
+        EventKind::ResponseBody => Event::ResponseBody(events::chunk(source, frame)?),
+        EventKind::RequestComplete => Event::RequestComplete(events::complete(source, frame)?),
+        EventKind::WebSocketFrame => Event::WebSocketFrame(events::websocket(source, frame)?),
+        EventKind::Guardrail => Event::Guardrail(events::guardrail(source, frame)?),
+        EventKind::Configure | EventKind::RequestHeaders | EventKind::ResponseHeaders => {
             Event::Configure(events::configure(source, frame)?)
         }
     })
@@ -160,13 +172,13 @@ pub fn decode_response(
     }
     let (id, response) = match encoding {
         Encoding::Json => {
-            let mut source = Json::new(&payload)?;
+            let mut source = JsonSource::new(&payload)?;
             let answer = answer::decode(&mut source, &payload)?;
             source.end()?;
             answer
         }
         Encoding::MessagePack => {
-            let mut source = Pack::new(&payload);
+            let mut source = PackSource::new(&payload);
             let answer = answer::decode(&mut source, &payload)?;
             source.end()?;
             answer

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use bytes::{Buf as _, BufMut, Bytes};
 
-use super::source::{Fault, MAX_DEPTH, Read, Shape, Source, from_base64};
+use super::source::{MAX_DEPTH, ParseError, ParseResult, ValueShape, ValueSource, from_base64};
 
 /// Reads MessagePack.
-pub(super) struct Pack<'a> {
+pub(super) struct PackSource<'a> {
     bytes: &'a [u8],
     at: usize,
     depth: u8,
@@ -15,7 +15,7 @@ pub(super) struct Pack<'a> {
 
 const CUT: &str = "the end where a value should be";
 
-impl<'a> Pack<'a> {
+impl<'a> PackSource<'a> {
     pub(super) const fn new(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
@@ -24,11 +24,11 @@ impl<'a> Pack<'a> {
         }
     }
 
-    pub(super) fn end(&self) -> Read<()> {
+    pub(super) fn end(&self) -> ParseResult<()> {
         if self.at == self.bytes.len() {
             Ok(())
         } else {
-            Err(Fault::new("something after the end", self.at))
+            Err(ParseError::new("something after the end", self.at))
         }
     }
 
@@ -56,55 +56,55 @@ impl<'a> Pack<'a> {
     }
 
     #[inline]
-    pub(super) fn peek(&self) -> Read<u8> {
+    pub(super) fn peek(&self) -> ParseResult<u8> {
         match self.bytes.get(self.at) {
             Some(byte) => Ok(*byte),
-            None => Err(Fault::new(CUT, self.at)),
+            None => Err(ParseError::new(CUT, self.at)),
         }
     }
 
     #[inline]
-    fn byte(&mut self) -> Read<u8> {
+    fn byte(&mut self) -> ParseResult<u8> {
         let byte = self.peek()?;
         self.at += 1;
         Ok(byte)
     }
 
     #[inline]
-    fn take(&mut self, length: usize) -> Read<&'a [u8]> {
+    fn take(&mut self, length: usize) -> ParseResult<&'a [u8]> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         match rest.get(..length) {
             Some(taken) => {
                 self.at += length;
                 Ok(taken)
             }
-            None => Err(Fault::new(CUT, self.at)),
+            None => Err(ParseError::new(CUT, self.at)),
         }
     }
 
-    fn big_endian(&mut self, bytes: usize) -> Read<u64> {
+    fn big_endian(&mut self, bytes: usize) -> ParseResult<u64> {
         self.take(bytes).map(|mut taken| taken.get_uint(bytes))
     }
 
-    fn length(&mut self, bytes: usize) -> Read<usize> {
+    fn length(&mut self, bytes: usize) -> ParseResult<usize> {
         self.big_endian(bytes).map(|length| length as usize)
     }
 
     /// Takes a text as it stands. It is UTF-8.
     #[inline]
-    pub(super) fn raw_text(&mut self) -> Read<&'a [u8]> {
+    pub(super) fn raw_text(&mut self) -> ParseResult<&'a [u8]> {
         let at = self.at;
         let text = self.unchecked_text()?;
         if is_utf8(text) {
             Ok(text)
         } else {
-            Err(Fault::new("a text that is not UTF-8", at))
+            Err(ParseError::new("a text that is not UTF-8", at))
         }
     }
 
     /// Takes a text that may not be UTF-8.
     #[inline]
-    fn unchecked_text(&mut self) -> Read<&'a [u8]> {
+    fn unchecked_text(&mut self) -> ParseResult<&'a [u8]> {
         let at = self.at;
         let marker = self.byte()?;
         let length = match marker {
@@ -112,46 +112,46 @@ impl<'a> Pack<'a> {
             0xd9 => self.length(1)?,
             0xda => self.length(2)?,
             0xdb => self.length(4)?,
-            _ => return Err(Fault::new("something that is no text", at)),
+            _ => return Err(ParseError::new("something that is no text", at)),
         };
         self.take(length)
     }
 
     /// Takes the beginning of a map: how many keys it has.
     #[inline]
-    pub(super) fn map_length(&mut self) -> Read<usize> {
+    pub(super) fn map_length(&mut self) -> ParseResult<usize> {
         let at = self.at;
         let marker = self.byte()?;
         match marker {
             0x80..=0x8f => Ok(usize::from(marker & 0x0f)),
             0xde => self.length(2),
             0xdf => self.length(4),
-            _ => Err(Fault::new("something that is no map", at)),
+            _ => Err(ParseError::new("something that is no map", at)),
         }
     }
 
     /// Takes the beginning of an array: how many values it has.
     #[inline]
-    pub(super) fn seq_length(&mut self) -> Read<usize> {
+    pub(super) fn seq_length(&mut self) -> ParseResult<usize> {
         let at = self.at;
         let marker = self.byte()?;
         match marker {
             0x90..=0x9f => Ok(usize::from(marker & 0x0f)),
             0xdc => self.length(2),
             0xdd => self.length(4),
-            _ => Err(Fault::new("something that is no array", at)),
+            _ => Err(ParseError::new("something that is no array", at)),
         }
     }
 
-    fn deeper(&mut self) -> Read<()> {
+    fn deeper(&mut self) -> ParseResult<()> {
         if self.depth == MAX_DEPTH {
-            return Err(Fault::new("values too deep in each other", self.at));
+            return Err(ParseError::new("values too deep in each other", self.at));
         }
         self.depth += 1;
         Ok(())
     }
 
-    fn float(&mut self) -> Read<f64> {
+    fn float(&mut self) -> ParseResult<f64> {
         let at = self.at;
         match self.peek()? {
             0xca => {
@@ -181,47 +181,50 @@ impl<'a> Pack<'a> {
                 Ok(self.big_endian(8)? as i64 as f64)
             }
             0x00..=0x7f | 0xcc..=0xcf => self.u64().map(|number| number as f64),
-            _ => Err(Fault::new("something that is no number", at)),
+            _ => Err(ParseError::new("something that is no number", at)),
         }
     }
 }
 
-impl<'a> Source<'a> for Pack<'a> {
+impl<'a> ValueSource<'a> for PackSource<'a> {
     #[inline]
-    fn shape(&mut self) -> Read<Shape> {
+    fn shape(&mut self) -> ParseResult<ValueShape> {
         Ok(match self.peek()? {
-            0xc0 => Shape::Null,
-            0xc2 | 0xc3 => Shape::Bool,
-            0x00..=0x7f | 0xca..=0xd3 | 0xe0..=0xff => Shape::Number,
-            0xa0..=0xbf | 0xd9..=0xdb => Shape::Text,
-            0xc4..=0xc6 => Shape::Bytes,
-            0x80..=0x8f | 0xde | 0xdf => Shape::Map,
-            0x90..=0x9f | 0xdc | 0xdd => Shape::Seq,
-            _ => return Err(Fault::new("a kind that no message has", self.at)),
+            0xc0 => ValueShape::Null,
+            0xc2 | 0xc3 => ValueShape::Bool,
+            0x00..=0x7f | 0xca..=0xd3 | 0xe0..=0xff => ValueShape::Number,
+            0xa0..=0xbf | 0xd9..=0xdb => ValueShape::Text,
+            0xc4..=0xc6 => ValueShape::Bytes,
+            0x80..=0x8f | 0xde | 0xdf => ValueShape::Map,
+            0x90..=0x9f | 0xdc | 0xdd => ValueShape::Seq,
+            _ => return Err(ParseError::new("a kind that no message has", self.at)),
         })
     }
 
     #[inline]
-    fn null(&mut self) -> Read<bool> {
+    fn null(&mut self) -> ParseResult<bool> {
         let null = self.peek()? == 0xc0;
         self.at += usize::from(null);
         Ok(null)
     }
 
-    fn bool(&mut self) -> Read<bool> {
+    fn bool(&mut self) -> ParseResult<bool> {
         let at = self.at;
         match self.byte()? {
             0xc2 => Ok(false),
             0xc3 => Ok(true),
-            _ => Err(Fault::new("something that is neither true nor false", at)),
+            _ => Err(ParseError::new(
+                "something that is neither true nor false",
+                at,
+            )),
         }
     }
 
     #[inline]
-    fn u64(&mut self) -> Read<u64> {
+    fn u64(&mut self) -> ParseResult<u64> {
         let at = self.at;
         let marker = self.byte()?;
-        let negative = Err(Fault::new("a number below zero", at));
+        let negative = Err(ParseError::new("a number below zero", at));
         match marker {
             0x00..=0x7f => Ok(u64::from(marker)),
             0xcc => self.big_endian(1),
@@ -238,29 +241,29 @@ impl<'a> Source<'a> for Pack<'a> {
                 }
             }
             0xe0..=0xff => negative,
-            _ => Err(Fault::new("something that is no whole number", at)),
+            _ => Err(ParseError::new("something that is no whole number", at)),
         }
     }
 
-    fn f32(&mut self) -> Read<f32> {
+    fn f32(&mut self) -> ParseResult<f32> {
         let at = self.at;
         let number = self.float()? as f32;
         if number.is_nan() {
-            return Err(Fault::new("a number that is none", at));
+            return Err(ParseError::new("a number that is none", at));
         }
         Ok(number)
     }
 
     #[inline]
-    fn text(&mut self) -> Read<Cow<'a, str>> {
+    fn text(&mut self) -> ParseResult<Cow<'a, str>> {
         let at = self.at;
         let text = self.raw_text()?;
         std::str::from_utf8(text)
             .map(Cow::Borrowed)
-            .map_err(|_| Fault::new("a text that is not UTF-8", at))
+            .map_err(|_| ParseError::new("a text that is not UTF-8", at))
     }
 
-    fn data(&mut self, frame: &Bytes) -> Read<Bytes> {
+    fn data(&mut self, frame: &Bytes) -> ParseResult<Bytes> {
         let at = self.at;
         let bytes = match self.peek()? {
             0xc4 => 1,
@@ -274,7 +277,7 @@ impl<'a> Source<'a> for Pack<'a> {
         Ok(frame.slice(self.at - length..self.at))
     }
 
-    fn skip(&mut self) -> Read<()> {
+    fn skip(&mut self) -> ParseResult<()> {
         let at = self.at;
         let marker = self.byte()?;
         let length = match marker {
@@ -302,12 +305,12 @@ impl<'a> Source<'a> for Pack<'a> {
             0xc7 => self.length(1)? + 1,
             0xc8 => self.length(2)? + 1,
             0xc9 => self.length(4)? + 1,
-            0xc1 => return Err(Fault::new("a kind that no message has", at)),
+            0xc1 => return Err(ParseError::new("a kind that no message has", at)),
         };
         self.take(length).map(drop)
     }
 
-    fn value(&mut self) -> Read<serde_json::Value> {
+    fn value(&mut self) -> ParseResult<serde_json::Value> {
         use serde::Deserialize as _;
         let start = self.at;
         self.skip()?;
@@ -315,15 +318,15 @@ impl<'a> Source<'a> for Pack<'a> {
         let mut deserializer = rmp_serde::Deserializer::new(&mut span);
         deserializer.set_max_depth(usize::from(MAX_DEPTH));
         serde_json::Value::deserialize(&mut deserializer)
-            .map_err(|_| Fault::new("a value that JSON does not have", start))
+            .map_err(|_| ParseError::new("a value that JSON does not have", start))
     }
 
     #[inline]
-    fn map(&mut self, mut each: impl FnMut(&str, &mut Self) -> Read<()>) -> Read<()> {
+    fn map(&mut self, mut each: impl FnMut(&str, &mut Self) -> ParseResult<()>) -> ParseResult<()> {
         self.deeper()?;
         for _ in 0..self.map_length()? {
             // Keys that are no text are nobody's.
-            if self.shape()? != Shape::Text {
+            if self.shape()? != ValueShape::Text {
                 self.skip()?;
                 self.skip()?;
                 continue;
@@ -336,7 +339,10 @@ impl<'a> Source<'a> for Pack<'a> {
     }
 
     #[inline]
-    fn seq(&mut self, mut each: impl FnMut(usize, &mut Self) -> Read<()>) -> Read<()> {
+    fn seq(
+        &mut self,
+        mut each: impl FnMut(usize, &mut Self) -> ParseResult<()>,
+    ) -> ParseResult<()> {
         self.deeper()?;
         for index in 0..self.seq_length()? {
             each(index, self)?;

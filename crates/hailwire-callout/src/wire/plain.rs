@@ -12,21 +12,22 @@ use super::{DecodeError, Encoding};
 use crate::{
     Text, VERSION,
     event::{
-        BodyChunk, Event, Kind, Metadata, Opcode, RequestHeaders, ResponseHeaders, WebSocketFrame,
+        BodyChunk, Event, EventKind, Metadata, Opcode, RequestHeaders, ResponseHeaders,
+        WebSocketFrame,
     },
-    headers::{Headers, Values},
+    headers::{HeaderValues, Headers},
     response::{Audit, BodyMutation, Decision, HeaderOp, Response, WebSocketDecision},
 };
 
 /// Appends the payload of an event's frame.
 pub fn encode_event(event: &Event, encoding: Encoding, out: &mut BytesMut) {
     match event {
-        Event::RequestHeaders(event) => put(&Request::of(event), encoding, out),
-        Event::RequestBody(chunk) => put(&Chunk::of(chunk, true), encoding, out),
-        Event::ResponseHeaders(event) => put(&ResponseHead::of(event), encoding, out),
-        Event::ResponseBody(chunk) => put(&Chunk::of(chunk, false), encoding, out),
+        Event::RequestHeaders(event) => put(&RequestHeadMessage::of(event), encoding, out),
+        Event::RequestBody(chunk) => put(&ChunkMessage::of(chunk, true), encoding, out),
+        Event::ResponseHeaders(event) => put(&ResponseHeadMessage::of(event), encoding, out),
+        Event::ResponseBody(chunk) => put(&ChunkMessage::of(chunk, false), encoding, out),
         Event::RequestComplete(event) => put(event, encoding, out),
-        Event::WebSocketFrame(frame) => put(&WsFrame::of(frame), encoding, out),
+        Event::WebSocketFrame(frame) => put(&WebSocketMessage::of(frame), encoding, out),
         Event::Guardrail(event) => put(event, encoding, out),
         Event::Configure(event) => put(event, encoding, out),
     }
@@ -37,22 +38,30 @@ pub fn encode_event(event: &Event, encoding: Encoding, out: &mut BytesMut) {
 /// # Errors
 ///
 /// [`DecodeError`].
-pub fn decode_event(kind: Kind, payload: &[u8], encoding: Encoding) -> Result<Event, DecodeError> {
+pub fn decode_event(
+    kind: EventKind,
+    payload: &[u8],
+    encoding: Encoding,
+) -> Result<Event, DecodeError> {
     Ok(match kind {
-        Kind::RequestHeaders => {
-            Event::RequestHeaders(take::<Request>(payload, encoding)?.into_head())
+        EventKind::RequestHeaders => {
+            Event::RequestHeaders(take::<RequestHeadMessage>(payload, encoding)?.into_head())
         }
-        Kind::RequestBody => Event::RequestBody(take::<Chunk>(payload, encoding)?.into_chunk()?),
-        Kind::ResponseHeaders => {
-            Event::ResponseHeaders(take::<ResponseHead>(payload, encoding)?.into_head())
+        EventKind::RequestBody => {
+            Event::RequestBody(take::<ChunkMessage>(payload, encoding)?.into_chunk()?)
         }
-        Kind::ResponseBody => Event::ResponseBody(take::<Chunk>(payload, encoding)?.into_chunk()?),
-        Kind::RequestComplete => Event::RequestComplete(take(payload, encoding)?),
-        Kind::WebSocketFrame => {
-            Event::WebSocketFrame(take::<WsFrame>(payload, encoding)?.into_frame()?)
+        EventKind::ResponseHeaders => {
+            Event::ResponseHeaders(take::<ResponseHeadMessage>(payload, encoding)?.into_head())
         }
-        Kind::Guardrail => Event::Guardrail(take(payload, encoding)?),
-        Kind::Configure => Event::Configure(take(payload, encoding)?),
+        EventKind::ResponseBody => {
+            Event::ResponseBody(take::<ChunkMessage>(payload, encoding)?.into_chunk()?)
+        }
+        EventKind::RequestComplete => Event::RequestComplete(take(payload, encoding)?),
+        EventKind::WebSocketFrame => {
+            Event::WebSocketFrame(take::<WebSocketMessage>(payload, encoding)?.into_frame()?)
+        }
+        EventKind::Guardrail => Event::Guardrail(take(payload, encoding)?),
+        EventKind::Configure => Event::Configure(take(payload, encoding)?),
     })
 }
 
@@ -61,7 +70,7 @@ pub fn encode_response(id: &str, response: &Response, encoding: Encoding, out: &
     let mut audit = response.audit.clone();
     let id = serde_json::Value::String(id.to_owned());
     audit.custom.insert(ID.to_owned(), id);
-    let answer = Answer {
+    let answer = AnswerMessage {
         version: VERSION,
         decision: response.decision.clone(),
         request_headers: response.request_headers.clone(),
@@ -69,8 +78,8 @@ pub fn encode_response(id: &str, response: &Response, encoding: Encoding, out: &
         routing_metadata: response.routing_metadata.clone(),
         audit,
         needs_more: response.needs_more,
-        request_body_mutation: response.request_body.as_ref().map(Mutation::of),
-        response_body_mutation: response.response_body.as_ref().map(Mutation::of),
+        request_body_mutation: response.request_body.as_ref().map(MutationMessage::of),
+        response_body_mutation: response.response_body.as_ref().map(MutationMessage::of),
         websocket_decision: response.websocket.clone(),
     };
     put(&answer, encoding, out);
@@ -85,12 +94,14 @@ pub fn decode_response(
     payload: &[u8],
     encoding: Encoding,
 ) -> Result<(Text, Response), DecodeError> {
-    let mut answer: Answer = take(payload, encoding)?;
+    let mut answer: AnswerMessage = take(payload, encoding)?;
     let id = match answer.audit.custom.remove(ID) {
         Some(serde_json::Value::String(id)) => Text::from(id),
         _ => return Err(DecodeError("the answer does not say to what".to_owned())),
     };
-    let mutation = |mutation: Option<Mutation>| mutation.map(Mutation::into_mutation).transpose();
+    let mutation = |mutation: Option<MutationMessage>| {
+        mutation.map(MutationMessage::into_mutation).transpose()
+    };
     let response = Response {
         decision: answer.decision,
         request_headers: answer.request_headers,
@@ -156,11 +167,11 @@ fn from_base64(text: &str) -> Result<Bytes, DecodeError> {
 
 /// Names and their values, in their order.
 #[derive(Default)]
-struct Fields(Vec<(String, Vec<String>)>);
+struct HeaderFields(Vec<(String, Vec<String>)>);
 
-impl Fields {
+impl HeaderFields {
     fn of(headers: &Headers) -> Self {
-        let own = |(name, values): (&str, Values<'_>)| {
+        let own = |(name, values): (&str, HeaderValues<'_>)| {
             (name.to_owned(), values.map(str::to_owned).collect())
         };
         Self(headers.names().map(own).collect())
@@ -173,44 +184,47 @@ impl Fields {
     }
 }
 
-impl Serialize for Fields {
+impl Serialize for HeaderFields {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|(name, values)| (name, values)))
     }
 }
 
-impl<'de> Deserialize<'de> for Fields {
+impl<'de> Deserialize<'de> for HeaderFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Map;
-        impl<'de> de::Visitor<'de> for Map {
-            type Value = Fields;
+        struct FieldsVisitor;
+        impl<'de> de::Visitor<'de> for FieldsVisitor {
+            type Value = HeaderFields;
 
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("a map of names to lists of values")
             }
 
-            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+            fn visit_map<A: de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<HeaderFields, A::Error> {
                 let mut fields = Vec::new();
                 while let Some(field) = map.next_entry()? {
                     fields.push(field);
                 }
-                Ok(Fields(fields))
+                Ok(HeaderFields(fields))
             }
         }
-        deserializer.deserialize_map(Map)
+        deserializer.deserialize_map(FieldsVisitor)
     }
 }
 
 #[derive(Serialize, Deserialize)]
-struct Request {
-    metadata: RequestMetadata,
+struct RequestHeadMessage {
+    metadata: MetadataMessage,
     method: String,
     uri: String,
-    headers: Fields,
+    headers: HeaderFields,
 }
 
 #[derive(Serialize, Deserialize)]
-struct RequestMetadata {
+struct MetadataMessage {
     correlation_id: String,
     request_id: String,
     client_ip: String,
@@ -226,12 +240,12 @@ struct RequestMetadata {
     traceparent: Option<String>,
 }
 
-impl Request {
+impl RequestHeadMessage {
     fn of(head: &RequestHeaders) -> Self {
         let owned = |text: Option<&str>| text.map(str::to_owned);
         let of = head.metadata();
         Self {
-            metadata: RequestMetadata {
+            metadata: MetadataMessage {
                 correlation_id: of.correlation_id.to_owned(),
                 request_id: of.request_id.to_owned(),
                 client_ip: of.client_ip.to_owned(),
@@ -247,7 +261,7 @@ impl Request {
             },
             method: head.method().to_owned(),
             uri: head.uri().to_owned(),
-            headers: Fields::of(head.headers()),
+            headers: HeaderFields::of(head.headers()),
         }
     }
 
@@ -272,18 +286,18 @@ impl Request {
 }
 
 #[derive(Serialize, Deserialize)]
-struct ResponseHead {
+struct ResponseHeadMessage {
     correlation_id: String,
     status: u16,
-    headers: Fields,
+    headers: HeaderFields,
 }
 
-impl ResponseHead {
+impl ResponseHeadMessage {
     fn of(head: &ResponseHeaders) -> Self {
         Self {
             correlation_id: head.id().to_owned(),
             status: head.status(),
-            headers: Fields::of(head.headers()),
+            headers: HeaderFields::of(head.headers()),
         }
     }
 
@@ -293,7 +307,7 @@ impl ResponseHead {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Chunk {
+struct ChunkMessage {
     correlation_id: Text,
     data: String,
     is_last: bool,
@@ -307,7 +321,7 @@ struct Chunk {
     bytes_sent: Option<u64>,
 }
 
-impl Chunk {
+impl ChunkMessage {
     fn of(chunk: &BodyChunk, request: bool) -> Self {
         Self {
             correlation_id: chunk.correlation_id.clone(),
@@ -333,7 +347,7 @@ impl Chunk {
 }
 
 #[derive(Serialize, Deserialize)]
-struct WsFrame {
+struct WebSocketMessage {
     correlation_id: Text,
     opcode: Opcode,
     data: String,
@@ -345,7 +359,7 @@ struct WsFrame {
     client_ip: String,
 }
 
-impl WsFrame {
+impl WebSocketMessage {
     fn of(frame: &WebSocketFrame) -> Self {
         Self {
             correlation_id: frame.correlation_id.clone(),
@@ -374,7 +388,7 @@ impl WsFrame {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Answer {
+struct AnswerMessage {
     version: u32,
     decision: Decision,
     #[serde(default)]
@@ -388,22 +402,22 @@ struct Answer {
     #[serde(default)]
     needs_more: bool,
     #[serde(default)]
-    request_body_mutation: Option<Mutation>,
+    request_body_mutation: Option<MutationMessage>,
     #[serde(default)]
-    response_body_mutation: Option<Mutation>,
+    response_body_mutation: Option<MutationMessage>,
     #[serde(default)]
     websocket_decision: Option<WebSocketDecision>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Mutation {
+struct MutationMessage {
     #[serde(default)]
     data: Option<String>,
     #[serde(default)]
     chunk_index: u32,
 }
 
-impl Mutation {
+impl MutationMessage {
     fn of(mutation: &BodyMutation) -> Self {
         Self {
             data: mutation.data.as_deref().map(base64),

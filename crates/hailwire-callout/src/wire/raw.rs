@@ -16,10 +16,10 @@
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
-use super::{DecodeError, Encoding, decode_response, encode_response, frame::Type};
+use super::{DecodeError, Encoding, decode_response, encode_response, frame::FrameType};
 use crate::{
     Text,
-    event::{BodyChunk, Event, Kind},
+    event::{BodyChunk, Event, EventKind},
     response::{BodyMutation, Response},
 };
 
@@ -40,9 +40,9 @@ const LAST: u8 = 2;
 const SIZED: u8 = 4;
 
 /// Appends what comes before the payload of an event with a number.
-pub fn put_event_head(number: u64, kind: Kind, out: &mut BytesMut) {
+pub fn put_event_head(number: u64, kind: EventKind, out: &mut BytesMut) {
     out.put_u64(number);
-    out.put_u8(Type::Event(kind).code());
+    out.put_u8(FrameType::Event(kind).code());
 }
 
 /// Takes an event with a number apart: the number, the kind, the payload.
@@ -50,18 +50,18 @@ pub fn put_event_head(number: u64, kind: Kind, out: &mut BytesMut) {
 /// # Errors
 ///
 /// [`DecodeError`]; the number, where there is one, has to be answered with a block.
-pub fn take_event_head(mut frame: Bytes) -> Result<(u64, Kind, Bytes), DecodeError> {
+pub fn take_event_head(mut frame: Bytes) -> Result<(u64, EventKind, Bytes), DecodeError> {
     let number = frame.try_get_u64().map_err(short)?;
     let code = frame.try_get_u8().map_err(short)?;
-    match Type::from_code(code) {
-        Some(Type::Event(kind)) => Ok((number, kind, frame)),
+    match FrameType::from_code(code) {
+        Some(FrameType::Event(kind)) => Ok((number, kind, frame)),
         _ => Err(DecodeError(format!("there is no event {code:#04x}"))),
     }
 }
 
 /// Appends everything of a piece but its data, which follows. An id beyond [`MAX_ID`] is cut.
-pub fn put_piece_head(number: u64, kind: Kind, piece: &BodyChunk, out: &mut BytesMut) {
-    let of_response = if kind == Kind::ResponseBody {
+pub fn put_piece_head(number: u64, kind: EventKind, piece: &BodyChunk, out: &mut BytesMut) {
+    let of_response = if kind == EventKind::ResponseBody {
         OF_RESPONSE
     } else {
         0
@@ -118,10 +118,10 @@ pub fn take_piece(mut frame: Bytes) -> Result<(u64, Event), DecodeError> {
 
 /// What an answer's data is, where it is of the kind that travels as it is: the mutation of one direction.
 #[must_use]
-pub fn answer_data(response: &Response) -> Option<(Kind, u32, Bytes)> {
+pub fn answer_data(response: &Response) -> Option<(EventKind, u32, Bytes)> {
     let (kind, mutation) = match (&response.request_body, &response.response_body) {
-        (Some(mutation), None) => (Kind::RequestBody, mutation),
-        (None, Some(mutation)) => (Kind::ResponseBody, mutation),
+        (Some(mutation), None) => (EventKind::RequestBody, mutation),
+        (None, Some(mutation)) => (EventKind::ResponseBody, mutation),
         _ => return None,
     };
     let data = mutation.data.clone()?;
@@ -145,14 +145,14 @@ pub fn put_answer(
 /// Appends everything of an answer with data but the data, which follows. `response` is without its mutation.
 pub fn put_answer_head(
     number: u64,
-    (kind, index): (Kind, u32),
+    (kind, index): (EventKind, u32),
     id: &str,
     response: &Response,
     encoding: Encoding,
     out: &mut BytesMut,
 ) {
     out.put_u64(number);
-    out.put_u8(u8::from(kind == Kind::ResponseBody) * OF_RESPONSE);
+    out.put_u8(u8::from(kind == EventKind::ResponseBody) * OF_RESPONSE);
     out.put_u32(index);
     let at = out.len();
     out.put_u32(0);
@@ -233,8 +233,8 @@ mod tests {
     #[test]
     fn a_piece_is_read_as_it_was_written_and_not_copied() {
         for (kind, event) in [
-            (Kind::RequestBody, Event::RequestBody(piece())),
-            (Kind::ResponseBody, Event::ResponseBody(piece())),
+            (EventKind::RequestBody, Event::RequestBody(piece())),
+            (EventKind::ResponseBody, Event::ResponseBody(piece())),
         ] {
             let mut out = BytesMut::new();
             put_piece_head(7, kind, &piece(), &mut out);
@@ -266,7 +266,7 @@ mod tests {
             assert_eq!(take_answer(frame, encoding).unwrap(), Response::block(403));
 
             let mut out = BytesMut::new();
-            let at = (Kind::ResponseBody, 4);
+            let at = (EventKind::ResponseBody, 4);
             put_answer_head(7, at, "c1", &Response::allow(), encoding, &mut out);
             out.put_slice(b"new");
             let mut frame = out.freeze();

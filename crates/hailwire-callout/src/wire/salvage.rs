@@ -5,9 +5,9 @@
 
 use super::{
     Encoding,
-    json::Json,
-    pack::Pack,
-    source::{Shape, Source},
+    json::JsonSource,
+    pack::PackSource,
+    source::{ValueShape, ValueSource},
 };
 use crate::Text;
 
@@ -15,8 +15,8 @@ use crate::Text;
 #[must_use]
 pub fn answer_id(payload: &[u8], encoding: Encoding) -> Option<Text> {
     match encoding {
-        Encoding::Json => of_answer(&mut Json::new(payload).ok()?),
-        Encoding::MessagePack => of_answer(&mut Pack::new(payload)),
+        Encoding::Json => of_answer(&mut JsonSource::new(payload).ok()?),
+        Encoding::MessagePack => of_answer(&mut PackSource::new(payload)),
     }
 }
 
@@ -24,24 +24,24 @@ pub fn answer_id(payload: &[u8], encoding: Encoding) -> Option<Text> {
 #[must_use]
 pub fn event_id(payload: &[u8], encoding: Encoding) -> Option<Text> {
     match encoding {
-        Encoding::Json => of_event(&mut Json::new(payload).ok()?),
-        Encoding::MessagePack => of_event(&mut Pack::new(payload)),
+        Encoding::Json => of_event(&mut JsonSource::new(payload).ok()?),
+        Encoding::MessagePack => of_event(&mut PackSource::new(payload)),
     }
 }
 
-fn of_event<'a>(source: &mut impl Source<'a>) -> Option<Text> {
+fn of_event<'a>(source: &mut impl ValueSource<'a>) -> Option<Text> {
     let mut found: Option<Text> = None;
     // Whatever ends the reading, what was found before counts.
     let _ = source.map(|key, source| match key {
-        "correlation_id" if source.shape()? == Shape::Text => {
+        "correlation_id" if source.shape()? == ValueShape::Text => {
             let text = source.text()?;
             if found.is_none() && !text.is_empty() {
                 found = Some(text.as_ref().into());
             }
             Ok(())
         }
-        "metadata" if source.shape()? == Shape::Map => source.map(|key, source| {
-            if key != "correlation_id" || source.shape()? != Shape::Text {
+        "metadata" if source.shape()? == ValueShape::Map => source.map(|key, source| {
+            if key != "correlation_id" || source.shape()? != ValueShape::Text {
                 return source.skip();
             }
             let text = source.text()?;
@@ -50,8 +50,8 @@ fn of_event<'a>(source: &mut impl Source<'a>) -> Option<Text> {
             }
             Ok(())
         }),
-        "metadata" if source.shape()? == Shape::Seq => source.seq(|index, source| {
-            if index == 0 && found.is_none() && source.shape()? == Shape::Text {
+        "metadata" if source.shape()? == ValueShape::Seq => source.seq(|index, source| {
+            if index == 0 && found.is_none() && source.shape()? == ValueShape::Text {
                 found = Some(source.text()?.as_ref().into());
                 return Ok(());
             }
@@ -62,12 +62,12 @@ fn of_event<'a>(source: &mut impl Source<'a>) -> Option<Text> {
     found
 }
 
-fn of_answer<'a>(source: &mut impl Source<'a>) -> Option<Text> {
+fn of_answer<'a>(source: &mut impl ValueSource<'a>) -> Option<Text> {
     let mut found: Option<Text> = None;
     let _ = source.fields(&["audit"], |_, source| {
         source.fields(&["custom"], |_, source| {
             source.map(|key, source| {
-                if key == "correlation_id" && source.shape()? == Shape::Text {
+                if key == "correlation_id" && source.shape()? == ValueShape::Text {
                     found = Some(source.text()?.as_ref().into());
                     return Ok(());
                 }

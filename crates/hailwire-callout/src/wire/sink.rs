@@ -9,7 +9,7 @@ use super::{json, pack};
 ///
 /// A map is begun with the number of its keys, each of which is written before its value; an array with the number of
 /// its values, before each of which comes [`item`](Self::item).
-pub(super) trait Sink {
+pub(super) trait ValueSink {
     fn map(&mut self, length: usize);
     fn end_map(&mut self);
     fn key(&mut self, key: &str);
@@ -53,7 +53,7 @@ pub(super) trait Sink {
 /// Writes MessagePack.
 pub(super) struct PackSink<'o>(pub(super) &'o mut BytesMut);
 
-impl Sink for PackSink<'_> {
+impl ValueSink for PackSink<'_> {
     fn map(&mut self, length: usize) {
         pack::put_map_length(length, self.0);
     }
@@ -123,7 +123,7 @@ impl<'o> JsonSink<'o> {
     }
 }
 
-impl Sink for JsonSink<'_> {
+impl ValueSink for JsonSink<'_> {
     fn map(&mut self, _: usize) {
         self.out.put_u8(b'{');
         self.comma = false;

@@ -17,13 +17,13 @@ pub(super) const MAX_DEPTH: u8 = 128;
 
 /// Why something cannot be read. Building one costs nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct ParseError {
     what: &'static str,
     field: &'static str,
     at: usize,
 }
 
-impl Fault {
+impl ParseError {
     #[cold]
     pub(super) const fn new(what: &'static str, at: usize) -> Self {
         Self {
@@ -52,8 +52,8 @@ impl Fault {
     }
 }
 
-impl From<Fault> for DecodeError {
-    fn from(Fault { what, field, at }: Fault) -> Self {
+impl From<ParseError> for DecodeError {
+    fn from(ParseError { what, field, at }: ParseError) -> Self {
         Self(match (field, what) {
             (field, "missing") => format!("there is no {field}"),
             ("", what) => format!("{what} at byte {at}"),
@@ -62,11 +62,11 @@ impl From<Fault> for DecodeError {
     }
 }
 
-pub(super) type Read<T> = Result<T, Fault>;
+pub(super) type ParseResult<T> = Result<T, ParseError>;
 
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum ValueShape {
     Null,
     Bool,
     Number,
@@ -77,29 +77,29 @@ pub(super) enum Shape {
 }
 
 /// One of the encodings.
-pub(super) trait Source<'a>: Sized {
+pub(super) trait ValueSource<'a>: Sized {
     /// What comes next.
-    fn shape(&mut self) -> Read<Shape>;
+    fn shape(&mut self) -> ParseResult<ValueShape>;
     /// Takes a `null`, if that is what comes.
-    fn null(&mut self) -> Read<bool>;
+    fn null(&mut self) -> ParseResult<bool>;
     /// Takes a truth value.
-    fn bool(&mut self) -> Read<bool>;
+    fn bool(&mut self) -> ParseResult<bool>;
     /// Takes an integer that is not negative.
-    fn u64(&mut self) -> Read<u64>;
+    fn u64(&mut self) -> ParseResult<u64>;
     /// Takes a number.
-    fn f32(&mut self) -> Read<f32>;
+    fn f32(&mut self) -> ParseResult<f32>;
     /// Takes a text.
-    fn text(&mut self) -> Read<Cow<'a, str>>;
+    fn text(&mut self) -> ParseResult<Cow<'a, str>>;
     /// Takes bytes, or the base64 of some.
-    fn data(&mut self, frame: &Bytes) -> Read<Bytes>;
+    fn data(&mut self, frame: &Bytes) -> ParseResult<Bytes>;
     /// Takes whatever comes.
-    fn skip(&mut self) -> Read<()>;
+    fn skip(&mut self) -> ParseResult<()>;
     /// Takes whatever comes, as a tree.
-    fn value(&mut self) -> Read<serde_json::Value>;
+    fn value(&mut self) -> ParseResult<serde_json::Value>;
     /// Takes a map; `each` takes the value of each key.
-    fn map(&mut self, each: impl FnMut(&str, &mut Self) -> Read<()>) -> Read<()>;
+    fn map(&mut self, each: impl FnMut(&str, &mut Self) -> ParseResult<()>) -> ParseResult<()>;
     /// Takes an array; `each` takes each of its values.
-    fn seq(&mut self, each: impl FnMut(usize, &mut Self) -> Read<()>) -> Read<()>;
+    fn seq(&mut self, each: impl FnMut(usize, &mut Self) -> ParseResult<()>) -> ParseResult<()>;
     /// Where this is, in bytes.
     fn at(&self) -> usize;
 
@@ -108,9 +108,9 @@ pub(super) trait Source<'a>: Sized {
     fn fields<const N: usize>(
         &mut self,
         fields: &'static [&'static str; N],
-        mut each: impl FnMut(usize, &mut Self) -> Read<()>,
-    ) -> Read<()> {
-        if self.shape()? == Shape::Seq {
+        mut each: impl FnMut(usize, &mut Self) -> ParseResult<()>,
+    ) -> ParseResult<()> {
+        if self.shape()? == ValueShape::Seq {
             return self.seq(|index, source| match fields.get(index) {
                 Some(field) => each(index, source).map_err(|fault| fault.of(field)),
                 None => source.skip(),
@@ -133,7 +133,10 @@ pub(super) trait Source<'a>: Sized {
 
     /// Takes what may be missing.
     #[inline]
-    fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<Option<T>> {
+    fn optional<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> ParseResult<T>,
+    ) -> ParseResult<Option<T>> {
         if self.null()? {
             return Ok(None);
         }
@@ -142,31 +145,31 @@ pub(super) trait Source<'a>: Sized {
 
     /// Takes an integer that fits.
     #[inline]
-    fn uint<T: TryFrom<u64>>(&mut self) -> Read<T> {
+    fn uint<T: TryFrom<u64>>(&mut self) -> ParseResult<T> {
         let at = self.at();
         let number = self.u64()?;
-        T::try_from(number).map_err(|_| Fault::new("a number that is too large", at))
+        T::try_from(number).map_err(|_| ParseError::new("a number that is too large", at))
     }
 
     /// Takes a text of one's own.
-    fn string(&mut self) -> Read<String> {
+    fn string(&mut self) -> ParseResult<String> {
         self.text().map(Cow::into_owned)
     }
 
     /// Takes a text as a slice of the frame, where it stands there as it is.
     #[inline]
-    fn shared(&mut self, frame: &Bytes) -> Read<Text> {
+    fn shared(&mut self, frame: &Bytes) -> ParseResult<Text> {
         let at = self.at();
         match self.text()? {
             Cow::Borrowed(text) => slice_of(frame, text.as_bytes())
                 .and_then(|bytes| Text::try_from(bytes).ok())
-                .ok_or(Fault::new("a text that is not UTF-8", at)),
+                .ok_or(ParseError::new("a text that is not UTF-8", at)),
             Cow::Owned(text) => Ok(text.into()),
         }
     }
 
     /// Takes an array of texts.
-    fn strings(&mut self) -> Read<Vec<String>> {
+    fn strings(&mut self) -> ParseResult<Vec<String>> {
         let mut out = Vec::new();
         self.seq(|_, source| {
             out.push(source.string()?);
@@ -176,7 +179,7 @@ pub(super) trait Source<'a>: Sized {
     }
 
     /// Takes a map of texts; `null` is as good as an empty one.
-    fn pairs(&mut self) -> Read<std::collections::BTreeMap<String, String>> {
+    fn pairs(&mut self) -> ParseResult<std::collections::BTreeMap<String, String>> {
         let mut out = std::collections::BTreeMap::new();
         if self.null()? {
             return Ok(out);
@@ -200,12 +203,12 @@ pub(super) fn slice_of(frame: &Bytes, part: &[u8]) -> Option<Bytes> {
 }
 
 /// The bytes that a base64 text stands for.
-pub(super) fn from_base64(text: &[u8], at: usize) -> Read<Bytes> {
+pub(super) fn from_base64(text: &[u8], at: usize) -> ParseResult<Bytes> {
     if text.is_empty() {
         return Ok(Bytes::new());
     }
     base64_simd::STANDARD
         .decode_to_vec(text)
         .map(Bytes::from)
-        .map_err(|_| Fault::new("data that is not base64", at))
+        .map_err(|_| ParseError::new("data that is not base64", at))
 }

@@ -8,9 +8,9 @@ mod vectors;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use hailwire_callout::{
-    Decision, Event, Kind, Response,
+    Decision, Event, EventKind, Response,
     event::{
-        BodyChunk, Configure, Guardrail, Inspection, Metadata, Opcode, RequestComplete,
+        BodyChunk, Configure, Guardrail, GuardrailCheck, Metadata, Opcode, RequestComplete,
         RequestHeaders, ResponseHeaders, WebSocketFrame,
     },
     response::{Audit, BodyMutation, HeaderOp, WebSocketDecision},
@@ -29,7 +29,7 @@ const SEED: u64 = 4;
 fn any_event_survives_both_encodings_and_the_plainest_reader_agrees() {
     let mut any = Any::new(SEED);
     for round in 0..4000 {
-        let event = any.event(Kind::ALL[round % 8]);
+        let event = any.event(EventKind::ALL[round % 8]);
         for encoding in BOTH {
             let mut out = BytesMut::new();
             wire::encode_event(&event, encoding, &mut out);
@@ -80,7 +80,7 @@ fn any_answer_survives_both_encodings_and_the_plainest_reader_agrees() {
 fn any_bytes_are_a_message_or_an_error() {
     let mut any = Any::new(SEED);
     for round in 0..20_000usize {
-        let kind = Kind::ALL[round % 8];
+        let kind = EventKind::ALL[round % 8];
         let encoding = BOTH[round / 8 % 2];
         let mut out = BytesMut::new();
         out.put_u8((round % 16) as u8);
@@ -109,7 +109,7 @@ fn values_far_too_deep_are_refused_and_cost_no_stack() {
             (packed, Encoding::MessagePack),
         ]
     };
-    for kind in Kind::ALL {
+    for kind in EventKind::ALL {
         for (bytes, encoding) in deep(1_000_000) {
             let error = wire::decode_event(kind, bytes.clone().into(), encoding).unwrap_err();
             assert!(error.to_string().contains("too deep"), "{error}");
@@ -117,7 +117,7 @@ fn values_far_too_deep_are_refused_and_cost_no_stack() {
         }
     }
     for (bytes, encoding) in deep(100) {
-        let read = wire::decode_event(Kind::Configure, bytes.into(), encoding).unwrap();
+        let read = wire::decode_event(EventKind::Configure, bytes.into(), encoding).unwrap();
         assert_eq!(read.id(), "c1");
     }
 }
@@ -129,7 +129,7 @@ fn lengths_that_are_not_there_cost_no_memory() {
         b"\xdd\xff\xff\xff\xff",
         b"\xdb\xff\xff\xff\xff",
     ] {
-        for kind in Kind::ALL {
+        for kind in EventKind::ALL {
             let frame = Bytes::copy_from_slice(head);
             assert!(wire::decode_event(kind, frame, Encoding::MessagePack).is_err());
         }
@@ -140,7 +140,7 @@ fn lengths_that_are_not_there_cost_no_memory() {
 fn an_error_says_what_is_wrong_and_where() {
     let read = |text: &str| {
         wire::decode_event(
-            Kind::ResponseHeaders,
+            EventKind::ResponseHeaders,
             Bytes::from(text.to_owned()),
             Encoding::Json,
         )
@@ -167,7 +167,7 @@ fn the_id_of_what_cannot_be_read_is_found() {
     let json = br#"{"headers":{"correlation_id":["x"]},"metadata":{"client_ip":7,"correlation_id":"c1"},"method":5}"#;
     assert!(
         wire::decode_event(
-            Kind::RequestHeaders,
+            EventKind::RequestHeaders,
             Bytes::from_static(json),
             Encoding::Json
         )
@@ -198,7 +198,7 @@ fn raw_data_is_not_copied() {
     packed.extend(b"\xa7is_last\xc3");
     let frame = Bytes::from(packed);
     let event =
-        wire::decode_event(Kind::RequestBody, frame.clone(), Encoding::MessagePack).unwrap();
+        wire::decode_event(EventKind::RequestBody, frame.clone(), Encoding::MessagePack).unwrap();
     let Event::RequestBody(chunk) = event else {
         panic!("{event:?}")
     };
@@ -219,7 +219,7 @@ fn a_name_that_comes_twice_is_sent_once() {
         (packed, Encoding::MessagePack),
     ] {
         let frame = Bytes::copy_from_slice(bytes);
-        let event = wire::decode_event(Kind::ResponseHeaders, frame, encoding).unwrap();
+        let event = wire::decode_event(EventKind::ResponseHeaders, frame, encoding).unwrap();
         let Event::ResponseHeaders(head) = &event else {
             panic!("{event:?}")
         };
@@ -310,14 +310,14 @@ impl Any {
         (0..count).map(|_| (self.text(), self.text())).collect()
     }
 
-    fn event(&mut self, kind: Kind) -> Event {
+    fn event(&mut self, kind: EventKind) -> Event {
         let id = self.text();
         let fields = self.fields();
         let fields = fields
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()));
         match kind {
-            Kind::RequestHeaders => {
+            EventKind::RequestHeaders => {
                 let texts: Vec<String> = (0..6).map(|_| self.text()).collect();
                 let maybe: Vec<Option<String>> = (0..6).map(|_| self.maybe()).collect();
                 let metadata = Metadata {
@@ -336,12 +336,12 @@ impl Any {
                 };
                 Event::RequestHeaders(RequestHeaders::new(&metadata, &texts[4], &texts[5], fields))
             }
-            Kind::RequestBody => Event::RequestBody(self.chunk(id)),
-            Kind::ResponseBody => Event::ResponseBody(self.chunk(id)),
-            Kind::ResponseHeaders => {
+            EventKind::RequestBody => Event::RequestBody(self.chunk(id)),
+            EventKind::ResponseBody => Event::ResponseBody(self.chunk(id)),
+            EventKind::ResponseHeaders => {
                 Event::ResponseHeaders(ResponseHeaders::new(&id, self.number() as u16, fields))
             }
-            Kind::RequestComplete => Event::RequestComplete(RequestComplete {
+            EventKind::RequestComplete => Event::RequestComplete(RequestComplete {
                 correlation_id: id.into(),
                 status: self.number() as u16,
                 duration_ms: self.number(),
@@ -350,7 +350,7 @@ impl Any {
                 upstream_attempts: self.number() as u32,
                 error: self.maybe(),
             }),
-            Kind::WebSocketFrame => Event::WebSocketFrame(WebSocketFrame {
+            EventKind::WebSocketFrame => Event::WebSocketFrame(WebSocketFrame {
                 correlation_id: id.into(),
                 opcode: [Opcode::Text, Opcode::Binary, Opcode::Close][self.below(3) as usize],
                 data: self.data(),
@@ -360,16 +360,16 @@ impl Any {
                 route_id: self.maybe(),
                 client_ip: self.text(),
             }),
-            Kind::Guardrail => Event::Guardrail(Guardrail {
+            EventKind::Guardrail => Event::Guardrail(Guardrail {
                 correlation_id: id.into(),
-                inspection_type: Inspection::PiiDetection,
+                inspection_type: GuardrailCheck::PiiDetection,
                 content: self.text(),
                 model: self.maybe(),
                 categories: self.texts(),
                 route_id: self.maybe(),
                 metadata: self.fields().into_iter().collect(),
             }),
-            Kind::Configure => Event::Configure(Configure {
+            EventKind::Configure => Event::Configure(Configure {
                 correlation_id: id.into(),
                 config: self.value(),
                 config_version: self.maybe(),

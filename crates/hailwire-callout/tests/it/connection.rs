@@ -5,10 +5,10 @@ use std::{os::unix::fs::PermissionsExt as _, sync::atomic::Ordering};
 use futures_util::{FutureExt as _, future::join_all};
 use hailwire_callout::{
     Decision, Event, Response,
-    agent::{ServeOptions, uds::Listener},
-    control::{CancelReason, Flow, Health, HealthState, MetricsReport, Notice},
+    agent::{ServeOptions, uds::UdsListener},
+    control::{AgentHealth, CancelReason, FlowControl, HealthState, MetricsReport, Notice},
     event::{Guardrail, RequestComplete, ResponseHeaders, WebSocketFrame},
-    host::{self, AskError, ConnectError, ConnectOptions, LinkState, Overload},
+    host::{self, ConnectError, ConnectOptions, ConnectionState, OverloadPolicy, RequestError},
     response::WebSocketDecision,
     wire::Encoding,
 };
@@ -122,7 +122,7 @@ async fn what_an_agent_says_of_itself_moves_the_state_of_its_connection() {
     let (notices, mut heard) = mpsc::channel(16);
     let options = ConnectOptions {
         notices: Some(notices),
-        overload: Overload::Fail,
+        overload: OverloadPolicy::Fail,
         ..ConnectOptions::default()
     };
     let connection = host::uds::connect(served.path(), &options).await.unwrap();
@@ -130,7 +130,7 @@ async fn what_an_agent_says_of_itself_moves_the_state_of_its_connection() {
         panic!("first a host connects");
     };
     assert_eq!(agents_host.id(), "hailwire");
-    let open = |health, paused| LinkState::Open { health, paused };
+    let open = |health, paused| ConnectionState::Open { health, paused };
     assert_eq!(connection.state(), open(HealthState::Healthy, false));
 
     let mut tell = async |notice: Notice, expected| {
@@ -140,19 +140,22 @@ async fn what_an_agent_says_of_itself_moves_the_state_of_its_connection() {
         assert_eq!(connection.state(), expected);
     };
     let health = |state| {
-        Notice::Health(Health {
+        Notice::Health(AgentHealth {
             state,
-            ..Health::default()
+            ..AgentHealth::default()
         })
     };
     tell(
-        Notice::Flow(Flow::Pause(None)),
+        Notice::Flow(FlowControl::Pause(None)),
         open(HealthState::Healthy, true),
     )
     .await;
-    assert_eq!(connection.ask(head("c1", "/")).await, Err(AskError::Paused));
+    assert_eq!(
+        connection.ask(head("c1", "/")).await,
+        Err(RequestError::Paused)
+    );
     tell(
-        Notice::Flow(Flow::Resume(None)),
+        Notice::Flow(FlowControl::Resume(None)),
         open(HealthState::Healthy, false),
     )
     .await;
@@ -163,8 +166,11 @@ async fn what_an_agent_says_of_itself_moves_the_state_of_its_connection() {
     )
     .await;
     connection.ask(head("c3", "/")).await.unwrap();
-    tell(health(HealthState::Draining), LinkState::Draining).await;
-    assert_eq!(connection.ask(head("c4", "/")).await, Err(AskError::Paused));
+    tell(health(HealthState::Draining), ConnectionState::Draining).await;
+    assert_eq!(
+        connection.ask(head("c4", "/")).await,
+        Err(RequestError::Paused)
+    );
     let rest = ResponseHeaders::new("c3", 200, []);
     connection.ask(Event::ResponseHeaders(rest)).await.unwrap();
     tell(
@@ -189,23 +195,23 @@ async fn a_paused_agent_gets_the_rest_when_it_goes_on() {
         panic!("first a host connects");
     };
     // One request only.
-    assert!(agents_host.notify(Notice::Flow(Flow::Pause(Some("c1".into())))));
+    assert!(agents_host.notify(Notice::Flow(FlowControl::Pause(Some("c1".into())))));
     connection.ping().await.unwrap();
     let mut paused = Box::pin(connection.ask(Event::RequestBody(piece("c1", 0, "a", true))));
     let other = Event::RequestBody(piece("c2", 0, "a", true));
     connection.ask(other).await.unwrap();
     assert!((&mut paused).now_or_never().is_none());
-    assert!(agents_host.notify(Notice::Flow(Flow::Resume(Some("c1".into())))));
+    assert!(agents_host.notify(Notice::Flow(FlowControl::Resume(Some("c1".into())))));
     paused.await.unwrap();
     // All of them.
-    assert!(agents_host.notify(Notice::Flow(Flow::Pause(None))));
+    assert!(agents_host.notify(Notice::Flow(FlowControl::Pause(None))));
     connection.ping().await.unwrap();
     let mut head = Box::pin(connection.ask(head("c3", "/")));
     let mut body = Box::pin(connection.ask(Event::RequestBody(piece("c2", 1, "a", true))));
     connection.ping().await.unwrap();
     assert!((&mut head).now_or_never().is_none());
     assert!((&mut body).now_or_never().is_none());
-    assert!(agents_host.notify(Notice::Flow(Flow::Resume(None))));
+    assert!(agents_host.notify(Notice::Flow(FlowControl::Resume(None))));
     head.await.unwrap();
     body.await.unwrap();
 }
@@ -213,9 +219,9 @@ async fn a_paused_agent_gets_the_rest_when_it_goes_on() {
 #[tokio::test]
 async fn no_more_requests_run_at_once_than_the_agent_takes() {
     for (extensions, overload) in [
-        (true, Overload::Wait),
-        (false, Overload::Wait),
-        (true, Overload::Fail),
+        (true, OverloadPolicy::Wait),
+        (false, OverloadPolicy::Wait),
+        (true, OverloadPolicy::Fail),
     ] {
         let (mut told, _seen) = Told::new();
         told.limits.max_concurrency = 3;
@@ -232,12 +238,12 @@ async fn no_more_requests_run_at_once_than_the_agent_takes() {
         let answers = asks.await;
         let full = answers
             .iter()
-            .filter(|a| **a == Err(AskError::Full))
+            .filter(|a| **a == Err(RequestError::Full))
             .count();
         let answered = answers.iter().filter(|answer| answer.is_ok()).count();
         let expected = match overload {
-            Overload::Wait => (0, 10),
-            Overload::Fail => (7, 3),
+            OverloadPolicy::Wait => (0, 10),
+            OverloadPolicy::Fail => (7, 3),
         };
         assert_eq!((full, answered), expected);
         assert!(served.agent.most_running.load(Ordering::SeqCst) <= 3);
@@ -282,13 +288,13 @@ async fn what_is_larger_than_the_agent_takes_is_not_sent() {
     let fits = Event::RequestBody(piece("c1", 0, vec![0; 10], false));
     connection.ask(fits).await.unwrap();
     let larger = Event::RequestBody(piece("c1", 1, vec![0; 10], true));
-    assert_eq!(connection.ask(larger).await, Err(AskError::TooLarge));
+    assert_eq!(connection.ask(larger).await, Err(RequestError::TooLarge));
     let mut announced = piece("c2", 0, vec![0; 1], false);
     announced.total_size = Some(11);
     let announced = connection.ask(Event::RequestBody(announced)).await;
-    assert_eq!(announced, Err(AskError::TooLarge));
+    assert_eq!(announced, Err(RequestError::TooLarge));
     let head = head("c3", &"x".repeat(17 << 20));
-    assert_eq!(connection.ask(head).await, Err(AskError::TooLarge));
+    assert_eq!(connection.ask(head).await, Err(RequestError::TooLarge));
     assert_eq!(connection.in_flight(), 0);
 }
 
@@ -305,7 +311,7 @@ async fn who_cancels_a_request_gets_no_answer_and_the_agent_stops() {
     })
     .await;
     connection.cancel("c1", CancelReason::ClientDisconnect);
-    assert_eq!(ask.await, Err(AskError::Cancelled));
+    assert_eq!(ask.await, Err(RequestError::Cancelled));
     let (mut dropped, mut told) = (false, None);
     for _ in 0..2 {
         match next(&mut seen).await {
@@ -339,14 +345,14 @@ async fn a_listener_replaces_what_is_dead_and_nothing_that_lives() {
     let path = dir.path().join("agent");
     // Dropped by hand: the file stays, as after a crash.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    let listener = Listener::bind(&path).unwrap();
+    let listener = UdsListener::bind(&path).unwrap();
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let refused = Listener::bind(&path).map(drop).unwrap_err();
+    let refused = UdsListener::bind(&path).map(drop).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
     drop(listener);
     assert!(!path.exists());
     std::fs::write(&path, "a file").unwrap();
-    let refused = Listener::bind(&path).map(drop).unwrap_err();
+    let refused = UdsListener::bind(&path).map(drop).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::AlreadyExists);
 }

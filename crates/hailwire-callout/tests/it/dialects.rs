@@ -11,8 +11,8 @@ use hailwire_callout::{
         ResponseHeaders, WebSocketFrame,
     },
     host::{
-        AskError, ConnectError, ConnectOptions, Connection, LinkState,
-        dialect::{self, Dialect, Uds},
+        ConnectError, ConnectOptions, Connection, ConnectionState, RequestError,
+        dialect::{self, Dialect, UdsEndpoint},
         reverse::{self, ReverseOptions},
     },
     response::HeaderOp,
@@ -130,7 +130,7 @@ fn status(response: &Response) -> Option<u16> {
     }
 }
 
-async fn ask(connection: &Connection, event: Event) -> Result<Response, AskError> {
+async fn ask(connection: &Connection, event: Event) -> Result<Response, RequestError> {
     tokio::time::timeout(LONG, connection.ask(event))
         .await
         .expect("an answer")
@@ -186,7 +186,7 @@ async fn an_agent_of_ours_is_found_to_speak_the_running_wire() {
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent");
-    let listener = agent::uds::Listener::bind(&path).unwrap();
+    let listener = agent::uds::UdsListener::bind(&path).unwrap();
     let serving = tokio::spawn(async move {
         agent::uds::serve(
             std::sync::Arc::new(Plain),
@@ -195,7 +195,7 @@ async fn an_agent_of_ours_is_found_to_speak_the_running_wire() {
         )
         .await
     });
-    let agent = Uds::new(&path, None);
+    let agent = UdsEndpoint::new(&path, None);
     for _ in 0..2 {
         let connection = agent.connect(&options()).await.unwrap();
         assert_eq!(agent.dialect(), Some(Dialect::Crate));
@@ -211,7 +211,7 @@ async fn what_an_agent_spoke_is_remembered_and_another_one_in_its_place_is_found
     let Some(mut kit) = Kit::start("v1-silent").await else {
         return;
     };
-    let agent = Uds::new(kit.path(), None);
+    let agent = UdsEndpoint::new(kit.path(), None);
     drop(agent.connect(&options()).await.unwrap());
     assert_eq!(agent.dialect(), Some(Dialect::V1));
     // One for the handshake that it did not understand, one that it did.
@@ -246,13 +246,13 @@ async fn a_dialect_that_is_given_is_the_only_one_tried() {
     let Some(mut kit) = Kit::start("v1").await else {
         return;
     };
-    let fixed = Uds::new(kit.path(), Some(Dialect::V1));
+    let fixed = UdsEndpoint::new(kit.path(), Some(Dialect::V1));
     let connection = fixed.connect(&options()).await.unwrap();
     ask(&connection, head("c1", "/")).await.unwrap();
     ask(&connection, complete("c1")).await.unwrap();
     assert_eq!(kit.line().await, "connection");
     assert_eq!(kit.line().await, "complete c1 200 6");
-    let wrong = Uds::new(kit.path(), Some(Dialect::Documented));
+    let wrong = UdsEndpoint::new(kit.path(), Some(Dialect::Documented));
     assert!(wrong.connect(&options()).await.is_err());
 }
 
@@ -307,7 +307,10 @@ async fn what_a_kit_would_allow_unseen_is_refused() {
     };
     let (connection, _) = dialect::connect_any(kit.path(), &options()).await.unwrap();
     let unseen = ask(&connection, piece("c1", 0, "attack", true)).await;
-    assert!(matches!(unseen, Err(AskError::Refused(_))), "{unseen:?}");
+    assert!(
+        matches!(unseen, Err(RequestError::Refused(_))),
+        "{unseen:?}"
+    );
     // The connection goes on.
     ask(&connection, head("c1", "/")).await.unwrap();
     let seen = ask(&connection, piece("c1", 0, "attack", true))
@@ -372,11 +375,11 @@ async fn a_late_answer_is_given_to_nobody_and_a_kit_that_is_stuck_loses_its_conn
             .is_err()
     );
     let next = ask(&connection, head("c4", "/")).await;
-    assert_eq!(next, Err(AskError::Closed));
+    assert_eq!(next, Err(RequestError::Closed));
     tokio::time::timeout(LONG, connection.closed())
         .await
         .unwrap();
-    assert_eq!(connection.state(), LinkState::Closed);
+    assert_eq!(connection.state(), ConnectionState::Closed);
 }
 
 #[tokio::test]
@@ -430,7 +433,7 @@ async fn the_documented_wire_carries_cancels_pings_and_changed_pieces() {
     assert!(kit.says("cancel").await.ends_with("True"));
     let frame = Event::WebSocketFrame(WebSocketFrame::default());
     let none = ask(&connection, frame).await;
-    assert!(matches!(none, Err(AskError::Refused(_))), "{none:?}");
+    assert!(matches!(none, Err(RequestError::Refused(_))), "{none:?}");
 }
 
 #[tokio::test]
@@ -441,7 +444,7 @@ async fn an_agent_of_the_documented_wire_registers_with_its_token_only() {
         tokens: [("kit".to_owned(), "secret".to_owned())].into(),
         ..ReverseOptions::default()
     };
-    let mut listener = reverse::Listener::bind(&path, options).unwrap();
+    let mut listener = reverse::ReverseListener::bind(&path, options).unwrap();
     let accepting = tokio::spawn(async move { listener.accept().await });
     // The socket lives in the first one's directory.
     let link = |to: &Path| {
@@ -468,7 +471,7 @@ async fn an_agent_of_the_documented_wire_that_has_started_anew_is_not_shown_the_
     let Some(kit) = Kit::start("documented").await else {
         return;
     };
-    let agent = Uds::new(kit.path(), None);
+    let agent = UdsEndpoint::new(kit.path(), None);
     let connection = agent.connect(&options()).await.unwrap();
     ask(&connection, head("c1", "/")).await.unwrap();
     let more = ask(&connection, piece("c1", 0, "att", false)).await;
@@ -482,7 +485,7 @@ async fn an_agent_of_the_documented_wire_that_has_started_anew_is_not_shown_the_
         .await
         .unwrap();
     let lost = ask(&connection, piece("c1", 1, "ack", true)).await;
-    assert_eq!(lost, Err(AskError::Closed));
+    assert_eq!(lost, Err(RequestError::Closed));
     std::fs::remove_file(dir.path().join("agent")).unwrap();
     let mut again = Kit::run("documented", dir, &[]).unwrap();
     assert_eq!(again.line().await, "ready");
@@ -493,7 +496,10 @@ async fn an_agent_of_the_documented_wire_that_has_started_anew_is_not_shown_the_
         Event::ResponseHeaders(ResponseHeaders::new("c1", 200, [("a", "b")])),
     ] {
         let refused = ask(&connection, event).await;
-        assert!(matches!(refused, Err(AskError::Refused(_))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(RequestError::Refused(_))),
+            "{refused:?}"
+        );
     }
     // The connection goes on.
     ask(&connection, head("c2", "/")).await.unwrap();

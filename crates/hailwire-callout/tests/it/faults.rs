@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use hailwire_callout::{
     Decision, Event, Response,
     agent::{self, ServeOptions},
-    host::{self, AskError, ConnectError, ConnectOptions, LinkState},
+    host::{self, ConnectError, ConnectOptions, ConnectionState, RequestError},
     wire::{Encoding, decode_response},
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -194,13 +194,16 @@ async fn an_agent_that_is_killed_is_missed_at_once() {
     connection.ping().await.unwrap();
     let started = Instant::now();
     agent.kill().await.unwrap();
-    assert_eq!(waiting.await, Err(AskError::Closed));
+    assert_eq!(waiting.await, Err(RequestError::Closed));
     connection.closed().await;
     assert!(started.elapsed() < Duration::from_secs(2));
-    assert_eq!(connection.state(), LinkState::Closed);
+    assert_eq!(connection.state(), ConnectionState::Closed);
     assert_eq!(connection.in_flight(), 0);
-    assert_eq!(connection.ask(head("c3", "/")).await, Err(AskError::Closed));
-    assert_eq!(connection.ping().await, Err(AskError::Closed));
+    assert_eq!(
+        connection.ask(head("c3", "/")).await,
+        Err(RequestError::Closed)
+    );
+    assert_eq!(connection.ping().await, Err(RequestError::Closed));
 }
 
 /// Nothing, unless another test has started this program to be an agent.
@@ -209,7 +212,7 @@ async fn the_agent_of_another_process() {
     let Some(path) = std::env::var_os(AGENT) else {
         return;
     };
-    let listener = agent::uds::Listener::bind(path).unwrap();
+    let listener = agent::uds::UdsListener::bind(path).unwrap();
     println!("listening");
     let (told, _seen) = Told::new();
     let options = ServeOptions::default();
@@ -250,12 +253,15 @@ async fn an_answer_that_cannot_be_read_is_an_error_and_no_answer() {
     let wrong = br#"{"version":2,"decision":"maybe","audit":{"custom":{"correlation_id":"c1"}}}"#;
     agent.frame(0x20, wrong).await;
     let answer = ask.await;
-    assert!(matches!(answer, Err(AskError::Malformed(_))), "{answer:?}");
+    assert!(
+        matches!(answer, Err(RequestError::Malformed(_))),
+        "{answer:?}"
+    );
     let ask = connection.ask(head("c2", "/"));
     agent
         .frame(0x20, br#"{"version":2,"decision":"allow"}"#)
         .await;
-    assert_eq!(ask.await, Err(AskError::Closed));
+    assert_eq!(ask.await, Err(RequestError::Closed));
 }
 
 #[tokio::test]
@@ -341,7 +347,7 @@ async fn an_agent_that_owes_an_answer_and_gives_none_loses_its_connection() {
         .unwrap();
     assert_eq!(
         (other, next),
-        (Err(AskError::Closed), Err(AskError::Closed))
+        (Err(RequestError::Closed), Err(RequestError::Closed))
     );
     assert!(begin.elapsed() >= Duration::from_millis(30));
     assert_eq!(agent.read().await, None);
@@ -400,7 +406,7 @@ async fn a_pool_connects_again_where_an_agent_was_given_up_and_the_rule_decides_
                 as futures_util::future::BoxFuture<'static, _>
         };
         let connect = hailwire_callout::pool::connect_with("stuck", connect);
-        Some(std::sync::Arc::new(connect) as std::sync::Arc<dyn hailwire_callout::pool::Connect>)
+        Some(std::sync::Arc::new(connect) as std::sync::Arc<dyn hailwire_callout::pool::Connector>)
     };
     let inspector = Inspector::from_config(&config, &reach).unwrap();
     let mut agent = silent(&listener).await;

@@ -14,19 +14,19 @@ use std::{
 use bytes::Bytes;
 use hailwire_callout::{
     Agent, Decision, Event, Response,
-    agent::{Host, grpc as serve},
-    capabilities::Limits,
+    agent::{HostHandle, grpc as serve},
+    capabilities::AgentLimits,
     control::{
-        CancelReason, DrainReason, Flow, Health, HealthState, Log, MetricsReport, Notice, Order,
-        ShutdownReason,
+        AgentCommand, AgentHealth, CancelReason, DrainReason, FlowControl, HealthState, LogLine,
+        MetricsReport, Notice, ShutdownReason,
     },
     event::{
         BodyChunk, Configure, Guardrail, Metadata, RequestComplete, RequestHeaders,
         ResponseHeaders, WebSocketFrame,
     },
     host::{
-        AskError, ConnectError, ConnectOptions, Connection, LinkState,
-        grpc::{self, Endpoint},
+        ConnectError, ConnectOptions, Connection, ConnectionState, RequestError,
+        grpc::{self, GrpcEndpoint},
     },
     response::{Audit, BodyMutation, HeaderOp, WebSocketDecision},
 };
@@ -61,10 +61,10 @@ struct Told {
 
 #[derive(Debug)]
 enum Seen {
-    Connected(Host),
+    Connected(HostHandle),
     Cancelled(String, CancelReason),
     Dropped,
-    Ordered(Order),
+    Ordered(AgentCommand),
     Head,
 }
 
@@ -85,10 +85,10 @@ impl Agent for Told {
         "told"
     }
 
-    fn limits(&self) -> Limits {
-        Limits {
+    fn limits(&self) -> AgentLimits {
+        AgentLimits {
             max_body_size: 1 << 40,
-            ..Limits::default()
+            ..AgentLimits::default()
         }
     }
 
@@ -173,11 +173,11 @@ impl Agent for Told {
         }
     }
 
-    fn connected(&self, host: Host) {
+    fn connected(&self, host: HostHandle) {
         let _ = self.seen.send(Seen::Connected(host));
     }
 
-    fn ordered(&self, order: Order) -> bool {
+    fn ordered(&self, order: AgentCommand) -> bool {
         let _ = self.seen.send(Seen::Ordered(order));
         true
     }
@@ -231,10 +231,10 @@ struct Served {
 
 impl Served {
     async fn new() -> Self {
-        Self::with(16, serve::Options::default()).await
+        Self::with(16, serve::GrpcServeOptions::default()).await
     }
 
-    async fn with(together: usize, options: serve::Options) -> Self {
+    async fn with(together: usize, options: serve::GrpcServeOptions) -> Self {
         let (told, seen) = Told::new(together);
         let agent = Arc::new(told);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -253,8 +253,8 @@ impl Served {
         }
     }
 
-    fn endpoint(&self) -> Endpoint {
-        Endpoint::new(&self.address).unwrap()
+    fn endpoint(&self) -> GrpcEndpoint {
+        GrpcEndpoint::new(&self.address).unwrap()
     }
 
     async fn connect(&self) -> Connection {
@@ -317,13 +317,13 @@ fn status(response: &Response) -> Option<u16> {
     }
 }
 
-async fn ask(connection: &Connection, event: Event) -> Result<Response, AskError> {
+async fn ask(connection: &Connection, event: Event) -> Result<Response, RequestError> {
     tokio::time::timeout(LONG, connection.ask(event))
         .await
         .expect("an answer")
 }
 
-async fn until(connection: &Connection, holds: impl Fn(LinkState) -> bool) {
+async fn until(connection: &Connection, holds: impl Fn(ConnectionState) -> bool) {
     let waiting = async {
         while !holds(connection.state()) {
             tokio::task::yield_now().await;
@@ -432,7 +432,7 @@ async fn handlers_of_one_connection_run_side_by_side() {
 
 #[tokio::test]
 async fn pieces_of_a_body_are_under_way_together_and_changed_in_their_order() {
-    let served = Served::with(2, serve::Options::default()).await;
+    let served = Served::with(2, serve::GrpcServeOptions::default()).await;
     let connection = served.connect().await;
     // The first is not answered until the test comes too, and the others have left by then.
     let asks = (0..8).map(|index| {
@@ -488,20 +488,20 @@ async fn what_an_agent_tells_moves_the_connection_and_reaches_whoever_wants_to_k
     };
     assert_eq!(host.id(), "hailwire");
     let given = [
-        Notice::Flow(Flow::Pause(None)),
+        Notice::Flow(FlowControl::Pause(None)),
         Notice::Metrics(MetricsReport {
             agent_id: "told".to_owned(),
             ..MetricsReport::default()
         }),
-        Notice::Log(Log {
+        Notice::Log(LogLine {
             level: 3,
             message: "m".to_owned(),
             correlation_id: None,
         }),
-        Notice::Flow(Flow::Resume(None)),
-        Notice::Health(Health {
+        Notice::Flow(FlowControl::Resume(None)),
+        Notice::Health(AgentHealth {
             state: HealthState::Degraded,
-            ..Health::default()
+            ..AgentHealth::default()
         }),
     ];
     for notice in &given {
@@ -511,7 +511,7 @@ async fn what_an_agent_tells_moves_the_connection_and_reaches_whoever_wants_to_k
         let came = tokio::time::timeout(LONG, told.recv()).await.unwrap();
         assert_eq!(came, Some(notice));
     }
-    let degraded = LinkState::Open {
+    let degraded = ConnectionState::Open {
         health: HealthState::Degraded,
         paused: false,
     };
@@ -524,11 +524,11 @@ async fn orders_to_drain_and_to_end_reach_the_agent_and_every_host_hears_of_it()
     let connection = served.connect().await;
     assert!(matches!(served.sees().await, Seen::Connected(_)));
     let orders = [
-        Order::Drain {
+        AgentCommand::Drain {
             within: Duration::from_secs(7),
             reason: DrainReason::Maintenance,
         },
-        Order::Shutdown {
+        AgentCommand::Shutdown {
             within: Duration::from_secs(3),
             reason: ShutdownReason::Upgrade,
         },
@@ -538,10 +538,10 @@ async fn orders_to_drain_and_to_end_reach_the_agent_and_every_host_hears_of_it()
         assert_eq!(health.unwrap().state, HealthState::Draining);
         assert!(matches!(served.sees().await, Seen::Ordered(seen) if seen == order));
     }
-    until(&connection, |state| state == LinkState::Draining).await;
+    until(&connection, |state| state == ConnectionState::Draining).await;
     assert_eq!(
         ask(&connection, head("c1", "/")).await,
-        Err(AskError::Paused)
+        Err(RequestError::Paused)
     );
 }
 
@@ -554,14 +554,14 @@ async fn a_message_may_be_as_large_as_was_said_and_no_larger() {
         let answer = ask(&connection, piece).await.unwrap();
         assert_eq!(answer.request_body.unwrap().data.unwrap().len(), size);
     }
-    let small = serve::Options {
+    let small = serve::GrpcServeOptions {
         max_message: 1 << 20,
-        ..serve::Options::default()
+        ..serve::GrpcServeOptions::default()
     };
     let served = Served::with(1, small).await;
     let connection = served.connect().await;
     let piece = Event::RequestBody(chunk("c1", 0, vec![b'a'; 2 << 20], true));
-    assert_eq!(ask(&connection, piece).await, Err(AskError::Closed));
+    assert_eq!(ask(&connection, piece).await, Err(RequestError::Closed));
 }
 
 #[tokio::test]
@@ -574,7 +574,7 @@ async fn a_connection_ends_with_its_agent_and_when_it_is_closed() {
         .unwrap();
     assert_eq!(
         ask(&connection, head("c1", "/")).await,
-        Err(AskError::Closed)
+        Err(RequestError::Closed)
     );
     let connection = served.connect().await;
     let waiting = {
@@ -777,7 +777,7 @@ impl AgentServiceV2 for Late {
     }
 }
 
-async fn late(mode: Mode) -> (Endpoint, JoinHandle<()>) {
+async fn late(mode: Mode) -> (GrpcEndpoint, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let incoming = tonic::transport::server::TcpIncoming::from(listener);
@@ -788,7 +788,7 @@ async fn late(mode: Mode) -> (Endpoint, JoinHandle<()>) {
             .await
             .unwrap();
     });
-    (Endpoint::new(&address).unwrap(), serving)
+    (GrpcEndpoint::new(&address).unwrap(), serving)
 }
 
 #[tokio::test]
@@ -798,7 +798,7 @@ async fn a_server_that_sends_its_headers_late_is_not_waited_for() {
         .await
         .unwrap();
     // It named no limit and no event: the defaults hold.
-    assert_eq!(connection.capabilities().limits, Limits::default());
+    assert_eq!(connection.capabilities().limits, AgentLimits::default());
     assert_eq!(
         ask(&connection, head("c1", "/")).await,
         Ok(Response::allow())
@@ -811,7 +811,7 @@ async fn a_server_that_sends_its_headers_late_is_not_waited_for() {
     assert_eq!(ask(&connection, configure).await, Ok(Response::allow()));
     let refused = grpc::order(
         &endpoint,
-        Order::Drain {
+        AgentCommand::Drain {
             within: Duration::ZERO,
             reason: DrainReason::Manual,
         },
@@ -832,7 +832,10 @@ async fn an_answer_that_decides_nothing_is_no_allow() {
         .await
         .unwrap();
     let answer = ask(&connection, head("c1", "/")).await;
-    assert!(matches!(answer, Err(AskError::Malformed(_))), "{answer:?}");
+    assert!(
+        matches!(answer, Err(RequestError::Malformed(_))),
+        "{answer:?}"
+    );
     serving.abort();
 }
 
@@ -868,16 +871,16 @@ async fn over_tls_each_side_shows_who_it_is() {
         )
     };
     let (certificate, key) = issue("agent.test");
-    let options = serve::Options {
-        tls: Some(serve::Tls {
+    let options = serve::GrpcServeOptions {
+        tls: Some(serve::ServerTls {
             certificate,
             key,
             client_ca: Some(ca_pem.clone().into_bytes()),
         }),
-        ..serve::Options::default()
+        ..serve::GrpcServeOptions::default()
     };
     let served = Served::with(1, options).await;
-    let tls = |identity| grpc::Tls {
+    let tls = |identity| grpc::ClientTls {
         ca: ca_pem.clone().into_bytes(),
         identity,
         name: Some("agent.test".to_owned()),
@@ -951,7 +954,7 @@ async fn their_agent_answers_ours() {
     let args = ["serve", "--grpc", "127.0.0.1:0"];
     let mut agent = Program::start(Command::new(program).args(args));
     let ready: serde_json::Value = serde_json::from_str(&agent.line().await.unwrap()).unwrap();
-    let endpoint = Endpoint::new(ready["ready"].as_str().unwrap()).unwrap();
+    let endpoint = GrpcEndpoint::new(ready["ready"].as_str().unwrap()).unwrap();
     let options = ConnectOptions {
         config: Some(serde_json::json!({"mode": "strict"})),
         ..ConnectOptions::default()
@@ -1081,7 +1084,7 @@ async fn an_agent_on_grpc_js_answers_ours() {
         .env("NODE_PATH", modules.join("node_modules"));
     let mut agent = Program::start(&mut command);
     let port = agent.line().await.unwrap();
-    let endpoint = Endpoint::new(&format!("127.0.0.1:{port}")).unwrap();
+    let endpoint = GrpcEndpoint::new(&format!("127.0.0.1:{port}")).unwrap();
     let options = ConnectOptions {
         config: Some(serde_json::json!({"mode": "strict"})),
         ..ConnectOptions::default()

@@ -3,7 +3,7 @@
 use std::{path::Path, process::Stdio, sync::Arc, time::Duration};
 
 use hailwire_callout::{
-    Event, Kind,
+    Event, EventKind,
     agent::{self, ServeOptions},
     inspect::{Config, Inspector},
 };
@@ -110,7 +110,7 @@ async fn one_of_the_two_processes() {
 }
 
 async fn be_agent(path: &Path) {
-    let listener = agent::uds::Listener::bind(path).unwrap();
+    let listener = agent::uds::UdsListener::bind(path).unwrap();
     println!("listening");
     let (mut told, _seen) = Told::new();
     told.limits.max_body_size = 1 << 30;
@@ -138,7 +138,7 @@ async fn be_host(path: &Path) {
         };
         assert!(exchange.request_headers(head).await.passes());
         let mut index = 0;
-        while exchange.has_room(Kind::RequestBody) {
+        while exchange.has_room(EventKind::RequestBody) {
             let whole = vec![index as u8; PIECE];
             exchange.show_request_body(piece(&id, index, whole, false));
             index += 1;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hailwire_callout::{
-    Kind,
+    EventKind,
     agent::{self, ServeOptions},
     host,
     inspect::{Config, Exchange, Inspector},
@@ -80,7 +80,7 @@ async fn reached(told: Told, ours: bool) -> (Arc<Inspector>, Arc<Told>) {
             Box::pin(async move { host::over(ours, &options).await })
                 as futures_util::future::BoxFuture<'static, _>
         };
-        Some(Arc::new(connect_with("far", connect)) as Arc<dyn hailwire_callout::pool::Connect>)
+        Some(Arc::new(connect_with("far", connect)) as Arc<dyn hailwire_callout::pool::Connector>)
     };
     let inspector = Arc::new(Inspector::from_config(&config, &reach).unwrap());
     assert!(inspector.ready(LONG).await);
@@ -104,7 +104,7 @@ async fn through(exchange: &mut Exchange, id: &str, body: &Bytes, size: usize) -
     let mut passed = Vec::new();
     let mut more = pieces.next();
     loop {
-        while exchange.has_room(Kind::RequestBody)
+        while exchange.has_room(EventKind::RequestBody)
             && let Some(piece) = more.take()
         {
             exchange.show_request_body(piece);
@@ -185,7 +185,7 @@ async fn a_block_comes_back_while_the_body_is_still_coming() {
     let begin = Instant::now();
     let mut shown = 0;
     let status = loop {
-        while exchange.has_room(Kind::RequestBody) {
+        while exchange.has_room(EventKind::RequestBody) {
             exchange.show_request_body(piece("early", shown, vec![0; 16 << 10], false));
             shown += 1;
         }

@@ -8,19 +8,19 @@ use hailwire_callout::{
         ServeError,
         reverse::{DialOptions, dial},
     },
-    control::{Flow, HealthState, Notice},
+    control::{FlowControl, HealthState, Notice},
     host::{
-        ConnectOptions, LinkState,
-        reverse::{Listener, ReverseOptions},
+        ConnectOptions, ConnectionState,
+        reverse::{ReverseListener, ReverseOptions},
     },
 };
 use tempfile::TempDir;
 
 use crate::support::{Raw, Seen, Told, head, next, piece, until};
 
-fn listen(options: ReverseOptions) -> (Listener, TempDir) {
+fn listen(options: ReverseOptions) -> (ReverseListener, TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    let listener = Listener::bind(dir.path().join("host"), options).unwrap();
+    let listener = ReverseListener::bind(dir.path().join("host"), options).unwrap();
     (listener, dir)
 }
 
@@ -55,8 +55,8 @@ async fn an_agent_that_dials_is_asked_like_any_other() {
     let Seen::Connected(host) = next(&mut seen).await else {
         panic!("first a host connects");
     };
-    assert!(host.notify(Notice::Flow(Flow::Pause(None))));
-    let paused = LinkState::Open {
+    assert!(host.notify(Notice::Flow(FlowControl::Pause(None))));
+    let paused = ConnectionState::Open {
         health: HealthState::Healthy,
         paused: true,
     };

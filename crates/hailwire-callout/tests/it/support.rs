@@ -12,8 +12,8 @@ use std::{
 use bytes::Bytes;
 use hailwire_callout::{
     Agent, Decision, Event, Response, Text,
-    agent::{self, Host, ServeOptions},
-    capabilities::Limits,
+    agent::{self, HostHandle, ServeOptions},
+    capabilities::AgentLimits,
     control::CancelReason,
     event::{
         BodyChunk, Configure, Guardrail, Metadata, RequestComplete, RequestHeaders,
@@ -34,7 +34,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(30);
 
 /// Does what the uri of a request says, and for bodies what its id begins with.
 pub(crate) struct Told {
-    pub(crate) limits: Limits,
+    pub(crate) limits: AgentLimits,
     /// It decides on each piece of a body, where it otherwise says that it needs more.
     pub(crate) decides: bool,
     /// What `slow` bodies and `wait` heads need one of.
@@ -46,7 +46,7 @@ pub(crate) struct Told {
 
 #[derive(Debug)]
 pub(crate) enum Seen {
-    Connected(Host),
+    Connected(HostHandle),
     Cancelled(String, CancelReason),
     /// A future that waited was dropped.
     Dropped,
@@ -58,7 +58,7 @@ impl Told {
     pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Seen>) {
         let (events, seen) = mpsc::unbounded_channel();
         let told = Self {
-            limits: Limits::default(),
+            limits: AgentLimits::default(),
             decides: false,
             permits: Semaphore::new(0),
             running: AtomicUsize::new(0),
@@ -99,7 +99,7 @@ impl Agent for Told {
         "1.2.3"
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> AgentLimits {
         self.limits
     }
 
@@ -185,7 +185,7 @@ impl Agent for Told {
         }
     }
 
-    fn connected(&self, host: Host) {
+    fn connected(&self, host: HostHandle) {
         self.saw(Seen::Connected(host));
     }
 
@@ -206,7 +206,7 @@ impl<A: Agent> Served<A> {
     pub(crate) fn new(agent: A, options: ServeOptions) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent");
-        let listener = agent::uds::Listener::bind(&path).unwrap();
+        let listener = agent::uds::UdsListener::bind(&path).unwrap();
         let agent = Arc::new(agent);
         let served = agent.clone();
         let serving =

@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use hailwire_callout::{
-    control::{Flow, Health, HealthState, Metric, MetricsReport, Notice},
-    pool::{ConnectionStatus, Paused, PoolConfig, PoolError},
+    control::{AgentHealth, FlowControl, HealthState, Metric, MetricsReport, Notice},
+    pool::{ConnectionStatus, PausedPolicy, PoolConfig, PoolError},
 };
-use hailwire_pool::{Standing, Strategy};
+use hailwire_pool::{Availability, Strategy};
 
 use crate::house::{House, LONG, complete, eventually, head, request_body, response_head};
 
@@ -18,9 +18,9 @@ fn round_robin() -> PoolConfig {
 }
 
 fn health(state: HealthState) -> Notice {
-    Notice::Health(Health {
+    Notice::Health(AgentHealth {
         state,
-        ..Health::default()
+        ..AgentHealth::default()
     })
 }
 
@@ -59,7 +59,7 @@ async fn a_degraded_agent_serves_only_where_no_other_can() {
     )
     .await;
     house.agents[0].tell(&health(HealthState::Degraded));
-    let is_fair = |status: &ConnectionStatus| status.standing == Standing::Fair;
+    let is_fair = |status: &ConnectionStatus| status.standing == Availability::Fair;
     eventually(|| house.pool.connections().iter().flatten().any(is_fair)).await;
     for request in 0..6 {
         assert_eq!(house.ask(head(&format!("r{request}"))).await, Ok(1));
@@ -77,14 +77,14 @@ async fn a_degraded_agent_serves_only_where_no_other_can() {
 #[tokio::test]
 async fn a_pause_on_every_connection_fails_new_requests_where_so_configured() {
     let house = House::new(2, round_robin()).await;
-    house.agents[0].tell(&Notice::Flow(Flow::Pause(None)));
+    house.agents[0].tell(&Notice::Flow(FlowControl::Pause(None)));
     eventually(|| house.pool.able() == 1).await;
     assert_eq!(house.ask(head("r0")).await, Ok(1));
     assert_eq!(house.ask(head("r1")).await, Ok(1));
-    house.agents[1].tell(&Notice::Flow(Flow::Pause(None)));
+    house.agents[1].tell(&Notice::Flow(FlowControl::Pause(None)));
     eventually(|| house.pool.able() == 0).await;
     assert_eq!(house.ask(head("r2")).await, Err(PoolError::Overload));
-    house.agents[0].tell(&Notice::Flow(Flow::Resume(None)));
+    house.agents[0].tell(&Notice::Flow(FlowControl::Resume(None)));
     assert!(house.pool.ready(LONG).await);
     assert_eq!(house.ask(head("r3")).await, Ok(0));
     assert_eq!(house.pool.metrics().paused.value(), 2);
@@ -93,7 +93,7 @@ async fn a_pause_on_every_connection_fails_new_requests_where_so_configured() {
 
 #[tokio::test]
 async fn a_pause_holds_new_requests_back_where_so_configured() {
-    let paused = Paused::Wait;
+    let paused = PausedPolicy::Wait;
     let house = House::new(
         1,
         PoolConfig {
@@ -102,7 +102,7 @@ async fn a_pause_holds_new_requests_back_where_so_configured() {
         },
     )
     .await;
-    house.agents[0].tell(&Notice::Flow(Flow::Pause(None)));
+    house.agents[0].tell(&Notice::Flow(FlowControl::Pause(None)));
     eventually(|| house.pool.able() == 0).await;
     let soon = Duration::from_millis(20);
     assert_eq!(
@@ -114,7 +114,7 @@ async fn a_pause_holds_new_requests_back_where_so_configured() {
     let pool = std::sync::Arc::clone(&house.pool);
     let asking = tokio::spawn(async move { pool.ask(head("r1"), LONG).await });
     eventually(|| house.pool.in_flight() == 1).await;
-    house.agents[0].tell(&Notice::Flow(Flow::Resume(None)));
+    house.agents[0].tell(&Notice::Flow(FlowControl::Resume(None)));
     assert!(asking.await.unwrap().is_ok());
 }
 

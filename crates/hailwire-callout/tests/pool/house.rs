@@ -11,8 +11,8 @@ use std::{
 use bytes::Bytes;
 use hailwire_callout::{
     Agent, Event, Response,
-    agent::{self, Host, ServeOptions},
-    capabilities::Limits,
+    agent::{self, HostHandle, ServeOptions},
+    capabilities::AgentLimits,
     control::{CancelReason, Notice},
     event::{BodyChunk, Configure, Metadata, RequestComplete, RequestHeaders, ResponseHeaders},
     host::{self, ConnectError},
@@ -26,13 +26,13 @@ pub(crate) const LONG: Duration = Duration::from_secs(20);
 /// One of the agents; each serves one connection at a time, so that its answers show which connection was asked.
 pub(crate) struct Probe {
     number: usize,
-    limits: Limits,
+    limits: AgentLimits,
     /// While it is true, nothing is answered.
     holding: watch::Sender<bool>,
     pub(crate) asked: AtomicU32,
     pub(crate) cancelled: watch::Sender<u32>,
     pub(crate) configured: AtomicU32,
-    hosts: Mutex<Vec<Host>>,
+    hosts: Mutex<Vec<HostHandle>>,
     serving: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -71,10 +71,10 @@ impl Agent for Probe {
     fn name(&self) -> &str {
         "probe"
     }
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> AgentLimits {
         self.limits
     }
-    fn connected(&self, host: Host) {
+    fn connected(&self, host: HostHandle) {
         self.hosts.lock().unwrap().push(host);
     }
     async fn request_headers(&self, _: RequestHeaders) -> Response {
@@ -115,10 +115,14 @@ pub(crate) struct House {
 
 impl House {
     pub(crate) async fn new(agents: usize, config: PoolConfig) -> Self {
-        Self::with_limits(agents, config, Limits::default()).await
+        Self::with_limits(agents, config, AgentLimits::default()).await
     }
 
-    pub(crate) async fn with_limits(agents: usize, config: PoolConfig, limits: Limits) -> Self {
+    pub(crate) async fn with_limits(
+        agents: usize,
+        config: PoolConfig,
+        limits: AgentLimits,
+    ) -> Self {
         let house = Self::build(agents, config, limits, false);
         for agent in 1..=agents {
             eventually(|| house.pool.able() as usize >= agent).await;
@@ -127,10 +131,10 @@ impl House {
     }
 
     pub(crate) fn away(config: PoolConfig) -> Self {
-        Self::build(1, config, Limits::default(), true)
+        Self::build(1, config, AgentLimits::default(), true)
     }
 
-    fn build(count: usize, config: PoolConfig, limits: Limits, away: bool) -> Self {
+    fn build(count: usize, config: PoolConfig, limits: AgentLimits, away: bool) -> Self {
         let agents: Vec<_> = (0..count)
             .map(|number| {
                 Arc::new(Probe {

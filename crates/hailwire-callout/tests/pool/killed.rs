@@ -13,10 +13,13 @@ use std::{
 
 use bytes::Bytes;
 use hailwire_callout::{
-    Decision, Kind, Response, Text,
+    Decision, EventKind, Response, Text,
     event::{BodyChunk, Metadata, RequestHeaders},
     host,
-    inspect::{Action, Ask, Checkpoint, Fault, Inspector, Rule, Tally, Verdict},
+    inspect::{
+        AgentClient, AgentCounters, AgentFault, AgentRule, Checkpoint, FallbackAction, Inspector,
+        Verdict,
+    },
     pool::{AgentPool, Backoff, PoolConfig, connect_with},
     response::HeaderOp,
 };
@@ -55,24 +58,26 @@ fn pool(socket: PathBuf) -> Arc<AgentPool> {
 
 /// Heads are blocked while the agent does not answer; pieces of bodies pass.
 fn inspector(pool: &Arc<AgentPool>) -> Arc<Inspector> {
-    let mut rule = Rule {
+    let mut rule = AgentRule {
         events: Some(
-            [Kind::RequestHeaders, Kind::RequestBody]
+            [EventKind::RequestHeaders, EventKind::RequestBody]
                 .into_iter()
                 .collect(),
         ),
-        ..Rule::default()
+        ..AgentRule::default()
     };
     for phase in &mut rule.phases {
         phase.timeout = LONG;
     }
-    rule.phase_mut(Kind::RequestHeaders).unwrap().on = [Action::Block(599); 4];
-    rule.phase_mut(Kind::RequestHeaders).unwrap().on[Fault::Error as usize] = Action::Block(503);
-    rule.phase_mut(Kind::RequestBody).unwrap().on[Fault::Error as usize] = Action::Allow;
+    rule.phase_mut(EventKind::RequestHeaders).unwrap().on = [FallbackAction::Block(599); 4];
+    rule.phase_mut(EventKind::RequestHeaders).unwrap().on[AgentFault::Error as usize] =
+        FallbackAction::Block(503);
+    rule.phase_mut(EventKind::RequestBody).unwrap().on[AgentFault::Error as usize] =
+        FallbackAction::Allow;
     Arc::new(Inspector::new(vec![Checkpoint {
         name: Text::from("marking"),
         rule,
-        places: vec![Arc::clone(pool) as Arc<dyn Ask>],
+        places: vec![Arc::clone(pool) as Arc<dyn AgentClient>],
     }]))
 }
 
@@ -100,11 +105,15 @@ impl AddAssign for Count {
 
 impl Count {
     /// What the inspector counted.
-    fn of(tally: &Tally, kind: Kind) -> Self {
+    fn of(tally: &AgentCounters, kind: EventKind) -> Self {
         let stopped = tally.stopped(kind);
-        let blocked = tally.blocked(kind, Fault::Error);
-        let bypassed = tally.bypassed(kind, Fault::Error);
-        for fault in [Fault::Timeout, Fault::Overload, Fault::BodyTooLarge] {
+        let blocked = tally.blocked(kind, AgentFault::Error);
+        let bypassed = tally.bypassed(kind, AgentFault::Error);
+        for fault in [
+            AgentFault::Timeout,
+            AgentFault::Overload,
+            AgentFault::BodyTooLarge,
+        ] {
             assert_eq!(tally.blocked(kind, fault), 0, "{fault:?}");
             assert_eq!(tally.bypassed(kind, fault), 0, "{fault:?}");
         }
@@ -167,7 +176,7 @@ async fn asks(
             tokio::task::yield_now().await;
         }
         for index in 0..3 {
-            if exchange.stopped().is_some() || !exchange.wants(Kind::RequestBody) {
+            if exchange.stopped().is_some() || !exchange.wants(EventKind::RequestBody) {
                 break;
             }
             let bad = index == 2 && request % 4 == 1;
@@ -258,8 +267,8 @@ async fn an_agent_killed_a_thousand_times_under_load_leaves_each_event_answered_
     }
     println!("heads: {heads:?}; pieces of bodies: {pieces:?}");
     let tally = inspector.tally("marking").unwrap();
-    assert_eq!(heads, Count::of(&tally, Kind::RequestHeaders));
-    assert_eq!(pieces, Count::of(&tally, Kind::RequestBody));
+    assert_eq!(heads, Count::of(&tally, EventKind::RequestHeaders));
+    assert_eq!(pieces, Count::of(&tally, EventKind::RequestBody));
     assert_eq!((heads.bypassed, pieces.blocked), (0, 0));
     assert!(heads.marked + heads.stopped >= KILLS as u64 * BETWEEN);
     assert!(

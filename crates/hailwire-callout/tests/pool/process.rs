@@ -53,7 +53,7 @@ impl Agent for Marking {
 #[ignore = "the other tests start it"]
 async fn the_agent() {
     let Some(socket) = socket() else { return };
-    let listener = agent::uds::Listener::bind(socket).unwrap();
+    let listener = agent::uds::UdsListener::bind(socket).unwrap();
     let options = ServeOptions::default();
     let _ = agent::uds::serve(Arc::new(Marking), listener, &options).await;
 }

@@ -4,8 +4,8 @@ use std::{collections::HashSet, sync::atomic::Ordering, time::Duration};
 
 use hailwire_callout::{
     Response,
-    capabilities::Limits,
-    pool::{Agents, PoolConfig, PoolError, metrics::DECISIONS},
+    capabilities::AgentLimits,
+    pool::{AgentPools, PoolConfig, PoolError, metrics::DECISIONS},
 };
 use hailwire_pool::Strategy;
 
@@ -123,9 +123,9 @@ async fn what_is_new_is_refused_where_no_place_is_left_and_what_was_begun_goes_o
 
 #[tokio::test]
 async fn a_body_larger_than_the_agent_takes_is_refused_as_that() {
-    let limits = Limits {
+    let limits = AgentLimits {
         max_body_size: 6,
-        ..Limits::default()
+        ..AgentLimits::default()
     };
     let house = House::with_limits(1, PoolConfig::default(), limits).await;
     assert_eq!(house.ask(head("r")).await, Ok(0));
@@ -146,7 +146,7 @@ async fn a_reader_sees_agents_come_change_and_go() {
         House::new(1, round_robin()).await,
         House::new(1, round_robin()).await,
     );
-    let agents = Agents::new();
+    let agents = AgentPools::new();
     let mut reader = agents.reader();
     let name = first.pool.name();
     assert!(reader.named(name).is_none());

@@ -6,10 +6,10 @@ use std::{
 };
 
 use hailwire_callout::{
-    Kind,
-    control::{Health, HealthState, Notice},
+    EventKind,
+    control::{AgentHealth, HealthState, Notice},
     event::Configure,
-    host::{AskError, ConnectOptions, LinkState},
+    host::{ConnectOptions, ConnectionState, RequestError},
     pool::{AgentPool, Backoff, PoolConfig, PoolError, Timeouts, connect_with},
 };
 use hailwire_pool::{BreakerConfig, BreakerState};
@@ -54,7 +54,11 @@ async fn a_passed_timeout_leaves_nothing_in_flight_and_the_agent_hears_of_it() {
             .sum::<u32>()
     };
     eventually(|| all() == 20).await;
-    let timeouts = &house.pool.metrics().phase(Kind::RequestHeaders).failures[0];
+    let timeouts = &house
+        .pool
+        .metrics()
+        .phase(EventKind::RequestHeaders)
+        .failures[0];
     assert_eq!(timeouts.value(), 20);
 }
 
@@ -68,13 +72,13 @@ async fn a_dropped_ask_leaves_nothing_in_flight_and_the_agent_hears_of_it() {
     let mut cancelled = house.agents[0].cancelled.subscribe();
     assert!(cancelled.wait_for(|count| *count == 1).await.is_ok());
     assert_eq!(house.pool.in_flight(), 0);
-    let phase = house.pool.metrics().phase(Kind::RequestHeaders);
+    let phase = house.pool.metrics().phase(EventKind::RequestHeaders);
     assert_eq!(phase.abandoned.value(), 1);
 }
 
 #[tokio::test]
 async fn a_phase_has_its_own_timeout_and_the_lesser_one_counts() {
-    let timeouts = Timeouts::all(LONG).with(Kind::ResponseHeaders, SOON);
+    let timeouts = Timeouts::all(LONG).with(EventKind::ResponseHeaders, SOON);
     let house = House::new(
         1,
         PoolConfig {
@@ -94,14 +98,14 @@ async fn a_phase_has_its_own_timeout_and_the_lesser_one_counts() {
 #[tokio::test]
 async fn a_degraded_agent_stretches_its_time_as_far_as_it_may() {
     let degraded = |by| {
-        Notice::Health(Health {
+        Notice::Health(AgentHealth {
             state: HealthState::Degraded,
             timeout_multiplier: Some(by),
-            ..Health::default()
+            ..AgentHealth::default()
         })
     };
     let health_of = |house: &House| match house.pool.connections()[0].map(|of| of.state) {
-        Some(LinkState::Open { health, .. }) => Some(health),
+        Some(ConnectionState::Open { health, .. }) => Some(health),
         _ => None,
     };
     // What it says; how far it may; what is less than what an ask takes, and more.
@@ -123,7 +127,7 @@ async fn a_degraded_agent_stretches_its_time_as_far_as_it_may() {
         let took = started.elapsed();
         assert!(took >= least && took < most, "{says} {stretch}: {took:?}");
         // It is well again.
-        house.agents[0].tell(&Notice::Health(Health::default()));
+        house.agents[0].tell(&Notice::Health(AgentHealth::default()));
         eventually(|| health_of(&house) == Some(HealthState::Healthy)).await;
         let started = Instant::now();
         let asked = house.pool.ask(head("s"), SOON).await;
@@ -173,7 +177,7 @@ async fn a_body_does_not_change_its_connection_in_the_middle() {
     eventually(|| house.pool.metrics().disconnected.value() > ended && house.pool.able() == 2)
         .await;
     // There are two connections again, one of them in the same seat, and neither has seen the beginning.
-    let lost = Err(PoolError::Failed(AskError::Closed));
+    let lost = Err(PoolError::Failed(RequestError::Closed));
     assert_eq!(house.ask(request_body("r", 1)).await, lost);
     // The next phase begins anew, and stays where it begins.
     let next = house.ask(response_head("r")).await.unwrap();
@@ -187,7 +191,7 @@ async fn whoever_waits_when_a_connection_ends_hears_it_at_once() {
     house.hold(true);
     let asking = house.begin(head("r")).await;
     house.agents[0].hang_up();
-    let lost = Err(PoolError::Failed(AskError::Closed));
+    let lost = Err(PoolError::Failed(RequestError::Closed));
     assert_eq!(asking.await.unwrap(), lost);
     house.hold(false);
     eventually(|| house.pool.able() == 1).await;
@@ -244,7 +248,7 @@ async fn a_configuration_is_told_on_every_connection_and_a_refusal_is_said() {
     let refused = house.pool.configure(push(false)).await;
     assert!(matches!(
         refused,
-        Err(PoolError::Failed(AskError::Refused(_)))
+        Err(PoolError::Failed(RequestError::Refused(_)))
     ));
 }
 

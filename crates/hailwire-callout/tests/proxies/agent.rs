@@ -12,11 +12,11 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use hailwire_callout::{
-    Decision, Event, Kind, Response, Text,
+    Decision, Event, EventKind, Response, Text,
     capabilities::Capabilities,
     control::CancelReason,
     event::BodyChunk,
-    inspect::{Ask, Checkpoint, Inspector, Rule, Unanswered},
+    inspect::{AgentClient, AgentRule, CallError, Checkpoint, Inspector},
     response::{BodyMutation, HeaderOp},
 };
 use tokio::sync::Notify;
@@ -45,10 +45,10 @@ pub(crate) struct Agent {
 
 impl Agent {
     /// One that wants these events.
-    pub(crate) fn new(kinds: &[Kind]) -> Arc<Self> {
+    pub(crate) fn new(kinds: &[EventKind]) -> Arc<Self> {
         let capabilities = Capabilities {
             events: kinds.iter().copied().collect(),
-            limits: hailwire_callout::capabilities::Limits {
+            limits: hailwire_callout::capabilities::AgentLimits {
                 max_body_size: 1 << 30,
                 ..Default::default()
             },
@@ -72,8 +72,8 @@ impl Agent {
     pub(crate) fn inspector(self: &Arc<Self>) -> Arc<Inspector> {
         Arc::new(Inspector::new(vec![Checkpoint {
             name: Text::from("agent"),
-            rule: Rule::default(),
-            places: vec![Arc::clone(self) as Arc<dyn Ask>],
+            rule: AgentRule::default(),
+            places: vec![Arc::clone(self) as Arc<dyn AgentClient>],
         }]))
     }
 
@@ -92,7 +92,7 @@ impl Agent {
         waited.expect("the agent saw what was awaited");
     }
 
-    async fn answer(&self, event: Event) -> Result<Response, Unanswered> {
+    async fn answer(&self, event: Event) -> Result<Response, CallError> {
         let answer = match &event {
             Event::RequestHeaders(head) => {
                 let client = head.metadata().client_ip.to_owned();
@@ -218,11 +218,11 @@ impl Drop for Dropped<'_> {
     }
 }
 
-impl Ask for Agent {
-    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, Unanswered>> {
+impl AgentClient for Agent {
+    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, CallError>> {
         Box::pin(async move {
             if self.killed.load(Ordering::SeqCst) {
-                return Err(Unanswered::Down);
+                return Err(CallError::Down);
             }
             match event {
                 // Longer than any proxy here waits, so that the proxy gives up first.
@@ -232,7 +232,7 @@ impl Ask for Agent {
                 }
                 event => tokio::time::timeout(deadline, self.answer(event))
                     .await
-                    .unwrap_or(Err(Unanswered::Timeout)),
+                    .unwrap_or(Err(CallError::Timeout)),
             }
         })
     }

@@ -4,9 +4,9 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hailwire_callout::{
-    Kind,
-    front::{Socket, ext_proc::Front},
-    inspect::{Action, Inspector, config::Address},
+    EventKind,
+    front::{FrontListener, ext_proc::ExtProcServer},
+    inspect::{FallbackAction, Inspector, config::ListenAddress},
 };
 use tokio::task::JoinSet;
 
@@ -15,12 +15,12 @@ use crate::{
     house::{self, Client, Running, ask, example, get, post, program, streamed},
 };
 
-const ALL: &[Kind] = &[
-    Kind::RequestHeaders,
-    Kind::RequestBody,
-    Kind::ResponseHeaders,
-    Kind::ResponseBody,
-    Kind::RequestComplete,
+const ALL: &[EventKind] = &[
+    EventKind::RequestHeaders,
+    EventKind::RequestBody,
+    EventKind::ResponseHeaders,
+    EventKind::ResponseBody,
+    EventKind::RequestComplete,
 ];
 
 /// Envoy between a client and a server, with a front.
@@ -51,7 +51,7 @@ impl Envoy {
         inspector: Arc<Inspector>,
         mode: &str,
         change: impl FnOnce(String) -> String,
-        front: Address,
+        front: ListenAddress,
     ) -> Option<Self> {
         let installed = "target/peers/envoy-1.40.0/bin/envoy";
         let Some(envoy) = program("HAILWIRE_ENVOY", &[installed]) else {
@@ -59,16 +59,16 @@ impl Envoy {
             return None;
         };
         let (server, server_tasks) = house::server().await;
-        let listener = Socket::bind(&front).await.unwrap();
+        let listener = FrontListener::bind(&front).await.unwrap();
         let front = match listener.at().unwrap() {
-            Address::Tcp(at) => {
+            ListenAddress::Tcp(at) => {
                 let port = at.port();
                 format!("socket_address: {{ address: 127.0.0.1, port_value: {port} }}")
             }
-            Address::Unix(path) => format!("pipe: {{ path: {} }}", path.display()),
+            ListenAddress::Unix(path) => format!("pipe: {{ path: {} }}", path.display()),
         };
         let mut tasks = JoinSet::new();
-        let serve = Front::new(inspector, Action::Block(413));
+        let serve = ExtProcServer::new(inspector, FallbackAction::Block(413));
         tasks.spawn(async move {
             let _ = serve.serve_at(listener, std::future::pending()).await;
         });
@@ -160,7 +160,7 @@ async fn what_is_benign_passes_with_the_headers_that_agents_set_and_without_thos
 #[tokio::test]
 async fn the_front_may_be_at_a_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
-    let front = Address::Unix(folder.path().join("front"));
+    let front = ListenAddress::Unix(folder.path().join("front"));
     let agent = Agent::new(ALL);
     let envoy = Envoy::at(agent.inspector(), "STREAMED", |config| config, front);
     let Some(envoy) = envoy.await else {
@@ -274,7 +274,7 @@ async fn trailers_pass_behind_a_body_that_is_inspected() {
             .replace(remote, &format!("{remote}\n                {options}"))
     };
     for mode in ["FULL_DUPLEX_STREAMED", "STREAMED", "BUFFERED"] {
-        let agent = Agent::new(&[Kind::RequestHeaders, Kind::RequestBody]);
+        let agent = Agent::new(&[EventKind::RequestHeaders, EventKind::RequestBody]);
         let change = |config: String| {
             let skip = "request_trailer_mode: SKIP";
             change(config).replace(skip, "request_trailer_mode: SEND")
@@ -306,7 +306,7 @@ async fn a_body_that_envoy_is_not_told_to_send_does_not_pass() {
 
 #[tokio::test]
 async fn what_no_agent_wants_is_not_asked_for() {
-    let agent = Agent::new(&[Kind::RequestHeaders]);
+    let agent = Agent::new(&[EventKind::RequestHeaders]);
     let Some(envoy) = Envoy::start(agent.inspector(), "FULL_DUPLEX_STREAMED").await else {
         return;
     };
@@ -363,7 +363,7 @@ async fn a_client_that_gives_up_cancels_what_agents_do_for_it() {
 #[tokio::test]
 #[ignore = "a measurement, which wants a quiet machine and a release build"]
 async fn how_long_a_request_takes_with_and_without_the_front() {
-    let agent = Agent::new(&[Kind::RequestHeaders, Kind::ResponseHeaders]);
+    let agent = Agent::new(&[EventKind::RequestHeaders, EventKind::ResponseHeaders]);
     let without = |config: &str| {
         let (before, filter) = config
             .split_once("- name: envoy.filters.http.ext_proc")

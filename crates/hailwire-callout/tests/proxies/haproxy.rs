@@ -4,12 +4,12 @@ use std::{net::SocketAddr, os::fd::AsRawFd as _, sync::Arc};
 
 use bytes::Bytes;
 use hailwire_callout::{
-    Kind,
+    EventKind,
     front::{
-        Socket,
-        spoe::{Front, Limits},
+        FrontListener,
+        spoe::{SpoeLimits, SpoeServer},
     },
-    inspect::{Action, Inspector, config::Address},
+    inspect::{FallbackAction, Inspector, config::ListenAddress},
 };
 use tokio::task::JoinSet;
 
@@ -19,11 +19,11 @@ use crate::{
 };
 
 /// What HAProxy can show.
-const ALL: &[Kind] = &[
-    Kind::RequestHeaders,
-    Kind::RequestBody,
-    Kind::ResponseHeaders,
-    Kind::RequestComplete,
+const ALL: &[EventKind] = &[
+    EventKind::RequestHeaders,
+    EventKind::RequestBody,
+    EventKind::ResponseHeaders,
+    EventKind::RequestComplete,
 ];
 
 /// HAProxy between a client and a server, with a front.
@@ -52,20 +52,24 @@ impl Haproxy {
     async fn at(
         inspector: Arc<Inspector>,
         change: impl FnOnce(String) -> String,
-        front: Address,
+        front: ListenAddress,
     ) -> Option<Self> {
         let Some(haproxy) = program("HAILWIRE_HAPROXY", &["/usr/sbin/haproxy"]) else {
             hailwire_skip::skipped("HAProxy is not installed (peers/install haproxy)");
             return None;
         };
         let (server, server_tasks) = house::server().await;
-        let listener = Socket::bind(&front).await.unwrap();
+        let listener = FrontListener::bind(&front).await.unwrap();
         let front = match listener.at().unwrap() {
-            Address::Tcp(address) => address.to_string(),
-            Address::Unix(path) => format!("unix@{}", path.display()),
+            ListenAddress::Tcp(address) => address.to_string(),
+            ListenAddress::Unix(path) => format!("unix@{}", path.display()),
         };
         let mut tasks = JoinSet::new();
-        let serve = Arc::new(Front::new(inspector, Action::Block(413), Limits::default()));
+        let serve = Arc::new(SpoeServer::new(
+            inspector,
+            FallbackAction::Block(413),
+            SpoeLimits::default(),
+        ));
         tasks.spawn(async move {
             let _ = serve.serve_at(listener, std::future::pending()).await;
         });
@@ -125,7 +129,7 @@ async fn what_is_benign_passes_with_the_headers_that_agents_set_and_without_thos
 #[tokio::test]
 async fn the_front_may_be_at_a_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
-    let front = Address::Unix(folder.path().join("front"));
+    let front = ListenAddress::Unix(folder.path().join("front"));
     let agent = Agent::new(ALL);
     let haproxy = Haproxy::at(agent.inspector(), |config| config, front);
     let Some(haproxy) = haproxy.await else {
@@ -206,7 +210,7 @@ async fn a_body_that_an_agent_changes_does_not_pass_unchanged() {
 
 #[tokio::test]
 async fn a_response_whose_body_an_agent_wants_does_not_pass() {
-    let agent = Agent::new(&[Kind::ResponseHeaders, Kind::ResponseBody]);
+    let agent = Agent::new(&[EventKind::ResponseHeaders, EventKind::ResponseBody]);
     let Some(haproxy) = Haproxy::start(agent.inspector()).await else {
         return;
     };
@@ -245,7 +249,7 @@ async fn when_the_front_is_gone_nothing_passes() {
 #[tokio::test]
 #[ignore = "a measurement, which wants a quiet machine and a release build"]
 async fn how_long_a_request_takes_with_and_without_the_front() {
-    let agent = Agent::new(&[Kind::RequestHeaders, Kind::ResponseHeaders]);
+    let agent = Agent::new(&[EventKind::RequestHeaders, EventKind::ResponseHeaders]);
     let without = |config: &str| -> String {
         let lines = config
             .lines()

@@ -19,7 +19,7 @@ use tokio::{net::TcpListener, task::JoinSet};
 pub(crate) fn program(variable: &str, else_at: &[&str]) -> Option<PathBuf> {
     let named = std::env::var_os(variable).filter(|path| !path.is_empty());
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let places = else_at.iter().map(|place| here.join(place));
+    let places = else_at.iter().map(|path| here.join(path));
     named
         .map(PathBuf::from)
         .into_iter()
@@ -39,7 +39,7 @@ pub(crate) fn example(name: &str, changes: &[(&str, String)]) -> String {
 }
 
 /// Where a front listens that does not care.
-pub(crate) fn tcp() -> hailwire_callout::inspect::config::Address {
+pub(crate) fn tcp() -> hailwire_callout::inspect::config::ListenAddress {
     "127.0.0.1:0".parse().unwrap()
 }
 

@@ -53,8 +53,8 @@ impl Agent for Wall {
         "wall"
     }
 
-    fn limits(&self) -> hailwire_callout::capabilities::Limits {
-        hailwire_callout::capabilities::Limits {
+    fn limits(&self) -> hailwire_callout::capabilities::AgentLimits {
+        hailwire_callout::capabilities::AgentLimits {
             max_body_size: 1 << 30,
             ..Default::default()
         }
@@ -113,7 +113,7 @@ fn served(agent: impl Agent, socket: &Path) {
             .build()
             .unwrap();
         runtime.block_on(async move {
-            let listener = agent::uds::Listener::bind(&socket).unwrap();
+            let listener = agent::uds::UdsListener::bind(&socket).unwrap();
             ready.send(()).unwrap();
             let options = agent::ServeOptions::default();
             let _ = agent::uds::serve(Arc::new(agent), listener, &options).await;

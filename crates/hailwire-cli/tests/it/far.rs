@@ -59,7 +59,7 @@ fn listening(socket: &Path, status: u16) -> Listening {
     let (tell, held) = mpsc::channel();
     let agent = Known { status, held: tell };
     let _inside = runtime.enter();
-    let listener = agent::uds::Listener::bind(socket).unwrap();
+    let listener = agent::uds::UdsListener::bind(socket).unwrap();
     runtime.spawn(async move {
         let options = agent::ServeOptions::default();
         let _ = agent::uds::serve(std::sync::Arc::new(agent), listener, &options).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hailwire_pool::{
-    Health, HealthConfig, MemberConfig, NoMember, Outcome, Pool, PoolConfig, Strategy, Tier,
+    HealthConfig, MemberConfig, MemberHealth, NoMember, Outcome, Pool, PoolConfig, Strategy, Tier,
 };
 
 fn at(ms: u64) -> Duration {
@@ -36,7 +36,7 @@ fn a_failed_member_is_passed_over_for_a_while_and_then_takes_its_turn() {
     let member = pool.member(&"a").unwrap();
     assert_eq!(
         (member.health(), member.failures()),
-        (Health::Suspect { until: at(100) }, 1)
+        (MemberHealth::Suspect { until: at(100) }, 1)
     );
     for _ in 0..3 {
         assert_eq!(*pool.pick(at(99)).unwrap().key(), "b");
@@ -50,7 +50,10 @@ fn a_suspect_still_serves_where_nobody_else_can() {
     pool.pick(at(0)).unwrap().finish(Outcome::Failure, at(0));
     pool.pick(at(1)).unwrap().finish(Outcome::Success, at(2));
     let member = pool.member(&"a").unwrap();
-    assert_eq!((member.health(), member.failures()), (Health::Healthy, 0));
+    assert_eq!(
+        (member.health(), member.failures()),
+        (MemberHealth::Healthy, 0)
+    );
     assert_eq!(member.last_seen(), Some(at(2)));
 }
 
@@ -97,7 +100,7 @@ fn a_member_that_is_down_gets_one_probe_per_back_off_until_it_succeeds() {
         .finish(Outcome::Success, at(311));
     let lease = pool.pick(at(312)).unwrap();
     assert!(!lease.is_probe());
-    assert_eq!(lease.member().health(), Health::Healthy);
+    assert_eq!(lease.member().health(), MemberHealth::Healthy);
 }
 
 #[test]
@@ -152,5 +155,5 @@ fn a_sign_of_life_is_noted_and_does_not_heal() {
     member.seen(at(9));
     member.seen(at(5));
     assert_eq!(member.last_seen(), Some(at(9)));
-    assert!(matches!(member.health(), Health::Suspect { .. }));
+    assert!(matches!(member.health(), MemberHealth::Suspect { .. }));
 }

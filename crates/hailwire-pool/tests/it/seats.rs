@@ -2,12 +2,12 @@
 
 use std::{collections::HashSet, sync::Barrier, thread, time::Duration};
 
-use hailwire_pool::{NoSeat, Outcome, Seats, Standing, Strategy};
+use hailwire_pool::{Availability, NoSlot, Outcome, SlotSet, Strategy};
 
-fn row(count: usize, max: u32, strategy: Strategy) -> Seats {
-    let seats = Seats::new(count, max, strategy);
+fn row(count: usize, max: u32, strategy: Strategy) -> SlotSet {
+    let seats = SlotSet::new(count, max, strategy);
     for seat in 0..count {
-        seats.set_standing(seat, Standing::Good);
+        seats.set_standing(seat, Availability::Good);
     }
     seats
 }
@@ -20,7 +20,7 @@ fn lot(n: u64) -> u64 {
     x ^ x >> 31
 }
 
-fn shares(seats: &Seats, rounds: u64) -> Vec<u32> {
+fn shares(seats: &SlotSet, rounds: u64) -> Vec<u32> {
     let mut counts = vec![0; seats.count()];
     for n in 0..rounds {
         let seat = seats.choose(lot(n)).unwrap();
@@ -32,8 +32,8 @@ fn shares(seats: &Seats, rounds: u64) -> Vec<u32> {
 
 #[test]
 fn a_row_begins_with_nobody_who_can_serve() {
-    let seats = Seats::new(4, 0, Strategy::RoundRobin);
-    assert_eq!(seats.choose(0), Err(NoSeat::Out));
+    let seats = SlotSet::new(4, 0, Strategy::RoundRobin);
+    assert_eq!(seats.choose(0), Err(NoSlot::Out));
     assert_eq!(seats.able(), 0);
 }
 
@@ -55,7 +55,7 @@ fn every_strategy_spreads_calls_that_do_not_overlap() {
 #[test]
 fn round_robin_gives_each_its_turn_and_skips_who_is_out() {
     let seats = row(4, 0, Strategy::RoundRobin);
-    seats.set_standing(2, Standing::Out);
+    seats.set_standing(2, Availability::Out);
     let picks: Vec<_> = (0..6).map(|_| seats.choose(0).unwrap()).collect();
     assert_eq!(picks, [0, 1, 3, 0, 1, 3]);
 }
@@ -88,7 +88,7 @@ fn of_two_choices_the_emptier_is_taken() {
         many.choose(lot(n)).unwrap();
         chance.choose(lot(n)).unwrap();
     }
-    let most = |seats: &Seats| (0..64).map(|seat| seats.load(seat)).max().unwrap();
+    let most = |seats: &SlotSet| (0..64).map(|seat| seats.load(seat)).max().unwrap();
     assert!(most(&many) <= 106 && most(&chance) > 110);
 }
 
@@ -109,15 +109,15 @@ fn a_seat_whose_calls_fail_gets_fewer_and_recovers() {
 #[test]
 fn a_fair_seat_serves_where_no_good_one_has_room() {
     let seats = row(2, 1, Strategy::LeastLoaded);
-    seats.set_standing(0, Standing::Fair);
+    seats.set_standing(0, Availability::Fair);
     assert_eq!(seats.choose(0), Ok(1));
     assert_eq!(seats.choose(0), Ok(0));
-    assert_eq!(seats.choose(0), Err(NoSeat::Full));
-    seats.set_standing(0, Standing::Out);
+    assert_eq!(seats.choose(0), Err(NoSlot::Full));
+    seats.set_standing(0, Availability::Out);
     seats.leave(0);
     assert_eq!(
         seats.choose(0),
-        Err(NoSeat::Full),
+        Err(NoSlot::Full),
         "the good one is full still"
     );
 }
@@ -126,9 +126,9 @@ fn a_fair_seat_serves_where_no_good_one_has_room() {
 fn what_was_begun_goes_on_where_nothing_new_may() {
     let seats = row(1, 1, Strategy::RoundRobin);
     let seat = seats.choose(0).unwrap();
-    seats.set_standing(seat, Standing::Out);
+    seats.set_standing(seat, Availability::Out);
     seats.close();
-    assert_eq!(seats.enter(seat), Err(NoSeat::Closed));
+    assert_eq!(seats.enter(seat), Err(NoSlot::Closed));
     seats.rejoin(seat);
     assert_eq!(seats.load(seat), 2);
     assert!(!seats.leave(seat) && seats.leave(seat));
@@ -148,8 +148,8 @@ fn a_closed_row_finishes_what_it_has_and_takes_nothing_new() {
     let seats = row(2, 0, Strategy::RoundRobin);
     let (first, second) = (seats.choose(0).unwrap(), seats.choose(0).unwrap());
     assert!(!seats.close());
-    assert_eq!(seats.choose(0), Err(NoSeat::Closed));
-    assert_eq!(seats.enter(0), Err(NoSeat::Closed));
+    assert_eq!(seats.choose(0), Err(NoSlot::Closed));
+    assert_eq!(seats.enter(0), Err(NoSlot::Closed));
     assert!(!seats.leave(first));
     assert!(
         seats.leave(second),
@@ -172,10 +172,10 @@ fn the_time_of_the_last_sign_of_life_is_kept() {
     let before = look.last_seen();
     assert_eq!(before.at(), seats.last_seen(0));
     seats.seen(0, Duration::from_millis(8));
-    seats.set_standing(0, Standing::Fair);
+    seats.set_standing(0, Availability::Fair);
     seats.rejoin(0);
     assert!(look.last_seen() > before);
-    assert_eq!((look.standing(), look.load()), (Standing::Fair, 1));
+    assert_eq!((look.standing(), look.load()), (Availability::Fair, 1));
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn the_bound_of_a_seat_holds_under_many_threads_and_every_place_comes_back() {
 
 #[test]
 fn who_can_serve_is_what_was_said_last_of_each_seat_however_many_say_it() {
-    const KINDS: [Standing; 3] = [Standing::Good, Standing::Fair, Standing::Out];
+    const KINDS: [Availability; 3] = [Availability::Good, Availability::Fair, Availability::Out];
     let seats = row(3, 1, Strategy::RoundRobin);
     for round in 0..2_000 {
         let start = Barrier::new(4);
@@ -220,7 +220,10 @@ fn who_can_serve_is_what_was_said_last_of_each_seat_however_many_say_it() {
             }
         });
         let stand: Vec<_> = (0..3).map(|seat| seats.standing(seat)).collect();
-        let able = stand.iter().filter(|kind| **kind != Standing::Out).count();
+        let able = stand
+            .iter()
+            .filter(|kind| **kind != Availability::Out)
+            .count();
         assert_eq!(seats.able() as usize, able, "{stand:?}");
         // The good ones first, then the fair ones, then nobody.
         let mut chosen = Vec::new();

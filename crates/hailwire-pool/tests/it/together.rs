@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use hailwire_pool::{Affinity, AffinityConfig, Breaker, BreakerState};
+use hailwire_pool::{AffinityConfig, AffinityTable, BreakerState, CircuitBreaker};
 
 const NOW: Duration = Duration::from_secs(100);
 
@@ -23,11 +23,11 @@ fn hash(n: u64) -> u64 {
 
 #[test]
 fn threads_that_place_one_request_agree_where() {
-    let mut table = Affinity::new(AffinityConfig::default());
+    let mut table = AffinityTable::new(AffinityConfig::default());
     for round in 0..2_000 {
         // Every other time it is new, and has its memory still to be made.
         if round % 2 == 0 {
-            table = Affinity::new(AffinityConfig::default());
+            table = AffinityTable::new(AffinityConfig::default());
         }
         let start = Barrier::new(4);
         let seats: Vec<u16> = thread::scope(|scope| {
@@ -51,7 +51,7 @@ fn threads_that_place_one_request_agree_where() {
 
 #[test]
 fn no_thread_disturbs_the_requests_of_another() {
-    let table = Affinity::new(AffinityConfig::default());
+    let table = AffinityTable::new(AffinityConfig::default());
     thread::scope(|scope| {
         for thread in 0..8_u64 {
             let table = &table;
@@ -76,7 +76,7 @@ fn no_thread_disturbs_the_requests_of_another() {
 #[test]
 fn exactly_one_thread_gets_the_breakers_probe() {
     for round in 0..200 {
-        let breaker = Breaker::default();
+        let breaker = CircuitBreaker::default();
         for _ in 0..5 {
             breaker.failed(breaker.enter(Duration::ZERO).unwrap(), Duration::ZERO);
         }

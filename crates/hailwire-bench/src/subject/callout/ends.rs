@@ -17,10 +17,10 @@ use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use hailwire_callout::{
     Agent, Event, Response, Text,
     agent::{ServeOptions, grpc as agent_grpc, uds as agent_uds},
-    capabilities::Limits,
+    capabilities::AgentLimits,
     event::{BodyChunk, RequestHeaders},
     host::{ConnectError, ConnectOptions, Connection, grpc, uds},
-    pool::{AgentPool, Connect, PoolConfig, connect_with},
+    pool::{AgentPool, Connector, PoolConfig, connect_with},
     wire::Encoding,
 };
 use tempfile::TempDir;
@@ -61,11 +61,11 @@ impl Agent for Passing {
         "passing"
     }
 
-    fn limits(&self) -> Limits {
-        Limits {
+    fn limits(&self) -> AgentLimits {
+        AgentLimits {
             max_body_size: u64::MAX,
             max_concurrency: 1024,
-            ..Limits::default()
+            ..AgentLimits::default()
         }
     }
 
@@ -89,12 +89,18 @@ pub(in crate::subject) async fn serve(wire: Wire) -> Result<Served, BenchError> 
             .map_err(BenchError::io("its address"))?;
         let serving = tokio::spawn(async move {
             let never = std::future::pending();
-            let _ = agent_grpc::serve(agent, listener, agent_grpc::Options::default(), never).await;
+            let _ = agent_grpc::serve(
+                agent,
+                listener,
+                agent_grpc::GrpcServeOptions::default(),
+                never,
+            )
+            .await;
         });
         (address.to_string(), serving)
     } else {
         let path = folder.path().join("agent.sock");
-        let listener = agent_uds::Listener::bind(&path).map_err(BenchError::io("a socket"))?;
+        let listener = agent_uds::UdsListener::bind(&path).map_err(BenchError::io("a socket"))?;
         let serving = tokio::spawn(async move {
             let _ = agent_uds::serve(agent, listener, &ServeOptions::default()).await;
         });
@@ -112,7 +118,7 @@ pub(in crate::subject) async fn serve(wire: Wire) -> Result<Served, BenchError> 
 
 /// An agent to be asked, and the ways to it that are open.
 pub(in crate::subject) struct Far {
-    connect: Arc<dyn Connect>,
+    connect: Arc<dyn Connector>,
     ways: BTreeMap<u32, Way>,
     requests: AtomicU64,
 }
@@ -133,7 +139,7 @@ impl Far {
     }
 
     /// An agent that is reached in whatever way.
-    pub(super) async fn at(connect: Arc<dyn Connect>) -> Result<Self, BenchError> {
+    pub(super) async fn at(connect: Arc<dyn Connector>) -> Result<Self, BenchError> {
         let mut far = Self {
             connect,
             ways: BTreeMap::new(),
@@ -310,7 +316,7 @@ async fn connect(
         ..options
     };
     if wire == Wire::Grpc {
-        let endpoint = grpc::Endpoint::new(address);
+        let endpoint = grpc::GrpcEndpoint::new(address);
         let endpoint = endpoint.map_err(|e| ConnectError::Handshake(e.to_string()))?;
         return grpc::connect(&endpoint, &options).await;
     }

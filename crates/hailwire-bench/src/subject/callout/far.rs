@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use hailwire::{Client, Stream};
 use hailwire_callout::{
     host::{ConnectError, ConnectOptions, Connection, over},
-    pool::Connect,
+    pool::Connector,
 };
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
@@ -78,7 +78,7 @@ struct Overlay {
     _node: Beside,
 }
 
-impl Connect for Overlay {
+impl Connector for Overlay {
     fn connect<'a>(
         &'a self,
         options: &'a ConnectOptions,

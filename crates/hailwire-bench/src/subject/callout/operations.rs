@@ -13,17 +13,18 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use foldhash::fast::RandomState;
 use hailwire_callout::{
-    Agent, Event, Kind, Response, Text,
+    Agent, Event, EventKind, Response, Text,
     agent::{self, ServeOptions},
     event::{BodyChunk, Metadata, RequestHeaders},
     headers::Headers,
     host,
     pool::{
-        AgentPool, Agents, PoolConfig, clock, connect_with, histogram::Histogram, metrics::Counter,
+        AgentPool, AgentPools, PoolConfig, clock, connect_with, histogram::LatencyHistogram,
+        metrics::Counter,
     },
     wire::{Encoding, decode_event, encode_event, raw},
 };
-use hailwire_pool::{Affinity, AffinityConfig, Seats, Standing, Strategy};
+use hailwire_pool::{AffinityConfig, AffinityTable, Availability, SlotSet, Strategy};
 
 use super::sizes::{self, Listener};
 use crate::{BenchError, work::Measured};
@@ -145,7 +146,7 @@ pub(in crate::subject) async fn run(
             }
         }
         ["histogram", "record"] => {
-            let histogram = Histogram::default();
+            let histogram = LatencyHistogram::default();
             timed(run, || histogram.record(black_box(150)))
         }
         ["selection path", wire] => selection(encoding(wire)?, run).await?,
@@ -165,9 +166,9 @@ fn encoding(wire: &str) -> Result<Encoding, BenchError> {
     }
 }
 
-fn seats() -> Seats {
-    let seats = Seats::new(4, 0, Strategy::LeastLoaded);
-    (0..4).for_each(|seat| seats.set_standing(seat, Standing::Good));
+fn seats() -> SlotSet {
+    let seats = SlotSet::new(4, 0, Strategy::LeastLoaded);
+    (0..4).for_each(|seat| seats.set_standing(seat, Availability::Good));
     seats
 }
 
@@ -175,8 +176,8 @@ fn health(read: bool, run: Run) -> Measured {
     let seats = seats();
     match seats.look(0) {
         // As it is asked where a session has a connection already.
-        Some(seat) if read => timed(run, move || seat.standing() != Standing::Out),
-        _ => timed(run, || seats.set_standing(0, Standing::Good)),
+        Some(seat) if read => timed(run, move || seat.standing() != Availability::Out),
+        _ => timed(run, || seats.set_standing(0, Availability::Good)),
     }
 }
 
@@ -194,7 +195,7 @@ fn affinity(hit: bool, number: &str, run: Run) -> Result<Measured, BenchError> {
         .parse()
         .map_err(|_| unknown(number))?;
     let (table, hasher) = (
-        Affinity::new(AffinityConfig::default()),
+        AffinityTable::new(AffinityConfig::default()),
         RandomState::default(),
     );
     let hash = |id: &str| {
@@ -236,7 +237,7 @@ fn payload(event: &Event, encoding: Encoding) -> Bytes {
 fn read(event: RequestHeaders, encoding: Encoding, run: Run) -> Measured {
     let payload = payload(&Event::RequestHeaders(event), encoding);
     taken(run, &payload, |bytes| {
-        decode_event(Kind::RequestHeaders, bytes, encoding)
+        decode_event(EventKind::RequestHeaders, bytes, encoding)
     })
 }
 
@@ -258,13 +259,13 @@ fn chunk(out: bool, size: &str, wire: &str, run: Run) -> Result<Measured, BenchE
             || BytesMut::with_capacity(ROOM),
             |buffer| {
                 buffer.clear();
-                raw::put_piece_head(7, Kind::RequestBody, black_box(&piece), buffer);
+                raw::put_piece_head(7, EventKind::RequestBody, black_box(&piece), buffer);
                 buffer.extend_from_slice(&piece.data);
             },
         ),
         ("raw", false) => {
             let mut frame = BytesMut::new();
-            raw::put_piece_head(7, Kind::RequestBody, &piece, &mut frame);
+            raw::put_piece_head(7, EventKind::RequestBody, &piece, &mut frame);
             frame.extend_from_slice(&piece.data);
             taken(run, &frame, raw::take_piece)
         }
@@ -283,7 +284,7 @@ fn chunk(out: bool, size: &str, wire: &str, run: Run) -> Result<Measured, BenchE
             let encoding = encoding(wire)?;
             let payload = payload(&event, encoding);
             taken(run, &payload, |bytes| {
-                decode_event(Kind::RequestBody, bytes, encoding)
+                decode_event(EventKind::RequestBody, bytes, encoding)
             })
         }
     };
@@ -323,7 +324,7 @@ async fn selection(encoding: Encoding, run: Run) -> Result<Measured, BenchError>
     if !pool.ready(Duration::from_secs(5)).await {
         return Err(BenchError::Unsupported("the agent did not come up"));
     }
-    let agents = Agents::new();
+    let agents = AgentPools::new();
     agents.insert(&Arc::new(pool));
     let id = "bench-123";
     let event = Event::RequestHeaders(small(id));

@@ -5,13 +5,13 @@
 
 use bytes::{Bytes, BytesMut};
 use hailwire_callout::{
-    Event, Kind,
+    Event, EventKind,
     capabilities::Capabilities,
     event::RequestHeaders,
     host::{ConnectOptions, uds},
     wire::{
         Encoding, frame,
-        handshake::{self, Hello, Welcome},
+        handshake::{self, HandshakeRequest, HandshakeResponse},
     },
 };
 use tokio::{
@@ -70,11 +70,11 @@ async fn count(socket: &UnixListener, listener: Listener) -> std::io::Result<usi
     let (mut stream, _) = socket.accept().await?;
     let mut read = BytesMut::new();
     let hello = next(&mut stream, &mut read).await?;
-    let hello: Hello = handshake::decode(&hello).map_err(invalid)?;
-    let welcome = Welcome {
+    let hello: HandshakeRequest = handshake::decode(&hello).map_err(invalid)?;
+    let welcome = HandshakeResponse {
         capabilities: Capabilities {
             agent_id: "counter".to_owned(),
-            events: [Kind::RequestHeaders].into_iter().collect(),
+            events: [EventKind::RequestHeaders].into_iter().collect(),
             ..Capabilities::default()
         },
         encoding: hello
@@ -83,12 +83,16 @@ async fn count(socket: &UnixListener, listener: Listener) -> std::io::Result<usi
             .copied()
             .unwrap_or_default(),
         extensions: hello.extensions.filter(|_| listener == Listener::Ours),
-        ..Welcome::default()
+        ..HandshakeResponse::default()
     };
     let mut answer = BytesMut::new();
-    frame::put(&mut answer, frame::Type::HandshakeAnswer.code(), |out| {
-        handshake::encode(&welcome, out);
-    })
+    frame::put(
+        &mut answer,
+        frame::FrameType::HandshakeAnswer.code(),
+        |out| {
+            handshake::encode(&welcome, out);
+        },
+    )
     .map_err(invalid)?;
     stream.write_all(&answer).await?;
     Ok(frame::PREFIX + next(&mut stream, &mut read).await?.len())

@@ -23,24 +23,24 @@ use super::{
             ProtocolConfiguration, processing_request::Request, processing_response::Response,
         },
     },
-    words::{self, Head},
+    words::{self, EnvoyHeaders},
 };
 use crate::{
-    Decision, Kind, Text,
+    Decision, EventKind, Text,
     event::RequestComplete,
-    front::{Reply, correlation_id},
-    inspect::{Action, Exchange, Verdict},
+    front::{ClientResponse, correlation_id},
+    inspect::{Exchange, FallbackAction, Verdict},
     response::HeaderOp,
 };
 
 /// A request, its exchange, and how far both have come.
-pub struct Call {
+pub struct ExtProcRequest {
     exchange: Exchange,
     id: Text,
-    unseen: Action,
+    unseen: FallbackAction,
     since: Instant,
-    request: Direction,
-    response: Direction,
+    request: BodyProgress,
+    response: BodyProgress,
     /// What agents want changed in a response that has not come yet.
     for_response: Vec<HeaderOp>,
     status: u16,
@@ -52,7 +52,7 @@ pub struct Call {
 
 /// A body in one direction.
 #[derive(Default)]
-struct Direction {
+struct BodyProgress {
     mode: Option<BodySendMode>,
     total: Option<u64>,
     index: u32,
@@ -64,7 +64,7 @@ struct Direction {
     unseen: bool,
 }
 
-impl Direction {
+impl BodyProgress {
     /// Whether a message ends the body. Trailers may follow what is whole, and then Envoy does not say that it ends.
     fn ends_with(&self, mode: BodySendMode, told: &HttpBody) -> bool {
         let so_far = self.transferred + told.body.len() as u64;
@@ -76,19 +76,19 @@ impl Direction {
     }
 }
 
-type Told = Result<VecDeque<ProcessingResponse>, Status>;
+type ProcessingResult = Result<VecDeque<ProcessingResponse>, Status>;
 
-impl Call {
+impl ExtProcRequest {
     /// A request that is about to be told.
     #[must_use]
-    pub fn new(exchange: Exchange, unseen: Action) -> Self {
+    pub fn new(exchange: Exchange, unseen: FallbackAction) -> Self {
         Self {
             exchange,
             id: correlation_id(),
             unseen,
             since: Instant::now(),
-            request: Direction::default(),
-            response: Direction::default(),
+            request: BodyProgress::default(),
+            response: BodyProgress::default(),
             for_response: Vec::new(),
             status: 0,
             observed: false,
@@ -119,7 +119,8 @@ impl Call {
     /// Whether the next message should be taken. It may be of either body.
     #[must_use]
     pub const fn has_room(&self) -> bool {
-        self.exchange.has_room(Kind::RequestBody) && self.exchange.has_room(Kind::ResponseBody)
+        self.exchange.has_room(EventKind::RequestBody)
+            && self.exchange.has_room(EventKind::ResponseBody)
     }
 
     /// Tells agents that the request has ended; once.
@@ -144,7 +145,7 @@ impl Call {
     /// # Errors
     ///
     /// What Envoy would have to be configured differently for; the stream fails with it, and with it the request.
-    pub(super) async fn told(&mut self, message: ProcessingRequest) -> Told {
+    pub(super) async fn told(&mut self, message: ProcessingRequest) -> ProcessingResult {
         self.observed |= message.observability_mode;
         if let Some(config) = message.protocol_config {
             self.configured(config)?;
@@ -168,10 +169,10 @@ impl Call {
                 "agents need the head of the request: request_header_mode must be SEND",
             )),
             Request::ResponseHeaders(head) => self.response_head(&head).await,
-            Request::RequestBody(body) => self.body(Kind::RequestBody, body).await,
-            Request::ResponseBody(body) => self.body(Kind::ResponseBody, body).await,
-            Request::RequestTrailers(_) => self.trailers(Kind::RequestBody).await,
-            Request::ResponseTrailers(_) => self.trailers(Kind::ResponseBody).await,
+            Request::RequestBody(body) => self.body(EventKind::RequestBody, body).await,
+            Request::ResponseBody(body) => self.body(EventKind::ResponseBody, body).await,
+            Request::RequestTrailers(_) => self.trailers(EventKind::RequestBody).await,
+            Request::ResponseTrailers(_) => self.trailers(EventKind::ResponseBody).await,
         };
         before.append(&mut answers?);
         match self.observed {
@@ -216,9 +217,9 @@ impl Call {
         &mut self,
         told: &HttpHeaders,
         attributes: &std::collections::HashMap<String, super::proto::service::ext_proc::v3::Fields>,
-    ) -> Told {
+    ) -> ProcessingResult {
         let map = told.headers.clone().unwrap_or_default();
-        let head = Head::new(&map);
+        let head = EnvoyHeaders::new(&map);
         if head.len() > MAX_FIELDS {
             return Ok(self.ends(&block(431)));
         }
@@ -230,7 +231,7 @@ impl Call {
         if let Some(answers) = self.stops(&verdict) {
             return Ok(answers);
         }
-        if let Some(answers) = self.hides(Kind::RequestBody) {
+        if let Some(answers) = self.hides(EventKind::RequestBody) {
             return Ok(answers);
         }
         self.for_response.append(&mut verdict.response_headers);
@@ -243,9 +244,9 @@ impl Call {
         Ok([answer].into())
     }
 
-    async fn response_head(&mut self, told: &HttpHeaders) -> Told {
+    async fn response_head(&mut self, told: &HttpHeaders) -> ProcessingResult {
         let map = told.headers.clone().unwrap_or_default();
-        let head = Head::new(&map);
+        let head = EnvoyHeaders::new(&map);
         if head.len() > MAX_FIELDS {
             return Ok(self.ends(&block(502)));
         }
@@ -257,11 +258,11 @@ impl Call {
         if let Some(answers) = self.stops(&verdict) {
             return Ok(answers);
         }
-        if let Some(answers) = self.hides(Kind::ResponseBody) {
+        if let Some(answers) = self.hides(EventKind::ResponseBody) {
             return Ok(answers);
         }
         self.for_response.append(&mut verdict.response_headers);
-        let more = self.exchange.wants(Kind::ResponseBody);
+        let more = self.exchange.wants(EventKind::ResponseBody);
         self.response.ended |= !more || self.response.mode == Some(BodySendMode::None);
         let common = common(&std::mem::take(&mut self.for_response));
         let mut answer = answer(Response::ResponseHeaders(HeadersResponse {
@@ -271,9 +272,9 @@ impl Call {
         Ok([answer].into())
     }
 
-    fn direction(&mut self, kind: Kind) -> &mut Direction {
+    fn direction(&mut self, kind: EventKind) -> &mut BodyProgress {
         match kind {
-            Kind::ResponseBody => &mut self.response,
+            EventKind::ResponseBody => &mut self.response,
             _ => &mut self.request,
         }
     }
@@ -284,7 +285,7 @@ impl Call {
     }
 
     fn ends(&mut self, decision: &Decision) -> VecDeque<ProcessingResponse> {
-        let Some(reply) = Reply::to(decision) else {
+        let Some(reply) = ClientResponse::to(decision) else {
             return VecDeque::new();
         };
         self.over = !self.observed;
@@ -293,7 +294,7 @@ impl Call {
     }
 
     /// The answer that ends the request where a body follows that agents want and Envoy will not send.
-    fn hides(&mut self, kind: Kind) -> Option<VecDeque<ProcessingResponse>> {
+    fn hides(&mut self, kind: EventKind) -> Option<VecDeque<ProcessingResponse>> {
         let direction = self.direction(kind);
         if direction.ended || direction.mode != Some(BodySendMode::None) {
             return None;
@@ -301,17 +302,17 @@ impl Call {
         self.unseen(kind)
     }
 
-    fn unseen(&mut self, kind: Kind) -> Option<VecDeque<ProcessingResponse>> {
+    fn unseen(&mut self, kind: EventKind) -> Option<VecDeque<ProcessingResponse>> {
         if !self.exchange.wants(kind) {
             return None;
         }
         match self.unseen {
-            Action::Allow => {
+            FallbackAction::Allow => {
                 tracing::warn!(id = %self.id, body = kind.name(), "passes uninspected: Envoy does not send it");
                 self.direction(kind).unseen = true;
                 None
             }
-            Action::Block(status) => {
+            FallbackAction::Block(status) => {
                 tracing::debug!(id = %self.id, body = kind.name(), "blocked: Envoy does not send it");
                 Some(self.ends(&block(status)))
             }
@@ -325,10 +326,10 @@ impl Call {
             true => mode,
             false => BodySendMode::None,
         };
-        let request_body = kept(request, Kind::RequestBody);
-        let response_body = kept(response, Kind::ResponseBody);
-        let head = self.exchange.wants(Kind::ResponseHeaders)
-            || self.exchange.wants(Kind::RequestComplete)
+        let request_body = kept(request, EventKind::RequestBody);
+        let response_body = kept(response, EventKind::ResponseBody);
+        let head = self.exchange.wants(EventKind::ResponseHeaders)
+            || self.exchange.wants(EventKind::RequestComplete)
             || response_body != BodySendMode::None
             || request_body != BodySendMode::None
             || !self.for_response.is_empty();

@@ -41,13 +41,13 @@ use tokio::sync::oneshot;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::{
-    call::Call,
+    call::ExtProcRequest,
     proto::service::ext_proc::v3::{
         ProcessingRequest, ProcessingResponse,
         external_processor_server::{ExternalProcessor, ExternalProcessorServer},
     },
 };
-use crate::{front::Unseen, held::Held, inspect::Inspector};
+use crate::{front::UnseenBodyPolicy, held::GuardedIo, inspect::Inspector};
 
 /// Requests at once on one connection from Envoy.
 pub const MAX_STREAMS: u32 = 4096;
@@ -60,16 +60,16 @@ pub const MAX_FIELDS: usize = 1024;
 
 /// Agents as Envoy asks them.
 #[derive(Clone)]
-pub struct Front {
+pub struct ExtProcServer {
     inspector: Arc<Inspector>,
-    unseen: Unseen,
+    unseen: UnseenBodyPolicy,
 }
 
-impl Front {
+impl ExtProcServer {
     /// The agents of an inspector; `unseen` is what becomes of a body that an agent wants and Envoy, as it is
     /// configured, does not send.
     #[must_use]
-    pub fn new(inspector: Arc<Inspector>, unseen: impl Into<Unseen>) -> Self {
+    pub fn new(inspector: Arc<Inspector>, unseen: impl Into<UnseenBodyPolicy>) -> Self {
         Self {
             inspector,
             unseen: unseen.into(),
@@ -109,7 +109,7 @@ impl Front {
     {
         let (here, gone) = oneshot::channel();
         let gone = gone.shared();
-        let tied = incoming.map(|io| io.map(|io| Held::new(io, gone.clone())));
+        let tied = incoming.map(|io| io.map(|io| GuardedIo::new(io, gone.clone())));
         let served = tonic::transport::Server::builder()
             .max_concurrent_streams(MAX_STREAMS)
             .add_service(self.service())
@@ -121,19 +121,19 @@ impl Front {
 }
 
 /// What Envoy gets.
-type Answers = Pin<Box<dyn Stream<Item = Result<ProcessingResponse, Status>> + Send>>;
+type ResponseStream = Pin<Box<dyn Stream<Item = Result<ProcessingResponse, Status>> + Send>>;
 
 #[tonic::async_trait]
-impl ExternalProcessor for Front {
-    type ProcessStream = Answers;
+impl ExternalProcessor for ExtProcServer {
+    type ProcessStream = ResponseStream;
 
     async fn process(
         &self,
         request: Request<Streaming<ProcessingRequest>>,
-    ) -> Result<Response<Answers>, Status> {
-        let conversation = Conversation {
+    ) -> Result<Response<ResponseStream>, Status> {
+        let conversation = ProcessingStream {
             requests: request.into_inner(),
-            call: Call::new(self.inspector.exchange(), self.unseen.now()),
+            call: ExtProcRequest::new(self.inspector.exchange(), self.unseen.now()),
             ready: VecDeque::new(),
             ended: false,
         };
@@ -146,15 +146,15 @@ impl ExternalProcessor for Front {
 }
 
 /// One stream. It lives in the answers, so that whoever drops these ends all of it.
-struct Conversation {
+struct ProcessingStream {
     requests: Streaming<ProcessingRequest>,
-    call: Call,
+    call: ExtProcRequest,
     ready: VecDeque<ProcessingResponse>,
     /// Envoy says no more.
     ended: bool,
 }
 
-impl Conversation {
+impl ProcessingStream {
     async fn next(&mut self) -> Result<Option<ProcessingResponse>, Status> {
         loop {
             if let Some(answer) = self.ready.pop_front() {

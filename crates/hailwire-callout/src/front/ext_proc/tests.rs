@@ -20,27 +20,30 @@ use super::{
     *,
 };
 use crate::{
-    Event, Kind, Text,
+    Event, EventKind, Text,
     capabilities::Capabilities,
     control::CancelReason,
     event::BodyChunk,
-    front::Socket,
-    inspect::{Action, Ask, BodyMode, Checkpoint, Rule, Unanswered, config::Address},
+    front::FrontListener,
+    inspect::{
+        AgentClient, AgentRule, BodyMode, CallError, Checkpoint, FallbackAction,
+        config::ListenAddress,
+    },
     response::BodyMutation,
 };
 
-const BOTH: [Kind; 2] = [Kind::RequestBody, Kind::ResponseBody];
+const BOTH: [EventKind; 2] = [EventKind::RequestBody, EventKind::ResponseBody];
 
 /// An agent that writes in capitals what it is shown, and remembers it.
 #[derive(Default)]
 struct Loud(Mutex<Vec<(Bytes, bool)>>);
 
-impl Ask for Loud {
+impl AgentClient for Loud {
     fn ask(
         &self,
         event: Event,
         _: std::time::Duration,
-    ) -> BoxFuture<'_, Result<crate::Response, Unanswered>> {
+    ) -> BoxFuture<'_, Result<crate::Response, CallError>> {
         let mutation = |chunk: &BodyChunk| {
             let mut seen = self.0.lock().unwrap();
             seen.push((chunk.data.clone(), chunk.is_last));
@@ -60,7 +63,7 @@ impl Ask for Loud {
 
     fn capabilities(&self) -> Option<Arc<Capabilities>> {
         Some(Arc::new(Capabilities {
-            events: Kind::ALL.into_iter().collect(),
+            events: EventKind::ALL.into_iter().collect(),
             ..Capabilities::default()
         }))
     }
@@ -71,7 +74,7 @@ impl Ask for Loud {
 /// One request of an Envoy, whose head and, for bodies of responses, whole request have been told.
 struct Envoy {
     agent: Arc<Loud>,
-    kind: Kind,
+    kind: EventKind,
     tells: mpsc::Sender<ProcessingRequest>,
     said: Streaming<ProcessingResponse>,
     /// Dropped, the front stops.
@@ -82,27 +85,27 @@ struct Envoy {
 
 impl Envoy {
     async fn new(
-        kind: Kind,
+        kind: EventKind,
         mode: BodySendMode,
         shown: BodyMode,
-        unseen: Action,
+        unseen: FallbackAction,
         length: Option<usize>,
     ) -> Self {
         let agent = Arc::new(Loud::default());
-        let mut rule = Rule::default();
+        let mut rule = AgentRule::default();
         rule.request_body.mode = shown;
         rule.response_body.mode = shown;
         let inspector = Inspector::new(vec![Checkpoint {
             name: Text::from("loud"),
             rule,
-            places: vec![Arc::clone(&agent) as Arc<dyn Ask>],
+            places: vec![Arc::clone(&agent) as Arc<dyn AgentClient>],
         }]);
-        let socket = Socket::bind(&"127.0.0.1:0".parse().unwrap()).await;
+        let socket = FrontListener::bind(&"127.0.0.1:0".parse().unwrap()).await;
         let socket = socket.unwrap();
-        let Ok(Address::Tcp(at)) = socket.at() else {
+        let Ok(ListenAddress::Tcp(at)) = socket.at() else {
             panic!("it is TCP");
         };
-        let front = Front::new(Arc::new(inspector), unseen);
+        let front = ExtProcServer::new(Arc::new(inspector), unseen);
         let (stop, stopped) = oneshot::channel();
         let mut serving = JoinSet::new();
         serving.spawn(front.serve_at(socket, stopped.map(|_: Result<(), _>| ())));
@@ -116,7 +119,7 @@ impl Envoy {
         };
         let length = length.map(|length| length.to_string());
         let length = length.as_deref().map(|length| ("content-length", length));
-        let is_request = kind == Kind::RequestBody;
+        let is_request = kind == EventKind::RequestBody;
         let mut fields = vec![(":method", "POST"), (":path", "/")];
         fields.extend(length.filter(|_| is_request));
         let mut config = ProtocolConfiguration::default();
@@ -162,7 +165,7 @@ impl Envoy {
             end_of_stream,
         };
         self.tell(match self.kind {
-            Kind::ResponseBody => Tells::ResponseBody(body),
+            EventKind::ResponseBody => Tells::ResponseBody(body),
             _ => Tells::RequestBody(body),
         })
         .await;
@@ -173,7 +176,7 @@ impl Envoy {
             trailers: Some(map(&[("x-sum", "1")])),
         };
         self.tell(match self.kind {
-            Kind::ResponseBody => Tells::ResponseTrailers(trailers),
+            EventKind::ResponseBody => Tells::ResponseTrailers(trailers),
             _ => Tells::RequestTrailers(trailers),
         })
         .await;
@@ -247,7 +250,7 @@ fn shown(pieces: &[(&str, bool)]) -> Vec<(String, bool)> {
 async fn a_buffered_body_is_whole_also_where_trailers_follow() {
     for kind in BOTH {
         for mode in [BodyMode::Stream, BodyMode::Buffer] {
-            let block = Action::Block(413);
+            let block = FallbackAction::Block(413);
             let mut envoy = Envoy::new(kind, BodySendMode::Buffered, mode, block, None).await;
             envoy.body("body", false).await;
             assert_eq!(envoy.goes_on().await, other("BODY"));
@@ -261,7 +264,7 @@ async fn a_buffered_body_is_whole_also_where_trailers_follow() {
 #[tokio::test]
 async fn trailers_end_a_body_that_streams() {
     for kind in BOTH {
-        let block = Action::Block(413);
+        let block = FallbackAction::Block(413);
         let streamed = BodySendMode::Streamed;
         let mut envoy = Envoy::new(kind, streamed, BodyMode::Stream, block, None).await;
         for text in ["one", "two"] {
@@ -303,7 +306,8 @@ async fn of_a_body_that_comes_in_part_agents_see_all_or_nothing() {
     {
         // Whole, and Envoy says so; or as long as its length says, and trailers follow.
         for (end, length) in [(true, None), (true, Some(4)), (false, Some(4))] {
-            let mut envoy = Envoy::new(kind, partial, mode, Action::Block(413), length).await;
+            let mut envoy =
+                Envoy::new(kind, partial, mode, FallbackAction::Block(413), length).await;
             envoy.body("body", end).await;
             assert_eq!(envoy.goes_on().await, other("BODY"));
             if !end {
@@ -314,12 +318,13 @@ async fn of_a_body_that_comes_in_part_agents_see_all_or_nothing() {
         }
         // Not whole, or nobody knows: as the operator says.
         for length in [None, Some(5), Some(3)] {
-            let mut envoy = Envoy::new(kind, partial, mode, Action::Block(413), length).await;
+            let mut envoy =
+                Envoy::new(kind, partial, mode, FallbackAction::Block(413), length).await;
             envoy.body("body", false).await;
             assert_eq!(envoy.goes_on().await, GoesOn::Ends(413));
             assert_eq!(envoy.shown(), []);
 
-            let mut envoy = Envoy::new(kind, partial, mode, Action::Allow, length).await;
+            let mut envoy = Envoy::new(kind, partial, mode, FallbackAction::Allow, length).await;
             envoy.body("body", false).await;
             assert_eq!(
                 envoy.goes_on().await,
@@ -337,7 +342,7 @@ async fn of_a_body_that_comes_in_part_agents_see_all_or_nothing() {
 async fn of_a_body_that_is_not_sent_agents_do_not_see_an_end_either() {
     for kind in BOTH {
         let none = BodySendMode::None;
-        let mut envoy = Envoy::new(kind, none, BodyMode::Stream, Action::Allow, None).await;
+        let mut envoy = Envoy::new(kind, none, BodyMode::Stream, FallbackAction::Allow, None).await;
         envoy.trailers().await;
         assert_eq!(envoy.goes_on().await, GoesOn::Trailers);
         assert_eq!(envoy.shown(), []);
@@ -346,8 +351,8 @@ async fn of_a_body_that_is_not_sent_agents_do_not_see_an_end_either() {
 
 #[tokio::test]
 async fn when_its_socket_goes_what_is_under_way_comes_to_its_end() {
-    let (kind, streamed) = (Kind::RequestBody, BodySendMode::Streamed);
-    let block = Action::Block(413);
+    let (kind, streamed) = (EventKind::RequestBody, BodySendMode::Streamed);
+    let block = FallbackAction::Block(413);
     let mut envoy = Envoy::new(kind, streamed, BodyMode::Stream, block, None).await;
     drop(envoy.stop.take());
     while TcpStream::connect(envoy.at).await.is_ok() {

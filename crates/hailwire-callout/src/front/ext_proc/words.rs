@@ -16,7 +16,7 @@ use super::proto::{
 };
 use crate::{
     event::{Metadata, RequestHeaders, ResponseHeaders},
-    front::{Reply, now, text},
+    front::{ClientResponse, now, text},
     response::HeaderOp,
 };
 
@@ -24,11 +24,11 @@ use crate::{
 pub(super) const NAMESPACE: &str = "hailwire";
 
 /// A head as Envoy sends it, with its values as text.
-pub(super) struct Head<'a> {
+pub(super) struct EnvoyHeaders<'a> {
     fields: Vec<(&'a str, Cow<'a, str>)>,
 }
 
-impl<'a> Head<'a> {
+impl<'a> EnvoyHeaders<'a> {
     pub(super) fn new(map: &'a HeaderMap) -> Self {
         let value = |field: &'a HeaderValue| match field.raw_value.is_empty() {
             true => Cow::Borrowed(field.value.as_str()),
@@ -181,7 +181,7 @@ fn option(key: String, value: &str, action: HeaderAppendAction) -> HeaderValueOp
 }
 
 /// What the client gets instead.
-pub(super) fn immediate(reply: Reply) -> ProcessingResponse {
+pub(super) fn immediate(reply: ClientResponse) -> ProcessingResponse {
     let set = reply.headers.into_iter();
     let set = set.map(|(name, value)| HeaderOp::Set { name, value });
     let response = ImmediateResponse {
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn the_client_is_whom_envoy_names_and_not_whom_the_client_names() {
         let of = |fields: &[(&str, &[u8])], attributes: &HashMap<String, Fields>| {
-            let request = Head::new(&map(fields)).request("c1", attributes);
+            let request = EnvoyHeaders::new(&map(fields)).request("c1", attributes);
             let metadata = request.metadata();
             (metadata.client_ip.to_owned(), metadata.client_port)
         };
@@ -255,7 +255,7 @@ mod tests {
             (":authority", b"host"),
             ("x-latin", b"\xfc"),
         ]);
-        let request = Head::new(&head).request("c1", &HashMap::new());
+        let request = EnvoyHeaders::new(&head).request("c1", &HashMap::new());
         assert_eq!((request.method(), request.uri()), ("GET", "/a?b"));
         let fields: Vec<_> = request.headers().iter().collect();
         assert_eq!(fields, [("host", "host"), ("x-latin", "ü")]);

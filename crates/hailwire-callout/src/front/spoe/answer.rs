@@ -20,18 +20,18 @@
 
 use bytes::Bytes;
 
-use super::frame::{Scope, SetVar, Value};
-use crate::{Decision, front::Reply, inspect::Verdict, response::HeaderOp};
+use super::frame::{SetVar, SpopValue, VarScope};
+use crate::{Decision, front::ClientResponse, inspect::Verdict, response::HeaderOp};
 
 /// Variables in one answer, as far as agents determine them.
 pub const MAX_VARIABLES: usize = 256;
 
 /// The variables that say what becomes of a request or response.
 #[must_use]
-pub fn variables(verdict: &Verdict, scope: Scope) -> Vec<SetVar> {
+pub fn variables(verdict: &Verdict, scope: VarScope) -> Vec<SetVar> {
     let mut vars = decided(&verdict.decision, scope);
     let mut changes = Vec::new();
-    if scope == Scope::Transaction {
+    if scope == VarScope::Transaction {
         ops(&mut changes, "req", &verdict.request_headers);
     }
     ops(&mut changes, "res", &verdict.response_headers);
@@ -55,13 +55,13 @@ pub fn variables(verdict: &Verdict, scope: Scope) -> Vec<SetVar> {
 
 /// The variables of a request or response that does not pass because we cannot say what we should.
 #[must_use]
-pub fn refused(scope: Scope) -> Vec<SetVar> {
+pub fn refused(scope: VarScope) -> Vec<SetVar> {
     blocked(scope, 500)
 }
 
 /// The variables of a block.
 #[must_use]
-pub fn blocked(scope: Scope, status: u16) -> Vec<SetVar> {
+pub fn blocked(scope: VarScope, status: u16) -> Vec<SetVar> {
     let decision = Decision::Block {
         status,
         body: None,
@@ -70,7 +70,7 @@ pub fn blocked(scope: Scope, status: u16) -> Vec<SetVar> {
     decided(&decision, scope)
 }
 
-fn decided(decision: &Decision, scope: Scope) -> Vec<SetVar> {
+fn decided(decision: &Decision, scope: VarScope) -> Vec<SetVar> {
     let word = match decision {
         Decision::Allow => "allow",
         Decision::Block { .. } => "block",
@@ -78,13 +78,13 @@ fn decided(decision: &Decision, scope: Scope) -> Vec<SetVar> {
         Decision::Challenge { .. } => "challenge",
     };
     let mut vars = vec![set(scope, "decision".into(), word.into())];
-    let Some(reply) = Reply::to(decision) else {
+    let Some(reply) = ClientResponse::to(decision) else {
         return vars;
     };
     vars.push(SetVar {
         scope,
         name: "status".into(),
-        value: Value::Uint32(reply.status.into()),
+        value: SpopValue::Uint32(reply.status.into()),
     });
     if !reply.body.is_empty() {
         vars.push(set(scope, "body".into(), reply.body));
@@ -123,11 +123,11 @@ fn variable(of: &str, name: &str) -> String {
     format!("{of}_") + &name.collect::<String>()
 }
 
-fn set(scope: Scope, name: String, value: String) -> SetVar {
+fn set(scope: VarScope, name: String, value: String) -> SetVar {
     SetVar {
         scope,
         name,
-        value: Value::Text(Bytes::from(value)),
+        value: SpopValue::Text(Bytes::from(value)),
     }
 }
 
@@ -137,7 +137,7 @@ mod tests {
 
     fn told(vars: &[SetVar]) -> Vec<String> {
         let one = |var: &SetVar| match &var.value {
-            Value::Text(text) => format!("{}={}", var.name, String::from_utf8_lossy(text)),
+            SpopValue::Text(text) => format!("{}={}", var.name, String::from_utf8_lossy(text)),
             value => format!("{}={}", var.name, value.number().unwrap()),
         };
         vars.iter().map(one).collect()
@@ -172,10 +172,10 @@ mod tests {
             "req_del_cookie=1",
         ];
         let response = "res_set_server=none";
-        let request = told(&variables(&verdict, Scope::Transaction));
+        let request = told(&variables(&verdict, VarScope::Transaction));
         assert_eq!(request, [&expected[..], &[response]].concat());
         assert_eq!(
-            told(&variables(&verdict, Scope::Response)),
+            told(&variables(&verdict, VarScope::Response)),
             ["decision=allow", response]
         );
     }
@@ -193,13 +193,13 @@ mod tests {
             "body=later",
             "reply_retry_after=9",
         ];
-        assert_eq!(told(&decided(&block, Scope::Transaction)), expected);
+        assert_eq!(told(&decided(&block, VarScope::Transaction)), expected);
         let redirect = Decision::Redirect {
             url: "/login".to_owned(),
             status: 302,
         };
         let expected = ["decision=redirect", "status=302", "location=/login"];
-        assert_eq!(told(&decided(&redirect, Scope::Transaction)), expected);
+        assert_eq!(told(&decided(&redirect, VarScope::Transaction)), expected);
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
             request_headers: ops.collect(),
             ..Verdict::default()
         };
-        let vars = variables(&verdict, Scope::Transaction);
+        let vars = variables(&verdict, VarScope::Transaction);
         assert_eq!(told(&vars), ["decision=block", "status=500"]);
     }
 }

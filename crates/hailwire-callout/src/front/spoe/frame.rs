@@ -25,7 +25,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-pub(super) use read::Reader;
+pub(super) use read::FrameReader;
 pub use read::read;
 pub use write::{write_ack, write_disconnect, write_hello};
 
@@ -50,7 +50,7 @@ const ACK: u8 = 103;
 /// Why a connection ends, with the numbers of SPOP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each says what it is")]
-pub enum Fault {
+pub enum SpopError {
     #[error("normal")]
     Normal = 0,
     #[error("input or output failed")]
@@ -79,9 +79,9 @@ pub enum Fault {
     missing_docs,
     reason = "each is named as in SPOP, or after what it holds"
 )]
-pub enum Frame {
-    Hello(Hello),
-    Notify(Notify),
+pub enum SpopFrame {
+    Hello(HaproxyHello),
+    Notify(NotifyFrame),
     Disconnect {
         code: u64,
         message: Bytes,
@@ -92,7 +92,7 @@ pub enum Frame {
 
 /// What HAProxy proposes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Hello {
+pub struct HaproxyHello {
     /// Bytes of a frame.
     pub max_frame: u32,
     /// Answers need not come in the order of the questions.
@@ -105,28 +105,28 @@ pub struct Hello {
 
 /// A question.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Notify {
+pub struct NotifyFrame {
     /// The stream of HAProxy that it is about: one HTTP request.
     pub stream: u64,
     /// Which question of that stream.
     pub frame: u64,
     /// What it tells.
-    pub messages: Vec<Message>,
+    pub messages: Vec<SpoeMessage>,
 }
 
 /// A message: one `spoe-message` of HAProxy's configuration.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Message {
+pub struct SpoeMessage {
     /// Its name there.
     pub name: Bytes,
     /// Its arguments.
-    pub args: Vec<(Bytes, Value)>,
+    pub args: Vec<(Bytes, SpopValue)>,
 }
 
-impl Message {
+impl SpoeMessage {
     /// The first argument of a name.
     #[must_use]
-    pub fn arg(&self, name: &str) -> Option<&Value> {
+    pub fn arg(&self, name: &str) -> Option<&SpopValue> {
         self.args
             .iter()
             .find(|(known, _)| known == name.as_bytes())
@@ -137,7 +137,7 @@ impl Message {
 /// A value with its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the types of SPOP")]
-pub enum Value {
+pub enum SpopValue {
     Null,
     Bool(bool),
     Int32(i32),
@@ -150,7 +150,7 @@ pub enum Value {
     Binary(Bytes),
 }
 
-impl Value {
+impl SpopValue {
     /// The bytes of a text or of binary data.
     #[must_use]
     pub const fn bytes(&self) -> Option<&Bytes> {
@@ -175,7 +175,7 @@ impl Value {
 
 /// Whose variable an action sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum VarScope {
     /// Of a request and its response, `txn.`
     Transaction = 2,
     /// Of a response, `res.`
@@ -186,25 +186,25 @@ pub enum Scope {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetVar {
     /// Whose it is.
-    pub scope: Scope,
+    pub scope: VarScope,
     /// Its name, without what HAProxy puts before it.
     pub name: String,
     /// Its value.
-    pub value: Value,
+    pub value: SpopValue,
 }
 
 /// Takes the next frame, without its length, out of what came in; `None` until all of it is there.
 ///
 /// # Errors
 ///
-/// [`Fault::TooBig`] as soon as a length beyond `max` is read.
-pub fn cut(input: &mut BytesMut, max: u32) -> Result<Option<Bytes>, Fault> {
+/// [`SpopError::TooBig`] as soon as a length beyond `max` is read.
+pub fn cut(input: &mut BytesMut, max: u32) -> Result<Option<Bytes>, SpopError> {
     let Some(length) = input.first_chunk::<4>().copied() else {
         return Ok(None);
     };
     let length = u32::from_be_bytes(length);
     if length > max {
-        return Err(Fault::TooBig);
+        return Err(SpopError::TooBig);
     }
     if input.len() - 4 < length as usize {
         return Ok(None);

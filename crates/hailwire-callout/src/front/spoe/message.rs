@@ -19,13 +19,13 @@
 //!
 //! A body that does not fit HAProxy's buffer reaches us in part. It counts as whole only where its length is the
 //! `content-length`, or, without one, where head and body together fill less than half of a frame, so that the buffer
-//! was not full ([`Request::is_whole`]).
+//! was not full ([`SpoeRequest::is_whole`]).
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::frame::{Message, Reader, Value};
+use super::frame::{FrameReader, SpoeMessage, SpopValue};
 use crate::{
     event::{Metadata, RequestHeaders, ResponseHeaders},
     front::{now, text},
@@ -42,7 +42,7 @@ pub const MAX_FIELDS: usize = 1024;
 
 /// A request as HAProxy tells of it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct SpoeRequest {
     /// Its head.
     pub head: RequestHeaders,
     /// As much of its body as there is.
@@ -57,7 +57,7 @@ pub struct Request {
 
 /// What is wrong with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Wrong {
+pub enum MessageError {
     /// An argument is missing, or of a type that it cannot have.
     #[error("the argument {0} is missing or of a wrong type")]
     Argument(&'static str),
@@ -66,20 +66,27 @@ pub enum Wrong {
     Headers,
 }
 
-impl Request {
+impl SpoeRequest {
     /// Reads a message; `frame` is the agreed size of a frame.
     ///
     /// # Errors
     ///
     /// What is wrong with it.
-    pub fn read(message: &Message, correlation_id: &str, frame: u32) -> Result<Self, Wrong> {
+    pub fn read(
+        message: &SpoeMessage,
+        correlation_id: &str,
+        frame: u32,
+    ) -> Result<Self, MessageError> {
         let text = |name| bytes_of(message, name).map(|bytes| text(bytes));
-        let method = text("method").ok_or(Wrong::Argument("method"))?;
+        let method = text("method").ok_or(MessageError::Argument("method"))?;
         let uri = match text("uri") {
             Some(uri) => uri,
-            None => joined(text("path").ok_or(Wrong::Argument("uri"))?, text("query")),
+            None => joined(
+                text("path").ok_or(MessageError::Argument("uri"))?,
+                text("query"),
+            ),
         };
-        let raw = bytes_of(message, "headers").ok_or(Wrong::Argument("headers"))?;
+        let raw = bytes_of(message, "headers").ok_or(MessageError::Argument("headers"))?;
         let fields = fields(raw)?;
         let field = |name: &str| {
             let mut of = fields.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name));
@@ -97,7 +104,7 @@ impl Request {
         let (sni, tls, cipher) = (text("sni"), text("tls"), text("cipher"));
         let route = text("route");
         let client_ip = message.arg("src").map(address).unwrap_or_default();
-        let client_port = message.arg("src_port").and_then(Value::number);
+        let client_port = message.arg("src_port").and_then(SpopValue::number);
         let metadata = Metadata {
             correlation_id,
             request_id: request_id.as_deref().unwrap_or(correlation_id),
@@ -147,22 +154,25 @@ impl Request {
 /// # Errors
 ///
 /// What is wrong with it.
-pub fn response(message: &Message, correlation_id: &str) -> Result<ResponseHeaders, Wrong> {
+pub fn response(
+    message: &SpoeMessage,
+    correlation_id: &str,
+) -> Result<ResponseHeaders, MessageError> {
     let status = message.arg("status").and_then(|value| {
         let text = || text(value.bytes()?).parse().ok();
         value.number().or_else(text)
     });
     let status = status
         .and_then(|status| status.try_into().ok())
-        .ok_or(Wrong::Argument("status"))?;
-    let raw = bytes_of(message, "headers").ok_or(Wrong::Argument("headers"))?;
+        .ok_or(MessageError::Argument("status"))?;
+    let raw = bytes_of(message, "headers").ok_or(MessageError::Argument("headers"))?;
     let fields = fields(raw)?;
     let pairs = fields.iter().map(|(name, value)| (&**name, &**value));
     Ok(ResponseHeaders::new(correlation_id, status, pairs))
 }
 
-fn bytes_of<'a>(message: &'a Message, name: &str) -> Option<&'a Bytes> {
-    message.arg(name).and_then(Value::bytes)
+fn bytes_of<'a>(message: &'a SpoeMessage, name: &str) -> Option<&'a Bytes> {
+    message.arg(name).and_then(SpopValue::bytes)
 }
 
 fn joined<'a>(path: Cow<'a, str>, query: Option<Cow<'a, str>>) -> Cow<'a, str> {
@@ -172,10 +182,10 @@ fn joined<'a>(path: Cow<'a, str>, query: Option<Cow<'a, str>>) -> Cow<'a, str> {
     }
 }
 
-fn address(value: &Value) -> String {
+fn address(value: &SpopValue) -> String {
     match value {
-        Value::V4(address) => address.to_string(),
-        Value::V6(address) => address.to_string(),
+        SpopValue::V4(address) => address.to_string(),
+        SpopValue::V6(address) => address.to_string(),
         _ => value
             .bytes()
             .map(|b| text(b).into_owned())
@@ -183,10 +193,10 @@ fn address(value: &Value) -> String {
     }
 }
 
-type Field<'a> = (Cow<'a, str>, Cow<'a, str>);
+type FieldPair<'a> = (Cow<'a, str>, Cow<'a, str>);
 
 /// Header fields in either form: only the binary one ends with two zero bytes, an empty name and an empty value.
-fn fields(raw: &Bytes) -> Result<Vec<Field<'_>>, Wrong> {
+fn fields(raw: &Bytes) -> Result<Vec<FieldPair<'_>>, MessageError> {
     let binary = raw.ends_with(&[0, 0]);
     if binary {
         return binary_fields(raw);
@@ -195,25 +205,25 @@ fn fields(raw: &Bytes) -> Result<Vec<Field<'_>>, Wrong> {
     let lines = lines.map(<[u8]>::trim_ascii_end).filter(|l| !l.is_empty());
     let field = |line: &'_ [u8]| line.iter().position(|b| *b == b':');
     let fields = lines.map(|line| {
-        let colon = field(line).ok_or(Wrong::Headers)?;
+        let colon = field(line).ok_or(MessageError::Headers)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
         Ok((text(name), text(value)))
     });
     let fields = fields.take(MAX_FIELDS + 1).collect::<Result<Vec<_>, _>>()?;
     match fields.len() <= MAX_FIELDS {
         true => Ok(fields),
-        false => Err(Wrong::Headers),
+        false => Err(MessageError::Headers),
     }
 }
 
 /// Names and values, each after its length, up to an empty name with an empty value.
-fn binary_fields(raw: &Bytes) -> Result<Vec<Field<'_>>, Wrong> {
-    let mut rest = Reader(raw.clone());
+fn binary_fields(raw: &Bytes) -> Result<Vec<FieldPair<'_>>, MessageError> {
+    let mut rest = FrameReader(raw.clone());
     let mut at = 0;
     let mut next = || {
-        let part = rest.text().map_err(|_| Wrong::Headers)?;
+        let part = rest.text().map_err(|_| MessageError::Headers)?;
         at = raw.len() - rest.0.len();
-        raw.get(at - part.len()..at).ok_or(Wrong::Headers)
+        raw.get(at - part.len()..at).ok_or(MessageError::Headers)
     };
     let mut fields = Vec::with_capacity(16);
     loop {
@@ -222,7 +232,7 @@ fn binary_fields(raw: &Bytes) -> Result<Vec<Field<'_>>, Wrong> {
             return Ok(fields);
         }
         if fields.len() == MAX_FIELDS {
-            return Err(Wrong::Headers);
+            return Err(MessageError::Headers);
         }
         fields.push((text(name), text(value)));
     }
@@ -232,29 +242,30 @@ fn binary_fields(raw: &Bytes) -> Result<Vec<Field<'_>>, Wrong> {
 mod tests {
     use super::*;
 
-    fn message(args: &[(&str, Value)]) -> Message {
-        let own = |(name, value): &(&str, Value)| (Bytes::from((*name).to_owned()), value.clone());
-        Message {
+    fn message(args: &[(&str, SpopValue)]) -> SpoeMessage {
+        let own =
+            |(name, value): &(&str, SpopValue)| (Bytes::from((*name).to_owned()), value.clone());
+        SpoeMessage {
             name: Bytes::from_static(REQUEST),
             args: args.iter().map(own).collect(),
         }
     }
 
-    fn value(text: &str) -> Value {
-        Value::Text(text.to_owned().into())
+    fn value(text: &str) -> SpopValue {
+        SpopValue::Text(text.to_owned().into())
     }
 
-    fn request(headers: &'static [u8], body: &'static [u8]) -> Result<Request, Wrong> {
+    fn request(headers: &'static [u8], body: &'static [u8]) -> Result<SpoeRequest, MessageError> {
         let args = [
             ("method", value("POST")),
             ("uri", value("/a?b")),
             ("version", value("1.1")),
-            ("headers", Value::Binary(headers.into())),
-            ("body", Value::Binary(body.into())),
-            ("src", Value::V4([192, 0, 2, 7].into())),
-            ("src_port", Value::Int64(4711)),
+            ("headers", SpopValue::Binary(headers.into())),
+            ("body", SpopValue::Binary(body.into())),
+            ("src", SpopValue::V4([192, 0, 2, 7].into())),
+            ("src_port", SpopValue::Int64(4711)),
         ];
-        Request::read(&message(&args), "c1", 16380)
+        SpoeRequest::read(&message(&args), "c1", 16380)
     }
 
     #[test]
@@ -284,11 +295,11 @@ mod tests {
                 ("query", query),
                 ("headers", value("\r\n")),
             ];
-            let request = Request::read(&message(&args), "c1", 16380).unwrap();
+            let request = SpoeRequest::read(&message(&args), "c1", 16380).unwrap();
             request.head.uri().to_owned()
         };
         assert_eq!(with(value("b=1")), "/a?b=1");
-        assert_eq!(with(Value::Null), "/a");
+        assert_eq!(with(SpopValue::Null), "/a");
     }
 
     #[test]
@@ -319,10 +330,10 @@ mod tests {
     #[test]
     fn what_is_missing_is_said() {
         let without = message(&[("method", value("GET")), ("uri", value("/"))]);
-        let wrong = Request::read(&without, "c1", 16380);
-        assert_eq!(wrong, Err(Wrong::Argument("headers")));
-        assert_eq!(request(b"\x04hos", b""), Err(Wrong::Headers));
-        assert_eq!(request(b"no colon\r\n", b""), Err(Wrong::Headers));
+        let wrong = SpoeRequest::read(&without, "c1", 16380);
+        assert_eq!(wrong, Err(MessageError::Argument("headers")));
+        assert_eq!(request(b"\x04hos", b""), Err(MessageError::Headers));
+        assert_eq!(request(b"no colon\r\n", b""), Err(MessageError::Headers));
     }
 
     #[test]
@@ -334,9 +345,9 @@ mod tests {
                 ("uri", value("/")),
                 ("headers", value(&headers)),
             ];
-            Request::read(&message(&args), "c1", 16380).map(|_| ())
+            SpoeRequest::read(&message(&args), "c1", 16380).map(|_| ())
         };
         assert_eq!(with(most.clone()), Ok(()));
-        assert_eq!(with(most + "a:b\r\n"), Err(Wrong::Headers));
+        assert_eq!(with(most + "a:b\r\n"), Err(MessageError::Headers));
     }
 }

@@ -15,12 +15,12 @@
 //!
 //! | what a peer can grow | bound | beyond it |
 //! |---|---|---|
-//! | connections | [`Limits::connections`] | the next waits to be taken |
+//! | connections | [`SpoeLimits::connections`] | the next waits to be taken |
 //! | bytes of a frame | [`frame::MAX_FRAME`], less as HAProxy proposes | the connection ends: 3 |
-//! | questions under way on a connection | [`Limits::pipelined`] | nothing more is read from it |
+//! | questions under way on a connection | [`SpoeLimits::pipelined`] | nothing more is read from it |
 //! | answers that HAProxy does not read | the same | the same |
-//! | time until the greeting | [`Limits::greeting`] | the connection ends |
-//! | exchanges that wait for their response | [`Limits::waiting`], each [`Limits::patience`] | the oldest is dropped; its response, should it come, is blocked |
+//! | time until the greeting | [`SpoeLimits::greeting`] | the connection ends |
+//! | exchanges that wait for their response | [`SpoeLimits::waiting`], each [`SpoeLimits::patience`] | the oldest is dropped; its response, should it come, is blocked |
 
 pub mod answer;
 pub mod frame;
@@ -39,22 +39,22 @@ use tokio::{
 };
 
 use self::{
-    frame::{Fault, Message, Notify, Scope, SetVar, Value},
-    message::Request,
-    session::Session,
-    waiting::{Key, Table, Waiting},
+    frame::{NotifyFrame, SetVar, SpoeMessage, SpopError, SpopValue, VarScope},
+    message::SpoeRequest,
+    session::SpopSession,
+    waiting::{PendingResponse, PendingTable, TransactionKey},
 };
 use crate::{
-    Kind, Text,
+    EventKind, Text,
     agent::uds,
     event::BodyChunk,
-    front::{Unseen, correlation_id},
-    inspect::{Action, Exchange, Inspector, Verdict},
+    front::{UnseenBodyPolicy, correlation_id},
+    inspect::{Exchange, FallbackAction, Inspector, Verdict},
 };
 
 /// What a peer can make grow.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct SpoeLimits {
     /// Connections. Default 1,024.
     pub connections: usize,
     /// Questions under way on a connection. Default 256; HAProxy's `max-waiting-frames` is 20.
@@ -67,7 +67,7 @@ pub struct Limits {
     pub patience: Duration,
 }
 
-impl Default for Limits {
+impl Default for SpoeLimits {
     fn default() -> Self {
         Self {
             connections: 1024,
@@ -80,22 +80,26 @@ impl Default for Limits {
 }
 
 /// Agents as HAProxy asks them.
-pub struct Front {
+pub struct SpoeServer {
     inspector: Arc<Inspector>,
-    unseen: Unseen,
-    limits: Limits,
-    waiting: Table,
+    unseen: UnseenBodyPolicy,
+    limits: SpoeLimits,
+    waiting: PendingTable,
 }
 
-impl Front {
+impl SpoeServer {
     /// The agents of an inspector; `unseen` is what becomes of a body that an agent wants and HAProxy cannot show.
     #[must_use]
-    pub fn new(inspector: Arc<Inspector>, unseen: impl Into<Unseen>, limits: Limits) -> Self {
+    pub fn new(
+        inspector: Arc<Inspector>,
+        unseen: impl Into<UnseenBodyPolicy>,
+        limits: SpoeLimits,
+    ) -> Self {
         Self {
             inspector,
             unseen: unseen.into(),
             limits,
-            waiting: Table::new(limits.waiting, limits.patience),
+            waiting: PendingTable::new(limits.waiting, limits.patience),
         }
     }
 
@@ -111,7 +115,7 @@ impl Front {
     /// When the future is dropped every connection ends; what it was asked is not answered, and agents are told.
     pub async fn serve_until(
         self: Arc<Self>,
-        listener: impl Listener,
+        listener: impl SpoeListener,
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> io::Result<()> {
         let stop = stop.boxed().shared();
@@ -161,7 +165,7 @@ impl Front {
         let mut stopping = false;
         tokio::pin!(stop);
         let (mut reader, mut writer) = tokio::io::split(io);
-        let mut session = Session::default();
+        let mut session = SpopSession::default();
         let greeting = tokio::time::sleep(self.limits.greeting);
         tokio::pin!(greeting);
         let mut under_way = FuturesUnordered::new();
@@ -175,7 +179,7 @@ impl Front {
                 under_way.push(self.question(question, engine, frame));
             }
             if stopping && under_way.is_empty() && session.buffers().0.is_empty() {
-                session.end(Fault::Normal);
+                session.end(SpopError::Normal);
             }
             let reads = !session.is_over() && under_way.len() < self.room(&session);
             if !reads && under_way.is_empty() && session.output().is_empty() {
@@ -192,11 +196,11 @@ impl Front {
                     }
                 }
                 Some(answer) = under_way.next(), if !under_way.is_empty() => {
-                    let Answer { stream, frame, scope, vars } = answer;
+                    let NotifyAnswer { stream, frame, scope, vars } = answer;
                     let fits = session.answer(stream, frame, &vars)
                         || session.answer(stream, frame, &answer::refused(scope));
                     if !fits {
-                        session.end(Fault::TooBig);
+                        session.end(SpopError::TooBig);
                     }
                 }
                 read = reader.read_buf(input), if reads && !writes => {
@@ -213,36 +217,39 @@ impl Front {
     }
 
     /// How many questions may be under way.
-    fn room(&self, session: &Session) -> usize {
+    fn room(&self, session: &SpopSession) -> usize {
         match session.agreed() {
             Some(agreed) if !agreed.pipelining => 1,
             _ => self.limits.pipelined.max(1),
         }
     }
 
-    async fn question(&self, question: Notify, engine: Bytes, frame: u32) -> Answer {
-        let Notify {
+    async fn question(&self, question: NotifyFrame, engine: Bytes, frame: u32) -> NotifyAnswer {
+        let NotifyFrame {
             stream,
             frame: number,
             messages,
         } = question;
-        let key = |message: &Message| match message.arg("id").and_then(Value::bytes) {
-            Some(id) if !id.is_empty() => Key::Id(id.clone()),
-            _ => Key::Stream { engine, stream },
+        let key = |message: &SpoeMessage| match message.arg("id").and_then(SpopValue::bytes) {
+            Some(id) if !id.is_empty() => TransactionKey::Id(id.clone()),
+            _ => TransactionKey::Stream { engine, stream },
         };
         let of = |name: &[u8]| messages.iter().find(|message| message.name == name);
         let (scope, vars) = if let Some(message) = of(message::REQUEST) {
             (
-                Scope::Transaction,
+                VarScope::Transaction,
                 self.request(message, key(message), frame).await,
             )
         } else if let Some(message) = of(message::RESPONSE) {
-            (Scope::Response, self.response(message, key(message)).await)
+            (
+                VarScope::Response,
+                self.response(message, key(message)).await,
+            )
         } else {
             tracing::warn!("HAProxy sends no message that is known; none is answered");
-            (Scope::Transaction, Vec::new())
+            (VarScope::Transaction, Vec::new())
         };
-        Answer {
+        NotifyAnswer {
             stream,
             frame: number,
             scope,
@@ -250,10 +257,10 @@ impl Front {
         }
     }
 
-    async fn request(&self, message: &Message, key: Key, frame: u32) -> Vec<SetVar> {
-        let scope = Scope::Transaction;
+    async fn request(&self, message: &SpoeMessage, key: TransactionKey, frame: u32) -> Vec<SetVar> {
+        let scope = VarScope::Transaction;
         let id = correlation_id();
-        let request = match Request::read(message, &id, frame) {
+        let request = match SpoeRequest::read(message, &id, frame) {
             Ok(request) => request,
             Err(error) => {
                 tracing::warn!(%error, "HAProxy's message of a request");
@@ -261,15 +268,15 @@ impl Front {
             }
         };
         let mut exchange = self.inspector.exchange();
-        let mut waiting = Waiting::new(id.clone(), request.body.len() as u64);
+        let mut waiting = PendingResponse::new(id.clone(), request.body.len() as u64);
         waiting.head = request.head.method() == "HEAD";
         let body = (request.has_body(), request.is_whole(), request.body);
         let mut verdict = exchange.request_headers(request.head).await;
         if let (true, whole, data) = body
             && verdict.passes()
-            && exchange.wants(Kind::RequestBody)
+            && exchange.wants(EventKind::RequestBody)
         {
-            if !whole && let Some(status) = self.blocks(&id, Kind::RequestBody) {
+            if !whole && let Some(status) = self.blocks(&id, EventKind::RequestBody) {
                 waiting.complete(&mut exchange, status).await;
                 return answer::blocked(scope, status);
             }
@@ -280,23 +287,26 @@ impl Front {
         }
         let vars = answer::variables(&verdict, scope);
         if !verdict.passes() {
-            let status = crate::front::Reply::to(&verdict.decision).map_or(0, |r| r.status);
+            let status =
+                crate::front::ClientResponse::to(&verdict.decision).map_or(0, |r| r.status);
             waiting.complete(&mut exchange, status).await;
-        } else if exchange.wants(Kind::ResponseHeaders) || exchange.wants(Kind::RequestComplete) {
+        } else if exchange.wants(EventKind::ResponseHeaders)
+            || exchange.wants(EventKind::RequestComplete)
+        {
             waiting.exchange = Some(exchange);
             self.waiting.put(key, waiting);
         }
         vars
     }
 
-    async fn response(&self, message: &Message, key: Key) -> Vec<SetVar> {
-        let scope = Scope::Response;
+    async fn response(&self, message: &SpoeMessage, key: TransactionKey) -> Vec<SetVar> {
+        let scope = VarScope::Response;
         let taken = self.waiting.take(&key);
         let Some((mut waiting, mut exchange)) =
             taken.and_then(|mut w| w.exchange.take().map(|e| (w, e)))
         else {
             // Either no agent wanted it, or its request was never shown.
-            return match self.inspector.exchange().wants(Kind::ResponseHeaders) {
+            return match self.inspector.exchange().wants(EventKind::ResponseHeaders) {
                 true => answer::blocked(scope, 503),
                 false => answer::variables(&Verdict::default(), scope),
             };
@@ -312,15 +322,15 @@ impl Front {
         let empty =
             [204, 304].contains(&status) || head.headers().get("content-length") == Some("0");
         let verdict = exchange.response_headers(head).await;
-        let hidden = !empty && !waiting.head && exchange.wants(Kind::ResponseBody);
+        let hidden = !empty && !waiting.head && exchange.wants(EventKind::ResponseBody);
         if verdict.passes()
             && hidden
-            && let Some(status) = self.blocks(&waiting.id, Kind::ResponseBody)
+            && let Some(status) = self.blocks(&waiting.id, EventKind::ResponseBody)
         {
             waiting.complete(&mut exchange, status).await;
             return answer::blocked(scope, status);
         }
-        if let Some(reply) = crate::front::Reply::to(&verdict.decision) {
+        if let Some(reply) = crate::front::ClientResponse::to(&verdict.decision) {
             status = reply.status;
         }
         waiting.complete(&mut exchange, status).await;
@@ -328,16 +338,16 @@ impl Front {
     }
 }
 
-impl Front {
+impl SpoeServer {
     /// The status with which a body that HAProxy cannot show is blocked; `None` where it passes.
-    fn blocks(&self, id: &Text, kind: Kind) -> Option<u16> {
+    fn blocks(&self, id: &Text, kind: EventKind) -> Option<u16> {
         let body = kind.name();
         match self.unseen.now() {
-            Action::Block(status) => {
+            FallbackAction::Block(status) => {
                 tracing::debug!(%id, body, "blocked: HAProxy does not show all of it");
                 Some(status)
             }
-            Action::Allow => {
+            FallbackAction::Allow => {
                 tracing::warn!(%id, body, "passes uninspected: HAProxy does not show all of it");
                 None
             }
@@ -380,15 +390,15 @@ async fn body_passes(
 }
 
 /// What becomes of a question.
-struct Answer {
+struct NotifyAnswer {
     stream: u64,
     frame: u64,
-    scope: Scope,
+    scope: VarScope,
     vars: Vec<SetVar>,
 }
 
 /// Where connections come from.
-pub trait Listener: Send {
+pub trait SpoeListener: Send {
     /// A connection.
     type Io: AsyncRead + AsyncWrite + Send + 'static;
 
@@ -396,7 +406,7 @@ pub trait Listener: Send {
     fn accept(&self) -> impl Future<Output = io::Result<Self::Io>> + Send;
 }
 
-impl Listener for tokio::net::TcpListener {
+impl SpoeListener for tokio::net::TcpListener {
     type Io = tokio::net::TcpStream;
 
     async fn accept(&self) -> io::Result<Self::Io> {
@@ -406,7 +416,7 @@ impl Listener for tokio::net::TcpListener {
     }
 }
 
-impl Listener for uds::Listener {
+impl SpoeListener for uds::UdsListener {
     type Io = tokio::net::UnixStream;
 
     async fn accept(&self) -> io::Result<Self::Io> {

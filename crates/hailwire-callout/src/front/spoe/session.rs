@@ -6,25 +6,25 @@
 //! HAPROXY-DISCONNECT, or a fault → AGENT-DISCONNECT with its number, and the end
 //! ```
 //!
-//! The shell reads into and writes from [`Session::buffers`], takes questions from [`Session::question`] until there
-//! is none, and hands answers to [`Session::answer`], until [`Session::is_over`].
+//! The shell reads into and writes from [`SpopSession::buffers`], takes questions from [`SpopSession::question`] until there
+//! is none, and hands answers to [`SpopSession::answer`], until [`SpopSession::is_over`].
 
 use bytes::{Bytes, BytesMut};
 
-use super::frame::{self, Fault, Frame, MAX_FRAME, Notify, SetVar};
+use super::frame::{self, MAX_FRAME, NotifyFrame, SetVar, SpopError, SpopFrame};
 
 /// A connection.
 #[derive(Debug, Default)]
-pub struct Session {
+pub struct SpopSession {
     input: BytesMut,
     output: BytesMut,
-    agreed: Option<Agreed>,
+    agreed: Option<HelloParams>,
     over: bool,
 }
 
 /// What the greeting settled.
 #[derive(Clone, Debug)]
-pub struct Agreed {
+pub struct HelloParams {
     /// Bytes of a frame, in both directions.
     pub max_frame: u32,
     /// Answers may come in any order.
@@ -33,21 +33,23 @@ pub struct Agreed {
     pub engine: Bytes,
 }
 
-impl Session {
+impl SpopSession {
     /// Where the shell puts what it reads, and from whose front it takes what it writes.
     pub fn buffers(&mut self) -> (&mut BytesMut, &mut BytesMut) {
         (&mut self.input, &mut self.output)
     }
 
     /// The next question in what was read; none also when the connection is over.
-    pub fn question(&mut self) -> Option<Notify> {
+    pub fn question(&mut self) -> Option<NotifyFrame> {
         while !self.over {
             let max = self.agreed.as_ref().map_or(MAX_FRAME, |a| a.max_frame);
             match frame::cut(&mut self.input, max)
                 .and_then(|bytes| bytes.map(frame::read).transpose())
             {
                 Ok(None) => return None,
-                Ok(Some(Frame::Notify(notify))) if self.agreed.is_some() => return Some(notify),
+                Ok(Some(SpopFrame::Notify(notify))) if self.agreed.is_some() => {
+                    return Some(notify);
+                }
                 Ok(Some(frame)) => self.other(frame),
                 Err(fault) => self.end(fault),
             }
@@ -55,31 +57,33 @@ impl Session {
         None
     }
 
-    fn other(&mut self, frame: Frame) {
+    fn other(&mut self, frame: SpopFrame) {
         match frame {
-            Frame::Hello(hello) if self.agreed.is_none() => {
+            SpopFrame::Hello(hello) if self.agreed.is_none() => {
                 frame::write_hello(&mut self.output, hello.max_frame, hello.pipelining);
                 self.over = hello.healthcheck;
-                self.agreed = Some(Agreed {
+                self.agreed = Some(HelloParams {
                     max_frame: hello.max_frame,
                     pipelining: hello.pipelining,
                     engine: hello.engine,
                 });
             }
-            Frame::Disconnect { code, message } => {
+            SpopFrame::Disconnect { code, message } => {
                 if code != 0 {
                     let message = String::from_utf8_lossy(&message);
                     tracing::debug!(code, %message, "HAProxy ends the connection");
                 }
-                self.end(Fault::Normal);
+                self.end(SpopError::Normal);
             }
-            Frame::Hello(_) | Frame::Notify(_) => self.end(Fault::Invalid),
-            Frame::Other(kind) => tracing::debug!(kind, "a frame of an unknown type is skipped"),
+            SpopFrame::Hello(_) | SpopFrame::Notify(_) => self.end(SpopError::Invalid),
+            SpopFrame::Other(kind) => {
+                tracing::debug!(kind, "a frame of an unknown type is skipped");
+            }
         }
     }
 
     /// Ends the connection.
-    pub fn end(&mut self, fault: Fault) {
+    pub fn end(&mut self, fault: SpopError) {
         if !self.over {
             frame::write_disconnect(&mut self.output, fault);
             self.over = true;
@@ -95,7 +99,7 @@ impl Session {
 
     /// What the greeting settled, once it has.
     #[must_use]
-    pub const fn agreed(&self) -> Option<&Agreed> {
+    pub const fn agreed(&self) -> Option<&HelloParams> {
         self.agreed.as_ref()
     }
 
@@ -136,7 +140,7 @@ mod tests {
     }
 
     /// The types of the frames that were written, with the status of a disconnect.
-    fn written(session: &mut Session) -> Vec<(u8, Option<u8>)> {
+    fn written(session: &mut SpopSession) -> Vec<(u8, Option<u8>)> {
         let (_, output) = session.buffers();
         let mut frames = Vec::new();
         while let Ok(Some(frame)) = frame::cut(output, MAX_FRAME) {
@@ -146,8 +150,8 @@ mod tests {
         frames
     }
 
-    fn told(bytes: &[u8]) -> Session {
-        let mut session = Session::default();
+    fn told(bytes: &[u8]) -> SpopSession {
+        let mut session = SpopSession::default();
         session.buffers().0.put_slice(bytes);
         assert!(session.question().is_none());
         session
@@ -171,20 +175,23 @@ mod tests {
 
     #[test]
     fn what_is_wrong_ends_the_connection_with_its_number() {
-        let cases: [(Vec<u8>, Fault); 7] = [
-            (frame(3, b""), Fault::Invalid),
-            (frame(1, b""), Fault::NoVersion),
+        let cases: [(Vec<u8>, SpopError); 7] = [
+            (frame(3, b""), SpopError::Invalid),
+            (frame(1, b""), SpopError::NoVersion),
             (
                 frame(1, b"\x12supported-versions\x08\x031.0"),
-                Fault::UnsupportedVersion,
+                SpopError::UnsupportedVersion,
             ),
             (
                 frame(1, b"\x12supported-versions\x08\x032.0"),
-                Fault::NoMaxFrameSize,
+                SpopError::NoMaxFrameSize,
             ),
-            ([hello(false), vec![0, 1, 0, 0]].concat(), Fault::TooBig),
-            ([hello(false), frame(3, b"\xff")].concat(), Fault::Invalid),
-            ([hello(false), frame(2, b"")].concat(), Fault::Normal),
+            ([hello(false), vec![0, 1, 0, 0]].concat(), SpopError::TooBig),
+            (
+                [hello(false), frame(3, b"\xff")].concat(),
+                SpopError::Invalid,
+            ),
+            ([hello(false), frame(2, b"")].concat(), SpopError::Normal),
         ];
         for (bytes, fault) in cases {
             let mut session = told(&bytes);

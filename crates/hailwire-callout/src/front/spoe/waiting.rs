@@ -14,13 +14,13 @@ use crate::{Text, event::RequestComplete, inspect::Exchange};
 /// Which HTTP request: by the unique id that HAProxy gives it, or, where its configuration has none, by the engine and
 /// the stream there. Since version 3.1 the latter differ between a request and its response.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Key {
+pub(super) enum TransactionKey {
     Id(Bytes),
     Stream { engine: Bytes, stream: u64 },
 }
 
 /// A request whose response has not come.
-pub(super) struct Waiting {
+pub(super) struct PendingResponse {
     /// Our id of it.
     pub(super) id: Text,
     /// Its exchange.
@@ -31,15 +31,15 @@ pub(super) struct Waiting {
     body: u64,
 }
 
-impl fmt::Debug for Waiting {
+impl fmt::Debug for PendingResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiting")
+        f.debug_struct("PendingResponse")
             .field("id", &self.id)
             .finish_non_exhaustive()
     }
 }
 
-impl Waiting {
+impl PendingResponse {
     pub(super) fn new(id: Text, body: u64) -> Self {
         Self {
             id,
@@ -65,20 +65,20 @@ impl Waiting {
 }
 
 /// All of them.
-pub(super) struct Table {
+pub(super) struct PendingTable {
     most: usize,
     patience: Duration,
-    of: Mutex<Ordered>,
+    of: Mutex<PendingByAge>,
 }
 
 /// By key, and in the order in which they came; of what has gone, the order still has the key.
 #[derive(Default)]
-struct Ordered {
-    by_key: HashMap<Key, Waiting>,
-    order: VecDeque<(Instant, Key)>,
+struct PendingByAge {
+    by_key: HashMap<TransactionKey, PendingResponse>,
+    order: VecDeque<(Instant, TransactionKey)>,
 }
 
-impl Table {
+impl PendingTable {
     pub(super) fn new(most: usize, patience: Duration) -> Self {
         Self {
             most,
@@ -88,15 +88,15 @@ impl Table {
     }
 
     /// One more; those that waited too long go, and the oldest where there are too many.
-    pub(super) fn put(&self, key: Key, waiting: Waiting) {
+    pub(super) fn put(&self, key: TransactionKey, waiting: PendingResponse) {
         let now = waiting.since;
         let mut gone = Vec::new();
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
-        let Ordered { by_key, order } = &mut *of;
+        let PendingByAge { by_key, order } = &mut *of;
         order.push_back((now, key.clone()));
         gone.extend(by_key.insert(key, waiting));
         while let Some((since, key)) = order.front() {
-            let is_this = |waiting: &Waiting| waiting.since == *since;
+            let is_this = |waiting: &PendingResponse| waiting.since == *since;
             let there = by_key.get(key).is_some_and(is_this);
             let late = now.saturating_duration_since(*since) > self.patience;
             if there && !late && by_key.len() <= self.most {
@@ -121,7 +121,7 @@ impl Table {
     }
 
     /// The one of a key.
-    pub(super) fn take(&self, key: &Key) -> Option<Waiting> {
+    pub(super) fn take(&self, key: &TransactionKey) -> Option<PendingResponse> {
         let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
         of.by_key.remove(key)
     }
@@ -131,23 +131,23 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn key(stream: u64) -> Key {
-        Key::Stream {
+    fn key(stream: u64) -> TransactionKey {
+        TransactionKey::Stream {
             engine: Bytes::new(),
             stream,
         }
     }
 
-    fn waiting(since: Instant) -> Waiting {
-        Waiting {
+    fn waiting(since: Instant) -> PendingResponse {
+        PendingResponse {
             since,
-            ..Waiting::new(Text::from("id"), 0)
+            ..PendingResponse::new(Text::from("id"), 0)
         }
     }
 
     #[test]
     fn beyond_the_bound_the_oldest_goes() {
-        let table = Table::new(2, Duration::from_secs(60));
+        let table = PendingTable::new(2, Duration::from_secs(60));
         let begin = Instant::now();
         for n in 0..3 {
             table.put(key(n), waiting(begin + Duration::from_millis(n)));
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_waited_too_long_goes_when_another_comes() {
-        let table = Table::new(9, Duration::from_secs(1));
+        let table = PendingTable::new(9, Duration::from_secs(1));
         let begin = Instant::now();
         table.put(key(0), waiting(begin));
         table.put(key(1), waiting(begin + Duration::from_secs(2)));
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_came_and_went_leaves_nothing_behind() {
-        let table = Table::new(9, Duration::from_secs(60));
+        let table = PendingTable::new(9, Duration::from_secs(60));
         let begin = Instant::now();
         table.put(key(0), waiting(begin));
         for n in 1..10_000 {

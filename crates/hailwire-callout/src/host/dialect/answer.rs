@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    event::Kind,
+    event::EventKind,
     response::{Audit, BodyMutation, Decision, HeaderOp, Response, WebSocketDecision},
 };
 
@@ -21,42 +21,42 @@ const GUARDRAIL: &str = "guardrail_response";
 /// # Errors
 ///
 /// What is wrong with it.
-pub(super) fn response(kind: Kind, json: &[u8]) -> Result<Response, String> {
-    let answer: Answer = serde_json::from_slice(json).map_err(|e| e.to_string())?;
+pub(super) fn response(kind: EventKind, json: &[u8]) -> Result<Response, String> {
+    let answer: KitAnswer = serde_json::from_slice(json).map_err(|e| e.to_string())?;
     match kind {
-        Kind::RequestComplete => Ok(Response::allow()),
-        Kind::Configure => match (answer.success, answer.decision) {
-            (Some(true), _) | (None, Some(Decided::Allow)) => Ok(Response::allow()),
+        EventKind::RequestComplete => Ok(Response::allow()),
+        EventKind::Configure => match (answer.success, answer.decision) {
+            (Some(true), _) | (None, Some(KitDecision::Allow)) => Ok(Response::allow()),
             (Some(false), _) => Ok(refused(answer.error)),
             (None, _) => Err("no answer to a configuration".to_owned()),
         },
-        Kind::Guardrail if answer.detected.is_some() => {
+        EventKind::Guardrail if answer.detected.is_some() => {
             let text = String::from_utf8_lossy(json).into_owned();
             Ok(Response {
                 routing_metadata: BTreeMap::from([(GUARDRAIL.to_owned(), text)]),
                 ..Response::default()
             })
         }
-        Kind::Guardrail => Err("no answer to a guardrail".to_owned()),
-        Kind::RequestHeaders
-        | Kind::RequestBody
-        | Kind::ResponseHeaders
-        | Kind::ResponseBody
-        | Kind::WebSocketFrame => answer.into_response(),
+        EventKind::Guardrail => Err("no answer to a guardrail".to_owned()),
+        EventKind::RequestHeaders
+        | EventKind::RequestBody
+        | EventKind::ResponseHeaders
+        | EventKind::ResponseBody
+        | EventKind::WebSocketFrame => answer.into_response(),
     }
 }
 
 /// An answer whose piece of a body is changed, and nothing else is said.
-pub(super) fn mutated(kind: Kind, index: u32, data: Option<&str>) -> Result<Response, String> {
-    let mutation = Mutation {
+pub(super) fn mutated(kind: EventKind, index: u32, data: Option<&str>) -> Result<Response, String> {
+    let mutation = KitMutation {
         data: data.map(str::to_owned),
         chunk_index: index,
     };
     let mutation = Some(mutation.into_mutation()?);
     let mut response = Response::allow();
     match kind {
-        Kind::RequestBody => response.request_body = mutation,
-        Kind::ResponseBody => response.response_body = mutation,
+        EventKind::RequestBody => response.request_body = mutation,
+        EventKind::ResponseBody => response.response_body = mutation,
         _ => return Err("a changed piece of a body, where none was shown".to_owned()),
     }
     Ok(response)
@@ -71,9 +71,9 @@ fn refused(error: Option<String>) -> Response {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct KitAnswer {
     #[serde(default)]
-    decision: Option<Decided>,
+    decision: Option<KitDecision>,
     #[serde(default)]
     success: Option<bool>,
     #[serde(default)]
@@ -81,26 +81,26 @@ struct Answer {
     #[serde(default)]
     detected: Option<bool>,
     #[serde(default)]
-    request_headers: Option<Vec<Op>>,
+    request_headers: Option<Vec<KitHeaderOp>>,
     #[serde(default)]
-    response_headers: Option<Vec<Op>>,
+    response_headers: Option<Vec<KitHeaderOp>>,
     #[serde(default)]
     routing_metadata: Option<BTreeMap<String, String>>,
     #[serde(default)]
-    audit: Option<Audited>,
+    audit: Option<KitAudit>,
     #[serde(default)]
     needs_more: bool,
     #[serde(default)]
-    request_body_mutation: Option<Mutation>,
+    request_body_mutation: Option<KitMutation>,
     #[serde(default)]
-    response_body_mutation: Option<Mutation>,
+    response_body_mutation: Option<KitMutation>,
     #[serde(default)]
     websocket_decision: Option<WebSocketDecision>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Decided {
+enum KitDecision {
     #[serde(alias = "Allow")]
     Allow,
     #[serde(alias = "Block")]
@@ -133,10 +133,10 @@ const fn found() -> u16 {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Op {
+enum KitHeaderOp {
     Tagged(HeaderOp),
     Flat {
-        operation: Operation,
+        operation: HeaderOperation,
         name: String,
         #[serde(default)]
         value: Option<String>,
@@ -145,7 +145,7 @@ enum Op {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Operation {
+enum HeaderOperation {
     Set,
     Add,
     Remove,
@@ -153,7 +153,7 @@ enum Operation {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Audited {
+struct KitAudit {
     tags: Option<Vec<String>>,
     rule_ids: Option<Vec<String>>,
     confidence: Option<f32>,
@@ -162,24 +162,24 @@ struct Audited {
 }
 
 #[derive(Deserialize)]
-struct Mutation {
+struct KitMutation {
     #[serde(default)]
     data: Option<String>,
     #[serde(default)]
     chunk_index: u32,
 }
 
-impl Answer {
+impl KitAnswer {
     fn into_response(self) -> Result<Response, String> {
         let mut needs_more = self.needs_more;
         let decision = match self.decision {
             None => return Err("the answer decides nothing".to_owned()),
-            Some(Decided::Allow) => Decision::Allow,
-            Some(Decided::NeedsMore(more)) => {
+            Some(KitDecision::Allow) => Decision::Allow,
+            Some(KitDecision::NeedsMore(more)) => {
                 needs_more |= more;
                 Decision::Allow
             }
-            Some(Decided::Block {
+            Some(KitDecision::Block {
                 status,
                 body,
                 headers,
@@ -188,8 +188,8 @@ impl Answer {
                 body,
                 headers: headers.unwrap_or_default(),
             },
-            Some(Decided::Redirect { url, status }) => Decision::Redirect { url, status },
-            Some(Decided::Challenge {
+            Some(KitDecision::Redirect { url, status }) => Decision::Redirect { url, status },
+            Some(KitDecision::Challenge {
                 challenge_type,
                 params,
             }) => Decision::Challenge {
@@ -201,11 +201,11 @@ impl Answer {
                     .collect(),
             },
         };
-        let ops = |ops: Option<Vec<Op>>| {
+        let ops = |ops: Option<Vec<KitHeaderOp>>| {
             let ops = ops.unwrap_or_default().into_iter();
-            ops.map(Op::into_op).collect()
+            ops.map(KitHeaderOp::into_op).collect()
         };
-        let mutation = |mutation: Option<Mutation>| mutation.map(Mutation::into_mutation);
+        let mutation = |mutation: Option<KitMutation>| mutation.map(KitMutation::into_mutation);
         let audit = self.audit.unwrap_or_default();
         Ok(Response {
             decision,
@@ -227,7 +227,7 @@ impl Answer {
     }
 }
 
-impl Op {
+impl KitHeaderOp {
     fn into_op(self) -> HeaderOp {
         match self {
             Self::Tagged(op) => op,
@@ -238,16 +238,16 @@ impl Op {
             } => {
                 let value = value.unwrap_or_default();
                 match operation {
-                    Operation::Set => HeaderOp::Set { name, value },
-                    Operation::Add => HeaderOp::Add { name, value },
-                    Operation::Remove => HeaderOp::Remove { name },
+                    HeaderOperation::Set => HeaderOp::Set { name, value },
+                    HeaderOperation::Add => HeaderOp::Add { name, value },
+                    HeaderOperation::Remove => HeaderOp::Remove { name },
                 }
             }
         }
     }
 }
 
-impl Mutation {
+impl KitMutation {
     fn into_mutation(self) -> Result<BodyMutation, String> {
         let data = match self.data {
             None => None,
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     fn head(json: &str) -> Result<Response, String> {
-        response(Kind::RequestHeaders, json.as_bytes())
+        response(EventKind::RequestHeaders, json.as_bytes())
     }
 
     #[test]
@@ -316,13 +316,13 @@ mod tests {
             assert!(head(nothing).is_err(), "{nothing}");
         }
         let allow = br#"{"version":1,"decision":"allow"}"#;
-        assert!(response(Kind::Guardrail, allow).is_err());
+        assert!(response(EventKind::Guardrail, allow).is_err());
     }
 
     #[test]
     fn the_answer_of_a_guardrail_is_kept_as_it_is() {
         let clean = br#"{"detected":false,"confidence":0.0,"detections":[]}"#;
-        let read = response(Kind::Guardrail, clean).unwrap();
+        let read = response(EventKind::Guardrail, clean).unwrap();
         let kept = read.routing_metadata.get(GUARDRAIL).map(String::as_bytes);
         assert_eq!(kept, Some(clean.as_slice()));
     }

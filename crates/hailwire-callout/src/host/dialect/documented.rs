@@ -41,15 +41,16 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::{answer, heads::Heads};
+use super::{answer, heads::KnownHeads};
 use crate::{
     Text, VERSION,
-    capabilities::{Capabilities, Events, Features, Limits},
+    capabilities::{AgentLimits, Capabilities, EventKinds, Features},
     control::{Cancel, Ping},
-    event::{BodyChunk, Event, Kind},
+    event::{BodyChunk, Event, EventKind},
     headers::Headers,
     host::{
-        AskError, ConnectError, ConnectOptions, Connection, Link, Outlet, Settings, Ticket, open,
+        ConnectError, ConnectOptions, Connection, ConnectionLink, EventTransport, LinkSettings,
+        RequestError, RequestTicket, open,
     },
     response::Response,
     wire::frame,
@@ -86,7 +87,7 @@ pub(super) fn introduce(handshake: &mut Value, host_id: &str) {
 pub(super) fn welcomed<R, W>(
     (read, unread): (R, BytesMut),
     write: W,
-    welcome: Welcome,
+    welcome: DocumentedHandshake,
     options: &ConnectOptions,
 ) -> Result<Connection, ConnectError>
 where
@@ -107,10 +108,10 @@ where
 
 /// The answer to a handshake.
 #[derive(Deserialize)]
-pub(super) struct Welcome {
+pub(super) struct DocumentedHandshake {
     agent_name: String,
     #[serde(default)]
-    capabilities: Option<Able>,
+    capabilities: Option<DocumentedCapabilities>,
     #[serde(default)]
     error: Option<String>,
     /// The kit says it, the documentation does not.
@@ -118,7 +119,7 @@ pub(super) struct Welcome {
     accepted: Option<bool>,
 }
 
-impl Welcome {
+impl DocumentedHandshake {
     /// `None` where it is not of this dialect.
     pub(super) fn read(payload: &[u8]) -> Option<Self> {
         serde_json::from_slice(payload).ok()
@@ -126,13 +127,13 @@ impl Welcome {
 }
 
 /// An agent that has dialled, and registers.
-pub(crate) struct Registered {
+pub(crate) struct DocumentedRegistration {
     pub(crate) agent_id: String,
     pub(crate) auth_token: Option<String>,
-    able: Able,
+    able: DocumentedCapabilities,
 }
 
-impl Registered {
+impl DocumentedRegistration {
     /// From the payload of a frame of type [`REGISTRATION`].
     ///
     /// # Errors
@@ -140,14 +141,15 @@ impl Registered {
     /// What is wrong with it.
     pub(crate) fn read(payload: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
-        struct Registration {
+        struct RegistrationFields {
             protocol_version: u32,
             agent_id: String,
-            capabilities: Able,
+            capabilities: DocumentedCapabilities,
             #[serde(default)]
             auth_token: Option<String>,
         }
-        let read: Registration = serde_json::from_slice(payload).map_err(|e| e.to_string())?;
+        let read: RegistrationFields =
+            serde_json::from_slice(payload).map_err(|e| e.to_string())?;
         if read.protocol_version != VERSION || read.agent_id.is_empty() {
             return Err("unsupported protocol version, or an agent without a name".to_owned());
         }
@@ -198,7 +200,7 @@ pub(crate) async fn refuse(mut write: impl AsyncWrite + Unpin, why: &str) -> io:
 #[derive(Default, Deserialize)]
 #[serde(default)]
 #[expect(clippy::struct_excessive_bools, reason = "as on the wire")]
-struct Able {
+struct DocumentedCapabilities {
     handles_request_headers: bool,
     handles_request_body: bool,
     handles_response_headers: bool,
@@ -208,17 +210,17 @@ struct Able {
     max_concurrent_requests: Option<u32>,
 }
 
-impl Able {
+impl DocumentedCapabilities {
     fn into_capabilities(self, name: String) -> Capabilities {
-        let limits = Limits::default();
+        let limits = AgentLimits::default();
         let handled = [
-            (Kind::RequestHeaders, self.handles_request_headers),
-            (Kind::RequestBody, self.handles_request_body),
-            (Kind::ResponseHeaders, self.handles_response_headers),
-            (Kind::ResponseBody, self.handles_response_body),
-            (Kind::RequestComplete, true),
+            (EventKind::RequestHeaders, self.handles_request_headers),
+            (EventKind::RequestBody, self.handles_request_body),
+            (EventKind::ResponseHeaders, self.handles_response_headers),
+            (EventKind::ResponseBody, self.handles_response_body),
+            (EventKind::RequestComplete, true),
         ];
-        let events: Events = handled
+        let events: EventKinds = handled
             .into_iter()
             .filter_map(|(kind, handled)| handled.then_some(kind))
             .collect();
@@ -233,7 +235,7 @@ impl Able {
                 cancellation: self.supports_cancellation,
                 ..Features::default()
             },
-            limits: Limits {
+            limits: AgentLimits {
                 max_concurrency: self
                     .max_concurrent_requests
                     .unwrap_or(limits.max_concurrency),
@@ -255,12 +257,12 @@ where
 {
     let (orders, queue) = mpsc::unbounded_channel();
     let queued = Arc::new(AtomicUsize::new(0));
-    let out = Out {
+    let out = DocumentedTransport {
         orders,
         queued: queued.clone(),
     };
     let pongs = out.clone();
-    let settings = Settings {
+    let settings = LinkSettings {
         capabilities,
         numbered: false,
         window: 0,
@@ -269,13 +271,13 @@ where
         notices: options.notices.clone(),
     };
     let (connection, link) = open(out, settings);
-    let driver = Driver {
+    let driver = DocumentedDriver {
         link: link.clone(),
         read: unread,
         pongs,
     };
     tokio::spawn(async move {
-        let asked = Asked::default();
+        let asked = PendingEvents::default();
         let ended = tokio::select! {
             ended = driver.listen(read, &asked) => ended,
             ended = carry_out(write, queue, &queued, &asked, &link) => ended,
@@ -289,7 +291,7 @@ where
     connection
 }
 
-enum Order {
+enum DocumentedCommand {
     Event(Box<Event>),
     Cancelled(Text),
     Ping(u64),
@@ -297,7 +299,7 @@ enum Order {
     Close,
 }
 
-impl Order {
+impl DocumentedCommand {
     /// What it holds, about.
     fn bytes(&self) -> usize {
         const ITSELF: usize = 256;
@@ -313,54 +315,54 @@ impl Order {
 }
 
 #[derive(Clone)]
-struct Out {
-    orders: mpsc::UnboundedSender<Order>,
+struct DocumentedTransport {
+    orders: mpsc::UnboundedSender<DocumentedCommand>,
     /// Bytes that the orders hold, about.
     queued: Arc<AtomicUsize>,
 }
 
-impl Out {
+impl DocumentedTransport {
     /// An order, unless too much waits. Returns whether it will be carried out.
-    fn order(&self, order: Order) -> Result<(), AskError> {
+    fn order(&self, order: DocumentedCommand) -> Result<(), RequestError> {
         let bytes = order.bytes();
         if self.queued.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUED {
             self.queued.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(AskError::Full);
+            return Err(RequestError::Full);
         }
-        self.orders.send(order).map_err(|_| AskError::Closed)
+        self.orders.send(order).map_err(|_| RequestError::Closed)
     }
 }
 
-impl Outlet for Out {
-    fn event(&self, _: Ticket, event: Event, _: bool) -> Result<(), AskError> {
+impl EventTransport for DocumentedTransport {
+    fn event(&self, _: RequestTicket, event: Event, _: bool) -> Result<(), RequestError> {
         match event.kind() {
-            Kind::WebSocketFrame | Kind::Guardrail | Kind::Configure => {
+            EventKind::WebSocketFrame | EventKind::Guardrail | EventKind::Configure => {
                 let name = event.kind().name();
                 let why = format!("the documented wire has no {name}");
-                Err(AskError::Refused(why))
+                Err(RequestError::Refused(why))
             }
-            _ => self.order(Order::Event(Box::new(event))),
+            _ => self.order(DocumentedCommand::Event(Box::new(event))),
         }
     }
 
     fn cancel(&self, cancel: Cancel) {
         // An agent that reads so little has not begun with it.
-        let _ = self.order(Order::Cancelled(cancel.correlation_id));
+        let _ = self.order(DocumentedCommand::Cancelled(cancel.correlation_id));
     }
 
     fn ping(&self, ping: Ping) -> bool {
-        self.order(Order::Ping(ping.sequence)).is_ok()
+        self.order(DocumentedCommand::Ping(ping.sequence)).is_ok()
     }
 
     fn close(&self) {
-        let _ = self.orders.send(Order::Close);
+        let _ = self.orders.send(DocumentedCommand::Close);
     }
 }
 
 /// What is under way, by the number of its request: one event of each.
-type Asked = std::sync::Mutex<HashMap<u64, (Text, Kind)>>;
+type PendingEvents = std::sync::Mutex<HashMap<u64, (Text, EventKind)>>;
 
-fn lock(asked: &Asked) -> std::sync::MutexGuard<'_, HashMap<u64, (Text, Kind)>> {
+fn lock(asked: &PendingEvents) -> std::sync::MutexGuard<'_, HashMap<u64, (Text, EventKind)>> {
     asked
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -368,18 +370,18 @@ fn lock(asked: &Asked) -> std::sync::MutexGuard<'_, HashMap<u64, (Text, Kind)>> 
 
 async fn carry_out(
     mut io: impl AsyncWrite + Unpin,
-    mut queue: mpsc::UnboundedReceiver<Order>,
+    mut queue: mpsc::UnboundedReceiver<DocumentedCommand>,
     queued: &AtomicUsize,
-    asked: &Asked,
-    link: &Link,
+    asked: &PendingEvents,
+    link: &ConnectionLink,
 ) -> io::Result<()> {
     const BATCH: usize = 64 << 10;
     let mut out = BytesMut::new();
-    let mut heads = Heads::default();
+    let mut heads = KnownHeads::default();
     while let Some(order) = queue.recv().await {
         let mut order = Some(order);
         while let Some(next) = order {
-            if matches!(next, Order::Close) {
+            if matches!(next, DocumentedCommand::Close) {
                 return io.write_all(&out).await;
             }
             queued.fetch_sub(next.bytes(), Ordering::Relaxed);
@@ -396,16 +398,24 @@ async fn carry_out(
 }
 
 /// Appends the frames that carry an order out.
-fn put(order: Order, (asked, heads): (&Asked, &mut Heads), link: &Link, out: &mut BytesMut) {
+fn put(
+    order: DocumentedCommand,
+    (asked, heads): (&PendingEvents, &mut KnownHeads),
+    link: &ConnectionLink,
+    out: &mut BytesMut,
+) {
     match order {
-        Order::Event(event) => {
+        DocumentedCommand::Event(event) => {
             let (id, kind) = (Text::from(event.id()), event.kind());
-            if link.capabilities().events.contains(Kind::RequestHeaders)
+            if link
+                .capabilities()
+                .events
+                .contains(EventKind::RequestHeaders)
                 && let Err(error) = heads.admit(kind, &id)
             {
                 return link.answer_request(&id, Err(error));
             }
-            if kind == Kind::RequestComplete {
+            if kind == EventKind::RequestComplete {
                 put_cancel(&id, "complete", out);
                 link.answer_request(&id, Ok(Response::allow()));
                 return;
@@ -417,16 +427,16 @@ fn put(order: Order, (asked, heads): (&Asked, &mut Heads), link: &Link, out: &mu
                 Err(error) => link.answer_request(&id, Err(error)),
             }
         }
-        Order::Cancelled(id) => {
+        DocumentedCommand::Cancelled(id) => {
             put_cancel(&id, "nobody waits", out);
         }
-        Order::Ping(sequence) => {
+        DocumentedCommand::Ping(sequence) => {
             let _ = put_json(out, PING, &json!({"timestamp": sequence}));
         }
-        Order::Pong(timestamp) => {
+        DocumentedCommand::Pong(timestamp) => {
             let _ = put_json(out, PONG, &json!({"timestamp": timestamp}));
         }
-        Order::Close => {}
+        DocumentedCommand::Close => {}
     }
 }
 
@@ -435,14 +445,14 @@ fn put_cancel(id: &str, reason: &str, out: &mut BytesMut) {
     let _ = put_json(out, CANCEL, &cancel);
 }
 
-fn put_event(event: &Event, out: &mut BytesMut) -> Result<(), AskError> {
-    let code = frame::Type::Event(event.kind()).code();
+fn put_event(event: &Event, out: &mut BytesMut) -> Result<(), RequestError> {
+    let code = frame::FrameType::Event(event.kind()).code();
     let request_id = number(event.id());
     match event {
         Event::RequestHeaders(event) => {
             let of = event.metadata();
             let body = has_body(event.headers(), takes_body(event.method()));
-            let metadata = Metadata {
+            let metadata = MetadataFields {
                 correlation_id: of.correlation_id,
                 client_ip: of.client_ip,
                 client_port: of.client_port,
@@ -453,7 +463,7 @@ fn put_event(event: &Event, out: &mut BytesMut) -> Result<(), AskError> {
                 upstream_id: of.upstream_id,
                 traceparent: of.traceparent,
             };
-            let head = RequestHead {
+            let head = RequestHeadFrame {
                 request_id,
                 metadata,
                 method: event.method(),
@@ -464,7 +474,7 @@ fn put_event(event: &Event, out: &mut BytesMut) -> Result<(), AskError> {
             put_json(out, code, &head)
         }
         Event::ResponseHeaders(event) => {
-            let head = ResponseHead {
+            let head = ResponseHeadFrame {
                 request_id,
                 status_code: event.status(),
                 headers: event.headers(),
@@ -476,19 +486,19 @@ fn put_event(event: &Event, out: &mut BytesMut) -> Result<(), AskError> {
             put_json(out, code, &head)
         }
         Event::RequestBody(chunk) | Event::ResponseBody(chunk) => {
-            put_json(out, code, &Piece::of(request_id, chunk))
+            put_json(out, code, &BodyChunkFrame::of(request_id, chunk))
         }
         Event::RequestComplete(_)
         | Event::WebSocketFrame(_)
         | Event::Guardrail(_)
-        | Event::Configure(_) => Err(AskError::Refused("no such event".to_owned())),
+        | Event::Configure(_) => Err(RequestError::Refused("no such event".to_owned())),
     }
 }
 
 #[derive(Serialize)]
-struct RequestHead<'a> {
+struct RequestHeadFrame<'a> {
     request_id: u64,
-    metadata: Metadata<'a>,
+    metadata: MetadataFields<'a>,
     method: &'a str,
     uri: &'a str,
     headers: &'a Headers,
@@ -496,7 +506,7 @@ struct RequestHead<'a> {
 }
 
 #[derive(Serialize)]
-struct Metadata<'a> {
+struct MetadataFields<'a> {
     correlation_id: &'a str,
     client_ip: &'a str,
     client_port: u16,
@@ -514,7 +524,7 @@ struct Metadata<'a> {
 }
 
 #[derive(Serialize)]
-struct ResponseHead<'a> {
+struct ResponseHeadFrame<'a> {
     request_id: u64,
     status_code: u16,
     headers: &'a Headers,
@@ -522,14 +532,14 @@ struct ResponseHead<'a> {
 }
 
 #[derive(Serialize)]
-struct Piece {
+struct BodyChunkFrame {
     request_id: u64,
     chunk_index: u32,
     data: String,
     is_last: bool,
 }
 
-impl Piece {
+impl BodyChunkFrame {
     fn of(request_id: u64, chunk: &BodyChunk) -> Self {
         Self {
             request_id,
@@ -558,24 +568,28 @@ fn number(id: &str) -> u64 {
     KEY.hash_one(id) >> 11
 }
 
-fn put_json(out: &mut BytesMut, code: u8, value: &impl Serialize) -> Result<(), AskError> {
+fn put_json(out: &mut BytesMut, code: u8, value: &impl Serialize) -> Result<(), RequestError> {
     use bytes::BufMut as _;
     let mut written = Ok(());
     frame::put(out, code, |out| {
         written = serde_json::to_writer(out.writer(), value);
     })
-    .map_err(|_| AskError::TooLarge)?;
-    written.map_err(|e| AskError::Refused(e.to_string()))
+    .map_err(|_| RequestError::TooLarge)?;
+    written.map_err(|e| RequestError::Refused(e.to_string()))
 }
 
-struct Driver {
-    link: Link,
+struct DocumentedDriver {
+    link: ConnectionLink,
     read: BytesMut,
-    pongs: Out,
+    pongs: DocumentedTransport,
 }
 
-impl Driver {
-    async fn listen(mut self, mut io: impl AsyncRead + Unpin, asked: &Asked) -> io::Result<()> {
+impl DocumentedDriver {
+    async fn listen(
+        mut self,
+        mut io: impl AsyncRead + Unpin,
+        asked: &PendingEvents,
+    ) -> io::Result<()> {
         while let Some((code, payload)) = next(&mut io, &mut self.read).await? {
             match code {
                 DECISION => self.answered(asked, &payload, answer::response),
@@ -590,7 +604,9 @@ impl Driver {
                     }
                 }
                 PING => {
-                    let _ = self.pongs.order(Order::Pong(timestamp(&payload)));
+                    let _ = self
+                        .pongs
+                        .order(DocumentedCommand::Pong(timestamp(&payload)));
                 }
                 // Health and metrics, which were not asked for, and what later versions may say.
                 _ => {}
@@ -601,44 +617,44 @@ impl Driver {
 
     fn answered(
         &self,
-        asked: &Asked,
+        asked: &PendingEvents,
         payload: &[u8],
-        read: impl FnOnce(Kind, &[u8]) -> Result<Response, String>,
+        read: impl FnOnce(EventKind, &[u8]) -> Result<Response, String>,
     ) {
         #[derive(Deserialize)]
-        struct Whose {
+        struct RequestIdField {
             request_id: u64,
         }
-        let whose = serde_json::from_slice::<Whose>(payload).ok();
+        let whose = serde_json::from_slice::<RequestIdField>(payload).ok();
         let entry = whose.and_then(|whose| lock(asked).remove(&whose.request_id));
         let Some((id, kind)) = entry else {
             // The kit answers 0 to what it cannot read. Whoever asked gets no answer in time, and no allow.
             tracing::debug!("an answer to nothing that was asked");
             return;
         };
-        let response = read(kind, payload).map_err(AskError::Malformed);
+        let response = read(kind, payload).map_err(RequestError::Malformed);
         self.link.answer_request(&id, response);
     }
 }
 
-fn mutated(kind: Kind, payload: &[u8]) -> Result<Response, String> {
+fn mutated(kind: EventKind, payload: &[u8]) -> Result<Response, String> {
     #[derive(Deserialize)]
-    struct Mutation {
+    struct MutationFrame {
         #[serde(default)]
         chunk_index: u32,
         #[serde(default)]
         data: Option<String>,
     }
-    let read: Mutation = serde_json::from_slice(payload).map_err(|e| e.to_string())?;
+    let read: MutationFrame = serde_json::from_slice(payload).map_err(|e| e.to_string())?;
     answer::mutated(kind, read.chunk_index, read.data.as_deref())
 }
 
 fn timestamp(payload: &[u8]) -> i64 {
     #[derive(Deserialize)]
-    struct Stamp {
+    struct TimestampField {
         timestamp: i64,
     }
-    serde_json::from_slice(payload).map_or(-1, |stamp: Stamp| stamp.timestamp)
+    serde_json::from_slice(payload).map_or(-1, |stamp: TimestampField| stamp.timestamp)
 }
 
 /// The next frame; `None` at the end. What was read of one when this is dropped stays in `read`.

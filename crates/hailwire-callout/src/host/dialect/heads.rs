@@ -5,23 +5,23 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use crate::{Text, event::Kind, host::AskError};
+use crate::{Text, event::EventKind, host::RequestError};
 
 /// How many requests' heads are remembered; the oldest is forgotten.
 const HEADS: usize = 1 << 16;
 
 /// Whose heads the agent has seen over this connection.
 #[derive(Default)]
-pub(super) struct Heads {
+pub(super) struct KnownHeads {
     known: HashSet<Text>,
     order: VecDeque<Text>,
 }
 
-impl Heads {
+impl KnownHeads {
     /// Whether the agent can make anything of the event.
-    pub(super) fn admit(&mut self, kind: Kind, id: &Text) -> Result<(), AskError> {
+    pub(super) fn admit(&mut self, kind: EventKind, id: &Text) -> Result<(), RequestError> {
         match kind {
-            Kind::RequestHeaders => {
+            EventKind::RequestHeaders => {
                 if self.known.insert(id.clone()) {
                     self.order.push_back(id.clone());
                 }
@@ -32,7 +32,7 @@ impl Heads {
                 }
                 Ok(())
             }
-            Kind::RequestComplete => {
+            EventKind::RequestComplete => {
                 self.known.remove(id);
                 // Their order is kept for the rest, so the list may hold names of some that have ended: twice as
                 // many as there are, at most.
@@ -42,18 +42,18 @@ impl Heads {
                 }
                 Ok(())
             }
-            Kind::RequestBody | Kind::ResponseHeaders | Kind::ResponseBody
+            EventKind::RequestBody | EventKind::ResponseHeaders | EventKind::ResponseBody
                 if !self.known.contains(id) =>
             {
                 let why = "this connection has not shown the agent the head of the request, and it would allow anything";
-                Err(AskError::Refused(why.to_owned()))
+                Err(RequestError::Refused(why.to_owned()))
             }
-            Kind::RequestBody
-            | Kind::ResponseHeaders
-            | Kind::ResponseBody
-            | Kind::WebSocketFrame
-            | Kind::Guardrail
-            | Kind::Configure => Ok(()),
+            EventKind::RequestBody
+            | EventKind::ResponseHeaders
+            | EventKind::ResponseBody
+            | EventKind::WebSocketFrame
+            | EventKind::Guardrail
+            | EventKind::Configure => Ok(()),
         }
     }
 }
@@ -64,29 +64,33 @@ mod tests {
 
     #[test]
     fn what_belongs_to_a_head_that_was_not_shown_is_refused() {
-        let mut heads = Heads::default();
+        let mut heads = KnownHeads::default();
         let id = Text::from("c1");
-        for kind in [Kind::RequestBody, Kind::ResponseHeaders, Kind::ResponseBody] {
+        for kind in [
+            EventKind::RequestBody,
+            EventKind::ResponseHeaders,
+            EventKind::ResponseBody,
+        ] {
             assert!(heads.admit(kind, &id).is_err(), "{kind:?}");
         }
-        heads.admit(Kind::RequestHeaders, &id).unwrap();
-        heads.admit(Kind::RequestBody, &id).unwrap();
-        heads.admit(Kind::RequestComplete, &id).unwrap();
-        assert!(heads.admit(Kind::ResponseBody, &id).is_err());
+        heads.admit(EventKind::RequestHeaders, &id).unwrap();
+        heads.admit(EventKind::RequestBody, &id).unwrap();
+        heads.admit(EventKind::RequestComplete, &id).unwrap();
+        assert!(heads.admit(EventKind::ResponseBody, &id).is_err());
     }
 
     #[test]
     fn heads_that_never_end_are_forgotten_in_their_order() {
-        let mut heads = Heads::default();
+        let mut heads = KnownHeads::default();
         let id = |n: usize| Text::from(n.to_string());
         for n in 0..=HEADS {
-            heads.admit(Kind::RequestHeaders, &id(n)).unwrap();
+            heads.admit(EventKind::RequestHeaders, &id(n)).unwrap();
         }
         assert_eq!(heads.known.len(), HEADS);
-        assert!(heads.admit(Kind::RequestBody, &id(0)).is_err());
-        heads.admit(Kind::RequestBody, &id(1)).unwrap();
+        assert!(heads.admit(EventKind::RequestBody, &id(0)).is_err());
+        heads.admit(EventKind::RequestBody, &id(1)).unwrap();
         for n in 0..=HEADS {
-            heads.admit(Kind::RequestComplete, &id(n)).unwrap();
+            heads.admit(EventKind::RequestComplete, &id(n)).unwrap();
         }
         assert!(heads.order.len() <= 16, "{}", heads.order.len());
     }

@@ -3,7 +3,7 @@
 //! An agent does not speak first, so the host does, in a way that two of the three understand: the handshake of the
 //! running wire, with the keys beside it that the documented one looks for. Each ignores the other's, and the
 //! answer shows which it was. An agent that answers nothing, closes, or answers what is no handshake is asked in the
-//! older framing, over a connection of its own. [`Uds`] remembers what it was and begins with that the next time.
+//! older framing, over a connection of its own. [`UdsEndpoint`] remembers what it was and begins with that the next time.
 //!
 //! | dialect | who speaks it | what it cannot do |
 //! |---|---|---|
@@ -88,7 +88,7 @@ impl FromStr for Dialect {
 
 /// An agent at a Unix socket, whatever it speaks.
 #[derive(Debug)]
-pub struct Uds {
+pub struct UdsEndpoint {
     path: PathBuf,
     fixed: Option<Dialect>,
     /// What worked last: its place in [`Dialect::ALL`], or [`UNKNOWN`].
@@ -97,7 +97,7 @@ pub struct Uds {
 
 const UNKNOWN: u8 = u8::MAX;
 
-impl Uds {
+impl UdsEndpoint {
     /// Whoever listens at a path. Its dialect is told apart unless it is given.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>, dialect: Option<Dialect>) -> Self {
@@ -295,7 +295,7 @@ where
         serde_json::to_value(hello).map_err(|error| ConnectError::Handshake(error.to_string()))?;
     documented::introduce(&mut hello, &options.host_id);
     let greeted = stream::greet(read, write, &hello).await?;
-    match documented::Welcome::read(&greeted.answer) {
+    match documented::DocumentedHandshake::read(&greeted.answer) {
         Some(welcome) => {
             let (incoming, write) = (greeted.incoming, greeted.outgoing.into_io());
             let connection = documented::welcomed(incoming.into_parts(), write, welcome, options)?;

@@ -29,14 +29,15 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{answer, heads::Heads};
+use super::{answer, heads::KnownHeads};
 use crate::{
     Text,
-    capabilities::{Capabilities, Features, Limits},
+    capabilities::{AgentLimits, Capabilities, Features},
     control::Cancel,
-    event::{Event, Kind, Opcode},
+    event::{Event, EventKind, Opcode},
     host::{
-        AskError, ConnectError, ConnectOptions, Connection, Link, Outlet, Settings, Ticket, open,
+        ConnectError, ConnectOptions, Connection, ConnectionLink, EventTransport, LinkSettings,
+        RequestError, RequestTicket, open,
     },
     wire::{self, Encoding},
 };
@@ -66,11 +67,11 @@ where
 {
     let (kind, payload) = match &options.config {
         Some(config) => (
-            Kind::Configure,
+            EventKind::Configure,
             json!({"agent_id": "", "config": config, "config_version": options.config_version}),
         ),
         None => (
-            Kind::RequestComplete,
+            EventKind::RequestComplete,
             json!({"correlation_id": "", "status": 0, "duration_ms": 0, "request_size": 0, "response_size": 0}),
         ),
     };
@@ -87,15 +88,15 @@ where
     };
     settle(&answer)?;
     let (orders, queue) = mpsc::unbounded_channel();
-    let (connection, link) = open(Out(orders), settings(options));
-    let driver = Driver {
+    let (connection, link) = open(V1Transport(orders), settings(options));
+    let driver = V1Driver {
         reader,
         writer,
         read,
         link,
         queue,
         waiting: VecDeque::new(),
-        heads: Heads::default(),
+        heads: KnownHeads::default(),
     };
     tokio::spawn(driver.run());
     Ok(connection)
@@ -118,13 +119,13 @@ fn settle(answer: &[u8]) -> Result<(), ConnectError> {
 }
 
 /// Nothing was said, so this is what the kits can do.
-fn settings(options: &ConnectOptions) -> Settings {
-    Settings {
+fn settings(options: &ConnectOptions) -> LinkSettings {
+    LinkSettings {
         capabilities: Capabilities {
             agent_id: "v1".to_owned(),
             name: "v1".to_owned(),
             version: String::new(),
-            events: Kind::ALL.into_iter().collect(),
+            events: EventKind::ALL.into_iter().collect(),
             features: Features {
                 streaming_body: true,
                 guardrails: true,
@@ -132,10 +133,10 @@ fn settings(options: &ConnectOptions) -> Settings {
                 concurrent_requests: 1,
                 ..Features::default()
             },
-            limits: Limits {
+            limits: AgentLimits {
                 max_concurrency: 1,
                 preferred_chunk_size: CHUNK,
-                ..Limits::default()
+                ..AgentLimits::default()
             },
         },
         numbered: false,
@@ -147,43 +148,43 @@ fn settings(options: &ConnectOptions) -> Settings {
 }
 
 /// What the driver is told.
-enum Order {
+enum V1Command {
     Event(Box<Event>),
     Cancelled(Text),
     Close,
 }
 
-struct Out(mpsc::UnboundedSender<Order>);
+struct V1Transport(mpsc::UnboundedSender<V1Command>);
 
-impl Outlet for Out {
-    fn event(&self, _: Ticket, event: Event, _: bool) -> Result<(), AskError> {
+impl EventTransport for V1Transport {
+    fn event(&self, _: RequestTicket, event: Event, _: bool) -> Result<(), RequestError> {
         self.0
-            .send(Order::Event(Box::new(event)))
-            .map_err(|_| AskError::Closed)
+            .send(V1Command::Event(Box::new(event)))
+            .map_err(|_| RequestError::Closed)
     }
 
     fn cancel(&self, cancel: Cancel) {
-        let _ = self.0.send(Order::Cancelled(cancel.correlation_id));
+        let _ = self.0.send(V1Command::Cancelled(cancel.correlation_id));
     }
 
     fn close(&self) {
-        let _ = self.0.send(Order::Close);
+        let _ = self.0.send(V1Command::Close);
     }
 }
 
 /// Owns the socket.
-struct Driver<R, W> {
+struct V1Driver<R, W> {
     reader: R,
     writer: W,
     read: BytesMut,
-    link: Link,
-    queue: mpsc::UnboundedReceiver<Order>,
+    link: ConnectionLink,
+    queue: mpsc::UnboundedReceiver<V1Command>,
     /// Events that came while another was under way. The link lets out one; more are those after an abandoned one.
     waiting: VecDeque<Box<Event>>,
-    heads: Heads,
+    heads: KnownHeads,
 }
 
-impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> V1Driver<R, W> {
     async fn run(mut self) {
         if let Err(error) = self.serve().await {
             tracing::debug!(%error, "a connection of the older framing has ended");
@@ -197,9 +198,9 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
                 Some(event) => event,
                 None => tokio::select! {
                     order = self.queue.recv() => match order {
-                        Some(Order::Event(event)) => event,
-                        Some(Order::Cancelled(_)) => continue,
-                        Some(Order::Close) | None => return Ok(()),
+                        Some(V1Command::Event(event)) => event,
+                        Some(V1Command::Cancelled(_)) => continue,
+                        Some(V1Command::Close) | None => return Ok(()),
                     },
                     // Nothing was asked, so whatever comes is wrong, and an end is an end.
                     more = self.reader.read_buf(&mut self.read) => {
@@ -250,17 +251,17 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
                     let Some(answer) = answer? else {
                         return Ok(false);
                     };
-                    let response = answer::response(kind, &answer).map_err(AskError::Malformed);
+                    let response = answer::response(kind, &answer).map_err(RequestError::Malformed);
                     link.answer_request(&id, response);
                     return Ok(true);
                 }
                 order = queue.recv() => match order {
-                    Some(Order::Event(event)) => waiting.push_back(event),
-                    Some(Order::Cancelled(cancelled)) if cancelled == id => {
+                    Some(V1Command::Event(event)) => waiting.push_back(event),
+                    Some(V1Command::Cancelled(cancelled)) if cancelled == id => {
                         until.get_or_insert_with(|| Instant::now() + LATE);
                     }
-                    Some(Order::Cancelled(cancelled)) => forget(waiting, link, &cancelled),
-                    Some(Order::Close) | None => return Ok(false),
+                    Some(V1Command::Cancelled(cancelled)) => forget(waiting, link, &cancelled),
+                    Some(V1Command::Close) | None => return Ok(false),
                 },
                 () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => return Err(io::Error::from(io::ErrorKind::TimedOut)),
             }
@@ -269,16 +270,20 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Driver<R, W> {
 }
 
 /// Takes out what has not been sent. The link still counts on an answer.
-fn forget(waiting: &mut VecDeque<Box<Event>>, link: &Link, id: &str) {
+fn forget(waiting: &mut VecDeque<Box<Event>>, link: &ConnectionLink, id: &str) {
     let before = waiting.len();
     waiting.retain(|event| event.id() != id);
     for _ in waiting.len()..before {
-        link.answer_request(id, Err(AskError::Cancelled));
+        link.answer_request(id, Err(RequestError::Cancelled));
     }
 }
 
 /// Appends a message whose payload `write` appends.
-fn put(out: &mut BytesMut, kind: Kind, write: impl FnOnce(&mut BytesMut)) -> Result<(), AskError> {
+fn put(
+    out: &mut BytesMut,
+    kind: EventKind,
+    write: impl FnOnce(&mut BytesMut),
+) -> Result<(), RequestError> {
     let start = out.len();
     out.put_u32(0);
     out.extend_from_slice(b"{\"event_type\":\"");
@@ -289,7 +294,7 @@ fn put(out: &mut BytesMut, kind: Kind, write: impl FnOnce(&mut BytesMut)) -> Res
     let length = out.len() - start - 4;
     if length > MAX {
         out.truncate(start);
-        return Err(AskError::TooLarge);
+        return Err(RequestError::TooLarge);
     }
     if let (Some(prefix), Ok(length)) = (out.get_mut(start..start + 4), u32::try_from(length)) {
         prefix.copy_from_slice(&length.to_be_bytes());

@@ -4,14 +4,14 @@ use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
 /// A socket that is listened on: an IP address with a port, or `unix:` and a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Address {
+pub enum ListenAddress {
     /// `127.0.0.1:9000`.
     Tcp(SocketAddr),
     /// `unix:/run/hail/front.sock`: 1 to 100 bytes, absolute.
     Unix(PathBuf),
 }
 
-impl FromStr for Address {
+impl FromStr for ListenAddress {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -27,7 +27,7 @@ impl FromStr for Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),

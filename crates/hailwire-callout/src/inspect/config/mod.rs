@@ -37,10 +37,10 @@ use std::{
 
 use hailwire_pool::Strategy;
 
-use super::{Action, Rule};
+use super::{AgentRule, FallbackAction};
 use crate::{host::dialect::Dialect, pool::PoolConfig};
 
-pub use address::Address;
+pub use address::ListenAddress;
 pub use hailwire_kdl::{FileError as ConfigError, MAX_FILE, Setting};
 pub use settings::SETTINGS;
 
@@ -50,7 +50,7 @@ pub struct Config {
     /// `agents { agent … }`: in the order in which they are asked. At most [`Config::MAX_AGENTS`].
     pub agents: Vec<AgentConfig>,
     /// `listen { … }`.
-    pub listen: Listen,
+    pub listen: ListenConfig,
 }
 
 /// `agent "…" { … }`.
@@ -61,9 +61,9 @@ pub struct AgentConfig {
     /// `type`: what it is, for people.
     pub kind: Option<String>,
     /// Where it is, the nearest first. 1 to [`Config::MAX_PLACES`].
-    pub places: Vec<Place>,
+    pub places: Vec<AgentEndpoint>,
     /// What it is asked, and what happens when it does not answer.
-    pub rule: Rule,
+    pub rule: AgentRule,
     /// `dialect`: which of those that call themselves v2 it speaks. Default: told apart.
     pub dialect: Option<Dialect>,
     /// `connect-timeout-ms`: how long a connection may take to stand. Default 5 s.
@@ -71,14 +71,14 @@ pub struct AgentConfig {
     /// `pool { … }`.
     pub pool: PoolSettings,
     /// `circuit-breaker { … }`. Default: the pool's own.
-    pub breaker: Breaker,
+    pub breaker: BreakerSettings,
     /// `config { … }`: what is pushed to the agent. Default: nothing.
     pub config: Option<serde_json::Value>,
 }
 
 /// Where an agent is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum AgentEndpoint {
     /// `unix-socket "PATH"`: a Unix socket, JSON.
     UnixSocket(PathBuf),
     /// `binary-uds "PATH"`: a Unix socket, MessagePack where the agent speaks it, bodies as they are where it is one
@@ -89,7 +89,7 @@ pub enum Place {
         /// The host and its port.
         address: String,
         /// What is said about TLS; plain text without.
-        tls: Option<Tls>,
+        tls: Option<TlsFiles>,
     },
     /// `reverse ["ID"]`: the agent connects to `listen.reverse` and registers under this id. Default: its name.
     Reverse(String),
@@ -104,7 +104,7 @@ pub enum Place {
 
 /// Files in PEM, read whenever a connection is opened.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Tls {
+pub struct TlsFiles {
     /// `ca-cert`: who signs the agent's certificate.
     pub ca: PathBuf,
     /// `client-cert` and `client-key`: what is shown to the agent.
@@ -113,7 +113,7 @@ pub struct Tls {
     pub name: Option<String>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for AgentEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnixSocket(path) => write!(f, "unix-socket {}", path.display()),
@@ -201,7 +201,7 @@ impl FromStr for Preset {
 
 /// `circuit-breaker { … }`: when a place is not asked for a while.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Breaker {
+pub struct BreakerSettings {
     /// `failure-threshold`: failures in a row after which it opens.
     pub failures: Option<u8>,
     /// `success-threshold`: answers in a row after which it closes.
@@ -214,27 +214,27 @@ pub struct Breaker {
 
 /// `listen { … }`: where `hail callout serve` is asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listen {
+pub struct ListenConfig {
     /// `ext-proc`: for Envoy. At most [`Config::MAX_LISTEN`].
-    pub ext_proc: Vec<Address>,
+    pub ext_proc: Vec<ListenAddress>,
     /// `spoe`: for HAProxy. At most [`Config::MAX_LISTEN`].
-    pub spoe: Vec<Address>,
+    pub spoe: Vec<ListenAddress>,
     /// `reverse`: the Unix socket that agents connect to.
     pub reverse: Option<PathBuf>,
     /// `token`: an agent that connects says one of these. Default: none is asked for. At most
     /// [`Config::MAX_LISTEN`].
-    pub tokens: Vec<Token>,
+    pub tokens: Vec<AgentToken>,
     /// `on-unseen-body`: what becomes of a body that an agent wants and the proxy does not show. Default: block with 503.
-    pub unseen_body: Option<Action>,
+    pub unseen_body: Option<FallbackAction>,
     /// `metrics`: HTTP, for Prometheus.
     pub metrics: Option<SocketAddr>,
 }
 
 /// A secret that is not shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
+pub struct AgentToken(String);
 
-impl Token {
+impl AgentToken {
     /// The secret.
     #[must_use]
     pub fn secret(&self) -> &str {
@@ -242,13 +242,13 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for AgentToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token")
     }
 }
 
-impl FromStr for Token {
+impl FromStr for AgentToken {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {

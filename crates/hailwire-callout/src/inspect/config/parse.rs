@@ -19,12 +19,12 @@ use self::{
     place::place,
     rule::{action, events, mode, most, on, phase},
 };
-use super::{AgentConfig, Breaker, Config, Listen, Place, PoolSettings};
+use super::{AgentConfig, AgentEndpoint, BreakerSettings, Config, ListenConfig, PoolSettings};
 use crate::{
-    Kind,
-    capabilities::Events,
+    EventKind,
+    capabilities::EventKinds,
     host::dialect::Dialect,
-    inspect::{Action, Rule},
+    inspect::{AgentRule, FallbackAction},
 };
 
 /// Most of a body that may be held back: it is shown in one piece then.
@@ -50,7 +50,7 @@ pub(super) fn config(text: &str) -> Result<Config, Mistake> {
 
 /// An agent that connects needs a place to connect to.
 fn needs_listener(document: &hailwire_kdl::KdlDocument, config: &Config) -> Result<(), Mistake> {
-    let waits = |place: &Place| matches!(place, Place::Reverse(_));
+    let waits = |place: &AgentEndpoint| matches!(place, AgentEndpoint::Reverse(_));
     let lost = config
         .agents
         .iter()
@@ -173,11 +173,11 @@ fn agent(node: &KdlNode) -> Result<AgentConfig, Mistake> {
             None => None,
         },
         places: Vec::new(),
-        rule: Rule::default(),
+        rule: AgentRule::default(),
         dialect: None,
         connect_timeout: Duration::from_secs(5),
         pool: PoolSettings::default(),
-        breaker: Breaker::default(),
+        breaker: BreakerSettings::default(),
         config: None,
     };
     let mut seen = Seen::default();
@@ -197,7 +197,7 @@ fn agent(node: &KdlNode) -> Result<AgentConfig, Mistake> {
     };
     let mut inner: Vec<&KdlNode> = node.iter_children().collect();
     inner.sort_by_key(|node| rank(node));
-    let mut phases = Events::default();
+    let mut phases = EventKinds::default();
     for inner in inner {
         setting(inner, &mut agent, &mut phases)?;
     }
@@ -209,7 +209,11 @@ fn agent(node: &KdlNode) -> Result<AgentConfig, Mistake> {
     Ok(agent)
 }
 
-fn setting(node: &KdlNode, agent: &mut AgentConfig, phases: &mut Events) -> Result<(), Mistake> {
+fn setting(
+    node: &KdlNode,
+    agent: &mut AgentConfig,
+    phases: &mut EventKinds,
+) -> Result<(), Mistake> {
     let rule = &mut agent.rule;
     match node.name().value() {
         "unix-socket" | "binary-uds" | "grpc" | "reverse" | "hail" => {
@@ -229,7 +233,7 @@ fn setting(node: &KdlNode, agent: &mut AgentConfig, phases: &mut Events) -> Resu
         }
         "chunk-timeout-ms" => {
             let timeout = time(node)?;
-            for kind in [Kind::RequestBody, Kind::ResponseBody] {
+            for kind in [EventKind::RequestBody, EventKind::ResponseBody] {
                 if let Some(phase) = rule.phase_mut(kind) {
                     phase.timeout = timeout;
                 }
@@ -238,7 +242,7 @@ fn setting(node: &KdlNode, agent: &mut AgentConfig, phases: &mut Events) -> Resu
         "failure-mode" => {
             if one_of(node, &[("open", true), ("closed", false)])? {
                 for phase in &mut rule.phases {
-                    phase.on = [Action::Allow; 4];
+                    phase.on = [FallbackAction::Allow; 4];
                 }
             }
         }
@@ -293,7 +297,7 @@ fn pool(node: &KdlNode, pool: &mut PoolSettings) -> Result<(), Mistake> {
     })
 }
 
-fn breaker(node: &KdlNode, breaker: &mut Breaker) -> Result<(), Mistake> {
+fn breaker(node: &KdlNode, breaker: &mut BreakerSettings) -> Result<(), Mistake> {
     let count = |node: &KdlNode, most: u8| -> Result<Option<u8>, Mistake> {
         Ok(u8::try_from(number(node, 1..=most.into())?).ok())
     };
@@ -311,7 +315,7 @@ fn breaker(node: &KdlNode, breaker: &mut Breaker) -> Result<(), Mistake> {
     })
 }
 
-fn listen(node: &KdlNode, listen: &mut Listen) -> Result<(), Mistake> {
+fn listen(node: &KdlNode, listen: &mut ListenConfig) -> Result<(), Mistake> {
     section(node, "listen", &LISTEN, |inner| {
         match inner.name().value() {
             "ext-proc" => listen.ext_proc = several(inner, Config::MAX_LISTEN)?,
@@ -339,7 +343,7 @@ fn name(node: &KdlNode, entry: &KdlEntry) -> Result<String, Mistake> {
 }
 
 fn one_of<T: Copy>(node: &KdlNode, known: &[(&str, T)]) -> Result<T, Mistake> {
-    let word: Word = single(node)?;
+    let word: SettingWord = single(node)?;
     let found = known.iter().find(|(name, _)| *name == word.0);
     found.map(|(_, value)| *value).ok_or_else(|| {
         let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
@@ -348,9 +352,9 @@ fn one_of<T: Copy>(node: &KdlNode, known: &[(&str, T)]) -> Result<T, Mistake> {
     })
 }
 
-struct Word(String);
+struct SettingWord(String);
 
-impl FromStr for Word {
+impl FromStr for SettingWord {
     type Err = std::convert::Infallible;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {

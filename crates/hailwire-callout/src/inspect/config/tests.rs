@@ -4,8 +4,8 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    Kind,
-    inspect::{Action, BodyMode, Fault},
+    EventKind,
+    inspect::{AgentFault, BodyMode, FallbackAction},
 };
 
 fn good(text: &str) -> Config {
@@ -42,18 +42,21 @@ fn what_operators_write_is_read() {
     assert_eq!(agent.kind.as_deref(), Some("waf"));
     assert_eq!(
         agent.places,
-        [Place::BinaryUds("/run/hail/waf.sock".into())]
+        [AgentEndpoint::BinaryUds("/run/hail/waf.sock".into())]
     );
-    let events: Vec<Kind> = agent.rule.events.unwrap().iter().collect();
-    assert_eq!(events, [Kind::RequestHeaders, Kind::RequestBody]);
-    for kind in Kind::ALL {
+    let events: Vec<EventKind> = agent.rule.events.unwrap().iter().collect();
+    assert_eq!(events, [EventKind::RequestHeaders, EventKind::RequestBody]);
+    for kind in EventKind::ALL {
         assert_eq!(agent.rule.phase(kind).timeout, Duration::from_millis(50));
-        assert_eq!(agent.rule.on(kind, Fault::Timeout), Action::Block(504));
+        assert_eq!(
+            agent.rule.on(kind, AgentFault::Timeout),
+            FallbackAction::Block(504)
+        );
     }
 }
 
-fn grpc(address: &str) -> Place {
-    Place::Grpc {
+fn grpc(address: &str) -> AgentEndpoint {
+    AgentEndpoint::Grpc {
         address: address.to_owned(),
         tls: None,
     }
@@ -73,9 +76,9 @@ fn grpc_is_plain_or_has_what_tls_needs() {
         "grpc \"h:1\" { ca-cert \"/a\"; client-cert \"/b\"; client-key \"/c\"; server-name \"d\" }";
     assert_eq!(
         place(all).unwrap(),
-        Place::Grpc {
+        AgentEndpoint::Grpc {
             address: "h:1".to_owned(),
-            tls: Some(Tls {
+            tls: Some(TlsFiles {
                 ca: "/a".into(),
                 identity: Some(("/b".into(), "/c".into())),
                 name: Some("d".to_owned()),
@@ -108,13 +111,13 @@ fn an_agent_can_be_in_several_places() {
     assert_eq!(
         config.agents[0].places,
         [
-            Place::UnixSocket("/a".into()),
-            Place::BinaryUds("/b".into()),
+            AgentEndpoint::UnixSocket("/a".into()),
+            AgentEndpoint::BinaryUds("/b".into()),
             grpc("h:1"),
             grpc("[::1]:2"),
-            Place::Reverse("a".into()),
-            Place::Reverse("b".into()),
-            Place::Hail {
+            AgentEndpoint::Reverse("a".into()),
+            AgentEndpoint::Reverse("b".into()),
+            AgentEndpoint::Hail {
                 agent: "waf".into(),
                 node: "edge-2".into()
             },
@@ -128,24 +131,33 @@ fn a_phase_has_its_own_rule_wherever_it_stands() {
         "phase \"request_body\" { timeout-ms 7; on-error \"allow\" }; timeout-ms 50; on-error \"block\" 500; \
          chunk-timeout-ms 9; on-overload \"allow\"",
     );
-    let body = agent.rule.phase(Kind::RequestBody);
+    let body = agent.rule.phase(EventKind::RequestBody);
     assert_eq!(body.timeout, Duration::from_millis(7));
     let on = |kind, fault| agent.rule.on(kind, fault);
-    assert_eq!(on(Kind::RequestBody, Fault::Error), Action::Allow);
-    assert_eq!(on(Kind::RequestHeaders, Fault::Error), Action::Block(500));
-    assert_eq!(on(Kind::RequestBody, Fault::Overload), Action::Allow);
+    assert_eq!(
+        on(EventKind::RequestBody, AgentFault::Error),
+        FallbackAction::Allow
+    );
+    assert_eq!(
+        on(EventKind::RequestHeaders, AgentFault::Error),
+        FallbackAction::Block(500)
+    );
+    assert_eq!(
+        on(EventKind::RequestBody, AgentFault::Overload),
+        FallbackAction::Allow
+    );
     let timeout = |kind| agent.rule.phase(kind).timeout.as_millis();
-    assert_eq!(timeout(Kind::ResponseBody), 9);
-    assert_eq!(timeout(Kind::RequestHeaders), 50);
+    assert_eq!(timeout(EventKind::ResponseBody), 9);
+    assert_eq!(timeout(EventKind::RequestHeaders), 50);
 
     let open = with("on-error \"block\"; failure-mode \"open\"");
     assert_eq!(
-        open.rule.on(Kind::RequestBody, Fault::Timeout),
-        Action::Allow
+        open.rule.on(EventKind::RequestBody, AgentFault::Timeout),
+        FallbackAction::Allow
     );
     assert_eq!(
-        open.rule.on(Kind::RequestBody, Fault::Error),
-        Action::Block(503)
+        open.rule.on(EventKind::RequestBody, AgentFault::Error),
+        FallbackAction::Block(503)
     );
 }
 
@@ -177,7 +189,7 @@ fn bodies_pools_and_breakers_are_read() {
     );
     assert_eq!(
         agent.breaker,
-        Breaker {
+        BreakerSettings {
             failures: Some(1),
             successes: Some(2),
             open_for: Some(Duration::from_secs(3)),
@@ -208,11 +220,11 @@ fn listeners_are_read_and_tokens_are_not_shown() {
         "listen { ext-proc \"127.0.0.1:0\" \"[::1]:0\"; spoe \"127.0.0.1:1\" \"unix:/s\"; reverse \"/r\"\n\
          token \"sesame-open\"; on-unseen-body \"allow\"; metrics \"127.0.0.1:2\" }",
     );
-    let spoe = config.listen.spoe.iter().map(Address::to_string);
+    let spoe = config.listen.spoe.iter().map(ListenAddress::to_string);
     assert_eq!(spoe.collect::<Vec<_>>(), ["127.0.0.1:1", "unix:/s"]);
     assert_eq!(config.listen.ext_proc.len(), 2);
     assert_eq!(config.listen.tokens[0].secret(), "sesame-open");
-    assert_eq!(config.listen.unseen_body, Some(Action::Allow));
+    assert_eq!(config.listen.unseen_body, Some(FallbackAction::Allow));
     assert!(!format!("{config:?}").contains("sesame"));
 }
 

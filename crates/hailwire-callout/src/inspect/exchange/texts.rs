@@ -1,11 +1,11 @@
 //! Texts for and from a language model.
 
-use super::{Exchange, Free, Round};
+use super::{EndpointChoice, Exchange, RequestState};
 use crate::{
-    Decision, Event, Kind, Response,
+    Decision, Event, EventKind, Response,
     event::Guardrail,
     guardrail::Findings,
-    inspect::{TextVerdict, Unanswered, Verdict},
+    inspect::{CallError, TextVerdict, Verdict},
 };
 
 /// The status of what an agent found something in, left there and let pass.
@@ -29,7 +29,7 @@ impl Exchange {
         }
         round.begin(&event.correlation_id);
         for n in 0..round.count() {
-            if !round.asks(n, Kind::Guardrail) {
+            if !round.asks(n, EventKind::Guardrail) {
                 continue;
             }
             match round.text(n, event.clone(), &mut out.verdict).await {
@@ -55,7 +55,7 @@ impl Exchange {
     }
 }
 
-impl Round {
+impl RequestState {
     /// Asks one agent about a text.
     async fn text(
         &mut self,
@@ -63,15 +63,15 @@ impl Round {
         event: Guardrail,
         verdict: &mut Verdict,
     ) -> Result<Option<Findings>, Decision> {
-        let kind = Kind::Guardrail;
+        let kind = EventKind::Guardrail;
         let timeout = self.point(n).rule.phase(kind).timeout;
-        let asking = self.asking(n, Event::Guardrail(event), Free::Yes, timeout);
+        let asking = self.asking(n, Event::Guardrail(event), EndpointChoice::Yes, timeout);
         let (place, answer) = asking.await;
         self.found(n, place);
         let mut findings = None;
         let answer = answer.and_then(|mut response| {
             findings = Findings::take(&mut response)
-                .map_err(|error| Unanswered::Failed(format!("no findings: {error}")))?;
+                .map_err(|error| CallError::Failed(format!("no findings: {error}")))?;
             Ok(response)
         });
         let Some(mut response) = self.checked(n, kind, answer)? else {

@@ -12,8 +12,8 @@ async fn a_body_goes_from_one_agent_to_the_next_as_the_one_before_left_it() {
     let first = Scripted::new(script, allows());
     let second = Scripted::always(allows());
     let mut exchange = inspector([
-        ("first", Rule::default(), &first),
-        ("second", Rule::default(), &second),
+        ("first", AgentRule::default(), &first),
+        ("second", AgentRule::default(), &second),
     ])
     .exchange();
     let mut gone = Vec::new();
@@ -47,7 +47,7 @@ async fn what_an_agent_has_not_decided_on_is_held_back() {
         answers(wants_more()),
     ];
     let agent = Scripted::new(script, allows());
-    let inspector = inspector([("a", Rule::default(), &agent)]);
+    let inspector = inspector([("a", AgentRule::default(), &agent)]);
     let mut exchange = inspector.exchange();
     let mut gone = Vec::new();
     for (data, is_last) in [
@@ -63,7 +63,7 @@ async fn what_an_agent_has_not_decided_on_is_held_back() {
 
     let decides = [answers(wants_more()), answers(Response::block(403))];
     let agent = Scripted::new(decides, allows());
-    let mut exchange = super::tests::inspector([("a", Rule::default(), &agent)]).exchange();
+    let mut exchange = super::tests::inspector([("a", AgentRule::default(), &agent)]).exchange();
     assert!(
         exchange
             .request_body(chunk("c", "1", false))
@@ -82,7 +82,7 @@ async fn a_provisional_block_at_the_end_of_a_body_is_a_block() {
         needs_more: true,
         ..Response::block(403)
     }));
-    let mut exchange = inspector([("a", Rule::default(), &agent)]).exchange();
+    let mut exchange = inspector([("a", AgentRule::default(), &agent)]).exchange();
     assert!(
         exchange
             .request_body(chunk("c", "1", false))
@@ -93,7 +93,7 @@ async fn a_provisional_block_at_the_end_of_a_body_is_a_block() {
     let last = exchange.request_body(chunk("c", "2", true)).await;
     assert_eq!(last.verdict.decision, blocked(403));
     assert!(last.data.is_empty());
-    let mut exchange = inspector([("a", Rule::default(), &agent)]).exchange();
+    let mut exchange = inspector([("a", AgentRule::default(), &agent)]).exchange();
     let verdict = exchange.request_headers(head("c")).await;
     assert_eq!(verdict.decision, blocked(403), "no body may come");
 }
@@ -101,10 +101,10 @@ async fn a_provisional_block_at_the_end_of_a_body_is_a_block() {
 #[tokio::test]
 async fn more_is_held_back_than_may_be_and_the_rule_decides() {
     for (action, mode) in [
-        (Action::Block(413), BodyMode::Stream),
-        (Action::Allow, BodyMode::Stream),
-        (Action::Block(413), BodyMode::Buffer),
-        (Action::Allow, BodyMode::Buffer),
+        (FallbackAction::Block(413), BodyMode::Stream),
+        (FallbackAction::Allow, BodyMode::Stream),
+        (FallbackAction::Block(413), BodyMode::Buffer),
+        (FallbackAction::Allow, BodyMode::Buffer),
     ] {
         let agent = Scripted::always(answers(wants_more()));
         let mut rule = rule(action);
@@ -118,16 +118,16 @@ async fn more_is_held_back_than_may_be_and_the_rule_decides() {
         let third = exchange.request_body(chunk("c", "7", true)).await;
         let tally = inspector.tally("a").unwrap();
         let counts = (
-            tally.blocked(Kind::RequestBody, Fault::BodyTooLarge),
+            tally.blocked(EventKind::RequestBody, AgentFault::BodyTooLarge),
             tally.bypasses(),
         );
         match action {
-            Action::Block(status) => {
+            FallbackAction::Block(status) => {
                 assert_eq!(second.verdict.decision, blocked(status));
                 assert!(second.data.is_empty() && third.data.is_empty());
                 assert_eq!(counts, (1, 0));
             }
-            Action::Allow => {
+            FallbackAction::Allow => {
                 assert_eq!(
                     (&second.data[..], &third.data[..]),
                     (&b"123456"[..], &b"7"[..])
@@ -141,7 +141,7 @@ async fn more_is_held_back_than_may_be_and_the_rule_decides() {
 #[tokio::test]
 async fn a_buffered_body_is_shown_whole() {
     let agent = Scripted::always(allows());
-    let mut rule = Rule::default();
+    let mut rule = AgentRule::default();
     rule.request_body.mode = BodyMode::Buffer;
     let mut exchange = inspector([("a", rule, &agent)]).exchange();
     let mut gone = Vec::new();
@@ -154,15 +154,15 @@ async fn a_buffered_body_is_shown_whole() {
 
 #[tokio::test]
 async fn a_body_larger_than_what_an_agent_takes_is_not_shown_to_it() {
-    let limits = Limits {
+    let limits = AgentLimits {
         max_body_size: 5,
-        ..Limits::default()
+        ..AgentLimits::default()
     };
     for (action, announced) in [
-        (Action::Block(413), false),
-        (Action::Block(413), true),
-        (Action::Allow, false),
-        (Action::Allow, true),
+        (FallbackAction::Block(413), false),
+        (FallbackAction::Block(413), true),
+        (FallbackAction::Allow, false),
+        (FallbackAction::Allow, true),
     ] {
         let agent = Scripted::stating([], allows(), Some(limits));
         let inspector = inspector([("a", rule(action), &agent)]);
@@ -178,10 +178,10 @@ async fn a_body_larger_than_what_an_agent_takes_is_not_shown_to_it() {
         }
         let shown: usize = agent.bodies().iter().map(Bytes::len).sum();
         assert_eq!(shown, if announced { 0 } else { 5 });
-        assert_eq!(gone[1].verdict.passes(), action == Action::Allow);
+        assert_eq!(gone[1].verdict.passes(), action == FallbackAction::Allow);
         let bypasses = inspector.tally("a").unwrap().bypasses();
-        assert_eq!(bypasses, u64::from(action == Action::Allow));
-        if action == Action::Allow {
+        assert_eq!(bypasses, u64::from(action == FallbackAction::Allow));
+        if action == FallbackAction::Allow {
             assert_eq!(
                 (&gone[0].data[..], &gone[1].data[..]),
                 (&b"12345"[..], &b"6"[..])
@@ -189,7 +189,7 @@ async fn a_body_larger_than_what_an_agent_takes_is_not_shown_to_it() {
         }
     }
     let agent = Scripted::stating([], allows(), Some(limits));
-    let mut own = rule(Action::Block(413));
+    let mut own = rule(FallbackAction::Block(413));
     own.request_body.max = Some(6);
     let mut exchange = inspector([("a", own, &agent)]).exchange();
     let body = exchange.request_body(chunk("c", "123456", true)).await;
@@ -198,13 +198,13 @@ async fn a_body_larger_than_what_an_agent_takes_is_not_shown_to_it() {
 
 #[tokio::test]
 async fn a_large_piece_is_shown_in_the_pieces_that_an_agent_prefers() {
-    let limits = Limits {
+    let limits = AgentLimits {
         preferred_chunk_size: 1 << 10,
-        ..Limits::default()
+        ..AgentLimits::default()
     };
     let script = [allows(), answers(mutated("-")), allows()];
     let agent = Scripted::stating(script, allows(), Some(limits));
-    let mut exchange = inspector([("a", Rule::default(), &agent)]).exchange();
+    let mut exchange = inspector([("a", AgentRule::default(), &agent)]).exchange();
     let data = Bytes::from(vec![b'x'; 2500]);
     let out = exchange.request_body(chunk("c", data, true)).await;
     assert_eq!(out.data.len(), 1024 + 1 + 452);
@@ -228,9 +228,9 @@ async fn a_large_piece_is_shown_in_the_pieces_that_an_agent_prefers() {
 
 #[tokio::test]
 async fn after_a_bypass_in_mid_body_the_rest_is_not_shown() {
-    let script = [allows(), Does::Fails(Unanswered::Overload)];
+    let script = [allows(), Does::Fails(CallError::Overload)];
     let agent = Scripted::new(script, answers(Response::block(403)));
-    let inspector = inspector([("a", rule(Action::Allow), &agent)]);
+    let inspector = inspector([("a", rule(FallbackAction::Allow), &agent)]);
     let mut exchange = inspector.exchange();
     for (data, is_last) in [("1", false), ("2", false), ("3", true)] {
         let out = exchange.request_body(chunk("c", data, is_last)).await;

@@ -3,13 +3,13 @@
 use super::*;
 
 /// Every phase, with how many events come before the one that goes wrong.
-const PHASES: [(Kind, bool, usize); 6] = [
-    (Kind::RequestHeaders, false, 0),
-    (Kind::RequestBody, false, 1),
-    (Kind::RequestBody, true, 2),
-    (Kind::ResponseHeaders, false, 3),
-    (Kind::ResponseBody, false, 4),
-    (Kind::ResponseBody, true, 5),
+const PHASES: [(EventKind, bool, usize); 6] = [
+    (EventKind::RequestHeaders, false, 0),
+    (EventKind::RequestBody, false, 1),
+    (EventKind::RequestBody, true, 2),
+    (EventKind::ResponseHeaders, false, 3),
+    (EventKind::ResponseBody, false, 4),
+    (EventKind::ResponseBody, true, 5),
 ];
 
 #[tokio::test(start_paused = true)]
@@ -17,8 +17,8 @@ async fn every_fault_in_every_phase_has_the_outcome_that_is_configured() {
     for (kind, mid_body, before) in PHASES {
         for (does, fault) in faults() {
             for (action, expected) in [
-                (Action::Block(418), blocked(418)),
-                (Action::Allow, Decision::Allow),
+                (FallbackAction::Block(418), blocked(418)),
+                (FallbackAction::Allow, Decision::Allow),
             ] {
                 let script = std::iter::repeat_n(allows(), before).chain([does.clone()]);
                 let agent = Scripted::new(script, allows());
@@ -31,13 +31,13 @@ async fn every_fault_in_every_phase_has_the_outcome_that_is_configured() {
                 let tally = inspector.tally("a").unwrap();
                 let counts = (tally.blocked(kind, fault), tally.bypassed(kind, fault));
                 let expected = match action {
-                    Action::Allow => (0, 1),
-                    Action::Block(_) => (1, 0),
+                    FallbackAction::Allow => (0, 1),
+                    FallbackAction::Block(_) => (1, 0),
                 };
                 assert_eq!(counts, expected, "{what}");
                 assert_eq!(tally.bypasses(), counts.1, "{what}");
                 let over = exchange.stopped().is_some();
-                assert_eq!(over, action != Action::Allow, "{what}");
+                assert_eq!(over, action != FallbackAction::Allow, "{what}");
             }
         }
     }
@@ -46,8 +46,8 @@ async fn every_fault_in_every_phase_has_the_outcome_that_is_configured() {
 #[tokio::test(start_paused = true)]
 async fn what_holds_in_one_phase_holds_in_no_other() {
     for (kind, mid_body, before) in PHASES {
-        let mut rule = rule(Action::Block(503));
-        rule.phase_mut(kind).unwrap().on[Fault::Timeout as usize] = Action::Allow;
+        let mut rule = rule(FallbackAction::Block(503));
+        rule.phase_mut(kind).unwrap().on[AgentFault::Timeout as usize] = FallbackAction::Allow;
         let script = std::iter::repeat_n(allows(), before);
         let agent = Scripted::new(script, Does::Hangs);
         let inspector = inspector([("a", rule, &agent)]);
@@ -57,8 +57,8 @@ async fn what_holds_in_one_phase_holds_in_no_other() {
             Decision::Allow,
             "{kind:?}"
         );
-        if kind != Kind::ResponseBody {
-            let last = run(&mut inspector.exchange(), Kind::ResponseBody, true).await;
+        if kind != EventKind::ResponseBody {
+            let last = run(&mut inspector.exchange(), EventKind::ResponseBody, true).await;
             assert_eq!(last, blocked(503), "{kind:?}");
         }
     }
@@ -72,13 +72,13 @@ async fn an_agent_that_observes_changes_nothing_and_what_it_would_do_is_counted(
         for does in wrong.iter().chain([&blocks]) {
             let script = std::iter::repeat_n(allows(), before).chain([does.clone()]);
             let agent = Scripted::new(script, allows());
-            let observes = Rule {
+            let observes = AgentRule {
                 observe: true,
-                ..rule(Action::Block(503))
+                ..rule(FallbackAction::Block(503))
             };
             let inspector = inspector([("a", observes, &agent)]);
             let mut exchange = inspector.exchange();
-            let passes = run(&mut exchange, Kind::ResponseBody, true).await;
+            let passes = run(&mut exchange, EventKind::ResponseBody, true).await;
             assert_eq!(passes, Decision::Allow);
             let tally = inspector.tally("a").unwrap();
             assert_eq!(tally.observed(kind), 1, "{kind:?} {mid_body}");
@@ -89,9 +89,9 @@ async fn an_agent_that_observes_changes_nothing_and_what_it_would_do_is_counted(
         request_headers: vec![set("a", "b")],
         ..mutated("changed")
     };
-    let observes = Rule {
+    let observes = AgentRule {
         observe: true,
-        ..Rule::default()
+        ..AgentRule::default()
     };
     let agent = Scripted::always(answers(changes));
     let mut exchange = inspector([("a", observes, &agent)]).exchange();

@@ -27,10 +27,10 @@ fn show(exchange: &mut Exchange, pieces: &[&'static str]) {
 async fn all(exchange: &mut Exchange) -> Vec<BodyVerdict> {
     let mut all = Vec::new();
     while let Some((kind, verdict)) = exchange.shown().await {
-        assert_eq!(kind, Kind::RequestBody);
+        assert_eq!(kind, EventKind::RequestBody);
         all.push(verdict);
     }
-    assert!(!exchange.is_under_way(Kind::RequestBody));
+    assert!(!exchange.is_under_way(EventKind::RequestBody));
     all
 }
 
@@ -42,8 +42,8 @@ fn data(verdicts: &[BodyVerdict]) -> Vec<&[u8]> {
 async fn pieces_leave_while_verdicts_on_earlier_ones_are_on_the_way() {
     let agents = [(); 2].map(|()| Scripted::new([allows()], Does::Takes(40 * MS)));
     let inspector = inspector([
-        ("first", rule(Action::Block(503)), &agents[0]),
-        ("second", rule(Action::Block(503)), &agents[1]),
+        ("first", rule(FallbackAction::Block(503)), &agents[0]),
+        ("second", rule(FallbackAction::Block(503)), &agents[1]),
     ]);
     let mut exchange = begun(&inspector).await;
     let begin = Instant::now();
@@ -63,11 +63,11 @@ async fn pieces_leave_while_verdicts_on_earlier_ones_are_on_the_way() {
 #[tokio::test(start_paused = true)]
 async fn while_the_place_is_not_known_one_piece_finds_it_for_all() {
     let (near, far) = (
-        Scripted::always(Does::Fails(Unanswered::Down)),
+        Scripted::always(Does::Fails(CallError::Down)),
         Scripted::always(Does::Takes(10 * MS)),
     );
-    let mut point = point("a", rule(Action::Block(503)), &near);
-    point.places.push(Arc::clone(&far) as Arc<dyn Ask>);
+    let mut point = point("a", rule(FallbackAction::Block(503)), &near);
+    point.places.push(Arc::clone(&far) as Arc<dyn AgentClient>);
     let mut exchange = Inspector::new(vec![point]).exchange();
     show(&mut exchange, &["0", "1", "2"]);
     assert_eq!(data(&all(&mut exchange).await), [b"0", b"1", b"2"]);
@@ -80,8 +80,8 @@ async fn a_stop_while_the_body_is_still_coming_stops_all_that_is_under_way() {
     let first = Scripted::new(script, Does::Takes(20 * MS));
     let second = Scripted::new([allows()], Does::Takes(20 * MS));
     let inspector = inspector([
-        ("first", rule(Action::Block(503)), &first),
-        ("second", rule(Action::Block(503)), &second),
+        ("first", rule(FallbackAction::Block(503)), &first),
+        ("second", rule(FallbackAction::Block(503)), &second),
     ]);
     let mut exchange = begun(&inspector).await;
     let begin = Instant::now();
@@ -97,7 +97,10 @@ async fn a_stop_while_the_body_is_still_coming_stops_all_that_is_under_way() {
         assert!(verdict.data.is_empty());
     }
     assert_eq!(
-        inspector.tally("first").unwrap().stopped(Kind::RequestBody),
+        inspector
+            .tally("first")
+            .unwrap()
+            .stopped(EventKind::RequestBody),
         1
     );
     let by_agent = CancelReason::BlockedByAgent;
@@ -124,8 +127,8 @@ async fn pieces_are_changed_and_dropped_while_others_are_under_way() {
     let first = Scripted::new(script, allows());
     let second = Scripted::always(allows());
     let inspector = inspector([
-        ("first", rule(Action::Block(503)), &first),
-        ("second", rule(Action::Block(503)), &second),
+        ("first", rule(FallbackAction::Block(503)), &first),
+        ("second", rule(FallbackAction::Block(503)), &second),
     ]);
     let mut exchange = begun(&inspector).await;
     show(&mut exchange, &["0", "1", "2", "3", "4"]);
@@ -138,7 +141,7 @@ async fn pieces_are_changed_and_dropped_while_others_are_under_way() {
 #[tokio::test(start_paused = true)]
 async fn the_rule_for_a_fault_is_applied_once_however_much_is_under_way() {
     for (does, fault) in faults() {
-        for action in [Action::Block(418), Action::Allow] {
+        for action in [FallbackAction::Block(418), FallbackAction::Allow] {
             let script = [allows(), allows(), does.clone()];
             let agent = Scripted::new(script, does.clone());
             let inspector = inspector([("a", rule(action), &agent)]);
@@ -149,18 +152,18 @@ async fn the_rule_for_a_fault_is_applied_once_however_much_is_under_way() {
             let what = format!("{fault:?} {action:?}");
             assert!(begin.elapsed() <= 102 * MS, "{what} {:?}", begin.elapsed());
             let tally = inspector.tally("a").unwrap();
-            let kind = Kind::RequestBody;
+            let kind = EventKind::RequestBody;
             let counts = (tally.blocked(kind, fault), tally.bypassed(kind, fault));
             assert_eq!(verdicts[0].data, "0");
             match action {
-                Action::Block(status) => {
+                FallbackAction::Block(status) => {
                     assert_eq!(counts, (1, 0), "{what}");
                     for verdict in &verdicts[1..] {
                         assert_eq!(verdict.verdict.decision, blocked(status), "{what}");
                         assert!(verdict.data.is_empty());
                     }
                 }
-                Action::Allow => {
+                FallbackAction::Allow => {
                     assert_eq!(counts, (0, 1), "{what}");
                     assert_eq!(data(&verdicts), [b"0", b"1", b"2", b"3", b"4"], "{what}");
                     assert!(!exchange.wants(kind), "the rest is not shown");
@@ -175,7 +178,7 @@ async fn a_piece_has_its_time_from_the_answer_before_it() {
     // One after the other, 40 ms each, where 50 are allowed.
     let serial = (1..=6).map(|n| Does::Takes(n * 40 * MS));
     let agent = Scripted::new([allows()].into_iter().chain(serial), allows());
-    let inspector = inspector([("a", rule(Action::Block(503)), &agent)]);
+    let inspector = inspector([("a", rule(FallbackAction::Block(503)), &agent)]);
     let mut exchange = begun(&inspector).await;
     show(&mut exchange, &["0", "1", "2", "3", "4", "5"]);
     assert!(all(&mut exchange).await.iter().all(|v| v.verdict.passes()));
@@ -183,7 +186,7 @@ async fn a_piece_has_its_time_from_the_answer_before_it() {
     // The same, and the fourth hangs.
     let serial = (1..=3).map(|n| Does::Takes(n * 40 * MS));
     let agent = Scripted::new([allows()].into_iter().chain(serial), Does::Hangs);
-    let inspector = super::inspector([("a", rule(Action::Block(503)), &agent)]);
+    let inspector = super::inspector([("a", rule(FallbackAction::Block(503)), &agent)]);
     let mut exchange = begun(&inspector).await;
     let begin = Instant::now();
     show(&mut exchange, &["0", "1", "2", "3", "4", "5"]);
@@ -204,7 +207,7 @@ async fn what_is_undecided_is_held_back_also_while_more_is_under_way() {
         answers(wants_more()),
     ];
     let agent = Scripted::new(script, answers(wants_more()));
-    let inspector = inspector([("a", Rule::default(), &agent)]);
+    let inspector = inspector([("a", AgentRule::default(), &agent)]);
     let mut exchange = begun(&inspector).await;
     show(&mut exchange, &["0", "1", "2", "3", "4"]);
     let verdicts = all(&mut exchange).await;
@@ -214,14 +217,14 @@ async fn what_is_undecided_is_held_back_also_while_more_is_under_way() {
 
 #[tokio::test(start_paused = true)]
 async fn too_large_a_piece_waits_for_those_before_it_and_is_counted_once() {
-    let limits = Limits {
+    let limits = AgentLimits {
         max_body_size: 3,
-        ..Limits::default()
+        ..AgentLimits::default()
     };
     for (action, undecided) in [
-        (Action::Block(413), false),
-        (Action::Allow, false),
-        (Action::Allow, true),
+        (FallbackAction::Block(413), false),
+        (FallbackAction::Allow, false),
+        (FallbackAction::Allow, true),
     ] {
         let each = match undecided {
             true => answers(wants_more()),
@@ -234,14 +237,14 @@ async fn too_large_a_piece_waits_for_those_before_it_and_is_counted_once() {
         let verdicts = all(&mut exchange).await;
         assert_eq!(agent.bodies(), ["0", "1", "2"]);
         let tally = inspector.tally("a").unwrap();
-        let kind = Kind::RequestBody;
+        let kind = EventKind::RequestBody;
         match action {
-            Action::Block(_) => {
+            FallbackAction::Block(_) => {
                 assert_eq!(data(&verdicts[..3]), [b"0", b"1", b"2"]);
                 assert_eq!(verdicts[3].verdict.decision, blocked(413));
-                assert_eq!(tally.blocked(kind, Fault::BodyTooLarge), 1);
+                assert_eq!(tally.blocked(kind, AgentFault::BodyTooLarge), 1);
             }
-            Action::Allow => {
+            FallbackAction::Allow => {
                 let gone = verdicts.iter().flat_map(|verdict| verdict.data.to_vec());
                 assert_eq!(gone.collect::<Vec<_>>(), b"01234");
                 assert_eq!(
@@ -249,7 +252,7 @@ async fn too_large_a_piece_waits_for_those_before_it_and_is_counted_once() {
                     undecided,
                     "held until the rule is applied"
                 );
-                assert_eq!(tally.bypassed(kind, Fault::BodyTooLarge), 1);
+                assert_eq!(tally.bypassed(kind, AgentFault::BodyTooLarge), 1);
             }
         }
     }
@@ -259,23 +262,29 @@ async fn too_large_a_piece_waits_for_those_before_it_and_is_counted_once() {
 async fn an_agent_that_observes_lets_all_pass_and_is_counted_once() {
     let script = [allows(), allows(), answers(Response::block(403))];
     let agent = Scripted::new(script, answers(Response::block(403)));
-    let observes = Rule {
+    let observes = AgentRule {
         observe: true,
-        ..rule(Action::Block(503))
+        ..rule(FallbackAction::Block(503))
     };
     let inspector = inspector([("a", observes, &agent)]);
     let mut exchange = begun(&inspector).await;
     show(&mut exchange, &["0", "1", "2", "3"]);
     assert_eq!(data(&all(&mut exchange).await), [b"0", b"1", b"2", b"3"]);
-    assert_eq!(inspector.tally("a").unwrap().observed(Kind::RequestBody), 1);
-    assert!(!exchange.wants(Kind::ResponseHeaders));
+    assert_eq!(
+        inspector
+            .tally("a")
+            .unwrap()
+            .observed(EventKind::RequestBody),
+        1
+    );
+    assert!(!exchange.wants(EventKind::ResponseHeaders));
 
     // So does one that would have to gather more than it may.
     let agent = Scripted::always(allows());
-    let mut gathers = Rule {
+    let mut gathers = AgentRule {
         observe: true,
         buffer_size: 2,
-        ..Rule::default()
+        ..AgentRule::default()
     };
     gathers.request_body.mode = BodyMode::Buffer;
     let inspector = super::inspector([("a", gathers, &agent)]);
@@ -287,7 +296,7 @@ async fn an_agent_that_observes_lets_all_pass_and_is_counted_once() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_exchange_takes_back_what_is_under_way() {
     let agent = Scripted::new([allows()], Does::Hangs);
-    let inspector = inspector([("a", rule(Action::Block(503)), &agent)]);
+    let inspector = inspector([("a", rule(FallbackAction::Block(503)), &agent)]);
     let mut exchange = begun(&inspector).await;
     show(&mut exchange, &["0", "1", "2"]);
     drop(exchange);
@@ -297,18 +306,18 @@ async fn a_dropped_exchange_takes_back_what_is_under_way() {
 #[tokio::test(start_paused = true)]
 async fn there_is_room_for_a_window_of_each_body_and_for_few_small_pieces() {
     let agent = Scripted::new([allows()], Does::Takes(10 * MS));
-    let inspector = inspector([("a", rule(Action::Block(503)), &agent)]);
+    let inspector = inspector([("a", rule(FallbackAction::Block(503)), &agent)]);
     let mut exchange = begun(&inspector).await;
     let mut shown = 0;
-    while exchange.has_room(Kind::RequestBody) {
+    while exchange.has_room(EventKind::RequestBody) {
         exchange.show_request_body(chunk("c", vec![0; 64 << 10], false));
         shown += 1;
     }
     assert_eq!(shown, 8);
-    assert!(exchange.has_room(Kind::ResponseBody));
+    assert!(exchange.has_room(EventKind::ResponseBody));
     exchange.shown().await.unwrap();
-    assert!(exchange.has_room(Kind::RequestBody));
-    while exchange.has_room(Kind::ResponseBody) {
+    assert!(exchange.has_room(EventKind::RequestBody));
+    while exchange.has_room(EventKind::ResponseBody) {
         exchange.show_response_body(chunk("c", "x", false));
         shown += 1;
     }
@@ -317,7 +326,7 @@ async fn there_is_room_for_a_window_of_each_body_and_for_few_small_pieces() {
     while let Some((kind, _)) = exchange.shown().await {
         kinds.push(kind);
     }
-    let of_request = kinds.iter().filter(|kind| **kind == Kind::RequestBody);
+    let of_request = kinds.iter().filter(|kind| **kind == EventKind::RequestBody);
     assert_eq!((of_request.count(), kinds.len()), (7, 7 + 128));
 }
 
@@ -325,7 +334,7 @@ async fn there_is_room_for_a_window_of_each_body_and_for_few_small_pieces() {
 async fn to_wait_for_a_piece_is_to_wait_for_those_that_were_shown_before() {
     let script = [allows(), Does::Takes(10 * MS), answers(mutated("one"))];
     let agent = Scripted::new(script, Does::Takes(20 * MS));
-    let inspector = inspector([("a", rule(Action::Block(503)), &agent)]);
+    let inspector = inspector([("a", rule(FallbackAction::Block(503)), &agent)]);
     let mut exchange = begun(&inspector).await;
     exchange.show_request_body(chunk("c", "0", false));
     exchange.show_request_body(chunk("c", "1", false));

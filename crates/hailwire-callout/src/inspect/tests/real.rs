@@ -25,7 +25,7 @@ impl Agent for Named {
 }
 
 fn served(name: &'static str, socket: &Path) -> tokio::task::JoinHandle<()> {
-    let listener = agent::uds::Listener::bind(socket).unwrap();
+    let listener = agent::uds::UdsListener::bind(socket).unwrap();
     tokio::spawn(async move {
         let options = agent::ServeOptions::default();
         let _ = agent::uds::serve(Arc::new(Named(name)), listener, &options).await;
@@ -92,8 +92,12 @@ async fn a_reload_under_load_drops_no_request_and_keeps_pools_that_did_not_chang
         let Some(tally) = inspector.tally(agent) else {
             continue;
         };
-        for fault in Fault::ALL {
-            assert_eq!(tally.blocked(Kind::RequestHeaders, fault), 0, "{agent}");
+        for fault in AgentFault::ALL {
+            assert_eq!(
+                tally.blocked(EventKind::RequestHeaders, fault),
+                0,
+                "{agent}"
+            );
         }
     }
     let elsewhere = agents(&[("a", &two, 10_000)]);
@@ -121,9 +125,9 @@ async fn agents_that_connect_by_themselves_are_asked_as_many_as_are_wanted() {
         "agents {{ agent \"dials\" {{ reverse; timeout-ms 10000; pool {{ connections 2 }} }} }}\n\
          listen {{ reverse {socket:?} }}"
     ));
-    let arrivals = Arrivals::default();
-    let reach = |_: &config::AgentConfig, place: &config::Place| match place {
-        config::Place::Reverse(id) => Some(arrivals.of(id)),
+    let arrivals = ReverseRegistry::default();
+    let reach = |_: &config::AgentConfig, place: &config::AgentEndpoint| match place {
+        config::AgentEndpoint::Reverse(id) => Some(arrivals.of(id)),
         _ => None,
     };
     let inspector = Inspector::from_config(&config, &reach).unwrap();
@@ -133,7 +137,7 @@ async fn agents_that_connect_by_themselves_are_asked_as_many_as_are_wanted() {
             shared_tokens: vec!["sesame-open".to_owned()],
             ..Default::default()
         };
-        let socket = agent::uds::Listener::bind(at).unwrap();
+        let socket = agent::uds::UdsListener::bind(at).unwrap();
         listens.listen(&socket, options).await
     });
     let dial = |token: &str| {

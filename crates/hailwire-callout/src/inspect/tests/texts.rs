@@ -1,13 +1,13 @@
 use super::*;
 use crate::{
-    event::{Guardrail, Inspection},
+    event::{Guardrail, GuardrailCheck},
     guardrail::{Finding, KEY},
 };
 
 fn text(content: &str) -> Guardrail {
     Guardrail {
         correlation_id: Text::from("c"),
-        inspection_type: Inspection::PiiDetection,
+        inspection_type: GuardrailCheck::PiiDetection,
         content: content.to_owned(),
         ..Guardrail::default()
     }
@@ -39,8 +39,8 @@ async fn a_text_goes_on_without_what_was_found_and_otherwise_not_at_all() {
     let first = Scripted::new([answers(found(Some("my *")).answer())], allows());
     let second = Scripted::new([], answers(found(None).answer()));
     let inspector = inspector([
-        ("a", Rule::default(), &first),
-        ("b", Rule::default(), &second),
+        ("a", AgentRule::default(), &first),
+        ("b", AgentRule::default(), &second),
     ]);
     let mut exchange = inspector.exchange();
     let out = exchange.guardrail(text("my 123")).await;
@@ -53,12 +53,15 @@ async fn a_text_goes_on_without_what_was_found_and_otherwise_not_at_all() {
     assert_eq!(contents(&first), ["my 123"], "nobody is asked any more");
     for (agent, stopped) in [("a", 0), ("b", 1)] {
         let tally = inspector.tally(agent).unwrap();
-        let counted = (tally.asked(Kind::Guardrail), tally.stopped(Kind::Guardrail));
+        let counted = (
+            tally.asked(EventKind::Guardrail),
+            tally.stopped(EventKind::Guardrail),
+        );
         assert_eq!(counted, (1, stopped));
     }
 
     let agent = Scripted::new([answers(found(Some("my *")).answer())], allows());
-    let inspector = super::inspector([("a", Rule::default(), &agent)]);
+    let inspector = super::inspector([("a", AgentRule::default(), &agent)]);
     let mut exchange = inspector.exchange();
     let out = exchange.guardrail(text("my 123")).await;
     assert!(out.verdict.passes());
@@ -74,7 +77,7 @@ async fn an_agent_decides_about_a_text_by_itself_where_it_wants() {
     worse.decision = blocked(451);
     for answer in [worse, Response::block(451)] {
         let agent = Scripted::always(answers(answer));
-        let mut exchange = inspector([("a", Rule::default(), &agent)]).exchange();
+        let mut exchange = inspector([("a", AgentRule::default(), &agent)]).exchange();
         let out = exchange.guardrail(text("my 123")).await;
         assert_eq!(out.verdict.decision, blocked(451));
         assert_eq!(out.content, None);
@@ -87,26 +90,26 @@ async fn what_is_not_answered_about_a_text_is_decided_by_its_phase() {
     let lie = "{\"detected\":7}".to_owned();
     unreadable.routing_metadata.insert(KEY.to_owned(), lie);
     let cases = [
-        (answers(unreadable), Fault::Error),
-        (Does::Hangs, Fault::Timeout),
-        (Does::Fails(Unanswered::Down), Fault::Error),
-        (Does::Fails(Unanswered::Overload), Fault::Overload),
-        (Does::Fails(Unanswered::TooLarge), Fault::BodyTooLarge),
+        (answers(unreadable), AgentFault::Error),
+        (Does::Hangs, AgentFault::Timeout),
+        (Does::Fails(CallError::Down), AgentFault::Error),
+        (Does::Fails(CallError::Overload), AgentFault::Overload),
+        (Does::Fails(CallError::TooLarge), AgentFault::BodyTooLarge),
     ];
     for (does, fault) in cases {
-        for action in [Action::Allow, Action::Block(418)] {
+        for action in [FallbackAction::Allow, FallbackAction::Block(418)] {
             let agent = Scripted::always(does.clone());
-            let mut own = Rule::default();
-            own.phase_mut(Kind::Guardrail).unwrap().on[fault as usize] = action;
+            let mut own = AgentRule::default();
+            own.phase_mut(EventKind::Guardrail).unwrap().on[fault as usize] = action;
             let inspector = inspector([("a", own, &agent)]);
             let out = inspector.exchange().guardrail(text("text")).await;
-            let passes = action == Action::Allow;
+            let passes = action == FallbackAction::Allow;
             assert_eq!(out.verdict.passes(), passes, "{fault:?}");
             assert_eq!((out.content, out.findings.len()), (None, 0));
             let tally = inspector.tally("a").unwrap();
             let counted = [
-                tally.bypassed(Kind::Guardrail, fault),
-                tally.blocked(Kind::Guardrail, fault),
+                tally.bypassed(EventKind::Guardrail, fault),
+                tally.blocked(EventKind::Guardrail, fault),
             ];
             assert_eq!(counted, [u64::from(passes), u64::from(!passes)]);
         }
@@ -117,16 +120,16 @@ async fn what_is_not_answered_about_a_text_is_decided_by_its_phase() {
 async fn an_agent_that_observes_leaves_a_text_as_it_is() {
     for (redacted, observed) in [(Some("my *"), 0), (None, 1)] {
         let agent = Scripted::always(answers(found(redacted).answer()));
-        let own = Rule {
+        let own = AgentRule {
             observe: true,
-            ..Rule::default()
+            ..AgentRule::default()
         };
         let inspector = inspector([("a", own, &agent)]);
         let out = inspector.exchange().guardrail(text("my 123")).await;
         assert!(out.verdict.passes() && out.content.is_none());
         assert_eq!(out.findings.len(), 1, "for records");
         let tally = inspector.tally("a").unwrap();
-        assert_eq!(tally.observed(Kind::Guardrail), observed);
+        assert_eq!(tally.observed(EventKind::Guardrail), observed);
     }
 }
 
@@ -150,7 +153,7 @@ impl crate::Agent for Texts {
 async fn only_agents_that_say_so_are_asked_about_texts() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("texts");
-    let listener = crate::agent::uds::Listener::bind(&socket).unwrap();
+    let listener = crate::agent::uds::UdsListener::bind(&socket).unwrap();
     let _serving = tokio::spawn(async move {
         let options = crate::agent::ServeOptions::default();
         let _ = crate::agent::uds::serve(Arc::new(Texts), listener, &options).await;
@@ -160,12 +163,12 @@ async fn only_agents_that_say_so_are_asked_about_texts() {
     let inspector = Inspector::from_config(&config, &|_, _| None).unwrap();
     assert!(inspector.ready(Duration::from_secs(20)).await);
     let mut exchange = inspector.exchange();
-    assert!(exchange.wants(Kind::Guardrail) && !exchange.wants(Kind::RequestHeaders));
+    assert!(exchange.wants(EventKind::Guardrail) && !exchange.wants(EventKind::RequestHeaders));
     assert!(exchange.request_headers(head("c")).await.passes());
     let out = exchange.guardrail(text("my 123")).await;
     assert!(out.verdict.passes());
     assert_eq!(out.content.as_deref(), Some("my *"));
     let tally = inspector.tally("a").unwrap();
-    assert_eq!(tally.asked(Kind::RequestHeaders), 0);
-    assert_eq!(tally.asked(Kind::Guardrail), 1);
+    assert_eq!(tally.asked(EventKind::RequestHeaders), 0);
+    assert_eq!(tally.asked(EventKind::Guardrail), 1);
 }

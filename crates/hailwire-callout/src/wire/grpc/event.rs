@@ -16,7 +16,7 @@ use crate::{
     Text,
     control::{Cancel, CancelReason, Ping},
     event::{
-        BodyChunk, Configure, Event, Guardrail, Inspection, Kind, Metadata, Opcode,
+        BodyChunk, Configure, Event, EventKind, Guardrail, GuardrailCheck, Metadata, Opcode,
         RequestComplete, RequestHeaders, ResponseHeaders, WebSocketFrame,
     },
     headers::Headers,
@@ -24,13 +24,13 @@ use crate::{
 
 /// What a host said.
 #[derive(Debug)]
-pub(crate) enum ToAgent {
+pub(crate) enum ReceivedEvent {
     /// It opens the stream.
     Handshake(proto::HandshakeRequest),
     /// It asks.
     Event(Box<Event>),
     /// It asks, and this cannot be read: the answer is a block.
-    Undecodable(Text, Kind, DecodeError),
+    Undecodable(Text, EventKind, DecodeError),
     /// It does not wait any more.
     Cancel(Cancel),
     /// It wants to know whether anyone is there.
@@ -83,21 +83,21 @@ pub(crate) fn message(event: Event, ours: bool) -> Message {
 }
 
 /// What a message says.
-pub(crate) fn to_agent(message: proto::ProxyToAgent) -> ToAgent {
+pub(crate) fn to_agent(message: proto::ProxyToAgent) -> ReceivedEvent {
     let Some(message) = message.message else {
-        return ToAgent::Unknown;
+        return ReceivedEvent::Unknown;
     };
     let read = match message {
-        Message::Handshake(handshake) => return ToAgent::Handshake(handshake),
+        Message::Handshake(handshake) => return ReceivedEvent::Handshake(handshake),
         Message::Cancel(cancel) => {
-            return ToAgent::Cancel(Cancel {
+            return ReceivedEvent::Cancel(Cancel {
                 correlation_id: cancel.correlation_id.into(),
                 reason: reason(cancel.reason),
                 timestamp_ms: cancel.timestamp_ms,
             });
         }
         Message::Ping(ping) => {
-            return ToAgent::Ping(Ping {
+            return ReceivedEvent::Ping(Ping {
                 sequence: ping.sequence,
                 timestamp_ms: ping.timestamp_ms,
             });
@@ -110,7 +110,7 @@ pub(crate) fn to_agent(message: proto::ProxyToAgent) -> ToAgent {
                 status,
                 pairs(&event.headers),
             ))),
-            Err(error) => Err((event.correlation_id, Kind::ResponseHeaders, error)),
+            Err(error) => Err((event.correlation_id, EventKind::ResponseHeaders, error)),
         },
         Message::ResponseBodyChunk(chunk) => Ok(Event::ResponseBody(read_chunk(chunk))),
         Message::RequestComplete(event) => read_complete(event),
@@ -122,12 +122,12 @@ pub(crate) fn to_agent(message: proto::ProxyToAgent) -> ToAgent {
                 config,
                 config_version: event.config_version,
             })),
-            Err(error) => Err((event.correlation_id, Kind::Configure, error)),
+            Err(error) => Err((event.correlation_id, EventKind::Configure, error)),
         },
     };
     match read {
-        Ok(event) => ToAgent::Event(Box::new(event)),
-        Err((id, kind, error)) => ToAgent::Undecodable(id.into(), kind, error),
+        Ok(event) => ReceivedEvent::Event(Box::new(event)),
+        Err((id, kind, error)) => ReceivedEvent::Undecodable(id.into(), kind, error),
     }
 }
 
@@ -154,7 +154,7 @@ fn reason(code: i32) -> CancelReason {
     }
 }
 
-type Read = Result<Event, (String, Kind, DecodeError)>;
+type EventResult = Result<Event, (String, EventKind, DecodeError)>;
 
 fn request_headers(event: &RequestHeaders, ours: bool) -> proto::RequestHeadersEvent {
     let metadata = event.metadata();
@@ -182,11 +182,11 @@ fn request_headers(event: &RequestHeaders, ours: bool) -> proto::RequestHeadersE
     }
 }
 
-fn read_request_headers(event: proto::RequestHeadersEvent) -> Read {
+fn read_request_headers(event: proto::RequestHeadersEvent) -> EventResult {
     let of = event.metadata.unwrap_or_default();
     let client_port = match small(of.client_port, "port") {
         Ok(port) => port,
-        Err(error) => return Err((of.correlation_id, Kind::RequestHeaders, error)),
+        Err(error) => return Err((of.correlation_id, EventKind::RequestHeaders, error)),
     };
     let written = of.timestamp.is_none().then(|| time(of.timestamp_ms));
     let protocol = match of.protocol.as_str() {
@@ -272,10 +272,10 @@ fn read_chunk(chunk: proto::BodyChunkEvent) -> BodyChunk {
     }
 }
 
-fn read_complete(event: proto::RequestCompleteEvent) -> Read {
+fn read_complete(event: proto::RequestCompleteEvent) -> EventResult {
     let status = match small(event.status_code, "status") {
         Ok(status) => status,
-        Err(error) => return Err((event.correlation_id, Kind::RequestComplete, error)),
+        Err(error) => return Err((event.correlation_id, EventKind::RequestComplete, error)),
     };
     Ok(Event::RequestComplete(RequestComplete {
         correlation_id: event.correlation_id.into(),
@@ -304,13 +304,13 @@ fn frame_type(opcode: Opcode) -> i32 {
         .map_or(0, |(code, _)| code)
 }
 
-fn read_frame(frame: proto::WebSocketFrameEvent) -> Read {
+fn read_frame(frame: proto::WebSocketFrameEvent) -> EventResult {
     let opcode = usize::try_from(frame.frame_type)
         .ok()
         .and_then(|code| FRAME_TYPES.get(code));
     let Some(opcode) = opcode else {
         let error = DecodeError(format!("{} is no type of frame", frame.frame_type));
-        return Err((frame.correlation_id, Kind::WebSocketFrame, error));
+        return Err((frame.correlation_id, EventKind::WebSocketFrame, error));
     };
     Ok(Event::WebSocketFrame(WebSocketFrame {
         correlation_id: frame.correlation_id.into(),
@@ -327,8 +327,8 @@ fn read_frame(frame: proto::WebSocketFrameEvent) -> Read {
 /// What `context_json` of ours holds; each may be missing in a foreign one.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Context {
-    inspection_type: Inspection,
+struct GuardrailContext {
+    inspection_type: GuardrailCheck,
     categories: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     route_id: Option<String>,
@@ -336,7 +336,7 @@ struct Context {
 }
 
 fn guardrail(event: Guardrail) -> proto::GuardrailInspectEvent {
-    let context = Context {
+    let context = GuardrailContext {
         inspection_type: event.inspection_type,
         categories: event.categories,
         route_id: event.route_id,
@@ -351,16 +351,16 @@ fn guardrail(event: Guardrail) -> proto::GuardrailInspectEvent {
     }
 }
 
-fn read_guardrail(event: proto::GuardrailInspectEvent) -> Read {
+fn read_guardrail(event: proto::GuardrailInspectEvent) -> EventResult {
     let context = match event.context_json.as_str() {
-        "" => Ok(Context::default()),
+        "" => Ok(GuardrailContext::default()),
         text => serde_json::from_str(text),
     };
     let context = match context {
         Ok(context) => context,
         Err(error) => {
             let error = DecodeError(error.to_string());
-            return Err((event.correlation_id, Kind::Guardrail, error));
+            return Err((event.correlation_id, EventKind::Guardrail, error));
         }
     };
     Ok(Event::Guardrail(Guardrail {
@@ -380,7 +380,7 @@ mod tests {
 
     use super::*;
 
-    fn there_and_back(event: &Event, ours: bool) -> ToAgent {
+    fn there_and_back(event: &Event, ours: bool) -> ReceivedEvent {
         let message = Some(message(event.clone(), ours));
         to_agent(proto::ProxyToAgent { message, ticket: 0 })
     }
@@ -422,7 +422,7 @@ mod tests {
         };
         let guardrail = Guardrail {
             correlation_id: "c1".into(),
-            inspection_type: Inspection::PiiDetection,
+            inspection_type: GuardrailCheck::PiiDetection,
             content: "text".to_owned(),
             model: Some("m".to_owned()),
             categories: vec!["email".to_owned()],
@@ -456,7 +456,7 @@ mod tests {
         for event in &events {
             let came = there_and_back(event, true);
             assert!(
-                matches!(&came, ToAgent::Event(read) if **read == *event),
+                matches!(&came, ReceivedEvent::Event(read) if **read == *event),
                 "{event:?} {came:?}"
             );
         }
@@ -465,7 +465,7 @@ mod tests {
     #[test]
     fn a_foreign_peer_sees_the_time_in_milliseconds() {
         let came = there_and_back(&head("2026-01-02T03:04:05.678901Z"), false);
-        let ToAgent::Event(event) = came else {
+        let ReceivedEvent::Event(event) = came else {
             panic!("{came:?}");
         };
         let Event::RequestHeaders(head) = *event else {
@@ -484,7 +484,7 @@ mod tests {
         });
         let message = Some(message);
         let came = to_agent(proto::ProxyToAgent { message, ticket: 0 });
-        let ToAgent::Undecodable(id, Kind::ResponseHeaders, _) = came else {
+        let ReceivedEvent::Undecodable(id, EventKind::ResponseHeaders, _) = came else {
             panic!("{came:?}");
         };
         assert_eq!(&*id, "c9");

@@ -22,15 +22,15 @@ pub(crate) mod proto {
 }
 
 pub(crate) use answer::{answer, response};
-pub(crate) use event::{ToAgent, message, reason_code, to_agent};
-pub(crate) use notice::{Notified, health_status, notice, notified, read_health};
+pub(crate) use event::{ReceivedEvent, message, reason_code, to_agent};
+pub(crate) use notice::{ReceivedNotice, health_status, notice, notified, read_health};
 pub(crate) use order::{drain, order, shutdown};
 
 use super::DecodeError;
 use crate::{
     VERSION,
-    capabilities::{Capabilities, Features, Limits},
-    event::Kind,
+    capabilities::{AgentLimits, Capabilities, Features},
+    event::EventKind,
 };
 
 /// The greatest message, unless said otherwise: what fits into a frame of the Unix socket, and what is around it.
@@ -93,14 +93,14 @@ pub(crate) fn capabilities(of: &Capabilities) -> proto::AgentCapabilities {
 pub(crate) fn capabilities_of(message: proto::AgentCapabilities) -> Capabilities {
     let features = message.features.unwrap_or_default();
     let limits = message.limits.unwrap_or_default();
-    let default = Limits::default();
+    let default = AgentLimits::default();
     let said = |value: u64, otherwise: u64| if value == 0 { otherwise } else { value };
     let concurrency = match (limits.max_concurrency, features.concurrent_requests) {
         (0, 0) => default.max_concurrency,
         (0, told) | (told, _) => told,
     };
     let events = match message.supported_events.as_slice() {
-        [] => Kind::ALL.into_iter().collect(),
+        [] => EventKind::ALL.into_iter().collect(),
         codes => codes.iter().filter_map(|code| kind(*code)).collect(),
     };
     Capabilities {
@@ -119,7 +119,7 @@ pub(crate) fn capabilities_of(message: proto::AgentCapabilities) -> Capabilities
             flow_control: features.flow_control,
             health_reporting: features.health_reporting,
         },
-        limits: Limits {
+        limits: AgentLimits {
             max_body_size: said(limits.max_body_size, default.max_body_size),
             max_concurrency: concurrency,
             preferred_chunk_size: said(limits.preferred_chunk_size, default.preferred_chunk_size),
@@ -127,21 +127,23 @@ pub(crate) fn capabilities_of(message: proto::AgentCapabilities) -> Capabilities
     }
 }
 
-fn kind_code(kind: Kind) -> i32 {
+fn kind_code(kind: EventKind) -> i32 {
     match kind {
-        Kind::RequestHeaders => 1,
-        Kind::RequestBody => 2,
-        Kind::ResponseHeaders => 3,
-        Kind::ResponseBody => 4,
-        Kind::RequestComplete => 5,
-        Kind::WebSocketFrame => 6,
-        Kind::Guardrail => 7,
-        Kind::Configure => 8,
+        EventKind::RequestHeaders => 1,
+        EventKind::RequestBody => 2,
+        EventKind::ResponseHeaders => 3,
+        EventKind::ResponseBody => 4,
+        EventKind::RequestComplete => 5,
+        EventKind::WebSocketFrame => 6,
+        EventKind::Guardrail => 7,
+        EventKind::Configure => 8,
     }
 }
 
-fn kind(code: i32) -> Option<Kind> {
-    Kind::ALL.into_iter().find(|kind| kind_code(*kind) == code)
+fn kind(code: i32) -> Option<EventKind> {
+    EventKind::ALL
+        .into_iter()
+        .find(|kind| kind_code(*kind) == code)
 }
 
 /// JSON text into a value; nothing at all is null.

@@ -9,14 +9,14 @@ use super::{
 use crate::{
     Text,
     control::{
-        Bucket, ConfigUpdate, Flow, Health, HealthState, Histogram, Log, Metric, MetricsReport,
-        Notice, Rule, UpdateType,
+        AgentHealth, ConfigUpdate, ConfigUpdateKind, FlowControl, HealthState, HistogramBucket,
+        HistogramMetric, LogLine, Metric, MetricsReport, Notice, RuleDefinition,
     },
 };
 
 /// What an agent said unasked.
 #[derive(Debug)]
-pub(crate) enum Notified {
+pub(crate) enum ReceivedNotice {
     /// This.
     Notice(Notice),
     /// Something that changes nothing here, such as how much room it has.
@@ -31,8 +31,8 @@ pub(crate) fn notice(notice: Notice, agent: &str) -> Message {
         Notice::ConfigUpdate(update) => Message::ConfigUpdate(config_update(update)),
         Notice::Flow(flow) => {
             let (action, id) = match flow {
-                Flow::Pause(id) => (proto::FlowAction::Pause, id),
-                Flow::Resume(id) => (proto::FlowAction::Resume, id),
+                FlowControl::Pause(id) => (proto::FlowAction::Pause, id),
+                FlowControl::Resume(id) => (proto::FlowAction::Resume, id),
             };
             Message::FlowControl(proto::FlowControlSignal {
                 correlation_id: id.map(|id| id.to_string()),
@@ -52,7 +52,7 @@ pub(crate) fn notice(notice: Notice, agent: &str) -> Message {
 }
 
 /// What a message says; `None` where it is no notice.
-pub(crate) fn notified(message: Message) -> Option<Result<Notified, DecodeError>> {
+pub(crate) fn notified(message: Message) -> Option<Result<ReceivedNotice, DecodeError>> {
     let notice = match message {
         Message::Handshake(_) | Message::Response(_) | Message::Pong(_) => return None,
         Message::Health(status) => read_health(status).map(Notice::Health),
@@ -61,22 +61,22 @@ pub(crate) fn notified(message: Message) -> Option<Result<Notified, DecodeError>
         Message::FlowControl(signal) => {
             let id = signal.correlation_id.map(Text::from);
             match proto::FlowAction::try_from(signal.action) {
-                Ok(proto::FlowAction::Pause) => Ok(Notice::Flow(Flow::Pause(id))),
-                Ok(proto::FlowAction::Resume) => Ok(Notice::Flow(Flow::Resume(id))),
-                _ => return Some(Ok(Notified::Nothing)),
+                Ok(proto::FlowAction::Pause) => Ok(Notice::Flow(FlowControl::Pause(id))),
+                Ok(proto::FlowAction::Resume) => Ok(Notice::Flow(FlowControl::Resume(id))),
+                _ => return Some(Ok(ReceivedNotice::Nothing)),
             }
         }
-        Message::Log(log) => Ok(Notice::Log(Log {
+        Message::Log(log) => Ok(Notice::Log(LogLine {
             level: u8::try_from(log.level).unwrap_or(0),
             message: log.message,
             correlation_id: log.correlation_id,
         })),
     };
-    Some(notice.map(Notified::Notice))
+    Some(notice.map(ReceivedNotice::Notice))
 }
 
 /// How an agent is, as a message.
-pub(crate) fn health_status(health: Health, agent: &str) -> proto::HealthStatus {
+pub(crate) fn health_status(health: AgentHealth, agent: &str) -> proto::HealthStatus {
     let load = health.in_flight.map(|in_flight| proto::LoadMetrics {
         in_flight,
         ..proto::LoadMetrics::default()
@@ -93,12 +93,12 @@ pub(crate) fn health_status(health: Health, agent: &str) -> proto::HealthStatus 
     }
 }
 
-pub(crate) fn read_health(status: proto::HealthStatus) -> Result<Health, DecodeError> {
+pub(crate) fn read_health(status: proto::HealthStatus) -> Result<AgentHealth, DecodeError> {
     let state = u8::try_from(status.state)
         .map_err(|e| e.to_string())
         .and_then(HealthState::try_from)
         .map_err(DecodeError)?;
-    Ok(Health {
+    Ok(AgentHealth {
         state,
         message: status.message.or(status.unhealthy_reason),
         in_flight: status.load.map(|load| load.in_flight),
@@ -136,7 +136,7 @@ fn metrics(report: MetricsReport) -> proto::MetricsReport {
     }
 }
 
-fn histogram(histogram: Histogram) -> proto::HistogramMetric {
+fn histogram(histogram: HistogramMetric) -> proto::HistogramMetric {
     let buckets = histogram.buckets.into_iter();
     proto::HistogramMetric {
         name: histogram.name,
@@ -182,16 +182,16 @@ fn read_metrics(report: proto::MetricsReport) -> MetricsReport {
     }
 }
 
-fn read_histogram(histogram: proto::HistogramMetric) -> Histogram {
+fn read_histogram(histogram: proto::HistogramMetric) -> HistogramMetric {
     let buckets = histogram.buckets.into_iter();
-    Histogram {
+    HistogramMetric {
         name: histogram.name,
         help: histogram.help,
         labels: histogram.labels,
         sum: histogram.sum,
         count: histogram.count,
         buckets: buckets
-            .map(|bucket| Bucket {
+            .map(|bucket| HistogramBucket {
                 le: serde_json::Number::from_f64(bucket.le)
                     .map_or_else(|| Value::from("+Inf"), Value::Number),
                 count: bucket.count,
@@ -202,8 +202,8 @@ fn read_histogram(histogram: proto::HistogramMetric) -> Histogram {
 
 fn config_update(update: ConfigUpdate) -> proto::ConfigUpdateRequest {
     let wanted = match update.update_type {
-        UpdateType::RequestReload => Wanted::RequestReload(proto::RequestReload {}),
-        UpdateType::RuleUpdate {
+        ConfigUpdateKind::RequestReload => Wanted::RequestReload(proto::RequestReload {}),
+        ConfigUpdateKind::RuleUpdate {
             rule_set,
             rules,
             remove_rules,
@@ -212,7 +212,7 @@ fn config_update(update: ConfigUpdate) -> proto::ConfigUpdateRequest {
             rules: rules.into_iter().map(rule).collect(),
             remove_rules,
         }),
-        UpdateType::ListUpdate {
+        ConfigUpdateKind::ListUpdate {
             list_id,
             add,
             remove,
@@ -221,14 +221,14 @@ fn config_update(update: ConfigUpdate) -> proto::ConfigUpdateRequest {
             add,
             remove,
         }),
-        UpdateType::RestartRequired {
+        ConfigUpdateKind::RestartRequired {
             reason,
             grace_period_ms,
         } => Wanted::RestartRequired(proto::RestartRequired {
             reason,
             grace_period_ms,
         }),
-        UpdateType::ConfigError { error, field } => {
+        ConfigUpdateKind::ConfigError { error, field } => {
             Wanted::ConfigError(proto::ConfigError { error, field })
         }
     };
@@ -242,8 +242,8 @@ fn config_update(update: ConfigUpdate) -> proto::ConfigUpdateRequest {
 fn read_config_update(update: proto::ConfigUpdateRequest) -> Result<ConfigUpdate, DecodeError> {
     let update_type = match update.update_type {
         None => return Err(DecodeError("the agent wants nothing".to_owned())),
-        Some(Wanted::RequestReload(_)) => UpdateType::RequestReload,
-        Some(Wanted::RuleUpdate(of)) => UpdateType::RuleUpdate {
+        Some(Wanted::RequestReload(_)) => ConfigUpdateKind::RequestReload,
+        Some(Wanted::RuleUpdate(of)) => ConfigUpdateKind::RuleUpdate {
             rule_set: of.rule_set,
             rules: of
                 .rules
@@ -252,16 +252,16 @@ fn read_config_update(update: proto::ConfigUpdateRequest) -> Result<ConfigUpdate
                 .collect::<Result<_, _>>()?,
             remove_rules: of.remove_rules,
         },
-        Some(Wanted::ListUpdate(of)) => UpdateType::ListUpdate {
+        Some(Wanted::ListUpdate(of)) => ConfigUpdateKind::ListUpdate {
             list_id: of.list_id,
             add: of.add,
             remove: of.remove,
         },
-        Some(Wanted::RestartRequired(of)) => UpdateType::RestartRequired {
+        Some(Wanted::RestartRequired(of)) => ConfigUpdateKind::RestartRequired {
             reason: of.reason,
             grace_period_ms: of.grace_period_ms,
         },
-        Some(Wanted::ConfigError(of)) => UpdateType::ConfigError {
+        Some(Wanted::ConfigError(of)) => ConfigUpdateKind::ConfigError {
             error: of.error,
             field: of.field,
         },
@@ -273,7 +273,7 @@ fn read_config_update(update: proto::ConfigUpdateRequest) -> Result<ConfigUpdate
     })
 }
 
-fn rule(rule: Rule) -> proto::RuleDefinition {
+fn rule(rule: RuleDefinition) -> proto::RuleDefinition {
     proto::RuleDefinition {
         id: rule.id,
         priority: rule.priority,
@@ -284,8 +284,8 @@ fn rule(rule: Rule) -> proto::RuleDefinition {
     }
 }
 
-fn read_rule(rule: proto::RuleDefinition) -> Result<Rule, DecodeError> {
-    Ok(Rule {
+fn read_rule(rule: proto::RuleDefinition) -> Result<RuleDefinition, DecodeError> {
+    Ok(RuleDefinition {
         definition: json(&rule.definition_json)?,
         id: rule.id,
         priority: rule.priority,
@@ -306,7 +306,7 @@ mod tests {
         let text = str::to_owned;
         let labels = BTreeMap::from([(text("l"), text("v"))]);
         let notices = [
-            Notice::Health(Health {
+            Notice::Health(AgentHealth {
                 state: HealthState::Draining,
                 message: Some(text("m")),
                 in_flight: Some(3),
@@ -329,18 +329,18 @@ mod tests {
                     labels: labels.clone(),
                     value: 0.5,
                 }],
-                histograms: vec![Histogram {
+                histograms: vec![HistogramMetric {
                     name: text("h"),
                     help: None,
                     labels,
                     sum: 1.5,
                     count: 2,
                     buckets: vec![
-                        Bucket {
+                        HistogramBucket {
                             le: Value::from(0.5),
                             count: 1,
                         },
-                        Bucket {
+                        HistogramBucket {
                             le: Value::from("+Inf"),
                             count: 2,
                         },
@@ -348,9 +348,9 @@ mod tests {
                 }],
             }),
             Notice::ConfigUpdate(ConfigUpdate {
-                update_type: UpdateType::RuleUpdate {
+                update_type: ConfigUpdateKind::RuleUpdate {
                     rule_set: text("r"),
-                    rules: vec![Rule {
+                    rules: vec![RuleDefinition {
                         id: text("1"),
                         priority: -1,
                         definition: serde_json::json!({"a": 1}),
@@ -363,9 +363,9 @@ mod tests {
                 request_id: text("q"),
                 timestamp_ms: 5,
             }),
-            Notice::Flow(Flow::Pause(None)),
-            Notice::Flow(Flow::Resume(Some("c1".into()))),
-            Notice::Log(Log {
+            Notice::Flow(FlowControl::Pause(None)),
+            Notice::Flow(FlowControl::Resume(Some("c1".into()))),
+            Notice::Log(LogLine {
                 level: 3,
                 message: text("m"),
                 correlation_id: Some(text("c1")),
@@ -374,7 +374,7 @@ mod tests {
         for given in notices {
             let came = notified(notice(given.clone(), "a"));
             assert!(
-                matches!(&came, Some(Ok(Notified::Notice(read))) if *read == given),
+                matches!(&came, Some(Ok(ReceivedNotice::Notice(read))) if *read == given),
                 "{given:?} {came:?}"
             );
         }

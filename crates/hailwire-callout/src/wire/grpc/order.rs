@@ -6,12 +6,12 @@ use super::{
     now_ms,
     proto::{self, agent_control::Message, drain_request, shutdown_request},
 };
-use crate::control::{DrainReason, Order, ShutdownReason};
+use crate::control::{AgentCommand, DrainReason, ShutdownReason};
 
 /// An order as a message.
-pub(crate) fn order(order: Order) -> Message {
+pub(crate) fn order(order: AgentCommand) -> Message {
     match order {
-        Order::Drain { within, reason } => Message::Drain(proto::DrainRequest {
+        AgentCommand::Drain { within, reason } => Message::Drain(proto::DrainRequest {
             duration_ms: milliseconds(within),
             reason: match reason {
                 DrainReason::ConfigReload => drain_request::Reason::ConfigReload,
@@ -22,7 +22,7 @@ pub(crate) fn order(order: Order) -> Message {
             .into(),
             timestamp_ms: now_ms(),
         }),
-        Order::Shutdown { within, reason } => Message::Shutdown(proto::ShutdownRequest {
+        AgentCommand::Shutdown { within, reason } => Message::Shutdown(proto::ShutdownRequest {
             reason: match reason {
                 ShutdownReason::Graceful => shutdown_request::Reason::Graceful,
                 ShutdownReason::Immediate => shutdown_request::Reason::Immediate,
@@ -36,8 +36,8 @@ pub(crate) fn order(order: Order) -> Message {
     }
 }
 
-pub(crate) fn drain(request: &proto::DrainRequest) -> Order {
-    Order::Drain {
+pub(crate) fn drain(request: &proto::DrainRequest) -> AgentCommand {
+    AgentCommand::Drain {
         within: Duration::from_millis(request.duration_ms),
         reason: match drain_request::Reason::try_from(request.reason) {
             Ok(drain_request::Reason::ConfigReload) => DrainReason::ConfigReload,
@@ -50,8 +50,8 @@ pub(crate) fn drain(request: &proto::DrainRequest) -> Order {
     }
 }
 
-pub(crate) fn shutdown(request: &proto::ShutdownRequest) -> Order {
-    Order::Shutdown {
+pub(crate) fn shutdown(request: &proto::ShutdownRequest) -> AgentCommand {
+    AgentCommand::Shutdown {
         within: Duration::from_millis(request.grace_period_ms),
         reason: match shutdown_request::Reason::try_from(request.reason) {
             Ok(shutdown_request::Reason::Immediate) => ShutdownReason::Immediate,

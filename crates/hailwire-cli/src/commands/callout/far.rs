@@ -7,7 +7,7 @@ use hailwire_callout::{
         ConnectError, ConnectOptions, Connection,
         dialect::{self, Dialect},
     },
-    pool::Connect,
+    pool::Connector,
 };
 use std::{io, path::PathBuf, sync::Arc};
 use tokio::{
@@ -78,7 +78,7 @@ impl Far {
     }
 }
 
-impl Connect for Far {
+impl Connector for Far {
     fn connect<'a>(
         &'a self,
         options: &'a ConnectOptions,

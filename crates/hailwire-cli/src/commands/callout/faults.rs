@@ -10,12 +10,12 @@ use std::{
 };
 
 use hailwire_callout::{
-    Agent, Event, Kind, Response,
-    agent::{self, Host},
-    capabilities::Limits,
-    control::{Flow, Notice},
+    Agent, Event, EventKind, Response,
+    agent::{self, HostHandle},
+    capabilities::AgentLimits,
+    control::{FlowControl, Notice},
     event::{BodyChunk, Guardrail, RequestHeaders, ResponseHeaders},
-    inspect::Fault,
+    inspect::AgentFault,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -64,18 +64,18 @@ impl Wrong {
 
     /// What it is taken for at an event: `first` says that nothing was asked before, `waits` that the pool waits for
     /// an agent that takes nothing new. Pieces of a body that has begun always wait.
-    pub(super) const fn fault(self, when: When, first: bool, waits: bool) -> Fault {
+    pub(super) const fn fault(self, when: When, first: bool, waits: bool) -> AgentFault {
         match self {
-            Self::Slow => Fault::Timeout,
-            Self::Crashing | Self::Lying | Self::Garbling => Fault::Error,
-            Self::Full if first => Fault::Overload,
+            Self::Slow => AgentFault::Timeout,
+            Self::Crashing | Self::Lying | Self::Garbling => AgentFault::Error,
+            Self::Full if first => AgentFault::Overload,
             Self::Full => match when.kind {
-                Kind::RequestBody | Kind::ResponseBody => Fault::Timeout,
-                _ if waits => Fault::Timeout,
-                _ => Fault::Overload,
+                EventKind::RequestBody | EventKind::ResponseBody => AgentFault::Timeout,
+                _ if waits => AgentFault::Timeout,
+                _ => AgentFault::Overload,
             },
-            Self::Paused if waits => Fault::Timeout,
-            Self::Paused => Fault::Overload,
+            Self::Paused if waits => AgentFault::Timeout,
+            Self::Paused => AgentFault::Overload,
         }
     }
 }
@@ -83,7 +83,7 @@ impl Wrong {
 /// When: at an event of this kind; at the second one of a body where `mid_body` says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct When {
-    pub(super) kind: Kind,
+    pub(super) kind: EventKind,
     pub(super) mid_body: bool,
 }
 
@@ -95,7 +95,7 @@ pub(super) const OCCUPIES: &str = "occupies";
 pub(super) struct Standing {
     /// It has the request that it is full with.
     pub(super) occupied: Notify,
-    hosts: Mutex<Vec<Host>>,
+    hosts: Mutex<Vec<HostHandle>>,
 }
 
 impl Standing {
@@ -103,7 +103,7 @@ impl Standing {
     pub(super) fn pause(&self) {
         let hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         for host in &*hosts {
-            host.notify(Notice::Flow(Flow::Pause(None)));
+            host.notify(Notice::Flow(FlowControl::Pause(None)));
         }
     }
 }
@@ -181,9 +181,9 @@ impl Agent for Faulty {
         "faulty"
     }
 
-    fn limits(&self) -> Limits {
-        let all = Limits::default();
-        Limits {
+    fn limits(&self) -> AgentLimits {
+        let all = AgentLimits::default();
+        AgentLimits {
             max_concurrency: match self.wrong {
                 Wrong::Full => 1,
                 _ => all.max_concurrency,
@@ -192,7 +192,7 @@ impl Agent for Faulty {
         }
     }
 
-    fn connected(&self, host: Host) {
+    fn connected(&self, host: HostHandle) {
         let hosts = self.standing.hosts.lock();
         hosts.unwrap_or_else(PoisonError::into_inner).push(host);
     }

@@ -14,11 +14,11 @@ use futures_util::FutureExt as _;
 use hailwire::Code;
 use hailwire_callout::{
     agent::uds,
-    front::{Socket, Unseen, ext_proc, spoe},
+    front::{FrontListener, UnseenBodyPolicy, ext_proc, spoe},
     host::reverse::ReverseOptions,
     inspect::{
-        Action, Arrivals, Inspector,
-        config::{Address, Listen, Token},
+        FallbackAction, Inspector, ReverseRegistry,
+        config::{AgentToken, ListenAddress, ListenConfig},
     },
 };
 use serde_json::{Value, json};
@@ -33,11 +33,11 @@ const GRACE: Duration = Duration::from_secs(30);
 /// Everything that is listened on.
 pub(super) struct Listening {
     inspector: Arc<Inspector>,
-    arrivals: Arrivals,
-    unseen: Unseen,
-    tokens: Vec<Token>,
+    arrivals: ReverseRegistry,
+    unseen: UnseenBodyPolicy,
+    tokens: Vec<AgentToken>,
     /// One for all its sockets: a response may come on another one than its request.
-    spoe: Arc<spoe::Front>,
+    spoe: Arc<spoe::SpoeServer>,
     open: Vec<Open>,
     tasks: JoinSet<io::Result<()>>,
 }
@@ -45,8 +45,8 @@ pub(super) struct Listening {
 /// What is listened on, as the file says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum What {
-    ExtProc(Address),
-    Spoe(Address),
+    ExtProc(ListenAddress),
+    Spoe(ListenAddress),
     Reverse(PathBuf),
     Metrics(SocketAddr),
 }
@@ -55,23 +55,23 @@ enum What {
 struct Open {
     what: What,
     at: String,
-    reverse: Option<Arc<uds::Listener>>,
+    reverse: Option<Arc<uds::UdsListener>>,
     /// Dropped, it ends.
     _stop: oneshot::Sender<()>,
 }
 
 /// A socket that is not served yet.
 enum Bound {
-    ExtProc(Socket),
-    Spoe(Socket),
-    Reverse(Arc<uds::Listener>),
+    ExtProc(FrontListener),
+    Spoe(FrontListener),
+    Reverse(Arc<uds::UdsListener>),
     Metrics(TcpListener),
 }
 
 /// What a change comes to.
 pub(super) struct Plan {
-    unseen: Action,
-    tokens: Vec<Token>,
+    unseen: FallbackAction,
+    tokens: Vec<AgentToken>,
     /// In the order of the file.
     steps: Vec<Step>,
 }
@@ -84,12 +84,12 @@ enum Step {
 
 impl Listening {
     /// Nothing yet.
-    pub(super) fn new(inspector: Arc<Inspector>, arrivals: Arrivals) -> Self {
-        let unseen = Unseen::default();
-        let front = spoe::Front::new(
+    pub(super) fn new(inspector: Arc<Inspector>, arrivals: ReverseRegistry) -> Self {
+        let unseen = UnseenBodyPolicy::default();
+        let front = spoe::SpoeServer::new(
             Arc::clone(&inspector),
             unseen.clone(),
-            spoe::Limits::default(),
+            spoe::SpoeLimits::default(),
         );
         Self {
             inspector,
@@ -103,7 +103,7 @@ impl Listening {
     }
 
     /// Opens what is not open yet.
-    pub(super) async fn plan(&self, listen: &Listen) -> Result<Plan, Unopened> {
+    pub(super) async fn plan(&self, listen: &ListenConfig) -> Result<Plan, Unopened> {
         let mut steps = Vec::new();
         for what in wanted(listen) {
             let is_free = |n: &usize| {
@@ -123,7 +123,7 @@ impl Listening {
         Ok(Plan {
             unseen: listen
                 .unseen_body
-                .unwrap_or_else(|| Unseen::default().now()),
+                .unwrap_or_else(|| UnseenBodyPolicy::default().now()),
             tokens: listen.tokens.clone(),
             steps,
         })
@@ -195,7 +195,8 @@ impl Listening {
         let mut reverse = None;
         match bound {
             Bound::ExtProc(socket) => {
-                let front = ext_proc::Front::new(Arc::clone(&self.inspector), self.unseen.clone());
+                let front =
+                    ext_proc::ExtProcServer::new(Arc::clone(&self.inspector), self.unseen.clone());
                 let served = front.serve_at(socket, stopped.clone());
                 self.tasks.spawn(within(GRACE, stopped, served));
             }
@@ -250,7 +251,7 @@ async fn within(
 }
 
 /// In the order of their kinds.
-fn wanted(listen: &Listen) -> Vec<What> {
+fn wanted(listen: &ListenConfig) -> Vec<What> {
     let ext_proc = listen.ext_proc.iter().cloned().map(What::ExtProc);
     let spoe = listen.spoe.iter().cloned().map(What::Spoe);
     let reverse = listen.reverse.iter().cloned().map(What::Reverse);
@@ -265,7 +266,7 @@ impl What {
             Self::Spoe(address) => (front(address, Bound::Spoe).await, address.to_string()),
             Self::Reverse(path) => {
                 let at = path.display().to_string();
-                let socket = uds::Listener::bind(path);
+                let socket = uds::UdsListener::bind(path);
                 let bound = socket.map(|socket| (Bound::Reverse(Arc::new(socket)), at.clone()));
                 (bound, at)
             }
@@ -304,8 +305,11 @@ impl From<Unopened> for Failure {
     }
 }
 
-async fn front(address: &Address, of: fn(Socket) -> Bound) -> io::Result<(Bound, String)> {
-    let socket = Socket::bind(address).await?;
+async fn front(
+    address: &ListenAddress,
+    of: fn(FrontListener) -> Bound,
+) -> io::Result<(Bound, String)> {
+    let socket = FrontListener::bind(address).await?;
     let at = socket.at()?.to_string();
     Ok((of(socket), at))
 }

@@ -18,10 +18,10 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use hailwire_callout::{
     inspect::{
-        Arrivals, Config,
-        config::{AgentConfig, Place},
+        Config, ReverseRegistry,
+        config::{AgentConfig, AgentEndpoint},
     },
-    pool::Connect,
+    pool::Connector,
 };
 
 use super::Run;
@@ -35,24 +35,24 @@ fn load(path: &Path) -> Result<Config, Failure> {
 /// How the places are reached that the callout crate does not know.
 struct Places {
     node: Arc<far::Node>,
-    arrivals: Arrivals,
+    arrivals: ReverseRegistry,
 }
 
 impl Places {
     fn new(run: &Run) -> Self {
         Self {
             node: Arc::new(far::Node::at(run.data.clone())),
-            arrivals: Arrivals::default(),
+            arrivals: ReverseRegistry::default(),
         }
     }
 
-    fn reach(&self, agent: &AgentConfig, place: &Place) -> Option<Arc<dyn Connect>> {
+    fn reach(&self, agent: &AgentConfig, place: &AgentEndpoint) -> Option<Arc<dyn Connector>> {
         match place {
-            Place::Hail { agent: name, node } => {
+            AgentEndpoint::Hail { agent: name, node } => {
                 let (node, address) = (Arc::clone(&self.node), format!("{name}@{node}"));
                 Some(Arc::new(far::Far::new(node, address, agent.dialect)))
             }
-            Place::Reverse(id) => Some(self.arrivals.of(id)),
+            AgentEndpoint::Reverse(id) => Some(self.arrivals.of(id)),
             _ => None,
         }
     }

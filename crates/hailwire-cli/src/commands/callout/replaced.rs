@@ -9,12 +9,12 @@ use std::{
 use futures_util::future::BoxFuture;
 use hailwire::Code;
 use hailwire_callout::{
-    Decision, Kind, Response,
+    Decision, EventKind, Response,
     inspect::{
-        Action, BodyMode, Config, Exchange, Inspector,
-        config::{AgentConfig, Place},
+        BodyMode, Config, Exchange, FallbackAction, Inspector,
+        config::{AgentConfig, AgentEndpoint},
     },
-    pool::Paused,
+    pool::PausedPolicy,
 };
 use tokio::task::JoinSet;
 
@@ -27,14 +27,14 @@ use super::{
 use crate::failure::Failure;
 
 /// Where an agent can go wrong, in the order in which a request comes there.
-const PLACES: [(Kind, bool); 7] = [
-    (Kind::RequestHeaders, false),
-    (Kind::RequestBody, false),
-    (Kind::RequestBody, true),
-    (Kind::Guardrail, false),
-    (Kind::ResponseHeaders, false),
-    (Kind::ResponseBody, false),
-    (Kind::ResponseBody, true),
+const PLACES: [(EventKind, bool); 7] = [
+    (EventKind::RequestHeaders, false),
+    (EventKind::RequestBody, false),
+    (EventKind::RequestBody, true),
+    (EventKind::Guardrail, false),
+    (EventKind::ResponseHeaders, false),
+    (EventKind::ResponseBody, false),
+    (EventKind::ResponseBody, true),
 ];
 
 /// Longer than anything here takes.
@@ -47,9 +47,9 @@ pub(super) async fn all(config: &Config, texts: bool) -> Result<Vec<Row>, Failur
     let mut tried = JoinSet::new();
     let mut order = 0_usize;
     for agent in &config.agents {
-        let asked = |(kind, _): &(Kind, bool)| match agent.rule.events {
+        let asked = |(kind, _): &(EventKind, bool)| match agent.rule.events {
             Some(events) => events.contains(*kind),
-            None => *kind != Kind::Guardrail || texts,
+            None => *kind != EventKind::Guardrail || texts,
         };
         let places: Vec<_> = PLACES.into_iter().filter(asked).collect();
         for wrong in Wrong::ALL {
@@ -87,7 +87,7 @@ struct Trial {
     wrong: Wrong,
     when: When,
     /// The first event that it is asked about.
-    first: Kind,
+    first: EventKind,
     is_first: bool,
     socket: PathBuf,
 }
@@ -146,19 +146,19 @@ impl Trial {
 
     /// What the configuration says should become of the request.
     fn expected(&self) -> Decision {
-        let waits = self.agent.pool.preset.pool().paused == Paused::Wait;
+        let waits = self.agent.pool.preset.pool().paused == PausedPolicy::Wait;
         let fault = self.wrong.fault(self.when, self.is_first, waits);
         match self.agent.rule.on(self.when.kind, fault) {
             _ if self.agent.rule.observe => Decision::Allow,
-            Action::Allow => Decision::Allow,
-            Action::Block(status) => Response::block(status).decision,
+            FallbackAction::Allow => Decision::Allow,
+            FallbackAction::Block(status) => Response::block(status).decision,
         }
     }
 
     /// The agent with its rule, at the place of the one that goes wrong.
     fn alone(&self) -> AgentConfig {
         let mut alone = AgentConfig {
-            places: vec![Place::BinaryUds(self.socket.clone())],
+            places: vec![AgentEndpoint::BinaryUds(self.socket.clone())],
             dialect: None,
             config: None,
             ..self.agent.clone()
@@ -182,7 +182,7 @@ fn only(agent: AgentConfig) -> Config {
 pub(super) struct Trouble {
     wrong: Wrong,
     when: When,
-    first: Kind,
+    first: EventKind,
     inspector: Inspector,
     standing: Arc<Standing>,
     /// A request that waits long for its answers.

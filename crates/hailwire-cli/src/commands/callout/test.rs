@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use hailwire::{Code, config::LogLevel};
 use hailwire_callout::{
-    Kind,
+    EventKind,
     inspect::{Config, Inspector, config::AgentConfig},
 };
 use serde::Serialize;
@@ -87,10 +87,10 @@ async fn try_out(run: &Run, config: &Config, small: bool) -> Result<Report, Fail
         let fared = probes::run(inspector.exchange(), probe, None).await;
         rows.push(as_configured(config, probe.name, probe.hostile, fared));
     }
-    let texts = inspector.exchange().wants(Kind::Guardrail);
+    let texts = inspector.exchange().wants(EventKind::Guardrail);
     for prompt in PROMPTS.iter().filter(|_| texts) {
         let fared = probes::prompt(inspector.exchange(), prompt).await;
-        let hostile = prompt.hostile.then_some(Kind::Guardrail);
+        let hostile = prompt.hostile.then_some(EventKind::Guardrail);
         rows.push(as_configured(config, prompt.name, hostile, fared));
     }
     let tallies = config
@@ -110,10 +110,15 @@ async fn try_out(run: &Run, config: &Config, small: bool) -> Result<Report, Fail
 
 /// What is shown to the configured agents. What is hostile should not pass where a firewall, or for texts a guardrail,
 /// looks at it.
-fn as_configured(config: &Config, probe: &'static str, hostile: Option<Kind>, fared: Fared) -> Row {
-    let guards = |agent: &AgentConfig, kind: Kind| {
+fn as_configured(
+    config: &Config,
+    probe: &'static str,
+    hostile: Option<EventKind>,
+    fared: Fared,
+) -> Row {
+    let guards = |agent: &AgentConfig, kind: EventKind| {
         let guard = match kind {
-            Kind::Guardrail => "guardrail",
+            EventKind::Guardrail => "guardrail",
             _ => "waf",
         };
         agent.kind.as_deref() == Some(guard)
@@ -122,7 +127,7 @@ fn as_configured(config: &Config, probe: &'static str, hostile: Option<Kind>, fa
     };
     let guarded = hostile.is_some_and(|kind| config.agents.iter().any(|agent| guards(agent, kind)));
     let expected = match (hostile, guarded) {
-        (Some(Kind::Guardrail), true) => "blocked or redacted",
+        (Some(EventKind::Guardrail), true) => "blocked or redacted",
         (Some(_), true) => "blocked",
         (None, _) => "passed",
         _ => "",

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::{Decision, Kind, response::HeaderOp};
+use crate::{Decision, EventKind, response::HeaderOp};
 
 use super::super::{
     proto::service::ext_proc::v3::{
@@ -40,12 +40,12 @@ pub(super) fn common(ops: &[HeaderOp]) -> Option<CommonResponse> {
     })
 }
 
-pub(super) fn body_answer(kind: Kind, response: CommonResponse) -> ProcessingResponse {
+pub(super) fn body_answer(kind: EventKind, response: CommonResponse) -> ProcessingResponse {
     let response = BodyResponse {
         response: Some(response),
     };
     answer(match kind {
-        Kind::ResponseBody => Response::ResponseBody(response),
+        EventKind::ResponseBody => Response::ResponseBody(response),
         _ => Response::RequestBody(response),
     })
 }
@@ -64,7 +64,7 @@ pub(super) fn changed(told: &Bytes, data: Bytes) -> Option<BodyMutation> {
 }
 
 /// What goes on where both directions stream: nothing while it is held back.
-pub(super) fn pieces(kind: Kind, mut data: Bytes, end: bool) -> VecDeque<ProcessingResponse> {
+pub(super) fn pieces(kind: EventKind, mut data: Bytes, end: bool) -> VecDeque<ProcessingResponse> {
     let mut answers = VecDeque::new();
     while !data.is_empty() || (end && answers.is_empty()) {
         let body = data.split_to(data.len().min(PIECE));

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::{Kind, event::BodyChunk, inspect::Verdict, response::HeaderOp};
+use crate::{EventKind, event::BodyChunk, inspect::Verdict, response::HeaderOp};
 
 use super::{
     super::{
@@ -17,12 +17,12 @@ use super::{
         },
         words,
     },
-    Call, Told,
+    ExtProcRequest, ProcessingResult,
     answer::{answer, block, body_answer, changed, pieces},
 };
 
-impl Call {
-    pub(super) async fn body(&mut self, kind: Kind, told: HttpBody) -> Told {
+impl ExtProcRequest {
+    pub(super) async fn body(&mut self, kind: EventKind, told: HttpBody) -> ProcessingResult {
         let direction = self.direction(kind);
         let mode = direction.mode.unwrap_or(BodySendMode::Streamed);
         let is_last = direction.ends_with(mode, &told);
@@ -48,7 +48,7 @@ impl Call {
             // Envoy goes on without an answer, and so do we: agents see it while they think about what came before.
             let chunk = self.chunk(kind, told.body.clone(), told.end_of_stream);
             match kind {
-                Kind::ResponseBody => self.exchange.show_response_body(chunk),
+                EventKind::ResponseBody => self.exchange.show_response_body(chunk),
                 _ => self.exchange.show_request_body(chunk),
             }
             let shown = (told.body, told.end_of_stream);
@@ -74,7 +74,7 @@ impl Call {
     /// The answer to a body that streams.
     pub(super) fn streamed(
         &mut self,
-        kind: Kind,
+        kind: EventKind,
         told: &Bytes,
         end: bool,
         (verdict, data): (Verdict, Bytes),
@@ -98,7 +98,7 @@ impl Call {
     }
 
     /// Trailers end a body that had no last piece.
-    pub(super) async fn trailers(&mut self, kind: Kind) -> Told {
+    pub(super) async fn trailers(&mut self, kind: EventKind) -> ProcessingResult {
         let mode = self.direction(kind).mode;
         let mut answers = VecDeque::new();
         let direction = self.direction(kind);
@@ -117,7 +117,7 @@ impl Call {
         }
         let response = TrailersResponse::default();
         answers.push_back(answer(match kind {
-            Kind::ResponseBody => Response::ResponseTrailers(response),
+            EventKind::ResponseBody => Response::ResponseTrailers(response),
             _ => Response::RequestTrailers(response),
         }));
         Ok(answers)
@@ -126,13 +126,13 @@ impl Call {
     /// Shows a piece of a body; what goes on in its place, or the answers that end the request.
     async fn show(
         &mut self,
-        kind: Kind,
+        kind: EventKind,
         data: Bytes,
         is_last: bool,
     ) -> Result<(Verdict, Bytes), VecDeque<ProcessingResponse>> {
         let chunk = self.chunk(kind, data, is_last);
         let shown = match kind {
-            Kind::ResponseBody => self.exchange.response_body(chunk).await,
+            EventKind::ResponseBody => self.exchange.response_body(chunk).await,
             _ => self.exchange.request_body(chunk).await,
         };
         match self.stops(&shown.verdict) {
@@ -142,7 +142,7 @@ impl Call {
     }
 
     /// The next piece of a body.
-    pub(super) fn chunk(&mut self, kind: Kind, data: Bytes, is_last: bool) -> BodyChunk {
+    pub(super) fn chunk(&mut self, kind: EventKind, data: Bytes, is_last: bool) -> BodyChunk {
         let id = self.id.clone();
         let direction = self.direction(kind);
         direction.transferred += data.len() as u64;
@@ -160,8 +160,8 @@ impl Call {
     }
 
     /// Changes that come while the head still waits.
-    fn in_time(&mut self, kind: Kind, mut verdict: Verdict) -> Vec<HeaderOp> {
-        if kind == Kind::ResponseBody {
+    fn in_time(&mut self, kind: EventKind, mut verdict: Verdict) -> Vec<HeaderOp> {
+        if kind == EventKind::ResponseBody {
             return verdict.response_headers;
         }
         self.for_response.append(&mut verdict.response_headers);
@@ -169,9 +169,9 @@ impl Call {
     }
 
     /// Changes that come when the head has gone; those for the response are in time with the request's body.
-    fn late(&mut self, kind: Kind, verdict: &Verdict) {
+    fn late(&mut self, kind: EventKind, verdict: &Verdict) {
         let late = match kind {
-            Kind::ResponseBody => &verdict.response_headers,
+            EventKind::ResponseBody => &verdict.response_headers,
             _ => {
                 self.for_response
                     .extend_from_slice(&verdict.response_headers);

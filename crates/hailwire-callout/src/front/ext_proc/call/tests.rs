@@ -11,7 +11,7 @@ use crate::{
     Event, Response as Answer,
     capabilities::Capabilities,
     control::CancelReason,
-    inspect::{Ask, Checkpoint, Inspector, Rule, Unanswered},
+    inspect::{AgentClient, AgentRule, CallError, Checkpoint, Inspector},
 };
 
 /// How long the agent takes, however much it is asked at once.
@@ -20,8 +20,8 @@ const TIME: Duration = Duration::from_millis(40);
 /// Allows everything but a piece that says `attack`.
 struct Far;
 
-impl Ask for Far {
-    fn ask(&self, event: Event, _: Duration) -> BoxFuture<'_, Result<Answer, Unanswered>> {
+impl AgentClient for Far {
+    fn ask(&self, event: Event, _: Duration) -> BoxFuture<'_, Result<Answer, CallError>> {
         Box::pin(async move {
             sleep(TIME).await;
             Ok(match event {
@@ -39,14 +39,14 @@ impl Ask for Far {
 }
 
 /// A request whose head has been told.
-async fn begun(mode: BodySendMode) -> Call {
+async fn begun(mode: BodySendMode) -> ExtProcRequest {
     let point = Checkpoint {
         name: Text::from("far"),
-        rule: Rule::default(),
+        rule: AgentRule::default(),
         places: vec![Arc::new(Far)],
     };
     let exchange = Inspector::new(vec![point]).exchange();
-    let mut call = Call::new(exchange, Action::Block(503));
+    let mut call = ExtProcRequest::new(exchange, FallbackAction::Block(503));
     let mut config = ProtocolConfiguration::default();
     config.set_request_body_mode(mode);
     let head = ProcessingRequest {

@@ -24,7 +24,7 @@ fn numbers_survive_a_round_trip_at_every_border_of_their_length() {
     for value in borders.into_iter().flat_map(|n| [n.saturating_sub(1), n]) {
         let mut bytes = BytesMut::new();
         write_varint(&mut bytes, value);
-        let mut rest = Reader(bytes.freeze());
+        let mut rest = FrameReader(bytes.freeze());
         assert_eq!(rest.varint(), Ok(value));
         assert!(rest.is_empty());
     }
@@ -49,7 +49,7 @@ fn vectors() -> Vec<BytesMut> {
     bytes.collect()
 }
 
-fn frame(bytes: &BytesMut) -> Frame {
+fn frame(bytes: &BytesMut) -> SpopFrame {
     let mut bytes = bytes.clone();
     let frame = cut(&mut bytes, MAX_FRAME).unwrap().unwrap();
     assert!(bytes.is_empty());
@@ -59,7 +59,7 @@ fn frame(bytes: &BytesMut) -> Frame {
 #[test]
 fn what_haproxy_said_is_read_and_what_it_took_is_written() {
     let vectors = vectors();
-    let Frame::Hello(hello) = frame(&vectors[0]) else {
+    let SpopFrame::Hello(hello) = frame(&vectors[0]) else {
         panic!("no greeting");
     };
     assert_eq!((hello.max_frame, hello.pipelining), (16380, true));
@@ -69,59 +69,62 @@ fn what_haproxy_said_is_read_and_what_it_took_is_written() {
     assert_eq!(output, vectors[1]);
 
     let answers = [
-        (2, "method", Scope::Transaction),
-        (4, "status", Scope::Response),
+        (2, "method", VarScope::Transaction),
+        (4, "status", VarScope::Response),
     ];
     for (n, arg, scope) in answers {
-        let Frame::Notify(notify) = frame(&vectors[n]) else {
+        let SpopFrame::Notify(notify) = frame(&vectors[n]) else {
             panic!("no question");
         };
         assert!(notify.messages[0].arg(arg).is_some());
         let allow = SetVar {
             scope,
             name: "decision".to_owned(),
-            value: Value::Text("allow".into()),
+            value: SpopValue::Text("allow".into()),
         };
         let mut output = BytesMut::new();
         let (stream, frame) = (notify.stream, notify.frame);
         assert!(write_ack(&mut output, stream, frame, &[allow], 16380));
         assert_eq!(output, vectors[n + 1]);
     }
-    let Frame::Notify(request) = frame(&vectors[2]) else {
+    let SpopFrame::Notify(request) = frame(&vectors[2]) else {
         panic!("no question");
     };
     let message = &request.messages[0];
     assert_eq!(message.name, "hail-request");
-    assert_eq!(message.arg("src"), Some(&Value::V4(Ipv4Addr::LOCALHOST)));
-    assert_eq!(message.arg("sni"), Some(&Value::Null));
+    assert_eq!(
+        message.arg("src"),
+        Some(&SpopValue::V4(Ipv4Addr::LOCALHOST))
+    );
+    assert_eq!(message.arg("sni"), Some(&SpopValue::Null));
     assert_eq!(message.arg("body").unwrap().bytes().unwrap(), "hello");
 }
 
 #[test]
 fn a_number_beyond_64_bits_is_refused() {
     let endless = Bytes::from(vec![0xff; 32]);
-    assert_eq!(Reader(endless).varint(), Err(Fault::Invalid));
+    assert_eq!(FrameReader(endless).varint(), Err(SpopError::Invalid));
 }
 
 #[test]
 fn values_of_every_type_survive_a_round_trip() {
     let values = [
-        Value::Null,
-        Value::Bool(true),
-        Value::Bool(false),
-        Value::Int32(-5),
-        Value::Uint32(u32::MAX),
-        Value::Int64(i64::MIN),
-        Value::Uint64(u64::MAX),
-        Value::V4(Ipv4Addr::new(192, 0, 2, 1)),
-        Value::V6(Ipv6Addr::LOCALHOST),
-        Value::Text("text".into()),
-        Value::Binary(Bytes::from_static(&[0, 255])),
+        SpopValue::Null,
+        SpopValue::Bool(true),
+        SpopValue::Bool(false),
+        SpopValue::Int32(-5),
+        SpopValue::Uint32(u32::MAX),
+        SpopValue::Int64(i64::MIN),
+        SpopValue::Uint64(u64::MAX),
+        SpopValue::V4(Ipv4Addr::new(192, 0, 2, 1)),
+        SpopValue::V6(Ipv6Addr::LOCALHOST),
+        SpopValue::Text("text".into()),
+        SpopValue::Binary(Bytes::from_static(&[0, 255])),
     ];
     for value in values {
         let mut bytes = BytesMut::new();
         write_value(&mut bytes, &value);
-        let mut rest = Reader(bytes.freeze());
+        let mut rest = FrameReader(bytes.freeze());
         assert_eq!(rest.value(), Ok(value));
         assert!(rest.is_empty());
     }
@@ -135,15 +138,15 @@ fn a_frame_is_taken_only_when_it_is_whole_and_not_too_big() {
     assert_eq!(cut(&mut input, 3), Ok(Some(Bytes::from_static(&[1, 2, 3]))));
     assert_eq!(&input[..], [9]);
     let mut input = BytesMut::from(&[0, 0, 0, 4][..]);
-    assert_eq!(cut(&mut input, 3), Err(Fault::TooBig));
+    assert_eq!(cut(&mut input, 3), Err(SpopError::TooBig));
 }
 
 #[test]
 fn fragments_are_refused() {
     let fragment = Bytes::from_static(&[NOTIFY, 0, 0, 0, 0, 1, 1]);
-    assert_eq!(read(fragment), Err(Fault::Fragmented));
+    assert_eq!(read(fragment), Err(SpopError::Fragmented));
     let rest = Bytes::from_static(&[0, 0, 0, 0, 1, 1, 1]);
-    assert_eq!(read(rest), Err(Fault::Fragmented));
+    assert_eq!(read(rest), Err(SpopError::Fragmented));
 }
 
 #[test]
@@ -152,15 +155,15 @@ fn more_messages_than_the_bound_are_refused() {
     frame.extend([1, b'm', 0].repeat(MAX_MESSAGES));
     assert!(read(frame.clone().into()).is_ok());
     frame.extend([1, b'm', 0]);
-    assert_eq!(read(frame.into()), Err(Fault::TooBig));
+    assert_eq!(read(frame.into()), Err(SpopError::TooBig));
 }
 
 #[test]
 fn an_answer_larger_than_the_frame_is_not_written() {
     let var = SetVar {
-        scope: Scope::Transaction,
+        scope: VarScope::Transaction,
         name: "body".into(),
-        value: Value::Text("x".repeat(300).into()),
+        value: SpopValue::Text("x".repeat(300).into()),
     };
     let mut output = BytesMut::from("before");
     assert!(!write_ack(&mut output, 1, 1, &[var], MIN_FRAME));

@@ -2,23 +2,31 @@
 
 use bytes::{BufMut as _, BytesMut};
 
-use super::{ACK, AGENT_DISCONNECT, AGENT_HELLO, FIN, Fault, SetVar, Value};
+use super::{ACK, AGENT_DISCONNECT, AGENT_HELLO, FIN, SetVar, SpopError, SpopValue};
 
 /// The answer to a [`Hello`].
 pub fn write_hello(output: &mut BytesMut, max_frame: u32, pipelining: bool) {
     let capabilities = if pipelining { "pipelining" } else { "" };
     write(output, AGENT_HELLO, 0, 0, |payload| {
-        write_named(payload, "version", &Value::Text("2.0".into()));
-        write_named(payload, "max-frame-size", &Value::Uint32(max_frame));
-        write_named(payload, "capabilities", &Value::Text(capabilities.into()));
+        write_named(payload, "version", &SpopValue::Text("2.0".into()));
+        write_named(payload, "max-frame-size", &SpopValue::Uint32(max_frame));
+        write_named(
+            payload,
+            "capabilities",
+            &SpopValue::Text(capabilities.into()),
+        );
     });
 }
 
 /// The end of a connection.
-pub fn write_disconnect(output: &mut BytesMut, fault: Fault) {
+pub fn write_disconnect(output: &mut BytesMut, fault: SpopError) {
     write(output, AGENT_DISCONNECT, 0, 0, |payload| {
-        write_named(payload, "status-code", &Value::Uint32(fault as u32));
-        write_named(payload, "message", &Value::Text(fault.to_string().into()));
+        write_named(payload, "status-code", &SpopValue::Uint32(fault as u32));
+        write_named(
+            payload,
+            "message",
+            &SpopValue::Text(fault.to_string().into()),
+        );
     });
 }
 
@@ -82,7 +90,7 @@ fn write_text(output: &mut BytesMut, text: &[u8]) {
     output.put_slice(text);
 }
 
-fn write_named(output: &mut BytesMut, name: &str, value: &Value) {
+fn write_named(output: &mut BytesMut, name: &str, value: &SpopValue) {
     write_text(output, name.as_bytes());
     write_value(output, value);
 }
@@ -91,31 +99,31 @@ fn write_named(output: &mut BytesMut, name: &str, value: &Value) {
     clippy::cast_sign_loss,
     reason = "a negative number is its two's complement"
 )]
-pub(super) fn write_value(output: &mut BytesMut, value: &Value) {
+pub(super) fn write_value(output: &mut BytesMut, value: &SpopValue) {
     let number = |output: &mut BytesMut, kind, value| {
         output.put_u8(kind);
         write_varint(output, value);
     };
     match value {
-        Value::Null => output.put_u8(0),
-        Value::Bool(value) => output.put_u8(if *value { 0x11 } else { 1 }),
-        Value::Int32(value) => number(output, 2, i64::from(*value) as u64),
-        Value::Uint32(value) => number(output, 3, u64::from(*value)),
-        Value::Int64(value) => number(output, 4, *value as u64),
-        Value::Uint64(value) => number(output, 5, *value),
-        Value::V4(address) => {
+        SpopValue::Null => output.put_u8(0),
+        SpopValue::Bool(value) => output.put_u8(if *value { 0x11 } else { 1 }),
+        SpopValue::Int32(value) => number(output, 2, i64::from(*value) as u64),
+        SpopValue::Uint32(value) => number(output, 3, u64::from(*value)),
+        SpopValue::Int64(value) => number(output, 4, *value as u64),
+        SpopValue::Uint64(value) => number(output, 5, *value),
+        SpopValue::V4(address) => {
             output.put_u8(6);
             output.put_slice(&address.octets());
         }
-        Value::V6(address) => {
+        SpopValue::V6(address) => {
             output.put_u8(7);
             output.put_slice(&address.octets());
         }
-        Value::Text(text) => {
+        SpopValue::Text(text) => {
             output.put_u8(8);
             write_text(output, text);
         }
-        Value::Binary(bytes) => {
+        SpopValue::Binary(bytes) => {
             output.put_u8(9);
             write_text(output, bytes);
         }

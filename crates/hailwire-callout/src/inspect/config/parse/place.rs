@@ -8,14 +8,14 @@ use hailwire_kdl::{
 };
 
 use super::{
-    super::{Place, Tls},
+    super::{AgentEndpoint, TlsFiles},
     name,
 };
 
 /// What the braces of `grpc` may say.
 pub(super) const GRPC: [&str; 4] = ["ca-cert", "client-cert", "client-key", "server-name"];
 
-pub(super) fn place(node: &KdlNode, agent: &str) -> Result<Place, Mistake> {
+pub(super) fn place(node: &KdlNode, agent: &str) -> Result<AgentEndpoint, Mistake> {
     if node.name().value() != "grpc"
         && let Some(inner) = node.iter_children().next()
     {
@@ -34,8 +34,8 @@ pub(super) fn place(node: &KdlNode, agent: &str) -> Result<Place, Mistake> {
         }
     };
     Ok(match node.name().value() {
-        "unix-socket" => Place::UnixSocket(path()?),
-        "binary-uds" => Place::BinaryUds(path()?),
+        "unix-socket" => AgentEndpoint::UnixSocket(path()?),
+        "binary-uds" => AgentEndpoint::BinaryUds(path()?),
         "grpc" => {
             let entry = value_or(node, "address")?;
             let given = text(node, entry)?;
@@ -47,23 +47,25 @@ pub(super) fn place(node: &KdlNode, agent: &str) -> Result<Place, Mistake> {
                     return Err(Mistake::in_value(entry, "not a host with a port").hint(hint));
                 }
             }
-            Place::Grpc {
+            AgentEndpoint::Grpc {
                 address: address.to_owned(),
                 tls: tls(node)?,
             }
         }
         "reverse" => match plain_entries(node)? {
-            [] => Place::Reverse(agent.to_owned()),
-            [id] => Place::Reverse(name(node, id)?),
+            [] => AgentEndpoint::Reverse(agent.to_owned()),
+            [id] => AgentEndpoint::Reverse(name(node, id)?),
             _ => return Err(Mistake::of(node, "`reverse` takes at most one value")),
         },
         _ => {
             let entry = argument(node, &[])?;
             match text(node, entry)?.split_once('@') {
-                Some((agent, node)) if !agent.is_empty() && !node.is_empty() => Place::Hail {
-                    agent: agent.to_owned(),
-                    node: node.to_owned(),
-                },
+                Some((agent, node)) if !agent.is_empty() && !node.is_empty() => {
+                    AgentEndpoint::Hail {
+                        agent: agent.to_owned(),
+                        node: node.to_owned(),
+                    }
+                }
                 _ => {
                     let hint = "write for example: hail \"waf@edge-2\"";
                     return Err(Mistake::in_value(entry, "not an agent at a node").hint(hint));
@@ -74,7 +76,7 @@ pub(super) fn place(node: &KdlNode, agent: &str) -> Result<Place, Mistake> {
 }
 
 /// What `grpc` says in its braces.
-fn tls(node: &KdlNode) -> Result<Option<Tls>, Mistake> {
+fn tls(node: &KdlNode) -> Result<Option<TlsFiles>, Mistake> {
     if node.children().is_none() {
         return Ok(None);
     }
@@ -89,7 +91,7 @@ fn tls(node: &KdlNode) -> Result<Option<Tls>, Mistake> {
         Ok(())
     })?;
     let missing = |what: &str| Mistake::of(node, format!("`grpc` lacks `{what}`"));
-    Ok(Some(Tls {
+    Ok(Some(TlsFiles {
         ca: ca.ok_or_else(|| missing("ca-cert"))?,
         identity: match (cert, key) {
             (Some(cert), Some(key)) => Some((cert, key)),

@@ -4,12 +4,16 @@ use hailwire_kdl::{KdlEntry, KdlNode, Mistake, argument, plain_entries, settings
 
 use super::{AGENT, one_of, time};
 use crate::{
-    Kind,
-    capabilities::Events,
-    inspect::{Action, BodyMode, BodyRule, Fault, PhaseRule, Rule},
+    EventKind,
+    capabilities::EventKinds,
+    inspect::{AgentFault, AgentRule, BodyMode, BodyRule, FallbackAction, PhaseRule},
 };
 
-pub(super) fn phase(node: &KdlNode, rule: &mut Rule, seen: &mut Events) -> Result<(), Mistake> {
+pub(super) fn phase(
+    node: &KdlNode,
+    rule: &mut AgentRule,
+    seen: &mut EventKinds,
+) -> Result<(), Mistake> {
     let entry = argument(node, &[])?;
     let kind = kind(entry, text(node, entry)?)?;
     if seen.contains(kind) {
@@ -39,7 +43,7 @@ pub(super) fn phase(node: &KdlNode, rule: &mut Rule, seen: &mut Events) -> Resul
 /// `on-… "allow"` or `on-… "block" [STATUS]`, in a phase.
 pub(super) fn on(node: &KdlNode, phase: &mut PhaseRule) -> Result<(), Mistake> {
     let name = node.name().value();
-    let fault = Fault::ALL
+    let fault = AgentFault::ALL
         .into_iter()
         .find(|fault| name.strip_prefix("on-") == Some(fault.name()));
     let Some(fault) = fault else {
@@ -53,15 +57,17 @@ pub(super) fn on(node: &KdlNode, phase: &mut PhaseRule) -> Result<(), Mistake> {
 }
 
 /// `"allow"`, or `"block"` with a status or this one.
-pub(super) fn action(node: &KdlNode, status: u16) -> Result<Action, Mistake> {
+pub(super) fn action(node: &KdlNode, status: u16) -> Result<FallbackAction, Mistake> {
     let said = |entry: &KdlEntry, word| entry.value().as_string() == Some(word);
     match plain_entries(node)? {
-        [allow] if said(allow, "allow") => Ok(Action::Allow),
-        [block] if said(block, "block") => Ok(Action::Block(status)),
+        [allow] if said(allow, "allow") => Ok(FallbackAction::Allow),
+        [block] if said(block, "block") => Ok(FallbackAction::Block(status)),
         [block, other] if said(block, "block") => {
             let what = || "a block has a status from 400 to 599".to_owned();
             let other = hailwire_kdl::whole(other, 400..=599, what)?;
-            Ok(Action::Block(u16::try_from(other).unwrap_or(status)))
+            Ok(FallbackAction::Block(
+                u16::try_from(other).unwrap_or(status),
+            ))
         }
         _ => {
             let name = node.name().value();
@@ -72,7 +78,7 @@ pub(super) fn action(node: &KdlNode, status: u16) -> Result<Action, Mistake> {
     }
 }
 
-pub(super) fn events(node: &KdlNode) -> Result<Events, Mistake> {
+pub(super) fn events(node: &KdlNode) -> Result<EventKinds, Mistake> {
     let entries = plain_entries(node)?;
     if entries.is_empty() {
         let hint = "write for example: events \"request_headers\" \"request_body\"";
@@ -83,7 +89,7 @@ pub(super) fn events(node: &KdlNode) -> Result<Events, Mistake> {
 }
 
 /// A kind of event by its name, or by the shorter ones that operators write.
-fn kind(entry: &KdlEntry, name: &str) -> Result<Kind, Mistake> {
+fn kind(entry: &KdlEntry, name: &str) -> Result<EventKind, Mistake> {
     let long = match name {
         "request_body" => "request_body_chunk",
         "response_body" => "response_body_chunk",
@@ -92,9 +98,9 @@ fn kind(entry: &KdlEntry, name: &str) -> Result<Kind, Mistake> {
         "log" => "request_complete",
         name => name,
     };
-    let found = Kind::ALL
+    let found = EventKind::ALL
         .into_iter()
-        .find(|kind| *kind != Kind::Configure && kind.name() == long);
+        .find(|kind| *kind != EventKind::Configure && kind.name() == long);
     found.ok_or_else(|| {
         let known = [
             "request_headers",

@@ -11,9 +11,9 @@ use std::{
 
 use hailwire::{Agent as Offered, Config, DataDir, admin, admin::method};
 use hailwire_callout::{
-    Agent, Decision, Kind, Response as Answered, agent,
+    Agent, Decision, EventKind, Response as Answered, agent,
     event::{BodyChunk, Metadata, RequestHeaders},
-    inspect::{self, Arrivals, Inspector, Verdict},
+    inspect::{self, Inspector, ReverseRegistry, Verdict},
 };
 use tokio::task::JoinHandle;
 
@@ -72,7 +72,7 @@ impl House {
     fn places(&self) -> Places {
         Places {
             node: Arc::new(Node::at(DataDir::new(self.dir.path()))),
-            arrivals: Arrivals::default(),
+            arrivals: ReverseRegistry::default(),
         }
     }
 
@@ -119,7 +119,7 @@ impl Agent for Counting {
 
 /// Serves an agent at a socket until aborted.
 fn served(agent: &Arc<Counting>, socket: &Path) -> JoinHandle<()> {
-    let listener = agent::uds::Listener::bind(socket).unwrap();
+    let listener = agent::uds::UdsListener::bind(socket).unwrap();
     let agent = Arc::clone(agent);
     tokio::spawn(async move {
         let options = agent::ServeOptions::default();
@@ -218,7 +218,7 @@ async fn a_body_reaches_an_agent_on_another_node_whole() {
         assert_eq!(far.bytes.load(SeqCst), 40 * (256 << 10), "{by:?}");
         let tally = inspector.tally("waf").unwrap();
         assert_eq!(
-            tally.asked(Kind::RequestBody),
+            tally.asked(EventKind::RequestBody),
             40 * 4,
             "in pieces of 64 KiB"
         );
