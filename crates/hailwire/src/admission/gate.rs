@@ -1,48 +1,49 @@
-//! Slots that tasks hold.
+//! AdmissionTable that tasks hold.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::{sync::Notify, time::Instant};
-
-use super::{
-    slots::{Admitted, Shares, SlotId, Slots},
-    source::Source,
+use hailwire_core::{
+    RemoteSource,
+    admission::{Admission, AdmissionShares, AdmissionSlotId, AdmissionTable},
 };
+use tokio::{sync::Notify, time::Instant};
 
 /// A table of slots. Clones are the same table.
 #[derive(Clone, Debug)]
-pub(crate) struct Gate(Arc<Mutex<Table>>);
+pub(crate) struct AdmissionGate(Arc<Mutex<GateTable>>);
 
 #[derive(Debug)]
-struct Table {
-    slots: Slots,
+struct GateTable {
+    slots: AdmissionTable,
     /// How to tell who makes way.
-    told: HashMap<SlotId, Arc<Notify>>,
+    told: HashMap<AdmissionSlotId, Arc<Notify>>,
 }
 
 /// A slot, held until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Slot {
-    gate: Gate,
-    id: SlotId,
+pub(crate) struct AdmissionSlot {
+    gate: AdmissionGate,
+    id: AdmissionSlotId,
     displaced: Arc<Notify>,
 }
 
-impl Gate {
-    pub(crate) fn new(shares: Shares) -> Self {
-        Self(Arc::new(Mutex::new(Table {
-            slots: Slots::new(shares),
+impl AdmissionGate {
+    pub(crate) fn new(shares: AdmissionShares) -> Self {
+        Self(Arc::new(Mutex::new(GateTable {
+            slots: AdmissionTable::new(shares),
             told: HashMap::new(),
         })))
     }
 
     /// A slot for a newcomer, for whom somebody else may have to make way; none where nobody does.
-    pub(crate) fn enter(&self, from: Source) -> Option<Slot> {
+    pub(crate) fn enter(&self, from: RemoteSource) -> Option<AdmissionSlot> {
         let mut table = self.lock();
-        let Admitted::In { slot, displaced } = table.slots.enter(Instant::now(), from) else {
+        let Admission::Granted { slot, displaced } =
+            table.slots.enter(Instant::now().into_std(), from)
+        else {
             return None;
         };
         let way = displaced.and_then(|displaced| table.told.remove(&displaced));
@@ -52,19 +53,19 @@ impl Gate {
         if let Some(way) = way {
             way.notify_one();
         }
-        Some(Slot {
+        Some(AdmissionSlot {
             gate: self.clone(),
             id: slot,
             displaced: told,
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, GateTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Slot {
+impl AdmissionSlot {
     /// Resolves when its holder has made way for somebody else. For one task at a time.
     pub(crate) async fn displaced(&self) {
         self.displaced.notified().await;
@@ -74,11 +75,14 @@ impl Slot {
 
     /// Its holder has shown that it goes on.
     pub(crate) fn goes_on(&self) {
-        self.gate.lock().slots.goes_on(Instant::now(), self.id);
+        self.gate
+            .lock()
+            .slots
+            .goes_on(Instant::now().into_std(), self.id);
     }
 }
 
-impl Drop for Slot {
+impl Drop for AdmissionSlot {
     fn drop(&mut self) {
         let mut table = self.gate.lock();
         table.slots.leave(self.id);

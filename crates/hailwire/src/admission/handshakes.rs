@@ -1,24 +1,22 @@
-//! Handshakes of QUIC that are under way.
+//! HandshakeSlots of QUIC that are under way.
 //!
 //! The address of an Initial may be forged, so a flood of them from nowhere must cost nobody else more than
-//! a round trip. Handshakes of addresses that are not proved have slots of their own. Once these are
+//! a round trip. HandshakeSlots of addresses that are not proved have slots of their own. Once these are
 //! taken, whoever comes has to prove its address first (RFC 9000, 8.1.2), for which nothing is kept.
 //! Proved addresses have other slots, which no forged packet takes, and which are shared out by where they
 //! come from. Should even these be taken, the addresses at which peers were found have some left.
 
 use std::time::Duration;
 
-use super::{
-    gate::{Gate, Slot},
-    slots::Shares,
-    source::Source,
-};
+use hailwire_core::{RemoteSource, admission::AdmissionShares};
 
-/// Handshakes of addresses that are not proved.
+use super::gate::{AdmissionGate, AdmissionSlot};
+
+/// HandshakeSlots of addresses that are not proved.
 const UNPROVED: usize = 128;
 
-/// Handshakes of proved addresses.
-const PROVED: Shares = Shares {
+/// HandshakeSlots of proved addresses.
+const PROVED: AdmissionShares = AdmissionShares {
     all: 128,
     per_host: 32,
     per_network: 64,
@@ -26,8 +24,8 @@ const PROVED: Shares = Shares {
     spared_busy: Duration::from_secs(3),
 };
 
-/// Handshakes of proved addresses at which peers were found before, where all others are taken.
-const KNOWN: Shares = Shares {
+/// HandshakeSlots of proved addresses at which peers were found before, where all others are taken.
+const KNOWN: AdmissionShares = AdmissionShares {
     all: 64,
     per_host: 16,
     per_network: 32,
@@ -36,52 +34,55 @@ const KNOWN: Shares = Shares {
 
 /// The tables of handshakes.
 #[derive(Debug)]
-pub(crate) struct Handshakes {
-    unproved: Gate,
-    proved: Gate,
-    known: Gate,
+pub(crate) struct HandshakeSlots {
+    unproved: AdmissionGate,
+    proved: AdmissionGate,
+    known: AdmissionGate,
 }
 
 /// What becomes of a newcomer.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum HandshakeAdmission {
     /// Its handshake goes on.
-    In(Slot),
+    Admitted(AdmissionSlot),
     /// It has to prove its address first.
-    Prove,
+    ProveAddress,
     /// Nothing is said to it. What it sends again may find a slot.
-    Wait,
+    Ignore,
 }
 
-impl Handshakes {
+impl HandshakeSlots {
     pub(crate) fn new() -> Self {
         // Nobody is displaced here: whose address is forged has no share.
         let forever = Duration::from_secs(24 * 3600);
         Self {
-            unproved: Gate::new(Shares {
+            unproved: AdmissionGate::new(AdmissionShares {
                 all: UNPROVED,
                 per_host: UNPROVED,
                 per_network: UNPROVED,
                 spared_new: forever,
                 spared_busy: forever,
             }),
-            proved: Gate::new(PROVED),
-            known: Gate::new(KNOWN),
+            proved: AdmissionGate::new(PROVED),
+            known: AdmissionGate::new(KNOWN),
         }
     }
 
     /// Somebody begins a handshake; whether its address is `proved`, and one at which a peer was found.
     pub(crate) fn begin(
         &self,
-        from: Source,
+        from: RemoteSource,
         proved: bool,
         is_known: impl FnOnce() -> bool,
-    ) -> Answer {
+    ) -> HandshakeAdmission {
         if !proved {
-            return self.unproved.enter(from).map_or(Answer::Prove, Answer::In);
+            return self.unproved.enter(from).map_or(
+                HandshakeAdmission::ProveAddress,
+                HandshakeAdmission::Admitted,
+            );
         }
         let slot = self.proved.enter(from.clone());
         let slot = slot.or_else(|| is_known().then(|| self.known.enter(from)).flatten());
-        slot.map_or(Answer::Wait, Answer::In)
+        slot.map_or(HandshakeAdmission::Ignore, HandshakeAdmission::Admitted)
     }
 }

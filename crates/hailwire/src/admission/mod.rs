@@ -1,18 +1,12 @@
-//! Who is let in that nobody knows yet: the slots of handshakes and of strangers.
+//! Slots for whoever this node does not know yet: handshakes under way, and peers that it does not trust.
 //!
-//! What decides is [`Slots`], which does no I/O and is told the time. [`Gate`] carries it out for tasks:
-//! whoever makes way is told so, and a slot is left when it is dropped.
+//! [`hailwire_core::admission`] decides who gets one and who makes way. [`AdmissionGate`] carries that out for tasks:
+//! whoever makes way is told so, and a slot is given back when it is dropped.
 
 mod gate;
 mod handshakes;
-mod slots;
-mod source;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use self::{
-    gate::{Gate, Slot},
-    handshakes::{Answer, Handshakes},
-    slots::Shares,
-    source::{Network, Source},
+    gate::{AdmissionGate, AdmissionSlot},
+    handshakes::{HandshakeAdmission, HandshakeSlots},
 };

@@ -20,8 +20,9 @@ use std::{
 use iroh::endpoint::{Controller, ControllerFactory, ControllerMetrics, RttEstimator};
 use noq::congestion::CubicConfig;
 
-use super::{bbr::Bbr, opening::Opening};
+use super::bbr::Bbr;
 use crate::config::Congestion;
+use hailwire_core::first_flight::FirstFlight;
 
 /// Round trip from which a loss may be told from a buffer's.
 const LONG: Duration = Duration::from_millis(5);
@@ -60,7 +61,7 @@ impl ControllerFactory for ForEachPath {
             mtu: current_mtu,
             acks: None,
             initial_rtt: self.initial_rtt,
-            opening: Opening::new(self.initial_window, self.initial_rtt),
+            opening: FirstFlight::new(self.initial_window, self.initial_rtt),
         })
     }
 }
@@ -76,7 +77,7 @@ struct Chosen {
     /// What the peer was asked for: packets and time that may go by unanswered.
     acks: Option<(u64, Duration)>,
     initial_rtt: Duration,
-    opening: Opening,
+    opening: FirstFlight,
 }
 
 /// Losses that no queue explains.
@@ -298,7 +299,7 @@ mod tests {
             mtu: 1200,
             acks: Some((1, MS)),
             initial_rtt: ROUND_TRIP,
-            opening: Opening::new(1 << 16, ROUND_TRIP),
+            opening: FirstFlight::new(1 << 16, ROUND_TRIP),
         }
     }
 

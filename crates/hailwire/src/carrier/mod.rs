@@ -26,7 +26,6 @@ mod early;
 pub mod h2;
 mod lanes;
 pub mod mux;
-mod opening;
 pub mod quic;
 pub mod tcp;
 mod unsent;

@@ -41,9 +41,10 @@ use hailwire_wire::HubUrl;
 use serde::Serialize;
 
 pub use effective::{InForce, Origin, Origins};
+pub use hailwire_core::Carrier;
 pub use pool::Pool;
 pub use quic::{Cipher, Congestion, Quic, Size};
-pub use sections::{Carrier, Limits, Listen, Log, LogLevel, NodeSettings, PeerSettings};
+pub use sections::{Limits, Listen, Log, LogLevel, NodeSettings, PeerSettings};
 pub use settings::SETTINGS;
 
 pub use hailwire_kdl::{FileError as ConfigError, MAX_FILE, Setting};

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 
+use hailwire_core::Carrier;
 use hailwire_wire::{NodeName, address::NodeRef};
 use serde::{Serialize, Serializer};
 
@@ -35,57 +36,6 @@ impl Default for Listen {
             ],
             tcp: Vec::new(),
         }
-    }
-}
-
-/// Which carriers tunnels use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Carrier {
-    /// Whichever measures better: QUIC first, TCP where it helps.
-    #[default]
-    Auto,
-    /// QUIC over UDP only.
-    Quic,
-    /// HTTP/2 over TCP only.
-    H2,
-    /// WebSocket over TCP only.
-    Ws,
-}
-
-impl Carrier {
-    /// The name, as written in the file and on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Quic => "quic",
-            Self::H2 => "h2",
-            Self::Ws => "ws",
-        }
-    }
-
-    /// Whether tunnels may go over UDP.
-    #[must_use]
-    pub const fn takes_udp(self) -> bool {
-        matches!(self, Self::Auto | Self::Quic)
-    }
-
-    /// Whether tunnels may go over TCP.
-    #[must_use]
-    pub const fn takes_tcp(self) -> bool {
-        !matches!(self, Self::Quic)
-    }
-}
-
-impl FromStr for Carrier {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        [Self::Auto, Self::Quic, Self::H2, Self::Ws]
-            .into_iter()
-            .find(|carrier| carrier.name() == text)
-            .ok_or("expected auto, quic, h2 or ws")
     }
 }
 

@@ -10,12 +10,11 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use hailwire_core::Transport;
 use hailwire_wire::{CallHeader, Code, NodeId, Status};
 use tokio::sync::watch;
 
-use super::{
-    Inner, choice::Way, peers::Dialled, router::Origin, trust::untrusted, tunnel::unreachable,
-};
+use super::{Inner, peers::Dialled, router::Origin, trust::untrusted, tunnel::unreachable};
 use crate::{config::Carrier, session::Session};
 
 type Dials = HashMap<(NodeId, Carrier), watch::Receiver<Dialled>>;
@@ -93,11 +92,11 @@ impl Inner {
         if !self.trust.is_trusted(id) && !self.vouched_for(id).await {
             return Err(untrusted(id));
         }
-        let way = Way::of(carrier).unwrap_or(Way::Udp);
+        let way = Transport::of(carrier).unwrap_or(Transport::Udp);
         let places = self.places(id).await;
         let missing = match way {
-            Way::Udp => !places.by_udp(),
-            Way::Tcp => places.tcp.is_empty(),
+            Transport::Udp => !places.by_udp(),
+            Transport::Tcp => places.tcp.is_empty(),
         };
         if missing {
             return Err(no_place(id, carrier, way));
@@ -106,16 +105,16 @@ impl Inner {
     }
 }
 
-fn no_place(id: NodeId, carrier: Carrier, way: Way) -> Status {
+fn no_place(id: NodeId, carrier: Carrier, way: Transport) -> Status {
     let (node, carrier) = (id.short(), carrier.name());
     let (what, hint) = match way {
-        Way::Tcp => (
+        Transport::Tcp => (
             format!(
                 "node {node} cannot be reached over {carrier}: as far as is known here it does not listen on TCP"
             ),
             "start it with `--listen-tcp ADDRESS:PORT` (`listen { tcp … }`), or leave the carrier open",
         ),
-        Way::Udp => (
+        Transport::Udp => (
             format!(
                 "node {node} cannot be reached over {carrier}: no UDP address of it is known here"
             ),

@@ -6,6 +6,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use hailwire_core::Transport;
 use hailwire_wire::{Code, NodeId, Status, address::NodeRef};
 use iroh::endpoint::OutgoingZeroRttConnection;
 use tokio::{
@@ -16,7 +17,6 @@ use tokio::{
 
 use super::{
     Inner,
-    choice::Way,
     early::EarlySeat,
     overlay::{self, Places, Reached},
     tunnel::{greeted, unreachable},
@@ -33,7 +33,7 @@ use crate::{
 /// One runner of the race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Leg {
-    pub(super) way: Way,
+    pub(super) way: Transport,
     /// When it starts, if nobody before it has failed sooner.
     pub(super) after: Duration,
 }
@@ -43,17 +43,17 @@ pub(super) fn legs(
     carrier: Carrier,
     udp: bool,
     tcp: bool,
-    worked: Option<Way>,
+    worked: Option<Transport>,
     head_start: Duration,
 ) -> Vec<Leg> {
     let mut ways = Vec::new();
     if udp && carrier.takes_udp() {
-        ways.push(Way::Udp);
+        ways.push(Transport::Udp);
     }
     if tcp && carrier.takes_tcp() {
-        ways.push(Way::Tcp);
+        ways.push(Transport::Tcp);
     }
-    if worked == Some(Way::Tcp) {
+    if worked == Some(Transport::Tcp) {
         ways.reverse();
     }
     let start = [Duration::ZERO, head_start];
@@ -116,7 +116,7 @@ impl Inner {
             match outcome {
                 Ok(session) => {
                     self.peers.note_worked(id, way);
-                    if way == Way::Tcp {
+                    if way == Transport::Tcp {
                         race.detach_all();
                     }
                     return Ok(session);
@@ -135,11 +135,11 @@ impl Inner {
         self: &Arc<Self>,
         id: NodeId,
         places: &Places,
-        way: Way,
+        way: Transport,
         carrier: Carrier,
     ) -> Result<Session, Status> {
         let connection = match way {
-            Way::Udp => {
+            Transport::Udp => {
                 let early = self.config.quic.zero_rtt && self.trust.is_trusted(id);
                 let dial = Box::pin(overlay::dial(&self.endpoint, id, places, early)).await;
                 match dial.map_err(|reason| unreachable(id, &reason))? {
@@ -147,7 +147,7 @@ impl Inner {
                     Reached::Early(early) => return self.dial_early(id, early).await,
                 }
             }
-            Way::Tcp => {
+            Transport::Tcp => {
                 let dial = self.dial_tcp(id, &places.tcp, carrier).await;
                 dial.map_err(|reason| unreachable(id, &reason))?
             }
@@ -245,7 +245,7 @@ impl Inner {
     }
 
     /// Brings up a peer's second tunnel, if nobody does already. Says nothing when it cannot.
-    pub(super) async fn bring_up(self: Arc<Self>, id: NodeId, way: Way, carrier: Carrier) {
+    pub(super) async fn bring_up(self: Arc<Self>, id: NodeId, way: Transport, carrier: Carrier) {
         if !self.peers.begin_second(id, way) {
             return;
         }
@@ -274,7 +274,12 @@ mod tests {
 
     const HEAD_START: Duration = Duration::from_millis(250);
 
-    fn order(carrier: Carrier, udp: bool, tcp: bool, worked: Option<Way>) -> Vec<(Way, Duration)> {
+    fn order(
+        carrier: Carrier,
+        udp: bool,
+        tcp: bool,
+        worked: Option<Transport>,
+    ) -> Vec<(Transport, Duration)> {
         let legs = legs(carrier, udp, tcp, worked, HEAD_START);
         legs.into_iter().map(|leg| (leg.way, leg.after)).collect()
     }
@@ -282,29 +287,47 @@ mod tests {
     #[test]
     fn quic_goes_first_and_tcp_follows_after_a_head_start() {
         let both = order(Carrier::Auto, true, true, None);
-        assert_eq!(both, [(Way::Udp, Duration::ZERO), (Way::Tcp, HEAD_START)]);
-        assert_eq!(order(Carrier::Auto, true, true, Some(Way::Udp)), both);
+        assert_eq!(
+            both,
+            [
+                (Transport::Udp, Duration::ZERO),
+                (Transport::Tcp, HEAD_START)
+            ]
+        );
+        assert_eq!(order(Carrier::Auto, true, true, Some(Transport::Udp)), both);
     }
 
     #[test]
     fn what_worked_last_goes_first() {
-        let both = order(Carrier::Auto, true, true, Some(Way::Tcp));
-        assert_eq!(both, [(Way::Tcp, Duration::ZERO), (Way::Udp, HEAD_START)]);
+        let both = order(Carrier::Auto, true, true, Some(Transport::Tcp));
+        assert_eq!(
+            both,
+            [
+                (Transport::Tcp, Duration::ZERO),
+                (Transport::Udp, HEAD_START)
+            ]
+        );
     }
 
     #[test]
     fn who_has_no_address_or_is_not_allowed_does_not_run() {
         let now = Duration::ZERO;
-        assert_eq!(order(Carrier::Auto, false, true, None), [(Way::Tcp, now)]);
         assert_eq!(
-            order(Carrier::Auto, true, false, Some(Way::Tcp)),
-            [(Way::Udp, now)]
+            order(Carrier::Auto, false, true, None),
+            [(Transport::Tcp, now)]
         );
         assert_eq!(
-            order(Carrier::Quic, true, true, Some(Way::Tcp)),
-            [(Way::Udp, now)]
+            order(Carrier::Auto, true, false, Some(Transport::Tcp)),
+            [(Transport::Udp, now)]
         );
-        assert_eq!(order(Carrier::Ws, true, true, None), [(Way::Tcp, now)]);
+        assert_eq!(
+            order(Carrier::Quic, true, true, Some(Transport::Tcp)),
+            [(Transport::Udp, now)]
+        );
+        assert_eq!(
+            order(Carrier::Ws, true, true, None),
+            [(Transport::Tcp, now)]
+        );
         assert_eq!(order(Carrier::H2, true, false, None), []);
     }
 }

@@ -1,4 +1,4 @@
-//! Where this machine is, and so which of a peer's addresses are dialled: `reach.rs` decides.
+//! The networks that this machine is in, and so which of a peer's addresses are dialled: [`hailwire_core::dial_address`] decides.
 
 use std::{
     net::SocketAddr,
@@ -9,10 +9,9 @@ use std::{
 use netwatch::interfaces::{IpNet, State};
 use tokio::time::Instant;
 
-use super::{
-    Inner,
-    overlay::Places,
-    reach::{DialBudget, Here, Sightings, Subnet, chosen, relays},
+use super::{Inner, overlay::Places};
+use hailwire_core::dial_address::{
+    AddressCandidates, DialBudget, LocalNetworks, Subnet, select, usable_relays,
 };
 use hailwire_wire::NodeId;
 
@@ -23,7 +22,7 @@ const FRESH: Duration = Duration::from_secs(10);
 pub(super) struct Reaching {
     /// This node listens on loopback alone.
     loopback_only: bool,
-    here: Mutex<Option<(Instant, Arc<Here>)>>,
+    here: Mutex<Option<(Instant, Arc<LocalNetworks>)>>,
     budget: Mutex<DialBudget>,
 }
 
@@ -33,11 +32,11 @@ impl Reaching {
         Self {
             loopback_only: sockets.into_iter().all(|socket| socket.ip().is_loopback()),
             here: Mutex::default(),
-            budget: Mutex::new(DialBudget::new()),
+            budget: Mutex::default(),
         }
     }
 
-    async fn here(&self) -> Arc<Here> {
+    async fn here(&self) -> Arc<LocalNetworks> {
         let known = self
             .here
             .lock()
@@ -48,7 +47,7 @@ impl Reaching {
         {
             return here;
         }
-        let here = Arc::new(Here {
+        let here = Arc::new(LocalNetworks {
             subnets: subnets(&State::new().await),
             loopback_only: self.loopback_only,
         });
@@ -80,12 +79,12 @@ fn subnets(state: &State) -> Vec<Subnet> {
 
 impl Inner {
     /// Of the places where a peer may be, those that this node lets itself be sent to.
-    pub(super) async fn dialled(&self, id: NodeId, mut sightings: Sightings) -> Places {
+    pub(super) async fn dialled(&self, id: NodeId, mut candidates: AddressCandidates) -> Places {
         let sessions = self.peers.all().into_iter().filter(|(peer, _)| *peer == id);
         let remotes = sessions.map(|(_, session)| session.connection().stats().remote);
         let remotes: Vec<SocketAddr> = remotes.filter_map(|text| text.parse().ok()).collect();
-        sightings.seen_at(&remotes);
-        let here = match sightings.depends_on_here() {
+        candidates.seen_at(&remotes);
+        let here = match candidates.depends_on_networks() {
             true => self.reaching.here().await,
             false => Arc::default(),
         };
@@ -93,9 +92,9 @@ impl Inner {
         let budget = self.reaching.budget.lock();
         let mut budget = budget.unwrap_or_else(PoisonError::into_inner);
         Places {
-            addresses: chosen(sightings.udp, &here, &mut budget, now),
-            tcp: chosen(sightings.tcp, &here, &mut budget, now),
-            relays: relays(sightings.relays, &self.hubs.relays()),
+            addresses: select(candidates.udp, &here, &mut budget, now),
+            tcp: select(candidates.tcp, &here, &mut budget, now),
+            relays: usable_relays(candidates.relays, &self.hubs.relays()),
         }
     }
 }

@@ -9,6 +9,13 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use hailwire_core::{
+    dial_address::{AddressCandidates, AddressOrigin},
+    grants::{Grant, GrantTerms},
+    hub_record,
+    names::{HubNames, NamedBy},
+    rate_limit::{Rate, RateLimit},
+};
 use hailwire_wire::{
     Code, HubUrl, NodeId, Status,
     address::NodeRef,
@@ -21,13 +28,7 @@ use iroh::{RelayConfig, RelayUrl, Watcher};
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    Inner, StoreError,
-    grants::{Grant, Terms},
-    listed,
-    names::{Heard, NamedBy},
-    now_unix,
-    pace::{Paced, Rate},
-    reach::{Known, Sightings},
+    Inner, StoreError, now_unix,
     store::{HubRow, Store, Via},
     trust::{NewPeer, store_status},
 };
@@ -72,7 +73,7 @@ pub(super) struct Hubs {
     /// Of the record that was signed last.
     sequence: Mutex<u64>,
     /// What they said of names.
-    pub(super) heard: Mutex<Heard>,
+    pub(super) heard: Mutex<HubNames>,
 }
 
 #[derive(Debug)]
@@ -112,7 +113,7 @@ impl Hubs {
             hubs: Mutex::default(),
             changes: watch::Sender::new(0),
             sequence: Mutex::new(last.and_then(|last| last.parse().ok()).unwrap_or(0)),
-            heard: Mutex::new(Heard::restore(store.heard()?)),
+            heard: Mutex::new(HubNames::restore(store.heard()?)),
         };
         for row in rows {
             match hubs.make(row, key) {
@@ -326,8 +327,8 @@ impl Inner {
     }
 
     /// Adds what the hubs know of a node's whereabouts.
-    pub(super) async fn sightings_at_hubs(&self, id: NodeId, sightings: &mut Sightings) {
-        let patience = if sightings.is_empty() {
+    pub(super) async fn candidates_at_hubs(&self, id: NodeId, candidates: &mut AddressCandidates) {
+        let patience = if candidates.is_empty() {
             PATIENT_LOOKUP
         } else {
             QUICK_LOOKUP
@@ -339,8 +340,8 @@ impl Inner {
                 continue;
             };
             let record = found.record();
-            sightings.add(Known::Told, &record.addresses, &record.tcp);
-            sightings.relays.extend(record.relay.clone());
+            candidates.add(AddressOrigin::Told, &record.addresses, &record.tcp);
+            candidates.relays.extend(record.relay.clone());
         }
     }
 
@@ -363,10 +364,10 @@ impl Inner {
             let peer = NewPeer {
                 id,
                 alias: member.name.map(|name| (name, NamedBy::Peer)),
-                terms: Terms::Offered(Grant::All),
+                terms: GrantTerms::Offered(Grant::All),
                 bare: None,
                 via: Via::Hub,
-                known: Known::Told,
+                known: AddressOrigin::Told,
                 addresses: Vec::new(),
                 tcp: Vec::new(),
                 relay: hub.row.relay.clone(),
@@ -399,18 +400,18 @@ async fn keep_registered(node: Arc<Inner>, hub: Arc<Hub>) {
     let mut changes = node.hubs.changes.subscribe();
     let mut closing = node.closing.subscribe();
     let mut pause = RETRY.0;
-    let mut paced = Paced::new(PUBLISHED);
+    let mut paced = RateLimit::new(PUBLISHED);
     let mut wait = Duration::ZERO;
     loop {
         // Whatever changes, the hub takes so many records a minute.
-        let soonest = paced.next(Instant::now());
+        let soonest = paced.next(Instant::now().into_std());
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             changed = changes.changed() => if changed.is_err() { return },
             _ = closing.wait_for(|closing| *closing) => return,
         }
         tokio::select! {
-            () = tokio::time::sleep_until(soonest) => {}
+            () = tokio::time::sleep_until(soonest.into()) => {}
             _ = closing.wait_for(|closing| *closing) => return,
         }
         if !node.hubs.all().iter().any(|other| Arc::ptr_eq(other, &hub)) {
@@ -418,7 +419,7 @@ async fn keep_registered(node: Arc<Inner>, hub: Arc<Hub>) {
             return;
         }
         changes.mark_unchanged();
-        paced.done(Instant::now());
+        paced.done(Instant::now().into_std());
         wait = match register(&node, &hub).await {
             Ok(()) => {
                 pause = RETRY.0;
@@ -491,10 +492,10 @@ fn to_publish(node: &Inner, hub: &Hub, named: bool) -> Result<(Publish, String),
         ..record.clone()
     };
     let whereabouts = whereabouts.sign(&key)?;
-    let (record, mut left_out) = listed::fit(record, &key)?;
+    let (record, mut left_out) = hub_record::fit(record, &key)?;
     let rows = node.trust.rows();
     let unrestricted = rows.iter().filter(|row| row.allow == Grant::All);
-    let (shown_to, hidden) = listed::shown_to(unrestricted.map(|row| (row.since, row.id)));
+    let (shown_to, hidden) = hub_record::shown_to(unrestricted.map(|row| (row.since, row.id)));
     if left_out.is_empty() && hidden > 0 {
         left_out = format!(
             "agents are shown to the {} peers trusted last, and not to {hidden} others",

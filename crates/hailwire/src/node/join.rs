@@ -7,6 +7,11 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
+use hailwire_core::{
+    dial_address::{AddressCandidates, AddressOrigin},
+    grants::{Grant, GrantTerms, agent_names, stated},
+    names::NamedBy,
+};
 use hailwire_wire::{
     AgentName, CallHeader, Code, NodeId, NodeName, Status,
     frame::FrameKind,
@@ -16,11 +21,7 @@ use hailwire_wire::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Inner,
-    grants::{Grant, Terms, agent_names, stated},
-    names::NamedBy,
-    now_unix,
-    reach::{Known, Sightings},
+    Inner, now_unix,
     store::{TrustRow, Via},
     trust::{NewPeer, store_status},
     tunnel::greeted,
@@ -121,7 +122,7 @@ impl Inner {
         };
         let said = Said {
             alias: alias.map(|name| (name, NamedBy::User)),
-            terms: stated(&join.allow)?.map_or(Terms::Offered(Grant::All), Terms::Said),
+            terms: stated(&join.allow)?.map_or(GrantTerms::Offered(Grant::All), GrantTerms::Stated),
             bare: said_names(&join.offer)?,
         };
         match ticket {
@@ -161,7 +162,7 @@ impl Inner {
             terms: said.terms,
             bare: said.bare,
             via: Via::Ticket,
-            known: Known::Told,
+            known: AddressOrigin::Told,
             addresses: ticket.addresses,
             tcp: ticket.tcp,
             relay: ticket.relay,
@@ -193,10 +194,10 @@ impl Inner {
     }
 
     async fn dial_ticket(self: &Arc<Self>, ticket: &NodeTicket) -> Result<Session, Status> {
-        let mut sightings = Sightings::default();
-        sightings.add(Known::Told, &ticket.addresses, &ticket.tcp);
-        sightings.relays.extend(ticket.relay.clone());
-        let places = self.dialled(ticket.node, sightings).await;
+        let mut candidates = AddressCandidates::default();
+        candidates.add(AddressOrigin::Told, &ticket.addresses, &ticket.tcp);
+        candidates.relays.extend(ticket.relay.clone());
+        let places = self.dialled(ticket.node, candidates).await;
         if places.is_empty() {
             return Err(out_of_reach(ticket.node));
         }
@@ -259,11 +260,11 @@ impl Inner {
         let peer = NewPeer {
             id,
             alias: self.not_own(redeem.name),
-            terms: Terms::Offered(Grant::of(invitation.allow)),
+            terms: GrantTerms::Offered(Grant::of(invitation.allow)),
             // A ticket says it of whoever comes, and no more of a peer of which it was said before.
             bare: (!known && !offer.is_empty()).then_some(offer),
             via: Via::Ticket,
-            known: Known::Told,
+            known: AddressOrigin::Told,
             addresses: redeem.addresses,
             tcp: redeem.tcp,
             relay: redeem.relay,
@@ -291,7 +292,7 @@ pub(super) fn out_of_reach(id: NodeId) -> Status {
 /// What this node's user said of a peer that is joined.
 struct Said {
     alias: Option<(NodeName, NamedBy)>,
-    terms: Terms,
+    terms: GrantTerms,
     bare: Option<Vec<AgentName>>,
 }
 

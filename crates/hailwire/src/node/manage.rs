@@ -2,6 +2,12 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use hailwire_core::{
+    dial_address::AddressOrigin,
+    grants::{Grant, GrantTerms, stated},
+    names::NamedBy,
+    pending::PendingPeer,
+};
 use hailwire_wire::{
     Address, AgentName, CallHeader, Code, NodeId, NodeName, Status, address::NodeRef,
     directory::Search, frame::FrameKind, header::Offer,
@@ -11,12 +17,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     Inner,
     asked::asked_for,
-    grants::{Grant, Terms, stated},
     join::{said_names, texts},
-    names::NamedBy,
     now_unix,
     peers::Shown,
-    reach::Known,
     registry::Target,
     router::Origin,
     store::{TrustRow, Via},
@@ -329,10 +332,10 @@ impl Inner {
         let peer = NewPeer {
             id: add.id,
             alias,
-            terms: stated(&add.allow)?.map_or(Terms::Offered(Grant::All), Terms::Said),
+            terms: stated(&add.allow)?.map_or(GrantTerms::Offered(Grant::All), GrantTerms::Stated),
             bare: said_names(&add.offer)?,
             via,
-            known: Known::Typed,
+            known: AddressOrigin::Typed,
             addresses,
             tcp,
             relay: None,
@@ -388,7 +391,7 @@ impl Inner {
     }
 
     fn pending(&self) -> Vec<admin::Pending> {
-        let row = |row: super::pending::PendingRow| admin::Pending {
+        let row = |row: PendingPeer| admin::Pending {
             id: row.id,
             claims: row.claim,
             from: row.from,

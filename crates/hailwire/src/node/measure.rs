@@ -1,6 +1,6 @@
 //! Looks at the tunnels while they work: which carrier takes new calls, and how large the windows are.
 //!
-//! A thin shell around [`Choice`] and [`Window`]: a few times a second it reads the counters of every
+//! A thin shell around [`CarrierChoice`] and [`ReceiveWindow`]: a few times a second it reads the counters of every
 //! tunnel with calls in flight, tells the two what it saw, and does what they answer. A tunnel of several
 //! connections is seen as the sum of them; its first one is asked for answers. Tunnels at rest cost nothing
 //! here.
@@ -11,15 +11,15 @@ use std::{
     time::Duration,
 };
 
+use hailwire_core::{
+    Transport,
+    carrier_choice::{CarrierChoice, CarrierSample},
+    receive_window::ReceiveWindow,
+};
 use hailwire_wire::NodeId;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::{
-    Inner,
-    choice::{Choice, Seen, Way},
-    overlay,
-    window::Window,
-};
+use super::{Inner, overlay};
 use crate::{carrier::Stats, session::Session};
 
 /// How often working tunnels are looked at.
@@ -31,8 +31,8 @@ const MOSTLY_ACKS: u64 = 4;
 /// What is kept of one peer between two looks.
 #[derive(Debug)]
 struct Watched {
-    choice: Choice,
-    window: Window,
+    choice: CarrierChoice,
+    window: ReceiveWindow,
     udp: Before,
     tcp: Before,
     at: Instant,
@@ -113,7 +113,7 @@ pub(super) async fn watch(node: Arc<Inner>) {
         let ids = node.peers.ids();
         watched.retain(|id, _| ids.contains(id));
         for id in ids {
-            let sessions = Way::BOTH.map(|way| node.peers.connections(id, way));
+            let sessions = Transport::BOTH.map(|way| node.peers.connections(id, way));
             let idle = sessions.iter().flatten().all(|s| s.in_flight() == 0);
             let only_tcp = sessions[0].is_empty();
             let resting = watched.get(&id).is_none_or(|peer| peer.choice.may_rest());
@@ -135,8 +135,8 @@ impl Watched {
     fn new(node: &Inner, id: NodeId, now: Instant) -> Self {
         let quic = &node.config.quic;
         Self {
-            choice: Choice::new(node.carrier_for(id), now),
-            window: Window::new(overlay::first_window(quic), quic.window.bytes()),
+            choice: CarrierChoice::new(node.carrier_for(id), now.into_std()),
+            window: ReceiveWindow::new(overlay::first_window(quic), quic.window.bytes()),
             udp: Before::default(),
             tcp: Before::default(),
             at: now,
@@ -159,10 +159,10 @@ fn look(
     if let Some((rtt, received)) = busiest {
         peer.fit_windows(id, received, elapsed, rtt);
     }
-    let before = (peer.choice.why(), node.peers.carries(id));
-    let wish = peer.choice.tick(now, &udp, &tcp);
-    if before != (peer.choice.why(), Some(wish.carry)) {
-        node.peers.set_carry(id, wish.carry, peer.choice.why());
+    let before = (peer.choice.reason(), node.peers.carries(id));
+    let wish = peer.choice.tick(now.into_std(), &udp, &tcp);
+    if before != (peer.choice.reason(), Some(wish.carry)) {
+        node.peers.set_carry(id, wish.carry, peer.choice.reason());
     }
     if let Some(way) = wish.bring_up {
         tokio::spawn(Box::pin(node.clone().bring_up(
@@ -199,7 +199,11 @@ impl Watched {
 impl Before {
     /// What happened on a tunnel since the time before; with the round trip of the connection that received
     /// most, and how much.
-    fn read(&mut self, sessions: &[Session], now: Instant) -> (Seen, Option<(Duration, u64)>) {
+    fn read(
+        &mut self,
+        sessions: &[Session],
+        now: Instant,
+    ) -> (CarrierSample, Option<(Duration, u64)>) {
         let before = std::mem::take(&mut self.connections);
         let same_first = match (before.first(), sessions.first()) {
             (Some(before), Some(now)) => before.session.is(now),
@@ -208,10 +212,10 @@ impl Before {
         if !same_first {
             self.ping = Ping::default();
         }
-        let mut seen = Seen {
+        let mut seen = CarrierSample {
             up: !sessions.is_empty(),
             answer: self.ping.answer(now),
-            ..Seen::default()
+            ..CarrierSample::default()
         };
         let mut busiest = None;
         for (place, session) in sessions.iter().enumerate() {

@@ -23,27 +23,19 @@
 mod accounts;
 mod asked;
 mod beside;
-mod capacity;
-mod choice;
 mod connections;
 mod dial;
 mod early;
-mod grants;
 mod here;
 mod hubs;
 mod join;
-mod listed;
 mod listen;
 mod local;
 mod manage;
 mod measure;
-mod names;
 mod offers;
 mod overlay;
-mod pace;
 mod peers;
-mod pending;
-mod reach;
 mod registry;
 mod resolve;
 mod router;
@@ -55,7 +47,6 @@ mod tunnel;
 mod unread;
 #[cfg(test)]
 mod virtual_house;
-mod window;
 
 use std::{
     fs::File,
@@ -346,7 +337,7 @@ pub(crate) struct Inner {
     peers: peers::Peers,
     asked: asked::Asked,
     accounts: accounts::Accounts,
-    strangers: tunnel::Strangers,
+    strangers: tunnel::UntrustedPeers,
     hubs: hubs::Hubs,
     reaching: here::Reaching,
     /// Sessions of attached programs.

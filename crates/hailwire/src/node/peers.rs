@@ -16,11 +16,11 @@ use std::{
     },
 };
 
+use hailwire_core::{Transport, carrier_choice::ChoiceReason};
 use hailwire_wire::{Code, NodeId, Status};
 use tokio::sync::watch;
 
 use super::{
-    choice::{Way, Why},
     connections::{Remains, Standing, Tunnel},
     early::Early,
 };
@@ -36,9 +36,9 @@ pub(crate) struct Peers {
     /// Tunnels that another has superseded; each ends when it carries nothing more.
     retired: Mutex<Vec<(NodeId, Session)>>,
     /// What worked last with a peer, for the next dial.
-    worked: Mutex<HashMap<NodeId, Way>>,
+    worked: Mutex<HashMap<NodeId, Transport>>,
     /// Second tunnels that are being dialled.
-    second: Mutex<HashSet<(NodeId, Way)>>,
+    second: Mutex<HashSet<(NodeId, Transport)>>,
     /// Sessions of dials that are under way and take calls already.
     pub(crate) early: Early,
     reuse: Reuse,
@@ -58,8 +58,8 @@ struct Peer {
     /// The only carrier that takes new calls to it, where one is configured.
     only: Carrier,
     /// Whoever takes new calls, where both are up.
-    carry: Option<Way>,
-    why: Why,
+    carry: Option<Transport>,
+    why: ChoiceReason,
     dialling: Option<watch::Receiver<Dialled>>,
 }
 
@@ -73,8 +73,8 @@ pub(crate) struct Shown {
     pub(crate) connections: Vec<Session>,
     /// Whether it takes new calls.
     pub(crate) carries: bool,
-    /// Why the one that takes new calls does.
-    pub(crate) why: Why,
+    /// ChoiceReason the one that takes new calls does.
+    pub(crate) why: ChoiceReason,
 }
 
 /// What to do about a peer without a tunnel.
@@ -97,10 +97,10 @@ pub(crate) enum Left {
 }
 
 /// The way of a session.
-pub(crate) fn way_of(session: &Session) -> Way {
+pub(crate) fn way_of(session: &Session) -> Transport {
     match session.connection().carrier() {
-        "quic" => Way::Udp,
-        _ => Way::Tcp,
+        "quic" => Transport::Udp,
+        _ => Transport::Tcp,
     }
 }
 
@@ -110,22 +110,22 @@ fn instance_of(session: &Session) -> u64 {
 }
 
 impl Peer {
-    fn slot(&mut self, way: Way) -> &mut Option<Tunnel> {
+    fn slot(&mut self, way: Transport) -> &mut Option<Tunnel> {
         match way {
-            Way::Udp => &mut self.udp,
-            Way::Tcp => &mut self.tcp,
+            Transport::Udp => &mut self.udp,
+            Transport::Tcp => &mut self.tcp,
         }
     }
 
-    fn tunnel(&self, way: Way) -> Option<&Tunnel> {
+    fn tunnel(&self, way: Transport) -> Option<&Tunnel> {
         match way {
-            Way::Udp => self.udp.as_ref(),
-            Way::Tcp => self.tcp.as_ref(),
+            Transport::Udp => self.udp.as_ref(),
+            Transport::Tcp => self.tcp.as_ref(),
         }
     }
 
     /// The tunnel of one way, if it takes new work.
-    fn ready(&self, way: Way) -> Option<&Tunnel> {
+    fn ready(&self, way: Transport) -> Option<&Tunnel> {
         self.tunnel(way)
             .filter(|tunnel| tunnel.ready().next().is_some())
     }
@@ -136,11 +136,11 @@ impl Peer {
 
     /// The tunnel that takes new calls.
     fn carrying(&self) -> Option<&Tunnel> {
-        if let Some(way) = Way::of(self.only) {
+        if let Some(way) = Transport::of(self.only) {
             let named = |tunnel: &&Tunnel| tunnel.carrier() == Some(self.only.name());
             return self.ready(way).filter(named);
         }
-        let first = self.carry.unwrap_or(Way::Udp);
+        let first = self.carry.unwrap_or(Transport::Udp);
         self.ready(first).or_else(|| self.ready(first.other()))
     }
 
@@ -197,7 +197,7 @@ impl Peers {
     /// Where a call goes that asks for a carrier, if a tunnel over it is up.
     pub(crate) fn up_over(&self, id: NodeId, carrier: Carrier) -> Option<Session> {
         let table = self.lock();
-        let tunnel = table.get(&id)?.tunnel(Way::of(carrier)?)?;
+        let tunnel = table.get(&id)?.tunnel(Transport::of(carrier)?)?;
         let named = tunnel.carrier() == Some(carrier.name());
         named.then(|| tunnel.least_busy().cloned()).flatten()
     }
@@ -208,7 +208,7 @@ impl Peers {
     }
 
     /// Those connections of a tunnel that take new work; none where there is no tunnel.
-    pub(crate) fn connections(&self, id: NodeId, way: Way) -> Vec<Session> {
+    pub(crate) fn connections(&self, id: NodeId, way: Transport) -> Vec<Session> {
         let table = self.lock();
         let tunnel = table.get(&id).and_then(|peer| peer.tunnel(way));
         tunnel.map_or_else(Vec::new, |tunnel| tunnel.ready().cloned().collect())
@@ -267,7 +267,7 @@ impl Peers {
         let peer = table.entry(id).or_default();
         peer.dialling = None;
         peer.only = only;
-        for way in Way::BOTH {
+        for way in Transport::BOTH {
             if let Some(old) = peer.slot(way).take_if(|old| old.instance() != instance) {
                 for session in old.sessions() {
                     session.close(Code::Unavailable, "the peer has restarted");
@@ -297,7 +297,7 @@ impl Peers {
     ///
     /// # Errors
     ///
-    /// Why it may not, for the peer.
+    /// ChoiceReason it may not, for the peer.
     pub(crate) fn enter_beside(
         &self,
         id: NodeId,
@@ -322,7 +322,7 @@ impl Peers {
     }
 
     /// Says who takes new calls, and why.
-    pub(crate) fn set_carry(&self, id: NodeId, carry: Way, why: Why) {
+    pub(crate) fn set_carry(&self, id: NodeId, carry: Transport, why: ChoiceReason) {
         if let Some(peer) = self.lock().get_mut(&id) {
             if peer.carry != Some(carry) {
                 tracing::info!(peer = %id, ?carry, %why, "new calls");
@@ -395,7 +395,7 @@ impl Peers {
     }
 
     /// Who takes new calls by what was decided last.
-    pub(crate) fn carries(&self, id: NodeId) -> Option<Way> {
+    pub(crate) fn carries(&self, id: NodeId) -> Option<Transport> {
         self.lock().get(&id)?.carry
     }
 
@@ -434,12 +434,12 @@ impl Peers {
         all
     }
 
-    fn why(peer: &Peer, carrying: Option<&Tunnel>) -> Why {
+    fn why(peer: &Peer, carrying: Option<&Tunnel>) -> ChoiceReason {
         let way = carrying.and_then(|tunnel| tunnel.sessions().next().map(way_of));
         match (peer.only, peer.carry, way) {
-            (Carrier::Auto, None, Some(Way::Tcp)) => Why::NoUdp,
+            (Carrier::Auto, None, Some(Transport::Tcp)) => ChoiceReason::NoUdp,
             (Carrier::Auto, _, _) => peer.why,
-            _ => Why::Configured,
+            _ => ChoiceReason::Configured,
         }
     }
 
@@ -456,27 +456,27 @@ impl Peers {
     }
 
     /// The way that worked last with a peer.
-    pub(crate) fn worked(&self, id: NodeId) -> Option<Way> {
+    pub(crate) fn worked(&self, id: NodeId) -> Option<Transport> {
         let worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner);
         worked.get(&id).copied()
     }
 
     /// Takes note of the way that won. Peers are trusted, so their number is the operator's doing.
-    pub(crate) fn note_worked(&self, id: NodeId, way: Way) {
+    pub(crate) fn note_worked(&self, id: NodeId, way: Transport) {
         let mut worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner);
         worked.insert(id, way);
     }
 
     /// Whether nobody dials that second tunnel yet; whoever asks does from now on.
-    pub(crate) fn begin_second(&self, id: NodeId, way: Way) -> bool {
+    pub(crate) fn begin_second(&self, id: NodeId, way: Transport) -> bool {
         self.seconds().insert((id, way))
     }
 
-    pub(crate) fn end_second(&self, id: NodeId, way: Way) {
+    pub(crate) fn end_second(&self, id: NodeId, way: Transport) {
         self.seconds().remove(&(id, way));
     }
 
-    fn seconds(&self) -> std::sync::MutexGuard<'_, HashSet<(NodeId, Way)>> {
+    fn seconds(&self) -> std::sync::MutexGuard<'_, HashSet<(NodeId, Transport)>> {
         self.second.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

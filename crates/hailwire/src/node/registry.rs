@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use hailwire_core::{grants::Grant, offer_capacity::OfferCapacity};
 use hailwire_pool::{Lease, Member, MemberConfig, NoMember, Outcome, Pool, Tier};
 use hailwire_wire::{
     AgentName, Code, NodeId, Status,
@@ -20,7 +21,6 @@ use hailwire_wire::{
 };
 use tokio::{sync::Notify, time::Instant};
 
-use super::{capacity::Capacity, grants::Grant};
 use crate::{agent, agent::SharedHandler, session::Session};
 
 /// A group's pool.
@@ -78,7 +78,7 @@ pub(crate) struct Registry {
     /// What each peer offered last, to find the difference when it changes.
     offered: Mutex<HashMap<NodeId, HashSet<AgentName>>>,
     next: AtomicU64,
-    capacity: Mutex<Capacity>,
+    capacity: Mutex<OfferCapacity>,
     changed: Notify,
     origin: Instant,
 }
@@ -310,7 +310,7 @@ impl Registry {
         agents
     }
 
-    fn capacity(&self) -> MutexGuard<'_, Capacity> {
+    fn capacity(&self) -> MutexGuard<'_, OfferCapacity> {
         self.capacity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,18 +1,16 @@
 //! Which node is meant: the names that are known here, and what the hubs say of them.
 //!
-//! The decision is in `names.rs`; here the hubs are asked, and what they said is kept.
+//! [`hailwire_core::names`] decides; here the hubs are asked, and what they said is kept.
 
 use std::{
     sync::{Arc, PoisonError},
     time::Duration,
 };
 
+use hailwire_core::names::{HubAnswer, HubView, NameFacts, NameResolution, NamedBy, resolve};
 use hailwire_wire::{Code, NodeId, NodeName, Status, address::NodeRef};
 
-use super::{
-    Inner,
-    names::{HubWord, Meant, NamedBy, Said, Standing, meant},
-};
+use super::Inner;
 use crate::hub::Holder;
 
 /// How long a hub may take to say who holds a name.
@@ -25,8 +23,11 @@ impl Inner {
             NodeRef::Id(id) => Some(*id),
             NodeRef::Name(_) if self.is_me(node) => Some(self.id),
             NodeRef::Name(name) => match self.meant(name, self.hub_word(name)) {
-                Meant::Node(id) => Some(id),
-                Meant::Ask | Meant::Unsure(_) | Meant::Away | Meant::Nobody => None,
+                NameResolution::Node(id) => Some(id),
+                NameResolution::Ask
+                | NameResolution::Unsure(_)
+                | NameResolution::Away
+                | NameResolution::Nobody => None,
             },
         }
     }
@@ -40,21 +41,21 @@ impl Inner {
             return Err(unknown(node));
         };
         let mut outcome = self.meant(name, self.hub_word(name));
-        if outcome == Meant::Ask {
+        if outcome == NameResolution::Ask {
             let word = self.ask_hubs_who_is(name).await;
             outcome = self.meant(name, word);
         }
         match outcome {
-            Meant::Node(id) => Ok(id),
-            Meant::Unsure(id) => Err(unsure(name, id)),
-            Meant::Away => Err(Status::new(
+            NameResolution::Node(id) => Ok(id),
+            NameResolution::Unsure(id) => Err(unsure(name, id)),
+            NameResolution::Away => Err(Status::new(
                 Code::Unavailable,
                 format!("the hub gave the name `{name}` to a node that is away"),
             )
             .with_hint(
                 "call it by its key, or give a name of your own: `hail trust add KEY --alias NAME`",
             )),
-            Meant::Ask | Meant::Nobody => Err(unknown(node)),
+            NameResolution::Ask | NameResolution::Nobody => Err(unknown(node)),
         }
     }
 
@@ -62,20 +63,20 @@ impl Inner {
     /// call to it.
     pub(super) fn ask_ahead(self: &Arc<Self>, name: Option<NodeName>) {
         let Some(name) = name else { return };
-        if self.hub_word(&name) == HubWord::Unasked {
+        if self.hub_word(&name) == HubView::Unasked {
             let node = self.clone();
             tokio::spawn(async move { node.ask_hubs_who_is(&name).await });
         }
     }
 
-    fn meant(&self, name: &NodeName, at_hubs: HubWord) -> Meant {
+    fn meant(&self, name: &NodeName, at_hubs: HubView) -> NameResolution {
         let (mut by_user, mut by_peer) = (None, None);
         match self.trust.named(name) {
             Some((id, NamedBy::User)) => by_user = Some(id),
             Some((id, NamedBy::Peer)) => by_peer = Some(id),
             None => {}
         }
-        meant(Standing {
+        resolve(NameFacts {
             by_user,
             at_hubs,
             by_peer,
@@ -83,27 +84,27 @@ impl Inner {
     }
 
     /// What the hubs said of a name, as far as that still counts.
-    fn hub_word(&self, name: &NodeName) -> HubWord {
+    fn hub_word(&self, name: &NodeName) -> HubView {
         let Some(away) = self.hubs.are_away() else {
-            return HubWord::Nobody;
+            return HubView::Nobody;
         };
         let heard = self.hubs.heard.lock();
         let heard = heard.unwrap_or_else(PoisonError::into_inner);
         heard.word(name, away, self.started.elapsed())
     }
 
-    async fn ask_hubs_who_is(&self, name: &NodeName) -> HubWord {
-        let mut said = Some(Said::Nobody);
+    async fn ask_hubs_who_is(&self, name: &NodeName) -> HubView {
+        let mut said = Some(HubAnswer::Nobody);
         for hub in self.hubs.all() {
             let answer = tokio::time::timeout(PATIENCE, hub.client().holder(name)).await;
             match answer {
                 Ok(Ok(Holder::Node(id))) => {
-                    said = Some(Said::Holder(id));
+                    said = Some(HubAnswer::Holder(id));
                     break;
                 }
-                Ok(Ok(Holder::Away)) => said = Some(Said::Away),
+                Ok(Ok(Holder::Away)) => said = Some(HubAnswer::Away),
                 Ok(Ok(Holder::Nobody)) => {}
-                Ok(Err(_)) | Err(_) => said = said.filter(|said| *said == Said::Away),
+                Ok(Err(_)) | Err(_) => said = said.filter(|said| *said == HubAnswer::Away),
             }
         }
         let now = self.started.elapsed();

@@ -6,17 +6,16 @@
 
 use std::{net::SocketAddr, path::Path, sync::Mutex};
 
+use hailwire_core::{
+    grants::{BareCalls, Grant},
+    names::{HubAnswer, NamedBy},
+};
 use hailwire_wire::{
     AgentName, NodeId, NodeName,
     ticket::{Invitation, SecretDigest},
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use thiserror::Error;
-
-use super::{
-    grants::{Bare, Grant},
-    names::{NamedBy, Said},
-};
 
 /// The database of one node.
 #[derive(Debug)]
@@ -37,8 +36,8 @@ pub(crate) struct TrustRow {
     pub(crate) named_by: NamedBy,
     /// Agents that it may call.
     pub(crate) allow: Grant,
-    /// Bare calls of this node that it may take.
-    pub(crate) bare: Bare,
+    /// BareCalls calls of this node that it may take.
+    pub(crate) bare: BareCalls,
     pub(crate) via: Via,
     /// Unix seconds.
     pub(crate) since: u64,
@@ -250,25 +249,25 @@ impl Store {
     }
 
     /// What the hubs said of names: the holder's key, no bytes for one that is away, nothing for nobody.
-    pub(crate) fn heard(&self) -> Result<Vec<(NodeName, Said)>, StoreError> {
+    pub(crate) fn heard(&self) -> Result<Vec<(NodeName, HubAnswer)>, StoreError> {
         let rows = self.all("SELECT name, holder FROM heard", |row| {
             let name = row.get::<_, String>(0)?.parse().ok();
             let said = match row.get::<_, Option<Vec<u8>>>(1)? {
-                None => Said::Nobody,
-                Some(key) => key
-                    .try_into()
-                    .map_or(Said::Away, |key| Said::Holder(NodeId::from_bytes(key))),
+                None => HubAnswer::Nobody,
+                Some(key) => key.try_into().map_or(HubAnswer::Away, |key| {
+                    HubAnswer::Holder(NodeId::from_bytes(key))
+                }),
             };
             Ok(name.map(|name| (name, said)))
         })?;
         Ok(rows.into_iter().flatten().collect())
     }
 
-    pub(crate) fn put_heard(&self, name: &NodeName, said: Said) -> Result<(), StoreError> {
+    pub(crate) fn put_heard(&self, name: &NodeName, said: HubAnswer) -> Result<(), StoreError> {
         let holder: Option<&[u8]> = match &said {
-            Said::Nobody => None,
-            Said::Away => Some(&[]),
-            Said::Holder(id) => Some(id.as_bytes()),
+            HubAnswer::Nobody => None,
+            HubAnswer::Away => Some(&[]),
+            HubAnswer::Holder(id) => Some(id.as_bytes()),
         };
         self.execute_loosely(
             "INSERT OR REPLACE INTO heard VALUES (?1, ?2)",
@@ -456,8 +455,8 @@ fn grant_text(grant: &Grant) -> String {
     names_text(grant.names(), *grant == Grant::All)
 }
 
-fn bare_text(bare: &Bare) -> String {
-    names_text(bare.names(), *bare == Bare::ByGrant)
+fn bare_text(bare: &BareCalls) -> String {
+    names_text(bare.names(), *bare == BareCalls::ByGrant)
 }
 
 fn names_text(names: &[AgentName], unsaid: bool) -> String {
@@ -475,11 +474,11 @@ fn grant(text: &str) -> Grant {
     Grant::Only(parsed(text))
 }
 
-fn bare(text: &str) -> Bare {
+fn bare(text: &str) -> BareCalls {
     if text.is_empty() {
-        return Bare::ByGrant;
+        return BareCalls::ByGrant;
     }
-    Bare::Named(parsed(text))
+    BareCalls::Named(parsed(text))
 }
 
 /// Who named a peer; a database of before does not say, and only what was typed came by hand.

@@ -14,6 +14,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hailwire_core::{
+    dial_address::AddressOrigin,
+    grants::{BareCalls, Grant, GrantTerms, settle, takes_bare},
+    names::NamedBy,
+    pending::{PendingPeer, PendingPeers},
+};
 use hailwire_wire::{
     AgentName, Code, NodeId, NodeName, Status,
     address::NodeRef,
@@ -22,13 +28,7 @@ use hailwire_wire::{
 };
 use tokio::sync::watch;
 
-use super::{
-    grants::{Bare, Grant, Terms, settle, takes_bare},
-    names::NamedBy,
-    pending::{Pending, PendingRow},
-    reach::Known,
-    store::{Change, Store, StoreError, TrustRow, Via},
-};
+use super::store::{Change, Store, StoreError, TrustRow, Via};
 
 /// Removed peers remembered; the longest removed is forgotten first.
 const MAX_REMOVED: usize = 4096;
@@ -44,7 +44,7 @@ pub(crate) struct Trust {
     store: Store,
     peers: RwLock<Table>,
     invitations: Mutex<Invitations>,
-    pending: Mutex<Pending>,
+    pending: Mutex<PendingPeers>,
     /// Counts changes of who may call what.
     changes: watch::Sender<u64>,
     clock: Mutex<Clock>,
@@ -128,12 +128,12 @@ pub(crate) struct NewPeer {
     pub(crate) id: NodeId,
     /// The alias that is wanted, and who wants it; another is found if it is taken.
     pub(crate) alias: Option<(NodeName, NamedBy)>,
-    pub(crate) terms: Terms,
+    pub(crate) terms: GrantTerms,
     /// Which bare calls it may take, where that was said.
     pub(crate) bare: Option<Vec<AgentName>>,
     pub(crate) via: Via,
     /// Who says where it is.
-    pub(crate) known: Known,
+    pub(crate) known: AddressOrigin,
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) tcp: Vec<SocketAddr>,
     pub(crate) relay: Option<String>,
@@ -275,7 +275,7 @@ impl Trust {
             (wanted, named) => wanted.or(named),
         };
         let named_by = wanted.as_ref().map_or(NamedBy::Peer, |(_, by)| *by);
-        let typed = peer.known == Known::Typed;
+        let typed = peer.known == AddressOrigin::Typed;
         let kept = |of: fn(&TrustRow) -> &Vec<SocketAddr>| {
             known.as_ref().map(of).cloned().unwrap_or_default()
         };
@@ -293,9 +293,9 @@ impl Trust {
             named_by,
             allow: settle(known.as_ref().map(|row| &row.allow), peer.terms),
             bare: match (peer.bare, &known) {
-                (Some(names), _) => Bare::of(names),
+                (Some(names), _) => BareCalls::of(names),
                 (None, Some(row)) => row.bare.clone(),
-                (None, None) => Bare::ByGrant,
+                (None, None) => BareCalls::ByGrant,
             },
             via: peer.via,
             since: known.as_ref().map_or(now_unix, |row| row.since),
@@ -444,7 +444,7 @@ impl Trust {
         self.pending().note(now_unix, id, claim, from);
     }
 
-    pub(crate) fn pending_rows(&self) -> Vec<PendingRow> {
+    pub(crate) fn pending_rows(&self) -> Vec<PendingPeer> {
         self.pending().rows().to_vec()
     }
 
@@ -462,7 +462,7 @@ impl Trust {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
+    fn pending(&self) -> std::sync::MutexGuard<'_, PendingPeers> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

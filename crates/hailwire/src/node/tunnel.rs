@@ -7,6 +7,12 @@ use std::{
     time::Duration,
 };
 
+use hailwire_core::{
+    RemoteSource, Transport,
+    admission::AdmissionShares,
+    dial_address::{AddressCandidates, AddressOrigin},
+    grants::{Grant, takes_bare},
+};
 use hailwire_wire::{
     AgentName, Code, NodeId, Status, directory::Search, header::Hello, record::Record,
 };
@@ -15,16 +21,13 @@ use tokio::{sync::Notify, task::JoinSet, time::Instant};
 
 use super::{
     Inner, beside,
-    choice::Way,
-    grants::{Grant, takes_bare},
     overlay::{self, Places},
     peers::{Connect, Left, way_of},
-    reach::{Known, Sightings},
     router::{Door, Origin},
     store::TrustRow,
 };
 use crate::{
-    admission::{Answer, Gate, Handshakes, Shares, Slot, Source},
+    admission::{AdmissionGate, AdmissionSlot, HandshakeAdmission, HandshakeSlots},
     carrier::{Connection, quic},
     config::Carrier,
     panics,
@@ -33,7 +36,7 @@ use crate::{
 
 /// Sessions of nodes that are not trusted, at once. The oldest makes way for the next; one that redeems a
 /// ticket has a moment for it.
-const STRANGERS: Shares = Shares {
+const UNTRUSTED_SLOTS: AdmissionShares = AdmissionShares {
     all: 32,
     per_host: 16,
     per_network: 24,
@@ -42,7 +45,7 @@ const STRANGERS: Shares = Shares {
 };
 
 /// How long a stranger may stay.
-const STRANGER_STAY: Duration = Duration::from_secs(30);
+const UNTRUSTED_STAY: Duration = Duration::from_secs(30);
 
 /// How long a new tunnel's greeting may take.
 pub(super) const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -64,25 +67,25 @@ const SILENCE_DEAD: Duration = Duration::from_secs(5);
 /// Nodes asked at once for an agent that no connected peer offers.
 const MAX_ASKED: usize = 16;
 
-/// Strangers that are here.
+/// UntrustedPeers that are here.
 #[derive(Debug)]
-pub(super) struct Strangers {
-    gate: Gate,
+pub(super) struct UntrustedPeers {
+    gate: AdmissionGate,
     /// Those that have not been welcomed yet.
-    slots: Mutex<HashMap<NodeId, Arc<Slot>>>,
+    slots: Mutex<HashMap<NodeId, Arc<AdmissionSlot>>>,
     /// Told when one of them may have become a peer.
     welcomed: Notify,
 }
 
-pub(super) fn strangers() -> Strangers {
-    Strangers {
-        gate: Gate::new(STRANGERS),
+pub(super) fn strangers() -> UntrustedPeers {
+    UntrustedPeers {
+        gate: AdmissionGate::new(UNTRUSTED_SLOTS),
         slots: Mutex::default(),
         welcomed: Notify::new(),
     }
 }
 
-impl Strangers {
+impl UntrustedPeers {
     /// A stranger redeems a ticket: it does not make way for a moment.
     pub(super) fn redeems(&self, id: NodeId) {
         if let Some(slot) = self.slots().get(&id) {
@@ -90,7 +93,7 @@ impl Strangers {
         }
     }
 
-    fn slots(&self) -> MutexGuard<'_, HashMap<NodeId, Arc<Slot>>> {
+    fn slots(&self) -> MutexGuard<'_, HashMap<NodeId, Arc<AdmissionSlot>>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -186,7 +189,7 @@ impl Inner {
         self: &Arc<Self>,
         id: NodeId,
         early: iroh::endpoint::IncomingZeroRttConnection,
-        slot: &Slot,
+        slot: &AdmissionSlot,
     ) {
         let room = overlay::room(&self.config.quic);
         let connection = quic::Connection::accepted_early(early, room);
@@ -284,15 +287,15 @@ impl Inner {
 
     /// Everywhere that a peer may be and this node goes: where it was last, and what it and the hubs say.
     pub(super) async fn places(&self, id: NodeId) -> Places {
-        let mut sightings = Sightings::default();
+        let mut candidates = AddressCandidates::default();
         if let Some(row) = self.trust.row(id) {
-            sightings.add(Known::Typed, &row.typed, &row.tcp);
-            sightings.add(Known::Found, &row.addresses, &[]);
-            sightings.add(Known::Told, &row.told, &row.told_tcp);
-            sightings.relays.extend(row.relay);
+            candidates.add(AddressOrigin::Typed, &row.typed, &row.tcp);
+            candidates.add(AddressOrigin::Found, &row.addresses, &[]);
+            candidates.add(AddressOrigin::Told, &row.told, &row.told_tcp);
+            candidates.relays.extend(row.relay);
         }
-        self.sightings_at_hubs(id, &mut sightings).await;
-        self.dialled(id, sightings).await
+        self.candidates_at_hubs(id, &mut candidates).await;
+        self.dialled(id, candidates).await
     }
 
     /// Waits for lists of offers that have not had their turn, and brings up tunnels to nodes that have none,
@@ -360,21 +363,21 @@ async fn ask_offers(node: Arc<Inner>, id: NodeId) -> Option<()> {
 
 /// Accepts tunnels until the endpoint closes.
 pub(super) async fn accept(node: Arc<Inner>) {
-    let handshakes = Handshakes::new();
+    let handshakes = HandshakeSlots::new();
     while let Some(incoming) = node.endpoint.accept().await {
         let remote = incoming.remote_addr();
         let known = || is_peers(&node, &remote);
         match handshakes.begin(source(&remote), incoming.remote_addr_validated(), known) {
-            Answer::In(slot) => {
+            HandshakeAdmission::Admitted(slot) => {
                 let arrives = accept_one(node.clone(), incoming, slot);
                 tokio::spawn(panics::panicked("a connection over UDP", arrives));
             }
-            Answer::Prove => {
+            HandshakeAdmission::ProveAddress => {
                 if incoming.retry().is_err() {
                     tracing::debug!("a connection was refused: its address cannot be proved");
                 }
             }
-            Answer::Wait => incoming.ignore(),
+            HandshakeAdmission::Ignore => incoming.ignore(),
         }
     }
     if !node.is_closing() {
@@ -384,13 +387,13 @@ pub(super) async fn accept(node: Arc<Inner>) {
 }
 
 /// Where a connection comes from.
-fn source(remote: &IncomingAddr) -> Source {
+fn source(remote: &IncomingAddr) -> RemoteSource {
     match remote {
-        IncomingAddr::Ip(address) => Source::address(address.ip()),
+        IncomingAddr::Ip(address) => RemoteSource::address(address.ip()),
         IncomingAddr::Relay { url, endpoint_id } => {
-            Source::relayed(url.to_string(), NodeId::from_bytes(*endpoint_id.as_bytes()))
+            RemoteSource::relayed(url.to_string(), NodeId::from_bytes(*endpoint_id.as_bytes()))
         }
-        other => Source::other(format!("{other:?}")),
+        other => RemoteSource::other(format!("{other:?}")),
     }
 }
 
@@ -405,7 +408,7 @@ fn is_peers(node: &Inner, remote: &IncomingAddr) -> bool {
     }
 }
 
-async fn accept_one(node: Arc<Inner>, incoming: iroh::endpoint::Incoming, slot: Slot) {
+async fn accept_one(node: Arc<Inner>, incoming: iroh::endpoint::Incoming, slot: AdmissionSlot) {
     let early = match incoming.accept() {
         Ok(accepting) => accepting.into_0rtt(),
         Err(error) => return tracing::debug!(%error, "a connection was not accepted"),
@@ -442,7 +445,7 @@ fn resumed(node: &Inner, early: &iroh::endpoint::IncomingZeroRttConnection) -> O
 /// Closed by default: a stranger whom no hub vouches for may redeem a ticket, briefly, and there
 /// are few at once, each with little room.
 async fn accept_stranger(node: &Arc<Inner>, id: NodeId, connection: Connection) {
-    let from = Source::remote(&connection.stats().remote, id);
+    let from = RemoteSource::remote(&connection.stats().remote, id);
     let Some(slot) = node.strangers.gate.enter(from) else {
         return connection.close(Code::ResourceExhausted, "too many strangers");
     };
@@ -458,7 +461,7 @@ async fn accept_stranger(node: &Arc<Inner>, id: NodeId, connection: Connection) 
 }
 
 /// A stranger's stay, until it is trusted, has made way for another, or has been here for long enough.
-async fn stay(node: &Arc<Inner>, id: NodeId, connection: Connection, slot: &Slot) {
+async fn stay(node: &Arc<Inner>, id: NodeId, connection: Connection, slot: &AdmissionSlot) {
     connection.narrow();
     let vouched = node.vouched_for(id).await;
     let session = node.start_session(id, connection.clone(), false);
@@ -475,7 +478,7 @@ async fn stay(node: &Arc<Inner>, id: NodeId, connection: Connection, slot: &Slot
     if vouched {
         node.up(id, &session, false);
     }
-    let stay = tokio::time::timeout(STRANGER_STAY, async {
+    let stay = tokio::time::timeout(UNTRUSTED_STAY, async {
         loop {
             let welcomed = node.strangers.welcomed.notified();
             if node.trust.is_trusted(id) {
@@ -514,7 +517,7 @@ pub(super) async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
     let mut offered = session.peer_offered();
     loop {
         let found = session.connection().stats().remote.parse::<SocketAddr>();
-        if let (Way::Udp, Ok(address)) = (way_of(&session), found) {
+        if let (Transport::Udp, Ok(address)) = (way_of(&session), found) {
             node.trust.found_at(id, address);
         }
         tokio::select! {

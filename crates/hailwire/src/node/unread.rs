@@ -7,10 +7,11 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use hailwire_core::Transport;
 use hailwire_wire::Code;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{Inner, choice::Way, overlay};
+use super::{Inner, overlay};
 use crate::{
     carrier::{Room, Unread, budget::Held},
     session::Session,
@@ -84,7 +85,7 @@ fn connections(node: &Inner) -> Vec<Session> {
     let superseded = node.peers.still_busy().into_iter();
     let mut all: Vec<Session> = superseded.map(|(_, session)| session).collect();
     for id in node.peers.ids() {
-        for way in Way::BOTH {
+        for way in Transport::BOTH {
             all.extend(node.peers.connections(id, way));
         }
     }

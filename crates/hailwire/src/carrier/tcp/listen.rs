@@ -24,10 +24,12 @@ use super::{
     Connection, Identity, REVERSE, TcpCarrier, TcpError, chosen, h2, identity, pairs::Pairs,
     socket, wide::Wide, within_time, ws,
 };
-use crate::admission::{Gate, Shares, Slot, Source};
+use hailwire_core::{RemoteSource, admission::AdmissionShares};
+
+use crate::admission::{AdmissionGate, AdmissionSlot};
 
 /// Handshakes under way at once. An HTTP/2 connection has two.
-const HANDSHAKES: Shares = Shares {
+const HANDSHAKES: AdmissionShares = AdmissionShares {
     all: 128,
     per_host: 32,
     per_network: 64,
@@ -36,7 +38,7 @@ const HANDSHAKES: Shares = Shares {
 };
 
 /// Handshakes of addresses at which peers were found before, where all others are taken.
-const KNOWN: Shares = Shares {
+const KNOWN: AdmissionShares = AdmissionShares {
     all: 64,
     per_host: 16,
     per_network: 32,
@@ -54,8 +56,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Listener {
     socket: TcpListener,
     config: Arc<ServerConfig>,
-    handshakes: Gate,
-    of_known: Gate,
+    handshakes: AdmissionGate,
+    of_known: AdmissionGate,
     known: Known,
     pairs: Pairs<TlsStream<Wide>>,
 }
@@ -72,8 +74,8 @@ impl Listener {
         Ok(Self {
             socket: TcpListener::bind(address).await?,
             config: identity.listening(protocols.collect()),
-            handshakes: Gate::new(HANDSHAKES),
-            of_known: Gate::new(KNOWN),
+            handshakes: AdmissionGate::new(HANDSHAKES),
+            of_known: AdmissionGate::new(KNOWN),
             known: Known(Box::new(|_| false)),
             pairs: Pairs::default(),
         })
@@ -126,9 +128,9 @@ impl Listener {
 }
 
 impl Listener {
-    fn slot(&self, from: IpAddr) -> Option<Slot> {
-        let slot = self.handshakes.enter(Source::address(from));
-        let of_known = || self.of_known.enter(Source::address(from));
+    fn slot(&self, from: IpAddr) -> Option<AdmissionSlot> {
+        let slot = self.handshakes.enter(RemoteSource::address(from));
+        let of_known = || self.of_known.enter(RemoteSource::address(from));
         slot.or_else(|| (self.known.0)(from).then(of_known).flatten())
     }
 }
@@ -150,7 +152,7 @@ pub struct Incoming {
     config: Arc<ServerConfig>,
     pairs: Pairs<TlsStream<Wide>>,
     /// Its place among the handshakes under way.
-    slot: Slot,
+    slot: AdmissionSlot,
 }
 
 impl Incoming {

@@ -2,6 +2,7 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
+use hailwire_core::Transport;
 use hailwire_wire::header::Hello;
 use tokio::time::timeout;
 
@@ -11,7 +12,7 @@ use crate::{
     admin::{self, method},
     carrier::{Connection, mux},
     config::Pool,
-    node::{choice::Way, peers::Peers},
+    node::peers::Peers,
     session::{Dispatch, Opening},
 };
 
@@ -63,7 +64,7 @@ impl House {
     async fn connections(&self, peer: &Self, number: usize) -> Vec<Session> {
         let reached = timeout(PATIENCE, async {
             loop {
-                let ways = Way::BOTH.into_iter();
+                let ways = Transport::BOTH.into_iter();
                 let all: Vec<Session> = ways
                     .flat_map(|way| self.inner().peers.connections(peer.node.id(), way))
                     .collect();
@@ -342,7 +343,7 @@ async fn a_tunnel_takes_so_many_connections_and_no_more() {
     for number in 2..=most {
         let (one, far) = session(Hello::default()).await;
         peers.enter_beside(id, &one, false, most).unwrap();
-        assert_eq!(peers.connections(id, Way::Tcp).len(), number);
+        assert_eq!(peers.connections(id, Transport::Tcp).len(), number);
         all.push((one, far));
     }
     let (further, _far) = session(Hello::default()).await;
@@ -389,7 +390,7 @@ async fn what_stands_beside_a_tunnel_goes_with_it_when_another_takes_its_place()
         standing.has_changed().is_err(),
         "nobody keeps the old one up"
     );
-    assert_eq!(peers.connections(id, Way::Tcp).len(), 1);
+    assert_eq!(peers.connections(id, Transport::Tcp).len(), 1);
     peers.close_retired();
     for old in [&first, &beside] {
         timeout(PATIENCE, old.closed()).await.unwrap();

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use bytes::{Bytes, BytesMut};
+use hailwire_core::{Transport, offer_queue::PER_PEER};
 use hailwire_wire::{
     Priority,
     frame::{self, Event, FrameDecoder, FrameKind},
@@ -19,10 +20,7 @@ use crate::{
     admin::{self, AgentRow, AgentsQuery, method},
     carrier::{Connection, RecvStream, SendStream, quic},
     config::{Carrier, Pool},
-    node::{
-        beside::tests::{House, PATIENCE, call, pair, serve_echo},
-        choice::Way,
-    },
+    node::beside::tests::{House, PATIENCE, call, pair, serve_echo},
 };
 
 /// A trusted peer that says what it likes on its control stream.
@@ -120,7 +118,10 @@ async fn known(house: &House, name: &str) {
 async fn tunnel(here: &House, there: &House) -> Session {
     let up = async {
         loop {
-            let all = here.inner().peers.connections(there.node.id(), Way::Udp);
+            let all = here
+                .inner()
+                .peers
+                .connections(there.node.id(), Transport::Udp);
             if let Some(tunnel) = all.into_iter().next() {
                 return tunnel;
             }
@@ -239,7 +240,7 @@ async fn a_flood_of_lists_costs_a_few_of_them_and_the_last_one_counts() {
     tokio::join!(flood, calls);
     known(&near, "the-last").await;
     let entered = near.inner().lists.entered() - before;
-    let most = u64::from(EACH.burst) + start.elapsed().as_millis() as u64 / 250 + 1;
+    let most = u64::from(PER_PEER.burst) + start.elapsed().as_millis() as u64 / 250 + 1;
     assert!(
         entered <= most,
         "{entered} of {LISTS} lists were entered, {most} may be"
@@ -263,7 +264,11 @@ async fn a_slow_reader_gets_whole_lists_and_the_last_of_them() {
         }
     };
     timeout(PATIENCE, up).await.unwrap();
-    let session = near.inner().peers.connections(guest.id, Way::Udp).remove(0);
+    let session = near
+        .inner()
+        .peers
+        .connections(guest.id, Transport::Udp)
+        .remove(0);
     // 100 MB of lists, of which it reads none.
     let first = near.inner().next_list();
     for _ in 0..LISTS {
@@ -339,15 +344,13 @@ async fn a_bare_call_waits_for_a_list_that_has_not_had_its_turn() {
         let name = format!("agent-{index}");
         serving.push(serve_echo(&far, &name).await);
         let agent: AgentName = name.parse().unwrap();
-        let has_it = |list: &List<Session>| {
+        let has_it = |list: &OfferedList<Session>| {
             let mut agents = list.agents().unwrap().into_iter();
             agents.any(|offer| offer.name == agent)
         };
         let list_waits = || {
             let waiting = near.inner().lists.lock();
-            let heard = waiting.peers.get(&far.node.id());
-            let whole = heard.and_then(|heard| heard.whole.as_ref());
-            whole.is_some_and(has_it)
+            waiting.waiting_list(far.node.id()).is_some_and(has_it)
         };
         let waits = async {
             loop {

@@ -6,7 +6,7 @@ fn row(byte: u8) -> TrustRow {
         alias: Some("laptop".parse().unwrap()),
         named_by: NamedBy::User,
         allow: Grant::Only(vec!["grep".parse().unwrap(), "sha256".parse().unwrap()]),
-        bare: Bare::Named(vec!["grep".parse().unwrap()]),
+        bare: BareCalls::Named(vec!["grep".parse().unwrap()]),
         via: Via::Ticket,
         since: 1_800_000_000,
         addresses: vec!["127.0.0.1:7".parse().unwrap(), "[::1]:9".parse().unwrap()],
@@ -59,7 +59,7 @@ fn a_database_of_before_gets_what_came_later_and_loses_nothing() {
         assert_eq!(desk.allow, Grant::Only(vec!["grep".parse().unwrap()]));
         assert_eq!(
             (desk.named_by, desk.bare.clone()),
-            (NamedBy::User, Bare::ByGrant)
+            (NamedBy::User, BareCalls::ByGrant)
         );
         let z = named("z");
         assert_eq!((z.named_by, z.allow), (NamedBy::Peer, Grant::All));
@@ -81,7 +81,7 @@ fn terms_that_cannot_be_read_are_no_terms_that_are_wider() {
     store.lock().execute_batch(damage).unwrap();
     let kept = &store.trust().unwrap()[0];
     assert_eq!(kept.allow, Grant::Only(Vec::new()));
-    assert_eq!(kept.bare, Bare::Named(Vec::new()));
+    assert_eq!(kept.bare, BareCalls::Named(Vec::new()));
     assert!(store.invitations().unwrap().is_empty());
     store.put_trust(&kept.clone()).unwrap();
     assert_eq!(store.trust().unwrap()[0], *kept);

@@ -13,10 +13,10 @@ fn peer(byte: u8, alias: &str) -> NewPeer {
     NewPeer {
         id: NodeId::from_bytes([byte; 32]),
         alias,
-        terms: Terms::Offered(Grant::All),
+        terms: GrantTerms::Offered(Grant::All),
         bare: None,
         via: Via::Manual,
-        known: Known::Typed,
+        known: AddressOrigin::Typed,
         addresses: Vec::new(),
         tcp: Vec::new(),
         relay: None,
@@ -35,7 +35,7 @@ fn an_unknown_node_may_call_nothing() {
 #[test]
 fn a_grant_allows_what_it_lists_and_nothing_else() {
     let (_dir, trust) = trust();
-    let terms = Terms::Said(Grant::Only(vec!["grep".parse().unwrap()]));
+    let terms = GrantTerms::Stated(Grant::Only(vec!["grep".parse().unwrap()]));
     let row = trust
         .add(
             NewPeer {

@@ -31,6 +31,11 @@ use std::{
     time::Duration,
 };
 
+use hailwire_core::{
+    dial_address::AddressOrigin,
+    grants::{Grant, GrantTerms},
+    names::NamedBy,
+};
 use hailwire_lab::{
     Topology,
     virtual_net::{Network, Stream},
@@ -41,15 +46,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::{
-    Inner, Node,
-    grants::{Grant, Terms},
-    names::NamedBy,
-    overlay::DIAL_TIMEOUT,
-    reach::Known,
-    store::Via,
-    trust::NewPeer,
-};
+use super::{Inner, Node, overlay::DIAL_TIMEOUT, store::Via, trust::NewPeer};
 use crate::{
     Config, DataDir,
     carrier::{Connection, mux},
@@ -198,10 +195,10 @@ pub(super) fn befriend(one: &Node, other: &Node) {
         let peer = NewPeer {
             id: of.id(),
             alias: of.name().map(|name| (name, NamedBy::User)),
-            terms: Terms::Offered(Grant::All),
+            terms: GrantTerms::Offered(Grant::All),
             bare: None,
             via: Via::Manual,
-            known: Known::Typed,
+            known: AddressOrigin::Typed,
             addresses: Vec::new(),
             // Any will do: see `dial`.
             tcp: vec![([198, 18, 0, 1], 443).into()],

@@ -1,4 +1,4 @@
-//! What a peer may call here, and which of this node's bare calls it may take: pure.
+//! What a peer may call here, and which of this node's bare calls it may take.
 //!
 //! A grant only ever becomes wider because this node's user said so about that very peer. A ticket is
 //! said about whoever comes, and a hub's word about all its members, so neither widens what a peer that is
@@ -15,7 +15,7 @@ const EVERY: &str = "*";
 
 /// Which agents of this node a peer may call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Grant {
+pub enum Grant {
     /// Every agent, also those that come later.
     All,
     /// These and no other.
@@ -23,7 +23,9 @@ pub(crate) enum Grant {
 }
 
 impl Grant {
-    pub(crate) fn allows(&self, agent: &AgentName) -> bool {
+    /// Whether it covers an agent.
+    #[must_use]
+    pub fn allows(&self, agent: &AgentName) -> bool {
         match self {
             Self::All => true,
             Self::Only(names) => names.contains(agent),
@@ -31,7 +33,7 @@ impl Grant {
     }
 
     /// What names in a ticket, a request or the database mean: none are all.
-    pub(crate) fn of(names: Vec<AgentName>) -> Self {
+    pub fn of(names: Vec<AgentName>) -> Self {
         if names.is_empty() {
             Self::All
         } else {
@@ -40,7 +42,7 @@ impl Grant {
     }
 
     /// The names, as [`Grant::of`] takes them and the documented JSON has them; none for all.
-    pub(crate) fn names(&self) -> &[AgentName] {
+    pub fn names(&self) -> &[AgentName] {
         match self {
             Self::All => &[],
             Self::Only(names) => names,
@@ -58,26 +60,26 @@ impl Grant {
 
 /// What is said of what a peer may call when it becomes trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Terms {
+pub enum GrantTerms {
     /// By this node's user, of this very peer: it holds as it is.
-    Said(Grant),
+    Stated(Grant),
     /// Of whoever comes: by a ticket, a hub, or by saying nothing. It never widens.
     Offered(Grant),
 }
 
 /// What a peer may call from now on. Where neither the old nor what is offered lies within the
 /// other, the old stays.
-pub(crate) fn settle(known: Option<&Grant>, terms: Terms) -> Grant {
+pub fn settle(known: Option<&Grant>, terms: GrantTerms) -> Grant {
     match (known, terms) {
-        (_, Terms::Said(grant)) => grant,
-        (Some(known), Terms::Offered(grant)) if !grant.is_within(known) => known.clone(),
-        (_, Terms::Offered(grant)) => grant,
+        (_, GrantTerms::Stated(grant)) => grant,
+        (Some(known), GrantTerms::Offered(grant)) if !grant.is_within(known) => known.clone(),
+        (_, GrantTerms::Offered(grant)) => grant,
     }
 }
 
 /// Which bare calls of this node a peer may take.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Bare {
+pub enum BareCalls {
     /// All if it may call everything here, else none.
     #[default]
     ByGrant,
@@ -85,8 +87,10 @@ pub(crate) enum Bare {
     Named(Vec<AgentName>),
 }
 
-impl Bare {
-    pub(crate) fn of(names: Vec<AgentName>) -> Self {
+impl BareCalls {
+    /// What names in a request or the database mean: none say nothing.
+    #[must_use]
+    pub fn of(names: Vec<AgentName>) -> Self {
         if names.is_empty() {
             Self::ByGrant
         } else {
@@ -94,7 +98,9 @@ impl Bare {
         }
     }
 
-    pub(crate) fn names(&self) -> &[AgentName] {
+    /// The names, as [`BareCalls::of`] takes them.
+    #[must_use]
+    pub fn names(&self) -> &[AgentName] {
         match self {
             Self::ByGrant => &[],
             Self::Named(names) => names,
@@ -103,10 +109,10 @@ impl Bare {
 }
 
 /// Whether a peer with this grant may take a bare call of `agent`.
-pub(crate) fn takes_bare(grant: &Grant, bare: &Bare, agent: &AgentName) -> bool {
+pub fn takes_bare(grant: &Grant, bare: &BareCalls, agent: &AgentName) -> bool {
     match bare {
-        Bare::ByGrant => *grant == Grant::All,
-        Bare::Named(names) => names.contains(agent),
+        BareCalls::ByGrant => *grant == Grant::All,
+        BareCalls::Named(names) => names.contains(agent),
     }
 }
 
@@ -115,7 +121,7 @@ pub(crate) fn takes_bare(grant: &Grant, bare: &Bare, agent: &AgentName) -> bool 
 /// # Errors
 ///
 /// `invalid_argument`: a text is no agent's name, or `*` stands beside names.
-pub(crate) fn stated(texts: &[String]) -> Result<Option<Grant>, Status> {
+pub fn stated(texts: &[String]) -> Result<Option<Grant>, Status> {
     if texts.iter().any(|text| text == EVERY) {
         return match texts {
             [_] => Ok(Some(Grant::All)),
@@ -134,7 +140,7 @@ pub(crate) fn stated(texts: &[String]) -> Result<Option<Grant>, Status> {
 /// # Errors
 ///
 /// `invalid_argument`: a text is no agent's name.
-pub(crate) fn agent_names(texts: &[String]) -> Result<Vec<AgentName>, Status> {
+pub fn agent_names(texts: &[String]) -> Result<Vec<AgentName>, Status> {
     let mut names = Vec::new();
     for text in texts {
         let name: AgentName = text
@@ -161,15 +167,16 @@ mod tests {
 
     #[test]
     fn what_is_offered_never_widens_and_what_is_said_holds() {
-        let settled = |known: &Grant, offered: Grant| settle(Some(known), Terms::Offered(offered));
+        let settled =
+            |known: &Grant, offered: Grant| settle(Some(known), GrantTerms::Offered(offered));
         assert_eq!(settled(&only(&["echo"]), Grant::All), only(&["echo"]));
         assert_eq!(settled(&only(&["echo"]), only(&["grep"])), only(&["echo"]));
         let both = only(&["echo", "grep"]);
         assert_eq!(settled(&both, only(&["grep"])), only(&["grep"]));
         assert_eq!(settled(&only(&["grep"]), both.clone()), only(&["grep"]));
         assert_eq!(settled(&Grant::All, only(&["grep"])), only(&["grep"]));
-        assert_eq!(settle(None, Terms::Offered(Grant::All)), Grant::All);
-        let said = settle(Some(&only(&["echo"])), Terms::Said(Grant::All));
+        assert_eq!(settle(None, GrantTerms::Offered(Grant::All)), Grant::All);
+        let said = settle(Some(&only(&["echo"])), GrantTerms::Stated(Grant::All));
         assert_eq!(said, Grant::All);
         // Whatever the two are, the outcome lies within what was.
         let nothing = Grant::Only(Vec::new());
@@ -183,10 +190,11 @@ mod tests {
 
     #[test]
     fn a_bare_call_goes_to_the_unrestricted_and_to_whoever_was_asked_for() {
-        let asked = Bare::Named(vec![name("grep")]);
-        let takes = |grant: &Grant, bare: &Bare, agent: &str| takes_bare(grant, bare, &name(agent));
-        assert!(takes(&Grant::All, &Bare::ByGrant, "grep"));
-        assert!(!takes(&only(&["grep"]), &Bare::ByGrant, "grep"));
+        let asked = BareCalls::Named(vec![name("grep")]);
+        let takes =
+            |grant: &Grant, bare: &BareCalls, agent: &str| takes_bare(grant, bare, &name(agent));
+        assert!(takes(&Grant::All, &BareCalls::ByGrant, "grep"));
+        assert!(!takes(&only(&["grep"]), &BareCalls::ByGrant, "grep"));
         assert!(takes(&only(&["other"]), &asked, "grep"));
         assert!(!takes(&Grant::All, &asked, "sha256"));
     }

@@ -13,15 +13,15 @@ use std::time::Duration;
 
 /// The receive window of each connection to a peer.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub struct ReceiveWindow {
     first: u32,
     size: u32,
     most: u32,
 }
 
-impl Window {
+impl ReceiveWindow {
     /// With which window a connection begins, and what all to one peer may occupy.
-    pub(crate) const fn new(first: u32, most: u32) -> Self {
+    pub const fn new(first: u32, most: u32) -> Self {
         Self {
             first,
             size: first,
@@ -30,13 +30,7 @@ impl Window {
     }
 
     /// Takes in how many bytes arrived on the busiest connection in a time, and its round trip.
-    pub(crate) fn arrived(
-        &mut self,
-        bytes: u64,
-        time: Duration,
-        rtt: Duration,
-        connections: usize,
-    ) {
+    pub fn arrived(&mut self, bytes: u64, time: Duration, rtt: Duration, connections: usize) {
         let in_flight = bytes as f64 * rtt.as_secs_f64() / time.as_secs_f64().max(1e-3);
         let most = self.most_each(connections);
         if self.size < most && in_flight > f64::from(self.size) / 2.0 {
@@ -45,13 +39,13 @@ impl Window {
     }
 
     /// The window of one connection of so many.
-    pub(crate) fn share(&self, connections: usize) -> u32 {
+    pub fn share(&self, connections: usize) -> u32 {
         self.size.min(self.most_each(connections))
     }
 
     /// With which window a connection begins: so much is promised before anything is known of it, also where
     /// a share would be less.
-    pub(crate) const fn first(&self) -> u32 {
+    pub const fn first(&self) -> u32 {
         self.first
     }
 
@@ -69,7 +63,7 @@ mod tests {
 
     /// A path of this rate and round trip, and a sender that always has more.
     fn settle(rate: f64, rtt: Duration) -> (u32, Duration) {
-        let mut window = Window::new(8 * MIB, 128 * MIB);
+        let mut window = ReceiveWindow::new(8 * MIB, 128 * MIB);
         let (step, mut took) = (Duration::from_millis(250), Duration::ZERO);
         for _ in 0..100 {
             let possible = f64::from(window.size) / rtt.as_secs_f64();
@@ -99,7 +93,7 @@ mod tests {
     #[test]
     fn connections_share_what_one_peer_may_occupy() {
         let (second, rtt) = (Duration::from_secs(1), Duration::from_secs(1));
-        let mut window = Window::new(8 * MIB, 128 * MIB);
+        let mut window = ReceiveWindow::new(8 * MIB, 128 * MIB);
         for _ in 0..10 {
             window.arrived(10_000_000_000, second, rtt, 4);
         }

@@ -1,4 +1,4 @@
-//! Which addresses and relays this node lets itself be sent to: pure.
+//! Which addresses and relays this node lets itself be sent to.
 //!
 //! Where a peer is, it says itself: in a ticket, when it joins, in its record at a hub. A node that
 //! believed all of that would contact whatever a stranger names: the services of its own machine, its
@@ -21,19 +21,21 @@ use std::{
 };
 
 /// Addresses of one peer that are dialled at once, over UDP and over TCP each.
-pub(crate) const MAX_DIALLED: usize = 16;
+pub const MAX_DIALLED: usize = 16;
 
 /// Dials of told addresses that may be made at once, and how many more each second.
-const BUDGET: (u32, u32) = (512, 32);
+const DIAL_BUDGET: (u32, u32) = (512, 32);
 
 /// The metadata service of several clouds, which gives secrets to whoever asks from inside.
 const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 
 /// A subnet of one of this machine's interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Subnet {
-    pub(crate) address: IpAddr,
-    pub(crate) prefix: u8,
+pub struct Subnet {
+    /// This machine's address in it.
+    pub address: IpAddr,
+    /// The length of its prefix, in bits.
+    pub prefix: u8,
 }
 
 impl Subnet {
@@ -56,18 +58,18 @@ impl Subnet {
     }
 }
 
-/// Where this machine is.
+/// The networks that this machine is in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Here {
+pub struct LocalNetworks {
     /// The subnets of its interfaces, loopback apart.
-    pub(crate) subnets: Vec<Subnet>,
+    pub subnets: Vec<Subnet>,
     /// This node listens on loopback alone, so its peers are on this machine.
-    pub(crate) loopback_only: bool,
+    pub loopback_only: bool,
 }
 
 /// How an address is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
+pub enum AddressOrigin {
     /// This user typed it.
     Typed,
     /// The peer was found there, and proved its key.
@@ -76,102 +78,114 @@ pub(crate) enum Known {
     Told,
 }
 
-/// Where a peer may be, by whoever said so, the best known first.
+/// Addresses at which a peer may be, each with how it is known, the best known first.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sightings {
-    pub(crate) udp: Vec<(SocketAddr, Known)>,
-    pub(crate) tcp: Vec<(SocketAddr, Known)>,
-    pub(crate) relays: Vec<String>,
+pub struct AddressCandidates {
+    /// Over UDP.
+    pub udp: Vec<(SocketAddr, AddressOrigin)>,
+    /// Over TCP.
+    pub tcp: Vec<(SocketAddr, AddressOrigin)>,
+    /// URLs of the relays that it named.
+    pub relays: Vec<String>,
 }
 
-impl Sightings {
-    pub(crate) fn add(&mut self, known: Known, udp: &[SocketAddr], tcp: &[SocketAddr]) {
+impl AddressCandidates {
+    /// Adds addresses that are known in the same way.
+    pub fn add(&mut self, known: AddressOrigin, udp: &[SocketAddr], tcp: &[SocketAddr]) {
         self.udp.extend(udp.iter().map(|address| (*address, known)));
         self.tcp.extend(tcp.iter().map(|address| (*address, known)));
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether nothing at all is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.udp.is_empty() && self.tcp.is_empty() && self.relays.is_empty()
     }
 
     /// What was told of an address at which the peer is now is known better.
-    pub(crate) fn seen_at(&mut self, remotes: &[SocketAddr]) {
+    pub fn seen_at(&mut self, remotes: &[SocketAddr]) {
         for (address, known) in self.udp.iter_mut().chain(&mut self.tcp) {
-            if *known == Known::Told && remotes.contains(address) {
-                *known = Known::Found;
+            if *known == AddressOrigin::Told && remotes.contains(address) {
+                *known = AddressOrigin::Found;
             }
         }
     }
 
-    /// Whether it matters where this machine is.
-    pub(crate) fn depends_on_here(&self) -> bool {
+    /// Whether it matters which networks this machine is in.
+    #[must_use]
+    pub fn depends_on_networks(&self) -> bool {
         let mut all = self.udp.iter().chain(&self.tcp);
-        all.any(|(_, known)| *known != Known::Typed)
+        all.any(|(_, known)| *known != AddressOrigin::Typed)
     }
 }
 
 /// Whether an address may be dialled.
-pub(crate) fn may_dial(address: SocketAddr, known: Known, here: &Here) -> bool {
+#[must_use]
+pub fn may_dial(address: SocketAddr, known: AddressOrigin, here: &LocalNetworks) -> bool {
     if address.port() == 0 {
         return false;
     }
     let ip = address.ip().to_canonical();
-    if known == Known::Typed {
+    if known == AddressOrigin::Typed {
         return !ip.is_unspecified() && !ip.is_multicast();
     }
-    match reach(ip) {
-        Reach::Nowhere => false,
-        Reach::Anywhere => true,
-        Reach::Machine => known == Known::Found || here.loopback_only || here.subnets.is_empty(),
-        Reach::Network => here.subnets.iter().any(|subnet| subnet.has_host(ip)),
+    match scope(ip) {
+        AddressScope::Invalid => false,
+        AddressScope::Global => true,
+        AddressScope::Host => {
+            known == AddressOrigin::Found || here.loopback_only || here.subnets.is_empty()
+        }
+        AddressScope::Network => here.subnets.iter().any(|subnet| subnet.has_host(ip)),
     }
 }
 
 /// How far an address reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
+enum AddressScope {
     /// It is no single host, or none that a peer is.
-    Nowhere,
+    Invalid,
     /// This machine.
-    Machine,
+    Host,
     /// The network that the machine is in.
     Network,
-    Anywhere,
+    Global,
 }
 
-fn reach(ip: IpAddr) -> Reach {
+fn scope(ip: IpAddr) -> AddressScope {
     match ip {
-        IpAddr::V4(ip) => reach_v4(ip),
-        IpAddr::V6(ip) => reach_v6(ip),
+        IpAddr::V4(ip) => scope_v4(ip),
+        IpAddr::V6(ip) => scope_v6(ip),
     }
 }
 
-fn reach_v4(ip: Ipv4Addr) -> Reach {
+fn scope_v4(ip: Ipv4Addr) -> AddressScope {
     match ip.octets() {
-        _ if ip == METADATA => Reach::Nowhere,
-        [0, ..] | [192, 0, 0, _] | [224..=255, ..] => Reach::Nowhere,
-        [127, ..] => Reach::Machine,
+        _ if ip == METADATA => AddressScope::Invalid,
+        [0, ..] | [192, 0, 0, _] | [224..=255, ..] => AddressScope::Invalid,
+        [127, ..] => AddressScope::Host,
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [169, 254, ..] | [100, 64..=127, ..] => {
-            Reach::Network
+            AddressScope::Network
         }
-        _ => Reach::Anywhere,
+        _ => AddressScope::Global,
     }
 }
 
-fn reach_v6(ip: Ipv6Addr) -> Reach {
+fn scope_v6(ip: Ipv6Addr) -> AddressScope {
     match ip.segments() {
-        _ if ip.is_loopback() => Reach::Machine,
+        _ if ip.is_loopback() => AddressScope::Host,
         // Translated (RFC 6052): as far as the address inside.
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => match reach_v4(embedded(high, low)) {
-            Reach::Anywhere => Reach::Anywhere,
-            Reach::Nowhere | Reach::Machine | Reach::Network => Reach::Nowhere,
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => match scope_v4(embedded(high, low)) {
+            AddressScope::Global => AddressScope::Global,
+            AddressScope::Invalid | AddressScope::Host | AddressScope::Network => {
+                AddressScope::Invalid
+            }
         },
         // Unspecified, IPv4-compatible, 6to4, Teredo, site-local, multicast.
         [0, 0, 0, 0, 0, 0, ..] | [0x2002, ..] | [0x2001, 0, ..] | [0xfec0..=0xffff, ..] => {
-            Reach::Nowhere
+            AddressScope::Invalid
         }
-        [0xfc00..=0xfdff | 0xfe80..=0xfebf, ..] => Reach::Network,
-        _ => Reach::Anywhere,
+        [0xfc00..=0xfdff | 0xfe80..=0xfebf, ..] => AddressScope::Network,
+        _ => AddressScope::Global,
     }
 }
 
@@ -180,27 +194,28 @@ fn embedded(high: u16, low: u16) -> Ipv4Addr {
 }
 
 /// The addresses of one peer to dial, the best known first, each once.
-pub(crate) fn chosen(
-    addresses: impl IntoIterator<Item = (SocketAddr, Known)>,
-    here: &Here,
+pub fn select(
+    addresses: impl IntoIterator<Item = (SocketAddr, AddressOrigin)>,
+    here: &LocalNetworks,
     budget: &mut DialBudget,
     now: Duration,
 ) -> Vec<SocketAddr> {
-    let mut chosen: Vec<SocketAddr> = Vec::new();
+    let mut select: Vec<SocketAddr> = Vec::new();
     for (address, known) in addresses {
-        if chosen.len() >= MAX_DIALLED {
+        if select.len() >= MAX_DIALLED {
             break;
         }
-        let new = !chosen.contains(&address) && may_dial(address, known, here);
-        if new && (known != Known::Told || budget.take(now)) {
-            chosen.push(address);
+        let new = !select.contains(&address) && may_dial(address, known, here);
+        if new && (known != AddressOrigin::Told || budget.take(now)) {
+            select.push(address);
         }
     }
-    chosen
+    select
 }
 
 /// The relays to use: of those that a peer names, those of the hubs that this node joined.
-pub(crate) fn relays(told: Vec<String>, joined: &[String]) -> Vec<String> {
+#[must_use]
+pub fn usable_relays(told: Vec<String>, joined: &[String]) -> Vec<String> {
     let same = |a: &str, b: &str| a.trim_end_matches('/') == b.trim_end_matches('/');
     let mut relays: Vec<String> = Vec::new();
     for relay in told {
@@ -214,25 +229,28 @@ pub(crate) fn relays(told: Vec<String>, joined: &[String]) -> Vec<String> {
 
 /// How many told addresses may still be dialled: a token bucket over all peers.
 #[derive(Debug)]
-pub(crate) struct DialBudget {
+pub struct DialBudget {
     left: u32,
     filled: Duration,
 }
 
-impl DialBudget {
-    pub(crate) const fn new() -> Self {
+impl Default for DialBudget {
+    /// A full one.
+    fn default() -> Self {
         Self {
-            left: BUDGET.0,
+            left: DIAL_BUDGET.0,
             filled: Duration::ZERO,
         }
     }
+}
 
+impl DialBudget {
     fn take(&mut self, now: Duration) -> bool {
         let seconds = now.saturating_sub(self.filled).as_secs();
         if seconds > 0 {
             let more = u32::try_from(seconds).unwrap_or(u32::MAX);
-            let more = more.saturating_mul(BUDGET.1);
-            self.left = self.left.saturating_add(more).min(BUDGET.0);
+            let more = more.saturating_mul(DIAL_BUDGET.1);
+            self.left = self.left.saturating_add(more).min(DIAL_BUDGET.0);
             self.filled = now;
         }
         let enough = self.left > 0;
@@ -245,12 +263,12 @@ impl DialBudget {
 mod tests {
     use super::*;
 
-    fn here() -> Here {
+    fn here() -> LocalNetworks {
         let subnet = |address: &str, prefix| Subnet {
             address: address.parse().unwrap(),
             prefix,
         };
-        Here {
+        LocalNetworks {
             subnets: vec![
                 subnet("192.168.7.20", 24),
                 subnet("fd00:1::20", 64),
@@ -260,7 +278,7 @@ mod tests {
         }
     }
 
-    fn may(address: &str, known: Known, here: &Here) -> bool {
+    fn may(address: &str, known: AddressOrigin, here: &LocalNetworks) -> bool {
         may_dial(address.parse().unwrap(), known, here)
     }
 
@@ -278,7 +296,7 @@ mod tests {
             "[::ffff:203.0.113.5]:7",
             "[64:ff9b::203.0.113.5]:7",
         ] {
-            assert!(may(good, Known::Told, &here), "{good}");
+            assert!(may(good, AddressOrigin::Told, &here), "{good}");
         }
         for bad in [
             "203.0.113.5:0",
@@ -312,39 +330,47 @@ mod tests {
             "[fd00:2::5]:80",
             "[fec0::1]:80",
         ] {
-            assert!(!may(bad, Known::Told, &here), "{bad}");
+            assert!(!may(bad, AddressOrigin::Told, &here), "{bad}");
         }
     }
 
     #[test]
     fn loopback_is_for_a_node_on_loopback_for_where_a_peer_was_found_and_for_what_was_typed() {
         let mut here = here();
-        assert!(may("127.0.0.1:7", Known::Found, &here));
-        assert!(may("127.0.0.1:7", Known::Typed, &here));
-        assert!(may("10.0.0.1:7", Known::Typed, &here));
+        assert!(may("127.0.0.1:7", AddressOrigin::Found, &here));
+        assert!(may("127.0.0.1:7", AddressOrigin::Typed, &here));
+        assert!(may("10.0.0.1:7", AddressOrigin::Typed, &here));
         assert!(
-            !may("10.0.0.1:7", Known::Found, &here),
+            !may("10.0.0.1:7", AddressOrigin::Found, &here),
             "of another network"
         );
-        assert!(!may("0.0.0.0:7", Known::Typed, &here));
+        assert!(!may("0.0.0.0:7", AddressOrigin::Typed, &here));
         here.loopback_only = true;
-        assert!(may("127.0.0.1:7", Known::Told, &here));
-        assert!(may("127.0.0.1:7", Known::Told, &Here::default()));
-        assert!(!may("10.0.0.1:7", Known::Told, &Here::default()));
+        assert!(may("127.0.0.1:7", AddressOrigin::Told, &here));
+        assert!(may(
+            "127.0.0.1:7",
+            AddressOrigin::Told,
+            &LocalNetworks::default()
+        ));
+        assert!(!may(
+            "10.0.0.1:7",
+            AddressOrigin::Told,
+            &LocalNetworks::default()
+        ));
     }
 
     #[test]
     fn the_metadata_service_is_dialled_for_nobody_in_a_link_local_network_either() {
-        let here = Here {
+        let here = LocalNetworks {
             subnets: vec![Subnet {
                 address: "169.254.3.3".parse().unwrap(),
                 prefix: 16,
             }],
             loopback_only: false,
         };
-        assert!(may("169.254.9.9:7", Known::Told, &here));
-        assert!(!may("169.254.169.254:80", Known::Told, &here));
-        assert!(!may("169.254.169.254:80", Known::Found, &here));
+        assert!(may("169.254.9.9:7", AddressOrigin::Told, &here));
+        assert!(!may("169.254.169.254:80", AddressOrigin::Told, &here));
+        assert!(!may("169.254.169.254:80", AddressOrigin::Found, &here));
     }
 
     #[test]
@@ -354,32 +380,32 @@ mod tests {
                 let ip = Ipv4Addr::from_bits(0xcb00_7100 + i / 200);
                 (
                     SocketAddr::from((ip, 1000 + u16::try_from(i % 200).unwrap())),
-                    Known::Told,
+                    AddressOrigin::Told,
                 )
             })
         };
         let (here, start) = (here(), Duration::ZERO);
-        let mut budget = DialBudget::new();
+        let mut budget = DialBudget::default();
         assert_eq!(
-            chosen(told(0, 32), &here, &mut budget, start).len(),
+            select(told(0, 32), &here, &mut budget, start).len(),
             MAX_DIALLED
         );
         let again = told(0, 4).chain(told(0, 4));
-        assert_eq!(chosen(again, &here, &mut budget, start).len(), 4);
+        assert_eq!(select(again, &here, &mut budget, start).len(), 4);
         let mut dialled = MAX_DIALLED + 4;
         for n in 0..1000 {
-            dialled += chosen(told(16 * n, 16), &here, &mut budget, start).len();
+            dialled += select(told(16 * n, 16), &here, &mut budget, start).len();
         }
-        assert_eq!(dialled, BUDGET.0 as usize);
+        assert_eq!(dialled, DIAL_BUDGET.0 as usize);
         // What is known costs nothing.
-        let found = told(0, 8).map(|(address, _)| (address, Known::Found));
-        assert_eq!(chosen(found, &here, &mut budget, start).len(), 8);
+        let found = told(0, 8).map(|(address, _)| (address, AddressOrigin::Found));
+        assert_eq!(select(found, &here, &mut budget, start).len(), 8);
         let later = Duration::from_secs(2);
         let mut more = 0;
         for n in 0..1000 {
-            more += chosen(told(16 * n, 16), &here, &mut budget, later).len();
+            more += select(told(16 * n, 16), &here, &mut budget, later).len();
         }
-        assert_eq!(more, 2 * BUDGET.1 as usize);
+        assert_eq!(more, 2 * DIAL_BUDGET.1 as usize);
     }
 
     #[test]
@@ -392,7 +418,7 @@ mod tests {
             "https://hub.example:7443@evil.example",
             "https://evil.example:7443",
         ];
-        let used = relays(told.map(str::to_owned).to_vec(), &joined);
+        let used = usable_relays(told.map(str::to_owned).to_vec(), &joined);
         assert_eq!(used, ["https://hub.example:7443"]);
     }
 }

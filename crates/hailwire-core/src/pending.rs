@@ -1,4 +1,4 @@
-//! Strangers that asked to be let in, for the operator to approve. Does no I/O and is told the time.
+//! Peers that are not trusted and asked to be let in, for the operator to approve. Does no I/O and is told the time.
 //!
 //! Keys cost nothing, and what a stranger calls itself is a claim that anybody can make. So the list is
 //! shared out by where strangers come from: a network has at most a quarter of it, and in a full list the
@@ -10,49 +10,51 @@ use std::collections::BTreeMap;
 
 use hailwire_wire::{NodeId, NodeName};
 
-use crate::admission::{Network, Source};
+use crate::{RemoteSource, SourceNetwork};
 
 /// Rows of all.
-pub(super) const MAX_PENDING: usize = 256;
+pub const MAX_PENDING: usize = 256;
 
 /// Rows of one network.
-pub(super) const MAX_PENDING_OF_NETWORK: usize = 64;
+pub const MAX_PENDING_OF_NETWORK: usize = 64;
 
 /// Seconds of silence after which a row goes first.
-const SILENT_S: u64 = 7 * 24 * 3600;
+const SILENT_AFTER_S: u64 = 7 * 24 * 3600;
 
-/// A stranger that tried to do something.
+/// An untrusted peer that tried to do something.
 #[derive(Clone, Debug)]
-pub(crate) struct PendingRow {
-    pub(crate) id: NodeId,
+pub struct PendingPeer {
+    /// Its key.
+    pub id: NodeId,
     /// What it calls itself; empty where that is no name.
-    pub(crate) claim: String,
+    pub claim: String,
     /// Where it was last seen.
-    pub(crate) from: String,
-    network: Network,
+    pub from: String,
+    network: SourceNetwork,
     /// Unix seconds of its last attempt.
-    pub(crate) at: u64,
-    pub(crate) attempts: u32,
+    pub at: u64,
+    /// How often it has tried.
+    pub attempts: u32,
 }
 
 /// The list, the longest known first.
 #[derive(Debug, Default)]
-pub(super) struct Pending(Vec<PendingRow>);
+pub struct PendingPeers(Vec<PendingPeer>);
 
-impl Pending {
+impl PendingPeers {
     /// A stranger tried something, from this remote end of its connection.
-    pub(super) fn note(&mut self, now: u64, id: NodeId, claim: &str, from: &str) {
+    pub fn note(&mut self, now: u64, id: NodeId, claim: &str, from: &str) {
         if let Some(row) = self.0.iter_mut().find(|row| row.id == id) {
             row.at = now;
             row.attempts = row.attempts.saturating_add(1);
             from.clone_into(&mut row.from);
             return;
         }
-        let network = Source::remote(from, id).into_network();
+        let network = RemoteSource::remote(from, id).into_network();
         self.make_room(now, &network);
         // The stranger chose this text: keep it only if it is a name.
         let claim = claim.parse::<NodeName>().map(String::from);
-        self.0.push(PendingRow {
+        self.0.push(PendingPeer {
             id,
             claim: claim.unwrap_or_default(),
             from: from.to_owned(),
@@ -63,16 +65,18 @@ impl Pending {
     }
 
     /// It is pending no longer.
-    pub(super) fn forget(&mut self, id: NodeId) {
+    pub fn forget(&mut self, id: NodeId) {
         self.0.retain(|row| row.id != id);
     }
 
-    pub(super) fn rows(&self) -> &[PendingRow] {
+    /// All of them, the longest known first.
+    #[must_use]
+    pub fn rows(&self) -> &[PendingPeer] {
         &self.0
     }
 
-    fn make_room(&mut self, now: u64, newcomer: &Network) {
-        let mut networks: BTreeMap<&Network, usize> = BTreeMap::new();
+    fn make_room(&mut self, now: u64, newcomer: &SourceNetwork) {
+        let mut networks: BTreeMap<&SourceNetwork, usize> = BTreeMap::new();
         for row in &self.0 {
             *networks.entry(&row.network).or_default() += 1;
         }
@@ -87,8 +91,8 @@ impl Pending {
         } else {
             return;
         };
-        let of_crowd = |row: &PendingRow| crowded.is_none_or(|crowded| row.network == *crowded);
-        let silent = |at: &usize| self.0[*at].at.saturating_add(SILENT_S) < now;
+        let of_crowd = |row: &PendingPeer| crowded.is_none_or(|crowded| row.network == *crowded);
+        let silent = |at: &usize| self.0[*at].at.saturating_add(SILENT_AFTER_S) < now;
         let rows = 0..self.0.len();
         let rows: Vec<usize> = rows.filter(|at| of_crowd(&self.0[*at])).collect();
         let goes = rows.iter().copied().find(silent);
@@ -110,14 +114,14 @@ mod tests {
         NodeId::from_bytes(bytes)
     }
 
-    fn has(pending: &Pending, n: u64) -> bool {
+    fn has(pending: &PendingPeers, n: u64) -> bool {
         pending.rows().iter().any(|row| row.id == key(n))
     }
 
     #[test]
     fn a_flood_of_keys_from_one_network_displaces_neither_who_came_before_nor_who_comes_after() {
         for elsewhere in ["192.0.2.7:1", "203.0.113.7:1"] {
-            let mut pending = Pending::default();
+            let mut pending = PendingPeers::default();
             pending.note(NOW, key(0), "victim", "192.0.2.1:1");
             for n in 1..=10_000 {
                 let from = format!("192.0.2.{}:1", n % 256);
@@ -134,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_flood_from_many_networks_stays_within_the_list_and_leaves_the_first_of_each() {
-        let mut pending = Pending::default();
+        let mut pending = PendingPeers::default();
         for n in 0..100_000 {
             let from = format!("10.{}.{}.1:1", n % 7, n % 3);
             pending.note(NOW + n, key(n), "x", &from);
@@ -152,10 +156,10 @@ mod tests {
 
     #[test]
     fn who_was_silent_for_a_week_goes_first_and_what_is_no_name_is_not_shown() {
-        let mut pending = Pending::default();
+        let mut pending = PendingPeers::default();
         pending.note(NOW, key(0), "a b", "192.0.2.1:1");
         for n in 1..=MAX_PENDING_OF_NETWORK as u64 {
-            pending.note(NOW + SILENT_S + 1, key(n), "x", "192.0.2.1:1");
+            pending.note(NOW + SILENT_AFTER_S + 1, key(n), "x", "192.0.2.1:1");
         }
         assert!(!has(&pending, 0) && has(&pending, 32));
         pending.note(NOW, key(99), "a\u{202e}b", "192.0.2.1:1");

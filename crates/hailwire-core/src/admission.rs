@@ -11,59 +11,66 @@
 //!   more than its share does being spared not help.
 //! - Where nobody makes way, the newcomer is turned away.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
-use tokio::time::Instant;
-
-use super::source::{Network, Source};
+use crate::{RemoteSource, SourceNetwork};
 
 /// How many slots there are, and how they are shared out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shares {
-    pub(crate) all: usize,
+pub struct AdmissionShares {
+    /// Slots in all.
+    pub all: usize,
     /// For one IPv4 address or IPv6 /64.
-    pub(crate) per_host: usize,
+    pub per_host: usize,
     /// For one IPv4 /24 or IPv6 /48.
-    pub(crate) per_network: usize,
+    pub per_network: usize,
     /// How long a newcomer does not make way.
-    pub(crate) spared_new: Duration,
+    pub spared_new: Duration,
     /// How long somebody does not make way who has shown that it goes on.
-    pub(crate) spared_busy: Duration,
+    pub spared_busy: Duration,
 }
 
 /// The number of a slot that was given; never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SlotId(u64);
+pub struct AdmissionSlotId(u64);
 
 /// What a newcomer is told.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Admitted {
+pub enum Admission {
     /// It has this slot, and the other one has made way for it.
-    In {
-        slot: SlotId,
-        displaced: Option<SlotId>,
+    Granted {
+        /// Its slot.
+        slot: AdmissionSlotId,
+        /// Who has made way.
+        displaced: Option<AdmissionSlotId>,
     },
     /// Nobody makes way.
     Full,
 }
 
+/// A table of slots, shared out by where its holders come from.
 #[derive(Debug)]
-pub(crate) struct Slots {
-    shares: Shares,
+pub struct AdmissionTable {
+    shares: AdmissionShares,
     /// The oldest first.
-    held: BTreeMap<SlotId, Held>,
+    held: BTreeMap<AdmissionSlotId, HeldSlot>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Held {
-    from: Source,
+struct HeldSlot {
+    from: RemoteSource,
     spared_until: Instant,
     busy: bool,
 }
 
-impl Slots {
-    pub(crate) const fn new(shares: Shares) -> Self {
+impl AdmissionTable {
+    /// An empty one.
+    #[must_use]
+    pub const fn new(shares: AdmissionShares) -> Self {
         Self {
             shares,
             held: BTreeMap::new(),
@@ -72,30 +79,30 @@ impl Slots {
     }
 
     /// Somebody asks for a slot.
-    pub(crate) fn enter(&mut self, now: Instant, from: Source) -> Admitted {
+    pub fn enter(&mut self, now: Instant, from: RemoteSource) -> Admission {
         let displaced = match self.crowded(&from) {
             None => None,
             Some(crowd) => match self.who_makes_way(now, &crowd) {
                 Some(slot) => Some(slot),
-                None => return Admitted::Full,
+                None => return Admission::Full,
             },
         };
         if let Some(slot) = displaced {
             self.held.remove(&slot);
         }
-        let slot = SlotId(self.next);
+        let slot = AdmissionSlotId(self.next);
         self.next += 1;
-        let held = Held {
+        let held = HeldSlot {
             from,
             spared_until: now + self.shares.spared_new,
             busy: false,
         };
         self.held.insert(slot, held);
-        Admitted::In { slot, displaced }
+        Admission::Granted { slot, displaced }
     }
 
     /// Somebody shows that it goes on, which spares it once.
-    pub(crate) fn goes_on(&mut self, now: Instant, slot: SlotId) {
+    pub fn goes_on(&mut self, now: Instant, slot: AdmissionSlotId) {
         if let Some(held) = self.held.get_mut(&slot)
             && !std::mem::replace(&mut held.busy, true)
         {
@@ -104,7 +111,7 @@ impl Slots {
     }
 
     /// Somebody needs its slot no more. Of one that made way nothing is left to leave.
-    pub(crate) fn leave(&mut self, slot: SlotId) {
+    pub fn leave(&mut self, slot: AdmissionSlotId) {
         self.held.remove(&slot);
     }
 
@@ -114,39 +121,41 @@ impl Slots {
     }
 
     /// Among whom somebody has to make way for a newcomer; none where there is room.
-    fn crowded(&self, from: &Source) -> Option<Crowd> {
-        let same_host = |held: &&Held| held.from.host == from.host;
+    fn crowded(&self, from: &RemoteSource) -> Option<SlotContest> {
+        let same_host = |held: &&HeldSlot| held.from.host == from.host;
         if self.held.values().filter(same_host).count() >= self.shares.per_host {
-            return Some(Crowd::Host(from.clone()));
+            return Some(SlotContest::SourceHost(from.clone()));
         }
-        let mut networks: BTreeMap<&Network, usize> = BTreeMap::new();
+        let mut networks: BTreeMap<&SourceNetwork, usize> = BTreeMap::new();
         for held in self.held.values() {
             *networks.entry(&held.from.network).or_default() += 1;
         }
         let own = networks.get(&from.network).copied().unwrap_or(0);
         if own >= self.shares.per_network {
-            return Some(Crowd::Network(from.network.clone()));
+            return Some(SlotContest::SourceNetwork(from.network.clone()));
         }
         if self.held.len() < self.shares.all {
             return None;
         }
         let most = networks.into_iter().max_by_key(|(_, count)| *count);
         Some(match most {
-            Some((network, count)) if count > own + 1 => Crowd::TooMany(network.clone()),
-            _ => Crowd::Everybody,
+            Some((network, count)) if count > own + 1 => SlotContest::TooMany(network.clone()),
+            _ => SlotContest::Everybody,
         })
     }
 
-    fn who_makes_way(&self, now: Instant, crowd: &Crowd) -> Option<SlotId> {
+    fn who_makes_way(&self, now: Instant, crowd: &SlotContest) -> Option<AdmissionSlotId> {
         let mut crowded = self.held.iter().filter(|(_, held)| match crowd {
-            Crowd::Host(from) => held.from.host == from.host,
-            Crowd::Network(network) | Crowd::TooMany(network) => held.from.network == *network,
-            Crowd::Everybody => true,
+            SlotContest::SourceHost(from) => held.from.host == from.host,
+            SlotContest::SourceNetwork(network) | SlotContest::TooMany(network) => {
+                held.from.network == *network
+            }
+            SlotContest::Everybody => true,
         });
-        let spared = |held: &Held| held.spared_until > now;
+        let spared = |held: &HeldSlot| held.spared_until > now;
         let not_spared = crowded.clone().find(|(_, held)| !spared(held));
         let displaced = match crowd {
-            Crowd::TooMany(_) => not_spared.or_else(|| crowded.next()),
+            SlotContest::TooMany(_) => not_spared.or_else(|| crowded.next()),
             _ => not_spared,
         };
         displaced.map(|(slot, _)| *slot)
@@ -155,13 +164,16 @@ impl Slots {
 
 /// Among whom somebody has to make way.
 #[derive(Debug)]
-enum Crowd {
+enum SlotContest {
     /// Whoever has the newcomer's host, which is at its bound.
-    Host(Source),
+    SourceHost(RemoteSource),
     /// The newcomer's network, which is at its bound.
-    Network(Network),
+    SourceNetwork(SourceNetwork),
     /// A network that has more than its share of a full table.
-    TooMany(Network),
+    TooMany(SourceNetwork),
     /// A full table in which all have their share.
     Everybody,
 }
+
+#[cfg(test)]
+mod tests;

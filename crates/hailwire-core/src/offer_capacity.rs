@@ -10,20 +10,20 @@ use hailwire_wire::{AgentName, Code, Status, header::Offer, limits, offers};
 
 /// What the local agents take.
 #[derive(Debug, Default)]
-pub(super) struct Capacity {
+pub struct OfferCapacity {
     members: usize,
     bytes: usize,
     /// The members of each name, with what each takes.
     sizes: HashMap<AgentName, Vec<(u64, usize)>>,
 }
 
-impl Capacity {
+impl OfferCapacity {
     /// Makes room for a member.
     ///
     /// # Errors
     ///
     /// `resource_exhausted`, in words for whoever registers.
-    pub(super) fn add(&mut self, number: u64, offer: &Offer) -> Result<(), Status> {
+    pub fn add(&mut self, number: u64, offer: &Offer) -> Result<(), Status> {
         let most = limits::MAX_AGENTS_PER_NODE;
         if self.members >= most {
             return Err(Status::new(
@@ -44,7 +44,7 @@ impl Capacity {
     }
 
     /// Gives back what a member took.
-    pub(super) fn remove(&mut self, number: u64, name: &AgentName) {
+    pub fn remove(&mut self, number: u64, name: &AgentName) {
         let before = self.longest(name);
         let Some(sizes) = self.sizes.get_mut(name) else {
             return;
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_thousand_agents_with_a_sentence_each_fit() {
-        let mut capacity = Capacity::default();
+        let mut capacity = OfferCapacity::default();
         for number in 0..limits::MAX_AGENTS_PER_NODE as u64 {
             let offer = offer(&format!("agent-{number}"), 200);
             capacity.add(number, &offer).unwrap();
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_one_too_many_is_told_how_many_bytes_and_what_to_shorten() {
-        let mut capacity = Capacity::default();
+        let mut capacity = OfferCapacity::default();
         let mut number = 0;
         let refused = loop {
             let mut offer = offer(&format!("agent-{number}"), limits::MAX_DESCRIPTION);
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn members_of_one_name_take_its_room_once_and_give_it_back_with_the_last() {
-        let mut capacity = Capacity::default();
+        let mut capacity = OfferCapacity::default();
         for number in 0..limits::MAX_AGENTS_PER_NODE as u64 {
             capacity
                 .add(number, &offer("same", 200 + number as usize % 56))

@@ -1,15 +1,11 @@
 //! The table of slots in virtual time.
 
-use std::{collections::HashMap, net::IpAddr, time::Duration};
+use std::{collections::HashMap, net::IpAddr};
 
-use tokio::time::Instant;
+use super::*;
+use crate::testing::start;
 
-use super::{
-    Shares, Source,
-    slots::{Admitted, SlotId, Slots},
-};
-
-const SHARES: Shares = Shares {
+const SHARES: AdmissionShares = AdmissionShares {
     all: 16,
     per_host: 6,
     per_network: 10,
@@ -21,17 +17,21 @@ fn address(network: u8, host: u8) -> IpAddr {
     IpAddr::from([10, 0, network, host])
 }
 
-fn enter(slots: &mut Slots, now: Instant, address: IpAddr) -> Option<(SlotId, Option<SlotId>)> {
-    match slots.enter(now, Source::address(address)) {
-        Admitted::In { slot, displaced } => Some((slot, displaced)),
-        Admitted::Full => None,
+fn enter(
+    slots: &mut AdmissionTable,
+    now: Instant,
+    address: IpAddr,
+) -> Option<(AdmissionSlotId, Option<AdmissionSlotId>)> {
+    match slots.enter(now, RemoteSource::address(address)) {
+        Admission::Granted { slot, displaced } => Some((slot, displaced)),
+        Admission::Full => None,
     }
 }
 
 #[test]
 fn a_host_at_its_bound_displaces_its_own_oldest_and_nobody_else() {
-    let now = Instant::now();
-    let mut slots = Slots::new(SHARES);
+    let now = start();
+    let mut slots = AdmissionTable::new(SHARES);
     let (other, _) = enter(&mut slots, now, address(1, 1)).unwrap();
     let first: Vec<_> = (0..6)
         .map(|_| enter(&mut slots, now, address(2, 1)).unwrap().0)
@@ -48,8 +48,8 @@ fn a_host_at_its_bound_displaces_its_own_oldest_and_nobody_else() {
 
 #[test]
 fn who_goes_on_is_spared_once_and_not_for_ever() {
-    let now = Instant::now();
-    let mut slots = Slots::new(Shares {
+    let now = start();
+    let mut slots = AdmissionTable::new(AdmissionShares {
         spared_new: Duration::ZERO,
         ..SHARES
     });
@@ -67,8 +67,8 @@ fn who_goes_on_is_spared_once_and_not_for_ever() {
 
 #[test]
 fn a_newcomer_displaces_the_network_that_has_most_even_one_that_is_spared() {
-    let now = Instant::now();
-    let mut slots = Slots::new(SHARES);
+    let now = start();
+    let mut slots = AdmissionTable::new(SHARES);
     for host in 0..10 {
         enter(&mut slots, now, address(1, host)).unwrap();
     }
@@ -95,9 +95,9 @@ impl Draw {
 /// What a table of slots must hold to, followed by a plain count beside it.
 fn follow(seed: u64) {
     let mut draw = Draw(seed);
-    let mut now = Instant::now();
-    let mut slots = Slots::new(SHARES);
-    let mut here: HashMap<SlotId, IpAddr> = HashMap::new();
+    let mut now = start();
+    let mut slots = AdmissionTable::new(SHARES);
+    let mut here: HashMap<AdmissionSlotId, IpAddr> = HashMap::new();
     let network = |address: &IpAddr| match address {
         IpAddr::V4(address) => address.octets()[2],
         IpAddr::V6(_) => unreachable!(),
@@ -107,7 +107,7 @@ fn follow(seed: u64) {
         // Network 0 is where most come from.
         let at = if draw.below(4) == 0 { draw.below(9) } else { 0 };
         let from = address(at as u8, draw.below(4) as u8);
-        let held = |here: &HashMap<SlotId, IpAddr>, at: u8| {
+        let held = |here: &HashMap<AdmissionSlotId, IpAddr>, at: u8| {
             here.values().filter(|other| network(other) == at).count()
         };
         match draw.below(4) {

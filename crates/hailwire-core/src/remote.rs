@@ -10,14 +10,14 @@ use hailwire_wire::NodeId;
 
 /// Where somebody comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Source {
-    pub(super) host: Host,
-    pub(super) network: Network,
+pub struct RemoteSource {
+    pub(crate) host: SourceHost,
+    pub(crate) network: SourceNetwork,
 }
 
 /// One subscriber: an IPv4 address, the /64 of an IPv6 address, or a member of a relay.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Host {
+pub(crate) enum SourceHost {
     Address(IpAddr),
     Member(NodeId),
     Other(String),
@@ -25,13 +25,17 @@ pub(super) enum Host {
 
 /// One network: the /24 of an IPv4 address, the /48 of an IPv6 address, or a relay.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Network {
+pub enum SourceNetwork {
+    /// A subnet, by its first address.
     Prefix(IpAddr),
+    /// What comes through a relay, by its URL.
     Relay(String),
 }
 
-impl Source {
-    pub(crate) fn address(address: IpAddr) -> Self {
+impl RemoteSource {
+    /// Of an IP address.
+    #[must_use]
+    pub fn address(address: IpAddr) -> Self {
         let (host, network) = match address.to_canonical() {
             IpAddr::V4(address) => (
                 IpAddr::V4(address),
@@ -40,32 +44,38 @@ impl Source {
             IpAddr::V6(address) => (leading(address, 64), leading(address, 48)),
         };
         Self {
-            host: Host::Address(host),
-            network: Network::Prefix(network),
+            host: SourceHost::Address(host),
+            network: SourceNetwork::Prefix(network),
         }
     }
 
-    pub(crate) fn relayed(relay: String, member: NodeId) -> Self {
+    /// Of a member that comes through a relay.
+    #[must_use]
+    pub fn relayed(relay: String, member: NodeId) -> Self {
         Self {
-            host: Host::Member(member),
-            network: Network::Relay(relay),
+            host: SourceHost::Member(member),
+            network: SourceNetwork::Relay(relay),
         }
     }
 
     /// From where there are no addresses, in words.
-    pub(crate) fn other(words: String) -> Self {
+    #[must_use]
+    pub fn other(words: String) -> Self {
         Self {
-            host: Host::Other(words.clone()),
-            network: Network::Relay(words),
+            host: SourceHost::Other(words.clone()),
+            network: SourceNetwork::Relay(words),
         }
     }
 
-    pub(crate) fn into_network(self) -> Network {
+    /// The network alone.
+    #[must_use]
+    pub fn into_network(self) -> SourceNetwork {
         self.network
     }
 
     /// Of a connection's remote end in text: a socket address, or what else its carrier calls it.
-    pub(crate) fn remote(text: &str, id: NodeId) -> Self {
+    #[must_use]
+    pub fn remote(text: &str, id: NodeId) -> Self {
         match text.parse::<SocketAddr>() {
             Ok(address) => Self::address(address.ip()),
             Err(_) => Self::relayed(text.to_owned(), id),
@@ -82,8 +92,8 @@ fn leading(address: Ipv6Addr, bits: u32) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn source(text: &str) -> Source {
-        Source::address(text.parse().unwrap())
+    fn source(text: &str) -> RemoteSource {
+        RemoteSource::address(text.parse().unwrap())
     }
 
     #[test]

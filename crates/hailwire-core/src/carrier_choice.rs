@@ -7,136 +7,103 @@
 //!
 //! UDP is preferred: its streams do not hold one another up. TCP takes over
 //!
-//! - at once, where UDP is not up or is silent for [`SILENT`] with calls waiting; UDP takes over again
-//!   once it was heard for [`STEADY`];
-//! - where UDP loses packets and answers come sooner over TCP, compared for [`COMPARE`];
-//! - where much is moved for [`SATURATED`] and TCP moves it faster, tried for [`TRIAL`]. Once there is
+//! - at once, where UDP is not up or is silent for [`UDP_SILENT_AFTER`] with calls waiting; UDP takes over again
+//!   once it was heard for [`UDP_WELL_AFTER`];
+//! - where UDP loses packets and answers come sooner over TCP, compared for [`COMPARE_FOR`];
+//! - where much is moved for [`BULK_BEFORE_TRIAL`] and TCP moves it faster, tried for [`TRIAL_LENGTH`]. Once there is
 //!   little to move any more, UDP takes over again.
 //!
 //! Whoever takes over must be better by a margin, and a comparison that changed nothing is repeated
 //! later and later, so that two carriers that are about as good do not take turns.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
-use tokio::time::Instant;
-
-use crate::config::Carrier;
+use crate::{Carrier, Transport, backoff::Backoff};
 
 /// Silence with calls waiting after which UDP counts as blocked.
-pub(super) const SILENT: Duration = Duration::from_secs(1);
+pub const UDP_SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// How long UDP must be heard before it takes over again.
-pub(super) const STEADY: Duration = Duration::from_secs(2);
+pub const UDP_WELL_AFTER: Duration = Duration::from_secs(2);
 
 /// How long answers are compared.
-pub(super) const COMPARE: Duration = Duration::from_secs(2);
+pub const COMPARE_FOR: Duration = Duration::from_secs(2);
 
 /// How long much must have been moved before the other carrier is tried for it.
-pub(super) const SATURATED: Duration = Duration::from_secs(2);
+pub const BULK_BEFORE_TRIAL: Duration = Duration::from_secs(2);
 
 /// How long the other carrier is tried.
-pub(super) const TRIAL: Duration = Duration::from_secs(3);
+pub const TRIAL_LENGTH: Duration = Duration::from_secs(3);
 
 /// Bytes a second that count as much. Below, both carriers fill the networks that there are.
-pub(super) const MUCH: f64 = 20e6;
+pub const BULK_BYTES_PER_SECOND: f64 = 20e6;
 
 /// How long there is little to move before UDP takes over again.
-const QUIET: Duration = Duration::from_secs(5);
+const BULK_OVER_AFTER: Duration = Duration::from_secs(5);
 
 /// How long a carrier that was found faster stays unquestioned.
-const RECHECK: Duration = Duration::from_secs(120);
+const FASTER_HOLDS_FOR: Duration = Duration::from_secs(120);
 
 /// Share of packets lost from which answers are compared.
-const LOSSY: f64 = 0.03;
+const LOSS_TO_COMPARE: f64 = 0.03;
 
 /// Share of packets lost up to which UDP counts as well again.
-const WELL: f64 = 0.01;
+const LOSS_WHEN_WELL: f64 = 0.01;
 
 /// Packets without which a share says nothing.
-const ENOUGH_PACKETS: f64 = 30.0;
+const MIN_PACKETS_FOR_LOSS: f64 = 30.0;
 
 /// Bytes moved in a trial without which it says nothing.
-const ENOUGH_BYTES: u64 = 4_000_000;
+const MIN_TRIAL_BYTES: u64 = 4_000_000;
 
 /// Rate over rate from which the faster one takes over.
-const FASTER: f64 = 1.15;
+const MIN_RATE_RATIO: f64 = 1.15;
 
 /// Time over time up to which the sooner one takes over.
-const SOONER: f64 = 0.8;
+const MAX_ANSWER_RATIO: f64 = 0.8;
 
 /// First and longest pause between attempts that changed nothing.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
+const ATTEMPT_BACKOFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 
 /// First and longest pause between trials that changed nothing.
-const TRIAL_PAUSE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
-
-/// Which transport protocol a tunnel stands on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Way {
-    Udp,
-    Tcp,
-}
-
-impl Way {
-    pub(crate) const BOTH: [Self; 2] = [Self::Udp, Self::Tcp];
-
-    /// The way of a carrier; `None` where both are open.
-    pub(crate) const fn of(carrier: Carrier) -> Option<Self> {
-        match carrier {
-            Carrier::Auto => None,
-            Carrier::Quic => Some(Self::Udp),
-            Carrier::H2 | Carrier::Ws => Some(Self::Tcp),
-        }
-    }
-
-    pub(crate) const fn other(self) -> Self {
-        match self {
-            Self::Udp => Self::Tcp,
-            Self::Tcp => Self::Udp,
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Udp => "udp",
-            Self::Tcp => "tcp",
-        }
-    }
-}
+const TRIAL_BACKOFF: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(600));
 
 /// What was seen of one carrier since the time before.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub struct CarrierSample {
     /// A tunnel is up and takes new work.
-    pub(crate) up: bool,
+    pub up: bool,
     /// Calls in flight on it.
-    pub(crate) calls: u64,
+    pub calls: u64,
     /// Bytes in both directions.
-    pub(crate) moved: u64,
+    pub moved: u64,
     /// Whether anything came in.
-    pub(crate) heard: bool,
+    pub heard: bool,
     /// Packets sent, where the carrier counts them.
-    pub(crate) sent: u64,
+    pub sent: u64,
     /// Packets lost.
-    pub(crate) lost: u64,
+    pub lost: u64,
     /// How long the last `PING` took, or takes by now; `None` where none was sent.
-    pub(crate) answer: Option<Duration>,
+    pub answer: Option<Duration>,
 }
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub struct CarrierAdvice {
     /// Who takes new calls.
-    pub(crate) carry: Way,
+    pub carry: Transport,
     /// Whom to bring up, if that is possible.
-    pub(crate) bring_up: Option<Way>,
+    pub bring_up: Option<Transport>,
     /// Whether to send both a `PING`.
-    pub(crate) ask: bool,
+    pub ask: bool,
 }
 
-/// Why a carrier takes the new calls.
+/// ChoiceReason a carrier takes the new calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) enum Why {
+pub enum ChoiceReason {
     /// Nothing speaks against the preferred one.
     #[default]
     Preferred,
@@ -148,19 +115,29 @@ pub(crate) enum Why {
     Silent(Duration),
     /// UDP loses packets, and answers come sooner over TCP.
     Lossy {
+        /// Share of packets that UDP loses.
         loss: f64,
+        /// How long an answer takes over UDP.
         udp: Duration,
+        /// How long an answer takes over TCP.
         tcp: Duration,
     },
     /// It is being tried for moving much.
-    Trying(Way),
+    Trying(Transport),
     /// It moves more bytes a second.
-    Faster { way: Way, rate: f64, other: f64 },
+    Faster {
+        /// The faster one.
+        transport: Transport,
+        /// Its bytes a second.
+        rate: f64,
+        /// Those of the other.
+        other: f64,
+    },
     /// UDP is well again.
     Back,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for ChoiceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = |time: &Duration| time.as_secs_f64() * 1e3;
         match self {
@@ -175,13 +152,17 @@ impl fmt::Display for Why {
                 millis(udp),
                 millis(tcp)
             ),
-            Self::Trying(way) => write!(f, "trying {} for much data", way.name()),
-            Self::Faster { way, rate, other } => write!(
+            Self::Trying(transport) => write!(f, "trying {} for much data", transport.name()),
+            Self::Faster {
+                transport,
+                rate,
+                other,
+            } => write!(
                 f,
                 "{} moves {:.0} MB/s, {} {:.0} MB/s",
-                way.name(),
+                transport.name(),
                 rate / 1e6,
-                way.other().name(),
+                transport.other().name(),
                 other / 1e6
             ),
             Self::Back => f.write_str("udp is well again"),
@@ -191,10 +172,10 @@ impl fmt::Display for Why {
 
 /// The choice for one peer.
 #[derive(Debug)]
-pub(crate) struct Choice {
+pub struct CarrierChoice {
     allowed: Carrier,
-    carry: Way,
-    why: Why,
+    carry: Transport,
+    reason: ChoiceReason,
     last: Instant,
     /// When UDP was heard last, or needed not be heard.
     heard: Instant,
@@ -203,11 +184,11 @@ pub(crate) struct Choice {
     /// Packets sent and lost lately, fading.
     packets: (f64, f64),
     /// Attempts to bring up the one that is missing.
-    attempt: Pause,
+    attempt: Backoff,
     /// Comparisons of answers, and of rates.
-    comparison: Pause,
-    trial: Pause,
-    phase: Phase,
+    comparison: Backoff,
+    trial: Backoff,
+    phase: ChoicePhase,
     /// Since when much is moved, and the best rate in that time.
     busy: Option<(Instant, f64)>,
     /// When much was moved last.
@@ -215,7 +196,7 @@ pub(crate) struct Choice {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum ChoicePhase {
     Settled,
     /// Answers are collected: sum and number, of UDP and TCP.
     Comparing {
@@ -223,9 +204,9 @@ enum Phase {
         udp: (Duration, u32),
         tcp: (Duration, u32),
     },
-    /// `way` is being tried against the rate `base` of the other.
+    /// `transport` is being tried against the rate `base` of the other.
     Trying {
-        way: Way,
+        transport: Transport,
         until: Instant,
         base: f64,
         best: f64,
@@ -233,83 +214,62 @@ enum Phase {
     },
 }
 
-/// A time until which to wait, longer each time.
-#[derive(Debug)]
-struct Pause {
-    until: Option<Instant>,
-    length: Duration,
-    range: (Duration, Duration),
-}
-
-impl Pause {
-    const fn new(range: (Duration, Duration)) -> Self {
-        Self {
-            until: None,
-            length: range.0,
-            range,
-        }
-    }
-
-    fn is_over(&self, now: Instant) -> bool {
-        self.until.is_none_or(|until| now >= until)
-    }
-
-    fn begin(&mut self, now: Instant) {
-        self.until = Some(now + self.length);
-        self.length = (self.length * 2).min(self.range.1);
-    }
-
-    fn reset(&mut self) {
-        *self = Self::new(self.range);
-    }
-}
-
-impl Choice {
-    pub(crate) fn new(allowed: Carrier, now: Instant) -> Self {
+impl CarrierChoice {
+    /// For a peer with which these carriers may be used.
+    #[must_use]
+    pub fn new(allowed: Carrier, now: Instant) -> Self {
         let carry = if allowed.takes_udp() {
-            Way::Udp
+            Transport::Udp
         } else {
-            Way::Tcp
+            Transport::Tcp
         };
-        let why = if allowed == Carrier::Auto {
-            Why::Preferred
+        let reason = if allowed == Carrier::Auto {
+            ChoiceReason::Preferred
         } else {
-            Why::Configured
+            ChoiceReason::Configured
         };
         Self {
             allowed,
             carry,
-            why,
+            reason,
             last: now,
             heard: now,
             well_since: None,
             packets: (0.0, 0.0),
-            attempt: Pause::new(PAUSE),
-            comparison: Pause::new(PAUSE),
-            trial: Pause::new(TRIAL_PAUSE),
-            phase: Phase::Settled,
+            attempt: Backoff::new(ATTEMPT_BACKOFF),
+            comparison: Backoff::new(ATTEMPT_BACKOFF),
+            trial: Backoff::new(TRIAL_BACKOFF),
+            phase: ChoicePhase::Settled,
             busy: None,
             busy_at: now,
         }
     }
 
-    pub(crate) fn why(&self) -> Why {
-        self.why
+    /// Why the carrier that takes new calls does.
+    #[must_use]
+    pub fn reason(&self) -> ChoiceReason {
+        self.reason
     }
 
     /// Whether nothing has to be looked at while no call is in flight.
-    pub(crate) fn may_rest(&self) -> bool {
+    #[must_use]
+    pub fn may_rest(&self) -> bool {
         self.allowed != Carrier::Auto
-            || (self.carry == Way::Udp && matches!(self.phase, Phase::Settled))
+            || (self.carry == Transport::Udp && matches!(self.phase, ChoicePhase::Settled))
     }
 
     /// Takes in what was seen of UDP and TCP since the time before.
-    pub(crate) fn tick(&mut self, now: Instant, udp: &Seen, tcp: &Seen) -> Wish {
+    pub fn tick(
+        &mut self,
+        now: Instant,
+        udp: &CarrierSample,
+        tcp: &CarrierSample,
+    ) -> CarrierAdvice {
         let elapsed = now
             .saturating_duration_since(self.last)
             .as_secs_f64()
             .max(1e-3);
-        if now.saturating_duration_since(self.last) > SILENT {
+        if now.saturating_duration_since(self.last) > UDP_SILENT_AFTER {
             // Nobody looked for a while: nothing is known of that time.
             self.heard = now;
             self.packets = (0.0, 0.0);
@@ -317,104 +277,114 @@ impl Choice {
         }
         self.last = now;
         if self.allowed != Carrier::Auto || (!udp.up && !tcp.up) {
-            return self.wish(None, false);
+            return self.advice(None, false);
         }
         if !udp.up {
             return self.without_udp(now);
         }
-        if let Some(wish) = self.silence(now, udp, tcp) {
-            return wish;
+        if let Some(advice) = self.silence(now, udp, tcp) {
+            return advice;
         }
         self.packets.0 = self.packets.0 * 0.8 + udp.sent as f64;
         self.packets.1 = self.packets.1 * 0.8 + udp.lost as f64;
-        if let Some(wish) = self.stands_in(now, udp, tcp) {
-            return wish;
+        if let Some(advice) = self.stands_in(now, udp, tcp) {
+            return advice;
         }
         let rates = [udp, tcp].map(|seen| seen.moved as f64 / elapsed);
         match self.phase {
-            Phase::Comparing { .. } => self.compare(now, udp, tcp),
-            Phase::Trying { .. } => self.try_on(now, rates, udp, tcp),
-            Phase::Settled => self.settled(now, rates, udp, tcp),
+            ChoicePhase::Comparing { .. } => self.compare(now, udp, tcp),
+            ChoicePhase::Trying { .. } => self.try_on(now, rates, udp, tcp),
+            ChoicePhase::Settled => self.settled(now, rates, udp, tcp),
         }
     }
 
-    fn wish(&self, bring_up: Option<Way>, ask: bool) -> Wish {
-        Wish {
+    fn advice(&self, bring_up: Option<Transport>, ask: bool) -> CarrierAdvice {
+        CarrierAdvice {
             carry: self.carry,
             bring_up,
             ask,
         }
     }
 
-    fn set(&mut self, carry: Way, why: Why) {
+    fn set(&mut self, carry: Transport, reason: ChoiceReason) {
         self.carry = carry;
-        self.why = why;
+        self.reason = reason;
         self.well_since = None;
-        self.phase = Phase::Settled;
+        self.phase = ChoicePhase::Settled;
         self.busy = None;
     }
 
     /// Once in a while, whoever is missing is dialled.
-    fn attempt(&mut self, now: Instant, way: Way) -> Option<Way> {
+    fn attempt(&mut self, now: Instant, transport: Transport) -> Option<Transport> {
         let due = self.attempt.is_over(now);
         if due {
-            self.attempt.begin(now);
+            self.attempt.fail(now);
         }
-        due.then_some(way)
+        due.then_some(transport)
     }
 
-    fn without_udp(&mut self, now: Instant) -> Wish {
-        if self.carry != Way::Tcp {
+    fn without_udp(&mut self, now: Instant) -> CarrierAdvice {
+        if self.carry != Transport::Tcp {
             self.attempt.reset();
-            self.set(Way::Tcp, Why::NoUdp);
-            self.attempt.begin(now);
+            self.set(Transport::Tcp, ChoiceReason::NoUdp);
+            self.attempt.fail(now);
         }
         self.well_since = None;
         self.heard = now;
-        let bring_up = self.attempt(now, Way::Udp);
-        self.wish(bring_up, false)
+        let bring_up = self.attempt(now, Transport::Udp);
+        self.advice(bring_up, false)
     }
 
     /// UDP that says nothing though it was asked.
-    fn silence(&mut self, now: Instant, udp: &Seen, tcp: &Seen) -> Option<Wish> {
+    fn silence(
+        &mut self,
+        now: Instant,
+        udp: &CarrierSample,
+        tcp: &CarrierSample,
+    ) -> Option<CarrierAdvice> {
         if udp.heard || (udp.calls == 0 && udp.answer.is_none()) {
             self.heard = now;
             return None;
         }
         let silence = now.saturating_duration_since(self.heard);
-        if silence < SILENT {
+        if silence < UDP_SILENT_AFTER {
             return None;
         }
         if tcp.up {
-            self.set(Way::Tcp, Why::Silent(silence));
-            return Some(self.wish(None, true));
+            self.set(Transport::Tcp, ChoiceReason::Silent(silence));
+            return Some(self.advice(None, true));
         }
-        let bring_up = self.attempt(now, Way::Tcp);
-        Some(self.wish(bring_up, true))
+        let bring_up = self.attempt(now, Transport::Tcp);
+        Some(self.advice(bring_up, true))
     }
 
     /// TCP that stands in for UDP, until UDP is well.
-    fn stands_in(&mut self, now: Instant, udp: &Seen, tcp: &Seen) -> Option<Wish> {
-        if self.carry == Way::Udp {
+    fn stands_in(
+        &mut self,
+        now: Instant,
+        udp: &CarrierSample,
+        tcp: &CarrierSample,
+    ) -> Option<CarrierAdvice> {
+        if self.carry == Transport::Udp {
             return None;
         }
-        let well = match self.why {
-            Why::NoUdp | Why::Silent(_) => true,
-            Why::Lossy { .. } => {
+        let well = match self.reason {
+            ChoiceReason::NoUdp | ChoiceReason::Silent(_) => true,
+            ChoiceReason::Lossy { .. } => {
                 let (sent, lost) = self.packets;
                 let sooner = udp
                     .answer
                     .zip(tcp.answer)
                     .is_none_or(|(udp, tcp)| udp <= tcp * 2);
-                lost <= sent * WELL && sooner
+                lost <= sent * LOSS_WHEN_WELL && sooner
             }
             _ => return None,
         };
         if !tcp.up || self.is_steady(now, well) {
             self.attempt.reset();
-            self.set(Way::Udp, Why::Back);
+            self.set(Transport::Udp, ChoiceReason::Back);
         }
-        Some(self.wish(None, true))
+        Some(self.advice(None, true))
     }
 
     fn is_steady(&mut self, now: Instant, well: bool) -> bool {
@@ -423,24 +393,24 @@ impl Choice {
             return false;
         }
         let since = *self.well_since.get_or_insert(now);
-        now.saturating_duration_since(since) >= STEADY
+        now.saturating_duration_since(since) >= UDP_WELL_AFTER
     }
 
     fn settled(
         &mut self,
         now: Instant,
         [udp_rate, tcp_rate]: [f64; 2],
-        udp: &Seen,
-        tcp: &Seen,
-    ) -> Wish {
-        if self.carry == Way::Tcp && !tcp.up {
-            self.set(Way::Udp, Why::Preferred);
+        udp: &CarrierSample,
+        tcp: &CarrierSample,
+    ) -> CarrierAdvice {
+        if self.carry == Transport::Tcp && !tcp.up {
+            self.set(Transport::Udp, ChoiceReason::Preferred);
         }
         let (sent, lost) = self.packets;
-        let lossy = sent >= ENOUGH_PACKETS && lost >= sent * LOSSY;
-        if self.carry == Way::Udp && lossy && udp.calls > 0 && self.comparison.is_over(now) {
-            self.comparison.begin(now);
-            self.phase = Phase::Comparing {
+        let lossy = sent >= MIN_PACKETS_FOR_LOSS && lost >= sent * LOSS_TO_COMPARE;
+        if self.carry == Transport::Udp && lossy && udp.calls > 0 && self.comparison.is_over(now) {
+            self.comparison.fail(now);
+            self.phase = ChoicePhase::Comparing {
                 until: None,
                 udp: (Duration::ZERO, 0),
                 tcp: (Duration::ZERO, 0),
@@ -448,124 +418,146 @@ impl Choice {
             return self.compare(now, udp, tcp);
         }
         let rate = udp_rate + tcp_rate;
-        if rate >= MUCH / 4.0 {
+        if rate >= BULK_BYTES_PER_SECOND / 4.0 {
             self.busy_at = now;
         }
-        if self.carry == Way::Tcp && now.saturating_duration_since(self.busy_at) >= QUIET {
-            self.set(Way::Udp, Why::Preferred);
+        if self.carry == Transport::Tcp
+            && now.saturating_duration_since(self.busy_at) >= BULK_OVER_AFTER
+        {
+            self.set(Transport::Udp, ChoiceReason::Preferred);
         }
         self.watch_rate(now, rate, udp, tcp)
     }
 
     /// Tries the other carrier when much is moved for long enough.
-    fn watch_rate(&mut self, now: Instant, rate: f64, udp: &Seen, tcp: &Seen) -> Wish {
-        if rate < MUCH {
+    fn watch_rate(
+        &mut self,
+        now: Instant,
+        rate: f64,
+        udp: &CarrierSample,
+        tcp: &CarrierSample,
+    ) -> CarrierAdvice {
+        if rate < BULK_BYTES_PER_SECOND {
             self.busy = None;
-            return self.wish(None, false);
+            return self.advice(None, false);
         }
         let (since, best) = self.busy.unwrap_or((now, 0.0));
         self.busy = Some((since, best.max(rate)));
-        let long_enough = now.saturating_duration_since(since) >= SATURATED;
+        let long_enough = now.saturating_duration_since(since) >= BULK_BEFORE_TRIAL;
         if !long_enough || !self.trial.is_over(now) {
-            return self.wish(None, false);
+            return self.advice(None, false);
         }
-        let way = self.carry.other();
-        let other = if way == Way::Tcp { tcp } else { udp };
+        let transport = self.carry.other();
+        let other = if transport == Transport::Tcp {
+            tcp
+        } else {
+            udp
+        };
         if !other.up {
-            let bring_up = self.attempt(now, way);
-            return self.wish(bring_up, false);
+            let bring_up = self.attempt(now, transport);
+            return self.advice(bring_up, false);
         }
         let base = best.max(rate);
-        self.set(way, Why::Trying(way));
-        self.phase = Phase::Trying {
-            way,
-            until: now + TRIAL,
+        self.set(transport, ChoiceReason::Trying(transport));
+        self.phase = ChoicePhase::Trying {
+            transport,
+            until: now + TRIAL_LENGTH,
             base,
             best: 0.0,
             moved: 0,
         };
-        self.wish(None, false)
+        self.advice(None, false)
     }
 
-    fn try_on(&mut self, now: Instant, rates: [f64; 2], udp: &Seen, tcp: &Seen) -> Wish {
-        let Phase::Trying {
-            way,
+    fn try_on(
+        &mut self,
+        now: Instant,
+        rates: [f64; 2],
+        udp: &CarrierSample,
+        tcp: &CarrierSample,
+    ) -> CarrierAdvice {
+        let ChoicePhase::Trying {
+            transport,
             until,
             base,
             best,
             moved,
         } = &mut self.phase
         else {
-            return self.wish(None, false);
+            return self.advice(None, false);
         };
-        let (seen, rate) = match way {
-            Way::Udp => (udp, rates[0]),
-            Way::Tcp => (tcp, rates[1]),
+        let (seen, rate) = match transport {
+            Transport::Udp => (udp, rates[0]),
+            Transport::Tcp => (tcp, rates[1]),
         };
         *best = best.max(rate);
         *moved += seen.moved;
-        let (way, base, best, moved) = (*way, *base, *best, *moved);
+        let (transport, base, best, moved) = (*transport, *base, *best, *moved);
         if now < *until && seen.up {
-            return self.wish(None, false);
+            return self.advice(None, false);
         }
         self.busy_at = now;
-        if moved >= ENOUGH_BYTES && best >= base * FASTER {
-            let why = Why::Faster {
-                way,
+        if moved >= MIN_TRIAL_BYTES && best >= base * MIN_RATE_RATIO {
+            let reason = ChoiceReason::Faster {
+                transport,
                 rate: best,
                 other: base,
             };
-            self.set(way, why);
-            self.trial = Pause::new((RECHECK, RECHECK));
-            self.trial.begin(now);
-            self.trial.range = TRIAL_PAUSE;
+            self.set(transport, reason);
+            self.trial = Backoff::new((FASTER_HOLDS_FOR, TRIAL_BACKOFF.1));
+            self.trial.fail(now);
         } else {
-            let why = match way {
-                Way::Tcp => Why::Preferred,
-                Way::Udp => Why::Faster {
-                    way: Way::Tcp,
+            let reason = match transport {
+                Transport::Tcp => ChoiceReason::Preferred,
+                Transport::Udp => ChoiceReason::Faster {
+                    transport: Transport::Tcp,
                     rate: base,
                     other: best,
                 },
             };
-            self.set(way.other(), why);
-            self.trial.begin(now);
+            self.set(transport.other(), reason);
+            self.trial.fail(now);
         }
-        self.wish(None, false)
+        self.advice(None, false)
     }
 
-    fn compare(&mut self, now: Instant, seen_udp: &Seen, seen_tcp: &Seen) -> Wish {
+    fn compare(
+        &mut self,
+        now: Instant,
+        seen_udp: &CarrierSample,
+        seen_tcp: &CarrierSample,
+    ) -> CarrierAdvice {
         if !seen_tcp.up {
-            let bring_up = self.attempt(now, Way::Tcp);
+            let bring_up = self.attempt(now, Transport::Tcp);
             if bring_up.is_none() {
-                self.phase = Phase::Settled;
+                self.phase = ChoicePhase::Settled;
             }
-            return self.wish(bring_up, false);
+            return self.advice(bring_up, false);
         }
-        let Phase::Comparing { until, udp, tcp } = &mut self.phase else {
-            return self.wish(None, false);
+        let ChoicePhase::Comparing { until, udp, tcp } = &mut self.phase else {
+            return self.advice(None, false);
         };
-        let end = *until.get_or_insert(now + COMPARE);
+        let end = *until.get_or_insert(now + COMPARE_FOR);
         for (sum, answer) in [(&mut *udp, seen_udp.answer), (&mut *tcp, seen_tcp.answer)] {
             if let Some(answer) = answer {
                 *sum = (sum.0 + answer, sum.1 + 1);
             }
         }
         if now < end {
-            return self.wish(None, true);
+            return self.advice(None, true);
         }
         let mean = |(sum, number): (Duration, u32)| sum.checked_div(number);
         let (udp, tcp) = (mean(*udp), mean(*tcp));
-        self.phase = Phase::Settled;
+        self.phase = ChoicePhase::Settled;
         tracing::debug!(?udp, ?tcp, packets = ?self.packets, "answers compared");
         if let (Some(udp), Some(tcp)) = (udp, tcp)
-            && tcp.as_secs_f64() <= udp.as_secs_f64() * SOONER
+            && tcp.as_secs_f64() <= udp.as_secs_f64() * MAX_ANSWER_RATIO
         {
             let loss = self.packets.1 / self.packets.0.max(1.0);
-            self.set(Way::Tcp, Why::Lossy { loss, udp, tcp });
+            self.set(Transport::Tcp, ChoiceReason::Lossy { loss, udp, tcp });
             self.comparison.reset();
         }
-        self.wish(None, true)
+        self.advice(None, true)
     }
 }
 

@@ -6,6 +6,7 @@ use hailwire_wire::{
 };
 
 use super::*;
+use crate::testing::start;
 
 fn id(byte: u8) -> NodeId {
     NodeId::from_bytes([byte; 32])
@@ -38,32 +39,32 @@ fn pages(number: u64) -> Vec<Page> {
 }
 
 /// What is entered until nothing has its turn, with the time of each.
-fn entered(waiting: &mut Waiting<()>, now: &mut Instant) -> Vec<(NodeId, String, Instant)> {
+fn entered(waiting: &mut OfferQueue<()>, now: &mut Instant) -> Vec<(NodeId, String, Instant)> {
     let mut all = Vec::new();
     loop {
         match waiting.turn(*now) {
-            Turn::Now(id, list) => {
+            OfferTurn::Now(id, list) => {
                 let agents = list.agents().unwrap();
                 all.push((id, agents[0].name.to_string(), *now));
             }
-            Turn::At(later) => *now = (*now).max(later),
-            Turn::Idle => return all,
+            OfferTurn::At(later) => *now = (*now).max(later),
+            OfferTurn::Idle => return all,
         }
     }
 }
 
 #[test]
 fn of_a_flood_a_few_lists_a_second_are_entered_and_the_last_one_always() {
-    let start = Instant::now();
-    let mut now = start;
-    let mut waiting = Waiting::new();
+    let begin = start();
+    let mut now = begin;
+    let mut waiting = OfferQueue::new();
     waiting.open(id(1), now);
     let mut all = Vec::new();
     // 445 lists a second for ten seconds.
     for number in 1..=4450 {
         waiting.heard(id(1), 7, page(number), &(), now);
         let next = now + Duration::from_secs(1) / 445;
-        while let Turn::Now(_, list) = waiting.turn(now) {
+        while let OfferTurn::Now(_, list) = waiting.turn(now) {
             all.push(list.pages.number());
         }
         now = next;
@@ -72,13 +73,13 @@ fn of_a_flood_a_few_lists_a_second_are_entered_and_the_last_one_always() {
     let rest = entered(&mut waiting, &mut now);
     assert_eq!(rest.len(), 1);
     assert_eq!(rest[0].1, "list-4450");
-    assert!(now - start <= Duration::from_millis(10_300));
+    assert!(now - begin <= Duration::from_millis(10_300));
 }
 
 #[test]
 fn a_flood_by_one_peer_holds_up_no_list_of_another() {
-    let mut now = Instant::now();
-    let mut waiting = Waiting::new();
+    let mut now = start();
+    let mut waiting = OfferQueue::new();
     for byte in 1..=60 {
         waiting.open(id(byte), now);
     }
@@ -99,7 +100,7 @@ fn a_flood_by_one_peer_holds_up_no_list_of_another() {
             waiting.heard(id(byte), 7, page(number), &(), now);
         }
         now += Duration::from_millis(10);
-        while let Turn::Now(..) = waiting.turn(now) {
+        while let OfferTurn::Now(..) = waiting.turn(now) {
             all += 1;
         }
     }
@@ -108,8 +109,8 @@ fn a_flood_by_one_peer_holds_up_no_list_of_another() {
 
 #[test]
 fn the_pages_of_a_list_may_come_on_any_connection_and_older_ones_are_ignored() {
-    let mut now = Instant::now();
-    let mut waiting = Waiting::new();
+    let mut now = start();
+    let mut waiting = OfferQueue::new();
     waiting.open(id(1), now);
     let (old, new) = (pages(5), pages(6));
     waiting.heard(id(1), 7, old[0].clone(), &(), now);
@@ -133,8 +134,8 @@ fn the_pages_of_a_list_may_come_on_any_connection_and_older_ones_are_ignored() {
 
 #[test]
 fn a_peer_that_numbers_no_lists_is_heard_each_time() {
-    let mut now = Instant::now();
-    let mut waiting = Waiting::new();
+    let mut now = start();
+    let mut waiting = OfferQueue::new();
     waiting.open(id(1), now);
     for name in ["first", "second"] {
         let offers = Offers {
@@ -150,8 +151,8 @@ fn a_peer_that_numbers_no_lists_is_heard_each_time() {
 
 #[test]
 fn a_list_waits_for_its_tunnel_and_goes_with_it() {
-    let mut now = Instant::now();
-    let mut waiting = Waiting::new();
+    let mut now = start();
+    let mut waiting = OfferQueue::new();
     waiting.heard(id(1), 7, page(1), &(), now);
     assert!(entered(&mut waiting, &mut now).is_empty());
     waiting.open(id(1), now);
@@ -164,8 +165,8 @@ fn a_list_waits_for_its_tunnel_and_goes_with_it() {
 
 #[test]
 fn lists_of_peers_that_never_have_a_tunnel_are_bounded() {
-    let now = Instant::now();
-    let mut waiting = Waiting::new();
+    let now = start();
+    let mut waiting = OfferQueue::new();
     waiting.open(id(255), now);
     for byte in 0..=200 {
         waiting.heard(id(byte), 7, page(1), &(), now);

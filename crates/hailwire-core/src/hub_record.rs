@@ -14,10 +14,7 @@ use hailwire_wire::{
 
 /// Signs a record with as much of its agents as it has room for, and says what was left out; nothing where
 /// all of it fits.
-pub(super) fn fit(
-    mut record: Record,
-    key: &KeyPair,
-) -> Result<(SignedRecord, String), RecordError> {
+pub fn fit(mut record: Record, key: &KeyPair) -> Result<(SignedRecord, String), RecordError> {
     let size = match record.clone().sign(key) {
         Ok(signed) => return Ok((signed, String::new())),
         Err(RecordError::TooLarge(size)) => size,
@@ -65,7 +62,7 @@ fn signed(record: &Record, key: &KeyPair) -> Result<Option<SignedRecord>, Record
 
 /// Those of some peers to whom a node shows its agents, and how many there is no room for. Each comes with
 /// the time since when it is trusted; where there are too many, those trusted last are shown them.
-pub(super) fn shown_to(peers: impl Iterator<Item = (u64, NodeId)>) -> (Vec<ShownTo>, usize) {
+pub fn shown_to(peers: impl Iterator<Item = (u64, NodeId)>) -> (Vec<ShownTo>, usize) {
     let mut peers: Vec<_> = peers.collect();
     peers.sort_unstable_by(|a, b| b.cmp(a));
     let hidden = peers.len().saturating_sub(limits::MAX_SHOWN_TO);

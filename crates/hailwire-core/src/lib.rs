@@ -1,0 +1,42 @@
+//! What a node decides, without I/O, clock or runtime.
+//!
+//! Each module is one decision: a function, or a state machine that is told the time and what happened, and answers
+//! with what is to be done. Nothing here waits, locks, opens a socket or reads a clock; `clippy.toml` and a test of the
+//! dependency tree hold it to that. The crate `hailwire` drives these machines: it owns one, calls
+//! `handle_…(now, …)` when something happens, carries out what `poll_action()` gives until it gives nothing, and calls
+//! `handle_timeout(now)` at the time that `poll_timeout()` names. So each of them is tested in virtual time, with
+//! thousands of seeded orders of events in a second.
+//!
+//! | module | decides |
+//! |---|---|
+//! | [`carrier_choice`] | which carrier takes a peer's new calls |
+//! | [`receive_window`], [`first_flight`] | how much a peer may send unread; how much may leave at once after quiet |
+//! | [`dial_address`] | which addresses this node lets itself be sent to |
+//! | [`names`] | which node a name means |
+//! | [`grants`] | what a peer may call here |
+//! | [`admission`], [`pending`] | who gets a slot that nobody knows yet, and who waits for approval |
+//! | [`offer_capacity`] | how much local agents may take in a list of offers |
+//! | [`offer_queue`] | which peer's list of offers is entered when |
+//! | [`hub_record`] | what a record at a hub leaves out, and to whom its agents are shown |
+//! | [`rate_limit`], [`backoff`] | how often something may be done, and when it is tried again |
+
+pub mod admission;
+pub mod backoff;
+mod carrier;
+pub mod carrier_choice;
+pub mod dial_address;
+pub mod first_flight;
+pub mod grants;
+pub mod hub_record;
+pub mod names;
+pub mod offer_capacity;
+pub mod offer_queue;
+pub mod pending;
+pub mod rate_limit;
+pub mod receive_window;
+mod remote;
+#[cfg(test)]
+mod testing;
+
+pub use carrier::{Carrier, Transport};
+pub use remote::{RemoteSource, SourceNetwork};
