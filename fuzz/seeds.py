@@ -1,25 +1,69 @@
-"""Writes first inputs: of the targets `callout` and `spop` the golden vectors of callouts, of `datagrams` and
-`tcp_listener` what a stranger begins with, of `waf` a body of each kind.
+"""Writes the kept inputs of each fuzz target, fuzz/corpus-kept/TARGET: golden vectors, what a stranger begins with, a body of
+each kind. A target that has to find the words of a protocol by itself gets nowhere in a minute.
 
-A target that has to find the words of the protocol by itself gets nowhere in a minute.
+Other inputs that are worth keeping, such as findings, lie beside them under other names: nothing is removed.
 """
 
 import json
 import pathlib
+import re
 
 here = pathlib.Path(__file__).parent
 vectors = here.parent / "spec" / "vectors" / "callout"
 
 
 def write(target: str, name: str, first: int, data: bytes) -> None:
-    folder = here / "corpus" / target
+    whole(target, name, bytes([first]) + data)
+
+
+def whole(target: str, name: str, data: bytes) -> None:
+    # What is larger is a bound that tests reach without a fuzzer.
+    if len(data) > 4096:
+        return
+    folder = here / "corpus-kept" / target
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_bytes(bytes([first]) + data)
+    (folder / name).write_bytes(data)
 
 
+def of_the_wire(file: str):
+    """The vectors of a file beside those of callouts, each with a name for a file."""
+    for kind, listed in json.loads((vectors.parent / f"{file}.json").read_text()).items():
+        for n, vector in enumerate(listed if isinstance(listed, list) else []):
+            name = re.sub("[^a-z0-9]+", "-", vector.get("name", str(n)).lower()).strip("-")
+            yield f"{kind}-{name}"[:60], vector
+
+
+# The first byte says in pieces of how many bytes the rest is read.
+for file, target in (("frames", "frame"), ("capsules", "capsule")):
+    for name, vector in of_the_wire(file):
+        write(target, name, 3, bytes.fromhex(vector["bytes"]))
+for file in ("headers", "status"):
+    for name, vector in of_the_wire(file):
+        if "bytes" in vector:
+            whole("header", name, bytes.fromhex(vector["bytes"]))
+for name, vector in of_the_wire("addresses"):
+    whole("address", name, vector["text"].encode())
+for name, vector in of_the_wire("tickets"):
+    whole("ticket", name, vector["text"].encode())
+for name, vector in of_the_wire("records"):
+    if "bytes" in vector:
+        data = bytes.fromhex(vector["bytes"])
+        whole("record", name, data)
+        # Behind key and signature, as the target signs it again.
+        whole("record", f"{name}-content", data[96:])
+# Bit 0 of the first byte: with no preface before the rest. The others: in pieces of how many bytes.
+said = []
+for name, vector in of_the_wire("mux"):
+    data = bytes.fromhex(vector["hex"])
+    without = name.startswith("prefaces") or name.startswith("refused_prefaces") or name.startswith("conversation")
+    write("mux", name, 2 * 7 + without, data)
+    if name.startswith("frames"):
+        said.append(data)
+write("mux", "all-frames", 2 * 7, b"".join(said))
+
+# The first byte says as which event it is read, and in which encoding.
 for path in sorted(vectors.glob("*.json")):
     for n, vector in enumerate(json.loads(path.read_text()).get("vectors", [])):
-        # The first byte says as which event it is read, and in which encoding.
         kind = vector.get("code", 0x10) % 8
         if "json" in vector:
             write("callout", f"{path.stem}-{n}-json", kind, vector["json"].encode())
@@ -34,47 +78,43 @@ for n, frame in enumerate(said):
     write("spop", f"frame-{n}", 2 * 7, frame)
 
 
-def first(target: str, name: str, data: bytes) -> None:
-    write(target, name, data[0], data[1:])
-
-
 def counted(data: bytes) -> bytes:
     return len(data).to_bytes(2, "big") + data
 
 
 # Flags as in src/datagrams.rs; behind them what they ask for, then frames and the packet's number.
 PING = counted(b"\x01") + b"\0"
-first("datagrams", "ping", b"\x00" + PING)
-first("datagrams", "hello", b"\x04" + counted(b"") + counted(b"") + b"\0")
-first("datagrams", "hello-altered", b"\x04" + counted(b"\0\x05\x01") + counted(b"") + b"\0")
+whole("datagrams", "ping", b"\x00" + PING)
+whole("datagrams", "hello", b"\x04" + counted(b"") + counted(b"") + b"\0")
+whole("datagrams", "hello-altered", b"\x04" + counted(b"\0\x05\x01") + counted(b"") + b"\0")
 for length in (1, 16, 24, 32, 60, 200):
-    first("datagrams", f"token-{length}", b"\x01" + counted(bytes(length)) + PING)
-first("datagrams", "retried", b"\x06" + counted(b"") + counted(b"") + b"\0")
-first("datagrams", "long-id", b"\x08\x14" + PING + b"\x08\x15" + PING + b"\x08\x00" + PING)
-first("datagrams", "same-id", b"\x04" + counted(b"") * 2 + b"\0\x10" + PING + b"\x10" + counted(b"\x1c\0\0\0") + b"\x02")
-first("datagrams", "coalesced", b"\x24" + counted(b"") * 2 + b"\0\x70" + PING)
-first("datagrams", "short", b"\x20" + PING)
-first("datagrams", "raw", b"\x80" + counted(b"\x40" + bytes(40)) + b"\x80" + counted(b"\xe0\0\0\0\x01\x08" + bytes(30)))
-first("datagrams", "many", (b"\x00" + PING) * 20)
+    whole("datagrams", f"token-{length}", b"\x01" + counted(bytes(length)) + PING)
+whole("datagrams", "retried", b"\x06" + counted(b"") + counted(b"") + b"\0")
+whole("datagrams", "long-id", b"\x08\x14" + PING + b"\x08\x15" + PING + b"\x08\x00" + PING)
+whole("datagrams", "same-id", b"\x04" + counted(b"") * 2 + b"\0\x10" + PING + b"\x10" + counted(b"\x1c\0\0\0") + b"\x02")
+whole("datagrams", "coalesced", b"\x24" + counted(b"") * 2 + b"\0\x70" + PING)
+whole("datagrams", "short", b"\x20" + PING)
+whole("datagrams", "raw", b"\x80" + counted(b"\x40" + bytes(40)) + b"\x80" + counted(b"\xe0\0\0\0\x01\x08" + bytes(30)))
+whole("datagrams", "many", (b"\x00" + PING) * 20)
 frames = [b"\x02\0\0\0\0", b"\x03\0\0\0\0\0\0\0", b"\x06\0\x04\x01\0\0\0", b"\x06\x7f\xff\x01a", b"\x18\0\0\x08" + bytes(24), b"\x1a" + bytes(8), b"\x07\x04abcd", b"\x1e", b"\x31\x01a"]
 for n, frame in enumerate(frames):
-    first("datagrams", f"frame-{n}", b"\x00" + counted(frame) + b"\0")
+    whole("datagrams", f"frame-{n}", b"\x00" + counted(frame) + b"\0")
 
 # How as in src/tcp.rs; behind it bytes.
 HELLO = bytes.fromhex("16030100050100000100")
 UPGRADE = b"GET /hailwire HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: hailwire\r\n\r\n"
 MASK = bytes(4)
-first("tcp_listener", "bare", b"\x00" + HELLO)
-first("tcp_listener", "http", b"\x80GET / HTTP/1.1\r\n\r\n")
-first("tcp_listener", "h2-settings", b"\x03" + bytes.fromhex("000006040000000000000300000064"))
-first("tcp_listener", "h2-ping", b"\x03" + bytes.fromhex("0000080600000000000102030405060708"))
-first("tcp_listener", "h2-post", b"\x03" + bytes.fromhex("00000801040000000183848741017f0000"))
-first("tcp_listener", "h2-goaway", b"\x03" + bytes.fromhex("0000080700000000000000000000000000"))
-first("tcp_listener", "reverse", b"\x07" + bytes(16))
-first("tcp_listener", "upgrade", b"\x04" + UPGRADE)
-first("tcp_listener", "ws-mux", b"\x05\x82\x8a" + MASK + b"hailwire\0\1")
-first("tcp_listener", "ws-ping", b"\x05\x89\x85" + MASK + b"hello\x88\x80" + MASK)
-first("tcp_listener", "ws-long", b"\x06\x82\xff" + b"\x7f" + b"\xff" * 7 + MASK)
+whole("tcp_listener", "bare", b"\x00" + HELLO)
+whole("tcp_listener", "http", b"\x80GET / HTTP/1.1\r\n\r\n")
+whole("tcp_listener", "h2-settings", b"\x03" + bytes.fromhex("000006040000000000000300000064"))
+whole("tcp_listener", "h2-ping", b"\x03" + bytes.fromhex("0000080600000000000102030405060708"))
+whole("tcp_listener", "h2-post", b"\x03" + bytes.fromhex("00000801040000000183848741017f0000"))
+whole("tcp_listener", "h2-goaway", b"\x03" + bytes.fromhex("0000080700000000000000000000000000"))
+whole("tcp_listener", "reverse", b"\x07" + bytes(16))
+whole("tcp_listener", "upgrade", b"\x04" + UPGRADE)
+whole("tcp_listener", "ws-mux", b"\x05\x82\x8a" + MASK + b"hailwire\0\1")
+whole("tcp_listener", "ws-ping", b"\x05\x89\x85" + MASK + b"hello\x88\x80" + MASK)
+whole("tcp_listener", "ws-long", b"\x06\x82\xff" + b"\x7f" + b"\xff" * 7 + MASK)
 
 # The type and the size of pieces as in src/waf.rs; behind them a body.
 FORM = b"a=%27%20or%201%3D1--&b=x+y&c=%u0027"
@@ -83,5 +123,4 @@ XML = b"<?xml version='1.0'?><!DOCTYPE a [<!ENTITY x \"y\">]><a b='&#x27;'>x<b/>
 PARTS = b"--b\r\nContent-Disposition: form-data; name=a\r\n\r\nx' or 1=1\r\n--b\r\nContent-Disposition: form-data; name=f; filename=\"a.php\"\r\nContent-Type: application/json\r\n\r\n" + JSON + b"\r\n--b--\r\n"
 for kind in range(8):
     for n, body in enumerate((FORM, JSON, XML, PARTS, JSON.decode().encode("utf-16"), b"\xef\xbb\xbf" + XML, b"<a><b>1</b> \xf5\x302</a>")):
-        for size in (0, 6):
-            first("waf", f"{kind}-{n}-{size}", bytes([kind, size]) + body)
+        whole("waf", f"{kind}-{n}", bytes([kind, 6 * (n % 2)]) + body)

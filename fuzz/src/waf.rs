@@ -2,7 +2,13 @@
 //!
 //! In a file of its own, as `callout.rs` beside it: `hailwire-agents`' tests call it too, with inputs drawn from a seed.
 
-use std::{sync::OnceLock, time::Instant};
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
 
 use hailwire_agents::waf::{Settings, UnreadSet, Waf};
 use hailwire_callout::{
@@ -74,8 +80,11 @@ fn long(mut input: &[u8]) -> Vec<u8> {
 
 /// What is found in a body that comes in pieces of so many bytes, whatever the order.
 fn judged(waf: &Waf, kind: &str, body: &[u8], size: usize) -> (Vec<String>, Vec<String>) {
+    // Tests that run side by side share the firewall, and none must take another's request for its own.
+    static REQUESTS: AtomicU64 = AtomicU64::new(0);
+    let id = format!("c{}", REQUESTS.fetch_add(1, Ordering::Relaxed));
     let metadata = Metadata {
-        correlation_id: "c",
+        correlation_id: &id,
         client_ip: "192.0.2.1",
         protocol: "HTTP/1.1",
         ..Metadata::default()
@@ -85,7 +94,7 @@ fn judged(waf: &Waf, kind: &str, body: &[u8], size: usize) -> (Vec<String>, Vec<
     let now = Instant::now();
     let _ = waf.head(&head, now);
     let piece = |data: &[u8], is_last| BodyChunk {
-        correlation_id: "c".into(),
+        correlation_id: id.as_str().into(),
         data: bytes::Bytes::copy_from_slice(data),
         is_last,
         total_size: None,

@@ -2,6 +2,8 @@
 
 use rand_pcg::rand_core::Rng as _;
 
+#[path = "../../../../fuzz/src/kept.rs"]
+mod kept;
 #[path = "../../../../fuzz/src/waf.rs"]
 mod promises;
 
@@ -92,5 +94,12 @@ fn bodies_that_a_fuzzer_found_are_judged_alike_however_they_are_cut() {
     ];
     for input in found {
         promises::waf(input);
+    }
+}
+
+#[test]
+fn what_is_kept_for_the_fuzz_target_is_judged_alike_however_it_is_cut() {
+    for input in kept::inputs("waf", 300) {
+        promises::waf(&input);
     }
 }

@@ -1,5 +1,7 @@
 //! What holds of every message, not of chosen ones.
 
+#[path = "../../../../fuzz/src/kept.rs"]
+mod kept;
 #[path = "../../../../fuzz/src/callout.rs"]
 #[expect(unreachable_pub, reason = "the fuzz target calls it too")]
 mod promises;
@@ -90,6 +92,13 @@ fn any_bytes_are_a_message_or_an_error() {
             _ => wire::encode_response(&any.text(), &any.response(), encoding, &mut out),
         }
         promises::callout(&any.spoilt(out.to_vec()));
+    }
+}
+
+#[test]
+fn what_is_kept_for_the_fuzz_target_callout_is_a_message_or_an_error() {
+    for input in kept::inputs("callout", 10_000) {
+        promises::callout(&input);
     }
 }
 

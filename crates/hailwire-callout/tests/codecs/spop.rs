@@ -6,7 +6,7 @@ mod promises;
 
 use bytes::{BufMut as _, BytesMut};
 
-use crate::{Any, SEED};
+use crate::{Any, SEED, kept};
 
 /// The promises are those of the fuzz target.
 #[test]
@@ -26,6 +26,13 @@ fn any_bytes_of_spop_are_frames_or_an_end() {
             }
         }
         promises::spop(&any.spoilt(out.to_vec()));
+    }
+}
+
+#[test]
+fn what_is_kept_for_the_fuzz_target_spop_is_frames_or_an_end() {
+    for input in kept::inputs("spop", 5_000) {
+        promises::spop(&input);
     }
 }
 

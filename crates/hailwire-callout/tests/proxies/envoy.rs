@@ -359,27 +359,3 @@ async fn a_client_that_gives_up_cancels_what_agents_do_for_it() {
     drop(client);
     agent.until(|seen| seen.cancelled == 1).await;
 }
-
-#[tokio::test]
-#[ignore = "a measurement, which wants a quiet machine and a release build"]
-async fn how_long_a_request_takes_with_and_without_the_front() {
-    let agent = Agent::new(&[EventKind::RequestHeaders, EventKind::ResponseHeaders]);
-    let without = |config: &str| {
-        let (before, filter) = config
-            .split_once("- name: envoy.filters.http.ext_proc")
-            .unwrap();
-        let (_, after) = filter
-            .split_once("- name: envoy.filters.http.router")
-            .unwrap();
-        format!("{before}- name: envoy.filters.http.router{after}")
-    };
-    for (what, asks) in [("without", false), ("with", true)] {
-        let change = |config: String| if asks { config } else { without(&config) };
-        let envoy = Envoy::with(agent.inspector(), "STREAMED", change).await;
-        let Some(envoy) = envoy else { return };
-        eprintln!(
-            "Envoy {what} agents: {:?} at p50",
-            house::p50(envoy.at).await
-        );
-    }
-}

@@ -38,14 +38,7 @@ struct Haproxy {
 impl Haproxy {
     /// `None` where there is no HAProxy.
     async fn start(inspector: Arc<Inspector>) -> Option<Self> {
-        Self::with(inspector, |config| config).await
-    }
-
-    async fn with(
-        inspector: Arc<Inspector>,
-        change: impl FnOnce(String) -> String,
-    ) -> Option<Self> {
-        Self::at(inspector, change, house::tcp()).await
+        Self::at(inspector, |config| config, house::tcp()).await
     }
 
     /// With its front at an address.
@@ -243,26 +236,5 @@ async fn when_the_front_is_gone_nothing_passes() {
     let asked = (0..5).map(|_| ask(haproxy.at, get("/fine")));
     for got in futures_util::future::join_all(asked).await {
         assert_eq!(got.status, 503);
-    }
-}
-
-#[tokio::test]
-#[ignore = "a measurement, which wants a quiet machine and a release build"]
-async fn how_long_a_request_takes_with_and_without_the_front() {
-    let agent = Agent::new(&[EventKind::RequestHeaders, EventKind::ResponseHeaders]);
-    let without = |config: &str| -> String {
-        let lines = config
-            .lines()
-            .filter(|line| !line.contains(".hail.") && !line.contains("spoe"));
-        lines.map(|line| format!("{line}\n")).collect()
-    };
-    for (what, asks) in [("without", false), ("with", true)] {
-        let change = |config: String| if asks { config } else { without(&config) };
-        let haproxy = Haproxy::with(agent.inspector(), change).await;
-        let Some(haproxy) = haproxy else { return };
-        eprintln!(
-            "HAProxy {what} agents: {:?} at p50",
-            house::p50(haproxy.at).await
-        );
     }
 }

@@ -244,17 +244,3 @@ pub(crate) async fn ask(to: SocketAddr, request: Request<Body>) -> Got {
     let sent = tokio::time::timeout(Duration::from_secs(30), client.send(request)).await;
     sent.expect("an answer in time").expect("an answer")
 }
-
-/// How long a request takes on a connection of its own, in the middle of 2,000.
-pub(crate) async fn p50(to: SocketAddr) -> Duration {
-    let mut client = Client::connect(to).await.unwrap();
-    let mut took = Vec::new();
-    for _ in 0..2000 {
-        let begin = Instant::now();
-        let got = client.send(get("/fine")).await.unwrap();
-        took.push(begin.elapsed());
-        assert_eq!(got.status, 200);
-    }
-    took.sort_unstable();
-    took[took.len() / 2]
-}

@@ -4,6 +4,8 @@
 //! which is printed with the input when one fails; `HAILWIRE_SEED` repeats or changes it, and
 //! `HAILWIRE_ROUNDS` says how many inputs each parser gets.
 
+use std::collections::BTreeSet;
+
 use bytes::{Bytes, BytesMut};
 use data_encoding::HEXLOWER;
 use hailwire_wire::{
@@ -16,7 +18,7 @@ use hailwire_wire::{
 };
 use serde_json::Value;
 
-use crate::promises::ENTRIES;
+use crate::{kept, promises::ENTRIES, repository};
 
 const SEED: u64 = 0x6861_696c;
 const ROUNDS: u64 = 20_000;
@@ -54,6 +56,29 @@ fn every_parser_keeps_its_promises_on_good_input() {
             entry(&input);
         }
     }
+}
+
+#[test]
+fn every_parser_keeps_its_promises_on_what_is_kept_for_its_fuzz_target() {
+    for (name, entry) in ENTRIES {
+        for input in kept::inputs(name, 5_000) {
+            entry(&input);
+        }
+    }
+}
+
+#[test]
+fn inputs_are_kept_for_each_fuzz_target_and_no_other() {
+    let names = |folder: &str| -> BTreeSet<String> {
+        let entries = std::fs::read_dir(repository(folder)).expect("a folder of fuzz");
+        entries
+            .map(|entry| {
+                let name = entry.expect("an entry").file_name();
+                name.to_string_lossy().trim_end_matches(".rs").to_owned()
+            })
+            .collect()
+    };
+    assert_eq!(names("fuzz/corpus-kept"), names("fuzz/fuzz_targets"));
 }
 
 #[test]

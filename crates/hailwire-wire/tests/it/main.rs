@@ -7,6 +7,8 @@
 
 mod dependencies;
 mod hostile;
+#[path = "../../../../fuzz/src/kept.rs"]
+mod kept;
 mod limits;
 mod links;
 mod modules;

@@ -30,6 +30,8 @@ mod identity;
 #[path = "../../../../fuzz/src/initial.rs"]
 #[expect(unreachable_pub, reason = "the fuzz targets use it too")]
 mod initial;
+#[path = "../../../../fuzz/src/kept.rs"]
+mod kept;
 mod lockout;
 mod memory;
 mod packet;

@@ -9,7 +9,7 @@ use crate::{
     datagrams,
     house::{self, House, PATIENCE, call, serve_echo},
     initial::{self, Initial},
-    strange_tcp,
+    kept, strange_tcp,
 };
 
 const CIPHERS: [Cipher; 4] = [
@@ -203,6 +203,18 @@ async fn whatever_datagrams_come_a_node_answers_the_next_one_and_takes_calls() {
     takes_calls(&friend, &house).await;
 }
 
+#[tokio::test]
+async fn whatever_is_kept_for_the_fuzz_target_datagrams_a_node_answers_and_takes_calls() {
+    let (friend, house) = tokio::join!(House::named("friend"), node_with(Cipher::Auto));
+    friend.befriend(&house).await;
+    let _echo = serve_echo(&house.client(), "echo").await;
+    let mut sender = datagrams::Sender::to(house.node.sockets()[0]).await;
+    for input in kept::inputs("datagrams", 200) {
+        sender.feed(&input).await;
+    }
+    takes_calls(&friend, &house).await;
+}
+
 /// Found by fuzzing: a library that reads the upgrade took a target that is no URI for impossible, and panicked.
 #[tokio::test]
 async fn an_upgrade_whose_target_is_no_uri_costs_its_sender_one_connection_and_nobody_else() {
@@ -246,6 +258,20 @@ async fn whatever_comes_over_tcp_a_node_takes_the_next_connection_and_calls() {
         if draw.below(4) == 0 {
             input = draw.bytes(400);
         }
+        caller.feed(&input).await;
+    }
+    takes_calls(&friend, &house).await;
+}
+
+#[tokio::test]
+async fn whatever_is_kept_for_the_fuzz_target_tcp_listener_a_node_takes_calls() {
+    let mut config = house::config("under-fire");
+    config.listen.tcp = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    let (friend, house) = tokio::join!(House::named("friend"), node_of(config));
+    friend.befriend(&house).await;
+    let _echo = serve_echo(&house.client(), "echo").await;
+    let caller = strange_tcp::Caller::of(house.node.tcp_sockets()[0]);
+    for input in kept::inputs("tcp_listener", 40) {
         caller.feed(&input).await;
     }
     takes_calls(&friend, &house).await;
