@@ -3,6 +3,11 @@
 //! No target reads them by itself: `cargo fuzz` does, and the tests that call a target's promises on the stable toolchain
 //! do so with each kept input, and with some that are made of them.
 
+#![expect(
+    clippy::expect_used,
+    reason = "what the helpers of a test miss fails the test"
+)]
+
 use std::{fs, ops::Deref, path::Path};
 
 /// One input, which is printed if a test fails while it lives.

@@ -24,6 +24,14 @@ pub mod subject {
     pub const PROCESSES: &str = "process to process";
 }
 
+/// Whether a row times something that moves no bytes, though its subjects divide the length of a piece by the time: a
+/// report leaves that rate out, and shows the time of one operation.
+#[must_use]
+pub fn moves_no_bytes(table: &str, row: &str) -> bool {
+    // A piece in raw frames is read by taking a handle on it.
+    table == "C8" && row.ends_with(", raw")
+}
+
 /// What takes part in callouts.
 pub mod callout {
     /// Our operations, in one process.

@@ -111,6 +111,7 @@ const AGAIN: &[(&str, &[&str])] = &[
         ],
     ),
     ("megabytes_per_s", &["bytes_per_s", "megabits_per_s"]),
+    ("gibibytes_per_s", &["ns_per_op"]),
     ("p99_us", &["p90_us", "p95_us", "p999_us"]),
     (
         "cpu_us_per_message",

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use crate::{
     BenchError,
     result::{Entry, Line, Skipped, Timing},
+    tables,
 };
 
 /// How many bad lines are named one by one.
@@ -78,7 +79,12 @@ impl Folder {
         let entries = folder.json_lines("raw.jsonl", &text);
         for entry in entries {
             match entry {
-                Entry::Measured(line) => folder.lines.push(line),
+                Entry::Measured(mut line) => {
+                    if tables::moves_no_bytes(&line.cell.table, &line.cell.row) {
+                        line.figures.remove("gibibytes_per_s");
+                    }
+                    folder.lines.push(line);
+                }
                 Entry::Skipped(skipped) => folder.skipped.push(skipped),
                 Entry::Timing(timing) => folder.timings.push(timing),
             }
@@ -240,6 +246,31 @@ mod tests {
         let last = text.lines().count() + 2;
         let named = format!("raw.jsonl, line {last},");
         assert!(folder.warnings.iter().any(|w| w.starts_with(&named)));
+    }
+
+    #[test]
+    fn what_moves_no_bytes_has_no_rate_and_keeps_its_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let lines = [
+            ("C8", "chunk in, 64 KiB, raw"),
+            ("C8", "chunk in, 64 KiB, JSON"),
+        ]
+        .map(|(table, row)| {
+            let cell = fixture::cell(table, row, "callout", "one thread");
+            let figures = [("gibibytes_per_s", 1800.0), ("ns_per_op", 33.0)];
+            Entry::Measured(fixture::line(cell, "loopback", 1, &figures))
+        });
+        fixture::write(dir.path(), &lines);
+        let folder = Folder::read(dir.path()).unwrap();
+        let names = |n: usize| {
+            folder.lines[n]
+                .figures
+                .keys()
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(0), ["ns_per_op"]);
+        assert_eq!(names(1), ["gibibytes_per_s", "ns_per_op"]);
     }
 
     #[test]

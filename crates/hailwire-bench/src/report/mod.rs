@@ -5,7 +5,7 @@
 //! [`standing`]), judges the aims, and decides the whole page before any of it is written ([`page`]).
 //! The page is then written three times: as one HTML file that needs nothing else ([`html`], with plots
 //! from [`charts`] and [`plot`]), as Markdown ([`markdown`]) and as JSON ([`summary`]). [`compare`] sets two
-//! folders side by side.
+//! folders side by side, and [`readme`] writes the README's table of figures from the kept ones.
 //!
 //! It refuses to fill gaps: a cell without a figure says why, a published figure is never computed with,
 //! and a difference that the spread hides is called that.
@@ -23,6 +23,7 @@ mod networks;
 mod page;
 mod plot;
 mod published;
+pub mod readme;
 mod scores;
 mod spread;
 mod standing;

@@ -164,7 +164,7 @@ fn title(folder: &Folder, suites: &[String]) -> String {
     }
 }
 
-fn when(folder: &Folder) -> String {
+pub(crate) fn when(folder: &Folder) -> String {
     let at = folder.environment.get("at").and_then(Json::as_u64);
     // The year 9999 is as far as the formatter goes.
     let at = at.filter(|at| *at < 253_402_300_800);
@@ -193,7 +193,7 @@ fn environment(folder: &Folder) -> Vec<(String, String)> {
         .collect()
 }
 
-fn judge(aim: &Aim, folder: &Folder) -> Judged {
+pub(crate) fn judge(aim: &Aim, folder: &Folder) -> Judged {
     let (met, value) = match aim.judge(&folder.lines) {
         Outcome::Judged {
             met,

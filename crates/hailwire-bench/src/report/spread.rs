@@ -114,7 +114,7 @@ impl Ratio {
     }
 }
 
-fn times(ratio: f64) -> String {
+pub(crate) fn times(ratio: f64) -> String {
     if ratio.abs() < 9.995 {
         format!("{ratio:.2}")
     } else {

@@ -186,12 +186,15 @@ pub(crate) const CALLOUT: &[Table] = &[
             row("chunk in, 4 KiB, JSON", RATE, &["6.6 GiB/s", "3.32 GiB/s"]),
             row("chunk in, 16 KiB, JSON", RATE, &["7.2 GiB/s", "3.74 GiB/s"]),
             row("chunk in, 64 KiB, JSON", RATE, &["7.5 GiB/s", "3.80 GiB/s"]),
-            row("chunk in, 1 KiB, raw", RATE, &["20.4 GiB/s", "12.9 GiB/s"]),
-            row("chunk in, 4 KiB, raw", RATE, &["49.5 GiB/s", "14.6 GiB/s"]),
-            row("chunk in, 16 KiB, raw", RATE, &["48.7 GiB/s", "55.6 GiB/s"]),
-            row("chunk in, 64 KiB, raw", RATE, &["62.4 GiB/s", "48.8 GiB/s"]),
+            row("chunk in, 1 KiB, raw", TIME, &["20.4 GiB/s", "12.9 GiB/s"]),
+            row("chunk in, 4 KiB, raw", TIME, &["49.5 GiB/s", "14.6 GiB/s"]),
+            row("chunk in, 16 KiB, raw", TIME, &["48.7 GiB/s", "55.6 GiB/s"]),
+            row("chunk in, 64 KiB, raw", TIME, &["62.4 GiB/s", "48.8 GiB/s"]),
         ],
-        &[],
+        &[
+            "A piece in raw frames is read without moving its bytes: a handle on them is taken. The published figures divide \
+             its length by that time; measured is the time itself.",
+        ],
     ),
     table(
         "C9",
