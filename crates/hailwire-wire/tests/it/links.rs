@@ -1,4 +1,4 @@
-//! The documents: links that lead somewhere, and tables of files that exist.
+//! The documents: links that lead somewhere, tables of files that exist, and an architecture page that is short.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -19,33 +19,44 @@ fn every_relative_link_in_the_documents_leads_to_a_file_and_a_heading() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
+/// Pages whose tables name files, as code.
+const TABLES: [&str; 6] = [
+    "ARCHITECTURE.md",
+    "docs/concepts/a-call-on-its-way.md",
+    "docs/concepts/faults.md",
+    "docs/reference/queues.md",
+    "docs/reference/tasks.md",
+    "docs/reference/tests.md",
+];
+
 #[test]
-fn every_file_in_the_tables_of_the_architecture_page_exists() {
-    let page = read("ARCHITECTURE.md");
-    let rows = page.lines().filter(|line| line.starts_with('|'));
-    let named: Vec<&str> = rows
-        .flat_map(|row| row.split('`').skip(1).step_by(2))
-        .filter(|code| code.contains('/') && code.contains('.'))
-        .collect();
-    assert!(named.len() > 60, "{named:?}");
-    let missing: Vec<_> = named
-        .iter()
-        .filter(|path| !repository(path).is_file())
-        .collect();
+fn every_file_in_the_tables_of_the_architecture_pages_exists() {
+    let mut missing = Vec::new();
+    let mut seen = 0;
+    for name in TABLES {
+        let page = read(name);
+        let rows = page.lines().filter(|line| line.starts_with('|'));
+        let named = rows
+            .flat_map(|row| row.split('`').skip(1).step_by(2))
+            .filter(|code| code.contains('/') && code.contains('.'));
+        for path in named {
+            seen += 1;
+            if !repository(path).is_file() {
+                missing.push(format!("{name}: {path}"));
+            }
+        }
+    }
+    assert!(seen > 100, "{seen}");
     assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]
-fn every_source_file_of_the_node_stands_on_the_architecture_page() {
-    let page = read("ARCHITECTURE.md");
-    let mut files = Vec::new();
-    collect(&repository("crates/hailwire/src"), "rs", &mut files);
-    let missing: Vec<_> = files
-        .iter()
-        .filter(|file| !file.ends_with("lib.rs") && !file.ends_with("hub/mod.rs"))
-        .filter(|file| !page.contains(&format!("`{}`", file.display())))
-        .collect();
-    assert!(missing.is_empty(), "{missing:?}");
+fn the_architecture_page_is_read_in_ten_minutes() {
+    let words = read("ARCHITECTURE.md").split_whitespace().count();
+    assert!(
+        words <= 2_500,
+        "{words} words: what is more belongs on a page of docs"
+    );
 }
 
 #[test]

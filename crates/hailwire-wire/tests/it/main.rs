@@ -6,6 +6,7 @@
 )]
 
 mod dependencies;
+mod files;
 mod hostile;
 #[path = "../../../../fuzz/src/kept.rs"]
 mod kept;
