@@ -11,23 +11,30 @@
 //! |---|---|
 //! | [`carrier_choice`] | which carrier takes a peer's new calls |
 //! | [`receive_window`], [`first_flight`] | how much a peer may send unread; how much may leave at once after quiet |
+//! | [`dial_race`], [`additional_connections`] | which attempts to connect start when; how many connections a tunnel gets |
+//! | [`liveness`] | whether a peer still lives |
 //! | [`dial_address`] | which addresses this node lets itself be sent to |
 //! | [`names`] | which node a name means |
 //! | [`grants`] | what a peer may call here |
 //! | [`admission`], [`pending`] | who gets a slot that nobody knows yet, and who waits for approval |
 //! | [`offer_capacity`] | how much local agents may take in a list of offers |
 //! | [`offer_queue`] | which peer's list of offers is entered when |
+//! | [`hub_registration`] | when a node publishes its record at a hub |
 //! | [`hub_record`] | what a record at a hub leaves out, and to whom its agents are shown |
 //! | [`rate_limit`], [`backoff`] | how often something may be done, and when it is tried again |
 
+pub mod additional_connections;
 pub mod admission;
 pub mod backoff;
 mod carrier;
 pub mod carrier_choice;
 pub mod dial_address;
+pub mod dial_race;
 pub mod first_flight;
 pub mod grants;
 pub mod hub_record;
+pub mod hub_registration;
+pub mod liveness;
 pub mod names;
 pub mod offer_capacity;
 pub mod offer_queue;

@@ -1,15 +1,13 @@
 //! Connections beside the first one of a tunnel: who dials them, and who takes them.
 //!
 //! The side that dialled a tunnel sees to it that it has as many connections as the setting `pool` says,
-//! which may depend on how many agents the peer offers: in the background once the first one is up, and again
-//! when the peer offers more or a connection is lost. What fails or is lost is tried again later and later
-//! ([`Pace`]). A peer that does not say that it takes such connections is asked for none.
+//! which may depend on how many agents the peer offers; [`hailwire_core::additional_connections`] decides when. A peer that does not say that it takes such connections is asked for none.
 //!
 //! The far side takes a connection by its first `OFFERS`, and calls are placed on it only then: so none is on
 //! a connection that is refused. It may be refused where there is no tunnel beside which it could stand, where
 //! there is no room, and to a stranger.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use hailwire_wire::{
     Code, NodeId, Status,
@@ -19,8 +17,10 @@ use hailwire_wire::{
 use tokio::{
     sync::watch,
     task::JoinSet,
-    time::{Instant, timeout},
+    time::{Instant, sleep_until, timeout},
 };
+
+use hailwire_core::additional_connections::{AdditionalAction, AdditionalConnections};
 
 use super::{
     Inner,
@@ -32,15 +32,6 @@ use crate::{
     config::Carrier,
     session::{Session, connection_status},
 };
-
-/// Further connections that are dialled at once.
-const AT_ONCE: usize = 8;
-
-/// First and longest pause after a connection was lost or refused.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
-
-/// How long all must be well before a pause is the first one again.
-const WELL: Duration = Duration::from_secs(180);
 
 impl Inner {
     /// Sees to it that a tunnel that this node has dialled has its connections, for as long as it is up.
@@ -142,85 +133,44 @@ async fn taken(session: &Session) -> Result<(), Status> {
     }
 }
 
-/// Dials what a tunnel lacks until it is down.
+/// Dials what a tunnel lacks ([`AdditionalConnections`] decides) until it is down.
 async fn keep(
     node: Arc<Inner>,
     id: NodeId,
     carrier: Carrier,
     mut standing: watch::Receiver<Standing>,
 ) {
-    let mut pace = Pace::default();
-    let mut had = 1;
+    let mut additional = AdditionalConnections::default();
+    let mut dials = JoinSet::new();
     while !node.is_closing() {
+        let now = Instant::now().into_std();
         let Standing {
             connections,
             agents,
         } = *standing.borrow_and_update();
-        let wanted = node.config.pool.size(agents);
-        if connections < had {
-            pace.trouble(Instant::now());
-        }
-        had = connections;
-        if connections >= wanted {
-            match standing.changed().await {
-                Ok(()) => continue,
-                // The tunnel is down, or another has taken its place.
-                Err(_) => return,
-            }
-        }
-        let missing = (wanted - connections).min(AT_ONCE);
-        let wait = pace.wait(Instant::now());
-        let round = async {
-            tokio::time::sleep(wait).await;
-            let mut dials = JoinSet::new();
+        additional.handle_tunnel(now, connections, node.config.pool.size(agents));
+        if let Some(AdditionalAction::Dial(missing)) = additional.poll_action() {
             for _ in 0..missing {
                 dials.spawn(Box::pin(node.clone().dial_beside(id, carrier)));
             }
-            let mut well = true;
-            while let Some(done) = dials.join_next().await {
-                if let Ok(Err(status)) = &done {
-                    tracing::debug!(peer = %id, %status, "no further connection");
-                }
-                well &= matches!(done, Ok(Ok(())));
-            }
-            well
-        };
-        let mut tunnel = standing.clone();
-        let well = tokio::select! {
-            well = round => well,
-            _ = tunnel.wait_for(|_| false) => return,
-        };
-        if !well {
-            pace.trouble(Instant::now());
         }
-        had = standing.borrow().connections;
-    }
-}
-
-/// When it may be dialled again: at once, unless something went wrong a moment ago. Pure.
-#[derive(Debug, Default)]
-struct Pace {
-    /// When something last went wrong, and the pause from then on.
-    last: Option<(Instant, Duration)>,
-}
-
-impl Pace {
-    /// A dial has failed, or a connection was lost.
-    fn trouble(&mut self, now: Instant) {
-        let (first, longest) = PAUSE;
-        let pause = match self.last {
-            Some((at, pause)) if now.saturating_duration_since(at) < WELL => {
-                (pause * 2).min(longest)
+        let timer = additional.poll_timeout(now);
+        let due = sleep_until(timer.map_or_else(Instant::now, Instant::from));
+        tokio::select! {
+            changed = standing.changed() => if changed.is_err() {
+                // The tunnel is down, or another has taken its place.
+                return;
+            },
+            Some(done) = dials.join_next() => {
+                if let Ok(Err(status)) = &done {
+                    tracing::debug!(peer = %id, %status, "no additional connection");
+                }
+                let taken = matches!(done, Ok(Ok(())));
+                let connections = standing.borrow().connections;
+                additional.handle_dialled(Instant::now().into_std(), taken, connections);
             }
-            _ => first,
-        };
-        self.last = Some((now, pause));
-    }
-
-    fn wait(&self, now: Instant) -> Duration {
-        self.last.map_or(Duration::ZERO, |(at, pause)| {
-            (at + pause).saturating_duration_since(now)
-        })
+            () = due, if timer.is_some() => additional.handle_timeout(Instant::now().into_std()),
+        }
     }
 }
 

@@ -1,18 +1,20 @@
 //! Dialling: carriers race as addresses do in Happy Eyeballs (RFC 8305).
 //!
-//! QUIC goes first, TCP follows after a head start, or at once when QUIC has failed; where TCP worked
-//! last, TCP goes first. Whoever is up first and greeted is the tunnel. A QUIC dial that lost the race
-//! goes on: if it comes up after all, it is the peer's second tunnel.
+//! [`hailwire_core::dial_race`] decides which attempt starts when: QUIC first, TCP after the connection attempt delay
+//! (`head-start`), or at once when QUIC has failed; where TCP worked last, TCP first. Whoever is up first and greeted is the
+//! tunnel. A QUIC dial that lost the race goes on: if it comes up after all, it is the peer's second tunnel.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use hailwire_core::Transport;
+use hailwire_core::{
+    Transport,
+    dial_race::{DialAction, DialRace, dial_order},
+};
 use hailwire_wire::{Code, NodeId, Status, address::NodeRef};
 use iroh::endpoint::OutgoingZeroRttConnection;
 use tokio::{
-    sync::watch,
     task::JoinSet,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::{
@@ -29,39 +31,6 @@ use crate::{
     config::Carrier,
     session::Session,
 };
-
-/// One runner of the race.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leg {
-    pub(super) way: Transport,
-    /// When it starts, if nobody before it has failed sooner.
-    pub(super) after: Duration,
-}
-
-/// Who runs, and when: pure.
-pub(super) fn legs(
-    carrier: Carrier,
-    udp: bool,
-    tcp: bool,
-    worked: Option<Transport>,
-    head_start: Duration,
-) -> Vec<Leg> {
-    let mut ways = Vec::new();
-    if udp && carrier.takes_udp() {
-        ways.push(Transport::Udp);
-    }
-    if tcp && carrier.takes_tcp() {
-        ways.push(Transport::Tcp);
-    }
-    if worked == Some(Transport::Tcp) {
-        ways.reverse();
-    }
-    let start = [Duration::ZERO, head_start];
-    ways.into_iter()
-        .zip(start)
-        .map(|(way, after)| Leg { way, after })
-        .collect()
-}
 
 /// The carriers over TCP that a configuration allows, the preferred one first.
 pub(super) fn tcp_carriers(carrier: Carrier) -> &'static [TcpCarrier] {
@@ -92,42 +61,26 @@ impl Inner {
     ) -> Result<Session, Status> {
         let carrier = self.carrier_for(id);
         let (udp, tcp) = (places.by_udp(), !places.tcp.is_empty());
-        let worked = self.peers.worked(id);
-        let legs = legs(carrier, udp, tcp, worked, self.config.head_start);
-        if legs.is_empty() {
+        let order = dial_order(carrier, udp, tcp, self.peers.worked(id));
+        if order.is_empty() {
             let reason = format!("no address of it is known for carrier `{}`", carrier.name());
             return Err(unreachable(id, &reason));
         }
-        // Counts the failures, so that whoever waits starts at once.
-        let failures = watch::Sender::new(0_usize);
-        let mut race = JoinSet::new();
-        for (place, leg) in legs.into_iter().enumerate() {
-            let (node, places, mut failed) = (self.clone(), places.clone(), failures.subscribe());
-            race.spawn(async move {
-                let early = failed.wait_for(|failed| *failed >= place);
-                // Either way it is time to start.
-                let _ = timeout(leg.after, early).await;
-                (leg.way, node.dial_by(id, &places, leg.way, carrier).await)
-            });
-        }
-        let mut reasons = Vec::new();
-        while let Some(done) = race.join_next().await {
-            let Ok((way, outcome)) = done else { continue };
-            match outcome {
-                Ok(session) => {
-                    self.peers.note_worked(id, way);
-                    if way == Transport::Tcp {
-                        race.detach_all();
-                    }
-                    return Ok(session);
-                }
-                Err(status) => {
-                    reasons.push(status);
-                    failures.send_modify(|failed| *failed += 1);
-                }
+        let start = |transport| {
+            let (node, places) = (self.clone(), places.clone());
+            async move {
+                let session = node.dial_by(id, &places, transport, carrier).await?;
+                Ok((transport, session))
             }
+        };
+        let raced = run_race(order, self.config.head_start, start).await;
+        let ((transport, session), mut others) = raced.map_err(|why| all_failed(id, why))?;
+        self.peers.note_worked(id, transport);
+        if transport == Transport::Tcp {
+            // QUIC may come up after all, as the peer's second tunnel.
+            others.detach_all();
         }
-        Err(all_failed(id, reasons))
+        Ok(session)
     }
 
     /// Dials a node over UDP or TCP, and greets it. A trusted one has its tunnel then.
@@ -211,7 +164,7 @@ impl Inner {
         Connection::Quic(quic::Connection::with_room(connection, room))
     }
 
-    /// Tries the addresses one after the other, each with a head start over the next.
+    /// Tries the addresses in a race.
     pub(super) async fn dial_tcp(
         &self,
         id: NodeId,
@@ -223,25 +176,19 @@ impl Inner {
             return dialled;
         }
         let which = tcp_carriers(carrier);
-        let mut dials = JoinSet::new();
-        for (place, address) in addresses.iter().copied().enumerate() {
+        let start = |address| {
             let identity = self.tcp.identity.clone();
-            let wait = self.config.head_start * u32::try_from(place).unwrap_or(u32::MAX);
-            dials.spawn(async move {
-                sleep(wait).await;
-                tcp::connect(&identity, id, address, which).await
-            });
+            async move { tcp::connect(&identity, id, address, which).await }
+        };
+        let race = run_race(addresses.iter().copied(), self.config.head_start, start);
+        match timeout(overlay::DIAL_TIMEOUT, race).await {
+            Ok(Ok((connection, _))) => Ok(connection),
+            Ok(Err(errors)) => Err(errors.last().map_or_else(
+                || "no TCP address of it is known".to_owned(),
+                |error| format!("over TCP: {}", overlay::whole(error)),
+            )),
+            Err(_) => Err("over TCP: no address of it answers".to_owned()),
         }
-        let deadline = Instant::now() + overlay::DIAL_TIMEOUT;
-        let mut reason = "no TCP address of it is known".to_owned();
-        while let Ok(Some(done)) = tokio::time::timeout_at(deadline, dials.join_next()).await {
-            match done {
-                Ok(Ok(connection)) => return Ok(connection),
-                Ok(Err(error)) => reason = format!("over TCP: {}", overlay::whole(&error)),
-                Err(_) => {}
-            }
-        }
-        Err(reason)
     }
 
     /// Brings up a peer's second tunnel, if nobody does already. Says nothing when it cannot.
@@ -258,6 +205,47 @@ impl Inner {
     }
 }
 
+/// Runs attempts in a race ([`DialRace`] decides when each starts), until one is up. Gives what it came to, and the
+/// attempts that still run; or the errors of all.
+async fn run_race<A, T, E, F>(
+    attempts: impl IntoIterator<Item = A>,
+    delay: Duration,
+    start: impl Fn(A) -> F,
+) -> Result<(T, JoinSet<Result<T, E>>), Vec<E>>
+where
+    F: Future<Output = Result<T, E>> + Send + 'static,
+    T: Send + 'static,
+    E: Send + 'static,
+{
+    let mut race = DialRace::new(Instant::now().into_std(), attempts, delay);
+    let mut running = JoinSet::new();
+    let mut errors = Vec::new();
+    loop {
+        while let Some(DialAction::Start(attempt)) = race.poll_action() {
+            running.spawn(start(attempt));
+        }
+        if race.is_lost() {
+            return Err(errors);
+        }
+        let timer = race.poll_timeout();
+        let due = sleep_until(timer.map_or_else(Instant::now, Instant::from));
+        tokio::select! {
+            Some(done) = running.join_next() => match done {
+                Ok(Ok(up)) => {
+                    race.handle_success();
+                    return Ok((up, running));
+                }
+                Ok(Err(error)) => {
+                    errors.push(error);
+                    race.handle_failure(Instant::now().into_std());
+                }
+                Err(_) => race.handle_failure(Instant::now().into_std()),
+            },
+            () = due, if timer.is_some() => race.handle_timeout(Instant::now().into_std()),
+        }
+    }
+}
+
 fn all_failed(id: NodeId, mut reasons: Vec<Status>) -> Status {
     if reasons.len() == 1
         && let Some(only) = reasons.pop()
@@ -266,68 +254,4 @@ fn all_failed(id: NodeId, mut reasons: Vec<Status>) -> Status {
     }
     let texts: Vec<String> = reasons.into_iter().map(|status| status.message).collect();
     unreachable(id, &texts.join("; "))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HEAD_START: Duration = Duration::from_millis(250);
-
-    fn order(
-        carrier: Carrier,
-        udp: bool,
-        tcp: bool,
-        worked: Option<Transport>,
-    ) -> Vec<(Transport, Duration)> {
-        let legs = legs(carrier, udp, tcp, worked, HEAD_START);
-        legs.into_iter().map(|leg| (leg.way, leg.after)).collect()
-    }
-
-    #[test]
-    fn quic_goes_first_and_tcp_follows_after_a_head_start() {
-        let both = order(Carrier::Auto, true, true, None);
-        assert_eq!(
-            both,
-            [
-                (Transport::Udp, Duration::ZERO),
-                (Transport::Tcp, HEAD_START)
-            ]
-        );
-        assert_eq!(order(Carrier::Auto, true, true, Some(Transport::Udp)), both);
-    }
-
-    #[test]
-    fn what_worked_last_goes_first() {
-        let both = order(Carrier::Auto, true, true, Some(Transport::Tcp));
-        assert_eq!(
-            both,
-            [
-                (Transport::Tcp, Duration::ZERO),
-                (Transport::Udp, HEAD_START)
-            ]
-        );
-    }
-
-    #[test]
-    fn who_has_no_address_or_is_not_allowed_does_not_run() {
-        let now = Duration::ZERO;
-        assert_eq!(
-            order(Carrier::Auto, false, true, None),
-            [(Transport::Tcp, now)]
-        );
-        assert_eq!(
-            order(Carrier::Auto, true, false, Some(Transport::Tcp)),
-            [(Transport::Udp, now)]
-        );
-        assert_eq!(
-            order(Carrier::Quic, true, true, Some(Transport::Tcp)),
-            [(Transport::Udp, now)]
-        );
-        assert_eq!(
-            order(Carrier::Ws, true, true, None),
-            [(Transport::Tcp, now)]
-        );
-        assert_eq!(order(Carrier::H2, true, false, None), []);
-    }
 }

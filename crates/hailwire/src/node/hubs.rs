@@ -13,8 +13,8 @@ use hailwire_core::{
     dial_address::{AddressCandidates, AddressOrigin},
     grants::{Grant, GrantTerms},
     hub_record,
+    hub_registration::{HubAction, HubRegistration},
     names::{HubNames, NamedBy},
-    rate_limit::{Rate, RateLimit},
 };
 use hailwire_wire::{
     Code, HubUrl, NodeId, Status,
@@ -25,7 +25,10 @@ use hailwire_wire::{
     ticket::HubTicket,
 };
 use iroh::{RelayConfig, RelayUrl, Watcher};
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 
 use super::{
     Inner, StoreError, now_unix,
@@ -41,19 +44,6 @@ use crate::{
 
 /// How long a record is believed.
 const RECORD_LIFETIME_S: u64 = 3 * 3600;
-
-/// How often a record is published when nothing changes.
-const REFRESH: Duration = Duration::from_secs(5 * 60);
-
-/// First and longest pause after a failure.
-const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
-
-/// How often a record is published whatever changes: half as often as a hub takes them, because one whose
-/// name is taken is published twice.
-const PUBLISHED: Rate = Rate {
-    burst: 8,
-    pause: Duration::from_secs(2),
-};
 
 /// Where the sequence of the last record is kept.
 const SEQUENCE: &str = "record-sequence";
@@ -394,44 +384,39 @@ impl Inner {
     }
 }
 
-/// Publishes at start, at each change, and now and then; after a failure again, later and later.
+/// Publishes when [`HubRegistration`] says so, until the node ends.
 async fn keep_registered(node: Arc<Inner>, hub: Arc<Hub>) {
     use_relay(&node, &hub).await;
     let mut changes = node.hubs.changes.subscribe();
     let mut closing = node.closing.subscribe();
-    let mut pause = RETRY.0;
-    let mut paced = RateLimit::new(PUBLISHED);
-    let mut wait = Duration::ZERO;
+    let now = || Instant::now().into_std();
+    let mut registration = HubRegistration::new(now());
     loop {
-        // Whatever changes, the hub takes so many records a minute.
-        let soonest = paced.next(Instant::now().into_std());
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            changed = changes.changed() => if changed.is_err() { return },
-            _ = closing.wait_for(|closing| *closing) => return,
-        }
-        tokio::select! {
-            () = tokio::time::sleep_until(soonest.into()) => {}
-            _ = closing.wait_for(|closing| *closing) => return,
-        }
         if !node.hubs.all().iter().any(|other| Arc::ptr_eq(other, &hub)) {
             // Joined anew; another task looks after it.
             return;
         }
-        changes.mark_unchanged();
-        paced.done(Instant::now().into_std());
-        wait = match register(&node, &hub).await {
-            Ok(()) => {
-                pause = RETRY.0;
-                REFRESH
+        if let Some(HubAction::Publish) = registration.poll_action() {
+            changes.mark_unchanged();
+            match register(&node, &hub).await {
+                Ok(()) => registration.handle_published(now()),
+                Err(error) => {
+                    hub.failed(&error);
+                    registration.handle_failure(now());
+                }
             }
-            Err(error) => {
-                hub.failed(&error);
-                let wait = pause;
-                pause = (pause * 2).min(RETRY.1);
-                wait
-            }
-        };
+            continue;
+        }
+        let timer = registration.poll_timeout();
+        let due = sleep_until(timer.map_or_else(Instant::now, Instant::from));
+        tokio::select! {
+            () = due, if timer.is_some() => registration.handle_timeout(now()),
+            changed = changes.changed() => match changed {
+                Ok(()) => registration.handle_change(now()),
+                Err(_) => return,
+            },
+            _ = closing.wait_for(|closing| *closing) => return,
+        }
     }
 }
 

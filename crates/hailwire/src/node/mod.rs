@@ -197,7 +197,7 @@ impl NodeBuilder {
             keep("accepting over UDP", &inner, tunnel::accept),
             keep("telling of agents", &inner, tunnel::announce),
             keep("entering offers", &inner, offers::enter),
-            keep("watching for silence", &inner, tunnel::watch_silence),
+            keep("watching for silence", &inner, tunnel::watch_liveness),
             keep("measuring", &inner, measure::watch),
             keep("charging what is unread", &inner, unread::watch),
             keep("looking again", &inner, look_again),

@@ -12,12 +12,17 @@ use hailwire_core::{
     admission::AdmissionShares,
     dial_address::{AddressCandidates, AddressOrigin},
     grants::{Grant, takes_bare},
+    liveness::{BusyConnection, LivenessAction, LivenessMonitor},
 };
 use hailwire_wire::{
     AgentName, Code, NodeId, Status, directory::Search, header::Hello, record::Record,
 };
 use iroh::endpoint::IncomingAddr;
-use tokio::{sync::Notify, task::JoinSet, time::Instant};
+use tokio::{
+    sync::Notify,
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
 
 use super::{
     Inner, beside,
@@ -49,20 +54,6 @@ const UNTRUSTED_STAY: Duration = Duration::from_secs(30);
 
 /// How long a new tunnel's greeting may take.
 pub(super) const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How often tunnels with calls in flight are looked at.
-const SILENCE_TICK: Duration = Duration::from_secs(1);
-
-/// Nothing received for this long while calls are in flight: the peer is asked whether it lives.
-const SILENCE_PING: Duration = Duration::from_secs(1);
-
-/// Nothing received for this long while calls are in flight: the peer is dialled anew. One that was killed
-/// and is back answers at once, and what waits on its old tunnel ends; one that was merely slow has two
-/// tunnels for a moment.
-const SILENCE_REDIAL: Duration = Duration::from_secs(2);
-
-/// Nothing received for this long while calls are in flight: the peer is gone.
-const SILENCE_DEAD: Duration = Duration::from_secs(5);
 
 /// Nodes asked at once for an agent that no connected peer offers.
 const MAX_ASKED: usize = 16;
@@ -565,46 +556,56 @@ pub(super) async fn announce(node: Arc<Inner>) {
     }
 }
 
-/// Finds peers that have vanished while calls to them are in flight.
-///
-/// QUIC's own idle time-out is longer than a caller likes to wait.
-pub(super) async fn watch_silence(node: Arc<Inner>) {
-    let mut heard: HashMap<usize, Heard> = HashMap::new();
-    let mut tick = tokio::time::interval(SILENCE_TICK);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+/// Finds peers that have vanished while calls to them are in flight ([`hailwire_core::liveness`] decides).
+pub(super) async fn watch_liveness(node: Arc<Inner>) {
+    let mut monitor = LivenessMonitor::default();
+    // Held from one look to the next, so that the key of none is given to another.
+    let mut busy: HashMap<usize, (NodeId, Session)> = HashMap::new();
     loop {
-        let now = tick.tick().await;
+        let due = monitor.poll_timeout();
+        sleep_until(due.map_or_else(Instant::now, Instant::from)).await;
         node.peers.close_retired();
-        let mut busy = HashMap::new();
         let superseded = node.peers.still_busy().into_iter();
-        for (id, session) in node.peers.all().into_iter().chain(superseded) {
-            if session.in_flight() == 0 {
-                continue;
+        let all = node.peers.all().into_iter().chain(superseded);
+        let carrying = all.filter(|(_, session)| session.in_flight() > 0);
+        let found: HashMap<_, _> = carrying
+            .map(|(id, session)| (session.key(), (id, session)))
+            .collect();
+        let looks = found.iter().map(|(key, (id, session))| BusyConnection {
+            connection: *key,
+            peer: *id,
+            received: session.connection().stats().received_bytes,
+        });
+        monitor.handle_look(Instant::now().into_std(), looks);
+        let _until_now = std::mem::replace(&mut busy, found);
+        while let Some(action) = monitor.poll_action() {
+            node.act_on_silence(&busy, action);
+        }
+    }
+}
+
+impl Inner {
+    fn act_on_silence(
+        self: &Arc<Self>,
+        busy: &HashMap<usize, (NodeId, Session)>,
+        action: LivenessAction<usize>,
+    ) {
+        match action {
+            LivenessAction::Ping(key) => {
+                if let Some((_, session)) = busy.get(&key).cloned() {
+                    tokio::spawn(async move { session.ping().await });
+                }
             }
-            let received = session.connection().stats().received_bytes;
-            let key = session.key();
-            let before = heard.remove(&key).filter(|before| before.bytes == received);
-            let (since, redialled) = before.map_or((now, false), |b| (b.since, b.redialled));
-            let silence = now - since;
-            let redial = silence >= SILENCE_REDIAL && !redialled;
-            let last = Heard {
-                bytes: received,
-                since,
-                redialled: redialled || redial,
-                _session: session.clone(),
-            };
-            busy.insert(key, last);
-            if redial {
-                tokio::spawn(redial_silent(node.clone(), id));
+            LivenessAction::Redial(peer) => {
+                tokio::spawn(redial_silent(self.clone(), peer));
             }
-            if silence >= SILENCE_DEAD {
-                tracing::warn!(peer = %id, "no sign of life with calls in flight");
-                session.close(Code::Unavailable, "the peer gives no sign of life");
-            } else if silence >= SILENCE_PING {
-                tokio::spawn(async move { session.ping().await });
+            LivenessAction::Close(key) => {
+                if let Some((peer, session)) = busy.get(&key) {
+                    tracing::warn!(%peer, "no sign of life with calls in flight");
+                    session.close(Code::Unavailable, "the peer gives no sign of life");
+                }
             }
         }
-        heard = busy;
     }
 }
 
@@ -614,17 +615,6 @@ async fn redial_silent(node: Arc<Inner>, id: NodeId) {
     {
         tracing::debug!(peer = %id, %status, "a silent peer was not found anew");
     }
-}
-
-/// What was received on a connection when it was last heard.
-#[derive(Debug)]
-struct Heard {
-    bytes: u64,
-    since: Instant,
-    /// Whether it was dialled anew because of this silence.
-    redialled: bool,
-    /// Held, so that its key is not given to another.
-    _session: Session,
 }
 
 pub(super) fn unreachable(id: NodeId, reason: &str) -> Status {

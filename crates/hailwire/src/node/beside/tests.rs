@@ -397,22 +397,3 @@ async fn what_stands_beside_a_tunnel_goes_with_it_when_another_takes_its_place()
     }
     assert!(!ours.is_closed());
 }
-
-#[test]
-fn trouble_is_waited_for_longer_and_longer_and_is_forgotten() {
-    let (first, longest) = PAUSE;
-    let start = Instant::now();
-    let mut pace = Pace::default();
-    assert_eq!(pace.wait(start), Duration::ZERO);
-    pace.trouble(start);
-    assert_eq!(pace.wait(start), first);
-    assert_eq!(pace.wait(start + first), Duration::ZERO);
-    let mut now = start;
-    for _ in 0..20 {
-        now += pace.wait(now);
-        pace.trouble(now);
-    }
-    assert_eq!(pace.wait(now), longest);
-    pace.trouble(now + WELL);
-    assert_eq!(pace.wait(now + WELL), first);
-}
