@@ -1,4 +1,4 @@
-//! AdmissionTable that tasks hold.
+//! A table of slots that tasks hold.
 
 use std::{
     collections::HashMap,

@@ -1,7 +1,7 @@
-//! HandshakeSlots of QUIC that are under way.
+//! Slots for handshakes of QUIC that are under way.
 //!
 //! The address of an Initial may be forged, so a flood of them from nowhere must cost nobody else more than
-//! a round trip. HandshakeSlots of addresses that are not proved have slots of their own. Once these are
+//! a round trip. Handshakes of addresses that are not proved have slots of their own. Once these are
 //! taken, whoever comes has to prove its address first (RFC 9000, 8.1.2), for which nothing is kept.
 //! Proved addresses have other slots, which no forged packet takes, and which are shared out by where they
 //! come from. Should even these be taken, the addresses at which peers were found have some left.
@@ -12,10 +12,10 @@ use hailwire_core::{RemoteSource, admission::AdmissionShares};
 
 use super::gate::{AdmissionGate, AdmissionSlot};
 
-/// HandshakeSlots of addresses that are not proved.
+/// Handshakes of addresses that are not proved.
 const UNPROVED: usize = 128;
 
-/// HandshakeSlots of proved addresses.
+/// Handshakes of proved addresses.
 const PROVED: AdmissionShares = AdmissionShares {
     all: 128,
     per_host: 32,
@@ -24,7 +24,7 @@ const PROVED: AdmissionShares = AdmissionShares {
     spared_busy: Duration::from_secs(3),
 };
 
-/// HandshakeSlots of proved addresses at which peers were found before, where all others are taken.
+/// Handshakes of proved addresses at which peers were found before, where all others are taken.
 const KNOWN: AdmissionShares = AdmissionShares {
     all: 64,
     per_host: 16,

@@ -58,7 +58,7 @@ pub(super) const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Nodes asked at once for an agent that no connected peer offers.
 const MAX_ASKED: usize = 16;
 
-/// UntrustedPeers that are here.
+/// Untrusted peers that are here.
 #[derive(Debug)]
 pub(super) struct UntrustedPeers {
     gate: AdmissionGate,
