@@ -331,7 +331,7 @@ fn table(root: &Path) -> Result<String, BenchError> {
     Ok(out)
 }
 
-/// Those in which we are furthest behind, beyond the spread, of each row the figure and baseline of which that holds most.
+/// Those in which we are furthest behind, beyond the spread: of each row the figure and the baseline with the largest gap.
 fn worst(all: &[(usize, Standing)]) -> Vec<&(usize, Standing)> {
     let mut behind: Vec<_> = all
         .iter()
