@@ -6,6 +6,7 @@ use hailwire_core::{
     dial_address::AddressOrigin,
     grants::{Grant, GrantTerms, stated},
     names::NamedBy,
+    peer_table::TunnelView,
     pending::PendingPeer,
 };
 use hailwire_wire::{
@@ -19,7 +20,6 @@ use super::{
     asked::asked_for,
     join::{said_names, texts},
     now_unix,
-    peers::Shown,
     registry::Target,
     router::Origin,
     store::{TrustRow, Via},
@@ -157,13 +157,13 @@ impl Inner {
     }
 
     fn tunnels(&self) -> Vec<admin::Tunnel> {
-        let tunnel = |shown: Shown| {
-            let Shown {
-                id: peer,
-                session,
+        let tunnel = |shown: TunnelView<Session>| {
+            let TunnelView {
+                peer,
+                first,
                 connections,
                 carries,
-                why,
+                reason,
             } = shown;
             let each = connections.iter();
             let stats: Vec<_> = each.map(|session| session.connection().stats()).collect();
@@ -171,17 +171,17 @@ impl Inner {
             admin::Tunnel {
                 peer,
                 name: self.known_as(peer),
-                carrier: session.connection().carrier().to_owned(),
+                carrier: first.connection().carrier().to_owned(),
                 carries,
-                why: why.to_string(),
-                path: path(&session),
+                why: reason.to_string(),
+                path: path(&first),
                 connections: u32::try_from(connections.len()).unwrap_or(u32::MAX),
                 sent_bytes: sum(|stats| stats.sent_bytes),
                 received_bytes: sum(|stats| stats.received_bytes),
                 sent_packets: sum(|stats| stats.sent_packets),
                 lost_packets: sum(|stats| stats.lost_packets),
                 in_flight: connections.iter().map(Session::in_flight).sum(),
-                up_ms: millis(session.age()),
+                up_ms: millis(first.age()),
             }
         };
         self.peers.shown().into_iter().map(tunnel).collect()
@@ -461,9 +461,9 @@ impl Inner {
 
     fn why(&self, session: &Session) -> String {
         let shown = self.peers.shown().into_iter();
-        let mut why = shown.filter(|shown| shown.session.is(session));
+        let mut why = shown.filter(|shown| shown.first.is(session));
         why.next()
-            .map(|shown| shown.why.to_string())
+            .map(|shown| shown.reason.to_string())
             .unwrap_or_default()
     }
 

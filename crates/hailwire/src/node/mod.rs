@@ -21,9 +21,8 @@
 //! | `hubs` | the hubs that this node belongs to |
 
 mod accounts;
+mod additional;
 mod asked;
-mod beside;
-mod connections;
 mod dial;
 mod early;
 mod here;

@@ -13,6 +13,7 @@ use hailwire_core::{
     dial_address::{AddressCandidates, AddressOrigin},
     grants::{Grant, takes_bare},
     liveness::{BusyConnection, LivenessAction, LivenessMonitor},
+    peer_table::{PeerConnection, PeerRemains},
 };
 use hailwire_wire::{
     AgentName, Code, NodeId, Status, directory::Search, header::Hello, record::Record,
@@ -25,9 +26,9 @@ use tokio::{
 };
 
 use super::{
-    Inner, beside,
+    Inner, additional,
     overlay::{self, Places},
-    peers::{Connect, Left, way_of},
+    peers::Connect,
     router::{Door, Origin},
     store::TrustRow,
 };
@@ -252,8 +253,8 @@ impl Inner {
             return session.close(Code::PermissionDenied, "this node does not trust yours");
         }
         self.accounts.welcome(id);
-        if !dialled && beside::is_beside(session) {
-            self.up_beside(id, session, dialled);
+        if !dialled && additional::is_additional(session) {
+            self.up_additional(id, session, dialled);
             return;
         }
         let most = self.config.limits.max_tunnels as usize;
@@ -463,7 +464,7 @@ async fn stay(node: &Arc<Inner>, id: NodeId, connection: Connection, slot: &Admi
     if !greeted {
         return session.close(Code::ResourceExhausted, "another stranger needs the place");
     }
-    if beside::is_beside(&session) && !node.trust.is_trusted(id) {
+    if additional::is_additional(&session) && !node.trust.is_trusted(id) {
         return session.close(Code::PermissionDenied, "a stranger has one connection");
     }
     if vouched {
@@ -508,7 +509,7 @@ pub(super) async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
     let mut offered = session.peer_offered();
     loop {
         let found = session.connection().stats().remote.parse::<SocketAddr>();
-        if let (Transport::Udp, Ok(address)) = (way_of(&session), found) {
+        if let (Transport::Udp, Ok(address)) = (session.transport(), found) {
             node.trust.found_at(id, address);
         }
         tokio::select! {
@@ -521,7 +522,7 @@ pub(super) async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
             }
         }
     }
-    if matches!(node.peers.leave(id, &session), Left::Nothing) {
+    if matches!(node.peers.leave(id, &session), PeerRemains::Nothing) {
         tracing::info!(peer = %id, "tunnel down");
         if !node.peers.has(id) {
             node.lists.forget(id);

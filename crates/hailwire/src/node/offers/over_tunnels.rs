@@ -20,7 +20,7 @@ use crate::{
     admin::{self, AgentRow, AgentsQuery, method},
     carrier::{Connection, RecvStream, SendStream, quic},
     config::{Carrier, Pool},
-    node::beside::tests::{House, PATIENCE, call, pair, serve_echo},
+    node::additional::tests::{House, PATIENCE, call, pair, serve_echo},
 };
 
 /// A trusted peer that says what it likes on its control stream.

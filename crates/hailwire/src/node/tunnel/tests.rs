@@ -3,7 +3,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::{
     config::{Carrier, Pool},
-    node::beside::tests::{PATIENCE, call, pair, serve_echo},
+    node::additional::tests::{PATIENCE, call, pair, serve_echo},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,4 @@
-//! Connections beside the first one of a tunnel: who dials them, and who takes them.
+//! Additional connections of a tunnel: who dials them, and who takes them.
 //!
 //! The side that dialled a tunnel sees to it that it has as many connections as the setting `pool` says,
 //! which may depend on how many agents the peer offers; [`hailwire_core::additional_connections`] decides when. A peer that does not say that it takes such connections is asked for none.
@@ -20,12 +20,13 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use hailwire_core::additional_connections::{AdditionalAction, AdditionalConnections};
+use hailwire_core::{
+    additional_connections::{AdditionalAction, AdditionalConnections},
+    peer_table::TunnelSize,
+};
 
 use super::{
-    Inner,
-    connections::Standing,
-    overlay,
+    Inner, overlay,
     tunnel::{GREETING_TIMEOUT, greeted, look_after, unreachable},
 };
 use crate::{
@@ -40,9 +41,9 @@ impl Inner {
         if most > 1
             && takes_more(first)
             && let Ok(carrier) = first.connection().carrier().parse()
-            && let Some(standing) = self.peers.standing(id, first)
+            && let Some(size) = self.peers.watch_size(id, first)
         {
-            tokio::spawn(Box::pin(keep(self.clone(), id, carrier, standing)));
+            tokio::spawn(Box::pin(keep(self.clone(), id, carrier, size)));
         }
     }
 
@@ -54,7 +55,7 @@ impl Inner {
 
     /// Takes a greeted session of a trusted peer that is to stand beside others, or closes it with the
     /// reason. Returns whether it was taken.
-    pub(super) fn up_beside(
+    pub(super) fn up_additional(
         self: &Arc<Self>,
         id: NodeId,
         session: &Session,
@@ -63,7 +64,7 @@ impl Inner {
         let most = self.most_connections();
         let entered = match self.is_closing() {
             true => Err(Status::new(Code::Unavailable, "the node is shutting down")),
-            false => self.peers.enter_beside(id, session, dialled, most),
+            false => self.peers.enter_additional(id, session, dialled, most),
         };
         if let Err(status) = entered {
             tracing::debug!(peer = %id, %status, "a connection beside the tunnel was refused");
@@ -82,7 +83,7 @@ impl Inner {
     }
 
     /// Dials one more connection, and waits until it is taken.
-    async fn dial_beside(self: Arc<Self>, id: NodeId, carrier: Carrier) -> Result<(), Status> {
+    async fn dial_additional(self: Arc<Self>, id: NodeId, carrier: Carrier) -> Result<(), Status> {
         let places = self.places(id).await;
         let connection = if carrier.takes_udp() {
             let dial = Box::pin(overlay::dial_whole(&self.endpoint, id, &places)).await;
@@ -100,7 +101,7 @@ impl Inner {
             session.close(status.code, &status.message);
             return Err(status);
         }
-        match self.up_beside(id, &session, true) {
+        match self.up_additional(id, &session, true) {
             true => Ok(()),
             false => Err(unreachable(id, "there is no tunnel to it any more")),
         }
@@ -108,7 +109,7 @@ impl Inner {
 }
 
 /// Whether an accepted session is to stand beside others, by its greeting.
-pub(super) fn is_beside(session: &Session) -> bool {
+pub(super) fn is_additional(session: &Session) -> bool {
     session.peer_hello().is_some_and(|hello| hello.beside)
 }
 
@@ -138,26 +139,26 @@ async fn keep(
     node: Arc<Inner>,
     id: NodeId,
     carrier: Carrier,
-    mut standing: watch::Receiver<Standing>,
+    mut size: watch::Receiver<TunnelSize>,
 ) {
     let mut additional = AdditionalConnections::default();
     let mut dials = JoinSet::new();
     while !node.is_closing() {
         let now = Instant::now().into_std();
-        let Standing {
+        let TunnelSize {
             connections,
             agents,
-        } = *standing.borrow_and_update();
+        } = *size.borrow_and_update();
         additional.handle_tunnel(now, connections, node.config.pool.size(agents));
         if let Some(AdditionalAction::Dial(missing)) = additional.poll_action() {
             for _ in 0..missing {
-                dials.spawn(Box::pin(node.clone().dial_beside(id, carrier)));
+                dials.spawn(Box::pin(node.clone().dial_additional(id, carrier)));
             }
         }
         let timer = additional.poll_timeout(now);
         let due = sleep_until(timer.map_or_else(Instant::now, Instant::from));
         tokio::select! {
-            changed = standing.changed() => if changed.is_err() {
+            changed = size.changed() => if changed.is_err() {
                 // The tunnel is down, or another has taken its place.
                 return;
             },
@@ -166,7 +167,7 @@ async fn keep(
                     tracing::debug!(peer = %id, %status, "no additional connection");
                 }
                 let taken = matches!(done, Ok(Ok(())));
-                let connections = standing.borrow().connections;
+                let connections = size.borrow().connections;
                 additional.handle_dialled(Instant::now().into_std(), taken, connections);
             }
             () = due, if timer.is_some() => additional.handle_timeout(Instant::now().into_std()),

@@ -271,7 +271,10 @@ async fn a_restart_ends_every_connection_of_the_old_start() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_has_nothing_to_stand_beside_is_refused_with_the_reason() {
     let (near, far) = pair(Carrier::Ws, Pool::Fixed(2), Pool::Fixed(1)).await;
-    let dial = near.inner().clone().dial_beside(far.node.id(), Carrier::Ws);
+    let dial = near
+        .inner()
+        .clone()
+        .dial_additional(far.node.id(), Carrier::Ws);
     let refused = dial.await.unwrap_err();
     assert_eq!(refused.code, Code::FailedPrecondition);
     assert!(refused.message.contains("no tunnel over ws"), "{refused}");
@@ -287,7 +290,10 @@ async fn a_stranger_gets_no_connection_beside_another() {
         .admin(method::TRUST_REMOVE, &who)
         .await
         .unwrap();
-    let dial = near.inner().clone().dial_beside(far.node.id(), Carrier::Ws);
+    let dial = near
+        .inner()
+        .clone()
+        .dial_additional(far.node.id(), Carrier::Ws);
     assert_eq!(dial.await.unwrap_err().code, Code::PermissionDenied);
 }
 
@@ -342,20 +348,22 @@ async fn a_tunnel_takes_so_many_connections_and_no_more() {
     all.push((first, far));
     for number in 2..=most {
         let (one, far) = session(Hello::default()).await;
-        peers.enter_beside(id, &one, false, most).unwrap();
+        peers.enter_additional(id, &one, false, most).unwrap();
         assert_eq!(peers.connections(id, Transport::Tcp).len(), number);
         all.push((one, far));
     }
     let (further, _far) = session(Hello::default()).await;
-    let refused = peers.enter_beside(id, &further, false, most).unwrap_err();
+    let refused = peers
+        .enter_additional(id, &further, false, most)
+        .unwrap_err();
     assert_eq!(refused.code, Code::ResourceExhausted);
     assert!(refused.message.contains("64 connections"), "{refused}");
 
     // The one that is there twice is no further one.
-    peers.enter_beside(id, &all[5].0, false, most).unwrap();
+    peers.enter_additional(id, &all[5].0, false, most).unwrap();
     // One that goes away leaves its place.
     peers.leave(id, &all[5].0);
-    peers.enter_beside(id, &further, false, most).unwrap();
+    peers.enter_additional(id, &further, false, most).unwrap();
 }
 
 #[tokio::test]
@@ -369,7 +377,7 @@ async fn of_another_start_of_the_peer_nothing_stands_beside_a_tunnel() {
     let (first, _far) = session(of_start(3)).await;
     let (late, _other) = session(of_start(1)).await;
     assert!(peers.enter(id, &first, false, Carrier::Auto));
-    let refused = peers.enter_beside(id, &late, false, 4).unwrap_err();
+    let refused = peers.enter_additional(id, &late, false, 4).unwrap_err();
     assert_eq!(refused.code, Code::FailedPrecondition);
     assert!(!first.is_closed(), "a late one undoes nothing");
 }
@@ -382,8 +390,8 @@ async fn what_stands_beside_a_tunnel_goes_with_it_when_another_takes_its_place()
     let (beside, _b) = session(Hello::default()).await;
     let (ours, _c) = session(Hello::default()).await;
     assert!(peers.enter(id, &first, false, Carrier::Auto));
-    peers.enter_beside(id, &beside, false, 4).unwrap();
-    let standing = peers.standing(id, &first).unwrap();
+    peers.enter_additional(id, &beside, false, 4).unwrap();
+    let standing = peers.watch_size(id, &first).unwrap();
     // Both have dialled at once, and the lower key's connection is kept.
     assert!(peers.enter(id, &ours, true, Carrier::Auto));
     assert!(
