@@ -1,4 +1,4 @@
-//! What the firewall must hold to, whatever a client sends.
+//! The properties of the firewall that hold for every input.
 //!
 //! In a file of its own, as `callout.rs` beside it: `hailwire-agents`' tests call it too, with inputs drawn from a seed.
 
@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use hailwire_agents::waf::{Settings, UnreadSet, Waf};
+use hailwire_agents::waf::{UnreadSet, Waf, WafSettings};
 use hailwire_callout::{
     Response,
     event::{BodyChunk, Metadata, RequestHeaders},
@@ -27,25 +27,25 @@ const TYPES: [&str; 8] = [
     "",
 ];
 
-/// Bytes of a body beyond which nothing is repeated: some windows of a reader.
-const MOST: usize = 80 << 10;
+/// The size of a body beyond which nothing is repeated: a few windows of a reader.
+const MAX_REPEATED_BODY: usize = 80 << 10;
 
-/// Pieces of a body.
-const MOST_PIECES: usize = 1_000;
+/// The most chunks of a body.
+const MAX_CHUNKS: usize = 1_000;
 
-/// A body: the first byte says of which type, the second in pieces of how many bytes it comes. In the rest, 0xf5 (which no
+/// Checks a body: the first byte chooses its type, the second the size of its chunks. In the rest, 0xf5 (which no
 /// text of UTF-8 has) repeats the byte before it, as often as 256 times what comes after it: so a short input fills every buffer.
 ///
 /// # Panics
 ///
-/// If it matters where it was cut.
+/// If the decision depends on how the body is divided.
 pub(crate) fn waf(input: &[u8]) {
     static WAF: OnceLock<Option<Waf>> = OnceLock::new();
-    let settings = || Settings {
-        // Whatever is found and unread is said, and nothing ends the reading.
+    let settings = || WafSettings {
+        // Everything that is found or unread is reported, and nothing ends the inspection.
         threshold: u32::MAX,
         may_be_unread: UnreadSet::ALL,
-        ..Settings::default()
+        ..WafSettings::default()
     };
     let Some(waf) = WAF.get_or_init(|| Waf::new(settings()).ok()) else {
         return;
@@ -56,10 +56,10 @@ pub(crate) fn waf(input: &[u8]) {
     let body = &long(body)[..];
     let kind = TYPES[usize::from(*kind) % TYPES.len()];
     let whole = judged(waf, kind, body, body.len().max(1));
-    // A long body comes in so many pieces and no more, else it would take a second.
-    let size = (usize::from(*size) % 64 + 1).max(body.len() / MOST_PIECES);
-    let pieces = judged(waf, kind, body, size);
-    assert_eq!(whole, pieces, "it does not matter where it is cut");
+    // A long body arrives in at most this many chunks; more would take a second.
+    let size = (usize::from(*size) % 64 + 1).max(body.len() / MAX_CHUNKS);
+    let chunked = judged(waf, kind, body, size);
+    assert_eq!(whole, chunked, "the decision does not depend on the chunks");
 }
 
 /// The body that a short input stands for.
@@ -68,7 +68,7 @@ fn long(mut input: &[u8]) -> Vec<u8> {
     while let Some((&byte, rest)) = input.split_first() {
         input = rest;
         match (byte, body.last().copied(), rest.split_first()) {
-            (0xf5, Some(last), Some((&times, rest))) if body.len() < MOST => {
+            (0xf5, Some(last), Some((&times, rest))) if body.len() < MAX_REPEATED_BODY => {
                 body.resize(body.len() + (usize::from(times) << 8), last);
                 input = rest;
             }
@@ -78,7 +78,7 @@ fn long(mut input: &[u8]) -> Vec<u8> {
     body
 }
 
-/// What is found in a body that comes in pieces of so many bytes, whatever the order.
+/// The findings in a body that arrives in chunks of this size, in any order.
 fn judged(waf: &Waf, kind: &str, body: &[u8], size: usize) -> (Vec<String>, Vec<String>) {
     // Tests that run side by side share the firewall, and none must take another's request for its own.
     static REQUESTS: AtomicU64 = AtomicU64::new(0);
@@ -102,9 +102,9 @@ fn judged(waf: &Waf, kind: &str, body: &[u8], size: usize) -> (Vec<String>, Vec<
         transferred: 0,
     };
     for data in body.chunks(size) {
-        let _ = waf.piece(&piece(data, false), now);
+        let _ = waf.chunk(&piece(data, false), now);
     }
-    let Response { audit, .. } = waf.piece(&piece(b"", true), now);
+    let Response { audit, .. } = waf.chunk(&piece(b"", true), now);
     let (mut rules, tags) = (audit.rule_ids, audit.tags);
     rules.sort();
     (rules, tags)

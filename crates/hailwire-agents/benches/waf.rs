@@ -1,13 +1,13 @@
-//! What the firewall and the rate limiter cost: a head, a body, by kind, with the rules of the house; with
-//! `HAILWIRE_CRS` the rules of that directory besides.
+//! The cost of the firewall and the rate limiter: a head, and bodies of several types, with the built-in rules; with
+//! `HAILWIRE_CRS` also with the rules of that directory.
 
 use std::{hint::black_box, path::PathBuf, time::Instant};
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use hailwire_agents::{
-    rate_limit::{self, RateLimit},
-    waf::{Settings, Waf},
+    rate_limit::{self, RateLimitAgent},
+    waf::{Waf, WafSettings},
 };
 use hailwire_callout::{
     Agent as _, Decision,
@@ -133,13 +133,13 @@ fn prose(size: usize) -> Vec<u8> {
 
 #[expect(clippy::expect_used, reason = "a bench that cannot begin says so")]
 fn firewall(c: &mut Criterion) {
-    let mut rules = vec![("house", Settings::default())];
+    let mut rules = vec![("house", WafSettings::default())];
     if let Some(crs) = std::env::var_os("HAILWIRE_CRS") {
         rules.push((
             "crs",
-            Settings {
+            WafSettings {
                 rules: Some(PathBuf::from(crs)),
-                ..Settings::default()
+                ..WafSettings::default()
             },
         ));
     }
@@ -183,7 +183,7 @@ fn firewall(c: &mut Criterion) {
                 group.bench_function(format!("{kind} of {} KiB", size >> 10), |b| {
                     b.iter(|| {
                         let _ = waf.head(&post, now);
-                        let response = waf.piece(&chunk(&data), now);
+                        let response = waf.chunk(&chunk(&data), now);
                         assert_eq!(response.decision, Decision::Allow, "{:?}", response.audit);
                     });
                 });
@@ -210,8 +210,9 @@ fn limiter(c: &mut Criterion) {
             ],
         ),
     ] {
-        let agent =
-            RateLimit::new(rate_limit::Settings::of(limits.iter().copied()).expect("limits"));
+        let agent = RateLimitAgent::new(
+            rate_limit::RateLimitSettings::of(limits.iter().copied()).expect("limits"),
+        );
         let get = head("c", "/", None);
         group.bench_function(name, |b| {
             b.iter(|| runtime.block_on(agent.request_headers(black_box(get.clone()))));

@@ -4,7 +4,7 @@
 
 use std::{error::Error, sync::Arc};
 
-use hailwire_agents::Places;
+use hailwire_agents::BoundListeners;
 use hailwire_callout::{
     Agent, Response,
     event::{BodyChunk, RequestHeaders},
@@ -52,10 +52,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listen = std::env::args()
         .nth(1)
         .unwrap_or_else(|| "unix:agent.sock".to_owned());
-    let places = Places::take(vec![listen.parse()?]).await?;
+    let listeners = BoundListeners::bind(vec![listen.parse()?]).await?;
     println!("ready");
     let shutdown = async {
         let _ = tokio::signal::ctrl_c().await;
     };
-    Ok(places.run(Arc::new(NoSecrets), None, shutdown).await?)
+    Ok(listeners.run(Arc::new(NoSecrets), None, shutdown).await?)
 }

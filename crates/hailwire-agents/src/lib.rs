@@ -1,14 +1,14 @@
-//! Two agents of Agent Protocol v2 that come with the house.
+//! Two agents of Agent Protocol v2 that come with Hailwire.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`waf`] | attacks in requests, found in heads and in bodies while they come |
-//! | [`rate_limit`] | so many requests in so long, by client, header, route or for all |
+//! | [`waf`] | a web application firewall: finds attacks in request heads, and in bodies while they arrive |
+//! | [`rate_limit`] | limits the request rate by client, header, route or globally |
 //!
-//! Both are [`hailwire_callout::Agent`]s; [`run`] serves them, or any other, wherever an operator says.
+//! Both are [`hailwire_callout::Agent`]s; [`run`] serves either of them, or any other agent, at the addresses that an operator gives.
 
 pub mod rate_limit;
 mod serve;
 pub mod waf;
 
-pub use serve::{Listen, ListenError, Places, RunError, run};
+pub use serve::{BoundListeners, ListenAddress, ListenAddressError, RunError, run};

@@ -1,4 +1,4 @@
-//! Serving an agent wherever an operator says: `unix:PATH`, `grpc:ADDRESS`, `reverse:PATH`.
+//! Serves an agent at the addresses that an operator gives: `unix:PATH`, `grpc:ADDRESS`, `reverse:PATH`.
 
 use std::{
     fmt,
@@ -17,40 +17,40 @@ use hailwire_callout::{
 use thiserror::Error;
 use tokio::{net::TcpListener, task::JoinSet};
 
-/// Where an agent is served.
+/// An address at which an agent is served.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Listen {
+pub enum ListenAddress {
     /// On a Unix socket at this path.
     Unix(PathBuf),
     /// Over gRPC at this address.
     Grpc(SocketAddr),
-    /// At a host that listens on a Unix socket at this path, and is dialled again whenever it leaves.
+    /// By dialling a host that listens on a Unix socket at this path; dialled again whenever the connection ends.
     Reverse(PathBuf),
 }
 
-/// A place that cannot be read.
+/// An address that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ListenError {
-    /// It begins with none of the three words.
-    #[error("\"{0}\" is no place to serve at: unix:PATH, grpc:ADDRESS and reverse:PATH are")]
+pub enum ListenAddressError {
+    /// It begins with none of `unix:`, `grpc:` and `reverse:`.
+    #[error("invalid address \"{0}\"; use unix:PATH, grpc:ADDRESS or reverse:PATH")]
     Kind(String),
-    /// There is no path.
+    /// The path is empty.
     #[error("\"{0}\" has no path")]
     Path(String),
-    /// There is no address with a port.
-    #[error("\"{0}\" is no address with a port")]
+    /// It is not a host with a port.
+    #[error("invalid address \"{0}\"; use HOST:PORT")]
     Address(String),
 }
 
-impl FromStr for Listen {
-    type Err = ListenError;
+impl FromStr for ListenAddress {
+    type Err = ListenAddressError;
 
-    fn from_str(text: &str) -> Result<Self, ListenError> {
+    fn from_str(text: &str) -> Result<Self, ListenAddressError> {
         let (kind, rest) = text
             .split_once(':')
-            .ok_or_else(|| ListenError::Kind(text.to_owned()))?;
+            .ok_or_else(|| ListenAddressError::Kind(text.to_owned()))?;
         let path = || match rest {
-            "" => Err(ListenError::Path(text.to_owned())),
+            "" => Err(ListenAddressError::Path(text.to_owned())),
             path => Ok(PathBuf::from(path)),
         };
         match kind {
@@ -63,14 +63,14 @@ impl FromStr for Listen {
                     .and_then(|mut found| found.next());
                 address
                     .map(Self::Grpc)
-                    .ok_or_else(|| ListenError::Address(rest.to_owned()))
+                    .ok_or_else(|| ListenAddressError::Address(rest.to_owned()))
             }
-            _ => Err(ListenError::Kind(text.to_owned())),
+            _ => Err(ListenAddressError::Kind(text.to_owned())),
         }
     }
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
@@ -80,77 +80,79 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Why an agent is not served, or no longer.
+/// Why an agent cannot be served, or is served no longer.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// A place is taken, or not there.
-    #[error("{at}: cannot be served at")]
+    /// An address is in use, or does not exist.
+    #[error("cannot listen at {address}")]
     Bind {
-        /// Where.
-        at: Listen,
-        /// Why.
+        /// Which address.
+        address: ListenAddress,
+        /// The cause.
         source: io::Error,
     },
     /// A socket has failed, or a host does not want this agent.
-    #[error("{at}: {why}")]
+    #[error("{address}: {reason}")]
     Ended {
-        /// Where.
-        at: Listen,
-        /// Why.
-        why: String,
+        /// Which address.
+        address: ListenAddress,
+        /// The reason.
+        reason: String,
     },
-    /// There is no place.
-    #[error("no place to serve at was given")]
-    Nowhere,
+    /// No address was given.
+    #[error("no address to listen at was given")]
+    NoAddress,
 }
 
-/// Places that are taken, before anybody is served.
+/// Addresses that are bound, before anybody is served there.
 #[derive(Debug)]
-pub struct Places(Vec<Place>);
+pub struct BoundListeners(Vec<BoundListener>);
 
 #[derive(Debug)]
-enum Place {
+enum BoundListener {
     Unix(uds::UdsListener),
     Grpc(TcpListener, SocketAddr),
     Reverse(PathBuf),
 }
 
-impl Places {
-    /// Takes them all, or none.
+impl BoundListeners {
+    /// Binds all of them, or none.
     ///
     /// # Errors
     ///
-    /// [`RunError::Bind`], [`RunError::Nowhere`].
-    pub async fn take(listen: Vec<Listen>) -> Result<Self, RunError> {
-        let mut places = Vec::with_capacity(listen.len());
+    /// [`RunError::Bind`], [`RunError::NoAddress`].
+    pub async fn bind(listen: Vec<ListenAddress>) -> Result<Self, RunError> {
+        let mut listeners = Vec::with_capacity(listen.len());
         for at in listen {
             let failed = |source| RunError::Bind {
-                at: at.clone(),
+                address: at.clone(),
                 source,
             };
-            places.push(match &at {
-                Listen::Unix(path) => Place::Unix(uds::UdsListener::bind(path).map_err(failed)?),
-                Listen::Grpc(address) => {
+            listeners.push(match &at {
+                ListenAddress::Unix(path) => {
+                    BoundListener::Unix(uds::UdsListener::bind(path).map_err(failed)?)
+                }
+                ListenAddress::Grpc(address) => {
                     let listener = TcpListener::bind(address).await.map_err(failed)?;
                     let address = listener.local_addr().map_err(failed)?;
-                    Place::Grpc(listener, address)
+                    BoundListener::Grpc(listener, address)
                 }
-                Listen::Reverse(path) => Place::Reverse(path.clone()),
+                ListenAddress::Reverse(path) => BoundListener::Reverse(path.clone()),
             });
         }
-        if places.is_empty() {
-            return Err(RunError::Nowhere);
+        if listeners.is_empty() {
+            return Err(RunError::NoAddress);
         }
-        Ok(Self(places))
+        Ok(Self(listeners))
     }
 
-    /// Where these are; a port 0 has become the one that the system chose.
-    pub fn at(&self) -> impl Iterator<Item = Listen> {
-        self.0.iter().map(Place::at)
+    /// Their addresses; port 0 has been replaced by the port that the system chose.
+    pub fn addresses(&self) -> impl Iterator<Item = ListenAddress> {
+        self.0.iter().map(BoundListener::address)
     }
 
-    /// Serves an agent at all of them until `shutdown` comes true or one of them fails. `token` is shown to the hosts
-    /// that are dialled.
+    /// Serves an agent at all of them until `shutdown` completes or one of them fails. `token` authenticates the agent to
+    /// the hosts that are dialled.
     ///
     /// # Errors
     ///
@@ -166,16 +168,16 @@ impl Places {
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
         let mut serving = JoinSet::new();
-        for place in self.0 {
-            let at = place.at();
+        for listener in self.0 {
+            let address = listener.address();
             let (agent, token) = (Arc::clone(&agent), token.clone());
-            serving.spawn(async move { (at, place.serve(agent, token).await) });
+            serving.spawn(async move { (address, listener.serve(agent, token).await) });
         }
         tokio::select! {
             () = shutdown => Ok(()),
             ended = serving.join_next() => match ended {
-                Some(Ok((at, why))) => Err(RunError::Ended { at, why }),
-                // A panic of ours goes on.
+                Some(Ok((address, reason))) => Err(RunError::Ended { address, reason }),
+                // A panic of a server task is passed on.
                 Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                 Some(Err(_)) | None => Ok(()),
             },
@@ -183,21 +185,21 @@ impl Places {
     }
 }
 
-impl Place {
-    fn at(&self) -> Listen {
+impl BoundListener {
+    fn address(&self) -> ListenAddress {
         match self {
-            Self::Unix(listener) => Listen::Unix(listener.path().to_owned()),
-            Self::Grpc(_, address) => Listen::Grpc(*address),
-            Self::Reverse(path) => Listen::Reverse(path.clone()),
+            Self::Unix(listener) => ListenAddress::Unix(listener.path().to_owned()),
+            Self::Grpc(_, address) => ListenAddress::Grpc(*address),
+            Self::Reverse(path) => ListenAddress::Reverse(path.clone()),
         }
     }
 
-    /// Serves until it cannot, and says why.
+    /// Serves until the listener fails, and returns the reason.
     async fn serve<A: Agent>(self, agent: Arc<A>, token: Option<String>) -> String {
         match self {
             Self::Unix(listener) => {
                 match agent::uds::serve(agent, listener, &ServeOptions::default()).await {
-                    Ok(()) => "the socket is closed".to_owned(),
+                    Ok(()) => "the socket was closed".to_owned(),
                     Err(error) => error.to_string(),
                 }
             }
@@ -205,7 +207,7 @@ impl Place {
                 let options = agent::grpc::GrpcServeOptions::default();
                 let never = std::future::pending();
                 match agent::grpc::serve(agent, listener, options, never).await {
-                    Ok(()) => "the socket is closed".to_owned(),
+                    Ok(()) => "the socket was closed".to_owned(),
                     Err(error) => error.to_string(),
                 }
             }
@@ -215,7 +217,7 @@ impl Place {
                     ..DialOptions::default()
                 };
                 match agent::reverse::dial(agent, path, &options).await {
-                    Ok(()) => "the host has left".to_owned(),
+                    Ok(()) => "the host closed the connection".to_owned(),
                     Err(error) => error.to_string(),
                 }
             }
@@ -223,7 +225,7 @@ impl Place {
     }
 }
 
-/// Takes places and serves an agent there until `shutdown` comes true: [`Places::take`] and [`Places::run`] in one.
+/// Binds addresses and serves an agent there until `shutdown` completes: [`BoundListeners::bind`] and [`BoundListeners::run`] in one.
 ///
 /// # Errors
 ///
@@ -233,11 +235,11 @@ impl Place {
 ///
 /// Every connection is closed, and every handler dropped.
 pub async fn run(
-    listen: Vec<Listen>,
+    listen: Vec<ListenAddress>,
     agent: impl Agent,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
-    Places::take(listen)
+    BoundListeners::bind(listen)
         .await?
         .run(Arc::new(agent), None, shutdown)
         .await
@@ -248,39 +250,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_read_as_it_is_written() {
+    fn an_address_prints_as_it_was_written() {
         for text in [
             "unix:/run/a.sock",
             "grpc:127.0.0.1:50051",
             "grpc:[::1]:1",
             "reverse:x.sock",
         ] {
-            assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
         }
-        let wrong = |text: &str| text.parse::<Listen>().unwrap_err();
+        let wrong = |text: &str| text.parse::<ListenAddress>().unwrap_err();
         assert_eq!(
             wrong("/run/a.sock"),
-            ListenError::Kind("/run/a.sock".to_owned())
+            ListenAddressError::Kind("/run/a.sock".to_owned())
         );
-        assert_eq!(wrong("tcp:1"), ListenError::Kind("tcp:1".to_owned()));
-        assert_eq!(wrong("unix:"), ListenError::Path("unix:".to_owned()));
-        assert_eq!(wrong("grpc:here"), ListenError::Address("here".to_owned()));
+        assert_eq!(wrong("tcp:1"), ListenAddressError::Kind("tcp:1".to_owned()));
+        assert_eq!(wrong("unix:"), ListenAddressError::Path("unix:".to_owned()));
+        assert_eq!(
+            wrong("grpc:here"),
+            ListenAddressError::Address("here".to_owned())
+        );
     }
 
     #[tokio::test]
-    async fn no_place_and_a_taken_place_are_refused() {
+    async fn no_address_and_an_address_in_use_are_refused() {
         assert!(matches!(
-            Places::take(Vec::new()).await,
-            Err(RunError::Nowhere)
+            BoundListeners::bind(Vec::new()).await,
+            Err(RunError::NoAddress)
         ));
         let dir = tempfile::tempdir().unwrap();
-        let at = Listen::Unix(dir.path().join("a.sock"));
-        let first = Places::take(vec![at.clone()]).await.unwrap();
+        let at = ListenAddress::Unix(dir.path().join("a.sock"));
+        let first = BoundListeners::bind(vec![at.clone()]).await.unwrap();
         assert!(matches!(
-            Places::take(vec![at.clone()]).await,
+            BoundListeners::bind(vec![at.clone()]).await,
             Err(RunError::Bind { .. })
         ));
         drop(first);
-        assert!(Places::take(vec![at]).await.is_ok());
+        assert!(BoundListeners::bind(vec![at]).await.is_ok());
     }
 }

@@ -117,7 +117,7 @@ pub(crate) enum Action {
         config: PathBuf,
         small: bool,
     },
-    CalloutWaf(callout::ServedAt, waf::Settings),
+    CalloutWaf(callout::ServedAt, waf::WafSettings),
     CalloutRateLimit(callout::ServedAt, Limits),
     HubRun(Box<hailwire_hub::Config>),
     HubInvite {
@@ -219,7 +219,7 @@ pub(crate) struct Serve {
 }
 
 /// What the firewall may leave unread.
-fn may_be_unread(decision: &str, except: Vec<waf::Unread>) -> waf::UnreadSet {
+fn may_be_unread(decision: &str, except: Vec<waf::UnreadKind>) -> waf::UnreadSet {
     let any = !except.is_empty();
     let except: waf::UnreadSet = except.into_iter().collect();
     match decision {
@@ -232,9 +232,9 @@ fn may_be_unread(decision: &str, except: Vec<waf::Unread>) -> waf::UnreadSet {
 /// The limits of a rate limiter.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Limits {
-    Typed(rate_limit::Settings),
+    Typed(rate_limit::RateLimitSettings),
     /// In a file, and what becomes of pushed ones if that was said.
-    File(PathBuf, Option<rate_limit::Pushed>),
+    File(PathBuf, Option<rate_limit::PushPolicy>),
 }
 
 /// Where an inspection agent that is attached to the node listens.
@@ -679,13 +679,13 @@ fn plan_callout(command: callout::CalloutCommand) -> Result<Action, Failure> {
             unread,
             unread_except,
         }) => {
-            let settings = waf::Settings {
+            let settings = waf::WafSettings {
                 rules,
                 paranoia,
                 threshold,
                 block: !detect_only,
                 may_be_unread: may_be_unread(&unread, unread_except),
-                ..waf::Settings::default()
+                ..waf::WafSettings::default()
             };
             Action::CalloutWaf(at, settings)
         }
@@ -698,8 +698,9 @@ fn plan_callout(command: callout::CalloutCommand) -> Result<Action, Failure> {
             let limits = match config {
                 Some(path) => Limits::File(path, configure),
                 None => {
-                    let settings = rate_limit::Settings::of(limit.iter().map(String::as_str));
-                    Limits::Typed(rate_limit::Settings {
+                    let settings =
+                        rate_limit::RateLimitSettings::of(limit.iter().map(String::as_str));
+                    Limits::Typed(rate_limit::RateLimitSettings {
                         configure,
                         ..settings.map_err(Failure::usage)?
                     })

@@ -1,46 +1,46 @@
-//! Whose request it is, in one spelling.
+//! The keys that a request is counted under, in canonical form.
 //!
-//! A client may write what it is counted by in several ways, and each of them would have a count of its own: in capitals,
-//! with blanks, in several fields of a name, with others beside it in a list, an address as IPv6, with a port. So:
+//! A client may write a key in several ways, each of which would get a count of its own: in capitals, with extra white
+//! space, in several fields of one name, with other values in a list, an address as IPv6 or with a port. Therefore:
 //!
-//! - An address is read and written anew: an IPv4 address as such however it is wrapped, an IPv6 address by its network.
-//!   What is no address is counted together.
-//! - A header field is counted by each of its values, whether they come in several fields or in a list (RFC 9110, 5.3), in
-//!   lower case, with single blanks between its words; fields that hold one text with commas in it are not taken for lists.
-//!   Fields of hosts lose ports and last dots, fields of addresses are addresses. An empty value is none.
-//! - Of more than [`VALUES`] values, the others are counted together.
+//! - Addresses are parsed: an IPv4 address is the same key however it is embedded in IPv6, an IPv6 address is reduced to
+//!   its network. All values that are not addresses share one key.
+//! - A header field is counted under each of its values, whether they are in several fields or in a list (RFC 9110,
+//!   section 5.3), in lower case, with single spaces between words. Fields whose text may contain commas are not split.
+//!   Host fields lose ports and trailing dots, address fields are parsed as addresses. Empty values are ignored.
+//! - Beyond [`MAX_HEADER_VALUES`] values, the rest share one key.
 
 use std::{net::IpAddr, str::FromStr as _};
 
 use hailwire_callout::event::RequestHeaders;
 
-use super::Per;
+use super::KeySource;
 
-/// Values of a header field that are counted by themselves.
-pub(super) const VALUES: usize = 8;
+/// Values of a header field that are keys of their own.
+pub(super) const MAX_HEADER_VALUES: usize = 8;
 
-/// Whose requests are counted together, in one spelling.
+/// A key that a request is counted under, in canonical form.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Who {
+pub(super) enum RequestKey {
     Everyone,
-    Address(Network),
+    Address(ClientNetwork),
     Text(String),
     Route(Option<String>),
-    /// A request without the field, or whose address is none.
+    /// A request without the field, or with an invalid address.
     Unknown,
-    /// Those that write more values than are counted.
+    /// The values beyond [`MAX_HEADER_VALUES`].
     Many,
 }
 
-/// An IPv4 address, or a network of IPv6.
+/// An IPv4 address, or an IPv6 network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Network {
+pub(super) enum ClientNetwork {
     V4(u32),
     V6(u128),
 }
 
-/// Fields that hold one text, in which a comma is a comma.
-const TEXTS: [&str; 12] = [
+/// Fields that are not lists: a comma is part of the value.
+const FREE_TEXT_FIELDS: [&str; 12] = [
     "authorization",
     "cookie",
     "date",
@@ -54,8 +54,8 @@ const TEXTS: [&str; 12] = [
     "referer",
     "user-agent",
 ];
-/// Fields that hold addresses,
-const ADDRESSES: [&str; 9] = [
+/// Fields that contain addresses.
+const ADDRESS_FIELDS: [&str; 9] = [
     "cf-connecting-ip",
     "fastly-client-ip",
     "forwarded-for",
@@ -66,44 +66,46 @@ const ADDRESSES: [&str; 9] = [
     "x-original-forwarded-for",
     "x-real-ip",
 ];
-/// and fields that hold hosts.
-const HOSTS: [&str; 4] = [":authority", "host", "x-forwarded-host", "x-original-host"];
+/// Fields that contain host names.
+const HOST_FIELDS: [&str; 4] = [":authority", "host", "x-forwarded-host", "x-original-host"];
 
-/// Those who are counted for a request.
-pub(super) fn of(per: &Per, event: &RequestHeaders) -> Vec<Who> {
+/// The keys that a request is counted under.
+pub(super) fn of(per: &KeySource, event: &RequestHeaders) -> Vec<RequestKey> {
     match per {
-        Per::Everyone => vec![Who::Everyone],
-        Per::Route => vec![Who::Route(event.metadata().route_id.map(str::to_owned))],
-        Per::ClientIp(prefix) => vec![address(event.metadata().client_ip, *prefix)],
-        Per::Header(name) => {
+        KeySource::Everyone => vec![RequestKey::Everyone],
+        KeySource::Route => vec![RequestKey::Route(
+            event.metadata().route_id.map(str::to_owned),
+        )],
+        KeySource::ClientIp(prefix) => vec![address(event.metadata().client_ip, *prefix)],
+        KeySource::Header(name) => {
             let fields = event.headers().get_all(name);
-            let split = !TEXTS.contains(&name.as_str());
+            let split = !FREE_TEXT_FIELDS.contains(&name.as_str());
             let values = fields.flat_map(|field| members(field, split));
             several(values.filter_map(|value| value_of(name, value)))
         }
-        Per::ExactHeader(name) => {
+        KeySource::ExactHeader(name) => {
             let fields = event.headers().get_all(name).map(str::trim);
             let some = fields.filter(|field| !field.is_empty());
-            several(some.map(|field| Who::Text(field.to_owned())))
+            several(some.map(|field| RequestKey::Text(field.to_owned())))
         }
     }
 }
 
-/// Each of them once, as far as they are counted by themselves.
-fn several(some: impl Iterator<Item = Who>) -> Vec<Who> {
+/// Each key once, at most [`MAX_HEADER_VALUES`] of them.
+fn several(some: impl Iterator<Item = RequestKey>) -> Vec<RequestKey> {
     let mut all = Vec::new();
     for who in some {
         if all.contains(&who) {
             continue;
         }
-        if all.len() == VALUES {
-            all.push(Who::Many);
+        if all.len() == MAX_HEADER_VALUES {
+            all.push(RequestKey::Many);
             return all;
         }
         all.push(who);
     }
     if all.is_empty() {
-        all.push(Who::Unknown);
+        all.push(RequestKey::Unknown);
     }
     all
 }
@@ -112,17 +114,17 @@ fn members(field: &str, split: bool) -> impl Iterator<Item = &str> {
     field.split(move |c| split && c == ',')
 }
 
-fn value_of(name: &str, value: &str) -> Option<Who> {
+fn value_of(name: &str, value: &str) -> Option<RequestKey> {
     let value = value.trim();
     if value.is_empty() {
         return None;
     }
-    Some(if ADDRESSES.contains(&name) {
-        address(value, Per::NETWORK)
-    } else if HOSTS.contains(&name) {
+    Some(if ADDRESS_FIELDS.contains(&name) {
+        address(value, KeySource::DEFAULT_IPV6_PREFIX)
+    } else if HOST_FIELDS.contains(&name) {
         match parsed(value) {
-            Some(address) => Who::Address(network(address, 128)),
-            None => Who::Text(host(value)),
+            Some(address) => RequestKey::Address(network(address, 128)),
+            None => RequestKey::Text(host(value)),
         }
     } else {
         let mut text = String::with_capacity(value.len());
@@ -132,22 +134,22 @@ fn value_of(name: &str, value: &str) -> Option<Who> {
             }
             text.extend(word.chars().flat_map(char::to_lowercase));
         }
-        Who::Text(text)
+        RequestKey::Text(text)
     })
 }
 
-fn address(text: &str, prefix: u8) -> Who {
-    parsed(text).map_or(Who::Unknown, |address| {
-        Who::Address(network(address, prefix))
+fn address(text: &str, prefix: u8) -> RequestKey {
+    parsed(text).map_or(RequestKey::Unknown, |address| {
+        RequestKey::Address(network(address, prefix))
     })
 }
 
-/// An address in any spelling: with a port, in brackets or quotes, with a zone, with blanks.
+/// Parses an address that may have a port, brackets, quotes, a zone or white space around it.
 fn parsed(text: &str) -> Option<IpAddr> {
     let text = text.trim().trim_matches('"').trim();
     let inner = match text.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?.0,
-        // One colon is before a port, more are of IPv6.
+        // One colon precedes a port; more than one is IPv6.
         None => match text.split_once(':') {
             Some((address, port)) if !port.contains(':') => address,
             _ => text,
@@ -157,27 +159,27 @@ fn parsed(text: &str) -> Option<IpAddr> {
     IpAddr::from_str(inner.trim_end_matches('.')).ok()
 }
 
-fn network(address: IpAddr, prefix: u8) -> Network {
+fn network(address: IpAddr, prefix: u8) -> ClientNetwork {
     match address {
-        IpAddr::V4(address) => Network::V4(address.to_bits()),
+        IpAddr::V4(address) => ClientNetwork::V4(address.to_bits()),
         IpAddr::V6(six) => {
             let bits = six.to_bits();
-            // Mapped (RFC 4291), compatible, translated (RFC 6052) and 6to4 (RFC 3056) ones have an IPv4 address within.
+            // Mapped (RFC 4291), compatible, translated (RFC 6052) and 6to4 (RFC 3056) addresses contain an IPv4 address.
             match (six.to_ipv4_mapped(), bits >> 32, bits >> 112) {
-                (Some(four), _, _) => Network::V4(four.to_bits()),
-                (_, 0x0064_ff9b_0000_0000_0000_0000, _) => Network::V4(bits as u32),
-                (_, 0, _) if bits > 0xffff => Network::V4(bits as u32),
-                (_, _, 0x2002) => Network::V4((bits >> 80) as u32),
+                (Some(four), _, _) => ClientNetwork::V4(four.to_bits()),
+                (_, 0x0064_ff9b_0000_0000_0000_0000, _) => ClientNetwork::V4(bits as u32),
+                (_, 0, _) if bits > 0xffff => ClientNetwork::V4(bits as u32),
+                (_, _, 0x2002) => ClientNetwork::V4((bits >> 80) as u32),
                 _ => {
                     let host = 128 - u32::from(prefix.clamp(1, 128));
-                    Network::V6(bits >> host << host)
+                    ClientNetwork::V6(bits >> host << host)
                 }
             }
         }
     }
 }
 
-/// A host's name without its port and its last dots.
+/// A host name without its port and trailing dots.
 fn host(text: &str) -> String {
     let name = match text.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -192,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    fn who(per: &str, ip: &str, headers: &[(&str, &str)]) -> Vec<Who> {
+    fn who(per: &str, ip: &str, headers: &[(&str, &str)]) -> Vec<RequestKey> {
         let metadata = Metadata {
             correlation_id: "c",
             client_ip: ip,
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_the_same_however_it_is_written() {
+    fn every_spelling_of_an_address_is_the_same_key() {
         let table: [&[&str]; 5] = [
             &[
                 "192.0.2.1",
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_field_is_the_same_however_it_is_written() {
+    fn every_spelling_of_a_header_field_is_the_same_key() {
         let key = |fields: &[&str]| {
             let fields: Vec<(&str, &str)> = fields.iter().map(|value| ("X-Key", *value)).collect();
             who("header:x-key", "", &fields)
@@ -278,15 +280,22 @@ mod tests {
             assert_eq!(key(&[same]), alone, "{same:?}");
         }
         assert_eq!(key(&["abc def", "Abc  Def", ""]), alone);
-        // Whatever stands beside it, the value is counted.
+        // The value is counted whatever other values the field has.
         for beside in [&["x", "abc def"][..], &["abc def", "x"], &["x, abc def, y"]] {
             assert!(key(beside).contains(&alone[0]), "{beside:?}");
         }
-        assert_eq!(key(&[]), [Who::Unknown]);
-        assert_eq!(key(&["", " , "]), [Who::Unknown], "empty is none");
+        assert_eq!(key(&[]), [RequestKey::Unknown]);
+        assert_eq!(
+            key(&["", " , "]),
+            [RequestKey::Unknown],
+            "empty values are ignored"
+        );
         let many: Vec<String> = (0..100).map(|n| n.to_string()).collect();
         let many = key(&[&many.join(",")]);
-        assert_eq!((many.len(), many.last()), (VALUES + 1, Some(&Who::Many)));
+        assert_eq!(
+            (many.len(), many.last()),
+            (MAX_HEADER_VALUES + 1, Some(&RequestKey::Many))
+        );
         let agent = "Mozilla/5.0 (X11; Linux) AppleWebKit/537.36 (KHTML, like Gecko)";
         assert_eq!(
             who("header:user-agent", "", &[("user-agent", agent)]).len(),
@@ -298,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_the_same_with_its_port_and_a_last_dot() {
+    fn a_host_with_a_port_or_trailing_dot_is_the_same_key() {
         let host = |value| who("header:host", "", &[("host", value)]);
         for same in [
             "Example.com",

@@ -1,24 +1,24 @@
-//! An agent that lets so many requests pass in so long.
+//! An agent that limits the rate of requests.
 //!
-//! Limits are counted by the generic cell rate algorithm (ITU-T I.371, as `governor` has it): one number a key, an
-//! even pace, and a burst that may come at once. A request has to pass every limit, in the order in which they are
-//! written; what an earlier one has counted stays counted when a later one refuses.
+//! Limits are counted by the generic cell rate algorithm (ITU-T I.371, implemented by `governor`): one number for each
+//! key, an even rate, and a burst that may arrive at once. A request has to pass every limit, in the order of the
+//! configuration; what an earlier limit has counted stays counted when a later one refuses the request.
 //!
-//! A refused request is answered 429 (RFC 6585, 4) with `retry-after`. Passed and refused ones carry `ratelimit` and
-//! `ratelimit-policy` of draft-ietf-httpapi-ratelimit-headers in their response.
+//! A refused request is answered with 429 (RFC 6585, section 4) and `retry-after`. Every response carries `ratelimit`
+//! and `ratelimit-policy` of draft-ietf-httpapi-ratelimit-headers.
 //!
-//! A client is counted as one however it writes what it is counted by ([`key`]).
+//! Different spellings of a key are counted as one key ([`key`]).
 //!
-//! Memory is bounded: [`Settings::keys`] entries of about 40 bytes for each limit, and once these are full four numbers of
-//! 8 bytes for each besides, in which newcomers are counted about ([`table`]).
+//! Memory is bounded: [`RateLimitSettings::keys`] entries of about 40 bytes for each limit. Once these are full, each limit has four
+//! more numbers of 8 bytes for each entry, in which new keys are counted approximately ([`table`]).
 
 mod key;
 mod limit;
 mod settings;
 mod table;
 
-pub use limit::{Limit, LimitError, Per};
-pub use settings::{Pushed, PushedError, Settings, SettingsError};
+pub use limit::{KeySource, RateLimit, RateLimitError};
+pub use settings::{PushPolicy, PushPolicyError, RateLimitSettings, RateLimitSettingsError};
 
 use std::{
     collections::BTreeMap,
@@ -40,109 +40,108 @@ use hailwire_callout::{
     response::{Audit, HeaderOp},
 };
 
-use table::{Keys, Table};
+use table::{KeyHasher, KeyTable};
 
-/// The rate limiter.
+/// The agent that limits rates.
 ///
-/// A host may push limits, as far as [`Settings::configure`] lets it: an object `{"limits": ["100/s per client-ip"]}`. Limits
-/// that held before keep their counts.
-pub struct RateLimit<C: Clock = DefaultClock> {
+/// A host may push limits, as far as [`RateLimitSettings::configure`] allows it: an object `{"limits": ["100/s per client-ip"]}`. Limits
+/// that were in force before keep their counts.
+pub struct RateLimitAgent<C: Clock = DefaultClock> {
     clock: C,
-    keys: Keys,
-    /// The operator's.
-    settings: Settings,
-    now: Mutex<Arc<Active<C>>>,
+    keys: KeyHasher,
+    /// What the operator configured.
+    settings: RateLimitSettings,
+    now: Mutex<Arc<ActiveLimits<C>>>,
     refused: AtomicU64,
 }
 
-impl RateLimit {
-    /// One that tells the time by the system's monotonic clock.
+impl RateLimitAgent {
+    /// An agent that uses the system's monotonic clock.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: RateLimitSettings) -> Self {
         Self::with_clock(settings, DefaultClock::default())
     }
 }
 
 /// The limits in force.
-struct Active<C: Clock> {
-    settings: Settings,
-    counters: Vec<Arc<Counter<C>>>,
+struct ActiveLimits<C: Clock> {
+    settings: RateLimitSettings,
+    counters: Vec<Arc<LimitCounter<C>>>,
     began: C::Instant,
-    /// When idle keys were last dropped, in nanoseconds since it began.
+    /// When idle keys were last dropped, in nanoseconds since `began`.
     swept: AtomicU64,
 }
 
-struct Counter<C: Clock> {
-    limit: Limit,
-    limiter: RateLimiter<table::Key, Table, C, StateInformationMiddleware>,
+struct LimitCounter<C: Clock> {
+    limit: RateLimit,
+    limiter: RateLimiter<table::KeyHash, KeyTable, C, StateInformationMiddleware>,
 }
 
-/// What one limit says of a request.
-struct Standing<'a> {
-    limit: &'a Limit,
+/// The state of one limit after it counted a request.
+struct LimitStatus<'a> {
+    limit: &'a RateLimit,
     remaining: u32,
-    /// Until it may come again, where it may not now.
+    /// How long the client has to wait, if the request is refused.
     wait: Option<Duration>,
 }
 
-impl<C: Clock + Clone> RateLimit<C> {
-    /// One that tells the time by this clock.
+impl<C: Clock + Clone> RateLimitAgent<C> {
+    /// An agent that uses this clock.
     #[must_use]
-    pub fn with_clock(settings: Settings, clock: C) -> Self {
-        let active = Arc::new(Active::new(settings.clone(), &[], &clock));
+    pub fn with_clock(settings: RateLimitSettings, clock: C) -> Self {
+        let active = Arc::new(ActiveLimits::new(settings.clone(), &[], &clock));
         Self {
             clock,
-            keys: Keys::default(),
+            keys: KeyHasher::default(),
             settings,
             now: Mutex::new(active),
             refused: AtomicU64::new(0),
         }
     }
 
-    /// How many requests were refused so far.
+    /// How many requests have been refused.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// How many keys are counted now, of all limits.
+    /// How many keys all limits hold now.
     #[must_use]
     pub fn keys(&self) -> usize {
-        let len = |counter: &Arc<Counter<C>>| counter.limiter.len();
+        let len = |counter: &Arc<LimitCounter<C>>| counter.limiter.len();
         self.active().counters.iter().map(len).sum()
     }
 
-    fn active(&self) -> Arc<Active<C>> {
+    fn active(&self) -> Arc<ActiveLimits<C>> {
         Arc::clone(&self.now.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn decide(&self, event: &RequestHeaders) -> Response {
         let active = self.active();
         active.sweep(&self.clock);
-        let mut standings = Vec::with_capacity(active.counters.len());
+        let mut statuses = Vec::with_capacity(active.counters.len());
         for counter in &active.counters {
             let (remaining, wait) = self.count(counter, event);
-            standings.push(Standing {
+            statuses.push(LimitStatus {
                 limit: &counter.limit,
                 remaining,
                 wait,
             });
             if wait.is_some() {
                 self.refused.fetch_add(1, Ordering::Relaxed);
-                return refuse(&active.settings, &standings);
+                return refuse(&active.settings, &statuses);
             }
         }
         let mut response = Response::allow();
-        if active.settings.headers && !standings.is_empty() {
+        if active.settings.headers && !statuses.is_empty() {
             let set = |(name, value)| HeaderOp::Set { name, value };
-            response.response_headers = fields(&standings).map(set).into();
+            response.response_headers = fields(&statuses).map(set).into();
         }
         response
     }
 
-    /// Counts a request for each of those that it is counted for: what is left to the one that has least, and how long the
-    /// one waits that waits longest.
-    fn count(&self, counter: &Counter<C>, event: &RequestHeaders) -> (u32, Option<Duration>) {
+    /// Counts a request for each of its keys: the smallest number of requests left, and the longest time to wait.
+    fn count(&self, counter: &LimitCounter<C>, event: &RequestHeaders) -> (u32, Option<Duration>) {
         let (mut least, mut longest) = (u32::MAX, None);
         for who in key::of(&counter.limit.per, event) {
             match counter.limiter.check_key(&self.keys.of(who)) {
@@ -156,24 +155,24 @@ impl<C: Clock + Clone> RateLimit<C> {
         (least, longest)
     }
 
-    /// Takes limits that a host pushes, as far as the operator lets it.
-    fn push(&self, config: &serde_json::Value) -> Result<(), SettingsError> {
+    /// Applies limits that a host pushes, as far as the operator allows it.
+    fn push(&self, config: &serde_json::Value) -> Result<(), RateLimitSettingsError> {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(settings) = self.settings.pushed(config, &now.settings.limits)? {
-            *now = Arc::new(Active::new(settings, &now.counters, &self.clock));
+            *now = Arc::new(ActiveLimits::new(settings, &now.counters, &self.clock));
         }
         Ok(())
     }
 }
 
-impl<C: Clock + Clone> Active<C> {
-    /// Limits that were counted before go on with their counts: pushing them again lets nobody off.
-    fn new(settings: Settings, before: &[Arc<Counter<C>>], clock: &C) -> Self {
-        let counter = |limit: &Limit| {
+impl<C: Clock + Clone> ActiveLimits<C> {
+    /// Limits that were in force before keep their counts, so pushing them again resets nothing.
+    fn new(settings: RateLimitSettings, before: &[Arc<LimitCounter<C>>], clock: &C) -> Self {
+        let counter = |limit: &RateLimit| {
             let known = before.iter().find(|counter| counter.limit == *limit);
             known.cloned().unwrap_or_else(|| {
-                let table = Table::new(settings.keys);
-                Arc::new(Counter {
+                let table = KeyTable::new(settings.keys);
+                Arc::new(LimitCounter {
                     limit: limit.clone(),
                     limiter: RateLimiter::new(limit.quota(), table, clock.clone()),
                 })
@@ -187,18 +186,18 @@ impl<C: Clock + Clone> Active<C> {
         }
     }
 
-    /// Drops idle keys, once in [`SWEEP`].
+    /// Drops idle keys, at most once in [`SWEEP_INTERVAL`].
     fn sweep(&self, clock: &C) {
         let now = clock.now().duration_since(self.began).as_u64();
         let due = self
             .swept
             .load(Ordering::Relaxed)
-            .saturating_add(SWEEP.as_nanos() as u64);
+            .saturating_add(SWEEP_INTERVAL.as_nanos() as u64);
         let mine = now >= due
             && self
                 .swept
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| {
-                    (at < now && now - at >= SWEEP.as_nanos() as u64).then_some(now)
+                    (at < now && now - at >= SWEEP_INTERVAL.as_nanos() as u64).then_some(now)
                 })
                 .is_ok();
         if mine {
@@ -210,11 +209,11 @@ impl<C: Clock + Clone> Active<C> {
 }
 
 /// How often idle keys are dropped.
-const SWEEP: Duration = Duration::from_secs(10);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
-fn refuse(settings: &Settings, standings: &[Standing<'_>]) -> Response {
+fn refuse(settings: &RateLimitSettings, statuses: &[LimitStatus<'_>]) -> Response {
     let mut headers = BTreeMap::new();
-    let Some((limit, wait)) = standings
+    let Some((limit, wait)) = statuses
         .last()
         .and_then(|last| Some((last.limit, last.wait?)))
     else {
@@ -222,7 +221,7 @@ fn refuse(settings: &Settings, standings: &[Standing<'_>]) -> Response {
     };
     headers.insert("retry-after".to_owned(), seconds(wait).to_string());
     if settings.headers {
-        headers.extend(fields(standings));
+        headers.extend(fields(statuses));
     }
     Response {
         decision: Decision::Block {
@@ -241,16 +240,16 @@ fn refuse(settings: &Settings, standings: &[Standing<'_>]) -> Response {
     }
 }
 
-/// `ratelimit` and `ratelimit-policy`, lists of items whose parameters are `q` and `w`, quota and window, and `r` and `t`,
-/// remaining and seconds until there is more.
-fn fields(standings: &[Standing<'_>]) -> [(String, String); 2] {
+/// `ratelimit` and `ratelimit-policy`, lists of items with the parameters `q` and `w` (quota and window), and `r` and `t`
+/// (requests remaining, and seconds until there are more).
+fn fields(statuses: &[LimitStatus<'_>]) -> [(String, String); 2] {
     let mut now = String::new();
     let mut policy = String::new();
-    for Standing {
+    for LimitStatus {
         limit,
         remaining,
         wait,
-    } in standings
+    } in statuses
     {
         let comma = if now.is_empty() { "" } else { ", " };
         let missing = limit.burst.get().saturating_sub(*remaining);
@@ -266,12 +265,12 @@ fn fields(standings: &[Standing<'_>]) -> [(String, String); 2] {
     ]
 }
 
-/// Whole seconds, upwards.
+/// Whole seconds, rounded up.
 fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-impl<C> Agent for RateLimit<C>
+impl<C> Agent for RateLimitAgent<C>
 where
     C: Clock + Clone + Send + Sync + 'static,
     C::Instant: Send + Sync,
@@ -292,8 +291,8 @@ where
         match self.push(&event.config) {
             Ok(()) => Response::allow(),
             Err(error) => {
-                tracing::warn!(error = %error, "limits that a host pushes are refused");
-                let status = if matches!(error, SettingsError::Denied) {
+                tracing::warn!(error = %error, "limits pushed by a host were refused");
+                let status = if matches!(error, RateLimitSettingsError::Denied) {
                     403
                 } else {
                     500

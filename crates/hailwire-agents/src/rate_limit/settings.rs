@@ -15,21 +15,21 @@ use hailwire_kdl::{FileError, KdlIdentifier, KdlNode, Mistake, Seen};
 use serde_json::Value;
 use thiserror::Error;
 
-use super::{Limit, LimitError};
+use super::{RateLimit, RateLimitError};
 
-/// What becomes of limits that a host pushes.
+/// What happens to limits that a host pushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pushed {
-    /// They are refused: the operator's hold, whoever may connect.
+pub enum PushPolicy {
+    /// They are refused: only the operator's limits apply.
     Deny,
-    /// They are counted besides the operator's, which stay.
+    /// They apply in addition to the operator's.
     Tighten,
-    /// They take the place of those that hold.
+    /// They replace the limits in force.
     Allow,
 }
 
-impl Pushed {
-    /// All there are, with their names.
+impl PushPolicy {
+    /// All policies with their names.
     pub const NAMES: [(&str, Self); 3] = [
         ("deny", Self::Deny),
         ("tighten", Self::Tighten),
@@ -37,38 +37,38 @@ impl Pushed {
     ];
 }
 
-/// The name of nothing that can become of pushed limits.
+/// An unknown policy for pushed limits.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("\"{0}\" is none of deny, tighten and allow")]
-pub struct PushedError(String);
+#[error("\"{0}\" is not a valid policy; use deny, tighten or allow")]
+pub struct PushPolicyError(String);
 
-impl FromStr for Pushed {
-    type Err = PushedError;
+impl FromStr for PushPolicy {
+    type Err = PushPolicyError;
 
-    fn from_str(text: &str) -> Result<Self, PushedError> {
+    fn from_str(text: &str) -> Result<Self, PushPolicyError> {
         let named = Self::NAMES.into_iter().find(|(name, _)| *name == text);
         named
             .map(|(_, pushed)| pushed)
-            .ok_or_else(|| PushedError(text.to_owned()))
+            .ok_or_else(|| PushPolicyError(text.to_owned()))
     }
 }
 
-/// What the rate limiter does.
+/// The settings of the rate limiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The limits, all of which a request has to pass. At most 32.
-    pub limits: Vec<Limit>,
-    /// Keys that each limit counts at once. Default 100,000; see the module for what happens beyond.
+pub struct RateLimitSettings {
+    /// The limits; a request has to pass all of them. At most 32.
+    pub limits: Vec<RateLimit>,
+    /// Keys that each limit holds at once. Default 100,000; the module's documentation says what happens beyond.
     pub keys: usize,
     /// The status of a refusal. Default 429.
     pub status: u16,
-    /// Whether responses carry `ratelimit` and `ratelimit-policy`. Default yes.
+    /// Whether responses carry `ratelimit` and `ratelimit-policy`. Default true.
     pub headers: bool,
-    /// What becomes of limits that a host pushes. Default refused, or allowed where the operator set no limits.
-    pub configure: Option<Pushed>,
+    /// What happens to limits that a host pushes. By default they are refused, or allowed if the operator set no limits.
+    pub configure: Option<PushPolicy>,
 }
 
-impl Default for Settings {
+impl Default for RateLimitSettings {
     fn default() -> Self {
         Self {
             limits: Vec::new(),
@@ -82,37 +82,39 @@ impl Default for Settings {
 
 /// Settings that cannot be used.
 #[derive(Debug, Error)]
-pub enum SettingsError {
-    /// The file cannot be read, or says something wrong.
+pub enum RateLimitSettingsError {
+    /// The file cannot be read or parsed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A limit cannot be read.
+    /// A limit cannot be parsed.
     #[error(transparent)]
-    Limit(#[from] LimitError),
-    /// A host may not set limits.
+    Limit(#[from] RateLimitError),
+    /// The operator's settings do not let a host set limits.
     #[error(
-        "limits are the operator's to set: start the agent with `configure \"tighten\"` or `configure \"allow\"` to let hosts push them"
+        "hosts may not push limits; start the agent with `configure \"tighten\"` or `configure \"allow\"` to let them"
     )]
     Denied,
     /// More than 32 limits.
-    #[error("{0} limits: at most 32 are counted")]
+    #[error("too many limits: {0}, at most 32")]
     TooMany(usize),
 }
 
 /// Limits of one agent.
 const MAX_LIMITS: usize = 32;
 
-impl Settings {
-    /// From limits as they are written, and else the defaults.
+impl RateLimitSettings {
+    /// Parses limits; all other settings have their defaults.
     ///
     /// # Errors
     ///
-    /// [`SettingsError`].
-    pub fn of<'a>(limits: impl IntoIterator<Item = &'a str>) -> Result<Self, SettingsError> {
+    /// [`RateLimitSettingsError`].
+    pub fn of<'a>(
+        limits: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, RateLimitSettingsError> {
         let limits = limits
             .into_iter()
             .map(str::parse)
-            .collect::<Result<Vec<Limit>, _>>()?;
+            .collect::<Result<Vec<RateLimit>, _>>()?;
         Self {
             limits,
             ..Self::default()
@@ -120,21 +122,21 @@ impl Settings {
         .checked()
     }
 
-    /// From a KDL file.
+    /// Reads a KDL file.
     ///
     /// # Errors
     ///
-    /// [`SettingsError`]; nothing unknown is passed over.
-    pub fn load(path: &Path) -> Result<Self, SettingsError> {
+    /// [`RateLimitSettingsError`]; unknown settings are errors.
+    pub fn load(path: &Path) -> Result<Self, RateLimitSettingsError> {
         Self::parse(&hailwire_kdl::read(path)?, path)
     }
 
-    /// From a KDL text; `path` is only for messages.
+    /// Parses KDL text; `path` is only used in messages.
     ///
     /// # Errors
     ///
-    /// As [`Settings::load`].
-    pub fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
+    /// As [`RateLimitSettings::load`].
+    pub fn parse(text: &str, path: &Path) -> Result<Self, RateLimitSettingsError> {
         let read = || {
             let mut settings = Self::default();
             let mut seen = Seen::default();
@@ -171,21 +173,21 @@ impl Settings {
         Ok(())
     }
 
-    /// These, changed as a host wants: `Ok(None)` where it names no limits, or those that `now` hold. These settings are the
-    /// operator's, whatever was pushed before.
+    /// These settings with the limits that a host pushes; `Ok(None)` if it names none, or the ones in force (`now`). `self`
+    /// is what the operator configured, without earlier pushes.
     ///
     /// # Errors
     ///
-    /// [`SettingsError`].
+    /// [`RateLimitSettingsError`].
     pub(super) fn pushed(
         &self,
         config: &Value,
-        now: &[Limit],
-    ) -> Result<Option<Self>, SettingsError> {
+        now: &[RateLimit],
+    ) -> Result<Option<Self>, RateLimitSettingsError> {
         let Some(limits) = config.get("limits") else {
             return Ok(None);
         };
-        let wrong = || LimitError::Rate(limits.to_string());
+        let wrong = || RateLimitError::Rate(limits.to_string());
         let texts = limits.as_array().ok_or_else(wrong)?;
         let texts: Option<Vec<&str>> = texts.iter().map(Value::as_str).collect();
         let limits = Self::of(texts.ok_or_else(wrong)?)?.limits;
@@ -194,15 +196,15 @@ impl Settings {
         }
         let none = self.limits.is_empty();
         let limits = match self.configure {
-            Some(Pushed::Allow) => limits,
+            Some(PushPolicy::Allow) => limits,
             None if none => limits,
-            Some(Pushed::Tighten) => {
+            Some(PushPolicy::Tighten) => {
                 let more = limits
                     .into_iter()
                     .filter(|limit| !self.limits.contains(limit));
                 self.limits.iter().cloned().chain(more).collect()
             }
-            Some(Pushed::Deny) | None => return Err(SettingsError::Denied),
+            Some(PushPolicy::Deny) | None => return Err(RateLimitSettingsError::Denied),
         };
         let settings = Self {
             limits,
@@ -211,17 +213,17 @@ impl Settings {
         settings.checked().map(Some)
     }
 
-    fn checked(self) -> Result<Self, SettingsError> {
+    fn checked(self) -> Result<Self, RateLimitSettingsError> {
         match self.limits.len() {
             0..=MAX_LIMITS => Ok(self),
-            many => Err(SettingsError::TooMany(many)),
+            many => Err(RateLimitSettingsError::TooMany(many)),
         }
     }
 }
 
 /// `limit "100/s per client-ip" name="plan"`.
-fn limit(node: &KdlNode) -> Result<Limit, Mistake> {
-    let mut limit: Option<Limit> = None;
+fn limit(node: &KdlNode) -> Result<RateLimit, Mistake> {
+    let mut limit: Option<RateLimit> = None;
     let mut name = None;
     for entry in node.entries() {
         match entry.name().map(KdlIdentifier::value) {
@@ -232,19 +234,24 @@ fn limit(node: &KdlNode) -> Result<Limit, Mistake> {
                 if text.is_empty() || !text.bytes().all(plain) {
                     return Err(Mistake::in_value(
                         entry,
-                        format!("\"{text}\" is no name for a limit"),
+                        format!("\"{text}\" is not a valid name for a limit"),
                     ));
                 }
                 name = Some(text.to_owned());
             }
-            _ => return Err(Mistake::in_value(entry, "limit takes a text and a name")),
+            _ => {
+                return Err(Mistake::in_value(
+                    entry,
+                    "limit takes one string and a name",
+                ));
+            }
         }
     }
     if node.children().is_some() {
-        return Err(Mistake::of(node, "limit has no braces"));
+        return Err(Mistake::of(node, "limit has no children"));
     }
     let mut limit = limit
-        .ok_or_else(|| Mistake::of(node, "limit needs a text like \"100/s per client-ip\""))?;
+        .ok_or_else(|| Mistake::of(node, "limit needs a string like \"100/s per client-ip\""))?;
     if let Some(name) = name {
         limit.name = name;
     }
@@ -256,13 +263,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_read_whole_and_nothing_unknown_is_passed_over() {
+    fn a_file_is_parsed_and_unknown_settings_are_errors() {
         let text = "limit \"100/s burst 20 per client-ip\"\nlimit \"5/m\" name=\"login\"\nkeys 1000\nstatus 503\nheaders #false\nconfigure \"tighten\"\n";
-        let settings = Settings::parse(text, Path::new("limits.kdl")).unwrap();
+        let settings = RateLimitSettings::parse(text, Path::new("limits.kdl")).unwrap();
         assert_eq!((settings.limits.len(), settings.keys), (2, 1000));
         assert_eq!((settings.status, settings.headers), (503, false));
         assert_eq!(settings.limits[1].name, "login");
-        assert_eq!(settings.configure, Some(Pushed::Tighten));
+        assert_eq!(settings.configure, Some(PushPolicy::Tighten));
         for (text, message) in [
             ("keys 1000\n  limit \"1/s per moon\"", ":2:"),
             ("limits \"1/s\"", ":1:1: "),
@@ -274,7 +281,7 @@ mod tests {
             ("configure \"perhaps\"", ":1:"),
             ("keys {", ":1:"),
         ] {
-            let error = Settings::parse(text, Path::new(""))
+            let error = RateLimitSettings::parse(text, Path::new(""))
                 .unwrap_err()
                 .to_string();
             assert!(error.starts_with(message), "{error}");
@@ -283,10 +290,10 @@ mod tests {
 
     #[test]
     fn more_than_32_limits_are_refused() {
-        assert!(Settings::of(["1/s"; 32]).is_ok());
+        assert!(RateLimitSettings::of(["1/s"; 32]).is_ok());
         assert!(matches!(
-            Settings::of(["1/s"; 33]),
-            Err(SettingsError::TooMany(33))
+            RateLimitSettings::of(["1/s"; 33]),
+            Err(RateLimitSettingsError::TooMany(33))
         ));
     }
 }

@@ -6,10 +6,10 @@ use serde_json::json;
 
 use super::*;
 
-fn limiter(limits: &[&str]) -> (RateLimit<FakeRelativeClock>, FakeRelativeClock) {
+fn limiter(limits: &[&str]) -> (RateLimitAgent<FakeRelativeClock>, FakeRelativeClock) {
     let clock = FakeRelativeClock::default();
-    let settings = Settings::of(limits.iter().copied()).unwrap();
-    (RateLimit::with_clock(settings, clock.clone()), clock)
+    let settings = RateLimitSettings::of(limits.iter().copied()).unwrap();
+    (RateLimitAgent::with_clock(settings, clock.clone()), clock)
 }
 
 fn request(ip: &str, route: Option<&str>, headers: &[(&str, &str)]) -> RequestHeaders {
@@ -22,12 +22,12 @@ fn request(ip: &str, route: Option<&str>, headers: &[(&str, &str)]) -> RequestHe
     RequestHeaders::new(&metadata, "GET", "/", headers.iter().copied())
 }
 
-fn passes(agent: &RateLimit<FakeRelativeClock>, event: &RequestHeaders) -> bool {
+fn passes(agent: &RateLimitAgent<FakeRelativeClock>, event: &RequestHeaders) -> bool {
     agent.decide(event).decision == Decision::Allow
 }
 
 #[test]
-fn a_burst_passes_and_then_the_pace_is_kept() {
+fn a_burst_passes_and_then_the_rate_is_kept() {
     let (agent, clock) = limiter(&["10/s burst 3 per client-ip"]);
     let event = request("192.0.2.1", None, &[]);
     let first: Vec<bool> = (0..5).map(|_| passes(&agent, &event)).collect();
@@ -109,15 +109,15 @@ fn what_passes_carries_what_is_left() {
 }
 
 #[test]
-fn idle_keys_are_dropped_and_newcomers_to_a_full_table_are_counted_each_by_itself() {
+fn idle_keys_are_dropped_and_new_keys_in_a_full_table_are_counted_separately() {
     let clock = FakeRelativeClock::default();
-    let settings = Settings {
+    let settings = RateLimitSettings {
         keys: 64,
-        ..Settings::of(["1/s burst 2 per header:k"]).unwrap()
+        ..RateLimitSettings::of(["1/s burst 2 per header:k"]).unwrap()
     };
-    let agent = RateLimit::with_clock(settings, clock.clone());
+    let agent = RateLimitAgent::with_clock(settings, clock.clone());
     let key = |n: u32| passes(&agent, &request("", None, &[("k", &n.to_string())]));
-    assert!((0..100).all(key), "nobody came twice");
+    assert!((0..100).all(key), "every key came once");
     assert!(agent.keys() <= 64);
     for n in 0..100 {
         let more = (0..10).filter(|_| key(n)).count();
@@ -163,12 +163,12 @@ fn push(config: serde_json::Value) -> Configure {
     }
 }
 
-fn with(limits: &[&str], configure: Option<Pushed>) -> RateLimit<FakeRelativeClock> {
-    let settings = Settings {
+fn with(limits: &[&str], configure: Option<PushPolicy>) -> RateLimitAgent<FakeRelativeClock> {
+    let settings = RateLimitSettings {
         configure,
-        ..Settings::of(limits.iter().copied()).unwrap()
+        ..RateLimitSettings::of(limits.iter().copied()).unwrap()
     };
-    RateLimit::with_clock(settings, FakeRelativeClock::default())
+    RateLimitAgent::with_clock(settings, FakeRelativeClock::default())
 }
 
 #[tokio::test]
@@ -188,7 +188,7 @@ async fn limits_that_a_host_pushes_are_refused_unless_the_operator_says_otherwis
         );
         assert_eq!(answer.audit.reason_codes[0], "CONFIGURE_REFUSED");
     }
-    // Those that hold, and none, change nothing.
+    // The limits in force, and no limits, change nothing.
     let same = agent
         .configure(push(json!({"limits": ["1/m per global"]})))
         .await;
@@ -200,7 +200,7 @@ async fn limits_that_a_host_pushes_are_refused_unless_the_operator_says_otherwis
 #[tokio::test]
 async fn pushed_limits_may_tighten_and_lift_nothing_of_the_operators() {
     let event = request("192.0.2.1", None, &[]);
-    let agent = with(&["5/m per global"], Some(Pushed::Tighten));
+    let agent = with(&["5/m per global"], Some(PushPolicy::Tighten));
     assert_eq!((0..3).filter(|_| passes(&agent, &event)).count(), 3);
     for limits in [
         json!([]),
@@ -227,7 +227,7 @@ async fn pushed_limits_may_tighten_and_lift_nothing_of_the_operators() {
 #[tokio::test]
 async fn a_host_may_push_other_limits_where_it_is_let_and_wrong_ones_are_refused() {
     let event = request("192.0.2.1", None, &[]);
-    for agent in [with(&["1/m"], Some(Pushed::Allow)), with(&[], None)] {
+    for agent in [with(&["1/m"], Some(PushPolicy::Allow)), with(&[], None)] {
         let answer = agent.configure(push(json!({"limits": ["3/m"]}))).await;
         assert_eq!(answer, Response::allow());
         assert_eq!((0..5).filter(|_| passes(&agent, &event)).count(), 3);

@@ -1,8 +1,8 @@
-//! One search for many literals: an automaton of Aho and Corasick as a table.
+//! One search for many literals: an Aho-Corasick automaton as a table.
 //!
-//! `aho-corasick` makes it. It is laid out anew here, since the loop over it is where a firewall's time goes: letters have no case and
-//! white space is one space before the table sees them, a state is the place of its row, and those in which a literal
-//! ends come first, so that one comparison tells them.
+//! `aho-corasick` builds it. Its table is laid out differently here, since the firewall spends most of its time in this
+//! loop: bytes are folded to lower case and white space to a space, a state is the offset of its row, and accepting states
+//! come first, so that one comparison recognises them.
 
 use std::collections::HashMap;
 
@@ -13,29 +13,29 @@ use aho_corasick::{
 };
 
 /// Bytes of literals in one automaton; its table takes up to 256 times as much.
-const BYTES: usize = 60_000;
+const MAX_LITERAL_BYTES: usize = 60_000;
 
-/// A search for literals; they are told by their places.
-pub(super) struct Automaton {
-    /// For each byte its column.
+/// A search for literals; matches report their indices.
+pub(super) struct LiteralAutomaton {
+    /// The column of each byte.
     columns: [u8; 256],
-    /// For each state and column the next state.
+    /// The next state for each state and column.
     next: Vec<u32>,
     start: u32,
-    /// How long a row is.
+    /// The length of a row.
     row: usize,
-    /// The literals that end in the first states.
+    /// The literals that end in each accepting state.
     ends: Vec<Vec<u32>>,
 }
 
-impl Automaton {
-    /// As many as it takes for these; each a literal in the form that [`fold`] gives.
+impl LiteralAutomaton {
+    /// As many automata as needed for these literals, which are in the form that [`fold`] gives.
     pub(super) fn build(literals: &[Vec<u8>]) -> Result<Vec<Self>, BuildError> {
         let mut all = Vec::new();
         let (mut from, mut bytes) = (0, 0);
         for at in 0..=literals.len() {
-            let length = literals.get(at).map_or(BYTES + 1, Vec::len);
-            if bytes + length > BYTES && at > from {
+            let length = literals.get(at).map_or(MAX_LITERAL_BYTES + 1, Vec::len);
+            if bytes + length > MAX_LITERAL_BYTES && at > from {
                 all.push(Self::of(&literals[from..at], from as u32)?);
                 (from, bytes) = (at, 0);
             }
@@ -50,17 +50,17 @@ impl Automaton {
             .start_kind(StartKind::Unanchored)
             .prefilter(false)
             .build(literals)?;
-        // A column for each byte that is in a literal, and one for all others.
+        // A column for each byte that occurs in a literal, and one for all others.
         let mut columns = [0; 256];
-        let mut kinds = vec![0_u8];
+        let mut representatives = vec![0_u8];
         for byte in 0..=255 {
             if literals.iter().any(|literal| literal.contains(&byte)) {
-                columns[usize::from(byte)] = kinds.len() as u8;
-                kinds.push(byte);
+                columns[usize::from(byte)] = representatives.len() as u8;
+                representatives.push(byte);
             }
         }
-        // One that is in none, for the first column; all are hardly ever in some.
-        kinds[0] = (0..=255)
+        // The first column is represented by a byte that occurs in no literal.
+        representatives[0] = (0..=255)
             .find(|byte| columns[usize::from(*byte)] == 0)
             .unwrap_or(0);
         let start = dfa.start_state(Anchored::No).unwrap_or_default();
@@ -69,7 +69,7 @@ impl Automaton {
         let mut table: Vec<usize> = Vec::new();
         let mut at = 0;
         while let Some(state) = states.get(at).copied() {
-            for byte in &kinds {
+            for byte in &representatives {
                 let next = dfa.next_state(Anchored::No, state, *byte);
                 let place = *known.entry(next).or_insert_with(|| {
                     states.push(next);
@@ -79,10 +79,10 @@ impl Automaton {
             }
             at += 1;
         }
-        // Those in which a literal ends come first.
+        // Accepting states come first.
         let mut order: Vec<usize> = (0..states.len()).collect();
         order.sort_by_key(|at| !dfa.is_match(states[*at]));
-        let row = kinds.len();
+        let row = representatives.len();
         let mut place = vec![0; states.len()];
         for (new, old) in order.iter().enumerate() {
             place[*old] = (new * row) as u32;
@@ -99,7 +99,7 @@ impl Automaton {
             let literal = |index| first + dfa.match_pattern(state, index).as_u32();
             (0..dfa.match_len(state)).map(literal).collect()
         };
-        // What bytes become before they are looked for.
+        // Bytes are folded before the lookup.
         let columns = std::array::from_fn(|byte| columns[usize::from(fold(byte as u8))]);
         Ok(Self {
             columns,
@@ -110,8 +110,7 @@ impl Automaton {
         })
     }
 
-    /// Calls with each literal that is there and where it ends; white space after white space is passed over where that
-    /// is wanted.
+    /// Calls `found` with each literal that occurs and where it ends; with `COMPRESS`, repeated white space is skipped.
     pub(super) fn find<const COMPRESS: bool>(
         &self,
         bytes: &[u8],
@@ -126,7 +125,7 @@ impl Automaton {
         }
     }
 
-    /// The next state in which literals end, and where. By itself, so that the loop has the registers.
+    /// The next accepting state, and its position. A function of its own, so that the loop keeps its values in registers.
     #[inline(never)]
     fn next_end<const COMPRESS: bool>(
         &self,
@@ -160,7 +159,7 @@ impl Automaton {
     }
 }
 
-/// Lower case, and white space as a space.
+/// Folds to lower case, and white space to a space.
 pub(super) const fn fold(byte: u8) -> u8 {
     match byte {
         9..=13 => b' ',
@@ -175,7 +174,7 @@ mod tests {
     fn found<const COMPRESS: bool>(literals: &[&str], text: &str) -> Vec<(u32, usize)> {
         let literals: Vec<Vec<u8>> = literals.iter().map(|l| l.as_bytes().to_vec()).collect();
         let mut found = Vec::new();
-        for automaton in Automaton::build(&literals).unwrap() {
+        for automaton in LiteralAutomaton::build(&literals).unwrap() {
             automaton.find::<COMPRESS>(text.as_bytes(), &mut |literal, end| {
                 found.push((literal, end));
             });

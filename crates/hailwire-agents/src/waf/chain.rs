@@ -1,35 +1,35 @@
-//! Chains of rules, and the variables of a transaction as far as they are plain.
+//! Chained rules, and transaction variables (`TX`) as far as they are constant.
 //!
-//! A chain matches when each of its links does. Links that look at the request are *parts*: each matches when some value does,
-//! whenever that comes. A link that looks at what the one before it found (`MATCHED_VAR`, `TX:1`, a
-//! variable that the chain itself set from these) is judged at once, on that value: so each value goes with its own captures, where
-//! ModSecurity keeps the last one's. All of this can be judged while a request comes; what counts all arguments or sums
-//! up scores cannot, and is not understood.
+//! A chain matches when all of its links do. A link on the request matches when any value does, whenever that value arrives.
+//! A *dependent* link, on what the link before it found (`MATCHED_VAR`, `TX:1`, a variable that the chain itself set from
+//! these), is judged at once, on that value: so each value has its own captures, whereas ModSecurity keeps the last ones.
+//! All of this can be judged while a request arrives; rules that count all arguments or sum up scores cannot, and are not
+//! supported.
 //!
 //! Transaction variables that are set once, by `SecAction` or as a default (`SecRule &TX:x "@eq 0" "…,setvar:'tx.x=5'"`), are
-//! constants: they stand in for `%{tx.x}`, and a link on one of them is decided when the rules are read.
+//! constants: they replace `%{tx.x}`, and a link on a constant is evaluated when the rules are loaded.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
 use regex::bytes::Regex;
 
 use super::{
-    rules::Value,
+    rules::InspectedValue,
     seclang::{Operator, simple_operator},
     transform::Transform,
 };
 
-/// Transaction variables that have one value, by their names in lower case.
+/// Transaction variables that are constant, by their names in lower case.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Constants {
+pub(super) struct TransactionConstants {
     values: BTreeMap<String, String>,
     defaults: BTreeMap<String, String>,
-    /// Those that change.
+    /// Variables that are not constant.
     variable: Vec<String>,
 }
 
-impl Constants {
-    /// Learns what an action sets.
+impl TransactionConstants {
+    /// Records what an action sets.
     pub(super) fn set(&mut self, name: &str, value: &str) {
         if value.contains("%{") || value.starts_with(['+', '-']) {
             self.vary(name);
@@ -39,7 +39,7 @@ impl Constants {
         }
     }
 
-    /// Learns a default; the first one holds.
+    /// Records a default; the first one wins.
     pub(super) fn set_default(&mut self, name: &str, value: &str) {
         let defaults = &mut self.defaults;
         defaults
@@ -47,12 +47,12 @@ impl Constants {
             .or_insert_with(|| value.to_owned());
     }
 
-    /// Learns that a rule sets it while a request goes on.
+    /// Records that a rule sets it during a request.
     pub(super) fn vary(&mut self, name: &str) {
         self.variable.push(name.to_ascii_lowercase());
     }
 
-    /// Its value; a variable that changes is an error, one that nobody sets is none.
+    /// Its value, or `None` if nothing sets it; a variable that is not constant is an error.
     pub(super) fn value(&self, name: &str) -> Result<Option<&str>, String> {
         let name = name.to_ascii_lowercase();
         if self.variable.contains(&name) {
@@ -62,7 +62,7 @@ impl Constants {
         Ok(value.map(String::as_str))
     }
 
-    /// A text in which constants stand for their macros.
+    /// A text with the macros of constants expanded.
     pub(super) fn expand<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut out = String::new();
         let mut rest = text;
@@ -73,7 +73,7 @@ impl Constants {
                 .strip_prefix("tx.")
                 .and_then(|name| self.value(name).ok()?);
             match constant {
-                // One constant may be another.
+                // A constant may refer to another one.
                 Some(value) if !value.contains("%{") => out.push_str(value),
                 _ => out.push_str(&format!("%{{{name}}}")),
             }
@@ -87,19 +87,19 @@ impl Constants {
     }
 }
 
-/// What is before the first `%{…}`, its name, and what is after it.
+/// The text before the first `%{…}`, its name, and the text after it.
 fn next_macro(text: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = text.split_once("%{")?;
     let (name, after) = rest.split_once('}')?;
     Some((before, name, after))
 }
 
-/// A text with macros that are known once a value matched.
+/// A text with macros that are expanded after a value matched.
 #[derive(Clone, Debug)]
-pub(super) struct Template(Vec<Piece>);
+pub(super) struct MacroTemplate(Vec<TemplateSegment>);
 
 #[derive(Clone, Debug)]
-enum Piece {
+enum TemplateSegment {
     Text(String),
     Matched,
     MatchedName,
@@ -107,58 +107,58 @@ enum Piece {
     Header(String),
 }
 
-impl Template {
+impl MacroTemplate {
     pub(super) fn new(text: &str) -> Result<Self, String> {
-        let mut pieces = Vec::new();
+        let mut segments = Vec::new();
         let mut rest = text;
         while let Some((before, name, after)) = next_macro(rest) {
-            pieces.push(Piece::Text(before.to_owned()));
+            segments.push(TemplateSegment::Text(before.to_owned()));
             let lower = name.to_ascii_lowercase();
-            pieces.push(match lower.as_str() {
-                "matched_var" => Piece::Matched,
-                "matched_var_name" => Piece::MatchedName,
+            segments.push(match lower.as_str() {
+                "matched_var" => TemplateSegment::Matched,
+                "matched_var_name" => TemplateSegment::MatchedName,
                 _ => match lower.split_once('.') {
-                    Some(("tx", name)) => Piece::Variable(name.to_owned()),
-                    Some(("request_headers", name)) => Piece::Header(name.to_owned()),
+                    Some(("tx", name)) => TemplateSegment::Variable(name.to_owned()),
+                    Some(("request_headers", name)) => TemplateSegment::Header(name.to_owned()),
                     _ => return Err(format!("macro %{{{name}}}")),
                 },
             });
             rest = after;
         }
-        pieces.push(Piece::Text(rest.to_owned()));
-        Ok(Self(pieces))
+        segments.push(TemplateSegment::Text(rest.to_owned()));
+        Ok(Self(segments))
     }
 
-    /// Header fields that it needs.
+    /// Header fields that it refers to.
     pub(super) fn headers(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter_map(|piece| match piece {
-            Piece::Header(name) => Some(name.as_str()),
+        self.0.iter().filter_map(|segment| match segment {
+            TemplateSegment::Header(name) => Some(name.as_str()),
             _ => None,
         })
     }
 
-    /// Variables that it needs.
+    /// Variables that it refers to.
     pub(super) fn variables(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter_map(|piece| match piece {
-            Piece::Variable(name) => Some(name.as_str()),
+        self.0.iter().filter_map(|segment| match segment {
+            TemplateSegment::Variable(name) => Some(name.as_str()),
             _ => None,
         })
     }
 
-    /// The text; `None` where a variable is not set, or a header field not there.
-    fn expand(&self, found: &Found<'_>) -> Option<Vec<u8>> {
+    /// The expanded text; `None` if a variable or header field is missing.
+    fn expand(&self, context: &ChainContext<'_>) -> Option<Vec<u8>> {
         let mut out = Vec::new();
-        for piece in &self.0 {
-            match piece {
-                Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
-                Piece::Matched => out.extend_from_slice(&found.matched),
-                Piece::MatchedName => out.extend_from_slice(&found.name),
-                Piece::Variable(name) => {
-                    let (_, value) = found.variables.iter().find(|(own, _)| own == name)?;
+        for segment in &self.0 {
+            match segment {
+                TemplateSegment::Text(text) => out.extend_from_slice(text.as_bytes()),
+                TemplateSegment::Matched => out.extend_from_slice(&context.matched),
+                TemplateSegment::MatchedName => out.extend_from_slice(&context.name),
+                TemplateSegment::Variable(name) => {
+                    let (_, value) = context.variables.iter().find(|(own, _)| own == name)?;
                     out.extend_from_slice(value);
                 }
-                Piece::Header(name) => {
-                    let (_, value) = found.headers.iter().find(|(own, _)| own == name)?;
+                TemplateSegment::Header(name) => {
+                    let (_, value) = context.headers.iter().find(|(own, _)| own == name)?;
                     out.extend_from_slice(value.as_bytes());
                 }
             }
@@ -167,75 +167,75 @@ impl Template {
     }
 }
 
-/// What a link that follows looks at.
+/// What a dependent link looks at.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum LinkSource {
     Matched,
     MatchedName,
     Variable(String),
     Variables(Regex),
 }
 
-/// How a link that follows judges.
+/// The operator of a dependent link.
 #[derive(Clone, Debug)]
-pub(super) enum Judge {
+pub(super) enum LinkOperator {
     Fixed(Operator),
-    /// An operator's name, and what it is made with.
-    Made(String, Template),
+    /// An operator's name, and its argument with macros.
+    Expanded(String, MacroTemplate),
 }
 
-/// A link that looks at what the one before it found.
+/// A link that looks at what the link before it found.
 #[derive(Clone, Debug)]
-pub(super) struct Then {
-    pub(super) sources: Vec<Source>,
+pub(super) struct DependentLink {
+    pub(super) sources: Vec<LinkSource>,
     pub(super) transforms: Vec<Transform>,
-    pub(super) judge: Judge,
+    pub(super) operator: LinkOperator,
     pub(super) negated: bool,
     pub(super) capture: bool,
-    pub(super) sets: Vec<(Template, Template)>,
+    pub(super) sets: Vec<(MacroTemplate, MacroTemplate)>,
 }
 
-/// What is known after a link matched.
-struct Found<'a> {
+/// The matched value, captures and variables after a link matched.
+struct ChainContext<'a> {
     name: Cow<'a, [u8]>,
     matched: Vec<u8>,
     variables: Vec<(String, Vec<u8>)>,
     headers: &'a [(String, String)],
 }
 
-/// Whether the links that follow match, after an operator did on these bytes of a value.
+/// Whether the dependent links match, after an operator matched these bytes of a value.
 pub(super) fn follow(
-    links: &[Then],
+    links: &[DependentLink],
     (operator, negated, capture): (&Operator, bool, bool),
-    sets: &[(Template, Template)],
-    value: &Value<'_>,
+    sets: &[(MacroTemplate, MacroTemplate)],
+    value: &InspectedValue<'_>,
     bytes: &[u8],
     headers: &[(String, String)],
 ) -> bool {
-    let mut found = Found {
+    let mut context = ChainContext {
         name: Cow::Borrowed(value.name),
         matched: bytes.to_vec(),
         variables: Vec::new(),
         headers,
     };
-    found.learn(operator, negated, capture, sets);
-    links.iter().all(|link| link.matches(&mut found))
+    context.learn(operator, negated, capture, sets);
+    links.iter().all(|link| link.matches(&mut context))
 }
 
-impl Found<'_> {
-    /// The values of variables with such names.
+impl ChainContext<'_> {
+    /// The values of variables whose names match.
     fn values(&self, such: impl Fn(&str) -> bool) -> Vec<Vec<u8>> {
         let some = self.variables.iter().filter(|(name, _)| such(name));
         some.map(|(_, value)| value.clone()).collect()
     }
 
-    /// Takes what an operator captured of what it matched, and sets variables.
+    /// Records what an operator captured, and sets variables.
     fn learn(
         &mut self,
         operator: &Operator,
         negated: bool,
         capture: bool,
-        sets: &[(Template, Template)],
+        sets: &[(MacroTemplate, MacroTemplate)],
     ) {
         if capture && !negated {
             self.variables.retain(|(name, _)| name.len() != 1);
@@ -255,12 +255,12 @@ impl Found<'_> {
     }
 }
 
-impl Then {
-    fn matches(&self, found: &mut Found<'_>) -> bool {
-        let operator = match &self.judge {
-            Judge::Fixed(operator) => Cow::Borrowed(operator),
-            Judge::Made(name, template) => {
-                let text = template.expand(found);
+impl DependentLink {
+    fn matches(&self, context: &mut ChainContext<'_>) -> bool {
+        let operator = match &self.operator {
+            LinkOperator::Fixed(operator) => Cow::Borrowed(operator),
+            LinkOperator::Expanded(name, template) => {
+                let text = template.expand(context);
                 let text = text.as_deref().map(String::from_utf8_lossy);
                 match text.and_then(|text| simple_operator(name, &text)) {
                     Some(operator) => Cow::Owned(operator),
@@ -270,18 +270,20 @@ impl Then {
         };
         for source in &self.sources {
             let values: Vec<Vec<u8>> = match source {
-                Source::Matched => vec![found.matched.clone()],
-                Source::MatchedName => vec![found.name.to_vec()],
-                Source::Variable(name) => found.values(|own| own == name),
-                Source::Variables(regex) => found.values(|own| regex.is_match(own.as_bytes())),
+                LinkSource::Matched => vec![context.matched.clone()],
+                LinkSource::MatchedName => vec![context.name.to_vec()],
+                LinkSource::Variable(name) => context.values(|own| own == name),
+                LinkSource::Variables(regex) => {
+                    context.values(|own| regex.is_match(own.as_bytes()))
+                }
             };
             for mut value in values {
                 for transform in &self.transforms {
                     value = transform.apply(&value).into_owned();
                 }
                 if operator.matches(&value, true) != self.negated {
-                    found.matched = value;
-                    found.learn(&operator, self.negated, self.capture, &self.sets);
+                    context.matched = value;
+                    context.learn(&operator, self.negated, self.capture, &self.sets);
                     return true;
                 }
             }

@@ -1,17 +1,17 @@
-//! The head of a request, taken apart into values.
+//! Parses the head of a request into values.
 
 use hailwire_callout::event::RequestHeaders;
 
 use super::{
-    body::{Form, Sink},
-    rules::Value,
+    body::{FormReader, ValueSink},
+    rules::InspectedValue,
     seclang::Variable,
     transform::Transform,
-    unread::{Unread, UnreadSet},
+    unread::{UnreadKind, UnreadSet},
 };
 
-/// Gives every value of a head.
-pub(super) fn values(head: &RequestHeaders, sink: &mut Sink<'_>) {
+/// Emits every value of a head.
+pub(super) fn values(head: &RequestHeaders, sink: &mut ValueSink<'_>) {
     let metadata = head.metadata();
     let uri = head.uri();
     let line = format!("{} {uri} {}", head.method(), metadata.protocol);
@@ -22,7 +22,7 @@ pub(super) fn values(head: &RequestHeaders, sink: &mut Sink<'_>) {
     one(Variable::RequestUriRaw, uri, sink);
     let (authority, whole) = origin_form(uri);
     field(":authority", authority, sink);
-    // No client sends a fragment. Some servers cut it off, and others take it for more of the path or the query.
+    // Clients do not send fragments. Some servers cut one off, others take it as part of the path or the query.
     match whole.split_once('#') {
         None => target(whole, sink),
         Some((cut, fragment)) => {
@@ -38,7 +38,7 @@ pub(super) fn values(head: &RequestHeaders, sink: &mut Sink<'_>) {
             name.as_bytes(),
             sink,
         );
-        // An empty one says something, too.
+        // Empty fields are judged, too.
         sink(header(name, value.as_bytes()));
         if name.eq_ignore_ascii_case("cookie") {
             cookies(value, sink);
@@ -48,7 +48,7 @@ pub(super) fn values(head: &RequestHeaders, sink: &mut Sink<'_>) {
     }
 }
 
-/// What of a request's body is not read, as its head says.
+/// The kinds of content of the body that cannot be read, according to the head.
 pub(super) fn unread(head: &RequestHeaders) -> UnreadSet {
     let headers = head.headers();
     let mut codings = headers
@@ -63,12 +63,12 @@ pub(super) fn unread(head: &RequestHeaders) -> UnreadSet {
     if codings.all(plain) {
         UnreadSet::default()
     } else {
-        [Unread::ContentEncoding].into_iter().collect()
+        [UnreadKind::ContentEncoding].into_iter().collect()
     }
 }
 
 /// A path with its query.
-fn target(target: &str, sink: &mut Sink<'_>) {
+fn target(target: &str, sink: &mut ValueSink<'_>) {
     let (path, rest) = target.split_once('?').unwrap_or((target, ""));
     one(Variable::RequestUri, target, sink);
     one(Variable::QueryString, rest, sink);
@@ -82,16 +82,16 @@ fn target(target: &str, sink: &mut Sink<'_>) {
     query(rest, sink);
 }
 
-fn query(query: &str, sink: &mut Sink<'_>) {
+fn query(query: &str, sink: &mut ValueSink<'_>) {
     if !query.is_empty() {
-        let mut form = Form::query();
+        let mut form = FormReader::query();
         form.feed(query.as_bytes(), sink);
         form.finish(sink);
     }
 }
 
-/// Each cookie, and besides one in quotes as those read it to whom a semicolon in quotes is part of the value.
-fn cookies(cookies: &str, sink: &mut Sink<'_>) {
+/// Each cookie; quoted values are also emitted as servers read them that allow semicolons within quotes.
+fn cookies(cookies: &str, sink: &mut ValueSink<'_>) {
     let mut pair = |pair: &str| {
         let (name, value) = pair.trim().split_once('=').unwrap_or((pair.trim(), ""));
         let name = name.as_bytes();
@@ -111,8 +111,8 @@ fn cookies(cookies: &str, sink: &mut Sink<'_>) {
     }
 }
 
-/// Name and password of `Basic` (RFC 7617), as the server reads them.
-fn credentials(name: &str, value: &str, sink: &mut Sink<'_>) {
+/// User and password of `Basic` authentication (RFC 7617), decoded.
+fn credentials(name: &str, value: &str, sink: &mut ValueSink<'_>) {
     let (scheme, rest) = value.trim().split_once(' ').unwrap_or((value, ""));
     if scheme.eq_ignore_ascii_case("basic") {
         let decoded = Transform::Base64Decode.apply(rest.trim().as_bytes());
@@ -126,14 +126,14 @@ fn credentials(name: &str, value: &str, sink: &mut Sink<'_>) {
     }
 }
 
-fn field(name: &str, value: &str, sink: &mut Sink<'_>) {
+fn field(name: &str, value: &str, sink: &mut ValueSink<'_>) {
     if !value.is_empty() {
         sink(header(name, value.as_bytes()));
     }
 }
 
-fn header<'a>(name: &'a str, bytes: &'a [u8]) -> Value<'a> {
-    Value {
+fn header<'a>(name: &'a str, bytes: &'a [u8]) -> InspectedValue<'a> {
+    InspectedValue {
         variable: Variable::RequestHeaders,
         name: name.as_bytes(),
         bytes,
@@ -141,7 +141,7 @@ fn header<'a>(name: &'a str, bytes: &'a [u8]) -> Value<'a> {
     }
 }
 
-/// Whether a body may follow: one is announced, or the method is one that has one.
+/// Whether a body may follow: it is announced, or the method usually has one.
 pub(super) fn may_have_body(head: &RequestHeaders) -> bool {
     let headers = head.headers();
     match headers.get("content-length") {
@@ -154,13 +154,13 @@ pub(super) fn may_have_body(head: &RequestHeaders) -> bool {
     }
 }
 
-/// Whether a body does follow.
+/// Whether a body is announced.
 pub(super) fn has_body(head: &RequestHeaders) -> bool {
     let length = head.headers().get("content-length").map(str::trim);
     length.is_some_and(|length| length != "0") || head.headers().get("transfer-encoding").is_some()
 }
 
-/// The authority, and path and query, of `http://host/path?query`; or what there is.
+/// The authority, and the path with query, of `http://host/path?query`; otherwise the whole text as path.
 fn origin_form(uri: &str) -> (&str, &str) {
     match uri.split_once("://") {
         Some((scheme, rest)) if scheme.bytes().all(|b| b.is_ascii_alphabetic()) => {
@@ -172,13 +172,13 @@ fn origin_form(uri: &str) -> (&str, &str) {
     }
 }
 
-fn one(variable: Variable, text: &str, sink: &mut Sink<'_>) {
+fn one(variable: Variable, text: &str, sink: &mut ValueSink<'_>) {
     give(variable, b"", text.as_bytes(), sink);
 }
 
-fn give(variable: Variable, name: &[u8], bytes: &[u8], sink: &mut Sink<'_>) {
+fn give(variable: Variable, name: &[u8], bytes: &[u8], sink: &mut ValueSink<'_>) {
     if !bytes.is_empty() {
-        sink(Value {
+        sink(InspectedValue {
             variable,
             name,
             bytes,

@@ -1,26 +1,26 @@
-//! Media types with their parameters, and character sets (RFC 9110, 8.3; RFC 2045, 5.1).
+//! Media types with their parameters, and character sets (RFC 9110, section 8.3; RFC 2045, section 5.1).
 //!
-//! Where programs differ in how they read one, it is *ambiguous*: what the firewall took it for need not be what the
-//! server takes it for.
+//! A media type that programs parse differently is *ambiguous*: the server may take it for something else than the
+//! firewall does.
 
-/// A media type, or any field that is a word with parameters.
+/// A media type, or any field with the same syntax: a token with parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Media {
+pub(super) struct MediaType {
     /// In lower case.
     pub(super) kind: String,
     /// Names in lower case, values without quotes.
     parameters: Vec<(String, Vec<u8>)>,
-    /// Whether it can be read in another way.
+    /// Whether it can be parsed in another way.
     pub(super) ambiguous: bool,
 }
 
-impl Media {
+impl MediaType {
     pub(super) fn parse(text: &[u8]) -> Self {
         let end = text.iter().position(|byte| *byte == b';');
         let (kind, mut rest) = text.split_at(end.unwrap_or(text.len()));
         let kind = String::from_utf8_lossy(kind.trim_ascii()).to_ascii_lowercase();
         let mut media = Self {
-            // Two fields in one, or words that nobody expects.
+            // Two fields in one, or unexpected words.
             ambiguous: kind.contains([',', ' ', '\t', '"']),
             kind,
             parameters: Vec::new(),
@@ -31,7 +31,7 @@ impl Media {
         media
     }
 
-    /// Reads one; gives what is left.
+    /// Parses one parameter; returns the rest.
     fn parameter<'a>(&mut self, text: &'a [u8]) -> &'a [u8] {
         let stop = |byte: &u8| matches!(byte, b';' | b'=');
         let end = text.iter().position(stop).unwrap_or(text.len());
@@ -52,7 +52,7 @@ impl Media {
                 (value.to_vec(), rest)
             }
         };
-        // The first or the last, as it comes.
+        // Some programs take the first value, others the last.
         self.ambiguous |= self.get(&name).is_some_and(|known| *known != value[..]);
         self.parameters.push((name, value));
         rest
@@ -64,7 +64,7 @@ impl Media {
         loop {
             match text.get(at) {
                 Some(b'"') => break at += 1,
-                // Some take the backslash for itself, and a quote after it for the end.
+                // Some programs take the backslash literally, and a quote after it as the end.
                 Some(b'\\') => {
                     at += 1;
                     self.ambiguous |= matches!(text.get(at), Some(b'"' | b'\\'));
@@ -100,17 +100,17 @@ impl Media {
         named.map(|(_, value)| &value[..])
     }
 
-    /// Whether its text is in a character set that is read; in UTF-8 if it does not say.
+    /// Whether its character set is supported; the default is UTF-8.
     pub(super) fn is_read(&self) -> bool {
         self.all("charset")
             .all(|name| reads_charset(&String::from_utf8_lossy(name)))
     }
 }
 
-/// Whether text in a character set is read: one of which ASCII is a part, byte by byte.
+/// Whether a character set is supported: it must be a superset of ASCII, byte by byte.
 pub(super) fn reads_charset(name: &str) -> bool {
     let name = name.trim().to_ascii_lowercase().replace('_', "-");
-    // The numbers of 2022 are of sets that shift, and hide ASCII.
+    // ISO 2022 encodings use shift sequences, which hide ASCII.
     let latin = name
         .strip_prefix("iso-8859-")
         .or_else(|| name.strip_prefix("iso8859-"));
@@ -120,7 +120,7 @@ pub(super) fn reads_charset(name: &str) -> bool {
     matches!(
         name.as_str(),
         "" | "utf-8" | "utf8" | "us-ascii" | "ascii" | "latin1" | "latin-1" | "binary" | "koi8-r" | "koi8-u"
-        // Their second bytes may look like letters; no letter or mark of ASCII looks like anything else.
+        // Their second bytes may look like letters, but ASCII letters and marks have no other form.
         | "shift-jis" | "gbk" | "gb2312" | "gb18030" | "big5" | "euc-jp" | "euc-kr" | "euc-cn" | "euc-tw" | "tis-620"
     ) || latin.is_some_and(|number| number.parse::<u8>().is_ok())
         || windows.is_some_and(|digit| digit.len() == 1 && digit.parse::<u8>().is_ok_and(|d| d < 9))
@@ -131,9 +131,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_read_with_their_quotes_and_what_can_be_read_twice_is_said() {
-        let media =
-            Media::parse(b"Multipart/Form-Data ; xboundary=evil; Boundary=\"a;b\" ;charset=UTF-8");
+    fn quoted_parameters_are_parsed_and_ambiguous_types_are_recognised() {
+        let media = MediaType::parse(
+            b"Multipart/Form-Data ; xboundary=evil; Boundary=\"a;b\" ;charset=UTF-8",
+        );
         assert_eq!(media.kind, "multipart/form-data");
         assert_eq!(media.get("boundary"), Some(&b"a;b"[..]));
         assert!(!media.ambiguous && media.is_read());
@@ -147,7 +148,7 @@ mod tests {
             "text/plain; charset=utf-8; charset=utf-7",
             "text/plain x",
         ] {
-            assert!(Media::parse(text.as_bytes()).ambiguous, "{text}");
+            assert!(MediaType::parse(text.as_bytes()).ambiguous, "{text}");
         }
         for text in [
             "text/plain",
@@ -155,12 +156,12 @@ mod tests {
             "a/b; c=d; c=d",
             "form-data; name=\"C:\\x\\y\"",
         ] {
-            assert!(!Media::parse(text.as_bytes()).ambiguous, "{text}");
+            assert!(!MediaType::parse(text.as_bytes()).ambiguous, "{text}");
         }
     }
 
     #[test]
-    fn only_character_sets_that_ascii_is_a_part_of_are_read() {
+    fn only_supersets_of_ascii_are_supported() {
         for name in [
             "",
             "UTF-8",

@@ -1,37 +1,37 @@
 //! An agent that looks for attacks in requests: a web application firewall.
 //!
-//! Heads, and bodies while they come, are taken apart into values ([`body`](self) forms, JSON, multipart, XML, text); each
-//! value is brought to one spelling and judged by rules. A rule adds to the request's score, and a request whose score
-//! reaches [`Settings::threshold`] is blocked: at its head, or in the middle of its body, whatever has come.
+//! Request heads, and bodies while they arrive, are parsed into values ([`body`](self) forms, JSON, multipart, XML, text);
+//! each value is normalised and judged by rules. A rule that matches adds to the request's score, and a request whose score
+//! reaches [`WafSettings::threshold`] is blocked: at its head, or in the middle of its body.
 //!
-//! The rules are SecLang's, the language of the OWASP Core Rule Set, as far as [`seclang`] understands it: those that come
-//! with the house (`rules.conf`), or an operator's own. SQL and scripts are found by libinjection, as a port to Rust.
+//! Rules are written in SecLang, the language of the OWASP Core Rule Set, as far as [`seclang`] supports it: the built-in
+//! rules (`rules.conf`), or an operator's own. SQL and scripts are detected by a Rust port of libinjection.
 //!
-//! # What it promises
+//! # Guarantees
 //!
-//! - The same bytes get the same decision, however they were cut into pieces.
-//! - A request costs at most [`BODY_MEMORY`] bytes; so many requests are read at once as [`Settings::requests`] says, and further
-//!   ones are refused with 503.
-//! - Whatever was blocked stays blocked: pieces that were under way are, too.
-//! - Nothing of a body of less than [`WINDOW`] bytes goes on before all of it was judged. Of a larger one a host may let go what was
-//!   judged, so that it streams; an attack further down breaks it off there.
+//! - The same bytes get the same decision, however they are divided into chunks.
+//! - A request costs at most [`BODY_MEMORY`] bytes; at most [`WafSettings::requests`] are read at once, and further ones are refused
+//!   with 503.
+//! - A blocked request stays blocked: so do chunks that were already on their way.
+//! - A body of less than [`WINDOW`] bytes is forwarded only after all of it was judged. Of a larger one a host may forward
+//!   what was judged, so that it streams; an attack later in the body ends it there.
 //!
-//! # What it does not see
+//! # Limits
 //!
-//! What it does not read it says ([`Unread`]), and by default it blocks such a request. Besides: in values longer than
-//! [`WINDOW`] bytes, what only shows over more than [`OVERLAP`] of them; of the contents of files, all but what rules on files
-//! look for; documents within documents within values; responses.
+//! Content that it cannot read is reported ([`UnreadKind`]), and by default such a request is blocked. It does not see: in
+//! values longer than [`WINDOW`] bytes, patterns that span more than [`OVERLAP`] bytes; in uploaded files, anything but what
+//! rules on files look for; documents nested in documents in a value; responses.
 
 mod automaton;
 mod body;
+mod byte_classes;
 mod chain;
 mod head;
-mod kinds;
-mod literals;
 mod media;
 mod nested;
 mod operator;
 mod plan;
+mod prefilter;
 mod rules;
 mod search;
 pub mod seclang;
@@ -41,9 +41,9 @@ mod transform;
 mod unread;
 
 pub use body::{OVERLAP, WINDOW};
-pub use rules::{Findings, Report, RuleSet, RulesError, Value};
+pub use rules::{InspectedValue, RequestFindings, RuleSet, RulesError, RulesReport};
 pub use transform::Transform;
-pub use unread::{Unread, UnreadError, UnreadSet};
+pub use unread::{UnreadKind, UnreadKindError, UnreadSet};
 
 use std::{
     collections::BTreeSet,
@@ -62,34 +62,34 @@ use hailwire_callout::{
     response::{Audit, WebSocketDecision},
 };
 
-use body::Body;
-use table::Table;
+use body::BodyReader;
+use table::RequestTable;
 
-/// What a request's state takes at most, in bytes: three windows and what is held beside them.
+/// The most memory that the state of a request takes, in bytes: three windows and small buffers.
 pub const BODY_MEMORY: usize = 3 * WINDOW + 2 * OVERLAP + (16 << 10);
 
-/// What the firewall does.
+/// The settings of the firewall.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// A directory of rules, or one file. Default those that come with the house.
+pub struct WafSettings {
+    /// A directory of rules, or one file. Default the built-in rules.
     pub rules: Option<PathBuf>,
-    /// 1 to 4: how many false alarms are accepted for finding more. Default 1.
+    /// The paranoia level, 1 to 4: higher levels detect more and have more false positives. Default 1.
     pub paranoia: u8,
     /// The score at which a request is blocked. Default 5: one critical rule.
     pub threshold: u32,
     /// The status of a block. Default 403.
     pub status: u16,
-    /// Whether anything is blocked, or only said in the audit. Default yes.
+    /// Whether requests are blocked, or findings only reported in the audit. Default true.
     pub block: bool,
-    /// What may be left unread; a request with anything else unread is blocked. Default [`UnreadSet::OPAQUE`].
+    /// Unread content that is accepted; a request with any other kind is blocked. Default [`UnreadSet::OPAQUE`].
     pub may_be_unread: UnreadSet,
     /// Requests whose bodies are read at once. Default 4,096.
     pub requests: usize,
-    /// After this time without a word a request is forgotten, when room is needed. Default a minute.
+    /// After this time without an event a request may be evicted, when space is needed. Default a minute.
     pub idle: Duration,
 }
 
-impl Default for Settings {
+impl Default for WafSettings {
     fn default() -> Self {
         Self {
             rules: None,
@@ -104,76 +104,76 @@ impl Default for Settings {
     }
 }
 
-/// The firewall.
+/// The firewall agent.
 pub struct Waf {
-    settings: Settings,
+    settings: WafSettings,
     rules: RuleSet,
-    requests: Table<Reading>,
+    requests: RequestTable<RequestState>,
     blocked: AtomicU64,
-    unread: [AtomicU64; Unread::ALL.len()],
-    /// Whether every rule is tried on everything.
-    plainly: bool,
+    unread: [AtomicU64; UnreadKind::ALL.len()],
+    /// Whether every rule is tried on every value.
+    without_shortcuts: bool,
 }
 
 /// A request whose body is being read.
 #[derive(Debug)]
-struct Reading {
-    body: Body,
-    findings: Findings,
-    /// Whether it was blocked already: what was under way then is blocked, too.
+struct RequestState {
+    body: BodyReader,
+    findings: RequestFindings,
+    /// Whether it was blocked already: later chunks are blocked, too.
     blocked: bool,
-    /// Bytes of the body so far.
+    /// Bytes of the body received so far.
     seen: usize,
 }
 
 impl Waf {
-    /// One with these settings.
+    /// A firewall with these settings.
     ///
     /// # Errors
     ///
     /// [`RulesError`].
-    pub fn new(settings: Settings) -> Result<Self, RulesError> {
+    pub fn new(settings: WafSettings) -> Result<Self, RulesError> {
         let rules = match &settings.rules {
             Some(path) => RuleSet::load(path, settings.paranoia)?,
-            None => RuleSet::own(settings.paranoia)?,
+            None => RuleSet::built_in(settings.paranoia)?,
         };
-        let limits = table::Limits {
+        let limits = table::TableLimits {
             entries: settings.requests,
             idle: settings.idle,
         };
         Ok(Self {
             settings,
             rules,
-            requests: Table::new(limits),
+            requests: RequestTable::new(limits),
             blocked: AtomicU64::new(0),
             unread: std::array::from_fn(|_| AtomicU64::new(0)),
-            plainly: false,
+            without_shortcuts: false,
         })
     }
 
-    /// The same firewall without its short cuts: slow, and what tests compare it with.
+    /// The same firewall without its shortcuts: slow, the reference that tests compare it with.
     #[doc(hidden)]
     #[must_use]
-    pub fn plainly(mut self) -> Self {
-        self.plainly = true;
+    pub fn without_shortcuts(mut self) -> Self {
+        self.without_shortcuts = true;
         self
     }
 
-    /// What became of the rules that were read.
+    /// Which rules are in use and which were skipped.
     #[must_use]
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &RulesReport {
         self.rules.report()
     }
 
-    /// How many requests were blocked so far.
+    /// How many requests have been blocked.
     #[must_use]
     pub fn blocked(&self) -> u64 {
         self.blocked.load(Ordering::Relaxed)
     }
 
-    /// How many requests had something of this kind that was not read.
+    /// How many requests had unread content of this kind.
     #[must_use]
-    pub fn unread(&self, kind: Unread) -> u64 {
+    pub fn unread(&self, kind: UnreadKind) -> u64 {
         self.unread[kind as usize].load(Ordering::Relaxed)
     }
 
@@ -186,7 +186,7 @@ impl Waf {
     /// Judges the head of a request.
     #[must_use]
     pub fn head(&self, head: &RequestHeaders, now: Instant) -> Response {
-        let mut findings = Findings::default();
+        let mut findings = RequestFindings::default();
         let field = |name: &str| head.headers().get(name);
         self.rules.keep_headers(field, &mut findings);
         head::values(head, &mut |value| self.judge(&value, &mut findings));
@@ -196,10 +196,10 @@ impl Waf {
             self.rules.judge_counts(count, &mut findings);
         }
         let body = head::may_have_body(head).then(|| {
-            if findings.unread.has(Unread::ContentEncoding) {
-                Body::opaque()
+            if findings.unread.has(UnreadKind::ContentEncoding) {
+                BodyReader::opaque()
             } else {
-                Body::of(head.headers().get_all("content-type"))
+                BodyReader::for_content_types(head.headers().get_all("content-type"))
             }
         });
         if let Some(body) = &body {
@@ -207,10 +207,10 @@ impl Waf {
         }
         let blocked = self.blocks(&findings);
         let mut response = self.respond(&findings, blocked);
-        // A correlation id that is used again begins a new request.
+        // A reused correlation id starts a new request.
         self.requests.remove(head.id());
         if let (false, Some(body)) = (blocked, body) {
-            let make = || Reading {
+            let make = || RequestState {
                 body,
                 findings,
                 blocked,
@@ -221,23 +221,23 @@ impl Waf {
                 .entry(head.id(), now, |reading| reading.blocked, make)
             {
                 Ok(_) => response.needs_more = head::has_body(head),
-                Err(table::Full) => response = full(),
+                Err(table::TableFull) => response = table_full(),
             }
         }
         response
     }
 
-    /// Judges a piece of a body.
+    /// Judges a chunk of a body.
     #[must_use]
-    pub fn piece(&self, chunk: &BodyChunk, now: Instant) -> Response {
+    pub fn chunk(&self, chunk: &BodyChunk, now: Instant) -> Response {
         let id: &str = &chunk.correlation_id;
         self.read(id, &chunk.data, chunk.is_last, now)
     }
 
     fn read(&self, id: &str, data: &[u8], last: bool, now: Instant) -> Response {
-        let make = || Reading {
-            body: Body::of(std::iter::empty()),
-            findings: Findings::default(),
+        let make = || RequestState {
+            body: BodyReader::for_content_types(std::iter::empty()),
+            findings: RequestFindings::default(),
             blocked: false,
             seen: 0,
         };
@@ -245,10 +245,10 @@ impl Waf {
             .requests
             .entry(id, now, |reading| reading.blocked, make)
         else {
-            return full();
+            return table_full();
         };
         let mut reading = reading.lock().unwrap_or_else(PoisonError::into_inner);
-        let Reading {
+        let RequestState {
             body,
             findings,
             blocked,
@@ -257,12 +257,12 @@ impl Waf {
         *seen = seen.saturating_add(data.len());
         let mut response = Response::allow();
         if *blocked {
-            // It has been counted.
+            // It was counted when it was blocked.
             response = self.answer(findings, true);
         } else {
             if !data.is_empty() && !self.decided(findings) {
                 let length = seen.to_string();
-                let length = Value {
+                let length = InspectedValue {
                     variable: seclang::Variable::RequestBodyLength,
                     name: b"",
                     bytes: length.as_bytes(),
@@ -290,7 +290,7 @@ impl Waf {
         response
     }
 
-    /// Judges a WebSocket frame: a message that is not whole goes on with the next frame.
+    /// Judges a WebSocket frame; a fragmented message continues in the next frame.
     #[must_use]
     pub fn frame(&self, frame: &WebSocketFrame, now: Instant) -> Response {
         let carries = matches!(
@@ -300,7 +300,7 @@ impl Waf {
         if !frame.client_to_server || !carries {
             return Response::allow();
         }
-        // Its messages are none of the request's body.
+        // Messages are not part of the request's body.
         let id = format!("{}\0ws", frame.correlation_id);
         let mut response = self.read(&id, &frame.data, frame.fin, now);
         response.needs_more = false;
@@ -319,40 +319,40 @@ impl Waf {
         self.requests.remove(&format!("{id}\0ws"));
     }
 
-    fn judge(&self, value: &Value<'_>, findings: &mut Findings) {
+    fn judge(&self, value: &InspectedValue<'_>, findings: &mut RequestFindings) {
         self.judge_one(value, findings);
         nested::values(value, &mut |value| self.judge_one(&value, findings));
     }
 
-    fn judge_one(&self, value: &Value<'_>, findings: &mut Findings) {
+    fn judge_one(&self, value: &InspectedValue<'_>, findings: &mut RequestFindings) {
         if self.decided(findings) {
-            // More would not change it.
-        } else if self.plainly {
-            self.rules.judge_plainly(value, findings);
+            // More findings would not change the decision.
+        } else if self.without_shortcuts {
+            self.rules.judge_without_shortcuts(value, findings);
         } else {
             self.rules.judge(value, findings);
         }
     }
 
-    /// Notes what is not read.
-    fn note(&self, unread: UnreadSet, findings: &mut Findings) {
+    /// Records content that is not read.
+    fn note(&self, unread: UnreadSet, findings: &mut RequestFindings) {
         for kind in unread.without(findings.unread).iter() {
             self.unread[kind as usize].fetch_add(1, Ordering::Relaxed);
         }
         findings.unread = findings.unread.with(unread);
     }
 
-    /// Whether more could not change the decision.
-    fn decided(&self, findings: &Findings) -> bool {
+    /// Whether the decision is final.
+    fn decided(&self, findings: &RequestFindings) -> bool {
         let unread = findings.unread.without(self.settings.may_be_unread);
         findings.deny.is_some() || findings.score >= self.settings.threshold || !unread.is_empty()
     }
 
-    fn blocks(&self, findings: &Findings) -> bool {
+    fn blocks(&self, findings: &RequestFindings) -> bool {
         self.settings.block && self.decided(findings)
     }
 
-    fn respond(&self, findings: &Findings, blocked: bool) -> Response {
+    fn respond(&self, findings: &RequestFindings, blocked: bool) -> Response {
         if blocked {
             self.blocked.fetch_add(1, Ordering::Relaxed);
             tracing::debug!(score = findings.score, rules = %self.rules.explain(findings), "blocked");
@@ -360,7 +360,7 @@ impl Waf {
         self.answer(findings, blocked)
     }
 
-    fn answer(&self, findings: &Findings, blocked: bool) -> Response {
+    fn answer(&self, findings: &RequestFindings, blocked: bool) -> Response {
         if findings.matched.is_empty() && findings.unread.is_empty() {
             return Response::allow();
         }
@@ -380,7 +380,7 @@ impl Waf {
         }
     }
 
-    fn audit(&self, findings: &Findings) -> Audit {
+    fn audit(&self, findings: &RequestFindings) -> Audit {
         let rules = || {
             findings
                 .matched
@@ -414,8 +414,8 @@ impl Waf {
         audit
     }
 
-    /// Half at the threshold, nearer to 1 with each further one.
-    fn confidence(&self, findings: &Findings) -> f32 {
+    /// 0.5 at the threshold, approaching 1 with each further multiple of it.
+    fn confidence(&self, findings: &RequestFindings) -> f32 {
         if findings.deny.is_some() {
             return 1.0;
         }
@@ -424,8 +424,8 @@ impl Waf {
     }
 }
 
-/// A body that nobody could read must not pass.
-fn full() -> Response {
+/// The answer when there is no space for another request: a body that is not inspected must not pass.
+fn table_full() -> Response {
     let mut response = Response::block(503);
     response.audit.reason_codes = vec!["WAF_FULL".to_owned()];
     response
@@ -452,7 +452,7 @@ impl Agent for Waf {
     }
 
     async fn request_body(&self, event: BodyChunk) -> Response {
-        self.piece(&event, Instant::now())
+        self.chunk(&event, Instant::now())
     }
 
     async fn websocket_frame(&self, event: WebSocketFrame) -> Response {
@@ -469,7 +469,7 @@ impl Agent for Waf {
     }
 }
 
-/// Bodies are read while they come, so their size is no matter: a tebibyte.
+/// Bodies are inspected while they arrive, so their size hardly matters: a tebibyte.
 const MAX_BODY: u64 = 1 << 40;
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
-//! JSON and XML within a value: a field of a form, a cookie or a header field may hold a document.
+//! JSON and XML nested in a value: a form field, a cookie or a header field may contain a document.
 //!
-//! Only what would not be seen in the value as it is makes it worth reading: escapes of JSON, and of XML references,
-//! comments and CDATA sections. One level of this is read, of a value that fits into a window.
+//! A value is only parsed if it contains syntax that hides text: JSON escapes, or XML references, comments and CDATA
+//! sections. One level of nesting is parsed, in values that fit into a window.
 
 use super::{
-    body::{Json, Sink, WINDOW, Xml, after_mark},
-    rules::Value,
+    body::{JsonReader, ValueSink, WINDOW, XmlReader, skip_bom},
+    rules::InspectedValue,
     seclang::Variable,
 };
 
-/// Gives the values within one.
-pub(super) fn values(value: &Value<'_>, sink: &mut Sink<'_>) {
+/// Emits the values of a document nested in a value.
+pub(super) fn values(value: &InspectedValue<'_>, sink: &mut ValueSink<'_>) {
     let may_hold = matches!(
         value.variable,
         Variable::ArgsGet
@@ -22,16 +22,16 @@ pub(super) fn values(value: &Value<'_>, sink: &mut Sink<'_>) {
     if !may_hold || !value.first || value.bytes.len() > WINDOW {
         return;
     }
-    let text = after_mark(value.bytes);
+    let text = skip_bom(value.bytes);
     let has = |mark: &[u8]| memchr::memmem::find(text, mark).is_some();
     match text.first() {
         Some(b'{' | b'[' | b'"') if has(b"\\") => {
-            let mut json = Json::default();
+            let mut json = JsonReader::default();
             json.feed(text, sink);
             json.finish(sink);
         }
         Some(b'<') if has(b"&") || has(b"<!") || has(b"<?") => {
-            let mut xml = Xml::new(false);
+            let mut xml = XmlReader::new(false);
             xml.feed(text, sink);
             xml.finish(sink);
         }

@@ -1,10 +1,10 @@
-//! How a value is judged by an operator of a rule.
+//! Applies the operators of rules to values.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{
-    kinds::is_word,
-    seclang::{Comparison, Operator},
+    byte_classes::is_word,
+    seclang::{NumberComparison, Operator},
     sqli,
 };
 
@@ -19,12 +19,12 @@ impl Operator {
             Self::EndsWith(part) => value.ends_with(part),
             Self::Equals(whole) => first && value == &whole[..],
             Self::Within(text) => memchr::memmem::find(text, value).is_some(),
-            // Most values are spared the way through libinjection: one word cannot be an injection, and every form of a script
-            // that it knows has one of these marks.
+            // Most values need no call of libinjection: one word cannot be an injection, and every script that it detects
+            // contains one of these marks.
             Self::DetectSqli => {
                 first
                     && !value.iter().copied().all(is_word)
-                    && !sqli::impossible(value)
+                    && !sqli::cannot_be_sqli(value)
                     && sql(value)
             }
             Self::DetectXss => memchr::memchr3(b'<', b'=', b'`', value).is_some() && xss(value),
@@ -34,18 +34,18 @@ impl Operator {
                 let text = String::from_utf8_lossy(value);
                 let number = text.trim().parse::<i64>().unwrap_or(0);
                 match how {
-                    Comparison::Eq => number == *wanted,
-                    Comparison::Ge => number >= *wanted,
-                    Comparison::Gt => number > *wanted,
-                    Comparison::Le => number <= *wanted,
-                    Comparison::Lt => number < *wanted,
+                    NumberComparison::Eq => number == *wanted,
+                    NumberComparison::Ge => number >= *wanted,
+                    NumberComparison::Gt => number > *wanted,
+                    NumberComparison::Le => number <= *wanted,
+                    NumberComparison::Lt => number < *wanted,
                 }
             }
             Self::Unconditional => true,
         }
     }
 
-    /// What it captures of a value that it matches: the whole match, and the groups.
+    /// What it captures from a value that it matches: the whole match, and the groups.
     pub(super) fn captures(&self, value: &[u8]) -> Vec<Option<Vec<u8>>> {
         match self {
             Self::Rx(regex) => {
@@ -67,8 +67,8 @@ impl Operator {
         }
     }
 
-    /// The same without any short cut.
-    pub(super) fn matches_plainly(&self, value: &[u8], first: bool) -> bool {
+    /// The same without shortcuts.
+    pub(super) fn matches_without_shortcuts(&self, value: &[u8], first: bool) -> bool {
         match self {
             Self::DetectSqli => first && sql(value),
             Self::DetectXss => xss(value),
@@ -78,15 +78,15 @@ impl Operator {
 }
 
 fn sql(value: &[u8]) -> bool {
-    guarded(|| sqli::detect(value))
+    true_on_panic(|| sqli::detect(value))
 }
 
 fn xss(value: &[u8]) -> bool {
-    guarded(|| libinjectionrs::detect_xss(value).is_injection())
+    true_on_panic(|| libinjectionrs::detect_xss(value).is_injection())
 }
 
-/// A detector that breaks on a value has not found it harmless.
-pub(super) fn guarded(detect: impl Fn() -> bool) -> bool {
+/// A detector that panics on a value has not found it harmless.
+pub(super) fn true_on_panic(detect: impl Fn() -> bool) -> bool {
     catch_unwind(AssertUnwindSafe(detect)).unwrap_or(true)
 }
 

@@ -1,32 +1,34 @@
-//! For each variable, the chains of transformations that its rules want, as a tree, and what tells that a rule or a whole
-//! branch is not worth it.
+//! For each variable, the transformations that its rules need, as a tree, and the byte classes without which a rule or a
+//! whole branch can be skipped.
 
 use std::collections::BTreeMap;
 
-use super::{kinds::Kinds, literals::Sign, seclang::Rule, transform::Transform};
+use super::{
+    byte_classes::ByteClassSet, prefilter::PrefilterAtom, seclang::Rule, transform::Transform,
+};
 
-/// Places of rules, as bits.
+/// A set of rules by their indices, as bits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Places(Vec<u64>);
+pub(super) struct RuleIndexSet(Vec<u64>);
 
-impl Places {
+impl RuleIndexSet {
     pub(super) fn none(rules: usize) -> Self {
         Self(vec![0; rules.div_ceil(64)])
     }
 
-    pub(super) fn insert(&mut self, place: u32) {
-        self.0[place as usize / 64] |= 1 << (place % 64);
+    pub(super) fn insert(&mut self, index: u32) {
+        self.0[index as usize / 64] |= 1 << (index % 64);
     }
 
-    /// Takes it out; whether it was there.
-    pub(super) fn take(&mut self, place: u32) -> bool {
-        let there = self.contains(place);
-        self.0[place as usize / 64] &= !(1 << (place % 64));
+    /// Removes it; whether it was there.
+    pub(super) fn take(&mut self, index: u32) -> bool {
+        let there = self.contains(index);
+        self.0[index as usize / 64] &= !(1 << (index % 64));
         there
     }
 
-    pub(super) fn contains(&self, place: u32) -> bool {
-        self.0[place as usize / 64] >> (place % 64) & 1 != 0
+    pub(super) fn contains(&self, index: u32) -> bool {
+        self.0[index as usize / 64] >> (index % 64) & 1 != 0
     }
 
     pub(super) fn extend(&mut self, other: &Self) {
@@ -36,39 +38,39 @@ impl Places {
             .for_each(|(own, other)| *own |= other);
     }
 
-    /// Becomes the same, in the room that it has.
+    /// Becomes a copy, without a new allocation.
     fn copy(&mut self, other: &Self) {
         self.0.clone_from(&other.0);
     }
 
-    /// Becomes none of so many.
+    /// Becomes empty, for this many rules.
     fn reset(&mut self, rules: usize) {
         self.0.clear();
         self.0.resize(rules.div_ceil(64), 0);
     }
 }
 
-/// Kinds of each of which something must be there.
+/// Sets of byte classes; a text must contain something of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Needed {
-    kinds: [Kinds; 3],
+pub(super) struct RequiredClasses {
+    classes: [ByteClassSet; 3],
     count: u8,
 }
 
-impl Needed {
-    /// The first of these; the more there are the less is tried.
-    pub(super) fn new(some: &[Kinds]) -> Self {
-        let mut kinds = [Kinds::ALL; 3];
-        kinds
+impl RequiredClasses {
+    /// The first three of these sets.
+    pub(super) fn new(some: &[ByteClassSet]) -> Self {
+        let mut classes = [ByteClassSet::ALL; 3];
+        classes
             .iter_mut()
             .zip(some)
-            .for_each(|(own, kind)| *own = *kind);
-        let count = some.len().min(kinds.len()) as u8;
-        Self { kinds, count }
+            .for_each(|(own, class)| *own = *class);
+        let count = some.len().min(classes.len()) as u8;
+        Self { classes, count }
     }
 
-    pub(super) fn met(&self, by: Kinds) -> bool {
-        let [one, two, three] = self.kinds.map(|kinds| by.any(kinds));
+    pub(super) fn met(&self, by: ByteClassSet) -> bool {
+        let [one, two, three] = self.classes.map(|classes| by.any(classes));
         match self.count {
             0 => true,
             1 => one,
@@ -78,45 +80,45 @@ impl Needed {
     }
 }
 
-/// The chains of one variable's rules.
+/// The transformations of one variable's rules.
 #[derive(Debug)]
-pub(super) struct Plan {
-    /// The tree; a step comes after the one before it.
-    pub(super) steps: Vec<Step>,
-    /// Rules that no literal stands for, with the kinds that they take.
-    pub(super) unsearched: Vec<(u32, Needed)>,
-    /// Where the literals of these rules are found.
+pub(super) struct TransformPlan {
+    /// The tree; each step is stored after its parent.
+    pub(super) steps: Vec<TransformStep>,
+    /// Rules without a literal to search for, with the classes that they require.
+    pub(super) unsearched: Vec<(u32, RequiredClasses)>,
+    /// The literal group with the literals of these rules.
     pub(super) literals: usize,
-    /// Without one of these in a value every step leaves it as it is,
-    pub(super) changes: Kinds,
-    /// and these are then the rules: for the value, and for it in lower case.
-    pub(super) all: Wanted,
+    /// No step changes a value that contains none of these classes;
+    pub(super) changes: ByteClassSet,
+    /// these are then the rules to try on it, as it is or in lower case.
+    pub(super) all: WantedRules,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Step {
+pub(super) struct TransformStep {
     pub(super) transform: Option<Transform>,
     pub(super) before: usize,
-    /// The rules whose chain ends here.
-    pub(super) wanted: Wanted,
-    /// Where the literals of its own rules are found.
+    /// The rules whose transformations end here.
+    pub(super) wanted: WantedRules,
+    /// The literal group with the literals of its own rules.
     pub(super) literals: usize,
-    /// Without one of these in a value no rule from here on matches; all, where one may match an empty one.
-    pub(super) takes: Kinds,
+    /// No rule at or below this step matches a value with none of these classes; all classes if one may match an empty value.
+    pub(super) takes: ByteClassSet,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Wanted {
-    pub(super) plain: Places,
-    /// Those that want it in lower case.
-    pub(super) lower: Places,
+pub(super) struct WantedRules {
+    pub(super) plain: RuleIndexSet,
+    /// Rules that are tried on the lower-case text.
+    pub(super) lower: RuleIndexSet,
 }
 
-impl Wanted {
+impl WantedRules {
     pub(super) fn none(rules: usize) -> Self {
         Self {
-            plain: Places::none(rules),
-            lower: Places::none(rules),
+            plain: RuleIndexSet::none(rules),
+            lower: RuleIndexSet::none(rules),
         }
     }
 
@@ -126,101 +128,104 @@ impl Wanted {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        let none = |places: &Places| places.0.iter().all(|bits| *bits == 0);
+        let none = |indices: &RuleIndexSet| indices.0.iter().all(|bits| *bits == 0);
         none(&self.plain) && none(&self.lower)
     }
 
-    /// Becomes the same, in the room that it has.
+    /// Becomes a copy, without a new allocation.
     pub(super) fn copy(&mut self, other: &Self) {
         self.plain.copy(&other.plain);
         self.lower.copy(&other.lower);
     }
 
-    /// Becomes none of so many.
+    /// Becomes empty, for this many rules.
     pub(super) fn reset(&mut self, rules: usize) {
         self.plain.reset(rules);
         self.lower.reset(rules);
     }
 }
 
-impl Plan {
-    /// One for these of the rules, each with the chains at whose ends it is judged.
+impl TransformPlan {
+    /// A plan for these rules, each with the transformation chains after which it is judged.
     pub(super) fn new(rules: &[Rule], chains: &BTreeMap<Vec<Transform>, Vec<u32>>) -> Self {
-        let root = Step {
+        let root = TransformStep {
             transform: None,
             before: 0,
-            wanted: Wanted::none(rules.len()),
+            wanted: WantedRules::none(rules.len()),
             literals: 0,
-            takes: Kinds::NONE,
+            takes: ByteClassSet::NONE,
         };
         let mut steps = vec![root];
         let mut at: BTreeMap<&[Transform], usize> = BTreeMap::from([(&[][..], 0)]);
-        let mut unsearched: BTreeMap<u32, Vec<Needed>> = BTreeMap::new();
-        for (chain, places) in chains {
+        let mut unsearched: BTreeMap<u32, Vec<RequiredClasses>> = BTreeMap::new();
+        for (chain, indices) in chains {
             let (chain, lower) = match &chain[..] {
                 [chain @ .., Transform::Lowercase] => (chain, true),
                 chain => (chain, false),
             };
             for end in 1..=chain.len() {
                 if !at.contains_key(&chain[..end]) {
-                    steps.push(Step {
+                    steps.push(TransformStep {
                         transform: Some(chain[end - 1]),
                         before: at[&chain[..end - 1]],
-                        wanted: Wanted::none(rules.len()),
+                        wanted: WantedRules::none(rules.len()),
                         literals: 0,
-                        takes: Kinds::NONE,
+                        takes: ByteClassSet::NONE,
                     });
                     at.insert(&chain[..end], steps.len() - 1);
                 }
             }
             let own = at[chain];
-            for place in places {
+            for index in indices {
                 let wanted = &mut steps[own].wanted;
                 let set = if lower {
                     &mut wanted.lower
                 } else {
                     &mut wanted.plain
                 };
-                set.insert(*place);
-                let mut takes = Kinds::NONE;
-                match &rules[*place as usize].signs {
-                    Some(signs) => {
-                        for sign in signs {
-                            takes = takes.or(rarest(sign));
+                set.insert(*index);
+                let mut takes = ByteClassSet::NONE;
+                match &rules[*index as usize].atoms {
+                    Some(atoms) => {
+                        for atom in atoms {
+                            takes = takes.or(rarest(atom));
                         }
-                        let kinds = signs.iter().filter(|sign| sign.text.is_empty());
-                        unsearched.entry(*place).or_insert_with(|| {
-                            kinds.map(|sign| Needed::new(&sign.kinds)).collect()
+                        let classes = atoms.iter().filter(|atom| atom.text.is_empty());
+                        unsearched.entry(*index).or_insert_with(|| {
+                            classes
+                                .map(|atom| RequiredClasses::new(&atom.classes))
+                                .collect()
                         });
                     }
                     None => {
-                        takes = Kinds::ALL;
-                        unsearched.insert(*place, vec![Needed::new(&[])]);
+                        takes = ByteClassSet::ALL;
+                        unsearched.insert(*index, vec![RequiredClasses::new(&[])]);
                     }
                 }
                 steps[own].takes = steps[own].takes.or(takes);
             }
         }
         for step in (1..steps.len()).rev() {
-            let Step {
+            let TransformStep {
                 transform,
                 takes,
                 before,
                 ..
             } = steps[step];
-            // What a step can make of anything need not be there before it.
-            let makes = transform.is_some_and(|t| t.leaves(Kinds::NONE).any(takes));
-            let needs = if makes { Kinds::ALL } else { takes };
+            // Classes that the step can produce itself need not be in its input.
+            let makes = transform.is_some_and(|t| t.leaves(ByteClassSet::NONE).any(takes));
+            let needs = if makes { ByteClassSet::ALL } else { takes };
             steps[before].takes = steps[before].takes.or(needs);
         }
-        let mut all = Wanted::none(rules.len());
-        let mut changes = Kinds::NONE;
+        let mut all = WantedRules::none(rules.len());
+        let mut changes = ByteClassSet::NONE;
         for step in &steps {
             all.extend(&step.wanted);
             changes = step.transform.map_or(changes, |t| changes.or(t.changes()));
         }
-        let each =
-            |(place, signs): (u32, Vec<Needed>)| signs.into_iter().map(move |kinds| (place, kinds));
+        let each = |(index, atoms): (u32, Vec<RequiredClasses>)| {
+            atoms.into_iter().map(move |classes| (index, classes))
+        };
         Self {
             steps,
             unsearched: unsearched.into_iter().flat_map(each).collect(),
@@ -231,9 +236,9 @@ impl Plan {
     }
 }
 
-/// Of the kinds that a sign takes, those of which a text is least likely to have something.
-fn rarest(sign: &Sign) -> Kinds {
-    sign.all_kinds()
-        .find(|kinds| !kinds.any(Kinds::COMMON))
-        .unwrap_or(Kinds::ALL)
+/// Of the class sets that an atom requires, the one that a text is least likely to contain.
+fn rarest(atom: &PrefilterAtom) -> ByteClassSet {
+    atom.all_classes()
+        .find(|classes| !classes.any(ByteClassSet::COMMON))
+        .unwrap_or(ByteClassSet::ALL)
 }

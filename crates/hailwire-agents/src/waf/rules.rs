@@ -1,11 +1,11 @@
-//! The rules in force, arranged for search, and what they find.
+//! The rules in force, prepared for searching, and their findings.
 //!
-//! A value goes through the chains of transformations that rules for its variable want. One search over what comes
-//! out ([`super::search`]) finds the literals that rules cannot match without ([`super::literals`]); only rules whose
-//! literal is there, and the few that have none, are tried one by one.
+//! A value goes through the transformations that the rules for its variable need. One search over the results
+//! ([`super::search`]) finds the literals that rules cannot match without ([`super::prefilter`]); only rules with such a
+//! literal, and the few that have none, are tried one by one.
 //!
-//! A rule counts once in a request, however often it matches: so the score does not depend on how a long value
-//! is cut into windows.
+//! A rule counts once in a request, however often it matches: so the score does not depend on how a long value is divided
+//! into windows.
 
 use std::{
     borrow::Cow,
@@ -17,72 +17,72 @@ use std::{
 use thiserror::Error;
 
 use super::{
-    chain::{self, Constants},
-    plan::Plan,
-    search::Search,
-    seclang::{self, Operator, Part, Rule, Skipped, Variable},
+    chain::{self, TransactionConstants},
+    plan::TransformPlan,
+    search::RuleSearch,
+    seclang::{self, ChainPosition, Operator, Rule, SkippedRule, Variable},
     transform::Transform,
     unread::UnreadSet,
 };
 
 /// A value to be judged.
 #[derive(Clone, Copy, Debug)]
-pub struct Value<'a> {
-    /// What it is.
+pub struct InspectedValue<'a> {
+    /// The variable that it belongs to.
     pub variable: Variable,
-    /// Which member of a collection.
+    /// Its name in a collection.
     pub name: &'a [u8],
     /// Its bytes, or a window of them.
     pub bytes: &'a [u8],
-    /// Whether these are its first bytes.
+    /// Whether these are the first bytes of the value.
     pub first: bool,
 }
 
 /// What was found in a request so far.
 #[derive(Clone, Debug, Default)]
-pub struct Findings {
+pub struct RequestFindings {
     /// The sum of the rules' scores.
     pub score: u32,
     /// The status of a rule that blocks by itself.
     pub deny: Option<u16>,
-    /// The rules that matched, in the order in which they did.
+    /// Indices of the rules that matched, in the order of their matches.
     pub matched: Vec<u32>,
-    /// What is not read.
+    /// Kinds of unread content.
     pub unread: UnreadSet,
-    /// Chains of which some parts matched: which, as bits.
-    parts: Vec<(u32, u64)>,
-    /// Header fields that rules compare with.
+    /// Chains of which some links matched, with these links as bits.
+    chains: Vec<(u32, u64)>,
+    /// Header fields that rules refer to.
     headers: Vec<(String, String)>,
 }
 
 /// The rules in force.
 pub struct RuleSet {
     rules: Vec<Rule>,
-    /// For each variable.
-    plans: Vec<Plan>,
-    search: Search,
-    /// Rules on the number of header fields.
+    /// The plan of each variable.
+    plans: Vec<TransformPlan>,
+    search: RuleSearch,
+    /// Indices of rules on the number of header fields.
     counts: Vec<u32>,
-    /// For each chain, the rule that it counts as.
+    /// For each chain, the index of the rule that it counts as.
     chains: Vec<u32>,
-    /// Header fields that rules compare with, in lower case.
+    /// Header fields that rules refer to, in lower case.
     headers: BTreeSet<String>,
-    report: Report,
+    report: RulesReport,
 }
 
-/// What became of the rules that were read.
+/// Which rules are in use and which were skipped.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct RulesReport {
     /// Rules in force.
     pub used: usize,
-    /// Rules of a higher paranoia than is set.
+    /// Rules above the configured paranoia level.
     pub above_paranoia: usize,
-    /// Rules that are not understood, with their file.
-    pub skipped: Vec<(String, Skipped)>,
+    /// Rules that are not supported, with their file.
+    pub skipped: Vec<(String, SkippedRule)>,
 }
 
-impl Report {
-    /// How many rules are skipped for each kind of reason.
+impl RulesReport {
+    /// How many rules were skipped for each kind of reason.
     #[must_use]
     pub fn reasons(&self) -> BTreeMap<String, usize> {
         let mut reasons = BTreeMap::new();
@@ -98,46 +98,49 @@ impl Report {
 #[derive(Debug, Error)]
 pub enum RulesError {
     /// A directory or file cannot be read.
-    #[error("{path}: cannot be read")]
+    #[error("cannot read {path}")]
     Read {
         /// Which.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
     },
-    /// There is no rule to use.
-    #[error("{path}: no rule there can be used ({skipped} are not understood)")]
+    /// No rule can be used.
+    #[error("{path}: no usable rule ({skipped} are not supported)")]
     Empty {
         /// Where.
         path: PathBuf,
-        /// How many were passed over.
+        /// How many rules were skipped.
         skipped: usize,
     },
-    /// Literals that no search can be built for.
-    #[error("the rules' literals: {0}")]
+    /// The search for the rules' literals cannot be built.
+    #[error("cannot build a search for the rules: {0}")]
     Search(String),
 }
 
-/// The rules that come with the house.
-const OWN: &str = include_str!("rules.conf");
+/// The built-in rules.
+const BUILT_IN_RULES: &str = include_str!("rules.conf");
 
 impl RuleSet {
-    /// The rules that come with the house, up to this paranoia.
+    /// The built-in rules, up to this paranoia level.
     ///
     /// # Errors
     ///
-    /// [`RulesError::Search`], which they do not cause.
-    pub fn own(paranoia: u8) -> Result<Self, RulesError> {
-        let mut report = Report::default();
+    /// [`RulesError::Search`], which the built-in rules do not cause.
+    pub fn built_in(paranoia: u8) -> Result<Self, RulesError> {
+        let mut report = RulesReport::default();
         let rules = select(
-            vec![("rules.conf".to_owned(), seclang::parse(OWN, None))],
+            vec![(
+                "rules.conf".to_owned(),
+                seclang::parse(BUILT_IN_RULES, None),
+            )],
             paranoia,
             &mut report,
         );
         Self::build(rules, report)
     }
 
-    /// The rules of a directory's `*.conf`, in the order of their names, or of one file, up to this paranoia.
+    /// The rules of a directory's `*.conf`, in the order of their names, or of one file, up to this paranoia level.
     ///
     /// # Errors
     ///
@@ -172,7 +175,7 @@ impl RuleSet {
             .iter()
             .map(|file| read(file))
             .collect::<Result<Vec<_>, _>>()?;
-        let mut constants = Constants::default();
+        let mut constants = TransactionConstants::default();
         texts
             .iter()
             .for_each(|text| seclang::learn(text, &mut constants));
@@ -185,7 +188,7 @@ impl RuleSet {
                 .into_owned();
             parsed.push((name, seclang::parse_with(text, file.parent(), &constants)));
         }
-        let mut report = Report::default();
+        let mut report = RulesReport::default();
         let rules = select(parsed, paranoia, &mut report);
         if rules.is_empty() {
             return Err(RulesError::Empty {
@@ -196,38 +199,38 @@ impl RuleSet {
         Self::build(rules, report)
     }
 
-    /// What became of the rules that were read.
+    /// Which rules are in use and which were skipped.
     #[must_use]
-    pub fn report(&self) -> &Report {
+    pub fn report(&self) -> &RulesReport {
         &self.report
     }
 
-    /// A rule by its place in [`Findings::matched`].
+    /// A rule by its index in [`RequestFindings::matched`].
     #[must_use]
-    pub fn rule(&self, place: u32) -> Option<&Rule> {
-        self.rules.get(place as usize)
+    pub fn rule(&self, index: u32) -> Option<&Rule> {
+        self.rules.get(index as usize)
     }
 
-    fn build(rules: Vec<Rule>, report: Report) -> Result<Self, RulesError> {
+    fn build(rules: Vec<Rule>, report: RulesReport) -> Result<Self, RulesError> {
         let plan = |variable| {
             let mut chains: BTreeMap<Vec<Transform>, Vec<u32>> = BTreeMap::new();
-            for (place, rule) in (0_u32..).zip(&rules) {
+            for (index, rule) in (0_u32..).zip(&rules) {
                 if rule.targets.iter().any(|(v, _)| *v as usize == variable) {
                     for end in rule.judged_after() {
                         let chain = rule.transforms[..end].to_vec();
-                        chains.entry(chain).or_default().push(place);
+                        chains.entry(chain).or_default().push(index);
                     }
                 }
             }
-            Plan::new(&rules, &chains)
+            TransformPlan::new(&rules, &chains)
         };
-        // The first with a number stands for all of them.
+        // A chain counts as the first rule with its id.
         let mut chains = Vec::new();
         let mut firsts: BTreeMap<u64, u32> = BTreeMap::new();
         let mut headers = BTreeSet::new();
-        for (place, rule) in (0_u32..).zip(&rules) {
-            if let Some(Part { chain, .. }) = rule.part {
-                let first = *firsts.entry(rule.id).or_insert(place);
+        for (index, rule) in (0_u32..).zip(&rules) {
+            if let Some(ChainPosition { chain, .. }) = rule.chain_position {
+                let first = *firsts.entry(rule.id).or_insert(index);
                 if chains.len() <= chain as usize {
                     chains.resize(chain as usize + 1, first);
                 }
@@ -235,13 +238,13 @@ impl RuleSet {
             }
             headers.extend(rule.headers().map(str::to_owned));
         }
-        let mut plans: Vec<Plan> = (0..Variable::COUNT).map(plan).collect();
-        let search = Search::new(&rules, &mut plans)
+        let mut plans: Vec<TransformPlan> = (0..Variable::COUNT).map(plan).collect();
+        let search = RuleSearch::new(&rules, &mut plans)
             .map_err(|error| RulesError::Search(error.to_string()))?;
         let counts = (0_u32..)
             .zip(&rules)
             .filter(|(_, rule)| !rule.counts.is_empty());
-        let counts = counts.map(|(place, _)| place).collect();
+        let counts = counts.map(|(index, _)| index).collect();
         Ok(Self {
             rules,
             plans,
@@ -254,60 +257,70 @@ impl RuleSet {
     }
 
     /// Judges a value.
-    pub fn judge(&self, value: &Value<'_>, findings: &mut Findings) {
+    pub fn judge(&self, value: &InspectedValue<'_>, findings: &mut RequestFindings) {
         if let Some(plan) = self.plans.get(value.variable as usize) {
-            let mut attempt = |place, bytes: &[u8]| {
-                self.attempt(place, value, bytes, Operator::matches, findings);
+            let mut attempt = |index, bytes: &[u8]| {
+                self.attempt(index, value, bytes, Operator::matches, findings);
             };
             self.search.each(plan, value.bytes, &mut attempt);
         }
     }
 
-    /// Judges a value by every rule, with no short cut: slow, and what [`RuleSet::judge`] has to agree with.
+    /// Judges a value by every rule, without shortcuts: slow, and the reference for [`RuleSet::judge`].
     #[doc(hidden)]
-    pub fn judge_plainly(&self, value: &Value<'_>, findings: &mut Findings) {
-        for (place, rule) in (0_u32..).zip(&self.rules) {
+    pub fn judge_without_shortcuts(
+        &self,
+        value: &InspectedValue<'_>,
+        findings: &mut RequestFindings,
+    ) {
+        for (index, rule) in (0_u32..).zip(&self.rules) {
             for end in rule.judged_after() {
                 let mut bytes = Cow::Borrowed(value.bytes);
                 for transform in &rule.transforms[..end] {
                     bytes = Cow::Owned(transform.apply(&bytes).into_owned());
                 }
-                self.attempt(place, value, &bytes, Operator::matches_plainly, findings);
+                self.attempt(
+                    index,
+                    value,
+                    &bytes,
+                    Operator::matches_without_shortcuts,
+                    findings,
+                );
             }
         }
     }
 
-    /// Judges how many header fields of a name there are.
-    pub fn judge_counts(&self, count: impl Fn(&str) -> usize, findings: &mut Findings) {
-        for place in &self.counts {
-            let Some(rule) = self.rule(*place) else {
+    /// Judges the number of header fields by rules that count them.
+    pub fn judge_counts(&self, count: impl Fn(&str) -> usize, findings: &mut RequestFindings) {
+        for index in &self.counts {
+            let Some(rule) = self.rule(*index) else {
                 continue;
             };
             let hit = rule.counts.iter().any(|field| {
                 let number = count(field).to_string();
                 rule.operator.matches(number.as_bytes(), true) != rule.negated
             });
-            if hit && !findings.has(*place, rule) {
-                self.found(*place, rule, findings);
+            if hit && !findings.has(*index, rule) {
+                self.found(*index, rule, findings);
             }
         }
     }
 
     fn attempt(
         &self,
-        place: u32,
-        value: &Value<'_>,
+        index: u32,
+        value: &InspectedValue<'_>,
         bytes: &[u8],
         matches: fn(&Operator, &[u8], bool) -> bool,
-        findings: &mut Findings,
+        findings: &mut RequestFindings,
     ) {
-        let Some(rule) = self.rule(place) else {
+        let Some(rule) = self.rule(index) else {
             return;
         };
-        if findings.has(place, rule) {
+        if findings.has(index, rule) {
             return;
         }
-        let meant = |(variable, selector): &(Variable, seclang::Selector)| {
+        let meant = |(variable, selector): &(Variable, seclang::VariableSelector)| {
             *variable == value.variable && selector.takes(value.name)
         };
         if !rule.targets.iter().any(meant) || rule.except.iter().any(meant) {
@@ -319,7 +332,7 @@ impl RuleSet {
         let judged = (&rule.operator, rule.negated, rule.capture);
         let follows = || {
             chain::follow(
-                &rule.then,
+                &rule.dependent_links,
                 judged,
                 &rule.sets,
                 value,
@@ -327,26 +340,30 @@ impl RuleSet {
                 &findings.headers,
             )
         };
-        if rule.then.is_empty() || follows() {
-            self.found(place, rule, findings);
+        if rule.dependent_links.is_empty() || follows() {
+            self.found(index, rule, findings);
         }
     }
 
-    /// A rule matched, or a part of one.
-    fn found(&self, place: u32, rule: &Rule, findings: &mut Findings) {
-        let place = match rule.part {
-            None => place,
-            Some(part) if findings.complete(part) => self.chains[part.chain as usize],
+    /// Records that a rule, or a link of a chain, matched.
+    fn found(&self, index: u32, rule: &Rule, findings: &mut RequestFindings) {
+        let index = match rule.chain_position {
+            None => index,
+            Some(position) if findings.complete(position) => self.chains[position.chain as usize],
             Some(_) => return,
         };
-        findings.add(place, rule);
+        findings.add(index, rule);
     }
 
-    /// Keeps the header fields of a request that rules compare with.
-    pub fn keep_headers<'a>(&self, get: impl Fn(&str) -> Option<&'a str>, findings: &mut Findings) {
+    /// Keeps the header fields of a request that rules refer to.
+    pub fn keep_headers<'a>(
+        &self,
+        get: impl Fn(&str) -> Option<&'a str>,
+        findings: &mut RequestFindings,
+    ) {
         for name in &self.headers {
             if let Some(value) = get(name) {
-                let most = value.floor_char_boundary(HEADER);
+                let most = value.floor_char_boundary(MAX_KEPT_HEADER);
                 findings
                     .headers
                     .push((name.clone(), value[..most].to_owned()));
@@ -354,14 +371,14 @@ impl RuleSet {
         }
     }
 
-    /// In words, for logs: the ids and messages of what matched.
+    /// The ids and messages of the rules that matched, for logs.
     #[must_use]
-    pub fn explain(&self, findings: &Findings) -> String {
+    pub fn explain(&self, findings: &RequestFindings) -> String {
         let mut text = String::new();
         for rule in findings
             .matched
             .iter()
-            .filter_map(|place| self.rule(*place))
+            .filter_map(|index| self.rule(*index))
         {
             let comma = if text.is_empty() { "" } else { "; " };
             let _ = write!(text, "{comma}{} {}", rule.id, rule.message);
@@ -370,8 +387,12 @@ impl RuleSet {
     }
 }
 
-/// Those that are not removed and not above the paranoia.
-fn select(files: Vec<(String, seclang::Parsed)>, paranoia: u8, report: &mut Report) -> Vec<Rule> {
+/// The rules that are not removed and not above the paranoia level.
+fn select(
+    files: Vec<(String, seclang::ParsedRules)>,
+    paranoia: u8,
+    report: &mut RulesReport,
+) -> Vec<Rule> {
     let mut rules = Vec::new();
     let mut removed = Vec::new();
     let mut excepted = Vec::new();
@@ -387,12 +408,12 @@ fn select(files: Vec<(String, seclang::Parsed)>, paranoia: u8, report: &mut Repo
         // Each file numbers its chains from 0.
         let chains = rules
             .iter()
-            .filter_map(|rule: &Rule| rule.part)
-            .map(|part| part.chain + 1)
+            .filter_map(|rule: &Rule| rule.chain_position)
+            .map(|position| position.chain + 1)
             .max();
         rules.extend(parsed.rules.into_iter().map(|mut rule| {
-            if let Some(part) = &mut rule.part {
-                part.chain += chains.unwrap_or(0);
+            if let Some(position) = &mut rule.chain_position {
+                position.chain += chains.unwrap_or(0);
             }
             rule
         }));
@@ -406,19 +427,23 @@ fn select(files: Vec<(String, seclang::Parsed)>, paranoia: u8, report: &mut Repo
         for rule in rules
             .iter_mut()
             .filter(|rule: &&mut Rule| (from..=to).contains(&rule.id))
-            // Of a chain the first link is meant.
-            .filter(|rule| rule.part.is_none_or(|part| part.number == 0))
+            // Of a chain, only the first link.
+            .filter(|rule| {
+                rule.chain_position
+                    .is_none_or(|position| position.number == 0)
+            })
         {
             rule.except.extend(except.iter().cloned());
         }
     }
-    // The parts of a chain are one rule.
+    // The links of a chain are one rule.
     let count = |rules: &[Rule]| {
-        let (parts, whole): (Vec<&Rule>, Vec<&Rule>) = rules.iter().partition(|r| r.part.is_some());
+        let (parts, whole): (Vec<&Rule>, Vec<&Rule>) =
+            rules.iter().partition(|r| r.chain_position.is_some());
         whole.len()
             + parts
                 .iter()
-                .map(|part| part.id)
+                .map(|position| position.id)
                 .collect::<BTreeSet<_>>()
                 .len()
     };
@@ -429,41 +454,44 @@ fn select(files: Vec<(String, seclang::Parsed)>, paranoia: u8, report: &mut Repo
     rules
 }
 
-/// How much of a header field is kept.
-const HEADER: usize = 256;
+/// The most bytes of a header field that are kept.
+const MAX_KEPT_HEADER: usize = 256;
 
-impl Findings {
-    /// Whether a rule or this part of it matched already.
-    fn has(&self, place: u32, rule: &Rule) -> bool {
-        match rule.part {
-            None => self.matched.contains(&place),
-            Some(part) => {
-                let known = self.parts.iter().find(|(chain, _)| *chain == part.chain);
-                known.is_some_and(|(_, parts)| parts >> part.number & 1 != 0)
+impl RequestFindings {
+    /// Whether a rule, or this link of a chain, matched already.
+    fn has(&self, index: u32, rule: &Rule) -> bool {
+        match rule.chain_position {
+            None => self.matched.contains(&index),
+            Some(position) => {
+                let known = self
+                    .chains
+                    .iter()
+                    .find(|(chain, _)| *chain == position.chain);
+                known.is_some_and(|(_, parts)| parts >> position.number & 1 != 0)
             }
         }
     }
 
-    /// Notes a part of a chain; whether all are there now.
-    fn complete(&mut self, part: Part) -> bool {
+    /// Records a link of a chain; returns whether all links have matched now.
+    fn complete(&mut self, position: ChainPosition) -> bool {
         let at = self
-            .parts
+            .chains
             .iter()
-            .position(|(chain, _)| *chain == part.chain);
+            .position(|(chain, _)| *chain == position.chain);
         let at = at.unwrap_or_else(|| {
-            self.parts.push((part.chain, 0));
-            self.parts.len() - 1
+            self.chains.push((position.chain, 0));
+            self.chains.len() - 1
         });
-        let parts = &mut self.parts[at].1;
-        *parts |= 1 << part.number;
-        parts.count_ones() == u32::from(part.of)
+        let parts = &mut self.chains[at].1;
+        *parts |= 1 << position.number;
+        parts.count_ones() == u32::from(position.of)
     }
 
-    fn add(&mut self, place: u32, rule: &Rule) {
-        if self.matched.contains(&place) {
+    fn add(&mut self, index: u32, rule: &Rule) {
+        if self.matched.contains(&index) {
             return;
         }
-        self.matched.push(place);
+        self.matched.push(index);
         self.score = self.score.saturating_add(rule.score);
         self.deny = self.deny.or(rule.deny);
     }

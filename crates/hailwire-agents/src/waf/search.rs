@@ -1,77 +1,77 @@
-//! Which rules are worth trying on a value, found in few passes over it.
+//! Finds the rules that are worth trying on a value, in few passes over it.
 //!
-//! A value goes down the tree of its variable's [`Plan`]; a step that cannot change it, by its [`Kinds`], costs nothing,
-//! and all rules whose chains come out at the same bytes share one search over these for the literals of all rules. In
-//! that search letters have no case and white space is one space, so lower case at the end of a chain is only made for a
-//! rule that is tried, and compressed white space needs no search of its own.
+//! A value goes down the tree of its variable's [`TransformPlan`]; a step that cannot change it, by its [`ByteClassSet`], costs
+//! nothing, and all rules whose transformations produce the same bytes share one search for the literals of all rules. That
+//! search ignores case and the amount of white space, so lower-case text is only made for a rule that is tried, and
+//! compressed white space needs no search of its own.
 //!
-//! What is left out here is only what could not match; [`super::rules::RuleSet::judge_plainly`] leaves out nothing, and
-//! tests compare the two.
+//! Only rules that cannot match are skipped; [`super::rules::RuleSet::judge_without_shortcuts`] skips none, and tests
+//! compare the two.
 
 use std::{borrow::Cow, cell::RefCell, collections::BTreeMap};
 
 use aho_corasick::BuildError;
 
 use super::{
-    automaton::{Automaton, fold},
-    kinds::{Kinds, is_word},
-    literals::Edge,
-    plan::{Needed, Places, Plan, Wanted},
+    automaton::{LiteralAutomaton, fold},
+    byte_classes::{ByteClassSet, is_word},
+    plan::{RequiredClasses, RuleIndexSet, TransformPlan, WantedRules},
+    prefilter::AtomBoundary,
     seclang::Rule,
     transform::Transform,
 };
 
-/// The literals of rules.
-pub(super) struct Search {
-    /// First those of all rules, then those of some where these are few.
-    literals: Vec<Literals>,
+/// A search for the literals of all rules.
+pub(super) struct RuleSearch {
+    /// First the literals of all rules, then groups of few rules.
+    literals: Vec<LiteralGroup>,
     rules: usize,
 }
 
-/// Literals that are searched for at once.
+/// Literals that are searched for in one pass.
 #[derive(Default)]
-struct Literals {
-    automata: Vec<Automaton>,
-    /// For each literal its length and the rules that it is one of.
-    hooks: Vec<(usize, Vec<Hook>)>,
+struct LiteralGroup {
+    automata: Vec<LiteralAutomaton>,
+    /// For each literal, its length and the rules that it belongs to.
+    candidates: Vec<(usize, Vec<CandidateRule>)>,
 }
 
 #[derive(PartialEq)]
-struct Hook {
-    place: u32,
-    before: Edge,
-    after: Edge,
-    kinds: Needed,
+struct CandidateRule {
+    index: u32,
+    before: AtomBoundary,
+    after: AtomBoundary,
+    classes: RequiredClasses,
 }
 
-/// As much of a literal is searched for; the rest hardly makes it rarer.
-const LITERAL: usize = 7;
-/// Bytes of literals up to which some rules have a search of their own, which stays in the cache.
-const OWN: usize = 512;
+/// Bytes of a literal that are searched for; more would hardly make it rarer.
+const MAX_SEARCHED_BYTES: usize = 7;
+/// Bytes of literals up to which a set of rules gets a group of its own, whose automaton stays in the cache.
+const MAX_OWN_SEARCH_BYTES: usize = 512;
 
-impl Search {
-    /// One for these rules; the plans are told where their rules' literals are.
-    pub(super) fn new(rules: &[Rule], plans: &mut [Plan]) -> Result<Self, BuildError> {
-        let mut all = Places::none(rules.len());
-        for (place, _) in (0_u32..).zip(rules) {
-            all.insert(place);
+impl RuleSearch {
+    /// A search for these rules; sets the literal groups of the plans.
+    pub(super) fn new(rules: &[Rule], plans: &mut [TransformPlan]) -> Result<Self, BuildError> {
+        let mut all = RuleIndexSet::none(rules.len());
+        for (index, _) in (0_u32..).zip(rules) {
+            all.insert(index);
         }
-        let mut literals = vec![Literals::new(rules, &all)?.0];
-        let mut known: BTreeMap<Places, usize> = BTreeMap::new();
-        let mut of = |wanted: &Wanted| {
-            let mut places = wanted.plain.clone();
-            places.extend(&wanted.lower);
-            if let Some(known) = known.get(&places) {
+        let mut literals = vec![LiteralGroup::new(rules, &all)?.0];
+        let mut known: BTreeMap<RuleIndexSet, usize> = BTreeMap::new();
+        let mut of = |wanted: &WantedRules| {
+            let mut indices = wanted.plain.clone();
+            indices.extend(&wanted.lower);
+            if let Some(known) = known.get(&indices) {
                 return Ok(*known);
             }
-            let (some, bytes) = Literals::new(rules, &places)?;
-            let own = if bytes <= OWN {
+            let (some, bytes) = LiteralGroup::new(rules, &indices)?;
+            let own = if bytes <= MAX_OWN_SEARCH_BYTES {
                 literals.push(some);
                 literals.len() - 1
             } else {
                 0
             };
-            known.insert(places, own);
+            known.insert(indices, own);
             Ok(own)
         };
         for plan in plans {
@@ -84,12 +84,17 @@ impl Search {
         Ok(Self { literals, rules })
     }
 
-    /// Calls with every rule that may match, and the bytes that it is to be tried on.
-    pub(super) fn each(&self, plan: &Plan, value: &[u8], attempt: &mut impl FnMut(u32, &[u8])) {
+    /// Calls `attempt` with every rule that may match, and the bytes to try it on.
+    pub(super) fn each(
+        &self,
+        plan: &TransformPlan,
+        value: &[u8],
+        attempt: &mut impl FnMut(u32, &[u8]),
+    ) {
         SCRATCH.with_borrow_mut(|scratch| {
-            let kinds = Kinds::of(value);
-            scratch.begin(kinds, self.rules);
-            if kinds.any(plan.changes) {
+            let classes = ByteClassSet::of(value);
+            scratch.begin(classes, self.rules);
+            if classes.any(plan.changes) {
                 scratch.transform(plan, value, self.rules);
             } else {
                 scratch.texts[0].literals = Some(plan.literals);
@@ -100,51 +105,51 @@ impl Search {
                     self.candidates(plan, text, value, scratch, attempt);
                 }
             }
-            // What is long is not kept.
+            // Long texts are not kept.
             scratch.texts.clear();
         });
     }
 
-    /// The rules for a text, and for those that are searched like it.
+    /// The rules for a text, and for the texts that share its search.
     fn candidates(
         &self,
-        plan: &Plan,
+        plan: &TransformPlan,
         first: usize,
         value: &[u8],
-        scratch: &mut Scratch,
+        scratch: &mut SearchScratch,
         attempt: &mut impl FnMut(u32, &[u8]),
     ) {
-        let Scratch {
+        let SearchScratch {
             texts,
             wanted,
             lower,
             ..
         } = scratch;
         let texts = &texts[..];
-        // What some of them have.
+        // The classes in any of them.
         let like = texts.iter().filter(|text| text.like == first);
-        let kinds = like.fold(Kinds::NONE, |kinds, text| kinds.or(text.kinds));
-        let mut tried = |place: u32, needed: &Needed| {
+        let classes = like.fold(ByteClassSet::NONE, |classes, text| classes.or(text.classes));
+        let mut tried = |index: u32, needed: &RequiredClasses| {
             for (at, text) in texts.iter().enumerate().skip(first) {
-                if text.like != first || !needed.met(text.kinds) {
+                if text.like != first || !needed.met(text.classes) {
                     continue;
                 }
-                if wanted[at].plain.take(place) {
-                    attempt(place, text.bytes(value));
+                if wanted[at].plain.take(index) {
+                    attempt(index, text.bytes(value));
                 }
-                if wanted[at].lower.take(place) {
-                    if text.kinds.any(Kinds::UPPER) {
+                if wanted[at].lower.take(index) {
+                    if text.classes.any(ByteClassSet::UPPER) {
                         let make = || text.bytes(value).to_ascii_lowercase();
-                        attempt(place, lower[at].get_or_insert_with(make));
+                        attempt(index, lower[at].get_or_insert_with(make));
                     } else {
-                        attempt(place, text.bytes(value));
+                        attempt(index, text.bytes(value));
                     }
                 }
             }
         };
-        for (place, needed) in &plan.unsearched {
-            if needed.met(kinds) {
-                tried(*place, needed);
+        for (index, needed) in &plan.unsearched {
+            if needed.met(classes) {
+                tried(*index, needed);
             }
         }
         let Some(literals) = texts[first].literals.map(|at| &self.literals[at]) else {
@@ -152,14 +157,15 @@ impl Search {
         };
         let bytes = texts[first].bytes(value);
         let mut found = |literal: u32, end: usize| {
-            let (length, hooks) = &literals.hooks[literal as usize];
-            for hook in hooks {
-                if edge(hook.before, bytes, end - length) && edge(hook.after, bytes, end) {
-                    tried(hook.place, &hook.kinds);
+            let (length, candidates) = &literals.candidates[literal as usize];
+            for candidate in candidates {
+                if edge(candidate.before, bytes, end - length) && edge(candidate.after, bytes, end)
+                {
+                    tried(candidate.index, &candidate.classes);
                 }
             }
         };
-        // Only where another text has its white space compressed is it to be read as if it were.
+        // White space is only treated as compressed if another text that shares the search has it compressed.
         let compress = texts.iter().skip(first + 1).any(|text| text.like == first);
         for automaton in &literals.automata {
             if compress {
@@ -171,130 +177,141 @@ impl Search {
     }
 }
 
-impl Literals {
-    /// Those of some rules, and how many bytes they are.
-    fn new(rules: &[Rule], places: &Places) -> Result<(Self, usize), BuildError> {
-        let mut literals: BTreeMap<Vec<u8>, Vec<Hook>> = BTreeMap::new();
+impl LiteralGroup {
+    /// The literals of some rules, and how many bytes they have.
+    fn new(rules: &[Rule], indices: &RuleIndexSet) -> Result<(Self, usize), BuildError> {
+        let mut literals: BTreeMap<Vec<u8>, Vec<CandidateRule>> = BTreeMap::new();
         let some = (0_u32..)
             .zip(rules)
-            .filter(|(place, _)| places.contains(*place));
-        for (place, rule) in some {
-            let signs = rule.signs.iter().flatten();
-            for sign in signs.filter(|sign| !sign.text.is_empty()) {
-                let (literal, whole) = searched(&sign.text);
+            .filter(|(index, _)| indices.contains(*index));
+        for (index, rule) in some {
+            let atoms = rule.atoms.iter().flatten();
+            for atom in atoms.filter(|atom| !atom.text.is_empty()) {
+                let (literal, whole) = searched(&atom.text);
                 let last = literal.len() - 1;
-                // White space may be longer where it is found, so that edges beyond it are elsewhere.
+                // White space may be longer in the text, so boundaries beyond it are at other positions.
                 let within = literal[..last].contains(&b' ');
-                let hook = Hook {
-                    place,
-                    before: if within { Edge::Anything } else { sign.before },
-                    after: if !whole || literal[last] == b' ' {
-                        Edge::Anything
+                let candidate = CandidateRule {
+                    index,
+                    before: if within {
+                        AtomBoundary::Anything
                     } else {
-                        sign.after
+                        atom.before
                     },
-                    kinds: Needed::new(&sign.kinds),
+                    after: if !whole || literal[last] == b' ' {
+                        AtomBoundary::Anything
+                    } else {
+                        atom.after
+                    },
+                    classes: RequiredClasses::new(&atom.classes),
                 };
-                let hooks = literals.entry(literal).or_default();
-                if !hooks.contains(&hook) {
-                    hooks.push(hook);
+                let candidates = literals.entry(literal).or_default();
+                if !candidates.contains(&candidate) {
+                    candidates.push(candidate);
                 }
             }
         }
         let bytes = literals.keys().map(Vec::len).sum();
-        let (texts, hooks): (Vec<Vec<u8>>, Vec<Vec<Hook>>) = literals.into_iter().unzip();
+        let (texts, candidates): (Vec<Vec<u8>>, Vec<Vec<CandidateRule>>) =
+            literals.into_iter().unzip();
         let literals = Self {
-            automata: Automaton::build(&texts)?,
-            hooks: texts.iter().map(Vec::len).zip(hooks).collect(),
+            automata: LiteralAutomaton::build(&texts)?,
+            candidates: texts.iter().map(Vec::len).zip(candidates).collect(),
         };
         Ok((literals, bytes))
     }
 }
 
-/// What is searched for in place of a literal, and whether that is all of it.
+/// The prefix of a literal that is searched for, and whether it is the whole literal.
 fn searched(literal: &[u8]) -> (Vec<u8>, bool) {
     let folded = literal.iter().map(|byte| fold(*byte));
-    let folded: Vec<u8> = folded.take(LITERAL).collect();
-    // As far as there is no white space after white space.
+    let folded: Vec<u8> = folded.take(MAX_SEARCHED_BYTES).collect();
+    // Up to the first repeated white space.
     let end = folded.windows(2).position(|pair| pair == b"  ");
     let end = end.map_or(folded.len(), |at| at + 1);
     (folded[..end].to_vec(), end == literal.len())
 }
 
-/// Whether there is such an edge at this place.
-fn edge(edge: Edge, bytes: &[u8], at: usize) -> bool {
+/// Whether there is such a boundary at this position.
+fn edge(edge: AtomBoundary, bytes: &[u8], at: usize) -> bool {
     let word = |at: Option<usize>| {
         let byte = at.and_then(|at| bytes.get(at));
         byte.is_some_and(|byte| is_word(*byte))
     };
     match edge {
-        Edge::Anything => true,
-        Edge::Word => word(at.checked_sub(1)) != word(Some(at)),
-        Edge::Value => at == 0 || at == bytes.len(),
+        AtomBoundary::Anything => true,
+        AtomBoundary::Word => word(at.checked_sub(1)) != word(Some(at)),
+        AtomBoundary::Value => at == 0 || at == bytes.len(),
     }
 }
 
 thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    static SCRATCH: RefCell<SearchScratch> = RefCell::default();
 }
 
-/// What is used again from value to value.
+/// Buffers that are reused from value to value.
 #[derive(Default)]
-struct Scratch {
-    /// The value and what came of it.
-    texts: Vec<Text>,
-    /// For each text, the rules, and the text in lower case if it was needed.
-    wanted: Vec<Wanted>,
+struct SearchScratch {
+    /// The value and its transformed texts.
+    texts: Vec<TransformedText>,
+    /// For each text, the rules to try, and its lower-case form if it was needed.
+    wanted: Vec<WantedRules>,
     lower: Vec<Option<Vec<u8>>>,
-    /// For each step of the plan, the text that comes out.
+    /// For each step of the plan, the resulting text.
     at: Vec<Option<usize>>,
-    /// Which text came of which by what.
+    /// Input text, transformation and resulting text.
     made: Vec<(usize, Transform, usize)>,
 }
 
-/// A text that came of a value.
-struct Text {
-    /// `None`: the value itself.
+/// A value after some transformations.
+struct TransformedText {
+    /// `None` if it is the value itself.
     changed: Option<Vec<u8>>,
-    kinds: Kinds,
-    /// The text that is searched in its place; mostly itself.
+    classes: ByteClassSet,
+    /// The text whose search it shares; usually itself.
     like: usize,
-    /// Where to search for the literals of its rules, if it has some.
+    /// The literal group to search for, if any rule needs it.
     literals: Option<usize>,
 }
 
-impl Text {
+impl TransformedText {
     fn bytes<'a>(&'a self, value: &'a [u8]) -> &'a [u8] {
         self.changed.as_deref().unwrap_or(value)
     }
 }
 
-impl Scratch {
-    fn begin(&mut self, kinds: Kinds, rules: usize) {
+impl SearchScratch {
+    fn begin(&mut self, classes: ByteClassSet, rules: usize) {
         self.texts.clear();
         self.lower.clear();
         self.at.clear();
         self.made.clear();
-        self.add(None, kinds, None, rules);
+        self.add(None, classes, None, rules);
     }
 
-    fn add(&mut self, changed: Option<Vec<u8>>, kinds: Kinds, like: Option<usize>, rules: usize) {
+    fn add(
+        &mut self,
+        changed: Option<Vec<u8>>,
+        classes: ByteClassSet,
+        like: Option<usize>,
+        rules: usize,
+    ) {
         let at = self.texts.len();
-        self.texts.push(Text {
+        self.texts.push(TransformedText {
             changed,
-            kinds,
+            classes,
             like: like.unwrap_or(at),
             literals: None,
         });
         self.lower.push(None);
         if self.wanted.len() == at {
-            self.wanted.push(Wanted::default());
+            self.wanted.push(WantedRules::default());
         }
         self.wanted[at].reset(rules);
     }
 
-    /// Takes the value through the tree: the texts that come out, each with the rules for it.
-    fn transform(&mut self, plan: &Plan, value: &[u8], rules: usize) {
+    /// Runs the value through the tree: the resulting texts, each with the rules to try on it.
+    fn transform(&mut self, plan: &TransformPlan, value: &[u8], rules: usize) {
         for step in &plan.steps {
             let before = match step.transform {
                 None => Some(0),
@@ -316,21 +333,21 @@ impl Scratch {
         }
     }
 
-    /// The text that comes of one; `None` where nothing could match it.
+    /// The text after a transformation; `None` if no rule could match it.
     fn change(
         &mut self,
         text: usize,
         transform: Transform,
-        takes: Kinds,
+        takes: ByteClassSet,
         value: &[u8],
         rules: usize,
     ) -> Option<usize> {
         let from = &self.texts[text];
-        if !from.kinds.any(transform.changes()) {
+        if !from.classes.any(transform.changes()) {
             return Some(text);
         }
-        // All is taken where a rule may match an empty text.
-        if takes != Kinds::ALL && !transform.leaves(from.kinds).any(takes) {
+        // All classes means that a rule may match an empty text.
+        if takes != ByteClassSet::ALL && !transform.leaves(from.classes).any(takes) {
             return None;
         }
         let known = |made: &&(usize, Transform, usize)| (made.0, made.1) == (text, transform);
@@ -345,9 +362,9 @@ impl Scratch {
         let to = match changed {
             None => text,
             Some(changed) => {
-                let kinds = Kinds::of(&changed);
+                let classes = ByteClassSet::of(&changed);
                 let like = (transform == Transform::CompressWhitespace).then_some(from.like);
-                self.add(Some(changed), kinds, like, rules);
+                self.add(Some(changed), classes, like, rules);
                 self.texts.len() - 1
             }
         };
@@ -361,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_searched_for_in_place_of_a_literal_is_found_wherever_that_is() {
+    fn the_searched_prefix_of_a_literal_is_found_wherever_the_literal_is() {
         for (literal, expected, whole) in [
             ("or\t", "or ", true),
             ("information_schema", "informa", false),

@@ -1,10 +1,10 @@
-//! SQL, by libinjection, and what spares most values the way through it.
+//! Detects SQL by libinjection, with a fast check that excludes most values.
 //!
-//! libinjection takes a value apart into tokens, folds them, and looks the sequence of the first five's types up in a table of 8,367
-//! fingerprints. Everyday values have tokens of which no fingerprint consists: words that SQL does not know, numbers, a date.
-//! [`impossible`] makes one pass over a value, collects which types its tokens can have, and asks a
-//! table, made of libinjection's own, whether any fingerprint consists of these alone. It errs on one side only: what it is
-//! not sure about goes to libinjection. Tests compare it with libinjection, over every fingerprint, every word, and random mixtures.
+//! libinjection splits a value into tokens, folds them, and looks up the types of the first five in a table of 8,367
+//! fingerprints. Ordinary values have only tokens that make up no fingerprint: words that SQL does not know, numbers, dates.
+//! [`cannot_be_sqli`] makes one pass over a value, collects the types that its tokens can have, and looks up in a
+//! table derived from libinjection's whether any fingerprint consists of these types only. It errs on one side: doubtful
+//! values go to libinjection. Tests compare it with libinjection over every fingerprint, every word, and random mixtures.
 
 use std::sync::LazyLock;
 
@@ -13,24 +13,24 @@ use libinjectionrs::{
     sqli::sqli_data::{CHAR_MAP, CharType, SQL_KEYWORDS},
 };
 
-/// Whether a value is an injection to libinjection.
+/// Whether libinjection detects an injection in a value.
 pub(super) fn detect(value: &[u8]) -> bool {
     SqliState::new(value, SqliFlags::FLAG_NONE).detect()
 }
 
-/// Longer values go to libinjection at once, which mostly stops after a few words.
-const LONGEST: usize = 1_024;
+/// Longer values go to libinjection directly, which usually stops after a few words.
+const MAX_CHECKED_BYTES: usize = 1_024;
 
-/// Types of tokens, as bits.
-type Types = u16;
+/// A set of token types, as bits.
+type TokenTypes = u16;
 
-/// libinjection's letters for types, in the order of the bits. What is not here ends the short cut.
-const LETTERS: [u8; 15] = *b"n1o,;:vftAk&()s";
+/// libinjection's letters for token types, in the order of the bits. Other types end the fast check.
+const TOKEN_LETTERS: [u8; 15] = *b"n1o,;:vftAk&()s";
 
-const fn bit(letter: u8) -> Types {
+const fn bit(letter: u8) -> TokenTypes {
     let mut at = 0;
-    while at < LETTERS.len() {
-        if LETTERS[at] == letter {
+    while at < TOKEN_LETTERS.len() {
+        if TOKEN_LETTERS[at] == letter {
             return 1 << at;
         }
         at += 1;
@@ -39,14 +39,14 @@ const fn bit(letter: u8) -> Types {
     0
 }
 
-const WORD: Types = bit(b'n');
-const NUMBER: Types = bit(b'1');
-/// It may be something that is not among the letters.
-const OTHER: Types = 1 << 15;
+const WORD: TokenTypes = bit(b'n');
+const NUMBER: TokenTypes = bit(b'1');
+/// A token type that is not among the letters.
+const OTHER: TokenTypes = 1 << 15;
 
-/// Whether libinjection cannot find an injection in it.
-pub(super) fn impossible(value: &[u8]) -> bool {
-    if value.len() > LONGEST {
+/// Whether libinjection cannot detect an injection in this value.
+pub(super) fn cannot_be_sqli(value: &[u8]) -> bool {
+    if value.len() > MAX_CHECKED_BYTES {
         return false;
     }
     let tables = &*TABLES;
@@ -54,17 +54,17 @@ pub(super) fn impossible(value: &[u8]) -> bool {
     let mut at = 0;
     while let Some(&byte) = value.get(at) {
         let class = tables.classes[usize::from(byte)];
-        if class & PIECE != 0 {
+        if class & WORD_BYTE != 0 {
             let length = value[at..]
                 .iter()
-                .position(|byte| tables.classes[usize::from(*byte)] & PIECE == 0)
+                .position(|byte| tables.classes[usize::from(*byte)] & WORD_BYTE == 0)
                 .unwrap_or(value.len() - at);
-            types |= tables.piece(&value[at..at + length]);
+            types |= tables.word_types(&value[at..at + length]);
             at += length;
             continue;
         }
-        types |= class as Types;
-        if class & PAIR != 0 {
+        types |= class as TokenTypes;
+        if class & LOOKS_AHEAD != 0 {
             let next = value.get(at + 1).copied().unwrap_or(0);
             types |= match (byte, next) {
                 // Comments, in one dialect or all.
@@ -83,24 +83,24 @@ pub(super) fn impossible(value: &[u8]) -> bool {
     types & OTHER == 0 && !tables.found(types)
 }
 
-/// Part of a word or a number.
-const PIECE: u32 = 1 << 16;
-/// What comes next matters.
-const PAIR: u32 = 1 << 17;
+/// The byte is part of a word or a number.
+const WORD_BYTE: u32 = 1 << 16;
+/// The token also depends on the next byte.
+const LOOKS_AHEAD: u32 = 1 << 17;
 
-/// What is made of libinjection's tables.
-struct Tables {
-    /// For each byte, the types of tokens that may begin with it, and [`PIECE`] and [`PAIR`].
+/// Tables derived from libinjection's.
+struct FingerprintTables {
+    /// For each byte, the types of tokens that may begin with it, and [`WORD_BYTE`] and [`LOOKS_AHEAD`].
     classes: [u32; 256],
-    /// Hashes of words with what they may become; a power of two of places, 0 for none.
-    words: Box<[(u64, Types)]>,
-    /// For each set of types, whether there is a fingerprint of these alone: a bit each.
+    /// Hashes of words with their possible types: a hash table whose size is a power of two, 0 for empty slots.
+    words: Box<[(u64, TokenTypes)]>,
+    /// One bit for each set of types: whether some fingerprint consists of these types only.
     found: Box<[u64]>,
 }
 
-static TABLES: LazyLock<Tables> = LazyLock::new(Tables::new);
+static TABLES: LazyLock<FingerprintTables> = LazyLock::new(FingerprintTables::new);
 
-impl Tables {
+impl FingerprintTables {
     fn new() -> Self {
         Self {
             classes: classes(),
@@ -109,34 +109,34 @@ impl Tables {
         }
     }
 
-    fn found(&self, types: Types) -> bool {
+    fn found(&self, types: TokenTypes) -> bool {
         let types = usize::from(types);
         self.found[types >> 6] >> (types & 63) & 1 != 0
     }
 
-    /// What a piece of letters, digits and underscores may become.
-    fn piece(&self, piece: &[u8]) -> Types {
-        let number = piece.first().is_some_and(u8::is_ascii_digit);
+    /// The possible types of a run of letters, digits and underscores.
+    fn word_types(&self, word: &[u8]) -> TokenTypes {
+        let number = word.first().is_some_and(u8::is_ascii_digit);
         let mut hash = 0;
         let mut types = if number { NUMBER } else { 0 };
         if !number {
-            for byte in piece.iter().rev() {
+            for byte in word.iter().rev() {
                 hash = step(hash, *byte);
             }
             return types | self.word(hash);
         }
-        // A number ends somewhere, and a word may begin there: any end of the piece may be one.
-        if piece.iter().all(u8::is_ascii_digit) {
+        // A number ends somewhere, and a word may begin there: any suffix of the run may be a word.
+        if word.iter().all(u8::is_ascii_digit) {
             return types;
         }
-        for byte in piece.iter().rev() {
+        for byte in word.iter().rev() {
             hash = step(hash, *byte);
             types |= self.word(hash);
         }
         types
     }
 
-    fn word(&self, hash: u64) -> Types {
+    fn word(&self, hash: u64) -> TokenTypes {
         let mask = self.words.len() - 1;
         let mut at = (hash >> 32) as usize & mask;
         loop {
@@ -149,7 +149,7 @@ impl Tables {
     }
 }
 
-/// A word's hash, from its end to its begin, whatever its case. Another word with the same hash is only looked at in vain.
+/// The hash of a word, computed from its end and ignoring case. A collision only costs a call of libinjection.
 fn step(hash: u64, byte: u8) -> u64 {
     (hash ^ u64::from(byte | 0x20)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }
@@ -159,12 +159,12 @@ fn classes() -> [u32; 256] {
     for (byte, class) in classes.iter_mut().enumerate() {
         let byte = byte as u8;
         *class = match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' => PIECE,
-            // A quote opens a string, and what is before it can make a number of it; it may also be in a word.
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' => WORD_BYTE,
+            // A quote opens a string, which a prefix can turn into a number; it may also be in a word.
             b'\'' | b'"' => u32::from(bit(b's') | NUMBER),
-            b'-' | b'/' | b'&' | b'|' => u32::from(bit(b'o')) | PAIR,
-            b'$' => u32::from(WORD) | PAIR,
-            // Digits follow it, which are told then, or it is a dot.
+            b'-' | b'/' | b'&' | b'|' => u32::from(bit(b'o')) | LOOKS_AHEAD,
+            b'$' => u32::from(WORD) | LOOKS_AHEAD,
+            // Either digits follow, which are recognised then, or it is a dot.
             b'.' => 0,
             b':' => u32::from(bit(b':') | bit(b'o')),
             b'@' => u32::from(bit(b'v')),
@@ -186,10 +186,10 @@ fn classes() -> [u32; 256] {
     classes
 }
 
-/// The words of libinjection's table by their first pieces: a phrase is merged from its first word on.
-fn words() -> Box<[(u64, Types)]> {
+/// The words of libinjection's table; of phrases, the first word, from which libinjection merges them.
+fn words() -> Box<[(u64, TokenTypes)]> {
     let mut words = vec![(0, 0); 4_096].into_boxed_slice();
-    let mut add = |word: &str, types: Types| {
+    let mut add = |word: &str, types: TokenTypes| {
         let hash = word.bytes().rev().fold(0, step);
         let mask = words.len() - 1;
         let mut at = (hash >> 32) as usize & mask;
@@ -201,7 +201,7 @@ fn words() -> Box<[(u64, Types)]> {
     };
     for keyword in SQL_KEYWORDS {
         let kind = keyword.token_type;
-        let known = LETTERS.contains(&kind) || matches!(kind, b'.' | b'?' | b'{' | b'}');
+        let known = TOKEN_LETTERS.contains(&kind) || matches!(kind, b'.' | b'?' | b'{' | b'}');
         let types = if known { bit(kind) } else { OTHER };
         let part = |byte: char| byte.is_ascii_alphanumeric() || byte == '_';
         let first = keyword.word.split(|c| !part(c)).next().unwrap_or_default();
@@ -209,7 +209,7 @@ fn words() -> Box<[(u64, Types)]> {
             add(first, types);
         }
     }
-    // What the folding makes of some: `IN (`, `LIKE (`, `USER (`, `; IF`, a collation before a name.
+    // Words whose type changes when tokens are folded: `IN (`, `LIKE (`, `USER (`, `; IF`, a collation before a name.
     let (function, operator) = (bit(b'f'), bit(b'o'));
     for word in [
         "USER_ID",
@@ -239,10 +239,10 @@ fn words() -> Box<[(u64, Types)]> {
     words
 }
 
-/// Each set of types with a fingerprint of these alone. Of three tokens with a keyword between, libinjection lets all
-/// pass whose keyword is not `INTO`, which is not among the types here.
+/// All sets of types that contain a fingerprint. Fingerprints of three tokens with a keyword in the middle are left out:
+/// libinjection accepts those unless the keyword is `INTO`, which is not among the types here.
 fn fingerprints() -> Box<[u64]> {
-    let sets = 1_usize << LETTERS.len();
+    let sets = 1_usize << TOKEN_LETTERS.len();
     let mut found = vec![false; sets];
     for keyword in SQL_KEYWORDS
         .iter()
@@ -250,9 +250,9 @@ fn fingerprints() -> Box<[u64]> {
         .filter(|keyword| !matches!(keyword.word.as_bytes(), [_, _, b'K', _]))
     {
         let letters = keyword.word.bytes().skip(1);
-        // Its letters are capitals there.
+        // Fingerprints are in capital letters.
         let of = |letter: u8| {
-            LETTERS
+            TOKEN_LETTERS
                 .iter()
                 .position(|own| own.to_ascii_uppercase() == letter)
         };
@@ -261,7 +261,7 @@ fn fingerprints() -> Box<[u64]> {
             found[places.into_iter().fold(0, |set, place| set | 1 << place)] = true;
         }
     }
-    for place in 0..LETTERS.len() {
+    for place in 0..TOKEN_LETTERS.len() {
         for set in 0..sets {
             found[set] |= set >> place & 1 != 0 && found[set & !(1 << place)];
         }
@@ -281,13 +281,13 @@ mod tests {
     use super::*;
 
     fn agrees(value: &[u8]) {
-        if impossible(value) {
+        if cannot_be_sqli(value) {
             assert!(!detect(value), "{}", value.escape_ascii());
         }
     }
 
     #[test]
-    fn everyday_values_are_spared() {
+    fn ordinary_values_are_excluded() {
         for value in [
             "value of a field",
             "It's fine, really.",
@@ -299,7 +299,7 @@ mod tests {
             "Smith & Sons",
             "as said from here",
         ] {
-            assert!(impossible(value.as_bytes()), "{value}");
+            assert!(cannot_be_sqli(value.as_bytes()), "{value}");
         }
         for value in [
             "1' or '1'='1",
@@ -308,7 +308,7 @@ mod tests {
             "1--",
             "x/**/",
         ] {
-            assert!(!impossible(value.as_bytes()), "{value}");
+            assert!(!cannot_be_sqli(value.as_bytes()), "{value}");
         }
     }
 
@@ -539,7 +539,7 @@ mod tests {
                 }
             }
             let hit = detect(&value);
-            let spare = impossible(&value);
+            let spare = cannot_be_sqli(&value);
             assert!(!(hit && spare), "{}", value.escape_ascii());
             spared += usize::from(spare);
             hits += usize::from(hit);

@@ -1,8 +1,8 @@
-//! The requests whose bodies are being read: bounded, and nothing stays for ever.
+//! The table of requests whose bodies are being read: bounded, and every entry expires.
 //!
-//! An entry is made with a request's head, and ends with its body, its completion, a cancel, or after
-//! [`Limits::idle`] without a word of it. A table that is full first forgets those and the ones that are *spent*, whose
-//! answer cannot change any more, and then refuses: a body that nobody reads must not pass.
+//! An entry is created with a request's head, and removed with the end of its body, its completion, a cancel, or after
+//! [`TableLimits::idle`] without an event. A full table first evicts idle entries and *decided* ones, whose answer cannot change
+//! any more, and then refuses new ones: a body that is not inspected must not pass.
 
 use std::{
     collections::HashMap,
@@ -13,36 +13,36 @@ use std::{
 
 use hailwire_callout::Text;
 
-/// Bounds of the table.
+/// The bounds of the table.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct TableLimits {
     pub(super) entries: usize,
     pub(super) idle: Duration,
 }
 
-/// Locks, so that requests seldom wait for one another.
+/// Shards, each with a lock, so that requests seldom wait for one another.
 const SHARDS: usize = 16;
 
-/// See the module.
+/// A bounded table of request states by correlation id.
 #[derive(Debug)]
-pub(super) struct Table<T> {
-    shards: [Mutex<HashMap<Text, Entry<T>>>; SHARDS],
+pub(super) struct RequestTable<T> {
+    shards: [Mutex<HashMap<Text, RequestEntry<T>>>; SHARDS],
     hasher: RandomState,
-    limits: Limits,
+    limits: TableLimits,
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct RequestEntry<T> {
     seen: Instant,
     state: Arc<Mutex<T>>,
 }
 
-/// There is no room.
+/// The table is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Full;
+pub(super) struct TableFull;
 
-impl<T> Table<T> {
-    pub(super) fn new(limits: Limits) -> Self {
+impl<T> RequestTable<T> {
+    pub(super) fn new(limits: TableLimits) -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
@@ -50,20 +50,20 @@ impl<T> Table<T> {
         }
     }
 
-    fn shard(&self, id: &str) -> MutexGuard<'_, HashMap<Text, Entry<T>>> {
+    fn shard(&self, id: &str) -> MutexGuard<'_, HashMap<Text, RequestEntry<T>>> {
         // The remainder is below the number of shards.
         let shard = &self.shards[self.hasher.hash_one(id) as usize % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state of a request; made where there is none, in place of idle and spent ones if need be.
+    /// The state of a request, created if there is none; idle and decided entries are evicted if needed.
     pub(super) fn entry(
         &self,
         id: &str,
         now: Instant,
-        spent: impl Fn(&T) -> bool,
+        decided: impl Fn(&T) -> bool,
         make: impl FnOnce() -> T,
-    ) -> Result<Arc<Mutex<T>>, Full> {
+    ) -> Result<Arc<Mutex<T>>, TableFull> {
         let mut shard = self.shard(id);
         if let Some(entry) = shard.get_mut(id) {
             entry.seen = now;
@@ -72,19 +72,19 @@ impl<T> Table<T> {
         let most = self.limits.entries.div_ceil(SHARDS).max(1);
         if shard.len() >= most {
             shard.retain(|_, entry| {
-                // One that is at work is neither.
-                let spent = entry.state.try_lock().is_ok_and(|state| spent(&state));
-                !spent && now.saturating_duration_since(entry.seen) < self.limits.idle
+                // An entry that is in use is neither.
+                let decided = entry.state.try_lock().is_ok_and(|state| decided(&state));
+                !decided && now.saturating_duration_since(entry.seen) < self.limits.idle
             });
         }
         if shard.len() >= most {
-            return Err(Full);
+            return Err(TableFull);
         }
         let state = Arc::new(Mutex::new(make()));
         let seen = now;
         shard.insert(
             Text::from(id),
-            Entry {
+            RequestEntry {
                 seen,
                 state: Arc::clone(&state),
             },
@@ -92,12 +92,12 @@ impl<T> Table<T> {
         Ok(state)
     }
 
-    /// Forgets a request.
+    /// Removes a request.
     pub(super) fn remove(&self, id: &str) {
         self.shard(id).remove(id);
     }
 
-    /// How many there are.
+    /// The number of entries.
     pub(super) fn len(&self) -> usize {
         let len = |shard: &Mutex<HashMap<_, _>>| {
             shard.lock().unwrap_or_else(PoisonError::into_inner).len()
@@ -111,15 +111,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_table_refuses_until_something_is_spent_or_has_been_idle_for_long() {
-        let limits = Limits {
+    fn a_full_table_refuses_until_something_is_decided_or_has_been_idle_for_long() {
+        let limits = TableLimits {
             entries: 16,
             idle: Duration::from_secs(60),
         };
-        let table = Table::new(limits);
+        let table = RequestTable::new(limits);
         let start = Instant::now();
-        let spent = |spent: &bool| *spent;
-        let enter = |id: &str, now| table.entry(id, now, spent, || false);
+        let decided = |decided: &bool| *decided;
+        let enter = |id: &str, now| table.entry(id, now, decided, || false);
         let full = (0..1_000)
             .filter(|n| enter(&n.to_string(), start).is_err())
             .count();
@@ -129,11 +129,11 @@ mod tests {
         table.remove("x");
         assert_eq!(table.len(), 15);
 
-        let table = Table::new(limits);
-        let enter = |id: &str| table.entry(id, start, spent, || true);
+        let table = RequestTable::new(limits);
+        let enter = |id: &str| table.entry(id, start, decided, || true);
         assert!(
             (0..1_000).all(|n| enter(&n.to_string()).is_ok()),
-            "the spent make room"
+            "decided entries are evicted"
         );
         assert!(table.len() <= 16);
     }

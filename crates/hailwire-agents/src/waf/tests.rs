@@ -3,7 +3,7 @@ use hailwire_callout::event::Metadata;
 
 use super::*;
 
-fn waf(settings: Settings) -> Waf {
+fn waf(settings: WafSettings) -> Waf {
     Waf::new(settings).unwrap()
 }
 
@@ -21,7 +21,7 @@ fn head(id: &str, method: &str, uri: &str, headers: &[(&str, &str)]) -> RequestH
     )
 }
 
-fn piece(id: &str, data: &[u8], last: bool) -> BodyChunk {
+fn chunk(id: &str, data: &[u8], last: bool) -> BodyChunk {
     BodyChunk {
         correlation_id: id.into(),
         data: Bytes::copy_from_slice(data),
@@ -40,48 +40,48 @@ const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded")
 
 #[test]
 fn a_small_body_is_held_until_it_is_judged_and_a_large_one_streams_until_an_attack() {
-    let waf = waf(Settings::default());
+    let waf = waf(WafSettings::default());
     let now = Instant::now();
     let long = [FORM, ("content-length", "9999999")];
     assert!(passes(&waf.head(&head("c", "POST", "/", &long), now)));
     let prose = b"a=word+after+word&".repeat(100);
     let mut seen = 0;
     while seen < 20 * WINDOW {
-        let response = waf.piece(&piece("c", &prose, false), now);
+        let response = waf.chunk(&chunk("c", &prose, false), now);
         seen += prose.len();
         assert!(passes(&response), "{response:?}");
         assert_eq!(response.needs_more, seen < WINDOW);
     }
-    let response = waf.piece(&piece("c", b"q=1'+or+'1'='1&b=", false), now);
+    let response = waf.chunk(&chunk("c", b"q=1'+or+'1'='1&b=", false), now);
     assert!(!passes(&response), "{response:?}");
 }
 
 #[test]
 fn a_body_is_blocked_as_soon_as_the_field_with_the_attack_has_ended() {
-    let waf = waf(Settings::default());
+    let waf = waf(WafSettings::default());
     let now = Instant::now();
     let response = waf.head(
         &head("c", "POST", "/", &[FORM, ("content-length", "99999")]),
         now,
     );
     assert!(passes(&response) && response.needs_more);
-    let response = waf.piece(&piece("c", b"a=1&q=1'+or+'1'=", false), now);
+    let response = waf.chunk(&chunk("c", b"a=1&q=1'+or+'1'=", false), now);
     assert!(passes(&response) && response.needs_more, "it has not ended");
-    let response = waf.piece(&piece("c", b"'1&b=", false), now);
+    let response = waf.chunk(&chunk("c", b"'1&b=", false), now);
     assert!(!passes(&response) && !response.needs_more, "{response:?}");
     assert_eq!(response.audit.tags, ["attack-sqli"]);
     assert_eq!(response.audit.reason_codes, ["ATTACK_SQLI"]);
     assert!(!response.audit.rule_ids.is_empty() && response.audit.confidence >= Some(0.5));
-    let under_way = waf.piece(&piece("c", b"harmless", false), now);
+    let under_way = waf.chunk(&chunk("c", b"harmless", false), now);
     assert!(!passes(&under_way), "what was blocked stays blocked");
     assert_eq!((waf.blocked(), waf.reading()), (1, 1));
-    assert!(!passes(&waf.piece(&piece("c", b"", true), now)));
+    assert!(!passes(&waf.chunk(&chunk("c", b"", true), now)));
     assert_eq!((waf.blocked(), waf.reading()), (1, 0));
 }
 
 #[test]
 fn a_large_body_is_read_in_bounded_memory_and_an_attack_deep_within_is_found() {
-    let waf = waf(Settings::default());
+    let waf = waf(WafSettings::default());
     let now = Instant::now();
     for kind in [
         "application/json",
@@ -94,18 +94,18 @@ fn a_large_body_is_read_in_bounded_memory_and_an_attack_deep_within_is_found() {
         } else {
             b"a="
         };
-        assert!(passes(&waf.piece(&piece("c", begin, false), now)));
+        assert!(passes(&waf.chunk(&chunk("c", begin, false), now)));
         let filler = b"plain words of no meaning ".repeat(400);
         for _ in 0..200 {
             assert!(
-                passes(&waf.piece(&piece("c", &filler, false), now)),
+                passes(&waf.chunk(&chunk("c", &filler, false), now)),
                 "{kind}"
             );
         }
-        let mut response = waf.piece(&piece("c", b" <script>alert(1)</script> ", false), now);
+        let mut response = waf.chunk(&chunk("c", b" <script>alert(1)</script> ", false), now);
         let mut more = 0;
         while passes(&response) {
-            response = waf.piece(&piece("c", &filler, false), now);
+            response = waf.chunk(&chunk("c", &filler, false), now);
             more += filler.len();
             assert!(more <= 2 * WINDOW, "{kind}: found late");
         }
@@ -116,14 +116,14 @@ fn a_large_body_is_read_in_bounded_memory_and_an_attack_deep_within_is_found() {
 
 #[test]
 fn the_state_of_a_request_ends_with_its_body_its_completion_or_a_cancel() {
-    let waf = waf(Settings {
+    let waf = waf(WafSettings {
         requests: 16,
-        ..Settings::default()
+        ..WafSettings::default()
     });
     let now = Instant::now();
     let begin = |id: &str| waf.head(&head(id, "POST", "/", &[FORM]), now);
     let _ = begin("a");
-    let _ = waf.piece(&piece("a", b"x=1", true), now);
+    let _ = waf.chunk(&chunk("a", b"x=1", true), now);
     assert_eq!(waf.reading(), 0);
     let _ = begin("b");
     waf.cancelled("b", CancelReason::ClientDisconnect);
@@ -136,18 +136,18 @@ fn the_state_of_a_request_ends_with_its_body_its_completion_or_a_cancel() {
         .iter()
         .filter(|a| matches!(a.decision, Decision::Block { status: 503, .. }));
     assert_eq!(full.count(), 984, "a body that nobody reads does not pass");
-    let later = now + Settings::default().idle;
+    let later = now + WafSettings::default().idle;
     assert!(
         passes(&waf.head(&head("d", "POST", "/", &[FORM]), later)),
-        "the idle make room"
+        "idle entries are evicted"
     );
 }
 
 #[test]
 fn observing_blocks_nothing_and_says_what_it_would_have() {
-    let waf = waf(Settings {
+    let waf = waf(WafSettings {
         block: false,
-        ..Settings::default()
+        ..WafSettings::default()
     });
     let response = waf.head(
         &head("c", "GET", "/?q=%3Cscript%3Ealert(1)%3C/script%3E", &[]),
@@ -166,10 +166,10 @@ fn a_higher_threshold_wants_more_rules_to_match() {
         "/?q=1%27%20UNION%20SELECT%20null,null,null--&r=<script>alert(1)</script>",
         &[],
     );
-    let low = waf(Settings::default()).head(&attack, Instant::now());
-    let high = waf(Settings {
+    let low = waf(WafSettings::default()).head(&attack, Instant::now());
+    let high = waf(WafSettings {
         threshold: 1_000,
-        ..Settings::default()
+        ..WafSettings::default()
     })
     .head(&attack, Instant::now());
     assert!(!passes(&low) && passes(&high));
@@ -181,7 +181,7 @@ fn a_higher_threshold_wants_more_rules_to_match() {
 
 #[test]
 fn a_websocket_message_is_read_over_its_frames() {
-    let waf = waf(Settings::default());
+    let waf = waf(WafSettings::default());
     let now = Instant::now();
     let frame = |opcode, data: &[u8], fin, client_to_server| WebSocketFrame {
         correlation_id: "c".into(),
@@ -229,10 +229,10 @@ fn a_directory_of_rules_is_used_as_far_as_it_is_understood() {
     std::fs::write(dir.path().join("a.conf"), rules).unwrap();
     std::fs::write(dir.path().join("words.data"), "# none\nforbidden\n").unwrap();
     let load = |paranoia| {
-        waf(Settings {
+        waf(WafSettings {
             rules: Some(dir.path().to_owned()),
             paranoia,
-            ..Settings::default()
+            ..WafSettings::default()
         })
     };
     let one = load(1);
@@ -262,9 +262,9 @@ fn a_directory_of_rules_is_used_as_far_as_it_is_understood() {
 fn of_rules(text: &str) -> (tempfile::TempDir, Waf) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("a.conf"), text).unwrap();
-    let settings = Settings {
+    let settings = WafSettings {
         rules: Some(dir.path().to_owned()),
-        ..Settings::default()
+        ..WafSettings::default()
     };
     (dir, waf(settings))
 }
@@ -305,8 +305,8 @@ fn a_chain_matches_when_all_its_links_do_wherever_they_look() {
         let headers: Vec<_> = [FORM].into_iter().chain(reason).collect();
         assert!(passes(&waf.head(&head("c", method, "/", &headers), now)));
         let half = body.len() / 2;
-        let first = waf.piece(&piece("c", &body.as_bytes()[..half], false), now);
-        let last = waf.piece(&piece("c", &body.as_bytes()[half..], true), now);
+        let first = waf.chunk(&chunk("c", &body.as_bytes()[..half], false), now);
+        let last = waf.chunk(&chunk("c", &body.as_bytes()[half..], true), now);
         assert!(passes(&first));
         assert_eq!(passes(&last), pass, "{method} {body} {reason:?}");
     }
@@ -351,7 +351,7 @@ fn what_a_later_transformation_makes_is_looked_for_all_the_same() {
         SecRule ARGS \"!@rx x\" \"id:3,deny,t:removeWhitespace\"\n";
     let (_dir, short) = of_rules(rules);
     let (_dir, plain) = of_rules(rules);
-    let plain = plain.plainly();
+    let plain = plain.without_shortcuts();
     for (uri, id) in [
         ("/?q=xA%5Cx3c", Some("1")),
         ("/?q=x+%2526%2523x28;", Some("2")),
@@ -379,57 +379,58 @@ fn the_length_of_a_body_is_known_as_it_grows() {
     let now = Instant::now();
     let length = ("content-length", "8");
     assert!(passes(&waf.head(&head("c", "POST", "/", &[length]), now)));
-    assert!(passes(&waf.piece(&piece("c", b"12345", false), now)));
-    assert!(!passes(&waf.piece(&piece("c", b"678", true), now)));
+    assert!(passes(&waf.chunk(&chunk("c", b"12345", false), now)));
+    assert!(!passes(&waf.chunk(&chunk("c", b"678", true), now)));
     let _ = waf.head(&head("c", "POST", "/", &[length, FORM]), now);
-    assert!(passes(&waf.piece(&piece("c", b"12345678", true), now)));
+    assert!(passes(&waf.chunk(&chunk("c", b"12345678", true), now)));
 }
 
 #[test]
 fn a_detector_that_breaks_has_not_found_the_value_harmless() {
-    assert!(operator::guarded(|| panic!("as a broken library does")));
+    assert!(operator::true_on_panic(|| panic!(
+        "as a broken library does"
+    )));
 }
 
-/// What is left unread, as a head or a body says, and its name.
-/// A head, a body, and what of it is unread.
+/// Header fields, a body, and the kind of content in it that is not read.
 type UnreadCase = (
     &'static [(&'static str, &'static str)],
     &'static [u8],
-    Unread,
+    UnreadKind,
 );
 
 const UNREAD: [UnreadCase; 8] = [
-    (&[("content-encoding", "gzip")], b"\x1f\x8b", Unread::ContentEncoding),
-    (&[("transfer-encoding", "gzip, chunked")], b"\x1f\x8b", Unread::ContentEncoding),
+    (&[("content-encoding", "gzip")], b"\x1f\x8b", UnreadKind::ContentEncoding),
+    (&[("transfer-encoding", "gzip, chunked")], b"\x1f\x8b", UnreadKind::ContentEncoding),
     (
         &[("content-type", "text/plain; charset=utf-7")],
         b"x",
-        Unread::Charset,
+        UnreadKind::Charset,
     ),
     (
         &[("content-type", "text/plain"), ("content-type", "text/xml")],
         b"x",
-        Unread::ContentType,
+        UnreadKind::ContentType,
     ),
     (
         &[("content-type", "multipart/form-data; boundary=b")],
         b"--b\r\nContent-Disposition: form-data; name=a\r\nContent-Transfer-Encoding: base64\r\n\r\neA==\r\n--b--\r\n",
-        Unread::PartEncoding,
+        UnreadKind::PartEncoding,
     ),
     (
         &[("content-type", "text/xml")],
         b"<!DOCTYPE a [<?x?>]><a/>",
-        Unread::XmlDtd,
+        UnreadKind::XmlDtd,
     ),
     (
         &[("content-type", "text/xml")],
         b"<?xml version='1.0' encoding='ebcdic-cp-us'?><a/>",
-        Unread::Charset,
+        UnreadKind::Charset,
     ),
     (
         &[("content-type", "image/png")],
         b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
-        Unread::Binary,
+        UnreadKind::Binary,
     ),
 ];
 
@@ -437,7 +438,7 @@ fn post(waf: &Waf, headers: &[(&str, &str)], body: &[u8]) -> Response {
     let now = Instant::now();
     let response = waf.head(&head("c", "POST", "/", headers), now);
     if passes(&response) {
-        waf.piece(&piece("c", body, true), now)
+        waf.chunk(&chunk("c", body, true), now)
     } else {
         response
     }
@@ -446,17 +447,17 @@ fn post(waf: &Waf, headers: &[(&str, &str)], body: &[u8]) -> Response {
 #[test]
 fn what_is_not_read_is_said_counted_and_blocked_unless_the_operator_lets_it_pass() {
     for (headers, body, kind) in UNREAD {
-        let blocking = waf(Settings::default());
-        let letting = waf(Settings {
+        let blocking = waf(WafSettings::default());
+        let letting = waf(WafSettings {
             may_be_unread: UnreadSet::ALL,
-            ..Settings::default()
+            ..WafSettings::default()
         });
-        let strict = waf(Settings {
+        let strict = waf(WafSettings {
             may_be_unread: UnreadSet::default(),
-            ..Settings::default()
+            ..WafSettings::default()
         });
         for (waf, pass) in [
-            (&blocking, kind == Unread::Binary),
+            (&blocking, kind == UnreadKind::Binary),
             (&letting, true),
             (&strict, false),
         ] {
@@ -466,7 +467,7 @@ fn what_is_not_read_is_said_counted_and_blocked_unless_the_operator_lets_it_pass
             assert!(response.audit.tags.contains(&tag), "{kind}: {response:?}");
             let code = tag.to_uppercase().replace([':', '-'], "_");
             assert!(response.audit.reason_codes.contains(&code), "{response:?}");
-            let counts = Unread::ALL.map(|any| waf.unread(any));
+            let counts = UnreadKind::ALL.map(|any| waf.unread(any));
             assert_eq!(counts.iter().sum::<u64>(), 1, "{kind} {counts:?}");
             assert_eq!(waf.unread(kind), 1);
         }
@@ -475,7 +476,7 @@ fn what_is_not_read_is_said_counted_and_blocked_unless_the_operator_lets_it_pass
 
 #[test]
 fn what_is_read_is_not_said_to_be_unread() {
-    let waf = waf(Settings::default());
+    let waf = waf(WafSettings::default());
     for (headers, body) in [
         (&[FORM][..], &b"a=b"[..]),
         (

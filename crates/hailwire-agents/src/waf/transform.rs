@@ -1,13 +1,13 @@
-//! What is done to a value before it is matched, so that one attack has one spelling.
+//! Transformations, which normalise a value before it is matched.
 //!
-//! The names and meanings are SecLang's (the language of ModSecurity and Coraza), since rules name them. Each is one
-//! pass over the bytes, never makes more than six bytes of one, and says when there was nothing to do.
+//! Names and semantics are those of SecLang (the language of ModSecurity and Coraza). Each is one pass over the bytes,
+//! emits at most six bytes for one, and reports when nothing changed.
 
 mod codec;
 
 use std::borrow::Cow;
 
-/// One of them.
+/// A transformation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "SecLang's names")]
 pub enum Transform {
@@ -46,7 +46,7 @@ pub enum Transform {
 }
 
 impl Transform {
-    /// By SecLang's name, whatever its case.
+    /// The transformation with this SecLang name, ignoring case.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Some(match name.to_ascii_lowercase().as_str() {
@@ -86,7 +86,7 @@ impl Transform {
         })
     }
 
-    /// The value after it; borrowed where nothing changed.
+    /// The transformed value; borrowed if nothing changed.
     #[must_use]
     pub fn apply<'a>(self, value: &'a [u8]) -> Cow<'a, [u8]> {
         let has = |byte: u8| memchr::memchr(byte, value).is_some();
@@ -183,14 +183,15 @@ fn compress(value: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The value of the first so many hexadecimal digits, if all are there.
+/// The number that these hexadecimal digits represent, if all of them are valid.
 fn hex(digits: Option<&[u8]>) -> Option<u32> {
     digits?.iter().try_fold(0, |value, digit| {
         Some(value << 4 | char::from(*digit).to_digit(16)?)
     })
 }
 
-/// A code point as one byte: wide forms of ASCII become ASCII, as servers that fold them do; of others the low byte stays.
+/// A code point as one byte: full-width forms of ASCII become ASCII, as on servers that fold them; others keep the low
+/// byte.
 fn narrow(code: u32) -> u8 {
     match code {
         0xff01..=0xff5e => (code - 0xff01 + 0x21) as u8,
@@ -198,7 +199,7 @@ fn narrow(code: u32) -> u8 {
     }
 }
 
-/// A code point as servers write it that know ASCII only: marks that look like one of it are that one.
+/// A code point mapped as by servers that only know ASCII: marks that resemble an ASCII mark become that mark.
 fn best_fit(code: u32) -> u8 {
     match code {
         0x2b9 | 0x2bb | 0x2bc | 0x2c8 | 0x2018..=0x201b | 0x2032 => b'\'',
@@ -368,7 +369,7 @@ fn js_decode(value: &[u8]) -> Vec<u8> {
 fn escape_decode(value: &[u8]) -> Vec<u8> {
     escapes(value, |after| match after {
         [b'x' | b'X', digits @ ..] => hex(digits.get(..2)).map(|code| (code as u8, 3)),
-        // Of three digits that are more than a byte the low one stays.
+        // Of three digits that exceed a byte the low byte is kept.
         [b'0'..=b'7', b'0'..=b'7', b'0'..=b'7', ..] => {
             let digits = after.iter().take(3);
             let code = digits.fold(0_u32, |code, digit| code << 3 | u32::from(digit - b'0'));
@@ -409,7 +410,7 @@ fn css_decode(value: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Each comment of C becomes a space, also one that does not end.
+/// Replaces each C comment by a space, also an unterminated one.
 fn replace_comments(value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len());
     let mut rest = value;
@@ -436,7 +437,7 @@ fn trim_right(value: &[u8]) -> &[u8] {
     &value[..end.map_or(0, |end| end + 1)]
 }
 
-/// Without comments of C, of pages, and of SQL from two hyphens or a hash on; one that does not end leaves a space.
+/// Removes comments of C and HTML, and of SQL from two hyphens or a hash on; an unterminated one leaves a space.
 fn remove_comments(value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len());
     let mut rest = value;
@@ -463,7 +464,7 @@ fn remove_comments(value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Without the marks of comments, whatever is between them.
+/// Removes comment marks, but not the text between them.
 fn remove_comment_marks(value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len());
     let mut rest = value;
@@ -478,7 +479,8 @@ fn remove_comment_marks(value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What shells pass over: `\ " ' ^` go, `, ;` and white space become one space, none before `/ (`; lower case.
+/// Normalises a command line: removes `\ " ' ^`, replaces `, ;` and white space by one space, removes spaces before
+/// `/ (`, and folds to lower case.
 fn command_line(value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len());
     for byte in value {
@@ -501,7 +503,7 @@ fn command_line(value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Without `//`, `/./` and, where there is something to go back from, `/x/../`.
+/// Removes `//`, `/./` and, where possible, `/x/../`.
 fn normalize_path(value: &[u8]) -> Vec<u8> {
     let mut segments: Vec<&[u8]> = Vec::new();
     let absolute = value.first() == Some(&b'/');
@@ -531,7 +533,7 @@ fn normalize_path(value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What is not ASCII as `%uXXXX`.
+/// Writes characters that are not ASCII as `%uXXXX`.
 fn utf8_to_unicode(value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len() * 2);
     for chunk in value.utf8_chunks() {
@@ -556,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gives_one_spelling() {
+    fn each_transformation_normalises() {
         use Transform as T;
         for (transform, value, expected) in [
             (

@@ -1,33 +1,33 @@
-//! What of a request is not read, and what an operator wants done about it.
+//! Content that the firewall cannot read, and which kinds of it an operator accepts.
 //!
-//! Every decision on a request with something unread says what: `unread:NAME` in its tags, `UNREAD_NAME` in its reason
+//! Every decision on a request with unread content names its kinds: `unread:MAX_NAME` in its tags, `UNREAD_NAME` in its reason
 //! codes, and [`Waf::unread`](super::Waf::unread) counts it.
 
 use std::{fmt, str::FromStr};
 
 use thiserror::Error;
 
-/// Something that the firewall does not read.
+/// A kind of content that the firewall does not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Unread {
+pub enum UnreadKind {
     /// A body that is compressed, by `Content-Encoding` or `Transfer-Encoding`.
     ContentEncoding,
-    /// Text in a character set that is neither UTF-8 nor UTF-16 and of which ASCII is no part.
+    /// Text in a character set that is not UTF-8 or UTF-16 and is not a superset of ASCII.
     Charset,
-    /// More than one content type, or one that can be read in several ways.
+    /// More than one content type, or an ambiguous one.
     ContentType,
-    /// A part of a multipart body in base64, quoted-printable or something unknown, or one that has parts itself.
+    /// A part of a multipart body in base64, quoted-printable or an unknown encoding, or one that is multipart itself.
     PartEncoding,
-    /// What the DTD of an XML document declares.
+    /// Declarations in the DTD of an XML document.
     XmlDtd,
-    /// XML whose elements are within one another so often that their text was not given whole each time.
+    /// XML that is nested so deeply that the joined text of some elements was not inspected.
     XmlNesting,
-    /// A body that is no text: rules see its bytes and nothing within it.
+    /// A body that is not text: rules see its bytes, but nothing inside it.
     Binary,
 }
 
-impl Unread {
-    /// All there are.
+impl UnreadKind {
+    /// All kinds.
     pub const ALL: [Self; 7] = [
         Self::ContentEncoding,
         Self::Charset,
@@ -38,7 +38,7 @@ impl Unread {
         Self::Binary,
     ];
 
-    /// What it is called in tags and settings.
+    /// Its name in tags and settings.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,77 +53,77 @@ impl Unread {
     }
 }
 
-/// A name of nothing that is unread.
+/// An unknown kind of unread content.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "\"{0}\" is nothing that is left unread: content-encoding, charset, content-type, part-encoding, xml-dtd, xml-nesting and binary are"
+    "\"{0}\" is not a valid kind of unread content; use content-encoding, charset, content-type, part-encoding, xml-dtd, xml-nesting or binary"
 )]
-pub struct UnreadError(String);
+pub struct UnreadKindError(String);
 
-impl FromStr for Unread {
-    type Err = UnreadError;
+impl FromStr for UnreadKind {
+    type Err = UnreadKindError;
 
-    fn from_str(text: &str) -> Result<Self, UnreadError> {
+    fn from_str(text: &str) -> Result<Self, UnreadKindError> {
         let named = Self::ALL.into_iter().find(|unread| unread.name() == text);
-        named.ok_or_else(|| UnreadError(text.to_owned()))
+        named.ok_or_else(|| UnreadKindError(text.to_owned()))
     }
 }
 
-impl fmt::Display for Unread {
+impl fmt::Display for UnreadKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-/// Some of what is not read.
+/// A set of kinds of unread content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnreadSet(u8);
 
 impl UnreadSet {
-    /// What is not read by default without being blocked: hardly a service takes no pictures.
-    pub const OPAQUE: Self = Self(1 << Unread::Binary as u8);
-    /// All of it.
-    pub const ALL: Self = Self((1 << Unread::ALL.len()) - 1);
+    /// The kinds that are accepted by default: most services accept images.
+    pub const OPAQUE: Self = Self(1 << UnreadKind::Binary as u8);
+    /// All kinds.
+    pub const ALL: Self = Self((1 << UnreadKind::ALL.len()) - 1);
 
     /// Adds one.
-    pub fn add(&mut self, unread: Unread) {
+    pub fn add(&mut self, unread: UnreadKind) {
         self.0 |= 1 << unread as u8;
     }
 
-    /// Both.
+    /// The union.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Those that are not among others.
+    /// The difference.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Whether it is one of them.
+    /// Whether it contains this kind.
     #[must_use]
-    pub const fn has(self, unread: Unread) -> bool {
+    pub const fn has(self, unread: UnreadKind) -> bool {
         self.0 >> unread as u8 & 1 != 0
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Each of them.
-    pub fn iter(self) -> impl Iterator<Item = Unread> {
-        Unread::ALL
+    /// Iterates over the kinds.
+    pub fn iter(self) -> impl Iterator<Item = UnreadKind> {
+        UnreadKind::ALL
             .into_iter()
             .filter(move |unread| self.has(*unread))
     }
 }
 
-impl FromIterator<Unread> for UnreadSet {
-    fn from_iter<I: IntoIterator<Item = Unread>>(some: I) -> Self {
+impl FromIterator<UnreadKind> for UnreadSet {
+    fn from_iter<I: IntoIterator<Item = UnreadKind>>(some: I) -> Self {
         let mut set = Self::default();
         some.into_iter().for_each(|unread| set.add(unread));
         set

@@ -1,12 +1,12 @@
-//! The firewall against the OWASP Core Rule Set's own tests: with the rules of the house, and with CRS itself loaded.
+//! The firewall against the OWASP Core Rule Set's own tests: with the built-in rules, and with CRS itself.
 //!
 //! `HAILWIRE_CRS` names a directory with CRS's `REQUEST-*.conf` and `*.data`, `HAILWIRE_CRS_TESTS` a JSON file with its
 //! regression tests, a list of objects: `rule`, `test`, `paranoia`, `hostile`, `method`, `uri`, `version`, `headers`, `data`.
-//! Neither is part of this repository; without them the test says so.
+//! Neither is part of this repository; without them the test is skipped.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 
-use hailwire_agents::waf::{Settings, Waf};
+use hailwire_agents::waf::{Waf, WafSettings};
 use hailwire_callout::{
     Decision,
     event::{BodyChunk, Metadata, RequestHeaders},
@@ -37,9 +37,9 @@ fn decide(waf: &Waf, test: &Value) -> (bool, Vec<String>) {
             index: 0,
             transferred: 0,
         };
-        response = waf.piece(&chunk, now);
+        response = waf.chunk(&chunk, now);
     }
-    let _ = waf.piece(
+    let _ = waf.chunk(
         &BodyChunk {
             correlation_id: "c".into(),
             data: bytes::Bytes::new(),
@@ -66,20 +66,20 @@ fn crs_tests_are_decided_as_the_report_says() {
     let tests: Vec<Value> = serde_json::from_slice(&std::fs::read(tests).unwrap()).unwrap();
     for paranoia in [1, 2] {
         for rules in [None, Some(rules.clone())] {
-            let waf = Waf::new(Settings {
+            let waf = Waf::new(WafSettings {
                 rules: rules.clone(),
                 paranoia,
-                ..Settings::default()
+                ..WafSettings::default()
             })
             .unwrap();
-            let plain = Waf::new(Settings {
+            let plain = Waf::new(WafSettings {
                 rules: rules.clone(),
                 paranoia,
-                ..Settings::default()
+                ..WafSettings::default()
             });
-            let plain = plain.unwrap().plainly();
+            let plain = plain.unwrap().without_shortcuts();
             let report = waf.report();
-            let name = if rules.is_some() { "CRS" } else { "house" };
+            let name = if rules.is_some() { "CRS" } else { "built-in" };
             println!(
                 "{name}, paranoia {paranoia}: {} rules used, {} above, {} skipped {:?}",
                 report.used,
@@ -109,7 +109,7 @@ fn crs_tests_are_decided_as_the_report_says() {
                 assert_eq!(
                     (blocked, sorted(ids.clone())),
                     (also, sorted(others)),
-                    "the short cuts change nothing: {test}"
+                    "shortcuts change nothing: {test}"
                 );
                 let rule = test["rule"].as_u64().unwrap();
                 let hostile = test["hostile"] == true;

@@ -66,7 +66,7 @@ fn setting(name: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn whatever_a_body_holds_it_does_not_matter_where_it_is_cut() {
+fn the_decision_on_a_body_does_not_depend_on_its_chunks() {
     let seed = setting("HAILWIRE_SEED", 1);
     let mut random = rand_pcg::Pcg64::new(u128::from(seed), 17);
     let mut below = |most: usize| random.next_u64() as usize % most;
@@ -87,7 +87,7 @@ fn whatever_a_body_holds_it_does_not_matter_where_it_is_cut() {
 }
 
 #[test]
-fn bodies_that_a_fuzzer_found_are_judged_alike_however_they_are_cut() {
+fn decisions_on_bodies_that_a_fuzzer_found_do_not_depend_on_their_chunks() {
     let found: [&[u8]; 2] = [
         b"\x78\x00\xef\xbb\xbf<`=",
         b"\x02\x08<a><b>1</b> \xf5\x302</a>",

@@ -9,7 +9,7 @@ mod crs;
 )]
 mod examples;
 mod hostile;
-mod places;
+mod positions;
 mod published;
 #[expect(
     clippy::unwrap_used,

@@ -1,15 +1,15 @@
-//! The transformations against the language's published cases, which Coraza carries.
+//! The transformations against SecLang's published test cases, which are part of Coraza.
 //!
-//! `HAILWIRE_CORAZA` names a copy of the Go module `github.com/corazawaf/coraza/v3`, as `peers/install coraza` gets it; it is no
-//! part of this repository, and without it the test says so.
+//! `HAILWIRE_CORAZA` names a copy of the Go module `github.com/corazawaf/coraza/v3`, as `peers/install coraza` gets it; it is
+//! not part of this repository, and without it the test is skipped.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use hailwire_agents::waf::Transform;
 use serde_json::Value;
 
-/// Where we mean to differ, and in how many cases.
-const OTHERWISE: [(&str, usize); 7] = [
+/// Deliberate differences, with the number of cases.
+const DIFFERENCES: [(&str, usize); 7] = [
     // Code points become one byte, as where rules look for ASCII; a last backslash stays.
     ("cssDecode", 3),
     // No transformations.
@@ -108,7 +108,7 @@ fn the_published_cases_of_transformations_come_out_as_published() {
         }
     }
     println!("as published, of: {of:?}\n{}", differ.join("\n"));
-    let otherwise = |name: &str| OTHERWISE.iter().find(|(own, _)| *own == name);
+    let otherwise = |name: &str| DIFFERENCES.iter().find(|(own, _)| *own == name);
     for (name, (same, all)) in of {
         let allowed = otherwise(&name).map_or(0, |(_, count)| *count);
         assert_eq!(all - same, allowed, "{name}");

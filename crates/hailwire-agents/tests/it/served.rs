@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use hailwire_agents::{
-    Listen, Places,
-    rate_limit::{self, RateLimit},
+    BoundListeners, ListenAddress,
+    rate_limit::{self, RateLimitAgent},
     waf::{self, Waf},
 };
 use hailwire_callout::{
@@ -34,21 +34,24 @@ async fn ask(host: &Connection, id: &str, uri: &str) -> Decision {
     answer.expect("an answer in time").unwrap().decision
 }
 
-/// Serves an agent, and says where; it ends when the sender is dropped.
+/// Serves an agent and returns its addresses; it ends when the sender is dropped.
 async fn serve(
     agent: impl Agent,
-    listen: Vec<Listen>,
+    listen: Vec<ListenAddress>,
     token: Option<&str>,
-) -> (Vec<Listen>, oneshot::Sender<()>, JoinHandle<()>) {
-    let places = Places::take(listen).await.unwrap();
-    let at = places.at().collect();
+) -> (Vec<ListenAddress>, oneshot::Sender<()>, JoinHandle<()>) {
+    let listeners = BoundListeners::bind(listen).await.unwrap();
+    let at = listeners.addresses().collect();
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async {
         let _ = stopped.await;
     };
     let token = token.map(str::to_owned);
     let task = tokio::spawn(async move {
-        places.run(Arc::new(agent), token, shutdown).await.unwrap();
+        listeners
+            .run(Arc::new(agent), token, shutdown)
+            .await
+            .unwrap();
     });
     (at, stop, task)
 }
@@ -59,19 +62,19 @@ const ATTACK: &str = "/?q=%3Cscript%3Ealert(1)%3C/script%3E";
 async fn the_firewall_decides_over_a_unix_socket_and_over_grpc_alike() {
     let dir = tempfile::tempdir().unwrap();
     let listen = vec![
-        Listen::Unix(dir.path().join("waf.sock")),
-        Listen::Grpc("127.0.0.1:0".parse().unwrap()),
+        ListenAddress::Unix(dir.path().join("waf.sock")),
+        ListenAddress::Grpc("127.0.0.1:0".parse().unwrap()),
     ];
-    let waf = Waf::new(waf::Settings::default()).unwrap();
+    let waf = Waf::new(waf::WafSettings::default()).unwrap();
     let (at, stop, task) = serve(waf, listen, None).await;
     for at in at {
         let host = match at {
-            Listen::Unix(path) => host::uds::connect(path, &ConnectOptions::default()).await,
-            Listen::Grpc(address) => {
+            ListenAddress::Unix(path) => host::uds::connect(path, &ConnectOptions::default()).await,
+            ListenAddress::Grpc(address) => {
                 let endpoint = host::grpc::GrpcEndpoint::new(&address.to_string()).unwrap();
                 host::grpc::connect(&endpoint, &ConnectOptions::default()).await
             }
-            Listen::Reverse(_) => unreachable!(),
+            ListenAddress::Reverse(_) => unreachable!(),
         }
         .unwrap();
         assert_eq!(ask(&host, "1", "/?q=hello").await, Decision::Allow);
@@ -95,10 +98,10 @@ async fn the_rate_limiter_dials_its_host_and_refuses_what_is_too_much() {
         ..reverse::ReverseOptions::default()
     };
     let mut listener = reverse::ReverseListener::bind(&path, options).unwrap();
-    let settings = rate_limit::Settings::of(["3/h per client-ip"]).unwrap();
+    let settings = rate_limit::RateLimitSettings::of(["3/h per client-ip"]).unwrap();
     let (_, stop, task) = serve(
-        RateLimit::new(settings),
-        vec![Listen::Reverse(path)],
+        RateLimitAgent::new(settings),
+        vec![ListenAddress::Reverse(path)],
         Some("a token of some length"),
     )
     .await;
@@ -133,11 +136,11 @@ async fn the_rate_limiter_dials_its_host_and_refuses_what_is_too_much() {
 async fn whoever_may_connect_cannot_lift_the_operators_limits() {
     let dir = tempfile::tempdir().unwrap();
     let listen = vec![
-        Listen::Unix(dir.path().join("limit.sock")),
-        Listen::Grpc("127.0.0.1:0".parse().unwrap()),
+        ListenAddress::Unix(dir.path().join("limit.sock")),
+        ListenAddress::Grpc("127.0.0.1:0".parse().unwrap()),
     ];
-    let settings = rate_limit::Settings::of(["3/h"]).unwrap();
-    let (at, stop, task) = serve(RateLimit::new(settings), listen, None).await;
+    let settings = rate_limit::RateLimitSettings::of(["3/h"]).unwrap();
+    let (at, stop, task) = serve(RateLimitAgent::new(settings), listen, None).await;
     let mut passed = 0;
     for (n, at) in at.into_iter().enumerate() {
         // A configuration with the handshake is refused, and so is one later.
@@ -146,12 +149,12 @@ async fn whoever_may_connect_cannot_lift_the_operators_limits() {
             ..ConnectOptions::default()
         };
         let connect = async |options: &ConnectOptions| match &at {
-            Listen::Unix(path) => host::uds::connect(path, options).await,
-            Listen::Grpc(address) => {
+            ListenAddress::Unix(path) => host::uds::connect(path, options).await,
+            ListenAddress::Grpc(address) => {
                 let endpoint = host::grpc::GrpcEndpoint::new(&address.to_string()).unwrap();
                 host::grpc::connect(&endpoint, options).await
             }
-            Listen::Reverse(_) => unreachable!(),
+            ListenAddress::Reverse(_) => unreachable!(),
         };
         assert!(connect(&pushing).await.is_err());
         let host = connect(&ConnectOptions::default()).await.unwrap();
@@ -179,10 +182,10 @@ async fn whoever_may_connect_cannot_lift_the_operators_limits() {
 
 #[tokio::test]
 async fn an_order_of_whoever_may_connect_takes_the_firewall_from_nobody() {
-    let listen = vec![Listen::Grpc("127.0.0.1:0".parse().unwrap())];
-    let waf = Waf::new(waf::Settings::default()).unwrap();
+    let listen = vec![ListenAddress::Grpc("127.0.0.1:0".parse().unwrap())];
+    let waf = Waf::new(waf::WafSettings::default()).unwrap();
     let (at, stop, task) = serve(waf, listen, None).await;
-    let [Listen::Grpc(address)] = at[..] else {
+    let [ListenAddress::Grpc(address)] = at[..] else {
         panic!("{at:?}");
     };
     let endpoint = host::grpc::GrpcEndpoint::new(&address.to_string()).unwrap();

@@ -1,4 +1,4 @@
-//! The firewall with its own rules, over a corpus of attacks and one of everyday requests.
+//! The firewall with its built-in rules, over a corpus of attacks and one of ordinary requests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use hailwire_agents::waf::{Settings, Waf};
+use hailwire_agents::waf::{Waf, WafSettings};
 use hailwire_callout::{
     Decision, Response,
     event::{BodyChunk, Metadata, RequestHeaders},
@@ -151,26 +151,26 @@ pub(crate) fn encode(text: &str) -> String {
 }
 
 pub(crate) fn waf() -> Waf {
-    Waf::new(Settings::default()).unwrap()
+    Waf::new(WafSettings::default()).unwrap()
 }
 
-/// What becomes of a request whose body comes in these pieces.
-fn decide(waf: &Waf, request: &Request, pieces: &[&[u8]]) -> Response {
+/// The decision on a request whose body arrives in these chunks.
+fn decide(waf: &Waf, request: &Request, chunks: &[&[u8]]) -> Response {
     let now = Instant::now();
     let mut response = waf.head(&request.head(), now);
-    for (index, data) in (0_u32..).zip(pieces) {
+    for (index, data) in (0_u32..).zip(chunks) {
         if response.decision != Decision::Allow {
             break;
         }
         let chunk = BodyChunk {
             correlation_id: "c".into(),
             data: Bytes::copy_from_slice(data),
-            is_last: index as usize + 1 == pieces.len(),
+            is_last: index as usize + 1 == chunks.len(),
             total_size: None,
             index,
             transferred: 0,
         };
-        response = waf.piece(&chunk, now);
+        response = waf.chunk(&chunk, now);
     }
     response
 }
@@ -183,7 +183,7 @@ pub(crate) fn whole(waf: &Waf, request: &Request) -> Response {
 }
 
 #[test]
-fn at_least_95_percent_of_the_attacks_are_blocked_in_each_place() {
+fn at_least_95_percent_of_the_attacks_are_blocked_at_each_position() {
     let waf = waf();
     assert!(
         waf.report().skipped.is_empty(),
@@ -252,18 +252,18 @@ fn matched(response: &Response) -> (bool, BTreeSet<String>) {
 }
 
 #[test]
-fn the_short_cuts_change_no_decision() {
+fn shortcuts_change_no_decision() {
     // Beyond any threshold, every rule looks at everything.
-    for threshold in [Settings::default().threshold, u32::MAX] {
+    for threshold in [WafSettings::default().threshold, u32::MAX] {
         let make = || {
-            Waf::new(Settings {
+            Waf::new(WafSettings {
                 threshold,
                 paranoia: 4,
-                ..Settings::default()
+                ..WafSettings::default()
             })
             .unwrap()
         };
-        let (short, plain) = (make(), make().plainly());
+        let (short, plain) = (make(), make().without_shortcuts());
         let mut random = rand_pcg::Pcg32::new(11, 13);
         let mut next = |below: usize| {
             use rand_pcg::rand_core::Rng as _;
@@ -271,7 +271,7 @@ fn the_short_cuts_change_no_decision() {
         };
         let mut all: Vec<Request> = requests(HOSTILE);
         all.extend(requests(BENIGN));
-        // Pieces of them, put together anew and spelled in other ways.
+        // Fragments of them, recombined and encoded in other ways.
         let lines: Vec<String> = all.iter().map(|request| request.line.clone()).collect();
         for _ in 0..3_000 {
             let mut line = String::new();
@@ -305,7 +305,7 @@ fn the_short_cuts_change_no_decision() {
 }
 
 #[test]
-fn wherever_a_body_is_cut_the_decision_is_the_same() {
+fn the_decision_is_the_same_however_a_body_is_divided() {
     let waf = waf();
     let corpora = requests(HOSTILE).into_iter().chain(requests(BENIGN));
     let mut cuts = 0;
@@ -329,11 +329,11 @@ fn wherever_a_body_is_cut_the_decision_is_the_same() {
 }
 
 #[test]
-fn no_value_takes_long_whatever_it_repeats() {
+fn no_repetitive_value_takes_long() {
     // A threshold that is not reached makes every rule look at everything.
-    let waf = Waf::new(Settings {
+    let waf = Waf::new(WafSettings {
         threshold: u32::MAX,
-        ..Settings::default()
+        ..WafSettings::default()
     })
     .unwrap();
     let mut slowest = (std::time::Duration::ZERO, "");

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
-use hailwire_agents::{Listen, rate_limit, waf};
+use hailwire_agents::{ListenAddress, rate_limit, waf};
 use hailwire_wire::AgentName;
 
 /// Ask inspection agents about requests, near and far (Agent Protocol v2)
@@ -73,7 +73,7 @@ pub(crate) struct CalloutTest {
 pub(crate) struct ServedAt {
     /// unix:PATH, grpc:ADDRESS, or reverse:PATH for a proxy that is dialled; repeatable
     #[arg(long, value_name = "PLACE", required = true)]
-    pub(crate) listen: Vec<Listen>,
+    pub(crate) listen: Vec<ListenAddress>,
     /// What is shown to proxies that are dialled
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
@@ -104,7 +104,7 @@ pub(crate) struct CalloutWaf {
     /// What the opposite of --unread holds for: content-encoding, charset, content-type, part-encoding, xml-dtd,
     /// xml-nesting or binary; repeatable [default: binary where --unread is block]
     #[arg(long, value_name = "KIND")]
-    pub(crate) unread_except: Vec<waf::Unread>,
+    pub(crate) unread_except: Vec<waf::UnreadKind>,
 }
 
 /// Run the rate limiter that comes with hail, as an inspection agent
@@ -122,5 +122,5 @@ pub(crate) struct CalloutRateLimit {
     /// What becomes of limits that a proxy pushes: deny, tighten (they are counted besides) or allow
     /// [default: deny, or allow where there are no limits]
     #[arg(long, value_name = "DECISION")]
-    pub(crate) configure: Option<rate_limit::Pushed>,
+    pub(crate) configure: Option<rate_limit::PushPolicy>,
 }

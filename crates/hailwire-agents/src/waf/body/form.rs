@@ -1,20 +1,20 @@
-//! `application/x-www-form-urlencoded`, as bodies and queries have it.
+//! `application/x-www-form-urlencoded`, in bodies and queries.
 
-use super::{NAME, Sink, Value, Variable, Windows, keep};
+use super::{InspectedValue, MAX_NAME, ValueSink, Variable, WindowBuffer, push_name};
 
-/// See the module.
+/// Parses a form.
 #[derive(Debug)]
-pub(in super::super) struct Form {
+pub(in super::super) struct FormReader {
     names: Variable,
     values: Variable,
-    windows: Windows,
+    windows: WindowBuffer,
     name: Vec<u8>,
     in_value: bool,
-    /// A percent sign and what came after it.
+    /// A percent sign and the digits after it so far.
     escape: Vec<u8>,
 }
 
-impl Form {
+impl FormReader {
     pub(in super::super) fn body() -> Self {
         Self::new(Variable::ArgsPostNames, Variable::ArgsPost)
     }
@@ -27,14 +27,14 @@ impl Form {
         Self {
             names,
             values,
-            windows: Windows::default(),
-            name: Vec::with_capacity(NAME / 8),
+            windows: WindowBuffer::default(),
+            name: Vec::with_capacity(MAX_NAME / 8),
             in_value: false,
             escape: Vec::new(),
         }
     }
 
-    pub(in super::super) fn feed(&mut self, mut bytes: &[u8], sink: &mut Sink<'_>) {
+    pub(in super::super) fn feed(&mut self, mut bytes: &[u8], sink: &mut ValueSink<'_>) {
         while !bytes.is_empty() {
             if !self.escape.is_empty() {
                 bytes = self.unescape(bytes, sink);
@@ -62,14 +62,14 @@ impl Form {
         }
     }
 
-    pub(in super::super) fn finish(&mut self, sink: &mut Sink<'_>) {
+    pub(in super::super) fn finish(&mut self, sink: &mut ValueSink<'_>) {
         let rest = std::mem::take(&mut self.escape);
         self.push(&rest, sink);
         self.end(sink);
     }
 
-    /// After a percent sign: two hexadecimal digits are a byte, anything else stands for itself. Gives what is left.
-    fn unescape<'a>(&mut self, bytes: &'a [u8], sink: &mut Sink<'_>) -> &'a [u8] {
+    /// After a percent sign: two hexadecimal digits are a byte, anything else is literal. Returns the rest.
+    fn unescape<'a>(&mut self, bytes: &'a [u8], sink: &mut ValueSink<'_>) -> &'a [u8] {
         let Some((&byte, rest)) = bytes.split_first() else {
             return bytes;
         };
@@ -87,15 +87,15 @@ impl Form {
         rest
     }
 
-    fn push(&mut self, bytes: &[u8], sink: &mut Sink<'_>) {
+    fn push(&mut self, bytes: &[u8], sink: &mut ValueSink<'_>) {
         let (variable, name) = if self.in_value {
             (self.values, &self.name[..])
         } else {
-            keep(&mut self.name, bytes);
+            push_name(&mut self.name, bytes);
             (self.names, &self.name[..])
         };
         self.windows.push(bytes, |bytes, first| {
-            sink(Value {
+            sink(InspectedValue {
                 variable,
                 name,
                 bytes,
@@ -104,10 +104,10 @@ impl Form {
         });
     }
 
-    fn end_name(&mut self, sink: &mut Sink<'_>) {
+    fn end_name(&mut self, sink: &mut ValueSink<'_>) {
         let (variable, name) = (self.names, &self.name[..]);
         self.windows.end(|bytes, first| {
-            sink(Value {
+            sink(InspectedValue {
                 variable,
                 name,
                 bytes,
@@ -116,11 +116,11 @@ impl Form {
         });
     }
 
-    fn end(&mut self, sink: &mut Sink<'_>) {
+    fn end(&mut self, sink: &mut ValueSink<'_>) {
         if self.in_value {
             let (variable, name) = (self.values, &self.name[..]);
             self.windows.end(|bytes, first| {
-                sink(Value {
+                sink(InspectedValue {
                     variable,
                     name,
                     bytes,

@@ -1,34 +1,34 @@
-//! JSON (RFC 8259), read leniently: what is no JSON is still given, as text between the marks.
+//! JSON (RFC 8259), parsed leniently: invalid text between punctuation marks is emitted, too.
 //!
-//! Strings are given as names or values with their escapes undone; numbers, `true`, `false` and `null` are not
-//! given; any other text outside of strings is.
+//! Strings are emitted as names or values with their escapes decoded; numbers, `true`, `false` and `null` are not
+//! emitted; any other text outside of strings is.
 
-use super::{Sink, Value, Variable, Windows, keep};
+use super::{InspectedValue, ValueSink, Variable, WindowBuffer, push_name};
 
-/// Nesting beyond which strings are all taken for values.
-const DEPTH: usize = 256;
+/// Nesting depth beyond which all strings are taken for values.
+const MAX_DEPTH: usize = 256;
 
-/// See the module.
+/// Parses JSON.
 #[derive(Debug, Default)]
-pub(in super::super) struct Json {
-    state: State,
-    /// For each open bracket, whether it is that of an object.
+pub(in super::super) struct JsonReader {
+    state: JsonState,
+    /// For each open bracket, whether it opens an object.
     open: Vec<bool>,
-    /// Brackets beyond [`DEPTH`].
+    /// Brackets beyond [`MAX_DEPTH`].
     deeper: u64,
     /// Whether the next string is a name.
     name_next: bool,
     name: Vec<u8>,
-    windows: Windows,
-    /// Of an escape: its hexadecimal digits.
+    windows: WindowBuffer,
+    /// The hexadecimal digits of an escape so far.
     digits: Vec<u8>,
-    /// The first half of a pair of UTF-16.
+    /// The first half of a surrogate pair.
     high: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum State {
-    /// Between marks.
+enum JsonState {
+    /// Between punctuation marks.
     #[default]
     Bare,
     Text,
@@ -36,26 +36,26 @@ enum State {
     Unicode,
 }
 
-impl Json {
-    pub(in super::super) fn feed(&mut self, mut bytes: &[u8], sink: &mut Sink<'_>) {
+impl JsonReader {
+    pub(in super::super) fn feed(&mut self, mut bytes: &[u8], sink: &mut ValueSink<'_>) {
         while !bytes.is_empty() {
             bytes = match self.state {
-                State::Bare => self.bare(bytes, sink),
-                State::Text => self.text(bytes, sink),
-                State::Escape => self.escape(bytes, sink),
-                State::Unicode => self.unicode(bytes, sink),
+                JsonState::Bare => self.bare(bytes, sink),
+                JsonState::Text => self.text(bytes, sink),
+                JsonState::Escape => self.escape(bytes, sink),
+                JsonState::Unicode => self.unicode(bytes, sink),
             };
         }
     }
 
-    pub(in super::super) fn finish(&mut self, sink: &mut Sink<'_>) {
+    pub(in super::super) fn finish(&mut self, sink: &mut ValueSink<'_>) {
         match self.state {
-            State::Bare => self.end_bare(sink),
-            State::Text | State::Escape | State::Unicode => self.end_text(sink),
+            JsonState::Bare => self.end_bare(sink),
+            JsonState::Text | JsonState::Escape | JsonState::Unicode => self.end_text(sink),
         }
     }
 
-    fn bare<'a>(&mut self, bytes: &'a [u8], sink: &mut Sink<'_>) -> &'a [u8] {
+    fn bare<'a>(&mut self, bytes: &'a [u8], sink: &mut ValueSink<'_>) -> &'a [u8] {
         let mark = |byte: &u8| matches!(byte, b'{' | b'}' | b'[' | b']' | b',' | b':' | b'"');
         let plain = bytes.iter().position(mark).unwrap_or(bytes.len());
         let text = if self.windows.is_empty() {
@@ -74,7 +74,7 @@ impl Json {
         self.end_bare(sink);
         match byte {
             b'{' | b'[' => {
-                if self.open.len() < DEPTH {
+                if self.open.len() < MAX_DEPTH {
                     self.open.push(byte == b'{');
                 } else {
                     self.deeper += 1;
@@ -92,7 +92,7 @@ impl Json {
             b',' => self.name_next = self.deeper == 0 && self.open.last() == Some(&true),
             b':' => self.name_next = false,
             _ => {
-                self.state = State::Text;
+                self.state = JsonState::Text;
                 if self.name_next {
                     self.name.clear();
                 }
@@ -101,7 +101,7 @@ impl Json {
         rest
     }
 
-    fn end_bare(&mut self, sink: &mut Sink<'_>) {
+    fn end_bare(&mut self, sink: &mut ValueSink<'_>) {
         let name = &self.name[..];
         self.windows.end(|bytes, first| {
             let literal = std::str::from_utf8(bytes).is_ok_and(|text| {
@@ -114,7 +114,7 @@ impl Json {
         });
     }
 
-    fn text<'a>(&mut self, bytes: &'a [u8], sink: &mut Sink<'_>) -> &'a [u8] {
+    fn text<'a>(&mut self, bytes: &'a [u8], sink: &mut ValueSink<'_>) -> &'a [u8] {
         let plain = memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
         if plain > 0 {
             self.push(&bytes[..plain], sink);
@@ -123,30 +123,30 @@ impl Json {
             return &[];
         };
         if byte == b'\\' {
-            self.state = State::Escape;
+            self.state = JsonState::Escape;
         } else {
             self.end_text(sink);
-            self.state = State::Bare;
+            self.state = JsonState::Bare;
             self.name_next = false;
         }
         rest
     }
 
-    fn end_text(&mut self, sink: &mut Sink<'_>) {
+    fn end_text(&mut self, sink: &mut ValueSink<'_>) {
         self.flush_high(sink);
         let (named, name) = (self.name_next, &self.name[..]);
         self.windows
             .end(|bytes, first| sink(value(named, name, bytes, first)));
     }
 
-    fn escape<'a>(&mut self, bytes: &'a [u8], sink: &mut Sink<'_>) -> &'a [u8] {
+    fn escape<'a>(&mut self, bytes: &'a [u8], sink: &mut ValueSink<'_>) -> &'a [u8] {
         let Some((&byte, rest)) = bytes.split_first() else {
             return bytes;
         };
-        self.state = State::Text;
+        self.state = JsonState::Text;
         match byte {
             b'u' => {
-                self.state = State::Unicode;
+                self.state = JsonState::Unicode;
                 self.digits.clear();
             }
             b'b' => self.push(&[8], sink),
@@ -159,13 +159,13 @@ impl Json {
         rest
     }
 
-    fn unicode<'a>(&mut self, bytes: &'a [u8], sink: &mut Sink<'_>) -> &'a [u8] {
+    fn unicode<'a>(&mut self, bytes: &'a [u8], sink: &mut ValueSink<'_>) -> &'a [u8] {
         let Some((&byte, rest)) = bytes.split_first() else {
             return bytes;
         };
         let Some(digit) = char::from(byte).to_digit(16) else {
-            // No escape: it stands for itself.
-            self.state = State::Text;
+            // Not an escape: it is literal.
+            self.state = JsonState::Text;
             let digits = std::mem::take(&mut self.digits);
             let letter = |digit: &u8| char::from_digit(u32::from(*digit), 16).unwrap_or('0') as u8;
             let literal: Vec<u8> = b"\\u"
@@ -182,13 +182,13 @@ impl Json {
                 .digits
                 .iter()
                 .fold(0, |code, digit| code << 4 | u32::from(*digit));
-            self.state = State::Text;
+            self.state = JsonState::Text;
             self.code(code, sink);
         }
         rest
     }
 
-    fn code(&mut self, code: u32, sink: &mut Sink<'_>) {
+    fn code(&mut self, code: u32, sink: &mut ValueSink<'_>) {
         if let (Some(high), 0xdc00..=0xdfff) = (self.high, code) {
             self.high = None;
             self.put(0x10000 + ((high - 0xd800) << 10) + (code - 0xdc00), sink);
@@ -201,28 +201,28 @@ impl Json {
         }
     }
 
-    fn put(&mut self, code: u32, sink: &mut Sink<'_>) {
+    fn put(&mut self, code: u32, sink: &mut ValueSink<'_>) {
         let c = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
         let mut buffer = [0; 4];
         let bytes = c.encode_utf8(&mut buffer).as_bytes();
         self.push_now(bytes, sink);
     }
 
-    fn flush_high(&mut self, sink: &mut Sink<'_>) {
+    fn flush_high(&mut self, sink: &mut ValueSink<'_>) {
         if self.high.take().is_some() {
             self.put(0xd800, sink);
         }
     }
 
-    fn push(&mut self, bytes: &[u8], sink: &mut Sink<'_>) {
+    fn push(&mut self, bytes: &[u8], sink: &mut ValueSink<'_>) {
         self.flush_high(sink);
         self.push_now(bytes, sink);
     }
 
-    fn push_now(&mut self, bytes: &[u8], sink: &mut Sink<'_>) {
+    fn push_now(&mut self, bytes: &[u8], sink: &mut ValueSink<'_>) {
         let named = self.name_next;
         if named {
-            keep(&mut self.name, bytes);
+            push_name(&mut self.name, bytes);
         }
         let name = &self.name[..];
         self.windows
@@ -230,13 +230,13 @@ impl Json {
     }
 }
 
-fn value<'a>(named: bool, name: &'a [u8], bytes: &'a [u8], first: bool) -> Value<'a> {
+fn value<'a>(named: bool, name: &'a [u8], bytes: &'a [u8], first: bool) -> InspectedValue<'a> {
     let variable = if named {
         Variable::ArgsPostNames
     } else {
         Variable::ArgsPost
     };
-    Value {
+    InspectedValue {
         variable,
         name,
         bytes,

@@ -1,11 +1,11 @@
-//! A body, read while it comes.
+//! Parses a body while it arrives.
 //!
-//! Each reader is a machine that takes bytes and gives *values*: fields of a form, strings of JSON, parts of a
-//! multipart body, text and attributes of XML, or the body as it is. What it gives depends on the bytes alone and not on
-//! how they were cut, so a decision cannot depend on it either.
+//! Each reader is a state machine that takes bytes and emits *values*: fields of a form, strings of JSON, parts of a
+//! multipart body, text and attributes of XML, or the body as it is. The values depend on the bytes alone and not on how
+//! they were divided into chunks, and so does every decision.
 //!
-//! Memory is bounded: a value is given when it ends, or in windows of [`WINDOW`] bytes that overlap by [`OVERLAP`], so
-//! whatever is matched within so many bytes is seen whole in one of them.
+//! Memory is bounded: a value is emitted when it ends, or in windows of [`WINDOW`] bytes that overlap by [`OVERLAP`], so
+//! any match of at most that length is contained in one of them.
 
 mod form;
 mod json;
@@ -16,163 +16,169 @@ mod utf16;
 mod xml;
 
 use super::{
-    media::Media,
-    rules::Value,
+    media::MediaType,
+    rules::InspectedValue,
     seclang::Variable,
-    unread::{Unread, UnreadSet},
+    unread::{UnreadKind, UnreadSet},
 };
-use raw::Raw;
-use utf16::Utf16;
+use raw::RawReader;
+use utf16::Utf16Decoder;
 
-/// The longest piece of a value that is judged at once.
+/// The most bytes of a value that are judged at once.
 pub const WINDOW: usize = 32 << 10;
-/// How much of a window is seen again in the next one.
+/// How many bytes of a window are repeated in the next one.
 pub const OVERLAP: usize = 4 << 10;
-/// How much of a name is kept for the value that follows it.
-const NAME: usize = 256;
-/// How much of a body of unknown kind is looked at before it is taken for something.
-const SNIFF: usize = 512;
-/// What text of UTF-8 may begin with (a byte order mark, RFC 3629 section 6).
-const MARK: &[u8] = b"\xef\xbb\xbf";
+/// How many bytes of a name are kept for the value that follows it.
+const MAX_NAME: usize = 256;
+/// How many bytes of a body of unknown type are inspected before its readers are chosen.
+const SNIFF_BYTES: usize = 512;
+/// The byte order mark that UTF-8 text may begin with (RFC 3629, section 6).
+const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
 
-pub(super) use form::Form;
-pub(super) use json::Json;
-pub(super) use xml::Xml;
+pub(super) use form::FormReader;
+pub(super) use json::JsonReader;
+pub(super) use xml::XmlReader;
 
-/// Where values go.
-pub(super) type Sink<'a> = dyn FnMut(Value<'_>) + 'a;
+/// Receives values.
+pub(super) type ValueSink<'a> = dyn FnMut(InspectedValue<'_>) + 'a;
 
-/// Reads a body.
+/// Parses a body into values.
 ///
-/// What it says of itself is taken at its word, and so are its first bytes: a form that begins like JSON is read as both,
-/// since a server may take it for either.
+/// Both the declared type and the first bytes count: a form that begins like JSON is read as both, since a server may
+/// take it for either.
 #[derive(Debug)]
-pub(super) struct Body {
-    says: Says,
-    encoding: Encoding,
-    /// Its first bytes, until they tell what it is.
+pub(super) struct BodyReader {
+    declared: DeclaredType,
+    encoding: TextEncoding,
+    /// Its first bytes, until the readers are chosen.
     begin: Option<Vec<u8>>,
-    readers: Vec<Reader>,
+    readers: Vec<ContentReader>,
     unread: UnreadSet,
 }
 
-/// What a body says that it is.
+/// The declared type of a body.
 #[derive(Debug)]
-enum Says {
+enum DeclaredType {
     Form,
     Json,
     Xml,
-    Multipart(Box<multipart::Multipart>),
-    /// It is said to be multipart and cannot be.
-    Broken,
-    Nothing,
-    /// A field of a multipart body, which is given as it is besides.
-    Field,
+    Multipart(Box<multipart::MultipartReader>),
+    /// Multipart without a usable boundary.
+    InvalidMultipart,
+    Unknown,
+    /// A field of a multipart body, whose text is also emitted as it is.
+    PartField,
 }
 
-/// How bytes stand for text.
+/// The encoding of the text.
 #[derive(Debug)]
-enum Encoding {
-    /// Its first bytes tell; whether it says that it is UTF-16.
-    Open(Vec<u8>, bool),
+enum TextEncoding {
+    /// Decided by the first bytes; whether the declared character set is UTF-16.
+    Undetermined(Vec<u8>, bool),
     Bytes,
-    Wide(Utf16),
+    Utf16(Utf16Decoder),
 }
 
 #[derive(Debug)]
-enum Reader {
-    Form(Form),
-    Json(Json),
-    Multipart(Box<multipart::Multipart>),
-    Xml(Box<Xml>),
-    Raw(Raw),
-    /// Says in the end that the body is not what it says.
-    Broken,
+enum ContentReader {
+    Form(FormReader),
+    Json(JsonReader),
+    Multipart(Box<multipart::MultipartReader>),
+    Xml(Box<XmlReader>),
+    Raw(RawReader),
+    /// Emits at the end that the body is not of its declared type.
+    InvalidMultipart,
 }
 
-impl Body {
-    /// One for the content types of a request; there should be one of them.
-    pub(super) fn of<'a>(mut content_types: impl Iterator<Item = &'a str>) -> Self {
+impl BodyReader {
+    /// A reader for the content types of a request, of which there should be one.
+    pub(super) fn for_content_types<'a>(mut content_types: impl Iterator<Item = &'a str>) -> Self {
         let whole = content_types.next().unwrap_or_default();
-        let media = Media::parse(whole.as_bytes());
+        let media = MediaType::parse(whole.as_bytes());
         let mut body = Self::new(&media);
         if media.ambiguous || content_types.any(|other| other != whole) {
-            body.unread.add(Unread::ContentType);
+            body.unread.add(UnreadKind::ContentType);
         }
         body
     }
 
-    /// One for bytes that are known to be no text.
+    /// A reader for bytes that are known not to be text.
     pub(super) fn opaque() -> Self {
-        let mut body = Self::new(&Media::default());
-        body.encoding = Encoding::Bytes;
+        let mut body = Self::new(&MediaType::default());
+        body.encoding = TextEncoding::Bytes;
         body.begin = None;
-        body.readers = vec![Reader::Raw(Raw::bytes())];
+        body.readers = vec![ContentReader::Raw(RawReader::bytes())];
         body
     }
 
-    /// One for the content of a part.
-    fn of_part(media: &Media, field: bool) -> Self {
+    /// A reader for the content of a part.
+    fn for_part(media: &MediaType, field: bool) -> Self {
         let mut body = Self::new(media);
-        match body.says {
-            Says::Nothing if field => body.says = Says::Field,
-            Says::Multipart(_) | Says::Broken => {
-                body.unread.add(Unread::PartEncoding);
-                body.says = Says::Field;
+        match body.declared {
+            DeclaredType::Unknown if field => body.declared = DeclaredType::PartField,
+            DeclaredType::Multipart(_) | DeclaredType::InvalidMultipart => {
+                body.unread.add(UnreadKind::PartEncoding);
+                body.declared = DeclaredType::PartField;
             }
             _ => {}
         }
         body
     }
 
-    fn new(media: &Media) -> Self {
+    fn new(media: &MediaType) -> Self {
         let kind = media.kind.as_str();
-        let says = match kind {
-            "application/x-www-form-urlencoded" => Says::Form,
-            "application/json" | "text/json" => Says::Json,
-            "application/xml" | "text/xml" => Says::Xml,
-            _ if kind.starts_with("multipart/") => match multipart::Multipart::new(media) {
-                Some(multipart) => Says::Multipart(Box::new(multipart)),
-                None => Says::Broken,
+        let declared = match kind {
+            "application/x-www-form-urlencoded" => DeclaredType::Form,
+            "application/json" | "text/json" => DeclaredType::Json,
+            "application/xml" | "text/xml" => DeclaredType::Xml,
+            _ if kind.starts_with("multipart/") => match multipart::MultipartReader::new(media) {
+                Some(multipart) => DeclaredType::Multipart(Box::new(multipart)),
+                None => DeclaredType::InvalidMultipart,
             },
-            _ if kind.ends_with("+json") => Says::Json,
-            _ if kind.ends_with("+xml") => Says::Xml,
-            _ => Says::Nothing,
+            _ if kind.ends_with("+json") => DeclaredType::Json,
+            _ if kind.ends_with("+xml") => DeclaredType::Xml,
+            _ => DeclaredType::Unknown,
         };
         let wide = |name: &[u8]| {
             let begin = name.get(..6).unwrap_or_default();
             begin.eq_ignore_ascii_case(b"utf-16")
         };
         let wide = media.all("charset").any(wide);
-        let text = matches!(says, Says::Json | Says::Xml | Says::Nothing);
+        let text = matches!(
+            declared,
+            DeclaredType::Json | DeclaredType::Xml | DeclaredType::Unknown
+        );
         let mut unread = UnreadSet::default();
         let read = media.is_read() || (wide && text);
         if !read {
-            unread.add(Unread::Charset);
+            unread.add(UnreadKind::Charset);
         }
         Self {
             encoding: if text {
-                Encoding::Open(Vec::new(), wide)
+                TextEncoding::Undetermined(Vec::new(), wide)
             } else {
-                Encoding::Bytes
+                TextEncoding::Bytes
             },
-            says,
+            declared,
             begin: Some(Vec::new()),
             readers: Vec::new(),
             unread,
         }
     }
 
-    /// Whether its content is read by what it says, and not only as it is.
-    fn says_something(&self) -> bool {
-        matches!(self.says, Says::Form | Says::Json | Says::Xml)
+    /// Whether its declared type has a parser.
+    fn has_structured_type(&self) -> bool {
+        matches!(
+            self.declared,
+            DeclaredType::Form | DeclaredType::Json | DeclaredType::Xml
+        )
     }
 
-    /// What of it is not read, as far as it has come.
+    /// The kinds of unread content so far.
     pub(super) fn unread(&self) -> UnreadSet {
-        let of = |reader: &Reader| match reader {
-            Reader::Xml(xml) => xml.unread(),
-            Reader::Multipart(multipart) => multipart.unread(),
+        let of = |reader: &ContentReader| match reader {
+            ContentReader::Xml(xml) => xml.unread(),
+            ContentReader::Multipart(multipart) => multipart.unread(),
             _ => UnreadSet::default(),
         };
         self.readers
@@ -181,153 +187,156 @@ impl Body {
             .fold(self.unread, UnreadSet::with)
     }
 
-    /// The next bytes.
-    pub(super) fn feed(&mut self, bytes: &[u8], sink: &mut Sink<'_>) {
+    /// Takes the next bytes.
+    pub(super) fn feed(&mut self, bytes: &[u8], sink: &mut ValueSink<'_>) {
         match &mut self.encoding {
-            Encoding::Bytes => self.text(bytes, sink),
-            Encoding::Wide(wide) => {
+            TextEncoding::Bytes => self.text(bytes, sink),
+            TextEncoding::Utf16(wide) => {
                 let text = wide.decode(bytes);
                 self.text(text.as_bytes(), sink);
             }
-            Encoding::Open(begin, _) => {
+            TextEncoding::Undetermined(begin, _) => {
                 let (now, later) = bytes.split_at(bytes.len().min(4 - begin.len()));
                 begin.extend_from_slice(now);
                 if begin.len() == 4 {
-                    self.settle(sink);
+                    self.decide_encoding(sink);
                     self.feed(later, sink);
                 }
             }
         }
     }
 
-    /// No more come.
-    pub(super) fn finish(&mut self, sink: &mut Sink<'_>) {
-        self.settle(sink);
+    /// The body has ended.
+    pub(super) fn finish(&mut self, sink: &mut ValueSink<'_>) {
+        self.decide_encoding(sink);
         if let Some(begin) = self.begin.take() {
-            self.choose(&begin);
+            self.choose_readers(&begin);
             self.read(&begin, sink);
         }
         for reader in &mut self.readers {
             match reader {
-                Reader::Form(form) => form.finish(sink),
-                Reader::Json(json) => json.finish(sink),
-                Reader::Multipart(multipart) => multipart.finish(sink),
-                Reader::Xml(xml) => xml.finish(sink),
-                Reader::Raw(raw) => raw.finish(sink),
-                Reader::Broken => sink(error()),
+                ContentReader::Form(form) => form.finish(sink),
+                ContentReader::Json(json) => json.finish(sink),
+                ContentReader::Multipart(multipart) => multipart.finish(sink),
+                ContentReader::Xml(xml) => xml.finish(sink),
+                ContentReader::Raw(raw) => raw.finish(sink),
+                ContentReader::InvalidMultipart => sink(body_error()),
             }
         }
     }
 
-    /// The first bytes tell how they stand for text.
-    fn settle(&mut self, sink: &mut Sink<'_>) {
-        let Encoding::Open(begin, wide) = &mut self.encoding else {
+    /// Decides the encoding from the first bytes.
+    fn decide_encoding(&mut self, sink: &mut ValueSink<'_>) {
+        let TextEncoding::Undetermined(begin, wide) = &mut self.encoding else {
             return;
         };
         let (begin, wide) = (std::mem::take(begin), *wide);
-        let found = Utf16::of(&begin);
-        if Utf16::is_wider(&begin) && self.says_something() || wide && found.is_none() {
-            self.unread.add(Unread::Charset);
+        let found = Utf16Decoder::detect(&begin);
+        if Utf16Decoder::is_utf32(&begin) && self.has_structured_type() || wide && found.is_none() {
+            self.unread.add(UnreadKind::Charset);
         }
-        self.encoding = found.map_or(Encoding::Bytes, Encoding::Wide);
+        self.encoding = found.map_or(TextEncoding::Bytes, TextEncoding::Utf16);
         if !begin.is_empty() {
             self.feed(&begin, sink);
         }
     }
 
-    /// The next bytes of text.
-    fn text(&mut self, bytes: &[u8], sink: &mut Sink<'_>) {
+    /// Takes the next bytes of decoded text.
+    fn text(&mut self, bytes: &[u8], sink: &mut ValueSink<'_>) {
         let Some(begin) = &mut self.begin else {
             self.read(bytes, sink);
             return;
         };
-        let (now, later) = bytes.split_at(bytes.len().min(SNIFF - begin.len()));
+        let (now, later) = bytes.split_at(bytes.len().min(SNIFF_BYTES - begin.len()));
         begin.extend_from_slice(now);
-        let enough = match self.says {
-            Says::Multipart(_) | Says::Broken => true,
-            Says::Nothing => begin.len() == SNIFF,
-            _ => begin.len() == SNIFF || first(begin).is_some(),
+        let enough = match self.declared {
+            DeclaredType::Multipart(_) | DeclaredType::InvalidMultipart => true,
+            DeclaredType::Unknown => begin.len() == SNIFF_BYTES,
+            _ => begin.len() == SNIFF_BYTES || first(begin).is_some(),
         };
         if enough {
             let begin = std::mem::take(begin);
             self.begin = None;
-            self.choose(&begin);
+            self.choose_readers(&begin);
             self.read(&begin, sink);
             self.read(later, sink);
         }
     }
 
-    fn read(&mut self, bytes: &[u8], sink: &mut Sink<'_>) {
+    fn read(&mut self, bytes: &[u8], sink: &mut ValueSink<'_>) {
         if bytes.is_empty() {
             return;
         }
         for reader in &mut self.readers {
             match reader {
-                Reader::Form(form) => form.feed(bytes, sink),
-                Reader::Json(json) => json.feed(bytes, sink),
-                Reader::Multipart(multipart) => multipart.feed(bytes, sink),
-                Reader::Xml(xml) => xml.feed(bytes, sink),
-                Reader::Raw(raw) => raw.feed(bytes, sink),
-                Reader::Broken => {}
+                ContentReader::Form(form) => form.feed(bytes, sink),
+                ContentReader::Json(json) => json.feed(bytes, sink),
+                ContentReader::Multipart(multipart) => multipart.feed(bytes, sink),
+                ContentReader::Xml(xml) => xml.feed(bytes, sink),
+                ContentReader::Raw(raw) => raw.feed(bytes, sink),
+                ContentReader::InvalidMultipart => {}
             }
         }
     }
 
-    /// The readers for what the body says and what its first bytes look like.
-    fn choose(&mut self, begin: &[u8]) {
-        let transcoded = matches!(self.encoding, Encoding::Wide(_));
-        let form = || Reader::Form(Form::body());
-        let json = || Reader::Json(Json::default());
-        let xml = || Reader::Xml(Box::new(Xml::new(transcoded)));
-        let (raw, bytes) = (|| Reader::Raw(Raw::text()), || Reader::Raw(Raw::bytes()));
+    /// Chooses the readers for the declared type and for what the first bytes look like.
+    fn choose_readers(&mut self, begin: &[u8]) {
+        let transcoded = matches!(self.encoding, TextEncoding::Utf16(_));
+        let form = || ContentReader::Form(FormReader::body());
+        let json = || ContentReader::Json(JsonReader::default());
+        let xml = || ContentReader::Xml(Box::new(XmlReader::new(transcoded)));
+        let (raw, bytes) = (
+            || ContentReader::Raw(RawReader::text()),
+            || ContentReader::Raw(RawReader::bytes()),
+        );
         let looks = first(begin);
         let like_json = matches!(looks, Some(b'{' | b'[' | b'"'));
         let like_xml = looks == Some(b'<');
-        let says = std::mem::replace(&mut self.says, Says::Nothing);
-        self.readers = match says {
-            Says::Form if like_json => vec![form(), json()],
-            Says::Form if like_xml => vec![form(), xml()],
-            Says::Form => vec![form()],
-            Says::Json if like_xml => vec![json(), xml()],
-            Says::Json => vec![json()],
-            Says::Xml if like_xml => vec![xml(), bytes()],
-            Says::Xml if like_json => vec![xml(), json(), raw()],
-            Says::Xml => vec![xml(), form(), raw()],
-            Says::Multipart(multipart) => vec![Reader::Multipart(multipart)],
-            Says::Broken => vec![raw(), Reader::Broken],
-            Says::Field if like_json => vec![json()],
-            Says::Field if like_xml => vec![xml()],
-            Says::Field => Vec::new(),
-            Says::Nothing if is_binary(begin) => {
-                self.unread.add(Unread::Binary);
+        let declared = std::mem::replace(&mut self.declared, DeclaredType::Unknown);
+        self.readers = match declared {
+            DeclaredType::Form if like_json => vec![form(), json()],
+            DeclaredType::Form if like_xml => vec![form(), xml()],
+            DeclaredType::Form => vec![form()],
+            DeclaredType::Json if like_xml => vec![json(), xml()],
+            DeclaredType::Json => vec![json()],
+            DeclaredType::Xml if like_xml => vec![xml(), bytes()],
+            DeclaredType::Xml if like_json => vec![xml(), json(), raw()],
+            DeclaredType::Xml => vec![xml(), form(), raw()],
+            DeclaredType::Multipart(multipart) => vec![ContentReader::Multipart(multipart)],
+            DeclaredType::InvalidMultipart => vec![raw(), ContentReader::InvalidMultipart],
+            DeclaredType::PartField if like_json => vec![json()],
+            DeclaredType::PartField if like_xml => vec![xml()],
+            DeclaredType::PartField => Vec::new(),
+            DeclaredType::Unknown if is_binary(begin) => {
+                self.unread.add(UnreadKind::Binary);
                 vec![bytes()]
             }
-            Says::Nothing if like_json => vec![json(), raw()],
-            Says::Nothing if like_xml && is_xml(begin) => vec![xml(), bytes()],
-            Says::Nothing if like_xml => vec![xml(), raw()],
-            Says::Nothing if is_named(begin) => vec![form(), raw()],
-            Says::Nothing => vec![raw()],
+            DeclaredType::Unknown if like_json => vec![json(), raw()],
+            DeclaredType::Unknown if like_xml && looks_like_xml(begin) => vec![xml(), bytes()],
+            DeclaredType::Unknown if like_xml => vec![xml(), raw()],
+            DeclaredType::Unknown if looks_like_form(begin) => vec![form(), raw()],
+            DeclaredType::Unknown => vec![raw()],
         };
     }
 }
 
-/// The first byte that is no white space, after a mark of UTF-8; a mark that has come in part is waited for.
+/// The first byte that is not white space, after a byte order mark; `None` while the mark may be incomplete.
 fn first(begin: &[u8]) -> Option<u8> {
-    if MARK.starts_with(begin) {
+    if UTF8_BOM.starts_with(begin) {
         return None;
     }
-    after_mark(begin).first().copied()
+    skip_bom(begin).first().copied()
 }
 
-/// The text after a mark of UTF-8 and white space.
-pub(super) fn after_mark(begin: &[u8]) -> &[u8] {
-    let text = begin.strip_prefix(MARK).unwrap_or(begin);
+/// The text after a byte order mark and white space.
+pub(super) fn skip_bom(begin: &[u8]) -> &[u8] {
+    let text = begin.strip_prefix(UTF8_BOM).unwrap_or(begin);
     text.trim_ascii_start()
 }
 
-/// That the body is not what it says.
-fn error() -> Value<'static> {
-    Value {
+/// The value that reports a body that is not of its declared type.
+fn body_error() -> InspectedValue<'static> {
+    InspectedValue {
         variable: Variable::ReqbodyError,
         name: b"",
         bytes: b"1",
@@ -335,7 +344,7 @@ fn error() -> Value<'static> {
     }
 }
 
-/// Whether a body with these first bytes is no text.
+/// Whether a body with these first bytes is not text.
 fn is_binary(begin: &[u8]) -> bool {
     let odd = |byte: &&u8| **byte < 32 && !matches!(**byte, b'\t' | b'\n' | b'\r' | 12 | 27);
     let odd = begin.iter().filter(odd).count();
@@ -343,31 +352,31 @@ fn is_binary(begin: &[u8]) -> bool {
     odd * 32 > begin.len() || undecodable * 8 > begin.len().max(64)
 }
 
-/// Whether it can be nothing but XML: as a field, its declaration alone would be an attack to some rules.
-fn is_xml(begin: &[u8]) -> bool {
-    let text = after_mark(begin);
+/// Whether it can only be XML: as a form field, the XML declaration alone would match some rules.
+fn looks_like_xml(begin: &[u8]) -> bool {
+    let text = skip_bom(begin);
     text.starts_with(b"<?xml") || text.starts_with(b"<!DOCTYPE")
 }
 
-/// Whether it begins with a name and a sign of equality.
-fn is_named(begin: &[u8]) -> bool {
-    let text = after_mark(begin);
+/// Whether it begins with a name and an equals sign.
+fn looks_like_form(begin: &[u8]) -> bool {
+    let text = skip_bom(begin);
     let name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.[]%+".contains(byte);
     let named = text.iter().take_while(|byte| name(byte)).count();
     (1..64).contains(&named) && text.get(named) == Some(&b'=')
 }
 
-/// A value that is given in windows.
+/// Buffers a value and emits it in windows.
 #[derive(Debug, Default)]
-pub(super) struct Windows {
+pub(super) struct WindowBuffer {
     held: Vec<u8>,
-    /// How much of it was given before.
+    /// How many of the held bytes were emitted already.
     given: usize,
-    /// Whether a window was given already.
+    /// Whether a window of this value was emitted already.
     later: bool,
 }
 
-impl Windows {
+impl WindowBuffer {
     pub(super) fn push(&mut self, mut bytes: &[u8], mut give: impl FnMut(&[u8], bool)) {
         while self.held.len() + bytes.len() > WINDOW {
             let (now, rest) = bytes.split_at(WINDOW - self.held.len());
@@ -381,7 +390,7 @@ impl Windows {
         self.hold(bytes);
     }
 
-    /// Never takes room for more than a window.
+    /// Never allocates more than a window.
     fn hold(&mut self, bytes: &[u8]) {
         let needed = self.held.len() + bytes.len();
         if needed > self.held.capacity() {
@@ -408,9 +417,9 @@ impl Windows {
     }
 }
 
-/// Keeps the beginning of a name.
-fn keep(name: &mut Vec<u8>, bytes: &[u8]) {
-    let room = NAME.saturating_sub(name.len()).min(bytes.len());
+/// Appends to a name, up to its maximum length.
+fn push_name(name: &mut Vec<u8>, bytes: &[u8]) {
+    let room = MAX_NAME.saturating_sub(name.len()).min(bytes.len());
     name.extend_from_slice(&bytes[..room]);
 }
 

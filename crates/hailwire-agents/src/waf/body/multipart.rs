@@ -1,35 +1,37 @@
-//! `multipart/form-data` (RFC 7578) and its relatives: fields, names of files, and what is in these.
+//! `multipart/form-data` (RFC 7578) and other multipart types: fields, file names, and the contents of files.
 //!
-//! Where servers differ in what ends a part, what some of them would see is not hidden by what others do: a delimiter
-//! after a line feed alone, or with anything beside it, a part without its disposition and a body without its end are
-//! errors, and text before the first part and after the last one is given.
+//! Servers differ in what ends a part. To hide nothing from any of them, a delimiter after a line feed alone or followed by
+//! other text, a part without a disposition and a body without its closing delimiter are errors, and text before the first
+//! part and after the last one is emitted.
 
-use super::{Body, Sink, Value, Variable, Windows, error, part::Part};
-use crate::waf::{media::Media, unread::UnreadSet};
+use super::{
+    BodyReader, InspectedValue, ValueSink, Variable, WindowBuffer, body_error, part::PartHead,
+};
+use crate::waf::{media::MediaType, unread::UnreadSet};
 
-/// Bytes of a part's head.
-const HEAD: usize = 8 << 10;
+/// The most bytes of a part's head.
+const MAX_PART_HEAD: usize = 8 << 10;
 
-/// See the module.
+/// Parses a multipart body.
 #[derive(Debug)]
-pub(in super::super) struct Multipart {
+pub(in super::super) struct MultipartReader {
     /// Two hyphens and the boundary.
     delimiter: Vec<u8>,
     /// Whether its parts are fields of a form.
     form: bool,
-    state: State,
-    /// What may be the beginning of a delimiter, or a head that has not ended.
+    state: MultipartState,
+    /// What may be the beginning of a delimiter, or an incomplete head.
     held: Vec<u8>,
-    windows: Windows,
-    part: Part,
-    /// Who reads the part besides.
-    inner: Option<Box<Body>>,
-    broken: bool,
+    windows: WindowBuffer,
+    part: PartHead,
+    /// The reader of the part's content, if it has one.
+    content_reader: Option<Box<BodyReader>>,
+    invalid: bool,
     unread: UnreadSet,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum State {
+enum MultipartState {
     /// Before the first delimiter.
     Preamble,
     /// After a delimiter: a line end, or two hyphens.
@@ -41,9 +43,9 @@ enum State {
     Epilogue,
 }
 
-impl Multipart {
-    /// One for a content type, where it has a usable boundary.
-    pub(super) fn new(media: &Media) -> Option<Self> {
+impl MultipartReader {
+    /// A reader for a content type, if that has a usable boundary.
+    pub(super) fn new(media: &MediaType) -> Option<Self> {
         let boundary = media.get("boundary")?;
         if !(1..=256).contains(&boundary.len()) {
             return None;
@@ -51,23 +53,23 @@ impl Multipart {
         Some(Self {
             delimiter: [b"--", boundary].concat(),
             form: media.kind == "multipart/form-data",
-            state: State::Preamble,
+            state: MultipartState::Preamble,
             // The first delimiter needs no line before it.
             held: b"\r\n".to_vec(),
-            windows: Windows::default(),
-            part: Part::default(),
-            inner: None,
-            broken: false,
+            windows: WindowBuffer::default(),
+            part: PartHead::default(),
+            content_reader: None,
+            invalid: false,
             unread: UnreadSet::default(),
         })
     }
 
     pub(super) fn unread(&self) -> UnreadSet {
-        let inner = self.inner.as_ref().map(|body| body.unread());
-        self.unread.with(inner.unwrap_or_default())
+        let content_reader = self.content_reader.as_ref().map(|body| body.unread());
+        self.unread.with(content_reader.unwrap_or_default())
     }
 
-    pub(super) fn feed(&mut self, bytes: &[u8], sink: &mut Sink<'_>) {
+    pub(super) fn feed(&mut self, bytes: &[u8], sink: &mut ValueSink<'_>) {
         let mut held = std::mem::take(&mut self.held);
         held.extend_from_slice(bytes);
         let mut rest = &held[..];
@@ -76,95 +78,97 @@ impl Multipart {
         }
         let used = held.len() - rest.len();
         held.drain(..used);
-        held.shrink_to(HEAD);
+        held.shrink_to(MAX_PART_HEAD);
         self.held = held;
     }
 
-    pub(super) fn finish(&mut self, sink: &mut Sink<'_>) {
+    pub(super) fn finish(&mut self, sink: &mut ValueSink<'_>) {
         let held = std::mem::take(&mut self.held);
         match self.state {
-            State::Content | State::Preamble => {
+            MultipartState::Content | MultipartState::Preamble => {
                 self.content(&held, sink);
                 self.end(sink);
-                self.broken = true;
+                self.invalid = true;
             }
-            State::Head => {
+            MultipartState::Head => {
                 self.head(&held, sink);
-                self.broken = true;
+                self.invalid = true;
             }
-            State::Delimiter => self.broken = true,
-            State::Closing => self.broken |= !held.trim_ascii().is_empty(),
-            State::Epilogue => self.end(sink),
+            MultipartState::Delimiter => self.invalid = true,
+            MultipartState::Closing => self.invalid |= !held.trim_ascii().is_empty(),
+            MultipartState::Epilogue => self.end(sink),
         }
-        if self.broken {
-            sink(error());
+        if self.invalid {
+            sink(body_error());
         }
     }
 
-    /// Uses some of the bytes; `None` when it needs more.
-    fn step(&mut self, bytes: &[u8], sink: &mut Sink<'_>) -> Option<usize> {
+    /// Consumes some of the bytes; `None` if it needs more.
+    fn step(&mut self, bytes: &[u8], sink: &mut ValueSink<'_>) -> Option<usize> {
         match self.state {
-            State::Preamble | State::Content => self.until_delimiter(bytes, sink),
-            State::Delimiter => match bytes {
+            MultipartState::Preamble | MultipartState::Content => {
+                self.read_until_delimiter(bytes, sink)
+            }
+            MultipartState::Delimiter => match bytes {
                 [b'-', b'-', ..] => {
-                    self.state = State::Closing;
+                    self.state = MultipartState::Closing;
                     Some(2)
                 }
                 _ => {
                     let used = self.blank_line(bytes)?;
-                    self.state = State::Head;
+                    self.state = MultipartState::Head;
                     Some(used)
                 }
             },
-            State::Closing => {
+            MultipartState::Closing => {
                 let used = self.blank_line(bytes)?;
-                self.state = State::Epilogue;
+                self.state = MultipartState::Epilogue;
                 Some(used)
             }
-            State::Head => {
-                let (end, after) = match head_end(&bytes[..bytes.len().min(HEAD)]) {
+            MultipartState::Head => {
+                let (end, after) = match head_end(&bytes[..bytes.len().min(MAX_PART_HEAD)]) {
                     Some(end) => end,
-                    None if bytes.len() < HEAD => return None,
+                    None if bytes.len() < MAX_PART_HEAD => return None,
                     None => {
-                        self.broken = true;
-                        (HEAD, HEAD)
+                        self.invalid = true;
+                        (MAX_PART_HEAD, MAX_PART_HEAD)
                     }
                 };
                 self.head(&bytes[..end], sink);
-                self.state = State::Content;
+                self.state = MultipartState::Content;
                 Some(after)
             }
-            State::Epilogue => {
+            MultipartState::Epilogue => {
                 self.content(bytes, sink);
                 (!bytes.is_empty()).then_some(bytes.len())
             }
         }
     }
 
-    /// The rest of a delimiter's line, in which there is nothing; else the line may be content to others.
+    /// The rest of a delimiter's line; text in it is an error, since some servers take such a line for content.
     fn blank_line(&mut self, bytes: &[u8]) -> Option<usize> {
-        let line = &bytes[..bytes.len().min(HEAD)];
+        let line = &bytes[..bytes.len().min(MAX_PART_HEAD)];
         let end = memchr::memchr(b'\n', line);
-        if end.is_none() && line.len() < HEAD {
+        if end.is_none() && line.len() < MAX_PART_HEAD {
             return None;
         }
         let end = end.map_or(line.len(), |end| end + 1);
-        self.broken |= !line[..end].trim_ascii().is_empty();
+        self.invalid |= !line[..end].trim_ascii().is_empty();
         Some(end)
     }
 
-    /// Content, as far as it cannot be the beginning of a delimiter at the start of a line.
-    fn until_delimiter(&mut self, bytes: &[u8], sink: &mut Sink<'_>) -> Option<usize> {
+    /// Content, up to what may be the beginning of a delimiter at the start of a line.
+    fn read_until_delimiter(&mut self, bytes: &[u8], sink: &mut ValueSink<'_>) -> Option<usize> {
         let mut from = 0;
         while let Some(line) = memchr::memchr(b'\n', &bytes[from..]).map(|at| from + at) {
             let next = &bytes[line + 1..];
             if next.starts_with(&self.delimiter) {
                 let content = &bytes[..line];
                 let stripped = content.strip_suffix(b"\r");
-                self.broken |= stripped.is_none();
+                self.invalid |= stripped.is_none();
                 self.content(stripped.unwrap_or(content), sink);
                 self.end(sink);
-                self.state = State::Delimiter;
+                self.state = MultipartState::Delimiter;
                 return Some(line + 1 + self.delimiter.len());
             }
             if next.len() < self.delimiter.len() && self.delimiter.starts_with(next) {
@@ -188,16 +192,16 @@ impl Multipart {
         (sure > 0).then_some(sure)
     }
 
-    /// What it is: that of a part, or text outside of all of them, which is taken for a field.
+    /// The variables of the content; text outside of all parts is taken for a field.
     fn variables(&self) -> &'static [Variable] {
         match self.state {
-            State::Content => self.part.variables(),
+            MultipartState::Content => self.part.variables(),
             _ => &[Variable::ArgsPost],
         }
     }
 
-    fn content(&mut self, bytes: &[u8], sink: &mut Sink<'_>) {
-        let outside = self.state != State::Content;
+    fn content(&mut self, bytes: &[u8], sink: &mut ValueSink<'_>) {
+        let outside = self.state != MultipartState::Content;
         let bytes = if outside && self.windows.is_empty() {
             bytes.trim_ascii_start()
         } else {
@@ -210,32 +214,32 @@ impl Multipart {
         self.windows.push(bytes, |bytes, first| {
             give(variables, name, bytes, first, sink);
         });
-        if let (false, Some(inner)) = (outside, &mut self.inner) {
-            inner.feed(bytes, sink);
+        if let (false, Some(content_reader)) = (outside, &mut self.content_reader) {
+            content_reader.feed(bytes, sink);
         }
     }
 
-    fn end(&mut self, sink: &mut Sink<'_>) {
+    fn end(&mut self, sink: &mut ValueSink<'_>) {
         let (variables, name) = (self.variables(), &self.part.name[..]);
         self.windows
             .end(|bytes, first| give(variables, name, bytes, first, sink));
-        if let Some(mut inner) = self.inner.take() {
-            inner.finish(sink);
-            self.unread = self.unread.with(inner.unread());
+        if let Some(mut content_reader) = self.content_reader.take() {
+            content_reader.finish(sink);
+            self.unread = self.unread.with(content_reader.unread());
         }
     }
 
-    fn head(&mut self, head: &[u8], sink: &mut Sink<'_>) {
-        self.part = Part::read(head, self.form, sink);
-        self.inner = self.part.body();
-        self.broken |= self.part.broken;
+    fn head(&mut self, head: &[u8], sink: &mut ValueSink<'_>) {
+        self.part = PartHead::read(head, self.form, sink);
+        self.content_reader = self.part.content_reader();
+        self.invalid |= self.part.invalid;
         self.unread = self.unread.with(self.part.unread);
     }
 }
 
-fn give(variables: &[Variable], name: &[u8], bytes: &[u8], first: bool, sink: &mut Sink<'_>) {
+fn give(variables: &[Variable], name: &[u8], bytes: &[u8], first: bool, sink: &mut ValueSink<'_>) {
     for variable in variables {
-        sink(Value {
+        sink(InspectedValue {
             variable: *variable,
             name,
             bytes,
@@ -244,7 +248,7 @@ fn give(variables: &[Variable], name: &[u8], bytes: &[u8], first: bool, sink: &m
     }
 }
 
-/// Where the empty line begins, and what comes after it.
+/// Where the empty line begins, and where the content after it begins.
 fn head_end(bytes: &[u8]) -> Option<(usize, usize)> {
     let mut line = 0;
     loop {

@@ -3,8 +3,8 @@ use super::*;
 /// Everything that a body gives, a line for each value, and what it leaves unread.
 fn given(content_type: &str, pieces: &[&[u8]]) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut body = Body::of([content_type].into_iter());
-    let mut sink = |value: Value<'_>| {
+    let mut body = BodyReader::for_content_types([content_type].into_iter());
+    let mut sink = |value: InspectedValue<'_>| {
         let name = String::from_utf8_lossy(value.name);
         let bytes = String::from_utf8_lossy(value.bytes);
         lines.push(format!("{:?} {name}={bytes}", value.variable));
@@ -151,12 +151,12 @@ fn elements_within_one_another_cost_no_more_than_a_share_of_what_was_read() {
     text += &"y</a>".repeat(250);
     let text = text.repeat(20);
     let mut bytes = 0;
-    let mut body = Body::of(["text/xml"].into_iter());
+    let mut body = BodyReader::for_content_types(["text/xml"].into_iter());
     body.feed(text.as_bytes(), &mut |value| bytes += value.bytes.len());
     body.finish(&mut |value| bytes += value.bytes.len());
     let read = text.len();
     assert!(bytes <= 4 * read + (64 << 10), "{bytes} of {read}");
-    assert!(body.unread().has(Unread::XmlNesting));
+    assert!(body.unread().has(UnreadKind::XmlNesting));
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn a_body_that_does_not_say_what_it_is_is_looked_at() {
 fn a_long_value_comes_in_windows_that_overlap() {
     let text: Vec<u8> = (0..100_000_u32).map(|n| b'a' + (n % 26) as u8).collect();
     for size in [1, 7, 4_096, 100_000] {
-        let mut windows = Windows::default();
+        let mut windows = WindowBuffer::default();
         let mut seen = Vec::new();
         for piece in text.chunks(size) {
             windows.push(piece, |bytes, first| seen.push((bytes.to_vec(), first)));
@@ -395,7 +395,7 @@ fn what_is_given_does_not_depend_on_the_cuts() {
         "application/json; charset=utf-16",
     ];
     let words: [&[u8]; 44] = [
-        MARK,
+        UTF8_BOM,
         b"<!-- ",
         b"-->",
         b"<![CDATA[",
@@ -444,7 +444,7 @@ fn what_is_given_does_not_depend_on_the_cuts() {
         let mut text = Vec::new();
         // A mark of UTF-8 is one only where the text begins.
         if next(8) == 0 {
-            text.extend_from_slice(MARK);
+            text.extend_from_slice(UTF8_BOM);
         }
         for _ in 0..1 + next(40) {
             let word = words[next(words.len())];

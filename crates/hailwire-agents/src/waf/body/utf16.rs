@@ -1,18 +1,18 @@
-//! UTF-16 (RFC 2781) as UTF-8, as the bytes come; what is no character becomes U+FFFD.
+//! Decodes UTF-16 (RFC 2781) while it arrives; invalid units become U+FFFD.
 
-/// See the module.
+/// Decodes UTF-16 to UTF-8.
 #[derive(Clone, Debug)]
-pub(super) struct Utf16 {
+pub(super) struct Utf16Decoder {
     big: bool,
-    /// The first byte of a unit.
+    /// The first byte of an incomplete unit.
     half: Option<u8>,
-    /// The first unit of a pair.
+    /// The first unit of a surrogate pair.
     high: Option<u16>,
 }
 
-impl Utf16 {
-    /// The one that a text with these first bytes is in, if it is in one.
-    pub(super) fn of(begin: &[u8]) -> Option<Self> {
+impl Utf16Decoder {
+    /// The decoder for text with these first bytes, if it is UTF-16.
+    pub(super) fn detect(begin: &[u8]) -> Option<Self> {
         let plain = |byte: u8| (b' '..0x7f).contains(&byte) || byte.is_ascii_whitespace();
         let big = match begin {
             [0xff, 0xfe, 0, 0, ..] => return None,
@@ -29,8 +29,8 @@ impl Utf16 {
         })
     }
 
-    /// Whether a text with these first bytes is in UTF-32.
-    pub(super) fn is_wider(begin: &[u8]) -> bool {
+    /// Whether text with these first bytes is UTF-32.
+    pub(super) fn is_utf32(begin: &[u8]) -> bool {
         match begin {
             [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => true,
             [0, 0, 0, byte, ..] | [byte, 0, 0, 0, ..] => *byte != 0,
@@ -68,7 +68,7 @@ impl Utf16 {
         }
         match unit {
             0xd800..=0xdbff => self.high = Some(unit),
-            // The mark of its order says nothing else.
+            // The byte order mark is not part of the text.
             0xfeff => {}
             _ => out.push(char::from_u32(u32::from(unit)).unwrap_or(char::REPLACEMENT_CHARACTER)),
         }

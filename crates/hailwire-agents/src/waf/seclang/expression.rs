@@ -1,16 +1,16 @@
-//! Operators and their expressions.
+//! Parses operators and their arguments.
 
 use std::path::Path;
 
 use regex::bytes::{Regex, RegexBuilder};
 
-use super::{Comparison, Operator};
+use super::{NumberComparison, Operator};
 use crate::waf::{
-    kinds::Kinds,
-    literals::{Edge, Sign, required},
+    byte_classes::ByteClassSet,
+    prefilter::{AtomBoundary, PrefilterAtom, required},
 };
 
-/// An operator that takes a plain text or a number.
+/// An operator with a plain text or a number as argument.
 pub(in crate::waf) fn simple_operator(name: &str, argument: &str) -> Option<Operator> {
     let bytes = argument.as_bytes().to_vec();
     let number = |how| Some(Operator::Number(how, argument.trim().parse().ok()?));
@@ -20,21 +20,24 @@ pub(in crate::waf) fn simple_operator(name: &str, argument: &str) -> Option<Oper
         "endswith" => Some(Operator::EndsWith(bytes)),
         "streq" => Some(Operator::Equals(bytes)),
         "within" => Some(Operator::Within(bytes)),
-        "eq" => number(Comparison::Eq),
-        "ge" => number(Comparison::Ge),
-        "gt" => number(Comparison::Gt),
-        "le" => number(Comparison::Le),
-        "lt" => number(Comparison::Lt),
+        "eq" => number(NumberComparison::Eq),
+        "ge" => number(NumberComparison::Ge),
+        "gt" => number(NumberComparison::Gt),
+        "le" => number(NumberComparison::Le),
+        "lt" => number(NumberComparison::Lt),
         _ => None,
     }
 }
 
-/// Of these each match shows one, where there are such.
-pub(super) type Signs = Option<Vec<Sign>>;
+/// Atoms of which every match contains one, if there are any.
+pub(super) type RequiredAtoms = Option<Vec<PrefilterAtom>>;
 
-type Judged = (Operator, bool, Signs);
+type ParsedOperator = (Operator, bool, RequiredAtoms);
 
-pub(super) fn parse_operator(text: &str, directory: Option<&Path>) -> Result<Judged, String> {
+pub(super) fn parse_operator(
+    text: &str,
+    directory: Option<&Path>,
+) -> Result<ParsedOperator, String> {
     let text = text.trim();
     let (negated, text) = match text.strip_prefix('!') {
         Some(rest) => (true, rest),
@@ -50,26 +53,26 @@ pub(super) fn parse_operator(text: &str, directory: Option<&Path>) -> Result<Jud
     }
     let bytes = argument.as_bytes().to_vec();
     let own = |before, after| {
-        let sign = sign(argument.as_bytes())?;
-        Some(vec![Sign {
+        let atom = atom(argument.as_bytes())?;
+        Some(vec![PrefilterAtom {
             before,
             after,
-            ..sign
+            ..atom
         }])
     };
-    let kinds = |kinds| Some(vec![Sign::kinds(kinds)]);
+    let classes = |classes| Some(vec![PrefilterAtom::classes(classes)]);
     let number = |how| {
         argument
             .trim()
             .parse()
             .map(|n| Operator::Number(how, n))
-            .map_err(|_| format!("\"{argument}\" is no number"))
+            .map_err(|_| format!("\"{argument}\" is not a number"))
     };
     let lower = name.to_ascii_lowercase();
-    let (operator, signs) = match lower.as_str() {
+    let (operator, atoms) = match lower.as_str() {
         "rx" => {
-            let (regex, signs) = regex(argument)?;
-            (Operator::Rx(regex), signs)
+            let (regex, atoms) = regex(argument)?;
+            (Operator::Rx(regex), atoms)
         }
         "pm" => {
             let words: Vec<String> = argument.split_whitespace().map(str::to_owned).collect();
@@ -78,55 +81,66 @@ pub(super) fn parse_operator(text: &str, directory: Option<&Path>) -> Result<Jud
         "pmfromfile" | "pmf" => phrases(&phrase_files(argument, directory)?)?,
         "contains" => (
             Operator::Contains(bytes),
-            own(Edge::Anything, Edge::Anything),
+            own(AtomBoundary::Anything, AtomBoundary::Anything),
         ),
         "beginswith" => (
             Operator::BeginsWith(bytes),
-            own(Edge::Value, Edge::Anything),
+            own(AtomBoundary::Value, AtomBoundary::Anything),
         ),
-        "endswith" => (Operator::EndsWith(bytes), own(Edge::Anything, Edge::Value)),
-        "streq" => (Operator::Equals(bytes), own(Edge::Value, Edge::Value)),
+        "endswith" => (
+            Operator::EndsWith(bytes),
+            own(AtomBoundary::Anything, AtomBoundary::Value),
+        ),
+        "streq" => (
+            Operator::Equals(bytes),
+            own(AtomBoundary::Value, AtomBoundary::Value),
+        ),
         "within" => (Operator::Within(bytes), None),
-        // A word alone is no SQL, and all scripts that libinjection knows have one of these.
-        "detectsqli" => (Operator::DetectSqli, kinds(Kinds::ALL.without(Kinds::WORD))),
-        "detectxss" => (Operator::DetectXss, kinds(Kinds::bytes(b"<=`"))),
+        // A single word is not SQL, and all scripts that libinjection detects contain one of these marks.
+        "detectsqli" => (
+            Operator::DetectSqli,
+            classes(ByteClassSet::ALL.without(ByteClassSet::WORD)),
+        ),
+        "detectxss" => (Operator::DetectXss, classes(ByteClassSet::bytes(b"<=`"))),
         "validatebyterange" => {
             let allowed = byte_set(argument)?;
             let outside: Vec<u8> = (0..=255).filter(|b| !allowed[usize::from(*b)]).collect();
             (
                 Operator::OutsideBytes(allowed),
-                kinds(Kinds::bytes(&outside)),
+                classes(ByteClassSet::bytes(&outside)),
             )
         }
-        "validateurlencoding" => (Operator::BadUrlEncoding, kinds(Kinds::byte(b'%'))),
+        "validateurlencoding" => (Operator::BadUrlEncoding, classes(ByteClassSet::byte(b'%'))),
         "unconditionalmatch" => (Operator::Unconditional, None),
-        "eq" => (number(Comparison::Eq)?, None),
-        "ge" => (number(Comparison::Ge)?, None),
-        "gt" => (number(Comparison::Gt)?, None),
-        "le" => (number(Comparison::Le)?, None),
-        "lt" => (number(Comparison::Lt)?, None),
+        "eq" => (number(NumberComparison::Eq)?, None),
+        "ge" => (number(NumberComparison::Ge)?, None),
+        "gt" => (number(NumberComparison::Gt)?, None),
+        "le" => (number(NumberComparison::Le)?, None),
+        "lt" => (number(NumberComparison::Lt)?, None),
         _ => return Err(format!("operator {name}")),
     };
-    Ok((operator, negated, signs))
+    Ok((operator, negated, atoms))
 }
 
-/// A text as a sign; `None` for an empty one, which is everywhere.
-fn sign(text: &[u8]) -> Option<Sign> {
+/// A text as an atom; `None` if it is empty, since every text contains it.
+fn atom(text: &[u8]) -> Option<PrefilterAtom> {
     match text {
         [] => None,
-        // Its kind, whatever its case.
-        [byte] => Some(Sign::kinds(Kinds::byte(byte.to_ascii_lowercase()))),
-        text => Some(Sign::text(text)),
+        // Its class, ignoring case.
+        [byte] => Some(PrefilterAtom::classes(ByteClassSet::byte(
+            byte.to_ascii_lowercase(),
+        ))),
+        text => Some(PrefilterAtom::text(text)),
     }
 }
 
-/// A set of bytes: numbers and ranges, with commas between.
+/// Parses a set of bytes: numbers and ranges, separated by commas.
 fn byte_set(text: &str) -> Result<Box<[bool; 256]>, String> {
     let mut allowed = Box::new([false; 256]);
     for part in text.split(',') {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         let (Ok(from), Ok(to)) = (from.trim().parse::<u8>(), to.trim().parse::<u8>()) else {
-            return Err(format!("\"{text}\" is no set of bytes"));
+            return Err(format!("\"{text}\" is not a set of bytes"));
         };
         for byte in from..=to {
             allowed[usize::from(byte)] = true;
@@ -150,23 +164,23 @@ fn phrase_files(names: &str, directory: Option<&Path>) -> Result<Vec<String>, St
     Ok(phrases)
 }
 
-fn phrases(phrases: &[String]) -> Result<(Operator, Signs), String> {
+fn phrases(phrases: &[String]) -> Result<(Operator, RequiredAtoms), String> {
     let search = aho_corasick::AhoCorasickBuilder::new()
         .ascii_case_insensitive(true)
         .build(phrases)
         .map_err(|error| error.to_string())?;
-    let signs = phrases
+    let atoms = phrases
         .iter()
-        .map(|phrase| sign(phrase.as_bytes()))
+        .map(|phrase| atom(phrase.as_bytes()))
         .collect();
-    Ok((Operator::Pm(search), signs))
+    Ok((Operator::Pm(search), atoms))
 }
 
-/// Memory of one compiled expression.
-const REGEX_SIZE: usize = 64 << 20;
+/// The most memory of one compiled expression.
+const MAX_REGEX_SIZE: usize = 64 << 20;
 
-/// A regular expression over bytes in which `.` is any byte and `$` the very end, with its signs.
-pub(super) fn regex(pattern: &str) -> Result<(Regex, Signs), String> {
+/// Compiles a regular expression over bytes, in which `.` is any byte and `$` the very end, with its atoms.
+pub(super) fn regex(pattern: &str) -> Result<(Regex, RequiredAtoms), String> {
     let pattern = from_pcre(pattern);
     let first = |error: String| {
         let line = error.lines().last().unwrap_or_default();
@@ -182,13 +196,14 @@ pub(super) fn regex(pattern: &str) -> Result<(Regex, Signs), String> {
     let regex = RegexBuilder::new(&pattern)
         .unicode(false)
         .dot_matches_new_line(true)
-        .size_limit(REGEX_SIZE)
+        .size_limit(MAX_REGEX_SIZE)
         .build()
         .map_err(|error| first(error.to_string()))?;
     Ok((regex, required(&hir)))
 }
 
-/// `\x{ff}` is a byte. In classes `[`, `&` and `~`, and elsewhere a brace that begins no repetition, stand for themselves in PCRE.
+/// Translates from PCRE: `\x{ff}` is a byte; `[`, `&` and `~` in classes, and elsewhere braces that are not repetitions,
+/// are literal.
 pub(super) fn from_pcre(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len() + 8);
     let mut in_class = false;
@@ -242,14 +257,14 @@ pub(super) fn from_pcre(pattern: &str) -> String {
     out
 }
 
-/// The digits of `x{ff}`, which is a byte here and a character elsewhere, and what comes after it.
+/// The digits of `x{ff}`, and the text after it.
 fn byte_code(after: &str) -> Option<(&str, &str)> {
     let (code, tail) = after.strip_prefix("x{")?.split_once('}')?;
     let digits = code.bytes().all(|b| b.is_ascii_hexdigit());
     (digits && matches!(code.len(), 1 | 2)).then_some((code, tail))
 }
 
-/// Whether what follows a brace makes it a repetition: `3}`, `3,}` or `3,5}`.
+/// Whether a brace followed by this text is a repetition: `3}`, `3,}` or `3,5}`.
 fn repetition(after: &str) -> bool {
     after.split_once('}').is_some_and(|(inside, _)| {
         let (from, to) = inside.split_once(',').unwrap_or((inside, ""));

@@ -1,25 +1,26 @@
-//! Rules and the links of chains, as directives say them.
+//! Builds rules and chains from directives.
 
 use std::path::Path;
 
 use super::{
-    Comparison, Operator, Part, Rule, Selector, Sets, Targets, Variable, assignments,
+    ChainPosition, NumberComparison, Operator, Rule, RuleTargets, Variable, VariableAssignments,
+    VariableSelector, assignments,
     expression::{parse_operator, regex, simple_operator},
     is_default,
 };
 use crate::waf::{
-    chain::{Constants, Judge, Source, Template, Then},
+    chain::{DependentLink, LinkOperator, LinkSource, MacroTemplate, TransactionConstants},
     transform::Transform,
 };
 
-/// A directive of a chain, or a rule that is none.
+/// A `SecRule` directive: a rule of its own, or a link of a chain.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct RuleDirective {
     pub(super) arguments: Vec<String>,
     pub(super) actions: Vec<(String, String)>,
 }
 
-impl Link {
+impl RuleDirective {
     pub(super) fn value(&self, wanted: &str) -> Option<&str> {
         let found = self.actions.iter().find(|(name, _)| name == wanted);
         found.map(|(_, value)| value.as_str())
@@ -29,16 +30,16 @@ impl Link {
         self.value(wanted).is_some()
     }
 
-    /// What it looks at, and how.
-    fn looks(&self) -> Result<(&str, &str), String> {
+    /// Its variables and its operator.
+    fn variables_and_operator(&self) -> Result<(&str, &str), String> {
         match &self.arguments[..] {
             [variables, operator, ..] => Ok((variables, operator)),
             _ => Err("it has no operator".to_owned()),
         }
     }
 
-    /// Whether it does nothing but say what a variable is if nobody said.
-    pub(super) fn sets_a_default(&self, constants: &Constants) -> bool {
+    /// Whether it only sets defaults of variables.
+    pub(super) fn sets_a_default(&self, constants: &TransactionConstants) -> bool {
         let sets = assignments(&self.actions);
         let default = |(variables, operator): (&str, &str)| {
             let own = |(name, _): &(String, String)| {
@@ -46,7 +47,7 @@ impl Link {
             };
             !sets.is_empty() && sets.iter().all(own)
         };
-        self.looks().is_ok_and(default)
+        self.variables_and_operator().is_ok_and(default)
     }
 
     fn transforms(&self) -> Result<Vec<Transform>, String> {
@@ -61,7 +62,7 @@ impl Link {
         Ok(transforms)
     }
 
-    /// What it sets for links that follow; what only adds to a score is passed over.
+    /// The variables that it sets for later links; additions to scores are ignored.
     fn sets(&self) -> Vec<(String, String)> {
         let mut sets = assignments(&self.actions);
         sets.retain(|(_, value)| !value.starts_with(['+', '-']));
@@ -69,15 +70,15 @@ impl Link {
     }
 }
 
-/// A rule, or a part of a chain whose first link says what it does.
+/// Builds a rule, or a link of a chain whose actions are those of its first link.
 pub(super) fn rule(
-    link: &Link,
-    first: &Link,
+    link: &RuleDirective,
+    first: &RuleDirective,
     id: Option<u64>,
     directory: Option<&Path>,
-    constants: &Constants,
+    constants: &TransactionConstants,
 ) -> Result<Rule, String> {
-    let (variables, operator) = link.looks()?;
+    let (variables, operator) = link.variables_and_operator()?;
     let id = id.ok_or("it has no id")?;
     match first.value("phase") {
         Some("1" | "2" | "request") | None => {}
@@ -105,12 +106,13 @@ pub(super) fn rule(
         return Err("it decides nothing: no severity, no deny".to_owned());
     }
     let (targets, except, counts) = targets(variables)?;
-    let (operator, negated, signs) = parse_operator(&constants.expand(operator), directory)?;
-    // It grows while a body comes.
-    let length = |(variable, _): &(Variable, Selector)| *variable == Variable::RequestBodyLength;
+    let (operator, negated, atoms) = parse_operator(&constants.expand(operator), directory)?;
+    // It grows while a body arrives.
+    let length =
+        |(variable, _): &(Variable, VariableSelector)| *variable == Variable::RequestBodyLength;
     let grows = matches!(
         operator,
-        Operator::Number(Comparison::Gt | Comparison::Ge, _)
+        Operator::Number(NumberComparison::Gt | NumberComparison::Ge, _)
     );
     if targets.iter().any(length) && (negated || !grows) {
         return Err("variable REQUEST_BODY_LENGTH: only known in the end".to_owned());
@@ -129,11 +131,11 @@ pub(super) fn rule(
         multi_match: link.has("multimatch"),
         operator,
         negated,
-        signs: signs.filter(|_| !negated),
+        atoms: atoms.filter(|_| !negated),
         capture: false,
         sets: Vec::new(),
-        then: Vec::new(),
-        part: None,
+        dependent_links: Vec::new(),
+        chain_position: None,
         score: if first.has("pass") { 0 } else { severity },
         deny,
         paranoia: paranoia.unwrap_or(1),
@@ -142,27 +144,27 @@ pub(super) fn rule(
     })
 }
 
-/// The parts of a chain; of several ways to match, each is a chain of its own.
+/// Builds the rules of a chain; each alternative way to match is a chain of its own.
 pub(super) fn chained(
-    links: &[Link],
+    links: &[RuleDirective],
     id: Option<u64>,
     directory: Option<&Path>,
-    constants: &Constants,
+    constants: &TransactionConstants,
     chains: &mut u32,
 ) -> Result<Vec<Rule>, String> {
     let [first, ..] = links else {
         return Ok(Vec::new());
     };
-    // Whether any looks at what others set.
+    // Whether any link looks at variables that others set.
     let later = links.iter().any(|link| {
-        link.looks()
+        link.variables_and_operator()
             .is_ok_and(|(v, _)| v.to_ascii_uppercase().contains("TX:"))
     });
-    let mut ways: Vec<Vec<Rule>> = vec![Vec::new()];
-    // What the links since the last one that looks at the request set, and whether they capture.
+    let mut alternatives: Vec<Vec<Rule>> = vec![Vec::new()];
+    // What the links since the last one on the request set, and whether they capture.
     let (mut set, mut captured): (Vec<String>, bool) = (Vec::new(), false);
     for link in links {
-        let (variables, operator) = link.looks()?;
+        let (variables, operator) = link.variables_and_operator()?;
         let operator = constants.expand(operator);
         let all = split_targets(variables);
         let (own, request): (Vec<&str>, Vec<&str>) = all.into_iter().partition(|part| is_own(part));
@@ -187,39 +189,43 @@ pub(super) fn chained(
         let mut more = Vec::new();
         if !request.is_empty() {
             let text = request.join("|");
-            let part = Link {
+            let part = RuleDirective {
                 arguments: vec![text, operator.to_string()],
                 actions: link.actions.clone(),
             };
             let mut part = rule(&part, first, id, directory, constants)?;
             part.capture = link.has("capture");
             part.sets.clone_from(&sets);
-            more.extend(ways.iter().map(|way| [&way[..], &[part.clone()]].concat()));
+            more.extend(
+                alternatives
+                    .iter()
+                    .map(|alternative| [&alternative[..], &[part.clone()]].concat()),
+            );
         }
         if own.is_empty() {
-            ways = more;
+            alternatives = more;
             set = names.collect();
             captured = link.has("capture");
             continue;
         }
         let then = follows(link, &own, &operator, (&set, captured), sets, directory)?;
-        for way in &mut ways {
-            let last = way
+        for alternative in &mut alternatives {
+            let last = alternative
                 .last_mut()
                 .ok_or_else(|| format!("variable {}", own[0]))?;
-            last.then.push(then.clone());
+            last.dependent_links.push(then.clone());
         }
-        ways.extend(more);
+        alternatives.extend(more);
         set.extend(names);
         captured |= link.has("capture");
     }
-    for way in &mut ways {
-        if way.is_empty() {
+    for alternative in &mut alternatives {
+        if alternative.is_empty() {
             return Err("it decides nothing: all its links are constant".to_owned());
         }
-        let of = u8::try_from(way.len()).map_err(|_| "chain: too long")?;
-        for (number, part) in (0..of).zip(way.iter_mut()) {
-            part.part = Some(Part {
+        let of = u8::try_from(alternative.len()).map_err(|_| "chain: too long")?;
+        for (number, part) in (0..of).zip(alternative.iter_mut()) {
+            part.chain_position = Some(ChainPosition {
                 chain: *chains,
                 number,
                 of,
@@ -227,23 +233,23 @@ pub(super) fn chained(
         }
         *chains += 1;
     }
-    Ok(ways.concat())
+    Ok(alternatives.concat())
 }
 
-/// Whether a variable is not the request's, but what links before found or set.
+/// Whether a variable is not one of the request, but found or set by earlier links.
 fn is_own(target: &str) -> bool {
     let upper = target.to_ascii_uppercase();
     let upper = upper.trim_start_matches(['&', '!']);
     upper.starts_with("TX:") || upper.starts_with("MATCHED_VAR")
 }
 
-/// Whether a link on a constant holds; `None` if it is on none.
+/// Whether a link on a constant matches; `None` if it is not on a constant.
 fn constant(
     variable: &str,
     operator: &str,
     set: &[String],
-    link: &Link,
-    constants: &Constants,
+    link: &RuleDirective,
+    constants: &TransactionConstants,
 ) -> Result<Option<bool>, String> {
     let lower = variable.to_ascii_lowercase();
     let (counted, name) = match lower.strip_prefix("&tx:") {
@@ -273,21 +279,22 @@ fn constant(
     Ok(Some(operator.matches(&value, true) != negated))
 }
 
-fn templates(sets: &[(String, String)]) -> Result<Sets, String> {
-    let template =
-        |(name, value): &(String, String)| Ok((Template::new(name)?, Template::new(value)?));
+fn templates(sets: &[(String, String)]) -> Result<VariableAssignments, String> {
+    let template = |(name, value): &(String, String)| {
+        Ok((MacroTemplate::new(name)?, MacroTemplate::new(value)?))
+    };
     sets.iter().map(template).collect()
 }
 
-/// A link that looks at what those before it found.
+/// Builds a link that looks at what earlier links found.
 fn follows(
-    link: &Link,
+    link: &RuleDirective,
     own: &[&str],
     operator: &str,
     (set, captured): (&[String], bool),
-    sets: Sets,
+    sets: VariableAssignments,
     directory: Option<&Path>,
-) -> Result<Then, String> {
+) -> Result<DependentLink, String> {
     let known = |name: &str| match name.parse::<u8>() {
         Ok(_) => captured,
         Err(_) => set.iter().any(|own| own == name),
@@ -295,16 +302,16 @@ fn follows(
     let source = |target: &&str| {
         let lower = target.to_ascii_lowercase();
         Ok(match lower.as_str() {
-            "matched_var" | "matched_vars" => Source::Matched,
-            "matched_var_name" | "matched_vars_names" => Source::MatchedName,
+            "matched_var" | "matched_vars" => LinkSource::Matched,
+            "matched_var_name" | "matched_vars_names" => LinkSource::MatchedName,
             _ => {
                 let name = lower.strip_prefix("tx:").unwrap_or_default();
                 match name
                     .strip_prefix('/')
                     .and_then(|name| name.strip_suffix('/'))
                 {
-                    Some(pattern) if !set.is_empty() => Source::Variables(regex(pattern)?.0),
-                    None if known(name) => Source::Variable(name.to_owned()),
+                    Some(pattern) if !set.is_empty() => LinkSource::Variables(regex(pattern)?.0),
+                    None if known(name) => LinkSource::Variable(name.to_owned()),
                     _ => return Err(format!("variable {}", target.to_ascii_uppercase())),
                 }
             }
@@ -314,34 +321,34 @@ fn follows(
         Some(rest) => (true, rest),
         None => (false, operator),
     };
-    let judge = if text.contains("%{") {
+    let operator = if text.contains("%{") {
         let (name, argument) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let name = name.strip_prefix('@').ok_or("macro in an expression")?;
-        let template = Template::new(argument.trim_start())?;
+        let template = MacroTemplate::new(argument.trim_start())?;
         if simple_operator(name, "0").is_none() {
             return Err(format!("macro in operator {name}"));
         }
         if let Some(name) = template.variables().find(|name| !known(name)) {
             return Err(format!("macro of TX: {name}"));
         }
-        Judge::Made(name.to_owned(), template)
+        LinkOperator::Expanded(name.to_owned(), template)
     } else {
-        Judge::Fixed(parse_operator(text, directory)?.0)
+        LinkOperator::Fixed(parse_operator(text, directory)?.0)
     };
-    Ok(Then {
+    Ok(DependentLink {
         sources: own.iter().map(source).collect::<Result<_, String>>()?,
         transforms: link.transforms()?,
-        judge,
+        operator,
         negated,
         capture: link.has("capture"),
         sets,
     })
 }
 
-pub(super) fn targets(text: &str) -> Result<(Targets, Targets, Vec<String>), String> {
+pub(super) fn targets(text: &str) -> Result<(RuleTargets, RuleTargets, Vec<String>), String> {
     let (mut targets, mut except, mut counts) = (Vec::new(), Vec::new(), Vec::new());
     for part in split_targets(text) {
-        let (sign, rest) = match part.as_bytes().first() {
+        let (atom, rest) = match part.as_bytes().first() {
             Some(b'!') => ('!', &part[1..]),
             Some(b'&') => ('&', &part[1..]),
             _ => (' ', part),
@@ -352,14 +359,16 @@ pub(super) fn targets(text: &str) -> Result<(Targets, Targets, Vec<String>), Str
         let selector = selector.trim_matches('\'');
         let selector = match selector.strip_prefix('/').and_then(|s| s.strip_suffix('/')) {
             Some("" | "*") | None if matches!(selector, "" | "/*" | "//*" | "//@*") => {
-                Selector::All
+                VariableSelector::All
             }
-            Some(pattern) => Selector::Matching(regex(pattern)?.0),
+            Some(pattern) => VariableSelector::Matching(regex(pattern)?.0),
             None if upper == "XML" => return Err(format!("variable XML:{selector}")),
-            None => Selector::Name(selector.to_owned()),
+            None => VariableSelector::Name(selector.to_owned()),
         };
-        match (sign, selector) {
-            ('&', Selector::Name(field)) if upper == "REQUEST_HEADERS" => counts.push(field),
+        match (atom, selector) {
+            ('&', VariableSelector::Name(field)) if upper == "REQUEST_HEADERS" => {
+                counts.push(field)
+            }
             ('&', _) => return Err(format!("variable &{upper}")),
             ('!', selector) => except.extend(known.iter().map(|v| (*v, selector.clone()))),
             (_, selector) => targets.extend(known.iter().map(|v| (*v, selector.clone()))),
@@ -368,7 +377,7 @@ pub(super) fn targets(text: &str) -> Result<(Targets, Targets, Vec<String>), Str
     Ok((targets, except, counts))
 }
 
-/// At `|` and `,`, but not in `/…/`.
+/// Splits at `|` and `,`, but not within `/…/`.
 pub(super) fn split_targets(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let (mut start, mut in_regex) = (0, false);

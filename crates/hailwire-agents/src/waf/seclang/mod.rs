@@ -1,4 +1,4 @@
-//! The part of SecLang that is understood.
+//! The supported subset of SecLang.
 //!
 //! SecLang is the language of ModSecurity's and Coraza's rules, in which the OWASP Core Rule Set is written.
 //!
@@ -6,19 +6,19 @@
 //! SecRule VARIABLES "OPERATOR" "id:1,phase:2,block,t:none,t:lowercase,msg:'…',severity:'CRITICAL',tag:'…'"
 //! ```
 //!
-//! A rule that needs more than is understood here is passed over whole, with a reason, and never half used: what counts
-//! arguments or sums scores, what one rule hands to another, rules on responses, what only steers other rules.
-//! [`Skipped`] lists each.
+//! A rule that needs more than is supported is skipped as a whole, with a reason, and never used in part: rules that count
+//! arguments or sum up scores, that pass data to other rules, that inspect responses, or that only control other rules.
+//! [`SkippedRule`] lists each.
 //!
-//! | part | understood |
+//! | element | supported |
 //! |---|---|
 //! | variables | those of [`Variable`], `VAR:name`, `VAR:/regex/`, `!VAR:name`, `&REQUEST_HEADERS:name` |
-//! | in a chain | `TX:0` to `TX:9` and `TX:name` that the chain set, `MATCHED_VAR`, `MATCHED_VARS` and their names; `capture`, `setvar:tx.name=` |
-//! | constants | `TX:name` in a chain and `%{tx.name}` where `SecAction`, or a rule that sets a default, says what it is |
-//! | macros | in a link that looks at what was found: `%{tx.name}`, `%{matched_var}`, `%{matched_var_name}`, `%{request_headers.name}` |
+//! | variables in a chain | `TX:0` to `TX:9` and `TX:name` that the chain set, `MATCHED_VAR`, `MATCHED_VARS` and their names; `capture`, `setvar:tx.name=` |
+//! | constants | `TX:name` in a chain and `%{tx.name}` where `SecAction`, or a rule that sets a default, defines it |
+//! | macros | in a dependent link: `%{tx.name}`, `%{matched_var}`, `%{matched_var_name}`, `%{request_headers.name}` |
 //! | operators | those of [`Operator`], and each with `!` |
 //! | transformations | those of [`Transform`], and `none`; `multiMatch` |
-//! | actions | `id`, `phase` 1 and 2, `block`, `deny`, `drop`, `pass`, `status`, `severity`, `tag`, `msg`; others that change nothing here are passed over |
+//! | actions | `id`, `phase` 1 and 2, `block`, `deny`, `drop`, `pass`, `status`, `severity`, `tag`, `msg`; others that have no effect here are ignored |
 //! | directives | `SecRule`; `SecAction` that sets constants; `SecRuleRemoveById` and `SecRuleUpdateTargetById` with numbers and ranges, the latter with exceptions only |
 
 mod expression;
@@ -29,15 +29,15 @@ use std::path::Path;
 use regex::bytes::Regex;
 
 use super::{
-    chain::{Constants, Judge, Template, Then},
-    literals::Sign,
+    chain::{DependentLink, LinkOperator, MacroTemplate, TransactionConstants},
+    prefilter::PrefilterAtom,
     transform::Transform,
 };
-use link::Link;
+use link::RuleDirective;
 
 pub(super) use expression::simple_operator;
 
-/// What a rule looks at.
+/// A variable that rules inspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "SecLang's names")]
 #[repr(u8)]
@@ -70,10 +70,10 @@ pub enum Variable {
 }
 
 impl Variable {
-    /// How many there are.
+    /// The number of variables.
     pub(super) const COUNT: usize = Self::Xml as usize + 1;
 
-    /// Those that a name stands for.
+    /// The variables that a SecLang name stands for.
     fn named(name: &str) -> Option<&'static [Self]> {
         Some(match name {
             "ARGS" => &[Self::ArgsGet, Self::ArgsPost],
@@ -108,19 +108,19 @@ impl Variable {
     }
 }
 
-/// Which members of a collection are meant.
+/// Selects members of a collection.
 #[derive(Clone, Debug)]
-pub enum Selector {
-    /// All.
+pub enum VariableSelector {
+    /// All members.
     All,
-    /// Those of this name, whatever its case.
+    /// Members of this name, ignoring case.
     Name(String),
-    /// Those whose name matches.
+    /// Members whose name matches.
     Matching(Regex),
 }
 
-impl Selector {
-    /// Whether a member is among them.
+impl VariableSelector {
+    /// Whether it selects the member of this name.
     #[must_use]
     pub fn takes(&self, name: &[u8]) -> bool {
         match self {
@@ -131,12 +131,12 @@ impl Selector {
     }
 }
 
-/// How a value is judged.
+/// An operator, which decides whether a value matches.
 #[derive(Clone, Debug)]
 pub enum Operator {
-    /// By a regular expression: `@rx`.
+    /// The value matches a regular expression: `@rx`.
     Rx(Regex),
-    /// It holds one of these, whatever the case: `@pm`, `@pmFromFile`.
+    /// The value contains one of these phrases, ignoring case: `@pm`, `@pmFromFile`.
     Pm(aho_corasick::AhoCorasick),
     /// `@contains`.
     Contains(Vec<u8>),
@@ -146,7 +146,7 @@ pub enum Operator {
     EndsWith(Vec<u8>),
     /// `@streq`.
     Equals(Vec<u8>),
-    /// It is part of this text: `@within`.
+    /// The value is contained in this text: `@within`.
     Within(Vec<u8>),
     /// `@detectSQLi`.
     DetectSqli,
@@ -156,16 +156,16 @@ pub enum Operator {
     OutsideBytes(Box<[bool; 256]>),
     /// A percent sign is not followed by two hexadecimal digits: `@validateUrlEncoding`.
     BadUrlEncoding,
-    /// As a number: `@eq`, `@ne`, `@gt`, `@ge`, `@lt`, `@le`.
-    Number(Comparison, i64),
-    /// Always.
+    /// The value as a number: `@eq`, `@ne`, `@gt`, `@ge`, `@lt`, `@le`.
+    Number(NumberComparison, i64),
+    /// Always matches.
     Unconditional,
 }
 
 /// How numbers are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "SecLang's names")]
-pub enum Comparison {
+pub enum NumberComparison {
     Eq,
     Ge,
     Gt,
@@ -173,66 +173,66 @@ pub enum Comparison {
     Lt,
 }
 
-/// Variables, each with the members that are meant.
-pub type Targets = Vec<(Variable, Selector)>;
+/// Variables, each with the selected members.
+pub type RuleTargets = Vec<(Variable, VariableSelector)>;
 
-/// A rule as written.
+/// A rule as it is written.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Its number.
+    /// Its id.
     pub id: u64,
-    /// What it looks at,
-    pub targets: Targets,
-    /// but not at these.
-    pub except: Targets,
-    /// Header fields whose number it looks at.
+    /// The variables that it inspects.
+    pub targets: RuleTargets,
+    /// Exceptions from `targets`.
+    pub except: RuleTargets,
+    /// Header fields whose number it inspects.
     pub counts: Vec<String>,
-    /// What is done to a value first.
+    /// Transformations that are applied first.
     pub transforms: Vec<Transform>,
-    /// Whether it is judged after each of them, and not only after the last.
+    /// Whether it is judged after each transformation, and not only after the last.
     pub multi_match: bool,
-    /// How it is judged.
+    /// Its operator.
     pub operator: Operator,
-    /// Whether the opposite is meant.
+    /// Whether the operator is negated.
     pub negated: bool,
-    /// Of these a value shows one, or the rule does not match.
-    pub(super) signs: Option<Vec<Sign>>,
-    /// Whether its captures are kept, and what it sets, for the links of its chain that follow.
+    /// Every match contains one of these.
+    pub(super) atoms: Option<Vec<PrefilterAtom>>,
+    /// Whether its captures are kept for dependent links, and the variables that it sets for them.
     pub(super) capture: bool,
-    pub(super) sets: Sets,
+    pub(super) sets: VariableAssignments,
     /// Links that look at what it found.
-    pub(super) then: Vec<Then>,
-    /// What it is part of, if others must match besides.
-    pub(super) part: Option<Part>,
+    pub(super) dependent_links: Vec<DependentLink>,
+    /// Its position in a chain, if other links must match, too.
+    pub(super) chain_position: Option<ChainPosition>,
     /// What it adds to the score of a request.
     pub score: u32,
-    /// The status with which it blocks by itself.
+    /// The status with which it blocks regardless of the score.
     pub deny: Option<u16>,
-    /// 1 for everyone, up to 4 for those who accept more false alarms.
+    /// The lowest paranoia level at which it applies, 1 to 4.
     pub paranoia: u8,
-    /// For people.
+    /// Its message, for people.
     pub message: String,
     /// Such as `attack-sqli`.
     pub tags: Vec<String>,
 }
 
-/// What sets variables: their names and values.
-type Sets = Vec<(Template, Template)>;
+/// Assignments to variables: names and values.
+type VariableAssignments = Vec<(MacroTemplate, MacroTemplate)>;
 
-/// A part of a chain: the chain matches when all its parts have.
+/// The position of a link in a chain; the chain matches when all its links have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
-    /// Which chain; numbers are given when all files are read.
+pub(super) struct ChainPosition {
+    /// The chain; numbered when all files are loaded.
     pub(super) chain: u32,
-    /// Which part of it, of how many.
+    /// The number of the link, and how many there are.
     pub(super) number: u8,
     pub(super) of: u8,
 }
 
 /// A rule that is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
-    /// Its number, if it has one.
+pub struct SkippedRule {
+    /// Its id, if it has one.
     pub id: Option<u64>,
     /// The line of its file, from 1.
     pub line: usize,
@@ -240,35 +240,38 @@ pub struct Skipped {
     pub reason: String,
 }
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Debug, Default)]
-pub struct Parsed {
+pub struct ParsedRules {
     /// The rules that are used.
     pub rules: Vec<Rule>,
     /// The rules that are not.
-    pub skipped: Vec<Skipped>,
-    /// Numbers of rules that are taken out again, from and to.
+    pub skipped: Vec<SkippedRule>,
+    /// Ranges of ids of rules that are removed, from and to.
     pub removed: Vec<(u64, u64)>,
-    /// What rules do not look at besides: their numbers, from and to, and where.
-    pub excepted: Vec<(u64, u64, Targets)>,
+    /// Further exceptions of rules: a range of ids, from and to, and the exceptions.
+    pub excepted: Vec<(u64, u64, RuleTargets)>,
 }
 
 impl Rule {
-    /// Header fields that links of it compare with.
+    /// Header fields that its links refer to.
     pub(super) fn headers(&self) -> impl Iterator<Item = &str> {
-        let judged = self.then.iter().filter_map(|link| match &link.judge {
-            Judge::Made(_, template) => Some(template),
-            Judge::Fixed(_) => None,
-        });
+        let judged = self
+            .dependent_links
+            .iter()
+            .filter_map(|link| match &link.operator {
+                LinkOperator::Expanded(_, template) => Some(template),
+                LinkOperator::Fixed(_) => None,
+            });
         let sets = self
             .sets
             .iter()
-            .chain(self.then.iter().flat_map(|link| &link.sets));
+            .chain(self.dependent_links.iter().flat_map(|link| &link.sets));
         let templates = judged.chain(sets.map(|(_, value)| value));
-        templates.flat_map(Template::headers)
+        templates.flat_map(MacroTemplate::headers)
     }
 
-    /// After how many of its transformations it is judged.
+    /// The numbers of transformations after which it is judged.
     pub(super) fn judged_after(&self) -> std::ops::RangeInclusive<usize> {
         let first = if self.multi_match {
             0
@@ -279,16 +282,16 @@ impl Rule {
     }
 }
 
-/// Reads a file's text; `@pmFromFile` is looked up in its directory.
+/// Parses the text of a file; `@pmFromFile` is relative to its directory.
 #[must_use]
-pub fn parse(text: &str, directory: Option<&Path>) -> Parsed {
-    let mut constants = Constants::default();
+pub fn parse(text: &str, directory: Option<&Path>) -> ParsedRules {
+    let mut constants = TransactionConstants::default();
     learn(text, &mut constants);
     parse_with(text, directory, &constants)
 }
 
-/// Learns which transaction variables are constants.
-pub(super) fn learn(text: &str, constants: &mut Constants) {
+/// Collects the transaction variables that are constants.
+pub(super) fn learn(text: &str, constants: &mut TransactionConstants) {
     for (_, directive) in directives(text) {
         let words = words(&directive);
         let lower = words.first().map(|name| name.to_ascii_lowercase());
@@ -312,7 +315,7 @@ pub(super) fn learn(text: &str, constants: &mut Constants) {
     }
 }
 
-/// Whether a rule that sets a variable sets its default.
+/// Whether a rule that sets a variable only sets its default.
 fn is_default(variables: &str, operator: &str, name: &str) -> bool {
     let variable = variables.to_ascii_lowercase();
     let same = variable
@@ -321,7 +324,7 @@ fn is_default(variables: &str, operator: &str, name: &str) -> bool {
     same && operator == "@eq 0"
 }
 
-/// The transaction variables that actions set, and to what.
+/// The transaction variables that actions set, and their values.
 fn assignments(actions: &[(String, String)]) -> Vec<(String, String)> {
     let set = |(name, value): &(String, String)| {
         let target = value.trim_start_matches('!');
@@ -335,10 +338,14 @@ fn assignments(actions: &[(String, String)]) -> Vec<(String, String)> {
     };
     actions.iter().filter_map(set).collect()
 }
-/// Reads a file's text with what is known of all files.
-pub(super) fn parse_with(text: &str, directory: Option<&Path>, constants: &Constants) -> Parsed {
-    let mut parsed = Parsed::default();
-    let mut links: Vec<Link> = Vec::new();
+/// Parses the text of a file with the constants of all files.
+pub(super) fn parse_with(
+    text: &str,
+    directory: Option<&Path>,
+    constants: &TransactionConstants,
+) -> ParsedRules {
+    let mut parsed = ParsedRules::default();
+    let mut links: Vec<RuleDirective> = Vec::new();
     let mut begun = 0;
     let mut chains = 0;
     for (line, directive) in directives(text) {
@@ -346,14 +353,14 @@ pub(super) fn parse_with(text: &str, directory: Option<&Path>, constants: &Const
         let Some((name, arguments)) = words.split_first() else {
             continue;
         };
-        let skip = |id, reason: String| Skipped { id, line, reason };
+        let skip = |id, reason: String| SkippedRule { id, line, reason };
         match name.to_ascii_lowercase().as_str() {
             "secrule" => {
                 if links.is_empty() {
                     begun = line;
                 }
                 let actions = arguments.get(2).map(|text| actions(text));
-                links.push(Link {
+                links.push(RuleDirective {
                     arguments: arguments.to_vec(),
                     actions: actions.unwrap_or_default(),
                 });
@@ -371,7 +378,7 @@ pub(super) fn parse_with(text: &str, directory: Option<&Path>, constants: &Const
                 };
                 match rules {
                     Ok(rules) => parsed.rules.extend(rules),
-                    Err(reason) => parsed.skipped.push(Skipped {
+                    Err(reason) => parsed.skipped.push(SkippedRule {
                         id,
                         line: begun,
                         reason,
@@ -408,7 +415,7 @@ pub(super) fn parse_with(text: &str, directory: Option<&Path>, constants: &Const
                     _ => parsed.skipped.push(skip(None, format!("directive {name}"))),
                 }
             }
-            // They name, mark or set up what is fixed here.
+            // They have no effect here.
             "secmarker" | "seccomponentsignature" | "seccollectiontimeout" => {}
             other => parsed
                 .skipped
@@ -424,7 +431,7 @@ fn range(word: &str) -> Option<(u64, u64)> {
     Some((from.trim().parse().ok()?, to.trim().parse().ok()?))
 }
 
-/// Each directive with the number of its first line; a backslash at the end of a line joins the next one.
+/// Each directive with the number of its first line; a backslash at the end of a line continues it.
 fn directives(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut joined: Option<(usize, String)> = None;
@@ -449,7 +456,7 @@ fn directives(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Words, and texts in double quotes in which `\"` is a quote.
+/// Splits into words, and strings in double quotes in which `\"` is a quote.
 fn words(directive: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut chars = directive.chars().peekable();
@@ -477,7 +484,7 @@ fn words(directive: &str) -> Vec<String> {
     words
 }
 
-/// The actions with their values, without the single quotes around these.
+/// Parses actions and their values, without the single quotes.
 fn actions(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut start = 0;
@@ -508,7 +515,7 @@ mod tests {
     use super::{expression::from_pcre, *};
 
     #[test]
-    fn a_rule_is_read_with_its_variables_operator_and_actions() {
+    fn a_rule_is_parsed_with_its_variables_operator_and_actions() {
         let parsed = parse(
             "# a comment\nSecRule ARGS|!ARGS:/^q,\\d|/|REQUEST_HEADERS:User-Agent|XML:/* \\\n  \"@rx (?i)a\\\"b[[{]{2}\" \\\n  \"id:7,phase:2,block,t:none,t:urlDecodeUni,t:lowercase,msg:'a, b',severity:'CRITICAL',\\\n  tag:'attack-x',tag:'paranoia-level/2',setvar:'tx.a=+%{tx.b}'\"\n",
             None,
@@ -528,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_passed_over_whole_with_a_reason() {
+    fn an_unsupported_rule_is_skipped_as_a_whole_with_a_reason() {
         for (text, reason) in [
             (
                 "SecRule ARGS \"@rx a\" \"id:1,deny,chain\"\nSecRule TX:1 \"@rx b\" \"t:none\"",

@@ -1,4 +1,4 @@
-//! Transformations between bytes and their spellings: base64, hexadecimal, percent signs, parity.
+//! Transformations that encode and decode: base64, hexadecimal, percent-encoding, parity.
 
 pub(super) fn base64_decode(value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len() / 4 * 3);
@@ -40,7 +40,7 @@ pub(super) fn base64_encode(value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// `None` where it is not all pairs of digits.
+/// `None` if the value does not consist of pairs of digits.
 pub(super) fn hex_decode(value: &[u8]) -> Option<Vec<u8>> {
     if !value.len().is_multiple_of(2) {
         return None;
@@ -52,7 +52,7 @@ pub(super) fn hex_encode(value: &[u8]) -> Vec<u8> {
     value.iter().flat_map(|byte| digits(*byte)).collect()
 }
 
-/// Each number like `0x414243` as the bytes that it stands for in SQL.
+/// Replaces each number like `0x414243` by the bytes that it represents in SQL.
 pub(super) fn sql_hex_decode(value: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(value.len());
     let mut rest = value;
@@ -89,7 +89,7 @@ pub(super) fn url_encode(value: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Seven bits of each byte, and the eighth such that the number of ones is even, or odd.
+/// Sets the eighth bit of each byte for even or odd parity.
 pub(super) fn parity(value: &[u8], odd: u32) -> Vec<u8> {
     let set = |byte: &u8| {
         let seven = byte & 0x7f;

@@ -1,9 +1,9 @@
-//! `hail callout waf` and `hail callout rate-limit`: the agents that come with the house.
+//! `hail callout waf` and `hail callout rate-limit`: the agents that come with Hailwire.
 
 use hailwire::{Code, config::LogLevel};
 use hailwire_agents::{
-    Listen, Places,
-    rate_limit::{self, RateLimit, SettingsError},
+    BoundListeners, ListenAddress,
+    rate_limit::{self, RateLimitAgent, RateLimitSettingsError},
     waf::{self, Waf},
 };
 use hailwire_callout::Agent;
@@ -21,7 +21,7 @@ use crate::{
 pub(in crate::commands) async fn waf(
     run: &Run,
     at: ServedAt,
-    settings: waf::Settings,
+    settings: waf::WafSettings,
 ) -> Result<(), Failure> {
     let agent = Waf::new(settings).map_err(|error| {
         Failure::caused(Code::InvalidArgument, &error).hint("check the folder of --rules")
@@ -38,29 +38,32 @@ pub(in crate::commands) async fn rate_limit(
     let settings = match limits {
         Limits::Typed(settings) => settings,
         Limits::File(path, configure) => {
-            let read = rate_limit::Settings::load(&path);
+            let read = rate_limit::RateLimitSettings::load(&path);
             let settings = read.map_err(|error| match &error {
-                SettingsError::File(error) => Failure::file(error),
+                RateLimitSettingsError::File(error) => Failure::file(error),
                 _ => Failure::caused(Code::InvalidArgument, &error),
             })?;
             let configure = configure.or(settings.configure);
-            rate_limit::Settings {
+            rate_limit::RateLimitSettings {
                 configure,
                 ..settings
             }
         }
     };
-    serve(run, at, RateLimit::new(settings)).await
+    serve(run, at, RateLimitAgent::new(settings)).await
 }
 
 async fn serve(run: &Run, at: ServedAt, agent: impl Agent) -> Result<(), Failure> {
     log::start(run.log.unwrap_or(LogLevel::Info), run.output.colour_errors);
     let mut stop = Stop::new()?;
     let failed = |error: &dyn std::error::Error| Failure::caused(Code::Unavailable, error);
-    let places = Places::take(at.listen)
+    let listeners = BoundListeners::bind(at.listen)
         .await
         .map_err(|error| failed(&error))?;
-    let listening: Vec<String> = places.at().map(|at: Listen| at.to_string()).collect();
+    let listening: Vec<String> = listeners
+        .addresses()
+        .map(|at: ListenAddress| at.to_string())
+        .collect();
     let value = json!({ "agent": agent.name(), "listen": listening });
     run.output.value(&value, |_| {
         format!("{} listens: {}\n", agent.name(), listening.join(", "))
@@ -68,6 +71,6 @@ async fn serve(run: &Run, at: ServedAt, agent: impl Agent) -> Result<(), Failure
     let stopped = async {
         stop.asked().await;
     };
-    let served = places.run(Arc::new(agent), at.token, stopped).await;
+    let served = listeners.run(Arc::new(agent), at.token, stopped).await;
     served.map_err(|error| failed(&error))
 }

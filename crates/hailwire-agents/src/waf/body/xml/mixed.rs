@@ -1,49 +1,51 @@
-//! The text of an element that other elements part, as programs get it that ask for all of it at once.
+//! Mixed content: the text of an element that is divided by child elements, joined as programs see it that ask for the
+//! whole text of the element.
 //!
-//! Only an element that has text of its own is given, when it ends: what a document of data has in its leaves has been
-//! given already. Elements within one another may all be such; what is given is bounded by what was read, and
-//! [`Unread::XmlNesting`] says where that was not enough.
+//! Only an element with text of its own is emitted, when it ends: text in leaf elements has been emitted already. Since
+//! nested elements may all have mixed content, the output is bounded by the input, and [`UnreadKind::XmlNesting`] reports
+//! where that was not enough.
 
-use super::{Sink, value};
+use super::{ValueSink, value};
 use crate::waf::{
     body::OVERLAP,
-    unread::{Unread, UnreadSet},
+    unread::{UnreadKind, UnreadSet},
 };
 
-/// Bytes of text that are held.
-const TEXT: usize = 2 * OVERLAP;
-/// Elements within one another; text further within belongs to the last of them.
-const DEPTH: usize = 256;
-/// How many bytes are given for each one read, and how many in any case.
-const SHARE: usize = 2;
-const ANYWAY: usize = 64 << 10;
+/// The most bytes of text that are held.
+const MAX_HELD_TEXT: usize = 2 * OVERLAP;
+/// The nesting depth that is tracked; text of deeper elements belongs to the innermost tracked one.
+const MAX_DEPTH: usize = 256;
+/// How many bytes may be emitted for each one read.
+const OUTPUT_PER_INPUT: usize = 2;
+/// How many bytes may be emitted in any case.
+const BASE_OUTPUT: usize = 64 << 10;
 
-/// See the module.
+/// Collects mixed content.
 #[derive(Debug)]
-pub(super) struct Mixed {
+pub(super) struct MixedContent {
     text: Vec<u8>,
-    open: Vec<Element>,
-    /// Elements beyond [`DEPTH`].
+    open: Vec<OpenElement>,
+    /// Elements beyond [`MAX_DEPTH`].
     deeper: u64,
-    /// Runs of text between tags so far.
+    /// The number of runs of text between tags so far.
     runs: u64,
-    /// Whether the run that goes on has more than white space.
+    /// Whether the current run has more than white space.
     running: bool,
     credit: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Element {
-    /// Where its text begins; what was dropped is before it.
+struct OpenElement {
+    /// Where its text begins in the held text.
     start: usize,
     cut: bool,
-    /// Runs before it.
+    /// The number of runs before it.
     runs: u64,
     /// Whether it has text of its own.
     own: bool,
 }
 
-impl Default for Mixed {
+impl Default for MixedContent {
     fn default() -> Self {
         Self {
             text: Vec::new(),
@@ -51,18 +53,18 @@ impl Default for Mixed {
             deeper: 0,
             runs: 0,
             running: false,
-            credit: ANYWAY,
+            credit: BASE_OUTPUT,
         }
     }
 }
 
-impl Mixed {
+impl MixedContent {
     pub(super) fn open(&mut self) {
-        if self.open.len() == DEPTH {
+        if self.open.len() == MAX_DEPTH {
             self.deeper += 1;
             return;
         }
-        self.open.push(Element {
+        self.open.push(OpenElement {
             start: self.text.len(),
             cut: false,
             runs: self.runs,
@@ -70,30 +72,35 @@ impl Mixed {
         });
     }
 
-    /// Text; what becomes of it depends on where it stands and not on how it was cut.
-    pub(super) fn push(&mut self, mut bytes: &[u8], unread: &mut UnreadSet, sink: &mut Sink<'_>) {
+    /// Adds text; the result does not depend on how the text is divided into chunks.
+    pub(super) fn push(
+        &mut self,
+        mut bytes: &[u8],
+        unread: &mut UnreadSet,
+        sink: &mut ValueSink<'_>,
+    ) {
         while let (Some(element), false) = (self.open.last_mut(), bytes.is_empty()) {
-            let (now, rest) = bytes.split_at(bytes.len().min(TEXT - self.text.len()));
+            let (now, rest) = bytes.split_at(bytes.len().min(MAX_HELD_TEXT - self.text.len()));
             bytes = rest;
             if !now.trim_ascii().is_empty() {
                 element.own = true;
                 self.runs += u64::from(!self.running);
                 self.running = true;
             }
-            self.credit = self.credit.saturating_add(SHARE * now.len());
+            self.credit = self.credit.saturating_add(OUTPUT_PER_INPUT * now.len());
             self.text.extend_from_slice(now);
-            if self.text.len() == TEXT {
+            if self.text.len() == MAX_HELD_TEXT {
                 self.drop_half(unread, sink);
             }
         }
     }
 
-    /// A tag ends a run.
-    pub(super) fn part(&mut self) {
+    /// A tag ends the current run.
+    pub(super) fn end_run(&mut self) {
         self.running = false;
     }
 
-    pub(super) fn close(&mut self, unread: &mut UnreadSet, sink: &mut Sink<'_>) {
+    pub(super) fn close(&mut self, unread: &mut UnreadSet, sink: &mut ValueSink<'_>) {
         if self.deeper > 0 {
             self.deeper -= 1;
             return;
@@ -109,16 +116,16 @@ impl Mixed {
         }
     }
 
-    pub(super) fn finish(&mut self, unread: &mut UnreadSet, sink: &mut Sink<'_>) {
+    pub(super) fn finish(&mut self, unread: &mut UnreadSet, sink: &mut ValueSink<'_>) {
         while !self.open.is_empty() {
             self.close(unread, sink);
         }
     }
 
-    /// What does not fit is given before it goes, if an element is parted there.
-    fn drop_half(&mut self, unread: &mut UnreadSet, sink: &mut Sink<'_>) {
-        let parted = |element: &&Element| element.own && self.runs - element.runs > 1;
-        if let Some(outermost) = self.open.iter().find(parted).copied() {
+    /// Emits text before it is dropped, if it belongs to mixed content.
+    fn drop_half(&mut self, unread: &mut UnreadSet, sink: &mut ValueSink<'_>) {
+        let divided = |element: &&OpenElement| element.own && self.runs - element.runs > 1;
+        if let Some(outermost) = self.open.iter().find(divided).copied() {
             self.give(outermost, unread, sink);
         }
         let gone = self.text.len() - OVERLAP;
@@ -129,14 +136,14 @@ impl Mixed {
         }
     }
 
-    fn give(&mut self, element: Element, unread: &mut UnreadSet, sink: &mut Sink<'_>) {
+    fn give(&mut self, element: OpenElement, unread: &mut UnreadSet, sink: &mut ValueSink<'_>) {
         let text = self.text[element.start..].trim_ascii_start();
         match self.credit.checked_sub(text.len()) {
             Some(credit) => {
                 self.credit = credit;
                 sink(value(text, !element.cut));
             }
-            None => unread.add(Unread::XmlNesting),
+            None => unread.add(UnreadKind::XmlNesting),
         }
     }
 }

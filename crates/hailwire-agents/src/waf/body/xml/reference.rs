@@ -1,13 +1,13 @@
-//! What a reference in XML stands for.
+//! Resolves XML references.
 
-/// See the module.
-pub(super) enum Reference<'a> {
+/// The result of resolving a reference.
+pub(super) enum ResolvedReference<'a> {
     Bytes(&'a [u8]),
     Unknown,
 }
 
-/// The one of this name, without `&` and `;`.
-pub(super) fn of<'a>(name: &[u8], buffer: &'a mut [u8; 4]) -> Reference<'a> {
+/// Resolves a reference, given without `&` and `;`.
+pub(super) fn of<'a>(name: &[u8], buffer: &'a mut [u8; 4]) -> ResolvedReference<'a> {
     let code = match name {
         b"lt" => u32::from(b'<'),
         b"gt" => u32::from(b'>'),
@@ -16,23 +16,23 @@ pub(super) fn of<'a>(name: &[u8], buffer: &'a mut [u8; 4]) -> Reference<'a> {
         b"apos" => u32::from(b'\''),
         [b'#', b'x' | b'X', digits @ ..] => number(digits, 16),
         [b'#', digits @ ..] => number(digits, 10),
-        _ => return Reference::Unknown,
+        _ => return ResolvedReference::Unknown,
     };
     if code == u32::MAX {
-        return Reference::Unknown;
+        return ResolvedReference::Unknown;
     }
     let c = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
-    Reference::Bytes(c.encode_utf8(buffer).as_bytes())
+    ResolvedReference::Bytes(c.encode_utf8(buffer).as_bytes())
 }
 
-/// Of digits, all of which are; [`u32::MAX`] otherwise.
+/// Parses digits; [`u32::MAX`] if they are not all digits.
 fn number(digits: &[u8], radix: u32) -> u32 {
     let mut code = 0_u32;
     for digit in digits {
         let Some(digit) = char::from(*digit).to_digit(radix) else {
             return u32::MAX;
         };
-        // More than there are characters, whatever follows.
+        // Saturates above the last code point.
         code = (code * radix + digit).min(0x11_0000);
     }
     if digits.is_empty() { u32::MAX } else { code }

@@ -1,5 +1,5 @@
-//! Attacks in every place of a request, in every spelling that the place has: each is found there, and everyday text in the
-//! same places and spellings passes.
+//! Attacks at every position of a request, in every encoding that is possible there: each is found, and ordinary text at the
+//! same positions and in the same encodings passes.
 
 use super::waf::{Request, encode, waf, whole};
 use hailwire_callout::Decision;
@@ -59,7 +59,7 @@ fn hexadecimal(text: &str) -> String {
         .collect()
 }
 
-/// With something between any two characters.
+/// With `between` between any two characters.
 fn parted(text: &str, between: &str) -> String {
     let named = |c: char| match c {
         '<' => "&lt;".to_owned(),
@@ -90,7 +90,7 @@ fn base64(text: &str) -> String {
     out
 }
 
-/// A declaration of XML where none belongs is an attack to libinjection, whatever follows.
+/// libinjection takes an XML declaration at an unexpected position for an attack, whatever follows.
 const SUSPECT: [&str; 4] = [
     "XML in a query",
     "XML that says it is a form",
@@ -98,8 +98,8 @@ const SUSPECT: [&str; 4] = [
     "XML that says it is JSON",
 ];
 
-/// The request for a text in each place and spelling.
-fn places(text: &str) -> Vec<(&'static str, Request)> {
+/// A request with the text at each position and in each encoding.
+fn positions(text: &str) -> Vec<(&'static str, Request)> {
     let get = |uri: String| request(uri, &[], None);
     let header =
         |name: &str, value: String| request("/".to_owned(), &[(name, value.as_str())], None);
@@ -254,23 +254,23 @@ fn places(text: &str) -> Vec<(&'static str, Request)> {
 }
 
 #[test]
-fn an_attack_is_found_in_every_place_and_spelling_and_everyday_text_passes_there() {
+fn an_attack_is_found_at_every_position_and_in_every_encoding_and_ordinary_text_passes() {
     let waf = waf();
     let (mut missed, mut wrong, mut all) = (Vec::new(), Vec::new(), 0);
     for text in ATTACKS {
-        for (place, request) in places(text) {
+        for (position, request) in positions(text) {
             all += 1;
             if whole(&waf, &request).decision == Decision::Allow {
-                missed.push(format!("{place}: {text}"));
+                missed.push(format!("{position}: {text}"));
             }
         }
     }
     for text in EVERYDAY {
-        for (place, request) in places(text) {
+        for (position, request) in positions(text) {
             let response = whole(&waf, &request);
-            if response.decision != Decision::Allow && !SUSPECT.contains(&place) {
+            if response.decision != Decision::Allow && !SUSPECT.contains(&position) {
                 wrong.push(format!(
-                    "{place}: {text} by {:?} {:?}",
+                    "{position}: {text} by {:?} {:?}",
                     response.audit.rule_ids, response.audit.tags
                 ));
             }
