@@ -22,7 +22,7 @@ use hailwire_bench::{
     subject::{Options, Subject},
     suite::{Order, Size, Suite},
 };
-use hailwire_hub::Tls;
+use hailwire_hub::TlsMode;
 use hailwire_wire::{
     Address, AgentName, HubUrl, Priority, directory::Trust, limits, ticket::Ticket,
 };
@@ -119,7 +119,7 @@ pub(crate) enum Action {
     },
     CalloutWaf(callout::ServedAt, waf::WafSettings),
     CalloutRateLimit(callout::ServedAt, Limits),
-    HubRun(Box<hailwire_hub::Config>),
+    HubRun(Box<hailwire_hub::HubConfig>),
     HubInvite {
         uses: u32,
         expires: Duration,
@@ -747,22 +747,22 @@ fn plan_hub(hub: other::Hub, data: &Path) -> Result<Action, Failure> {
         let what = format!("plain HTTP is for loopback only, and {} is not", run.listen);
         return Err(Failure::usage(what).hint("leave --plain out, or --listen on 127.0.0.1"));
     }
-    let mut config = hailwire_hub::Config::new(data);
+    let mut config = hailwire_hub::HubConfig::new(data);
     config.listen = run.listen;
     config.udp_port = run.udp_port;
     config.url = run.url;
     config.tls = match (run.tls_cert, run.tls_key) {
-        (Some(certificate), Some(key)) => Tls::Files { certificate, key },
-        _ if run.plain => Tls::Plain,
-        _ => Tls::OwnKey,
+        (Some(certificate), Some(key)) => TlsMode::Files { certificate, key },
+        _ if run.plain => TlsMode::Plain,
+        _ => TlsMode::OwnKey,
     };
     config.trust = match run.trust {
         other::HubTrust::Nobody => hailwire_hub::Trust::Nobody,
         other::HubTrust::Members => hailwire_hub::Trust::Members,
     };
     config.listing = run.listing.map(|listing| match listing {
-        other::HubListing::Members => hailwire_hub::Listing::Members,
-        other::HubListing::Trusted => hailwire_hub::Listing::Trusted,
+        other::HubListing::Members => hailwire_hub::AgentVisibility::Members,
+        other::HubListing::Trusted => hailwire_hub::AgentVisibility::Trusted,
     });
     Ok(Action::HubRun(Box::new(config)))
 }

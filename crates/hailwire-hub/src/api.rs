@@ -1,4 +1,4 @@
-//! The directory's HTTP interface: reads a request, checks its permission, asks the directory.
+//! The directory's HTTP interface: parses requests, verifies permits, queries the directory.
 
 use std::{
     fmt,
@@ -25,22 +25,22 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::timeout;
 
 use crate::{
-    config::Bounds,
+    config::HubBounds,
     directory::{
         Directory, DirectoryError,
-        listing::{Publication, Searching, Unfit},
+        listing::{CheckedPublication, DirectorySearch, PublicationError},
     },
-    queue::{Closed, Queue},
-    quotas::{Exceeded, Quotas},
-    throttle::{Throttle, one_address},
+    queue::{DirectoryQueue, QueueClosed},
+    quotas::{MemberQuotas, QuotaExceeded},
+    throttle::{KeyedThrottle, client_network},
 };
 
 /// Time for the body of a request to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What [`Api`] says about the hub.
+/// What [`DirectoryApi`] reports about the hub.
 #[derive(Clone, Debug)]
-pub(crate) struct About {
+pub(crate) struct HubInfo {
     pub(crate) id: NodeId,
     pub(crate) url: HubUrl,
     pub(crate) trust: Trust,
@@ -50,24 +50,29 @@ pub(crate) struct About {
 
 /// Answers the directory's requests. Shared by all connections.
 #[derive(Debug)]
-pub(crate) struct Api {
-    about: About,
+pub(crate) struct DirectoryApi {
+    about: HubInfo,
     names: [String; 2],
     clock: fn() -> u64,
-    queue: Queue,
-    bad_tickets: Mutex<Throttle<IpAddr>>,
-    quotas: Quotas,
+    queue: DirectoryQueue,
+    bad_tickets: Mutex<KeyedThrottle<IpAddr>>,
+    quotas: MemberQuotas,
 }
 
-impl Api {
-    pub(crate) fn new(about: About, clock: fn() -> u64, queue: Queue, bounds: &Bounds) -> Self {
+impl DirectoryApi {
+    pub(crate) fn new(
+        about: HubInfo,
+        clock: fn() -> u64,
+        queue: DirectoryQueue,
+        bounds: &HubBounds,
+    ) -> Self {
         Self {
             names: [about.id.to_string(), about.url.to_string()],
             about,
             clock,
             queue,
-            bad_tickets: Mutex::new(Throttle::new(bounds.bad_tickets_per_minute)),
-            quotas: Quotas::new(bounds),
+            bad_tickets: Mutex::new(KeyedThrottle::new(bounds.bad_tickets_per_minute)),
+            quotas: MemberQuotas::new(bounds),
         }
     }
 
@@ -89,30 +94,39 @@ impl Api {
 
     /// The answer to a path that does not exist.
     pub(crate) fn no_such_path(&self) -> Response<Full<Bytes>> {
-        self.refuse(&Refused::new(
+        self.refuse(&RefusedRequest::new(
             Reason::NoSuchPath,
             "this hub has no such path or method",
         ))
     }
 
-    async fn route(&self, request: Request<Incoming>, address: IpAddr) -> Result<Bytes, Refused> {
+    async fn route(
+        &self,
+        request: Request<Incoming>,
+        address: IpAddr,
+    ) -> Result<Bytes, RefusedRequest> {
         let (parts, body) = request.into_parts();
         let method = parts.method;
         let uri = parts.uri;
         if method == Method::GET && uri.path() == path::HEALTH {
             return json(&self.health());
         }
-        let question = Question::of(&method, uri.path()).ok_or_else(|| {
-            Refused::new(Reason::NoSuchPath, "this hub has no such path or method")
+        let endpoint = DirectoryRequest::of(&method, uri.path()).ok_or_else(|| {
+            RefusedRequest::new(Reason::NoSuchPath, "this hub has no such path or method")
         })?;
         let body = Limited::new(body, limits::MAX_HUB_REQUEST).collect();
         let body = match timeout(BODY_TIMEOUT, body).await {
             Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(_)) => return Err(Refused::new(Reason::TooLarge, "the request is too large")),
+            Ok(Err(_)) => {
+                return Err(RefusedRequest::new(
+                    Reason::TooLarge,
+                    "the request is too large",
+                ));
+            }
             Err(_) => {
-                return Err(Refused::new(
+                return Err(RefusedRequest::new(
                     Reason::Malformed,
-                    "the request came too slowly",
+                    "the request arrived too slowly",
                 ));
             }
         };
@@ -129,36 +143,37 @@ impl Api {
             body: &body,
         };
         let names = self.names.each_ref().map(String::as_str);
-        let asker = Permit::verify(authorization, &asked, &names, (self.clock)())
-            .map_err(|error| Refused::new(error.reason(), error))?;
-        match question {
-            Question::Join => self.join(asker, &body, address).await,
-            Question::Publish => self.publish(asker, &body).await,
-            Question::Lookup(node) => {
+        let requester = Permit::verify(authorization, &asked, &names, (self.clock)())
+            .map_err(|error| RefusedRequest::new(error.reason(), error))?;
+        match endpoint {
+            DirectoryRequest::Join => self.join(requester, &body, address).await,
+            DirectoryRequest::Publish => self.publish(requester, &body).await,
+            DirectoryRequest::Lookup(node) => {
                 let node: NodeRef = node
                     .parse()
-                    .map_err(|error| Refused::new(Reason::Malformed, error))?;
-                self.quotas.lookup(asker, Instant::now())?;
-                self.ask(move |directory, now| directory.lookup(asker, &node, now))
+                    .map_err(|error| RefusedRequest::new(Reason::Malformed, error))?;
+                self.quotas.lookup(requester, Instant::now())?;
+                self.query(move |directory, now| directory.lookup(requester, &node, now))
                     .await
             }
-            Question::Search => {
+            DirectoryRequest::Search => {
                 let search: Search = parse(&body)?;
-                let _under_way = self.quotas.search(asker, Instant::now())?;
-                let mut searching = Searching::new(asker, search, (self.clock)());
+                let _active_search = self.quotas.search(requester, Instant::now())?;
+                let mut searching = DirectorySearch::new(requester, search, (self.clock)());
                 let page = self
                     .queue
-                    .work(move |directory| searching.step(directory).transpose());
+                    .run_long(move |directory| searching.step(directory).transpose());
                 json(&page.await.map_err(closed)??)
             }
-            Question::Members => {
+            DirectoryRequest::Members => {
                 let after = parse_after(uri.query());
-                let after = after.map_err(|()| Refused::new(Reason::Malformed, "no such query"))?;
-                self.quotas.lookup(asker, Instant::now())?;
+                let after =
+                    after.map_err(|()| RefusedRequest::new(Reason::Malformed, "invalid query"))?;
+                self.quotas.lookup(requester, Instant::now())?;
                 let now = (self.clock)();
                 let members = self
                     .queue
-                    .work(move |directory| Some(directory.members(asker, after, now)));
+                    .run_long(move |directory| Some(directory.members(requester, after, now)));
                 json(&members.await.map_err(closed)??)
             }
         }
@@ -172,17 +187,22 @@ impl Api {
         }
     }
 
-    async fn join(&self, asker: NodeId, body: &[u8], address: IpAddr) -> Result<Bytes, Refused> {
+    async fn join(
+        &self,
+        requester: NodeId,
+        body: &[u8],
+        address: IpAddr,
+    ) -> Result<Bytes, RefusedRequest> {
         let Join { secret } = parse(body)?;
-        let address = one_address(address);
+        let address = client_network(address);
         if !lock(&self.bad_tickets).allows(&address, Instant::now()) {
-            return Err(Refused::new(
+            return Err(RefusedRequest::new(
                 Reason::TooOften,
                 "too many wrong tickets from this address",
             ));
         }
         let joined = self
-            .ask(move |directory, now| directory.join(asker, &secret, now))
+            .query(move |directory, now| directory.join(requester, &secret, now))
             .await;
         match joined {
             Ok(_) => {}
@@ -193,7 +213,7 @@ impl Api {
                 return Err(refused);
             }
         }
-        tracing::info!(node = %asker.short(), "member joined");
+        tracing::info!(node = %requester.short(), "member joined");
         json(&Joined {
             hub: self.about.id,
             trust: self.about.trust,
@@ -203,31 +223,31 @@ impl Api {
         })
     }
 
-    async fn publish(&self, asker: NodeId, body: &[u8]) -> Result<Bytes, Refused> {
+    async fn publish(&self, requester: NodeId, body: &[u8]) -> Result<Bytes, RefusedRequest> {
         let publish: Publish = parse(body)?;
-        self.quotas.record(asker, Instant::now())?;
-        let publication = Publication::parse(publish, (self.clock)())?;
-        self.ask(move |directory, now| directory.publish(asker, &publication, now))
+        self.quotas.record(requester, Instant::now())?;
+        let publication = CheckedPublication::parse(publish, (self.clock)())?;
+        self.query(move |directory, now| directory.publish(requester, &publication, now))
             .await
     }
 
-    async fn ask<T: Serialize + Send + 'static>(
+    async fn query<T: Serialize + Send + 'static>(
         &self,
-        question: impl FnOnce(&mut Directory, u64) -> Result<T, DirectoryError> + Send + 'static,
-    ) -> Result<Bytes, Refused> {
+        query: impl FnOnce(&mut Directory, u64) -> Result<T, DirectoryError> + Send + 'static,
+    ) -> Result<Bytes, RefusedRequest> {
         let clock = self.clock;
-        // JSON is written on the directory's thread, which has the answer at hand.
-        let ask = self
+        // The answer is encoded on the directory's thread, where it is in the cache.
+        let answer = self
             .queue
-            .ask(move |directory| question(directory, clock()).map(|a| json(&a)));
-        match ask.await {
+            .run_quick(move |directory| query(directory, clock()).map(|a| json(&a)));
+        match answer.await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => Err(error.into()),
             Err(gone) => Err(closed(gone)),
         }
     }
 
-    fn refuse(&self, refused: &Refused) -> Response<Full<Bytes>> {
+    fn refuse(&self, refused: &RefusedRequest) -> Response<Full<Bytes>> {
         let refusal = Refusal::new(refused.reason, &refused.message, (self.clock)());
         let status = StatusCode::from_u16(refused.reason.http_status());
         let body = json(&refusal).unwrap_or_default();
@@ -235,8 +255,8 @@ impl Api {
     }
 }
 
-/// What is asked, by method and path.
-enum Question {
+/// A request, by method and path.
+enum DirectoryRequest {
     Join,
     Publish,
     Lookup(String),
@@ -244,7 +264,7 @@ enum Question {
     Members,
 }
 
-impl Question {
+impl DirectoryRequest {
     fn of(method: &Method, path: &str) -> Option<Self> {
         Some(match (method, path) {
             (&Method::POST, path::JOIN) => Self::Join,
@@ -257,14 +277,14 @@ impl Question {
     }
 }
 
-/// Why a request was refused, for the log and for the asker.
+/// Why a request was refused, for the log and for the client.
 #[derive(Debug)]
-struct Refused {
+struct RefusedRequest {
     reason: Reason,
     message: String,
 }
 
-impl Refused {
+impl RefusedRequest {
     fn new(reason: Reason, message: impl fmt::Display) -> Self {
         Self {
             reason,
@@ -273,30 +293,30 @@ impl Refused {
     }
 }
 
-fn closed(_: Closed) -> Refused {
-    Refused::new(Reason::ShuttingDown, "the hub is shutting down")
+fn closed(_: QueueClosed) -> RefusedRequest {
+    RefusedRequest::new(Reason::ShuttingDown, "the hub is shutting down")
 }
 
-impl From<Exceeded> for Refused {
-    fn from(exceeded: Exceeded) -> Self {
+impl From<QuotaExceeded> for RefusedRequest {
+    fn from(exceeded: QuotaExceeded) -> Self {
         Self::new(Reason::TooOften, exceeded.message())
     }
 }
 
-impl From<Unfit> for Refused {
-    fn from(unfit: Unfit) -> Self {
+impl From<PublicationError> for RefusedRequest {
+    fn from(unfit: PublicationError) -> Self {
         let text = match unfit {
-            Unfit::Record(error) => return error.into(),
-            Unfit::Whereabouts => {
-                "the record without agents is of another key, sequence or name, or has agents"
+            PublicationError::Record(error) => return error.into(),
+            PublicationError::Whereabouts => {
+                "the record without agents has another key, sequence or name, or has agents"
             }
-            Unfit::ShownTo => "agents are shown to more nodes than may be",
+            PublicationError::ShownTo => "agents are shown to too many nodes",
         };
         Self::new(Reason::Malformed, text)
     }
 }
 
-impl From<RecordError> for Refused {
+impl From<RecordError> for RefusedRequest {
     fn from(error: RecordError) -> Self {
         let reason = match error {
             RecordError::TooLarge(_) => Reason::TooLarge,
@@ -308,7 +328,7 @@ impl From<RecordError> for Refused {
     }
 }
 
-impl From<DirectoryError> for Refused {
+impl From<DirectoryError> for RefusedRequest {
     fn from(error: DirectoryError) -> Self {
         match error {
             DirectoryError::Refused { reason, message } => Self { reason, message },
@@ -323,16 +343,17 @@ impl From<DirectoryError> for Refused {
     }
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
-    serde_json::from_slice(body)
-        .map_err(|_| Refused::new(Reason::Malformed, "the body is not what belongs here"))
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, RefusedRequest> {
+    serde_json::from_slice(body).map_err(|_| {
+        RefusedRequest::new(Reason::Malformed, "the body is not valid for this request")
+    })
 }
 
-fn json<T: Serialize>(answer: &T) -> Result<Bytes, Refused> {
+fn json<T: Serialize>(answer: &T) -> Result<Bytes, RefusedRequest> {
     let answer = serde_json::to_vec(answer);
     answer
         .map(Bytes::from)
-        .map_err(|error| Refused::new(Reason::Internal, error))
+        .map_err(|error| RefusedRequest::new(Reason::Internal, error))
 }
 
 fn respond(status: StatusCode, body: Bytes) -> Response<Full<Bytes>> {

@@ -1,4 +1,4 @@
-//! What an operator decides about a hub.
+//! The settings of a hub.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -12,35 +12,35 @@ use hailwire_wire::{HubUrl, directory::Trust};
 /// The TCP port that a hub listens on by default.
 pub const DEFAULT_PORT: u16 = 7443;
 
-/// How a hub is set up. [`Config::new`] gives the defaults.
+/// The settings of a hub. [`HubConfig::new`] gives the defaults.
 #[derive(Clone, Debug)]
-pub struct Config {
-    /// Where key and database are kept; made with mode 0700 when missing.
+pub struct HubConfig {
+    /// The folder of the key and the database; created with mode 0700 if missing.
     pub data_dir: PathBuf,
     /// TCP address of directory and relay. Default `0.0.0.0:7443`; port 0 lets the system choose.
     pub listen: SocketAddr,
     /// UDP port of address discovery, on the same IP address. Default: the number of the TCP port;
     /// when the system chose that one, the system chooses this one too.
     pub udp_port: Option<u16>,
-    /// Where nodes reach the hub, as written into tickets. Default: made from `listen`; for an
+    /// The URL at which nodes reach the hub, as written into tickets. Default: derived from `listen`; for an
     /// unspecified address, the address from which this machine would reach the Internet.
     pub url: Option<HubUrl>,
-    /// How connections are protected. Default [`Tls::OwnKey`].
-    pub tls: Tls,
-    /// Whom members trust by their membership alone. Default [`Trust::Nobody`].
+    /// How connections are protected. Default [`TlsMode::OwnKey`].
+    pub tls: TlsMode,
+    /// Whom members trust because of their membership. Default [`Trust::Nobody`].
     pub trust: Trust,
-    /// Which agents members see. Default: [`Listing::of`] what members trust.
-    pub listing: Option<Listing>,
+    /// Which agents members see. Default: [`AgentVisibility::for_trust`] by `trust`.
+    pub listing: Option<AgentVisibility>,
     /// How long a name stays bound to its holder's key after the last record. Default 30 days.
     pub name_hold: Duration,
-    /// What bounds a hub's memory and work.
-    pub bounds: Bounds,
+    /// Bounds on the hub's memory and work.
+    pub bounds: HubBounds,
     /// The clock, in unix seconds. Default: the system's.
     pub clock: fn() -> u64,
 }
 
-impl Config {
-    /// The defaults, over a data folder.
+impl HubConfig {
+    /// The defaults, for a data folder.
     #[must_use]
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -48,30 +48,29 @@ impl Config {
             listen: (Ipv4Addr::UNSPECIFIED, DEFAULT_PORT).into(),
             udp_port: None,
             url: None,
-            tls: Tls::OwnKey,
+            tls: TlsMode::OwnKey,
             trust: Trust::Nobody,
             listing: None,
             name_hold: Duration::from_secs(30 * 24 * 3600),
-            bounds: Bounds::default(),
+            bounds: HubBounds::default(),
             clock: system_clock,
         }
     }
 }
 
-/// Which agents a member of a hub sees there. Names and keys can be looked up either way.
+/// Which agents members can see. Names and keys can be looked up in either case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listing {
-    /// Those of all members.
+pub enum AgentVisibility {
+    /// The agents of all members.
     Members,
-    /// Those of members that show them to it, and its own.
+    /// Its own agents, and those that other members show to it.
     Trusted,
 }
 
-impl Listing {
-    /// What fits a hub whose members trust each other, or nobody: whoever may not call an agent need not
-    /// see it.
+impl AgentVisibility {
+    /// The default for a hub's trust setting: a member that may not call an agent does not see it.
     #[must_use]
-    pub fn of(trust: Trust) -> Self {
+    pub fn for_trust(trust: Trust) -> Self {
         match trust {
             Trust::Members => Self::Members,
             Trust::Nobody => Self::Trusted,
@@ -81,7 +80,7 @@ impl Listing {
 
 /// How the TCP port is protected. Address discovery on UDP always uses TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Tls {
+pub enum TlsMode {
     /// TLS 1.3 with a certificate that the hub signs with its own key, which tickets name.
     #[default]
     OwnKey,
@@ -96,17 +95,17 @@ pub enum Tls {
     Plain,
 }
 
-/// What bounds a hub's memory and work.
+/// Bounds on the hub's memory and work.
 #[derive(Clone, Debug)]
-pub struct Bounds {
-    /// Most members. Default 10,000. Each costs at most a record on disk twice over, and 1,024 rows of those
-    /// it shows its agents to.
+pub struct HubBounds {
+    /// Most members. Default 10,000. Each costs at most two copies of its record on disk, and 1,024 rows for the
+    /// nodes that it shows its agents to.
     pub members: u32,
     /// Most connections that are not yet an established relay connection. Default 1,024.
     pub connections: usize,
-    /// Most of those from one address (one /64 in IPv6). Default 128.
+    /// Most of those connections from one address (one /64 in IPv6). Default 128.
     pub connections_per_address: usize,
-    /// Time for each step of a connection's beginning: the TLS handshake, a request's header, the
+    /// Time for each step of connection setup: the TLS handshake, a request's header, the
     /// proof of a key to the relay. Default 10 s.
     pub handshake: Duration,
     /// Wrong tickets that one address may present per minute. Default 10.
@@ -121,11 +120,11 @@ pub struct Bounds {
     pub searches_at_once: usize,
     /// Relay connections of one member. Default 8.
     pub relay_connections_per_member: usize,
-    /// Bytes per second that the relay reads from one connection. Default: no bound.
+    /// Bytes per second that the relay reads from one connection. Default unlimited.
     pub relay_bytes_per_second: Option<NonZeroU32>,
 }
 
-impl Default for Bounds {
+impl Default for HubBounds {
     fn default() -> Self {
         Self {
             members: 10_000,

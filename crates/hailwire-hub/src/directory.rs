@@ -1,14 +1,14 @@
-//! Who belongs to a hub, what they say about themselves and which names they hold.
+//! The members of a hub, their records and their names.
 //!
-//! The core of the hub: it decides, over SQLite, and is told the time. One thread owns it
-//! ([`crate::queue`]), so what it does is serial and two nodes that want one name at once cannot
-//! both get it.
+//! The core of the hub: it makes all decisions, on SQLite, and is told the time. One thread owns it
+//! ([`crate::queue`]), so all operations are serial, and of two nodes that want one name at the same time
+//! only one gets it.
 //!
-//! - A **member** joined with a ticket and stays one until the operator removes it.
-//! - A **record** replaces the one before it if its sequence is higher; the sequence is remembered
-//!   with the member, so that an old record stays refused after the newer one has expired.
+//! - A **member** has joined with a ticket and remains a member until the operator removes it.
+//! - A **record** replaces the previous one if its sequence is higher; the sequence is stored
+//!   with the member, so that an old record is refused even after the newer one has expired.
 //! - A **name** belongs to the first key that publishes it, until some time after that key's last
-//!   record. A member holds one name; taking another gives up the first.
+//!   record. A member holds one name; taking another releases the first.
 
 pub(crate) mod listing;
 
@@ -33,16 +33,16 @@ use hailwire_wire::{
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
 use thiserror::Error;
 
-use crate::{config::Listing, identity::private_database};
-use listing::Publication;
+use crate::{config::AgentVisibility, identity::private_database};
+use listing::CheckedPublication;
 
-/// The latest time that was seen.
+/// The setting that stores the latest time seen.
 const LATEST_TIME: &str = "latest-time";
 
 /// Most records or members in one answer.
 const PAGE_ROWS: usize = 256;
 
-/// Times are unix seconds and sequences are 64 bits without sign, kept bit by bit.
+/// Times are unix seconds; sequences are unsigned 64-bit numbers, stored as the same bits.
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS setting (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE IF NOT EXISTS invitation (
@@ -63,17 +63,17 @@ const SCHEMA: &str = "
     PRAGMA user_version = 1;
 ";
 
-/// What the directory decides by.
+/// The operator's policy.
 #[derive(Clone, Debug)]
-pub(crate) struct Policy {
+pub(crate) struct DirectoryPolicy {
     pub(crate) max_members: u32,
     pub(crate) name_hold_s: u64,
-    pub(crate) listing: Listing,
+    pub(crate) listing: AgentVisibility,
 }
 
-/// How much a hub holds.
+/// How many members, records and names a hub has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct HubCounts {
     /// Members.
     pub members: u64,
     /// Records in force.
@@ -85,21 +85,21 @@ pub struct Counts {
 #[derive(Debug)]
 pub(crate) struct Directory {
     db: Connection,
-    policy: Policy,
-    /// By which tickets expire.
+    policy: DirectoryPolicy,
+    /// The clock by which tickets expire.
     clock: LatestTime,
     started: Instant,
 }
 
 impl Directory {
-    /// Opens the database, making it where it is missing. Another process may have it open too.
-    pub(crate) fn open(path: &Path, policy: Policy) -> Result<Self, DirectoryError> {
+    /// Opens the database, or creates it. Another process may have it open too.
+    pub(crate) fn open(path: &Path, policy: DirectoryPolicy) -> Result<Self, DirectoryError> {
         private_database(path).map_err(DirectoryError::File)?;
         Self::over(Connection::open(path)?, policy)
     }
 
-    fn over(mut db: Connection, policy: Policy) -> Result<Self, DirectoryError> {
-        // Another process may write too: taking the lock first cannot fail half-way.
+    fn over(mut db: Connection, policy: DirectoryPolicy) -> Result<Self, DirectoryError> {
+        // Another process may write too; a transaction that takes the lock first cannot fail half-way.
         db.set_transaction_behavior(TransactionBehavior::Immediate);
         db.busy_timeout(std::time::Duration::from_secs(5))?;
         db.pragma_update(None, "journal_mode", "WAL")?;
@@ -127,8 +127,8 @@ impl Directory {
         Ok(directory)
     }
 
-    /// The time by which tickets expire: the clock's, unless it was later before, here or in another
-    /// process. It is written down with what is changed next.
+    /// The time by which tickets expire: never earlier than a time seen before, here or in another
+    /// process. It is stored with the next change.
     pub(crate) fn latest(&mut self, now: u64) -> u64 {
         self.clock.now(now, self.started.elapsed())
     }
@@ -148,7 +148,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Enters an invitation; those that expired are forgotten.
+    /// Stores an invitation, and deletes expired ones.
     pub(crate) fn invite(
         &mut self,
         invitation: &Invitation,
@@ -156,7 +156,7 @@ impl Directory {
     ) -> Result<(), DirectoryError> {
         let now = self.latest(now);
         let change = self.db.transaction()?;
-        let now = note_time(&change, now)?;
+        let now = record_time(&change, now)?;
         change.execute("DELETE FROM invitation WHERE expires <= ?1", [seconds(now)])?;
         if count(&change, "SELECT count(*) FROM invitation")? >= limits::MAX_INVITATIONS as u64 {
             return Err(refused(
@@ -175,7 +175,7 @@ impl Directory {
         Ok(change.commit()?)
     }
 
-    /// Makes a node a member. A member that joins again stays one and takes no use.
+    /// Makes a node a member. A member that joins again uses up nothing.
     pub(crate) fn join(
         &mut self,
         node: NodeId,
@@ -187,7 +187,7 @@ impl Directory {
         if is_member(&change, node)? {
             return Ok(());
         }
-        let latest = note_time(&change, latest)?;
+        let latest = record_time(&change, latest)?;
         let digest = secret.digest();
         let mut invitation = change
             .query_row(
@@ -198,14 +198,14 @@ impl Directory {
             .optional()?
             .ok_or_else(|| redeem_refused(RedeemError::Unknown))?;
         if let Err(error) = invitation.redeem(latest) {
-            // That it is so late is worth keeping, though nothing else changes.
+            // The time is stored, though nothing else changes.
             change.commit()?;
             return Err(redeem_refused(error));
         }
         if count(&change, "SELECT count(*) FROM member")? >= u64::from(self.policy.max_members) {
             return Err(refused(
                 Reason::Full,
-                "the hub has as many members as it may have",
+                "the hub has the maximum number of members",
             ));
         }
         change.execute(
@@ -219,7 +219,7 @@ impl Directory {
         Ok(change.commit()?)
     }
 
-    /// Ends a membership; gives whether there was one.
+    /// Ends a membership; returns whether the node was a member.
     pub(crate) fn remove(&mut self, node: NodeId) -> Result<bool, DirectoryError> {
         Ok(self
             .db
@@ -231,30 +231,30 @@ impl Directory {
         is_member(&self.db, node)
     }
 
-    /// Puts a record, already checked, in the place of the earlier one.
+    /// Replaces the record of a node by a newer one, already checked.
     pub(crate) fn publish(
         &mut self,
         publisher: NodeId,
-        publication: &Publication,
+        publication: &CheckedPublication,
         now: u64,
     ) -> Result<Published, DirectoryError> {
-        // What a member publishes it publishes again: a crash may undo it, and no disk is waited for.
+        // Members publish periodically, so a crash may undo this, and it need not wait for the disk.
         self.db.pragma_update(None, "synchronous", "NORMAL")?;
-        let published = self.publish_loosely(publisher, publication, now);
+        let published = self.publish_without_sync(publisher, publication, now);
         self.db.pragma_update(None, "synchronous", "FULL")?;
         published
     }
 
-    fn publish_loosely(
+    fn publish_without_sync(
         &mut self,
         publisher: NodeId,
-        publication: &Publication,
+        publication: &CheckedPublication,
         now: u64,
     ) -> Result<Published, DirectoryError> {
         let signed = &publication.record;
         let latest = self.latest(now);
         let change = self.db.transaction()?;
-        note_time(&change, latest)?;
+        record_time(&change, latest)?;
         let known = change
             .query_row(
                 "SELECT sequence FROM member WHERE id = ?1",
@@ -276,7 +276,7 @@ impl Directory {
         }
         let record = signed.record();
         let held_until = now.saturating_add(self.policy.name_hold_s);
-        // Without a name, the one that it held stays bound to its key for the time promised.
+        // Without a name, the name that it held stays bound to its key for the promised time.
         if let Some(name) = &record.name {
             hold(&change, publisher, name, held_until, now)?;
         }
@@ -305,27 +305,27 @@ impl Directory {
         })
     }
 
-    /// The live record of a node, asked for by key or by the name that the record states.
+    /// The live record of a node, by key or by the name in the record.
     pub(crate) fn lookup(
         &self,
-        asker: NodeId,
+        requester: NodeId,
         node: &NodeRef,
         now: u64,
     ) -> Result<Found, DirectoryError> {
-        self.admit(asker)?;
+        self.admit(requester)?;
         let id = match node {
             NodeRef::Id(id) => Some(*id),
             NodeRef::Name(name) => self.holder(name, now)?,
         };
         let bytes = match id {
-            Some(id) => self.record_for(asker, id, now)?,
+            Some(id) => self.record_for(requester, id, now)?,
             None => None,
         };
         let bytes = bytes.filter(|bytes| match node {
             NodeRef::Id(_) => true,
             NodeRef::Name(name) => decode(bytes).is_some_and(|r| r.name.as_ref() == Some(name)),
         });
-        // That a name is another's has to be known also while that other is away.
+        // Whether a name is taken is reported even while its holder has no live record.
         let reason = match (node, id) {
             (NodeRef::Name(_), Some(_)) => Reason::Away,
             _ => Reason::NotFound,
@@ -338,15 +338,15 @@ impl Directory {
             .ok_or_else(missing)
     }
 
-    /// One page of live records with a matching agent, all at once: tests ask so.
+    /// One page of live records with a matching agent, in one step, for tests.
     #[cfg(test)]
     pub(crate) fn search(
         &self,
-        asker: NodeId,
+        requester: NodeId,
         search: &hailwire_wire::directory::Search,
         now: u64,
     ) -> Result<hailwire_wire::directory::Page, DirectoryError> {
-        let mut searching = listing::Searching::new(asker, search.clone(), now);
+        let mut searching = listing::DirectorySearch::new(requester, search.clone(), now);
         loop {
             if let Some(page) = searching.step(self)? {
                 return Ok(page);
@@ -357,11 +357,11 @@ impl Directory {
     /// One page of members, for a member.
     pub(crate) fn members(
         &self,
-        asker: NodeId,
+        requester: NodeId,
         after: Option<NodeId>,
         now: u64,
     ) -> Result<Members, DirectoryError> {
-        self.admit(asker)?;
+        self.admit(requester)?;
         self.member_page(after, now)
     }
 
@@ -389,20 +389,20 @@ impl Directory {
         Ok(Members { members, next })
     }
 
-    pub(crate) fn counts(&self, now: u64) -> Result<Counts, DirectoryError> {
+    pub(crate) fn counts(&self, now: u64) -> Result<HubCounts, DirectoryError> {
         let live = |sql| {
             self.db
                 .query_row(sql, [seconds(now)], |row| row.get::<_, i64>(0))
         };
-        Ok(Counts {
+        Ok(HubCounts {
             members: count(&self.db, "SELECT count(*) FROM member")?,
             records: live("SELECT count(*) FROM record WHERE expires > ?1")?.cast_unsigned(),
             names: live("SELECT count(*) FROM name WHERE held_until > ?1")?.cast_unsigned(),
         })
     }
 
-    fn admit(&self, asker: NodeId) -> Result<(), DirectoryError> {
-        if is_member(&self.db, asker)? {
+    fn admit(&self, requester: NodeId) -> Result<(), DirectoryError> {
+        if is_member(&self.db, requester)? {
             Ok(())
         } else {
             Err(not_a_member())
@@ -426,8 +426,8 @@ impl Directory {
     }
 }
 
-/// Writes the time down, unless it was later before. Gives the later one.
-fn note_time(change: &Transaction<'_>, now: u64) -> Result<u64, DirectoryError> {
+/// Stores the time, unless a later one is stored. Returns the later one.
+fn record_time(change: &Transaction<'_>, now: u64) -> Result<u64, DirectoryError> {
     let kept = change
         .query_row(
             "SELECT value FROM setting WHERE key = ?1",
@@ -514,12 +514,12 @@ fn after(key: Option<NodeId>) -> Vec<u8> {
     key.map_or_else(Vec::new, |key| key.as_bytes().to_vec())
 }
 
-/// What a stored record says; it was checked when it came.
+/// Decodes a stored record, which was checked when it was published.
 fn decode(bytes: &[u8]) -> Option<Record> {
     header::decode(bytes.get(signed::ENVELOPE..)?).ok()
 }
 
-/// Unix seconds as SQLite keeps them.
+/// Unix seconds as SQLite stores them.
 fn seconds(unix: u64) -> i64 {
     i64::try_from(unix).unwrap_or(i64::MAX)
 }
@@ -544,25 +544,25 @@ fn refused(reason: Reason, message: impl std::fmt::Display) -> DirectoryError {
     }
 }
 
-/// Why the directory does not do what it was asked.
+/// Why the directory does not carry out a request.
 #[derive(Debug, Error)]
 pub enum DirectoryError {
-    /// It decided so.
+    /// The request is refused.
     #[error("{message}")]
     Refused {
-        /// Which refusal it is.
+        /// The reason for programs.
         reason: Reason,
-        /// What happened.
+        /// The reason for people.
         message: String,
     },
-    /// The database's file cannot be made, or closed to others.
+    /// The database's file cannot be created, or made private.
     #[error("the hub's database cannot be used")]
     File(#[source] io::Error),
     /// The database failed.
     #[error("the hub's database failed")]
     Store(#[from] rusqlite::Error),
     /// The database was written by a newer version.
-    #[error("the hub's database is of version {0}, which this version does not know")]
+    #[error("the hub's database has version {0}, which is newer than this program supports")]
     Newer(i64),
 }
 

@@ -1,7 +1,7 @@
-//! What an operator does with a hub's data folder, whether the hub runs or not.
+//! Operations on a hub's data folder, whether the hub runs or not.
 //!
-//! The database takes several processes, so `hail hub invite` needs no door into the running hub:
-//! it enters the invitation here and the hub finds it there.
+//! Several processes can use the database, so `hail hub invite` needs no connection to the running hub: it stores the
+//! invitation in the database, where the hub finds it.
 
 use std::{path::Path, time::Duration};
 
@@ -13,8 +13,8 @@ use hailwire_wire::{
 use thiserror::Error;
 
 use crate::{
-    config::{Listing, system_clock},
-    directory::{Directory, DirectoryError, Policy},
+    config::{AgentVisibility, system_clock},
+    directory::{Directory, DirectoryError, DirectoryPolicy},
 };
 
 /// The database's name in the data folder.
@@ -24,10 +24,10 @@ const URL: &str = "url";
 const PINNED_KEY: &str = "key";
 const TRUST: &str = "trust";
 
-/// What [`TRUST`] holds where members trust each other.
+/// The value of [`TRUST`] if members trust each other.
 const MEMBERS: &str = "members";
 
-/// Makes a ticket for membership of the hub with this data folder: a secret.
+/// Creates a ticket for membership of the hub with this data folder: a secret.
 ///
 /// `uses` nodes may join with it until `lifetime` has passed.
 ///
@@ -52,11 +52,11 @@ fn open(data_dir: &Path) -> Result<Directory, InviteError> {
     if !path.exists() {
         return Err(InviteError::NeverStarted);
     }
-    // What a running hub decides by does not count for what is done here.
-    let policy = Policy {
+    // The policy of the running hub does not matter for these operations.
+    let policy = DirectoryPolicy {
         max_members: 0,
         name_hold_s: 0,
-        listing: Listing::Trusted,
+        listing: AgentVisibility::Trusted,
     };
     Directory::open(&path, policy).map_err(InviteError::Directory)
 }
@@ -74,8 +74,8 @@ pub(crate) fn all_members(directory: &Directory, now: u64) -> Result<Vec<Member>
     }
 }
 
-/// Remembers what tickets say about the hub. `pinned` is its key, unless a public certificate
-/// serves.
+/// Stores what tickets contain about the hub. `pinned` is its key, unless it uses a public
+/// certificate.
 pub(crate) fn remember(
     directory: &mut Directory,
     url: &HubUrl,
@@ -138,23 +138,23 @@ pub(crate) fn issue(
     .map_err(InviteError::Ticket)
 }
 
-/// Why no ticket can be made.
+/// Why a ticket cannot be created.
 #[derive(Debug, Error)]
 pub enum InviteError {
-    /// There is no hub in this folder, or it never ran.
+    /// There is no hub in this folder, or it has never run.
     #[error("no hub has ever been started with this data folder")]
     NeverStarted,
-    /// A ticket without uses.
+    /// The ticket would have no uses.
     #[error("a ticket needs at least one use")]
     NoUses,
-    /// The system gave no random bytes.
-    #[error("the system gives no random bytes")]
+    /// The system provided no random bytes.
+    #[error("the system provides no random bytes")]
     NoRandomness,
     /// The directory refused or failed.
-    #[error("the invitation cannot be entered")]
+    #[error("the invitation cannot be stored")]
     Directory(#[source] DirectoryError),
     /// The ticket would exceed a bound.
-    #[error("the ticket cannot be written")]
+    #[error("the ticket cannot be encoded")]
     Ticket(#[source] TicketError),
     /// The hub is shutting down.
     #[error("the hub is shutting down")]

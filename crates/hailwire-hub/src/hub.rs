@@ -1,4 +1,4 @@
-//! A running hub: starts its parts, hands out tickets, stops in order.
+//! A running hub: starts its components, creates tickets, shuts down in order.
 
 use std::{
     fmt,
@@ -20,18 +20,18 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle, time::timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    api::{About, Api},
-    config::{Config, Listing, Tls},
-    directory::{Counts, Directory, DirectoryError, Policy},
+    api::{DirectoryApi, HubInfo},
+    config::{AgentVisibility, HubConfig, TlsMode},
+    directory::{Directory, DirectoryError, DirectoryPolicy, HubCounts},
     folder::{self, InviteError},
-    identity::{Identity, IdentityError},
-    queue::Queue,
+    identity::{HubIdentity, IdentityError},
+    queue::DirectoryQueue,
     relay,
-    server::{self, Port},
+    server::{self, ServerContext},
 };
 
 /// How long the relay's connections, and address discovery, may each take to close.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A running hub: directory, relay and address discovery in this process.
 ///
@@ -42,13 +42,13 @@ pub struct Hub {
     tcp: SocketAddr,
     udp: SocketAddr,
     clock: fn() -> u64,
-    queue: Queue,
+    queue: DirectoryQueue,
     relay: RelayService,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
     discovery: Server,
     directory: thread::JoinHandle<()>,
-    /// Held as long as the hub runs.
+    /// The lock of the data folder, held as long as the hub runs.
     _lock: File,
 }
 
@@ -72,12 +72,12 @@ impl Hub {
     /// # Errors
     ///
     /// [`StartError`]. Nothing is left running then.
-    pub async fn start(config: Config) -> Result<Self, StartError> {
-        if config.tls == Tls::Plain && !config.listen.ip().is_loopback() {
-            return Err(StartError::PlainElsewhere(config.listen));
+    pub async fn start(config: HubConfig) -> Result<Self, StartError> {
+        if config.tls == TlsMode::Plain && !config.listen.ip().is_loopback() {
+            return Err(StartError::PlainOffLoopback(config.listen));
         }
         let lock = lock_folder(&config.data_dir)?;
-        let identity = Identity::load_or_create(&config.data_dir)?;
+        let identity = HubIdentity::load_or_create(&config.data_dir)?;
         let tls = identity.server_config(&config.tls)?;
 
         let in_use = |source| StartError::Bind {
@@ -109,18 +109,20 @@ impl Hub {
             .clone()
             .unwrap_or_else(|| url_of(&config.tls, tcp));
         let name_hold_s = config.name_hold.as_secs();
-        let policy = Policy {
+        let policy = DirectoryPolicy {
             max_members: config.bounds.members,
             name_hold_s,
-            listing: config.listing.unwrap_or(Listing::of(config.trust)),
+            listing: config
+                .listing
+                .unwrap_or(AgentVisibility::for_trust(config.trust)),
         };
         let mut directory = Directory::open(&config.data_dir.join(folder::DATABASE), policy)?;
-        let pinned = (!matches!(config.tls, Tls::Files { .. })).then_some(id);
+        let pinned = (!matches!(config.tls, TlsMode::Files { .. })).then_some(id);
         folder::remember(&mut directory, &url, pinned, config.trust)?;
-        let (queue, directory) = Queue::start(directory).map_err(StartError::Thread)?;
+        let (queue, directory) = DirectoryQueue::start(directory).map_err(StartError::Thread)?;
 
         let discovery_port = udp.port();
-        let about = About {
+        let about = HubInfo {
             id,
             url: url.clone(),
             trust: config.trust,
@@ -129,10 +131,10 @@ impl Hub {
         };
         let relay = relay::relay(queue.clone(), &config.bounds);
         let (stop, stopped) = watch::channel(false);
-        let port = Port {
-            api: Api::new(about, config.clock, queue.clone(), &config.bounds),
+        let port = ServerContext {
+            api: DirectoryApi::new(about, config.clock, queue.clone(), &config.bounds),
             relay: relay.clone(),
-            tls: (config.tls != Tls::Plain).then(|| TlsAcceptor::from(Arc::new(tls))),
+            tls: (config.tls != TlsMode::Plain).then(|| TlsAcceptor::from(Arc::new(tls))),
             handshake: config.bounds.handshake,
             stop: stopped,
         };
@@ -160,25 +162,25 @@ impl Hub {
         self.id
     }
 
-    /// Where nodes reach the hub; also the URL of its relay.
+    /// The URL at which nodes reach the hub; also the URL of its relay.
     #[must_use]
     pub fn url(&self) -> &HubUrl {
         &self.url
     }
 
-    /// The TCP address as bound.
+    /// The bound TCP address.
     #[must_use]
     pub fn tcp_addr(&self) -> SocketAddr {
         self.tcp
     }
 
-    /// The UDP address of address discovery as bound.
+    /// The bound UDP address of address discovery.
     #[must_use]
     pub fn udp_addr(&self) -> SocketAddr {
         self.udp
     }
 
-    /// Makes a ticket for membership: a secret. `uses` nodes may join with it until `lifetime` has
+    /// Creates a ticket for membership: a secret. `uses` nodes may join with it until `lifetime` has
     /// passed.
     ///
     /// # Errors
@@ -188,7 +190,7 @@ impl Hub {
         let clock = self.clock;
         let issue = self
             .queue
-            .ask(move |directory| folder::issue(directory, uses, lifetime, clock()));
+            .run_quick(move |directory| folder::issue(directory, uses, lifetime, clock()));
         issue.await.unwrap_or(Err(InviteError::ShuttingDown))
     }
 
@@ -201,14 +203,14 @@ impl Hub {
         let clock = self.clock;
         let list = self
             .queue
-            .ask(move |directory| folder::all_members(directory, clock()));
+            .run_quick(move |directory| folder::all_members(directory, clock()));
         list.await
             .map_err(|_| InviteError::ShuttingDown)?
             .map_err(InviteError::Directory)
     }
 
-    /// Ends a membership: its record and name go and its relay connections close. Gives whether
-    /// there was one.
+    /// Ends a membership: deletes its record and name, and closes its relay connections. Returns whether
+    /// the node was a member.
     ///
     /// # Errors
     ///
@@ -216,7 +218,7 @@ impl Hub {
     pub async fn remove(&self, node: NodeId) -> Result<bool, InviteError> {
         let remove = self
             .queue
-            .ask(move |directory| directory.remove(node))
+            .run_quick(move |directory| directory.remove(node))
             .await;
         let removed = remove.map_err(|_| InviteError::ShuttingDown)?;
         let removed = removed.map_err(InviteError::Directory)?;
@@ -226,14 +228,16 @@ impl Hub {
         Ok(removed)
     }
 
-    /// How much the hub holds.
+    /// How many members, records and names there are.
     ///
     /// # Errors
     ///
     /// [`InviteError::Directory`] and [`InviteError::ShuttingDown`].
-    pub async fn counts(&self) -> Result<Counts, InviteError> {
+    pub async fn counts(&self) -> Result<HubCounts, InviteError> {
         let clock = self.clock;
-        let counts = self.queue.ask(move |directory| directory.counts(clock()));
+        let counts = self
+            .queue
+            .run_quick(move |directory| directory.counts(clock()));
         counts
             .await
             .map_err(|_| InviteError::ShuttingDown)?
@@ -241,35 +245,35 @@ impl Hub {
     }
 
     /// Stops: no new connection, requests in flight finish within two seconds, the database is
-    /// closed, relay connections close. What was acknowledged is on disk. Takes at most some six
+    /// closed, relay connections close. What was acknowledged is on disk. Takes at most about six
     /// seconds, whatever the peers do.
     pub async fn shutdown(self) {
         self.stop.send_replace(true);
         if self.serving.await.is_err() {
             tracing::error!("a task of the hub failed");
         }
-        match timeout(FAREWELL, self.discovery.shutdown()).await {
+        match timeout(CLOSE_TIMEOUT, self.discovery.shutdown()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!(%error, "address discovery did not stop in order");
             }
             Err(_) => tracing::warn!("address discovery did not stop in time"),
         }
-        // From here on nobody is admitted to the relay, so closing its connections ends.
+        // The relay admits no more connections from here on, so closing its connections terminates.
         self.queue.close().await;
         let directory = self.directory;
         let joined = tokio::task::spawn_blocking(move || directory.join()).await;
         if !matches!(joined, Ok(Ok(()))) {
             tracing::error!("the directory's thread failed");
         }
-        if timeout(FAREWELL, self.relay.shutdown()).await.is_err() {
+        if timeout(CLOSE_TIMEOUT, self.relay.shutdown()).await.is_err() {
             tracing::warn!("relay connections were cut off");
         }
         tracing::info!("hub stopped");
     }
 }
 
-/// Makes the data folder and takes its lock.
+/// Creates the data folder and takes its lock.
 fn lock_folder(data_dir: &Path) -> Result<File, StartError> {
     let at = |source| StartError::Folder {
         path: data_dir.into(),
@@ -295,7 +299,7 @@ fn lock_folder(data_dir: &Path) -> Result<File, StartError> {
     }
 }
 
-fn url_of(tls: &Tls, tcp: SocketAddr) -> HubUrl {
+fn url_of(tls: &TlsMode, tcp: SocketAddr) -> HubUrl {
     let address = SocketAddr::new(
         if tcp.ip().is_unspecified() {
             outgoing(tcp)
@@ -304,7 +308,11 @@ fn url_of(tls: &Tls, tcp: SocketAddr) -> HubUrl {
         },
         tcp.port(),
     );
-    let scheme = if *tls == Tls::Plain { "http" } else { "https" };
+    let scheme = if *tls == TlsMode::Plain {
+        "http"
+    } else {
+        "https"
+    };
     #[expect(
         clippy::expect_used,
         reason = "an IP address and a bound port make a URL"
@@ -342,37 +350,37 @@ fn outgoing(bound: SocketAddr) -> std::net::IpAddr {
 pub enum StartError {
     /// Plain HTTP off loopback would show tickets to the network.
     #[error(
-        "plain http is for loopback only, and {0} is not: use the hub's own key or a certificate"
+        "plain HTTP is only allowed on loopback, and {0} is not a loopback address; use the hub's own key or a certificate"
     )]
-    PlainElsewhere(SocketAddr),
+    PlainOffLoopback(SocketAddr),
     /// The data folder cannot be used.
     #[error("the data folder {} cannot be used", path.display())]
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What the system says.
+        /// The cause.
         source: io::Error,
     },
-    /// Another hub runs with this data folder.
-    #[error("a hub runs already with the data folder {}", .0.display())]
+    /// Another hub is running with this data folder.
+    #[error("a hub is already running with the data folder {}", .0.display())]
     Running(PathBuf),
-    /// Key or certificate.
+    /// The key or the certificate cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The port cannot be had.
-    #[error("{protocol} {address} cannot be bound")]
+    /// The address cannot be bound.
+    #[error("cannot bind {protocol} {address}")]
     Bind {
         /// `TCP` or `UDP`.
         protocol: &'static str,
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The cause.
         source: io::Error,
     },
     /// The database cannot be opened.
     #[error("the hub's database cannot be opened")]
     Database(#[from] DirectoryError),
-    /// The system gave no thread.
-    #[error("no thread for the directory")]
+    /// The thread cannot be started.
+    #[error("cannot start the directory's thread")]
     Thread(#[source] io::Error),
 }

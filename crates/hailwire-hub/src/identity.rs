@@ -1,8 +1,8 @@
-//! Who a hub is: an Ed25519 key in its data folder, and the certificate that it signs with it.
+//! The identity of a hub: an Ed25519 key in its data folder, and the certificate that it signs with it.
 //!
-//! The key is made at the first start and kept in `hub.key` (mode 0600, the seed as one line of
-//! hex). The certificate is made anew at each start: nodes pin the key, so nothing else in it
-//! counts. With an operator's own certificate the key still names the hub in its answers.
+//! The key is created at the first start and kept in `hub.key` (mode 0600, the seed as one line of
+//! hex). The certificate is created at each start: nodes pin the key, so nothing else in it
+//! matters. With an operator's own certificate, the key still identifies the hub in its answers.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -20,21 +20,21 @@ use rustls::{
 };
 use thiserror::Error;
 
-use crate::config::Tls;
+use crate::config::TlsMode;
 
-/// What stands ahead of the seed in the PKCS #8 form of an Ed25519 key (RFC 8410, 7).
+/// The bytes before the seed in the PKCS #8 form of an Ed25519 key (RFC 8410, section 7).
 const ED25519_PKCS8: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 
 /// A hub's key. Never printed.
-pub(crate) struct Identity {
+pub(crate) struct HubIdentity {
     id: NodeId,
     seed: [u8; 32],
 }
 
-impl Identity {
-    /// Reads the key of a data folder, or makes it.
+impl HubIdentity {
+    /// Reads the key of a data folder, or creates it.
     pub(crate) fn load_or_create(data_dir: &Path) -> Result<Self, IdentityError> {
         let path = data_dir.join("hub.key");
         let at = |source| IdentityError::Key {
@@ -77,10 +77,10 @@ impl Identity {
     }
 
     /// The TLS configuration of a server; the hub's own certificate unless `tls` names another.
-    pub(crate) fn server_config(&self, tls: &Tls) -> Result<ServerConfig, IdentityError> {
+    pub(crate) fn server_config(&self, tls: &TlsMode) -> Result<ServerConfig, IdentityError> {
         let (chain, key) = match tls {
-            Tls::OwnKey | Tls::Plain => self.own_certificate()?,
-            Tls::Files { certificate, key } => (read_chain(certificate)?, read_key(key)?),
+            TlsMode::OwnKey | TlsMode::Plain => self.own_certificate()?,
+            TlsMode::Files { certificate, key } => (read_chain(certificate)?, read_key(key)?),
         };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         ServerConfig::builder_with_provider(provider)
@@ -89,7 +89,7 @@ impl Identity {
             .map_err(IdentityError::Unusable)
     }
 
-    fn own_certificate(&self) -> Result<Certified, IdentityError> {
+    fn own_certificate(&self) -> Result<CertificateAndKey, IdentityError> {
         let pkcs8 = PrivatePkcs8KeyDer::from([ED25519_PKCS8.as_slice(), &self.seed].concat());
         let key = rcgen::KeyPair::from_pkcs8_der_and_sign_algo(&pkcs8, &rcgen::PKCS_ED25519)
             .map_err(IdentityError::Certificate)?;
@@ -100,7 +100,7 @@ impl Identity {
     }
 }
 
-type Certified = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+type CertificateAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
     let chain =
@@ -118,12 +118,12 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
     })
 }
 
-/// Has a database and its companions readable by this user alone: made so before SQLite opens it, which
-/// gives what it puts beside it the same mode, and closed where an earlier version left it open.
+/// Makes a database and its companion files readable by this user only. The file is created with that mode before SQLite
+/// opens it, which gives its companions the same mode; the mode is corrected where an earlier version left it open.
 ///
 /// # Errors
 ///
-/// The file cannot be made, or a mode cannot be changed.
+/// The file cannot be created, or a mode cannot be changed.
 pub(crate) fn private_database(path: &Path) -> io::Result<()> {
     fs::OpenOptions::new()
         .create(true)
@@ -145,10 +145,10 @@ pub(crate) fn private_database(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a file of mode 0600 so that it is there whole or not at all.
+/// Writes a file of mode 0600 atomically.
 fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     let draft = path.with_extension("draft");
-    // A draft is left behind by a process that was killed; the folder's lock says that none writes.
+    // A process that was killed may leave a draft behind; the folder's lock excludes other writers.
     match fs::remove_file(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -167,36 +167,36 @@ fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Why a hub has no identity to start with.
+/// Why a hub's identity cannot be loaded or created.
 #[derive(Debug, Error)]
 pub enum IdentityError {
-    /// The key file can be neither read nor made.
-    #[error("the hub's key {} cannot be read or made", path.display())]
+    /// The key file can neither be read nor created.
+    #[error("the hub's key {} cannot be read or created", path.display())]
     Key {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The cause.
         source: io::Error,
     },
-    /// Others may read the key file.
-    #[error("the hub's key {} can be read by others: chmod 600 it", .0.display())]
+    /// Other users may read the key file.
+    #[error("the hub's key {} can be read by other users; run chmod 600 on it", .0.display())]
     Exposed(PathBuf),
-    /// The key file holds no key.
+    /// The key file contains no key.
     #[error("the hub's key {} is not a line of 64 hex digits", .0.display())]
     Damaged(PathBuf),
     /// A PEM file cannot be read.
-    #[error("{} is not the PEM file that it should be", path.display())]
+    #[error("{} is not a valid PEM file", path.display())]
     Pem {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The hub's own certificate cannot be made.
-    #[error("the hub's certificate cannot be made")]
+    /// The hub's own certificate cannot be created.
+    #[error("the hub's certificate cannot be created")]
     Certificate(#[source] rcgen::Error),
-    /// Certificate and key do not serve together.
-    #[error("certificate and key do not serve for TLS 1.3")]
+    /// The certificate and the key cannot be used together.
+    #[error("the certificate and the key cannot be used for TLS 1.3")]
     Unusable(#[source] rustls::Error),
 }
 
@@ -205,10 +205,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_is_made_once_and_only_its_owner_can_read_it() {
+    fn the_key_is_created_once_and_only_its_owner_can_read_it() {
         let folder = tempfile::tempdir().unwrap();
-        let first = Identity::load_or_create(folder.path()).unwrap();
-        let again = Identity::load_or_create(folder.path()).unwrap();
+        let first = HubIdentity::load_or_create(folder.path()).unwrap();
+        let again = HubIdentity::load_or_create(folder.path()).unwrap();
         assert_eq!(first.id(), again.id());
         let mode = fs::metadata(folder.path().join("hub.key"))
             .unwrap()
@@ -220,10 +220,10 @@ mod tests {
     #[test]
     fn a_key_that_others_can_read_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        Identity::load_or_create(folder.path()).unwrap();
+        HubIdentity::load_or_create(folder.path()).unwrap();
         let path = folder.path().join("hub.key");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-        let error = Identity::load_or_create(folder.path()).err();
+        let error = HubIdentity::load_or_create(folder.path()).err();
         assert!(matches!(error, Some(IdentityError::Exposed(_))));
     }
 
@@ -231,17 +231,17 @@ mod tests {
     fn a_damaged_key_is_never_replaced() {
         let folder = tempfile::tempdir().unwrap();
         write_whole(&folder.path().join("hub.key"), b"zz\n").unwrap();
-        let error = Identity::load_or_create(folder.path()).err();
+        let error = HubIdentity::load_or_create(folder.path()).err();
         assert!(matches!(error, Some(IdentityError::Damaged(_))));
     }
 
     #[test]
     fn the_certificate_holds_the_hubs_key() {
         let folder = tempfile::tempdir().unwrap();
-        let identity = Identity::load_or_create(folder.path()).unwrap();
+        let identity = HubIdentity::load_or_create(folder.path()).unwrap();
         let (chain, _) = identity.own_certificate().unwrap();
         let key = identity.id();
         assert!(chain[0].windows(32).any(|window| window == key.as_bytes()));
-        assert!(identity.server_config(&Tls::OwnKey).is_ok());
+        assert!(identity.server_config(&TlsMode::OwnKey).is_ok());
     }
 }

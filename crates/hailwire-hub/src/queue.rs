@@ -1,10 +1,10 @@
-//! The one thread that owns the directory, and the two lanes in front of it.
+//! The thread that owns the directory, and the two ordered queues in front of it.
 //!
-//! SQLite blocks, so it gets a thread of its own. What is quick (look-ups, records, whether somebody is a
-//! member) goes before what is long (searches, lists), and long work is done a slice at a time, each in its
-//! turn: so a look-up waits for one slice, whatever else is asked, and one long search for no other. Each
-//! lane holds a bounded number of questions and then makes their askers wait. Work for which nobody waits
-//! any more is dropped. The thread ends when it is told to, whoever still holds the queue.
+//! SQLite blocks, so it gets a thread of its own. Quick queries (look-ups, records, membership checks) go before long
+//! ones (searches, lists). Long queries are run one slice at a time, in round-robin order: so a look-up waits for at most
+//! one slice, whatever else is queued, and searches do not wait for each other to finish. Both queues are bounded; callers
+//! wait for space. A long query whose caller has gone is dropped. The thread ends when the queue is closed, whoever still
+//! holds a handle.
 
 use std::{
     collections::VecDeque,
@@ -17,31 +17,31 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::directory::Directory;
 
-/// Quick questions that wait.
-const QUICK: usize = 256;
+/// Quick queries that wait.
+const MAX_QUICK_WAITING: usize = 256;
 
-/// Long ones under way.
-const LONG: usize = 64;
+/// Long queries that are active.
+const MAX_LONG_ACTIVE: usize = 64;
 
-/// So many quick questions in a row, and long work has a turn: it is slow then, and does not stand still.
-const IN_A_ROW: u32 = 32;
+/// Quick queries in a row after which a slice of a long query is run, so that long queries are slow but never starve.
+const MAX_QUICK_IN_A_ROW: u32 = 32;
 
-type Question = Box<dyn FnOnce(&mut Directory) + Send>;
+type QuickQuery = Box<dyn FnOnce(&mut Directory) + Send>;
 
-/// Does a slice; returns whether that was the last one.
-type Work = Box<dyn FnMut(&mut Directory) -> bool + Send>;
+/// Runs a slice; returns whether that was the last one.
+type LongQuery = Box<dyn FnMut(&mut Directory) -> bool + Send>;
 
-/// Hands questions to the directory's thread. Clones share it; it ends with the last of them, or
-/// with [`Queue::close`].
+/// Sends queries to the directory's thread. Clones share the thread; it ends with the last of them, or
+/// with [`DirectoryQueue::close`].
 #[derive(Clone, Debug)]
-pub(crate) struct Queue(Arc<Handle>);
+pub(crate) struct DirectoryQueue(Arc<QueueHandle>);
 
 #[derive(Debug)]
-struct Handle(Arc<Shared>);
+struct QueueHandle(Arc<QueueState>);
 
 #[derive(Debug)]
-struct Shared {
-    lanes: Mutex<Lanes<Question, Work>>,
+struct QueueState {
+    scheduler: Mutex<QueryScheduler<QuickQuery, LongQuery>>,
     more: Condvar,
     quick: Arc<Semaphore>,
     long: Arc<Semaphore>,
@@ -49,64 +49,70 @@ struct Shared {
 
 /// The directory's thread has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Closed;
+pub(crate) struct QueueClosed;
 
-impl Queue {
+impl DirectoryQueue {
     /// Starts the thread.
     pub(crate) fn start(mut directory: Directory) -> io::Result<(Self, thread::JoinHandle<()>)> {
-        let shared = Arc::new(Shared {
-            lanes: Mutex::new(Lanes::new()),
+        let state = Arc::new(QueueState {
+            scheduler: Mutex::new(QueryScheduler::new()),
             more: Condvar::new(),
-            quick: Arc::new(Semaphore::new(QUICK)),
-            long: Arc::new(Semaphore::new(LONG)),
+            quick: Arc::new(Semaphore::new(MAX_QUICK_WAITING)),
+            long: Arc::new(Semaphore::new(MAX_LONG_ACTIVE)),
         });
-        let asked = shared.clone();
+        let for_thread = state.clone();
         let thread = thread::Builder::new()
             .name("hub-directory".into())
             .spawn(move || {
-                while let Some(next) = asked.next() {
+                while let Some(next) = for_thread.next() {
                     match next {
-                        Next::Quick(question) => question(&mut directory),
-                        Next::Long(mut work) => {
+                        NextQuery::Quick(query) => query(&mut directory),
+                        NextQuery::Long(mut work) => {
                             if !work(&mut directory) {
-                                asked.lock().long.push_back(work);
+                                for_thread.lock().long.push_back(work);
                             }
                         }
                     }
                 }
             })?;
-        Ok((Self(Arc::new(Handle(shared))), thread))
+        Ok((Self(Arc::new(QueueHandle(state))), thread))
     }
 
-    /// Asks what is quick, and waits for the answer. A question that is queued is answered even if nobody
-    /// waits.
-    pub(crate) async fn ask<T: Send + 'static>(
+    /// Runs a quick query and returns its answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// A query that is queued is run even if this future is dropped.
+    pub(crate) async fn run_quick<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&mut Directory) -> T + Send + 'static,
-    ) -> Result<T, Closed> {
-        let shared = &self.0.0;
-        let place = place(&shared.quick).await?;
+        query: impl FnOnce(&mut Directory) -> T + Send + 'static,
+    ) -> Result<T, QueueClosed> {
+        let state = &self.0.0;
+        let permit = acquire(&state.quick).await?;
         let (sender, answer) = oneshot::channel();
-        let question: Question = Box::new(move |directory| {
-            // Whoever asked may have given up.
-            let _ = sender.send(question(directory));
-            drop(place);
+        let query: QuickQuery = Box::new(move |directory| {
+            // The caller may have given up.
+            let _ = sender.send(query(directory));
+            drop(permit);
         });
-        shared.push(|lanes| lanes.quick.push_back(question))?;
-        answer.await.map_err(|_| Closed)
+        state.push(|scheduler| scheduler.quick.push_back(query))?;
+        answer.await.map_err(|_| QueueClosed)
     }
 
-    /// Asks what takes long: `slice` is called until it gives the answer, with others in between. It is
-    /// dropped once nobody waits.
-    pub(crate) async fn work<T: Send + 'static>(
+    /// Runs a long query: `slice` is called until it returns the answer, alternating with other queries.
+    ///
+    /// # Cancel safety
+    ///
+    /// The query is dropped if this future is dropped.
+    pub(crate) async fn run_long<T: Send + 'static>(
         &self,
         mut slice: impl FnMut(&mut Directory) -> Option<T> + Send + 'static,
-    ) -> Result<T, Closed> {
-        let shared = &self.0.0;
-        let place = place(&shared.long).await?;
+    ) -> Result<T, QueueClosed> {
+        let state = &self.0.0;
+        let permit = acquire(&state.long).await?;
         let (sender, answer) = oneshot::channel();
-        let mut waiting = Some((sender, place));
-        let work: Work = Box::new(move |directory| {
+        let mut waiting = Some((sender, permit));
+        let work: LongQuery = Box::new(move |directory| {
             if waiting
                 .as_ref()
                 .is_none_or(|(sender, _)| sender.is_closed())
@@ -116,65 +122,68 @@ impl Queue {
             let Some(answer) = slice(directory) else {
                 return false;
             };
-            if let Some((sender, _place)) = waiting.take() {
+            if let Some((sender, _permit)) = waiting.take() {
                 let _ = sender.send(answer);
             }
             true
         });
-        shared.push(|lanes| lanes.long.push_back(work))?;
-        answer.await.map_err(|_| Closed)
+        state.push(|scheduler| scheduler.long.push_back(work))?;
+        answer.await.map_err(|_| QueueClosed)
     }
 
-    /// Takes no more questions; the thread ends once quick ones that wait are answered.
+    /// Accepts no more queries; the thread ends once the waiting quick ones are answered.
     pub(crate) async fn close(&self) {
         self.0.0.close();
     }
 }
 
-async fn place(lane: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Closed> {
-    lane.clone().acquire_owned().await.map_err(|_| Closed)
+async fn acquire(lane: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, QueueClosed> {
+    lane.clone().acquire_owned().await.map_err(|_| QueueClosed)
 }
 
-impl Drop for Handle {
+impl Drop for QueueHandle {
     fn drop(&mut self) {
         self.0.close();
     }
 }
 
-impl Shared {
-    fn push(&self, push: impl FnOnce(&mut Lanes<Question, Work>)) -> Result<(), Closed> {
-        let mut lanes = self.lock();
-        if lanes.closed {
-            return Err(Closed);
+impl QueueState {
+    fn push(
+        &self,
+        push: impl FnOnce(&mut QueryScheduler<QuickQuery, LongQuery>),
+    ) -> Result<(), QueueClosed> {
+        let mut scheduler = self.lock();
+        if scheduler.closed {
+            return Err(QueueClosed);
         }
-        push(&mut lanes);
-        drop(lanes);
+        push(&mut scheduler);
+        drop(scheduler);
         self.more.notify_one();
         Ok(())
     }
 
-    /// Waits for what is to be done next; `None` at the end.
-    fn next(&self) -> Option<Next<Question, Work>> {
-        let mut lanes = self.lock();
+    /// Waits for the next query; `None` once the queue is closed.
+    fn next(&self) -> Option<NextQuery<QuickQuery, LongQuery>> {
+        let mut scheduler = self.lock();
         loop {
-            if let Some(next) = lanes.next() {
+            if let Some(next) = scheduler.next() {
                 return Some(next);
             }
-            if lanes.closed {
+            if scheduler.closed {
                 return None;
             }
-            lanes = self
+            scheduler = self
                 .more
-                .wait(lanes)
+                .wait(scheduler)
                 .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     fn close(&self) {
         let given_up = {
-            let mut lanes = self.lock();
-            lanes.closed = true;
-            std::mem::take(&mut lanes.long)
+            let mut scheduler = self.lock();
+            scheduler.closed = true;
+            std::mem::take(&mut scheduler.long)
         };
         drop(given_up);
         self.quick.close();
@@ -182,27 +191,29 @@ impl Shared {
         self.more.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Lanes<Question, Work>> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, QueryScheduler<QuickQuery, LongQuery>> {
+        self.scheduler
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is to be done next.
+/// The next query to run.
 #[derive(Debug, PartialEq, Eq)]
-enum Next<Q, W> {
+enum NextQuery<Q, W> {
     Quick(Q),
     Long(W),
 }
 
-/// Decides whose turn it is.
-struct Lanes<Q, W> {
+/// Decides the order of queries.
+struct QueryScheduler<Q, W> {
     quick: VecDeque<Q>,
     long: VecDeque<W>,
     in_a_row: u32,
     closed: bool,
 }
 
-impl<Q, W> Lanes<Q, W> {
+impl<Q, W> QueryScheduler<Q, W> {
     fn new() -> Self {
         Self {
             quick: VecDeque::new(),
@@ -212,20 +223,20 @@ impl<Q, W> Lanes<Q, W> {
         }
     }
 
-    fn next(&mut self) -> Option<Next<Q, W>> {
-        let long_has_waited = self.in_a_row >= IN_A_ROW && !self.long.is_empty();
-        if !long_has_waited && let Some(question) = self.quick.pop_front() {
+    fn next(&mut self) -> Option<NextQuery<Q, W>> {
+        let long_has_waited = self.in_a_row >= MAX_QUICK_IN_A_ROW && !self.long.is_empty();
+        if !long_has_waited && let Some(query) = self.quick.pop_front() {
             self.in_a_row += 1;
-            return Some(Next::Quick(question));
+            return Some(NextQuery::Quick(query));
         }
         self.in_a_row = 0;
-        self.long.pop_front().map(Next::Long)
+        self.long.pop_front().map(NextQuery::Long)
     }
 }
 
-impl<Q, W> fmt::Debug for Lanes<Q, W> {
+impl<Q, W> fmt::Debug for QueryScheduler<Q, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lanes")
+        f.debug_struct("QueryScheduler")
             .field("quick", &self.quick.len())
             .field("long", &self.long.len())
             .finish_non_exhaustive()
@@ -238,32 +249,32 @@ mod tests {
 
     #[test]
     fn a_look_up_waits_for_one_slice_of_sixteen_searches() {
-        let mut lanes = Lanes::new();
-        lanes.long.extend(0..16);
+        let mut scheduler = QueryScheduler::new();
+        scheduler.long.extend(0..16);
         let mut slices = Vec::new();
         for lookup in 0..10 {
-            // One slice is under way when it comes.
-            let Some(Next::Long(search)) = lanes.next() else {
+            // One slice is being run when the look-up arrives.
+            let Some(NextQuery::Long(search)) = scheduler.next() else {
                 panic!("no slice");
             };
-            lanes.quick.push_back(lookup);
-            lanes.long.push_back(search);
+            scheduler.quick.push_back(lookup);
+            scheduler.long.push_back(search);
             slices.push(search);
-            assert_eq!(lanes.next(), Some(Next::Quick(lookup)));
+            assert_eq!(scheduler.next(), Some(NextQuery::Quick(lookup)));
         }
         assert_eq!(
             slices,
             (0..10).collect::<Vec<_>>(),
-            "each search in its turn"
+            "searches are run in round-robin order"
         );
     }
 
     #[test]
-    fn long_work_does_not_stand_still_behind_quick_questions() {
-        let mut lanes = Lanes::new();
-        lanes.long.push_back("search");
-        lanes.quick.extend(0..1000);
-        let place = (0..).find(|_| matches!(lanes.next(), Some(Next::Long(_))));
-        assert_eq!(place, Some(IN_A_ROW));
+    fn long_queries_do_not_starve_behind_quick_ones() {
+        let mut scheduler = QueryScheduler::new();
+        scheduler.long.push_back("search");
+        scheduler.quick.extend(0..1000);
+        let permit = (0..).find(|_| matches!(scheduler.next(), Some(NextQuery::Long(_))));
+        assert_eq!(permit, Some(MAX_QUICK_IN_A_ROW));
     }
 }

@@ -1,7 +1,7 @@
-//! How often each member may ask, and how many of its searches may be under way.
+//! Rate limits of each member, and how many searches it may run at once.
 //!
 //! A look-up costs the directory some microseconds, a page of a search up to some milliseconds, a record a
-//! write to disk; so each kind has a quota of its own. What is refused costs a signature check and nothing
+//! write to disk; so each kind has a quota of its own. A refused request costs a signature check and nothing
 //! in the directory.
 
 use std::{
@@ -12,84 +12,84 @@ use std::{
 
 use hailwire_wire::NodeId;
 
-use crate::{config::Bounds, throttle::Throttle};
+use crate::{config::HubBounds, throttle::KeyedThrottle};
 
 #[derive(Debug)]
-pub(crate) struct Quotas {
-    records: Mutex<Throttle<NodeId>>,
-    lookups: Mutex<Throttle<NodeId>>,
-    searches: Mutex<Throttle<NodeId>>,
+pub(crate) struct MemberQuotas {
+    records: Mutex<KeyedThrottle<NodeId>>,
+    lookups: Mutex<KeyedThrottle<NodeId>>,
+    searches: Mutex<KeyedThrottle<NodeId>>,
     searches_at_once: usize,
-    under_way: Arc<Mutex<HashMap<NodeId, usize>>>,
+    active_searches: Arc<Mutex<HashMap<NodeId, usize>>>,
 }
 
-/// Why somebody has to wait.
+/// The quota that a request exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exceeded {
+pub(crate) enum QuotaExceeded {
     Records,
     Lookups,
     Searches,
     SearchesAtOnce,
 }
 
-impl Exceeded {
+impl QuotaExceeded {
     pub(crate) fn message(self) -> &'static str {
         match self {
             Self::Records => "too many records from this node",
             Self::Lookups => "too many look-ups by this node",
             Self::Searches => "too many searches by this node",
-            Self::SearchesAtOnce => "this node has as many searches under way as it may",
+            Self::SearchesAtOnce => "this node runs too many searches at once",
         }
     }
 }
 
-impl Quotas {
-    pub(crate) fn new(bounds: &Bounds) -> Self {
-        let throttle = |per_minute| Mutex::new(Throttle::new(per_minute));
+impl MemberQuotas {
+    pub(crate) fn new(bounds: &HubBounds) -> Self {
+        let throttle = |per_minute| Mutex::new(KeyedThrottle::new(per_minute));
         Self {
             records: throttle(bounds.records_per_minute),
             lookups: throttle(bounds.lookups_per_minute),
             searches: throttle(bounds.searches_per_minute),
             searches_at_once: bounds.searches_at_once,
-            under_way: Arc::default(),
+            active_searches: Arc::default(),
         }
     }
 
-    pub(crate) fn record(&self, node: NodeId, now: Instant) -> Result<(), Exceeded> {
-        admit(&self.records, node, now, Exceeded::Records)
+    pub(crate) fn record(&self, node: NodeId, now: Instant) -> Result<(), QuotaExceeded> {
+        admit(&self.records, node, now, QuotaExceeded::Records)
     }
 
-    pub(crate) fn lookup(&self, node: NodeId, now: Instant) -> Result<(), Exceeded> {
-        admit(&self.lookups, node, now, Exceeded::Lookups)
+    pub(crate) fn lookup(&self, node: NodeId, now: Instant) -> Result<(), QuotaExceeded> {
+        admit(&self.lookups, node, now, QuotaExceeded::Lookups)
     }
 
-    /// Lets a search begin; it is under way until what this gives is dropped.
-    pub(crate) fn search(&self, node: NodeId, now: Instant) -> Result<UnderWay, Exceeded> {
-        let turn = {
-            let mut under_way = lock(&self.under_way);
-            let count = under_way.entry(node).or_default();
+    /// Admits a search; it counts as active until the returned guard is dropped.
+    pub(crate) fn search(&self, node: NodeId, now: Instant) -> Result<ActiveSearch, QuotaExceeded> {
+        let active = {
+            let mut active_searches = lock(&self.active_searches);
+            let count = active_searches.entry(node).or_default();
             if *count >= self.searches_at_once {
-                return Err(Exceeded::SearchesAtOnce);
+                return Err(QuotaExceeded::SearchesAtOnce);
             }
             *count += 1;
-            UnderWay {
+            ActiveSearch {
                 node,
-                all: self.under_way.clone(),
+                all: self.active_searches.clone(),
             }
         };
-        admit(&self.searches, node, now, Exceeded::Searches)?;
-        Ok(turn)
+        admit(&self.searches, node, now, QuotaExceeded::Searches)?;
+        Ok(active)
     }
 }
 
-/// A search of a member.
+/// Counts one active search of a member until it is dropped.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
+pub(crate) struct ActiveSearch {
     node: NodeId,
     all: Arc<Mutex<HashMap<NodeId, usize>>>,
 }
 
-impl Drop for UnderWay {
+impl Drop for ActiveSearch {
     fn drop(&mut self) {
         let mut all = lock(&self.all);
         if let Some(count) = all.get_mut(&self.node) {
@@ -102,11 +102,11 @@ impl Drop for UnderWay {
 }
 
 fn admit(
-    throttle: &Mutex<Throttle<NodeId>>,
+    throttle: &Mutex<KeyedThrottle<NodeId>>,
     node: NodeId,
     now: Instant,
-    exceeded: Exceeded,
-) -> Result<(), Exceeded> {
+    exceeded: QuotaExceeded,
+) -> Result<(), QuotaExceeded> {
     match lock(throttle).admit(node, now) {
         true => Ok(()),
         false => Err(exceeded),
@@ -122,42 +122,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_has_two_searches_under_way_and_others_have_theirs() {
+    fn a_member_runs_two_searches_at_once_and_others_have_their_own() {
         let now = Instant::now();
-        let quotas = Quotas::new(&Bounds::default());
+        let quotas = MemberQuotas::new(&HubBounds::default());
         let id = |byte| NodeId::from_bytes([byte; 32]);
         let first = quotas.search(id(1), now).unwrap();
         let second = quotas.search(id(1), now).unwrap();
         let third = quotas.search(id(1), now).map(drop);
-        assert_eq!(third, Err(Exceeded::SearchesAtOnce));
+        assert_eq!(third, Err(QuotaExceeded::SearchesAtOnce));
         drop(quotas.search(id(2), now).unwrap());
         drop(first);
         drop(quotas.search(id(1), now).unwrap());
         drop(second);
-        assert!(lock(&quotas.under_way).is_empty());
+        assert!(lock(&quotas.active_searches).is_empty());
     }
 
     #[test]
-    fn each_kind_of_question_has_its_own_quota() {
+    fn each_kind_of_request_has_its_own_quota() {
         let now = Instant::now();
-        let bounds = Bounds {
+        let bounds = HubBounds {
             records_per_minute: 1,
             lookups_per_minute: 1,
             searches_per_minute: 1,
-            ..Bounds::default()
+            ..HubBounds::default()
         };
-        let quotas = Quotas::new(&bounds);
+        let quotas = MemberQuotas::new(&bounds);
         let id = NodeId::from_bytes([1; 32]);
         assert_eq!(quotas.record(id, now), Ok(()));
         assert_eq!(quotas.lookup(id, now), Ok(()));
         assert!(quotas.search(id, now).is_ok());
-        assert_eq!(quotas.record(id, now), Err(Exceeded::Records));
-        assert_eq!(quotas.lookup(id, now), Err(Exceeded::Lookups));
+        assert_eq!(quotas.record(id, now), Err(QuotaExceeded::Records));
+        assert_eq!(quotas.lookup(id, now), Err(QuotaExceeded::Lookups));
         let again = quotas.search(id, now).map(drop);
-        assert_eq!(again, Err(Exceeded::Searches));
+        assert_eq!(again, Err(QuotaExceeded::Searches));
         assert!(
-            lock(&quotas.under_way).is_empty(),
-            "a refused search is not under way"
+            lock(&quotas.active_searches).is_empty(),
+            "a refused search is not active"
         );
     }
 }

@@ -1,8 +1,8 @@
 //! The relay and address discovery, which iroh-relay provides, for members only.
 //!
-//! The relay learns which key a connection has proved before it asks here, so a stranger gets no
-//! further than that proof. Address discovery tells whoever asks from which address the packet
-//! came; it needs no membership and keeps nothing.
+//! The relay verifies the key of a connection before it calls the access check here, so a non-member gets no further
+//! than that. Address discovery tells any client the address that its packet came from; it needs no membership and keeps
+//! no state.
 
 use std::{
     collections::HashMap,
@@ -21,13 +21,13 @@ use iroh_relay::{
     },
 };
 
-use crate::{config::Bounds, queue::Queue};
+use crate::{config::HubBounds, queue::DirectoryQueue};
 
-/// Public keys that the relay keeps decoded, about 100 bytes each.
+/// Decoded public keys that the relay caches, about 100 bytes each.
 const KEY_CACHE: usize = 4096;
 
-/// Makes the relay, which takes connections that were upgraded to it.
-pub(crate) fn relay(queue: Queue, bounds: &Bounds) -> RelayService {
+/// Creates the relay, which takes over upgraded connections.
+pub(crate) fn relay(queue: DirectoryQueue, bounds: &HubBounds) -> RelayService {
     RelayService::new(
         Handlers::default(),
         HeaderMap::new(),
@@ -35,7 +35,7 @@ pub(crate) fn relay(queue: Queue, bounds: &Bounds) -> RelayService {
         KeyCache::new(KEY_CACHE),
         Arc::new(MembersOnly {
             queue,
-            most: bounds.relay_connections_per_member,
+            max: bounds.relay_connections_per_member,
             open: Mutex::default(),
         }),
         Arc::new(Metrics::default()),
@@ -54,11 +54,11 @@ pub(crate) async fn discovery(
     Server::spawn(config).await
 }
 
-/// Admits members, each with a bounded number of connections.
+/// Admits members only, each with a bounded number of connections.
 #[derive(Debug)]
 struct MembersOnly {
-    queue: Queue,
-    most: usize,
+    queue: DirectoryQueue,
+    max: usize,
     open: Mutex<HashMap<EndpointId, usize>>,
 }
 
@@ -68,7 +68,7 @@ impl AccessControl for MembersOnly {
         let node = NodeId::from_bytes(*endpoint.as_bytes());
         let member = self
             .queue
-            .ask(move |directory| directory.is_member(node))
+            .run_quick(move |directory| directory.is_member(node))
             .await;
         if !matches!(member, Ok(Ok(true))) {
             tracing::debug!(node = %node.short(), "relay refused: not a member");
@@ -76,7 +76,7 @@ impl AccessControl for MembersOnly {
         }
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.entry(endpoint).or_default();
-        if *count >= self.most {
+        if *count >= self.max {
             return deny("too many connections");
         }
         *count += 1;

@@ -1,10 +1,10 @@
-//! The TCP port: accepts, protects with TLS, and sends each request where it belongs.
+//! The TCP port: accepts connections, terminates TLS, and routes requests.
 //!
-//! | path | goes to |
+//! | path | handled by |
 //! |---|---|
 //! | `/v1/…` | the directory ([`crate::api`]) |
-//! | `/relay` | the relay, as a WebSocket that leaves HTTP behind |
-//! | `/ping`, `/generate_204` | answered here; nodes measure and look for captive portals with them |
+//! | `/relay` | the relay, as a WebSocket |
+//! | `/ping`, `/generate_204` | this module; nodes use them to measure latency and detect captive portals |
 //!
 //! A connection that is not yet an established relay connection is bounded in number, in all and
 //! per address, and in time.
@@ -36,35 +36,35 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::{api::Api, config::Bounds, throttle::one_address};
+use crate::{api::DirectoryApi, config::HubBounds, throttle::client_network};
 
-/// Longest life of a connection that does not become a relay connection.
+/// Maximum lifetime of a connection that does not become a relay connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Time to pause when the system has no file descriptor left.
+/// Pause after a failed accept, for example when no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Time that requests in flight may take once the hub shuts down.
-const GRACE: Duration = Duration::from_secs(2);
+/// Time for requests in flight to finish once the hub shuts down.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
 /// Longest challenge of a captive portal check.
 const MAX_CHALLENGE: usize = 64;
 
-/// What every connection needs.
-pub(crate) struct Port {
-    pub(crate) api: Api,
+/// What every connection shares.
+pub(crate) struct ServerContext {
+    pub(crate) api: DirectoryApi,
     pub(crate) relay: RelayService,
     pub(crate) tls: Option<TlsAcceptor>,
-    /// [`Bounds::handshake`].
+    /// [`HubBounds::handshake`].
     pub(crate) handshake: Duration,
     /// Turns true when the hub shuts down.
     pub(crate) stop: watch::Receiver<bool>,
 }
 
 /// Serves until the hub shuts down, then waits for the connections.
-pub(crate) async fn serve(listener: TcpListener, port: Arc<Port>, bounds: Bounds) {
+pub(crate) async fn serve(listener: TcpListener, port: Arc<ServerContext>, bounds: HubBounds) {
     let permits = Arc::new(Semaphore::new(bounds.connections));
-    let addresses = Addresses::new(bounds.connections_per_address);
+    let addresses = ConnectionsPerAddress::new(bounds.connections_per_address);
     let mut stop = port.stop.clone();
     let mut connections = JoinSet::new();
     loop {
@@ -83,7 +83,7 @@ pub(crate) async fn serve(listener: TcpListener, port: Arc<Port>, bounds: Bounds
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Some(seat) = addresses.seat(peer.ip(), permit) else {
+        let Some(slot) = addresses.acquire(peer.ip(), permit) else {
             tracing::debug!(%peer, "refused: too many connections from one address");
             continue;
         };
@@ -92,24 +92,24 @@ pub(crate) async fn serve(listener: TcpListener, port: Arc<Port>, bounds: Bounds
             if let Err(error) = connection(tcp, peer, &port).await {
                 tracing::debug!(%peer, %error, "connection ended");
             }
-            drop(seat);
+            drop(slot);
         });
     }
     drop(listener);
     let all = async { while connections.join_next().await.is_some() {} };
-    if timeout(GRACE, all).await.is_err() {
+    if timeout(SHUTDOWN_GRACE, all).await.is_err() {
         connections.shutdown().await;
     }
 }
 
-/// One connection, from its first byte until it ends or is the relay's.
-async fn connection(tcp: TcpStream, peer: SocketAddr, port: &Port) -> io::Result<()> {
+/// Serves one connection, until it ends or the relay has taken it over.
+async fn connection(tcp: TcpStream, peer: SocketAddr, port: &ServerContext) -> io::Result<()> {
     tcp.set_nodelay(true)?;
-    // The relay takes the stream over, in a task of its own, and waits without end for the proof of
-    // a key. This second handle lets go of a peer that never gives one, also where this task is
-    // aborted.
+    // The relay takes the stream over, in a task of its own, and waits for the client's handshake
+    // without a timeout. This second handle closes the connection of a peer that never completes it,
+    // also if this task is aborted.
     let tcp = tcp.into_std()?;
-    let undecided = Undecided(Some(tcp.try_clone()?));
+    let pending = PendingStream(Some(tcp.try_clone()?));
     let tcp = TcpStream::from_std(tcp)?;
     let stream = match &port.tls {
         None => MaybeTlsStream::Plain(tcp),
@@ -144,28 +144,28 @@ async fn connection(tcp: TcpStream, peer: SocketAddr, port: &Port) -> io::Result
     served.await?.map_err(io::Error::other)?;
     drop(relaying);
     tokio::select! {
-        _ = relay_decided.recv() => undecided.leave(),
+        _ = relay_decided.recv() => pending.hand_over(),
         () = sleep(port.handshake) => {}
         () = stopped(&mut stop) => {}
     }
     Ok(())
 }
 
-/// A stream that is not the relay's yet. Dropping it ends the stream, whoever else holds it.
+/// A stream that the relay has not admitted yet. Dropping it shuts the stream down, whoever else holds it.
 #[derive(Debug)]
-struct Undecided(Option<std::net::TcpStream>);
+struct PendingStream(Option<std::net::TcpStream>);
 
-impl Undecided {
-    /// Leaves the stream to its other owner.
-    fn leave(mut self) {
+impl PendingStream {
+    /// Leaves the stream to the relay.
+    fn hand_over(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Undecided {
+impl Drop for PendingStream {
     fn drop(&mut self) {
         if let Some(tcp) = &self.0 {
-            // The far side may have ended it already.
+            // The peer may have closed it already.
             let _ = tcp.shutdown(Shutdown::Both);
         }
     }
@@ -177,7 +177,11 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-async fn route(request: Request<Incoming>, address: IpAddr, port: &Port) -> Response<BytesBody> {
+async fn route(
+    request: Request<Incoming>,
+    address: IpAddr,
+    port: &ServerContext,
+) -> Response<BytesBody> {
     let path = request.uri().path();
     match (request.method(), path) {
         (&Method::GET, "/relay") => {
@@ -208,7 +212,7 @@ async fn route(request: Request<Incoming>, address: IpAddr, port: &Port) -> Resp
     }
 }
 
-/// What a captive portal could not have answered.
+/// The response to a captive portal check, which a portal cannot produce.
 fn answer_challenge(challenge: &HeaderValue) -> Option<HeaderValue> {
     let text = challenge.to_str().ok()?;
     let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
@@ -228,31 +232,31 @@ fn boxed(response: Response<Full<Bytes>>) -> Response<BytesBody> {
     response.map(|body| Box::new(body) as BytesBody)
 }
 
-/// How many connections each address has.
+/// Counts the connections of each address.
 #[derive(Clone, Debug)]
-struct Addresses {
-    most: usize,
+struct ConnectionsPerAddress {
+    max: usize,
     open: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
-impl Addresses {
-    fn new(most: usize) -> Self {
+impl ConnectionsPerAddress {
+    fn new(max: usize) -> Self {
         Self {
-            most,
+            max,
             open: Arc::default(),
         }
     }
 
-    /// Seats a connection, unless its address has as many as it may have.
-    fn seat(&self, address: IpAddr, permit: OwnedSemaphorePermit) -> Option<Seat> {
-        let address = one_address(address);
+    /// Takes a slot for a connection, unless its address has none left.
+    fn acquire(&self, address: IpAddr, permit: OwnedSemaphorePermit) -> Option<ConnectionSlot> {
+        let address = client_network(address);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.entry(address).or_default();
-        if *count >= self.most {
+        if *count >= self.max {
             return None;
         }
         *count += 1;
-        Some(Seat {
+        Some(ConnectionSlot {
             address,
             open: self.open.clone(),
             _permit: permit,
@@ -260,15 +264,15 @@ impl Addresses {
     }
 }
 
-/// One connection's place; free again when dropped.
+/// The slot of one connection; released when dropped.
 #[derive(Debug)]
-struct Seat {
+struct ConnectionSlot {
     address: IpAddr,
     open: Arc<Mutex<HashMap<IpAddr, usize>>>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = open.get_mut(&self.address) {

@@ -1,9 +1,8 @@
-//! How often somebody may do something: token buckets, told the time.
+//! Rate limits by key: token buckets, told the time.
 //!
-//! A bucket holds a minute's worth and fills up evenly. A full bucket is the same as none, so only
-//! those who did something lately take up memory, and at most [`MAX_BUCKETS`] of them. Beyond that the
-//! fullest are forgotten: those who spent least, so many newcomers neither shut others out nor give back
-//! what somebody has spent.
+//! A bucket holds the tokens of one minute and refills evenly. A full bucket is equivalent to none, so only
+//! recently active keys take up memory, and at most [`MAX_BUCKETS`] of them. Beyond that the fullest buckets are
+//! evicted, those that spent least: so many new keys neither lock others out nor reset a key that has spent its tokens.
 
 use std::{
     collections::HashMap,
@@ -12,23 +11,23 @@ use std::{
     time::Instant,
 };
 
-/// Most keys that are remembered.
+/// Most keys that have a bucket.
 const MAX_BUCKETS: usize = 8192;
 
-/// Bounds how often each key may do something.
+/// Limits how often each key may do something.
 #[derive(Debug)]
-pub(crate) struct Throttle<K> {
+pub(crate) struct KeyedThrottle<K> {
     per_minute: f64,
-    buckets: HashMap<K, Bucket>,
+    buckets: HashMap<K, TokenBucket>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+struct TokenBucket {
     tokens: f64,
     at: Instant,
 }
 
-impl<K: Eq + Hash> Throttle<K> {
+impl<K: Eq + Hash> KeyedThrottle<K> {
     pub(crate) fn new(per_minute: u32) -> Self {
         Self {
             per_minute: f64::from(per_minute),
@@ -36,7 +35,7 @@ impl<K: Eq + Hash> Throttle<K> {
         }
     }
 
-    /// Whether the key may do it now. Takes nothing.
+    /// Whether the key has a token now. Takes none.
     pub(crate) fn allows(&mut self, key: &K, now: Instant) -> bool {
         match self.buckets.get(key) {
             Some(bucket) => bucket.filled(self.per_minute, now) >= 1.0,
@@ -44,23 +43,23 @@ impl<K: Eq + Hash> Throttle<K> {
         }
     }
 
-    /// Counts one time.
+    /// Takes a token, also if there is none.
     pub(crate) fn charge(&mut self, key: K, now: Instant) {
         let per_minute = self.per_minute;
         if !self.buckets.contains_key(&key) {
-            self.make_room(now);
+            self.evict(now);
         }
-        let bucket = self.buckets.entry(key).or_insert(Bucket {
+        let bucket = self.buckets.entry(key).or_insert(TokenBucket {
             tokens: per_minute,
             at: now,
         });
-        *bucket = Bucket {
+        *bucket = TokenBucket {
             tokens: bucket.filled(per_minute, now) - 1.0,
             at: now,
         };
     }
 
-    /// Counts one time if the key may do it now.
+    /// Takes a token if there is one; returns whether there was.
     pub(crate) fn admit(&mut self, key: K, now: Instant) -> bool {
         let allowed = self.allows(&key, now);
         if allowed {
@@ -69,8 +68,8 @@ impl<K: Eq + Hash> Throttle<K> {
         allowed
     }
 
-    /// Forgets full buckets, and where that is not enough the fullest eighth.
-    fn make_room(&mut self, now: Instant) {
+    /// Evicts full buckets, and if that is not enough the fullest eighth.
+    fn evict(&mut self, now: Instant) {
         let full = self.per_minute;
         if self.buckets.len() < MAX_BUCKETS {
             return;
@@ -85,7 +84,7 @@ impl<K: Eq + Hash> Throttle<K> {
         let Some(level) = levels.get(MAX_BUCKETS / 8).copied() else {
             return;
         };
-        // Of those at the level itself some have to go too, where all are alike.
+        // Some of those exactly at the level have to go too, if all are alike.
         let mut left = MAX_BUCKETS / 8;
         self.buckets.retain(|_, bucket| {
             let goes = left > 0 && bucket.filled(full, now) >= level;
@@ -95,15 +94,15 @@ impl<K: Eq + Hash> Throttle<K> {
     }
 }
 
-impl Bucket {
+impl TokenBucket {
     fn filled(self, per_minute: f64, now: Instant) -> f64 {
         let minutes = now.saturating_duration_since(self.at).as_secs_f64() / 60.0;
         (self.tokens + minutes * per_minute).min(per_minute)
     }
 }
 
-/// What counts as one address: an IPv4 address, or the /64 of an IPv6 one, which one host commands.
-pub(crate) fn one_address(address: IpAddr) -> IpAddr {
+/// What counts as one client: an IPv4 address, or the /64 of an IPv6 address, which one host controls.
+pub(crate) fn client_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
@@ -120,9 +119,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_minutes_worth_may_be_spent_at_once_and_comes_back_evenly() {
+    fn the_tokens_of_a_minute_may_be_spent_at_once_and_refill_evenly() {
         let start = Instant::now();
-        let mut throttle = Throttle::new(6);
+        let mut throttle = KeyedThrottle::new(6);
         for _ in 0..6 {
             assert!(throttle.admit("a", start));
         }
@@ -134,22 +133,19 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_a_full_table_shuts_nobody_out() {
+    fn memory_is_bounded_and_a_full_table_locks_nobody_out() {
         let start = Instant::now();
-        let mut throttle = Throttle::new(2);
+        let mut throttle = KeyedThrottle::new(2);
         let greedy = usize::MAX;
         assert!(throttle.admit(greedy, start) && throttle.admit(greedy, start));
         for key in 0..4 * MAX_BUCKETS {
-            assert!(throttle.admit(key, start), "a newcomer is shut out");
+            assert!(throttle.admit(key, start), "a new key is locked out");
             assert!(throttle.buckets.len() <= MAX_BUCKETS);
         }
-        assert!(
-            !throttle.admit(greedy, start),
-            "newcomers give nothing back"
-        );
-        // Full ones are forgotten first.
+        assert!(!throttle.admit(greedy, start), "new keys reset nothing");
+        // Full buckets are evicted first.
         assert!(throttle.admit(greedy, start + Duration::from_secs(61)));
-        throttle.make_room(start + Duration::from_secs(61));
+        throttle.evict(start + Duration::from_secs(61));
         for key in 0..MAX_BUCKETS {
             throttle.charge(key, start + Duration::from_secs(61));
         }
@@ -158,7 +154,7 @@ mod tests {
 
     #[test]
     fn an_ipv6_host_counts_as_its_network() {
-        let of = |text: &str| one_address(text.parse().unwrap());
+        let of = |text: &str| client_network(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hailwire_hub::{Config, Hub};
+use hailwire_hub::{Hub, HubConfig};
 use tempfile::TempDir;
 
 use super::{Options, Ready, failed};
@@ -21,7 +21,7 @@ pub(super) struct Served {
 
 pub(super) async fn serve(options: &Options) -> Result<Served, BenchError> {
     let home = TempDir::new().map_err(BenchError::io("a temporary folder"))?;
-    let mut config = Config::new(home.path());
+    let mut config = HubConfig::new(home.path());
     config.listen = (options.listen, 0).into();
     let hub = Box::pin(Hub::start(config))
         .await

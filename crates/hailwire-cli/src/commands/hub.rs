@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use hailwire::{Code, config::LogLevel};
-use hailwire_hub::{Config, Hub, InviteError, StartError};
+use hailwire_hub::{Hub, HubConfig, InviteError, StartError};
 use serde_json::json;
 
 use super::{Run, log, stop::Stop};
 use crate::{failure::Failure, text};
 
 /// Runs the hub until SIGTERM or Ctrl-C.
-pub(super) async fn run(run: &Run, config: Config) -> Result<(), Failure> {
+pub(super) async fn run(run: &Run, config: HubConfig) -> Result<(), Failure> {
     log::start(run.log.unwrap_or(LogLevel::Info), run.output.colour_errors);
     let mut stop = Stop::new()?;
 

@@ -1,10 +1,10 @@
-//! Which agents members see, and how they are searched for.
+//! Visibility of agents, and searches for them.
 //!
-//! A record comes with what it is to be found by: the text of its agents in lower case, and, where the hub
-//! lists by trust, the members that its node shows them to. A search goes through that text and decodes
-//! only records in which everything occurs, in the order of their keys. It is done a slice at a time, so
-//! that look-ups need not wait for it ([`crate::queue`]), and it ends after so many rows with the place to
-//! go on from, so that one request is bounded work however much the hub holds.
+//! Each record is stored with its search text, the text of its agents in lower case, and, if the hub lists agents by
+//! trust, with the members that its node shows them to. A search scans the search texts and decodes only records in which
+//! all terms occur, in the order of their keys. It is run in slices, so that look-ups need not wait for it
+//! ([`crate::queue`]), and ends after a maximum number of rows with the position to continue from, so that the work of one
+//! request is bounded however large the hub is.
 
 use bytes::Bytes;
 use hailwire_wire::{
@@ -16,19 +16,19 @@ use hailwire_wire::{
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::{Directory, DirectoryError, PAGE_ROWS, after, decode, refused, seconds};
-use crate::config::Listing;
+use crate::config::AgentVisibility;
 
-/// Most bytes of records in one answer, ahead of base64.
+/// Most bytes of records in one answer, before base64.
 pub(super) const PAGE_BYTES: usize = limits::MAX_HUB_ANSWER / 2;
 
-/// What one slice of a search looks at before others have their turn.
-const SLICE: Effort = Effort {
+/// The most work of one slice of a search.
+const MAX_SLICE: SearchCost = SearchCost {
     rows: 512,
     bytes: 512 * 1024,
 };
 
-/// What one request looks at; whoever wants more goes on with another.
-const REQUEST: Effort = Effort {
+/// The most work of one request; the client requests the next page for more.
+const MAX_REQUEST: SearchCost = SearchCost {
     rows: 16 * 1024,
     bytes: 32 * 1024 * 1024,
 };
@@ -46,7 +46,7 @@ const SCHEMA: &str = "
     PRAGMA user_version = 2;
 ";
 
-/// Adds what searches need to a database that has only records.
+/// Adds the tables for searches to a database that only has records.
 pub(super) fn migrate(db: &mut Connection) -> Result<(), DirectoryError> {
     let change = db.transaction()?;
     change.execute_batch(SCHEMA)?;
@@ -68,15 +68,15 @@ pub(super) fn migrate(db: &mut Connection) -> Result<(), DirectoryError> {
     Ok(change.commit()?)
 }
 
-/// What a node publishes, checked.
+/// A publication whose signatures and bounds have been checked.
 #[derive(Clone, Debug)]
-pub(crate) struct Publication {
+pub(crate) struct CheckedPublication {
     pub(crate) record: SignedRecord,
     whereabouts: Option<SignedRecord>,
     shown_to: Vec<ShownTo>,
 }
 
-impl From<SignedRecord> for Publication {
+impl From<SignedRecord> for CheckedPublication {
     fn from(record: SignedRecord) -> Self {
         Self {
             record,
@@ -86,32 +86,33 @@ impl From<SignedRecord> for Publication {
     }
 }
 
-/// Why a publication is refused before it gets to the directory.
+/// Why a publication is invalid.
 #[derive(Debug)]
-pub(crate) enum Unfit {
+pub(crate) enum PublicationError {
     Record(RecordError),
     Whereabouts,
     ShownTo,
 }
 
-impl Publication {
+impl CheckedPublication {
     /// Checks signatures and bounds.
-    pub(crate) fn parse(publish: Publish, now: u64) -> Result<Self, Unfit> {
+    pub(crate) fn parse(publish: Publish, now: u64) -> Result<Self, PublicationError> {
         if publish.shown_to.len() > limits::MAX_SHOWN_TO {
-            return Err(Unfit::ShownTo);
+            return Err(PublicationError::ShownTo);
         }
-        let record = SignedRecord::parse(publish.record.0, now).map_err(Unfit::Record)?;
+        let record =
+            SignedRecord::parse(publish.record.0, now).map_err(PublicationError::Record)?;
         let whereabouts = publish
             .whereabouts
             .map(|bytes| SignedRecord::parse(bytes.0, now));
-        let whereabouts = whereabouts.transpose().map_err(Unfit::Record)?;
+        let whereabouts = whereabouts.transpose().map_err(PublicationError::Record)?;
         if let Some(bare) = &whereabouts {
             let (bare_says, says) = (bare.record(), record.record());
             let same = bare.node() == record.node()
                 && bare_says.sequence == says.sequence
                 && bare_says.name == says.name;
             if !same || !bare_says.agents.is_empty() {
-                return Err(Unfit::Whereabouts);
+                return Err(PublicationError::Whereabouts);
             }
         }
         Ok(Self {
@@ -121,7 +122,7 @@ impl Publication {
         })
     }
 
-    /// Makes the record found, as part of publishing it.
+    /// Stores what searches need, as part of publishing the record.
     pub(super) fn list(
         &self,
         change: &Connection,
@@ -158,21 +159,21 @@ impl Publication {
 }
 
 impl Directory {
-    /// The live record of a node as `asker` may see it.
+    /// The live record of a node as `requester` may see it.
     pub(super) fn record_for(
         &self,
-        asker: NodeId,
+        requester: NodeId,
         node: NodeId,
         now: u64,
     ) -> Result<Option<Bytes>, DirectoryError> {
         let record = self.live_record(node, now)?;
-        if record.is_none() || self.policy.listing == Listing::Members {
+        if record.is_none() || self.policy.listing == AgentVisibility::Members {
             return Ok(record);
         }
         let mut shown = self
             .db
             .prepare_cached("SELECT 1 FROM shown WHERE peer = ?1 AND node = ?2")?;
-        if shown.exists(params![ShownTo::of(asker).as_bytes(), node.as_bytes()])? {
+        if shown.exists(params![ShownTo::of(requester).as_bytes(), node.as_bytes()])? {
             return Ok(record);
         }
         let mut select = self
@@ -185,38 +186,38 @@ impl Directory {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Effort {
+struct SearchCost {
     rows: usize,
     bytes: usize,
 }
 
-impl Effort {
-    fn reaches(self, most: Self) -> bool {
-        self.rows >= most.rows || self.bytes >= most.bytes
+impl SearchCost {
+    fn reaches(self, max: Self) -> bool {
+        self.rows >= max.rows || self.bytes >= max.bytes
     }
 }
 
-/// A search under way.
+/// A search in progress.
 #[derive(Debug)]
-pub(crate) struct Searching {
-    asker: NodeId,
+pub(crate) struct DirectorySearch {
+    requester: NodeId,
     search: Search,
-    /// What has to occur in a record's text, in lower case.
+    /// The terms that must occur in a record's search text, in lower case.
     terms: Vec<String>,
     now: u64,
     admitted: bool,
-    /// The last node that was looked at.
+    /// The last node that was scanned.
     last: Option<NodeId>,
     page: Page,
     page_bytes: usize,
-    spent: Effort,
+    cost: SearchCost,
 }
 
-impl Searching {
-    pub(crate) fn new(asker: NodeId, search: Search, now: u64) -> Self {
+impl DirectorySearch {
+    pub(crate) fn new(requester: NodeId, search: Search, now: u64) -> Self {
         let terms = search.words.iter().chain(&search.tags);
         Self {
-            asker,
+            requester,
             terms: terms.map(|term| term.to_lowercase()).collect(),
             last: search.after,
             search,
@@ -224,14 +225,14 @@ impl Searching {
             admitted: false,
             page: Page::default(),
             page_bytes: 0,
-            spent: Effort::default(),
+            cost: SearchCost::default(),
         }
     }
 
-    /// Does one slice; gives the page once it is whole.
+    /// Runs one slice; returns the page once it is complete.
     pub(crate) fn step(&mut self, directory: &Directory) -> Result<Option<Page>, DirectoryError> {
         if !self.admitted {
-            directory.admit(self.asker)?;
+            directory.admit(self.requester)?;
             self.search.check_bounds().map_err(|bound| {
                 let message = format_args!("the search exceeds a bound: {bound}").to_string();
                 refused(Reason::Malformed, message)
@@ -239,7 +240,7 @@ impl Searching {
             self.admitted = true;
         }
         let ended = self.slice(directory)?;
-        if !ended && self.spent.reaches(REQUEST) {
+        if !ended && self.cost.reaches(MAX_REQUEST) {
             self.page.next = self.last;
         } else if !ended {
             return Ok(None);
@@ -247,25 +248,25 @@ impl Searching {
         Ok(Some(std::mem::take(&mut self.page)))
     }
 
-    /// Looks at the next rows; whether there is nothing more to look at for this page.
+    /// Scans the next rows; returns whether the page is complete.
     fn slice(&mut self, directory: &Directory) -> Result<bool, DirectoryError> {
         let mut select = directory
             .db
             .prepare_cached(match directory.policy.listing {
-            Listing::Members => {
+            AgentVisibility::Members => {
                 "SELECT node, text FROM listing
                  WHERE node > ?1 AND expires > ?2 AND ?3 IS NOT NULL ORDER BY node LIMIT ?4"
             }
-            Listing::Trusted => {
+            AgentVisibility::Trusted => {
                 "SELECT shown.node, text FROM shown CROSS JOIN listing ON listing.node = shown.node
                  WHERE peer = ?3 AND shown.node > ?1 AND expires > ?2 ORDER BY shown.node LIMIT ?4"
             }
         })?;
-        let asker = ShownTo::of(self.asker);
-        let most = i64::try_from(SLICE.rows).unwrap_or(i64::MAX);
+        let requester = ShownTo::of(self.requester);
+        let max = i64::try_from(MAX_SLICE.rows).unwrap_or(i64::MAX);
         let from = after(self.last);
-        let mut rows = select.query(params![from, seconds(self.now), asker.as_bytes(), most])?;
-        let mut slice = Effort::default();
+        let mut rows = select.query(params![from, seconds(self.now), requester.as_bytes(), max])?;
+        let mut slice = SearchCost::default();
         while let Some(row) = rows.next()? {
             let node = NodeId::from_bytes(row.get(0)?);
             let text = row.get_ref(1)?.as_str().unwrap_or_default();
@@ -285,16 +286,16 @@ impl Searching {
                 self.page.records.push(RecordBytes(bytes));
             }
             self.last = Some(node);
-            if slice.reaches(SLICE) {
+            if slice.reaches(MAX_SLICE) {
                 break;
             }
         }
-        self.spent.rows += slice.rows;
-        self.spent.bytes += slice.bytes;
-        Ok(!slice.reaches(SLICE))
+        self.cost.rows += slice.rows;
+        self.cost.bytes += slice.bytes;
+        Ok(!slice.reaches(MAX_SLICE))
     }
 
-    /// A node's record, if one of its agents has everything that is asked for.
+    /// A node's record, if one of its agents matches.
     fn matching(
         &self,
         directory: &Directory,
@@ -306,7 +307,7 @@ impl Searching {
     }
 }
 
-/// What a record is found by.
+/// The search text of a record.
 fn text_of(record: &Record) -> String {
     let mut text = String::new();
     for agent in &record.agents {

@@ -6,11 +6,11 @@ const NOW: u64 = 1_800_000_000;
 const DAY: u64 = 24 * 3600;
 
 fn directory() -> Directory {
-    listing_to(Listing::Members)
+    listing_to(AgentVisibility::Members)
 }
 
-fn listing_to(listing: Listing) -> Directory {
-    let policy = Policy {
+fn listing_to(listing: AgentVisibility) -> Directory {
+    let policy = DirectoryPolicy {
         max_members: 4,
         name_hold_s: 30 * DAY,
         listing,
@@ -78,9 +78,14 @@ fn reason(error: DirectoryError) -> Reason {
     }
 }
 
-fn found(directory: &Directory, asker: &KeyPair, node: &str, now: u64) -> Result<NodeId, Reason> {
+fn found(
+    directory: &Directory,
+    requester: &KeyPair,
+    node: &str,
+    now: u64,
+) -> Result<NodeId, Reason> {
     let found = directory
-        .lookup(asker.id(), &node.parse().unwrap(), now)
+        .lookup(requester.id(), &node.parse().unwrap(), now)
         .map_err(reason)?;
     Ok(SignedRecord::parse(found.record.0, now).unwrap().node())
 }
@@ -200,7 +205,7 @@ fn invitations_are_bounded_and_expired_ones_make_room() {
 }
 
 #[test]
-fn strangers_see_nothing() {
+fn non_members_see_nothing() {
     let mut directory = directory();
     let node = member(&mut directory, 1);
     publish(
@@ -419,10 +424,10 @@ fn a_search_finds_live_nodes_by_their_agents() {
 
 #[test]
 fn pages_follow_each_other_without_gap_or_repetition() {
-    let policy = Policy {
+    let policy = DirectoryPolicy {
         max_members: 1000,
         name_hold_s: DAY,
-        listing: Listing::Members,
+        listing: AgentVisibility::Members,
     };
     let mut directory = Directory::over(Connection::open_in_memory().unwrap(), policy).unwrap();
     let secret = ticket(&mut directory, 1, 1000);
@@ -456,10 +461,10 @@ fn pages_follow_each_other_without_gap_or_repetition() {
 
 #[test]
 fn large_records_make_small_pages() {
-    let policy = Policy {
+    let policy = DirectoryPolicy {
         max_members: 1000,
         name_hold_s: DAY,
-        listing: Listing::Members,
+        listing: AgentVisibility::Members,
     };
     let mut directory = Directory::over(Connection::open_in_memory().unwrap(), policy).unwrap();
     let secret = ticket(&mut directory, 1, 1000);
@@ -496,7 +501,7 @@ fn a_removed_member_leaves_nothing_behind() {
     .unwrap();
     assert_eq!(
         directory.counts(NOW).unwrap(),
-        Counts {
+        HubCounts {
             members: 2,
             records: 1,
             names: 1
@@ -506,7 +511,7 @@ fn a_removed_member_leaves_nothing_behind() {
     assert!(!directory.remove(one.id()).unwrap());
     assert_eq!(
         directory.counts(NOW).unwrap(),
-        Counts {
+        HubCounts {
             members: 1,
             records: 0,
             names: 0
@@ -525,10 +530,10 @@ fn a_removed_member_leaves_nothing_behind() {
 fn a_database_of_a_newer_version_is_left_alone() {
     let db = Connection::open_in_memory().unwrap();
     db.pragma_update(None, "user_version", 3).unwrap();
-    let policy = Policy {
+    let policy = DirectoryPolicy {
         max_members: 1,
         name_hold_s: 1,
-        listing: Listing::Members,
+        listing: AgentVisibility::Members,
     };
     let opened = Directory::over(db, policy).map(drop);
     assert!(matches!(opened, Err(DirectoryError::Newer(3))));

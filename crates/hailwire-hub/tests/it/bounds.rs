@@ -1,9 +1,9 @@
-//! What a peer could make grow, and does not.
+//! Bounds on everything that a peer can make grow.
 
 use std::time::Duration;
 
 use hailwire::hub::{HubClient, HubError, tls::Pins};
-use hailwire_hub::Tls;
+use hailwire_hub::TlsMode;
 use hailwire_wire::{
     directory::{Asked, Reason, Search, path},
     limits,
@@ -15,33 +15,33 @@ use tokio::{
     time::timeout,
 };
 
-use crate::house::{House, key, permit, raw, reason, refusal};
+use crate::test_hub::{TestHub, key, permit, raw, reason, refusal};
 
 #[tokio::test]
 async fn a_body_past_its_bound_is_refused() {
-    let house = House::plain().await;
-    let node = house.member(1).await;
+    let hub = TestHub::plain().await;
+    let node = hub.member(1).await;
     let body = vec![b' '; limits::MAX_HUB_REQUEST + 1];
-    let id = house.hub.id().to_string();
+    let id = hub.hub.id().to_string();
     let asked = Asked {
         hub: &id,
         method: "PUT",
         path: path::RECORD,
         body: &body,
     };
-    let refused = refusal(&house.hub, &asked, Some(&permit(&asked, &node.key))).await;
+    let refused = refusal(&hub.hub, &asked, Some(&permit(&asked, &node.key))).await;
     assert_eq!(refused, (413, Reason::TooLarge));
 }
 
 #[tokio::test]
 async fn guessing_tickets_is_slowed_down_even_for_the_right_one() {
-    let house = House::with(|config| {
-        config.tls = Tls::Plain;
+    let hub = TestHub::with(|config| {
+        config.tls = TlsMode::Plain;
         config.bounds.bad_tickets_per_minute = 3;
     })
     .await;
-    let good = house.ticket(1).await.secret;
-    let node = house.stranger(1);
+    let good = hub.ticket(1).await.secret;
+    let node = hub.unjoined_node(1);
     let guess = |byte| node.client.join(Secret::from_random([byte; 16]));
     for byte in 0..3 {
         assert_eq!(
@@ -59,12 +59,12 @@ async fn guessing_tickets_is_slowed_down_even_for_the_right_one() {
 
 #[tokio::test]
 async fn a_member_cannot_publish_without_end() {
-    let house = House::with(|config| {
-        config.tls = Tls::Plain;
+    let hub = TestHub::with(|config| {
+        config.tls = TlsMode::Plain;
         config.bounds.records_per_minute = 2;
     })
     .await;
-    let (one, two) = (house.member(1).await, house.member(2).await);
+    let (one, two) = (hub.member(1).await, hub.member(2).await);
     one.publish(&one.record(None, 1)).await.unwrap();
     one.publish(&one.record(None, 2)).await.unwrap();
     assert_eq!(
@@ -76,13 +76,13 @@ async fn a_member_cannot_publish_without_end() {
 
 #[tokio::test]
 async fn searches_and_look_ups_of_a_member_have_quotas_of_their_own() {
-    let house = House::with(|config| {
-        config.tls = Tls::Plain;
+    let hub = TestHub::with(|config| {
+        config.tls = TlsMode::Plain;
         config.bounds.searches_per_minute = 2;
         config.bounds.lookups_per_minute = 3;
     })
     .await;
-    let (one, two) = (house.member(1).await, house.member(2).await);
+    let (one, two) = (hub.member(1).await, hub.member(2).await);
     let all = Search::default();
     for _ in 0..2 {
         one.client.search(&all).await.unwrap();
@@ -104,16 +104,16 @@ async fn searches_and_look_ups_of_a_member_have_quotas_of_their_own() {
 
 #[tokio::test]
 async fn connections_from_one_address_are_bounded_and_free_again() {
-    let house = House::with(|config| {
-        config.tls = Tls::Plain;
+    let hub = TestHub::with(|config| {
+        config.tls = TlsMode::Plain;
         config.bounds.connections_per_address = 2;
     })
     .await;
-    let node = house.stranger(1);
+    let node = hub.unjoined_node(1);
     let mut held = Vec::new();
     for _ in 0..2 {
-        let mut tcp = TcpStream::connect(house.hub.tcp_addr()).await.unwrap();
-        // An answer shows that the hub has seated the connection.
+        let mut tcp = TcpStream::connect(hub.hub.tcp_addr()).await.unwrap();
+        // An answer shows that the connection has its slot.
         tcp.write_all(b"GET /ping HTTP/1.1\r\nhost: hub\r\n\r\n")
             .await
             .unwrap();
@@ -126,9 +126,9 @@ async fn connections_from_one_address_are_bounded_and_free_again() {
     timeout(Duration::from_secs(20), free).await.unwrap();
 }
 
-/// A hub that is quick to lose patience.
-async fn impatient(tls: Tls) -> House {
-    House::with(|config| {
+/// A hub with short timeouts.
+async fn with_short_timeouts(tls: TlsMode) -> TestHub {
+    TestHub::with(|config| {
         config.tls = tls;
         config.bounds.handshake = Duration::from_millis(200);
     })
@@ -136,10 +136,10 @@ async fn impatient(tls: Tls) -> House {
 }
 
 #[tokio::test]
-async fn a_peer_that_says_nothing_is_let_go() {
-    for tls in [Tls::Plain, Tls::OwnKey] {
-        let house = impatient(tls).await;
-        let mut silent = TcpStream::connect(house.hub.tcp_addr()).await.unwrap();
+async fn a_silent_peer_is_disconnected() {
+    for tls in [TlsMode::Plain, TlsMode::OwnKey] {
+        let hub = with_short_timeouts(tls).await;
+        let mut silent = TcpStream::connect(hub.hub.tcp_addr()).await.unwrap();
         let mut rest = Vec::new();
         let closed = timeout(Duration::from_secs(10), silent.read_to_end(&mut rest)).await;
         assert!(closed.is_ok(), "the hub waits for ever");
@@ -147,8 +147,8 @@ async fn a_peer_that_says_nothing_is_let_go() {
 }
 
 /// A connection that asks for the relay and then proves no key.
-async fn keyless(house: &House) -> TcpStream {
-    let mut silent = TcpStream::connect(house.hub.tcp_addr()).await.unwrap();
+async fn keyless(hub: &TestHub) -> TcpStream {
+    let mut silent = TcpStream::connect(hub.hub.tcp_addr()).await.unwrap();
     let upgrade = "GET /relay HTTP/1.1\r\nhost: hub\r\nconnection: upgrade\r\n\
         upgrade: websocket\r\nsec-websocket-version: 13\r\n\
         sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
@@ -161,18 +161,18 @@ async fn keyless(house: &House) -> TcpStream {
 }
 
 #[tokio::test]
-async fn a_relay_connection_that_proves_no_key_is_let_go() {
-    let house = impatient(Tls::Plain).await;
-    let mut silent = keyless(&house).await;
+async fn a_relay_connection_that_proves_no_key_is_closed() {
+    let hub = with_short_timeouts(TlsMode::Plain).await;
+    let mut silent = keyless(&hub).await;
     let mut rest = Vec::new();
     let closed = timeout(Duration::from_secs(10), silent.read_to_end(&mut rest)).await;
     assert!(closed.is_ok(), "the relay waits for ever");
 }
 
 #[tokio::test]
-async fn a_relay_connection_that_pings_and_never_reads_is_soon_let_go() {
-    let house = House::plain().await;
-    let mut near = keyless(&house).await;
+async fn a_relay_connection_that_pings_and_never_reads_is_soon_closed() {
+    let hub = TestHub::plain().await;
+    let mut near = keyless(&hub).await;
     // Masked with zeros (RFC 6455, 5.2), with as much as a ping may carry.
     let mut ping = vec![0x89, 0x80 | 125, 0, 0, 0, 0];
     ping.extend([0; 125]);
@@ -187,14 +187,14 @@ async fn a_relay_connection_that_pings_and_never_reads_is_soon_let_go() {
     };
     let flood = timeout(Duration::from_secs(60), flood);
     flood.await.expect("the relay holds on to it");
-    assert_eq!(raw(&house.hub, "GET", "/ping", None, b"").await.0, 200);
+    assert_eq!(raw(&hub.hub, "GET", "/ping", None, b"").await.0, 200);
 }
 
 #[tokio::test]
 async fn a_hub_stops_while_a_relay_connection_has_proved_no_key() {
-    let house = House::plain().await;
-    let mut silent = keyless(&house).await;
-    timeout(Duration::from_secs(10), house.hub.shutdown())
+    let hub = TestHub::plain().await;
+    let mut silent = keyless(&hub).await;
+    timeout(Duration::from_secs(10), hub.hub.shutdown())
         .await
         .unwrap();
     let mut rest = Vec::new();
@@ -203,10 +203,10 @@ async fn a_hub_stops_while_a_relay_connection_has_proved_no_key() {
 
 #[tokio::test]
 async fn a_hub_stops_while_connections_are_idle() {
-    let house = House::plain().await;
-    let mut idle = TcpStream::connect(house.hub.tcp_addr()).await.unwrap();
+    let hub = TestHub::plain().await;
+    let mut idle = TcpStream::connect(hub.hub.tcp_addr()).await.unwrap();
     idle.write_all(b"GET /ping HTTP/1.1\r\n").await.unwrap();
-    timeout(Duration::from_secs(10), house.hub.shutdown())
+    timeout(Duration::from_secs(10), hub.hub.shutdown())
         .await
         .unwrap();
     let mut rest = Vec::new();

@@ -1,14 +1,14 @@
 //! What members do: join, publish, look up, search, and find it again after a restart.
 
-use hailwire_hub::{Hub, Listing, Tls, Trust};
+use hailwire_hub::{AgentVisibility, Hub, TlsMode, Trust};
 use hailwire_wire::directory::{Reason, Search};
 
-use crate::house::{House, config, reason};
+use crate::test_hub::{TestHub, config, reason};
 
 #[tokio::test]
 async fn a_member_publishes_and_another_finds_it_over_https() {
-    let house = House::with(|config| config.listing = Some(Listing::Members)).await;
-    let (one, two) = (house.member(1).await, house.member(2).await);
+    let hub = TestHub::with(|config| config.listing = Some(AgentVisibility::Members)).await;
+    let (one, two) = (hub.member(1).await, hub.member(2).await);
     let record = one.record(Some("laptop"), 1);
     one.publish(&record).await.unwrap();
     let by_key = format!("{}", one.key.id()).parse().unwrap();
@@ -35,25 +35,25 @@ async fn a_member_publishes_and_another_finds_it_over_https() {
         .find(|member| member.id == one.key.id())
         .unwrap();
     assert!(first.live && first.name.as_ref().unwrap().as_str() == "laptop");
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
 }
 
 #[tokio::test]
 async fn joining_tells_what_a_node_needs() {
-    let house = House::with(|config| config.trust = Trust::Members).await;
-    let node = house.stranger(1);
-    let ticket = house.ticket(1).await;
-    assert_eq!(ticket.key, Some(house.hub.id()));
-    assert_eq!(&ticket.url, house.hub.url());
+    let hub = TestHub::with(|config| config.trust = Trust::Members).await;
+    let node = hub.unjoined_node(1);
+    let ticket = hub.ticket(1).await;
+    assert_eq!(ticket.key, Some(hub.hub.id()));
+    assert_eq!(&ticket.url, hub.hub.url());
     let joined = node.client.join(ticket.secret.clone()).await.unwrap();
-    assert_eq!(joined.hub, house.hub.id());
+    assert_eq!(joined.hub, hub.hub.id());
     assert_eq!(joined.trust, Trust::Members);
-    assert_eq!(joined.relay, house.hub.url().to_string());
-    assert_eq!(joined.discovery_port, house.hub.udp_addr().port());
+    assert_eq!(joined.relay, hub.hub.url().to_string());
+    assert_eq!(joined.discovery_port, hub.hub.udp_addr().port());
     // Again is harmless: an answer may have been lost.
     node.client.join(ticket.secret.clone()).await.unwrap();
-    let late = house
-        .stranger(2)
+    let late = hub
+        .unjoined_node(2)
         .client
         .join(ticket.secret)
         .await
@@ -63,20 +63,20 @@ async fn joining_tells_what_a_node_needs() {
 
 #[tokio::test]
 async fn a_restart_keeps_key_members_records_and_names() {
-    let house = House::plain().await;
-    let (one, two) = (house.member(1).await, house.member(2).await);
+    let hub = TestHub::plain().await;
+    let (one, two) = (hub.member(1).await, hub.member(2).await);
     let record = one.record(Some("laptop"), 7);
     one.publish(&record).await.unwrap();
-    let ticket = house.ticket(1).await;
-    let (id, tcp) = (house.hub.id(), house.hub.tcp_addr());
-    house.hub.shutdown().await;
+    let ticket = hub.ticket(1).await;
+    let (id, tcp) = (hub.hub.id(), hub.hub.tcp_addr());
+    hub.hub.shutdown().await;
 
-    let mut again = config(house.folder.path());
-    again.tls = Tls::Plain;
+    let mut again = config(hub.folder.path());
+    again.tls = TlsMode::Plain;
     again.listen = tcp;
     again.udp_port = Some(0);
-    let hub = Hub::start(again).await.unwrap();
-    assert_eq!(hub.id(), id);
+    let restarted = Hub::start(again).await.unwrap();
+    assert_eq!(restarted.id(), id);
     assert_eq!(
         two.client.lookup(&"laptop".parse().unwrap()).await.unwrap(),
         Some(record)
@@ -89,19 +89,23 @@ async fn a_restart_keeps_key_members_records_and_names() {
         two.publish(&two.record(Some("laptop"), 1)).await,
         Err(Reason::NameTaken)
     );
-    let house = House {
-        hub,
-        folder: house.folder,
+    let hub = TestHub {
+        hub: restarted,
+        folder: hub.folder,
     };
-    house.stranger(3).client.join(ticket.secret).await.unwrap();
+    hub.unjoined_node(3)
+        .client
+        .join(ticket.secret)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
 async fn of_many_that_want_one_name_at_once_one_gets_it() {
-    let house = House::plain().await;
+    let hub = TestHub::plain().await;
     let mut nodes = Vec::new();
     for seed in 1..=16 {
-        nodes.push(house.member(seed).await);
+        nodes.push(hub.member(seed).await);
     }
     let tasks: Vec<_> = nodes
         .into_iter()
@@ -117,20 +121,20 @@ async fn of_many_that_want_one_name_at_once_one_gets_it() {
         }
     }
     assert_eq!(won, 1);
-    assert_eq!(house.hub.counts().await.unwrap().names, 1);
+    assert_eq!(hub.hub.counts().await.unwrap().names, 1);
 }
 
 #[tokio::test]
 async fn a_ticket_made_beside_the_running_hub_is_good() {
-    let house = House::plain().await;
+    let hub = TestHub::plain().await;
     let lifetime = std::time::Duration::from_secs(600);
-    let text = hailwire_hub::folder::invite(house.folder.path(), 1, lifetime).unwrap();
+    let text = hailwire_hub::folder::invite(hub.folder.path(), 1, lifetime).unwrap();
     let Ok(hailwire_wire::ticket::Ticket::Hub(ticket)) = text.parse() else {
         panic!("{text}")
     };
-    let node = house.stranger(1);
+    let node = hub.unjoined_node(1);
     node.client.join(ticket.secret).await.unwrap();
-    let members = hailwire_hub::folder::members(house.folder.path()).unwrap();
+    let members = hailwire_hub::folder::members(hub.folder.path()).unwrap();
     assert_eq!(
         members.iter().map(|member| member.id).collect::<Vec<_>>(),
         [node.key.id()]
@@ -138,11 +142,11 @@ async fn a_ticket_made_beside_the_running_hub_is_good() {
 }
 
 #[tokio::test]
-async fn a_removed_member_is_a_stranger_again() {
-    let house = House::plain().await;
-    let (one, two) = (house.member(1).await, house.member(2).await);
+async fn a_removed_member_has_no_access() {
+    let hub = TestHub::plain().await;
+    let (one, two) = (hub.member(1).await, hub.member(2).await);
     one.publish(&one.record(Some("laptop"), 1)).await.unwrap();
-    assert!(house.hub.remove(one.key.id()).await.unwrap());
+    assert!(hub.hub.remove(one.key.id()).await.unwrap());
     let refused = one.client.members().await.map_err(reason);
     assert_eq!(refused.map(drop), Err(Reason::NotAMember));
     assert_eq!(
@@ -152,17 +156,17 @@ async fn a_removed_member_is_a_stranger_again() {
 }
 
 fn an_hour_late() -> u64 {
-    crate::house::unix_now() - 3600
+    crate::test_hub::unix_now() - 3600
 }
 
 #[tokio::test]
 async fn a_node_whose_clock_is_an_hour_off_is_served_all_the_same() {
-    let house = House::with(|config| {
-        config.tls = Tls::Plain;
+    let hub = TestHub::with(|config| {
+        config.tls = TlsMode::Plain;
         config.clock = an_hour_late;
     })
     .await;
-    let node = house.member(1).await;
+    let node = hub.member(1).await;
     node.publish(&node.record(Some("laptop"), 1)).await.unwrap();
     assert!(
         node.client

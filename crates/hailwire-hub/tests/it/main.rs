@@ -10,7 +10,6 @@
 mod anybody;
 mod bounds;
 mod directory;
-mod house;
 #[path = "../../../../fuzz/src/initial.rs"]
 #[expect(
     unreachable_pub,
@@ -22,5 +21,6 @@ mod nodes;
 mod packets;
 mod refusals;
 mod relay;
+mod test_hub;
 mod tls;
 mod trust;

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use hailwire::{
     Agent, Client, Code, DataDir, Node, Request, Response, Serving, Status, admin, admin::method,
 };
-use hailwire_hub::{Hub, Tls, Trust};
+use hailwire_hub::{Hub, TlsMode, Trust};
 use hailwire_wire::directory::Search;
 use tempfile::TempDir;
 use tokio::{
@@ -14,9 +14,9 @@ use tokio::{
     time::timeout,
 };
 
-use crate::house::{self, House};
+use crate::test_hub::{self, TestHub};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A node that has joined a hub.
 pub(crate) struct Member {
@@ -26,13 +26,13 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    pub(crate) async fn of(house: &House, name: &str) -> Self {
-        Self::at(house, name, SocketAddr::from(([127, 0, 0, 1], 0))).await
+    pub(crate) async fn of(hub: &TestHub, name: &str) -> Self {
+        Self::at(hub, name, SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
     /// A member whose only UDP socket is at `listen`.
-    async fn at(house: &House, name: &str, listen: SocketAddr) -> Self {
-        let (member, joined) = Self::joining(house, name, listen).await;
+    async fn at(hub: &TestHub, name: &str, listen: SocketAddr) -> Self {
+        let (member, joined) = Self::joining(hub, name, listen).await;
         let admin::Joined::Hub { name: held, .. } = joined else {
             panic!("joined a node");
         };
@@ -41,7 +41,7 @@ impl Member {
     }
 
     /// A node that joins, with what came of it.
-    async fn joining(house: &House, name: &str, listen: SocketAddr) -> (Self, admin::Joined) {
+    async fn joining(hub: &TestHub, name: &str, listen: SocketAddr) -> (Self, admin::Joined) {
         let folder = tempfile::tempdir().unwrap();
         let mut config = hailwire::Config::default();
         config.node.name = Some(name.parse().unwrap());
@@ -54,7 +54,7 @@ impl Member {
             .unwrap();
         let client = node.client();
         let join = admin::Join {
-            ticket: house.hub.invite(1, PATIENCE).await.unwrap(),
+            ticket: hub.hub.invite(1, TIMEOUT).await.unwrap(),
             yes: true,
             ..admin::Join::default()
         };
@@ -92,7 +92,7 @@ impl Member {
     }
 
     pub(crate) async fn call(&self, to: &str) -> Result<(), Status> {
-        let call = self.client.call(to).body("hail").deadline(PATIENCE);
+        let call = self.client.call(to).body("hail").deadline(TIMEOUT);
         assert_eq!(call.send().await?.bytes(100).await?, "hail");
         Ok(())
     }
@@ -114,7 +114,7 @@ impl Member {
                 tokio::task::yield_now().await;
             }
         };
-        timeout(PATIENCE, wait).await.unwrap();
+        timeout(TIMEOUT, wait).await.unwrap();
     }
 
     /// Waits until `seen_by` finds this node's agent at the hub.
@@ -132,7 +132,7 @@ impl Member {
                 }
             }
         };
-        timeout(PATIENCE, wait).await.unwrap();
+        timeout(TIMEOUT, wait).await.unwrap();
     }
 
     /// Waits until no tunnel is up.
@@ -142,7 +142,7 @@ impl Member {
                 tokio::task::yield_now().await;
             }
         };
-        timeout(PATIENCE, wait).await.unwrap();
+        timeout(TIMEOUT, wait).await.unwrap();
     }
 
     pub(crate) async fn stop(self) {
@@ -150,8 +150,8 @@ impl Member {
     }
 }
 
-pub(crate) async fn trusting(trust: Trust) -> House {
-    House::with(|config| {
+pub(crate) async fn trusting(trust: Trust) -> TestHub {
+    TestHub::with(|config| {
         config.trust = trust;
         // Tests ask again and again until something has changed.
         config.bounds.searches_per_minute = 1_000_000;
@@ -161,9 +161,9 @@ pub(crate) async fn trusting(trust: Trust) -> House {
 
 #[tokio::test]
 async fn members_who_trust_each_other_call_by_name_without_a_ticket_between_them() {
-    let house = trusting(Trust::Members).await;
-    let alice = Member::of(&house, "alice").await;
-    let bob = Member::of(&house, "bob").await;
+    let hub = trusting(Trust::Members).await;
+    let alice = Member::of(&hub, "alice").await;
+    let bob = Member::of(&hub, "bob").await;
     let _echo = bob.serve_echo("echo").await;
     alice.call("echo@bob").await.unwrap();
     let _echo_too = alice.serve_echo("echo").await;
@@ -173,14 +173,14 @@ async fn members_who_trust_each_other_call_by_name_without_a_ticket_between_them
     bob.call("echo@alice").await.unwrap();
     alice.stop().await;
     bob.stop().await;
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
 }
 
 #[tokio::test]
 async fn members_of_a_closed_hub_see_each_other_and_may_not_call() {
-    let house = trusting(Trust::Nobody).await;
-    let alice = Member::of(&house, "alice").await;
-    let bob = Member::of(&house, "bob").await;
+    let hub = trusting(Trust::Nobody).await;
+    let alice = Member::of(&hub, "alice").await;
+    let bob = Member::of(&hub, "bob").await;
     let _echo = bob.serve_echo("echo").await;
     // That the call got as far as bob's key shows that his record was seen.
     let unknown = alice.call("echo@carol").await.unwrap_err();
@@ -189,14 +189,14 @@ async fn members_of_a_closed_hub_see_each_other_and_may_not_call() {
     assert_eq!(refused.code, Code::PermissionDenied, "{refused}");
     alice.stop().await;
     bob.stop().await;
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_removed_member_stays_removed_until_this_side_lets_it_in() {
-    let house = trusting(Trust::Members).await;
-    let alice = Member::of(&house, "alice").await;
-    let bob = Member::of(&house, "bob").await;
+    let hub = trusting(Trust::Members).await;
+    let alice = Member::of(&hub, "alice").await;
+    let bob = Member::of(&hub, "bob").await;
     let _echo = alice.serve_echo("echo").await;
     let _only_bobs = bob.serve_echo("only-bobs").await;
     bob.call("echo@alice").await.unwrap();
@@ -231,46 +231,46 @@ async fn a_removed_member_stays_removed_until_this_side_lets_it_in() {
     bob.call("echo@alice").await.unwrap();
     alice.stop().await;
     bob.stop().await;
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_bare_name_finds_the_agent_of_a_member_that_was_never_met() {
-    let house = trusting(Trust::Members).await;
-    let alice = Member::of(&house, "alice").await;
-    // Others say that they offer it, and nobody is at home there.
+    let hub = trusting(Trust::Members).await;
+    let alice = Member::of(&hub, "alice").await;
+    // Other records offer it, too, but nobody listens at their addresses.
     for seed in 10..20 {
-        let other = house.member(seed).await;
+        let other = hub.member(seed).await;
         other.publish(&other.record(None, 1)).await.unwrap();
     }
-    let bob = Member::of(&house, "bob").await;
+    let bob = Member::of(&hub, "bob").await;
     let _grep = bob.serve_echo("grep").await;
     bob.publishes("grep", &alice).await;
     alice.call("grep").await.unwrap();
     alice.stop().await;
     bob.stop().await;
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_bare_name_is_looked_for_within_the_callers_deadline() {
-    let house = trusting(Trust::Members).await;
-    let alice = Member::of(&house, "alice").await;
-    let absent = house.member(10).await;
+    let hub = trusting(Trust::Members).await;
+    let alice = Member::of(&hub, "alice").await;
+    let absent = hub.member(10).await;
     absent.publish(&absent.record(None, 1)).await.unwrap();
     let left = Duration::from_millis(300);
     let call = alice.client.call("grep").deadline(left).send();
-    let late = timeout(PATIENCE, call).await.unwrap().map(drop);
+    let late = timeout(TIMEOUT, call).await.unwrap().map(drop);
     assert_eq!(late.unwrap_err().code, Code::DeadlineExceeded);
     alice.stop().await;
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
 }
 
 #[tokio::test]
 async fn agents_of_members_are_listed_before_they_are_met() {
-    let house = trusting(Trust::Members).await;
-    let alice = Member::of(&house, "alice").await;
-    let other = house.member(7).await;
+    let hub = trusting(Trust::Members).await;
+    let alice = Member::of(&hub, "alice").await;
+    let other = hub.member(7).await;
     other.publish(&other.record(Some("bob"), 1)).await.unwrap();
     let query = admin::AgentsQuery::default();
     let rows: Vec<admin::AgentRow> = alice.client.admin(method::AGENTS, &query).await.unwrap();
@@ -280,19 +280,19 @@ async fn agents_of_members_are_listed_before_they_are_met() {
         ("grep", other.key.id())
     );
     alice.stop().await;
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
 }
 
 #[tokio::test]
 async fn tunnels_outlive_their_hub_and_nodes_register_again_when_it_is_back() {
-    let house = trusting(Trust::Members).await;
-    let alice = Member::of(&house, "alice").await;
-    let bob = Member::of(&house, "bob").await;
+    let hub = trusting(Trust::Members).await;
+    let alice = Member::of(&hub, "alice").await;
+    let bob = Member::of(&hub, "bob").await;
     let _echo = bob.serve_echo("echo").await;
     alice.call("echo@bob").await.unwrap();
 
-    let (tcp, udp) = (house.hub.tcp_addr(), house.hub.udp_addr());
-    let House { hub, folder } = house;
+    let (tcp, udp) = (hub.hub.tcp_addr(), hub.hub.udp_addr());
+    let TestHub { hub, folder } = hub;
     hub.shutdown().await;
     // A change that cannot be published shows that the hub is away.
     let _other = bob.serve_echo("other").await;
@@ -303,13 +303,13 @@ async fn tunnels_outlive_their_hub_and_nodes_register_again_when_it_is_back() {
         .unwrap();
     alice.call("other@bob").await.unwrap();
 
-    let mut config = house::config(folder.path());
+    let mut config = test_hub::config(folder.path());
     config.trust = Trust::Members;
     config.listen = tcp;
     config.udp_port = Some(udp.port());
     let hub = Hub::start(config).await.unwrap();
     bob.registered(true).await;
-    let back = House { hub, folder };
+    let back = TestHub { hub, folder };
     let carol = Member::of(&back, "carol").await;
     carol.call("other@bob").await.unwrap();
     for member in [alice, bob, carol] {
@@ -321,13 +321,13 @@ async fn tunnels_outlive_their_hub_and_nodes_register_again_when_it_is_back() {
 #[tokio::test]
 async fn nodes_without_a_common_network_call_each_other_through_the_relay() {
     // A socket for IPv4 alone and one for IPv6 alone: neither can send to the other.
-    let house = trusting(Trust::Members).await;
+    let hub = trusting(Trust::Members).await;
     let Ok(_probe) = std::net::UdpSocket::bind("[::1]:0") else {
         hailwire_skip::skipped("this machine has no IPv6");
         return;
     };
-    let alice = Member::at(&house, "alice", "[::1]:0".parse().unwrap()).await;
-    let bob = Member::of(&house, "bob").await;
+    let alice = Member::at(&hub, "alice", "[::1]:0".parse().unwrap()).await;
+    let bob = Member::of(&hub, "bob").await;
     let _echo = bob.serve_echo("echo").await;
     alice.call("echo@bob").await.unwrap();
     let tunnels = alice.status().await.tunnels;
@@ -335,15 +335,15 @@ async fn nodes_without_a_common_network_call_each_other_through_the_relay() {
     assert_eq!(tunnels[0].path.kind, "relay");
     alice.stop().await;
     bob.stop().await;
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
 }
 
 #[tokio::test]
 async fn agents_at_a_closed_hub_are_seen_by_those_that_their_node_trusts() {
-    let house = trusting(Trust::Nobody).await;
-    let alice = Member::of(&house, "alice").await;
-    let bob = Member::of(&house, "bob").await;
-    let carol = house.member(7).await;
+    let hub = trusting(Trust::Nobody).await;
+    let alice = Member::of(&hub, "alice").await;
+    let bob = Member::of(&hub, "bob").await;
+    let carol = hub.member(7).await;
     alice.trust(&bob, "bob").await;
     bob.trust(&alice, "alice").await;
     let _echo = bob.serve_echo("echo").await;
@@ -366,17 +366,17 @@ async fn agents_at_a_closed_hub_are_seen_by_those_that_their_node_trusts() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, hidden).await.unwrap();
+    timeout(TIMEOUT, hidden).await.unwrap();
     alice.stop().await;
     bob.stop().await;
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_with_more_agents_than_a_record_holds_is_listed_by_their_names() {
-    let house = trusting(Trust::Members).await;
-    let alice = Member::of(&house, "alice").await;
-    let bob = Member::of(&house, "bob").await;
+    let hub = trusting(Trust::Members).await;
+    let alice = Member::of(&hub, "alice").await;
+    let bob = Member::of(&hub, "bob").await;
     let mut serving = Vec::new();
     for index in 0..300 {
         let agent = Agent::new(&format!("agent-{index}")).unwrap();
@@ -386,13 +386,13 @@ async fn a_node_with_more_agents_than_a_record_holds_is_listed_by_their_names() 
     }
     bob.publishes("agent-299", &alice).await;
     alice.call("agent-299").await.unwrap();
-    let hub = bob.status().await.hubs.remove(0);
-    assert!(hub.connected, "{hub:?}");
-    assert_eq!(hub.name, "bob");
-    assert!(hub.error.contains("leaves out descriptions"), "{hub:?}");
+    let state = bob.status().await.hubs.remove(0);
+    assert!(state.connected, "{state:?}");
+    assert_eq!(state.name, "bob");
+    assert!(state.error.contains("leaves out descriptions"), "{state:?}");
     alice.stop().await;
     bob.stop().await;
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
 }
 
 /// Passes connections on, and while it is shut none that publishes.
@@ -421,15 +421,15 @@ async fn gate(listener: TcpListener, to: SocketAddr, open: watch::Receiver<bool>
 async fn a_hub_that_was_joined_is_tried_again_until_the_node_is_registered() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let house = House::with(|config| {
-        config.tls = Tls::Plain;
+    let hub = TestHub::with(|config| {
+        config.tls = TlsMode::Plain;
         config.url = Some(url.parse().unwrap());
     })
     .await;
     let open = watch::Sender::new(false);
-    let gate = tokio::spawn(gate(listener, house.hub.tcp_addr(), open.subscribe()));
+    let gate = tokio::spawn(gate(listener, hub.hub.tcp_addr(), open.subscribe()));
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let (alice, joined) = Member::joining(&house, "alice", any).await;
+    let (alice, joined) = Member::joining(&hub, "alice", any).await;
     let admin::Joined::Hub { name, error, .. } = joined else {
         panic!("joined a node");
     };
@@ -439,6 +439,6 @@ async fn a_hub_that_was_joined_is_tried_again_until_the_node_is_registered() {
     alice.registered(true).await;
     assert_eq!(alice.status().await.hubs[0].name, "alice");
     alice.stop().await;
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
     gate.abort();
 }

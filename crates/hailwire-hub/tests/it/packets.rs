@@ -12,23 +12,23 @@ use iroh_relay::{
 use tokio::time::timeout;
 
 use crate::{
-    house::House,
     initial::{Initial, client_hello, crypto},
     nodes::Member,
     relay::endpoint,
+    test_hub::TestHub,
 };
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A member that speaks to others through the relay, datagram by datagram.
-struct Raw {
+struct RawMember {
     relay: Client,
     to: EndpointId,
 }
 
-impl Raw {
-    async fn connect(house: &House, seed: u8, to: EndpointId) -> Self {
-        let url: iroh::RelayUrl = house.hub.url().to_string().parse().unwrap();
+impl RawMember {
+    async fn connect(hub: &TestHub, seed: u8, to: EndpointId) -> Self {
+        let url: iroh::RelayUrl = hub.hub.url().to_string().parse().unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -37,7 +37,7 @@ impl Raw {
             .with_no_client_auth();
         let key = SecretKey::from_bytes(&[seed; 32]);
         let builder = ClientBuilder::new(url, key, DnsResolver::new()).tls_client_config(tls);
-        let relay = timeout(PATIENCE, builder.connect()).await.unwrap().unwrap();
+        let relay = timeout(TIMEOUT, builder.connect()).await.unwrap().unwrap();
         Self { relay, to }
     }
 
@@ -69,29 +69,29 @@ impl Raw {
                 }
             }
         };
-        timeout(PATIENCE, next).await.unwrap()
+        timeout(TIMEOUT, next).await.unwrap()
     }
 }
 
 #[tokio::test]
 async fn packets_through_the_relay_from_a_member_whom_nobody_trusts_end_no_node() {
-    let house = House::plain().await;
+    let hub = TestHub::plain().await;
     let (alice, bob) = (
-        Member::of(&house, "alice").await,
-        Member::of(&house, "bob").await,
+        Member::of(&hub, "alice").await,
+        Member::of(&hub, "bob").await,
     );
     let _echo = alice.serve_echo("echo").await;
     // Somebody who gets through to her says that she is there.
-    let guide = endpoint(&house, &house.member(8).await, 8).await;
+    let guide = endpoint(&hub, &hub.member(8).await, 8).await;
     let id = EndpointId::from_bytes(alice.node.id().as_bytes()).unwrap();
-    let url = house.hub.url().to_string().parse().unwrap();
+    let url = hub.hub.url().to_string().parse().unwrap();
     let address = EndpointAddr::from_parts(id, [TransportAddr::Relay(url)]);
-    let guided = timeout(PATIENCE, guide.connect(address, b"hailwire")).await;
+    let guided = timeout(TIMEOUT, guide.connect(address, b"hailwire")).await;
     guided.unwrap().unwrap().close(0u32.into(), b"");
     guide.close().await;
 
-    house.member(9).await;
-    let mut raw = Raw::connect(&house, 9, id).await;
+    hub.member(9).await;
+    let mut raw = RawMember::connect(&hub, 9, id).await;
     let hello = crypto(0, &client_hello());
     for length in [1, 16, 17, 32, 33, 60, 200] {
         let begun = [length as u8; 8];
@@ -135,5 +135,5 @@ async fn packets_through_the_relay_from_a_member_whom_nobody_trusts_end_no_node(
     bob.call("echo@alice").await.unwrap();
     bob.stop().await;
     alice.stop().await;
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hailwire_hub::{Config, Hub, StartError, Tls};
+use hailwire_hub::{Hub, HubConfig, StartError, TlsMode};
 use hailwire_wire::{
     Code, Status,
     directory::{Asked, Join, Permit, Publish, Reason, path},
@@ -12,19 +12,19 @@ use hailwire_wire::{
     ticket::Secret,
 };
 
-use crate::house::{House, config, key, permit, raw, reason, record, refusal, unix_now};
+use crate::test_hub::{TestHub, config, key, permit, raw, reason, record, refusal, unix_now};
 
 /// Publishes bytes as they are, in the name of `key`.
-async fn publish_bytes(house: &House, key: &KeyPair, bytes: Vec<u8>) -> (u16, Reason) {
+async fn publish_bytes(hub: &TestHub, key: &KeyPair, bytes: Vec<u8>) -> (u16, Reason) {
     let body = serde_json::to_vec(&Publish::to_all(bytes.into())).unwrap();
-    let hub = house.hub.id().to_string();
+    let name = hub.hub.id().to_string();
     let asked = Asked {
-        hub: &hub,
+        hub: &name,
         method: "PUT",
         path: path::RECORD,
         body: &body,
     };
-    refusal(&house.hub, &asked, Some(&permit(&asked, key))).await
+    refusal(&hub.hub, &asked, Some(&permit(&asked, key))).await
 }
 
 fn sealed(record: &Record, key: &KeyPair) -> Vec<u8> {
@@ -33,8 +33,8 @@ fn sealed(record: &Record, key: &KeyPair) -> Vec<u8> {
 
 #[tokio::test]
 async fn bad_records_are_refused_each_with_its_code() {
-    let house = House::plain().await;
-    let node = house.member(1).await;
+    let hub = TestHub::plain().await;
+    let node = hub.member(1).await;
     node.publish(&node.record(None, 5)).await.unwrap();
     assert_eq!(
         node.publish(&node.record(None, 5)).await,
@@ -48,19 +48,19 @@ async fn bad_records_are_refused_each_with_its_code() {
     let mut forged = sealed(&record(None, 6), &node.key);
     *forged.last_mut().unwrap() ^= 1;
     assert_eq!(
-        publish_bytes(&house, &node.key, forged).await,
+        publish_bytes(&hub, &node.key, forged).await,
         (401, Reason::Forged)
     );
 
     let stolen = sealed(&record(None, 6), &key(2));
     assert_eq!(
-        publish_bytes(&house, &node.key, stolen).await,
+        publish_bytes(&hub, &node.key, stolen).await,
         (403, Reason::NotYours)
     );
 
     let oversized = vec![0; limits::MAX_RECORD + 1];
     assert_eq!(
-        publish_bytes(&house, &node.key, oversized).await,
+        publish_bytes(&hub, &node.key, oversized).await,
         (413, Reason::TooLarge)
     );
 
@@ -72,7 +72,7 @@ async fn bad_records_are_refused_each_with_its_code() {
     };
     let expired = sealed(&expired, &node.key);
     assert_eq!(
-        publish_bytes(&house, &node.key, expired).await,
+        publish_bytes(&hub, &node.key, expired).await,
         (400, Reason::Expired)
     );
 
@@ -83,19 +83,19 @@ async fn bad_records_are_refused_each_with_its_code() {
     };
     let early = sealed(&early, &node.key);
     assert_eq!(
-        publish_bytes(&house, &node.key, early).await,
+        publish_bytes(&hub, &node.key, early).await,
         (400, Reason::Expired)
     );
 
-    let junk = publish_bytes(&house, &node.key, vec![1; 40]).await;
+    let junk = publish_bytes(&hub, &node.key, vec![1; 40]).await;
     assert_eq!(junk, (400, Reason::Malformed));
     node.publish(&node.record(None, 6)).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_taken_name_is_refused_with_already_exists_and_a_hint() {
-    let house = House::plain().await;
-    let (one, two) = (house.member(1).await, house.member(2).await);
+    let hub = TestHub::plain().await;
+    let (one, two) = (hub.member(1).await, hub.member(2).await);
     one.publish(&one.record(Some("laptop"), 1)).await.unwrap();
     let error = two
         .client
@@ -111,15 +111,15 @@ async fn a_taken_name_is_refused_with_already_exists_and_a_hint() {
 }
 
 #[tokio::test]
-async fn strangers_see_nothing_but_that_there_is_a_hub() {
-    let house = House::plain().await;
-    let member = house.member(1).await;
+async fn non_members_see_only_that_there_is_a_hub() {
+    let hub = TestHub::plain().await;
+    let member = hub.member(1).await;
     member
         .publish(&member.record(Some("laptop"), 1))
         .await
         .unwrap();
-    let stranger = house.stranger(9);
-    assert_eq!(stranger.client.health().await.unwrap().hub, house.hub.id());
+    let stranger = hub.unjoined_node(9);
+    assert_eq!(stranger.client.health().await.unwrap().hub, hub.hub.id());
     let not = Err(Reason::NotAMember);
     let lookup = stranger.client.lookup(&"laptop".parse().unwrap()).await;
     assert_eq!(lookup.map(drop).map_err(reason), not);
@@ -137,9 +137,9 @@ async fn strangers_see_nothing_but_that_there_is_a_hub() {
 
 #[tokio::test]
 async fn tickets_are_refused_with_their_reason() {
-    let house = House::plain().await;
-    let unknown = house
-        .stranger(1)
+    let hub = TestHub::plain().await;
+    let unknown = hub
+        .unjoined_node(1)
         .client
         .join(Secret::from_random([9; 16]))
         .await;
@@ -147,30 +147,30 @@ async fn tickets_are_refused_with_their_reason() {
         unknown.map(drop).map_err(reason),
         Err(Reason::TicketUnknown)
     );
-    let text = house.hub.invite(1, Duration::ZERO).await.unwrap();
+    let text = hub.hub.invite(1, Duration::ZERO).await.unwrap();
     let Ok(hailwire_wire::ticket::Ticket::Hub(ticket)) = text.parse() else {
         panic!()
     };
-    let expired = house.stranger(1).client.join(ticket.secret).await;
+    let expired = hub.unjoined_node(1).client.join(ticket.secret).await;
     assert_eq!(
         expired.map(drop).map_err(reason),
         Err(Reason::TicketExpired)
     );
-    assert!(house.hub.invite(0, Duration::from_secs(9)).await.is_err());
+    assert!(hub.hub.invite(0, Duration::from_secs(9)).await.is_err());
 }
 
 #[tokio::test]
 async fn a_request_is_believed_only_as_it_was_signed() {
-    let house = House::plain().await;
-    let node = house.member(1).await;
-    let (id, url) = (house.hub.id().to_string(), house.hub.url().to_string());
+    let hub = TestHub::plain().await;
+    let node = hub.member(1).await;
+    let (id, url) = (hub.hub.id().to_string(), hub.hub.url().to_string());
     let members = Asked {
         hub: &id,
         method: "GET",
         path: path::MEMBERS,
         body: b"",
     };
-    let hub = &house.hub;
+    let hub = &hub.hub;
 
     assert_eq!(refusal(hub, &members, None).await, (401, Reason::Unsigned));
     assert_eq!(
@@ -209,7 +209,7 @@ async fn a_request_is_believed_only_as_it_was_signed() {
         (412, Reason::Clock)
     );
 
-    // The hub's URL serves where its key is not known.
+    // The hub's URL is accepted where its key is not known.
     for name in [&id, &url] {
         let asked = Asked {
             hub: name,
@@ -229,9 +229,9 @@ async fn a_request_is_believed_only_as_it_was_signed() {
 
 #[tokio::test]
 async fn junk_is_answered_with_a_reason() {
-    let house = House::plain().await;
-    let node = house.member(1).await;
-    let id = house.hub.id().to_string();
+    let hub = TestHub::plain().await;
+    let node = hub.member(1).await;
+    let id = hub.hub.id().to_string();
     for (method, path, body, expected) in [
         ("GET", "/v1/absent", &b""[..], (404, Reason::NoSuchPath)),
         ("GET", "/", b"", (404, Reason::NoSuchPath)),
@@ -258,37 +258,37 @@ async fn junk_is_answered_with_a_reason() {
             path,
             body,
         };
-        let refused = refusal(&house.hub, &asked, Some(&permit(&asked, &node.key))).await;
+        let refused = refusal(&hub.hub, &asked, Some(&permit(&asked, &node.key))).await;
         assert_eq!(refused, expected, "{method} {path}");
     }
-    assert_eq!(raw(&house.hub, "GET", "/ping", None, b"").await.0, 200);
+    assert_eq!(raw(&hub.hub, "GET", "/ping", None, b"").await.0, 200);
     assert_eq!(
-        raw(&house.hub, "GET", "/generate_204", None, b"").await.0,
+        raw(&hub.hub, "GET", "/generate_204", None, b"").await.0,
         204
     );
-    assert_eq!(raw(&house.hub, "GET", "/relay", None, b"").await.0, 400);
+    assert_eq!(raw(&hub.hub, "GET", "/relay", None, b"").await.0, 400);
 }
 
 #[tokio::test]
 async fn plain_http_off_loopback_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let config = Config {
-        tls: Tls::Plain,
-        ..Config::new(folder.path())
+    let config = HubConfig {
+        tls: TlsMode::Plain,
+        ..HubConfig::new(folder.path())
     };
     let error = Hub::start(config).await.unwrap_err();
-    assert!(matches!(error, StartError::PlainElsewhere(_)), "{error}");
+    assert!(matches!(error, StartError::PlainOffLoopback(_)), "{error}");
     assert!(error.to_string().contains("loopback"));
 }
 
 #[tokio::test]
 async fn a_folder_or_port_in_use_is_a_clear_error() {
-    let house = House::plain().await;
-    let again = Hub::start(config(house.folder.path())).await.unwrap_err();
+    let hub = TestHub::plain().await;
+    let again = Hub::start(config(hub.folder.path())).await.unwrap_err();
     assert!(matches!(again, StartError::Running(_)), "{again}");
     let other = tempfile::tempdir().unwrap();
     let mut config = config(other.path());
-    config.listen = house.hub.tcp_addr();
+    config.listen = hub.hub.tcp_addr();
     let taken = Hub::start(config).await.unwrap_err();
     assert!(
         matches!(

@@ -15,16 +15,16 @@ use tokio::{
     time::timeout,
 };
 
-use crate::house::{House, Node};
+use crate::test_hub::{TestHub, TestNode};
 
 const ALPN: &[u8] = b"test";
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An endpoint that reaches others through the hub's relay alone.
-pub(crate) async fn endpoint(house: &House, node: &Node, seed: u8) -> Endpoint {
+pub(crate) async fn endpoint(hub: &TestHub, node: &TestNode, seed: u8) -> Endpoint {
     assert_eq!(node.key.id(), KeyPair::from_seed(&[seed; 32]).id());
-    let url = house.hub.url().to_string().parse().unwrap();
-    let discovery = RelayQuicConfig::new(house.hub.udp_addr().port());
+    let url = hub.hub.url().to_string().parse().unwrap();
+    let discovery = RelayQuicConfig::new(hub.hub.udp_addr().port());
     let pins = node.pins.clone();
     let verifier = CaTlsConfig::custom_server_cert_verifier(Arc::new(move |p| pins.verifier(p)));
     Endpoint::builder(presets::Minimal)
@@ -41,16 +41,13 @@ pub(crate) async fn endpoint(house: &House, node: &Node, seed: u8) -> Endpoint {
         .unwrap()
 }
 
-async fn echo_through_the_relay(house: House) {
-    let (one, two) = (house.member(1).await, house.member(2).await);
-    let (caller, callee) = (
-        endpoint(&house, &one, 1).await,
-        endpoint(&house, &two, 2).await,
-    );
-    timeout(PATIENCE, callee.online()).await.unwrap();
-    timeout(PATIENCE, caller.online()).await.unwrap();
+async fn echo_through_the_relay(hub: TestHub) {
+    let (one, two) = (hub.member(1).await, hub.member(2).await);
+    let (caller, callee) = (endpoint(&hub, &one, 1).await, endpoint(&hub, &two, 2).await);
+    timeout(TIMEOUT, callee.online()).await.unwrap();
+    timeout(TIMEOUT, caller.online()).await.unwrap();
 
-    let url = house.hub.url().to_string().parse().unwrap();
+    let url = hub.hub.url().to_string().parse().unwrap();
     let address = EndpointAddr::from_parts(callee.id(), [TransportAddr::Relay(url)]);
     let answering = tokio::spawn(async move {
         let connection = callee.accept().await.unwrap().await.unwrap();
@@ -61,7 +58,7 @@ async fn echo_through_the_relay(house: House) {
         connection.closed().await;
         callee.close().await;
     });
-    let connection = timeout(PATIENCE, caller.connect(address, ALPN))
+    let connection = timeout(TIMEOUT, caller.connect(address, ALPN))
         .await
         .unwrap()
         .unwrap();
@@ -73,24 +70,25 @@ async fn echo_through_the_relay(house: House) {
     connection.close(0u32.into(), b"");
     caller.close().await;
     answering.await.unwrap();
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
 }
 
 #[tokio::test]
 async fn members_reach_each_other_through_the_relay_over_https() {
-    echo_through_the_relay(House::https().await).await;
+    echo_through_the_relay(TestHub::https().await).await;
 }
 
 #[tokio::test]
 async fn members_reach_each_other_through_the_relay_over_plain_http() {
-    echo_through_the_relay(House::with(|config| config.tls = hailwire_hub::Tls::Plain).await).await;
+    echo_through_the_relay(TestHub::with(|config| config.tls = hailwire_hub::TlsMode::Plain).await)
+        .await;
 }
 
 #[tokio::test]
-async fn the_relay_refuses_a_node_that_is_no_member() {
-    let house = House::https().await;
-    let stranger = house.stranger(1);
-    let endpoint = endpoint(&house, &stranger, 1).await;
+async fn the_relay_refuses_a_node_that_is_not_a_member() {
+    let hub = TestHub::https().await;
+    let stranger = hub.unjoined_node(1);
+    let endpoint = endpoint(&hub, &stranger, 1).await;
     let mut status = endpoint.home_relay_status();
     let refused = async {
         loop {
@@ -103,16 +101,16 @@ async fn the_relay_refuses_a_node_that_is_no_member() {
             status.updated().await.unwrap();
         }
     };
-    let error = timeout(PATIENCE, refused).await.unwrap();
+    let error = timeout(TIMEOUT, refused).await.unwrap();
     assert!(error.contains("not a member of this hub"), "{error}");
     endpoint.close().await;
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
 }
 
 #[tokio::test]
 async fn address_discovery_tells_a_node_its_address_and_proves_the_hubs_key() {
-    for house in [House::https().await, House::plain().await] {
-        let node = house.stranger(1);
+    for hub in [TestHub::https().await, TestHub::plain().await] {
+        let node = hub.unjoined_node(1);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
@@ -123,34 +121,34 @@ async fn address_discovery_tells_a_node_its_address_and_proves_the_hubs_key() {
         let socket = noq::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         let own = socket.local_addr().unwrap();
         let client = QuicClient::new(socket.clone(), tls);
-        let asking = client.create_conn(house.hub.udp_addr(), "127.0.0.1");
-        let connection = timeout(PATIENCE, asking).await.unwrap().unwrap();
+        let asking = client.create_conn(hub.hub.udp_addr(), "127.0.0.1");
+        let connection = timeout(TIMEOUT, asking).await.unwrap().unwrap();
         let mut observed = std::pin::pin!(connection.observed_external_addr());
         let next =
             std::future::poll_fn(|cx| futures_core::Stream::poll_next(observed.as_mut(), cx));
-        assert_eq!(timeout(PATIENCE, next).await.unwrap(), Some(own));
+        assert_eq!(timeout(TIMEOUT, next).await.unwrap(), Some(own));
         connection.close(0u32.into(), b"");
         socket.wait_idle().await;
-        house.hub.shutdown().await;
+        hub.hub.shutdown().await;
     }
 }
 
 #[tokio::test]
 async fn a_hub_stops_while_relay_connections_are_open_and_others_are_being_made() {
-    let house = House::https().await;
+    let hub = TestHub::https().await;
     let mut endpoints = Vec::new();
     for seed in 1..=4 {
-        let node = house.member(seed).await;
-        let endpoint = endpoint(&house, &node, seed).await;
-        timeout(PATIENCE, endpoint.online()).await.unwrap();
+        let node = hub.member(seed).await;
+        let endpoint = endpoint(&hub, &node, seed).await;
+        timeout(TIMEOUT, endpoint.online()).await.unwrap();
         endpoints.push(endpoint);
     }
     // Four more are somewhere between TCP and the relay's admission.
     for seed in 5..=8 {
-        let node = house.member(seed).await;
-        endpoints.push(endpoint(&house, &node, seed).await);
+        let node = hub.member(seed).await;
+        endpoints.push(endpoint(&hub, &node, seed).await);
     }
-    timeout(PATIENCE, house.hub.shutdown()).await.unwrap();
+    timeout(TIMEOUT, hub.hub.shutdown()).await.unwrap();
     for endpoint in endpoints {
         endpoint.close().await;
     }
@@ -158,14 +156,14 @@ async fn a_hub_stops_while_relay_connections_are_open_and_others_are_being_made(
 
 /// What a hostile relay does with a node that asks it for a WebSocket.
 #[derive(Clone, Copy, Debug)]
-enum Hostile {
+enum HostileRelay {
     /// It pings and never reads.
     Pings,
     /// Its answer's head has no end.
     Head,
 }
 
-/// A node that asks for a WebSocket; whatever else it asks for is well.
+/// Accepts a node that requests a WebSocket; all its other requests succeed.
 async fn asking(listener: &TcpListener) -> TcpStream {
     loop {
         let (mut tcp, _) = listener.accept().await.unwrap();
@@ -182,10 +180,10 @@ async fn asking(listener: &TcpListener) -> TcpStream {
 }
 
 /// Bytes that a node took from a hostile relay before it hung up.
-async fn taken(listener: &TcpListener, hostile: Hostile) -> usize {
+async fn taken(listener: &TcpListener, hostile: HostileRelay) -> usize {
     let mut tcp = asking(listener).await;
     let many = match hostile {
-        Hostile::Pings => {
+        HostileRelay::Pings => {
             let protocol = HeaderValue::from_static("iroh-relay-v2");
             let headers = HeaderMap::from_iter([(SEC_WEBSOCKET_PROTOCOL, protocol)]);
             let terms = hailwire_websocket::Terms::default();
@@ -195,7 +193,7 @@ async fn taken(listener: &TcpListener, hostile: Hostile) -> usize {
             let ping = [&[0x89, 125][..], &[0; 125]].concat();
             ping.repeat(500)
         }
-        Hostile::Head => {
+        HostileRelay::Head => {
             tcp.write_all(b"HTTP/1.1 101 Switching Protocols\r\nx: ")
                 .await
                 .unwrap();
@@ -212,7 +210,7 @@ async fn taken(listener: &TcpListener, hostile: Hostile) -> usize {
 
 #[tokio::test]
 async fn a_hostile_relay_that_pings_or_never_ends_its_answer_has_soon_lost_the_node() {
-    for hostile in [Hostile::Pings, Hostile::Head] {
+    for hostile in [HostileRelay::Pings, HostileRelay::Head] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let relay = RelayConfig::new(url.parse().unwrap(), None);
@@ -222,7 +220,7 @@ async fn a_hostile_relay_that_pings_or_never_ends_its_answer_has_soon_lost_the_n
             .bind()
             .await
             .unwrap();
-        // Somebody is to be reached through the relay, so the node asks it, and asks it again.
+        // The node has to reach a peer through the relay, so it connects to the relay again and again.
         let far = SecretKey::from_bytes(&[9; 32]).public();
         let address = EndpointAddr::from_parts(far, [TransportAddr::Relay(url.parse().unwrap())]);
         let caller = endpoint.clone();
@@ -231,7 +229,7 @@ async fn a_hostile_relay_that_pings_or_never_ends_its_answer_has_soon_lost_the_n
                 async move { while caller.connect(address.clone(), ALPN).await.is_err() {} },
             );
         for _ in 0..2 {
-            let taken = timeout(3 * PATIENCE, taken(&listener, hostile)).await;
+            let taken = timeout(3 * TIMEOUT, taken(&listener, hostile)).await;
             taken.unwrap_or_else(|_| panic!("the node holds on to it: {hostile:?}"));
         }
         dialling.abort();

@@ -1,27 +1,27 @@
-//! Whom a client believes to be the hub.
+//! How a client authenticates the hub.
 
 use hailwire::hub::{HubClient, HubError, tls::Pins};
-use hailwire_hub::Tls;
+use hailwire_hub::TlsMode;
 use hailwire_wire::{Code, HubUrl, Status};
 
-use crate::house::{House, key};
+use crate::test_hub::{TestHub, key};
 
-fn client(house: &House, pinned: Option<hailwire_wire::NodeId>) -> HubClient {
-    HubClient::new(house.hub.url().clone(), pinned, key(1), &Pins::default()).unwrap()
+fn client(hub: &TestHub, pinned: Option<hailwire_wire::NodeId>) -> HubClient {
+    HubClient::new(hub.hub.url().clone(), pinned, key(1), &Pins::default()).unwrap()
 }
 
 #[tokio::test]
 async fn the_pinned_key_proves_the_hub() {
-    let house = House::https().await;
-    let health = client(&house, Some(house.hub.id())).health().await.unwrap();
-    assert_eq!(health.hub, house.hub.id());
+    let hub = TestHub::https().await;
+    let health = client(&hub, Some(hub.hub.id())).health().await.unwrap();
+    assert_eq!(health.hub, hub.hub.id());
 }
 
 #[tokio::test]
 async fn another_key_and_no_key_prove_nothing() {
-    let house = House::https().await;
+    let hub = TestHub::https().await;
     for pinned in [None, Some(key(9).id())] {
-        let error = client(&house, pinned).health().await.unwrap_err();
+        let error = client(&hub, pinned).health().await.unwrap_err();
         assert!(matches!(error, HubError::Tls(_)), "{error:?}");
         let status = Status::from(error);
         assert_eq!(status.code, Code::Unauthenticated);
@@ -31,16 +31,16 @@ async fn another_key_and_no_key_prove_nothing() {
 
 #[tokio::test]
 async fn a_hub_that_is_gone_is_unavailable() {
-    let house = House::https().await;
-    let client = client(&house, Some(house.hub.id()));
-    house.hub.shutdown().await;
+    let hub = TestHub::https().await;
+    let client = client(&hub, Some(hub.hub.id()));
+    hub.hub.shutdown().await;
     let error = client.health().await.unwrap_err();
     assert!(matches!(error, HubError::Unreachable(_)), "{error:?}");
     assert_eq!(Status::from(error).code, Code::Unavailable);
 }
 
 #[tokio::test]
-async fn something_that_is_no_hub_is_told_apart() {
+async fn a_server_that_is_not_a_hub_is_recognised() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url: HubUrl = format!("http://{}", listener.local_addr().unwrap())
         .parse()
@@ -70,12 +70,9 @@ async fn an_operators_certificate_serves_and_its_tickets_pin_no_key() {
     );
     std::fs::write(&certificate, own.cert.pem()).unwrap();
     std::fs::write(&key, own.signing_key.serialize_pem()).unwrap();
-    let house = House::with(|config| config.tls = Tls::Files { certificate, key }).await;
-    assert_eq!(house.ticket(1).await.key, None);
+    let hub = TestHub::with(|config| config.tls = TlsMode::Files { certificate, key }).await;
+    assert_eq!(hub.ticket(1).await.key, None);
     // No public authority signed it, so it is refused, and the hub's own key does not help.
-    let error = client(&house, Some(house.hub.id()))
-        .health()
-        .await
-        .unwrap_err();
+    let error = client(&hub, Some(hub.hub.id())).health().await.unwrap_err();
     assert!(matches!(error, HubError::Tls(_)), "{error:?}");
 }

@@ -12,8 +12,8 @@ use hailwire_wire::{
 };
 
 use crate::{
-    house::{self, House},
     nodes::{Member, trusting},
+    test_hub::{self, TestHub},
 };
 
 /// A node that has joined nothing.
@@ -57,14 +57,14 @@ async fn answer(client: &Client, to: &str) -> Result<String, hailwire::Status> {
 
 #[tokio::test]
 async fn members_are_trusted_only_where_ticket_user_and_hub_say_so() {
-    let house = trusting(Trust::Members).await;
-    let ticket = house.ticket(9).await;
+    let hub = trusting(Trust::Members).await;
+    let ticket = hub.ticket(9).await;
     assert_eq!(ticket.trust, Trust::Members, "the ticket says so");
     let silent = HubTicket {
         trust: Trust::Nobody,
         ..ticket.clone()
     };
-    let bob = Member::of(&house, "bob").await;
+    let bob = Member::of(&hub, "bob").await;
     for (ticket, yes) in [
         (ticket.clone(), false),
         (silent.clone(), false),
@@ -85,27 +85,27 @@ async fn members_are_trusted_only_where_ticket_user_and_hub_say_so() {
     assert_eq!(answer(&bob.client, &to).await.unwrap(), "alice's");
     node.shutdown(Duration::ZERO).await;
     bob.stop().await;
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
 }
 
 #[tokio::test]
 async fn a_hub_that_lets_its_members_trust_each_other_later_changes_nothing_for_who_joined_before()
 {
-    let house = trusting(Trust::Nobody).await;
+    let hub = trusting(Trust::Nobody).await;
     let (node, client, _folder) = alone("alice").await;
     let _echo = serve_as(&client, "echo", "alice's").await;
-    let ticket = house.ticket(1).await;
+    let ticket = hub.ticket(1).await;
     assert_eq!(ticket.trust, Trust::Nobody);
     assert_eq!(join(&client, ticket, true).await, (false, false));
-    let (tcp, udp) = (house.hub.tcp_addr(), house.hub.udp_addr());
-    let House { hub, folder } = house;
+    let (tcp, udp) = (hub.hub.tcp_addr(), hub.hub.udp_addr());
+    let TestHub { hub, folder } = hub;
     hub.shutdown().await;
-    let mut config = house::config(folder.path());
+    let mut config = test_hub::config(folder.path());
     config.trust = Trust::Members;
     config.listen = tcp;
     config.udp_port = Some(udp.port());
     let hub = Hub::start(config).await.unwrap();
-    let back = House { hub, folder };
+    let back = TestHub { hub, folder };
     let bob = Member::of(&back, "bob").await;
     let refused = answer(&bob.client, &format!("echo@{}", node.id())).await;
     assert_eq!(refused.unwrap_err().code, Code::PermissionDenied);
@@ -116,9 +116,9 @@ async fn a_hub_that_lets_its_members_trust_each_other_later_changes_nothing_for_
 
 #[tokio::test]
 async fn a_joiner_that_calls_itself_as_a_member_does_gets_none_of_its_calls() {
-    let house = trusting(Trust::Nobody).await;
-    let alice = Member::of(&house, "alice").await;
-    let real = Member::of(&house, "z").await;
+    let hub = trusting(Trust::Nobody).await;
+    let alice = Member::of(&hub, "alice").await;
+    let real = Member::of(&hub, "z").await;
     let _bank = serve_as(&real.client, "bank", "the bank's").await;
     // Two that join alice, of which one calls itself as a member does.
     let mut thieves = Vec::new();
@@ -163,7 +163,7 @@ async fn a_joiner_that_calls_itself_as_a_member_does_gets_none_of_its_calls() {
     let named = rows.iter().find(|row| row.alias == "y").unwrap();
     assert_eq!(named.named_by, "peer");
     // With the hub away its last word counts.
-    house.hub.shutdown().await;
+    hub.hub.shutdown().await;
     let _other = alice.serve_echo("other").await;
     alice.registered(false).await;
     assert_eq!(answer(&alice.client, "bank@z").await.unwrap(), "the bank's");
@@ -178,19 +178,19 @@ async fn a_joiner_that_calls_itself_as_a_member_does_gets_none_of_its_calls() {
 async fn the_hubs_database_is_readable_by_its_user_alone_also_one_of_before() {
     use std::os::unix::fs::PermissionsExt as _;
 
-    let house = trusting(Trust::Nobody).await;
+    let hub = trusting(Trust::Nobody).await;
     let modes = |folder: &std::path::Path| {
         ["hub.db", "hub.db-wal", "hub.db-shm"].map(|name| {
             let meta = std::fs::metadata(folder.join(name)).unwrap();
             meta.permissions().mode() & 0o777
         })
     };
-    assert_eq!(modes(house.folder.path()), [0o600; 3]);
-    let House { hub, folder } = house;
+    assert_eq!(modes(hub.folder.path()), [0o600; 3]);
+    let TestHub { hub, folder } = hub;
     hub.shutdown().await;
     let open = std::fs::Permissions::from_mode(0o644);
     std::fs::set_permissions(folder.path().join("hub.db"), open).unwrap();
-    let hub = Hub::start(house::config(folder.path())).await.unwrap();
+    let hub = Hub::start(test_hub::config(folder.path())).await.unwrap();
     assert_eq!(modes(folder.path()), [0o600; 3]);
     hub.shutdown().await;
 }

@@ -17,7 +17,7 @@ use hailwire::{
     admin::{self, method},
     config::LogLevel,
 };
-use hailwire_hub::{Hub, Tls, Trust};
+use hailwire_hub::{Hub, TlsMode, Trust};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Stdin};
 
@@ -118,9 +118,9 @@ fn tell(run: &Run, ready: &Ready) -> Result<(), Failure> {
 }
 
 async fn start_hub(data: PathBuf, members: u32) -> Result<(Hub, String), Failure> {
-    let mut config = hailwire_hub::Config::new(data);
+    let mut config = hailwire_hub::HubConfig::new(data);
     config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    config.tls = Tls::OwnKey;
+    config.tls = TlsMode::OwnKey;
     config.trust = Trust::Members;
     let hub = Hub::start(config)
         .await

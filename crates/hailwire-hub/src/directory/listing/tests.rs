@@ -1,12 +1,12 @@
 use hailwire_wire::{header::Offer, signed::KeyPair};
 
 use super::*;
-use crate::directory::Policy;
+use crate::directory::DirectoryPolicy;
 
 const NOW: u64 = 1_800_000_000;
 
-fn directory(listing: Listing) -> Directory {
-    let policy = Policy {
+fn directory(listing: AgentVisibility) -> Directory {
+    let policy = DirectoryPolicy {
         max_members: 100,
         name_hold_s: 3600,
         listing,
@@ -63,7 +63,7 @@ fn request(record: &Record, key: &KeyPair, shown_to: &[&KeyPair]) -> Publish {
 }
 
 fn publish(directory: &mut Directory, record: &Record, key: &KeyPair, shown_to: &[&KeyPair]) {
-    let publication = Publication::parse(request(record, key, shown_to), NOW).unwrap();
+    let publication = CheckedPublication::parse(request(record, key, shown_to), NOW).unwrap();
     directory.publish(key.id(), &publication, NOW).unwrap();
 }
 
@@ -75,15 +75,15 @@ fn search(words: &[&str]) -> Search {
 }
 
 /// The nodes whose records a member finds.
-fn found(directory: &Directory, asker: &KeyPair, search: &Search) -> Vec<NodeId> {
-    let page = directory.search(asker.id(), search, NOW).unwrap();
+fn found(directory: &Directory, requester: &KeyPair, search: &Search) -> Vec<NodeId> {
+    let page = directory.search(requester.id(), search, NOW).unwrap();
     let node = |bytes: RecordBytes| SignedRecord::parse(bytes.0, NOW).unwrap().node();
     page.records.into_iter().map(node).collect()
 }
 
 /// How many agents a look-up shows.
-fn looked_up(directory: &Directory, asker: &KeyPair, node: &str) -> usize {
-    let found = directory.lookup(asker.id(), &node.parse().unwrap(), NOW);
+fn looked_up(directory: &Directory, requester: &KeyPair, node: &str) -> usize {
+    let found = directory.lookup(requester.id(), &node.parse().unwrap(), NOW);
     let record = SignedRecord::parse(found.unwrap().record.0, NOW).unwrap();
     assert!(record.record().name.is_some(), "the rest is there");
     record.record().agents.len()
@@ -91,7 +91,7 @@ fn looked_up(directory: &Directory, asker: &KeyPair, node: &str) -> usize {
 
 #[test]
 fn a_member_sees_the_agents_of_those_that_show_them_to_it_and_no_others() {
-    let mut directory = directory(Listing::Trusted);
+    let mut directory = directory(AgentVisibility::Trusted);
     let keys: Vec<KeyPair> = (1..=3).map(|byte| member(&directory, byte)).collect();
     let (one, two, three) = (&keys[0], &keys[1], &keys[2]);
     publish(&mut directory, &record("one", &["grep"], 1), one, &[two]);
@@ -146,7 +146,7 @@ fn a_member_sees_the_agents_of_those_that_show_them_to_it_and_no_others() {
 
 #[test]
 fn a_hub_that_lists_to_members_shows_all_to_all() {
-    let mut directory = directory(Listing::Members);
+    let mut directory = directory(AgentVisibility::Members);
     let (one, two) = (member(&directory, 1), member(&directory, 2));
     publish(&mut directory, &record("one", &["grep"], 1), &one, &[]);
     assert_eq!(found(&directory, &two, &search(&["grep"])), [one.id()]);
@@ -155,7 +155,7 @@ fn a_hub_that_lists_to_members_shows_all_to_all() {
 
 #[test]
 fn a_record_that_comes_alone_is_not_listed_by_trust_and_is_found_by_name() {
-    let mut directory = directory(Listing::Trusted);
+    let mut directory = directory(AgentVisibility::Trusted);
     let (one, two) = (member(&directory, 1), member(&directory, 2));
     let signed = record("one", &["grep"], 1).sign(&one).unwrap();
     directory.publish(one.id(), &signed.into(), NOW).unwrap();
@@ -173,13 +173,13 @@ fn a_record_is_shown_to_so_many_and_no_more() {
         ShownTo::of(NodeId::from_bytes(bytes))
     };
     publish.shown_to = (0..limits::MAX_SHOWN_TO).map(someone).collect();
-    assert!(Publication::parse(publish.clone(), NOW).is_ok());
+    assert!(CheckedPublication::parse(publish.clone(), NOW).is_ok());
     let request = serde_json::to_vec(&publish).unwrap();
     assert!(request.len() + 4 * limits::MAX_RECORD / 3 < limits::MAX_HUB_REQUEST);
     publish.shown_to.push(someone(limits::MAX_SHOWN_TO));
     assert!(matches!(
-        Publication::parse(publish, NOW),
-        Err(Unfit::ShownTo)
+        CheckedPublication::parse(publish, NOW),
+        Err(PublicationError::ShownTo)
     ));
 }
 
@@ -188,7 +188,7 @@ fn whereabouts_of_another_key_name_or_sequence_or_with_agents_are_refused() {
     let (one, two) = (key(1), key(2));
     let says = record("one", &["grep"], 2);
     let good = request(&says, &one, &[]);
-    assert!(Publication::parse(good.clone(), NOW).is_ok());
+    assert!(CheckedPublication::parse(good.clone(), NOW).is_ok());
     let bare = |name, sequence| record(name, &[], sequence);
     for whereabouts in [
         bytes(&bare("one", 2), &two),
@@ -201,8 +201,8 @@ fn whereabouts_of_another_key_name_or_sequence_or_with_agents_are_refused() {
             ..good.clone()
         };
         assert!(matches!(
-            Publication::parse(publish, NOW),
-            Err(Unfit::Whereabouts)
+            CheckedPublication::parse(publish, NOW),
+            Err(PublicationError::Whereabouts)
         ));
     }
 }
@@ -210,8 +210,8 @@ fn whereabouts_of_another_key_name_or_sequence_or_with_agents_are_refused() {
 #[test]
 fn a_search_is_done_in_slices_and_one_request_is_bounded_work() {
     const ROWS: usize = 20_000;
-    let mut directory = directory(Listing::Members);
-    let asker = member(&directory, 1);
+    let mut directory = directory(AgentVisibility::Members);
+    let requester = member(&directory, 1);
     let change = directory.db.transaction().unwrap();
     for index in 0..ROWS {
         let mut id = [0; 32];
@@ -229,7 +229,7 @@ fn a_search_is_done_in_slices_and_one_request_is_bounded_work() {
     let mut search = search(&["needle"]);
     let mut requests = Vec::new();
     loop {
-        let mut searching = Searching::new(asker.id(), search.clone(), NOW);
+        let mut searching = DirectorySearch::new(requester.id(), search.clone(), NOW);
         let mut slices = 1;
         let page = loop {
             match searching.step(&directory).unwrap() {
@@ -247,8 +247,8 @@ fn a_search_is_done_in_slices_and_one_request_is_bounded_work() {
     assert_eq!(
         requests,
         [
-            REQUEST.rows / SLICE.rows,
-            (ROWS - REQUEST.rows) / SLICE.rows + 1
+            MAX_REQUEST.rows / MAX_SLICE.rows,
+            (ROWS - MAX_REQUEST.rows) / MAX_SLICE.rows + 1
         ]
     );
 }
@@ -268,10 +268,10 @@ fn records_of_a_database_before_there_were_searches_by_text_are_found() {
     let row = params![id.as_bytes(), seconds(NOW + 7200), signed.bytes().as_ref()];
     db.execute("INSERT INTO record VALUES (?1, ?2, ?3)", row)
         .unwrap();
-    let policy = Policy {
+    let policy = DirectoryPolicy {
         max_members: 1,
         name_hold_s: 1,
-        listing: Listing::Members,
+        listing: AgentVisibility::Members,
     };
     let directory = Directory::over(db, policy).unwrap();
     assert_eq!(found(&directory, &one, &search(&["LINES"])), [id]);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use hailwire::hub::{HubClient, HubError, tls::Pins};
-use hailwire_hub::{Config, Hub, Tls};
+use hailwire_hub::{Hub, HubConfig, TlsMode};
 use hailwire_wire::{
     directory::{Asked, Permit, Reason, Refusal},
     header::Offer,
@@ -22,21 +22,21 @@ use tokio::{
 };
 
 /// A hub over a folder of its own.
-pub(crate) struct House {
+pub(crate) struct TestHub {
     pub(crate) hub: Hub,
     pub(crate) folder: TempDir,
 }
 
-impl House {
+impl TestHub {
     pub(crate) async fn plain() -> Self {
-        Self::with(|config| config.tls = Tls::Plain).await
+        Self::with(|config| config.tls = TlsMode::Plain).await
     }
 
     pub(crate) async fn https() -> Self {
         Self::with(|_| {}).await
     }
 
-    pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) async fn with(change: impl FnOnce(&mut HubConfig)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut config = config(folder.path());
         change(&mut config);
@@ -59,7 +59,7 @@ impl House {
     }
 
     /// A client that has not joined.
-    pub(crate) fn stranger(&self, seed: u8) -> Node {
+    pub(crate) fn unjoined_node(&self, seed: u8) -> TestNode {
         let key = key(seed);
         let pins = Pins::default();
         let client = HubClient::new(
@@ -68,7 +68,7 @@ impl House {
             key.clone(),
             &pins,
         );
-        Node {
+        TestNode {
             key,
             pins,
             client: client.unwrap(),
@@ -76,27 +76,27 @@ impl House {
     }
 
     /// A client that has joined.
-    pub(crate) async fn member(&self, seed: u8) -> Node {
-        let node = self.stranger(seed);
+    pub(crate) async fn member(&self, seed: u8) -> TestNode {
+        let node = self.unjoined_node(seed);
         node.client.join(self.ticket(1).await.secret).await.unwrap();
         node
     }
 }
 
-pub(crate) fn config(folder: &Path) -> Config {
-    let mut config = Config::new(folder);
+pub(crate) fn config(folder: &Path) -> HubConfig {
+    let mut config = HubConfig::new(folder);
     config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     config
 }
 
 /// A node, as far as a hub sees it.
-pub(crate) struct Node {
+pub(crate) struct TestNode {
     pub(crate) key: KeyPair,
     pub(crate) pins: Pins,
     pub(crate) client: HubClient,
 }
 
-impl Node {
+impl TestNode {
     pub(crate) fn record(&self, name: Option<&str>, sequence: u64) -> SignedRecord {
         record(name, sequence).sign(&self.key).unwrap()
     }
