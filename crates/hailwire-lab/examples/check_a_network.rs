@@ -4,13 +4,13 @@
 
 use std::error::Error;
 
-use hailwire_lab::{Topology, check, real::Network};
+use hailwire_lab::{Topology, check, real::NamespaceNetwork};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let name = std::env::args()
         .nth(1)
         .unwrap_or_else(|| "wan-50ms".to_owned());
-    let network = Network::up(&Topology::find(&name)?)?;
+    let network = NamespaceNetwork::up(&Topology::find(&name)?)?;
     println!("{}", serde_json::to_string(&check(&network)?)?);
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! from whichever of its four endpoints it was asked to use. Three questions from one socket tell
 //! the mapping; an answer from another address or port than was asked tells the filtering; two
 //! sockets that send to each other's external endpoint tell the hairpin. It works over any datagrams
-//! ([`Datagrams`]), and so on the sockets of both tiers.
+//! ([`DatagramSocket`]), and so on the sockets of both tiers.
 //!
 //! ```text
 //! question  "hail-nat?"  which endpoint is to answer, 0 to 3  token
@@ -15,17 +15,17 @@ use std::{future::Future, io, net::SocketAddrV4, time::Duration};
 
 use serde::Serialize;
 
-use crate::nat::Dependence;
+use crate::nat::EndpointDependence;
 
 /// How often a question is asked that nobody answers: loss must not look like a filter.
-const TRIES: u8 = 4;
+const MAX_ATTEMPTS: u8 = 4;
 
 const QUESTION: &[u8] = b"hail-nat?";
 const ANSWER: &[u8] = b"hail-nat!";
 const GREETING: &[u8] = b"hail-nat, neighbour";
 
 /// A UDP socket of either tier.
-pub trait Datagrams {
+pub trait DatagramSocket {
     /// Its address as the host itself sees it.
     fn local(&self) -> io::Result<SocketAddrV4>;
 
@@ -40,11 +40,11 @@ pub trait Datagrams {
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Behaviour {
+pub struct NatBehaviour {
     /// How far a mapping is kept.
-    pub mapping: Dependence,
+    pub mapping: EndpointDependence,
     /// Who may answer.
-    pub filtering: Dependence,
+    pub filtering: EndpointDependence,
     /// Whether inside endpoints reach each other by external ones.
     pub hairpin: bool,
     /// Whether the external port is the inside one.
@@ -56,9 +56,9 @@ pub struct Behaviour {
 /// The four endpoints of a server: address 1 port 1, address 1 port 2, address 2 port 1, address 2
 /// port 2.
 #[derive(Debug)]
-pub struct Server<S>(pub [S; 4]);
+pub struct NatProbeServer<S>(pub [S; 4]);
 
-impl<S: Datagrams> Server<S> {
+impl<S: DatagramSocket> NatProbeServer<S> {
     /// Answers questions until dropped.
     ///
     /// # Errors
@@ -89,31 +89,33 @@ impl<S: Datagrams> Server<S> {
 /// # Errors
 ///
 /// `TimedOut` where the server does not answer at all, and what the sockets report.
-pub async fn discover<S: Datagrams>(
+pub async fn discover<S: DatagramSocket>(
     sockets: &[S; 3],
     server: [SocketAddrV4; 4],
     patience: Duration,
-) -> io::Result<Behaviour> {
-    let [first, second, third] = sockets.each_ref().map(|socket| Asker { socket, patience });
+) -> io::Result<NatBehaviour> {
+    let [first, second, third] = sockets
+        .each_ref()
+        .map(|socket| NatProbe { socket, patience });
     let external = first.must_see(server[0], 0).await?;
     let other_port = first.must_see(server[1], 1).await?;
     let other_address = first.must_see(server[2], 2).await?;
     let mapping = match (external == other_port, external == other_address) {
-        (true, true) => Dependence::EndpointIndependent,
-        (true, false) => Dependence::AddressDependent,
-        (false, _) => Dependence::AddressAndPortDependent,
+        (true, true) => EndpointDependence::EndpointIndependent,
+        (true, false) => EndpointDependence::AddressDependent,
+        (false, _) => EndpointDependence::AddressAndPortDependent,
     };
     // Fresh, so that nobody but the first endpoint has been contacted.
     let seen = second.must_see(server[0], 0).await?;
     let filtering = match second.sees(server[0], 3).await? {
-        Some(_) => Dependence::EndpointIndependent,
+        Some(_) => EndpointDependence::EndpointIndependent,
         None => match second.sees(server[0], 1).await? {
-            Some(_) => Dependence::AddressDependent,
-            None => Dependence::AddressAndPortDependent,
+            Some(_) => EndpointDependence::AddressDependent,
+            None => EndpointDependence::AddressAndPortDependent,
         },
     };
     let neighbour = third.must_see(server[0], 0).await?;
-    Ok(Behaviour {
+    Ok(NatBehaviour {
         mapping,
         filtering,
         hairpin: second.reaches(seen, &third, neighbour).await?,
@@ -122,12 +124,12 @@ pub async fn discover<S: Datagrams>(
     })
 }
 
-struct Asker<'a, S> {
+struct NatProbe<'a, S> {
     socket: &'a S,
     patience: Duration,
 }
 
-impl<S: Datagrams> Asker<'_, S> {
+impl<S: DatagramSocket> NatProbe<'_, S> {
     async fn must_see(&self, server: SocketAddrV4, answers: u8) -> io::Result<SocketAddrV4> {
         let seen = self.sees(server, answers).await?;
         seen.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "the server does not answer"))
@@ -135,7 +137,7 @@ impl<S: Datagrams> Asker<'_, S> {
 
     /// How an endpoint of the server sees this socket, when endpoint `answers` answers.
     async fn sees(&self, server: SocketAddrV4, answers: u8) -> io::Result<Option<SocketAddrV4>> {
-        for attempt in 0..TRIES {
+        for attempt in 0..MAX_ATTEMPTS {
             // A token of its own, so that a late answer to another question is not taken for this.
             let token =
                 u32::from(answers) << 24 | u32::from(server.port()) << 8 | u32::from(attempt);
@@ -156,7 +158,7 @@ impl<S: Datagrams> Asker<'_, S> {
         other: &Self,
         external: SocketAddrV4,
     ) -> io::Result<bool> {
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             other.socket.send(GREETING, own).await?;
             self.socket.send(GREETING, external).await?;
             let greeted = |payload: &[u8]| (payload == GREETING).then_some(());
@@ -205,7 +207,7 @@ fn read_answer(payload: &[u8], token: u32) -> Option<SocketAddrV4> {
     (rest == token.to_be_bytes()).then_some(SocketAddrV4::new((*address).into(), port))
 }
 
-impl Datagrams for crate::virtual_net::Socket {
+impl DatagramSocket for crate::virtual_net::VirtualSocket {
     fn local(&self) -> io::Result<SocketAddrV4> {
         Ok(Self::local(self))
     }
@@ -221,7 +223,7 @@ impl Datagrams for crate::virtual_net::Socket {
     }
 }
 
-impl Datagrams for tokio::net::UdpSocket {
+impl DatagramSocket for tokio::net::UdpSocket {
     fn local(&self) -> io::Result<SocketAddrV4> {
         v4(self.local_addr()?)
     }

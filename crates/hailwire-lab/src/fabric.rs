@@ -9,8 +9,8 @@
 //! `now` and does no I/O: [`Fabric::enter`] puts a packet in, [`Fabric::next`] says when something
 //! comes out, [`Fabric::leave`] hands it over.
 //!
-//! A kernel hands over many packets in one buffer ([`Segments`]). Each meets its own fate on each
-//! link, as it would on a wire; those that arrive next to each other within [`TOGETHER`] are handed
+//! A kernel hands over many packets in one buffer ([`PacketSegments`]). Each meets its own fate on each
+//! link, as it would on a wire; those that arrive next to each other within [`GROUP_WINDOW`] are handed
 //! over together, when the last of them has arrived.
 
 use std::{
@@ -23,35 +23,35 @@ use std::{
 use serde::Serialize;
 
 use crate::{
-    firewall::{Firewall, Rule},
-    link::{self, Fate, Link},
+    firewall::{Firewall, FirewallRule},
+    link::{self, Link, PacketOutcome},
     nat::Nat,
-    packet::{Flow, Segments},
-    topology::{Site, Topology, Wall},
+    packet::{Flow, PacketSegments},
+    topology::{FirewallPolicy, Site, Topology},
 };
 
 /// Packets of one buffer that arrive within this time are handed over together: a fiftieth of what a
 /// delay may be off.
-pub const TOGETHER: Duration = Duration::from_micros(250);
+pub const GROUP_WINDOW: Duration = Duration::from_micros(250);
 
 /// Most bytes under way in a network; what enters beyond them is dropped. A second at 2 Gbit/s.
-pub const MAX_UNDER_WAY: u64 = 256 << 20;
+pub const MAX_BYTES_IN_TRANSIT: u64 = 256 << 20;
 
 /// Where a host hangs on the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-pub struct Port(pub usize);
+pub struct FabricPort(pub usize);
 
 /// What comes out of the network at a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Leaving<P> {
+pub enum FabricOutput<P> {
     /// Packets that have arrived.
     Arrived {
         /// The host.
-        port: Port,
+        port: FabricPort,
         /// From whom to whom, as the host sees it.
         flow: Flow,
         /// How the buffer divides.
-        segments: Segments,
+        segments: PacketSegments,
         /// Which packets of it have arrived.
         range: Range<u32>,
         /// The buffer, as it entered.
@@ -60,7 +60,7 @@ pub enum Leaving<P> {
     /// The answer to a packet that was larger than a link carries (RFC 792, "fragmentation needed").
     TooLarge {
         /// The host that sent it.
-        port: Port,
+        port: FabricPort,
         /// What the link carries, in bytes.
         mtu: u16,
         /// The buffer, as it entered.
@@ -71,7 +71,7 @@ pub enum Leaving<P> {
 /// Packets on the wire since the start, by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub struct Counters {
+pub struct PacketCounters {
     /// Handed to a host.
     pub arrived: u64,
     /// Lost by chance.
@@ -86,20 +86,20 @@ pub struct Counters {
     pub firewall: u64,
     /// For an address that nobody has, or from one that the sender has not.
     pub unroutable: u64,
-    /// Dropped because [`MAX_UNDER_WAY`] was reached.
+    /// Dropped because [`MAX_BYTES_IN_TRANSIT`] was reached.
     pub overflow: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Travelling<P> {
-    origin: Port,
+struct PacketInTransit<P> {
+    origin: FabricPort,
     flow: Flow,
-    segments: Segments,
+    segments: PacketSegments,
     range: Range<u32>,
     payload: P,
 }
 
-impl<P> Travelling<P> {
+impl<P> PacketInTransit<P> {
     fn bytes(&self) -> u64 {
         self.range
             .clone()
@@ -113,19 +113,19 @@ impl<P> Travelling<P> {
 }
 
 #[derive(Debug)]
-enum Step {
+enum TransitStep {
     /// Leaves the up link.
     Internet,
     /// Leaves the down link of a site.
     Edge(usize),
     /// Reaches a host.
-    Host(Port),
+    Host(FabricPort),
     /// The message that it was too large reaches its sender.
     TooLarge(u16),
 }
 
 #[derive(Debug)]
-struct Edge {
+struct SiteEdge {
     up: Link,
     down: Link,
     nat: Option<Nat>,
@@ -134,7 +134,7 @@ struct Edge {
 
 /// Who does the NAT of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NatBy {
+pub enum NatProvider {
     /// This model.
     Model,
     /// Somebody before it: the site shows its public address to the model.
@@ -144,23 +144,23 @@ pub enum NatBy {
 /// A network.
 #[derive(Debug)]
 pub struct Fabric<P> {
-    edges: Vec<Edge>,
+    edges: Vec<SiteEdge>,
     ports: Vec<usize>,
     /// Port by the address that its host has.
-    inner: HashMap<Ipv4Addr, Port>,
+    inner: HashMap<Ipv4Addr, FabricPort>,
     /// Site by the address that the internet sees.
     outer: HashMap<Ipv4Addr, usize>,
-    due: BTreeMap<(Duration, u64), (Step, Travelling<P>)>,
+    due: BTreeMap<(Duration, u64), (TransitStep, PacketInTransit<P>)>,
     order: u64,
-    under_way: u64,
-    counters: Counters,
+    bytes_in_transit: u64,
+    counters: PacketCounters,
 }
 
 impl<P: Clone> Fabric<P> {
     /// The network of a topology. Ports are in the order of [`Topology::hosts`], but a site whose NAT
     /// somebody else does has one port, for its public address.
     #[must_use]
-    pub fn new(topology: &Topology, seed: u64, nat_by: impl Fn(&Site) -> NatBy) -> Self {
+    pub fn new(topology: &Topology, seed: u64, nat_by: impl Fn(&Site) -> NatProvider) -> Self {
         let mut fabric = Self {
             edges: Vec::new(),
             ports: Vec::new(),
@@ -168,11 +168,11 @@ impl<P: Clone> Fabric<P> {
             outer: HashMap::new(),
             due: BTreeMap::new(),
             order: 0,
-            under_way: 0,
-            counters: Counters::default(),
+            bytes_in_transit: 0,
+            counters: PacketCounters::default(),
         };
         for (number, site) in topology.sites.iter().enumerate() {
-            let model = nat_by(site) == NatBy::Model;
+            let model = nat_by(site) == NatProvider::Model;
             fabric.add_edge(topology, number, site, model, seed);
             if site.nat.is_some() && !model {
                 fabric.add_port(number, &[topology.public(number)]);
@@ -197,15 +197,15 @@ impl<P: Clone> Fabric<P> {
         let own = |what: u64| seed ^ ((number as u64 * 4 + what + 1) << 32);
         let public = topology.public(number);
         let rule = site.firewall.as_ref().map(|wall| match wall {
-            Wall::NoUdp => Rule::NoUdp,
-            Wall::OnlyTcp443 => Rule::OnlyTcp443,
-            Wall::OnlyRelay(host) => {
+            FirewallPolicy::NoUdp => FirewallRule::NoUdp,
+            FirewallPolicy::OnlyTcp443 => FirewallRule::OnlyTcp443,
+            FirewallPolicy::OnlyRelay(host) => {
                 let relay = topology.addresses(host).first().copied();
-                Rule::OnlyTo(relay.unwrap_or(Ipv4Addr::UNSPECIFIED))
+                FirewallRule::OnlyTo(relay.unwrap_or(Ipv4Addr::UNSPECIFIED))
             }
         });
         let nat = site.nat.as_ref().filter(|_| model);
-        self.edges.push(Edge {
+        self.edges.push(SiteEdge {
             up: Link::new(site.up.clone(), own(0)),
             down: Link::new(site.down.clone(), own(1)),
             nat: nat.map(|kind| Nat::new(kind.clone(), public, own(2))),
@@ -215,7 +215,7 @@ impl<P: Clone> Fabric<P> {
     }
 
     fn add_port(&mut self, site: usize, addresses: &[Ipv4Addr]) {
-        let port = Port(self.ports.len());
+        let port = FabricPort(self.ports.len());
         self.ports.push(site);
         let public = self.edges.get(site).is_some_and(|edge| edge.nat.is_none());
         for address in addresses {
@@ -228,13 +228,13 @@ impl<P: Clone> Fabric<P> {
 
     /// The port of the host that has this address.
     #[must_use]
-    pub fn port(&self, address: Ipv4Addr) -> Option<Port> {
+    pub fn port(&self, address: Ipv4Addr) -> Option<FabricPort> {
         self.inner.get(&address).copied()
     }
 
     /// What became of the packets so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> PacketCounters {
         self.counters
     }
 
@@ -248,12 +248,12 @@ impl<P: Clone> Fabric<P> {
     pub fn enter(
         &mut self,
         now: Duration,
-        origin: Port,
+        origin: FabricPort,
         flow: Flow,
-        segments: Segments,
+        segments: PacketSegments,
         payload: P,
     ) {
-        let mut packet = Travelling {
+        let mut packet = PacketInTransit {
             origin,
             flow,
             segments,
@@ -267,7 +267,7 @@ impl<P: Clone> Fabric<P> {
         }
         let site = self.ports[origin.0];
         if let Some(port) = self.neighbour(site, flow.destination) {
-            self.schedule(now, Step::Host(port), packet);
+            self.schedule(now, TransitStep::Host(port), packet);
             return;
         }
         let edge = &mut self.edges[site];
@@ -291,11 +291,11 @@ impl<P: Clone> Fabric<P> {
                 return;
             }
         }
-        self.cross(now, site, Way::Up, &packet);
+        self.cross(now, site, LinkDirection::Up, &packet);
     }
 
     /// What has come out by now, the earliest first. Call until `None`.
-    pub fn leave(&mut self, now: Duration) -> Option<Leaving<P>> {
+    pub fn leave(&mut self, now: Duration) -> Option<FabricOutput<P>> {
         loop {
             let entry = self.due.first_entry()?;
             let (at, _) = *entry.key();
@@ -303,36 +303,36 @@ impl<P: Clone> Fabric<P> {
                 return None;
             }
             let (step, packet) = entry.remove();
-            self.under_way -= packet.bytes();
+            self.bytes_in_transit -= packet.bytes();
             let step = match step {
-                Step::Internet => {
+                TransitStep::Internet => {
                     self.across(at, &packet);
                     continue;
                 }
-                Step::Edge(site) => match self.reach_host(at, site, packet) {
-                    Some(leaving) => return Some(leaving),
+                TransitStep::Edge(site) => match self.reach_host(at, site, packet) {
+                    Some(output) => return Some(output),
                     None => continue,
                 },
                 arrived => arrived,
             };
             return Some(match step {
-                Step::TooLarge(mtu) => Leaving::TooLarge {
+                TransitStep::TooLarge(mtu) => FabricOutput::TooLarge {
                     port: packet.origin,
                     mtu,
                     payload: packet.payload,
                 },
-                Step::Host(port) => self.hand_over(port, packet),
-                Step::Internet | Step::Edge(_) => continue,
+                TransitStep::Host(port) => self.hand_over(port, packet),
+                TransitStep::Internet | TransitStep::Edge(_) => continue,
             });
         }
     }
 
-    fn neighbour(&self, site: usize, destination: SocketAddrV4) -> Option<Port> {
+    fn neighbour(&self, site: usize, destination: SocketAddrV4) -> Option<FabricPort> {
         let port = self.inner.get(destination.ip())?;
         (self.ports[port.0] == site).then_some(*port)
     }
 
-    fn hairpin(&mut self, now: Duration, site: usize, mut packet: Travelling<P>) {
+    fn hairpin(&mut self, now: Duration, site: usize, mut packet: PacketInTransit<P>) {
         let Flow {
             protocol,
             source,
@@ -347,16 +347,16 @@ impl<P: Clone> Fabric<P> {
         match (inside, port) {
             (Some(inside), Some(port)) => {
                 packet.flow.destination = inside;
-                self.schedule(now, Step::Host(port), packet);
+                self.schedule(now, TransitStep::Host(port), packet);
             }
             _ => self.counters.nat += packet.count(),
         }
     }
 
     /// From the up link to the down link of whoever has the address.
-    fn across(&mut self, now: Duration, packet: &Travelling<P>) {
+    fn across(&mut self, now: Duration, packet: &PacketInTransit<P>) {
         match self.outer.get(packet.flow.destination.ip()) {
-            Some(site) => self.cross(now, *site, Way::Down, packet),
+            Some(site) => self.cross(now, *site, LinkDirection::Down, packet),
             None => self.counters.unroutable += packet.count(),
         }
     }
@@ -365,8 +365,8 @@ impl<P: Clone> Fabric<P> {
         &mut self,
         now: Duration,
         site: usize,
-        mut packet: Travelling<P>,
-    ) -> Option<Leaving<P>> {
+        mut packet: PacketInTransit<P>,
+    ) -> Option<FabricOutput<P>> {
         let edge = &mut self.edges[site];
         if let Some(nat) = &edge.nat {
             let Flow {
@@ -397,9 +397,9 @@ impl<P: Clone> Fabric<P> {
         }
     }
 
-    fn hand_over(&mut self, port: Port, packet: Travelling<P>) -> Leaving<P> {
+    fn hand_over(&mut self, port: FabricPort, packet: PacketInTransit<P>) -> FabricOutput<P> {
         self.counters.arrived += packet.count();
-        Leaving::Arrived {
+        FabricOutput::Arrived {
             port,
             flow: packet.flow,
             segments: packet.segments,
@@ -409,77 +409,89 @@ impl<P: Clone> Fabric<P> {
     }
 
     /// Sends each packet of a buffer over a link, and those that stay together on together.
-    fn cross(&mut self, now: Duration, site: usize, way: Way, packet: &Travelling<P>) {
-        let mut group: Option<Group> = None;
+    fn cross(
+        &mut self,
+        now: Duration,
+        site: usize,
+        direction: LinkDirection,
+        packet: &PacketInTransit<P>,
+    ) {
+        let mut group: Option<ArrivalGroup> = None;
         for index in packet.range.clone() {
             let edge = &mut self.edges[site];
-            let link = match way {
-                Way::Up => &mut edge.up,
-                Way::Down => &mut edge.down,
+            let link = match direction {
+                LinkDirection::Up => &mut edge.up,
+                LinkDirection::Down => &mut edge.down,
             };
             let mtu = link.shape().mtu;
             match link.pass(now, packet.segments.bytes(index)) {
-                Fate::Arrives { at, again } => {
+                PacketOutcome::Arrives { at, again } => {
                     if !group.as_mut().is_some_and(|group| group.takes(index, at)) {
-                        self.forward(site, way, group.take(), packet);
-                        group = Some(Group::of(index, at));
+                        self.forward(site, direction, group.take(), packet);
+                        group = Some(ArrivalGroup::of(index, at));
                     }
-                    let copy = again.map(|at| Group::of(index, at));
-                    self.forward(site, way, copy, packet);
+                    let copy = again.map(|at| ArrivalGroup::of(index, at));
+                    self.forward(site, direction, copy, packet);
                 }
-                Fate::Dropped(link::Drop::Lost) => self.counters.lost += 1,
-                Fate::Dropped(link::Drop::Queue) => self.counters.queue += 1,
-                Fate::Dropped(link::Drop::TooLarge) => {
+                PacketOutcome::Dropped(link::DropReason::Lost) => self.counters.lost += 1,
+                PacketOutcome::Dropped(link::DropReason::Queue) => self.counters.queue += 1,
+                PacketOutcome::Dropped(link::DropReason::TooLarge) => {
                     self.counters.too_large += 1;
-                    self.schedule(now, Step::TooLarge(mtu), packet.clone());
+                    self.schedule(now, TransitStep::TooLarge(mtu), packet.clone());
                     break;
                 }
             }
         }
-        self.forward(site, way, group, packet);
+        self.forward(site, direction, group, packet);
     }
 
-    fn forward(&mut self, site: usize, way: Way, group: Option<Group>, packet: &Travelling<P>) {
-        let Some(Group { range, last, .. }) = group else {
+    fn forward(
+        &mut self,
+        site: usize,
+        direction: LinkDirection,
+        group: Option<ArrivalGroup>,
+        packet: &PacketInTransit<P>,
+    ) {
+        let Some(ArrivalGroup { range, last, .. }) = group else {
             return;
         };
-        let step = match way {
-            Way::Up => Step::Internet,
-            Way::Down => Step::Edge(site),
+        let step = match direction {
+            LinkDirection::Up => TransitStep::Internet,
+            LinkDirection::Down => TransitStep::Edge(site),
         };
-        let packet = Travelling {
+        let packet = PacketInTransit {
             range,
             ..packet.clone()
         };
         self.schedule(last, step, packet);
     }
 
-    fn schedule(&mut self, at: Duration, step: Step, packet: Travelling<P>) {
+    fn schedule(&mut self, at: Duration, step: TransitStep, packet: PacketInTransit<P>) {
         let bytes = packet.bytes();
-        if self.under_way + bytes > MAX_UNDER_WAY {
+        if self.bytes_in_transit + bytes > MAX_BYTES_IN_TRANSIT {
             self.counters.overflow += packet.count();
             return;
         }
-        self.under_way += bytes;
+        self.bytes_in_transit += bytes;
         self.order += 1;
         self.due.insert((at, self.order), (step, packet));
     }
 }
 
 #[derive(Clone, Copy)]
-enum Way {
+enum LinkDirection {
     Up,
     Down,
 }
 
 /// Packets of one buffer that arrive next to each other.
-struct Group {
+struct ArrivalGroup {
     range: Range<u32>,
     first: Duration,
     last: Duration,
 }
 
-impl Group {
+impl ArrivalGroup {
     fn of(index: u32, at: Duration) -> Self {
         Self {
             range: index..index + 1,
@@ -490,7 +502,7 @@ impl Group {
 
     /// Takes one more packet if it follows closely enough.
     fn takes(&mut self, index: u32, at: Duration) -> bool {
-        let follows = index == self.range.end && at >= self.last && at - self.first <= TOGETHER;
+        let follows = index == self.range.end && at >= self.last && at - self.first <= GROUP_WINDOW;
         if follows {
             self.range.end += 1;
             self.last = at;

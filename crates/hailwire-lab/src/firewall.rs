@@ -2,7 +2,7 @@
 //! and hotels have.
 //!
 //! What leaves is judged by its destination. What comes in passes only as the answer to something
-//! that left, except under [`Rule::NoUdp`], which leaves all but UDP alone. Refused packets vanish
+//! that left, except under [`FirewallRule::NoUdp`], which leaves all but UDP alone. Refused packets vanish
 //! without a message, as most such firewalls do it.
 //!
 //! It takes `now` and does no I/O.
@@ -22,7 +22,7 @@ const FLOW_TIMEOUT: Duration = Duration::from_secs(3600);
 /// What may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Rule {
+pub enum FirewallRule {
     /// No UDP, neither out nor in.
     NoUdp,
     /// Out: TCP to port 443. In: its answers.
@@ -34,14 +34,14 @@ pub enum Rule {
 /// A firewall with the flows that it has let out.
 #[derive(Debug)]
 pub struct Firewall {
-    rule: Rule,
+    rule: FirewallRule,
     flows: HashMap<Flow, Duration>,
 }
 
 impl Firewall {
     /// A firewall that has seen nothing.
     #[must_use]
-    pub fn new(rule: Rule) -> Self {
+    pub fn new(rule: FirewallRule) -> Self {
         Self {
             rule,
             flows: HashMap::new(),
@@ -51,9 +51,11 @@ impl Firewall {
     /// Whether a packet may leave.
     pub fn outbound(&mut self, now: Duration, flow: &Flow) -> bool {
         let may = match self.rule {
-            Rule::NoUdp => return flow.protocol != Protocol::Udp,
-            Rule::OnlyTcp443 => flow.protocol == Protocol::Tcp && flow.destination.port() == 443,
-            Rule::OnlyTo(relay) => *flow.destination.ip() == relay,
+            FirewallRule::NoUdp => return flow.protocol != Protocol::Udp,
+            FirewallRule::OnlyTcp443 => {
+                flow.protocol == Protocol::Tcp && flow.destination.port() == 443
+            }
+            FirewallRule::OnlyTo(relay) => *flow.destination.ip() == relay,
         };
         if may {
             self.remember(now, *flow);
@@ -63,7 +65,7 @@ impl Firewall {
 
     /// Whether a packet may come in.
     pub fn inbound(&mut self, now: Duration, flow: &Flow) -> bool {
-        if self.rule == Rule::NoUdp {
+        if self.rule == FirewallRule::NoUdp {
             return flow.protocol != Protocol::Udp;
         }
         match self.flows.get_mut(&flow.reversed()) {
@@ -108,7 +110,7 @@ mod tests {
 
     #[test]
     fn without_udp_tcp_passes_both_ways() {
-        let mut wall = Firewall::new(Rule::NoUdp);
+        let mut wall = Firewall::new(FirewallRule::NoUdp);
         let udp = flow(Protocol::Udp, "192.168.0.10:5000", "198.18.1.1:443");
         let tcp = flow(Protocol::Tcp, "192.168.0.10:5000", "198.18.1.1:22");
         assert!(!wall.outbound(S, &udp) && !wall.inbound(S, &udp.reversed()));
@@ -117,7 +119,7 @@ mod tests {
 
     #[test]
     fn only_tcp_to_port_443_leaves_and_only_its_answers_come_in() {
-        let mut wall = Firewall::new(Rule::OnlyTcp443);
+        let mut wall = Firewall::new(FirewallRule::OnlyTcp443);
         let web = flow(Protocol::Tcp, "192.168.0.10:5000", "198.18.1.1:443");
         let refused = [
             flow(Protocol::Udp, "192.168.0.10:5000", "198.18.1.1:443"),
@@ -136,7 +138,7 @@ mod tests {
     #[test]
     fn only_to_the_relay_lets_nothing_else_out() {
         let relay = Ipv4Addr::new(198, 18, 1, 1);
-        let mut wall = Firewall::new(Rule::OnlyTo(relay));
+        let mut wall = Firewall::new(FirewallRule::OnlyTo(relay));
         let to_relay = flow(Protocol::Udp, "192.168.0.10:5000", "198.18.1.1:7443");
         assert!(wall.outbound(S, &to_relay) && wall.inbound(S, &to_relay.reversed()));
         let other = flow(Protocol::Tcp, "192.168.0.10:5000", "198.18.2.1:443");
@@ -145,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_flow_that_was_quiet_for_an_hour_is_forgotten() {
-        let mut wall = Firewall::new(Rule::OnlyTcp443);
+        let mut wall = Firewall::new(FirewallRule::OnlyTcp443);
         let web = flow(Protocol::Tcp, "192.168.0.10:5000", "198.18.1.1:443");
         wall.outbound(S, &web);
         assert!(wall.inbound(3600 * S, &web.reversed()));

@@ -48,5 +48,5 @@ pub mod real;
 pub mod topology;
 pub mod virtual_net;
 
-pub use check::{Checked, check};
+pub use check::{NetworkReport, check};
 pub use topology::{Topology, TopologyError};

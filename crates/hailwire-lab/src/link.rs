@@ -22,18 +22,18 @@ use serde::{Deserialize, Serialize};
 pub const MTU: u16 = 1500;
 
 /// Smallest queue that a link with a rate gets when the file names none: 32 full packets.
-pub const LEAST_QUEUE: u64 = 32 * MTU as u64;
+pub const MIN_QUEUE: u64 = 32 * MTU as u64;
 
 /// Time for which the queue of a link holds data when the file names none.
-const QUEUE_TIME: Duration = Duration::from_millis(50);
+const DEFAULT_QUEUE_TIME: Duration = Duration::from_millis(50);
 
 /// How far a picked packet falls behind when the file does not say.
-const REORDER_BY: Duration = Duration::from_millis(2);
+const DEFAULT_REORDER_BY: Duration = Duration::from_millis(2);
 
 /// What one direction of a link does. The default does nothing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Shape {
+pub struct LinkShape {
     /// Time from one end to the other.
     pub delay: Duration,
     /// The delay wanders within `delay ± jitter`, from one random level to the next in four times this
@@ -50,20 +50,20 @@ pub struct Shape {
     /// Bits of IP packets a second; `None` for no bound.
     pub rate: Option<u64>,
     /// Bytes that may wait for the wire. `None` with a rate: what 50 ms carry, at least
-    /// [`LEAST_QUEUE`]. Without a rate nothing waits.
+    /// [`MIN_QUEUE`]. Without a rate nothing waits.
     pub queue: Option<u64>,
     /// Largest IP packet in bytes; a larger one does not pass.
     pub mtu: u16,
 }
 
-impl Default for Shape {
+impl Default for LinkShape {
     fn default() -> Self {
         Self {
             delay: Duration::ZERO,
             jitter: Duration::ZERO,
             loss: 0.0,
             reorder: 0.0,
-            reorder_by: REORDER_BY,
+            reorder_by: DEFAULT_REORDER_BY,
             duplicate: 0.0,
             rate: None,
             queue: None,
@@ -72,15 +72,15 @@ impl Default for Shape {
     }
 }
 
-impl Shape {
+impl LinkShape {
     /// Bytes that may wait for the wire.
     #[must_use]
     pub fn queue_bytes(&self) -> u64 {
         match (self.queue, self.rate) {
             (Some(bytes), _) => bytes,
             (None, Some(rate)) => {
-                let bytes = u128::from(rate) * QUEUE_TIME.as_nanos() / 8 / 1_000_000_000;
-                u64::try_from(bytes).unwrap_or(u64::MAX).max(LEAST_QUEUE)
+                let bytes = u128::from(rate) * DEFAULT_QUEUE_TIME.as_nanos() / 8 / 1_000_000_000;
+                u64::try_from(bytes).unwrap_or(u64::MAX).max(MIN_QUEUE)
             }
             (None, None) => u64::MAX,
         }
@@ -90,7 +90,7 @@ impl Shape {
 /// Why a packet did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Drop {
+pub enum DropReason {
     /// Chance, as the shape's `loss` says.
     Lost,
     /// The queue was full.
@@ -101,7 +101,7 @@ pub enum Drop {
 
 /// What happens to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum PacketOutcome {
     /// It arrives.
     Arrives {
         /// When its last byte arrives.
@@ -110,52 +110,52 @@ pub enum Fate {
         again: Option<Duration>,
     },
     /// It does not.
-    Dropped(Drop),
+    Dropped(DropReason),
 }
 
 /// One direction of a link.
 #[derive(Debug)]
 pub struct Link {
-    shape: Shape,
-    chance: Pcg64Mcg,
+    shape: LinkShape,
+    random: Pcg64Mcg,
     /// When the wire has sent all that waits for it.
     free: Duration,
     /// What the levels of the delay follow from.
-    levels: u64,
+    delay_seed: u64,
 }
 
 impl Link {
     /// A link with nothing on it.
     #[must_use]
-    pub fn new(shape: Shape, seed: u64) -> Self {
+    pub fn new(shape: LinkShape, seed: u64) -> Self {
         Self {
             shape,
-            chance: Pcg64Mcg::seed_from_u64(seed),
+            random: Pcg64Mcg::seed_from_u64(seed),
             free: Duration::ZERO,
-            levels: seed,
+            delay_seed: seed,
         }
     }
 
     /// What it does.
     #[must_use]
-    pub fn shape(&self) -> &Shape {
+    pub fn shape(&self) -> &LinkShape {
         &self.shape
     }
 
     /// Sends a packet of `bytes` (IP header included) into the link.
-    pub fn pass(&mut self, now: Duration, bytes: u32) -> Fate {
+    pub fn pass(&mut self, now: Duration, bytes: u32) -> PacketOutcome {
         if bytes > u32::from(self.shape.mtu) {
-            return Fate::Dropped(Drop::TooLarge);
+            return PacketOutcome::Dropped(DropReason::TooLarge);
         }
         let Some(sent) = self.send(now, bytes) else {
-            return Fate::Dropped(Drop::Queue);
+            return PacketOutcome::Dropped(DropReason::Queue);
         };
         if self.happens(self.shape.loss) {
-            return Fate::Dropped(Drop::Lost);
+            return PacketOutcome::Dropped(DropReason::Lost);
         }
         let at = self.arrival(sent);
         let again = self.happens(self.shape.duplicate).then_some(at);
-        Fate::Arrives { at, again }
+        PacketOutcome::Arrives { at, again }
     }
 
     /// When the last byte has left, or `None` where the queue has no room.
@@ -192,8 +192,8 @@ impl Link {
         let stride = (4 * jitter).as_nanos();
         let (number, within) = (at.as_nanos() / stride, at.as_nanos() % stride);
         let level = |number: u128| {
-            let mut chance = Pcg64Mcg::seed_from_u64(self.levels ^ ((number as u64) << 8));
-            share(&mut chance)
+            let mut random = Pcg64Mcg::seed_from_u64(self.delay_seed ^ ((number as u64) << 8));
+            share(&mut random)
         };
         let (from, to) = (level(number), level(number + 1));
         let level = from + (to - from) * (within as f64 / stride as f64);
@@ -203,15 +203,15 @@ impl Link {
     /// Whether something of this likelihood happens. Draws nothing where there is nothing to decide,
     /// so that adding a feature to one link does not change the chance of another shape.
     fn happens(&mut self, likelihood: f64) -> bool {
-        likelihood > 0.0 && share(&mut self.chance) < likelihood
+        likelihood > 0.0 && share(&mut self.random) < likelihood
     }
 }
 
 /// Evenly from 0 up to, not including, 1.
-fn share(chance: &mut Pcg64Mcg) -> f64 {
+fn share(random: &mut Pcg64Mcg) -> f64 {
     /// 2⁵³: as many steps as a float holds exactly.
     const STEPS: f64 = 9_007_199_254_740_992.0;
-    (chance.next_u64() >> 11) as f64 / STEPS
+    (random.next_u64() >> 11) as f64 / STEPS
 }
 
 #[cfg(test)]
@@ -220,16 +220,16 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn link(change: impl FnOnce(&mut Shape)) -> Link {
-        let mut shape = Shape::default();
+    fn link(change: impl FnOnce(&mut LinkShape)) -> Link {
+        let mut shape = LinkShape::default();
         change(&mut shape);
         Link::new(shape, 7)
     }
 
-    fn arrival(fate: Fate) -> Duration {
-        match fate {
-            Fate::Arrives { at, .. } => at,
-            Fate::Dropped(why) => panic!("dropped: {why:?}"),
+    fn arrival(outcome: PacketOutcome) -> Duration {
+        match outcome {
+            PacketOutcome::Arrives { at, .. } => at,
+            PacketOutcome::Dropped(why) => panic!("dropped: {why:?}"),
         }
     }
 
@@ -271,7 +271,7 @@ mod tests {
         let mut link = link(|s| s.loss = 0.01);
         let sent = 100_000;
         let lost = (0..sent)
-            .filter(|_| link.pass(MS, 100) == Fate::Dropped(Drop::Lost))
+            .filter(|_| link.pass(MS, 100) == PacketOutcome::Dropped(DropReason::Lost))
             .count() as f64;
         let deviation = (f64::from(sent) * 0.01 * 0.99).sqrt();
         assert!((lost - 1000.0).abs() < 4.0 * deviation, "{lost} were lost");
@@ -286,7 +286,7 @@ mod tests {
         let fates: Vec<_> = (0..5).map(|_| link.pass(Duration::ZERO, 1500)).collect();
         let arrivals: Vec<_> = fates[..3].iter().map(|f| arrival(*f)).collect();
         assert_eq!(arrivals, [MS, 2 * MS, 3 * MS]);
-        assert_eq!(fates[3..], [Fate::Dropped(Drop::Queue); 2]);
+        assert_eq!(fates[3..], [PacketOutcome::Dropped(DropReason::Queue); 2]);
         assert_eq!(
             arrival(link.pass(MS, 1500)),
             4 * MS,
@@ -302,8 +302,8 @@ mod tests {
         });
         let arrivals: Vec<_> = (0..20)
             .filter_map(|_| match link.pass(Duration::ZERO, 1500) {
-                Fate::Arrives { at, .. } => Some(at),
-                Fate::Dropped(_) => None,
+                PacketOutcome::Arrives { at, .. } => Some(at),
+                PacketOutcome::Dropped(_) => None,
             })
             .collect();
         assert!(arrivals.len() < 20);
@@ -336,7 +336,12 @@ mod tests {
     fn duplicates_arrive_twice_and_only_as_often_as_asked() {
         let mut link = link(|s| s.duplicate = 0.2);
         let twice = (0..1000)
-            .filter(|_| matches!(link.pass(MS, 100), Fate::Arrives { again: Some(_), .. }))
+            .filter(|_| {
+                matches!(
+                    link.pass(MS, 100),
+                    PacketOutcome::Arrives { again: Some(_), .. }
+                )
+            })
             .count();
         assert!((150..250).contains(&twice), "{twice} came twice");
     }
@@ -346,20 +351,20 @@ mod tests {
         let mut link = link(|s| s.mtu = 1280);
         assert_eq!(
             link.pass(Duration::ZERO, 1281),
-            Fate::Dropped(Drop::TooLarge)
+            PacketOutcome::Dropped(DropReason::TooLarge)
         );
         assert_eq!(arrival(link.pass(Duration::ZERO, 1280)), Duration::ZERO);
     }
 
     #[test]
     fn the_same_seed_gives_the_same_fates() {
-        let shape = Shape {
+        let shape = LinkShape {
             delay: 20 * MS,
             jitter: 5 * MS,
             loss: 0.1,
             reorder: 0.1,
             duplicate: 0.1,
-            ..Shape::default()
+            ..LinkShape::default()
         };
         let fates = |seed| {
             let mut link = Link::new(shape.clone(), seed);
@@ -371,11 +376,11 @@ mod tests {
 
     #[test]
     fn a_queue_that_nobody_named_holds_fifty_milliseconds() {
-        let rate = |rate| Shape {
+        let rate = |rate| LinkShape {
             rate: Some(rate),
-            ..Shape::default()
+            ..LinkShape::default()
         };
         assert_eq!(rate(200_000_000).queue_bytes(), 1_250_000);
-        assert_eq!(rate(1_000_000).queue_bytes(), LEAST_QUEUE);
+        assert_eq!(rate(1_000_000).queue_bytes(), MIN_QUEUE);
     }
 }

@@ -38,7 +38,7 @@ const TCP_TIMEOUT: Duration = Duration::from_secs(2 * 3600 + 4 * 60);
 /// How much of an outside endpoint counts, for mapping and for filtering.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Dependence {
+pub enum EndpointDependence {
     /// Nothing of it: the same toward everybody.
     #[default]
     EndpointIndependent,
@@ -48,7 +48,7 @@ pub enum Dependence {
     AddressAndPortDependent,
 }
 
-impl Dependence {
+impl EndpointDependence {
     /// All kinds, the most open first.
     pub const ALL: [Self; 3] = [
         Self::EndpointIndependent,
@@ -79,7 +79,7 @@ impl Dependence {
 /// How external ports are chosen (RFC 4787, 4.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ports {
+pub enum PortAllocation {
     /// The inside port where it is free, else a random one.
     #[default]
     Preserve,
@@ -92,13 +92,13 @@ pub enum Ports {
 #[serde(rename_all = "kebab-case")]
 pub struct NatKind {
     /// How far a mapping is kept. Default: endpoint-independent.
-    pub mapping: Dependence,
+    pub mapping: EndpointDependence,
     /// Who may answer. Default: address-and-port-dependent, as most home routers.
-    pub filtering: Dependence,
+    pub filtering: EndpointDependence,
     /// Whether inside hosts reach each other by external endpoints. Default: no.
     pub hairpin: bool,
     /// How external ports are chosen. Default: preserved.
-    pub ports: Ports,
+    pub ports: PortAllocation,
     /// How long an unused UDP mapping lives. Default: 5 min, as REQ-5 recommends; TCP has the
     /// 2 h 4 min of RFC 5382.
     pub timeout: Duration,
@@ -107,22 +107,22 @@ pub struct NatKind {
 impl Default for NatKind {
     fn default() -> Self {
         Self {
-            mapping: Dependence::EndpointIndependent,
-            filtering: Dependence::AddressAndPortDependent,
+            mapping: EndpointDependence::EndpointIndependent,
+            filtering: EndpointDependence::AddressAndPortDependent,
             hairpin: false,
-            ports: Ports::Preserve,
+            ports: PortAllocation::Preserve,
             timeout: Duration::from_secs(300),
         }
     }
 }
 
 /// Whose mapping, toward whom.
-type Key = (Protocol, SocketAddrV4, Option<(Ipv4Addr, u16)>);
+type MappingKey = (Protocol, SocketAddrV4, Option<(Ipv4Addr, u16)>);
 
 #[derive(Debug)]
-struct Mapping {
+struct NatMapping {
     inside: SocketAddrV4,
-    key: Key,
+    key: MappingKey,
     used: Duration,
     /// Outside endpoints that were contacted, as far as the filter looks, and when last.
     contacts: HashMap<Option<(Ipv4Addr, u16)>, Duration>,
@@ -133,9 +133,9 @@ struct Mapping {
 pub struct Nat {
     kind: NatKind,
     external: Ipv4Addr,
-    chance: Pcg64Mcg,
-    ports: HashMap<Key, u16>,
-    mappings: HashMap<(Protocol, u16), Mapping>,
+    random: Pcg64Mcg,
+    ports: HashMap<MappingKey, u16>,
+    mappings: HashMap<(Protocol, u16), NatMapping>,
 }
 
 impl Nat {
@@ -145,7 +145,7 @@ impl Nat {
         Self {
             kind,
             external,
-            chance: Pcg64Mcg::seed_from_u64(seed),
+            random: Pcg64Mcg::seed_from_u64(seed),
             ports: HashMap::new(),
             mappings: HashMap::new(),
         }
@@ -239,7 +239,7 @@ impl Nat {
         }
     }
 
-    fn map(&mut self, now: Duration, key: Key) -> Option<u16> {
+    fn map(&mut self, now: Duration, key: MappingKey) -> Option<u16> {
         let (protocol, inside, _) = key;
         let port = self.free_port(now, protocol, inside.port())?;
         if let Some(old) = self.mappings.remove(&(protocol, port)) {
@@ -248,7 +248,7 @@ impl Nat {
         if let Some(old) = self.ports.insert(key, port).filter(|old| *old != port) {
             self.mappings.remove(&(protocol, old));
         }
-        let mapping = Mapping {
+        let mapping = NatMapping {
             inside,
             key,
             used: now,
@@ -260,12 +260,12 @@ impl Nat {
 
     /// The preserved port, else a random one, else the next free one above it.
     fn free_port(&mut self, now: Duration, protocol: Protocol, inside: u16) -> Option<u16> {
-        let preserved = self.kind.ports == Ports::Preserve && inside >= FIRST_PORT;
+        let preserved = self.kind.ports == PortAllocation::Preserve && inside >= FIRST_PORT;
         if preserved && !self.lives(now, protocol, inside) {
             return Some(inside);
         }
         let span = u32::from(u16::MAX - FIRST_PORT) + 1;
-        let start = self.chance.next_u32() % span;
+        let start = self.random.next_u32() % span;
         (0..span)
             .filter_map(|step| u16::try_from(u32::from(FIRST_PORT) + (start + step) % span).ok())
             .find(|port| !self.lives(now, protocol, *port))
@@ -295,10 +295,10 @@ mod tests {
     }
 
     /// Whether the external port stays for (another port of the same host, another host).
-    fn mapping_stays(mapping: Dependence) -> (bool, bool) {
+    fn mapping_stays(mapping: EndpointDependence) -> (bool, bool) {
         let mut nat = nat(|k| {
             k.mapping = mapping;
-            k.ports = Ports::Random;
+            k.ports = PortAllocation::Random;
         });
         let mut to = |host, port| {
             nat.outbound(S, UDP, inside(5000), outside(host, port))
@@ -310,16 +310,22 @@ mod tests {
 
     #[test]
     fn the_three_kinds_of_mapping_are_told_apart() {
-        assert_eq!(mapping_stays(Dependence::EndpointIndependent), (true, true));
-        assert_eq!(mapping_stays(Dependence::AddressDependent), (true, false));
         assert_eq!(
-            mapping_stays(Dependence::AddressAndPortDependent),
+            mapping_stays(EndpointDependence::EndpointIndependent),
+            (true, true)
+        );
+        assert_eq!(
+            mapping_stays(EndpointDependence::AddressDependent),
+            (true, false)
+        );
+        assert_eq!(
+            mapping_stays(EndpointDependence::AddressAndPortDependent),
             (false, false)
         );
     }
 
     /// Whether (another port of the contacted host, another host) may answer.
-    fn filter_lets_in(filtering: Dependence) -> (bool, bool) {
+    fn filter_lets_in(filtering: EndpointDependence) -> (bool, bool) {
         let mut nat = nat(|k| k.filtering = filtering);
         let port = nat
             .outbound(S, UDP, inside(5000), outside(1, 80))
@@ -338,12 +344,15 @@ mod tests {
     #[test]
     fn the_three_kinds_of_filtering_are_told_apart() {
         assert_eq!(
-            filter_lets_in(Dependence::EndpointIndependent),
+            filter_lets_in(EndpointDependence::EndpointIndependent),
             (true, true)
         );
-        assert_eq!(filter_lets_in(Dependence::AddressDependent), (true, false));
         assert_eq!(
-            filter_lets_in(Dependence::AddressAndPortDependent),
+            filter_lets_in(EndpointDependence::AddressDependent),
+            (true, false)
+        );
+        assert_eq!(
+            filter_lets_in(EndpointDependence::AddressAndPortDependent),
             (false, false)
         );
     }
@@ -377,7 +386,7 @@ mod tests {
     fn an_unused_mapping_expires_and_only_the_inside_refreshes_it() {
         let mut nat = nat(|k| {
             k.timeout = 30 * S;
-            k.ports = Ports::Random;
+            k.ports = PortAllocation::Random;
         });
         let first = nat.outbound(S, UDP, inside(5000), outside(1, 80)).unwrap();
         assert!(

@@ -57,7 +57,7 @@ impl fmt::Display for Flow {
 /// to be cut into segments that share one header (segmentation offload); the model treats each
 /// segment as the packet that it is on a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segments {
+pub struct PacketSegments {
     /// Bytes of headers before the payload, repeated in every segment.
     pub header: u32,
     /// Bytes of payload in each segment but the last.
@@ -66,7 +66,7 @@ pub struct Segments {
     pub payload: u32,
 }
 
-impl Segments {
+impl PacketSegments {
     /// A single packet of this many bytes, headers included.
     #[must_use]
     pub const fn one(bytes: u32) -> Self {
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn segments_share_the_payload_and_each_has_the_header() {
-        let segments = Segments {
+        let segments = PacketSegments {
             header: 40,
             size: 1000,
             payload: 2500,
@@ -109,14 +109,17 @@ mod tests {
 
     #[test]
     fn a_packet_without_payload_is_one_packet() {
-        let bare = Segments {
+        let bare = PacketSegments {
             header: 40,
             size: 0,
             payload: 0,
         };
         assert_eq!((bare.count(), bare.bytes(0)), (1, 40));
         assert_eq!(
-            (Segments::one(1500).count(), Segments::one(1500).bytes(0)),
+            (
+                PacketSegments::one(1500).count(),
+                PacketSegments::one(1500).bytes(0)
+            ),
             (1, 1500)
         );
     }

@@ -69,7 +69,7 @@ pub(crate) enum Network {
     /// This machine alone.
     Loopback,
     /// Hosts in namespaces, with a router between them.
-    Lab(Box<real::Network>),
+    Lab(Box<real::NamespaceNetwork>),
 }
 
 /// Round-trip time of a network by its label, in seconds; for the time left.
@@ -161,7 +161,7 @@ fn make(name: &str, folder: &mut Folder) -> Result<Network, String> {
     if name == "loopback" {
         return Ok(Network::Loopback);
     }
-    let network = real::Network::up(&topology(name)?).map_err(|error| told(&error))?;
+    let network = real::NamespaceNetwork::up(&topology(name)?).map_err(|error| told(&error))?;
     let mut faults = String::new();
     // Whatever else runs here disturbs a check too; what every check said is kept.
     for _ in 0..CHECKS {

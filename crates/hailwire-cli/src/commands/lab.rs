@@ -10,9 +10,9 @@ use std::{
 use hailwire_kdl::FileError;
 use hailwire_lab::{
     Topology, TopologyError,
-    check::{Checked, Path},
-    real::{self, Inside, LabError, Network},
-    topology::READY,
+    check::{NetworkReport, PathReport},
+    real::{self, EnclosureHandle, LabError, NamespaceNetwork},
+    topology::BUILT_IN,
 };
 use serde::Serialize;
 
@@ -40,7 +40,7 @@ pub(super) fn list(run: &Run) -> Result<(), Failure> {
             about: topology.about,
         })
     };
-    let rows: Vec<Row> = READY.iter().map(row).collect::<Result<_, Failure>>()?;
+    let rows: Vec<Row> = BUILT_IN.iter().map(row).collect::<Result<_, Failure>>()?;
     let table = |rows: &[Row]| {
         let mut table = Table::new(["TOPOLOGY", "HOSTS", "ABOUT"]);
         for row in rows {
@@ -55,7 +55,7 @@ pub(super) fn list(run: &Run) -> Result<(), Failure> {
 pub(super) fn show(run: &Run, name: &str) -> Result<(), Failure> {
     let topology = find(name)?;
     run.output.value(&topology, |_| {
-        let ready = READY.iter().find(|(ready, _)| *ready == name);
+        let ready = BUILT_IN.iter().find(|(ready, _)| *ready == name);
         match ready {
             Some((_, text)) => (*text).to_owned(),
             None => std::fs::read_to_string(name).unwrap_or_default(),
@@ -69,7 +69,7 @@ pub(super) async fn check(run: &Run, name: String) -> Result<(), Failure> {
     reach()?;
     // Threads that wait and measure; Ctrl-C ends the process, and with it the network.
     let measured = tokio::task::spawn_blocking(move || {
-        let network = Network::up(&topology)?;
+        let network = NamespaceNetwork::up(&topology)?;
         hailwire_lab::check(&network)
     });
     let checked = measured
@@ -90,7 +90,8 @@ pub(super) async fn check(run: &Run, name: String) -> Result<(), Failure> {
 pub(super) async fn run(asked: lab::Run) -> Result<(), Failure> {
     let topology = find(&asked.topology)?;
     reach()?;
-    let network = Network::seeded(&topology, asked.seed).map_err(|error| lab_failed(&error))?;
+    let network =
+        NamespaceNetwork::seeded(&topology, asked.seed).map_err(|error| lab_failed(&error))?;
     let runtime = tokio::runtime::Handle::current();
     let (enclosure, started) = network
         .enclosed(|inside| {
@@ -108,8 +109,8 @@ pub(super) async fn run(asked: lab::Run) -> Result<(), Failure> {
 
 /// Starts what is to run: the shell commands beside, then the program.
 fn start(
-    network: &Network,
-    inside: &Inside<'_>,
+    network: &NamespaceNetwork,
+    inside: &EnclosureHandle<'_>,
     asked: &lab::Run,
 ) -> Result<(Vec<Child>, tokio::process::Child), Failure> {
     let mut beside = Vec::new();
@@ -136,8 +137,8 @@ fn start(
 
 /// A command that is told where the hosts are; this thread moves into the one that it is for.
 fn in_host(
-    network: &Network,
-    inside: &Inside<'_>,
+    network: &NamespaceNetwork,
+    inside: &EnclosureHandle<'_>,
     host: &str,
     program: &OsStr,
 ) -> Result<Command, Failure> {
@@ -189,7 +190,7 @@ fn caused(error: &dyn std::error::Error) -> Failure {
     Failure::caused(hailwire::Code::Unknown, error)
 }
 
-fn for_people(checked: &Checked) -> String {
+fn for_people(checked: &NetworkReport) -> String {
     let mut table = Table::new([
         "PATH",
         "OVER",
@@ -211,7 +212,7 @@ fn for_people(checked: &Checked) -> String {
     out
 }
 
-fn rows(path: &Path, table: &mut Table) {
+fn rows(path: &PathReport, table: &mut Table) {
     let name = format!("{} → {}", path.from, path.to);
     let rtt = |ms: f64| format!("{ms:.2} ms");
     let loss = |share: f64| format!("{:.2} %", share * 100.0);

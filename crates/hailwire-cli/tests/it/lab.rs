@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hailwire_lab::{Topology, real::Network};
+use hailwire_lab::{Topology, real::NamespaceNetwork};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -339,12 +339,12 @@ fn a_user_without_rights_has_networks_in_a_user_namespace() {
 pub(crate) struct Nodes {
     // First, so that the nodes are stopped while they still have a network.
     pub(crate) house: House,
-    pub(crate) network: Network,
+    pub(crate) network: NamespaceNetwork,
 }
 
 impl Nodes {
     pub(crate) fn up(topology: &str, hub_port: u16) -> Self {
-        let network = Network::up(&Topology::named(topology).unwrap()).unwrap();
+        let network = NamespaceNetwork::up(&Topology::named(topology).unwrap()).unwrap();
         let mut nodes = Self {
             network,
             house: House::new(),

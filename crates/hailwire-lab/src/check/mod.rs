@@ -3,7 +3,7 @@
 //!
 //! A measurement under an emulated network is worth what the emulation is worth; so this comes first.
 //! The probe's sockets stand inside the hosts, and what they see is set beside what the topology
-//! says. [`Path::faults`] is empty where all of it holds:
+//! says. [`PathReport::faults`] is empty where all of it holds:
 //!
 //! - the median round trip is within 5 % or 1 ms of the label, whichever is more (and within a fifth
 //!   of the jitter, where there is jitter);
@@ -20,8 +20,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::{
-    real::{LabError, Network},
-    topology::{Expected, Topology, Wall},
+    real::{LabError, NamespaceNetwork},
+    topology::{ExpectedPath, FirewallPolicy, Topology},
 };
 
 /// What the label allows, relative.
@@ -35,30 +35,30 @@ const LOSS_TOLERANCE: f64 = 0.001;
 
 /// What was measured in a network.
 #[derive(Clone, Debug, Serialize)]
-pub struct Checked {
+pub struct NetworkReport {
     /// The topology's name.
     pub network: String,
     /// Each path that was probed.
-    pub paths: Vec<Path>,
+    pub paths: Vec<PathReport>,
     /// Whether all of it is within the label.
     pub within: bool,
 }
 
 /// What was measured from one host to another.
 #[derive(Clone, Debug, Serialize)]
-pub struct Path {
+pub struct PathReport {
     /// The host that asks.
     pub from: String,
     /// The host that answers, which has a public address.
     pub to: String,
     /// What the topology says.
-    pub label: Expected,
+    pub label: ExpectedPath,
     /// Bits a second from `to` back to `from` that the topology says; `None` for no bound.
     pub label_rate_back: Option<u64>,
     /// Over UDP; `None` where nothing came back.
-    pub udp: Option<Udp>,
+    pub udp: Option<UdpFigures>,
     /// Over TCP; `None` where no connection came about.
-    pub tcp: Option<Tcp>,
+    pub tcp: Option<TcpFigures>,
     /// Whether the topology lets UDP pass.
     pub udp_expected: bool,
     /// What is not as the label says, in words.
@@ -67,7 +67,7 @@ pub struct Path {
 
 /// Figures of UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Udp {
+pub struct UdpFigures {
     /// Packets sent to learn round trip and loss.
     pub sent: u32,
     /// Median round trip in milliseconds.
@@ -88,7 +88,7 @@ pub struct Udp {
 
 /// Figures of TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Tcp {
+pub struct TcpFigures {
     /// Time of the first connection, in milliseconds.
     pub connect_ms: f64,
     /// Median round trip of one byte and its answer, in milliseconds.
@@ -107,8 +107,8 @@ pub struct Tcp {
 /// # Errors
 ///
 /// [`LabError`] where the hosts cannot be entered or their sockets fail. What differs from the label is
-/// no error but in [`Checked::within`].
-pub fn check(network: &Network) -> Result<Checked, LabError> {
+/// no error but in [`NetworkReport::within`].
+pub fn check(network: &NamespaceNetwork) -> Result<NetworkReport, LabError> {
     let topology = network.topology();
     let mut paths = Vec::new();
     for (from, to) in pairs(topology) {
@@ -117,7 +117,7 @@ pub fn check(network: &Network) -> Result<Checked, LabError> {
         };
         let wall = wall_of(topology, &from);
         let probed = probe::path(network, &from, &to, &label, wall)?;
-        let mut path = Path {
+        let mut path = PathReport {
             label_rate_back: topology.expected(&to, &from).and_then(|back| back.rate),
             from,
             to,
@@ -130,7 +130,7 @@ pub fn check(network: &Network) -> Result<Checked, LabError> {
         path.faults = path.judge();
         paths.push(path);
     }
-    Ok(Checked {
+    Ok(NetworkReport {
         network: topology.name.clone(),
         within: !paths.is_empty() && paths.iter().all(|path| path.faults.is_empty()),
         paths,
@@ -164,12 +164,12 @@ fn pairs(topology: &Topology) -> Vec<(String, String)> {
     from.into_iter().map(pair).collect()
 }
 
-fn wall_of<'a>(topology: &'a Topology, host: &str) -> Option<&'a Wall> {
+fn wall_of<'a>(topology: &'a Topology, host: &str) -> Option<&'a FirewallPolicy> {
     let site = topology.site_of(host)?;
     topology.sites.get(site)?.firewall.as_ref()
 }
 
-impl Path {
+impl PathReport {
     fn judge(&self) -> Vec<String> {
         let mut faults = Vec::new();
         match (&self.udp, self.udp_expected) {
@@ -185,7 +185,7 @@ impl Path {
         faults
     }
 
-    fn judge_udp(&self, udp: &Udp, faults: &mut Vec<String>) {
+    fn judge_udp(&self, udp: &UdpFigures, faults: &mut Vec<String>) {
         self.judge_rtt("UDP", udp.rtt_ms, faults);
         let arrived = f64::from(udp.sent) * (1.0 - udp.loss_out);
         let ways = [
@@ -224,7 +224,7 @@ impl Path {
         }
     }
 
-    fn judge_tcp(&self, tcp: &Tcp, faults: &mut Vec<String>) {
+    fn judge_tcp(&self, tcp: &TcpFigures, faults: &mut Vec<String>) {
         self.judge_rtt("TCP", tcp.rtt_ms, faults);
         let lossless = self.label.loss_out == 0.0 && self.label.loss_back == 0.0;
         if !lossless || !self.label.jitter.is_zero() {
@@ -277,9 +277,9 @@ fn milliseconds(time: Duration) -> f64 {
 mod tests {
     use super::*;
 
-    fn path(text: &str, udp: Option<Udp>, tcp: Option<Tcp>) -> Path {
+    fn path(text: &str, udp: Option<UdpFigures>, tcp: Option<TcpFigures>) -> PathReport {
         let topology = Topology::parse(text, "t").unwrap();
-        let mut path = Path {
+        let mut path = PathReport {
             from: "a".into(),
             to: "b".into(),
             label: topology.expected("a", "b").unwrap(),
@@ -293,7 +293,7 @@ mod tests {
         path
     }
 
-    const UDP: Udp = Udp {
+    const UDP: UdpFigures = UdpFigures {
         sent: 5000,
         rtt_ms: 50.1,
         rtt_min_ms: 50.0,
@@ -303,7 +303,7 @@ mod tests {
         rate_out: Some(9_900_000.0),
         rate_back: Some(9_900_000.0),
     };
-    const TCP: Tcp = Tcp {
+    const TCP: TcpFigures = TcpFigures {
         connect_ms: 50.2,
         rtt_ms: 50.2,
         rate_out: 1e6,
@@ -322,35 +322,35 @@ mod tests {
     fn each_figure_off_the_label_is_named() {
         let off = [
             (
-                Udp {
+                UdpFigures {
                     rtt_ms: 52.6,
                     ..UDP
                 },
                 "UDP: the round trip",
             ),
             (
-                Udp {
+                UdpFigures {
                     loss_out: 0.02,
                     ..UDP
                 },
                 "UDP out: 2.00 % lost",
             ),
             (
-                Udp {
+                UdpFigures {
                     loss_back: 0.0,
                     ..UDP
                 },
                 "UDP back: 0.00 % lost",
             ),
             (
-                Udp {
+                UdpFigures {
                     rate_out: Some(9_300_000.0),
                     ..UDP
                 },
                 "UDP out: 9.30 Mbit/s",
             ),
             (
-                Udp {
+                UdpFigures {
                     rate_back: Some(10_500_000.0),
                     ..UDP
                 },
@@ -362,7 +362,7 @@ mod tests {
             assert_eq!(path.faults.len(), 1, "{:?}", path.faults);
             assert!(path.faults[0].starts_with(what), "{:?}", path.faults);
         }
-        let tcp = Tcp {
+        let tcp = TcpFigures {
             rtt_ms: 47.0,
             ..TCP
         };
@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn tcp_answers_for_the_rate_where_nothing_is_lost() {
         let label = "host \"a\" { link { delay \"25ms\"; rate \"10 Mbit/s\" } }\nhost \"b\"";
-        let udp = Udp {
+        let udp = UdpFigures {
             loss_out: 0.0,
             loss_back: 0.0,
             ..UDP

@@ -9,20 +9,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Tcp, Udp, rate};
+use super::{TcpFigures, UdpFigures, rate};
 use crate::{
-    real::{LabError, Network, hurry},
-    topology::{Expected, Wall},
+    real::{LabError, NamespaceNetwork, hurry},
+    topology::{ExpectedPath, FirewallPolicy},
 };
 
 /// Packets that are sent to learn round trip and loss.
 const PACKETS: u32 = 5000;
 
 /// Time between two of them, at least.
-const PACE: Duration = Duration::from_micros(200);
+const PACKET_INTERVAL: Duration = Duration::from_micros(200);
 
 /// Bytes of such a packet with its IP and UDP headers.
-const SMALL: u32 = 64;
+const PROBE_BYTES: u32 = 64;
 
 /// IP and UDP headers.
 pub(super) const UDP_HEADERS: usize = 28;
@@ -31,21 +31,21 @@ pub(super) const UDP_HEADERS: usize = 28;
 const TCP_PINGS: u32 = 20;
 
 /// How long a probe waits for what may not come, beyond the label's round trip.
-pub(super) const PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-pub(super) struct Probed {
-    pub(super) udp: Option<Udp>,
-    pub(super) tcp: Option<Tcp>,
+pub(super) struct ProbeResult {
+    pub(super) udp: Option<UdpFigures>,
+    pub(super) tcp: Option<TcpFigures>,
 }
 
 /// Probes from one host to another.
 pub(super) fn path(
-    network: &Network,
+    network: &NamespaceNetwork,
     from: &str,
     to: &str,
-    label: &Expected,
-    wall: Option<&Wall>,
-) -> Result<Probed, LabError> {
+    label: &ExpectedPath,
+    wall: Option<&FirewallPolicy>,
+) -> Result<ProbeResult, LabError> {
     let address = network.address(to)?;
     let failed = |source| LabError::Failed {
         what: format!("the probe from `{from}` to `{to}` failed"),
@@ -64,14 +64,14 @@ pub(super) fn path(
     };
     let udp = probe.run().map_err(failed)?;
     let port = match wall {
-        Some(Wall::OnlyTcp443) => 443,
+        Some(FirewallPolicy::OnlyTcp443) => 443,
         _ => 0,
     };
     let listener = network
         .within(to, || TcpListener::bind((address, port)))?
         .map_err(failed)?;
     let target = listener.local_addr().map_err(failed)?;
-    let patience = label.rtt + 6 * PATIENCE;
+    let patience = label.rtt + 6 * ANSWER_TIMEOUT;
     let connect = || network.within(from, || TcpStream::connect_timeout(&target, patience));
     // TCP slows down for loss, and then is held to no rate.
     let lossless = label.loss_out == 0.0 && label.loss_back == 0.0;
@@ -79,16 +79,16 @@ pub(super) fn path(
     let tcp = tcp(&listener, connect, bounds)?
         .transpose()
         .map_err(failed)?;
-    Ok(Probed { udp, tcp })
+    Ok(ProbeResult { udp, tcp })
 }
 
 fn udp(address: IpAddr) -> io::Result<UdpSocket> {
     /// Room for what arrives while the probe's thread waits for its turn.
-    const ROOM: usize = 4 << 20;
+    const RECEIVE_BUFFER: usize = 4 << 20;
     let socket = UdpSocket::bind((address, 0))?;
     use rustix::net::sockopt;
-    if sockopt::set_socket_recv_buffer_size_force(&socket, ROOM).is_err() {
-        sockopt::set_socket_recv_buffer_size(&socket, ROOM)?;
+    if sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
+        sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)?;
     }
     socket.set_read_timeout(Some(Duration::from_millis(20)))?;
     Ok(socket)
@@ -97,13 +97,13 @@ fn udp(address: IpAddr) -> io::Result<UdpSocket> {
 struct UdpProbe<'a> {
     near: UdpSocket,
     far: UdpSocket,
-    label: &'a Expected,
+    label: &'a ExpectedPath,
     /// Bits a second that the label says for the way back.
     rate_back: Option<u64>,
 }
 
 impl UdpProbe<'_> {
-    fn run(&self) -> io::Result<Option<Udp>> {
+    fn run(&self) -> io::Result<Option<UdpFigures>> {
         let far = self.far.local_addr()?;
         let Some(near) = self.meet(far)? else {
             return Ok(None);
@@ -117,7 +117,7 @@ impl UdpProbe<'_> {
             let offered = bound.map(|rate| rate::flood(self.label, rate, from, to, target));
             offered.transpose()
         };
-        Ok(Some(Udp {
+        Ok(Some(UdpFigures {
             sent: echoes.sent,
             rtt_ms,
             rtt_min_ms,
@@ -132,7 +132,7 @@ impl UdpProbe<'_> {
     /// Learns how the far side sees the near one; `None` where nothing passes.
     fn meet(&self, far: SocketAddr) -> io::Result<Option<SocketAddr>> {
         let mut buffer = [0; 64];
-        let until = Instant::now() + self.label.rtt + 2 * PATIENCE;
+        let until = Instant::now() + self.label.rtt + 2 * ANSWER_TIMEOUT;
         while Instant::now() < until {
             self.near.send_to(b"hello", far)?;
             if let Some((_, from)) = received(self.far.recv_from(&mut buffer))? {
@@ -144,12 +144,15 @@ impl UdpProbe<'_> {
 
     fn pace(&self) -> Duration {
         // A fifth of a slow link at most, so that the probe does not queue behind itself.
-        let share = |rate: u64| Duration::from_secs_f64(f64::from(SMALL * 8 * 5) / rate as f64);
-        self.label.rate.map_or(PACE, |rate| PACE.max(share(rate)))
+        let share =
+            |rate: u64| Duration::from_secs_f64(f64::from(PROBE_BYTES * 8 * 5) / rate as f64);
+        self.label
+            .rate
+            .map_or(PACKET_INTERVAL, |rate| PACKET_INTERVAL.max(share(rate)))
     }
 
     /// Sends numbered packets at a steady pace and has them answered.
-    fn echoes(&self, far: SocketAddr) -> io::Result<Echoes> {
+    fn echoes(&self, far: SocketAddr) -> io::Result<EchoFigures> {
         let sending = AtomicBool::new(true);
         let origin = Instant::now();
         let pace = self.pace();
@@ -157,10 +160,10 @@ impl UdpProbe<'_> {
             let answering = scope.spawn(|| self.answer(&sending));
             let listening = scope.spawn(|| self.listen(&sending, origin));
             let sent = self.send(far, origin, pace);
-            thread::sleep(self.label.rtt + self.label.jitter + PATIENCE);
+            thread::sleep(self.label.rtt + self.label.jitter + ANSWER_TIMEOUT);
             sending.store(false, Ordering::Release);
             let joined = |_| io::Error::other("a thread of the probe panicked");
-            Ok(Echoes {
+            Ok(EchoFigures {
                 sent: sent?,
                 arrived: answering.join().map_err(joined)??,
                 rtts: listening.join().map_err(joined)??,
@@ -170,7 +173,7 @@ impl UdpProbe<'_> {
 
     fn send(&self, far: SocketAddr, origin: Instant, pace: Duration) -> io::Result<u32> {
         hurry();
-        let mut packet = [1; SMALL as usize - UDP_HEADERS];
+        let mut packet = [1; PROBE_BYTES as usize - UDP_HEADERS];
         for number in 0..PACKETS {
             sleep_until(origin + pace * number);
             packet[..4].copy_from_slice(&number.to_be_bytes());
@@ -184,7 +187,7 @@ impl UdpProbe<'_> {
     /// Answers each packet once and counts different ones.
     fn answer(&self, sending: &AtomicBool) -> io::Result<u32> {
         hurry();
-        let mut seen = Seen::default();
+        let mut seen = SeenNumbers::default();
         let mut buffer = [0; 2048];
         while sending.load(Ordering::Acquire) {
             if let Some((length, from)) = received(self.far.recv_from(&mut buffer))?
@@ -199,7 +202,7 @@ impl UdpProbe<'_> {
     /// The round trips of the packets that came back.
     fn listen(&self, sending: &AtomicBool, origin: Instant) -> io::Result<Vec<f64>> {
         hurry();
-        let mut seen = Seen::default();
+        let mut seen = SeenNumbers::default();
         let mut rtts = Vec::with_capacity(PACKETS as usize);
         let mut buffer = [0; 2048];
         while sending.load(Ordering::Acquire) {
@@ -219,13 +222,13 @@ impl UdpProbe<'_> {
     }
 }
 
-struct Echoes {
+struct EchoFigures {
     sent: u32,
     arrived: u32,
     rtts: Vec<f64>,
 }
 
-impl Echoes {
+impl EchoFigures {
     /// Median, least and 99th percentile.
     fn quantiles(&self) -> Option<(f64, f64, f64)> {
         let mut sorted = self.rtts.clone();
@@ -241,18 +244,18 @@ impl Echoes {
 
 /// Which numbers have been seen, so that copies count once.
 #[derive(Default)]
-struct Seen {
+struct SeenNumbers {
     numbers: Vec<bool>,
     count: u32,
 }
 
-impl Seen {
+impl SeenNumbers {
     fn first_time(&mut self, packet: &[u8]) -> bool {
         let number = packet
             .get(..4)
             .and_then(|b| b.try_into().ok())
             .map(u32::from_be_bytes);
-        let full = packet.len() == SMALL as usize - UDP_HEADERS;
+        let full = packet.len() == PROBE_BYTES as usize - UDP_HEADERS;
         let Some(number) = number.filter(|n| full && *n < PACKETS) else {
             return false;
         };
@@ -287,7 +290,7 @@ fn tcp(
     listener: &TcpListener,
     connect: impl Fn() -> Result<io::Result<TcpStream>, LabError>,
     [out, back]: [Option<u64>; 2],
-) -> Result<Option<io::Result<Tcp>>, LabError> {
+) -> Result<Option<io::Result<TcpFigures>>, LabError> {
     let begun = Instant::now();
     let Ok(near) = connect()? else {
         return Ok(None);
@@ -301,7 +304,7 @@ fn tcp(
         let rate_out = rate::bulk(&near, &far, out)?;
         let (near, far) = (connect().map_err(io::Error::other)??, listener.accept()?.0);
         let rate_back = rate::bulk(&far, &near, back)?;
-        Ok(Tcp {
+        Ok(TcpFigures {
             connect_ms,
             rtt_ms,
             rate_out,

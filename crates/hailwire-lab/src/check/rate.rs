@@ -10,23 +10,23 @@ use std::{
 
 use noq::udp::{RecvMeta, Transmit, UdpSocketState};
 
-use super::probe::{PATIENCE, UDP_HEADERS, received, sleep_until};
-use crate::{real::hurry, topology::Expected};
+use super::probe::{ANSWER_TIMEOUT, UDP_HEADERS, received, sleep_until};
+use crate::{real::hurry, topology::ExpectedPath};
 
 /// Payload of a packet of the flood.
-const LARGE: usize = 1200;
+const FLOOD_PAYLOAD: usize = 1200;
 
 /// Packets that are handed to the kernel at once for each of these bits a second: without batches
 /// the probe would be slower than the line.
 const BATCH_RATE: u64 = 50_000_000;
-const MOST_AT_ONCE: u64 = 16;
+const MAX_BATCH: u64 = 16;
 
 /// How long the flood lasts.
-const FLOOD: Duration = Duration::from_millis(1500);
+const FLOOD_DURATION: Duration = Duration::from_millis(1500);
 
 /// How long the rate is measured over TCP, where a label bounds it and where there is nothing to hold it to.
-const BULK: Duration = Duration::from_secs(4);
-const UNBOUND: Duration = Duration::from_millis(1500);
+const BULK_DURATION: Duration = Duration::from_secs(4);
+const UNBOUND_BULK_DURATION: Duration = Duration::from_millis(1500);
 
 /// How often, and over how many samples.
 const BULK_SAMPLE: Duration = Duration::from_millis(100);
@@ -34,7 +34,7 @@ const BULK_WINDOW: usize = 6;
 
 /// Offers a quarter more than the label says and tells how many bits of IP packets a second pass.
 pub(super) fn flood(
-    label: &Expected,
+    label: &ExpectedPath,
     rate: u64,
     from: &UdpSocket,
     to: &UdpSocket,
@@ -42,31 +42,31 @@ pub(super) fn flood(
 ) -> io::Result<f64> {
     let sender = batching(from)?;
     let most = sender.max_gso_segments().get();
-    let batch = usize::try_from((rate / BATCH_RATE).clamp(1, MOST_AT_ONCE))
+    let batch = usize::try_from((rate / BATCH_RATE).clamp(1, MAX_BATCH))
         .unwrap_or(1)
         .min(most);
-    let payload = vec![2; LARGE * batch];
+    let payload = vec![2; FLOOD_PAYLOAD * batch];
     let transmit = Transmit {
         destination: target,
         ecn: None,
         contents: &payload,
-        segment_size: (batch > 1).then_some(LARGE),
+        segment_size: (batch > 1).then_some(FLOOD_PAYLOAD),
         src_ip: None,
     };
-    let bits = ((LARGE + UDP_HEADERS) * batch * 8) as f64;
+    let bits = ((FLOOD_PAYLOAD + UDP_HEADERS) * batch * 8) as f64;
     let pace = Duration::from_secs_f64(bits / (rate.max(1) as f64 * 1.25));
     let sending = AtomicBool::new(true);
     thread::scope(|scope| {
         let counting = scope.spawn(|| counted(to, &sending));
         let start = Instant::now();
         let mut number = 0;
-        while start.elapsed() < FLOOD {
+        while start.elapsed() < FLOOD_DURATION {
             sleep_until(start + pace * number);
             // A full queue of our own device is the link's queue to us.
             let _ = sender.try_send(from.into(), &transmit);
             number += 1;
         }
-        thread::sleep(label.rtt + PATIENCE);
+        thread::sleep(label.rtt + ANSWER_TIMEOUT);
         sending.store(false, Ordering::Release);
         let counted = counting.join();
         counted.map_err(|_| io::Error::other("a thread of the probe panicked"))?
@@ -95,7 +95,7 @@ fn counted(socket: &UdpSocket, sending: &AtomicBool) -> io::Result<f64> {
                 None => continue,
             };
         // What the other way round is still under way is smaller.
-        if stride < LARGE {
+        if stride < FLOOD_PAYLOAD {
             continue;
         }
         last = Instant::now();
@@ -112,9 +112,9 @@ fn counted(socket: &UdpSocket, sending: &AtomicBool) -> io::Result<f64> {
 /// carried. The lower ones are the sender's search for the rate, which is its own affair; the highest
 /// may hold what had waited behind a lost packet.
 pub(super) fn bulk(from: &TcpStream, to: &TcpStream, bound: Option<u64>) -> io::Result<f64> {
-    let lasts = bound.map_or(UNBOUND, |_| BULK);
+    let lasts = bound.map_or(UNBOUND_BULK_DURATION, |_| BULK_DURATION);
     /// Payload of a full packet with timestamps, and the packet.
-    const SHARE: f64 = 1500.0 / 1448.0;
+    const PACKET_OVERHEAD: f64 = 1500.0 / 1448.0;
     let (read, stopped) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -143,7 +143,7 @@ pub(super) fn bulk(from: &TcpStream, to: &TcpStream, bound: Option<u64>) -> io::
         to.shutdown(std::net::Shutdown::Both)?;
         let rate = |window: &[(Instant, u64)]| match window {
             [(begin, before), .., (end, after)] => {
-                (after - before) as f64 * 8.0 * SHARE / (*end - *begin).as_secs_f64()
+                (after - before) as f64 * 8.0 * PACKET_OVERHEAD / (*end - *begin).as_secs_f64()
             }
             _ => 0.0,
         };

@@ -4,7 +4,9 @@ use crate::{firewall::flow, packet::Protocol};
 const MS: Duration = Duration::from_millis(1);
 
 fn fabric(text: &str) -> Fabric<&'static str> {
-    Fabric::new(&Topology::parse(text, "t").unwrap(), 1, |_| NatBy::Model)
+    Fabric::new(&Topology::parse(text, "t").unwrap(), 1, |_| {
+        NatProvider::Model
+    })
 }
 
 /// Sends one UDP packet and tells when it comes out where, and what it looks like there.
@@ -13,13 +15,13 @@ fn send(
     now: Duration,
     from: &str,
     to: &str,
-) -> Option<(Duration, Port, Flow)> {
+) -> Option<(Duration, FabricPort, Flow)> {
     let flow = flow(Protocol::Udp, from, to);
     let port = fabric.port(*flow.source.ip()).unwrap();
-    fabric.enter(now, port, flow, Segments::one(100), "x");
+    fabric.enter(now, port, flow, PacketSegments::one(100), "x");
     let mut last = None;
     while let Some(at) = fabric.next() {
-        if let Some(Leaving::Arrived { port, flow, .. }) = fabric.leave(at) {
+        if let Some(FabricOutput::Arrived { port, flow, .. }) = fabric.leave(at) {
             last = Some((at, port, flow));
         }
     }
@@ -31,7 +33,7 @@ fn a_packet_takes_the_time_of_both_links() {
     let mut net =
         fabric("host \"a\" { link { delay \"10ms\" } }\nhost \"b\" { link { delay \"3ms\" } }");
     let (at, port, flow) = send(&mut net, MS, "198.18.0.1:1", "198.18.1.1:2").unwrap();
-    assert_eq!((at, port), (14 * MS, Port(1)));
+    assert_eq!((at, port), (14 * MS, FabricPort(1)));
     assert_eq!(flow.source, "198.18.0.1:1".parse().unwrap());
 }
 
@@ -39,12 +41,12 @@ fn a_packet_takes_the_time_of_both_links() {
 fn behind_a_nat_a_host_shows_its_sites_address_and_gets_answers() {
     let mut net = fabric("site \"home\" { nat ports=\"random\"; host \"a\" }\nhost \"b\"");
     let (_, port, out) = send(&mut net, MS, "192.168.0.10:5000", "198.18.1.1:2").unwrap();
-    assert_eq!(port, Port(1));
+    assert_eq!(port, FabricPort(1));
     assert_eq!(*out.source.ip(), Ipv4Addr::new(198, 18, 0, 1));
     assert_ne!(out.source.port(), 5000);
     let back = out.source.to_string();
     let (_, port, answer) = send(&mut net, MS, "198.18.1.1:2", &back).unwrap();
-    assert_eq!(port, Port(0));
+    assert_eq!(port, FabricPort(0));
     assert_eq!(answer.destination, "192.168.0.10:5000".parse().unwrap());
     assert!(
         send(&mut net, MS, "198.18.1.1:3", &back).is_none(),
@@ -61,12 +63,12 @@ fn neighbours_reach_each_other_inside_and_only_by_hairpin_from_outside() {
              host \"a\"; host \"c\" }}\nhost \"b\""
         ));
         let inside = send(&mut net, MS, "192.168.0.10:1000", "192.168.0.11:1000").unwrap();
-        assert_eq!((inside.0, inside.1), (MS, Port(1)));
+        assert_eq!((inside.0, inside.1), (MS, FabricPort(1)));
         send(&mut net, MS, "192.168.0.11:2000", "198.18.1.1:2").unwrap();
         let around = send(&mut net, MS, "192.168.0.10:3000", "198.18.0.1:2000");
         assert_eq!(around.is_some(), reaches);
         if let Some((_, port, flow)) = around {
-            assert_eq!(port, Port(1));
+            assert_eq!(port, FabricPort(1));
             assert_eq!(
                 *flow.source.ip(),
                 Ipv4Addr::new(198, 18, 0, 1),
@@ -91,23 +93,23 @@ fn a_firewall_before_the_nat_sees_inside_addresses() {
 fn nobody_sends_from_an_address_that_is_not_his() {
     let mut net = fabric("host \"a\"\nhost \"b\"");
     let forged = flow(Protocol::Udp, "198.18.1.1:1", "198.18.1.1:2");
-    net.enter(MS, Port(0), forged, Segments::one(100), "x");
+    net.enter(MS, FabricPort(0), forged, PacketSegments::one(100), "x");
     assert_eq!((net.next(), net.counters().unroutable), (None, 1));
 }
 
 /// The arrivals of a buffer of 40 packets of 1,500 bytes over this link.
 fn buffer(link: &str) -> Vec<(Duration, Range<u32>)> {
     let mut net = fabric(&format!("host \"a\" {{ link {{ {link} }} }}\nhost \"b\""));
-    let segments = Segments {
+    let segments = PacketSegments {
         header: 28,
         size: 1472,
         payload: 40 * 1472,
     };
     let flow = flow(Protocol::Udp, "198.18.0.1:1", "198.18.1.1:2");
-    net.enter(Duration::ZERO, Port(0), flow, segments, "x");
+    net.enter(Duration::ZERO, FabricPort(0), flow, segments, "x");
     let mut out = Vec::new();
     while let Some(at) = net.next() {
-        while let Some(Leaving::Arrived { range, .. }) = net.leave(at) {
+        while let Some(FabricOutput::Arrived { range, .. }) = net.leave(at) {
             out.push((at, range));
         }
     }
@@ -141,11 +143,11 @@ fn each_packet_of_a_buffer_is_lost_by_itself() {
 fn what_is_too_large_is_told_to_the_sender() {
     let mut net = fabric("host \"a\"\nhost \"b\" { link { mtu 1400 } }");
     let flow = flow(Protocol::Udp, "198.18.0.1:1", "198.18.1.1:2");
-    net.enter(MS, Port(0), flow, Segments::one(1401), "x");
+    net.enter(MS, FabricPort(0), flow, PacketSegments::one(1401), "x");
     assert_eq!(
         net.leave(MS),
-        Some(Leaving::TooLarge {
-            port: Port(0),
+        Some(FabricOutput::TooLarge {
+            port: FabricPort(0),
             mtu: 1400,
             payload: "x"
         })
@@ -157,16 +159,16 @@ fn what_is_too_large_is_told_to_the_sender() {
 fn what_is_under_way_is_bounded() {
     let mut net = fabric("host \"a\" { link { delay \"1h\" } }\nhost \"b\"");
     let flow = flow(Protocol::Udp, "198.18.0.1:1", "198.18.1.1:2");
-    let segments = Segments {
+    let segments = PacketSegments {
         header: 28,
         size: 1472,
         payload: 40 * 1472,
     };
     for _ in 0..5000 {
-        net.enter(MS, Port(0), flow, segments, "x");
+        net.enter(MS, FabricPort(0), flow, segments, "x");
     }
-    assert!(net.under_way <= MAX_UNDER_WAY);
+    assert!(net.bytes_in_transit <= MAX_BYTES_IN_TRANSIT);
     assert!(net.counters().overflow > 0);
     while net.leave(Duration::from_secs(4000)).is_some() {}
-    assert_eq!(net.under_way, 0);
+    assert_eq!(net.bytes_in_transit, 0);
 }

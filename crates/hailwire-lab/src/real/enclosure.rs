@@ -25,10 +25,10 @@ use std::{
 
 use rustix::thread::UnshareFlags;
 
-use super::namespace::Namespace;
+use super::namespace::NetworkNamespace;
 
 /// What the first process does. Mounts made in here are not seen outside.
-const FIRST: &str = "trap '' CHLD
+const INIT_SCRIPT: &str = "trap '' CHLD
     { mount --make-rslave / && mount -t proc proc /proc && echo own; } 2>/dev/null
     exec 1>&-
     read -r end";
@@ -36,22 +36,22 @@ const FIRST: &str = "trap '' CHLD
 /// A PID namespace with whatever has been started in it. Dropping it ends all of that with SIGKILL,
 /// without waiting for it.
 #[derive(Debug)]
-pub struct Enclosure {
+pub struct ProcessEnclosure {
     first: Child,
 }
 
-/// The inside of an [`Enclosure`]. It belongs to one thread: that thread's child processes are inside,
+/// The inside of an [`ProcessEnclosure`]. It belongs to one thread: that thread's child processes are inside,
 /// in the host that it has entered last.
 #[derive(Debug)]
-pub struct Inside<'a> {
-    hosts: Vec<(&'a str, &'a Namespace, PathBuf)>,
+pub struct EnclosureHandle<'a> {
+    hosts: Vec<(&'a str, &'a NetworkNamespace, PathBuf)>,
 }
 
-impl Enclosure {
+impl ProcessEnclosure {
     /// Makes one, and does `work` on a thread whose child processes are inside.
     pub(super) fn start<'a, T: Send>(
-        hosts: Vec<(&'a str, &'a Namespace)>,
-        work: impl FnOnce(&Inside<'a>) -> T + Send,
+        hosts: Vec<(&'a str, &'a NetworkNamespace)>,
+        work: impl FnOnce(&EnclosureHandle<'a>) -> T + Send,
     ) -> io::Result<(Self, T)> {
         thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -70,12 +70,14 @@ impl Enclosure {
     }
 
     /// Starts the first process, which holds the hosts' namespaces where programs inside can see them.
-    fn begin<'a>(hosts: Vec<(&'a str, &'a Namespace)>) -> io::Result<(Self, Inside<'a>)> {
+    fn begin<'a>(
+        hosts: Vec<(&'a str, &'a NetworkNamespace)>,
+    ) -> io::Result<(Self, EnclosureHandle<'a>)> {
         // Open across the start of a program, unlike the originals.
         let held = hosts.iter().map(|(_, host)| host.inheritable());
         let held: Vec<OwnedFd> = held.collect::<io::Result<_>>()?;
         let first = Command::new("sh")
-            .args(["-c", FIRST])
+            .args(["-c", INIT_SCRIPT])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -95,7 +97,7 @@ impl Enclosure {
         let path = |held: &OwnedFd| format!("/proc/{process}/fd/{}", held.as_raw_fd()).into();
         let hosts = hosts.into_iter().zip(&held);
         let hosts = hosts.map(|((name, host), held)| (name, host, path(held)));
-        let inside = Inside {
+        let inside = EnclosureHandle {
             hosts: hosts.collect(),
         };
         Ok((own, inside))
@@ -118,14 +120,14 @@ impl Enclosure {
     }
 }
 
-impl Drop for Enclosure {
+impl Drop for ProcessEnclosure {
     fn drop(&mut self) {
         // Gone already where `end` was called.
         let _ = self.first.kill();
     }
 }
 
-impl Inside<'_> {
+impl EnclosureHandle<'_> {
     /// Moves this thread into a host: what it starts from now on is there. `false` where there is no
     /// such host.
     ///

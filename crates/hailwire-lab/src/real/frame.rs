@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Numbers of the virtio header are in the machine's byte order (virtio 1.2, section 5.1.6, legacy).
-//! [`Frame::read`] says what the model needs to know of a buffer. [`Frame::write`] makes the buffer
+//! [`TunFrame::read`] says what the model needs to know of a buffer. [`TunFrame::write`] makes the buffer
 //! that carries some of its packets, with the addresses that the model gave them, so that a packet
 //! lost from the middle of a buffer is missing and all others are as the sender's kernel would have
 //! cut them (RFC 9293 for TCP; UDP datagrams of one size). Checksums that the sender completed are
@@ -23,13 +23,13 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::packet::{Flow, Protocol, Segments};
+use crate::packet::{Flow, PacketSegments, Protocol};
 
 /// Bytes of the virtio header.
-pub(super) const VNET: usize = 10;
+pub(super) const VNET_HEADER: usize = 10;
 
 /// Largest buffer: the virtio header and the largest IPv4 packet.
-pub(super) const LARGEST: usize = VNET + 65_535;
+pub(super) const MAX_FRAME: usize = VNET_HEADER + 65_535;
 
 const NEEDS_CHECKSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
@@ -42,25 +42,25 @@ const CWR: u8 = 0x80;
 
 /// One buffer with what was read of it.
 #[derive(Clone, Debug)]
-pub(super) struct Frame {
+pub(super) struct TunFrame {
     bytes: Bytes,
     flow: Flow,
-    segments: Segments,
+    segments: PacketSegments,
     /// Where the transport header begins, from the buffer's start.
     transport: usize,
 }
 
-impl Frame {
+impl TunFrame {
     /// Reads a buffer; `None` for what is not IPv4 or is malformed.
     pub(super) fn read(bytes: Bytes) -> Option<Self> {
-        let ip = bytes.get(VNET..)?;
+        let ip = bytes.get(VNET_HEADER..)?;
         let header = usize::from(ip.first()? & 0x0f) * 4;
         let total = usize::from(number(ip, 2)?);
         if ip[0] >> 4 != 4 || header < 20 || total < header || total > ip.len() {
             return None;
         }
         let fragment = number(ip, 6)? & 0x3fff != 0;
-        let transport = VNET + header;
+        let transport = VNET_HEADER + header;
         let (protocol, from, to) = match (fragment, ip[9]) {
             (false, 6) => (Protocol::Tcp, number(ip, header)?, number(ip, header + 2)?),
             (false, 17) => (Protocol::Udp, number(ip, header)?, number(ip, header + 2)?),
@@ -89,7 +89,7 @@ impl Frame {
         self.flow
     }
 
-    pub(super) fn segments(&self) -> Segments {
+    pub(super) fn segments(&self) -> PacketSegments {
         self.segments
     }
 
@@ -107,7 +107,7 @@ impl Frame {
         if out[0] & NEEDS_CHECKSUM != 0 {
             self.sum_pseudo_header(out);
         }
-        let ip = &mut out[VNET..self.transport];
+        let ip = &mut out[VNET_HEADER..self.transport];
         put(ip, 10, 0);
         let sum = !folded(sum(ip));
         put(ip, 10, sum);
@@ -115,13 +115,13 @@ impl Frame {
 
     /// Some of the packets of a buffer that holds many.
     fn cut(&self, range: Range<u32>, out: &mut Vec<u8>) {
-        let Segments {
+        let PacketSegments {
             header,
             size,
             payload,
         } = self.segments;
         let (first, last) = (range.start * size, (range.end * size).min(payload));
-        let headers = VNET + header as usize;
+        let headers = VNET_HEADER + header as usize;
         let body = headers + first as usize..headers + last as usize;
         out.extend_from_slice(&self.bytes[..headers]);
         out.extend_from_slice(&self.bytes[body]);
@@ -130,12 +130,12 @@ impl Frame {
             out[1] = GSO_NONE;
             out[4..6].fill(0);
         }
-        let length = out.len() - VNET;
-        let id = number(out, VNET + 4)
+        let length = out.len() - VNET_HEADER;
+        let id = number(out, VNET_HEADER + 4)
             .unwrap_or(0)
             .wrapping_add(range.start as u16);
-        put(out, VNET + 2, length as u16);
-        put(out, VNET + 4, id);
+        put(out, VNET_HEADER + 2, length as u16);
+        put(out, VNET_HEADER + 4, id);
         let transport = self.transport;
         if self.flow.protocol == Protocol::Udp {
             let length = out.len() - transport;
@@ -174,8 +174,13 @@ impl Frame {
         let covered = flow.protocol != Protocol::Echo;
         for (at, end) in [(12, flow.source), (16, flow.destination)] {
             let [a, b, c, d] = end.ip().octets();
-            replace(out, VNET + at, u16::from_be_bytes([a, b]), covered);
-            replace(out, VNET + at + 2, u16::from_be_bytes([c, d]), covered);
+            replace(out, VNET_HEADER + at, u16::from_be_bytes([a, b]), covered);
+            replace(
+                out,
+                VNET_HEADER + at + 2,
+                u16::from_be_bytes([c, d]),
+                covered,
+            );
         }
         let (source, destination) = (flow.source.port(), flow.destination.port());
         let checksum = match flow.protocol {
@@ -211,7 +216,7 @@ impl Frame {
             Protocol::Echo | Protocol::Other => return,
         };
         let length = (out.len() - self.transport) as u32;
-        let addresses = sum(&out[VNET + 12..VNET + 20]);
+        let addresses = sum(&out[VNET_HEADER + 12..VNET_HEADER + 20]);
         put(out, at, folded(addresses + protocol + length));
     }
 
@@ -220,13 +225,13 @@ impl Frame {
     pub(super) fn too_large(&self, mtu: u16, out: &mut Vec<u8>) {
         /// Who says so: an address of the lab that no host has.
         const INTERNET: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 1);
-        let ip = &self.bytes[VNET..];
-        let quoted = &ip[..ip.len().min(self.transport - VNET + 8)];
+        let ip = &self.bytes[VNET_HEADER..];
+        let quoted = &ip[..ip.len().min(self.transport - VNET_HEADER + 8)];
         out.clear();
-        out.resize(VNET + 28, 0);
+        out.resize(VNET_HEADER + 28, 0);
         out.extend_from_slice(quoted);
-        let length = out.len() - VNET;
-        let head = &mut out[VNET..];
+        let length = out.len() - VNET_HEADER;
+        let head = &mut out[VNET_HEADER..];
         head[..2].copy_from_slice(&[0x45, 0]);
         put(head, 2, length as u16);
         head[8] = 64;
@@ -242,9 +247,9 @@ impl Frame {
     }
 }
 
-fn segments(bytes: &[u8], header: usize, total: usize) -> Option<Segments> {
-    let ip = bytes.get(VNET..)?;
-    let whole = Segments::one(u32::try_from(total).ok()?);
+fn segments(bytes: &[u8], header: usize, total: usize) -> Option<PacketSegments> {
+    let ip = bytes.get(VNET_HEADER..)?;
+    let whole = PacketSegments::one(u32::try_from(total).ok()?);
     let transport = match bytes.get(1)? & !0x80 {
         GSO_TCP => usize::from(ip.get(header + 12)? >> 4) * 4,
         GSO_UDP => 8,
@@ -255,7 +260,7 @@ fn segments(bytes: &[u8], header: usize, total: usize) -> Option<Segments> {
     if size == 0 || headers >= total {
         return Some(whole);
     }
-    Some(Segments {
+    Some(PacketSegments {
         header: u32::try_from(headers).ok()?,
         size: u32::from(size),
         payload: u32::try_from(total - headers).ok()?,
@@ -296,13 +301,13 @@ mod tests {
 
     /// A buffer: IPv4 and then `transport`, addressed 198.18.0.1 → 198.18.1.1.
     fn buffer(protocol: u8, gso: (u8, u16), flags: u8, transport: &[u8]) -> Bytes {
-        let mut out = vec![0; VNET + 20];
+        let mut out = vec![0; VNET_HEADER + 20];
         out[0] = flags;
         out[1] = gso.0;
         out[4..6].copy_from_slice(&gso.1.to_ne_bytes());
         out.extend_from_slice(transport);
-        let length = out.len() - VNET;
-        let ip = &mut out[VNET..];
+        let length = out.len() - VNET_HEADER;
+        let ip = &mut out[VNET_HEADER..];
         ip[0] = 0x45;
         put(ip, 2, length as u16);
         put(ip, 4, 700);
@@ -334,7 +339,7 @@ mod tests {
 
     /// Whether IP and transport checksums are right.
     fn sums_hold(packet: &[u8]) -> bool {
-        let ip = &packet[VNET..];
+        let ip = &packet[VNET_HEADER..];
         let transport = &ip[20..];
         let pseudo = sum(&ip[12..20]) + u32::from(ip[9]) + transport.len() as u32;
         let transport = match ip[9] {
@@ -346,17 +351,17 @@ mod tests {
 
     fn complete(protocol: u8, transport: &[u8], at: usize) -> Bytes {
         let mut out = buffer(protocol, (0, 0), 0, transport).to_vec();
-        let ip = &out[VNET..];
+        let ip = &out[VNET_HEADER..];
         let pseudo = match protocol {
             1 => 0,
             _ => sum(&ip[12..20]) + u32::from(protocol) + transport.len() as u32,
         };
         let checksum = !folded(sum(&ip[20..]) + pseudo);
-        put(&mut out, VNET + 20 + at, checksum);
+        put(&mut out, VNET_HEADER + 20 + at, checksum);
         out.into()
     }
 
-    fn written(frame: &Frame, flow: Flow, range: Range<u32>) -> Vec<u8> {
+    fn written(frame: &TunFrame, flow: Flow, range: Range<u32>) -> Vec<u8> {
         let mut out = Vec::new();
         frame.write(flow, range, &mut out);
         out
@@ -371,37 +376,37 @@ mod tests {
             complete(1, &echo, 2),
         ];
         for packet in packets {
-            let frame = Frame::read(packet).unwrap();
+            let frame = TunFrame::read(packet).unwrap();
             let mut flow = frame.flow();
             flow.source = SocketAddrV4::new(Ipv4Addr::new(10, 99, 255, 7), 61_234);
             let out = written(&frame, flow, 0..1);
             assert!(sums_hold(&out), "{flow}");
-            let again = Frame::read(out.into()).unwrap();
+            let again = TunFrame::read(out.into()).unwrap();
             assert_eq!(again.flow(), flow);
         }
     }
 
     #[test]
     fn a_udp_checksum_that_was_left_out_stays_so() {
-        let frame = Frame::read(buffer(17, (0, 0), 0, &udp(b"x"))).unwrap();
+        let frame = TunFrame::read(buffer(17, (0, 0), 0, &udp(b"x"))).unwrap();
         let mut flow = frame.flow();
         flow.source.set_port(1);
         let out = written(&frame, flow, 0..1);
-        assert_eq!(number(&out, VNET + 20 + 6), Some(0));
+        assert_eq!(number(&out, VNET_HEADER + 20 + 6), Some(0));
     }
 
     /// Finishes what the device would: the checksum that was left to it.
     fn finished(mut out: Vec<u8>, at: usize) -> Vec<u8> {
         assert_eq!(out[0], NEEDS_CHECKSUM);
-        let checksum = !folded(sum(&out[VNET + 20..]));
-        put(&mut out, VNET + 20 + at, checksum);
+        let checksum = !folded(sum(&out[VNET_HEADER + 20..]));
+        put(&mut out, VNET_HEADER + 20 + at, checksum);
         out
     }
 
     #[test]
     fn tcp_packets_cut_from_a_buffer_are_as_the_kernel_would_have_cut_them() {
         let payload: Vec<u8> = (0..250).map(|i| i as u8).collect();
-        let frame = Frame::read(buffer(
+        let frame = TunFrame::read(buffer(
             6,
             (GSO_TCP, 100),
             NEEDS_CHECKSUM,
@@ -414,7 +419,7 @@ mod tests {
             let out = finished(written(&frame, frame.flow(), index..index + 1), 16);
             assert!(sums_hold(&out));
             assert_eq!((out[1], &out[4..6]), (GSO_NONE, &[0, 0][..]));
-            let at = VNET + 20;
+            let at = VNET_HEADER + 20;
             let sequence = u32::from_be_bytes(out[at + 4..at + 8].try_into().unwrap());
             assert_eq!(sequence, 0xffff_ff00_u32.wrapping_add(index * 100));
             assert_eq!(
@@ -423,7 +428,7 @@ mod tests {
                 "FIN and PSH on the last"
             );
             assert_eq!(out[at + 13] & CWR != 0, index == 0, "CWR on the first");
-            assert_eq!(number(&out, VNET + 4), Some(700 + index as u16));
+            assert_eq!(number(&out, VNET_HEADER + 4), Some(700 + index as u16));
             joined.extend_from_slice(&out[at + 20..]);
         }
         assert_eq!(joined, payload);
@@ -433,44 +438,55 @@ mod tests {
     fn several_packets_cut_from_a_buffer_stay_one_buffer() {
         let payload = [7; 1000];
         let frame =
-            Frame::read(buffer(17, (GSO_UDP, 100), NEEDS_CHECKSUM, &udp(&payload))).unwrap();
+            TunFrame::read(buffer(17, (GSO_UDP, 100), NEEDS_CHECKSUM, &udp(&payload))).unwrap();
         assert_eq!(frame.segments().count(), 10);
         let out = written(&frame, frame.flow(), 3..7);
-        assert_eq!((out[1], number(&out, VNET + 2)), (GSO_UDP, Some(428)));
-        assert_eq!(number(&out, VNET + 24), Some(408), "the length of UDP");
-        let again = Frame::read(out.into()).unwrap();
+        assert_eq!(
+            (out[1], number(&out, VNET_HEADER + 2)),
+            (GSO_UDP, Some(428))
+        );
+        assert_eq!(
+            number(&out, VNET_HEADER + 24),
+            Some(408),
+            "the length of UDP"
+        );
+        let again = TunFrame::read(out.into()).unwrap();
         assert_eq!(again.segments().count(), 4);
     }
 
     #[test]
     fn what_a_host_cannot_have_meant_is_refused() {
         let good = complete(17, &udp(b"hello"), 6);
-        for (at, value) in [(VNET, 0x65), (VNET, 0x41), (VNET + 2, 0xff)] {
+        for (at, value) in [
+            (VNET_HEADER, 0x65),
+            (VNET_HEADER, 0x41),
+            (VNET_HEADER + 2, 0xff),
+        ] {
             let mut bad = good.to_vec();
             bad[at] = value;
-            assert!(Frame::read(bad.into()).is_none(), "{at} {value}");
+            assert!(TunFrame::read(bad.into()).is_none(), "{at} {value}");
         }
-        for length in 0..VNET + 20 {
-            assert!(Frame::read(good.slice(..length)).is_none());
+        for length in 0..VNET_HEADER + 20 {
+            assert!(TunFrame::read(good.slice(..length)).is_none());
         }
     }
 
     #[test]
     fn fragments_have_no_ports() {
         let mut fragment = complete(17, &udp(b"hello"), 6).to_vec();
-        fragment[VNET + 6] = 0x20;
-        let flow = Frame::read(fragment.into()).unwrap().flow();
+        fragment[VNET_HEADER + 6] = 0x20;
+        let flow = TunFrame::read(fragment.into()).unwrap().flow();
         assert_eq!((flow.protocol, flow.source.port()), (Protocol::Other, 0));
     }
 
     #[test]
     fn the_message_about_the_mtu_quotes_the_packet() {
-        let frame = Frame::read(complete(17, &udp(b"hello"), 6)).unwrap();
+        let frame = TunFrame::read(complete(17, &udp(b"hello"), 6)).unwrap();
         let mut out = Vec::new();
         frame.too_large(1400, &mut out);
-        let icmp = &out[VNET + 20..];
+        let icmp = &out[VNET_HEADER + 20..];
         assert_eq!((icmp[0], icmp[1], number(icmp, 6)), (3, 4, Some(1400)));
         assert_eq!(folded(sum(icmp)), 0xffff);
-        assert_eq!(&icmp[8..36], &frame.bytes[VNET..VNET + 28]);
+        assert_eq!(&icmp[8..36], &frame.bytes[VNET_HEADER..VNET_HEADER + 28]);
     }
 }

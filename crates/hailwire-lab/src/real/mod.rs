@@ -16,7 +16,7 @@
 //! (segmentation offload), so that a router does more than a gigabit on one core.
 //!
 //! Namespaces have no names, so that nothing outlives the process: see `namespace.rs`; programs
-//! that must not outlive it either run in an [`Enclosure`]. Making them
+//! that must not outlive it either run in an [`ProcessEnclosure`]. Making them
 //! needs root, or a user namespace in which one is root; [`available`] says what is missing. The lab
 //! is IPv4 only.
 
@@ -26,8 +26,8 @@ mod namespace;
 mod network;
 mod router;
 
-pub use enclosure::{Enclosure, Inside};
-pub use network::{LabError, Network, available, in_user_namespace};
+pub use enclosure::{EnclosureHandle, ProcessEnclosure};
+pub use network::{LabError, NamespaceNetwork, available, in_user_namespace};
 
 /// Timers to the nanosecond, and before ordinary threads, for the calling thread; both as far as
 /// the system lets. What emulates or measures a network must not be late itself.

@@ -18,11 +18,11 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 /// A network namespace.
 #[derive(Debug)]
-pub(super) struct Namespace {
+pub(super) struct NetworkNamespace {
     own: OwnedFd,
 }
 
-impl Namespace {
+impl NetworkNamespace {
     /// A new one, with nothing in it but a loopback device that is down.
     pub(super) fn new() -> io::Result<Self> {
         // A thread of its own: it alone moves into the namespace, and ends.

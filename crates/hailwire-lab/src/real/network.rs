@@ -15,13 +15,13 @@ use thiserror::Error;
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 use super::{
-    enclosure::{Enclosure, Inside},
-    namespace::Namespace,
-    router::Router,
+    enclosure::{EnclosureHandle, ProcessEnclosure},
+    namespace::NetworkNamespace,
+    router::PacketRouter,
 };
 use crate::{
-    fabric::{Counters, Fabric, NatBy},
-    nat::{Dependence, NatKind, Ports},
+    fabric::{Fabric, NatProvider, PacketCounters},
+    nat::{EndpointDependence, NatKind, PortAllocation},
     topology::{Site, Topology},
 };
 
@@ -29,18 +29,18 @@ use crate::{
 const DEVICE_QUEUE: u32 = 8192;
 
 /// Set for the copy of a program that [`in_user_namespace`] starts.
-const INSIDE: &str = "HAILWIRE_LAB_INSIDE";
+const INSIDE_USER_NAMESPACE: &str = "HAILWIRE_LAB_INSIDE";
 
 /// A running network. Dropping it stops the router and closes the namespaces; they vanish when the
 /// programs inside have ended.
 #[derive(Debug)]
-pub struct Network {
+pub struct NamespaceNetwork {
     topology: Topology,
     // First, so that it stops before the namespaces are closed.
-    router: Router,
-    hosts: Vec<(String, Namespace)>,
+    router: PacketRouter,
+    hosts: Vec<(String, NetworkNamespace)>,
     /// Those with nftables.
-    _nats: Vec<Namespace>,
+    _nats: Vec<NetworkNamespace>,
 }
 
 /// Why there is no network.
@@ -73,7 +73,7 @@ fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> LabError {
     move |source| LabError::Failed { what, source }
 }
 
-impl Network {
+impl NamespaceNetwork {
     /// Makes the network; chance comes from a fixed seed. It takes some tens of milliseconds.
     ///
     /// # Errors
@@ -83,27 +83,26 @@ impl Network {
         Self::seeded(topology, 1)
     }
 
-    /// As [`Network::up`], with chance from this seed.
+    /// As [`NamespaceNetwork::up`], with chance from this seed.
     ///
     /// # Errors
     ///
-    /// As [`Network::up`].
+    /// As [`NamespaceNetwork::up`].
     pub fn seeded(topology: &Topology, seed: u64) -> Result<Self, LabError> {
         available().map_err(LabError::Unavailable)?;
         let nftables = topology.sites.iter().any(|site| rule_for(site).is_some()) && has_nftables();
         let rule = |site: &Site| rule_for(site).filter(|_| nftables);
         let nat_by = |site: &Site| match rule(site) {
-            Some(_) => NatBy::Other,
-            None => NatBy::Model,
+            Some(_) => NatProvider::Other,
+            None => NatProvider::Model,
         };
         let fabric = Fabric::new(topology, seed, nat_by);
         let (mut hosts, mut nats, mut devices) = (Vec::new(), Vec::new(), Vec::new());
         for (number, site) in topology.sites.iter().enumerate() {
             if let Some(rule) = rule(site) {
-                let nat = NatBox::make(topology, number, site, rule).map_err(failed(format!(
-                    "the router of `{}` cannot be made",
-                    site.name
-                )))?;
+                let nat = NftablesRouter::make(topology, number, site, rule).map_err(failed(
+                    format!("the router of `{}` cannot be made", site.name),
+                ))?;
                 devices.push(nat.device);
                 nats.push(nat.own);
                 hosts.extend(nat.hosts);
@@ -117,7 +116,7 @@ impl Network {
             }
         }
         let router =
-            Router::start(fabric, devices).map_err(failed("the router cannot be started"))?;
+            PacketRouter::start(fabric, devices).map_err(failed("the router cannot be started"))?;
         Ok(Self {
             topology: topology.clone(),
             router,
@@ -194,7 +193,7 @@ impl Network {
     /// Does `work` on a thread whose child processes end with this process, even where that is killed,
     /// together with everything that they have started themselves.
     ///
-    /// The thread is in no host before [`Inside::enter`], and may start processes but no threads. It
+    /// The thread is in no host before [`EnclosureHandle::enter`], and may start processes but no threads. It
     /// sees another `/proc` than this process.
     ///
     /// # Errors
@@ -202,20 +201,20 @@ impl Network {
     /// [`LabError::Failed`] where the enclosure cannot be made, or `work` panics.
     pub fn enclosed<T: Send>(
         &self,
-        work: impl FnOnce(&Inside<'_>) -> T + Send,
-    ) -> Result<(Enclosure, T), LabError> {
+        work: impl FnOnce(&EnclosureHandle<'_>) -> T + Send,
+    ) -> Result<(ProcessEnclosure, T), LabError> {
         let hosts = self.hosts.iter();
         let hosts = hosts.map(|(name, own)| (name.as_str(), own)).collect();
-        Enclosure::start(hosts, work).map_err(failed("programs cannot be enclosed"))
+        ProcessEnclosure::start(hosts, work).map_err(failed("programs cannot be enclosed"))
     }
 
     /// What became of the packets so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> PacketCounters {
         self.router.counters()
     }
 
-    fn namespace(&self, host: &str) -> Result<&Namespace, LabError> {
+    fn namespace(&self, host: &str) -> Result<&NetworkNamespace, LabError> {
         let found = self.hosts.iter().find(|(name, _)| name == host);
         found
             .map(|(_, namespace)| namespace)
@@ -244,7 +243,7 @@ pub fn available() -> Result<(), String> {
         }
     }
     let need = "network namespaces need root, or a user namespace (unshare --user --map-root-user)";
-    let own = Namespace::new().map_err(|error| format!("{need}: {error}"))?;
+    let own = NetworkNamespace::new().map_err(|error| format!("{need}: {error}"))?;
     let device = own.within(tun).map_err(|error| error.to_string())?;
     device
         .map(drop)
@@ -254,7 +253,7 @@ pub fn available() -> Result<(), String> {
 /// Replaces this process by itself in a user namespace of its own, where it is root and may make
 /// networks. Comes back only with the reason why that is not possible.
 pub fn in_user_namespace() -> io::Error {
-    if std::env::var_os(INSIDE).is_some() {
+    if std::env::var_os(INSIDE_USER_NAMESPACE).is_some() {
         return io::Error::other("this is a user namespace already");
     }
     let program = match std::env::current_exe() {
@@ -281,7 +280,7 @@ pub fn in_user_namespace() -> io::Error {
     unshare()
         .arg(program)
         .args(std::env::args_os().skip(1))
-        .env(INSIDE, "1")
+        .env(INSIDE_USER_NAMESPACE, "1")
         .exec()
 }
 
@@ -316,7 +315,7 @@ fn rule_for(site: &Site) -> Option<&'static str> {
 fn has_nftables() -> bool {
     let tried = || {
         let rules = nat_rules("masquerade fully-random");
-        Namespace::new()?.feed("nft", &["-f", "-"], &rules)
+        NetworkNamespace::new()?.feed("nft", &["-f", "-"], &rules)
     };
     let works = has("nft") && tried().is_ok();
     if !works {
@@ -358,14 +357,14 @@ fn masquerade(kind: &NatKind) -> Option<&'static str> {
         ports,
         ..
     } = kind;
-    let strict = Dependence::AddressAndPortDependent;
+    let strict = EndpointDependence::AddressAndPortDependent;
     match (mapping, filtering, hairpin, ports) {
-        (Dependence::EndpointIndependent, filtering, false, Ports::Preserve)
+        (EndpointDependence::EndpointIndependent, filtering, false, PortAllocation::Preserve)
             if *filtering == strict =>
         {
             Some("masquerade")
         }
-        (mapping, filtering, false, Ports::Random)
+        (mapping, filtering, false, PortAllocation::Random)
             if *mapping == strict && *filtering == strict =>
         {
             Some("masquerade fully-random")
@@ -388,7 +387,7 @@ fn tun() -> io::Result<SyncDevice> {
 }
 
 /// Settings that every namespace has.
-fn settle(own: &Namespace) -> io::Result<()> {
+fn settle(own: &NetworkNamespace) -> io::Result<()> {
     // What one connection learnt of a path is not carried over to the next, so that repeats of a
     // measurement are repeats.
     own.set("ipv4/tcp_no_metrics_save", "1")?;
@@ -402,8 +401,8 @@ fn settle(own: &Namespace) -> io::Result<()> {
 }
 
 /// A host that hangs on the router itself.
-fn lone(addresses: &[Ipv4Addr], site: &Site) -> io::Result<(Namespace, SyncDevice)> {
-    let own = Namespace::new()?;
+fn lone(addresses: &[Ipv4Addr], site: &Site) -> io::Result<(NetworkNamespace, SyncDevice)> {
+    let own = NetworkNamespace::new()?;
     settle(&own)?;
     let device = own.within(tun)??;
     let mut batch = String::from("link set lo up\n");
@@ -422,13 +421,13 @@ fn lone(addresses: &[Ipv4Addr], site: &Site) -> io::Result<(Namespace, SyncDevic
 }
 
 /// A router with nftables and the hosts behind it.
-struct NatBox {
-    own: Namespace,
+struct NftablesRouter {
+    own: NetworkNamespace,
     device: SyncDevice,
-    hosts: Vec<(String, Namespace)>,
+    hosts: Vec<(String, NetworkNamespace)>,
 }
 
-impl NatBox {
+impl NftablesRouter {
     fn make(topology: &Topology, number: usize, site: &Site, rule: &str) -> io::Result<Self> {
         let (own, device) = lone(&[topology.public(number)], site)?;
         own.set("ipv4/ip_forward", "1")?;
@@ -453,12 +452,12 @@ impl NatBox {
 
 /// A host behind a router, on a veth pair.
 fn behind(
-    router: &Namespace,
+    router: &NetworkNamespace,
     site: usize,
     index: usize,
     addresses: &[Ipv4Addr],
-) -> io::Result<Namespace> {
-    let own = Namespace::new()?;
+) -> io::Result<NetworkNamespace> {
+    let own = NetworkNamespace::new()?;
     settle(&own)?;
     let gateway = Ipv4Addr::new(192, 168, u8::try_from(site).unwrap_or(u8::MAX), 1);
     let lan = format!("lan{index}");

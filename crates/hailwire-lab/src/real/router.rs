@@ -20,39 +20,39 @@ use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tun_rs::SyncDevice;
 
-use super::frame::{Frame, LARGEST};
-use crate::fabric::{Counters, Fabric, Leaving, Port};
+use super::frame::{MAX_FRAME, TunFrame};
+use crate::fabric::{Fabric, FabricOutput, FabricPort, PacketCounters};
 
 /// Buffers read from one device before others have their turn.
-const TURN: usize = 16;
+const MAX_READS_PER_TURN: usize = 16;
 
 /// The running router. Dropping it stops the thread and closes the devices.
 #[derive(Debug)]
-pub(super) struct Router {
+pub(super) struct PacketRouter {
     thread: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     wake: OwnedFd,
-    counters: Arc<Mutex<Counters>>,
+    counters: Arc<Mutex<PacketCounters>>,
 }
 
-impl Router {
+impl PacketRouter {
     /// Starts it. `devices[n]` is that of the model's port `n`.
-    pub(super) fn start(fabric: Fabric<Frame>, devices: Vec<SyncDevice>) -> io::Result<Self> {
+    pub(super) fn start(fabric: Fabric<TunFrame>, devices: Vec<SyncDevice>) -> io::Result<Self> {
         for device in &devices {
             device.set_nonblocking(true)?;
         }
         let (woken, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let counters = Arc::new(Mutex::new(Counters::default()));
-        let mut running = Running {
+        let counters = Arc::new(Mutex::new(PacketCounters::default()));
+        let mut running = RouterLoop {
             fabric,
             devices,
             woken,
             stop: Arc::clone(&stop),
             counters: Arc::clone(&counters),
             origin: Instant::now(),
-            inbox: vec![0; LARGEST],
-            outbox: Vec::with_capacity(LARGEST),
+            inbox: vec![0; MAX_FRAME],
+            outbox: Vec::with_capacity(MAX_FRAME),
         };
         let thread = thread::Builder::new()
             .name("lab-router".into())
@@ -71,12 +71,12 @@ impl Router {
     }
 
     /// What became of the packets so far.
-    pub(super) fn counters(&self) -> Counters {
+    pub(super) fn counters(&self) -> PacketCounters {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Router {
+impl Drop for PacketRouter {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         // The pipe is empty, so that this cannot fail or wait.
@@ -87,18 +87,18 @@ impl Drop for Router {
     }
 }
 
-struct Running {
-    fabric: Fabric<Frame>,
+struct RouterLoop {
+    fabric: Fabric<TunFrame>,
     devices: Vec<SyncDevice>,
     woken: OwnedFd,
     stop: Arc<AtomicBool>,
-    counters: Arc<Mutex<Counters>>,
+    counters: Arc<Mutex<PacketCounters>>,
     origin: Instant,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
 }
 
-impl Running {
+impl RouterLoop {
     fn run(&mut self) -> io::Result<()> {
         let mut ready = Vec::new();
         while !self.stop.load(Ordering::Acquire) {
@@ -140,7 +140,7 @@ impl Running {
     }
 
     fn read(&mut self, index: usize) -> io::Result<()> {
-        for _ in 0..TURN {
+        for _ in 0..MAX_READS_PER_TURN {
             let length = match self.devices[index].recv(&mut self.inbox) {
                 Ok(length) => length,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -149,18 +149,19 @@ impl Running {
             };
             let now = self.now();
             let bytes = Bytes::copy_from_slice(&self.inbox[..length]);
-            if let Some(frame) = Frame::read(bytes) {
+            if let Some(frame) = TunFrame::read(bytes) {
                 let (flow, segments) = (frame.flow(), frame.segments());
-                self.fabric.enter(now, Port(index), flow, segments, frame);
+                self.fabric
+                    .enter(now, FabricPort(index), flow, segments, frame);
             }
         }
         Ok(())
     }
 
     fn write(&mut self) -> io::Result<()> {
-        while let Some(leaving) = self.fabric.leave(self.now()) {
-            let port = match leaving {
-                Leaving::Arrived {
+        while let Some(output) = self.fabric.leave(self.now()) {
+            let port = match output {
+                FabricOutput::Arrived {
                     port,
                     flow,
                     range,
@@ -170,7 +171,7 @@ impl Running {
                     payload.write(flow, range, &mut self.outbox);
                     port
                 }
-                Leaving::TooLarge { port, mtu, payload } => {
+                FabricOutput::TooLarge { port, mtu, payload } => {
                     payload.too_large(mtu, &mut self.outbox);
                     port
                 }

@@ -26,7 +26,7 @@ use hailwire_kdl::FileError;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::{link::Shape, nat::NatKind};
+use crate::{link::LinkShape, nat::NatKind};
 
 /// Most sites of a topology.
 pub const MAX_SITES: usize = 64;
@@ -35,7 +35,7 @@ pub const MAX_SITES: usize = 64;
 pub const MAX_HOSTS: usize = 64;
 
 /// The topologies that come with the crate: name and file.
-pub const READY: &[(&str, &str)] = &[
+pub const BUILT_IN: &[(&str, &str)] = &[
     ("lan", include_str!("../../topologies/lan.kdl")),
     ("wan-50ms", include_str!("../../topologies/wan-50ms.kdl")),
     (
@@ -76,13 +76,13 @@ pub struct Site {
     /// Its name; a lone host's own.
     pub name: String,
     /// Toward the internet.
-    pub up: Shape,
+    pub up: LinkShape,
     /// From the internet.
-    pub down: Shape,
+    pub down: LinkShape,
     /// Its NAT; without one, hosts have public addresses.
     pub nat: Option<NatKind>,
     /// Its firewall.
-    pub firewall: Option<Wall>,
+    pub firewall: Option<FirewallPolicy>,
     /// The hosts behind it.
     pub hosts: Vec<Host>,
 }
@@ -90,7 +90,7 @@ pub struct Site {
 /// A firewall as a file says it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Wall {
+pub enum FirewallPolicy {
     /// `"no-udp"`.
     NoUdp,
     /// `"only-tcp-443"`.
@@ -129,7 +129,7 @@ impl TopologyError {
     pub fn hint(&self) -> String {
         match self {
             Self::Unknown { .. } => {
-                let names: Vec<_> = READY.iter().map(|(name, _)| *name).collect();
+                let names: Vec<_> = BUILT_IN.iter().map(|(name, _)| *name).collect();
                 format!("ready are: {}", names.join(", "))
             }
             Self::File(error) => error.hint().to_owned(),
@@ -139,7 +139,7 @@ impl TopologyError {
 
 /// What is to be expected between two hosts, from the shapes on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Expected {
+pub struct ExpectedPath {
     /// There and back.
     #[serde(serialize_with = "as_millis", rename = "rtt_ms")]
     pub rtt: Duration,
@@ -167,7 +167,7 @@ impl Topology {
     ///
     /// [`TopologyError::Unknown`].
     pub fn named(name: &str) -> Result<Self, TopologyError> {
-        let ready = READY.iter().find(|(ready, _)| *ready == name);
+        let ready = BUILT_IN.iter().find(|(ready, _)| *ready == name);
         let (name, text) = ready.ok_or_else(|| TopologyError::Unknown {
             name: name.to_owned(),
         })?;
@@ -252,17 +252,18 @@ impl Topology {
     /// What is to be expected from host `a` to host `b` by the links between them; `None` where one of
     /// them is unknown.
     #[must_use]
-    pub fn expected(&self, a: &str, b: &str) -> Option<Expected> {
+    pub fn expected(&self, a: &str, b: &str) -> Option<ExpectedPath> {
         let (a, b) = (self.site_of(a)?, self.site_of(b)?);
-        let shapes: [&Shape; 4] = match a == b {
-            true => return Some(Expected::same_site()),
+        let shapes: [&LinkShape; 4] = match a == b {
+            true => return Some(ExpectedPath::same_site()),
             false => {
                 let (a, b) = (&self.sites[a], &self.sites[b]);
                 [&a.up, &b.down, &b.up, &a.down]
             }
         };
-        let passes = |shapes: &[&Shape]| 1.0 - shapes.iter().map(|s| 1.0 - s.loss).product::<f64>();
-        Some(Expected {
+        let passes =
+            |shapes: &[&LinkShape]| 1.0 - shapes.iter().map(|s| 1.0 - s.loss).product::<f64>();
+        Some(ExpectedPath {
             rtt: shapes.iter().map(|s| s.delay).sum(),
             jitter: shapes.iter().map(|s| s.jitter).sum(),
             loss_out: passes(&shapes[..2]),
@@ -277,7 +278,7 @@ impl Topology {
     }
 }
 
-impl Expected {
+impl ExpectedPath {
     const fn same_site() -> Self {
         Self {
             rtt: Duration::ZERO,
@@ -301,7 +302,7 @@ impl Site {
     }
 }
 
-impl fmt::Display for Wall {
+impl fmt::Display for FirewallPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoUdp => f.write_str("no UDP"),
@@ -317,7 +318,7 @@ mod tests {
 
     #[test]
     fn every_ready_topology_reads_and_has_hosts_a_and_b() {
-        for (name, _) in READY {
+        for (name, _) in BUILT_IN {
             let topology = Topology::named(name).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(topology.name, *name);
             assert!(

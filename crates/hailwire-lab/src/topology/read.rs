@@ -7,10 +7,10 @@ use hailwire_kdl::{
     suggestion, text,
 };
 
-use super::{Host, MAX_HOSTS, MAX_SITES, Site, Topology, Wall};
+use super::{FirewallPolicy, Host, MAX_HOSTS, MAX_SITES, Site, Topology};
 use crate::{
-    link::Shape,
-    nat::{Dependence, NatKind, Ports},
+    link::LinkShape,
+    nat::{EndpointDependence, NatKind, PortAllocation},
 };
 
 pub(super) fn topology(file: &str) -> Result<Topology, Mistake> {
@@ -48,7 +48,7 @@ fn check_names(document: &KdlDocument, topology: &Topology) -> Result<(), Mistak
         return Err(Mistake::at(0, "a topology has at least one host").hint("write: host \"a\""));
     }
     for site in &topology.sites {
-        let Some(Wall::OnlyRelay(relay)) = &site.firewall else {
+        let Some(FirewallPolicy::OnlyRelay(relay)) = &site.firewall else {
             continue;
         };
         let public = topology
@@ -109,8 +109,8 @@ fn lone_host(node: &KdlNode) -> Result<Site, Mistake> {
 fn empty_site(name: String) -> Site {
     Site {
         name,
-        up: Shape::default(),
-        down: Shape::default(),
+        up: LinkShape::default(),
+        down: LinkShape::default(),
         nat: None,
         firewall: None,
         hosts: Vec::new(),
@@ -130,7 +130,7 @@ fn host(node: &KdlNode) -> Result<Host, Mistake> {
 }
 
 /// The shapes up and down.
-fn link(node: &KdlNode) -> Result<(Shape, Shape), Mistake> {
+fn link(node: &KdlNode) -> Result<(LinkShape, LinkShape), Mistake> {
     /// What a shape can say.
     const KNOWN: [&str; 8] = [
         "delay",
@@ -144,7 +144,7 @@ fn link(node: &KdlNode) -> Result<(Shape, Shape), Mistake> {
     ];
     let known: Vec<&str> = KNOWN.iter().copied().chain(["up", "down"]).collect();
     no_entries(node)?;
-    let mut both = Shape::default();
+    let mut both = LinkShape::default();
     let inner = children(node, &known, &[])?;
     let own = |n: &&&KdlNode| !["up", "down"].contains(&n.name().value());
     for setting in inner.iter().filter(own) {
@@ -170,7 +170,7 @@ fn link(node: &KdlNode) -> Result<(Shape, Shape), Mistake> {
     Ok((up, down))
 }
 
-fn shape(node: &KdlNode, shape: &mut Shape) -> Result<(), Mistake> {
+fn shape(node: &KdlNode, shape: &mut LinkShape) -> Result<(), Mistake> {
     children(node, &[], &[])?;
     match node.name().value() {
         "delay" => shape.delay = time(node, only(node)?)?,
@@ -208,8 +208,8 @@ fn nat(node: &KdlNode) -> Result<NatKind, Mistake> {
             }
             Some("ports") => {
                 nat.ports = match text(node, entry)? {
-                    "preserve" => Ports::Preserve,
-                    "random" => Ports::Random,
+                    "preserve" => PortAllocation::Preserve,
+                    "random" => PortAllocation::Random,
                     _ => return Err(Mistake::at(at, "`ports` is \"preserve\" or \"random\"")),
                 }
             }
@@ -223,24 +223,28 @@ fn nat(node: &KdlNode) -> Result<NatKind, Mistake> {
     Ok(nat)
 }
 
-fn dependence(node: &KdlNode, entry: &KdlEntry) -> Result<Dependence, Mistake> {
+fn dependence(node: &KdlNode, entry: &KdlEntry) -> Result<EndpointDependence, Mistake> {
     let text = text(node, entry)?;
-    let found = Dependence::ALL.into_iter().find(|kind| kind.name() == text);
+    let found = EndpointDependence::ALL
+        .into_iter()
+        .find(|kind| kind.name() == text);
     found.ok_or_else(|| {
-        let names = Dependence::ALL.map(Dependence::name).join(", ");
+        let names = EndpointDependence::ALL
+            .map(EndpointDependence::name)
+            .join(", ");
         Mistake::in_value(entry, format!("`{text}` is not a kind of RFC 4787"))
             .hint(format!("known here: {names}"))
     })
 }
 
-fn firewall(node: &KdlNode) -> Result<Wall, Mistake> {
+fn firewall(node: &KdlNode) -> Result<FirewallPolicy, Mistake> {
     children(node, &[], &[])?;
     let rule = argument(node, &["to"])?;
     let at = rule.span().offset();
     match (text(node, rule)?, property(node, "to")) {
-        ("no-udp", None) => Ok(Wall::NoUdp),
-        ("only-tcp-443", None) => Ok(Wall::OnlyTcp443),
-        ("only-relay", Some(to)) => Ok(Wall::OnlyRelay(text(node, to)?.to_owned())),
+        ("no-udp", None) => Ok(FirewallPolicy::NoUdp),
+        ("only-tcp-443", None) => Ok(FirewallPolicy::OnlyTcp443),
+        ("only-relay", Some(to)) => Ok(FirewallPolicy::OnlyRelay(text(node, to)?.to_owned())),
         ("only-relay", None) => Err(Mistake::at(at, "the relay is not named")
             .hint("write: firewall \"only-relay\" to=\"HOST\"")),
         (_, Some(to)) => Err(Mistake::in_value(to, "`to` belongs to \"only-relay\"")),

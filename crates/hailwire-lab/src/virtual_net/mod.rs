@@ -4,12 +4,12 @@
 //! Run it on tokio's single-threaded runtime with its clock paused
 //! (`#[tokio::test(start_paused = true)]`): the clock then jumps to whatever happens next, and an
 //! hour of network time costs what its packets cost. Chance comes from a seed, so that the same
-//! program meets the same network again; [`Network::trace`] is a hash of every packet that arrived and
+//! program meets the same network again; [`VirtualNetwork::trace`] is a hash of every packet that arrived and
 //! when, to hold a run to that.
 //!
-//! [`Network::socket`] is a UDP socket in memory behind the topology's links, NATs and firewalls.
-//! [`Socket`] is also the engine's own kind (`noq::AsyncUdpSocket`), and noq takes its time from
-//! tokio, so that real QUIC runs over it. [`Network::connect`] is a byte stream where the engine is
+//! [`VirtualNetwork::socket`] is a UDP socket in memory behind the topology's links, NATs and firewalls.
+//! [`VirtualSocket`] is also the engine's own kind (`noq::AsyncUdpSocket`), and noq takes its time from
+//! tokio, so that real QUIC runs over it. [`VirtualNetwork::connect`] is a byte stream where the engine is
 //! not the subject: what a TCP connection would carry, with loss as delay.
 //!
 //! The clock ticks in milliseconds, as tokio's timers do: a packet is handed over at the first tick
@@ -32,13 +32,13 @@ use bytes::Bytes;
 use tokio::{sync::Notify, task::JoinHandle, time::Instant};
 
 use crate::{
-    fabric::{Counters, Fabric, Leaving, NatBy, Port},
-    packet::{Flow, Protocol, Segments},
+    fabric::{Fabric, FabricOutput, FabricPort, NatProvider, PacketCounters},
+    packet::{Flow, PacketSegments, Protocol},
     topology::Topology,
 };
 
-pub use socket::Socket;
-pub use stream::{Stream, WINDOW};
+pub use socket::VirtualSocket;
+pub use stream::{STREAM_WINDOW, VirtualStream};
 
 /// Datagrams that a socket holds for its reader; beyond them the newest is dropped, as a kernel does.
 pub const MAX_UNREAD: usize = 1024;
@@ -51,43 +51,43 @@ const FIRST_PORT: u16 = 49_152;
 
 /// A network in virtual time. Dropping it ends it; what is under way is lost.
 #[derive(Debug)]
-pub struct Network {
-    shared: Arc<Shared>,
+pub struct VirtualNetwork {
+    shared: Arc<SharedNetwork>,
     topology: Topology,
     seed: u64,
     streams: Mutex<u64>,
     driver: JoinHandle<()>,
 }
 
-impl Drop for Network {
+impl Drop for VirtualNetwork {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedNetwork {
     origin: Instant,
-    state: Mutex<State>,
+    state: Mutex<NetworkState>,
     changed: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct NetworkState {
     fabric: Fabric<Bytes>,
-    unread: HashMap<SocketAddrV4, Unread>,
-    trace: Fnv,
+    unread: HashMap<SocketAddrV4, SocketQueue>,
+    trace: FnvHasher,
     next_port: u16,
 }
 
 /// What waits at one socket.
 #[derive(Debug, Default)]
-struct Unread {
+struct SocketQueue {
     datagrams: VecDeque<(Bytes, SocketAddrV4)>,
     readers: Vec<Waker>,
 }
 
-impl Network {
+impl VirtualNetwork {
     /// Makes the network; chance comes from `seed`.
     ///
     /// # Panics
@@ -95,12 +95,12 @@ impl Network {
     /// Outside a tokio runtime.
     #[must_use]
     pub fn up(topology: &Topology, seed: u64) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedNetwork {
             origin: Instant::now(),
-            state: Mutex::new(State {
-                fabric: Fabric::new(topology, seed, |_| NatBy::Model),
+            state: Mutex::new(NetworkState {
+                fabric: Fabric::new(topology, seed, |_| NatProvider::Model),
                 unread: HashMap::new(),
-                trace: Fnv::default(),
+                trace: FnvHasher::default(),
                 next_port: FIRST_PORT,
             }),
             changed: Notify::new(),
@@ -135,7 +135,7 @@ impl Network {
     /// # Errors
     ///
     /// `NotFound` for an unknown host, `AddrInUse` for a port that is taken.
-    pub fn socket(&self, host: &str, port: u16) -> io::Result<Socket> {
+    pub fn socket(&self, host: &str, port: u16) -> io::Result<VirtualSocket> {
         let addresses = self.topology.addresses(host);
         let address = addresses.first().ok_or(io::ErrorKind::NotFound)?;
         self.socket_at(SocketAddrV4::new(*address, port))
@@ -146,7 +146,7 @@ impl Network {
     /// # Errors
     ///
     /// `AddrNotAvailable` for an address that no host has, `AddrInUse` for a port that is taken.
-    pub fn socket_at(&self, mut local: SocketAddrV4) -> io::Result<Socket> {
+    pub fn socket_at(&self, mut local: SocketAddrV4) -> io::Result<VirtualSocket> {
         let mut state = self.shared.lock();
         let port = state
             .fabric
@@ -160,9 +160,9 @@ impl Network {
         if state.unread.contains_key(&local) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        state.unread.insert(local, Unread::default());
+        state.unread.insert(local, SocketQueue::default());
         drop(state);
-        Ok(Socket::new(Arc::clone(&self.shared), port, local))
+        Ok(VirtualSocket::new(Arc::clone(&self.shared), port, local))
     }
 
     /// Connects a byte stream from one host to a port of another: the near and the far end.
@@ -175,7 +175,12 @@ impl Network {
     ///
     /// `NotFound` for an unknown host; `TimedOut` where a NAT or a firewall of the topology does not
     /// let a connection through.
-    pub fn connect(&self, from: &str, to: &str, port: u16) -> io::Result<(Stream, Stream)> {
+    pub fn connect(
+        &self,
+        from: &str,
+        to: &str,
+        port: u16,
+    ) -> io::Result<(VirtualStream, VirtualStream)> {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         *streams += 1;
         stream::connect(&self.topology, self.seed ^ (*streams << 16), from, to, port)
@@ -189,13 +194,13 @@ impl Network {
 
     /// What became of the packets so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> PacketCounters {
         self.shared.lock().fabric.counters()
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedNetwork {
+    fn lock(&self) -> MutexGuard<'_, NetworkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -203,7 +208,13 @@ impl Shared {
         self.origin.elapsed()
     }
 
-    fn send(&self, port: Port, source: SocketAddrV4, destination: SocketAddrV4, payload: &[u8]) {
+    fn send(
+        &self,
+        port: FabricPort,
+        source: SocketAddrV4,
+        destination: SocketAddrV4,
+        payload: &[u8],
+    ) {
         let flow = Flow {
             protocol: Protocol::Udp,
             source,
@@ -213,7 +224,7 @@ impl Shared {
         let payload = Bytes::copy_from_slice(payload);
         self.lock()
             .fabric
-            .enter(self.now(), port, flow, Segments::one(bytes), payload);
+            .enter(self.now(), port, flow, PacketSegments::one(bytes), payload);
         self.changed.notify_one();
     }
 
@@ -221,9 +232,9 @@ impl Shared {
     fn deliver(&self) -> Option<Duration> {
         let now = self.now();
         let mut state = self.lock();
-        while let Some(leaving) = state.fabric.leave(now) {
+        while let Some(output) = state.fabric.leave(now) {
             // Who sent too large a datagram learns it by the silence, as most of the internet does.
-            if let Leaving::Arrived { flow, payload, .. } = leaving {
+            if let FabricOutput::Arrived { flow, payload, .. } = output {
                 state.arrive(now, flow, payload);
             }
         }
@@ -231,7 +242,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl NetworkState {
     fn arrive(&mut self, now: Duration, flow: Flow, payload: Bytes) {
         self.trace.packet(now, flow, payload.len());
         let Some(unread) = self.unread.get_mut(&flow.destination) else {
@@ -256,7 +267,7 @@ impl State {
 }
 
 /// Hands packets over as they arrive, until aborted.
-async fn drive(shared: Arc<Shared>) {
+async fn drive(shared: Arc<SharedNetwork>) {
     loop {
         let changed = shared.changed.notified();
         match shared.deliver() {
@@ -271,15 +282,15 @@ async fn drive(shared: Arc<Shared>) {
 
 /// FNV-1a: the same on every machine and in every version, unlike the standard library's.
 #[derive(Debug)]
-struct Fnv(u64);
+struct FnvHasher(u64);
 
-impl Default for Fnv {
+impl Default for FnvHasher {
     fn default() -> Self {
         Self(0xcbf2_9ce4_8422_2325)
     }
 }
 
-impl Fnv {
+impl FnvHasher {
     fn packet(&mut self, now: Duration, flow: Flow, length: usize) {
         self.write(&now.as_nanos().to_le_bytes());
         for end in [flow.source, flow.destination] {
@@ -290,7 +301,7 @@ impl Fnv {
     }
 }
 
-impl std::hash::Hasher for Fnv {
+impl std::hash::Hasher for FnvHasher {
     fn finish(&self) -> u64 {
         self.0
     }

@@ -13,36 +13,36 @@ use std::{
 use bytes::Bytes;
 use noq::udp::{RecvMeta, Transmit};
 
-use super::Shared;
-use crate::fabric::Port;
+use super::SharedNetwork;
+use crate::fabric::FabricPort;
 
 /// A UDP socket of a host. Dropping it frees its port.
 ///
 /// It never blocks a sender: what the links do not carry is dropped, as by a network.
 #[derive(Clone)]
-pub struct Socket(Arc<Bound>);
+pub struct VirtualSocket(Arc<BoundSocket>);
 
-struct Bound {
-    shared: Arc<Shared>,
-    port: Port,
+struct BoundSocket {
+    shared: Arc<SharedNetwork>,
+    port: FabricPort,
     local: SocketAddrV4,
 }
 
-impl Drop for Bound {
+impl Drop for BoundSocket {
     fn drop(&mut self) {
         self.shared.lock().unread.remove(&self.local);
     }
 }
 
-impl fmt::Debug for Socket {
+impl fmt::Debug for VirtualSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Socket").field(&self.0.local).finish()
     }
 }
 
-impl Socket {
-    pub(super) fn new(shared: Arc<Shared>, port: Port, local: SocketAddrV4) -> Self {
-        Self(Arc::new(Bound {
+impl VirtualSocket {
+    pub(super) fn new(shared: Arc<SharedNetwork>, port: FabricPort, local: SocketAddrV4) -> Self {
+        Self(Arc::new(BoundSocket {
             shared,
             port,
             local,
@@ -83,7 +83,7 @@ impl Socket {
     }
 }
 
-impl noq::AsyncUdpSocket for Socket {
+impl noq::AsyncUdpSocket for VirtualSocket {
     fn create_sender(&self) -> Pin<Box<dyn noq::UdpSender>> {
         Box::pin(self.clone())
     }
@@ -118,7 +118,7 @@ impl noq::AsyncUdpSocket for Socket {
     }
 }
 
-impl noq::UdpSender for Socket {
+impl noq::UdpSender for VirtualSocket {
     fn poll_send(
         self: Pin<&mut Self>,
         transmit: &Transmit<'_>,

@@ -3,7 +3,7 @@
 //! Each direction cuts what is written into segments and sends them over the links between the
 //! hosts. One that is lost, or dropped by a full queue, is sent again a round trip later, and what
 //! follows waits for it: the head-of-line blocking of a byte stream, without a congestion control of
-//! its own. A writer waits while [`WINDOW`] bytes are unread.
+//! its own. A writer waits while [`STREAM_WINDOW`] bytes are unread.
 
 use std::{
     collections::VecDeque,
@@ -21,32 +21,32 @@ use tokio::{
 };
 
 use crate::{
-    link::{Fate, Link, Shape},
-    topology::{Topology, Wall},
+    link::{Link, LinkShape, PacketOutcome},
+    topology::{FirewallPolicy, Topology},
 };
 
 /// Most bytes of one direction that are written and not yet read.
-pub const WINDOW: usize = 1 << 20;
+pub const STREAM_WINDOW: usize = 1 << 20;
 
 /// Payload of a segment, and its headers.
-const SEGMENT: usize = 1448;
-const HEADERS: u32 = 52;
+const SEGMENT_PAYLOAD: usize = 1448;
+const SEGMENT_HEADERS: u32 = 52;
 
 /// One end of a byte stream. Dropping it ends both directions.
 #[derive(Debug)]
-pub struct Stream {
-    reads: Arc<Mutex<Direction>>,
-    writes: Arc<Mutex<Direction>>,
+pub struct VirtualStream {
+    reads: Arc<Mutex<StreamDirection>>,
+    writes: Arc<Mutex<StreamDirection>>,
     origin: Instant,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Debug)]
-struct Direction {
+struct StreamDirection {
     links: [Link; 2],
     round_trip: Duration,
     /// Segments by arrival, which never runs backwards.
-    under_way: VecDeque<(Duration, Bytes)>,
+    bytes_in_transit: VecDeque<(Duration, Bytes)>,
     unread: usize,
     ended: Option<Duration>,
     reader: Option<Waker>,
@@ -59,7 +59,7 @@ pub(super) fn connect(
     from: &str,
     to: &str,
     port: u16,
-) -> io::Result<(Stream, Stream)> {
+) -> io::Result<(VirtualStream, VirtualStream)> {
     let site = |host: &str| {
         let number = topology.site_of(host).ok_or(io::ErrorKind::NotFound)?;
         topology.sites.get(number).ok_or(io::ErrorKind::NotFound)
@@ -67,27 +67,27 @@ pub(super) fn connect(
     let (near, far) = (site(from)?, site(to)?);
     let together = topology.site_of(from) == topology.site_of(to);
     let lets_out = match &near.firewall {
-        None | Some(Wall::NoUdp) => true,
-        Some(Wall::OnlyTcp443) => port == 443,
-        Some(Wall::OnlyRelay(relay)) => relay == to,
+        None | Some(FirewallPolicy::NoUdp) => true,
+        Some(FirewallPolicy::OnlyTcp443) => port == 443,
+        Some(FirewallPolicy::OnlyRelay(relay)) => relay == to,
     };
-    let lets_in = far.nat.is_none() && matches!(far.firewall, None | Some(Wall::NoUdp));
+    let lets_in = far.nat.is_none() && matches!(far.firewall, None | Some(FirewallPolicy::NoUdp));
     let refused = !lets_out || !lets_in;
     if refused && !together {
         return Err(io::ErrorKind::TimedOut.into());
     }
-    let nothing = Shape::default();
-    let shapes: [&Shape; 4] = match together {
+    let nothing = LinkShape::default();
+    let shapes: [&LinkShape; 4] = match together {
         true => [&nothing; 4],
         false => [&near.up, &far.down, &far.up, &near.down],
     };
     let round_trip = shapes.iter().map(|shape| shape.delay).sum();
     let link = |number: usize| Link::new(shapes[number].clone(), seed + number as u64);
     let direction = |first: usize| {
-        Arc::new(Mutex::new(Direction {
+        Arc::new(Mutex::new(StreamDirection {
             links: [link(first), link(first + 1)],
             round_trip,
-            under_way: VecDeque::new(),
+            bytes_in_transit: VecDeque::new(),
             unread: 0,
             ended: None,
             reader: None,
@@ -96,7 +96,7 @@ pub(super) fn connect(
     };
     let (out, back) = (direction(0), direction(2));
     let origin = Instant::now();
-    let end = |reads: &Arc<_>, writes: &Arc<_>| Stream {
+    let end = |reads: &Arc<_>, writes: &Arc<_>| VirtualStream {
         reads: Arc::clone(reads),
         writes: Arc::clone(writes),
         origin,
@@ -105,17 +105,17 @@ pub(super) fn connect(
     Ok((end(&back, &out), end(&out, &back)))
 }
 
-impl Direction {
+impl StreamDirection {
     fn lock(own: &Mutex<Self>) -> MutexGuard<'_, Self> {
         own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&mut self, now: Duration, bytes: &[u8]) -> usize {
-        let room = WINDOW.saturating_sub(self.unread);
+        let room = STREAM_WINDOW.saturating_sub(self.unread);
         let taken = bytes.len().min(room);
-        for segment in bytes[..taken].chunks(SEGMENT) {
+        for segment in bytes[..taken].chunks(SEGMENT_PAYLOAD) {
             let at = self.arrival(now, segment.len());
-            self.under_way
+            self.bytes_in_transit
                 .push_back((at, Bytes::copy_from_slice(segment)));
             self.unread += segment.len();
         }
@@ -125,15 +125,15 @@ impl Direction {
 
     /// When a segment has arrived, sent again as often as it takes, behind those before it.
     fn arrival(&mut self, now: Duration, length: usize) -> Duration {
-        let bytes = HEADERS + u32::try_from(length).unwrap_or(0);
+        let bytes = SEGMENT_HEADERS + u32::try_from(length).unwrap_or(0);
         let mut sent = now;
         let at = loop {
             let mut at = Some(sent);
             for link in &mut self.links {
                 at = at.and_then(
                     |at| match link.pass(at, bytes.min(link.shape().mtu.into())) {
-                        Fate::Arrives { at, .. } => Some(at),
-                        Fate::Dropped(_) => None,
+                        PacketOutcome::Arrives { at, .. } => Some(at),
+                        PacketOutcome::Dropped(_) => None,
                     },
                 );
             }
@@ -142,14 +142,20 @@ impl Direction {
                 None => sent += self.round_trip.max(Duration::from_millis(1)),
             }
         };
-        let before = self.under_way.back().map_or(Duration::ZERO, |(at, _)| *at);
+        let before = self
+            .bytes_in_transit
+            .back()
+            .map_or(Duration::ZERO, |(at, _)| *at);
         at.max(before)
     }
 
     fn end(&mut self, now: Duration) {
         if self.ended.is_none() {
             let delay: Duration = self.links.iter().map(|link| link.shape().delay).sum();
-            let last = self.under_way.back().map_or(Duration::ZERO, |(at, _)| *at);
+            let last = self
+                .bytes_in_transit
+                .back()
+                .map_or(Duration::ZERO, |(at, _)| *at);
             self.ended = Some(last.max(now + delay));
         }
         self.wake_reader();
@@ -162,11 +168,11 @@ impl Direction {
     }
 }
 
-impl Drop for Stream {
+impl Drop for VirtualStream {
     fn drop(&mut self) {
         let now = self.origin.elapsed();
-        Direction::lock(&self.writes).end(now);
-        let mut reads = Direction::lock(&self.reads);
+        StreamDirection::lock(&self.writes).end(now);
+        let mut reads = StreamDirection::lock(&self.reads);
         // Nobody reads any more: the far side's writes fail.
         reads.end(now);
         if let Some(writer) = reads.writer.take() {
@@ -175,7 +181,7 @@ impl Drop for Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for VirtualStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -183,8 +189,8 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         loop {
             let now = self.origin.elapsed();
-            let mut reads = Direction::lock(&self.reads);
-            let next = reads.under_way.front().map(|(at, _)| *at);
+            let mut reads = StreamDirection::lock(&self.reads);
+            let next = reads.bytes_in_transit.front().map(|(at, _)| *at);
             match next.or(reads.ended) {
                 Some(at) if at <= now => {
                     take(&mut reads, now, buffer);
@@ -207,8 +213,8 @@ impl AsyncRead for Stream {
 }
 
 /// What has arrived, as far as it fits.
-fn take(reads: &mut Direction, now: Duration, buffer: &mut ReadBuf<'_>) {
-    while let Some((at, segment)) = reads.under_way.front_mut() {
+fn take(reads: &mut StreamDirection, now: Duration, buffer: &mut ReadBuf<'_>) {
+    while let Some((at, segment)) = reads.bytes_in_transit.front_mut() {
         let length = segment.len().min(buffer.remaining());
         if *at > now || length == 0 {
             break;
@@ -217,7 +223,7 @@ fn take(reads: &mut Direction, now: Duration, buffer: &mut ReadBuf<'_>) {
         segment.advance(length);
         reads.unread -= length;
         if segment.is_empty() {
-            reads.under_way.pop_front();
+            reads.bytes_in_transit.pop_front();
         }
     }
     if let Some(writer) = reads.writer.take() {
@@ -225,14 +231,14 @@ fn take(reads: &mut Direction, now: Duration, buffer: &mut ReadBuf<'_>) {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for VirtualStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let now = self.origin.elapsed();
-        let mut writes = Direction::lock(&self.writes);
+        let mut writes = StreamDirection::lock(&self.writes);
         if writes.ended.is_some() {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
@@ -250,7 +256,7 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Direction::lock(&self.writes).end(self.origin.elapsed());
+        StreamDirection::lock(&self.writes).end(self.origin.elapsed());
         Poll::Ready(Ok(()))
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use hailwire_lab::{
     Topology, check,
-    real::{self, LabError, Network},
+    real::{self, LabError, NamespaceNetwork},
 };
 
 /// One network measures at a time: two cores carry one.
@@ -22,12 +22,12 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
 }
 
 /// A network, or nothing and a line that says why, where this machine or user cannot have one.
-pub(crate) fn network_or_skip(topology: &Topology) -> Option<Network> {
+pub(crate) fn network_or_skip(topology: &Topology) -> Option<NamespaceNetwork> {
     if let Err(reason) = real::available() {
         hailwire_skip::skipped(reason);
         return None;
     }
-    Some(Network::up(topology).unwrap_or_else(|error| panic!("{error:?}")))
+    Some(NamespaceNetwork::up(topology).unwrap_or_else(|error| panic!("{error:?}")))
 }
 
 fn parsed(text: &str) -> Topology {
@@ -120,7 +120,7 @@ fn tcp_finds_the_mtu_of_a_link_in_the_middle() {
 }
 
 /// Sends a body from `a` to `b` over one TCP connection.
-fn carried(network: &Network, body: &[u8]) -> Vec<u8> {
+fn carried(network: &NamespaceNetwork, body: &[u8]) -> Vec<u8> {
     let address = SocketAddr::new(network.address("b").unwrap(), 0);
     let listener = network
         .within("b", || TcpListener::bind(address))
@@ -148,7 +148,7 @@ fn two_networks_of_one_topology_do_not_meet() {
         return;
     };
     let here = SocketAddr::from((Ipv4Addr::new(198, 18, 1, 1), 7000));
-    let bound = |network: &Network| {
+    let bound = |network: &NamespaceNetwork| {
         let socket = network
             .within("b", || UdpSocket::bind(here))
             .unwrap()

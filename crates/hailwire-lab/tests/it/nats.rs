@@ -7,8 +7,8 @@ use std::{
 
 use hailwire_lab::{
     Topology,
-    discover::{Behaviour, Datagrams, Server, discover},
-    nat::{Dependence, NatKind, Ports},
+    discover::{DatagramSocket, NatBehaviour, NatProbeServer, discover},
+    nat::{EndpointDependence, NatKind, PortAllocation},
     real, virtual_net,
 };
 
@@ -21,16 +21,16 @@ const PATIENCE: Duration = Duration::from_millis(150);
 /// own mapping does not know.
 fn kinds() -> Vec<NatKind> {
     let mut kinds = Vec::new();
-    for (row, mapping) in Dependence::ALL.into_iter().enumerate() {
-        for (column, filtering) in Dependence::ALL.into_iter().enumerate() {
+    for (row, mapping) in EndpointDependence::ALL.into_iter().enumerate() {
+        for (column, filtering) in EndpointDependence::ALL.into_iter().enumerate() {
             kinds.push(NatKind {
                 mapping,
                 filtering,
                 hairpin: (row + column) % 2 == 1 && row * column == 0,
                 ports: if row == 0 {
-                    Ports::Preserve
+                    PortAllocation::Preserve
                 } else {
-                    Ports::Random
+                    PortAllocation::Random
                 },
                 ..NatKind::default()
             });
@@ -48,7 +48,7 @@ fn topology(kind: &NatKind) -> Topology {
         ..
     } = kind;
     let (mapping, filtering) = (mapping.name(), filtering.name());
-    let ports = if *ports == Ports::Preserve {
+    let ports = if *ports == PortAllocation::Preserve {
         "preserve"
     } else {
         "random"
@@ -67,24 +67,24 @@ fn server_addresses(topology: &Topology) -> [SocketAddrV4; 4] {
     [at(0, 3478), at(0, 3479), at(1, 3478), at(1, 3479)]
 }
 
-async fn found<S: Datagrams + Send + Sync + 'static>(
+async fn found<S: DatagramSocket + Send + Sync + 'static>(
     client: [S; 3],
     server: [S; 4],
     at: [SocketAddrV4; 4],
-) -> Behaviour {
-    let server = Server(server);
+) -> NatBehaviour {
+    let server = NatProbeServer(server);
     tokio::select! {
         ended = server.serve() => panic!("the server ended: {ended:?}"),
         found = discover(&client, at, PATIENCE) => found.unwrap(),
     }
 }
 
-fn agrees(found: Behaviour, kind: &NatKind) {
+fn agrees(found: NatBehaviour, kind: &NatKind) {
     let expected = (
         kind.mapping,
         kind.filtering,
         kind.hairpin,
-        kind.ports == Ports::Preserve,
+        kind.ports == PortAllocation::Preserve,
     );
     let seen = (
         found.mapping,
@@ -101,7 +101,7 @@ async fn in_virtual_time_every_nat_is_of_the_kind_that_was_asked_for() {
     for kind in kinds() {
         let topology = topology(&kind);
         let at = server_addresses(&topology);
-        let network = virtual_net::Network::up(&topology, 1);
+        let network = virtual_net::VirtualNetwork::up(&topology, 1);
         let client = [(); 3].map(|()| network.socket("a", 0).unwrap());
         let server = at.map(|at| network.socket_at(at).unwrap());
         agrees(found(client, server, at).await, &kind);
@@ -119,8 +119,8 @@ fn in_namespaces_every_nat_is_of_the_kind_that_was_asked_for() {
         agrees(found_in(&network), &kind);
     }
     let symmetric = NatKind {
-        mapping: Dependence::AddressAndPortDependent,
-        ports: Ports::Random,
+        mapping: EndpointDependence::AddressAndPortDependent,
+        ports: PortAllocation::Random,
         ..NatKind::default()
     };
     let Some(network) = network_or_skip(&topology(&symmetric)) else {
@@ -129,7 +129,7 @@ fn in_namespaces_every_nat_is_of_the_kind_that_was_asked_for() {
     agrees(found_in(&network), &symmetric);
 }
 
-fn found_in(network: &real::Network) -> Behaviour {
+fn found_in(network: &real::NamespaceNetwork) -> NatBehaviour {
     let at = server_addresses(network.topology());
     let bound = |host: &str, at: SocketAddrV4| {
         let socket = network

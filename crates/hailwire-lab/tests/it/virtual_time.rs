@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use hailwire::{Priority, carrier::mux};
-use hailwire_lab::{Topology, virtual_net::Network};
+use hailwire_lab::{Topology, virtual_net::VirtualNetwork};
 use noq::{ClientConfig, Endpoint, EndpointConfig, ServerConfig, TokioRuntime};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use tokio::{
@@ -26,7 +26,7 @@ fn certificate() -> (CertificateDer<'static>, PrivatePkcs8KeyDer<'static>) {
     (certificate.der().clone(), key.serialize_der().into())
 }
 
-fn endpoint(network: &Network, host: &str, server: Option<ServerConfig>) -> Endpoint {
+fn endpoint(network: &VirtualNetwork, host: &str, server: Option<ServerConfig>) -> Endpoint {
     let mut config = EndpointConfig::default();
     config.rng_seed(Some([host.as_bytes()[0]; 32]));
     let socket = Box::new(network.socket(host, 4433).unwrap());
@@ -35,7 +35,7 @@ fn endpoint(network: &Network, host: &str, server: Option<ServerConfig>) -> Endp
 
 /// Sends a megabyte over QUIC and has its length answered: (virtual time, trace).
 async fn transfer(seed: u64) -> (Duration, u64) {
-    let network = Network::up(&topology(LOSSY), seed);
+    let network = VirtualNetwork::up(&topology(LOSSY), seed);
     let (certificate, key) = certificate();
     let server = ServerConfig::with_single_cert(vec![certificate.clone()], key.into()).unwrap();
     let server = endpoint(&network, "b", Some(server));
@@ -87,7 +87,7 @@ async fn the_same_seed_gives_the_same_packets_at_the_same_instants() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_takes_the_time_of_its_links_and_keeps_every_byte() {
-    let network = Network::up(
+    let network = VirtualNetwork::up(
         &topology(
             "host \"a\" { link { delay \"50ms\"; rate \"80 Mbit/s\"; loss \"1%\" } }\nhost \"b\"",
         ),
@@ -119,7 +119,7 @@ async fn a_stream_takes_the_time_of_its_links_and_keeps_every_byte() {
 
 #[tokio::test(start_paused = true)]
 async fn the_multiplexer_runs_over_a_stream_in_virtual_time() {
-    let network = Network::up(&topology(LOSSY), 3);
+    let network = VirtualNetwork::up(&topology(LOSSY), 3);
     let (near, far) = network.connect("a", "b", 80).unwrap();
     let (client, server) = (mux::Connection::client(near), mux::Connection::server(far));
     let echoing = tokio::spawn(async move {
@@ -146,7 +146,7 @@ async fn the_multiplexer_runs_over_a_stream_in_virtual_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_passes_only_where_a_connection_would() {
-    let network = Network::up(&Topology::named("corporate").unwrap(), 1);
+    let network = VirtualNetwork::up(&Topology::named("corporate").unwrap(), 1);
     assert!(network.connect("a", "b", 443).is_ok());
     let refused = network.connect("a", "b", 80).unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::TimedOut);
@@ -171,7 +171,7 @@ async fn two_hosts_behind_ordinary_nats_meet_when_both_send_first() {
         ),
     ] {
         let nat = format!("nat mapping=\"{mapping}\" filtering=\"{filtering}\" ports=\"{ports}\"");
-        let network = Network::up(
+        let network = VirtualNetwork::up(
             &topology(&format!(
                 "site \"x\" {{ {nat}; host \"a\" }}\nsite \"y\" {{ {nat}; host \"b\" }}\nhost \"hub\""
             )),

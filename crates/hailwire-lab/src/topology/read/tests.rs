@@ -30,7 +30,7 @@ fn everything_that_a_file_can_say_is_read() {
     assert_eq!(home.up.loss, 0.005);
     assert_eq!(
         home.down,
-        Shape {
+        LinkShape {
             delay: Duration::from_millis(20),
             jitter: Duration::from_millis(5),
             loss: 0.02,
@@ -45,15 +45,15 @@ fn everything_that_a_file_can_say_is_read() {
     assert_eq!(
         home.nat,
         Some(NatKind {
-            mapping: Dependence::AddressDependent,
-            filtering: Dependence::EndpointIndependent,
+            mapping: EndpointDependence::AddressDependent,
+            filtering: EndpointDependence::EndpointIndependent,
             hairpin: true,
-            ports: Ports::Random,
+            ports: PortAllocation::Random,
             timeout: Duration::from_secs(30),
         })
     );
-    assert_eq!(home.firewall, Some(Wall::OnlyRelay("hub".into())));
-    assert_eq!(topology.sites[1].firewall, Some(Wall::NoUdp));
+    assert_eq!(home.firewall, Some(FirewallPolicy::OnlyRelay("hub".into())));
+    assert_eq!(topology.sites[1].firewall, Some(FirewallPolicy::NoUdp));
 }
 
 #[test]

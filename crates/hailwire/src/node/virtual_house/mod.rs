@@ -38,7 +38,7 @@ use hailwire_core::{
 };
 use hailwire_lab::{
     Topology,
-    virtual_net::{Network, Stream},
+    virtual_net::{VirtualNetwork as Network, VirtualStream as Stream},
 };
 use hailwire_wire::{NodeId, mux::Role};
 use tokio::{
