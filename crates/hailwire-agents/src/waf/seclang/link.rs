@@ -367,7 +367,7 @@ pub(super) fn targets(text: &str) -> Result<(RuleTargets, RuleTargets, Vec<Strin
         };
         match (atom, selector) {
             ('&', VariableSelector::Name(field)) if upper == "REQUEST_HEADERS" => {
-                counts.push(field)
+                counts.push(field);
             }
             ('&', _) => return Err(format!("variable &{upper}")),
             ('!', selector) => except.extend(known.iter().map(|v| (*v, selector.clone()))),
