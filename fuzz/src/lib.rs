@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use hailwire_wire::{
     Address, AgentName, NodeId, NodeName, Status,
     capsule::{Capsule, CapsuleDecoder, CapsuleError},
-    frame::{self, Event, FrameDecoder, FrameError, FrameKind},
+    frame::{self, FrameDecoder, FrameError, FrameEvent, FrameKind},
     header::{self, AnswerHead, GoingAway, Hello, Offers, Register},
     limits,
     mux::{Ended, Mux, MuxError, Output, PREFACE, Role, preface},
@@ -69,11 +69,11 @@ fn decode_frames(stream: &[u8], step: usize) -> Result<Vec<(FrameKind, Vec<u8>)>
         decoder.push(Bytes::copy_from_slice(part));
         while let Some(event) = decoder.next_event()? {
             match (event, frames.last_mut()) {
-                (Event::Frame(kind, payload), _) => {
+                (FrameEvent::Frame(kind, payload), _) => {
                     assert!(payload.len() <= limits::MAX_HEADER);
                     frames.push((kind, payload.to_vec()));
                 }
-                (Event::Data(part), last) => {
+                (FrameEvent::Data(part), last) => {
                     assert!(!part.is_empty());
                     match last {
                         Some((FrameKind::DATA, body)) => body.extend_from_slice(&part),

@@ -15,7 +15,7 @@ use std::{
 
 use hailwire_wire::{
     NodeId,
-    offers::{OffersError, Page, Pages},
+    offers::{OfferPage, OfferPages, OffersError},
 };
 
 use crate::rate_limit::{Rate, RateLimit};
@@ -38,7 +38,7 @@ const MAX_CLOSED: usize = 64;
 /// A whole list and where its last page came from.
 #[derive(Debug)]
 pub struct OfferedList<S> {
-    pages: Pages,
+    pages: OfferPages,
     /// Where its last page came from.
     pub from: S,
 }
@@ -83,7 +83,7 @@ struct PeerOffers<S> {
     start: u64,
     /// The number of the newest whole list.
     newest: u64,
-    growing: Option<Pages>,
+    growing: Option<OfferPages>,
     whole: Option<OfferedList<S>>,
     /// Whether it has a tunnel.
     open: bool,
@@ -128,7 +128,14 @@ impl<S: Clone> OfferQueue<S> {
     }
 
     /// Hears a page of the peer's start `start`. Returns whether there is a turn more.
-    pub fn heard(&mut self, id: NodeId, start: u64, page: Page, from: &S, now: Instant) -> bool {
+    pub fn heard(
+        &mut self,
+        id: NodeId,
+        start: u64,
+        page: OfferPage,
+        from: &S,
+        now: Instant,
+    ) -> bool {
         let peer = self.peer(id);
         let Some(pages) = peer.heard(start, page) else {
             return false;
@@ -207,7 +214,7 @@ impl<S: Clone> OfferQueue<S> {
 
 impl<S> PeerOffers<S> {
     /// Takes a page, and gives the list that is whole with it.
-    fn heard(&mut self, start: u64, page: Page) -> Option<Pages> {
+    fn heard(&mut self, start: u64, page: OfferPage) -> Option<OfferPages> {
         if start != self.start {
             self.start = start;
             self.newest = 0;
@@ -226,7 +233,7 @@ impl<S> PeerOffers<S> {
                 growing.add(page);
                 growing
             }
-            _ => Pages::of(page),
+            _ => OfferPages::of(page),
         };
         if !growing.is_whole() {
             self.growing = Some(growing);

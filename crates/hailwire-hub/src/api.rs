@@ -12,8 +12,8 @@ use hailwire_wire::{
     HubUrl, NodeId,
     address::NodeRef,
     directory::{
-        Asked, Health, Join, Joined, Permit, Publish, Reason, Refusal, Search, Trust, parse_after,
-        path,
+        Health, Join, Joined, Permit, Publish, Reason, Refusal, Search, SignedRequest, Trust,
+        parse_after, path,
     },
     limits,
     record::RecordError,
@@ -134,7 +134,7 @@ impl DirectoryApi {
         let authorization = authorization
             .and_then(|value| value.to_str().ok())
             .unwrap_or_default();
-        let asked = Asked {
+        let asked = SignedRequest {
             hub: "",
             method: method.as_str(),
             path: uri

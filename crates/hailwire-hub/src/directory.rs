@@ -22,7 +22,7 @@ use bytes::Bytes;
 use hailwire_wire::{
     NodeId, NodeName,
     address::NodeRef,
-    directory::{Found, Member, Members, Published, Reason, RecordBytes},
+    directory::{LookupAnswer, Member, Members, Published, Reason, RecordBytes},
     header,
     latest_time::LatestTime,
     limits,
@@ -311,7 +311,7 @@ impl Directory {
         requester: NodeId,
         node: &NodeRef,
         now: u64,
-    ) -> Result<Found, DirectoryError> {
+    ) -> Result<LookupAnswer, DirectoryError> {
         self.admit(requester)?;
         let id = match node {
             NodeRef::Id(id) => Some(*id),
@@ -332,7 +332,7 @@ impl Directory {
         };
         let missing = || refused(reason, format_args!("no live record of `{node}`"));
         bytes
-            .map(|bytes| Found {
+            .map(|bytes| LookupAnswer {
                 record: RecordBytes(bytes),
             })
             .ok_or_else(missing)
@@ -345,7 +345,7 @@ impl Directory {
         requester: NodeId,
         search: &hailwire_wire::directory::Search,
         now: u64,
-    ) -> Result<hailwire_wire::directory::Page, DirectoryError> {
+    ) -> Result<hailwire_wire::directory::SearchPage, DirectoryError> {
         let mut searching = listing::DirectorySearch::new(requester, search.clone(), now);
         loop {
             if let Some(page) = searching.step(self)? {

@@ -1,4 +1,4 @@
-//! A file of settings: read whole, and its first mistake told by file, line and column.
+//! Configuration files, and mistakes in them with file, line and column.
 
 use std::{
     io,
@@ -12,10 +12,10 @@ use crate::Mistake;
 /// Largest file in bytes.
 pub const MAX_FILE: u64 = 256 << 10;
 
-/// One setting of a file, for documents and for whoever shows what is in force.
+/// One setting of a file, for reference pages and for commands that show the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Where it stands, for example `limits.grace`.
+    /// Its path, for example `limits.grace`.
     pub path: &'static str,
     /// Type and unit.
     pub value: &'static str,
@@ -33,10 +33,10 @@ pub enum FileError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It says something wrong.
+    /// Its contents are invalid.
     #[error("{}:{line}:{column}: {what}", path.display())]
     Invalid {
         /// The file.
@@ -47,13 +47,13 @@ pub enum FileError {
         column: usize,
         /// What is wrong, lower case, no full stop.
         what: String,
-        /// What to write instead; empty where there is nothing sensible to say.
+        /// What to write instead; empty if there is no suggestion.
         hint: String,
     },
 }
 
 impl FileError {
-    /// What to try next; empty where there is nothing sensible to say.
+    /// What to try next; empty if there is no suggestion.
     #[must_use]
     pub fn hint(&self) -> &str {
         match self {
@@ -63,7 +63,7 @@ impl FileError {
     }
 }
 
-/// The text of a file.
+/// Reads the text of a file.
 ///
 /// # Errors
 ///
@@ -83,10 +83,10 @@ pub fn read(path: &Path) -> Result<String, FileError> {
 }
 
 impl Mistake {
-    /// The mistake with its place in a file of this text.
+    /// The mistake with its position in a file of this text.
     #[must_use]
     pub fn in_file(self, text: &str, path: &Path) -> FileError {
-        let (line, column) = self.place(text);
+        let (line, column) = self.line_and_column(text);
         FileError::Invalid {
             path: path.to_owned(),
             line,

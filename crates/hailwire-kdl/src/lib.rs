@@ -1,8 +1,9 @@
-//! Reading [KDL 2](https://kdl.dev): a file is what it should be, or it has a first [`Mistake`] with its place.
+//! Reads configuration files in [KDL 2](https://kdl.dev): a file is valid, or reading it returns its first [`Mistake`] with
+//! its position.
 //!
-//! An unknown name is answered with the nearest known one, because a setting that is silently ignored is worse than a
-//! program that does not start. The functions here read a node's arguments and what stands in its braces; which
-//! names there are is their callers'.
+//! The hint for an unknown name is the nearest known one; unknown names are errors, because a setting that is silently
+//! ignored is worse than a program that does not start. The functions here read the arguments and children of a node; the
+//! callers know which names there are.
 
 mod file;
 
@@ -19,11 +20,11 @@ pub use kdl::{KdlDocument, KdlEntry, KdlIdentifier, KdlNode, KdlValue};
 /// A mistake at a byte offset of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// Where, in bytes.
+    /// Its position in bytes.
     pub offset: usize,
     /// What is wrong, lower case, no full stop.
     pub what: String,
-    /// What to write instead; empty where there is nothing sensible to say.
+    /// What to write instead; empty if there is no suggestion.
     pub hint: String,
 }
 
@@ -47,16 +48,16 @@ impl Mistake {
         Self::at(entry.span().offset(), what)
     }
 
-    /// With a hint.
+    /// Adds a hint.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = hint.into();
         self
     }
 
-    /// Line and column in the text that it is about, both from 1; the column in characters.
+    /// Its line and column in the text, both from 1; the column in characters.
     #[must_use]
-    pub fn place(&self, text: &str) -> (usize, usize) {
+    pub fn line_and_column(&self, text: &str) -> (usize, usize) {
         let mut end = self.offset.min(text.len());
         while !text.is_char_boundary(end) {
             end -= 1;
@@ -67,11 +68,11 @@ impl Mistake {
     }
 }
 
-/// The nodes of a text.
+/// Parses a text.
 ///
 /// # Errors
 ///
-/// The first thing that is not KDL.
+/// The first syntax error.
 pub fn document(text: &str) -> Result<KdlDocument, Mistake> {
     KdlDocument::parse_v2(text).map_err(|error| {
         let Some(first) = error.diagnostics.first() else {
@@ -85,7 +86,7 @@ pub fn document(text: &str) -> Result<KdlDocument, Mistake> {
     })
 }
 
-/// What to try instead of an unknown name: the nearest known one, or all of them.
+/// The hint for an unknown name: the nearest known one, or all of them.
 #[must_use]
 pub fn suggestion(name: &str, known: &[&str]) -> String {
     let nearest = known
@@ -100,7 +101,7 @@ pub fn suggestion(name: &str, known: &[&str]) -> String {
     }
 }
 
-/// A node whose name is not known in a section, or at the top of a file (`""`).
+/// The mistake of a node with an unknown name in a section, or at the top level of a file (`""`).
 #[must_use]
 pub fn unknown(node: &KdlNode, section: &str, known: &[&str]) -> Mistake {
     let name = node.name().value();
@@ -111,7 +112,7 @@ pub fn unknown(node: &KdlNode, section: &str, known: &[&str]) -> Mistake {
     Mistake::of(node, what).hint(suggestion(name, known))
 }
 
-/// Walks the settings of a section: only known ones, each once, no arguments of its own.
+/// Calls `set` for each setting of a section: only known ones, each once; the section has no arguments.
 ///
 /// # Errors
 ///
@@ -131,7 +132,7 @@ pub fn section(
     settings(node, name, known, set)
 }
 
-/// Walks what stands in a section's braces: only known settings, each once.
+/// Calls `set` for each child of a section: only known settings, each once.
 ///
 /// # Errors
 ///
@@ -142,7 +143,7 @@ pub fn settings(
     known: &[&str],
     mut set: impl FnMut(&KdlNode) -> Result<(), Mistake>,
 ) -> Result<(), Mistake> {
-    let mut seen = Seen::default();
+    let mut seen = SeenNames::default();
     for inner in node.iter_children() {
         if !known.contains(&inner.name().value()) {
             return Err(unknown(inner, name, known));
@@ -153,16 +154,16 @@ pub fn settings(
     Ok(())
 }
 
-/// Names that may stand only once.
+/// The names of settings that have been read, to find those that are set twice.
 #[derive(Default)]
-pub struct Seen(Vec<String>);
+pub struct SeenNames(Vec<String>);
 
-impl Seen {
-    /// Notes a node's name.
+impl SeenNames {
+    /// Records a node's name.
     ///
     /// # Errors
     ///
-    /// It stood before.
+    /// The name has been recorded before.
     pub fn once(&mut self, node: &KdlNode) -> Result<(), Mistake> {
         let name = node.name().value();
         if self.0.iter().any(|seen| seen == name) {
@@ -173,7 +174,7 @@ impl Seen {
     }
 }
 
-/// The single value of a setting, from a text.
+/// The single value of a setting, parsed from a string.
 ///
 /// # Errors
 ///
@@ -186,7 +187,7 @@ where
     value(node, only(node)?)
 }
 
-/// The values of a setting, from texts: at least one, at most `max`.
+/// The values of a setting, parsed from strings: at least one, at most `max`.
 ///
 /// # Errors
 ///
@@ -213,11 +214,11 @@ pub fn number(node: &KdlNode, range: RangeInclusive<u32>) -> Result<u32, Mistake
     let (least, most) = (*range.start(), *range.end());
     whole(only(node)?, range, || {
         let name = node.name().value();
-        format!("`{name}` is a whole number from {least} to {most}")
+        format!("`{name}` must be a whole number from {least} to {most}")
     })
 }
 
-/// A whole number within a range, from one value of a node; `what` is wrong otherwise.
+/// A whole number within a range, from one value of a node; `what` describes the mistake otherwise.
 ///
 /// # Errors
 ///
@@ -237,7 +238,7 @@ pub fn whole(
         .ok_or_else(|| Mistake::in_value(entry, what()))
 }
 
-/// A value that lies within a range; `written` says its ends as in the file.
+/// Checks that a value lies within a range; `written` formats the bounds as in the file.
 ///
 /// # Errors
 ///
@@ -253,13 +254,13 @@ pub fn within<T: PartialOrd>(
     }
     let (least, most) = (written(range.start()), written(range.end()));
     let what = format!(
-        "`{}` is from \"{least}\" to \"{most}\"",
+        "`{}` must be from \"{least}\" to \"{most}\"",
         node.name().value()
     );
     Err(Mistake::of(node, what))
 }
 
-/// A yes or no.
+/// A boolean.
 ///
 /// # Errors
 ///
@@ -267,16 +268,16 @@ pub fn within<T: PartialOrd>(
 pub fn yes(node: &KdlNode) -> Result<bool, Mistake> {
     let entry = only(node)?;
     entry.value().as_bool().ok_or_else(|| {
-        let what = format!("`{}` is #true or #false", node.name().value());
+        let what = format!("`{}` must be #true or #false", node.name().value());
         Mistake::in_value(entry, what)
     })
 }
 
-/// One value of a node, from a text.
+/// One value of a node, parsed from a string.
 ///
 /// # Errors
 ///
-/// It is no text, or does not parse.
+/// It is not a string, or does not parse.
 pub fn value<T>(node: &KdlNode, entry: &KdlEntry) -> Result<T, Mistake>
 where
     T: FromStr,
@@ -288,7 +289,7 @@ where
         .map_err(|error: T::Err| Mistake::in_value(entry, format!("`{name}`: {error}")))
 }
 
-/// One value of a node, which is a text.
+/// One value of a node, which must be a string.
 ///
 /// # Errors
 ///
@@ -296,12 +297,12 @@ where
 pub fn text<'a>(node: &KdlNode, entry: &'a KdlEntry) -> Result<&'a str, Mistake> {
     let name = node.name().value();
     entry.value().as_string().ok_or_else(|| {
-        Mistake::in_value(entry, format!("`{name}` takes a text"))
+        Mistake::in_value(entry, format!("`{name}` takes a string"))
             .hint(format!("write: {name} \"…\""))
     })
 }
 
-/// The only value of a node that has neither properties nor braces.
+/// The only value of a node that has neither properties nor children.
 ///
 /// # Errors
 ///
@@ -316,7 +317,7 @@ pub fn only(node: &KdlNode) -> Result<&KdlEntry, Mistake> {
     }
 }
 
-/// The values of a setting, which has neither properties nor braces.
+/// The values of a setting, which must have neither properties nor children.
 ///
 /// # Errors
 ///
@@ -403,10 +404,14 @@ mod tests {
     fn the_place_of_a_mistake_counts_lines_and_characters() {
         let text = "// öäü\n/* é */ zzz";
         let node = document(text).unwrap().nodes()[0].clone();
-        assert_eq!(Mistake::of(&node, "x").place(text), (2, 9));
-        assert_eq!(Mistake::at(999, "x").place(text), (2, 12));
-        assert_eq!(Mistake::at(4, "x").place("öö"), (1, 3));
-        assert_eq!(Mistake::at(3, "x").place("öö"), (1, 2), "in a character");
+        assert_eq!(Mistake::of(&node, "x").line_and_column(text), (2, 9));
+        assert_eq!(Mistake::at(999, "x").line_and_column(text), (2, 12));
+        assert_eq!(Mistake::at(4, "x").line_and_column("öö"), (1, 3));
+        assert_eq!(
+            Mistake::at(3, "x").line_and_column("öö"),
+            (1, 2),
+            "in a character"
+        );
     }
 
     #[test]
@@ -414,7 +419,7 @@ mod tests {
         let text = "a {\n  b \"c";
         let mistake = document(text).unwrap_err();
         assert!(mistake.what.starts_with("not KDL"), "{mistake:?}");
-        assert_eq!(mistake.place(text).0, 2);
+        assert_eq!(mistake.line_and_column(text).0, 2);
     }
 
     #[test]

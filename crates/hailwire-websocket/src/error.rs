@@ -7,37 +7,37 @@ use thiserror::Error;
 /// Why a connection ended.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum Error {
-    /// What is beneath failed.
+pub enum WebSocketError {
+    /// The underlying byte stream failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// A message was sent after the close.
+    /// A message was sent after the connection was closed.
     #[error("the connection is closed")]
     Closed,
-    /// The peer broke RFC 6455.
+    /// The peer violated RFC 6455.
     #[error("{0}")]
     Protocol(&'static str),
-    /// The peer sent text, and only binary messages are taken.
+    /// The peer sent text; only binary messages are accepted.
     #[error("the peer sent a text message")]
     Text,
-    /// A message is longer than [`Terms::max_message`](crate::Terms::max_message).
+    /// A message is longer than [`WebSocketLimits::max_message`](crate::Terms::max_message).
     #[error("a message of {len} bytes exceeds the limit of {max}")]
     TooLong {
-        /// How long it would be, as far as is known.
+        /// Its length, as far as it is known.
         len: u64,
-        /// What is taken.
+        /// The limit.
         max: usize,
     },
-    /// More frames without data than the allowance.
+    /// The peer sent more frames without data than allowed.
     #[error("the peer sent too many frames without data")]
     Flood,
-    /// The far side does not upgrade its connection.
+    /// The peer did not complete the upgrade.
     #[error("{0}")]
     Upgrade(String),
 }
 
-impl Error {
-    /// The code of the close frame that tells the peer (RFC 6455, 7.4.1).
+impl WebSocketError {
+    /// The status code of the close frame for this error (RFC 6455, section 7.4.1).
     pub(crate) const fn close_code(&self) -> u16 {
         match self {
             Self::Text => 1003,

@@ -1,6 +1,6 @@
-//! Headers and masks of frames (RFC 6455, 5.2 and 5.3). Nothing here waits or keeps anything.
+//! Headers and masks of frames (RFC 6455, sections 5.2 and 5.3), without state.
 
-use crate::Error;
+use crate::WebSocketError;
 
 /// Bytes of the longest header.
 pub(crate) const MAX_HEADER: usize = 14;
@@ -11,9 +11,9 @@ pub(crate) const MAX_CONTROL: u64 = 125;
 /// Which side of a connection this is. A client masks what it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It asked for the upgrade.
+    /// It requested the upgrade.
     Client,
-    /// It answered.
+    /// It accepted the upgrade.
     Server,
 }
 
@@ -56,9 +56,9 @@ impl Opcode {
     }
 }
 
-/// What a frame says of itself.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Header {
+pub(crate) struct FrameHeader {
     pub(crate) fin: bool,
     pub(crate) opcode: Opcode,
     pub(crate) mask: Option<[u8; 4]>,
@@ -68,21 +68,23 @@ pub(crate) struct Header {
     pub(crate) size: usize,
 }
 
-impl Header {
-    /// Reads a header, or none while it is not whole.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Self>, Error> {
+impl FrameHeader {
+    /// Parses a header; `None` while it is incomplete.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Self>, WebSocketError> {
         let [first, second, rest @ ..] = bytes else {
             return Ok(None);
         };
         if first & 0x70 != 0 {
-            return Err(Error::Protocol("a frame uses an extension"));
+            return Err(WebSocketError::Protocol("a frame uses an extension"));
         }
         let fin = first & 0x80 != 0;
-        let opcode =
-            Opcode::parse(first & 0x0f).ok_or(Error::Protocol("a frame is of an unknown kind"))?;
+        let opcode = Opcode::parse(first & 0x0f)
+            .ok_or(WebSocketError::Protocol("a frame has an unknown opcode"))?;
         let short = second & 0x7f;
         if opcode.is_control() && (!fin || u64::from(short) > MAX_CONTROL) {
-            return Err(Error::Protocol("a control frame is long or in parts"));
+            return Err(WebSocketError::Protocol(
+                "a control frame is too long or fragmented",
+            ));
         }
         let (len, rest) = match short {
             126 => match rest.split_first_chunk::<2>() {
@@ -101,7 +103,9 @@ impl Header {
             _ => 0,
         };
         if len < least || len > u64::MAX >> 1 {
-            return Err(Error::Protocol("the length of a frame is written wrongly"));
+            return Err(WebSocketError::Protocol(
+                "the length of a frame is not minimally encoded",
+            ));
         }
         let (mask, rest) = if second & 0x80 == 0 {
             (None, rest)
@@ -121,7 +125,7 @@ impl Header {
     }
 }
 
-/// Writes the header of a frame that is whole, and says how many bytes it has.
+/// Writes the header of an unfragmented frame, and returns its length.
 pub(crate) fn write_header(
     out: &mut [u8; MAX_HEADER],
     opcode: Opcode,
@@ -182,9 +186,9 @@ mod tests {
                 let mut out = [0; MAX_HEADER];
                 let size = write_header(&mut out, Opcode::Binary, len, mask);
                 for part in 0..size {
-                    assert!(Header::parse(&out[..part]).unwrap().is_none());
+                    assert!(FrameHeader::parse(&out[..part]).unwrap().is_none());
                 }
-                let read = Header::parse(&out[..size]).unwrap().unwrap();
+                let read = FrameHeader::parse(&out[..size]).unwrap().unwrap();
                 assert_eq!((read.len, read.mask), (len as u64, mask));
                 assert_eq!((read.size, read.fin), (size, true));
                 assert_eq!(read.opcode, Opcode::Binary);
@@ -196,14 +200,14 @@ mod tests {
     fn what_the_rfc_forbids_in_a_header_is_refused() {
         for bytes in [
             &[0xc2, 0][..],                             // an extension's bit
-            &[0x83, 0],                                 // an unknown kind
-            &[0x09, 0],                                 // a ping in parts
+            &[0x83, 0],                                 // an unknown opcode
+            &[0x09, 0],                                 // a fragmented ping
             &[0x89, 126, 0, 126],                       // a long ping
             &[0x82, 126, 0, 125],                       // a length in too many bytes
             &[0x82, 127, 0, 0, 0, 0, 0, 0, 0xff, 0xff], // the same
             &[0x82, 127, 0x80, 0, 0, 0, 0, 0, 0, 0],    // a length with the top bit
         ] {
-            assert!(Header::parse(bytes).is_err(), "{bytes:?}");
+            assert!(FrameHeader::parse(bytes).is_err(), "{bytes:?}");
         }
     }
 

@@ -1,100 +1,103 @@
-//! From bytes to messages: what has come and is not whole yet. It does no I/O and is told the time.
+//! Assembles messages from received bytes. It does no I/O and is told the time.
 
 use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::{
-    Error, Role, Terms,
-    allowance::Allowance,
-    frame::{Header, MAX_HEADER, Opcode, apply_mask},
+    Role, WebSocketError, WebSocketLimits,
+    frame::{FrameHeader, MAX_HEADER, Opcode, apply_mask},
+    token_bucket::TokenBucket,
 };
 
-/// Bytes that a read asks for at first, and at most where reads bring all that they ask for.
-const READ: (usize, usize) = (16 * 1024 + MAX_HEADER, 64 * 1024);
+/// The size of a read at first, and the largest size, used while reads fill their buffer.
+const READ_SIZES: (usize, usize) = (16 * 1024 + MAX_HEADER, 64 * 1024);
 
-/// Messages up to this length are copied, so that a small one does not hold a whole read.
-const SMALL: usize = 2048;
+/// Messages up to this length are copied, so that a small one does not keep a whole read buffer alive.
+const MAX_COPIED: usize = 2048;
 
-/// What a frame meant.
+/// What was received.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum IncomingEvent {
     Message(Bytes),
     Ping(Bytes),
-    /// With the two bytes of its code, or none.
+    /// With the two bytes of its status code, if it has one.
     Close(Bytes),
 }
 
 #[derive(Debug)]
-pub(crate) struct Incoming {
+pub(crate) struct IncomingFrames {
     role: Role,
     max: usize,
     buffer: BytesMut,
-    /// What has come of a message in several frames.
+    /// The part of a fragmented message that has been received.
     partial: Option<BytesMut>,
-    allowance: Allowance,
-    /// Bytes that the next read asks for.
+    control_frames: TokenBucket,
+    /// The size of the next read.
     ask: usize,
 }
 
-impl Incoming {
-    /// `buffer` holds what came after the upgrade's head.
-    pub(crate) fn new(role: Role, terms: Terms, buffer: BytesMut) -> Self {
+impl IncomingFrames {
+    /// `buffer` contains what was received after the upgrade's head.
+    pub(crate) fn new(role: Role, limits: WebSocketLimits, buffer: BytesMut) -> Self {
         Self {
             role,
-            max: terms.max_message,
+            max: limits.max_message,
             buffer,
             partial: None,
-            allowance: Allowance::new(terms.control_burst, terms.control_rate),
-            ask: READ.0,
+            control_frames: TokenBucket::new(limits.control_burst, limits.control_rate),
+            ask: READ_SIZES.0,
         }
     }
 
-    /// Where a read puts its bytes. There is room.
+    /// The buffer for the next read, with enough capacity.
     pub(crate) fn buffer(&mut self) -> &mut BytesMut {
         let missing = self.missing();
         self.buffer.reserve(missing.unwrap_or(self.ask));
         &mut self.buffer
     }
 
-    /// A read brought so many bytes.
-    pub(crate) fn came(&mut self) {
+    /// Adapts the read size after a read.
+    pub(crate) fn filled(&mut self) {
         let filled = self.buffer.len() == self.buffer.capacity();
-        self.ask = if filled { READ.1 } else { READ.0 };
+        self.ask = if filled { READ_SIZES.1 } else { READ_SIZES.0 };
     }
 
-    /// Nothing comes for now.
+    /// No data is available; frees an empty buffer.
     pub(crate) fn rest(&mut self) {
         if self.buffer.is_empty() {
             self.buffer = BytesMut::new();
         }
     }
 
-    /// Bytes of memory for what has come.
+    /// Bytes of memory for received data.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         self.buffer.capacity() + self.partial.as_ref().map_or(0, BytesMut::capacity)
     }
 
-    /// Bytes that the frame at the front still lacks, where its header has come and was allowed.
+    /// Bytes that the first frame still lacks, if its header is complete.
     fn missing(&self) -> Option<usize> {
-        let header = Header::parse(&self.buffer).ok()??;
+        let header = FrameHeader::parse(&self.buffer).ok()??;
         let whole = header.size + usize::try_from(header.len).ok()?;
         Some(whole.saturating_sub(self.buffer.len()).max(MAX_HEADER))
     }
 
-    /// The next thing that happened, or none before more has been read.
-    pub(crate) fn next(&mut self, now: impl Fn() -> Instant) -> Result<Option<Event>, Error> {
-        while let Some(header) = Header::parse(&self.buffer)? {
+    /// The next event, or `None` if more has to be read.
+    pub(crate) fn next(
+        &mut self,
+        now: impl Fn() -> Instant,
+    ) -> Result<Option<IncomingEvent>, WebSocketError> {
+        while let Some(header) = FrameHeader::parse(&self.buffer)? {
             self.check(&header)?;
             let Some(payload) = self.payload(&header) else {
                 return Ok(None);
             };
-            let brings_nothing = header.len == 0 && header.opcode != Opcode::Close;
-            if (brings_nothing || matches!(header.opcode, Opcode::Ping | Opcode::Pong))
-                && !self.allowance.take(now())
+            let is_empty = header.len == 0 && header.opcode != Opcode::Close;
+            if (is_empty || matches!(header.opcode, Opcode::Ping | Opcode::Pong))
+                && !self.control_frames.take(now())
             {
-                return Err(Error::Flood);
+                return Err(WebSocketError::Flood);
             }
             if let Some(event) = self.take(&header, payload)? {
                 return Ok(Some(event));
@@ -103,35 +106,37 @@ impl Incoming {
         Ok(None)
     }
 
-    fn check(&self, header: &Header) -> Result<(), Error> {
+    fn check(&self, header: &FrameHeader) -> Result<(), WebSocketError> {
         if header.mask.is_some() != (self.role == Role::Server) {
-            return Err(Error::Protocol(
-                "a frame is masked where it must not be, or the reverse",
+            return Err(WebSocketError::Protocol(
+                "a frame of a client is not masked, or one of a server is",
             ));
         }
         let begun = self.partial.as_ref().map(BytesMut::len);
         match (header.opcode, begun) {
-            (Opcode::Text, _) => return Err(Error::Text),
+            (Opcode::Text, _) => return Err(WebSocketError::Text),
             (Opcode::Continuation, None) | (Opcode::Binary, Some(_)) => {
-                return Err(Error::Protocol("the parts of a message are out of order"));
+                return Err(WebSocketError::Protocol(
+                    "the fragments of a message are out of order",
+                ));
             }
             _ => {}
         }
         let len = header.len.saturating_add(begun.unwrap_or(0) as u64);
         if !header.opcode.is_control() && len > self.max as u64 {
-            return Err(Error::TooLong { len, max: self.max });
+            return Err(WebSocketError::TooLong { len, max: self.max });
         }
         Ok(())
     }
 
-    /// The payload of a frame, once it has come.
-    fn payload(&mut self, header: &Header) -> Option<Bytes> {
+    /// The payload of a frame, once it is complete.
+    fn payload(&mut self, header: &FrameHeader) -> Option<Bytes> {
         let len = usize::try_from(header.len).ok()?;
         let payload = self.buffer.get_mut(header.size..header.size + len)?;
         if let Some(mask) = header.mask {
             apply_mask(mask, payload);
         }
-        let copy = (len <= SMALL).then(|| Bytes::copy_from_slice(payload));
+        let copy = (len <= MAX_COPIED).then(|| Bytes::copy_from_slice(payload));
         self.buffer.advance(header.size);
         Some(match copy {
             Some(payload) => {
@@ -142,14 +147,20 @@ impl Incoming {
         })
     }
 
-    fn take(&mut self, header: &Header, payload: Bytes) -> Result<Option<Event>, Error> {
+    fn take(
+        &mut self,
+        header: &FrameHeader,
+        payload: Bytes,
+    ) -> Result<Option<IncomingEvent>, WebSocketError> {
         Ok(match header.opcode {
-            Opcode::Ping => Some(Event::Ping(payload)),
+            Opcode::Ping => Some(IncomingEvent::Ping(payload)),
             Opcode::Close if payload.len() == 1 => {
-                return Err(Error::Protocol("a close has half a code"));
+                return Err(WebSocketError::Protocol(
+                    "a close frame has half a status code",
+                ));
             }
-            Opcode::Close => Some(Event::Close(payload.slice(..payload.len().min(2)))),
-            Opcode::Binary if header.fin => Some(Event::Message(payload)),
+            Opcode::Close => Some(IncomingEvent::Close(payload.slice(..payload.len().min(2)))),
+            Opcode::Binary if header.fin => Some(IncomingEvent::Message(payload)),
             Opcode::Binary => {
                 self.partial = Some(BytesMut::from(payload));
                 None
@@ -162,9 +173,9 @@ impl Incoming {
                 } else {
                     None
                 };
-                whole.map(|message| Event::Message(message.freeze()))
+                whole.map(|message| IncomingEvent::Message(message.freeze()))
             }
-            // Nobody asked, or it was refused before.
+            // Unsolicited pongs are ignored; text was refused before.
             Opcode::Pong | Opcode::Text => None,
         })
     }

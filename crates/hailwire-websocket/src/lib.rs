@@ -1,40 +1,40 @@
-//! WebSocket (RFC 6455) of binary messages, whose peer cannot make it hold or do more than stated.
+//! WebSocket (RFC 6455) for binary messages, with bounds on the memory and work that a peer can cause.
 //!
-//! What a peer can ask of the usual libraries without reading the answers has no bound there: each ping
-//! queues a pong. Here one pong is on its way and one waits, which answers the newest ping (RFC 6455,
-//! 5.5.3, allows that), so reading never has to wait for writing. Frames that bring nothing (pings,
-//! pongs, empty data) have an allowance: [`Terms::control_burst`] at once and [`Terms::control_rate`] a
-//! second beyond that; a peer that sends more has lost the connection.
+//! In the usual libraries, each ping queues a pong, so a peer that never reads can grow the queue without
+//! bound. Here at most one pong is being written and one waits, which answers the newest ping (RFC 6455,
+//! section 5.5.3, allows that), so reading never has to wait for writing. Frames without data (pings,
+//! pongs, empty messages) are limited by a token bucket: [`WebSocketLimits::control_burst`] at once and [`WebSocketLimits::control_rate`] a
+//! second beyond that; the connection of a peer that sends more is closed.
 //!
-//! What one connection holds for its peer: a head of at most [`Terms::max_head`] while it begins; then
-//! one message of [`Terms::max_message`] that is not whole yet, one read of at most 64 KiB, two pongs of
-//! 125 bytes and a close. What waits to be written beyond that is what this side's user put there, who
-//! is asked to wait above [`Terms::queue`]. A connection at rest holds no buffer.
+//! A connection holds for its peer: during the upgrade, a head of at most [`WebSocketLimits::max_head`] ; then
+//! one incomplete message of [`WebSocketLimits::max_message`] one read of at most 64 KiB, two pongs of
+//! 125 bytes and a close frame. All else that waits to be written was queued by the user, who has to wait
+//! above [`WebSocketLimits::queue`]. An idle connection holds no buffer.
 //!
-//! It refuses text, extensions and whatever RFC 6455 forbids: the connection ends with a close frame
-//! that says why.
+//! Text messages, extensions and protocol violations end the connection with a close frame and its
+//! status code.
 
-mod allowance;
 mod error;
 mod frame;
 mod incoming;
 mod outgoing;
 mod socket;
+mod token_bucket;
 mod upgrade;
 
-pub use error::Error;
+pub use error::WebSocketError;
 pub use frame::Role;
 pub use socket::WebSocket;
 pub use upgrade::{accept, connect};
 
-/// What a side holds a connection to.
+/// The limits of one side of a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
-    /// Longest message that is taken, in bytes. Longer ones end the connection.
+pub struct WebSocketLimits {
+    /// Largest message that is accepted, in bytes. A larger one ends the connection.
     pub max_message: usize,
-    /// Longest HTTP head of the upgrade that is taken, in bytes.
+    /// Largest HTTP head of the upgrade that is accepted, in bytes.
     pub max_head: usize,
-    /// Bytes that wait to be written before a sender is asked to wait.
+    /// Bytes that may wait to be written before a sender has to wait.
     pub queue: usize,
     /// Frames without data that the peer may send at once.
     pub control_burst: u32,
@@ -42,7 +42,7 @@ pub struct Terms {
     pub control_rate: u32,
 }
 
-impl Default for Terms {
+impl Default for WebSocketLimits {
     fn default() -> Self {
         Self {
             max_message: 64 << 20,

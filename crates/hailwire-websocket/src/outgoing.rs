@@ -1,37 +1,37 @@
-//! What waits to be written.
+//! Frames that wait to be written.
 
 use std::{collections::VecDeque, io::IoSlice};
 
 use bytes::{Bytes, BytesMut};
 
 use crate::{
-    Error, Role,
+    Role, WebSocketError,
     frame::{MAX_HEADER, Opcode, apply_mask, write_header},
 };
 
-/// Bytes of randomness that are fetched at once, for the masks of so many frames / 4.
-const RANDOM: usize = 256;
+/// Random bytes that are fetched at once; each mask takes four.
+const RANDOM_BYTES: usize = 256;
 
-/// Slices that one write takes.
-pub(crate) const SLICES: usize = 64;
+/// The most slices of one write.
+pub(crate) const MAX_SLICES: usize = 64;
 
-/// Room for frames that is kept while none waits.
-const KEPT: usize = 64;
+/// The queue's capacity that is kept while it is empty.
+const KEPT_CAPACITY: usize = 64;
 
 #[derive(Debug)]
-struct Frame {
+struct QueuedFrame {
     header: [u8; MAX_HEADER],
     size: usize,
     payload: Bytes,
     pong: bool,
 }
 
-impl Frame {
+impl QueuedFrame {
     fn len(&self) -> usize {
         self.size + self.payload.len()
     }
 
-    /// Header and payload without their first bytes.
+    /// The header and the payload without the bytes that were written.
     fn after(&self, written: usize) -> [&[u8]; 2] {
         let header = self.header.get(written.min(self.size)..self.size);
         let payload = self.payload.get(written.saturating_sub(self.size)..);
@@ -39,23 +39,23 @@ impl Frame {
     }
 }
 
-/// Frames in the order in which they leave.
+/// Frames in the order in which they are written.
 #[derive(Debug)]
-pub(crate) struct Outgoing {
-    masks: Option<Masks>,
-    queue: VecDeque<Frame>,
-    /// Bytes of the first frame that have left.
+pub(crate) struct OutgoingFrames {
+    masks: Option<MaskGenerator>,
+    queue: VecDeque<QueuedFrame>,
+    /// Bytes of the first frame that were written.
     written: usize,
-    /// Bytes that have not left.
+    /// Bytes that were not written yet.
     bytes: usize,
-    /// A pong is among the frames.
+    /// Whether a pong is queued.
     pong: bool,
 }
 
-impl Outgoing {
+impl OutgoingFrames {
     pub(crate) fn new(role: Role) -> Self {
         Self {
-            masks: (role == Role::Client).then(Masks::default),
+            masks: (role == Role::Client).then(MaskGenerator::default),
             queue: VecDeque::new(),
             written: 0,
             bytes: 0,
@@ -67,14 +67,14 @@ impl Outgoing {
         self.bytes
     }
 
-    /// Whether a pong waits, so that a further one must not be added.
+    /// Whether a pong is queued, so that another one must not be added.
     pub(crate) const fn has_pong(&self) -> bool {
         self.pong
     }
 
-    pub(crate) fn push(&mut self, opcode: Opcode, payload: Bytes) -> Result<(), Error> {
+    pub(crate) fn push(&mut self, opcode: Opcode, payload: Bytes) -> Result<(), WebSocketError> {
         let mut header = [0; MAX_HEADER];
-        let mask = self.masks.as_mut().map(Masks::next).transpose()?;
+        let mask = self.masks.as_mut().map(MaskGenerator::next).transpose()?;
         let size = write_header(&mut header, opcode, payload.len(), mask);
         let payload = match mask {
             None => payload,
@@ -88,7 +88,7 @@ impl Outgoing {
             }
         };
         let pong = opcode == Opcode::Pong;
-        let frame = Frame {
+        let frame = QueuedFrame {
             header,
             size,
             payload,
@@ -100,8 +100,8 @@ impl Outgoing {
         Ok(())
     }
 
-    /// The front of what waits.
-    pub(crate) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES]) -> usize {
+    /// Slices of the first queued frames.
+    pub(crate) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; MAX_SLICES]) -> usize {
         let mut written = self.written;
         let mut count = 0;
         let frames = self.queue.iter().flat_map(|frame| {
@@ -119,7 +119,7 @@ impl Outgoing {
         count
     }
 
-    /// So many bytes have left.
+    /// Removes bytes that were written.
     pub(crate) fn advance(&mut self, count: usize) {
         self.bytes = self.bytes.saturating_sub(count);
         self.written += count;
@@ -132,31 +132,31 @@ impl Outgoing {
             self.pong &= !first.pong;
             self.queue.pop_front();
         }
-        if self.queue.capacity() > KEPT {
+        if self.queue.capacity() > KEPT_CAPACITY {
             self.queue = VecDeque::new();
         }
     }
 }
 
-/// Masks that nobody can foretell (RFC 6455, 5.3).
+/// Unpredictable masks (RFC 6455, section 5.3).
 #[derive(Debug)]
-struct Masks {
-    random: [u8; RANDOM],
+struct MaskGenerator {
+    random: [u8; RANDOM_BYTES],
     used: usize,
 }
 
-impl Default for Masks {
+impl Default for MaskGenerator {
     fn default() -> Self {
         Self {
-            random: [0; RANDOM],
-            used: RANDOM,
+            random: [0; RANDOM_BYTES],
+            used: RANDOM_BYTES,
         }
     }
 }
 
-impl Masks {
-    fn next(&mut self) -> Result<[u8; 4], Error> {
-        if self.used == RANDOM {
+impl MaskGenerator {
+    fn next(&mut self) -> Result<[u8; 4], WebSocketError> {
+        if self.used == RANDOM_BYTES {
             getrandom::fill(&mut self.random).map_err(std::io::Error::other)?;
             self.used = 0;
         }

@@ -1,4 +1,4 @@
-//! A connection that has been upgraded: messages in, messages out.
+//! A WebSocket connection after the upgrade.
 
 use std::{
     io::{self, IoSlice},
@@ -14,19 +14,19 @@ use futures_sink::Sink;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
 use crate::{
-    Error, Role, Terms,
+    Role, WebSocketError, WebSocketLimits,
     frame::Opcode,
-    incoming::{Event, Incoming},
-    outgoing::{Outgoing, SLICES},
+    incoming::{IncomingEvent, IncomingFrames},
+    outgoing::{MAX_SLICES, OutgoingFrames},
 };
 
-/// Bytes that are still read and thrown away after this side's close, while the peer's is awaited.
-const DRAIN: usize = 4 << 20;
+/// Bytes that are read and discarded after this side's close frame, until the peer's close frame arrives.
+const MAX_DRAINED: usize = 4 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ConnectionState {
     Open,
-    /// This side has closed and waits for the peer's close; so many bytes may come before it.
+    /// This side has sent its close frame and waits for the peer's; this many more bytes may arrive before it.
     Closing(usize),
     /// The last frame waits to be written.
     Ending,
@@ -35,44 +35,44 @@ enum State {
 
 /// A WebSocket: a stream and a sink of binary messages.
 ///
-/// The stream answers pings by itself and ends with the peer's close. One task should poll it; where two
-/// do, both are woken for what one of them waits for.
+/// The stream answers pings automatically and ends with the peer's close frame. One task should poll it; if a reader and a
+/// writer are polled by different tasks, both are woken.
 #[derive(Debug)]
 pub struct WebSocket<IO> {
     io: IO,
-    incoming: Incoming,
-    outgoing: Outgoing,
+    incoming: IncomingFrames,
+    outgoing: OutgoingFrames,
     /// Answers the newest ping, once no other pong waits to be written.
     pong: Option<Bytes>,
-    state: State,
+    state: ConnectionState,
     queue: usize,
-    /// Something was written that `io` may still hold back.
+    /// Whether something was written that `io` may not have flushed.
     unflushed: bool,
-    /// Whoever waits until everything is written.
+    /// The task that waits until everything is written.
     writer: Option<Waker>,
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> WebSocket<IO> {
     /// Takes over a connection after its upgrade.
-    pub fn over(io: IO, role: Role, terms: Terms) -> Self {
-        Self::with_rest(io, role, terms, BytesMut::new())
+    pub fn over(io: IO, role: Role, limits: WebSocketLimits) -> Self {
+        Self::with_rest(io, role, limits, BytesMut::new())
     }
 
     /// As [`WebSocket::over`], with what was read past the upgrade's head.
-    pub(crate) fn with_rest(io: IO, role: Role, terms: Terms, rest: BytesMut) -> Self {
+    pub(crate) fn with_rest(io: IO, role: Role, limits: WebSocketLimits, rest: BytesMut) -> Self {
         Self {
             io,
-            incoming: Incoming::new(role, terms, rest),
-            outgoing: Outgoing::new(role),
+            incoming: IncomingFrames::new(role, limits, rest),
+            outgoing: OutgoingFrames::new(role),
             pong: None,
-            state: State::Open,
-            queue: terms.queue,
+            state: ConnectionState::Open,
+            queue: limits.queue,
             unflushed: false,
             writer: None,
         }
     }
 
-    /// What is beneath.
+    /// The underlying byte stream.
     pub const fn get_ref(&self) -> &IO {
         &self.io
     }
@@ -82,15 +82,15 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> WebSocket<IO> {
         self.outgoing.bytes() + self.pong.as_ref().map_or(0, Bytes::len)
     }
 
-    fn poll_write_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_write_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
         let written = self.poll_write_frames(cx);
         if let Poll::Ready(Err(_)) = written {
-            self.state = State::Over;
+            self.state = ConnectionState::Over;
         }
         written
     }
 
-    fn poll_write_frames(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_write_frames(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
         loop {
             if !self.outgoing.has_pong()
                 && let Some(pong) = self.pong.take()
@@ -100,7 +100,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> WebSocket<IO> {
             if self.outgoing.bytes() == 0 {
                 break;
             }
-            let mut slices = [IoSlice::new(&[]); SLICES];
+            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
             let count = self.outgoing.slices(&mut slices);
             let slices = slices.get(..count).unwrap_or_default();
             let io = Pin::new(&mut self.io);
@@ -109,7 +109,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> WebSocket<IO> {
                 slices => ready!(io.poll_write_vectored(cx, slices)),
             }?;
             if count == 0 {
-                return Poll::Ready(Err(io::Error::from(io::ErrorKind::WriteZero).into()));
+                return Poll::Ready(Err(
+                    io::Error::from(io::ErrorKind::WriteZero).into()
+                ));
             }
             self.unflushed = true;
             self.outgoing.advance(count);
@@ -121,15 +123,15 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> WebSocket<IO> {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes what waits as far as that goes at once, on behalf of a reader. A writer that waits for the
-    /// same is not forgotten.
-    fn write_some(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+    /// Writes as much as possible without waiting, on behalf of a reader. A writer that waits for the same is woken,
+    /// too.
+    fn write_some(&mut self, cx: &mut Context<'_>) -> Result<(), WebSocketError> {
         if self.pong.is_none() && self.outgoing.bytes() == 0 && !self.unflushed {
             return Ok(());
         }
         let written = match &self.writer {
             Some(writer) if !writer.will_wake(cx.waker()) => {
-                let both = Waker::from(Arc::new(Both(writer.clone(), cx.waker().clone())));
+                let both = Waker::from(Arc::new(WakeBoth(writer.clone(), cx.waker().clone())));
                 self.poll_write_out(&mut Context::from_waker(&both))
             }
             _ => self.poll_write_out(cx),
@@ -140,16 +142,16 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> WebSocket<IO> {
         }
     }
 
-    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Error>>> {
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, WebSocketError>>> {
         loop {
             match self.state {
-                State::Over => return Poll::Ready(None),
-                State::Ending => {
+                ConnectionState::Over => return Poll::Ready(None),
+                ConnectionState::Ending => {
                     let written = ready!(self.poll_write_out(cx));
-                    self.state = State::Over;
+                    self.state = ConnectionState::Over;
                     return Poll::Ready(written.err().map(Err));
                 }
-                State::Open | State::Closing(_) => {}
+                ConnectionState::Open | ConnectionState::Closing(_) => {}
             }
             match self.incoming.next(Instant::now) {
                 Ok(Some(event)) => {
@@ -160,7 +162,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> WebSocket<IO> {
                 Ok(None) => {
                     self.write_some(cx)?;
                     if ready!(self.poll_fill(cx))? == 0 {
-                        self.state = State::Over;
+                        self.state = ConnectionState::Over;
                     }
                 }
                 Err(error) => return Poll::Ready(Some(Err(self.refuse(error)))),
@@ -168,29 +170,29 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> WebSocket<IO> {
         }
     }
 
-    fn take(&mut self, event: Event) -> Result<Option<Bytes>, Error> {
+    fn take(&mut self, event: IncomingEvent) -> Result<Option<Bytes>, WebSocketError> {
         match (event, self.state) {
-            (Event::Message(message), State::Open) => return Ok(Some(message)),
-            (Event::Ping(payload), State::Open) => self.pong = Some(payload),
-            (Event::Close(code), State::Open) => {
+            (IncomingEvent::Message(message), ConnectionState::Open) => return Ok(Some(message)),
+            (IncomingEvent::Ping(payload), ConnectionState::Open) => self.pong = Some(payload),
+            (IncomingEvent::Close(code), ConnectionState::Open) => {
                 self.outgoing.push(Opcode::Close, code)?;
-                self.state = State::Ending;
+                self.state = ConnectionState::Ending;
             }
-            (Event::Close(_), _) => self.state = State::Over,
-            (Event::Message(_) | Event::Ping(_), _) => {}
+            (IncomingEvent::Close(_), _) => self.state = ConnectionState::Over,
+            (IncomingEvent::Message(_) | IncomingEvent::Ping(_), _) => {}
         }
         Ok(None)
     }
 
-    /// Tells the peer why it is not listened to any more.
-    fn refuse(&mut self, error: Error) -> Error {
-        let open = self.state == State::Open;
+    /// Queues a close frame with the error's status code.
+    fn refuse(&mut self, error: WebSocketError) -> WebSocketError {
+        let open = self.state == ConnectionState::Open;
         let code = Bytes::copy_from_slice(&error.close_code().to_be_bytes());
         self.pong = None;
         self.state = if open && self.outgoing.push(Opcode::Close, code).is_ok() {
-            State::Ending
+            ConnectionState::Ending
         } else {
-            State::Over
+            ConnectionState::Over
         };
         error
     }
@@ -201,22 +203,22 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> WebSocket<IO> {
             self.incoming.rest();
             return Poll::Pending;
         };
-        self.incoming.came();
-        if let (State::Closing(left), Ok(count)) = (self.state, &read) {
+        self.incoming.filled();
+        if let (ConnectionState::Closing(left), Ok(count)) = (self.state, &read) {
             self.state = match left.checked_sub(*count) {
-                Some(left) => State::Closing(left),
-                None => State::Over,
+                Some(left) => ConnectionState::Closing(left),
+                None => ConnectionState::Over,
             };
         }
         if read.is_err() {
-            self.state = State::Over;
+            self.state = ConnectionState::Over;
         }
         Poll::Ready(read)
     }
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> Stream for WebSocket<IO> {
-    type Item = Result<Bytes, Error>;
+    type Item = Result<Bytes, WebSocketError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.poll_event(cx)
@@ -224,45 +226,53 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Stream for WebSocket<IO> {
 }
 
 impl<IO: AsyncRead + AsyncWrite + Unpin> Sink<Bytes> for WebSocket<IO> {
-    type Error = Error;
+    type Error = WebSocketError;
 
-    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), WebSocketError>> {
         if self.outgoing.bytes() < self.queue {
             return Poll::Ready(Ok(()));
         }
         self.poll_flush(cx)
     }
 
-    fn start_send(mut self: Pin<&mut Self>, message: Bytes) -> Result<(), Error> {
-        if self.state != State::Open {
-            return Err(Error::Closed);
+    fn start_send(mut self: Pin<&mut Self>, message: Bytes) -> Result<(), WebSocketError> {
+        if self.state != ConnectionState::Open {
+            return Err(WebSocketError::Closed);
         }
         self.outgoing.push(Opcode::Binary, message)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_flush(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), WebSocketError>> {
         let written = self.poll_write_out(cx);
         self.writer = written.is_pending().then(|| cx.waker().clone());
         written
     }
 
-    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        if self.state == State::Open {
+    fn poll_close(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), WebSocketError>> {
+        if self.state == ConnectionState::Open {
             let normal = Bytes::copy_from_slice(&1000_u16.to_be_bytes());
             self.outgoing.push(Opcode::Close, normal)?;
-            self.state = State::Closing(DRAIN);
+            self.state = ConnectionState::Closing(MAX_DRAINED);
         }
         ready!(self.as_mut().poll_flush(cx))?;
-        // An error here says no more than that the peer is gone.
+        // An error here only means that the peer is gone.
         while let Some(Ok(_)) = ready!(self.poll_event(cx)) {}
-        Pin::new(&mut self.io).poll_shutdown(cx).map_err(Error::Io)
+        Pin::new(&mut self.io)
+            .poll_shutdown(cx)
+            .map_err(WebSocketError::Io)
     }
 }
 
 /// Wakes two tasks.
-struct Both(Waker, Waker);
+struct WakeBoth(Waker, Waker);
 
-impl Wake for Both {
+impl Wake for WakeBoth {
     fn wake(self: Arc<Self>) {
         self.0.wake_by_ref();
         self.1.wake_by_ref();

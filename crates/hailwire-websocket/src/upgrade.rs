@@ -1,4 +1,4 @@
-//! The upgrade of HTTP/1.1 that begins a WebSocket (RFC 6455, 4).
+//! The upgrade of HTTP/1.1 that begins a WebSocket (RFC 6455, section 4).
 
 use std::io;
 
@@ -9,34 +9,34 @@ use http::{
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::{Error, Role, Terms, WebSocket};
+use crate::{Role, WebSocket, WebSocketError, WebSocketLimits};
 
-/// What both sides add to the key.
+/// The suffix of the key (RFC 6455, section 1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// Header fields that a head may have.
+/// The most header fields of a head.
 const FIELDS: usize = 64;
 
-/// Bytes of a head that are read at once.
-const READ: usize = 1024;
+/// The size of a read of the head.
+const READ_SIZES: usize = 1024;
 
-/// Asks for a WebSocket at `uri`, with header fields of one's own.
+/// Requests a WebSocket at `uri`, with additional header fields.
 ///
 /// # Errors
 ///
-/// [`Error::Io`], or [`Error::Upgrade`] where the far side answers anything but an upgrade.
+/// [`WebSocketError::Io`], or [`WebSocketError::Upgrade`] if the server answers anything but an upgrade.
 pub async fn connect<IO: AsyncRead + AsyncWrite + Unpin>(
     mut io: IO,
     uri: &Uri,
     headers: &HeaderMap,
-    terms: Terms,
-) -> Result<(WebSocket<IO>, Response<()>), Error> {
+    limits: WebSocketLimits,
+) -> Result<(WebSocket<IO>, Response<()>), WebSocketError> {
     let mut key = [0; 16];
     getrandom::fill(&mut key).map_err(io::Error::other)?;
     let key = BASE64.encode(&key);
     io.write_all(&request(uri, headers, &key)).await?;
     io.flush().await?;
-    let (response, rest) = read_head(&mut io, terms.max_head, parse_response).await?;
+    let (response, rest) = read_head(&mut io, limits.max_head, parse_response).await?;
     let fields = response.headers();
     let accepted = fields.get(header::SEC_WEBSOCKET_ACCEPT);
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -48,21 +48,21 @@ pub async fn connect<IO: AsyncRead + AsyncWrite + Unpin>(
     {
         return Err(refused("its answer is not that of a WebSocket"));
     }
-    let socket = WebSocket::with_rest(io, Role::Client, terms, rest);
+    let socket = WebSocket::with_rest(io, Role::Client, limits, rest);
     Ok((socket, response))
 }
 
-/// Answers a request for a WebSocket, with header fields of one's own.
+/// Accepts a request for a WebSocket, with additional header fields.
 ///
 /// # Errors
 ///
-/// [`Error::Io`], or [`Error::Upgrade`] where the far side asks for anything else, which it is told.
+/// [`WebSocketError::Io`], or [`WebSocketError::Upgrade`] if the client requests anything else, which is answered with an error.
 pub async fn accept<IO: AsyncRead + AsyncWrite + Unpin>(
     mut io: IO,
     headers: &HeaderMap,
-    terms: Terms,
-) -> Result<(Request<()>, WebSocket<IO>), Error> {
-    let read = read_head(&mut io, terms.max_head, parse_request).await;
+    limits: WebSocketLimits,
+) -> Result<(Request<()>, WebSocket<IO>), WebSocketError> {
+    let read = read_head(&mut io, limits.max_head, parse_request).await;
     let asked = read.and_then(|(request, rest)| Ok((asked_key(&request)?, request, rest)));
     let (key, request, rest) = match asked {
         Ok(asked) => asked,
@@ -82,7 +82,10 @@ pub async fn accept<IO: AsyncRead + AsyncWrite + Unpin>(
     write_fields(&mut answer, headers);
     io.write_all(&answer).await?;
     io.flush().await?;
-    Ok((request, WebSocket::with_rest(io, Role::Server, terms, rest)))
+    Ok((
+        request,
+        WebSocket::with_rest(io, Role::Server, limits, rest),
+    ))
 }
 
 fn request(uri: &Uri, headers: &HeaderMap, key: &str) -> Vec<u8> {
@@ -110,15 +113,15 @@ fn write_fields(head: &mut Vec<u8>, headers: &HeaderMap) {
     head.extend_from_slice(b"\r\n");
 }
 
-/// Reads a head, and what came behind it.
+/// Reads a head, and the bytes received after it.
 async fn read_head<IO: AsyncRead + Unpin, T>(
     io: &mut IO,
     max: usize,
-    parse: impl Fn(&[u8]) -> Result<Option<(T, usize)>, Error>,
-) -> Result<(T, BytesMut), Error> {
+    parse: impl Fn(&[u8]) -> Result<Option<(T, usize)>, WebSocketError>,
+) -> Result<(T, BytesMut), WebSocketError> {
     let mut buffer = BytesMut::new();
     loop {
-        let room = max.saturating_sub(buffer.len()).min(READ);
+        let room = max.saturating_sub(buffer.len()).min(READ_SIZES);
         if room == 0 {
             return Err(refused(&format!(
                 "its head is longer than {} KiB",
@@ -136,7 +139,7 @@ async fn read_head<IO: AsyncRead + Unpin, T>(
     }
 }
 
-fn parse_request(bytes: &[u8]) -> Result<Option<(Request<()>, usize)>, Error> {
+fn parse_request(bytes: &[u8]) -> Result<Option<(Request<()>, usize)>, WebSocketError> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let mut parsed = httparse::Request::new(&mut fields);
     let httparse::Status::Complete(len) = parsed.parse(bytes).map_err(garbled)? else {
@@ -152,7 +155,7 @@ fn parse_request(bytes: &[u8]) -> Result<Option<(Request<()>, usize)>, Error> {
         .ok_or_else(|| refused("it does not speak HTTP/1.1"))
 }
 
-fn parse_response(bytes: &[u8]) -> Result<Option<(Response<()>, usize)>, Error> {
+fn parse_response(bytes: &[u8]) -> Result<Option<(Response<()>, usize)>, WebSocketError> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let mut parsed = httparse::Response::new(&mut fields);
     let httparse::Status::Complete(len) = parsed.parse(bytes).map_err(garbled)? else {
@@ -165,7 +168,7 @@ fn parse_response(bytes: &[u8]) -> Result<Option<(Response<()>, usize)>, Error> 
     Ok(Some((response, len)))
 }
 
-fn header_map(fields: &[httparse::Header<'_>]) -> Result<HeaderMap, Error> {
+fn header_map(fields: &[httparse::Header<'_>]) -> Result<HeaderMap, WebSocketError> {
     let mut map = HeaderMap::with_capacity(fields.len());
     for field in fields {
         let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(garbled)?;
@@ -175,7 +178,7 @@ fn header_map(fields: &[httparse::Header<'_>]) -> Result<HeaderMap, Error> {
 }
 
 /// The key of a request for a WebSocket.
-fn asked_key(request: &Request<()>) -> Result<String, Error> {
+fn asked_key(request: &Request<()>) -> Result<String, WebSocketError> {
     let fields = request.headers();
     let version = fields.get(header::SEC_WEBSOCKET_VERSION);
     if request.method() != Method::GET
@@ -214,12 +217,12 @@ fn accept_value(key: &str) -> String {
     BASE64.encode(&digest.digest().bytes())
 }
 
-fn garbled(error: impl std::fmt::Display) -> Error {
+fn garbled(error: impl std::fmt::Display) -> WebSocketError {
     refused(&format!("its head cannot be read: {error}"))
 }
 
-fn refused(why: &str) -> Error {
-    Error::Upgrade(why.to_owned())
+fn refused(why: &str) -> WebSocketError {
+    WebSocketError::Upgrade(why.to_owned())
 }
 
 #[cfg(test)]

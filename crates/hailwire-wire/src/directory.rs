@@ -8,8 +8,8 @@
 //! | `GET /v1/health` | | [`Health`]; the only one that a stranger may ask |
 //! | `POST /v1/join` | [`Join`] | [`Joined`]; the ticket's secret proves the invitation |
 //! | `PUT /v1/record` | [`Publish`] | [`Published`] |
-//! | `GET /v1/nodes/{key or name}` | | [`Found`] |
-//! | `POST /v1/search` | [`Search`] | [`Page`] |
+//! | `GET /v1/nodes/{key or name}` | | [`LookupAnswer`] |
+//! | `POST /v1/search` | [`Search`] | [`SearchPage`] |
 //! | `GET /v1/members` `?after=key` | | [`Members`] |
 //!
 //! Every other status than 200 comes with a [`Refusal`].
@@ -48,7 +48,7 @@ pub mod path {
     pub const JOIN: &str = "/v1/join";
     /// [`super::Publish`].
     pub const RECORD: &str = "/v1/record";
-    /// Ahead of a key or a name: [`super::Found`].
+    /// Ahead of a key or a name: [`super::LookupAnswer`].
     pub const NODES: &str = "/v1/nodes/";
     /// [`super::Search`].
     pub const SEARCH: &str = "/v1/search";
@@ -179,7 +179,7 @@ pub struct Published {
 
 /// The record that was looked up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
+pub struct LookupAnswer {
     /// The signed record, for the asker to check.
     pub record: RecordBytes,
 }
@@ -195,7 +195,7 @@ pub struct Search {
     /// Every word must occur in name, description or tags, without regard to case.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub words: Vec<String>,
-    /// Goes on behind this key, from [`Page::next`].
+    /// Goes on behind this key, from [`SearchPage::next`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<NodeId>,
 }
@@ -242,7 +242,7 @@ impl Search {
 
 /// Records that matched, in the order of their keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Page {
+pub struct SearchPage {
     /// Signed records, for the asker to check.
     pub records: Vec<RecordBytes>,
     /// Where to go on ([`Search::after`]); absent at the end.
@@ -479,7 +479,7 @@ impl From<Refusal> for Status {
 
 /// One request, as its permission describes it.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct SignedRequest<'a> {
     /// The hub's key in text form; its URL where the asker does not know the key.
     pub hub: &'a str,
     /// `GET`, `POST` or `PUT`.
@@ -504,7 +504,7 @@ pub struct Permit {
 impl Permit {
     /// Permission for `asked`, at `now_unix` by the hub's clock as far as it is known.
     #[must_use]
-    pub fn new(asked: &Asked<'_>, now_unix: u64) -> Self {
+    pub fn new(asked: &SignedRequest<'_>, now_unix: u64) -> Self {
         Self {
             hub: asked.hub.to_owned(),
             method: asked.method.to_owned(),
@@ -529,7 +529,7 @@ impl Permit {
     /// [`PermitError`].
     pub fn verify(
         authorization: &str,
-        asked: &Asked<'_>,
+        asked: &SignedRequest<'_>,
         hub_names: &[&str],
         now_unix: u64,
     ) -> Result<NodeId, PermitError> {
@@ -626,8 +626,8 @@ mod tests {
         KeyPair::from_seed(&[7; 32])
     }
 
-    fn asked() -> Asked<'static> {
-        Asked {
+    fn asked() -> SignedRequest<'static> {
+        SignedRequest {
             hub: "hub",
             method: "PUT",
             path: path::RECORD,
@@ -635,7 +635,11 @@ mod tests {
         }
     }
 
-    fn verify(authorization: &str, asked: &Asked<'_>, now: u64) -> Result<NodeId, PermitError> {
+    fn verify(
+        authorization: &str,
+        asked: &SignedRequest<'_>,
+        now: u64,
+    ) -> Result<NodeId, PermitError> {
         Permit::verify(authorization, asked, &["hub", "https://hub.example"], now)
     }
 
@@ -644,15 +648,15 @@ mod tests {
         let token = Permit::new(&asked(), NOW).sign(&key());
         assert_eq!(verify(&token, &asked(), NOW), Ok(key().id()));
         for other in [
-            Asked {
+            SignedRequest {
                 method: "POST",
                 ..asked()
             },
-            Asked {
+            SignedRequest {
                 path: path::JOIN,
                 ..asked()
             },
-            Asked {
+            SignedRequest {
                 body: b"{ }",
                 ..asked()
             },

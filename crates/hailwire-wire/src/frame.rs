@@ -146,7 +146,7 @@ pub enum FrameError {
 
 /// What the decoder found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum FrameEvent {
     /// A whole frame that is not `DATA`.
     Frame(FrameKind, Bytes),
     /// Some body bytes: all or part of a `DATA` frame, never empty.
@@ -163,11 +163,11 @@ pub struct FrameDecoder {
     chunk: Bytes,
     /// A prefix or header payload that began in an earlier chunk.
     carry: BytesMut,
-    state: State,
+    state: FrameDecoderState,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum State {
+enum FrameDecoderState {
     #[default]
     Prefix,
     Header {
@@ -208,10 +208,10 @@ impl FrameDecoder {
     /// # Errors
     ///
     /// [`FrameError::HeaderTooLarge`]; the stream cannot be read further.
-    pub fn next_event(&mut self) -> Result<Option<Event>, FrameError> {
+    pub fn next_event(&mut self) -> Result<Option<FrameEvent>, FrameError> {
         loop {
             match self.state {
-                State::Prefix => {
+                FrameDecoderState::Prefix => {
                     let Some(mut prefix) = self.take(FRAME_PREFIX) else {
                         return Ok(None);
                     };
@@ -219,28 +219,30 @@ impl FrameDecoder {
                     let len = prefix.get_uint(3) as usize;
                     self.state = after_prefix(kind, len)?;
                 }
-                State::Header { kind, len } => {
+                FrameDecoderState::Header { kind, len } => {
                     let Some(payload) = self.take(len) else {
                         return Ok(None);
                     };
-                    self.state = State::Prefix;
-                    return Ok(Some(Event::Frame(kind, payload)));
+                    self.state = FrameDecoderState::Prefix;
+                    return Ok(Some(FrameEvent::Frame(kind, payload)));
                 }
-                State::Data { left: 0 } | State::Skip { left: 0 } => self.state = State::Prefix,
-                State::Data { left } => {
+                FrameDecoderState::Data { left: 0 } | FrameDecoderState::Skip { left: 0 } => {
+                    self.state = FrameDecoderState::Prefix
+                }
+                FrameDecoderState::Data { left } => {
                     let Some(part) = self.take_some(left) else {
                         return Ok(None);
                     };
-                    self.state = State::Data {
+                    self.state = FrameDecoderState::Data {
                         left: left - part.len(),
                     };
-                    return Ok(Some(Event::Data(part)));
+                    return Ok(Some(FrameEvent::Data(part)));
                 }
-                State::Skip { left } => {
+                FrameDecoderState::Skip { left } => {
                     let Some(part) = self.take_some(left) else {
                         return Ok(None);
                     };
-                    self.state = State::Skip {
+                    self.state = FrameDecoderState::Skip {
                         left: left - part.len(),
                     };
                 }
@@ -256,7 +258,9 @@ impl FrameDecoder {
     pub fn finish(&self) -> Result<(), FrameError> {
         let between = matches!(
             self.state,
-            State::Prefix | State::Data { left: 0 } | State::Skip { left: 0 }
+            FrameDecoderState::Prefix
+                | FrameDecoderState::Data { left: 0 }
+                | FrameDecoderState::Skip { left: 0 }
         );
         if between && self.chunk.is_empty() && self.carry.is_empty() {
             Ok(())
@@ -266,7 +270,7 @@ impl FrameDecoder {
     }
 
     /// What was pushed and not yet decoded, for a relay that forwards the rest of a stream
-    /// unread. Meaningful only between frames, that is right after an [`Event::Frame`].
+    /// unread. Meaningful only between frames, that is right after an [`FrameEvent::Frame`].
     #[must_use]
     pub fn into_rest(self) -> Bytes {
         if self.carry.is_empty() {
@@ -295,17 +299,17 @@ impl FrameDecoder {
     }
 }
 
-fn after_prefix(kind: FrameKind, len: usize) -> Result<State, FrameError> {
+fn after_prefix(kind: FrameKind, len: usize) -> Result<FrameDecoderState, FrameError> {
     if kind == FrameKind::DATA {
-        return Ok(State::Data { left: len });
+        return Ok(FrameDecoderState::Data { left: len });
     }
     if kind.name().is_none() && !kind.is_opening() {
-        return Ok(State::Skip { left: len });
+        return Ok(FrameDecoderState::Skip { left: len });
     }
     if len > MAX_HEADER {
         return Err(FrameError::HeaderTooLarge { kind, len });
     }
-    Ok(State::Header { kind, len })
+    Ok(FrameDecoderState::Header { kind, len })
 }
 
 #[cfg(test)]
@@ -320,17 +324,17 @@ mod tests {
         out.freeze()
     }
 
-    type Heads = Vec<(FrameKind, Vec<u8>)>;
+    type HeaderFrames = Vec<(FrameKind, Vec<u8>)>;
 
-    fn decode(bytes: &Bytes, step: usize) -> Result<(Heads, Vec<u8>), FrameError> {
+    fn decode(bytes: &Bytes, step: usize) -> Result<(HeaderFrames, Vec<u8>), FrameError> {
         let mut decoder = FrameDecoder::new();
         let (mut heads, mut body) = (Vec::new(), Vec::new());
         for part in bytes.chunks(step) {
             decoder.push(Bytes::copy_from_slice(part));
             while let Some(event) = decoder.next_event()? {
                 match event {
-                    Event::Frame(kind, payload) => heads.push((kind, payload.to_vec())),
-                    Event::Data(part) => body.extend_from_slice(&part),
+                    FrameEvent::Frame(kind, payload) => heads.push((kind, payload.to_vec())),
+                    FrameEvent::Data(part) => body.extend_from_slice(&part),
                 }
             }
         }
@@ -404,7 +408,7 @@ mod tests {
         let bytes = frames(&[(FrameKind::DATA, b"0123456789")]);
         let mut decoder = FrameDecoder::new();
         decoder.push(bytes.clone());
-        let Some(Event::Data(part)) = decoder.next_event().unwrap() else {
+        let Some(FrameEvent::Data(part)) = decoder.next_event().unwrap() else {
             panic!("no data")
         };
         assert_eq!(part.as_ptr(), bytes[FRAME_PREFIX..].as_ptr());

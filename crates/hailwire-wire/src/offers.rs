@@ -68,7 +68,7 @@ pub fn pages(agents: Vec<Offer>, number: u64) -> Vec<(FrameKind, Bytes)> {
 
 /// One page as it came, of which is known only where it belongs.
 #[derive(Clone, Debug)]
-pub struct Page {
+pub struct OfferPage {
     number: u64,
     page: usize,
     pages: usize,
@@ -78,20 +78,20 @@ pub struct Page {
 #[derive(Deserialize)]
 #[serde(default)]
 #[derive(Default)]
-struct Place {
+struct PagePosition {
     number: u64,
     page: u32,
     pages: u32,
 }
 
-impl Page {
+impl OfferPage {
     /// Reads where a page belongs, and passes over its agents without keeping them.
     ///
     /// # Errors
     ///
     /// [`OffersError`] for what is no page, or one that no list can have.
     pub fn parse(kind: FrameKind, payload: Bytes) -> Result<Self, OffersError> {
-        let Place {
+        let PagePosition {
             number,
             page,
             pages,
@@ -121,15 +121,15 @@ impl Page {
 
 /// The pages of one list, of which some may be missing.
 #[derive(Clone, Debug)]
-pub struct Pages {
+pub struct OfferPages {
     number: u64,
     pages: Vec<Option<Bytes>>,
 }
 
-impl Pages {
+impl OfferPages {
     /// The list that a page belongs to, with that page.
     #[must_use]
-    pub fn of(page: Page) -> Self {
+    pub fn of(page: OfferPage) -> Self {
         let mut pages = Self {
             number: page.number,
             pages: vec![None; page.pages],
@@ -146,7 +146,7 @@ impl Pages {
 
     /// Adds a page of the same list. One that disagrees about how many there are is ignored: one of the
     /// two is wrong, and the list stays as it is.
-    pub fn add(&mut self, page: Page) {
+    pub fn add(&mut self, page: OfferPage) {
         if page.number == self.number
             && page.pages == self.pages.len()
             && let Some(place) = self.pages.get_mut(page.page)
@@ -221,14 +221,14 @@ mod tests {
         }
     }
 
-    fn parse(frames: &[(FrameKind, Bytes)]) -> Vec<Page> {
-        let page = |(kind, payload): &(FrameKind, Bytes)| Page::parse(*kind, payload.clone());
+    fn parse(frames: &[(FrameKind, Bytes)]) -> Vec<OfferPage> {
+        let page = |(kind, payload): &(FrameKind, Bytes)| OfferPage::parse(*kind, payload.clone());
         frames.iter().map(|frame| page(frame).unwrap()).collect()
     }
 
-    fn joined(pages: impl IntoIterator<Item = Page>) -> Pages {
+    fn joined(pages: impl IntoIterator<Item = OfferPage>) -> OfferPages {
         let mut pages = pages.into_iter();
-        let mut all = Pages::of(pages.next().unwrap());
+        let mut all = OfferPages::of(pages.next().unwrap());
         pages.for_each(|page| all.add(page));
         all
     }
@@ -281,7 +281,7 @@ mod tests {
                 page,
                 pages,
             };
-            Page::parse(kind, header::encode(&offers).into())
+            OfferPage::parse(kind, header::encode(&offers).into())
         };
         let most = limits::MAX_OFFER_PAGES as u32;
         assert!(page(FrameKind::OFFERS, 1, 0, most).is_ok());
@@ -292,7 +292,7 @@ mod tests {
             page(FrameKind::MORE_OFFERS, 1, 0, 2),
             page(FrameKind::MORE_OFFERS, 1, 2, 2),
             page(FrameKind::OFFERS, 0, 0, 2),
-            Page::parse(FrameKind::OFFERS, Bytes::from_static(b"\xc0")),
+            OfferPage::parse(FrameKind::OFFERS, Bytes::from_static(b"\xc0")),
         ] {
             assert!(bad.is_err(), "{bad:?}");
         }

@@ -470,13 +470,13 @@ mod tests {
     #[test]
     fn a_field_from_the_future_is_skipped_and_kept() {
         #[derive(Serialize)]
-        struct Newer {
+        struct NewerRecord {
             colour: &'static str,
             sequence: u64,
             issued: u64,
             expires: u64,
         }
-        let body = header::encode(&Newer {
+        let body = header::encode(&NewerRecord {
             colour: "red",
             sequence: 1,
             issued: NOW,

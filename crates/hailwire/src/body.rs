@@ -346,8 +346,8 @@ async fn next_item(receiver: &mut mpsc::Receiver<Item>) -> Result<Option<Bytes>,
 async fn next_data(reader: &mut FrameReader) -> Result<Option<Bytes>, Status> {
     loop {
         match reader.next().await? {
-            Some(frame::Event::Data(bytes)) => return Ok(Some(bytes)),
-            Some(frame::Event::Frame(..)) => {}
+            Some(frame::FrameEvent::Data(bytes)) => return Ok(Some(bytes)),
+            Some(frame::FrameEvent::Frame(..)) => {}
             None => return Ok(None),
         }
     }

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use hailwire_wire::{
     Code, Status,
-    frame::{Event, FrameDecoder, FrameKind},
+    frame::{FrameDecoder, FrameEvent, FrameKind},
 };
 
 use crate::carrier::{ConnectionError, ReadError, RecvStream};
@@ -41,7 +41,7 @@ impl FrameReader {
     /// # Cancel safety
     ///
     /// Nothing is lost.
-    pub(crate) async fn next(&mut self) -> Result<Option<Event>, Status> {
+    pub(crate) async fn next(&mut self) -> Result<Option<FrameEvent>, Status> {
         loop {
             if let Some(event) = self.decoder.next_event().map_err(malformed)? {
                 return Ok(Some(event));
@@ -58,7 +58,7 @@ impl FrameReader {
     }
 
     /// The next frame or part of a body, if it has been read already.
-    pub(crate) fn buffered(&mut self) -> Result<Option<Event>, Status> {
+    pub(crate) fn buffered(&mut self) -> Result<Option<FrameEvent>, Status> {
         self.decoder.next_event().map_err(malformed)
     }
 
@@ -66,8 +66,8 @@ impl FrameReader {
     pub(crate) async fn next_frame(&mut self) -> Result<Option<(FrameKind, Bytes)>, Status> {
         loop {
             match self.next().await? {
-                Some(Event::Frame(kind, payload)) => return Ok(Some((kind, payload))),
-                Some(Event::Data(_)) => {}
+                Some(FrameEvent::Frame(kind, payload)) => return Ok(Some((kind, payload))),
+                Some(FrameEvent::Data(_)) => {}
                 None => return Ok(None),
             }
         }

@@ -16,11 +16,11 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use futures_core::Stream;
 use futures_sink::Sink;
-use hailwire_websocket::{Role, Terms, WebSocket};
+use hailwire_websocket::{Role, WebSocket, WebSocketLimits as Terms};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri, uri::InvalidUri};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-pub use hailwire_websocket::Error;
+pub use hailwire_websocket::WebSocketError as Error;
 
 /// Longest message where nobody says otherwise, as in tokio-websockets.
 const MAX_PAYLOAD: usize = 64 << 20;

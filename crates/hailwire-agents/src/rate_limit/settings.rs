@@ -11,7 +11,7 @@
 
 use std::{path::Path, str::FromStr};
 
-use hailwire_kdl::{FileError, KdlIdentifier, KdlNode, Mistake, Seen};
+use hailwire_kdl::{FileError, KdlIdentifier, KdlNode, Mistake, SeenNames};
 use serde_json::Value;
 use thiserror::Error;
 
@@ -139,7 +139,7 @@ impl RateLimitSettings {
     pub fn parse(text: &str, path: &Path) -> Result<Self, RateLimitSettingsError> {
         let read = || {
             let mut settings = Self::default();
-            let mut seen = Seen::default();
+            let mut seen = SeenNames::default();
             for node in hailwire_kdl::document(text)?.nodes() {
                 settings.node(node, &mut seen)?;
             }
@@ -150,7 +150,7 @@ impl RateLimitSettings {
             .checked()
     }
 
-    fn node(&mut self, node: &KdlNode, seen: &mut Seen) -> Result<(), Mistake> {
+    fn node(&mut self, node: &KdlNode, seen: &mut SeenNames) -> Result<(), Mistake> {
         if node.name().value() != "limit" {
             seen.once(node)?;
         }

@@ -16,7 +16,7 @@ use hailwire::{
 };
 use hailwire_wire::{
     CallHeader,
-    frame::{self, Event, FrameDecoder, FrameKind},
+    frame::{self, FrameDecoder, FrameEvent, FrameKind},
     header::{self, Hello, VERSION},
     signed::KeyPair,
     ticket::Secret,
@@ -214,15 +214,15 @@ pub(super) async fn answer(recv: &mut RecvStream) -> Result<(Status, Bytes), Ben
     loop {
         while let Some(event) = decoder.next_event().map_err(failed("the answer"))? {
             match event {
-                Event::Data(part) => body.extend_from_slice(&part),
-                Event::Frame(FrameKind::END, payload) if payload.is_empty() => {
+                FrameEvent::Data(part) => body.extend_from_slice(&part),
+                FrameEvent::Frame(FrameKind::END, payload) if payload.is_empty() => {
                     return Ok((Status::ok(), body.freeze()));
                 }
-                Event::Frame(FrameKind::END, payload) => {
+                FrameEvent::Frame(FrameKind::END, payload) => {
                     let status = header::decode(&payload).map_err(failed("the status"))?;
                     return Ok((status, body.freeze()));
                 }
-                Event::Frame(..) => {}
+                FrameEvent::Frame(..) => {}
             }
         }
         if body.len() > MOST_READ {

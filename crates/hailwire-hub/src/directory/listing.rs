@@ -9,7 +9,7 @@
 use bytes::Bytes;
 use hailwire_wire::{
     NodeId,
-    directory::{Page, Publish, Reason, RecordBytes, Search, ShownTo},
+    directory::{Publish, Reason, RecordBytes, Search, SearchPage, ShownTo},
     limits,
     record::{Record, RecordError, SignedRecord},
 };
@@ -208,7 +208,7 @@ pub(crate) struct DirectorySearch {
     admitted: bool,
     /// The last node that was scanned.
     last: Option<NodeId>,
-    page: Page,
+    page: SearchPage,
     page_bytes: usize,
     cost: SearchCost,
 }
@@ -223,14 +223,17 @@ impl DirectorySearch {
             search,
             now,
             admitted: false,
-            page: Page::default(),
+            page: SearchPage::default(),
             page_bytes: 0,
             cost: SearchCost::default(),
         }
     }
 
     /// Runs one slice; returns the page once it is complete.
-    pub(crate) fn step(&mut self, directory: &Directory) -> Result<Option<Page>, DirectoryError> {
+    pub(crate) fn step(
+        &mut self,
+        directory: &Directory,
+    ) -> Result<Option<SearchPage>, DirectoryError> {
         if !self.admitted {
             directory.admit(self.requester)?;
             self.search.check_bounds().map_err(|bound| {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hailwire::hub::{HubClient, HubError, tls::Pins};
 use hailwire_hub::TlsMode;
 use hailwire_wire::{
-    directory::{Asked, Reason, Search, path},
+    directory::{Reason, Search, SignedRequest, path},
     limits,
     ticket::Secret,
 };
@@ -23,7 +23,7 @@ async fn a_body_past_its_bound_is_refused() {
     let node = hub.member(1).await;
     let body = vec![b' '; limits::MAX_HUB_REQUEST + 1];
     let id = hub.hub.id().to_string();
-    let asked = Asked {
+    let asked = SignedRequest {
         hub: &id,
         method: "PUT",
         path: path::RECORD,

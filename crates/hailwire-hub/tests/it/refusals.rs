@@ -5,7 +5,7 @@ use std::time::Duration;
 use hailwire_hub::{Hub, HubConfig, StartError, TlsMode};
 use hailwire_wire::{
     Code, Status,
-    directory::{Asked, Join, Permit, Publish, Reason, path},
+    directory::{Join, Permit, Publish, Reason, SignedRequest, path},
     header, limits,
     record::Record,
     signed::{Domain, KeyPair},
@@ -18,7 +18,7 @@ use crate::test_hub::{TestHub, config, key, permit, raw, reason, record, refusal
 async fn publish_bytes(hub: &TestHub, key: &KeyPair, bytes: Vec<u8>) -> (u16, Reason) {
     let body = serde_json::to_vec(&Publish::to_all(bytes.into())).unwrap();
     let name = hub.hub.id().to_string();
-    let asked = Asked {
+    let asked = SignedRequest {
         hub: &name,
         method: "PUT",
         path: path::RECORD,
@@ -164,7 +164,7 @@ async fn a_request_is_believed_only_as_it_was_signed() {
     let hub = TestHub::plain().await;
     let node = hub.member(1).await;
     let (id, url) = (hub.hub.id().to_string(), hub.hub.url().to_string());
-    let members = Asked {
+    let members = SignedRequest {
         hub: &id,
         method: "GET",
         path: path::MEMBERS,
@@ -182,7 +182,7 @@ async fn a_request_is_believed_only_as_it_was_signed() {
         (400, Reason::Malformed)
     );
     let for_search = permit(
-        &Asked {
+        &SignedRequest {
             path: path::SEARCH,
             ..members
         },
@@ -193,7 +193,7 @@ async fn a_request_is_believed_only_as_it_was_signed() {
         (401, Reason::Forged)
     );
     let elsewhere = permit(
-        &Asked {
+        &SignedRequest {
             hub: "https://other.example:443",
             ..members
         },
@@ -211,7 +211,7 @@ async fn a_request_is_believed_only_as_it_was_signed() {
 
     // The hub's URL is accepted where its key is not known.
     for name in [&id, &url] {
-        let asked = Asked {
+        let asked = SignedRequest {
             hub: name,
             ..members
         };
@@ -252,7 +252,7 @@ async fn junk_is_answered_with_a_reason() {
         ("GET", "/v1/nodes/UPPER", b"", (400, Reason::Malformed)),
         ("GET", "/v1/members?after=x", b"", (400, Reason::Malformed)),
     ] {
-        let asked = Asked {
+        let asked = SignedRequest {
             hub: &id,
             method,
             path,

@@ -186,7 +186,7 @@ async fn taken(listener: &TcpListener, hostile: HostileRelay) -> usize {
         HostileRelay::Pings => {
             let protocol = HeaderValue::from_static("iroh-relay-v2");
             let headers = HeaderMap::from_iter([(SEC_WEBSOCKET_PROTOCOL, protocol)]);
-            let terms = hailwire_websocket::Terms::default();
+            let terms = hailwire_websocket::WebSocketLimits::default();
             hailwire_websocket::accept(&mut tcp, &headers, terms)
                 .await
                 .unwrap();

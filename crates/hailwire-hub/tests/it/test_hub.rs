@@ -9,7 +9,7 @@ use std::{
 use hailwire::hub::{HubClient, HubError, tls::Pins};
 use hailwire_hub::{Hub, HubConfig, TlsMode};
 use hailwire_wire::{
-    directory::{Asked, Permit, Reason, Refusal},
+    directory::{Permit, Reason, Refusal, SignedRequest},
     header::Offer,
     record::{Record, SignedRecord},
     signed::KeyPair,
@@ -180,7 +180,7 @@ pub(crate) async fn raw(
 /// Asks and expects a refusal: its HTTP status and reason.
 pub(crate) async fn refusal(
     hub: &Hub,
-    asked: &Asked<'_>,
+    asked: &SignedRequest<'_>,
     authorization: Option<&str>,
 ) -> (u16, Reason) {
     let (status, body) = raw(hub, asked.method, asked.path, authorization, asked.body).await;
@@ -190,6 +190,6 @@ pub(crate) async fn refusal(
 }
 
 /// Permission for a request, now.
-pub(crate) fn permit(asked: &Asked<'_>, key: &KeyPair) -> String {
+pub(crate) fn permit(asked: &SignedRequest<'_>, key: &KeyPair) -> String {
     Permit::new(asked, unix_now()).sign(key)
 }

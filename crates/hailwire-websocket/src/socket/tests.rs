@@ -9,7 +9,7 @@ use crate::{accept, connect};
 
 const CONTROL_BURST: u32 = 64;
 
-const TERMS: Terms = Terms {
+const TERMS: WebSocketLimits = WebSocketLimits {
     max_message: 65_536,
     max_head: 8192,
     queue: 65_536,
@@ -129,7 +129,7 @@ async fn a_flood_of_frames_that_bring_nothing_ends_the_connection() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(ended, Error::Flood), "{ended}");
+        assert!(matches!(ended, WebSocketError::Flood), "{ended}");
         assert!(server.next().await.is_none());
         drop(server);
         let mut answer = Vec::new();
@@ -161,7 +161,7 @@ async fn a_close_is_answered_and_ends_both_sides() {
     assert!(next.is_none());
     assert!(matches!(
         client.send(Bytes::new()).await,
-        Err(Error::Closed)
+        Err(WebSocketError::Closed)
     ));
 }
 

@@ -10,16 +10,16 @@
 use super::stream::RecvHalf;
 use crate::limits::{MUX_INITIAL_WINDOW, MUX_RECEIVE_POOL, MUX_STREAM_WINDOW};
 
-const INITIAL: usize = MUX_INITIAL_WINDOW as usize;
-const LARGEST: usize = MUX_STREAM_WINDOW as usize;
+const INITIAL_WINDOW: usize = MUX_INITIAL_WINDOW as usize;
+const MAX_WINDOW: usize = MUX_STREAM_WINDOW as usize;
 
 #[derive(Debug, Default)]
-pub(super) struct Budget {
+pub(super) struct WindowBudget {
     used: usize,
     grown: usize,
 }
 
-impl Budget {
+impl WindowBudget {
     /// Sets the window of a stream whose reader has read, and returns the credit to grant now.
     pub(super) fn grant(&mut self, recv: &mut RecvHalf) -> usize {
         let promised = recv.credit + recv.unread();
@@ -27,13 +27,13 @@ impl Budget {
             return 0;
         }
         self.give_back(recv);
-        let wanted = (recv.window * 4).min(LARGEST) - INITIAL;
+        let wanted = (recv.window * 4).min(MAX_WINDOW) - INITIAL_WINDOW;
         let part = MUX_RECEIVE_POOL / (self.grown + 1);
         let share = wanted
             .min(part)
             .min(MUX_RECEIVE_POOL.saturating_sub(self.used));
         // Never below what the peer holds already: a promise is not taken back.
-        self.take(recv, share.max(promised.saturating_sub(INITIAL)));
+        self.take(recv, share.max(promised.saturating_sub(INITIAL_WINDOW)));
         let grant = recv.window.saturating_sub(promised);
         recv.credit += grant;
         grant
@@ -43,23 +43,23 @@ impl Budget {
     pub(super) fn settle(&mut self, recv: &mut RecvHalf) {
         self.give_back(recv);
         recv.credit = 0;
-        self.take(recv, recv.unread().saturating_sub(INITIAL));
+        self.take(recv, recv.unread().saturating_sub(INITIAL_WINDOW));
     }
 
     /// Gives back what a stream that is over had taken.
     pub(super) fn forget(&mut self, recv: &mut RecvHalf) {
         self.give_back(recv);
-        recv.window = INITIAL;
+        recv.window = INITIAL_WINDOW;
     }
 
     fn give_back(&mut self, recv: &RecvHalf) {
-        let share = recv.window - INITIAL;
+        let share = recv.window - INITIAL_WINDOW;
         self.used -= share;
         self.grown -= usize::from(share > 0);
     }
 
     fn take(&mut self, recv: &mut RecvHalf, share: usize) {
-        recv.window = INITIAL + share;
+        recv.window = INITIAL_WINDOW + share;
         self.used += share;
         self.grown += usize::from(share > 0);
     }

@@ -5,17 +5,17 @@ use std::collections::VecDeque;
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Copies lie together in blocks of so many bytes, so that little of what is allocated stays unused.
-const BLOCK: usize = 16 * 1024;
+const BLOCK_BYTES: usize = 16 * 1024;
 
 #[derive(Debug, Default)]
-pub(super) struct Chunks {
+pub(super) struct ChunkQueue {
     whole: VecDeque<Bytes>,
     /// Copied bytes, behind all of `whole`.
     tail: BytesMut,
     len: usize,
 }
 
-impl Chunks {
+impl ChunkQueue {
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -47,11 +47,11 @@ impl Chunks {
 
     /// The tail is full: it grows to a block, or the next one begins.
     fn make_room(&mut self, wanted: usize) {
-        if self.tail.len() >= BLOCK {
+        if self.tail.len() >= BLOCK_BYTES {
             self.seal();
         }
         let len = self.tail.len();
-        let grown = BytesMut::with_capacity((len + wanted.max(len)).min(BLOCK.max(wanted)));
+        let grown = BytesMut::with_capacity((len + wanted.max(len)).min(BLOCK_BYTES.max(wanted)));
         let before = std::mem::replace(&mut self.tail, grown);
         self.tail.extend_from_slice(&before);
     }
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn order_is_kept_between_handles_and_copies() {
-        let mut chunks = Chunks::default();
+        let mut chunks = ChunkQueue::default();
         chunks.push(Bytes::from_static(b"ab"));
         chunks.push_copy(b"c");
         chunks.push_copy(b"d");
@@ -120,13 +120,21 @@ mod tests {
 
     #[test]
     fn copies_keep_their_order_and_leave_less_than_a_block_unused() {
-        for size in [1, 7, 1_000, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK] {
-            let mut chunks = Chunks::default();
-            let all: Vec<u8> = (0..10 * BLOCK).map(|at| (at % 251) as u8).collect();
+        for size in [
+            1,
+            7,
+            1_000,
+            BLOCK_BYTES - 1,
+            BLOCK_BYTES,
+            BLOCK_BYTES + 1,
+            3 * BLOCK_BYTES,
+        ] {
+            let mut chunks = ChunkQueue::default();
+            let all: Vec<u8> = (0..10 * BLOCK_BYTES).map(|at| (at % 251) as u8).collect();
             for piece in all.chunks(size) {
                 chunks.push_copy(piece);
                 assert!(
-                    chunks.allocated() < chunks.len() + BLOCK.max(size),
+                    chunks.allocated() < chunks.len() + BLOCK_BYTES.max(size),
                     "{size}"
                 );
             }

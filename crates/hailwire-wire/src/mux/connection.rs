@@ -9,11 +9,11 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use super::MuxError;
-use super::budget::Budget;
+use super::budget::WindowBudget;
 use super::frame::{Decoder, Frame};
 use super::preface::{PREFACE, Role};
 use super::slab::{Slab, StreamKey};
-use super::stream::{RecvState, SendState, Stop, Stream};
+use super::stream::{MuxStream, RecvState, SendState, StopState};
 use crate::header::Priority;
 use crate::limits::{
     MAX_DATAGRAM, MUX_MAX_DATAGRAMS, MUX_MAX_PINGS, MUX_MAX_REASON, MUX_MAX_STREAMS,
@@ -24,7 +24,7 @@ use crate::status::Code;
 /// Something that may be worth doing now. Each is told at most once for each call that answered
 /// `Poll::Pending`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum MuxEvent {
     /// [`Mux::accept`] has a stream.
     Incoming,
     /// [`Mux::open`] may succeed.
@@ -117,7 +117,7 @@ impl Default for Room {
 }
 
 /// Fewer bytes than that are copied behind others that wait: a handle takes memory too.
-const COPIED: usize = 512;
+const MAX_COPIED: usize = 512;
 
 /// One side of a multiplexed connection, without I/O and without a clock.
 ///
@@ -125,9 +125,9 @@ const COPIED: usize = 512;
 #[derive(Debug)]
 pub struct Mux {
     pub(super) role: Role,
-    pub(super) streams: Slab<Stream>,
+    pub(super) streams: Slab<MuxStream>,
     pub(super) by_id: HashMap<u64, StreamKey, BuildHasherDefault<IdHasher>>,
-    pub(super) events: VecDeque<Event>,
+    pub(super) events: VecDeque<MuxEvent>,
     pub(super) ended: Option<Ended>,
 
     // Opening here.
@@ -147,10 +147,10 @@ pub struct Mux {
     pub(super) room: Room,
 
     // Arriving.
-    pub(super) opening: Opening,
+    pub(super) opening: PrefaceState,
     pub(super) decoder: Decoder,
-    pub(super) receiving: Option<Receiving>,
-    pub(super) budget: Budget,
+    pub(super) receiving: Option<IncomingData>,
+    pub(super) budget: WindowBudget,
     /// Unread bytes of all streams.
     pub(super) unread: usize,
     /// Bytes of chunks of which slices are kept, here or by who has read them.
@@ -175,14 +175,14 @@ pub struct Mux {
 
 /// How much of the peer's preface has come.
 #[derive(Debug)]
-pub(super) enum Opening {
+pub(super) enum PrefaceState {
     Preface { bytes: [u8; PREFACE], len: usize },
     Done,
 }
 
 /// The DATA frame that is arriving.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Receiving {
+pub(super) struct IncomingData {
     /// None for a stream that is over.
     pub(super) key: Option<StreamKey>,
     pub(super) fin: bool,
@@ -207,13 +207,13 @@ impl Mux {
             incoming: VecDeque::new(),
             accept_blocked: false,
             room: Room::default(),
-            opening: Opening::Preface {
+            opening: PrefaceState::Preface {
                 bytes: [0; PREFACE],
                 len: 0,
             },
             decoder: Decoder::default(),
             receiving: None,
-            budget: Budget::default(),
+            budget: WindowBudget::default(),
             unread: 0,
             pinned: Arc::default(),
             slices: false,
@@ -231,7 +231,7 @@ impl Mux {
     }
 
     /// The next thing that may be worth doing.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<MuxEvent> {
         self.events.pop_front()
     }
 
@@ -280,7 +280,7 @@ impl Mux {
             return Poll::Pending;
         }
         self.open_credit -= 1;
-        Poll::Ready(Ok(self.streams.insert(Stream::new(None, priority))))
+        Poll::Ready(Ok(self.streams.insert(MuxStream::new(None, priority))))
     }
 
     /// The next stream that the peer opened, in the order of first frames.
@@ -328,7 +328,7 @@ impl Mux {
     pub(super) fn tell_accepter(&mut self) {
         let one = !self.incoming.is_empty() && self.gives_streams();
         if one && std::mem::take(&mut self.accept_blocked) {
-            self.events.push_back(Event::Incoming);
+            self.events.push_back(MuxEvent::Incoming);
         }
     }
 
@@ -379,7 +379,7 @@ impl Mux {
         let taken = most.saturating_sub(send.queue.len()).min(chunk.len());
         self.queued += taken;
         let part = chunk.split_to(taken);
-        if send.queue.len() > 0 && taken < COPIED {
+        if send.queue.len() > 0 && taken < MAX_COPIED {
             send.queue.push_copy(&part);
         } else {
             send.queue.push(part);
@@ -487,7 +487,7 @@ impl Mux {
         self.unread -= recv.unread();
         recv.queue.clear();
         if recv.stop.is_none() {
-            recv.stop = Some(Stop::Pending(code));
+            recv.stop = Some(StopState::Pending(code));
             if recv.state == RecvState::Open {
                 self.schedule_control(key);
             }
@@ -543,7 +543,7 @@ impl Mux {
         Poll::Pending
     }
 
-    /// Asks for a sign of life, told as [`Event::Pong`]. `false`, and nothing is sent, while
+    /// Asks for a sign of life, told as [`MuxEvent::Pong`]. `false`, and nothing is sent, while
     /// [`MUX_MAX_PINGS`] are unanswered.
     pub fn ping(&mut self, payload: [u8; 8]) -> bool {
         let allowed = self.unanswered < MUX_MAX_PINGS && self.queue_ping(Frame::Ping(payload));
@@ -592,7 +592,7 @@ impl Mux {
             .map(|(k, _)| k)
             .collect();
         abandoned.into_iter().for_each(|key| self.collect(key));
-        self.events.push_back(Event::Ended);
+        self.events.push_back(MuxEvent::Ended);
     }
 
     pub(super) fn queue_ping(&mut self, frame: Frame) -> bool {
@@ -654,7 +654,7 @@ impl Mux {
     pub(super) fn allow_open(&mut self, count: usize) {
         self.open_credit = self.open_credit.saturating_add(count).min(MUX_MAX_STREAMS);
         if std::mem::take(&mut self.open_blocked) {
-            self.events.push_back(Event::OpenAllowed);
+            self.events.push_back(MuxEvent::OpenAllowed);
         }
     }
 }

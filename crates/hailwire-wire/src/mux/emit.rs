@@ -1,20 +1,20 @@
 //! What leaves: the preface, then what streams have to say, the most urgent first.
 
-use super::connection::{Event, Mux};
+use super::connection::{Mux, MuxEvent};
 use super::frame::{Frame, FrameHeader, Kind};
 use super::output::Output;
 use super::preface::preface;
 use super::slab::StreamKey;
-use super::stream::{RecvState, SendState, Stop};
+use super::stream::{RecvState, SendState, StopState};
 use crate::header::Priority;
 use crate::limits::{MAX_DATAGRAM, MUX_MAX_DATA};
 
 /// Bytes of one output, beyond which the rest waits for the next. What is in an output can no
 /// longer be overtaken.
-const BATCH: usize = 128 * 1024;
+const MAX_BATCH: usize = 128 * 1024;
 
 /// Datagrams of one output, so that a flood of them does not stop the streams.
-const DATAGRAM_BATCH: usize = 16;
+const MAX_DATAGRAM_BATCH: usize = 16;
 
 impl Mux {
     /// Whether [`Mux::poll_output`] has something.
@@ -40,13 +40,13 @@ impl Mux {
         }
         if self.ended.is_none() {
             self.emit_connection(out);
-            while out.len() < BATCH
+            while out.len() < MAX_BATCH
                 && let Some(key) = self.control.pop_front()
             {
                 self.emit_control(key, out);
             }
             self.emit_datagrams(out);
-            while out.len() < BATCH
+            while out.len() < MAX_BATCH
                 && let Some(key) = self.most_urgent()
             {
                 self.emit_data(key, out);
@@ -92,10 +92,10 @@ impl Mux {
             self.by_id.insert(id, key);
         }
         let priority = stream.priority;
-        if let Some(Stop::Pending(code)) = stream.recv.stop
+        if let Some(StopState::Pending(code)) = stream.recv.stop
             && stream.recv.state == RecvState::Open
         {
-            stream.recv.stop = Some(Stop::Sent);
+            stream.recv.stop = Some(StopState::Sent);
             out.frame(&Frame::Stop {
                 stream: id,
                 priority,
@@ -105,7 +105,7 @@ impl Mux {
         if let SendState::Resetting(code) = stream.send.state {
             stream.send.state = SendState::Reset;
             if std::mem::take(&mut stream.send.watched) {
-                self.events.push_back(Event::SendEnded(key));
+                self.events.push_back(MuxEvent::SendEnded(key));
             }
             out.frame(&Frame::Reset {
                 stream: id,
@@ -126,7 +126,7 @@ impl Mux {
     }
 
     fn emit_datagrams(&mut self, out: &mut Output) {
-        for _ in 0..DATAGRAM_BATCH {
+        for _ in 0..MAX_DATAGRAM_BATCH {
             let Some(payload) = self.datagrams_out.pop_front() else {
                 break;
             };
@@ -170,12 +170,12 @@ impl Mux {
         send.credit -= len as u64;
         self.queued -= len;
         if send.queue.len() <= send.most / 2 && std::mem::take(&mut send.blocked) {
-            self.events.push_back(Event::Writable(key));
+            self.events.push_back(MuxEvent::Writable(key));
         }
         if fin {
             send.state = SendState::Finished;
             if std::mem::take(&mut send.watched) {
-                self.events.push_back(Event::SendEnded(key));
+                self.events.push_back(MuxEvent::SendEnded(key));
             }
             self.collect(key);
         } else {
@@ -186,17 +186,17 @@ impl Mux {
 
     /// Gives memory back that a burst needed.
     fn shrink(&mut self) {
-        const KEEP: usize = 256;
+        const KEPT_CAPACITY: usize = 256;
         for queue in self
             .ready
             .iter_mut()
             .chain([&mut self.control, &mut self.incoming])
         {
-            if queue.is_empty() && queue.capacity() > KEEP {
+            if queue.is_empty() && queue.capacity() > KEPT_CAPACITY {
                 *queue = std::collections::VecDeque::new();
             }
         }
-        if self.events.is_empty() && self.events.capacity() > KEEP {
+        if self.events.is_empty() && self.events.capacity() > KEPT_CAPACITY {
             self.events = std::collections::VecDeque::new();
         }
     }

@@ -350,11 +350,11 @@ pub enum Item {
 #[derive(Debug, Default)]
 pub struct Decoder {
     carry: BytesMut,
-    state: State,
+    state: MuxDecoderState,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum State {
+enum MuxDecoderState {
     #[default]
     Header,
     Payload(FrameHeader),
@@ -371,12 +371,12 @@ impl Decoder {
     pub fn next_item(&mut self, chunk: &mut Bytes) -> Result<Option<Item>, MuxError> {
         loop {
             match self.state {
-                State::Header => {
+                MuxDecoderState::Header => {
                     let Some(header) = self.take_header(chunk) else {
                         return Ok(None);
                     };
                     match header.kind.lengths() {
-                        None => self.state = State::Skip(usize::from(header.len)),
+                        None => self.state = MuxDecoderState::Skip(usize::from(header.len)),
                         Some(range) if !range.contains(&usize::from(header.len)) => {
                             let len = usize::from(header.len);
                             return Err(MuxError::Length {
@@ -385,35 +385,37 @@ impl Decoder {
                             });
                         }
                         Some(_) if header.kind == Kind::DATA => {
-                            self.state = State::Data(usize::from(header.len));
+                            self.state = MuxDecoderState::Data(usize::from(header.len));
                             return Ok(Some(Item::Data(header)));
                         }
-                        Some(_) => self.state = State::Payload(header),
+                        Some(_) => self.state = MuxDecoderState::Payload(header),
                     }
                 }
-                State::Payload(header) => {
+                MuxDecoderState::Payload(header) => {
                     let Some(payload) = self.take(chunk, usize::from(header.len)) else {
                         return Ok(None);
                     };
-                    self.state = State::Header;
+                    self.state = MuxDecoderState::Header;
                     if let Some(frame) = Frame::decode(header, payload)? {
                         return Ok(Some(Item::Frame(frame)));
                     }
                 }
-                State::Data(0) => {
-                    self.state = State::Header;
+                MuxDecoderState::Data(0) => {
+                    self.state = MuxDecoderState::Header;
                     return Ok(Some(Item::DataEnd));
                 }
-                State::Skip(0) => self.state = State::Header,
-                State::Data(_) | State::Skip(_) if chunk.is_empty() => return Ok(None),
-                State::Data(left) => {
+                MuxDecoderState::Skip(0) => self.state = MuxDecoderState::Header,
+                MuxDecoderState::Data(_) | MuxDecoderState::Skip(_) if chunk.is_empty() => {
+                    return Ok(None);
+                }
+                MuxDecoderState::Data(left) => {
                     let part = chunk.split_to(left.min(chunk.len()));
-                    self.state = State::Data(left - part.len());
+                    self.state = MuxDecoderState::Data(left - part.len());
                     return Ok(Some(Item::Part(part)));
                 }
-                State::Skip(left) => {
+                MuxDecoderState::Skip(left) => {
                     let part = chunk.split_to(left.min(chunk.len()));
-                    self.state = State::Skip(left - part.len());
+                    self.state = MuxDecoderState::Skip(left - part.len());
                 }
             }
         }
@@ -422,7 +424,7 @@ impl Decoder {
     /// Whether the input so far ends between two frames.
     #[must_use]
     pub fn is_between_frames(&self) -> bool {
-        self.carry.is_empty() && matches!(self.state, State::Header)
+        self.carry.is_empty() && matches!(self.state, MuxDecoderState::Header)
     }
 
     fn take_header(&mut self, chunk: &mut Bytes) -> Option<FrameHeader> {

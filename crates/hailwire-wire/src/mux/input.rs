@@ -7,11 +7,11 @@ use std::sync::{
 
 use bytes::Bytes;
 
-use super::connection::{Ended, Event, Mux, Opening, Receiving, push_bounded};
+use super::connection::{Ended, IncomingData, Mux, MuxEvent, PrefaceState, push_bounded};
 use super::frame::{Frame, FrameHeader, Item};
 use super::preface::{PREFACE, parse_preface};
 use super::slab::StreamKey;
-use super::stream::{RecvState, Stream};
+use super::stream::{MuxStream, RecvState};
 use super::{MuxError, READ_BUFFER};
 use crate::header::Priority;
 use crate::limits::MUX_RECEIVE_POOL;
@@ -25,16 +25,16 @@ const SLICE_FROM: usize = 8 * 1024;
 const PINNED_FROM: usize = READ_BUFFER / 2;
 
 /// Bytes of chunks that every connection may pin; beyond its room for unread bytes, all that comes is copied.
-pub(super) const PINNED: usize = 2 * READ_BUFFER;
+pub(super) const MAX_PINNED: usize = 2 * READ_BUFFER;
 
 /// A chunk of which slices are kept, counted while any of them is.
-struct Pinned {
+struct PinnedChunk {
     chunk: Bytes,
     pins: usize,
     all: Arc<AtomicUsize>,
 }
 
-impl Pinned {
+impl PinnedChunk {
     fn new(chunk: Bytes, pins: usize, all: &Arc<AtomicUsize>) -> Self {
         all.fetch_add(pins, Relaxed);
         Self {
@@ -45,13 +45,13 @@ impl Pinned {
     }
 }
 
-impl AsRef<[u8]> for Pinned {
+impl AsRef<[u8]> for PinnedChunk {
     fn as_ref(&self) -> &[u8] {
         &self.chunk
     }
 }
 
-impl Drop for Pinned {
+impl Drop for PinnedChunk {
     fn drop(&mut self) {
         self.all.fetch_sub(self.pins, Relaxed);
     }
@@ -70,7 +70,7 @@ impl Mux {
     pub fn handle_input(&mut self, chunk: Bytes) -> Result<(), MuxError> {
         let result = self.input(chunk);
         if let Err(error) = &result {
-            let understood = matches!(self.opening, Opening::Done);
+            let understood = matches!(self.opening, PrefaceState::Done);
             self.farewell = understood.then(|| Frame::Close {
                 code: Code::InvalidArgument,
                 reason: error.to_string(),
@@ -81,7 +81,7 @@ impl Mux {
     }
 
     fn input(&mut self, mut chunk: Bytes) -> Result<(), MuxError> {
-        if let Opening::Preface { bytes, len } = &mut self.opening {
+        if let PrefaceState::Preface { bytes, len } = &mut self.opening {
             let part = chunk.split_to((PREFACE - *len).min(chunk.len()));
             let Some((filled, _)) = bytes.split_at_mut_checked(*len + part.len()) else {
                 return Ok(());
@@ -93,7 +93,7 @@ impl Mux {
             if parse_preface(filled, self.role)?.is_none() {
                 return Ok(());
             }
-            self.opening = Opening::Done;
+            self.opening = PrefaceState::Done;
         }
         self.slices = self.pin(&mut chunk);
         while self.ended.is_none() {
@@ -112,12 +112,12 @@ impl Mux {
 
     /// Whether slices of the chunk may be kept. Then it says for how long they are.
     fn pin(&self, chunk: &mut Bytes) -> bool {
-        let most = self.room.unread.clamp(PINNED, MUX_RECEIVE_POOL);
+        let most = self.room.unread.clamp(MAX_PINNED, MUX_RECEIVE_POOL);
         let pins = chunk.len().max(READ_BUFFER);
         if chunk.len() < PINNED_FROM || self.pinned.load(Relaxed) + pins > most {
             return false;
         }
-        *chunk = Bytes::from_owner(Pinned::new(std::mem::take(chunk), pins, &self.pinned));
+        *chunk = Bytes::from_owner(PinnedChunk::new(std::mem::take(chunk), pins, &self.pinned));
         true
     }
 
@@ -132,7 +132,7 @@ impl Mux {
                 return Err(MuxError::Window(header.stream));
             }
         }
-        self.receiving = Some(Receiving {
+        self.receiving = Some(IncomingData {
             key,
             fin: header.fin(),
         });
@@ -162,7 +162,7 @@ impl Mux {
     }
 
     fn data_ends(&mut self) {
-        if let Some(Receiving {
+        if let Some(IncomingData {
             key: Some(key),
             fin: true,
         }) = self.receiving.take()
@@ -211,13 +211,13 @@ impl Mux {
             Frame::Pong(payload) => {
                 if let Some(left) = self.unanswered.checked_sub(1) {
                     self.unanswered = left;
-                    self.events.push_back(Event::Pong(payload));
+                    self.events.push_back(MuxEvent::Pong(payload));
                 }
             }
             Frame::Datagram(payload) => {
                 push_bounded(&mut self.datagrams_in, Bytes::copy_from_slice(&payload));
                 if std::mem::take(&mut self.datagram_blocked) {
-                    self.events.push_back(Event::Datagram);
+                    self.events.push_back(MuxEvent::Datagram);
                 }
             }
             Frame::Close { code, reason } => self.end(Ended::ByPeer { code, reason }),
@@ -247,7 +247,7 @@ impl Mux {
             .checked_sub(1)
             .ok_or(MuxError::TooManyStreams(id))?;
         self.next_remote += 2;
-        let key = self.streams.insert(Stream::new(Some(id), priority));
+        let key = self.streams.insert(MuxStream::new(Some(id), priority));
         self.by_id.insert(id, key);
         self.incoming.push_back(key);
         self.tell_accepter();
@@ -285,10 +285,10 @@ impl Mux {
         self.queued -= queued;
         send.stopped = Some(code);
         if std::mem::take(&mut send.blocked) {
-            self.events.push_back(Event::Writable(key));
+            self.events.push_back(MuxEvent::Writable(key));
         }
         if std::mem::take(&mut send.watched) {
-            self.events.push_back(Event::SendEnded(key));
+            self.events.push_back(MuxEvent::SendEnded(key));
         }
         self.schedule_control(key);
         self.tell_accepter();
@@ -298,7 +298,7 @@ impl Mux {
         if let Some(stream) = self.streams.find(key)
             && std::mem::take(&mut stream.recv.blocked)
         {
-            self.events.push_back(Event::Readable(key));
+            self.events.push_back(MuxEvent::Readable(key));
         }
     }
 }

@@ -85,7 +85,7 @@ mod stream;
 /// Bytes of the buffers that whoever drives a [`Mux`] reads into.
 pub const READ_BUFFER: usize = 64 * 1024;
 
-pub use connection::{Ended, Event, Mux, MuxReadError, MuxWriteError, Room};
+pub use connection::{Ended, Mux, MuxEvent, MuxReadError, MuxWriteError, Room};
 pub use frame::{Decoder, Frame, FrameHeader, HEADER, Item, Kind};
 pub use output::Output;
 pub use preface::{MAJOR, MINOR, PREFACE, Role, parse_preface, preface};

@@ -10,10 +10,10 @@ use crate::limits::MUX_MAX_REASON;
 
 /// Bodies up to here are copied behind their header: cheaper than an entry of their own in a
 /// vectored write. Larger ones are passed on as handles.
-const INLINE: usize = 2048;
+const MAX_INLINE: usize = 2048;
 
 /// Size of the buffer for headers and small bodies.
-const TAIL: usize = 16 * 1024;
+const TAIL_BYTES: usize = 16 * 1024;
 
 /// The largest frame that is not DATA or DATAGRAM.
 const LARGEST_CONTROL: usize = HEADER + 4 + MUX_MAX_REASON;
@@ -76,12 +76,12 @@ impl Output {
     fn make_room(&mut self, len: usize) {
         if self.tail.capacity() - self.tail.len() < len {
             self.seal();
-            self.tail.reserve(TAIL.max(len));
+            self.tail.reserve(TAIL_BYTES.max(len));
         }
     }
 
     pub(super) fn body(&mut self, body: Bytes) {
-        if body.len() <= INLINE {
+        if body.len() <= MAX_INLINE {
             self.put(&body);
         } else {
             self.seal();

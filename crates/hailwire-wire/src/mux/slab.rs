@@ -24,7 +24,7 @@ pub(super) struct Slab<T> {
 }
 
 /// Slots that an empty slab keeps.
-const KEEP: usize = 64;
+const KEPT_CAPACITY: usize = 64;
 
 impl<T> Slab<T> {
     pub(super) const fn new() -> Self {
@@ -67,7 +67,7 @@ impl<T> Slab<T> {
             return None;
         };
         self.live -= 1;
-        if self.live == 0 && self.slots.len() > KEEP {
+        if self.live == 0 && self.slots.len() > KEPT_CAPACITY {
             self.slots = Vec::new();
             self.free = Vec::new();
         } else {
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn an_empty_slab_gives_its_memory_back() {
         let mut slab = Slab::new();
-        let keys: Vec<_> = (0..10 * KEEP).map(|i| slab.insert(i)).collect();
+        let keys: Vec<_> = (0..10 * KEPT_CAPACITY).map(|i| slab.insert(i)).collect();
         for key in keys {
             slab.remove(key);
         }

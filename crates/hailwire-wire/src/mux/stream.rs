@@ -1,12 +1,12 @@
 //! One stream: two directions, each with its own end.
 
-use super::chunks::Chunks;
+use super::chunks::ChunkQueue;
 use crate::header::Priority;
 use crate::limits::{MUX_INITIAL_WINDOW, MUX_SEND_QUEUE};
 use crate::status::Code;
 
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct MuxStream {
     /// Its number on the wire; none until its first frame.
     pub(super) id: Option<u64>,
     /// Whether this side opened it.
@@ -20,7 +20,7 @@ pub(super) struct Stream {
     pub(super) data_queued: bool,
 }
 
-impl Stream {
+impl MuxStream {
     pub(super) fn new(id: Option<u64>, priority: Priority) -> Self {
         Self {
             id,
@@ -66,7 +66,7 @@ pub(super) enum SendState {
 #[derive(Debug)]
 pub(super) struct SendHalf {
     pub(super) state: SendState,
-    pub(super) queue: Chunks,
+    pub(super) queue: ChunkQueue,
     /// Bytes that may wait in it.
     pub(super) most: usize,
     /// Bytes that the peer allows.
@@ -85,7 +85,7 @@ impl SendHalf {
     fn new() -> Self {
         Self {
             state: SendState::Open,
-            queue: Chunks::default(),
+            queue: ChunkQueue::default(),
             most: MUX_SEND_QUEUE,
             credit: u64::from(MUX_INITIAL_WINDOW),
             stopped: None,
@@ -128,7 +128,7 @@ pub(super) enum RecvState {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum StopState {
     Pending(Code),
     Sent,
 }
@@ -136,14 +136,14 @@ pub(super) enum Stop {
 #[derive(Debug)]
 pub(super) struct RecvHalf {
     pub(super) state: RecvState,
-    pub(super) queue: Chunks,
+    pub(super) queue: ChunkQueue,
     /// Bytes that the peer may still send.
     pub(super) credit: usize,
     /// What `credit` and the unread bytes may come to together.
     pub(super) window: usize,
     /// Credit granted and not yet told.
     pub(super) grant: usize,
-    pub(super) stop: Option<Stop>,
+    pub(super) stop: Option<StopState>,
     /// Somebody waits to read.
     pub(super) blocked: bool,
     /// Somebody here holds this half.
@@ -155,7 +155,7 @@ impl RecvHalf {
         let window = MUX_INITIAL_WINDOW as usize;
         Self {
             state: RecvState::Open,
-            queue: Chunks::default(),
+            queue: ChunkQueue::default(),
             credit: window,
             window,
             grant: 0,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use hailwire_wire::{
     Code, Status,
     directory::Search,
-    frame::{self, Event, FrameDecoder, FrameKind},
+    frame::{self, FrameDecoder, FrameEvent, FrameKind},
     limits,
 };
 
@@ -59,7 +59,10 @@ fn the_largest_frame_is_read_without_being_buffered() {
     while left > 0 {
         let part = chunk.slice(..left.min(chunk.len()));
         decoder.push(part.clone());
-        assert_eq!(decoder.next_event(), Ok(Some(Event::Data(part.clone()))));
+        assert_eq!(
+            decoder.next_event(),
+            Ok(Some(FrameEvent::Data(part.clone())))
+        );
         assert_eq!(decoder.next_event(), Ok(None));
         left -= part.len();
     }

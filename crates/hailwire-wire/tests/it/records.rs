@@ -4,7 +4,7 @@ use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use hailwire_wire::{
     NodeId,
-    directory::{Asked, PERMIT_LIFETIME_S, Permit, PermitError},
+    directory::{PERMIT_LIFETIME_S, Permit, PermitError, SignedRequest},
     record::{Record, RecordError, SignedRecord},
     signed::KeyPair,
     ticket::{HubTicket, NodeTicket, Ticket, TicketError},
@@ -95,7 +95,7 @@ fn bad_records_are_refused_as_the_vectors_say() {
 fn permissions_are_byte_for_byte_as_the_vectors_say() {
     for vector in load::<Records>("records.json").permits {
         let (name, key) = (&vector.name, key(&vector.seed));
-        let asked = Asked {
+        let asked = SignedRequest {
             hub: &vector.hub,
             method: &vector.method,
             path: &vector.path,

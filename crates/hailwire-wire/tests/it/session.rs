@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use data_encoding::HEXLOWER;
 use hailwire_wire::{
     Code, Status,
-    frame::{self, Event, FrameDecoder, FrameKind},
+    frame::{self, FrameDecoder, FrameEvent, FrameKind},
     header::{self, AnswerHead, GoingAway, Hello, Offers, VERSION},
 };
 use serde_json::Value;
@@ -96,8 +96,8 @@ fn check_frame(bytes: &[u8]) {
         .expect("a whole frame");
     assert_eq!(decoder.finish(), Ok(()));
     let (kind, payload) = match event {
-        Event::Data(part) => (FrameKind::DATA, part.to_vec()),
-        Event::Frame(kind, payload) => (kind, again(kind, &payload).expect("a good header")),
+        FrameEvent::Data(part) => (FrameKind::DATA, part.to_vec()),
+        FrameEvent::Frame(kind, payload) => (kind, again(kind, &payload).expect("a good header")),
     };
     let mut out = BytesMut::new();
     frame::put(&mut out, kind, &payload);

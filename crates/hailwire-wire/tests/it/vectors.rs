@@ -12,7 +12,7 @@ use hailwire_wire::{
     Address, AgentName, Code, NodeId, NodeName, Status,
     address::{AddressError, NodeRef},
     capsule::{Capsule, CapsuleDecoder, CapsuleError, Half},
-    frame::{self, Event, FrameDecoder, FrameError, FrameKind},
+    frame::{self, FrameDecoder, FrameError, FrameEvent, FrameKind},
     header::{self, AnswerHead, GoingAway, HeaderError, Hello, Offers, Register},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -303,16 +303,16 @@ fn decode_stream(bytes: &[u8], step: usize) -> Result<Vec<Seen>, FrameError> {
         decoder.push(Bytes::copy_from_slice(part));
         while let Some(event) = decoder.next_event()? {
             match (event, seen.last_mut()) {
-                (Event::Data(part), Some(last)) if last.kind == FrameKind::DATA.0 => {
+                (FrameEvent::Data(part), Some(last)) if last.kind == FrameKind::DATA.0 => {
                     last.payload.0.extend_from_slice(&part);
                 }
-                (Event::Data(part), _) => {
+                (FrameEvent::Data(part), _) => {
                     seen.push(Seen {
                         kind: FrameKind::DATA.0,
                         payload: Hex(part.to_vec()),
                     });
                 }
-                (Event::Frame(kind, payload), _) => {
+                (FrameEvent::Frame(kind, payload), _) => {
                     seen.push(Seen {
                         kind: kind.0,
                         payload: Hex(payload.to_vec()),

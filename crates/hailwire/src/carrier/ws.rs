@@ -22,7 +22,7 @@ use std::{
 use bytes::{Buf, Bytes, BytesMut};
 use futures_core::Stream;
 use futures_sink::Sink;
-use hailwire_websocket::{Error, Terms, WebSocket};
+use hailwire_websocket::{WebSocket, WebSocketError as Error, WebSocketLimits as Terms};
 use hailwire_wire::{
     limits::{WS_CONTROL_BURST, WS_CONTROL_RATE, WS_MAX_HEAD, WS_MAX_MESSAGE},
     mux::Role,

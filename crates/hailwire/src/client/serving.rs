@@ -8,7 +8,7 @@ use std::{
 
 use hailwire_wire::{
     AgentName, CallHeader, Code, Status,
-    frame::{Event, FrameKind},
+    frame::{FrameEvent, FrameKind},
     header,
 };
 use tokio::sync::oneshot;
@@ -135,7 +135,7 @@ pub(super) async fn serve_attached(
         let (_send, mut reader) = (send, reader);
         let why = loop {
             match reader.next().await {
-                Ok(Some(Event::Frame(FrameKind::END, payload))) => {
+                Ok(Some(FrameEvent::Frame(FrameKind::END, payload))) => {
                     break header::decode(&payload).unwrap_or_else(|_| Status::ok());
                 }
                 Ok(Some(_)) => {}

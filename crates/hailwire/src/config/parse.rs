@@ -3,8 +3,8 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use hailwire_kdl::{
-    KdlDocument, KdlNode, Mistake, Seen, Span, document, number, only, section, settings, several,
-    single, unknown, value, whole, within, written_time, yes,
+    KdlDocument, KdlNode, Mistake, SeenNames, Span, document, number, only, section, settings,
+    several, single, unknown, value, whole, within, written_time, yes,
 };
 
 use super::{Config, Origin, PeerSettings, Pool, Quic, Size};
@@ -12,7 +12,7 @@ use super::{Config, Origin, PeerSettings, Pool, Quic, Size};
 pub(super) fn parse(text: &str) -> Result<Config, Mistake> {
     let document = document(text)?;
     let mut config = Config::default();
-    let mut seen = Seen::default();
+    let mut seen = SeenNames::default();
     for node in document.nodes() {
         match node.name().value() {
             "node" => section(node, "node", &["name"], |inner| {

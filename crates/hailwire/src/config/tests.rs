@@ -86,7 +86,7 @@ fn a_peer_is_spoken_to_as_its_lines_say() {
     assert_eq!(what(&many), "more than 64 peers");
     for wrong in ["5ms", "3s"] {
         let text = format!("head-start \"{wrong}\"");
-        assert_eq!(what(&text), "`head-start` is from \"10ms\" to \"2s\"");
+        assert_eq!(what(&text), "`head-start` must be from \"10ms\" to \"2s\"");
     }
 }
 
@@ -165,7 +165,7 @@ fn the_place_counts_characters_and_not_bytes() {
 fn wrong_values_say_what_was_expected() {
     for (text, part) in [
         ("node { name \"Big Desk\" }", "not a node name"),
-        ("node { name 7 }", "`name` takes a text"),
+        ("node { name 7 }", "`name` takes a string"),
         ("node \"desk\"", "takes its settings in braces"),
         ("listen { udp \"here\" }", "`udp`"),
         ("listen { udp }", "takes 1 to 8 values"),
@@ -185,7 +185,7 @@ fn wrong_values_say_what_was_expected() {
         ("pool \"many\"", "expected \"rule\" or a number"),
         ("pool #true", "\"rule\" or a whole number"),
         ("pool 2 3", "exactly one value"),
-        ("listen { tcp 4242 }", "`tcp` takes a text"),
+        ("listen { tcp 4242 }", "`tcp` takes a string"),
         (
             "quic { congestion \"reno\" }",
             "expected auto, cubic or bbr",

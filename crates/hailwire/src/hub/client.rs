@@ -19,8 +19,8 @@ use hailwire_wire::{
     Code, HubUrl, NodeId, NodeName, Status,
     address::NodeRef,
     directory::{
-        Asked, Found, Health, Join, Joined, Member, Members, Page, Permit, Publish, Published,
-        Reason, Refusal, Search, path,
+        Health, Join, Joined, LookupAnswer, Member, Members, Permit, Publish, Published, Reason,
+        Refusal, Search, SearchPage, SignedRequest, path,
     },
     limits,
     record::{RecordError, SignedRecord},
@@ -191,7 +191,7 @@ impl HubClient {
 
     async fn lookup_live(&self, node: &NodeRef) -> Result<SignedRecord, HubError> {
         let path = format!("{}{node}", path::NODES);
-        let found: Found = self.ask(Method::GET, &path, Bytes::new()).await?;
+        let found: LookupAnswer = self.ask(Method::GET, &path, Bytes::new()).await?;
         let record = SignedRecord::parse(found.record.0, self.hub_now())?;
         let asked_for = match node {
             NodeRef::Id(id) => record.node() == *id,
@@ -236,7 +236,7 @@ impl HubClient {
         let mut search = search.clone();
         let mut found = Vec::new();
         for _ in 0..MAX_PAGES {
-            let page: Page = self.ask(Method::POST, path::SEARCH, json(&search)).await?;
+            let page: SearchPage = self.ask(Method::POST, path::SEARCH, json(&search)).await?;
             for bytes in page.records {
                 match SignedRecord::parse(bytes.0, self.hub_now()) {
                     Ok(record) => found.push(record),
@@ -315,7 +315,7 @@ impl HubClient {
         body: Bytes,
     ) -> Result<Result<Bytes, Refusal>, HubError> {
         let hub = &self.audience;
-        let asked = Asked {
+        let asked = SignedRequest {
             hub,
             method: method.as_str(),
             path,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use hailwire_core::offer_queue::{OfferQueue, OfferTurn, OfferedList};
-use hailwire_wire::{AgentName, Code, NodeId, offers::Page};
+use hailwire_wire::{AgentName, Code, NodeId, offers::OfferPage};
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep_until},
@@ -43,7 +43,7 @@ impl Lists {
     }
 
     /// Hears a page from a peer, trusted or not.
-    pub(super) fn heard(&self, id: NodeId, session: &Session, page: Page) {
+    pub(super) fn heard(&self, id: NodeId, session: &Session, page: OfferPage) {
         let start = session.peer_hello().map_or(0, |hello| hello.instance);
         let now = Instant::now().into_std();
         if self.lock().heard(id, start, page, session, now) {

@@ -12,7 +12,7 @@ use hailwire_wire::{
     address::NodeRef,
     frame::FrameKind,
     header::{self, Register},
-    offers::Page,
+    offers::OfferPage,
 };
 use tokio::{
     net::{UnixStream, unix::UCred},
@@ -121,7 +121,7 @@ impl Dispatch for Door {
 
     /// What a program, or a stranger that came by itself, offers in this way is nobody's business. An inviter offers
     /// before this node trusts it.
-    fn offers(&self, session: &Session, page: Page) {
+    fn offers(&self, session: &Session, page: OfferPage) {
         if let Origin::Peer(id) = self.origin
             && (session.dialled() || self.node.trust.is_trusted(id))
         {

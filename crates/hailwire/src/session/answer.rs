@@ -5,7 +5,7 @@ use std::{any::Any, sync::Arc};
 use bytes::{Bytes, BytesMut};
 use hailwire_wire::{
     Code, Status,
-    frame::{Event, FrameKind},
+    frame::{FrameEvent, FrameKind},
     header::{self, AnswerHead},
 };
 use tokio::{task::AbortHandle, time::Instant};
@@ -280,16 +280,16 @@ enum Step {
     Skip,
 }
 
-fn meaning(event: Event) -> Result<Step, Status> {
+fn meaning(event: FrameEvent) -> Result<Step, Status> {
     match event {
-        Event::Data(chunk) => Ok(Step::Event(WireEvent::Chunk(chunk))),
-        Event::Frame(FrameKind::END, payload) => end_status(&payload),
-        Event::Frame(FrameKind::HEAD, payload) => {
+        FrameEvent::Data(chunk) => Ok(Step::Event(WireEvent::Chunk(chunk))),
+        FrameEvent::Frame(FrameKind::END, payload) => end_status(&payload),
+        FrameEvent::Frame(FrameKind::HEAD, payload) => {
             let head = header::decode_answer(&payload)
                 .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
             Ok(Step::Event(WireEvent::Head(head)))
         }
-        Event::Frame(..) => Ok(Step::Skip),
+        FrameEvent::Frame(..) => Ok(Step::Skip),
     }
 }
 

@@ -15,7 +15,7 @@ use hailwire_wire::{
     frame::{self, FrameKind},
     header::{self, BESIDE, Hello, VERSION},
     limits,
-    offers::Page,
+    offers::OfferPage,
 };
 
 use super::{Dispatch, FrameReader, Session, outgoing::Outgoing};
@@ -136,7 +136,7 @@ impl<D: Dispatch> Control<D> {
 
     /// A page is handed on as it is; what it says is read where lists are entered, and not each of them.
     fn heard_offers(&self, kind: FrameKind, payload: &[u8]) -> Option<()> {
-        match Page::parse(kind, Bytes::copy_from_slice(payload)) {
+        match OfferPage::parse(kind, Bytes::copy_from_slice(payload)) {
             Ok(page) => self.dispatch.offers(&self.session, page),
             Err(error) => return self.fail(Code::InvalidArgument, &error.to_string()),
         }

@@ -30,7 +30,7 @@ use hailwire_wire::{
     CallHeader, Code, Priority, Status,
     frame::{self, FRAME_PREFIX, FrameKind},
     header::{self, GoingAway, Hello},
-    offers::Page,
+    offers::OfferPage,
 };
 use tokio::{sync::watch, time::Instant};
 
@@ -113,7 +113,7 @@ pub(crate) trait Dispatch: Send + Sync + 'static {
 
     /// Hears one page of what the far side offers. Called by the task that reads the control stream, so
     /// it does little.
-    fn offers(&self, _session: &Session, _page: Page) {}
+    fn offers(&self, _session: &Session, _page: OfferPage) {}
 }
 
 /// A stream whose first frame has arrived.

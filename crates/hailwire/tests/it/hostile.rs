@@ -10,7 +10,7 @@ use hailwire::{
 };
 use hailwire_wire::{
     CallHeader,
-    frame::{self, Event, FrameDecoder, FrameKind},
+    frame::{self, FrameDecoder, FrameEvent, FrameKind},
     header::{self, Hello, Offer, Offers, VERSION},
     limits,
     mux::{PREFACE, Role, preface},
@@ -242,10 +242,10 @@ async fn status(recv: &mut RecvStream) -> Status {
         loop {
             while let Some(event) = decoder.next_event().unwrap() {
                 match event {
-                    Event::Frame(FrameKind::END, payload) if payload.is_empty() => {
+                    FrameEvent::Frame(FrameKind::END, payload) if payload.is_empty() => {
                         return Status::ok();
                     }
-                    Event::Frame(FrameKind::END, payload) => {
+                    FrameEvent::Frame(FrameKind::END, payload) => {
                         return header::decode(&payload).unwrap();
                     }
                     _ => {}

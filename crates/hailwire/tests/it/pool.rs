@@ -10,7 +10,7 @@ use hailwire::{
     config::{Carrier, InForce, Pool},
 };
 use hailwire_wire::{
-    frame::{self, Event, FrameDecoder, FrameKind},
+    frame::{self, FrameDecoder, FrameEvent, FrameKind},
     header::{self, BESIDE, Hello, VERSION},
     limits,
 };
@@ -188,7 +188,7 @@ async fn first_frame(recv: &mut RecvStream) -> Option<(FrameKind, Bytes)> {
     let mut decoder = FrameDecoder::new();
     loop {
         while let Some(event) = decoder.next_event().unwrap() {
-            if let Event::Frame(kind, payload) = event {
+            if let FrameEvent::Frame(kind, payload) = event {
                 return Some((kind, payload));
             }
         }

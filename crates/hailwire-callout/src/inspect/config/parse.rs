@@ -7,7 +7,7 @@ mod rule;
 use std::{str::FromStr, time::Duration};
 
 use hailwire_kdl::{
-    KdlEntry, KdlNode, Mistake, Seen, argument, document, number, property, section, several,
+    KdlEntry, KdlNode, Mistake, SeenNames, argument, document, number, property, section, several,
     single, text, unknown,
 };
 use hailwire_pool::Strategy;
@@ -35,7 +35,7 @@ const MAX_MS: u32 = 600_000;
 
 pub(super) fn config(text: &str) -> Result<Config, Mistake> {
     let mut config = Config::default();
-    let mut seen = Seen::default();
+    let mut seen = SeenNames::default();
     for node in document(text)?.nodes() {
         seen.once(node)?;
         match node.name().value() {
@@ -180,7 +180,7 @@ fn agent(node: &KdlNode) -> Result<AgentConfig, Mistake> {
         breaker: BreakerSettings::default(),
         config: None,
     };
-    let mut seen = Seen::default();
+    let mut seen = SeenNames::default();
     for inner in node.iter_children() {
         let known = AGENT.iter().position(|name| *name == inner.name().value());
         match known {

@@ -6,7 +6,7 @@ fn good(text: &str) -> Topology {
 
 fn mistake(text: &str) -> (usize, usize, String) {
     let mistake = topology(text).expect_err(text);
-    let (line, column) = mistake.place(text);
+    let (line, column) = mistake.line_and_column(text);
     (line, column, mistake.what)
 }
 
@@ -64,7 +64,7 @@ fn mistakes_are_named_with_line_and_column() {
         ("host \"A\"", 1, 6, "a name has 1 to 32"),
         ("host \"a\" \"b\"", 1, 1, "exactly one value"),
         ("host \"a\"\nhost \"a\"", 2, 6, "two hosts"),
-        ("host \"a\" { link { delay 25 } }", 1, 25, "takes a text"),
+        ("host \"a\" { link { delay 25 } }", 1, 25, "takes a string"),
         ("host \"a\" { link { delay \"25\" } }", 1, 25, "not a time"),
         ("host \"a\" { link { loss \"1\" } }", 1, 24, "not a share"),
         (

@@ -5,7 +5,7 @@ use crate::limits::{
     MUX_INITIAL_WINDOW, MUX_MAX_DATA, MUX_MAX_PINGS, MUX_MAX_REASON, MUX_MAX_STREAMS,
     MUX_RECEIVE_POOL, MUX_SEND_FLOOR, MUX_SEND_QUEUE, MUX_STREAM_WINDOW,
 };
-use crate::mux::{READ_BUFFER, input::PINNED};
+use crate::mux::{READ_BUFFER, input::MAX_PINNED};
 use crate::status::Code;
 
 const WINDOW: usize = MUX_INITIAL_WINDOW as usize;
@@ -195,7 +195,7 @@ fn streams_whose_peer_has_little_room_queue_a_few_words_each_and_no_stream_is_gi
     // What is given up makes room again.
     while b.poll_event().is_some() {}
     b.reset(keys[0], Code::Cancelled);
-    assert!(std::iter::from_fn(|| b.poll_event()).any(|event| event == Event::Incoming));
+    assert!(std::iter::from_fn(|| b.poll_event()).any(|event| event == MuxEvent::Incoming));
     accepted(&mut b);
     assert_eq!(b.queued(), 2 * MUX_SEND_FLOOR);
     exchange(&mut a, &mut b);
@@ -224,7 +224,7 @@ fn large_chunks_are_pinned_as_far_as_there_is_room_and_small_ones_never() {
     let small = encoded(&[full()]);
     server.handle_input(small.clone()).unwrap();
     assert!(small.is_unique());
-    let (most, key) = (PINNED / READ_BUFFER, accepted(&mut server));
+    let (most, key) = (MAX_PINNED / READ_BUFFER, accepted(&mut server));
     read(&mut server, key);
     let mut keys = Vec::new();
     let mut chunk = || encoded(&[full(), full(), full()]);
@@ -341,11 +341,11 @@ fn a_peer_with_little_room_has_few_streams_accepted_and_little_read_until_it_get
     b.drop_send(first);
     b.drop_recv(first);
     exchange(&mut a, &mut b);
-    assert!(std::iter::from_fn(|| b.poll_event()).any(|event| event == Event::Incoming));
+    assert!(std::iter::from_fn(|| b.poll_event()).any(|event| event == MuxEvent::Incoming));
     let third = accepted(&mut b);
     assert!(b.accept().is_pending());
     b.set_room(Room::default());
-    assert!(std::iter::from_fn(|| b.poll_event()).any(|event| event == Event::Incoming));
+    assert!(std::iter::from_fn(|| b.poll_event()).any(|event| event == MuxEvent::Incoming));
     assert_eq!(read(&mut b, third).len(), WINDOW);
     let fourth = accepted(&mut b);
     assert_eq!(read(&mut b, fourth).len(), WINDOW);

@@ -4,7 +4,7 @@ use super::*;
 use crate::limits::{MAX_DATAGRAM, MUX_MAX_DATA, MUX_MAX_DATAGRAMS, MUX_MAX_STREAMS};
 use crate::status::Code;
 
-fn events(mux: &mut Mux) -> Vec<Event> {
+fn events(mux: &mut Mux) -> Vec<MuxEvent> {
     std::iter::from_fn(|| mux.poll_event()).collect()
 }
 
@@ -210,16 +210,16 @@ fn whoever_waits_is_told_once() {
     assert!(a.stopped(near).is_pending());
     write(&mut a, near, b"x");
     exchange(&mut a, &mut b);
-    assert_eq!(events(&mut b), [Event::Incoming]);
+    assert_eq!(events(&mut b), [MuxEvent::Incoming]);
     let far = accepted(&mut b);
     write(&mut b, far, b"x");
     exchange(&mut a, &mut b);
     write(&mut b, far, b"y");
     exchange(&mut a, &mut b);
-    assert_eq!(events(&mut a), [Event::Readable(near)]);
+    assert_eq!(events(&mut a), [MuxEvent::Readable(near)]);
     a.finish(near);
     exchange(&mut a, &mut b);
-    assert_eq!(events(&mut a), [Event::SendEnded(near)]);
+    assert_eq!(events(&mut a), [MuxEvent::SendEnded(near)]);
     assert_eq!(a.stopped(near), Poll::Ready(None));
     assert_eq!(events(&mut b), []);
 }
@@ -249,7 +249,7 @@ fn opening_waits_at_the_limit_until_the_acceptor_has_freed_one() {
     b.drop_send(far);
     b.drop_recv(far);
     exchange(&mut a, &mut b);
-    assert!(events(&mut a).contains(&Event::OpenAllowed));
+    assert!(events(&mut a).contains(&MuxEvent::OpenAllowed));
     opened(&mut a, Priority::Medium);
     assert!(a.open(Priority::Medium).is_pending());
 }
@@ -271,7 +271,7 @@ fn datagrams_cross_and_the_oldest_gives_way() {
     assert!(b.datagram().is_pending());
     assert!(a.send_datagram(Bytes::new()));
     exchange(&mut a, &mut b);
-    assert_eq!(events(&mut b), [Event::Datagram]);
+    assert_eq!(events(&mut b), [MuxEvent::Datagram]);
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn a_ping_is_answered_with_its_payload() {
     let (mut a, mut b) = greeted();
     assert!(a.ping(*b"12345678"));
     exchange(&mut a, &mut b);
-    assert_eq!(events(&mut a), [Event::Pong(*b"12345678")]);
+    assert_eq!(events(&mut a), [MuxEvent::Pong(*b"12345678")]);
 }
 
 #[test]

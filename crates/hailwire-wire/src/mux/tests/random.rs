@@ -89,9 +89,9 @@ impl Side {
     fn act(&mut self, rng: &mut Rng) {
         while let Some(event) = self.mux.poll_event() {
             match event {
-                Event::OpenAllowed => self.open_waits = false,
-                Event::Incoming => self.accept_waits = false,
-                Event::Readable(key) => {
+                MuxEvent::OpenAllowed => self.open_waits = false,
+                MuxEvent::Incoming => self.accept_waits = false,
+                MuxEvent::Readable(key) => {
                     self.readers
                         .iter_mut()
                         .filter(|r| r.half.key == key)
@@ -99,7 +99,7 @@ impl Side {
                             r.half.waits = false;
                         });
                 }
-                Event::Writable(key) => {
+                MuxEvent::Writable(key) => {
                     self.writers
                         .iter_mut()
                         .filter(|w| w.half.key == key)

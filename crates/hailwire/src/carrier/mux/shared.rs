@@ -5,7 +5,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use hailwire_wire::Code;
-use hailwire_wire::mux::{Event, Mux, Room, StreamKey};
+use hailwire_wire::mux::{Mux, MuxEvent, Room, StreamKey};
 
 use super::rooms::Rooms;
 
@@ -89,18 +89,18 @@ impl State {
     fn collect(&mut self, wakes: &mut Vec<Waker>) {
         while let Some(event) = self.mux.poll_event() {
             match event {
-                Event::Incoming => wakes.append(&mut self.accept),
-                Event::OpenAllowed => wakes.append(&mut self.open),
-                Event::Datagram => wakes.append(&mut self.datagram),
-                Event::Readable(key) => wakes.extend(self.stream(key).read.take()),
-                Event::Writable(key) => wakes.extend(self.stream(key).write.take()),
-                Event::SendEnded(key) => wakes.append(&mut self.stream(key).ended),
-                Event::Pong(_) => {
+                MuxEvent::Incoming => wakes.append(&mut self.accept),
+                MuxEvent::OpenAllowed => wakes.append(&mut self.open),
+                MuxEvent::Datagram => wakes.append(&mut self.datagram),
+                MuxEvent::Readable(key) => wakes.extend(self.stream(key).read.take()),
+                MuxEvent::Writable(key) => wakes.extend(self.stream(key).write.take()),
+                MuxEvent::SendEnded(key) => wakes.append(&mut self.stream(key).ended),
+                MuxEvent::Pong(_) => {
                     if let Some(since) = self.pinged.take() {
                         self.rtt = Some(since.elapsed());
                     }
                 }
-                Event::Ended => self.collect_all(wakes),
+                MuxEvent::Ended => self.collect_all(wakes),
             }
         }
         if self.mux.live_streams() == 0 && self.streams.capacity() > 64 {

@@ -6,10 +6,10 @@ use bytes::{Bytes, BytesMut};
 use hailwire_core::{Transport, offer_queue::PER_PEER};
 use hailwire_wire::{
     Priority,
-    frame::{self, Event, FrameDecoder, FrameKind},
+    frame::{self, FrameDecoder, FrameEvent, FrameKind},
     header::{self, Hello, Offer, Offers, VERSION},
     limits,
-    offers::{Page, Pages, pages},
+    offers::{OfferPage, OfferPages, pages},
 };
 use iroh::{Endpoint, EndpointAddr, RelayMap, RelayMode, TransportAddr, endpoint::presets};
 use tokio::time::timeout;
@@ -279,7 +279,7 @@ async fn a_slow_reader_gets_whole_lists_and_the_last_of_them() {
     }
     let last = first + LISTS;
     let mut decoder = FrameDecoder::new();
-    let (mut seen, mut growing) = (Vec::new(), None::<Pages>);
+    let (mut seen, mut growing) = (Vec::new(), None::<OfferPages>);
     let read = async {
         while seen.last() != Some(&last) {
             let Some(event) = decoder.next_event().unwrap() else {
@@ -287,11 +287,12 @@ async fn a_slow_reader_gets_whole_lists_and_the_last_of_them() {
                 decoder.push(bytes.expect("the control stream goes on"));
                 continue;
             };
-            let Event::Frame(kind @ (FrameKind::OFFERS | FrameKind::MORE_OFFERS), payload) = event
+            let FrameEvent::Frame(kind @ (FrameKind::OFFERS | FrameKind::MORE_OFFERS), payload) =
+                event
             else {
                 continue;
             };
-            let page = Page::parse(kind, payload).unwrap();
+            let page = OfferPage::parse(kind, payload).unwrap();
             let pages = match growing.take() {
                 Some(mut pages) => {
                     assert_eq!(
@@ -302,7 +303,7 @@ async fn a_slow_reader_gets_whole_lists_and_the_last_of_them() {
                     pages.add(page);
                     pages
                 }
-                None => Pages::of(page),
+                None => OfferPages::of(page),
             };
             match pages.is_whole() {
                 true => seen.push(pages.number()),

@@ -1,20 +1,20 @@
-//! How many frames a peer may send that bring nothing.
+//! A token bucket that limits the frames without data that a peer may send.
 
 use std::time::{Duration, Instant};
 
-/// Counts them. It is told the time.
+/// A token bucket, told the time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Allowance {
+pub(crate) struct TokenBucket {
     burst: u32,
-    /// After how long one is given back.
+    /// The interval in which one token is refilled.
     each: Duration,
     used: u32,
-    /// Up to when what was used has been given back.
+    /// The time of the last refill.
     since: Option<Instant>,
 }
 
-impl Allowance {
-    /// So many at once, and so many each second beyond those.
+impl TokenBucket {
+    /// A bucket of `burst` tokens, refilled with `rate` tokens a second.
     pub(crate) fn new(burst: u32, rate: u32) -> Self {
         Self {
             burst,
@@ -24,7 +24,7 @@ impl Allowance {
         }
     }
 
-    /// Whether one more is within bounds.
+    /// Takes a token; returns whether there was one.
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         let each = self.each;
         let since = *self.since.get_or_insert(now);
@@ -46,24 +46,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_allowed_and_then_so_many_each_second() {
-        let mut allowance = Allowance::new(64, 8);
+    fn a_burst_is_allowed_and_then_a_rate() {
+        let mut control_frames = TokenBucket::new(64, 8);
         let start = Instant::now();
-        assert!((0..64).all(|_| allowance.take(start)));
-        assert!(!allowance.take(start));
-        let mut allowance = Allowance::new(64, 8);
-        assert!((0..64).all(|_| allowance.take(start)));
+        assert!((0..64).all(|_| control_frames.take(start)));
+        assert!(!control_frames.take(start));
+        let mut control_frames = TokenBucket::new(64, 8);
+        assert!((0..64).all(|_| control_frames.take(start)));
         let later = start + Duration::from_secs(2);
-        assert!((0..2 * 8).all(|_| allowance.take(later)));
-        assert!(!allowance.take(later));
+        assert!((0..2 * 8).all(|_| control_frames.take(later)));
+        assert!(!control_frames.take(later));
     }
 
     #[test]
     fn a_steady_peer_never_runs_out() {
-        let mut allowance = Allowance::new(64, 8);
+        let mut control_frames = TokenBucket::new(64, 8);
         let mut now = Instant::now();
         for _ in 0..10_000 {
-            assert!(allowance.take(now));
+            assert!(control_frames.take(now));
             now += Duration::from_secs(1) / 8;
         }
     }
