@@ -109,9 +109,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> WebSocket<IO> {
                 slices => ready!(io.poll_write_vectored(cx, slices)),
             }?;
             if count == 0 {
-                return Poll::Ready(Err(
-                    io::Error::from(io::ErrorKind::WriteZero).into()
-                ));
+                return Poll::Ready(Err(io::Error::from(io::ErrorKind::WriteZero).into()));
             }
             self.unflushed = true;
             self.outgoing.advance(count);

@@ -227,7 +227,7 @@ impl FrameDecoder {
                     return Ok(Some(FrameEvent::Frame(kind, payload)));
                 }
                 FrameDecoderState::Data { left: 0 } | FrameDecoderState::Skip { left: 0 } => {
-                    self.state = FrameDecoderState::Prefix
+                    self.state = FrameDecoderState::Prefix;
                 }
                 FrameDecoderState::Data { left } => {
                     let Some(part) = self.take_some(left) else {

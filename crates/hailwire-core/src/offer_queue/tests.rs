@@ -22,17 +22,17 @@ fn offer(name: &str) -> Offer {
 }
 
 /// A list of one page with one agent that is named after it.
-fn page(number: u64) -> Page {
+fn page(number: u64) -> OfferPage {
     let frames = offers::pages(vec![offer(&format!("list-{number}"))], number);
     let (kind, payload) = frames.into_iter().next().unwrap();
-    Page::parse(kind, payload).unwrap()
+    OfferPage::parse(kind, payload).unwrap()
 }
 
-fn pages(number: u64) -> Vec<Page> {
+fn pages(number: u64) -> Vec<OfferPage> {
     let agents = (0..limits::MAX_AGENTS_PER_NODE).map(|i| offer(&format!("a{i}")));
     let frames = offers::pages(agents.collect(), number).into_iter();
     let pages: Vec<_> = frames
-        .map(|(kind, payload)| Page::parse(kind, payload).unwrap())
+        .map(|(kind, payload)| OfferPage::parse(kind, payload).unwrap())
         .collect();
     assert!(pages.len() > 2);
     pages
@@ -143,7 +143,7 @@ fn a_peer_that_numbers_no_lists_is_heard_each_time() {
             ..Offers::default()
         };
         let payload = Bytes::from(header::encode(&offers));
-        let page = Page::parse(FrameKind::OFFERS, payload).unwrap();
+        let page = OfferPage::parse(FrameKind::OFFERS, payload).unwrap();
         waiting.heard(id(1), 7, page, &(), now);
         assert_eq!(entered(&mut waiting, &mut now)[0].1, name);
     }
