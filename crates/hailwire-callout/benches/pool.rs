@@ -77,15 +77,17 @@ fn row<T>(group: &mut Group<'_>, name: &str, operation: impl Fn(usize) -> T + Sy
 
 /// C1, C2.
 fn health_and_time(c: &mut Criterion) {
-    let seats = SlotSet::new(4, 0, Strategy::LeastLoaded);
-    seats.set_standing(0, Availability::Good);
-    seats.set_standing(1, Availability::Good);
+    let slots = SlotSet::new(4, 0, Strategy::LeastLoaded);
+    slots.set_availability(0, Availability::Available);
+    slots.set_availability(1, Availability::Available);
 
     let mut group = c.benchmark_group("c1_health");
-    let look = seats.look(0).expect("it is there");
-    row(&mut group, "read", |_| look.standing() != Availability::Out);
+    let look = slots.view(0).expect("it is there");
+    row(&mut group, "read", |_| {
+        look.availability() != Availability::Unavailable
+    });
     row(&mut group, "write", |_| {
-        seats.set_standing(0, Availability::Good);
+        slots.set_availability(0, Availability::Available);
     });
     let (atomic, lock) = (AtomicBool::new(true), RwLock::new(true));
     row(&mut group, "theirs_read", |_| {
@@ -102,7 +104,7 @@ fn health_and_time(c: &mut Criterion) {
 
     let mut group = c.benchmark_group("c2_time");
     row(&mut group, "read", |_| look.last_seen());
-    row(&mut group, "write", |_| seats.seen(0, clock::coarse()));
+    row(&mut group, "write", |_| slots.seen(0, clock::coarse()));
     let (base, offset) = (Instant::now(), AtomicU64::new(0));
     row(&mut group, "theirs_read", |_| {
         offset.load(Ordering::Relaxed)
@@ -117,8 +119,8 @@ fn health_and_time(c: &mut Criterion) {
 
 /// What an affinity table can be made of.
 trait Table: Sync {
-    fn place(&self, id: &str, seat: u16);
-    fn seat(&self, id: &str) -> Option<u16>;
+    fn bind(&self, id: &str, slot: u16);
+    fn slot(&self, id: &str) -> Option<u16>;
     fn remove(&self, id: &str);
 }
 
@@ -134,11 +136,11 @@ impl Ours {
 }
 
 impl Table for Ours {
-    fn place(&self, id: &str, seat: u16) {
-        self.0.place(self.hash(id), seat, clock::coarse());
+    fn bind(&self, id: &str, slot: u16) {
+        self.0.bind(self.hash(id), slot, clock::coarse());
     }
-    fn seat(&self, id: &str) -> Option<u16> {
-        self.0.seat(self.hash(id), clock::coarse())
+    fn slot(&self, id: &str) -> Option<u16> {
+        self.0.slot(self.hash(id), clock::coarse())
     }
     fn remove(&self, id: &str) {
         self.0.remove(self.hash(id));
@@ -152,7 +154,7 @@ impl Table for Theirs {
     fn place(&self, id: &str, _: u16) {
         self.0.insert(id.to_owned(), Arc::clone(&self.1));
     }
-    fn seat(&self, id: &str) -> Option<u16> {
+    fn slot(&self, id: &str) -> Option<u16> {
         self.0.get(id).map(|entry| entry.len() as u16)
     }
     fn remove(&self, id: &str) {
@@ -174,11 +176,11 @@ fn hashed(hasher: &RandomState, id: &str) -> u64 {
 }
 
 impl Table for Dash {
-    fn place(&self, id: &str, seat: u16) {
-        self.0.insert(hashed(&self.1, id), seat);
+    fn bind(&self, id: &str, slot: u16) {
+        self.0.insert(hashed(&self.1, id), slot);
     }
-    fn seat(&self, id: &str) -> Option<u16> {
-        self.0.get(&hashed(&self.1, id)).map(|seat| *seat)
+    fn slot(&self, id: &str) -> Option<u16> {
+        self.0.get(&hashed(&self.1, id)).map(|slot| *slot)
     }
     fn remove(&self, id: &str) {
         self.0.remove(&hashed(&self.1, id));
@@ -186,10 +188,10 @@ impl Table for Dash {
 }
 
 impl Table for Papaya {
-    fn place(&self, id: &str, seat: u16) {
-        self.0.pin().insert(hashed(&self.1, id), seat);
+    fn bind(&self, id: &str, slot: u16) {
+        self.0.pin().insert(hashed(&self.1, id), slot);
     }
-    fn seat(&self, id: &str) -> Option<u16> {
+    fn slot(&self, id: &str) -> Option<u16> {
         self.0.pin().get(&hashed(&self.1, id)).copied()
     }
     fn remove(&self, id: &str) {
@@ -198,11 +200,11 @@ impl Table for Papaya {
 }
 
 impl Table for Scc {
-    fn place(&self, id: &str, seat: u16) {
-        let _ = self.0.insert_sync(hashed(&self.1, id), seat);
+    fn bind(&self, id: &str, slot: u16) {
+        let _ = self.0.insert_sync(hashed(&self.1, id), slot);
     }
-    fn seat(&self, id: &str) -> Option<u16> {
-        self.0.read_sync(&hashed(&self.1, id), |_, seat| *seat)
+    fn slot(&self, id: &str) -> Option<u16> {
+        self.0.read_sync(&hashed(&self.1, id), |_, slot| *slot)
     }
     fn remove(&self, id: &str) {
         self.0.remove_sync(&hashed(&self.1, id));
@@ -210,10 +212,10 @@ impl Table for Scc {
 }
 
 impl Table for Locked {
-    fn place(&self, id: &str, seat: u16) {
-        self.0.write().unwrap().insert(hashed(&self.1, id), seat);
+    fn bind(&self, id: &str, slot: u16) {
+        self.0.write().unwrap().insert(hashed(&self.1, id), slot);
     }
-    fn seat(&self, id: &str) -> Option<u16> {
+    fn slot(&self, id: &str) -> Option<u16> {
         self.0.read().unwrap().get(&hashed(&self.1, id)).copied()
     }
     fn remove(&self, id: &str) {
@@ -228,11 +230,11 @@ impl Sharded {
 }
 
 impl Table for Sharded {
-    fn place(&self, id: &str, seat: u16) {
+    fn bind(&self, id: &str, slot: u16) {
         let hash = hashed(&self.1, id);
-        self.shard(hash).lock().unwrap().insert(hash, seat);
+        self.shard(hash).lock().unwrap().insert(hash, slot);
     }
-    fn seat(&self, id: &str) -> Option<u16> {
+    fn slot(&self, id: &str) -> Option<u16> {
         let hash = hashed(&self.1, id);
         self.shard(hash).lock().unwrap().get(&hash).copied()
     }
@@ -271,19 +273,19 @@ fn affinity(c: &mut Criterion) {
         let mut group = c.benchmark_group(format!("c3_affinity_{entries}"));
         for (name, table) in tables() {
             for n in 0..entries {
-                table.place(&format!("corr-{n}"), n as u16 % 4);
+                table.bind(&format!("corr-{n}"), n as u16 % 4);
             }
             let hit = [entries / 2, entries / 3].map(|n| format!("corr-{n}"));
             let miss = [entries + 1, entries + 2].map(|n| format!("corr-{n}"));
             let fresh = ["new-corr-one", "new-corr-two"];
             row(&mut group, &format!("hit/{name}"), |thread| {
-                table.seat(&hit[thread])
+                table.slot(&hit[thread])
             });
             row(&mut group, &format!("miss/{name}"), |thread| {
-                table.seat(&miss[thread])
+                table.slot(&miss[thread])
             });
             row(&mut group, &format!("insert_remove/{name}"), |thread| {
-                table.place(fresh[thread], 1);
+                table.bind(fresh[thread], 1);
                 table.remove(fresh[thread]);
             });
         }
@@ -291,7 +293,7 @@ fn affinity(c: &mut Criterion) {
     }
 }
 
-/// Look-up of an agent by its name, and of a seat's connection.
+/// Look-up of an agent by its name, and of a slot's connection.
 fn lookup(c: &mut Criterion) {
     for agents in [1, 10, 100] {
         let mut group = c.benchmark_group(format!("c3_agent_{agents}"));
@@ -348,7 +350,7 @@ fn lookup(c: &mut Criterion) {
     group.finish();
 }
 
-/// The choice of a seat, by strategy, and the breaker.
+/// The choice of a slot, by strategy, and the breaker.
 fn choice(c: &mut Criterion) {
     let mut group = c.benchmark_group("choice");
     for strategy in [
@@ -358,15 +360,15 @@ fn choice(c: &mut Criterion) {
         Strategy::Random,
         Strategy::TwoChoices,
     ] {
-        let seats = SlotSet::new(4, 100, strategy);
-        (0..4).for_each(|seat| seats.set_standing(seat, Availability::Good));
+        let slots = SlotSet::new(4, 100, strategy);
+        (0..4).for_each(|slot| slots.set_availability(slot, Availability::Available));
         let lots = [AtomicU64::new(1), AtomicU64::new(2)];
         row(&mut group, &format!("{strategy:?}"), |thread| {
             let lot = lots[thread]
                 .load(Ordering::Relaxed)
                 .wrapping_mul(0x9e37_79b9_7f4a_7c15);
             lots[thread].store(lot | 1, Ordering::Relaxed);
-            seats.choose(lot >> 3).map(|seat| seats.leave(seat))
+            slots.choose(lot >> 3).map(|slot| slots.release(slot))
         });
     }
     let breaker = CircuitBreaker::default();
@@ -581,7 +583,7 @@ fn full_path(c: &mut Criterion) {
     group.bench_function("ask_in_memory", |b| {
         b.to_async(&runtime).iter(|| async {
             let id = asks.fetch_add(1, Ordering::Relaxed).to_string();
-            let answer = pool.ask(small(&id), Duration::from_secs(1)).await;
+            let answer = pool.request(small(&id), Duration::from_secs(1)).await;
             pool.done(&id);
             answer
         });

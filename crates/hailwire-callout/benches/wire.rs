@@ -167,7 +167,7 @@ fn bodies(c: &mut Criterion) {
         group.bench_function(format!("piece_{size}"), |b| {
             b.iter(|| {
                 head.clear();
-                raw::put_piece_head(7, EventKind::RequestBody, black_box(chunk), &mut head);
+                raw::put_chunk_head(7, EventKind::RequestBody, black_box(chunk), &mut head);
                 black_box((head.len(), chunk.data.clone()))
             });
         });
@@ -192,11 +192,11 @@ fn bodies(c: &mut Criterion) {
             b.iter(|| black_box(read(black_box(&raw), Encoding::MessagePack)));
         });
         let mut piece = BytesMut::new();
-        raw::put_piece_head(7, EventKind::RequestBody, chunk, &mut piece);
+        raw::put_chunk_head(7, EventKind::RequestBody, chunk, &mut piece);
         piece.extend_from_slice(&chunk.data);
         let piece = piece.freeze();
         group.bench_function(format!("piece_{size}"), |b| {
-            b.iter(|| black_box(raw::take_piece(black_box(&piece).clone())));
+            b.iter(|| black_box(raw::take_chunk(black_box(&piece).clone())));
         });
         group.finish();
     }

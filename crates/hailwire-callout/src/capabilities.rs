@@ -57,7 +57,7 @@ impl FromIterator<EventKind> for EventKinds {
 #[serde(default)]
 #[expect(clippy::struct_excessive_bools, reason = "as on the wire")]
 pub struct Features {
-    /// Bodies in pieces.
+    /// Bodies in chunks.
     pub streaming_body: bool,
     /// WebSocket frames.
     pub websocket: bool,
@@ -85,7 +85,7 @@ pub struct AgentLimits {
     pub max_body_size: u64,
     /// Requests at once on a connection. Default 100.
     pub max_concurrency: u32,
-    /// Bytes of a piece of a body. Default 64 KiB.
+    /// Bytes of a chunk of a body. Default 64 KiB.
     pub preferred_chunk_size: u64,
 }
 

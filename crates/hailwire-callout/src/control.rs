@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Text;
 
-/// What an agent tells its host unasked.
+/// What an agent sends its host outside of answers.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each variant is named like what it carries")]
 pub enum Notice {
@@ -75,7 +75,7 @@ impl TryFrom<u8> for HealthState {
             2 => Self::Degraded,
             3 => Self::Draining,
             4 => Self::Unhealthy,
-            _ => return Err(format!("there is no health state {code}")),
+            _ => return Err(format!("unknown health state {code}")),
         })
     }
 }
@@ -208,7 +208,7 @@ pub struct RuleDefinition {
     pub tags: Vec<String>,
 }
 
-/// An agent wants no more, or more again.
+/// Flow control: an agent pauses its host, or resumes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlowControl {
     /// Nothing new, for one request or for all.
@@ -217,7 +217,7 @@ pub enum FlowControl {
     Resume(Option<Text>),
 }
 
-/// Nobody waits for an answer any more.
+/// The host no longer waits for an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cancel {
     /// The request.
@@ -241,7 +241,7 @@ pub enum CancelReason {
     Manual,
 }
 
-/// Whether the other side lives; the answer is the same.
+/// A liveness check; the answer has the same fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ping {
     /// Which one.
@@ -261,7 +261,7 @@ pub struct LogLine {
     pub correlation_id: Option<String>,
 }
 
-/// What a host orders an agent beside requests. Only over gRPC.
+/// A command of a host that concerns the agent as a whole. Only over gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentCommand {
     /// Finish what there is and expect nothing new.

@@ -18,11 +18,11 @@ use crate::{
 pub enum EventKind {
     /// The head of a request.
     RequestHeaders,
-    /// A piece of a request's body.
+    /// A chunk of a request's body.
     RequestBody,
     /// The head of a response.
     ResponseHeaders,
-    /// A piece of a response's body.
+    /// A chunk of a response's body.
     ResponseBody,
     /// A request has ended; for records.
     RequestComplete,
@@ -352,7 +352,7 @@ impl fmt::Debug for ResponseHeaders {
     }
 }
 
-/// A piece of a body.
+/// A chunk of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyChunk {
     /// The request that it belongs to.
@@ -363,7 +363,7 @@ pub struct BodyChunk {
     pub is_last: bool,
     /// The size of the whole body, where it is known beforehand.
     pub total_size: Option<u64>,
-    /// How many pieces came before.
+    /// How many chunks came before.
     pub index: u32,
     /// Bytes of the body so far, with these.
     pub transferred: u64,

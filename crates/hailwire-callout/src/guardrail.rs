@@ -1,6 +1,6 @@
 //! What an agent finds in a text for or from a language model.
 //!
-//! The wire has no field for it: it travels as JSON in the answer's routing metadata, under [`KEY`]. An answer without
+//! The wire has no field for it: it travels as JSON in the answer's routing metadata, under [`FINDINGS_KEY`]. An answer without
 //! it says by its decision alone whether something was found.
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::Response;
 
 /// Where in the routing metadata of an answer findings stand.
-pub const KEY: &str = "guardrail_response";
+pub const FINDINGS_KEY: &str = "guardrail_response";
 
 /// What an agent found in a text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -76,7 +76,9 @@ impl Findings {
         let mut response = Response::allow();
         // Nothing in it can fail to be JSON.
         if let Ok(text) = serde_json::to_string(self) {
-            response.routing_metadata.insert(KEY.to_owned(), text);
+            response
+                .routing_metadata
+                .insert(FINDINGS_KEY.to_owned(), text);
         }
         response
     }
@@ -87,7 +89,7 @@ impl Findings {
     ///
     /// What stands there is something else.
     pub fn take(response: &mut Response) -> Result<Option<Self>, serde_json::Error> {
-        let text = response.routing_metadata.remove(KEY);
+        let text = response.routing_metadata.remove(FINDINGS_KEY);
         text.map(|text| serde_json::from_str(&text)).transpose()
     }
 }
@@ -103,7 +105,7 @@ mod tests {
         let mut response = Response::allow();
         response
             .routing_metadata
-            .insert(KEY.to_owned(), text.to_owned());
+            .insert(FINDINGS_KEY.to_owned(), text.to_owned());
         let found = Findings::take(&mut response).unwrap().unwrap();
         assert_eq!(response, Response::allow());
         assert_eq!(found.redacted.as_deref(), Some("my *"));
@@ -112,7 +114,7 @@ mod tests {
         let again = Findings::take(&mut found.answer()).unwrap();
         assert_eq!(again, Some(found));
         assert_eq!(Findings::take(&mut response).unwrap(), None);
-        let lie = KEY.to_owned();
+        let lie = FINDINGS_KEY.to_owned();
         response.routing_metadata.insert(lie, "{}".to_owned());
         assert!(Findings::take(&mut response).is_err());
     }

@@ -1,13 +1,13 @@
 //! Agent Protocol v2: a proxy calls its inspection agents, near and far.
 //!
 //! A proxy (the *host*) shows an *agent* each request and response that passes, as *events*: headers,
-//! pieces of a body, WebSocket frames. The agent *answers* each with a decision: let it pass, block it, send it
+//! chunks of a body, WebSocket frames. The agent *answers* each with a decision: let it pass, block it, send it
 //! elsewhere, change its headers or its body. The wire is that of Zentinel's Agent Protocol, version 2, over a
 //! Unix socket, gRPC, or a connection that the agent opens ("reverse"); `spec/callout.md` has its bytes.
 //!
 //! Nothing here needs a running node: a connection is any pair of byte streams.
 //!
-//! # The rooms
+//! # Modules
 //!
 //! | module | holds |
 //! |---|---|
@@ -20,18 +20,18 @@
 //! | [`wire`] | frames, and the two encodings of all of these |
 //! | [`agent`] | the agent's side: the trait, and serving it |
 //! | [`host`] | the proxy's side: one connection to an agent |
-//! | [`inspect`] | whom a proxy asks, and what happens when nobody answers |
+//! | [`inspect`] | which agents a proxy consults, and what happens when one does not answer |
 //! | [`pool`] | the connections to one agent, and which of them an event goes to |
-//! | [`front`] | Envoy and HAProxy ask agents through it |
+//! | [`front`] | front ends for proxies that do not speak the protocol: Envoy and HAProxy |
 
 pub mod agent;
 pub mod capabilities;
 pub mod control;
 pub mod event;
 pub mod front;
+mod guarded_io;
 pub mod guardrail;
 pub mod headers;
-mod held;
 pub mod host;
 pub mod inspect;
 pub mod pool;

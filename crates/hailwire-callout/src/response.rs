@@ -22,9 +22,9 @@ pub struct Response {
     pub audit: Audit,
     /// The decision is provisional: more of the body is wanted.
     pub needs_more: bool,
-    /// What becomes of the piece of the request's body that this answers.
+    /// What becomes of the chunk of the request's body that this answers.
     pub request_body: Option<BodyMutation>,
-    /// What becomes of the piece of the response's body that this answers.
+    /// What becomes of the chunk of the response's body that this answers.
     pub response_body: Option<BodyMutation>,
     /// What becomes of the WebSocket frame that this answers.
     pub websocket: Option<WebSocketDecision>,
@@ -97,7 +97,7 @@ pub enum Decision {
     },
     /// The client is sent elsewhere.
     Redirect {
-        /// To this place
+        /// To this URL
         url: String,
         /// with this status.
         status: u16,
@@ -130,10 +130,10 @@ pub enum HeaderOp {
     Remove { name: String },
 }
 
-/// What becomes of a piece of a body.
+/// What becomes of a chunk of a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyMutation {
-    /// The piece.
+    /// The chunk.
     pub index: u32,
     /// `None` lets it pass, empty drops it, anything else takes its place.
     pub data: Option<Bytes>,

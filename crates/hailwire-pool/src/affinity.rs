@@ -1,27 +1,27 @@
-//! Which seat a request has, so that all that belongs to it goes to the same one.
+//! Which slot a request has, so that all that belongs to it goes to the same one.
 //!
-//! The table maps 64-bit hashes to seats: numbers below [`SEATS`], whatever the caller means by them. It holds
-//! hashes and no names: two requests whose hashes agree in 45 bits and more share a seat. The caller
+//! The table maps 64-bit hashes to slots: numbers below [`SLOT_LIMIT`], whatever the caller means by them. It holds
+//! hashes and no names: two requests whose hashes agree in 45 bits and more share a slot. The caller
 //! hashes with a seed of its own, so that nobody outside can choose ids that do, or that crowd one another out.
 //!
 //! # Shape
 //!
-//! A place is one atomic word, and eight places are a set, one cache line:
+//! An entry is one atomic word, and eight entries are a set, one cache line:
 //!
 //! ```text
 //!  63                           28 27        16 15               0
 //! +-------------------------------+------------+------------------+
-//! |              tag              |    seat    |  used (seconds)  |
+//! |              tag              |    slot    |  used (seconds)  |
 //! +-------------------------------+------------+------------------+
 //! ```
 //!
 //! A hash has one set in each level, and the next level, eight times as large, is made when a set of the ones before is full: a
 //! pool that has few requests at once keeps 32 KiB. At the last level a hash has two sets, so that hardly
-//! any is full before all are; where both are, the place that was used longest ago is taken. An entry that was not used
+//! any is full before all are; where both are, the entry that was used longest ago is taken. An entry that was not used
 //! for longer than the time to live is as good as none.
 //!
 //! Every operation is a handful of loads, and at most one compare-and-swap that succeeds; none waits. Two threads
-//! that put the same hash at the same moment agree, except when a third frees a place between them.
+//! that put the same hash at the same moment agree, except when a third frees a entry between them.
 
 use std::{
     sync::{
@@ -36,7 +36,7 @@ use std::{
 pub struct AffinityConfig {
     /// How long an entry stays that is not used. Default 5 min; from 1 s to 9 h.
     pub ttl: Duration,
-    /// Entries that find room; beyond them, the least lately used may make place. Default 100,000; it is
+    /// Entries that find room; beyond them, the least lately used may make entry. Default 100,000; it is
     /// rounded up to what the levels hold: 4,096, 36,864 or, at most, 299,008, of 8 bytes each.
     pub entries: usize,
 }
@@ -54,7 +54,7 @@ impl Default for AffinityConfig {
 #[derive(Debug)]
 pub struct AffinityTable {
     levels: Box<[TableLevel]>,
-    /// Where an entry goes that has no place, which no level is so small as to let happen.
+    /// Where an entry goes that has no entry, which no level is so small as to let happen.
     spare: AtomicU64,
     ttl: u16,
     /// Entries used less long ago than this are not stamped anew.
@@ -71,7 +71,7 @@ struct TableLevel {
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct EntrySet([AtomicU64; PLACES]);
+struct EntrySet([AtomicU64; ENTRIES_PER_SET]);
 
 enum EntryLookup<'a> {
     /// It lies here.
@@ -80,12 +80,12 @@ enum EntryLookup<'a> {
     Free(&'a AtomicU64, u64),
 }
 
-const PLACES: usize = 8;
+const ENTRIES_PER_SET: usize = 8;
 const FIRST_LEVEL: usize = 512;
-const MOST_LEVELS: usize = 3;
+const MAX_LEVELS: usize = 3;
 
 /// Seats are less than this.
-pub const SEATS: u16 = 1 << 12;
+pub const SLOT_LIMIT: u16 = 1 << 12;
 
 impl AffinityTable {
     /// An empty one, which has no memory yet.
@@ -93,13 +93,13 @@ impl AffinityTable {
     pub fn new(config: AffinityConfig) -> Self {
         let mut levels = Vec::new();
         let (mut count, mut room) = (FIRST_LEVEL, 0);
-        while levels.len() < MOST_LEVELS && (levels.is_empty() || room < config.entries) {
+        while levels.len() < MAX_LEVELS && (levels.is_empty() || room < config.entries) {
             levels.push(TableLevel {
                 sets: OnceLock::new(),
                 count,
                 last: false,
             });
-            room += count * PLACES;
+            room += count * ENTRIES_PER_SET;
             count *= 8;
         }
         if let Some(last) = levels.last_mut() {
@@ -114,41 +114,41 @@ impl AffinityTable {
         }
     }
 
-    /// The seat of a hash, whose time to live begins anew.
+    /// The slot of a hash, whose time to live begins anew.
     #[inline]
     #[must_use]
-    pub fn seat(&self, hash: u64, now: Duration) -> Option<u16> {
-        let (place, word) = self.find_fresh(hash, stamp(now))?;
-        self.touch(place, word, stamp(now));
-        Some(seat_of(word))
+    pub fn slot(&self, hash: u64, now: Duration) -> Option<u16> {
+        let (entry, word) = self.find_fresh(hash, stamp(now))?;
+        self.touch(entry, word, stamp(now));
+        Some(slot_of(word))
     }
 
-    /// Gives a hash a seat, unless it has one, and returns the one that it has.
+    /// Gives a hash a slot, unless it has one, and returns the one that it has.
     #[inline]
-    pub fn place(&self, hash: u64, seat: u16, now: Duration) -> u16 {
-        self.put(hash, seat, now, false)
+    pub fn bind(&self, hash: u64, slot: u16, now: Duration) -> u16 {
+        self.put(hash, slot, now, false)
     }
 
-    /// Gives a hash another seat, or its first.
+    /// Gives a hash another slot, or its first.
     #[inline]
-    pub fn replace(&self, hash: u64, seat: u16, now: Duration) {
-        self.put(hash, seat, now, true);
+    pub fn rebind(&self, hash: u64, slot: u16, now: Duration) {
+        self.put(hash, slot, now, true);
     }
 
-    /// Forgets a hash; whether it had a seat, however old.
+    /// Forgets a hash; whether it had a slot, however old.
     #[inline]
     pub fn remove(&self, hash: u64) -> bool {
         self.find(hash, |_| true)
-            .is_some_and(|(place, word)| swap(place, word, 0))
+            .is_some_and(|(entry, word)| swap(entry, word, 0))
     }
 
-    /// How many entries there are that are not too old. Looks at every place.
+    /// How many entries there are that are not too old. Looks at every entry.
     #[must_use]
     pub fn len(&self, now: Duration) -> usize {
         let sets = self.levels.iter().filter_map(|level| level.sets.get());
         sets.flat_map(|sets| sets.iter())
             .flat_map(|set| set.0.iter())
-            .filter(|place| !is_free(place.load(Ordering::Relaxed), stamp(now), self.ttl))
+            .filter(|entry| !is_free(entry.load(Ordering::Relaxed), stamp(now), self.ttl))
             .count()
     }
 
@@ -176,10 +176,10 @@ impl AffinityTable {
             // They are made in their order, so there is none behind one that is missing.
             let sets = level.sets.get()?;
             for set in level.candidates(sets, hash).into_iter().flatten() {
-                for place in &set.0 {
-                    let word = place.load(Ordering::Acquire);
+                for entry in &set.0 {
+                    let word = entry.load(Ordering::Acquire);
                     if word >> TAG_SHIFT == tag(hash) && wanted(word) {
-                        return Some((place, word));
+                        return Some((entry, word));
                     }
                 }
             }
@@ -187,29 +187,29 @@ impl AffinityTable {
         None
     }
 
-    fn put(&self, hash: u64, seat: u16, now: Duration, replace: bool) -> u16 {
+    fn put(&self, hash: u64, slot: u16, now: Duration, replace: bool) -> u16 {
         let stamp = stamp(now);
-        let seat = seat & (SEATS - 1);
-        let fresh = tag(hash) << TAG_SHIFT | u64::from(seat) << 16 | u64::from(stamp);
-        // Each further round means that another thread was faster with the same place.
-        for _ in 0..ROUNDS {
+        let slot = slot & (SLOT_LIMIT - 1);
+        let fresh = tag(hash) << TAG_SHIFT | u64::from(slot) << 16 | u64::from(stamp);
+        // Each further round means that another thread was faster with the same entry.
+        for _ in 0..MAX_RETRIES {
             match self.look(hash, stamp) {
-                EntryLookup::Known(place, word) if !replace || seat_of(word) == seat => {
-                    self.touch(place, word, stamp);
-                    return seat_of(word);
+                EntryLookup::Known(entry, word) if !replace || slot_of(word) == slot => {
+                    self.touch(entry, word, stamp);
+                    return slot_of(word);
                 }
-                EntryLookup::Known(place, word) | EntryLookup::Free(place, word) => {
-                    if swap(place, word, fresh) {
-                        return seat;
+                EntryLookup::Known(entry, word) | EntryLookup::Free(entry, word) => {
+                    if swap(entry, word, fresh) {
+                        return slot;
                     }
                 }
             }
         }
         // Not remembered. As if it had been crowded out at once.
-        seat
+        slot
     }
 
-    /// The place of a hash, or one for it.
+    /// The entry of a hash, or one for it.
     #[inline]
     fn look(&self, hash: u64, now: u16) -> EntryLookup<'_> {
         let mut free = None;
@@ -218,31 +218,31 @@ impl AffinityTable {
                 break;
             };
             for set in level.candidates(sets, hash).into_iter().flatten() {
-                for place in &set.0 {
-                    let word = place.load(Ordering::Acquire);
+                for entry in &set.0 {
+                    let word = entry.load(Ordering::Acquire);
                     if word >> TAG_SHIFT == tag(hash) {
                         // One that is too old is where the new one goes, or there would be two.
                         return if is_free(word, now, self.ttl) {
-                            EntryLookup::Free(place, word)
+                            EntryLookup::Free(entry, word)
                         } else {
-                            EntryLookup::Known(place, word)
+                            EntryLookup::Known(entry, word)
                         };
                     }
                     if word == 0 && free.is_none() {
-                        free = Some(place);
+                        free = Some(entry);
                     }
                 }
             }
         }
         match free {
-            Some(place) => EntryLookup::Free(place, 0),
-            None => self.room(hash, now),
+            Some(entry) => EntryLookup::Free(entry, 0),
+            None => self.make_room(hash, now),
         }
     }
 
-    /// A place for a hash whose sets are full: one that is too old, one of the next level, or the oldest.
+    /// A entry for a hash whose sets are full: one that is too old, one of the next level, or the oldest.
     #[cold]
-    fn room(&self, hash: u64, now: u16) -> EntryLookup<'_> {
+    fn make_room(&self, hash: u64, now: u16) -> EntryLookup<'_> {
         let mut oldest: Option<(&AtomicU64, u64)> = None;
         for level in &self.levels {
             let made = level.sets.get().is_some();
@@ -250,38 +250,38 @@ impl AffinityTable {
                 .sets
                 .get_or_init(|| (0..level.count).map(|_| EntrySet::default()).collect());
             let sets = level.candidates(sets, hash).into_iter().flatten();
-            for place in sets.flat_map(|set| &set.0) {
-                let word = place.load(Ordering::Acquire);
+            for entry in sets.flat_map(|set| &set.0) {
+                let word = entry.load(Ordering::Acquire);
                 if is_free(word, now, self.ttl) {
-                    return EntryLookup::Free(place, word);
+                    return EntryLookup::Free(entry, word);
                 }
                 // Another thread has put it here since it was looked for.
                 if word >> TAG_SHIFT == tag(hash) {
-                    return EntryLookup::Known(place, word);
+                    return EntryLookup::Known(entry, word);
                 }
                 if made && oldest.is_none_or(|(_, old)| age(word, now) > age(old, now)) {
-                    oldest = Some((place, word));
+                    oldest = Some((entry, word));
                 }
             }
         }
-        let (place, word) = oldest.unwrap_or((&self.spare, 0));
-        EntryLookup::Free(place, word)
+        let (entry, word) = oldest.unwrap_or((&self.spare, 0));
+        EntryLookup::Free(entry, word)
     }
 
     #[inline]
-    fn touch(&self, place: &AtomicU64, word: u64, now: u16) {
+    fn touch(&self, entry: &AtomicU64, word: u64, now: u16) {
         if age(word, now) > self.restamp {
-            swap(place, word, word & !0xffff | u64::from(now));
+            swap(entry, word, word & !0xffff | u64::from(now));
         }
     }
 }
 
 const TAG_SHIFT: u32 = 28;
-const ROUNDS: usize = 16;
+const MAX_RETRIES: usize = 16;
 
 #[inline]
-fn swap(place: &AtomicU64, from: u64, to: u64) -> bool {
-    place
+fn swap(entry: &AtomicU64, from: u64, to: u64) -> bool {
+    entry
         .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
         .is_ok()
 }
@@ -309,7 +309,7 @@ fn tag(hash: u64) -> u64 {
 }
 
 #[inline]
-fn seat_of(word: u64) -> u16 {
+fn slot_of(word: u64) -> u16 {
     u16::try_from(word >> 16 & 0xfff).unwrap_or(0)
 }
 
@@ -328,7 +328,7 @@ fn age(word: u64, now: u16) -> u16 {
 }
 
 /// The last 16 bits of the seconds, which come around after 18 hours. An entry of just that age that was
-/// never used nor overwritten would count as fresh for a while, and cost one place.
+/// never used nor overwritten would count as fresh for a while, and cost one entry.
 #[inline]
 fn stamp(now: Duration) -> u16 {
     u16::try_from(now.as_secs() & 0xffff).unwrap_or(0)
@@ -351,14 +351,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_keeps_its_first_seat_until_it_is_removed() {
+    fn a_request_keeps_its_first_slot_until_it_is_removed() {
         let table = AffinityTable::new(AffinityConfig::default());
-        assert_eq!(table.seat(hash(1), at(0)), None);
-        assert_eq!(table.place(hash(1), 3, at(0)), 3);
-        assert_eq!(table.place(hash(1), 1, at(0)), 3);
-        assert_eq!(table.seat(hash(1), at(0)), Some(3));
-        table.replace(hash(1), 2, at(0));
-        assert_eq!(table.seat(hash(1), at(0)), Some(2));
+        assert_eq!(table.slot(hash(1), at(0)), None);
+        assert_eq!(table.bind(hash(1), 3, at(0)), 3);
+        assert_eq!(table.bind(hash(1), 1, at(0)), 3);
+        assert_eq!(table.slot(hash(1), at(0)), Some(3));
+        table.rebind(hash(1), 2, at(0));
+        assert_eq!(table.slot(hash(1), at(0)), Some(2));
         assert!(table.remove(hash(1)));
         assert!(!table.remove(hash(1)));
         assert!(table.is_empty(at(0)));
@@ -367,12 +367,12 @@ mod tests {
     #[test]
     fn an_entry_lives_as_long_as_it_is_used() {
         let table = AffinityTable::new(AffinityConfig::default());
-        table.place(hash(1), 3, at(0));
-        table.place(hash(2), 3, at(0));
+        table.bind(hash(1), 3, at(0));
+        table.bind(hash(2), 3, at(0));
         for now in (0..3_000).step_by(100) {
-            assert_eq!(table.seat(hash(1), at(now)), Some(3));
+            assert_eq!(table.slot(hash(1), at(now)), Some(3));
         }
-        assert_eq!(table.seat(hash(2), at(3_000)), None);
+        assert_eq!(table.slot(hash(2), at(3_000)), None);
         assert_eq!(table.len(at(3_000)), 1);
     }
 
@@ -380,9 +380,9 @@ mod tests {
     fn a_hundred_thousand_are_remembered_and_not_one_is_crowded_out() {
         let table = AffinityTable::new(AffinityConfig::default());
         for n in 0..100_000 {
-            table.place(hash(n), u16::try_from(n % 4).unwrap(), at(0));
+            table.bind(hash(n), u16::try_from(n % 4).unwrap(), at(0));
         }
-        let kept = |n: &u64| table.seat(hash(*n), at(1)) == u16::try_from(n % 4).ok();
+        let kept = |n: &u64| table.slot(hash(*n), at(1)) == u16::try_from(n % 4).ok();
         assert_eq!((0..100_000).filter(kept).count(), 100_000);
         assert_eq!(table.memory(), 299_008 * 8);
     }
@@ -394,12 +394,12 @@ mod tests {
             ..AffinityConfig::default()
         });
         for n in 0..1_000_000_u64 {
-            table.place(hash(n), 0, at(n / 10_000));
+            table.bind(hash(n), 0, at(n / 10_000));
         }
         assert_eq!(table.memory(), 4_096 * 8);
         assert!(table.len(at(100)) <= 4_096);
-        assert_eq!(table.seat(hash(999_999), at(100)), Some(0));
-        assert_eq!(table.seat(hash(0), at(100)), None);
+        assert_eq!(table.slot(hash(999_999), at(100)), Some(0));
+        assert_eq!(table.slot(hash(0), at(100)), None);
     }
 
     #[test]
@@ -407,7 +407,7 @@ mod tests {
         let table = AffinityTable::new(AffinityConfig::default());
         assert_eq!(table.memory(), 0);
         for n in 0..1_000_000 {
-            table.place(hash(n), 0, at(0));
+            table.bind(hash(n), 0, at(0));
             if n >= 200 {
                 assert!(table.remove(hash(n - 200)));
             }
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn a_stamp_from_a_little_ahead_is_fresh() {
         let table = AffinityTable::new(AffinityConfig::default());
-        table.place(hash(1), 3, at(65_536));
-        assert_eq!(table.seat(hash(1), at(65_535)), Some(3));
+        table.bind(hash(1), 3, at(65_536));
+        assert_eq!(table.slot(hash(1), at(65_535)), Some(3));
     }
 }

@@ -82,7 +82,7 @@ impl BreakerPermit {
     }
 }
 
-/// The machine.
+/// The state machine.
 #[derive(Debug)]
 pub struct CircuitBreaker {
     word: AtomicU64,
@@ -102,7 +102,7 @@ impl CircuitBreaker {
         let config = BreakerConfig {
             failures: config.failures.max(1),
             successes: config.successes.max(1),
-            probes: config.probes.clamp(1, MOST_PROBES),
+            probes: config.probes.clamp(1, MAX_PROBES),
             ..config
         };
         Self {
@@ -277,7 +277,7 @@ struct BreakerWord {
     until_ms: u64,
 }
 
-const MOST_PROBES: u8 = 63;
+const MAX_PROBES: u8 = 63;
 const UNTIL_BITS: u32 = 40;
 const UNTIL_MASK: u64 = (1 << UNTIL_BITS) - 1;
 
@@ -293,7 +293,7 @@ impl BreakerWord {
             },
             epoch: byte(54),
             count: byte(46),
-            probes: byte(UNTIL_BITS) & MOST_PROBES,
+            probes: byte(UNTIL_BITS) & MAX_PROBES,
             until_ms: word & UNTIL_MASK,
         }
     }
@@ -303,7 +303,7 @@ impl BreakerWord {
         (self.kind as u64) << 62
             | u64::from(self.epoch) << 54
             | u64::from(self.count) << 46
-            | u64::from(self.probes & MOST_PROBES) << UNTIL_BITS
+            | u64::from(self.probes & MAX_PROBES) << UNTIL_BITS
             | self.until_ms.min(UNTIL_MASK)
     }
 }

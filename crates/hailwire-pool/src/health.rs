@@ -127,15 +127,15 @@ impl HealthWord {
     }
 }
 
-/// How gladly a member is picked at one moment; lower is better.
+/// Whether a member takes new calls at one moment; lower is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MemberAvailability {
-    /// Takes its turn. A member whose probe is due does too, or it would never recover.
-    Good,
-    /// Only where no good one can serve.
-    Doubtful,
-    /// Not now.
-    Out,
+    /// It takes new calls. So does a member whose probe is due, or it would never recover.
+    Available,
+    /// Only where no available one can serve.
+    Suspect,
+    /// It takes no new calls.
+    Unavailable,
 }
 
 /// What was taken with a probe, so that an abandoned one can be put back.
@@ -153,7 +153,7 @@ pub(crate) enum CallAdmission {
     Refused,
 }
 
-/// The machine.
+/// The state machine.
 #[derive(Debug, Default)]
 pub(crate) struct HealthCell(AtomicU64);
 
@@ -166,14 +166,14 @@ impl HealthCell {
         self.load().failures
     }
 
-    pub(crate) fn standing(&self, now: Duration) -> MemberAvailability {
+    pub(crate) fn availability(&self, now: Duration) -> MemberAvailability {
         match self.load().health() {
-            MemberHealth::Healthy => MemberAvailability::Good,
+            MemberHealth::Healthy => MemberAvailability::Available,
             MemberHealth::Suspect { until } | MemberHealth::Down { until } if now >= until => {
-                MemberAvailability::Good
+                MemberAvailability::Available
             }
-            MemberHealth::Suspect { .. } => MemberAvailability::Doubtful,
-            MemberHealth::Down { .. } => MemberAvailability::Out,
+            MemberHealth::Suspect { .. } => MemberAvailability::Suspect,
+            MemberHealth::Down { .. } => MemberAvailability::Unavailable,
         }
     }
 
@@ -291,12 +291,12 @@ mod tests {
         let cell = HealthCell::default();
         cell.failed(false, at(5), &CONFIG);
         assert_eq!(cell.health(), MemberHealth::Suspect { until: at(1005) });
-        assert_eq!(cell.standing(at(1004)), MemberAvailability::Doubtful);
-        assert_eq!(cell.standing(at(1005)), MemberAvailability::Good);
+        assert_eq!(cell.availability(at(1004)), MemberAvailability::Suspect);
+        assert_eq!(cell.availability(at(1005)), MemberAvailability::Available);
         cell.failed(false, at(6), &CONFIG);
         cell.failed(false, at(7), &CONFIG);
         assert_eq!(cell.health(), MemberHealth::Down { until: at(1007) });
-        assert_eq!(cell.standing(at(1006)), MemberAvailability::Out);
+        assert_eq!(cell.availability(at(1006)), MemberAvailability::Unavailable);
     }
 
     #[test]

@@ -28,7 +28,7 @@
 //! A suspect member is passed over for one base back-off while a healthy one can serve, in whatever
 //! tier, and then takes its turns again. A member that is down gets no call but the probe.
 //!
-//! # The rooms
+//! # Modules
 //!
 //! | module | holds |
 //! |---|---|
@@ -36,9 +36,9 @@
 //! | [`member`] | one member: what it is, and what it has in flight |
 //! | [`lease`] | one call's hold on a member |
 //! | [`health`] | the machine drawn above, in one atomic word |
-//! | [`seats`] | a fixed row, such as the connections to one agent, and the choice among them |
+//! | [`slots`] | a fixed set of slots, such as the connections to one agent, and the choice among them |
 //! | [`breaker`] | a circuit breaker, in one atomic word |
-//! | [`affinity`] | which seat a request has |
+//! | [`affinity`] | which slot a request has |
 
 pub mod affinity;
 pub mod breaker;
@@ -46,7 +46,7 @@ pub mod health;
 pub mod lease;
 pub mod member;
 pub mod pool;
-pub mod seats;
+pub mod slots;
 
 pub use affinity::{AffinityConfig, AffinityTable};
 pub use breaker::{BreakerConfig, BreakerPermit, BreakerState, CircuitBreaker};
@@ -54,4 +54,4 @@ pub use health::{HealthConfig, MemberHealth};
 pub use lease::Lease;
 pub use member::{Member, MemberConfig, Outcome, Tier};
 pub use pool::{NoMember, Pool, PoolConfig, Strategy};
-pub use seats::{Availability, LastSeen, NoSlot, SlotSet, SlotView};
+pub use slots::{Availability, LastSeen, NoSlot, SlotSet, SlotView};

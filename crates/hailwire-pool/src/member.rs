@@ -145,8 +145,8 @@ impl<K, V> Member<K, V> {
         }
     }
 
-    pub(crate) fn standing(&self, now: Duration) -> MemberAvailability {
-        self.health.standing(now)
+    pub(crate) fn availability(&self, now: Duration) -> MemberAvailability {
+        self.health.availability(now)
     }
 
     pub(crate) fn has_room(&self) -> bool {

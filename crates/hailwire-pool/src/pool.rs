@@ -1,6 +1,6 @@
 //! The members of one group, and the pick.
 //!
-//! A pick looks at every member once and takes the least of (standing, tier, load, turn): standing
+//! A pick looks at every member once and takes the least of (availability, tier, load, turn): availability
 //! from [`crate::health`], load as the [`Strategy`] has it, and turn, the moment at which
 //! it was picked last, so that equals follow each other in a circle whichever of them are excluded,
 //! full or down at the time. The member's turn is taken with a compare-and-swap: whoever loses
@@ -69,9 +69,9 @@ pub enum NoMember {
 impl fmt::Display for NoMember {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Empty => "the group has no member that may be asked",
+            Self::Empty => "the group has no eligible member",
             Self::Down { .. } => "every member is down",
-            Self::Full => "every member has as many calls as it takes",
+            Self::Full => "every member is at its concurrency limit",
         })
     }
 }
@@ -204,8 +204,8 @@ impl<K, V> Pool<K, V> {
         lots: RandomDraw,
         now: Duration,
     ) -> Result<MemberRank, NoMember> {
-        let standing = member.standing(now);
-        if standing == MemberAvailability::Out {
+        let availability = member.availability(now);
+        if availability == MemberAvailability::Unavailable {
             let until = match member.health() {
                 MemberHealth::Down { until } => until,
                 MemberHealth::Healthy | MemberHealth::Suspect { .. } => now,
@@ -227,7 +227,7 @@ impl<K, V> Pool<K, V> {
             Strategy::TwoChoices => u32::MAX,
         };
         Ok(MemberRank {
-            standing,
+            availability,
             tier: member.tier(),
             load,
             turn: member.turn(),
@@ -291,13 +291,13 @@ impl<K: Eq, V> Pool<K, V> {
 /// The order in which members are preferred; the fields in the order of their weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberRank {
-    standing: MemberAvailability,
+    availability: MemberAvailability,
     tier: Tier,
     load: u32,
     turn: u64,
 }
 
-/// What chance says at one turn. Costs nothing under a strategy that does not ask it.
+/// The random numbers of one pick. Costs nothing under a strategy that does not use them.
 #[derive(Clone, Copy)]
 struct RandomDraw {
     turn: u64,

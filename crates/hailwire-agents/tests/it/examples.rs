@@ -91,7 +91,7 @@ fn piece(id: &str, data: &'static [u8], index: u32, is_last: bool) -> Event {
 }
 
 async fn status(host: &Connection, event: Event) -> u16 {
-    let answer = tokio::time::timeout(Duration::from_secs(20), host.ask(event)).await;
+    let answer = tokio::time::timeout(Duration::from_secs(20), host.request(event)).await;
     match answer.expect("an answer in time").unwrap().decision {
         Decision::Allow => 200,
         Decision::Block { status, .. } => status,
@@ -110,7 +110,7 @@ async fn decides(path: &Path) {
     host.ping().await.unwrap();
 
     assert_eq!(status(&host, head("1", "/admin/users")).await, 403);
-    let answer = host.ask(head("2", "/")).await.unwrap();
+    let answer = host.request(head("2", "/")).await.unwrap();
     let set = HeaderOp::Set {
         name: "x-checked-by".into(),
         value: "no-secrets".into(),

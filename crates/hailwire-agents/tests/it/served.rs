@@ -30,7 +30,7 @@ fn head(id: &str, uri: &str) -> Event {
 }
 
 async fn ask(host: &Connection, id: &str, uri: &str) -> Decision {
-    let answer = tokio::time::timeout(Duration::from_secs(20), host.ask(head(id, uri))).await;
+    let answer = tokio::time::timeout(Duration::from_secs(20), host.request(head(id, uri))).await;
     answer.expect("an answer in time").unwrap().decision
 }
 
@@ -164,7 +164,7 @@ async fn whoever_may_connect_cannot_lift_the_operators_limits() {
                 config: serde_json::json!({"limits": ["1000/s"]}),
                 config_version: None,
             });
-            let answer = tokio::time::timeout(Duration::from_secs(20), host.ask(push)).await;
+            let answer = tokio::time::timeout(Duration::from_secs(20), host.request(push)).await;
             let answer = answer.expect("an answer in time").unwrap();
             assert!(matches!(
                 answer.decision,

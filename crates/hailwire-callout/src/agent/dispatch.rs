@@ -1,11 +1,11 @@
-//! Which handler runs when.
+//! Runs the handlers of one connection in order.
 //!
-//! Events of one *lane* run one after the other, in their order: the head and body of a request, those of
-//! its response, and everything else of a request (WebSocket frames among it) are a lane each. Lanes run side by side,
+//! Events of one *queue* run one after the other, in their order: the head and body of a request, those of
+//! its response, and everything else of a request (such as WebSocket frames) are a queue each. Queues run concurrently,
 //! up to the agent's `max_concurrency`; events beyond wait, first come first served.
 //!
 //! A handler is polled once where its event was read. Most answer then, and cost no task. One that does not
-//! gets a task, which goes on with the lane's next event when it is done. A cancel drops a request's
+//! gets a task, which goes on with the queue's next event when it is done. A cancel drops a request's
 //! handlers and what waits behind them; so does the end of the connection, which drops the [`EventDispatcher`].
 //!
 //! A handler that panics blocks its request with 500, and nothing else.
@@ -33,15 +33,15 @@ use crate::{
     control::CancelReason,
     event::{Event, EventKind},
     response::Response,
-    stream::PIECES,
+    stream::MAX_WINDOW_CHUNKS,
 };
 
-/// How many events of one connection may wait, beside the pieces of a body that the window of each running lane lets come. Whoever
+/// How many events of one connection may wait, beside the chunks of a body that the window of each running queue lets come. Whoever
 /// reads them stops while there is no room ([`EventDispatcher::has_room`]); an answer makes some.
-pub(crate) const WAITING: usize = 1024;
+pub(crate) const MAX_WAITING: usize = 1024;
 
-/// A piece of a body below this size is copied when it has to wait.
-const SMALL: usize = 64 << 10;
+/// A chunk of a body below this size is copied when it has to wait.
+const COPY_BELOW: usize = 64 << 10;
 
 /// Where an answer goes.
 pub(crate) trait ReplySink: Send + 'static {
@@ -51,7 +51,7 @@ pub(crate) trait ReplySink: Send + 'static {
 
 /// The handlers of one connection. They end when it is dropped.
 pub(crate) struct EventDispatcher<A: Agent, P: ReplySink> {
-    lanes: Arc<HandlerQueues<A, P>>,
+    queues: Arc<HandlerQueues<A, P>>,
 }
 
 struct HandlerQueues<A: Agent, P: ReplySink> {
@@ -63,15 +63,15 @@ struct HandlerQueues<A: Agent, P: ReplySink> {
 }
 
 struct QueueTable<P> {
-    lanes: HashMap<QueueKey, HandlerQueue<P>, RandomState>,
-    /// Events of lanes that wait for another to end.
-    queue: VecDeque<(Event, P)>,
+    queues: HashMap<QueueKey, HandlerQueue<P>, RandomState>,
+    /// Events of queues that wait for another to end.
+    backlog: VecDeque<(Event, P)>,
     waiting: usize,
     started: u64,
 }
 
 struct HandlerQueue<P> {
-    /// Tells it from later lanes of the same name.
+    /// Distinguishes it from later queues with the same key.
     number: u64,
     task: Option<AbortHandle>,
     queue: VecDeque<(Event, P)>,
@@ -100,13 +100,13 @@ impl<A: Agent, P: ReplySink> EventDispatcher<A, P> {
             max => max as usize,
         };
         let running = QueueTable {
-            lanes: HashMap::default(),
-            queue: VecDeque::new(),
+            queues: HashMap::default(),
+            backlog: VecDeque::new(),
             waiting: 0,
             started: 0,
         };
         Self {
-            lanes: Arc::new(HandlerQueues {
+            queues: Arc::new(HandlerQueues {
                 agent,
                 max,
                 busy: AtomicBool::new(false),
@@ -118,74 +118,74 @@ impl<A: Agent, P: ReplySink> EventDispatcher<A, P> {
     /// Begins with an event. Its answer is placed before this returns, or later by a task.
     ///
     /// Needs a Tokio runtime.
-    pub(crate) fn event(&self, event: Event, place: P) {
-        let lanes = &self.lanes;
-        if lanes.busy.load(Ordering::Acquire) {
-            let mut running = lanes.lock();
+    pub(crate) fn event(&self, event: Event, reply: P) {
+        let queues = &self.queues;
+        if queues.busy.load(Ordering::Acquire) {
+            let mut running = queues.lock();
             let key = key(&event);
-            if let Some(lane) = running.lanes.get_mut(&key) {
-                lane.queue.push_back((apart(event), place));
+            if let Some(queue) = running.queues.get_mut(&key) {
+                queue.queue.push_back((apart(event), reply));
                 running.waiting += 1;
                 return;
             }
-            if running.lanes.len() >= lanes.max {
-                running.queue.push_back((apart(event), place));
+            if running.queues.len() >= queues.max {
+                running.backlog.push_back((apart(event), reply));
                 running.waiting += 1;
                 return;
             }
         }
         let key = key(&event);
-        let mut handler = handle(lanes.agent.clone(), event);
+        let mut handler = handle(queues.agent.clone(), event);
         match handler
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
         {
-            Poll::Ready(response) => place.answer(response),
+            Poll::Ready(response) => reply.answer(response),
             Poll::Pending => {
-                let mut running = lanes.lock();
-                lanes.start(&mut running, key, handler, place);
+                let mut running = queues.lock();
+                queues.start(&mut running, key, handler, reply);
             }
         }
     }
 
     /// Nobody waits for a request any more: its handlers are dropped.
     pub(crate) fn cancel(&self, id: &str, reason: CancelReason) {
-        let lanes = &self.lanes;
-        if lanes.busy.load(Ordering::Acquire) {
-            let mut running = lanes.lock();
+        let queues = &self.queues;
+        if queues.busy.load(Ordering::Acquire) {
+            let mut running = queues.lock();
             for part in QueueKind::ALL {
-                if let Some(lane) = running.lanes.remove(&QueueKey(Text::from(id), part)) {
-                    running.waiting -= lane.queue.len();
-                    if let Some(task) = lane.task {
+                if let Some(queue) = running.queues.remove(&QueueKey(Text::from(id), part)) {
+                    running.waiting -= queue.queue.len();
+                    if let Some(task) = queue.task {
                         task.abort();
                     }
                 }
             }
-            let before = running.queue.len();
-            running.queue.retain(|(event, _)| event.id() != id);
-            running.waiting -= before - running.queue.len();
-            lanes.refill(&mut running);
+            let before = running.backlog.len();
+            running.backlog.retain(|(event, _)| event.id() != id);
+            running.waiting -= before - running.backlog.len();
+            queues.refill(&mut running);
         }
-        lanes.agent.cancelled(id, reason);
+        queues.agent.cancelled(id, reason);
     }
 
     /// Whether more events should be read.
     pub(crate) fn has_room(&self) -> bool {
-        if !self.lanes.busy.load(Ordering::Acquire) {
+        if !self.queues.busy.load(Ordering::Acquire) {
             return true;
         }
-        let running = self.lanes.lock();
+        let running = self.queues.lock();
         // A request that is slow fills its own window, and leaves others their room.
-        running.waiting < WAITING + PIECES * running.lanes.len()
+        running.waiting < MAX_WAITING + MAX_WINDOW_CHUNKS * running.queues.len()
     }
 }
 
 impl<A: Agent, P: ReplySink> Drop for EventDispatcher<A, P> {
     fn drop(&mut self) {
-        let mut running = self.lanes.lock();
-        running.queue.clear();
-        for (_, lane) in running.lanes.drain() {
-            if let Some(task) = lane.task {
+        let mut running = self.queues.lock();
+        running.backlog.clear();
+        for (_, queue) in running.queues.drain() {
+            if let Some(task) = queue.task {
                 task.abort();
             }
         }
@@ -197,72 +197,72 @@ impl<A: Agent, P: ReplySink> HandlerQueues<A, P> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lane of its own task.
+    /// Starts the task of a queue.
     fn start(
         self: &Arc<Self>,
         running: &mut QueueTable<P>,
         key: QueueKey,
         handler: HandlerFuture,
-        place: P,
+        reply: P,
     ) {
         running.started += 1;
         let number = running.started;
-        let lanes = self.clone();
-        // The task takes the lock that is held here before it looks for its lane.
-        let task = tokio::spawn(lanes.run(key.clone(), number, handler, place));
-        let lane = HandlerQueue {
+        let queues = self.clone();
+        // The task takes the lock that is held here before it looks for its queue.
+        let task = tokio::spawn(queues.run(key.clone(), number, handler, reply));
+        let queue = HandlerQueue {
             number,
             task: Some(task.abort_handle()),
             queue: VecDeque::new(),
         };
-        running.lanes.insert(key, lane);
+        running.queues.insert(key, queue);
         self.busy.store(true, Ordering::Release);
     }
 
-    async fn run(self: Arc<Self>, key: QueueKey, number: u64, handler: HandlerFuture, place: P) {
-        let (mut handler, mut place) = (handler, place);
+    async fn run(self: Arc<Self>, key: QueueKey, number: u64, handler: HandlerFuture, reply: P) {
+        let (mut handler, mut reply) = (handler, reply);
         loop {
             let response = handler.await;
-            place.answer(response);
+            reply.answer(response);
             let Some((event, after)) = self.next(&key, number) else {
                 return;
             };
             handler = handle(self.agent.clone(), event);
-            place = after;
+            reply = after;
         }
     }
 
-    /// The next event of a lane; without one the lane ends, and others may begin.
+    /// The next event of a queue; without one the queue ends, and others may begin.
     fn next(self: &Arc<Self>, key: &QueueKey, number: u64) -> Option<(Event, P)> {
         let mut running = self.lock();
-        let lane = running.lanes.get_mut(key)?;
-        if lane.number != number {
+        let queue = running.queues.get_mut(key)?;
+        if queue.number != number {
             return None;
         }
-        if let Some(next) = lane.queue.pop_front() {
+        if let Some(next) = queue.queue.pop_front() {
             running.waiting -= 1;
             return Some(next);
         }
-        running.lanes.remove(key);
+        running.queues.remove(key);
         self.refill(&mut running);
         None
     }
 
-    /// Begins with what waited for a lane to end.
+    /// Begins with what waited for a queue to end.
     fn refill(self: &Arc<Self>, running: &mut QueueTable<P>) {
-        while running.lanes.len() < self.max
-            && let Some((event, place)) = running.queue.pop_front()
+        while running.queues.len() < self.max
+            && let Some((event, reply)) = running.backlog.pop_front()
         {
             let key = key(&event);
-            if let Some(lane) = running.lanes.get_mut(&key) {
-                lane.queue.push_back((event, place));
+            if let Some(queue) = running.queues.get_mut(&key) {
+                queue.queue.push_back((event, reply));
                 continue;
             }
             running.waiting -= 1;
             let handler = handle(self.agent.clone(), event);
-            self.start(running, key, handler, place);
+            self.start(running, key, handler, reply);
         }
-        if running.lanes.is_empty() {
+        if running.queues.is_empty() {
             self.busy.store(false, Ordering::Release);
         }
     }
@@ -281,11 +281,11 @@ impl QueueKind {
     }
 }
 
-/// An event that waits. A small piece of a body gets memory of its own: it would keep the whole buffer that it was read into, with
+/// An event that waits. A small chunk of a body gets memory of its own: it would keep the whole buffer that it was read into, with
 /// what has been answered long since.
 fn apart(mut event: Event) -> Event {
     if let Event::RequestBody(piece) | Event::ResponseBody(piece) = &mut event
-        && piece.data.len() < SMALL
+        && piece.data.len() < COPY_BELOW
     {
         piece.data = Bytes::copy_from_slice(&piece.data);
         piece.correlation_id = Text::from(&*piece.correlation_id);
@@ -359,8 +359,8 @@ mod tests {
     async fn a_small_piece_that_waits_keeps_no_buffer_and_a_large_one_is_not_copied() {
         let dispatch = EventDispatcher::new(Arc::new(Stuck));
         dispatch.event(piece(Bytes::from_static(b"a")), Nowhere);
-        for (size, kept) in [(SMALL - 1, false), (SMALL, true)] {
-            let buffer = Bytes::from(vec![b'a'; 4 * SMALL]);
+        for (size, kept) in [(COPY_BELOW - 1, false), (COPY_BELOW, true)] {
+            let buffer = Bytes::from(vec![b'a'; 4 * COPY_BELOW]);
             dispatch.event(piece(buffer.slice(..size)), Nowhere);
             assert_eq!(buffer.is_unique(), !kept, "{size}");
         }
@@ -371,7 +371,7 @@ mod tests {
         let dispatch = EventDispatcher::new(Arc::new(Stuck));
         for n in 0..100_u8 {
             let id = Bytes::copy_from_slice(&[b'0' + n / 10, b'0' + n % 10]);
-            for _ in 0..PIECES {
+            for _ in 0..MAX_WINDOW_CHUNKS {
                 let Event::RequestBody(mut one) = piece(Bytes::from_static(b"a")) else {
                     unreachable!()
                 };
@@ -381,7 +381,7 @@ mod tests {
             assert!(dispatch.has_room(), "{n}");
         }
         // A host that does not keep to its window is read no further.
-        for _ in 0..2 * (WAITING + PIECES) {
+        for _ in 0..2 * (MAX_WAITING + MAX_WINDOW_CHUNKS) {
             dispatch.event(piece(Bytes::from_static(b"0")), Nowhere);
         }
         assert!(!dispatch.has_room());

@@ -35,7 +35,7 @@ use crate::{
     Text, VERSION,
     control::{AgentCommand, AgentHealth, HealthState, Notice, Ping},
     event::{Configure, Event},
-    held::GuardedIo,
+    guarded_io::GuardedIo,
     response::{Decision, Response},
     wire::grpc::{
         self as messages, CONNECTION_WINDOW, EXTENSIONS, MAX_MESSAGE, ReceivedEvent, STREAM_WINDOW,
@@ -100,7 +100,7 @@ impl std::fmt::Debug for ServerTls {
 
 /// Why serving has ended.
 #[derive(Debug, Error)]
-#[error("the agent is served over gRPC no longer")]
+#[error("the gRPC server of the agent has stopped")]
 pub struct GrpcServeError(#[from] tonic::transport::Error);
 
 /// Serves an agent at a TCP port until `until` comes true; what is under way then is finished.
@@ -251,7 +251,7 @@ impl<A: Agent> AgentServiceV2 for AgentGrpcService<A> {
                 Message::Response(messages::answer(id, ticket, response))
             }
             ReceivedEvent::Undecodable(id, kind, error) => {
-                tracing::warn!(?kind, %error, "an event cannot be read, and is blocked");
+                tracing::warn!(?kind, %error, "event could not be decoded; its request is blocked");
                 let response = Response::block(500);
                 Message::Response(messages::answer(id.to_string(), ticket, response))
             }
@@ -344,7 +344,7 @@ impl<A: Agent> Stream for ProcessSession<A> {
             match std::task::ready!(Pin::new(inbound).poll_next(context)) {
                 Some(Ok(message)) => this.heard(message)?,
                 Some(Err(status)) => {
-                    tracing::debug!(%status, "a stream from a host has ended");
+                    tracing::debug!(%status, "stream from a host ended");
                     return Poll::Ready(None);
                 }
                 None => this.finish(),
@@ -391,7 +391,7 @@ impl<A: Agent> ProcessSession<A> {
                 self.dispatch.event(*event, reply);
             }
             ReceivedEvent::Undecodable(id, kind, error) => {
-                tracing::warn!(?kind, %error, "an event cannot be read, and is blocked");
+                tracing::warn!(?kind, %error, "event could not be decoded; its request is blocked");
                 let answer = messages::answer(id.to_string(), ticket, Response::block(500));
                 let _ = sender.send(said(Message::Response(answer)));
             }
@@ -401,7 +401,7 @@ impl<A: Agent> ProcessSession<A> {
             ReceivedEvent::Ping(ping) => {
                 let _ = sender.send(said(pong(ping)));
             }
-            ReceivedEvent::Unknown => tracing::debug!("a message that this version does not know"),
+            ReceivedEvent::Unknown => tracing::debug!("unknown message type ignored"),
         }
         Ok(())
     }
@@ -488,9 +488,9 @@ impl<A: Agent> ControlSession<A> {
             self.hosts.tell(&Notice::Health(health.clone()));
             health
         } else {
-            tracing::warn!(?order, "an order of a host is not obeyed");
+            tracing::warn!(?order, "command of a host ignored");
             AgentHealth {
-                message: Some("this agent takes no orders".to_owned()),
+                message: Some("this agent accepts no commands".to_owned()),
                 ..AgentHealth::default()
             }
         };
@@ -528,7 +528,7 @@ fn configure<A: Agent>(agent: Arc<A>, request: proto::ConfigureEvent) -> ConfigF
     })
 }
 
-/// TCP connections, not more than there are places.
+/// Accepts TCP connections, at most `max_connections` at once.
 struct LimitedIncoming {
     listener: TcpListener,
     places: Arc<Semaphore>,
@@ -536,7 +536,7 @@ struct LimitedIncoming {
 }
 
 impl Stream for LimitedIncoming {
-    /// Each has a place for as long as it is open.
+    /// Each holds a permit for as long as it is open.
     type Item = io::Result<GuardedIo<TcpStream, OwnedSemaphorePermit>>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {

@@ -5,9 +5,9 @@ use tokio::sync::mpsc;
 use crate::control::Notice;
 
 /// How many notices of one connection may wait to be sent.
-const NOTICES: usize = 64;
+const MAX_NOTICES: usize = 64;
 
-/// A host that is connected. Clones are the same; they may outlive the connection.
+/// A handle to a connected host. Clones are the same; they may outlive the connection.
 #[derive(Clone, Debug)]
 pub struct HostHandle {
     id: String,
@@ -18,7 +18,7 @@ pub struct HostHandle {
 impl HostHandle {
     /// A host, and what its agent tells it.
     pub(crate) fn new(id: String, version: String) -> (Self, mpsc::Receiver<Notice>) {
-        let (notices, told) = mpsc::channel(NOTICES);
+        let (notices, told) = mpsc::channel(MAX_NOTICES);
         let host = Self {
             id,
             version,

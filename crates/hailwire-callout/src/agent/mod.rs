@@ -35,7 +35,7 @@ use crate::{
 /// same is allowed.
 ///
 /// Methods of different requests run side by side, up to [`AgentLimits::max_concurrency`] of a connection; the
-/// pieces of one request's body come one after the other, in their order. When a host cancels, or its connection
+/// chunks of one request's body come one after the other, in their order. When a host cancels, or its connection
 /// ends, the method's future is dropped.
 pub trait Agent: Send + Sync + 'static {
     /// What it is called: letters, digits and `-_.`; the id of its capabilities.
@@ -56,7 +56,7 @@ pub trait Agent: Send + Sync + 'static {
         absent(event)
     }
 
-    /// A piece of a request's body.
+    /// A chunk of a request's body.
     fn request_body(&self, event: BodyChunk) -> impl Future<Output = Response> + Send + '_ {
         absent(event)
     }
@@ -69,7 +69,7 @@ pub trait Agent: Send + Sync + 'static {
         absent(event)
     }
 
-    /// A piece of a response's body.
+    /// A chunk of a response's body.
     fn response_body(&self, event: BodyChunk) -> impl Future<Output = Response> + Send + '_ {
         absent(event)
     }

@@ -75,10 +75,10 @@ pub async fn dial<A: Agent>(
     loop {
         let started = Instant::now();
         match once(agent.clone(), path, options).await {
-            Ok(()) => tracing::info!(host = %path.display(), "the host has left"),
+            Ok(()) => tracing::info!(host = %path.display(), "host disconnected"),
             Err(ServeError::Refused(why)) => return Err(ServeError::Refused(why)),
             Err(error) => {
-                tracing::info!(host = %path.display(), error = &error as &dyn std::error::Error, "the host is not there");
+                tracing::info!(host = %path.display(), error = &error as &dyn std::error::Error, "host unreachable");
             }
         }
         if started.elapsed() > options.longest_pause {
@@ -166,7 +166,7 @@ where
     poll_fn(|context| outgoing.poll_write(context)).await?;
     let (code, payload) = stream::frame(incoming).await?;
     if code != FrameType::HandshakeAnswer.code() {
-        let said = format!("a frame of type {code:#04x} where the answer should be");
+        let said = format!("expected a handshake answer, got frame type {code:#04x}");
         return Err(ServeError::Handshake(said));
     }
     let answer: RegistrationResponse =
@@ -180,7 +180,7 @@ where
         .and_then(|ours| ours.encodings.first().copied())
         .unwrap_or_default();
     if encoding != Encoding::Json && !options.serve.encodings.contains(&encoding) {
-        let said = format!("{encoding:?} was not offered");
+        let said = format!("the host chose the encoding {encoding:?}, which was not offered");
         return Err(ServeError::Handshake(said));
     }
     Ok(session::AgentSessionParams {

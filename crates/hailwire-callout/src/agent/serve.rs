@@ -23,7 +23,7 @@ pub struct ServeOptions {
     pub encodings: Vec<Encoding>,
     /// Whether what only Hailwire speaks is agreed to. Default true.
     pub extensions: bool,
-    /// Bytes of one direction of a body that may be under way, of each request. Default 512 KiB.
+    /// Bytes in flight of one direction of a request's body. Default 512 KiB.
     pub window: u32,
     /// How long a handshake may take. Default 10 s.
     pub handshake_timeout: Duration,
@@ -47,16 +47,16 @@ impl Default for ServeOptions {
 #[derive(Debug, Error)]
 pub enum ServeError {
     /// The stream failed, or what came through it is not the protocol.
-    #[error("the connection to the host is lost")]
+    #[error("connection to the host lost")]
     Io(#[from] io::Error),
     /// The host did not finish the handshake in time.
-    #[error("the host did not greet within {0:?}")]
+    #[error("no handshake from the host within {0:?}")]
     Timeout(Duration),
     /// What the host sent is no handshake.
-    #[error("not a handshake: {0}")]
+    #[error("invalid handshake: {0}")]
     Handshake(String),
     /// The host does not want this agent.
-    #[error("the host refused: {0}")]
+    #[error("refused by the host: {0}")]
     Refused(String),
 }
 
@@ -133,7 +133,7 @@ where
 {
     let (code, payload) = stream::frame(incoming).await?;
     if code != FrameType::Handshake.code() {
-        let said = format!("a frame of type {code:#04x} where the handshake should be");
+        let said = format!("expected a handshake frame, got frame type {code:#04x}");
         return Err(ServeError::Handshake(said));
     }
     let mut welcome = HandshakeResponse {

@@ -81,7 +81,7 @@ struct AgentSession<A: Agent, R, W: AsyncWrite + Unpin + Send + 'static> {
     dispatch: EventDispatcher<A, SessionReply<W>>,
     notices: mpsc::Receiver<Notice>,
     numbered: bool,
-    /// It was roused, and lets whoever runs next add to what it will write.
+    /// It was woken, and lets whoever runs next add to what it will write.
     gathers: bool,
 }
 
@@ -113,12 +113,12 @@ where
             self.tell(&notice);
             told = true;
         }
-        let roused = outgoing.was_roused();
+        let woken = outgoing.was_woken();
         if outgoing.is_closing() {
             return Poll::Ready(Ok(()));
         }
         // Those that answer about now write together.
-        if roused && !self.gathers && !read && !told && !ended && !outgoing.has_much() {
+        if woken && !self.gathers && !read && !told && !ended && !outgoing.is_flush_due() {
             self.gathers = true;
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -163,11 +163,11 @@ where
     }
 
     fn frame(&mut self, code: u8, payload: Bytes) -> io::Result<()> {
-        if self.numbered && matches!(code, raw::EVENT | raw::PIECE) {
+        if self.numbered && matches!(code, raw::EVENT | raw::CHUNK) {
             return self.numbered_event(code, payload);
         }
         let Some(kind) = FrameType::from_code(code) else {
-            let unknown = format!("a frame of the unknown type {code:#04x}");
+            let unknown = format!("unknown frame type {code:#04x}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, unknown));
         };
         match kind {
@@ -186,7 +186,7 @@ where
                     .map_err(invalid)
             }
             other => {
-                tracing::debug!(kind = ?other, "a frame in the wrong direction is ignored");
+                tracing::debug!(kind = ?other, "frame for the other direction ignored");
                 Ok(())
             }
         }
@@ -212,8 +212,8 @@ where
 
     fn numbered_event(&mut self, code: u8, payload: Bytes) -> io::Result<()> {
         let number = raw::take_number(&mut payload.clone()).map_err(invalid)?;
-        let event = if code == raw::PIECE {
-            raw::take_piece(payload).map(|(_, event)| event)
+        let event = if code == raw::CHUNK {
+            raw::take_chunk(payload).map(|(_, event)| event)
         } else {
             raw::take_event_head(payload).and_then(|(_, kind, payload)| {
                 wire::decode_event(kind, payload, self.answers.encoding)
@@ -235,7 +235,7 @@ where
     }
 
     fn unreadable(&self, to: &ReplyTo, error: &DecodeError) {
-        tracing::warn!(%error, "an event cannot be read, and is blocked");
+        tracing::warn!(%error, "event could not be decoded; its request is blocked");
         self.answers.put(to, Response::block(500));
     }
 
@@ -246,7 +246,7 @@ where
         let encoding = self.answers.encoding;
         let put = |out: &mut _| wire::encode_notice(notice, encoding, out);
         if let Err(error) = self.answers.outgoing.frame(kind.code(), put) {
-            tracing::warn!(%error, "a notice is not sent");
+            tracing::warn!(%error, "sending a notice failed");
         }
     }
 }
@@ -275,7 +275,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> ReplySink for SessionReply<W> {
         if alone && !answers.stalled.load(Ordering::SeqCst) {
             answers.outgoing.write();
         } else {
-            answers.outgoing.rouse();
+            answers.outgoing.wake_driver();
         }
     }
 }
@@ -290,7 +290,7 @@ impl<W: AsyncWrite + Unpin> AnswerBuffer<W> {
         };
         if let Err(error) = put {
             // Too large for a frame. Without an answer the host would wait; it is told no.
-            tracing::warn!(%error, "an answer cannot be sent, and becomes a block");
+            tracing::warn!(%error, "answer could not be sent; its request is blocked");
             let refused = Response::block(500);
             let _ = match to {
                 ReplyTo::Request(id) => self.outgoing.frame(FrameType::Response.code(), |out| {

@@ -94,7 +94,7 @@ impl UdsListener {
             {
                 return Ok(stream);
             }
-            tracing::warn!("a process of another user is not served");
+            tracing::warn!("connection from a process of another user refused");
         }
     }
 }
@@ -153,7 +153,7 @@ pub async fn serve<A: Agent>(
         let stream = match stream {
             Ok(stream) => stream,
             Err(error) if is_passing(&error) => {
-                tracing::warn!(%error, "a host cannot be accepted");
+                tracing::warn!(%error, "accepting a connection from a host failed");
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                 continue;
             }
@@ -167,9 +167,12 @@ pub async fn serve<A: Agent>(
                 halves(agent, read, write, &options).await
             };
             match served.await {
-                Ok(()) => tracing::debug!("a host has left"),
+                Ok(()) => tracing::debug!("host disconnected"),
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "a host is lost");
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "connection to a host lost"
+                    );
                 }
             }
         });

@@ -10,10 +10,10 @@ use super::{ext_proc, spoe};
 use crate::{agent::uds, inspect::config::ListenAddress};
 
 /// The mode of a front's Unix socket: its owner and its group may connect.
-const MODE: u32 = 0o660;
+const SOCKET_MODE: u32 = 0o660;
 
 /// How long nobody is taken after taking one has failed, for want of descriptors for instance.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A socket that a front is asked on.
 #[derive(Debug)]
@@ -33,7 +33,9 @@ impl FrontListener {
     pub async fn bind(address: &ListenAddress) -> io::Result<Self> {
         Ok(match address {
             ListenAddress::Tcp(address) => Self::Tcp(TcpListener::bind(address).await?),
-            ListenAddress::Unix(path) => Self::Unix(uds::UdsListener::bind_mode(path, MODE)?),
+            ListenAddress::Unix(path) => {
+                Self::Unix(uds::UdsListener::bind_mode(path, SOCKET_MODE)?)
+            }
         })
     }
 
@@ -42,7 +44,7 @@ impl FrontListener {
     /// # Errors
     ///
     /// Whatever the system says.
-    pub fn at(&self) -> io::Result<ListenAddress> {
+    pub fn local_address(&self) -> io::Result<ListenAddress> {
         Ok(match self {
             Self::Tcp(listener) => ListenAddress::Tcp(listener.local_addr()?),
             Self::Unix(listener) => ListenAddress::Unix(listener.path().to_owned()),
@@ -81,8 +83,8 @@ fn taken(listener: uds::UdsListener) -> impl Stream<Item = io::Result<UnixStream
     stream::unfold(listener, |listener| async {
         let taken = listener.accept().await;
         if let Err(error) = &taken {
-            tracing::warn!(%error, "a proxy cannot be accepted");
-            tokio::time::sleep(PAUSE).await;
+            tracing::warn!(%error, "accepting a connection from a proxy failed");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
         }
         Some((taken, listener))
     })

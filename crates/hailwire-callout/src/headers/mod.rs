@@ -7,7 +7,7 @@
 //!
 //! A single short field that somebody built has no event to lie in, and lies in the [`Headers`] themselves ([`short`]).
 
-mod short;
+mod inline_field;
 mod writer;
 
 use std::iter;
@@ -15,7 +15,7 @@ use std::iter;
 use bytes::Bytes;
 use serde::{Serialize, Serializer};
 
-use short::InlineField;
+use inline_field::InlineField;
 pub(crate) use writer::{DuplicateFilter, HeaderWriter, has_twice, write};
 
 /// Header fields. A name may have several values.
@@ -355,7 +355,7 @@ pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// A place within an event. None is larger than a frame, which has 24 bits of length.
+/// An offset within an event. None is larger than a frame, which has 24 bits of length.
 pub(crate) fn offset(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

@@ -1,9 +1,9 @@
-//! An agent that is reached over gRPC.
+//! Connects to an agent over gRPC.
 //!
 //! The handshake is in the request before anything is waited for. Some servers (grpc-js, grpc-go) send the headers of
 //! a response with its first message only: whoever waits for them before it greets waits for ever.
 //!
-//! Two of ours number their events, so that pieces of a body are pipelined; to others one event of a request is
+//! Two of ours number their events, so that chunks of a body are pipelined; to others one event of a request is
 //! under way at a time. What foreign agents leave unanswered is not waited for: a configuration counts as accepted when it has been sent, and
 //! a guardrail is refused by an agent that does not name it.
 
@@ -47,12 +47,12 @@ use crate::{
 };
 
 /// Bytes that may wait to be sent; what would go beyond is refused.
-const QUEUED: usize = 32 << 20;
+const MAX_QUEUED_BYTES: usize = 32 << 20;
 
 /// Bytes of one direction of a body that may be under way toward one of ours.
 const WINDOW: u64 = 256 << 10;
 
-/// Where an agent is.
+/// The endpoint of an agent.
 #[derive(Clone, Debug)]
 pub struct GrpcEndpoint {
     uri: Uri,
@@ -82,7 +82,7 @@ impl std::fmt::Debug for ClientTls {
 
 /// Something that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no address: it looks like agent.example:50051")]
+#[error("invalid address {0:?}; use HOST:PORT, for example agent.example:50051")]
 pub struct EndpointError(String);
 
 impl GrpcEndpoint {
@@ -200,7 +200,7 @@ pub async fn order(
                 message: Some(proxy_control::Message::Health(status)),
             }) => messages::read_health(status).map_err(|e| ConnectError::Handshake(e.to_string())),
             _ => Err(ConnectError::Refused(
-                "the agent takes no orders".to_owned(),
+                "the agent accepts no commands".to_owned(),
             )),
         }
     };
@@ -320,7 +320,11 @@ async fn configure(connection: &Connection, options: &ConnectOptions) -> Result<
         config,
         config_version: options.config_version.clone(),
     });
-    match connection.ask(event).await.map(|answer| answer.decision) {
+    match connection
+        .request(event)
+        .await
+        .map(|answer| answer.decision)
+    {
         Ok(Decision::Allow) => Ok(()),
         Ok(Decision::Block { body, status, .. }) => Err(ConnectError::Configuration(
             body.unwrap_or_else(|| status.to_string()),
@@ -361,7 +365,7 @@ impl Stream for OutboundStream {
     }
 }
 
-/// Where asks become messages.
+/// Turns requests into gRPC messages.
 struct GrpcTransport {
     sender: mpsc::UnboundedSender<QueuedMessage>,
     /// Bytes that wait, about.
@@ -376,9 +380,9 @@ struct GrpcTransport {
 impl GrpcTransport {
     fn say(&self, message: ProxyToAgent, size: usize) -> Result<(), RequestError> {
         // What the smallest message takes here.
-        const ITSELF: usize = 512;
-        let bytes = size + ITSELF;
-        if self.queued.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUED {
+        const MESSAGE_OVERHEAD: usize = 512;
+        let bytes = size + MESSAGE_OVERHEAD;
+        if self.queued.fetch_add(bytes, Ordering::Relaxed) + bytes > MAX_QUEUED_BYTES {
             self.queued.fetch_sub(bytes, Ordering::Relaxed);
             return Err(RequestError::Full);
         }
@@ -399,7 +403,7 @@ impl EventTransport for GrpcTransport {
         };
         let unanswered = match &event {
             Event::Guardrail(_) if !self.names_guardrails => {
-                let why = "the agent names no guardrails, and would not answer";
+                let why = "the agent does not support guardrails";
                 return Err(RequestError::Refused(why.to_owned()));
             }
             Event::Configure(event) if !self.numbered => Some(event.correlation_id.clone()),
@@ -459,8 +463,8 @@ impl GrpcDriver {
         let agent = self.link.capabilities().agent_id.clone();
         tokio::select! {
             ended = self.listen() => match ended {
-                Ok(()) => tracing::debug!(agent, "the connection to an agent has ended"),
-                Err(status) => tracing::info!(agent, %status, "the connection to an agent is lost"),
+                Ok(()) => tracing::debug!(agent, "connection to an agent ended"),
+                Err(status) => tracing::info!(agent, %status, "connection to an agent lost"),
             },
             () = closing.notified() => {}
             () = link.overdue() => {}
@@ -505,7 +509,7 @@ impl GrpcDriver {
                 Some(Ok(ReceivedNotice::Notice(notice))) => self.link.notice(notice),
                 Some(Ok(ReceivedNotice::Nothing)) | None => {}
                 Some(Err(error)) => {
-                    tracing::warn!(agent = self.link.capabilities().agent_id, %error, "a notice cannot be read");
+                    tracing::warn!(agent = self.link.capabilities().agent_id, %error, "notice could not be decoded");
                 }
             },
         }

@@ -4,7 +4,7 @@
 //! which it tells what came. Its driver holds the link; the connection ends when the driver says [`ConnectionLink::end`],
 //! which it does also when it is asked to close.
 //!
-//! One lock guards the table of who waits ([`super::table`]); it is held for a few loads and stores, and never while
+//! One lock guards the table of who waits ([`super::request_table`]); it is held for a few loads and stores, and never while
 //! anything waits. How the connection is and how much is in flight are atomics besides, for whoever chooses among
 //! connections.
 
@@ -23,7 +23,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{
     Connection, ConnectionState, OverloadPolicy, RequestError, RequestTicket,
-    table::{EnterOutcome, ForgetOutcome, ReadyEvent, RequestRules, RequestTable, starts},
+    request_table::{EnterOutcome, ForgetOutcome, ReadyEvent, RequestRules, RequestTable, starts},
 };
 use crate::{
     Text,
@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// How many pings may be unanswered; the oldest is given up.
-const PINGS: usize = 16;
+const MAX_PINGS: usize = 16;
 
 /// Where a transport takes what is to be sent. Nothing here waits.
 pub(crate) trait EventTransport: Send + Sync + 'static {
@@ -84,7 +84,7 @@ pub(crate) fn open(
     let rules = RequestRules {
         numbered: settings.numbered,
         window: settings.window,
-        places: limits.max_concurrency,
+        max_in_flight: limits.max_concurrency,
         overload: settings.overload,
     };
     let link = ConnectionLink(Arc::new(LinkShared {
@@ -159,7 +159,7 @@ impl ConnectionLink {
     }
 
     /// Sends an event, or queues it. The answer is what the returned future yields; to drop it is to cancel.
-    pub(crate) fn ask(&self, event: Event) -> Result<AnswerFuture<'_>, RequestError> {
+    pub(crate) fn request(&self, event: Event) -> Result<AnswerFuture<'_>, RequestError> {
         let kind = event.kind();
         let state = PackedState::unpack(self.0.state.load(Ordering::Acquire));
         if state.closed {
@@ -184,14 +184,14 @@ impl ConnectionLink {
             EnterOutcome::Queued(ticket) => (ticket, Ok(())),
             EnterOutcome::Send(ticket, event) => {
                 let alone = table.entries() == 1;
-                // Only under the lock do the pieces of a body keep their order.
+                // Only under the lock do the chunks of a body keep their order.
                 let kept = table.ordered(kind).then_some(table);
                 let sent = self.0.outlet.event(ticket, event, alone);
                 drop(kept);
                 (ticket, sent)
             }
         };
-        let asking = AnswerFuture {
+        let answer = AnswerFuture {
             link: self,
             ticket: Some(ticket),
         };
@@ -199,7 +199,7 @@ impl ConnectionLink {
             // It has not left, so there is nothing to cancel.
             self.answer(ticket, Err(error));
         }
-        Ok(asking)
+        Ok(answer)
     }
 
     pub(crate) fn cancel(&self, id: &str, reason: CancelReason) {
@@ -223,7 +223,7 @@ impl ConnectionLink {
                 return Err(RequestError::Closed);
             }
             pings.retain(|(_, sender)| !sender.is_closed());
-            if pings.len() >= PINGS {
+            if pings.len() >= MAX_PINGS {
                 pings.remove(0);
             }
             pings.push((sequence, sender));
@@ -307,7 +307,7 @@ impl ConnectionLink {
         if let Some(notices) = &self.0.notices
             && let Err(error) = notices.try_send(notice)
         {
-            tracing::debug!(agent = self.0.capabilities.agent_id, %error, "a notice is lost");
+            tracing::debug!(agent = self.0.capabilities.agent_id, %error, "notice dropped: the queue is full");
         }
     }
 
@@ -340,7 +340,7 @@ impl ConnectionLink {
             tokio::time::sleep(self.0.late).await;
             if self.table().owed() == Some(heard) {
                 let agent = &self.0.capabilities.agent_id;
-                tracing::warn!(agent, late = ?self.0.late, "an agent owes an answer and gives none, and is given up");
+                tracing::warn!(agent, late = ?self.0.late, "closing the connection: an agent has not answered an abandoned event");
                 return;
             }
         }
@@ -410,7 +410,7 @@ impl ConnectionLink {
     }
 }
 
-/// The answer to come. Dropped before it came, the ask is cancelled.
+/// The answer to come. If it is dropped before the answer came, the request is cancelled.
 pub(crate) struct AnswerFuture<'a> {
     link: &'a ConnectionLink,
     ticket: Option<RequestTicket>,

@@ -2,14 +2,14 @@
 //!
 //! A [`Connection`] is the same whatever carries it: a Unix socket, gRPC, a connection that the agent opened.
 //! [`link`] is the half that they share: who waits for which answer, how much an agent takes at once, which
-//! pieces of a body may be under way, how the agent is. A transport writes what it is handed and says what came.
+//! chunks of a body may be under way, how the agent is. A transport writes what it is handed and says what came.
 
 pub mod dialect;
 pub mod grpc;
 mod link;
+mod request_table;
 pub mod reverse;
 mod stream;
-mod table;
 pub mod uds;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -19,8 +19,8 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 pub(crate) use link::{ConnectionLink, EventTransport, LinkSettings, open};
+pub(crate) use request_table::RequestTicket;
 pub use stream::over;
-pub(crate) use table::RequestTicket;
 
 use crate::{
     capabilities::Capabilities,
@@ -38,23 +38,23 @@ impl Connection {
     /// Asks the agent about an event, and returns what it answers. How long to wait is the caller's.
     ///
     /// The event leaves when this is called, not when the future is polled. It may be called concurrently, for one
-    /// request too: pieces of a body leave in the order of the calls.
+    /// request too: chunks of a body leave in the order of the calls.
     /// Toward an agent of ours they are pipelined, as far as the window of their request and direction goes;
     /// toward others one event of a request is under way, and the rest wait here.
     ///
     /// # Cancel safety
     ///
-    /// When the future is dropped, its place is given back and the agent is told that nobody waits. An answer
+    /// When the future is dropped, its slot is released and the agent is told that nobody waits. An answer
     /// that comes later is not looked at.
     ///
     /// # Errors
     ///
     /// [`RequestError`]. Nothing has been decided then.
-    pub fn ask(
+    pub fn request(
         &self,
         event: Event,
     ) -> impl Future<Output = Result<Response, RequestError>> + Send + '_ {
-        let asking = self.0.link.ask(event);
+        let asking = self.0.link.request(event);
         async move { asking?.await }
     }
 
@@ -145,16 +145,16 @@ pub enum RequestError {
     #[error("the connection to the agent has ended")]
     Closed,
     /// The agent takes nothing new: it has paused the host, drains, or is not well.
-    #[error("the agent takes nothing new")]
+    #[error("the agent accepts no new requests")]
     Paused,
     /// As many requests as the agent takes are under way.
-    #[error("the agent has as many requests as it takes")]
+    #[error("the agent is at its concurrency limit")]
     Full,
-    /// The body is larger than the agent takes, or the event than a frame holds.
-    #[error("larger than the agent takes")]
+    /// The body is larger than the agent accepts, or the event than a frame holds.
+    #[error("larger than the agent accepts")]
     TooLarge,
     /// What the agent answered cannot be read.
-    #[error("the answer cannot be read: {0}")]
+    #[error("the answer could not be decoded: {0}")]
     Malformed(String),
     /// The agent does not want it, or the transport cannot carry it.
     #[error("refused: {0}")]
@@ -170,7 +170,7 @@ pub enum OverloadPolicy {
     /// It waits, in the order of the calls.
     #[default]
     Wait,
-    /// It fails at once, with [`RequestError::Full`] or [`RequestError::Paused`]. Pieces of bodies wait all the same.
+    /// It fails at once, with [`RequestError::Full`] or [`RequestError::Paused`]. Chunks of bodies wait all the same.
     Fail,
 }
 
@@ -229,10 +229,10 @@ pub enum ConnectError {
     #[error("the agent did not answer within {0:?}")]
     Timeout(Duration),
     /// What the agent sent is no handshake.
-    #[error("not a handshake: {0}")]
+    #[error("invalid handshake: {0}")]
     Handshake(String),
     /// The agent does not want this host.
-    #[error("the agent refused: {0}")]
+    #[error("refused by the agent: {0}")]
     Refused(String),
     /// The agent does not accept its configuration.
     #[error("the agent does not accept its configuration: {0}")]

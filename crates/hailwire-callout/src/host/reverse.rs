@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// How many agents may be in their handshake; more are not accepted meanwhile.
-const HANDSHAKES: usize = 64;
+const MAX_HANDSHAKES: usize = 64;
 
 /// Whom a host takes, and how.
 #[derive(Clone, Debug)]
@@ -109,11 +109,11 @@ impl ReverseListener {
                 Some(done) = self.handshakes.join_next() => match done {
                     Ok(Ok(connection)) => return Ok(connection),
                     Ok(Err(error)) => {
-                        tracing::warn!(error = &error as &dyn std::error::Error, "an agent is not taken");
+                        tracing::warn!(error = &error as &dyn std::error::Error, "registration of an agent failed");
                     }
                     Err(_) => {}
                 },
-                stream = self.socket.accept(), if self.handshakes.len() < HANDSHAKES => {
+                stream = self.socket.accept(), if self.handshakes.len() < MAX_HANDSHAKES => {
                     let stream = stream?;
                     let options = self.options.clone();
                     self.handshakes.spawn(async move {
@@ -195,7 +195,7 @@ where
         return documented(parts, outgoing.into_io(), &payload, options).await;
     }
     if code != FrameType::Handshake.code() {
-        let said = format!("a frame of type {code:#04x} where the registration should be");
+        let said = format!("expected a registration frame, got frame type {code:#04x}");
         return Err(ConnectError::Handshake(said));
     }
     let registration = handshake::decode::<RegistrationRequest>(&payload)
@@ -207,7 +207,7 @@ where
             Err(why) => Err(refused(why)),
             Ok(()) => match connect(registration.agent_id.clone()).await {
                 Some(connect) => Ok((registration, connect)),
-                None => Err(refused("nobody wants this agent")),
+                None => Err(refused("no configuration names this agent")),
             },
         },
     };
@@ -312,12 +312,12 @@ fn may_register(
         return Err("version 2 is spoken");
     }
     if id.is_empty() {
-        return Err("an agent without a name");
+        return Err("empty agent id");
     }
     if let Some(allowed) = &options.allowed_agents
         && !allowed.contains(id)
     {
-        return Err("this agent is not expected");
+        return Err("this agent may not register");
     }
     let own = options.tokens.get(id);
     let known = || own.into_iter().chain(&options.shared_tokens);
@@ -333,7 +333,7 @@ fn may_register(
             if bool::from(is_known) {
                 Ok(())
             } else {
-                Err("the token is wrong")
+                Err("invalid token")
             }
         }
     }

@@ -114,7 +114,7 @@ where
     poll_fn(|context| outgoing.poll_write(context)).await?;
     let (code, answer) = stream::frame(&mut incoming).await?;
     if code != FrameType::HandshakeAnswer.code() {
-        let said = format!("a frame of type {code:#04x} where the answer should be");
+        let said = format!("expected a handshake answer, got frame type {code:#04x}");
         return Err(ConnectError::Handshake(said));
     }
     Ok(HandshakeReply {
@@ -228,7 +228,7 @@ pub(super) async fn configure(
         config: config.clone(),
         config_version: options.config_version.clone(),
     };
-    let answer = connection.ask(Event::Configure(event)).await;
+    let answer = connection.request(Event::Configure(event)).await;
     match answer.map(|response| response.decision) {
         Ok(Decision::Allow) => Ok(()),
         Ok(Decision::Block { body, status, .. }) => Err(ConnectError::Configuration(
@@ -239,7 +239,7 @@ pub(super) async fn configure(
     }
 }
 
-/// Where asks become frames.
+/// Turns requests into frames.
 struct FrameTransport<W> {
     outgoing: Arc<FrameSender<W>>,
     encoding: Encoding,
@@ -256,8 +256,8 @@ impl<W: AsyncWrite + Unpin + Send + 'static> EventTransport for FrameTransport<W
                     return Err(RequestError::TooLarge);
                 }
                 let data = std::mem::take(&mut piece.data);
-                let head = |out: &mut _| raw::put_piece_head(number, kind, &piece, out);
-                self.outgoing.frame_with(raw::PIECE, head, data)
+                let head = |out: &mut _| raw::put_chunk_head(number, kind, &piece, out);
+                self.outgoing.frame_with(raw::CHUNK, head, data)
             }
             event if self.numbered => self.outgoing.frame(raw::EVENT, |out| {
                 raw::put_event_head(number, kind, out);
@@ -271,7 +271,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> EventTransport for FrameTransport<W
         if alone {
             self.outgoing.write();
         } else {
-            self.outgoing.rouse();
+            self.outgoing.wake_driver();
         }
         Ok(())
     }
@@ -279,14 +279,14 @@ impl<W: AsyncWrite + Unpin + Send + 'static> EventTransport for FrameTransport<W
     fn cancel(&self, cancel: Cancel) {
         let put = |out: &mut _| wire::encode_cancel(&cancel, out);
         if self.outgoing.frame(FrameType::Cancel.code(), put).is_ok() {
-            self.outgoing.rouse();
+            self.outgoing.wake_driver();
         }
     }
 
     fn ping(&self, ping: Ping) -> bool {
         let put = |out: &mut _| wire::encode_ping(&ping, out);
         let put = self.outgoing.frame(FrameType::Ping.code(), put);
-        self.outgoing.rouse();
+        self.outgoing.wake_driver();
         put.is_ok()
     }
 
@@ -301,7 +301,7 @@ struct StreamDriver<R, W> {
     incoming: FrameReceiver<R>,
     outgoing: Arc<FrameSender<W>>,
     encoding: Encoding,
-    /// It was roused, and lets whoever runs next add to what it will write.
+    /// It was woken, and lets whoever runs next add to what it will write.
     gathers: bool,
 }
 
@@ -325,8 +325,8 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> StreamDriver<R, W> {
         .await;
         let agent = &self.link.capabilities().agent_id;
         match ended {
-            Ok(()) => tracing::debug!(agent, "the connection to an agent has ended"),
-            Err(error) => tracing::info!(agent, %error, "the connection to an agent is lost"),
+            Ok(()) => tracing::debug!(agent, "connection to an agent ended"),
+            Err(error) => tracing::info!(agent, %error, "connection to an agent lost"),
         }
         self.link.end();
     }
@@ -341,9 +341,9 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> StreamDriver<R, W> {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             }
         }
-        let roused = self.outgoing.was_roused();
+        let woken = self.outgoing.was_woken();
         let closing = self.outgoing.is_closing();
-        if roused && !self.gathers && !closing && !self.outgoing.has_much() {
+        if woken && !self.gathers && !closing && !self.outgoing.is_flush_due() {
             self.gathers = true;
             context.waker().wake_by_ref();
             return Poll::Pending;
@@ -382,7 +382,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> StreamDriver<R, W> {
             return Ok(());
         }
         let Some(kind) = FrameType::from_code(code) else {
-            return Err(invalid(format!("a frame of the unknown type {code:#04x}")));
+            return Err(invalid(format!("unknown frame type {code:#04x}")));
         };
         match kind {
             FrameType::Response => self.response(&payload)?,
@@ -390,7 +390,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> StreamDriver<R, W> {
                 match wire::decode_notice(kind, &payload, self.encoding) {
                     Ok(notice) => self.link.notice(notice),
                     Err(error) => {
-                        tracing::warn!(agent = self.link.capabilities().agent_id, ?kind, %error, "a notice cannot be read");
+                        tracing::warn!(agent = self.link.capabilities().agent_id, ?kind, %error, "notice could not be decoded");
                     }
                 }
             }
@@ -400,7 +400,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> StreamDriver<R, W> {
                 }
             }
             other => {
-                tracing::debug!(agent = self.link.capabilities().agent_id, kind = ?other, "a frame in the wrong direction is ignored");
+                tracing::debug!(agent = self.link.capabilities().agent_id, kind = ?other, "frame for the other direction ignored");
             }
         }
         Ok(())

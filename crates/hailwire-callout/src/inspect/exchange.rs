@@ -14,9 +14,9 @@ use tracing::debug;
 
 use super::{
     BodyVerdict, CountedCheckpoint, Verdict, WebSocketVerdict,
-    course::BodyPipeline,
-    leg::gathered,
-    round::{EndpointChoice, RequestState},
+    agent_stage::gathered,
+    body_pipeline::BodyPipeline,
+    request_state::{EndpointChoice, RequestState},
 };
 use crate::{
     Decision, Event, EventKind, Text,
@@ -30,9 +30,9 @@ use crate::{
 /// response, its body; then [`complete`](Self::complete). What does not occur is left out. All have the same
 /// correlation id, which no other exchange has meanwhile.
 ///
-/// A body is shown in one of two ways. [`request_body`](Self::request_body) and [`response_body`](Self::response_body) show a piece and
-/// wait for what becomes of it, which takes a round trip to each agent for each piece. With
-/// [`show_request_body`](Self::show_request_body) and [`show_response_body`](Self::show_response_body) pieces leave while the
+/// A body is shown in one of two ways. [`request_body`](Self::request_body) and [`response_body`](Self::response_body) show a chunk and
+/// wait for what becomes of it, which takes a state trip to each agent for each chunk. With
+/// [`show_request_body`](Self::show_request_body) and [`show_response_body`](Self::show_response_body) chunks leave while the
 /// verdicts on earlier ones are still on the way, and [`shown`](Self::shown) gives these in their order; the caller shows more as long as
 /// there is [room](Self::has_room).
 ///
@@ -41,7 +41,7 @@ use crate::{
 /// A dropped future of one of its methods leaves the exchange with a hole: drop the exchange too. [`shown`](Self::shown) is the
 /// exception: it loses nothing.
 pub struct Exchange {
-    round: RequestState,
+    state: RequestState,
     request: BodyPipeline,
     response: BodyPipeline,
     complete: bool,
@@ -52,7 +52,7 @@ impl Exchange {
         Self {
             request: BodyPipeline::new(EventKind::RequestBody, points.len()),
             response: BodyPipeline::new(EventKind::ResponseBody, points.len()),
-            round: RequestState::new(points),
+            state: RequestState::new(points),
             complete: false,
         }
     }
@@ -65,32 +65,32 @@ impl Exchange {
             EventKind::ResponseBody => self.response.is_unseen(n),
             _ => false,
         };
-        let asks = |n| !unseen(n) && self.round.asks(n, kind);
-        self.round.over().is_none() && (0..self.round.count()).any(asks)
+        let asks = |n| !unseen(n) && self.state.asks(n, kind);
+        self.state.over().is_none() && (0..self.state.count()).any(asks)
     }
 
     #[cfg(test)]
     pub(super) fn points_are_empty(&self) -> bool {
-        self.round.count() == 0
+        self.state.count() == 0
     }
 
     /// What was decided, where it does not pass.
     #[must_use]
     pub const fn stopped(&self) -> Option<&Decision> {
-        self.round.over()
+        self.state.over()
     }
 
     /// The head of the request.
     pub async fn request_headers(&mut self, event: RequestHeaders) -> Verdict {
-        self.round.names(event.metadata().request_id);
+        self.state.names(event.metadata().request_id);
         self.head(Event::RequestHeaders(event)).await
     }
 
-    /// A piece of the request's body.
+    /// A chunk of the request's body.
     ///
     /// What was shown before and has no verdict yet is waited for too, and its data and changes are part of this verdict.
-    pub async fn request_body(&mut self, piece: BodyChunk) -> BodyVerdict {
-        self.show_request_body(piece);
+    pub async fn request_body(&mut self, chunk: BodyChunk) -> BodyVerdict {
+        self.show_request_body(chunk);
         self.rest(EventKind::RequestBody).await
     }
 
@@ -99,38 +99,38 @@ impl Exchange {
         self.head(Event::ResponseHeaders(event)).await
     }
 
-    /// A piece of the response's body, as [`request_body`](Self::request_body).
-    pub async fn response_body(&mut self, piece: BodyChunk) -> BodyVerdict {
-        self.show_response_body(piece);
+    /// A chunk of the response's body, as [`request_body`](Self::request_body).
+    pub async fn response_body(&mut self, chunk: BodyChunk) -> BodyVerdict {
+        self.show_response_body(chunk);
         self.rest(EventKind::ResponseBody).await
     }
 
-    /// Shows a piece of the request's body, and does not wait: [`shown`](Self::shown) says what becomes of it.
+    /// Shows a chunk of the request's body, and does not wait: [`shown`](Self::shown) says what becomes of it.
     ///
     /// It leaves at once as far as the window toward its agent goes, 512 KiB or less for one of ours; toward others, which
-    /// take one piece at a time, it waits in the connection. Its phase's timeout counts from the answer to the piece
+    /// take one chunk at a time, it waits in the connection. Its phase's timeout counts from the answer to the chunk
     /// before it.
     ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn show_request_body(&mut self, piece: BodyChunk) {
-        self.round.begin(&piece.correlation_id);
-        self.request.show(piece, &self.round);
+    pub fn show_request_body(&mut self, chunk: BodyChunk) {
+        self.state.begin(&chunk.correlation_id);
+        self.request.show(chunk, &self.state);
     }
 
-    /// Shows a piece of the response's body, as [`show_request_body`](Self::show_request_body).
+    /// Shows a chunk of the response's body, as [`show_request_body`](Self::show_request_body).
     ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn show_response_body(&mut self, piece: BodyChunk) {
-        self.round.begin(&piece.correlation_id);
-        self.response.show(piece, &self.round);
+    pub fn show_response_body(&mut self, chunk: BodyChunk) {
+        self.state.begin(&chunk.correlation_id);
+        self.response.show(chunk, &self.state);
     }
 
     /// Whether more of a body should be shown before a verdict is taken: less than 512 KiB of it is under way, a small
-    /// piece counting as 4 KiB. Whoever shows more holds more in memory. Anything but the two bodies has room always.
+    /// chunk counting as 4 KiB. Whoever shows more holds more in memory. Anything but the two bodies has room always.
     #[must_use]
     pub const fn has_room(&self, kind: EventKind) -> bool {
         match kind {
@@ -140,7 +140,7 @@ impl Exchange {
         }
     }
 
-    /// Whether pieces of a body are under way, whose verdicts [`shown`](Self::shown) will give.
+    /// Whether chunks of a body are under way, whose verdicts [`shown`](Self::shown) will give.
     #[must_use]
     pub fn is_under_way(&self, kind: EventKind) -> bool {
         match kind {
@@ -150,11 +150,11 @@ impl Exchange {
         }
     }
 
-    /// What becomes of the next piece that was shown without waiting, and of which body it is: one verdict for each piece, in the order of its
+    /// What becomes of the next chunk that was shown without waiting, and of which body it is: one verdict for each chunk, in the order of its
     /// body. `None` when none is under way.
     ///
-    /// When an agent stops the request, all pieces that are under way have its decision, and agents that have not answered
-    /// are told. Pieces go from one agent to the next while this is awaited.
+    /// When an agent stops the request, all chunks that are under way have its decision, and agents that have not answered
+    /// are told. Chunks go from one agent to the next while this is awaited.
     ///
     /// # Cancel safety
     ///
@@ -181,23 +181,23 @@ impl Exchange {
     pub async fn websocket(&mut self, frame: WebSocketFrame) -> WebSocketVerdict {
         let mut out = WebSocketVerdict::default();
         let kind = EventKind::WebSocketFrame;
-        if self.round.over().is_some() {
+        if self.state.over().is_some() {
             out.decision = close(1008);
             return out;
         }
-        self.round.begin(&frame.correlation_id);
-        for n in 0..self.round.count() {
-            if !self.round.asks(n, kind) {
+        self.state.begin(&frame.correlation_id);
+        for n in 0..self.state.count() {
+            if !self.state.asks(n, kind) {
                 continue;
             }
             let mut verdict = Verdict::default();
             let event = Event::WebSocketFrame(frame.clone());
-            let answer = self.round.one(n, event, &mut verdict).await;
+            let answer = self.state.one(n, event, &mut verdict).await;
             out.audits.append(&mut verdict.audits);
             match answer {
                 Ok(Some(response)) => match response.websocket.unwrap_or_default() {
                     WebSocketDecision::Allow => {}
-                    _ if self.round.shadow(n, kind) => {}
+                    _ if self.state.shadow(n, kind) => {}
                     other => {
                         out.decision = other;
                         return out;
@@ -205,8 +205,8 @@ impl Exchange {
                 },
                 Ok(None) => {}
                 Err(decision) => {
-                    let fault = !self.round.has_decided(n);
-                    self.round.stop(decision);
+                    let fault = !self.state.has_decided(n);
+                    self.state.stop(decision);
                     out.decision = close(if fault { 1011 } else { 1008 });
                     return out;
                 }
@@ -217,36 +217,36 @@ impl Exchange {
 
     /// The request has ended. Agents that keep records are told; their answers decide nothing.
     pub async fn complete(&mut self, event: RequestComplete) {
-        let (round, kind) = (&mut self.round, EventKind::RequestComplete);
-        round.begin(&event.correlation_id);
+        let (state, kind) = (&mut self.state, EventKind::RequestComplete);
+        state.begin(&event.correlation_id);
         self.complete = true;
-        let told = (0..round.count()).filter(|n| round.asks(*n, kind));
+        let told = (0..state.count()).filter(|n| state.asks(*n, kind));
         let told = told.map(|n| {
-            let timeout = round.point(n).rule.phase(kind).timeout;
+            let timeout = state.point(n).rule.phase(kind).timeout;
             let event = Event::RequestComplete(event.clone());
-            round.asking(n, event, EndpointChoice::Yes, timeout)
+            state.asking(n, event, EndpointChoice::Any, timeout)
         });
         for (_, answer) in join_all(told).await {
             if let Err(error) = answer {
-                debug!(request = %round.request(), %error, "an agent does not know that a request has ended");
+                debug!(request = %state.request(), %error, "an agent was not told that a request has ended");
             }
         }
     }
 
     async fn head(&mut self, event: Event) -> Verdict {
         let mut verdict = Verdict::default();
-        let round = &mut self.round;
-        if let Some(decision) = round.over() {
+        let state = &mut self.state;
+        if let Some(decision) = state.over() {
             verdict.decision = decision.clone();
             return verdict;
         }
-        round.begin(&Text::from(event.id()));
-        for n in 0..round.count() {
-            if !round.asks(n, event.kind()) {
+        state.begin(&Text::from(event.id()));
+        for n in 0..state.count() {
+            if !state.asks(n, event.kind()) {
                 continue;
             }
-            if let Err(decision) = round.one(n, event.clone(), &mut verdict).await {
-                round.stop(decision.clone());
+            if let Err(decision) = state.one(n, event.clone(), &mut verdict).await {
+                state.stop(decision.clone());
                 verdict.decision = decision;
                 break;
             }
@@ -254,7 +254,7 @@ impl Exchange {
         verdict
     }
 
-    /// The verdicts on all pieces of a body that are under way, as one.
+    /// The verdicts on all chunks of a body that are under way, as one.
     async fn rest(&mut self, kind: EventKind) -> BodyVerdict {
         let mut verdict = Verdict::default();
         let mut data: Vec<Bytes> = Vec::new();
@@ -277,15 +277,15 @@ impl Exchange {
         context: &mut Context<'_>,
     ) -> Poll<Option<BodyVerdict>> {
         match kind {
-            EventKind::ResponseBody => self.response.poll_shown(&mut self.round, context),
-            _ => self.request.poll_shown(&mut self.round, context),
+            EventKind::ResponseBody => self.response.poll_shown(&mut self.state, context),
+            _ => self.request.poll_shown(&mut self.state, context),
         }
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.round.end(self.complete);
+        self.state.end(self.complete);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a proxy does with its agents: whom it asks, in which order, and what it does when one does not answer.
 //!
 //! An [`Inspector`] holds the agents in the order of the configuration. For each request a proxy takes an
-//! [`Exchange`] from it and shows it what passes: the head of the request, the pieces of its body, the head and the
+//! [`Exchange`] from it and shows it what passes: the head of the request, the chunks of its body, the head and the
 //! body of the response. Every call gives a [`Verdict`]: what becomes of the request, and which headers change.
 //!
 //! - Agents are asked one after the other. The first that blocks, redirects or challenges decides; those behind it
@@ -14,25 +14,25 @@
 //!   been inspected is counted and logged with the id of its request: a *bypass*.
 //! - An answer that cannot be meant (a status that is none, a header with a line feed) is an error of its agent.
 //! - An agent in mode `observe` changes nothing; what it would have blocked is counted.
-//! - A body is shown piece by piece as it comes (`stream`) or whole (`buffer`). An agent that says `needs_more`
-//!   has not decided: the pieces that it saw are held back until it has, up to the rule's `buffer_size`.
+//! - A body is shown chunk by chunk as it comes (`stream`) or whole (`buffer`). An agent that says `needs_more`
+//!   has not decided: the chunks that it saw are held back until it has, up to the rule's `buffer_size`.
 //!   After a bypass in mid-body an agent is not asked about the rest of that body: it would see one with a hole.
-//! - Pieces of a body may be under way together ([`Exchange::show_request_body`]): each leaves as soon as it is shown, and
-//!   verdicts come in the order of the pieces.
+//! - Chunks of a body may be under way together ([`Exchange::show_request_body`]): each leaves as soon as it is shown, and
+//!   verdicts come in the order of the chunks.
 //! - A text for or from a language model goes on as agents leave it: what one found and did not take out does not pass.
 //! - An exchange that is dropped before [`Exchange::complete`] cancels what its agents know of the request.
 //!
-//! The policy is `policy`, without I/O; what is counted is `tally`.
+//! The policy is `policy`, without I/O; what is counted is `counters`.
 
-mod arrivals;
+mod agent_stage;
+mod body_pipeline;
 pub mod config;
-mod course;
+mod counters;
+mod endpoints;
 mod exchange;
-mod leg;
-mod places;
 mod policy;
-mod round;
-mod tally;
+mod request_state;
+mod reverse_registry;
 
 use std::{
     collections::HashMap,
@@ -53,35 +53,39 @@ use crate::{
     response::{Audit, HeaderOp, WebSocketDecision},
 };
 
-pub use arrivals::ReverseRegistry;
 pub use config::{Config, ConfigError};
+pub use counters::AgentCounters;
+pub use endpoints::{ConnectorFactory, UnreachableEndpoint};
 pub use exchange::Exchange;
-pub use places::{ConnectorFactory, UnreachableEndpoint};
 pub use policy::{AgentFault, AgentRule, BodyMode, BodyRule, FallbackAction, PhaseRule};
-pub use tally::AgentCounters;
+pub use reverse_registry::ReverseRegistry;
 
-/// Whoever answers events: the connections to one place where an agent is.
+/// Whoever answers events: the connections to one endpoint where an agent is.
 pub trait AgentClient: Send + Sync {
     /// Asks, and waits at most `deadline` for the answer.
     ///
     /// # Cancel safety
     ///
     /// When the future is dropped, the agent is told that nobody waits.
-    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, CallError>>;
+    fn request(
+        &self,
+        event: Event,
+        deadline: Duration,
+    ) -> BoxFuture<'_, Result<Response, CallError>>;
 
-    /// Asks behind others that are answered first. The deadline is counted from when its turn comes, which the caller says
+    /// Asks behind others that are answered first. The deadline is counted from when its start signal is given, which the caller says
     /// before it polls the future again.
     ///
     /// # Cancel safety
     ///
-    /// As [`AgentClient::ask`].
-    fn ask_in_turn(
+    /// As [`AgentClient::request`].
+    fn request_queued(
         &self,
         event: Event,
         deadline: Duration,
         turn: StartSignal,
     ) -> BoxFuture<'_, Result<Response, CallError>> {
-        let asked = self.ask(event, Duration::MAX);
+        let asked = self.request(event, Duration::MAX);
         Box::pin(async move {
             let answer = turn.within(deadline, asked).await;
             answer.unwrap_or(Err(CallError::Timeout))
@@ -106,14 +110,14 @@ pub enum CallError {
     /// Not within the deadline.
     #[error("no answer within the deadline")]
     Timeout,
-    /// The place has as many requests as it takes.
-    #[error("as many requests under way as are taken")]
+    /// The endpoint has as many requests as it takes.
+    #[error("too many requests in flight")]
     Overload,
     /// There is no connection, and the event was not sent.
-    #[error("there is no connection")]
+    #[error("not connected")]
     Down,
-    /// The event is larger than what can be sent.
-    #[error("larger than what can be sent")]
+    /// The event is the event is too large to send.
+    #[error("the event is too large to send")]
     TooLarge,
     /// Anything else: the connection ended meanwhile, or the answer was none.
     #[error("{0}")]
@@ -127,21 +131,21 @@ pub struct Checkpoint {
     pub name: Text,
     /// What it is asked, and what happens when it does not answer.
     pub rule: AgentRule,
-    /// Where it is, the nearest first: the next is asked where one is full or down.
-    pub places: Vec<Arc<dyn AgentClient>>,
+    /// Its endpoints, the nearest first: the next is asked where one is full or down.
+    pub endpoints: Vec<Arc<dyn AgentClient>>,
 }
 
 /// The agents of a proxy.
 pub struct Inspector {
     current: RwLock<Arc<[CountedCheckpoint]>>,
-    tallies: RwLock<HashMap<Text, Arc<AgentCounters>>>,
-    pools: Mutex<Vec<Arc<places::EndpointPool>>>,
+    counters: RwLock<HashMap<Text, Arc<AgentCounters>>>,
+    pools: Mutex<Vec<Arc<endpoints::EndpointPool>>>,
 }
 
 /// A checkpoint with its counters.
 struct CountedCheckpoint {
     point: Checkpoint,
-    tally: Arc<AgentCounters>,
+    counters: Arc<AgentCounters>,
 }
 
 /// What becomes of a request.
@@ -159,13 +163,13 @@ pub struct Verdict {
     pub audits: Vec<(Text, Audit)>,
 }
 
-/// What becomes of a piece of a body.
+/// What becomes of a chunk of a body.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BodyVerdict {
     /// What becomes of the request.
     pub verdict: Verdict,
-    /// What goes on in place of the piece: also earlier ones that were held back; empty while it is held back itself,
-    /// or where the request does not pass. With the last piece nothing stays held back.
+    /// What goes on in endpoint of the chunk: also earlier ones that were held back; empty while it is held back itself,
+    /// or where the request does not pass. With the last chunk nothing stays held back.
     pub data: Bytes,
 }
 
@@ -183,7 +187,7 @@ pub struct WebSocketVerdict {
 pub struct TextVerdict {
     /// What becomes of the request.
     pub verdict: Verdict,
-    /// What goes on in place of the text; `None` where it goes on as it is, or not at all.
+    /// What goes on in endpoint of the text; `None` where it goes on as it is, or not at all.
     pub content: Option<String>,
     /// For records: which agent found what. Those that did not say are left out.
     pub findings: Vec<(Text, Findings)>,
@@ -214,7 +218,7 @@ impl Inspector {
     pub fn new(points: Vec<Checkpoint>) -> Self {
         let inspector = Self {
             current: RwLock::new(Arc::new([])),
-            tallies: RwLock::default(),
+            counters: RwLock::default(),
             pools: Mutex::default(),
         };
         inspector.replace(points);
@@ -225,9 +229,12 @@ impl Inspector {
     ///
     /// Counters go on by the agents' names.
     pub fn replace(&self, points: Vec<Checkpoint>) {
-        let mut tallies = self.tallies.write().unwrap_or_else(PoisonError::into_inner);
+        let mut counters = self
+            .counters
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         let armed = points.into_iter().map(|point| CountedCheckpoint {
-            tally: Arc::clone(tallies.entry(point.name.clone()).or_default()),
+            counters: Arc::clone(counters.entry(point.name.clone()).or_default()),
             point,
         });
         let armed = armed.collect();
@@ -244,18 +251,18 @@ impl Inspector {
 
     /// What was counted for an agent.
     #[must_use]
-    pub fn tally(&self, agent: &str) -> Option<Arc<AgentCounters>> {
-        let tallies = self.tallies.read().unwrap_or_else(PoisonError::into_inner);
-        tallies.get(agent).cloned()
+    pub fn counters(&self, agent: &str) -> Option<Arc<AgentCounters>> {
+        let counters = self.counters.read().unwrap_or_else(PoisonError::into_inner);
+        counters.get(agent).cloned()
     }
 
     /// All counters in the text format of Prometheus.
     #[must_use]
     pub fn to_prometheus(&self) -> String {
-        let tallies = self.tallies.read().unwrap_or_else(PoisonError::into_inner);
-        let mut agents: Vec<_> = tallies.iter().collect();
+        let counters = self.counters.read().unwrap_or_else(PoisonError::into_inner);
+        let mut agents: Vec<_> = counters.iter().collect();
         agents.sort_by(|a, b| a.0.cmp(b.0));
-        tally::to_prometheus(&agents)
+        counters::to_prometheus(&agents)
     }
 }
 

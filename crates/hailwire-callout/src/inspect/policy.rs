@@ -64,7 +64,7 @@ impl AgentFault {
 /// What holds in one phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseRule {
-    /// How long an answer may take; for a piece of a body that was sent while others were unanswered, from the
+    /// How long an answer may take; for a chunk of a body that was sent while others were unanswered, from the
     /// answer before it. Default 1 s.
     pub timeout: Duration,
     /// What happens at a [`AgentFault`], in the order of [`AgentFault::ALL`]. Default: block, with [`AgentFault::status`].
@@ -83,10 +83,10 @@ impl Default for PhaseRule {
 /// How a body is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyMode {
-    /// Piece by piece as it comes.
+    /// Chunk by chunk as it comes.
     #[default]
     Stream,
-    /// Whole, in one piece, once it is there.
+    /// Whole, in one chunk, once it is there.
     Buffer,
 }
 
@@ -189,7 +189,7 @@ impl AgentRule {
 }
 
 /// Most changes to headers in one answer.
-pub(super) const MAX_OPS: usize = 1024;
+pub(super) const MAX_HEADER_OPS: usize = 1024;
 
 /// Whether an answer can be meant; what is wrong with it otherwise.
 pub(super) fn check(response: &Response) -> Result<(), &'static str> {
@@ -199,18 +199,18 @@ pub(super) fn check(response: &Response) -> Result<(), &'static str> {
             status, headers, ..
         } => {
             if !(200..=599).contains(status) {
-                return Err("blocks with a status that is none");
+                return Err("invalid status in a block");
             }
             if !headers.iter().all(|(name, value)| field(name, value)) {
-                return Err("blocks with a header that is none");
+                return Err("invalid header in a block");
             }
         }
         Decision::Redirect { url, status } => {
             if !(300..=399).contains(status) {
-                return Err("redirects with a status that is no redirect");
+                return Err("invalid status in a redirect");
             }
             if url.is_empty() || !text(url) {
-                return Err("redirects to what is no URL");
+                return Err("invalid URL in a redirect");
             }
         }
         Decision::Challenge { .. } => {}
@@ -219,8 +219,8 @@ pub(super) fn check(response: &Response) -> Result<(), &'static str> {
         let request = response.request_headers.iter();
         request.chain(&response.response_headers)
     };
-    if ops().count() > MAX_OPS {
-        return Err("changes too many headers");
+    if ops().count() > MAX_HEADER_OPS {
+        return Err("too many header changes");
     }
     let fits = |op: &HeaderOp| match op {
         HeaderOp::Set { name, value } | HeaderOp::Add { name, value } => field(name, value),
@@ -228,7 +228,7 @@ pub(super) fn check(response: &Response) -> Result<(), &'static str> {
     };
     match ops().all(fits) {
         true => Ok(()),
-        false => Err("sets a header that is none"),
+        false => Err("invalid header change"),
     }
 }
 
@@ -327,7 +327,7 @@ mod tests {
             redirect("https://a.b\r\nx: y", 302),
             redirect("", 302),
             Response {
-                response_headers: vec![HeaderOp::Remove { name: "a".into() }; MAX_OPS + 1],
+                response_headers: vec![HeaderOp::Remove { name: "a".into() }; MAX_HEADER_OPS + 1],
                 ..Response::allow()
             },
         ] {

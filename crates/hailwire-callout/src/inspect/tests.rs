@@ -94,7 +94,11 @@ impl Scripted {
 }
 
 impl AgentClient for Scripted {
-    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, CallError>> {
+    fn request(
+        &self,
+        event: Event,
+        deadline: Duration,
+    ) -> BoxFuture<'_, Result<Response, CallError>> {
         if self.down.load(SeqCst) {
             return Box::pin(async { Err(CallError::Down) });
         }
@@ -134,7 +138,7 @@ fn point(name: &'static str, rule: AgentRule, agent: &Arc<Scripted>) -> Checkpoi
     Checkpoint {
         name: Text::from(name),
         rule,
-        places: vec![Arc::clone(agent) as Arc<dyn AgentClient>],
+        endpoints: vec![Arc::clone(agent) as Arc<dyn AgentClient>],
     }
 }
 
@@ -221,7 +225,7 @@ fn rule(action: FallbackAction) -> AgentRule {
     rule
 }
 
-/// Runs an exchange up to a phase and gives what that one said; bodies have two pieces, `first` and `second`.
+/// Runs an exchange up to a phase and gives what that one said; bodies have two chunks, `first` and `second`.
 async fn run(exchange: &mut Exchange, phase: EventKind, mid_body: bool) -> Decision {
     let id = "c1";
     let verdict = exchange.request_headers(head(id)).await;
@@ -318,7 +322,7 @@ async fn agents_are_asked_in_order_and_the_first_that_stops_decides() {
     assert_eq!(verdict.audits[0].0, "stops");
     assert!(unasked.kinds().is_empty());
     assert_eq!(
-        all.tally("stops")
+        all.counters("stops")
             .unwrap()
             .stopped(EventKind::RequestHeaders),
         1
@@ -369,7 +373,9 @@ async fn the_next_place_is_asked_where_one_is_full_down_or_fails_but_not_in_mid_
             Scripted::always(allows()),
         );
         let mut point = point("a", AgentRule::default(), &near);
-        point.places.push(Arc::clone(&far) as Arc<dyn AgentClient>);
+        point
+            .endpoints
+            .push(Arc::clone(&far) as Arc<dyn AgentClient>);
         let inspector = Inspector::new(vec![point]);
         let mut exchange = inspector.exchange();
         assert!(exchange.request_headers(head("c")).await.passes());
@@ -401,7 +407,9 @@ async fn the_next_place_is_asked_where_one_is_full_down_or_fails_but_not_in_mid_
     }
     let (near, far) = (Scripted::always(Does::Hangs), Scripted::always(allows()));
     let mut point = point("a", rule(FallbackAction::Block(504)), &near);
-    point.places.push(Arc::clone(&far) as Arc<dyn AgentClient>);
+    point
+        .endpoints
+        .push(Arc::clone(&far) as Arc<dyn AgentClient>);
     let mut exchange = Inspector::new(vec![point]).exchange();
     let late = exchange.request_headers(head("c")).await;
     assert_eq!(late.decision, blocked(504), "a deadline is one deadline");
@@ -431,7 +439,7 @@ async fn an_exchange_keeps_the_agents_that_it_began_with() {
     );
     let verdict = inspector.exchange().request_headers(head("d")).await;
     assert_eq!(verdict.decision, blocked(403));
-    let tally = inspector.tally("a").unwrap();
+    let tally = inspector.counters("a").unwrap();
     assert_eq!(tally.asked(EventKind::RequestHeaders), 2, "counters go on");
 }
 
@@ -498,8 +506,8 @@ async fn websocket_frames_pass_are_dropped_or_close() {
 fn counters_are_written_for_prometheus() {
     let agent = Scripted::always(allows());
     let inspector = inspector([("a\"b", AgentRule::default(), &agent)]);
-    let tally = inspector.tally("a\"b").unwrap();
-    tally.bypass(EventKind::RequestBody, AgentFault::Timeout);
+    let tally = inspector.counters("a\"b").unwrap();
+    tally.count_bypassed(EventKind::RequestBody, AgentFault::Timeout);
     let text = inspector.to_prometheus();
     let line = "hail_callout_bypassed_total{agent=\"a\\\"b\",phase=\"request_body_chunk\",fault=\"timeout\"} 1";
     assert!(text.lines().any(|l| l == line), "{text}");

@@ -91,7 +91,7 @@ impl PoolSnapshot {
     }
 }
 
-/// The pools, for a thread that looks often: while no agent comes or goes, a look costs one load.
+/// The pools, for a thread that reads often: while no agent comes or goes, a look costs one load.
 ///
 /// A pool that was removed lives until the next look.
 #[derive(Clone, Debug)]

@@ -18,13 +18,13 @@ pub struct PoolConfig {
     pub strategy: Strategy,
     /// How long, and of how many requests, is remembered which connection they have. Default 5 min, 100,000.
     pub affinity: AffinityConfig,
-    /// The same for sessions ([`super::AgentPool::ask_in`]).
+    /// The same for sessions ([`super::AgentPool::request_in_session`]).
     pub sticky: AffinityConfig,
     /// When an agent that fails is left alone.
     pub breaker: BreakerConfig,
     /// The longest that an answer is waited for.
     pub timeouts: Timeouts,
-    /// By how much an agent that says that it is degraded may have an ask's time stretched, the caller's and the phase's
+    /// By how much an agent that says that it is degraded may have the time of a request stretched, the caller's and the phase's
     /// alike. Default 1: not at all, since how long a client waits is not the agent's to say.
     pub stretch: f32,
     /// How long to wait before connecting again.
@@ -88,7 +88,7 @@ impl PoolConfig {
         }
     }
 
-    /// For bodies: 4 connections, few at once on each, half a minute for each piece, and waiting while the agent has
+    /// For bodies: 4 connections, few at once on each, half a minute for each chunk, and waiting while the agent has
     /// paused.
     #[must_use]
     pub fn body_inspection() -> Self {
@@ -168,7 +168,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// How long to wait after so many failures in a row, from half of the whole to the whole as `lot`, a random
+    /// How long to wait after so many failures in a row, from half of the whole to the whole as `random`, a random
     /// number, has it: hosts that lose an agent at the same moment do not come back at the same moment.
     #[must_use]
     pub fn delay(&self, failures: u32, lot: u64) -> Duration {

@@ -18,17 +18,17 @@ pub trait Connector: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Connection, ConnectError>>;
 
     /// Where it leads, for logs.
-    fn place(&self) -> String;
+    fn endpoint(&self) -> String;
 }
 
 impl fmt::Debug for dyn Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.place())
+        f.write_str(&self.endpoint())
     }
 }
 
 /// A [`Connector`] of a function.
-pub fn connect_with<F>(place: impl Into<String>, connect: F) -> impl Connector
+pub fn connect_with<F>(endpoint: impl Into<String>, connect: F) -> impl Connector
 where
     F: Fn(ConnectOptions) -> BoxFuture<'static, Result<Connection, ConnectError>>
         + Send
@@ -36,13 +36,13 @@ where
         + 'static,
 {
     FnConnector {
-        place: place.into(),
+        endpoint: endpoint.into(),
         connect,
     }
 }
 
 struct FnConnector<F> {
-    place: String,
+    endpoint: String,
     connect: F,
 }
 
@@ -60,7 +60,7 @@ where
         (self.connect)(options.clone())
     }
 
-    fn place(&self) -> String {
-        self.place.clone()
+    fn endpoint(&self) -> String {
+        self.endpoint.clone()
     }
 }

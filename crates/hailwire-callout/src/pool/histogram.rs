@@ -13,10 +13,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-const PARTS: u64 = 16;
-const PART_BITS: u32 = PARTS.trailing_zeros();
-const BUCKETS: usize = 16 * (33 - PART_BITS as usize);
-const MOST: u64 = u32::MAX as u64;
+const SUB_BUCKETS: u64 = 16;
+const SUB_BUCKET_BITS: u32 = SUB_BUCKETS.trailing_zeros();
+const BUCKETS: usize = 16 * (33 - SUB_BUCKET_BITS as usize);
+const MAX_VALUE: u64 = u32::MAX as u64;
 
 /// A histogram.
 #[derive(Debug, Default)]
@@ -91,18 +91,18 @@ fn none() -> BucketArray {
 /// A value's bucket.
 #[inline]
 fn index(value: u64) -> usize {
-    let value = value.min(MOST);
+    let value = value.min(MAX_VALUE);
     // The values below 32 fall into the first two rows, which are as wide as each other.
-    let row = (value | PARTS).ilog2() - PART_BITS;
+    let row = (value | SUB_BUCKETS).ilog2() - SUB_BUCKET_BITS;
     let part = value >> row;
-    usize::try_from(u64::from(row) * PARTS + part).unwrap_or(0)
+    usize::try_from(u64::from(row) * SUB_BUCKETS + part).unwrap_or(0)
 }
 
 /// The least and the greatest value of a bucket.
 fn range(bucket: usize) -> (u64, u64) {
     let bucket = bucket as u64;
-    let row = (bucket / PARTS).saturating_sub(1);
-    let part = bucket - row * PARTS;
+    let row = (bucket / SUB_BUCKETS).saturating_sub(1);
+    let part = bucket - row * SUB_BUCKETS;
     (part << row, ((part + 1) << row) - 1)
 }
 

@@ -1,12 +1,12 @@
 //! What a pool counts, as atomics.
 //!
-//! Every ask ends in exactly one of: an answer (by decision), a failure (by reason), or nobody waiting any more. Each is
+//! Every request ends in exactly one of: an answer (by decision), a failure (by reason), or an abandoned wait. Each is
 //! counted under its phase, the kind of its event; how many were asked is their sum. How long answers took is kept by
-//! decision, and how many there were is the sum of that, so that an ask costs one addition.
+//! decision, and how many there were is the sum of that, so that a request costs one addition.
 
 use std::{
     collections::BTreeMap,
-    fmt::{Display, Write as _},
+    fmt::{self, Display, Write as _},
     sync::atomic::{AtomicI64, AtomicU64, Ordering},
     time::Duration,
 };
@@ -92,7 +92,7 @@ pub struct PhaseMetrics {
     pub answers: [LatencyHistogram; DECISIONS.len()],
     /// Failures by reason, in the order of [`FAILURES`].
     pub failures: [Counter; FAILURES.len()],
-    /// Asks whose caller stopped waiting.
+    /// Requests whose caller stopped waiting.
     pub abandoned: Counter,
 }
 
@@ -174,11 +174,15 @@ impl PoolMetrics {
                 &self.displaced,
             ),
         ] {
-            let family = text.family(name, "counter", help);
+            let family = text.family(name, MetricType::Counter, help);
             family.sample(agent, "", &[], counter.value());
         }
-        text.family("connections", "gauge", "Connections that are open.")
-            .sample(agent, "", &[], self.open.value());
+        text.family(
+            "connections",
+            MetricType::Gauge,
+            "Connections that are open.",
+        )
+        .sample(agent, "", &[], self.open.value());
     }
 
     fn expose_phases(&self, agent: &str, text: &mut PrometheusText) {
@@ -189,7 +193,7 @@ impl PoolMetrics {
         };
         let family = text.family(
             "answers_total",
-            "counter",
+            MetricType::Counter,
             "Answers, by phase and decision.",
         );
         for (name, phase) in phases() {
@@ -200,8 +204,8 @@ impl PoolMetrics {
         }
         let family = text.family(
             "failures_total",
-            "counter",
-            "Asks without an answer, by phase and reason.",
+            MetricType::Counter,
+            "Requests without an answer, by phase and reason.",
         );
         for (name, phase) in phases() {
             for (reason, counter) in FAILURES.into_iter().zip(&phase.failures) {
@@ -211,16 +215,16 @@ impl PoolMetrics {
         }
         let family = text.family(
             "abandoned_total",
-            "counter",
-            "Asks whose caller stopped waiting.",
+            MetricType::Counter,
+            "Requests whose caller stopped waiting.",
         );
         for (name, phase) in phases() {
             family.sample(agent, "", &[("phase", name)], phase.abandoned.value());
         }
         let family = text.family(
             "duration_seconds",
-            "histogram",
-            "From the ask to the answer.",
+            MetricType::Histogram,
+            "From the request to the answer.",
         );
         for (name, phase) in phases() {
             family.histogram(agent, name, &phase.answers);
@@ -236,25 +240,38 @@ pub struct PrometheusText(BTreeMap<String, MetricFamily>);
 #[derive(Debug)]
 pub(super) struct MetricFamily {
     name: String,
-    kind: &'static str,
+    kind: MetricType,
     help: String,
     samples: String,
+}
+
+/// The type of a metric, as its `# TYPE` line says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MetricType {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+impl Display for MetricType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        })
+    }
 }
 
 /// What the names of everything that pools count themselves begin with; nothing that an agent reports may.
 pub const PREFIX: &str = "hailwire_callout_";
 
 /// The bounds of exported buckets, as powers of two of a microsecond: 8 µs to 67 s.
-const POWERS: std::ops::RangeInclusive<u32> = 3..=26;
+const BUCKET_POWERS: std::ops::RangeInclusive<u32> = 3..=26;
 
 impl PrometheusText {
     /// One of the pool's own families.
-    pub(super) fn family(
-        &mut self,
-        name: &str,
-        kind: &'static str,
-        help: &str,
-    ) -> &mut MetricFamily {
+    pub(super) fn family(&mut self, name: &str, kind: MetricType, help: &str) -> &mut MetricFamily {
         self.0
             .entry(format!("{PREFIX}{name}"))
             .or_insert_with_key(|name| MetricFamily::new(name, kind, help))
@@ -264,7 +281,7 @@ impl PrometheusText {
     pub(super) fn reported(
         &mut self,
         name: &str,
-        kind: &'static str,
+        kind: MetricType,
         help: &str,
     ) -> Option<&mut MetricFamily> {
         let family = self
@@ -294,7 +311,7 @@ impl PrometheusText {
 }
 
 impl MetricFamily {
-    fn new(name: &str, kind: &'static str, help: &str) -> Self {
+    fn new(name: &str, kind: MetricType, help: &str) -> Self {
         Self {
             name: name.to_owned(),
             kind,
@@ -326,7 +343,7 @@ impl MetricFamily {
         if count == 0 {
             return;
         }
-        for power in POWERS {
+        for power in BUCKET_POWERS {
             // Whole microseconds below a power of two are those up to one less.
             let bound = ((1_u64 << power) - 1) as f64 / 1e6;
             let labels = [("phase", phase), ("le", &bound.to_string())];

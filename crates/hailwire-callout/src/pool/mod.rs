@@ -1,23 +1,23 @@
 //! The connections to one agent, and which of them an event goes to.
 //!
 //! An [`AgentPool`] keeps a few connections to its agent open, for ever: one that ends is opened again after a back-off
-//! that doubles and never gives up ([`keeper`]). It decides with the cores of `hailwire-pool`, which read no clock and
-//! perform no I/O: the row of seats, one for each connection, the circuit breaker, and the table of which request has which
-//! seat.
+//! that doubles and never gives up ([`reconnect`]). It decides with the cores of `hailwire-pool`, which read no clock and
+//! perform no I/O: the set of slots, one for each connection, the circuit breaker, and the table of which request has which
+//! slot.
 //!
 //! # What becomes of an event
 //!
 //! 1. The breaker lets it in, or it fails with [`PoolError::Down`].
 //! 2. Where its request has a connection already, it goes to that one, whatever the strategy would say, and also while the
-//!    agent drains or the pool does: what was begun is finished. When that connection has ended, the next piece of a body or
+//!    agent drains or the pool does: what was begun is finished. When that connection has ended, the next chunk of a body or
 //!    of a WebSocket conversation fails: an agent must not judge half of a body that it has not seen the other half of. What
 //!    begins a phase goes to another connection.
-//! 3. Otherwise it is new. Its session's connection takes it if it can (`ask_in`), else the strategy chooses among those
+//! 3. Otherwise it is new. Its session's connection takes it if it can (`request_in_session`), else the strategy chooses among those
 //!    that are well. Without room on any of them it fails with [`PoolError::Overload`] at once, so that a caller
 //!    can turn elsewhere or decide by its policy.
 //! 4. It is sent, and waited for until its time is over: the caller's, or its phase's if that is less, counted from when it was
-//!    asked or, behind others, from its turn. Then, and also when the caller drops the ask, the agent is told that nobody
-//!    waits, and the seat and a probe of the breaker are given back.
+//!    sent or, behind others, from its start signal. Then, and also when the caller drops the future, the agent is told that nobody
+//!    waits, and the slot and a probe of the breaker are given back.
 //!
 //! [`Event::RequestComplete`] and [`AgentPool::done`] end a request; without them its entry stays until it expires.
 //!
@@ -31,24 +31,24 @@
 //! | pause | go elsewhere; with [`PausedPolicy::Wait`], wait where there is nowhere else | waits in the connection |
 //! | nothing: the connection ended | go elsewhere | fails |
 //!
-//! # What an ask costs
+//! # What a request costs
 //!
-//! No lock is held and nothing is looked up by string: the correlation id is hashed once, the row of seats says in
+//! No lock is held and nothing is looked up by string: the correlation id is hashed once, the set of slots says in
 //! one word who can serve, and all counting is one addition to an atomic. `docs/decisions/0023-callout-tables.md` has the figures.
 
 mod agents;
-mod ask;
-mod call;
+mod body_slots;
 pub mod clock;
 pub mod config;
 mod connect;
+mod connection_slot;
 pub mod histogram;
-mod keeper;
-mod lanes;
-mod line;
+mod lease;
 pub mod metrics;
+mod reconnect;
 pub mod reports;
-mod turn;
+mod request;
+mod start_signal;
 
 use std::{
     fmt,
@@ -66,12 +66,12 @@ use thiserror::Error;
 use tokio::{sync::Notify, task::JoinSet};
 
 pub use agents::{AgentPools, PoolReader, PoolSnapshot};
-pub use call::ConnectionLease;
 pub use config::{Backoff, PausedPolicy, PoolConfig, Timeouts};
 pub use connect::{Connector, connect_with};
+pub use lease::ConnectionLease;
 pub use metrics::{PoolMetrics, PrometheusText};
 pub use reports::ReportedMetrics;
-pub use turn::StartSignal;
+pub use start_signal::StartSignal;
 
 use crate::{
     capabilities::Capabilities,
@@ -81,7 +81,7 @@ use crate::{
     response::Decision,
 };
 
-use line::ConnectionSlot;
+use connection_slot::ConnectionSlot;
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -90,48 +90,48 @@ pub enum PoolError {
     #[error("the agent did not answer in time")]
     Timeout,
     /// The agent has as much as it takes, or has paused.
-    #[error("the agent takes no more at the moment")]
+    #[error("the agent is overloaded")]
     Overload,
     /// No connection to the agent can serve, or it has failed too often of late, or the pool drains.
     #[error("the agent is down")]
     Down,
     /// It was asked, and there is no answer to be had.
-    #[error("asking the agent failed")]
+    #[error("the request to the agent failed")]
     Failed(#[source] RequestError),
-    /// The body is larger than the agent takes.
-    #[error("larger than the agent takes")]
+    /// The body is larger than the agent accepts.
+    #[error("larger than the agent accepts")]
     TooLarge,
 }
 
 /// A pool of connections to one agent. Share it in an [`Arc`]; its connections end when it is dropped.
 pub struct AgentPool {
     shared: Arc<PoolShared>,
-    /// Aborts the keepers when the pool is dropped.
-    _keepers: JoinSet<()>,
+    /// Aborts the reconnect_tasks when the pool is dropped.
+    _reconnect_tasks: JoinSet<()>,
 }
 
-/// What the pool, its keepers and its calls share.
+/// What the pool, its reconnect_tasks and its calls share.
 struct PoolShared {
     name: Box<str>,
     config: PoolConfig,
     options: ArcSwap<crate::host::ConnectOptions>,
     connect: Arc<dyn Connector>,
-    seats: SlotSet,
-    links: Box<[ConnectionSlot]>,
+    slots: SlotSet,
+    connections: Box<[ConnectionSlot]>,
     affinity: AffinityTable,
     sticky: AffinityTable,
-    lanes: lanes::BodySlots,
+    body_slots: body_slots::BodySlots,
     hasher: RandomState,
     breaker: CircuitBreaker,
     metrics: PoolMetrics,
     reports: ReportedMetrics,
     /// Whether an attempt to connect has ended, in whichever way.
-    tried: AtomicBool,
+    attempted: AtomicBool,
     /// Nothing new is taken.
     draining: AtomicBool,
     /// Connections are opened no more.
     stopping: AtomicBool,
-    /// A seat's standing has changed, or a closed pool has become emptier.
+    /// A slot's availability has changed, or a closed pool has become notify_drain.
     changed: Notify,
 }
 
@@ -143,35 +143,35 @@ impl AgentPool {
     /// Outside a tokio runtime.
     #[must_use]
     pub fn new(name: &str, connect: Arc<dyn Connector>, config: PoolConfig) -> Self {
-        let seats = SlotSet::new(config.connections, config.max_concurrent, config.strategy);
+        let slots = SlotSet::new(config.connections, config.max_concurrent, config.strategy);
         let shared = Arc::new(PoolShared {
             name: name.into(),
-            options: ArcSwap::from_pointee(keeper::options(&config)),
+            options: ArcSwap::from_pointee(reconnect::options(&config)),
             connect,
-            links: (0..seats.count())
+            connections: (0..slots.count())
                 .map(|_| ConnectionSlot::default())
                 .collect(),
-            seats,
+            slots,
             affinity: AffinityTable::new(config.affinity),
             sticky: AffinityTable::new(config.sticky),
-            lanes: lanes::BodySlots::default(),
+            body_slots: body_slots::BodySlots::default(),
             hasher: RandomState::default(),
             breaker: CircuitBreaker::new(config.breaker),
             metrics: PoolMetrics::default(),
             reports: ReportedMetrics::default(),
-            tried: AtomicBool::new(false),
+            attempted: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             changed: Notify::new(),
             config,
         });
-        let mut keepers = JoinSet::new();
-        for seat in 0..shared.seats.count() {
-            keepers.spawn(keeper::keep(Arc::clone(&shared), seat));
+        let mut reconnect_tasks = JoinSet::new();
+        for slot in 0..shared.slots.count() {
+            reconnect_tasks.spawn(reconnect::run(Arc::clone(&shared), slot));
         }
         Self {
             shared,
-            _keepers: keepers,
+            _reconnect_tasks: reconnect_tasks,
         }
     }
 
@@ -191,17 +191,17 @@ impl AgentPool {
     pub fn done(&self, id: &str) {
         let shared = &self.shared;
         shared.affinity.remove(shared.hash(id.as_bytes()));
-        shared.emptier();
+        shared.notify_drain();
     }
 
     /// Tells the agent that nobody waits for what was asked about a request.
     pub fn cancel(&self, id: &str, reason: CancelReason) {
         let shared = &self.shared;
-        let place = shared
+        let slot_id = shared
             .affinity
-            .seat(shared.hash(id.as_bytes()), clock::coarse());
-        if let Some(lent) = place.and_then(|place| call::open(shared, place)) {
-            lent.connection.cancel(id, reason);
+            .slot(shared.hash(id.as_bytes()), clock::coarse());
+        if let Some(borrowed) = slot_id.and_then(|slot_id| lease::open(shared, slot_id)) {
+            borrowed.connection.cancel(id, reason);
         }
     }
 
@@ -220,8 +220,12 @@ impl AgentPool {
             options
         });
         let timeout = shared.config.timeouts.of(crate::EventKind::Configure);
-        for connection in shared.links.iter().filter_map(ConnectionSlot::connection) {
-            let asked = connection.ask(Event::Configure(configure.clone()));
+        for connection in shared
+            .connections
+            .iter()
+            .filter_map(ConnectionSlot::connection)
+        {
+            let asked = connection.request(Event::Configure(configure.clone()));
             let answer = tokio::time::timeout(timeout, asked)
                 .await
                 .map_err(|_| PoolError::Timeout)?
@@ -237,7 +241,7 @@ impl AgentPool {
     /// Returns when a connection can serve, and false if none can before `within` is over.
     pub async fn ready(&self, within: Duration) -> bool {
         let shared = &self.shared;
-        let ready = shared.until(|| shared.seats.able() > 0);
+        let ready = shared.until(|| shared.slots.available() > 0);
         tokio::time::timeout(within, ready).await.is_ok()
     }
 
@@ -247,14 +251,16 @@ impl AgentPool {
     pub async fn drain(&self, within: Duration) -> bool {
         let shared = &self.shared;
         shared.draining.store(true, Ordering::Release);
-        shared.seats.close();
-        let empty = || shared.seats.in_flight() == 0 && shared.affinity.is_empty(clock::coarse());
+        shared.slots.close();
+        let empty = || shared.slots.in_flight() == 0 && shared.affinity.is_empty(clock::coarse());
         let drained = tokio::time::timeout(within, shared.until(empty)).await;
         shared.stopping.store(true, Ordering::Release);
-        for (seat, link) in shared.links.iter().enumerate() {
-            shared.seats.set_standing(seat, Availability::Out);
-            if let Some(lent) = link.lend() {
-                lent.connection.close();
+        for (slot, link) in shared.connections.iter().enumerate() {
+            shared
+                .slots
+                .set_availability(slot, Availability::Unavailable);
+            if let Some(borrowed) = link.load() {
+                borrowed.connection.close();
             }
         }
         shared.changed.notify_waiters();
@@ -264,38 +270,47 @@ impl AgentPool {
     /// What the agent said of itself on one of the connections that are open.
     #[must_use]
     pub fn capabilities(&self) -> Option<Capabilities> {
-        let lent = self.shared.links.iter().find_map(ConnectionSlot::lend)?;
-        Some(lent.connection.capabilities().clone())
+        let borrowed = self
+            .shared
+            .connections
+            .iter()
+            .find_map(ConnectionSlot::load)?;
+        Some(borrowed.connection.capabilities().clone())
     }
 
-    /// How the connections are, by seat; `None` where there is none.
+    /// How the connections are, by slot; `None` where there is none.
     #[must_use]
     pub fn connections(&self) -> Vec<Option<ConnectionStatus>> {
-        let seats = &self.shared.seats;
-        let status = |(seat, link): (usize, &ConnectionSlot)| {
-            let look = seats.look(seat)?;
+        let slots = &self.shared.slots;
+        let status = |(slot, link): (usize, &ConnectionSlot)| {
+            let look = slots.view(slot)?;
             Some(ConnectionStatus {
-                state: link.lend()?.connection.state(),
-                standing: look.standing(),
+                state: link.load()?.connection.state(),
+                availability: look.availability(),
                 in_flight: look.load(),
                 score: look.score(),
                 last_seen: look.last_seen().at(),
             })
         };
-        self.shared.links.iter().enumerate().map(status).collect()
+        self.shared
+            .connections
+            .iter()
+            .enumerate()
+            .map(status)
+            .collect()
     }
 
     /// How many connections can take a new request.
     #[inline]
     #[must_use]
-    pub fn able(&self) -> u32 {
-        self.shared.seats.able()
+    pub fn available(&self) -> u32 {
+        self.shared.slots.available()
     }
 
-    /// Events that are asked about at the moment; the pieces of a body that are under way together count once.
+    /// Events that are asked about at the moment; the chunks of a body that are under way together count once.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.shared.seats.in_flight()
+        self.shared.slots.in_flight()
     }
 
     /// What the breaker does.
@@ -333,15 +348,11 @@ impl AgentPool {
             BreakerState::Open { .. } => 2,
         };
         for (name, help, value) in [
-            (
-                "in_flight",
-                "Events that are asked about.",
-                self.in_flight() as usize,
-            ),
+            ("in_flight", "Events in flight.", self.in_flight() as usize),
             (
                 "connections_able",
                 "Connections that take new requests.",
-                self.able() as usize,
+                self.available() as usize,
             ),
             (
                 "requests_bound",
@@ -360,13 +371,13 @@ impl AgentPool {
                 shared.reports.len(now),
             ),
         ] {
-            text.family(name, "gauge", help)
+            text.family(name, metrics::MetricType::Gauge, help)
                 .sample(agent, "", &[], value);
         }
         let left_out = shared.reports.left_out.value();
         text.family(
             "reported_series_left_out_total",
-            "counter",
+            metrics::MetricType::Counter,
             "Series of the agent's own that were not taken in.",
         )
         .sample(agent, "", &[], left_out);
@@ -390,10 +401,10 @@ pub struct ConnectionStatus {
     /// What it says itself.
     pub state: ConnectionState,
     /// How gladly it is given new requests.
-    pub standing: Availability,
+    pub availability: Availability,
     /// Events that are asked about on it.
     pub in_flight: u32,
-    /// How well asks went of late, 1 to 255.
+    /// How well requests went of late, 1 to 255.
     pub score: u32,
     /// When it last answered, by [`clock::coarse`].
     pub last_seen: Option<Duration>,
@@ -404,7 +415,7 @@ impl fmt::Debug for AgentPool {
         f.debug_struct("AgentPool")
             .field("name", &self.name())
             .field("connect", &self.shared.connect)
-            .field("able", &self.able())
+            .field("available", &self.available())
             .field("in_flight", &self.in_flight())
             .field("breaker", &self.breaker())
             .finish_non_exhaustive()
@@ -435,7 +446,7 @@ impl PoolShared {
 
     /// Tells a drain that it may be over.
     #[inline]
-    fn emptier(&self) {
+    fn notify_drain(&self) {
         if self.draining.load(Ordering::Acquire) {
             self.changed.notify_waiters();
         }

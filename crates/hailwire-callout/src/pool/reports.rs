@@ -10,23 +10,23 @@ use std::{
     time::Duration,
 };
 
-use super::metrics::{Counter, MetricFamily, PREFIX, PrometheusText};
+use super::metrics::{Counter, MetricFamily, MetricType, PREFIX, PrometheusText};
 use crate::control::{HistogramBucket, HistogramMetric, MetricsReport};
 
 /// Series that are kept; more are left out and counted.
-pub const SERIES: usize = 10_000;
+pub const MAX_SERIES: usize = 10_000;
 
 /// How long a series is kept that no report names.
-pub const EXPIRY: Duration = Duration::from_secs(300);
+pub const SERIES_TTL: Duration = Duration::from_secs(300);
 
 /// Bytes of a name, a label or a help text; with more, the series is left out, or the help cut off.
-pub const TEXT: usize = 512;
+pub const MAX_TEXT: usize = 512;
 
 /// Labels of a series.
-pub const LABELS: usize = 32;
+pub const MAX_LABELS: usize = 32;
 
 /// Buckets of a histogram.
-pub const BUCKETS: usize = 256;
+pub const MAX_BUCKETS: usize = 256;
 
 /// The collection.
 #[derive(Debug, Default)]
@@ -57,11 +57,11 @@ enum SeriesValue {
 }
 
 impl SeriesValue {
-    const fn kind(&self) -> &'static str {
+    const fn kind(&self) -> MetricType {
         match self {
-            Self::Counter(_) => "counter",
-            Self::Gauge(_) => "gauge",
-            Self::Histogram(_) => "histogram",
+            Self::Counter(_) => MetricType::Counter,
+            Self::Gauge(_) => MetricType::Gauge,
+            Self::Histogram(_) => MetricType::Histogram,
         }
     }
 }
@@ -135,14 +135,14 @@ impl ReportedMetrics {
         if !is_sound(&key, &value) {
             return self.left_out.increment();
         }
-        if series.len() >= SERIES && !series.contains_key(&key) {
+        if series.len() >= MAX_SERIES && !series.contains_key(&key) {
             expire(series, now);
-            if series.len() >= SERIES {
+            if series.len() >= MAX_SERIES {
                 return self.left_out.increment();
             }
         }
         let help = help.map(|mut help| {
-            help.truncate(help.floor_char_boundary(TEXT));
+            help.truncate(help.floor_char_boundary(MAX_TEXT));
             help
         });
         let seen = now;
@@ -155,7 +155,7 @@ impl ReportedMetrics {
 }
 
 fn expire(series: &mut HashMap<SeriesKey, ReportedSeries>, now: Duration) {
-    series.retain(|_, series| now.saturating_sub(series.seen) <= EXPIRY);
+    series.retain(|_, series| now.saturating_sub(series.seen) <= SERIES_TTL);
 }
 
 fn is_sound(key: &SeriesKey, value: &SeriesValue) -> bool {
@@ -167,20 +167,20 @@ fn is_sound(key: &SeriesKey, value: &SeriesValue) -> bool {
     let label = |(name, value): (&String, &String)| {
         is_name(name)
             && !name.contains(':')
-            && value.len() <= TEXT
+            && value.len() <= MAX_TEXT
             && name != "agent"
             && name != "le"
     };
     is_name(&key.name)
         && !key.name.starts_with(PREFIX)
-        && key.labels.len() <= LABELS
+        && key.labels.len() <= MAX_LABELS
         && key.labels.iter().all(label)
-        && buckets <= BUCKETS
+        && buckets <= MAX_BUCKETS
 }
 
 fn is_name(name: &str) -> bool {
     let starts = |c: char| c.is_ascii_alphabetic() || c == '_' || c == ':';
-    name.len() <= TEXT
+    name.len() <= MAX_TEXT
         && name.starts_with(starts)
         && name.chars().all(|c| starts(c) || c.is_ascii_digit())
 }
@@ -251,10 +251,13 @@ mod tests {
     #[test]
     fn there_are_at_most_ten_thousand_series_until_some_expire() {
         let reports = ReportedMetrics::default();
-        for n in 0..SERIES + 10 {
+        for n in 0..MAX_SERIES + 10 {
             reports.record(counter("hits", &n.to_string(), 1), at(0));
         }
-        assert_eq!((reports.len(at(0)), reports.left_out.value()), (SERIES, 10));
+        assert_eq!(
+            (reports.len(at(0)), reports.left_out.value()),
+            (MAX_SERIES, 10)
+        );
         reports.record(counter("hits", "late", 1), at(301));
         assert_eq!(reports.len(at(301)), 1);
     }
@@ -262,7 +265,7 @@ mod tests {
     #[test]
     fn what_would_break_the_text_is_left_out() {
         let reports = ReportedMetrics::default();
-        let long = "a".repeat(TEXT + 1);
+        let long = "a".repeat(MAX_TEXT + 1);
         for name in [
             "",
             "1x",

@@ -19,14 +19,14 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use crate::wire::frame::{self, FrameError, MAX_LENGTH};
 
 /// The first buffer.
-const LEAST: usize = 4 << 10;
+const MIN_BUFFER: usize = 4 << 10;
 
-/// The largest buffer, unless one frame is larger: four pieces of 64 KiB with their heads, half a window, so that the other side writes the
-/// one half while the other is read. A piece that somebody keeps keeps no more than this.
-const MOST: usize = 258 << 10;
+/// The largest buffer, unless one frame is larger: four chunks of 64 KiB with their heads, half a window, so that the other side writes the
+/// one half while the other is read. A chunk that somebody keeps keeps no more than this.
+const MAX_BUFFER: usize = 258 << 10;
 
 /// From this size on, a frame is large.
-const LARGE: usize = 16 << 10;
+const LARGE_FRAME: usize = 16 << 10;
 
 pub(crate) struct FrameReceiver<R> {
     io: R,
@@ -42,7 +42,7 @@ impl<R: AsyncRead + Unpin> FrameReceiver<R> {
         Self {
             io,
             buffer: BytesMut::new(),
-            size: LEAST,
+            size: MIN_BUFFER,
             frame: 0,
         }
     }
@@ -55,16 +55,16 @@ impl<R: AsyncRead + Unpin> FrameReceiver<R> {
     /// Reads once. 0 is the end.
     pub(crate) fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.look();
-        let (length, large) = (self.buffer.len(), self.frame >= LARGE);
+        let (length, large) = (self.buffer.len(), self.frame >= LARGE_FRAME);
         let missing = self.frame.saturating_sub(length).max(1);
         let (least, wanted) = match large {
-            true => (missing, self.frame * (MOST / self.frame).max(1)),
+            true => (missing, self.frame * (MAX_BUFFER / self.frame).max(1)),
             false => (missing.max(self.size / 4), self.size),
         };
         if self.buffer.capacity() - length < least {
             // What is there already counts: it moves to the front, or into a new buffer.
             let wanted = wanted.saturating_sub(length);
-            self.buffer.reserve(wanted.max(least).max(LEAST / 2));
+            self.buffer.reserve(wanted.max(least).max(MIN_BUFFER / 2));
         }
         let capacity = self.buffer.capacity();
         let room = match large {
@@ -79,7 +79,7 @@ impl<R: AsyncRead + Unpin> FrameReceiver<R> {
             && read == room
             && !large
         {
-            self.size = (self.size * 2).min(MOST);
+            self.size = (self.size * 2).min(MAX_BUFFER);
         }
         read
     }
@@ -93,7 +93,7 @@ impl<R: AsyncRead + Unpin> FrameReceiver<R> {
     fn look(&mut self) {
         self.frame = match self.buffer.first_chunk::<4>() {
             Some(prefix) => u32::from_be_bytes(*prefix).min(MAX_LENGTH) as usize + 4,
-            None => self.frame.min(MOST),
+            None => self.frame.min(MAX_BUFFER),
         };
     }
 }
@@ -198,7 +198,7 @@ mod tests {
             });
             for size in reads {
                 assert_eq!(size % whole, 0, "{:?}", incoming.io.reads);
-                assert!(*size <= MOST);
+                assert!(*size <= MAX_BUFFER);
             }
             let count = incoming.io.reads.len();
             assert!(count <= 64 / 3 + 6, "{count}");

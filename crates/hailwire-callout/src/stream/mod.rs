@@ -13,26 +13,26 @@ pub(crate) use hailwire_socket::{Receiving, Sending};
 pub(crate) use incoming::FrameReceiver;
 pub(crate) use outgoing::FrameSender;
 
-/// Bytes of one direction of a body that may be under way, of each request.
+/// Bytes in flight of one direction of a request's body.
 pub(crate) const WINDOW: u32 = 512 << 10;
 
-/// What a piece counts at least of a window, so that small ones are few.
-pub(crate) const LEAST_PIECE: u64 = 4 << 10;
+/// The least that a chunk counts against a window, which bounds the number of small ones.
+pub(crate) const MIN_CHUNK_COST: u64 = 4 << 10;
 
-/// How many pieces a window holds at most.
-pub(crate) const PIECES: usize = (WINDOW as u64 / LEAST_PIECE) as usize;
+/// How many chunks a window holds at most.
+pub(crate) const MAX_WINDOW_CHUNKS: usize = (WINDOW as u64 / MIN_CHUNK_COST) as usize;
 
 /// Bytes that a socket may hold; the system may allow less.
-const SOCKET: usize = 1 << 20;
+const SOCKET_BUFFER: usize = 1 << 20;
 
-/// Both directions of a socket, which holds several pieces of bodies from now on, so that writer and reader wake each other less often.
+/// Both directions of a socket, which holds several chunks of bodies from now on, so that writer and reader wake each other less often.
 ///
 /// # Errors
 ///
 /// As [`hailwire_socket::split`].
 pub(crate) fn split(stream: UnixStream) -> io::Result<(Receiving, Sending)> {
-    if let Err(error) = set_socket_send_buffer_size(&stream, SOCKET) {
-        tracing::debug!(%error, "the buffer of a socket keeps its size");
+    if let Err(error) = set_socket_send_buffer_size(&stream, SOCKET_BUFFER) {
+        tracing::debug!(%error, "setting the socket's buffer size failed");
     }
     hailwire_socket::split(stream)
 }

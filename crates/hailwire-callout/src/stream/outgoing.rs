@@ -1,7 +1,7 @@
 //! What is written: whoever has something appends it, and one of them writes it all.
 //!
 //! Frames are gathered in a batch; small ones lie one after the other in one buffer, large data keeps its own memory
-//! and is written from there. A connection's driver writes the batch when it is roused; who is alone writes at once
+//! and is written from there. A connection's driver writes the batch when it is woken; who is alone writes at once
 //! on the spot, for which no task has to be woken. While one writes a batch, others gather the next.
 
 use std::{
@@ -22,21 +22,21 @@ use tokio::io::AsyncWrite;
 use crate::wire::frame::{FrameError, MAX_LENGTH, PREFIX, put};
 
 /// From this size on, data is written from where it lies.
-const LARGE: usize = 4 << 10;
+const LARGE_DATA: usize = 4 << 10;
 
-/// Bytes of small frames that are worth a system call.
-const MUCH: usize = 64 << 10;
+/// Bytes of small frames at which a batch is written without waiting for more.
+const FLUSH_SIZE: usize = 64 << 10;
 
 /// How many slices one system call writes.
-const SLICES: usize = 32;
+const MAX_SLICES: usize = 32;
 
 /// A buffer that grew beyond this is not kept.
-const KEPT: usize = 256 << 10;
+const MAX_KEPT_BUFFER: usize = 256 << 10;
 
 pub(crate) struct FrameSender<W> {
     queue: Mutex<SendQueue>,
     writer: Mutex<BatchWriter<W>>,
-    roused: AtomicBool,
+    woken: AtomicBool,
     closing: AtomicBool,
 }
 
@@ -62,7 +62,7 @@ impl<W: AsyncWrite + Unpin> FrameSender<W> {
                 batch: FrameBatch::default(),
                 driver: None,
             }),
-            roused: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
             closing: AtomicBool::new(false),
         }
     }
@@ -93,8 +93,8 @@ impl<W: AsyncWrite + Unpin> FrameSender<W> {
     }
 
     /// Makes the driver write what was appended, with what others append until then.
-    pub(crate) fn rouse(&self) {
-        if self.roused.swap(true, Ordering::AcqRel) {
+    pub(crate) fn wake_driver(&self) {
+        if self.woken.swap(true, Ordering::AcqRel) {
             return;
         }
         let driver = self.queue().driver.clone();
@@ -108,10 +108,10 @@ impl<W: AsyncWrite + Unpin> FrameSender<W> {
         let mut writer = match self.writer.try_lock() {
             Ok(writer) => writer,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return self.rouse(),
+            Err(TryLockError::WouldBlock) => return self.wake_driver(),
         };
         let Some(driver) = writer.driver.take() else {
-            return self.rouse();
+            return self.wake_driver();
         };
         // Where the stream takes no more, it is the driver that hears when it does.
         let written = writer.poll(&self.queue, &mut Context::from_waker(&driver));
@@ -125,18 +125,18 @@ impl<W: AsyncWrite + Unpin> FrameSender<W> {
     /// Ends the driver.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
-        self.rouse();
+        self.wake_driver();
     }
 
-    /// For the driver: whether it was roused since it asked last.
-    pub(crate) fn was_roused(&self) -> bool {
-        self.roused.load(Ordering::Relaxed) && self.roused.swap(false, Ordering::AcqRel)
+    /// For the driver: whether it was woken since it asked last.
+    pub(crate) fn was_woken(&self) -> bool {
+        self.woken.load(Ordering::Relaxed) && self.woken.swap(false, Ordering::AcqRel)
     }
 
-    /// For the driver: whether so much waits that nothing is gained by waiting for more.
-    pub(crate) fn has_much(&self) -> bool {
+    /// For the driver: whether enough waits that gathering more gains nothing.
+    pub(crate) fn is_flush_due(&self) -> bool {
         let batch = &self.queue().batch;
-        !batch.large.is_empty() || batch.small.len() >= MUCH
+        !batch.large.is_empty() || batch.small.len() >= FLUSH_SIZE
     }
 
     /// For the driver: whether it is to end. To be asked after [`Self::was_roused`].
@@ -197,7 +197,7 @@ impl<W: AsyncWrite + Unpin> BatchWriter<W> {
             let written = if self.batch.large.is_empty() {
                 ready!(io.poll_write(context, self.batch.rest()))?
             } else {
-                let mut slices = [IoSlice::new(&[]); SLICES];
+                let mut slices = [IoSlice::new(&[]); MAX_SLICES];
                 let count = self.batch.slices(&mut slices);
                 ready!(io.poll_write_vectored(context, slices.get(..count).unwrap_or_default()))?
             };
@@ -227,7 +227,7 @@ impl FrameBatch {
         head: impl FnOnce(&mut BytesMut),
         data: Bytes,
     ) -> Result<(), FrameError> {
-        if data.len() < LARGE {
+        if data.len() < LARGE_DATA {
             return put(&mut self.small, code, |out| {
                 head(out);
                 out.put_slice(&data);
@@ -257,7 +257,7 @@ impl FrameBatch {
     /// Empty, with its memory unless that is much.
     fn reset(&mut self) {
         self.done = 0;
-        if self.small.capacity() > KEPT {
+        if self.small.capacity() > MAX_KEPT_BUFFER {
             self.small = BytesMut::new();
         } else {
             self.small.clear();
@@ -270,7 +270,7 @@ impl FrameBatch {
     }
 
     /// What is to be written next, and in how many slices.
-    fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; SLICES]) -> usize {
+    fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; MAX_SLICES]) -> usize {
         let mut at = self.done;
         let mut count = 0;
         let mut push = |slice: &'a [u8]| {
@@ -281,12 +281,12 @@ impl FrameBatch {
                 count += 1;
             }
         };
-        for (before, data) in self.large.iter().take(SLICES) {
+        for (before, data) in self.large.iter().take(MAX_SLICES) {
             push(self.small.get(at..*before).unwrap_or_default());
             push(data);
             at = *before;
         }
-        if self.large.len() < SLICES {
+        if self.large.len() < MAX_SLICES {
             push(self.small.get(at..).unwrap_or_default());
         }
         count
@@ -320,7 +320,7 @@ mod tests {
         let mut expected = BytesMut::new();
         let mut batch = FrameBatch::default();
         for index in 0..100_u8 {
-            let size = if index % 3 == 0 { 3 * LARGE } else { 3 };
+            let size = if index % 3 == 0 { 3 * LARGE_DATA } else { 3 };
             let data = Bytes::from(vec![index; size]);
             let head = |out: &mut BytesMut| out.put_u8(index);
             batch.frame_with(index, head, data.clone()).unwrap();
@@ -333,7 +333,7 @@ mod tests {
         let mut written = Vec::new();
         let mut step = 1;
         while !batch.is_empty() {
-            let mut slices = [IoSlice::new(&[]); SLICES];
+            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
             let count = batch.slices(&mut slices);
             let now: Vec<u8> = slices[..count].iter().flat_map(|s| s.to_vec()).collect();
             step = (step * 7 % 10_007).min(now.len());

@@ -351,15 +351,15 @@ fn choice<'a, S: ValueSource<'a>, T>(
             count += 1;
             chosen = with(name, Some(source))?;
             if chosen.is_none() {
-                return Err(ParseError::new("a word that is not known", source.at()));
+                return Err(ParseError::new("unknown variant", source.at()));
             }
             Ok(())
         })?;
         if count != 1 {
-            return Err(ParseError::new("not exactly one of several", at));
+            return Err(ParseError::new("expected exactly one variant", at));
         }
     }
-    chosen.ok_or(ParseError::new("a word that is not known", at))
+    chosen.ok_or(ParseError::new("unknown variant", at))
 }
 
 fn decision<'a, S: ValueSource<'a>>(source: &mut S) -> ParseResult<Decision> {

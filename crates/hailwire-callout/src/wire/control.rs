@@ -65,7 +65,7 @@ pub fn decode_notice(
         FrameType::Flow => {
             Notice::Flow(plain::take::<FlowInMessage>(payload, encoding)?.into_flow())
         }
-        other => return Err(DecodeError(format!("{other:?} is no notice"))),
+        other => return Err(DecodeError(format!("{other:?} is not a notice"))),
     })
 }
 
@@ -241,7 +241,7 @@ impl HealthMessage {
                     "degraded" => HealthState::Degraded,
                     "draining" => HealthState::Draining,
                     "unhealthy" => HealthState::Unhealthy,
-                    other => return Err(DecodeError(format!("there is no health state {other}"))),
+                    other => return Err(DecodeError(format!("unknown health state {other}"))),
                 };
                 health.timeout_multiplier = timeout_multiplier.or(health.timeout_multiplier);
                 health.drain_eta_ms = eta_ms.or(health.drain_eta_ms);

@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// Writes a piece of a request's body or, with `false`, of a response's.
+/// Writes a chunk of a request's body or, with `false`, of a response's.
 pub(super) fn put_chunk(chunk: &BodyChunk, request: bool, encoding: Encoding, out: &mut BytesMut) {
     let id = &chunk.correlation_id;
     let length = base64_simd::STANDARD.encoded_length(chunk.data.len());
@@ -68,7 +68,7 @@ pub(super) fn put_chunk(chunk: &BodyChunk, request: bool, encoding: Encoding, ou
     }
 }
 
-/// Reads a piece of a body that is MessagePack with its fields in their order; `None` for any other, and for what is
+/// Reads a chunk of a body that is MessagePack with its fields in their order; `None` for any other, and for what is
 /// wrong, which [`chunk`] then says.
 pub(super) fn chunk_in_order(frame: &Bytes) -> Option<BodyChunk> {
     let mut source = PackSource::new(frame);
@@ -112,7 +112,7 @@ pub(super) fn chunk_in_order(frame: &Bytes) -> Option<BodyChunk> {
     })
 }
 
-/// Reads a piece of a body.
+/// Reads a chunk of a body.
 pub(super) fn chunk<'a>(
     source: &mut impl ValueSource<'a>,
     frame: &Bytes,
@@ -152,7 +152,7 @@ pub(super) fn chunk<'a>(
             (_, [index, transferred, _]) => [None, index, transferred],
         };
         if index.is_some_and(|index| index > u64::from(u32::MAX)) {
-            return Err(ParseError::new("a number that is too large", at).of("chunk_index"));
+            return Err(ParseError::new("number out of range", at).of("chunk_index"));
         }
     } else {
         source.fields(&FIELDS, |field, source| {
@@ -364,7 +364,7 @@ pub(super) fn guardrail<'a>(
                 event.inspection_type = match &*source.text()? {
                     "prompt_injection" => GuardrailCheck::PromptInjection,
                     "pii_detection" => GuardrailCheck::PiiDetection,
-                    _ => return Err(ParseError::new("an inspection that nobody does", at)),
+                    _ => return Err(ParseError::new("unknown inspection type", at)),
                 };
             }
             2 => event.content = source.string()?,

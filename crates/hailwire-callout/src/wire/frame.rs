@@ -91,10 +91,10 @@ impl FrameType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// A length of zero or above [`MAX_LENGTH`].
-    #[error("a frame of {0} bytes: 1 to 16,777,216 are allowed")]
+    #[error("invalid frame length {0}: must be 1 to 16,777,216")]
     Length(u32),
     /// A payload that is too large to be sent.
-    #[error("a payload of {0} bytes: at most 16,777,215 can be sent")]
+    #[error("payload of {0} bytes is too large: at most 16,777,215")]
     TooLarge(usize),
 }
 

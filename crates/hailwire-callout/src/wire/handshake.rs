@@ -159,9 +159,9 @@ pub struct RegistrationResponse {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WireExtensions {
-    /// Pieces of bodies travel in frames of their own, as they are: [`super::raw`].
+    /// Chunks of bodies travel in frames of their own, as they are: [`super::raw`].
     pub raw_bodies: bool,
-    /// Bytes of bodies that may be on their way, of each request and direction; 0 for one piece at a time.
+    /// Bytes of bodies that may be on their way, of each request and direction; 0 for one chunk at a time.
     pub window: u32,
     /// On a connection that an agent opened: the encodings that it speaks, the best first; in the answer the one
     /// that is used. None means JSON.

@@ -87,7 +87,7 @@ pub(super) fn encode_request(head: &RequestHeaders, encoding: Encoding, out: &mu
     }
 }
 
-/// Writes JSON into a place that it should fit, and if it does not, or needs escapes, once more without one.
+/// Writes JSON into a buffer that it should fit, and if it does not, or needs escapes, once more without one.
 fn put_json(
     bound: usize,
     out: &mut BytesMut,
@@ -337,7 +337,7 @@ fn index_headers(source: &mut PackSource<'_>) -> Option<MapExtent> {
     })
 }
 
-/// A request's head in pieces.
+/// A request's head in chunks.
 #[derive(Default)]
 struct RequestParts<'a> {
     texts: [Option<Cow<'a, str>>; URI + 1],

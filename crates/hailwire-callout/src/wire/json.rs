@@ -13,7 +13,7 @@ pub(super) struct JsonSource<'a> {
     depth: u8,
 }
 
-const CUT: &str = "the end where a value should be";
+const CUT: &str = "unexpected end of input";
 
 impl<'a> JsonSource<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> ParseResult<Self> {
@@ -23,7 +23,7 @@ impl<'a> JsonSource<'a> {
                 at: 0,
                 depth: 0,
             }),
-            Err(_) => Err(ParseError::new("bytes that are not UTF-8", 0)),
+            Err(_) => Err(ParseError::new("not UTF-8", 0)),
         }
     }
 
@@ -32,7 +32,7 @@ impl<'a> JsonSource<'a> {
         if self.at == self.text.len() {
             Ok(())
         } else {
-            Err(ParseError::new("something after the end", self.at))
+            Err(ParseError::new("trailing bytes", self.at))
         }
     }
 
@@ -75,7 +75,7 @@ impl<'a> JsonSource<'a> {
             self.at += word.len();
             Ok(())
         } else {
-            Err(ParseError::new("a word that JSON does not have", self.at))
+            Err(ParseError::new("invalid literal", self.at))
         }
     }
 
@@ -112,8 +112,8 @@ impl<'a> JsonSource<'a> {
                     self.at += 1;
                     out.push(self.escape()?);
                 }
-                Some(_) => return Err(ParseError::new("a control character in a text", self.at)),
-                None => return Err(ParseError::new("a text without an end", start)),
+                Some(_) => return Err(ParseError::new("control character in a string", self.at)),
+                None => return Err(ParseError::new("unterminated string", start)),
             }
         }
     }
@@ -140,7 +140,7 @@ impl<'a> JsonSource<'a> {
     }
 
     fn code_point(&mut self) -> ParseResult<char> {
-        let wrong = ParseError::new("half of a surrogate pair", self.at);
+        let wrong = ParseError::new("unpaired surrogate", self.at);
         let unit = self.hex()?;
         let code = match unit {
             0xd800..=0xdbff => {
@@ -174,7 +174,7 @@ impl<'a> JsonSource<'a> {
     fn number(&mut self) -> ParseResult<(&'a str, bool)> {
         self.space();
         let (start, bytes) = (self.at, self.bytes());
-        let wrong = ParseError::new("something that is no number", start);
+        let wrong = ParseError::new("expected a number", start);
         let digits = |at: &mut usize| {
             let from = *at;
             while bytes.get(*at).is_some_and(u8::is_ascii_digit) {
@@ -213,7 +213,7 @@ impl<'a> JsonSource<'a> {
 
     fn deeper(&mut self) -> ParseResult<()> {
         if self.depth == MAX_DEPTH {
-            return Err(ParseError::new("values too deep in each other", self.at));
+            return Err(ParseError::new("nested too deeply", self.at));
         }
         self.depth += 1;
         Ok(())
@@ -243,7 +243,7 @@ impl<'a> JsonSource<'a> {
                     self.depth -= 1;
                     return Ok(());
                 }
-                _ => return Err(ParseError::new("no comma between values", self.at)),
+                _ => return Err(ParseError::new("expected a comma", self.at)),
             }
         }
     }
@@ -259,7 +259,7 @@ impl<'a> ValueSource<'a> for JsonSource<'a> {
             b'"' => ValueShape::Text,
             b'{' => ValueShape::Map,
             b'[' => ValueShape::Seq,
-            _ => return Err(ParseError::new("something that is no value", self.at)),
+            _ => return Err(ParseError::new("expected a value", self.at)),
         })
     }
 
@@ -304,9 +304,9 @@ impl<'a> ValueSource<'a> for JsonSource<'a> {
         match self.number()? {
             (text, true) if !text.starts_with('-') => text
                 .parse()
-                .map_err(|_| ParseError::new("a number that is too large", start)),
-            (_, true) => Err(ParseError::new("a number below zero", start)),
-            (_, false) => Err(ParseError::new("something that is no whole number", start)),
+                .map_err(|_| ParseError::new("number out of range", start)),
+            (_, true) => Err(ParseError::new("negative number", start)),
+            (_, false) => Err(ParseError::new("expected an integer", start)),
         }
     }
 
@@ -316,18 +316,18 @@ impl<'a> ValueSource<'a> for JsonSource<'a> {
         // By way of the wider type, as everyone does.
         match text.parse::<f64>() {
             Ok(number) if number.is_finite() => Ok(number as f32),
-            _ => Err(ParseError::new("a number that is too large", start)),
+            _ => Err(ParseError::new("number out of range", start)),
         }
     }
 
     #[inline]
     fn text(&mut self) -> ParseResult<Cow<'a, str>> {
-        self.expect(b'"', "something that is no text")?;
+        self.expect(b'"', "expected a text")?;
         self.quoted()
     }
 
     fn data(&mut self, _: &Bytes) -> ParseResult<Bytes> {
-        self.expect(b'"', "something that is no text")?;
+        self.expect(b'"', "expected a text")?;
         let start = self.at;
         let rest = self.bytes().get(start..).unwrap_or_default();
         // What base64 does not have is found when it is decoded.
@@ -357,7 +357,7 @@ impl<'a> ValueSource<'a> for JsonSource<'a> {
         let start = self.at;
         self.skip()?;
         serde_json::from_str(self.text.get(start..self.at).unwrap_or_default())
-            .map_err(|_| ParseError::new("a value that cannot be held", start))
+            .map_err(|_| ParseError::new("value cannot be represented", start))
     }
 
     #[inline]
@@ -372,7 +372,7 @@ impl<'a> ValueSource<'a> for JsonSource<'a> {
 
     #[inline]
     fn seq(&mut self, each: impl FnMut(usize, &mut Self) -> ParseResult<()>) -> ParseResult<()> {
-        self.expect(b'[', "something that is no array")?;
+        self.expect(b'[', "expected an array")?;
         self.items(b']', each)
     }
 
@@ -430,7 +430,7 @@ impl JsonWrite for BytesMut {
     }
 }
 
-/// A place of a fixed size for JSON without escapes, which asks no more of a write than whether it fits.
+/// A buffer of a fixed size for JSON without escapes: a write only checks whether it fits.
 pub(super) struct FixedBuffer<'p> {
     bytes: &'p mut [u8],
     at: usize,

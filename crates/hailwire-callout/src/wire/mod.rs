@@ -186,6 +186,6 @@ pub fn decode_response(
     };
     match id {
         Some(id) => Ok((id, response)),
-        None => Err(DecodeError("the answer does not say to what".to_owned())),
+        None => Err(DecodeError("the answer has no correlation id".to_owned())),
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct PackSource<'a> {
     depth: u8,
 }
 
-const CUT: &str = "the end where a value should be";
+const CUT: &str = "unexpected end of input";
 
 impl<'a> PackSource<'a> {
     pub(super) const fn new(bytes: &'a [u8]) -> Self {
@@ -28,7 +28,7 @@ impl<'a> PackSource<'a> {
         if self.at == self.bytes.len() {
             Ok(())
         } else {
-            Err(ParseError::new("something after the end", self.at))
+            Err(ParseError::new("trailing bytes", self.at))
         }
     }
 
@@ -98,7 +98,7 @@ impl<'a> PackSource<'a> {
         if is_utf8(text) {
             Ok(text)
         } else {
-            Err(ParseError::new("a text that is not UTF-8", at))
+            Err(ParseError::new("text is not UTF-8", at))
         }
     }
 
@@ -112,7 +112,7 @@ impl<'a> PackSource<'a> {
             0xd9 => self.length(1)?,
             0xda => self.length(2)?,
             0xdb => self.length(4)?,
-            _ => return Err(ParseError::new("something that is no text", at)),
+            _ => return Err(ParseError::new("expected a text", at)),
         };
         self.take(length)
     }
@@ -126,7 +126,7 @@ impl<'a> PackSource<'a> {
             0x80..=0x8f => Ok(usize::from(marker & 0x0f)),
             0xde => self.length(2),
             0xdf => self.length(4),
-            _ => Err(ParseError::new("something that is no map", at)),
+            _ => Err(ParseError::new("expected a map", at)),
         }
     }
 
@@ -139,13 +139,13 @@ impl<'a> PackSource<'a> {
             0x90..=0x9f => Ok(usize::from(marker & 0x0f)),
             0xdc => self.length(2),
             0xdd => self.length(4),
-            _ => Err(ParseError::new("something that is no array", at)),
+            _ => Err(ParseError::new("expected an array", at)),
         }
     }
 
     fn deeper(&mut self) -> ParseResult<()> {
         if self.depth == MAX_DEPTH {
-            return Err(ParseError::new("values too deep in each other", self.at));
+            return Err(ParseError::new("nested too deeply", self.at));
         }
         self.depth += 1;
         Ok(())
@@ -181,7 +181,7 @@ impl<'a> PackSource<'a> {
                 Ok(self.big_endian(8)? as i64 as f64)
             }
             0x00..=0x7f | 0xcc..=0xcf => self.u64().map(|number| number as f64),
-            _ => Err(ParseError::new("something that is no number", at)),
+            _ => Err(ParseError::new("expected a number", at)),
         }
     }
 }
@@ -197,7 +197,7 @@ impl<'a> ValueSource<'a> for PackSource<'a> {
             0xc4..=0xc6 => ValueShape::Bytes,
             0x80..=0x8f | 0xde | 0xdf => ValueShape::Map,
             0x90..=0x9f | 0xdc | 0xdd => ValueShape::Seq,
-            _ => return Err(ParseError::new("a kind that no message has", self.at)),
+            _ => return Err(ParseError::new("unsupported type", self.at)),
         })
     }
 
@@ -224,7 +224,7 @@ impl<'a> ValueSource<'a> for PackSource<'a> {
     fn u64(&mut self) -> ParseResult<u64> {
         let at = self.at;
         let marker = self.byte()?;
-        let negative = Err(ParseError::new("a number below zero", at));
+        let negative = Err(ParseError::new("negative number", at));
         match marker {
             0x00..=0x7f => Ok(u64::from(marker)),
             0xcc => self.big_endian(1),
@@ -241,7 +241,7 @@ impl<'a> ValueSource<'a> for PackSource<'a> {
                 }
             }
             0xe0..=0xff => negative,
-            _ => Err(ParseError::new("something that is no whole number", at)),
+            _ => Err(ParseError::new("expected an integer", at)),
         }
     }
 
@@ -249,7 +249,7 @@ impl<'a> ValueSource<'a> for PackSource<'a> {
         let at = self.at;
         let number = self.float()? as f32;
         if number.is_nan() {
-            return Err(ParseError::new("a number that is none", at));
+            return Err(ParseError::new("number is NaN", at));
         }
         Ok(number)
     }
@@ -260,7 +260,7 @@ impl<'a> ValueSource<'a> for PackSource<'a> {
         let text = self.raw_text()?;
         std::str::from_utf8(text)
             .map(Cow::Borrowed)
-            .map_err(|_| ParseError::new("a text that is not UTF-8", at))
+            .map_err(|_| ParseError::new("text is not UTF-8", at))
     }
 
     fn data(&mut self, frame: &Bytes) -> ParseResult<Bytes> {
@@ -305,7 +305,7 @@ impl<'a> ValueSource<'a> for PackSource<'a> {
             0xc7 => self.length(1)? + 1,
             0xc8 => self.length(2)? + 1,
             0xc9 => self.length(4)? + 1,
-            0xc1 => return Err(ParseError::new("a kind that no message has", at)),
+            0xc1 => return Err(ParseError::new("unsupported type", at)),
         };
         self.take(length).map(drop)
     }
@@ -318,7 +318,7 @@ impl<'a> ValueSource<'a> for PackSource<'a> {
         let mut deserializer = rmp_serde::Deserializer::new(&mut span);
         deserializer.set_max_depth(usize::from(MAX_DEPTH));
         serde_json::Value::deserialize(&mut deserializer)
-            .map_err(|_| ParseError::new("a value that JSON does not have", start))
+            .map_err(|_| ParseError::new("value has no JSON form", start))
     }
 
     #[inline]

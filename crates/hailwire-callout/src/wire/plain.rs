@@ -97,7 +97,7 @@ pub fn decode_response(
     let mut answer: AnswerMessage = take(payload, encoding)?;
     let id = match answer.audit.custom.remove(ID) {
         Some(serde_json::Value::String(id)) => Text::from(id),
-        _ => return Err(DecodeError("the answer does not say to what".to_owned())),
+        _ => return Err(DecodeError("the answer has no correlation id".to_owned())),
     };
     let mutation = |mutation: Option<MutationMessage>| {
         mutation.map(MutationMessage::into_mutation).transpose()
@@ -162,7 +162,7 @@ fn from_base64(text: &str) -> Result<Bytes, DecodeError> {
     base64_simd::STANDARD
         .decode_to_vec(text)
         .map(Bytes::from)
-        .map_err(|_| DecodeError("the data is not base64".to_owned()))
+        .map_err(|_| DecodeError("the data is not valid base64".to_owned()))
 }
 
 /// Names and their values, in their order.

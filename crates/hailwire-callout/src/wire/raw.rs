@@ -1,13 +1,13 @@
 //! Frames that only Hailwire speaks, after both sides have said so in the handshake.
 //!
-//! An event says a number, and its answer says the same: an answer finds its ask without being read, one request
-//! may have several under way, and an answer that comes too late finds nobody. A piece of a body is bytes as
+//! An event says a number, and its answer says the same: an answer finds its request without being decoded, one request
+//! may have several under way, and an answer that comes too late finds nobody. A chunk of a body is bytes as
 //! they are. `spec/callout-extensions.md` has the layouts; all numbers are big-endian.
 //!
 //! ```text
 //! 0x50 event          u64 number, u8 type (0x10 to 0x17), payload
 //! 0x51 answer         u64 number, payload; an empty one allows and says no more
-//! 0x52 piece          u64 number, u8 flags, u32 index, u64 transferred, u64 total size, u16 length, id, data
+//! 0x52 chunk          u64 number, u8 flags, u32 index, u64 transferred, u64 total size, u16 length, id, data
 //! 0x53 answer, data   u64 number, u8 flags, u32 index, u32 length, payload, data
 //! ```
 //!
@@ -27,12 +27,12 @@ use crate::{
 pub const EVENT: u8 = 0x50;
 /// The type of its answer.
 pub const ANSWER: u8 = 0x51;
-/// The type of a piece of a body.
-pub const PIECE: u8 = 0x52;
-/// The type of an answer with what takes the place of a piece.
+/// The type of a chunk of a body.
+pub const CHUNK: u8 = 0x52;
+/// The type of an answer with what takes the place of a chunk.
 pub const ANSWER_DATA: u8 = 0x53;
 
-/// The longest correlation id that a piece can carry, in bytes.
+/// The longest correlation id that a chunk can carry, in bytes.
 pub const MAX_ID: usize = u16::MAX as usize;
 
 const OF_RESPONSE: u8 = 1;
@@ -55,52 +55,52 @@ pub fn take_event_head(mut frame: Bytes) -> Result<(u64, EventKind, Bytes), Deco
     let code = frame.try_get_u8().map_err(short)?;
     match FrameType::from_code(code) {
         Some(FrameType::Event(kind)) => Ok((number, kind, frame)),
-        _ => Err(DecodeError(format!("there is no event {code:#04x}"))),
+        _ => Err(DecodeError(format!("unknown event code {code:#04x}"))),
     }
 }
 
-/// Appends everything of a piece but its data, which follows. An id beyond [`MAX_ID`] is cut.
-pub fn put_piece_head(number: u64, kind: EventKind, piece: &BodyChunk, out: &mut BytesMut) {
+/// Appends everything of a chunk but its data, which follows. An id beyond [`MAX_ID`] is cut.
+pub fn put_chunk_head(number: u64, kind: EventKind, chunk: &BodyChunk, out: &mut BytesMut) {
     let of_response = if kind == EventKind::ResponseBody {
         OF_RESPONSE
     } else {
         0
     };
-    let last = if piece.is_last { LAST } else { 0 };
-    let sized = if piece.total_size.is_some() { SIZED } else { 0 };
-    let id = piece.correlation_id.as_bytes();
+    let last = if chunk.is_last { LAST } else { 0 };
+    let sized = if chunk.total_size.is_some() { SIZED } else { 0 };
+    let id = chunk.correlation_id.as_bytes();
     let id = id.get(..MAX_ID).unwrap_or(id);
     out.reserve(32 + id.len());
     out.put_u64(number);
     out.put_u8(of_response | last | sized);
-    out.put_u32(piece.index);
-    out.put_u64(piece.transferred);
-    out.put_u64(piece.total_size.unwrap_or(0));
+    out.put_u32(chunk.index);
+    out.put_u64(chunk.transferred);
+    out.put_u64(chunk.total_size.unwrap_or(0));
     out.put_u16(id.len() as u16);
     out.put_slice(id);
 }
 
-/// Reads a piece. Its data is a slice of the frame.
+/// Reads a chunk. Its data is a slice of the frame.
 ///
 /// # Errors
 ///
 /// [`DecodeError`], as [`take_event_head`].
-pub fn take_piece(mut frame: Bytes) -> Result<(u64, Event), DecodeError> {
+pub fn take_chunk(mut frame: Bytes) -> Result<(u64, Event), DecodeError> {
     let number = frame.try_get_u64().map_err(short)?;
     let flags = frame.try_get_u8().map_err(short)?;
     if flags & !(OF_RESPONSE | LAST | SIZED) != 0 {
-        return Err(DecodeError(format!("there are no flags {flags:#04x}")));
+        return Err(DecodeError(format!("unknown flags {flags:#04x}")));
     }
     let index = frame.try_get_u32().map_err(short)?;
     let transferred = frame.try_get_u64().map_err(short)?;
     let total = frame.try_get_u64().map_err(short)?;
     let length = usize::from(frame.try_get_u16().map_err(short)?);
     if frame.len() < length {
-        return Err(DecodeError("the id is cut".to_owned()));
+        return Err(DecodeError("truncated id".to_owned()));
     }
     let id = Text::try_from(frame.split_to(length))
-        .map_err(|_| DecodeError("the id is not UTF-8".to_owned()))?;
-    let piece = BodyChunk {
+        .map_err(|_| DecodeError("id is not UTF-8".to_owned()))?;
+    let chunk = BodyChunk {
         correlation_id: id,
         data: frame,
         is_last: flags & LAST != 0,
@@ -109,9 +109,9 @@ pub fn take_piece(mut frame: Bytes) -> Result<(u64, Event), DecodeError> {
         transferred,
     };
     let event = if flags & OF_RESPONSE == 0 {
-        Event::RequestBody(piece)
+        Event::RequestBody(chunk)
     } else {
-        Event::ResponseBody(piece)
+        Event::ResponseBody(chunk)
     };
     Ok((number, event))
 }
@@ -196,7 +196,7 @@ pub fn take_answer_data(mut frame: Bytes, encoding: Encoding) -> Result<Response
     let index = frame.try_get_u32().map_err(short)?;
     let length = frame.try_get_u32().map_err(short)? as usize;
     if flags & !OF_RESPONSE != 0 || frame.len() < length {
-        return Err(DecodeError("the answer is cut".to_owned()));
+        return Err(DecodeError("truncated answer".to_owned()));
     }
     let mut response = take_answer(frame.split_to(length), encoding)?;
     let mutation = Some(BodyMutation {
@@ -212,14 +212,14 @@ pub fn take_answer_data(mut frame: Bytes, encoding: Encoding) -> Result<Response
 }
 
 fn short<E>(_: E) -> DecodeError {
-    DecodeError("the frame is cut".to_owned())
+    DecodeError("truncated frame".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn piece() -> BodyChunk {
+    fn chunk() -> BodyChunk {
         BodyChunk {
             correlation_id: "c1".into(),
             data: Bytes::from_static(b"\xff\x00"),
@@ -233,22 +233,22 @@ mod tests {
     #[test]
     fn a_piece_is_read_as_it_was_written_and_not_copied() {
         for (kind, event) in [
-            (EventKind::RequestBody, Event::RequestBody(piece())),
-            (EventKind::ResponseBody, Event::ResponseBody(piece())),
+            (EventKind::RequestBody, Event::RequestBody(chunk())),
+            (EventKind::ResponseBody, Event::ResponseBody(chunk())),
         ] {
             let mut out = BytesMut::new();
-            put_piece_head(7, kind, &piece(), &mut out);
-            out.put_slice(&piece().data);
+            put_chunk_head(7, kind, &chunk(), &mut out);
+            out.put_slice(&chunk().data);
             let frame = out.freeze();
             let data = frame.slice(frame.len() - 2..);
-            let (number, read) = take_piece(frame.clone()).unwrap();
+            let (number, read) = take_chunk(frame.clone()).unwrap();
             assert_eq!((number, &read), (7, &event));
-            let (Event::RequestBody(piece) | Event::ResponseBody(piece)) = read else {
+            let (Event::RequestBody(chunk) | Event::ResponseBody(chunk)) = read else {
                 unreachable!()
             };
-            assert_eq!(piece.data.as_ptr(), data.as_ptr());
+            assert_eq!(chunk.data.as_ptr(), data.as_ptr());
             for length in 0..frame.len() - 2 {
-                assert!(take_piece(frame.slice(..length)).is_err(), "{length}");
+                assert!(take_chunk(frame.slice(..length)).is_err(), "{length}");
             }
         }
     }

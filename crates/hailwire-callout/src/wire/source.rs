@@ -148,7 +148,7 @@ pub(super) trait ValueSource<'a>: Sized {
     fn uint<T: TryFrom<u64>>(&mut self) -> ParseResult<T> {
         let at = self.at();
         let number = self.u64()?;
-        T::try_from(number).map_err(|_| ParseError::new("a number that is too large", at))
+        T::try_from(number).map_err(|_| ParseError::new("number out of range", at))
     }
 
     /// Takes a text of one's own.
@@ -163,7 +163,7 @@ pub(super) trait ValueSource<'a>: Sized {
         match self.text()? {
             Cow::Borrowed(text) => slice_of(frame, text.as_bytes())
                 .and_then(|bytes| Text::try_from(bytes).ok())
-                .ok_or(ParseError::new("a text that is not UTF-8", at)),
+                .ok_or(ParseError::new("text is not UTF-8", at)),
             Cow::Owned(text) => Ok(text.into()),
         }
     }
@@ -210,5 +210,5 @@ pub(super) fn from_base64(text: &[u8], at: usize) -> ParseResult<Bytes> {
     base64_simd::STANDARD
         .decode_to_vec(text)
         .map(Bytes::from)
-        .map_err(|_| ParseError::new("data that is not base64", at))
+        .map_err(|_| ParseError::new("invalid base64", at))
 }

@@ -162,13 +162,13 @@ fn an_error_says_what_is_wrong_and_where() {
     );
     assert_eq!(
         read(r#"{"correlation_id":"c","status":70000,"headers":{}}"#),
-        "a number that is too large at byte 31, in status"
+        "number out of range at byte 31, in status"
     );
     assert_eq!(
         read(r#"{"correlation_id":"c","status":200,"headers":{"a":["b",1]}}"#),
-        "something that is no text at byte 55, in headers"
+        "expected a text at byte 55, in headers"
     );
-    assert_eq!(read("{"), "the end where a value should be at byte 1");
+    assert_eq!(read("{"), "unexpected end of input at byte 1");
 }
 
 #[test]

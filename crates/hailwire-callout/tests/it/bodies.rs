@@ -29,7 +29,7 @@ async fn through(connection: &Connection, id: &str, body: &Bytes) -> Vec<u8> {
     let mut answers = FuturesOrdered::new();
     for (index, data) in pieces.iter().enumerate() {
         let piece = piece(id, index as u32, data.clone(), index == last);
-        answers.push_back(connection.ask(Event::RequestBody(piece)));
+        answers.push_back(connection.request(Event::RequestBody(piece)));
     }
     let mut passed = Vec::new();
     let mut sent = pieces.iter();
@@ -121,7 +121,7 @@ async fn no_more_of_a_body_is_under_way_than_the_window_holds() {
             let piece = |index| Event::RequestBody(piece(id, index, vec![0; 30_000], false));
             (0..100)
                 .map(piece)
-                .map(|event| connection.ask(event))
+                .map(|event| connection.request(event))
                 .collect()
         };
         let (_a, _b) = (of("a"), of("b"));
@@ -150,7 +150,7 @@ async fn a_decision_comes_while_the_body_is_still_coming() {
     let options = ConnectOptions::default();
     let connection = host::uds::connect(served.path(), &options).await.unwrap();
     let pieces = stream::iter(0..u32::MAX)
-        .then(|index| connection.ask(Event::RequestBody(piece("early", index, "data", false))));
+        .then(|index| connection.request(Event::RequestBody(piece("early", index, "data", false))));
     let mut pieces = std::pin::pin!(pieces);
     let mut asked = 0;
     while let Some(answer) = pieces.next().await {
@@ -171,7 +171,7 @@ async fn pieces_that_nobody_waits_for_give_their_window_back() {
     for _ in 0..10 {
         let pieces: Vec<_> = (0..20)
             .map(|index| {
-                connection.ask(Event::RequestBody(piece(
+                connection.request(Event::RequestBody(piece(
                     "slow",
                     index,
                     vec![0; 65536],
@@ -193,7 +193,7 @@ async fn pieces_that_nobody_waits_for_give_their_window_back() {
     while !matches!(next(&mut seen).await, Seen::Dropped) {}
     served.agent.permits.add_permits(100);
     let pieces = (0..20).map(|index| {
-        connection.ask(Event::RequestBody(piece(
+        connection.request(Event::RequestBody(piece(
             "slow",
             index,
             vec![0; 1024],

@@ -32,7 +32,7 @@ async fn every_event_is_answered_in_both_encodings_with_and_without_extensions()
             let capabilities = connection.capabilities();
             assert_eq!(capabilities.agent_id, "told");
             assert_eq!(capabilities.events.iter().count(), 8);
-            let ask = |event| connection.ask(event);
+            let ask = |event| connection.request(event);
             assert_eq!(ask(head("c1", "/")).await, Ok(Response::allow()));
             assert!(blocks(&ask(head("c2", "/block")).await.unwrap(), 403));
             let answer = ask(Event::RequestBody(piece("upper", 0, "data", false)));
@@ -88,7 +88,10 @@ async fn every_answer_finds_its_ask_among_many() {
                     let status = 200 + (task * 31 + round) % 300;
                     let id = format!("{task}-{round}");
                     let event = ResponseHeaders::new(&id, status, []);
-                    let answer = connection.ask(Event::ResponseHeaders(event)).await.unwrap();
+                    let answer = connection
+                        .request(Event::ResponseHeaders(event))
+                        .await
+                        .unwrap();
                     assert!(blocks(&answer, status), "{answer:?}");
                 }
             })
@@ -151,7 +154,7 @@ async fn what_an_agent_says_of_itself_moves_the_state_of_its_connection() {
     )
     .await;
     assert_eq!(
-        connection.ask(head("c1", "/")).await,
+        connection.request(head("c1", "/")).await,
         Err(RequestError::Paused)
     );
     tell(
@@ -159,20 +162,23 @@ async fn what_an_agent_says_of_itself_moves_the_state_of_its_connection() {
         open(HealthState::Healthy, false),
     )
     .await;
-    connection.ask(head("c2", "/")).await.unwrap();
+    connection.request(head("c2", "/")).await.unwrap();
     tell(
         health(HealthState::Degraded),
         open(HealthState::Degraded, false),
     )
     .await;
-    connection.ask(head("c3", "/")).await.unwrap();
+    connection.request(head("c3", "/")).await.unwrap();
     tell(health(HealthState::Draining), ConnectionState::Draining).await;
     assert_eq!(
-        connection.ask(head("c4", "/")).await,
+        connection.request(head("c4", "/")).await,
         Err(RequestError::Paused)
     );
     let rest = ResponseHeaders::new("c3", 200, []);
-    connection.ask(Event::ResponseHeaders(rest)).await.unwrap();
+    connection
+        .request(Event::ResponseHeaders(rest))
+        .await
+        .unwrap();
     tell(
         health(HealthState::Healthy),
         open(HealthState::Healthy, false),
@@ -197,17 +203,17 @@ async fn a_paused_agent_gets_the_rest_when_it_goes_on() {
     // One request only.
     assert!(agents_host.notify(Notice::Flow(FlowControl::Pause(Some("c1".into())))));
     connection.ping().await.unwrap();
-    let mut paused = Box::pin(connection.ask(Event::RequestBody(piece("c1", 0, "a", true))));
+    let mut paused = Box::pin(connection.request(Event::RequestBody(piece("c1", 0, "a", true))));
     let other = Event::RequestBody(piece("c2", 0, "a", true));
-    connection.ask(other).await.unwrap();
+    connection.request(other).await.unwrap();
     assert!((&mut paused).now_or_never().is_none());
     assert!(agents_host.notify(Notice::Flow(FlowControl::Resume(Some("c1".into())))));
     paused.await.unwrap();
     // All of them.
     assert!(agents_host.notify(Notice::Flow(FlowControl::Pause(None))));
     connection.ping().await.unwrap();
-    let mut head = Box::pin(connection.ask(head("c3", "/")));
-    let mut body = Box::pin(connection.ask(Event::RequestBody(piece("c2", 1, "a", true))));
+    let mut head = Box::pin(connection.request(head("c3", "/")));
+    let mut body = Box::pin(connection.request(Event::RequestBody(piece("c2", 1, "a", true))));
     connection.ping().await.unwrap();
     assert!((&mut head).now_or_never().is_none());
     assert!((&mut body).now_or_never().is_none());
@@ -233,7 +239,7 @@ async fn no_more_requests_run_at_once_than_the_agent_takes() {
         };
         let connection = host::uds::connect(served.path(), &options).await.unwrap();
         let ids: Vec<String> = (0..10).map(|n| format!("c{n}")).collect();
-        let asks = join_all(ids.iter().map(|id| connection.ask(head(id, "/wait"))));
+        let asks = join_all(ids.iter().map(|id| connection.request(head(id, "/wait"))));
         served.agent.permits.add_permits(10);
         let answers = asks.await;
         let full = answers
@@ -286,15 +292,18 @@ async fn what_is_larger_than_the_agent_takes_is_not_sent() {
     let options = ConnectOptions::default();
     let connection = host::uds::connect(served.path(), &options).await.unwrap();
     let fits = Event::RequestBody(piece("c1", 0, vec![0; 10], false));
-    connection.ask(fits).await.unwrap();
+    connection.request(fits).await.unwrap();
     let larger = Event::RequestBody(piece("c1", 1, vec![0; 10], true));
-    assert_eq!(connection.ask(larger).await, Err(RequestError::TooLarge));
+    assert_eq!(
+        connection.request(larger).await,
+        Err(RequestError::TooLarge)
+    );
     let mut announced = piece("c2", 0, vec![0; 1], false);
     announced.total_size = Some(11);
-    let announced = connection.ask(Event::RequestBody(announced)).await;
+    let announced = connection.request(Event::RequestBody(announced)).await;
     assert_eq!(announced, Err(RequestError::TooLarge));
     let head = head("c3", &"x".repeat(17 << 20));
-    assert_eq!(connection.ask(head).await, Err(RequestError::TooLarge));
+    assert_eq!(connection.request(head).await, Err(RequestError::TooLarge));
     assert_eq!(connection.in_flight(), 0);
 }
 
@@ -305,7 +314,7 @@ async fn who_cancels_a_request_gets_no_answer_and_the_agent_stops() {
     let options = ConnectOptions::default();
     let connection = host::uds::connect(served.path(), &options).await.unwrap();
     assert!(matches!(next(&mut seen).await, Seen::Connected(_)));
-    let ask = connection.ask(head("c1", "/wait"));
+    let ask = connection.request(head("c1", "/wait"));
     until("it runs", || {
         served.agent.running.load(Ordering::SeqCst) == 1
     })
@@ -334,7 +343,7 @@ async fn a_connection_ends_with_the_last_of_its_clones() {
         panic!("first a host connects");
     };
     drop(connection.clone());
-    connection.ask(head("c1", "/")).await.unwrap();
+    connection.request(head("c1", "/")).await.unwrap();
     drop(connection);
     until("the agent hears of it", || host.is_closed()).await;
 }

@@ -131,7 +131,7 @@ fn status(response: &Response) -> Option<u16> {
 }
 
 async fn ask(connection: &Connection, event: Event) -> Result<Response, RequestError> {
-    tokio::time::timeout(LONG, connection.ask(event))
+    tokio::time::timeout(LONG, connection.request(event))
         .await
         .expect("an answer")
 }
@@ -360,7 +360,7 @@ async fn a_late_answer_is_given_to_nobody_and_a_kit_that_is_stuck_loses_its_conn
         return;
     };
     let (connection, _) = dialect::connect_any(kit.path(), &options()).await.unwrap();
-    let given_up = connection.ask(head("c1", "/slow"));
+    let given_up = connection.request(head("c1", "/slow"));
     assert!(
         tokio::time::timeout(Duration::from_millis(150), given_up)
             .await
@@ -368,7 +368,7 @@ async fn a_late_answer_is_given_to_nobody_and_a_kit_that_is_stuck_loses_its_conn
     );
     let next = ask(&connection, head("c2", "/block")).await.unwrap();
     assert_eq!(status(&next), Some(403), "not the answer to the other");
-    let given_up = connection.ask(head("c3", "/stuck"));
+    let given_up = connection.request(head("c3", "/stuck"));
     assert!(
         tokio::time::timeout(Duration::from_millis(20), given_up)
             .await
@@ -424,7 +424,7 @@ async fn the_documented_wire_carries_cancels_pings_and_changed_pieces() {
     // Nothing else makes the agent forget it.
     ask(&connection, complete("c1")).await.unwrap();
     assert!(kit.says("cancel").await.ends_with("True"));
-    let given_up = connection.ask(head("c2", "/slow"));
+    let given_up = connection.request(head("c2", "/slow"));
     assert!(
         tokio::time::timeout(Duration::from_millis(20), given_up)
             .await

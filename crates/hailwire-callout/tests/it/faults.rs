@@ -32,7 +32,7 @@ async fn sixteen_calls_to_a_handler_of_20_ms_take_about_20_ms() {
         let connection = host::uds::connect(served.path(), &options).await.unwrap();
         let ids: Vec<String> = (0..16).map(|n| format!("c{n}")).collect();
         let started = Instant::now();
-        for answer in join_all(ids.iter().map(|id| connection.ask(head(id, "/20ms")))).await {
+        for answer in join_all(ids.iter().map(|id| connection.request(head(id, "/20ms")))).await {
             answer.unwrap();
         }
         let took = started.elapsed();
@@ -51,7 +51,7 @@ async fn a_dropped_call_leaves_nothing_behind_and_its_handler_is_dropped() {
         };
         let connection = host::uds::connect(served.path(), &options).await.unwrap();
         assert!(matches!(next(&mut seen).await, Seen::Connected(_)));
-        let ask = connection.ask(head("c1", "/wait"));
+        let ask = connection.request(head("c1", "/wait"));
         let timed_out = tokio::time::timeout(Duration::from_millis(10), ask).await;
         assert!(timed_out.is_err());
         assert_eq!(connection.in_flight(), 0);
@@ -64,7 +64,7 @@ async fn a_dropped_call_leaves_nothing_behind_and_its_handler_is_dropped() {
             }
         }
         assert!(dropped);
-        connection.ask(head("c2", "/")).await.unwrap();
+        connection.request(head("c2", "/")).await.unwrap();
     }
 }
 
@@ -189,8 +189,8 @@ async fn an_agent_that_is_killed_is_missed_at_once() {
     }
     let options = ConnectOptions::default();
     let connection = host::uds::connect(&path, &options).await.unwrap();
-    connection.ask(head("c1", "/")).await.unwrap();
-    let waiting = connection.ask(head("c2", "/wait"));
+    connection.request(head("c1", "/")).await.unwrap();
+    let waiting = connection.request(head("c2", "/wait"));
     connection.ping().await.unwrap();
     let started = Instant::now();
     agent.kill().await.unwrap();
@@ -200,7 +200,7 @@ async fn an_agent_that_is_killed_is_missed_at_once() {
     assert_eq!(connection.state(), ConnectionState::Closed);
     assert_eq!(connection.in_flight(), 0);
     assert_eq!(
-        connection.ask(head("c3", "/")).await,
+        connection.request(head("c3", "/")).await,
         Err(RequestError::Closed)
     );
     assert_eq!(connection.ping().await, Err(RequestError::Closed));
@@ -227,8 +227,8 @@ async fn a_handler_that_panics_blocks_its_request_and_no_other() {
     let options = ConnectOptions::default();
     let connection = host::uds::connect(served.path(), &options).await.unwrap();
     let (panics, passes) = tokio::join!(
-        connection.ask(head("c1", "/panic")),
-        connection.ask(head("c2", "/"))
+        connection.request(head("c1", "/panic")),
+        connection.request(head("c2", "/"))
     );
     assert!(blocks(&panics.unwrap(), 500));
     assert_eq!(passes, Ok(Response::allow()));
@@ -245,7 +245,7 @@ async fn an_answer_that_cannot_be_read_is_an_error_and_no_answer() {
     };
     let (mut agent, connection) = tokio::join!(agent, host::uds::connect(&path, &options));
     let connection = connection.unwrap();
-    let ask = connection.ask(head("c1", "/"));
+    let ask = connection.request(head("c1", "/"));
     assert_eq!(agent.read().await.unwrap().0, 0x10);
     // Nobody waits for the first; its answer comes too late.
     let late = br#"{"version":2,"decision":"allow","audit":{"custom":{"correlation_id":"c0"}}}"#;
@@ -257,7 +257,7 @@ async fn an_answer_that_cannot_be_read_is_an_error_and_no_answer() {
         matches!(answer, Err(RequestError::Malformed(_))),
         "{answer:?}"
     );
-    let ask = connection.ask(head("c2", "/"));
+    let ask = connection.request(head("c2", "/"));
     agent
         .frame(0x20, br#"{"version":2,"decision":"allow"}"#)
         .await;
@@ -275,11 +275,11 @@ async fn an_answer_that_comes_too_late_is_not_given_to_the_next_event_of_its_req
     };
     let (mut agent, connection) = tokio::join!(agent, host::uds::connect(&path, &options));
     let connection = connection.unwrap();
-    let first = connection.ask(head("c1", "/"));
+    let first = connection.request(head("c1", "/"));
     assert_eq!(agent.read().await.unwrap().0, 0x10);
     drop(first);
     assert_eq!(agent.read().await.unwrap().0, 0x40);
-    let second = connection.ask(head("c1", "/"));
+    let second = connection.request(head("c1", "/"));
     let late = br#"{"version":2,"decision":"allow","audit":{"custom":{"correlation_id":"c1"}}}"#;
     agent.frame(0x20, late).await;
     assert_eq!(agent.read().await.unwrap().0, 0x10);
@@ -305,7 +305,7 @@ async fn extensions_that_were_not_offered_are_not_spoken() {
         };
         let (mut agent, connection) = tokio::join!(agent, host::uds::connect(&path, &options));
         let connection = connection.unwrap();
-        drop(connection.ask(head("c1", "/")));
+        drop(connection.request(head("c1", "/")));
         let expected = if offered { 0x50 } else { 0x10 };
         assert_eq!(agent.read().await.unwrap().0, expected);
     }
@@ -331,8 +331,8 @@ async fn an_agent_that_owes_an_answer_and_gives_none_loses_its_connection() {
         tokio::join!(silent(&listener), host::uds::connect(&path, &options));
     let connection = connection.unwrap();
     let (given_up, other) = (
-        connection.ask(head("given-up", "/")),
-        connection.ask(head("other", "/")),
+        connection.request(head("given-up", "/")),
+        connection.request(head("other", "/")),
     );
     for _ in 0..2 {
         assert_eq!(agent.read().await.unwrap().0, 0x10);
@@ -340,7 +340,7 @@ async fn an_agent_that_owes_an_answer_and_gives_none_loses_its_connection() {
     let begin = std::time::Instant::now();
     drop(given_up);
     // What is asked about the same request waits for the answer that is owed, and so does not leave.
-    let next = connection.ask(head("given-up", "/"));
+    let next = connection.request(head("given-up", "/"));
     assert_eq!(agent.read().await.unwrap().0, 0x40);
     let (other, next) = tokio::time::timeout(LONG, futures_util::future::join(other, next))
         .await
@@ -363,7 +363,7 @@ async fn an_agent_that_answers_others_keeps_its_connection() {
     let (mut agent, connection) =
         tokio::join!(silent(&listener), host::uds::connect(&path, &options));
     let connection = connection.unwrap();
-    drop(connection.ask(head("given-up", "/")));
+    drop(connection.request(head("given-up", "/")));
     assert_eq!(agent.read().await.unwrap().0, 0x10);
     assert_eq!(agent.read().await.unwrap().0, 0x40);
     let begin = std::time::Instant::now();
@@ -371,7 +371,7 @@ async fn an_agent_that_answers_others_keeps_its_connection() {
     while begin.elapsed() < Duration::from_millis(400) {
         n += 1;
         let id = format!("c{n}");
-        let asked = connection.ask(head(&id, "/"));
+        let asked = connection.request(head(&id, "/"));
         let answers = async {
             assert_eq!(agent.read().await.unwrap().0, 0x10);
             let answer = serde_json::json!({

@@ -106,7 +106,7 @@ async fn their_agent_answers_ours_in_both_encodings() {
             };
             let connection = host::uds::connect(&path, &options).await.unwrap();
             assert_eq!(connection.capabilities().agent_id, "peer");
-            let ask = |event| connection.ask(event);
+            let ask = |event| connection.request(event);
             assert_eq!(ask(head("c1", "/")).await, Ok(Response::allow()));
             assert!(blocks(&ask(head("c2", "/block")).await.unwrap(), 403));
             // Changed while it streams, each piece answered before the next leaves.

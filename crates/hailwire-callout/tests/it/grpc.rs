@@ -318,7 +318,7 @@ fn status(response: &Response) -> Option<u16> {
 }
 
 async fn ask(connection: &Connection, event: Event) -> Result<Response, RequestError> {
-    tokio::time::timeout(LONG, connection.ask(event))
+    tokio::time::timeout(LONG, connection.request(event))
         .await
         .expect("an answer")
 }
@@ -456,7 +456,7 @@ async fn an_ask_that_is_given_up_ends_its_handler() {
     let connection = served.connect().await;
     assert!(matches!(served.sees().await, Seen::Connected(_)));
     {
-        let asking = connection.ask(head("c1", "/wait"));
+        let asking = connection.request(head("c1", "/wait"));
         tokio::pin!(asking);
         tokio::select! {
             _ = &mut asking => panic!("it waits"),
@@ -996,7 +996,7 @@ async fn their_agent_answers_ours() {
         correlation_id: "c4".into(),
         ..Guardrail::default()
     });
-    let waiting = tokio::time::timeout(Duration::from_millis(300), connection.ask(guardrail));
+    let waiting = tokio::time::timeout(Duration::from_millis(300), connection.request(guardrail));
     // They leave it unanswered, or are known to: never an allow.
     assert!(!matches!(waiting.await, Ok(Ok(_))));
     tokio::time::timeout(LONG, connection.ping())

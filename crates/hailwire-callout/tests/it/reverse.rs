@@ -48,10 +48,13 @@ async fn an_agent_that_dials_is_asked_like_any_other() {
         tokio::spawn(async move { dial(Arc::new(told), path, &showing(Some("secret"))).await });
     let connection = listener.accept().await.unwrap();
     assert_eq!(connection.capabilities().agent_id, "told");
-    assert_eq!(connection.ask(head("c1", "/")).await, Ok(Response::allow()));
+    assert_eq!(
+        connection.request(head("c1", "/")).await,
+        Ok(Response::allow())
+    );
     let data = vec![0xff; 1 << 20];
     let body = Event::RequestBody(piece("c1", 0, data, true));
-    connection.ask(body).await.unwrap();
+    connection.request(body).await.unwrap();
     let Seen::Connected(host) = next(&mut seen).await else {
         panic!("first a host connects");
     };
@@ -64,7 +67,7 @@ async fn an_agent_that_dials_is_asked_like_any_other() {
     // It comes again.
     connection.close();
     let connection = listener.accept().await.unwrap();
-    connection.ask(head("c2", "/")).await.unwrap();
+    connection.request(head("c2", "/")).await.unwrap();
     dialling.abort();
 }
 
@@ -107,7 +110,7 @@ async fn an_agent_that_says_nothing_keeps_no_other_waiting() {
     let dialling =
         tokio::spawn(async move { dial(Arc::new(told), path, &showing(Some("secret"))).await });
     let connection = listener.accept().await.unwrap();
-    connection.ask(head("c1", "/")).await.unwrap();
+    connection.request(head("c1", "/")).await.unwrap();
     dialling.abort();
 }
 
@@ -143,7 +146,7 @@ async fn an_agent_that_is_not_ours_is_asked_in_json() {
     assert_eq!((code, &registered["success"]), (0x02, &true.into()));
     assert_eq!(registered["proxy_id"], "us");
     assert!(registered.get("x_hailwire").is_none());
-    let ask = connection.ask(head("c1", "/"));
+    let ask = connection.request(head("c1", "/"));
     let (code, event) = agent.read().await.unwrap();
     let event: serde_json::Value = serde_json::from_slice(&event).unwrap();
     assert_eq!((code, &event["uri"]), (0x10, &"/".into()));

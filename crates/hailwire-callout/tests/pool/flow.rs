@@ -8,7 +8,7 @@ use hailwire_callout::{
 };
 use hailwire_pool::{Availability, Strategy};
 
-use crate::house::{House, LONG, complete, eventually, head, request_body, response_head};
+use crate::system::{House, LONG, complete, eventually, head, request_body, response_head};
 
 fn round_robin() -> PoolConfig {
     PoolConfig {
@@ -28,23 +28,23 @@ fn health(state: HealthState) -> Notice {
 async fn an_agent_that_drains_finishes_its_requests_and_gets_no_new_ones() {
     for state in [HealthState::Draining, HealthState::Unhealthy] {
         let house = House::new(3, round_robin()).await;
-        let seat = house.ask(head("begun")).await.unwrap();
-        house.agents[seat].tell(&health(state));
-        eventually(|| house.pool.able() == 2).await;
+        let slot = house.request(head("begun")).await.unwrap();
+        house.agents[slot].tell(&health(state));
+        eventually(|| house.pool.available() == 2).await;
         for request in 0..12 {
-            let other = house.ask(head(&format!("r{request}"))).await.unwrap();
-            assert_ne!(other, seat);
+            let other = house.request(head(&format!("r{request}"))).await.unwrap();
+            assert_ne!(other, slot);
         }
-        assert_eq!(house.ask(request_body("begun", 0)).await, Ok(seat));
-        assert_eq!(house.ask(response_head("begun")).await, Ok(seat));
+        assert_eq!(house.request(request_body("begun", 0)).await, Ok(slot));
+        assert_eq!(house.request(response_head("begun")).await, Ok(slot));
 
-        house.agents[seat].tell(&health(HealthState::Healthy));
-        eventually(|| house.pool.able() == 3).await;
+        house.agents[slot].tell(&health(HealthState::Healthy));
+        eventually(|| house.pool.available() == 3).await;
         let mut asked = Vec::new();
         for request in 0..3 {
-            asked.push(house.ask(head(&format!("s{request}"))).await.unwrap());
+            asked.push(house.request(head(&format!("s{request}"))).await.unwrap());
         }
-        assert!(asked.contains(&seat), "it takes its turns again");
+        assert!(asked.contains(&slot), "it takes its turns again");
     }
 }
 
@@ -59,10 +59,10 @@ async fn a_degraded_agent_serves_only_where_no_other_can() {
     )
     .await;
     house.agents[0].tell(&health(HealthState::Degraded));
-    let is_fair = |status: &ConnectionStatus| status.standing == Availability::Fair;
+    let is_fair = |status: &ConnectionStatus| status.availability == Availability::Degraded;
     eventually(|| house.pool.connections().iter().flatten().any(is_fair)).await;
     for request in 0..6 {
-        assert_eq!(house.ask(head(&format!("r{request}"))).await, Ok(1));
+        assert_eq!(house.request(head(&format!("r{request}"))).await, Ok(1));
     }
     house.hold(true);
     let first = house.begin(head("first")).await;
@@ -78,15 +78,15 @@ async fn a_degraded_agent_serves_only_where_no_other_can() {
 async fn a_pause_on_every_connection_fails_new_requests_where_so_configured() {
     let house = House::new(2, round_robin()).await;
     house.agents[0].tell(&Notice::Flow(FlowControl::Pause(None)));
-    eventually(|| house.pool.able() == 1).await;
-    assert_eq!(house.ask(head("r0")).await, Ok(1));
-    assert_eq!(house.ask(head("r1")).await, Ok(1));
+    eventually(|| house.pool.available() == 1).await;
+    assert_eq!(house.request(head("r0")).await, Ok(1));
+    assert_eq!(house.request(head("r1")).await, Ok(1));
     house.agents[1].tell(&Notice::Flow(FlowControl::Pause(None)));
-    eventually(|| house.pool.able() == 0).await;
-    assert_eq!(house.ask(head("r2")).await, Err(PoolError::Overload));
+    eventually(|| house.pool.available() == 0).await;
+    assert_eq!(house.request(head("r2")).await, Err(PoolError::Overload));
     house.agents[0].tell(&Notice::Flow(FlowControl::Resume(None)));
     assert!(house.pool.ready(LONG).await);
-    assert_eq!(house.ask(head("r3")).await, Ok(0));
+    assert_eq!(house.request(head("r3")).await, Ok(0));
     assert_eq!(house.pool.metrics().paused.value(), 2);
     assert_eq!(house.pool.metrics().resumed.value(), 1);
 }
@@ -103,16 +103,16 @@ async fn a_pause_holds_new_requests_back_where_so_configured() {
     )
     .await;
     house.agents[0].tell(&Notice::Flow(FlowControl::Pause(None)));
-    eventually(|| house.pool.able() == 0).await;
+    eventually(|| house.pool.available() == 0).await;
     let soon = Duration::from_millis(20);
     assert_eq!(
-        house.pool.ask(head("r0"), soon).await,
+        house.pool.request(head("r0"), soon).await,
         Err(PoolError::Timeout)
     );
     assert_eq!(house.asked(), 0);
 
     let pool = std::sync::Arc::clone(&house.pool);
-    let asking = tokio::spawn(async move { pool.ask(head("r1"), LONG).await });
+    let asking = tokio::spawn(async move { pool.request(head("r1"), LONG).await });
     eventually(|| house.pool.in_flight() == 1).await;
     house.agents[0].tell(&Notice::Flow(FlowControl::Resume(None)));
     assert!(asking.await.unwrap().is_ok());
@@ -121,7 +121,7 @@ async fn a_pause_holds_new_requests_back_where_so_configured() {
 #[tokio::test]
 async fn a_drain_lets_what_was_begun_end_and_takes_nothing_new() {
     let house = House::new(2, round_robin()).await;
-    let seat = house.ask(head("begun")).await.unwrap();
+    let slot = house.request(head("begun")).await.unwrap();
     house.hold(true);
     let asking = house.begin(head("asking")).await;
     let pool = std::sync::Arc::clone(&house.pool);
@@ -133,14 +133,14 @@ async fn a_drain_lets_what_was_begun_end_and_takes_nothing_new() {
         }
     };
     tokio::time::timeout(LONG, refused).await.unwrap();
-    assert_eq!(house.ask(head("new")).await, Err(PoolError::Down));
+    assert_eq!(house.request(head("new")).await, Err(PoolError::Down));
 
     house.hold(false);
     assert!(asking.await.unwrap().is_ok());
     house.pool.done("asking");
-    assert_eq!(house.ask(request_body("begun", 0)).await, Ok(seat));
+    assert_eq!(house.request(request_body("begun", 0)).await, Ok(slot));
     assert!(!draining.is_finished());
-    assert_eq!(house.ask(complete("begun")).await, Ok(seat));
+    assert_eq!(house.request(complete("begun")).await, Ok(slot));
     assert!(draining.await.unwrap());
     for agent in &house.agents {
         eventually(|| agent.is_alone()).await;
@@ -150,9 +150,9 @@ async fn a_drain_lets_what_was_begun_end_and_takes_nothing_new() {
 #[tokio::test]
 async fn a_drain_does_not_wait_for_ever() {
     let house = House::new(1, round_robin()).await;
-    assert_eq!(house.ask(head("never-ends")).await, Ok(0));
+    assert_eq!(house.request(head("never-ends")).await, Ok(0));
     assert!(!house.pool.drain(Duration::from_millis(20)).await);
-    assert_eq!(house.ask(head("r")).await, Err(PoolError::Down));
+    assert_eq!(house.request(head("r")).await, Err(PoolError::Down));
     eventually(|| house.agents[0].is_alone()).await;
 }
 
@@ -168,7 +168,7 @@ async fn what_the_agent_counts_is_exported_beside_what_the_pool_counts() {
         }],
         ..MetricsReport::default()
     }));
-    assert_eq!(house.ask(head("r")).await, Ok(0));
+    assert_eq!(house.request(head("r")).await, Ok(0));
     let expected = [
         r#"waf_rules_matched_total{agent="probe",rule="942100"} 7"#,
         r#"hailwire_callout_answers_total{agent="probe",phase="request_headers",decision="allow"} 1"#,

@@ -26,8 +26,8 @@ use hailwire_callout::{
 use hailwire_pool::BreakerConfig;
 
 use crate::{
-    house::{LONG, eventually},
     process::{MARK, Process},
+    system::{LONG, eventually},
 };
 
 const KILLS: usize = 1_000;
@@ -77,7 +77,7 @@ fn inspector(pool: &Arc<AgentPool>) -> Arc<Inspector> {
     Arc::new(Inspector::new(vec![Checkpoint {
         name: Text::from("marking"),
         rule,
-        places: vec![Arc::clone(pool) as Arc<dyn AgentClient>],
+        endpoints: vec![Arc::clone(pool) as Arc<dyn AgentClient>],
     }]))
 }
 
@@ -105,20 +105,20 @@ impl AddAssign for Count {
 
 impl Count {
     /// What the inspector counted.
-    fn of(tally: &AgentCounters, kind: EventKind) -> Self {
-        let stopped = tally.stopped(kind);
-        let blocked = tally.blocked(kind, AgentFault::Error);
-        let bypassed = tally.bypassed(kind, AgentFault::Error);
+    fn of(counters: &AgentCounters, kind: EventKind) -> Self {
+        let stopped = counters.stopped(kind);
+        let blocked = counters.blocked(kind, AgentFault::Error);
+        let bypassed = counters.bypassed(kind, AgentFault::Error);
         for fault in [
             AgentFault::Timeout,
             AgentFault::Overload,
             AgentFault::BodyTooLarge,
         ] {
-            assert_eq!(tally.blocked(kind, fault), 0, "{fault:?}");
-            assert_eq!(tally.bypassed(kind, fault), 0, "{fault:?}");
+            assert_eq!(counters.blocked(kind, fault), 0, "{fault:?}");
+            assert_eq!(counters.bypassed(kind, fault), 0, "{fault:?}");
         }
         Self {
-            marked: tally.asked(kind) - stopped - blocked - bypassed,
+            marked: counters.asked(kind) - stopped - blocked - bypassed,
             stopped,
             blocked,
             bypassed,
@@ -266,7 +266,7 @@ async fn an_agent_killed_a_thousand_times_under_load_leaves_each_event_answered_
         assert!(longest < Duration::from_secs(5), "{longest:?}");
     }
     println!("heads: {heads:?}; pieces of bodies: {pieces:?}");
-    let tally = inspector.tally("marking").unwrap();
+    let tally = inspector.counters("marking").unwrap();
     assert_eq!(heads, Count::of(&tally, EventKind::RequestHeaders));
     assert_eq!(pieces, Count::of(&tally, EventKind::RequestBody));
     assert_eq!((heads.bypassed, pieces.blocked), (0, 0));

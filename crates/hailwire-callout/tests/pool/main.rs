@@ -7,9 +7,9 @@
 )]
 
 mod flow;
-mod house;
 mod killed;
 mod many;
 mod process;
 mod requests;
+mod system;
 mod trouble;

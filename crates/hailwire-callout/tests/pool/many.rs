@@ -12,8 +12,8 @@ use hailwire_callout::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{
-    house::{eventually, head},
     process::{self, Process},
+    system::{eventually, head},
 };
 
 const MANY: u64 = 10_000;
@@ -90,7 +90,7 @@ async fn the_host() {
     };
     let connect = || async { host::uds::connect(&socket, &options).await.unwrap() };
     let first = connect().await;
-    assert!(first.ask(head("first")).await.is_ok());
+    assert!(first.request(head("first")).await.is_ok());
     let before = [resident("self"), resident(&agent)];
     let mut connections: Vec<_> = stream::iter(1..MANY)
         .map(|_| connect())
@@ -101,7 +101,7 @@ async fn the_host() {
     let asks = connections.iter().enumerate().map(|(n, connection)| {
         let bad = n % 2 == 1;
         async move {
-            let answer = connection.ask(request(&format!("c{n}"), bad)).await;
+            let answer = connection.request(request(&format!("c{n}"), bad)).await;
             match answer.unwrap().decision {
                 Decision::Allow => assert!(!bad),
                 decision => assert!(bad && decision == Response::block(403).decision),

@@ -9,7 +9,9 @@ use hailwire_callout::{
 };
 use hailwire_pool::Strategy;
 
-use crate::house::{House, complete, eventually, head, request_body, response_body, response_head};
+use crate::system::{
+    House, complete, eventually, head, request_body, response_body, response_head,
+};
 
 fn round_robin() -> PoolConfig {
     PoolConfig {
@@ -24,16 +26,16 @@ async fn all_phases_of_a_request_go_to_one_connection() {
     let mut used = HashSet::new();
     for request in 0..30 {
         let id = format!("r{request}");
-        let first = house.ask(head(&id)).await.unwrap();
+        let first = house.request(head(&id)).await.unwrap();
         used.insert(first);
         for index in 0..3 {
-            assert_eq!(house.ask(request_body(&id, index)).await, Ok(first));
+            assert_eq!(house.request(request_body(&id, index)).await, Ok(first));
         }
-        assert_eq!(house.ask(response_head(&id)).await, Ok(first));
+        assert_eq!(house.request(response_head(&id)).await, Ok(first));
         for index in 0..3 {
-            assert_eq!(house.ask(response_body(&id, index)).await, Ok(first));
+            assert_eq!(house.request(response_body(&id, index)).await, Ok(first));
         }
-        assert_eq!(house.ask(complete(&id)).await, Ok(first));
+        assert_eq!(house.request(complete(&id)).await, Ok(first));
     }
     assert_eq!(used.len(), 3, "different requests share the work");
     assert!(
@@ -47,14 +49,14 @@ async fn all_phases_of_a_request_go_to_one_connection() {
 #[tokio::test]
 async fn requests_that_overlap_keep_their_connections_apart() {
     let house = House::new(3, round_robin()).await;
-    let mut seats = Vec::new();
+    let mut slots = Vec::new();
     for request in 0..60 {
-        seats.push(house.ask(head(&format!("r{request}"))).await.unwrap());
+        slots.push(house.request(head(&format!("r{request}"))).await.unwrap());
     }
-    for (request, seat) in seats.iter().enumerate().rev() {
+    for (request, slot) in slots.iter().enumerate().rev() {
         assert_eq!(
-            house.ask(response_head(&format!("r{request}"))).await,
-            Ok(*seat)
+            house.request(response_head(&format!("r{request}"))).await,
+            Ok(*slot)
         );
     }
 }
@@ -62,23 +64,26 @@ async fn requests_that_overlap_keep_their_connections_apart() {
 #[tokio::test]
 async fn sessions_stick_to_a_connection_until_it_is_gone() {
     let house = House::new(3, round_robin()).await;
-    let mut seats = Vec::new();
+    let mut slots = Vec::new();
     for session in ["a", "b", "c"] {
-        let first = house.ask_in(session, &format!("{session}0")).await.unwrap();
+        let first = house
+            .request_in_session(session, &format!("{session}0"))
+            .await
+            .unwrap();
         for request in 1..5 {
             let id = format!("{session}{request}");
-            assert_eq!(house.ask_in(session, &id).await, Ok(first));
+            assert_eq!(house.request_in_session(session, &id).await, Ok(first));
         }
-        seats.push(first);
+        slots.push(first);
     }
-    assert_eq!(HashSet::<_>::from_iter(&seats).len(), 3);
+    assert_eq!(HashSet::<_>::from_iter(&slots).len(), 3);
 
     house.away.store(true, Ordering::SeqCst);
-    house.agents[seats[0]].hang_up();
-    eventually(|| house.pool.able() == 2).await;
-    let moved = house.ask_in("a", "x1").await.unwrap();
-    assert_ne!(moved, seats[0]);
-    assert_eq!(house.ask_in("a", "x2").await, Ok(moved));
+    house.agents[slots[0]].hang_up();
+    eventually(|| house.pool.available() == 2).await;
+    let moved = house.request_in_session("a", "x1").await.unwrap();
+    assert_ne!(moved, slots[0]);
+    assert_eq!(house.request_in_session("a", "x2").await, Ok(moved));
 }
 
 #[tokio::test]
@@ -108,17 +113,17 @@ async fn what_is_new_is_refused_where_no_place_is_left_and_what_was_begun_goes_o
         ..PoolConfig::default()
     };
     let house = House::new(1, config).await;
-    assert_eq!(house.ask(head("begun")).await, Ok(0));
+    assert_eq!(house.request(head("begun")).await, Ok(0));
     house.hold(true);
     let one = house.begin(head("one")).await;
     let two = house.begin(head("two")).await;
-    assert_eq!(house.ask(head("three")).await, Err(PoolError::Overload));
+    assert_eq!(house.request(head("three")).await, Err(PoolError::Overload));
     let body = house.begin(request_body("begun", 0)).await;
     house.hold(false);
     for asking in [one, two, body] {
         assert_eq!(asking.await.unwrap(), Ok(0));
     }
-    assert_eq!(house.ask(head("three")).await, Ok(0));
+    assert_eq!(house.request(head("three")).await, Ok(0));
 }
 
 #[tokio::test]
@@ -128,10 +133,10 @@ async fn a_body_larger_than_the_agent_takes_is_refused_as_that() {
         ..AgentLimits::default()
     };
     let house = House::with_limits(1, PoolConfig::default(), limits).await;
-    assert_eq!(house.ask(head("r")).await, Ok(0));
-    assert_eq!(house.ask(request_body("r", 0)).await, Ok(0));
+    assert_eq!(house.request(head("r")).await, Ok(0));
+    assert_eq!(house.request(request_body("r", 0)).await, Ok(0));
     assert_eq!(
-        house.ask(request_body("r", 1)).await,
+        house.request(request_body("r", 1)).await,
         Err(PoolError::TooLarge)
     );
     assert!(matches!(

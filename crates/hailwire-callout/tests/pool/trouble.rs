@@ -14,7 +14,7 @@ use hailwire_callout::{
 };
 use hailwire_pool::{BreakerConfig, BreakerState};
 
-use crate::house::{House, LONG, eventually, head, request_body, response_head};
+use crate::system::{House, LONG, eventually, head, request_body, response_head};
 
 const SOON: Duration = Duration::from_millis(20);
 
@@ -37,7 +37,7 @@ async fn a_passed_timeout_leaves_nothing_in_flight_and_the_agent_hears_of_it() {
     let house = House::new(2, eager()).await;
     house.hold(true);
     for request in 0..20 {
-        let asked = house.pool.ask(head(&format!("r{request}")), SOON).await;
+        let asked = house.pool.request(head(&format!("r{request}")), SOON).await;
         assert_eq!(asked, Err(PoolError::Timeout));
     }
     assert_eq!(house.pool.in_flight(), 0);
@@ -89,8 +89,11 @@ async fn a_phase_has_its_own_timeout_and_the_lesser_one_counts() {
     .await;
     house.hold(true);
     let started = Instant::now();
-    assert_eq!(house.ask(response_head("r")).await, Err(PoolError::Timeout));
-    let asked = house.pool.ask(head("r"), SOON).await;
+    assert_eq!(
+        house.request(response_head("r")).await,
+        Err(PoolError::Timeout)
+    );
+    let asked = house.pool.request(head("r"), SOON).await;
     assert_eq!(asked, Err(PoolError::Timeout));
     assert!(started.elapsed() < LONG);
 }
@@ -122,7 +125,7 @@ async fn a_degraded_agent_stretches_its_time_as_far_as_it_may() {
         eventually(|| health_of(&house) == Some(HealthState::Degraded)).await;
         house.hold(true);
         let started = Instant::now();
-        let asked = house.pool.ask(head("r"), SOON).await;
+        let asked = house.pool.request(head("r"), SOON).await;
         assert_eq!(asked, Err(PoolError::Timeout));
         let took = started.elapsed();
         assert!(took >= least && took < most, "{says} {stretch}: {took:?}");
@@ -130,7 +133,7 @@ async fn a_degraded_agent_stretches_its_time_as_far_as_it_may() {
         house.agents[0].tell(&Notice::Health(AgentHealth::default()));
         eventually(|| health_of(&house) == Some(HealthState::Healthy)).await;
         let started = Instant::now();
-        let asked = house.pool.ask(head("s"), SOON).await;
+        let asked = house.pool.request(head("s"), SOON).await;
         assert_eq!(asked, Err(PoolError::Timeout));
         assert!(started.elapsed() < SOON * 500);
     }
@@ -145,43 +148,43 @@ async fn the_breaker_opens_lets_one_probe_in_and_closes() {
     let house = House::new(1, PoolConfig { breaker, ..eager() }).await;
     house.hold(true);
     for request in 0..5 {
-        let asked = house.pool.ask(head(&format!("r{request}")), SOON).await;
+        let asked = house.pool.request(head(&format!("r{request}")), SOON).await;
         assert_eq!(asked, Err(PoolError::Timeout));
     }
-    assert_eq!(house.ask(head("open")).await, Err(PoolError::Down));
+    assert_eq!(house.request(head("open")).await, Err(PoolError::Down));
     assert_eq!(house.asked(), 5, "nothing reaches the agent");
 
     let probe = loop {
         let pool = Arc::clone(&house.pool);
-        let mut asking = tokio::spawn(async move { pool.ask(head("probe"), LONG).await });
+        let mut asking = tokio::spawn(async move { pool.request(head("probe"), LONG).await });
         tokio::select! {
             refused = &mut asking => assert_eq!(refused.unwrap(), Err(PoolError::Down)),
             () = eventually(|| house.asked() == 6) => break asking,
         }
     };
     assert_eq!(house.pool.breaker(), BreakerState::HalfOpen);
-    assert_eq!(house.ask(head("second")).await, Err(PoolError::Down));
+    assert_eq!(house.request(head("second")).await, Err(PoolError::Down));
     house.hold(false);
     assert!(probe.await.unwrap().is_ok());
-    assert_eq!(house.ask(head("third")).await, Ok(0));
+    assert_eq!(house.request(head("third")).await, Ok(0));
     assert_eq!(house.pool.breaker(), BreakerState::Closed);
 }
 
 #[tokio::test]
 async fn a_body_does_not_change_its_connection_in_the_middle() {
     let house = House::new(2, eager()).await;
-    let seat = house.ask(head("r")).await.unwrap();
-    assert_eq!(house.ask(request_body("r", 0)).await, Ok(seat));
+    let slot = house.request(head("r")).await.unwrap();
+    assert_eq!(house.request(request_body("r", 0)).await, Ok(slot));
     let ended = house.pool.metrics().disconnected.value();
-    house.agents[seat].hang_up();
-    eventually(|| house.pool.metrics().disconnected.value() > ended && house.pool.able() == 2)
+    house.agents[slot].hang_up();
+    eventually(|| house.pool.metrics().disconnected.value() > ended && house.pool.available() == 2)
         .await;
-    // There are two connections again, one of them in the same seat, and neither has seen the beginning.
+    // There are two connections again, one of them in the same slot, and neither has seen the beginning.
     let lost = Err(PoolError::Failed(RequestError::Closed));
-    assert_eq!(house.ask(request_body("r", 1)).await, lost);
+    assert_eq!(house.request(request_body("r", 1)).await, lost);
     // The next phase begins anew, and stays where it begins.
-    let next = house.ask(response_head("r")).await.unwrap();
-    assert_eq!(house.ask(response_head("r")).await, Ok(next));
+    let next = house.request(response_head("r")).await.unwrap();
+    assert_eq!(house.request(response_head("r")).await, Ok(next));
     assert_eq!(house.pool.metrics().displaced.value(), 1);
 }
 
@@ -194,18 +197,18 @@ async fn whoever_waits_when_a_connection_ends_hears_it_at_once() {
     let lost = Err(PoolError::Failed(RequestError::Closed));
     assert_eq!(asking.await.unwrap(), lost);
     house.hold(false);
-    eventually(|| house.pool.able() == 1).await;
-    assert_eq!(house.ask(head("s")).await, Ok(0));
+    eventually(|| house.pool.available() == 1).await;
+    assert_eq!(house.request(head("s")).await, Ok(0));
 }
 
 #[tokio::test]
 async fn an_agent_that_is_away_is_tried_for_ever() {
     let house = House::away(eager());
-    assert_eq!(house.ask(head("r")).await, Err(PoolError::Down));
+    assert_eq!(house.request(head("r")).await, Err(PoolError::Down));
     eventually(|| house.attempts.load(Ordering::SeqCst) > 50).await;
     house.away.store(false, Ordering::SeqCst);
     assert!(house.pool.ready(LONG).await);
-    assert_eq!(house.ask(head("r")).await, Ok(0));
+    assert_eq!(house.request(head("r")).await, Ok(0));
 }
 
 #[tokio::test]
@@ -213,8 +216,8 @@ async fn the_first_ask_waits_for_the_first_connection() {
     let house = House::away(eager());
     house.away.store(false, Ordering::SeqCst);
     // The keepers have not run yet: nothing was awaited.
-    assert_eq!(house.pool.able(), 0);
-    assert_eq!(house.ask(head("r")).await, Ok(0));
+    assert_eq!(house.pool.available(), 0);
+    assert_eq!(house.request(head("r")).await, Ok(0));
 }
 
 #[tokio::test]
@@ -228,7 +231,7 @@ async fn an_agent_that_never_answers_the_handshake_is_given_up() {
         ..eager()
     };
     let pool = AgentPool::new("silent", Arc::new(connect), config);
-    let asked = pool.ask(head("r"), Duration::from_secs(10)).await;
+    let asked = pool.request(head("r"), Duration::from_secs(10)).await;
     assert!(matches!(asked, Err(PoolError::Down | PoolError::Timeout)));
     eventually(|| pool.metrics().connect_failed.value() >= 2).await;
 }

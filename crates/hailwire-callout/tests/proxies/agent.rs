@@ -73,7 +73,7 @@ impl Agent {
         Arc::new(Inspector::new(vec![Checkpoint {
             name: Text::from("agent"),
             rule: AgentRule::default(),
-            places: vec![Arc::clone(self) as Arc<dyn AgentClient>],
+            endpoints: vec![Arc::clone(self) as Arc<dyn AgentClient>],
         }]))
     }
 
@@ -219,7 +219,11 @@ impl Drop for Dropped<'_> {
 }
 
 impl AgentClient for Agent {
-    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, CallError>> {
+    fn request(
+        &self,
+        event: Event,
+        deadline: Duration,
+    ) -> BoxFuture<'_, Result<Response, CallError>> {
         Box::pin(async move {
             if self.killed.load(Ordering::SeqCst) {
                 return Err(CallError::Down);

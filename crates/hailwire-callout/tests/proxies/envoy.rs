@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     agent::Agent,
-    house::{self, Client, Running, ask, example, get, post, program, streamed},
+    system::{self, Client, Running, ask, example, get, post, program, streamed},
 };
 
 const ALL: &[EventKind] = &[
@@ -43,7 +43,7 @@ impl Envoy {
         mode: &str,
         change: impl FnOnce(String) -> String,
     ) -> Option<Self> {
-        Self::at(inspector, mode, change, house::tcp()).await
+        Self::at(inspector, mode, change, system::tcp()).await
     }
 
     /// With its front at an address.
@@ -58,9 +58,9 @@ impl Envoy {
             hailwire_skip::skipped("Envoy is not installed (peers/install envoy)");
             return None;
         };
-        let (server, server_tasks) = house::server().await;
+        let (server, server_tasks) = system::server().await;
         let listener = FrontListener::bind(&front).await.unwrap();
-        let front = match listener.at().unwrap() {
+        let front = match listener.local_address().unwrap() {
             ListenAddress::Tcp(at) => {
                 let port = at.port();
                 format!("socket_address: {{ address: 127.0.0.1, port_value: {port} }}")
@@ -282,14 +282,14 @@ async fn trailers_pass_behind_a_body_that_is_inspected() {
         let Some(envoy) = Envoy::with(agent.inspector(), mode, change).await else {
             return;
         };
-        let got = ask(envoy.at, house::with_trailers("/trailers", "some body")).await;
+        let got = ask(envoy.at, system::with_trailers("/trailers", "some body")).await;
         assert_eq!(
             (got.status, got.text()),
             (200, "some body; x-sum: 9"),
             "{mode}"
         );
         assert_eq!(agent.seen.lock().unwrap().body, 9, "{mode}");
-        let got = ask(envoy.at, house::with_trailers("/trailers", "an attack")).await;
+        let got = ask(envoy.at, system::with_trailers("/trailers", "an attack")).await;
         assert_eq!(got.status, 429, "{mode}");
     }
 }

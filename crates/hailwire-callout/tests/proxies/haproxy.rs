@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     agent::Agent,
-    house::{self, Client, Running, ask, example, get, post, program, streamed},
+    system::{self, Client, Running, ask, example, get, post, program, streamed},
 };
 
 /// What HAProxy can show.
@@ -38,7 +38,7 @@ struct Haproxy {
 impl Haproxy {
     /// `None` where there is no HAProxy.
     async fn start(inspector: Arc<Inspector>) -> Option<Self> {
-        Self::at(inspector, |config| config, house::tcp()).await
+        Self::at(inspector, |config| config, system::tcp()).await
     }
 
     /// With its front at an address.
@@ -51,9 +51,9 @@ impl Haproxy {
             hailwire_skip::skipped("HAProxy is not installed (peers/install haproxy)");
             return None;
         };
-        let (server, server_tasks) = house::server().await;
+        let (server, server_tasks) = system::server().await;
         let listener = FrontListener::bind(&front).await.unwrap();
-        let front = match listener.at().unwrap() {
+        let front = match listener.local_address().unwrap() {
             ListenAddress::Tcp(address) => address.to_string(),
             ListenAddress::Unix(path) => format!("unix@{}", path.display()),
         };

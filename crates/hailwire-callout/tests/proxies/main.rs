@@ -12,4 +12,4 @@ mod envoy;
 mod haproxy;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 #[expect(clippy::expect_used, reason = "the same")]
-mod house;
+mod system;

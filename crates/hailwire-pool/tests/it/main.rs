@@ -8,6 +8,6 @@
 mod chance;
 mod health;
 mod pick;
-mod seats;
+mod slots;
 mod threads;
 mod together;

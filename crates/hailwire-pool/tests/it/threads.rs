@@ -51,7 +51,7 @@ fn the_bound_of_a_member_holds_and_every_slot_comes_back() {
 
 #[test]
 fn threads_that_pick_together_share_the_members_evenly() {
-    const ROUNDS: u32 = 1_000;
+    const MAX_RETRIES: u32 = 1_000;
     let pool: Pool<usize, AtomicU32> = Pool::new(PoolConfig {
         strategy: Strategy::RoundRobin,
         ..PoolConfig::default()
@@ -62,7 +62,7 @@ fn threads_that_pick_together_share_the_members_evenly() {
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                for _ in 0..ROUNDS {
+                for _ in 0..MAX_RETRIES {
                     pool.pick(NOW)
                         .unwrap()
                         .value()
@@ -74,7 +74,10 @@ fn threads_that_pick_together_share_the_members_evenly() {
     // A thread that was interrupted between its turn and its pick may displace others by one.
     for member in pool.members().iter() {
         let picks = member.value().load(Ordering::Relaxed);
-        assert!(picks.abs_diff(ROUNDS) <= ROUNDS / 10, "{picks} picks");
+        assert!(
+            picks.abs_diff(MAX_RETRIES) <= MAX_RETRIES / 10,
+            "{picks} picks"
+        );
     }
 }
 

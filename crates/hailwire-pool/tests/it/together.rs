@@ -30,12 +30,12 @@ fn threads_that_place_one_request_agree_where() {
             table = AffinityTable::new(AffinityConfig::default());
         }
         let start = Barrier::new(4);
-        let seats: Vec<u16> = thread::scope(|scope| {
-            let place = |seat| {
+        let slots: Vec<u16> = thread::scope(|scope| {
+            let place = |slot| {
                 let (table, start) = (&table, &start);
                 scope.spawn(move || {
                     start.wait();
-                    table.place(hash(round), seat, NOW)
+                    table.bind(hash(round), slot, NOW)
                 })
             };
             let placing: Vec<_> = (0..4).map(place).collect();
@@ -44,8 +44,8 @@ fn threads_that_place_one_request_agree_where() {
                 .map(|thread| thread.join().unwrap())
                 .collect()
         });
-        assert!(seats.iter().all(|seat| *seat == seats[0]), "{seats:?}");
-        assert_eq!(table.seat(hash(round), NOW), Some(seats[0]));
+        assert!(slots.iter().all(|slot| *slot == slots[0]), "{slots:?}");
+        assert_eq!(table.slot(hash(round), NOW), Some(slots[0]));
     }
 }
 
@@ -58,13 +58,13 @@ fn no_thread_disturbs_the_requests_of_another() {
             scope.spawn(move || {
                 for n in 0..20_000 {
                     let id = hash(thread << 32 | n);
-                    let seat = u16::try_from(n % 64).unwrap();
-                    assert_eq!(table.place(id, seat, NOW), seat);
-                    assert_eq!(table.seat(id, NOW), Some(seat));
+                    let slot = u16::try_from(n % 64).unwrap();
+                    assert_eq!(table.bind(id, slot, NOW), slot);
+                    assert_eq!(table.slot(id, NOW), Some(slot));
                     // One of four stays, so that the table fills meanwhile.
                     if n % 4 != 0 {
                         assert!(table.remove(id));
-                        assert_eq!(table.seat(id, NOW), None);
+                        assert_eq!(table.slot(id, NOW), None);
                     }
                 }
             });

@@ -160,7 +160,7 @@ impl Far {
             };
             let pool = AgentPool::new("bench", Arc::clone(&self.connect), config);
             let all = async {
-                while pool.able() < connections {
+                while pool.available() < connections {
                     tokio::task::yield_now().await;
                 }
             };
@@ -250,7 +250,7 @@ impl Far {
             let id = format!("l-{}", self.requests.fetch_add(1, Ordering::Relaxed));
             let begun = Instant::now();
             if body.is_empty() {
-                way.ask(Event::RequestHeaders(small(&id))).await?;
+                way.request(Event::RequestHeaders(small(&id))).await?;
             } else {
                 way.ask_body(&id, body).await?;
             }
@@ -264,10 +264,13 @@ impl Far {
 }
 
 impl Way {
-    async fn ask(&self, event: Event) -> Result<Response, BenchError> {
+    async fn request(&self, event: Event) -> Result<Response, BenchError> {
         match self {
-            Self::One(connection) => connection.ask(event).await.map_err(failed("asking")),
-            Self::Several(pool) => pool.ask(event, PATIENCE).await.map_err(failed("asking")),
+            Self::One(connection) => connection.request(event).await.map_err(failed("asking")),
+            Self::Several(pool) => pool
+                .request(event, PATIENCE)
+                .await
+                .map_err(failed("asking")),
         }
     }
 
@@ -286,7 +289,7 @@ impl Way {
                 index: index as u32,
                 transferred: to as u64,
             };
-            let mut asking = Box::pin(self.ask(Event::RequestBody(piece)));
+            let mut asking = Box::pin(self.request(Event::RequestBody(piece)));
             // Pieces leave in the order in which they are first polled.
             match futures_util::poll!(&mut asking) {
                 std::task::Poll::Ready(done) => drop(done?),

@@ -91,7 +91,7 @@ impl Connector for Overlay {
         })
     }
 
-    fn place(&self) -> String {
+    fn endpoint(&self) -> String {
         format!("hail {}", self.address)
     }
 }

@@ -166,26 +166,28 @@ fn encoding(wire: &str) -> Result<Encoding, BenchError> {
     }
 }
 
-fn seats() -> SlotSet {
-    let seats = SlotSet::new(4, 0, Strategy::LeastLoaded);
-    (0..4).for_each(|seat| seats.set_standing(seat, Availability::Good));
-    seats
+fn slots() -> SlotSet {
+    let slots = SlotSet::new(4, 0, Strategy::LeastLoaded);
+    (0..4).for_each(|seat| slots.set_availability(seat, Availability::Available));
+    slots
 }
 
 fn health(read: bool, run: Run) -> Measured {
-    let seats = seats();
-    match seats.look(0) {
+    let slots = slots();
+    match slots.view(0) {
         // As it is asked where a session has a connection already.
-        Some(seat) if read => timed(run, move || seat.standing() != Availability::Out),
-        _ => timed(run, || seats.set_standing(0, Availability::Good)),
+        Some(seat) if read => timed(run, move || {
+            seat.availability() != Availability::Unavailable
+        }),
+        _ => timed(run, || slots.set_availability(0, Availability::Available)),
     }
 }
 
 fn timestamp(read: bool, run: Run) -> Measured {
-    let seats = seats();
-    match seats.look(0) {
+    let slots = slots();
+    match slots.view(0) {
         Some(seat) if read => timed(run, move || seat.last_seen()),
-        _ => timed(run, || seats.seen(0, clock::coarse())),
+        _ => timed(run, || slots.seen(0, clock::coarse())),
     }
 }
 
@@ -204,12 +206,12 @@ fn affinity(hit: bool, number: &str, run: Run) -> Result<Measured, BenchError> {
         hasher.finish()
     };
     for n in 0..number {
-        table.place(hash(&format!("corr-{n}")), n as u16 % 4, clock::coarse());
+        table.bind(hash(&format!("corr-{n}")), n as u16 % 4, clock::coarse());
     }
     let wanted = if hit { number / 2 } else { number + 1 };
     let wanted = format!("corr-{wanted}");
     Ok(timed(run, || {
-        table.seat(hash(black_box(&wanted)), clock::coarse())
+        table.slot(hash(black_box(&wanted)), clock::coarse())
     }))
 }
 
@@ -259,15 +261,15 @@ fn chunk(out: bool, size: &str, wire: &str, run: Run) -> Result<Measured, BenchE
             || BytesMut::with_capacity(ROOM),
             |buffer| {
                 buffer.clear();
-                raw::put_piece_head(7, EventKind::RequestBody, black_box(&piece), buffer);
+                raw::put_chunk_head(7, EventKind::RequestBody, black_box(&piece), buffer);
                 buffer.extend_from_slice(&piece.data);
             },
         ),
         ("raw", false) => {
             let mut frame = BytesMut::new();
-            raw::put_piece_head(7, EventKind::RequestBody, &piece, &mut frame);
+            raw::put_chunk_head(7, EventKind::RequestBody, &piece, &mut frame);
             frame.extend_from_slice(&piece.data);
-            taken(run, &frame, raw::take_piece)
+            taken(run, &frame, raw::take_chunk)
         }
         (_, true) => {
             let encoding = encoding(wire)?;

@@ -53,7 +53,7 @@ pub(super) async fn written(
             .await
             .map_err(failed("the connection"))?;
         // It is never answered: the count ends it.
-        let asked = connection.ask(Event::RequestHeaders(event)).await;
+        let asked = connection.request(Event::RequestHeaders(event)).await;
         Err(BenchError::Wrong(format!("an answer: {asked:?}")))
     };
     let bytes = tokio::select! {

@@ -13,6 +13,7 @@ use tonic::Status;
 use self::answer::{answer, block, common};
 use super::{
     MAX_FIELDS,
+    convert::{self, EnvoyHeaders},
     proto::{
         extensions::filters::http::ext_proc::v3::{
             ProcessingMode,
@@ -23,7 +24,6 @@ use super::{
             ProtocolConfiguration, processing_request::Request, processing_response::Response,
         },
     },
-    words::{self, EnvoyHeaders},
 };
 use crate::{
     Decision, EventKind, Text,
@@ -239,7 +239,7 @@ impl ExtProcRequest {
         let mut answer = answer(Response::RequestHeaders(HeadersResponse {
             response: common,
         }));
-        answer.dynamic_metadata = words::metadata(verdict.routing_metadata);
+        answer.dynamic_metadata = convert::metadata(verdict.routing_metadata);
         answer.mode_override = self.less();
         Ok([answer].into())
     }
@@ -268,7 +268,7 @@ impl ExtProcRequest {
         let mut answer = answer(Response::ResponseHeaders(HeadersResponse {
             response: common,
         }));
-        answer.dynamic_metadata = words::metadata(verdict.routing_metadata);
+        answer.dynamic_metadata = convert::metadata(verdict.routing_metadata);
         Ok([answer].into())
     }
 
@@ -290,7 +290,7 @@ impl ExtProcRequest {
         };
         self.over = !self.observed;
         self.status = reply.status;
-        [words::immediate(reply)].into()
+        [convert::immediate(reply)].into()
     }
 
     /// The answer that ends the request where a body follows that agents want and Envoy will not send.

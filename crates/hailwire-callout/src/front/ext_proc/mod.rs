@@ -6,7 +6,7 @@
 //! in which they come ([`call`]), and Envoy is told to go on, with changes, or to answer the client itself. All body
 //! modes work but `GRPC`: `STREAMED`, `BUFFERED`, `BUFFERED_PARTIAL` as far as the whole body comes (it does where Envoy
 //! says that it ends, or as many bytes come as its length says), and `FULL_DUPLEX_STREAMED`. Agents know no trailers:
-//! these end a body that had no last piece, and pass.
+//! these end a body that had no last chunk, and pass.
 //!
 //! Where agents want less than Envoy sends, the first answer says so (`mode_override`); Envoy heeds that where its
 //! `allow_mode_override` is set.
@@ -29,10 +29,10 @@
 //! | header fields | [`MAX_FIELDS`] | 431 |
 
 pub mod call;
+mod convert;
 mod proto;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use std::{collections::VecDeque, pin::Pin, sync::Arc};
 
@@ -47,7 +47,7 @@ use self::{
         external_processor_server::{ExternalProcessor, ExternalProcessorServer},
     },
 };
-use crate::{front::UnseenBodyPolicy, held::GuardedIo, inspect::Inspector};
+use crate::{front::UnseenBodyPolicy, guarded_io::GuardedIo, inspect::Inspector};
 
 /// Requests at once on one connection from Envoy.
 pub const MAX_STREAMS: u32 = 4096;
@@ -58,7 +58,7 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// Header fields of a request or response; Envoy's own bound is 100 by default.
 pub const MAX_FIELDS: usize = 1024;
 
-/// Agents as Envoy asks them.
+/// Serves Envoy's external processing with the agents of an inspector.
 #[derive(Clone)]
 pub struct ExtProcServer {
     inspector: Arc<Inspector>,

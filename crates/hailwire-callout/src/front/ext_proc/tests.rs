@@ -39,7 +39,7 @@ const BOTH: [EventKind; 2] = [EventKind::RequestBody, EventKind::ResponseBody];
 struct Loud(Mutex<Vec<(Bytes, bool)>>);
 
 impl AgentClient for Loud {
-    fn ask(
+    fn request(
         &self,
         event: Event,
         _: std::time::Duration,
@@ -98,11 +98,11 @@ impl Envoy {
         let inspector = Inspector::new(vec![Checkpoint {
             name: Text::from("loud"),
             rule,
-            places: vec![Arc::clone(&agent) as Arc<dyn AgentClient>],
+            endpoints: vec![Arc::clone(&agent) as Arc<dyn AgentClient>],
         }]);
         let socket = FrontListener::bind(&"127.0.0.1:0".parse().unwrap()).await;
         let socket = socket.unwrap();
-        let Ok(ListenAddress::Tcp(at)) = socket.at() else {
+        let Ok(ListenAddress::Tcp(at)) = socket.local_address() else {
             panic!("it is TCP");
         };
         let front = ExtProcServer::new(Arc::new(inspector), unseen);
@@ -187,7 +187,7 @@ impl Envoy {
         said.unwrap().response.unwrap()
     }
 
-    /// What goes on in place of a piece of a body.
+    /// What is forwarded instead of a chunk of a body.
     async fn goes_on(&mut self) -> GoesOn {
         let response = match self.hears().await {
             Says::RequestBody(said) | Says::ResponseBody(said) => said.response.unwrap(),
@@ -207,7 +207,7 @@ impl Envoy {
         }
     }
 
-    /// The pieces that the agent was shown, and whether each was the last.
+    /// The chunks that the agent was shown, and whether each was the last.
     fn shown(&self) -> Vec<(String, bool)> {
         let seen = self.agent.0.lock().unwrap();
         let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).unwrap();
@@ -241,9 +241,9 @@ fn other(text: &str) -> GoesOn {
     GoesOn::Other(text.to_owned())
 }
 
-fn shown(pieces: &[(&str, bool)]) -> Vec<(String, bool)> {
+fn shown(chunks: &[(&str, bool)]) -> Vec<(String, bool)> {
     let own = |(text, last): &(&str, bool)| ((*text).to_owned(), *last);
-    pieces.iter().map(own).collect()
+    chunks.iter().map(own).collect()
 }
 
 #[tokio::test]
@@ -273,8 +273,8 @@ async fn trailers_end_a_body_that_streams() {
         }
         envoy.trailers().await;
         assert_eq!(envoy.goes_on().await, GoesOn::Trailers);
-        let pieces = [("one", false), ("two", false), ("", true)];
-        assert_eq!(envoy.shown(), shown(&pieces));
+        let chunks = [("one", false), ("two", false), ("", true)];
+        assert_eq!(envoy.shown(), shown(&chunks));
 
         // What is held back until then cannot go on: it does not pass.
         let mut envoy = Envoy::new(kind, streamed, BodyMode::Buffer, block, None).await;

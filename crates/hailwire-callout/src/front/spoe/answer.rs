@@ -41,7 +41,7 @@ pub fn variables(verdict: &Verdict, scope: VarScope) -> Vec<SetVar> {
     if vars.len() + changes.len() > MAX_VARIABLES {
         tracing::warn!(
             count = changes.len(),
-            "more variables than HAProxy is given"
+            "too many variables for one answer to HAProxy; blocked"
         );
         return refused(scope);
     }

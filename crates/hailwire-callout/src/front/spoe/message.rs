@@ -59,10 +59,10 @@ pub struct SpoeRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// An argument is missing, or of a type that it cannot have.
-    #[error("the argument {0} is missing or of a wrong type")]
+    #[error("argument {0} is missing or has the wrong type")]
     Argument(&'static str),
     /// The headers are not in the form of `req.hdrs_bin` or `req.hdrs`.
-    #[error("the headers are in no known form, or too many")]
+    #[error("unknown header encoding, or too many headers")]
     Headers,
 }
 

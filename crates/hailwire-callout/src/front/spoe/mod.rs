@@ -25,8 +25,8 @@
 pub mod answer;
 pub mod frame;
 pub mod message;
+mod pending;
 pub mod session;
-mod waiting;
 
 use std::{future::Future, io, sync::Arc, time::Duration};
 
@@ -41,8 +41,8 @@ use tokio::{
 use self::{
     frame::{NotifyFrame, SetVar, SpoeMessage, SpopError, SpopValue, VarScope},
     message::SpoeRequest,
+    pending::{PendingResponse, PendingTable, TransactionKey},
     session::SpopSession,
-    waiting::{PendingResponse, PendingTable, TransactionKey},
 };
 use crate::{
     EventKind, Text,
@@ -79,7 +79,7 @@ impl Default for SpoeLimits {
     }
 }
 
-/// Agents as HAProxy asks them.
+/// Serves HAProxy's SPOE with the agents of an inspector.
 pub struct SpoeServer {
     inspector: Arc<Inspector>,
     unseen: UnseenBodyPolicy,
@@ -246,7 +246,7 @@ impl SpoeServer {
                 self.response(message, key(message)).await,
             )
         } else {
-            tracing::warn!("HAProxy sends no message that is known; none is answered");
+            tracing::warn!("HAProxy sent no known message; nothing is answered");
             (VarScope::Transaction, Vec::new())
         };
         NotifyAnswer {
@@ -263,7 +263,7 @@ impl SpoeServer {
         let request = match SpoeRequest::read(message, &id, frame) {
             Ok(request) => request,
             Err(error) => {
-                tracing::warn!(%error, "HAProxy's message of a request");
+                tracing::warn!(%error, "invalid request message from HAProxy");
                 return answer::blocked(scope, 400);
             }
         };
@@ -314,7 +314,7 @@ impl SpoeServer {
         let head = match message::response(message, &waiting.id) {
             Ok(head) => head,
             Err(error) => {
-                tracing::warn!(%error, "HAProxy's message of a response");
+                tracing::warn!(%error, "invalid response message from HAProxy");
                 return answer::blocked(scope, 502);
             }
         };
@@ -384,7 +384,7 @@ async fn body_passes(
         .routing_metadata
         .extend(shown.verdict.routing_metadata);
     if changed {
-        tracing::warn!(%id, "an agent changes a body, which HAProxy cannot do; blocked");
+        tracing::warn!(%id, "an agent changed a body, which SPOE cannot forward; blocked");
     }
     !changed
 }

@@ -46,7 +46,7 @@ pub(super) fn response(kind: EventKind, json: &[u8]) -> Result<Response, String>
     }
 }
 
-/// An answer whose piece of a body is changed, and nothing else is said.
+/// An answer whose chunk of a body is changed, and nothing else is said.
 pub(super) fn mutated(kind: EventKind, index: u32, data: Option<&str>) -> Result<Response, String> {
     let mutation = KitMutation {
         data: data.map(str::to_owned),
@@ -57,7 +57,7 @@ pub(super) fn mutated(kind: EventKind, index: u32, data: Option<&str>) -> Result
     match kind {
         EventKind::RequestBody => response.request_body = mutation,
         EventKind::ResponseBody => response.response_body = mutation,
-        _ => return Err("a changed piece of a body, where none was shown".to_owned()),
+        _ => return Err("a changed chunk of a body in the answer to another event".to_owned()),
     }
     Ok(response)
 }
@@ -173,7 +173,7 @@ impl KitAnswer {
     fn into_response(self) -> Result<Response, String> {
         let mut needs_more = self.needs_more;
         let decision = match self.decision {
-            None => return Err("the answer decides nothing".to_owned()),
+            None => return Err("the answer has no decision".to_owned()),
             Some(KitDecision::Allow) => Decision::Allow,
             Some(KitDecision::NeedsMore(more)) => {
                 needs_more |= more;
@@ -255,7 +255,7 @@ impl KitMutation {
                 base64_simd::STANDARD
                     .decode_to_vec(text)
                     .map(Bytes::from)
-                    .map_err(|_| "the data is not base64".to_owned())?,
+                    .map_err(|_| "the data is not valid base64".to_owned())?,
             ),
         };
         Ok(BodyMutation {

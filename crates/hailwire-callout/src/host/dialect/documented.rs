@@ -7,9 +7,9 @@
 //! | 0x01 | handshake | `protocol_version` 2, `client_name`, `supported_features` |
 //! | 0x02 | its answer | `agent_name`, `capabilities` {`handles_…`, `supports_…`, `max_concurrent_requests`}, `accepted`, `error` |
 //! | 0x03, 0x04 | an agent that dialled registers, and the answer | `agent_id`, `capabilities`, `auth_token`; `accepted`, `error`, `assigned_id` |
-//! | 0x10–0x13 | heads and pieces of bodies | `request_id`, and much as elsewhere |
+//! | 0x10–0x13 | heads and chunks of bodies | `request_id`, and much as elsewhere |
 //! | 0x20 | decision | `request_id`, `decision`, `request_headers`, `response_headers`, `audit` |
-//! | 0x21 | a changed piece of a body, in place of a decision | `request_id`, `chunk_index`, `data` |
+//! | 0x21 | a changed chunk of a body, in place of a decision | `request_id`, `chunk_index`, `data` |
 //! | 0x30 | cancel | `request_id`, `reason` |
 //! | 0xF0, 0xF1 | ping and pong, either way | `timestamp` |
 //!
@@ -65,7 +65,7 @@ const PING: u8 = 0xF0;
 const PONG: u8 = 0xF1;
 
 /// Bytes that may wait to be written; what would go beyond is refused.
-const QUEUED: usize = 32 << 20;
+const MAX_QUEUED_BYTES: usize = 32 << 20;
 
 /// What this host can do, as the documentation has it.
 const FEATURES: [&str; 2] = ["streaming", "cancellation"];
@@ -151,7 +151,7 @@ impl DocumentedRegistration {
         let read: RegistrationFields =
             serde_json::from_slice(payload).map_err(|e| e.to_string())?;
         if read.protocol_version != VERSION || read.agent_id.is_empty() {
-            return Err("unsupported protocol version, or an agent without a name".to_owned());
+            return Err("unsupported protocol version, or empty agent id".to_owned());
         }
         Ok(Self {
             agent_id: read.agent_id,
@@ -284,7 +284,7 @@ where
             () = link.overdue() => Err(io::ErrorKind::TimedOut.into()),
         };
         if let Err(error) = ended {
-            tracing::debug!(%error, "a connection of the documented wire has ended");
+            tracing::debug!(%error, "connection in the documented dialect ended");
         }
         link.end();
     });
@@ -302,8 +302,8 @@ enum DocumentedCommand {
 impl DocumentedCommand {
     /// What it holds, about.
     fn bytes(&self) -> usize {
-        const ITSELF: usize = 256;
-        ITSELF
+        const MESSAGE_OVERHEAD: usize = 256;
+        MESSAGE_OVERHEAD
             + match self {
                 Self::Event(event) => match &**event {
                     Event::RequestBody(chunk) | Event::ResponseBody(chunk) => chunk.data.len(),
@@ -325,7 +325,7 @@ impl DocumentedTransport {
     /// An order, unless too much waits. Returns whether it will be carried out.
     fn order(&self, order: DocumentedCommand) -> Result<(), RequestError> {
         let bytes = order.bytes();
-        if self.queued.fetch_add(bytes, Ordering::Relaxed) + bytes > QUEUED {
+        if self.queued.fetch_add(bytes, Ordering::Relaxed) + bytes > MAX_QUEUED_BYTES {
             self.queued.fetch_sub(bytes, Ordering::Relaxed);
             return Err(RequestError::Full);
         }
@@ -629,7 +629,7 @@ impl DocumentedDriver {
         let entry = whose.and_then(|whose| lock(asked).remove(&whose.request_id));
         let Some((id, kind)) = entry else {
             // The kit answers 0 to what it cannot read. Whoever asked gets no answer in time, and no allow.
-            tracing::debug!("an answer to nothing that was asked");
+            tracing::debug!("answer without a request ignored");
             return;
         };
         let response = read(kind, payload).map_err(RequestError::Malformed);

@@ -8,7 +8,7 @@ use std::collections::{HashSet, VecDeque};
 use crate::{Text, event::EventKind, host::RequestError};
 
 /// How many requests' heads are remembered; the oldest is forgotten.
-const HEADS: usize = 1 << 16;
+const MAX_HEADS: usize = 1 << 16;
 
 /// Whose heads the agent has seen over this connection.
 #[derive(Default)]
@@ -25,7 +25,7 @@ impl KnownHeads {
                 if self.known.insert(id.clone()) {
                     self.order.push_back(id.clone());
                 }
-                if self.order.len() > HEADS
+                if self.order.len() > MAX_HEADS
                     && let Some(oldest) = self.order.pop_front()
                 {
                     self.known.remove(&oldest);
@@ -45,7 +45,7 @@ impl KnownHeads {
             EventKind::RequestBody | EventKind::ResponseHeaders | EventKind::ResponseBody
                 if !self.known.contains(id) =>
             {
-                let why = "this connection has not shown the agent the head of the request, and it would allow anything";
+                let why = "this connection has not sent the request's head to the agent, which would allow anything";
                 Err(RequestError::Refused(why.to_owned()))
             }
             EventKind::RequestBody
@@ -83,13 +83,13 @@ mod tests {
     fn heads_that_never_end_are_forgotten_in_their_order() {
         let mut heads = KnownHeads::default();
         let id = |n: usize| Text::from(n.to_string());
-        for n in 0..=HEADS {
+        for n in 0..=MAX_HEADS {
             heads.admit(EventKind::RequestHeaders, &id(n)).unwrap();
         }
-        assert_eq!(heads.known.len(), HEADS);
+        assert_eq!(heads.known.len(), MAX_HEADS);
         assert!(heads.admit(EventKind::RequestBody, &id(0)).is_err());
         heads.admit(EventKind::RequestBody, &id(1)).unwrap();
-        for n in 0..=HEADS {
+        for n in 0..=MAX_HEADS {
             heads.admit(EventKind::RequestComplete, &id(n)).unwrap();
         }
         assert!(heads.order.len() <= 16, "{}", heads.order.len());

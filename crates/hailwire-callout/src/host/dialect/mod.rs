@@ -36,7 +36,7 @@ use super::{ConnectError, ConnectOptions, Connection, stream};
 use crate::stream::{Receiving, Sending, split};
 
 /// How long an agent that says nothing is taken to be thinking, while there are other dialects to try.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +72,7 @@ impl fmt::Display for Dialect {
 
 /// A name that is no dialect's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("there is no dialect {0:?}: crate, documented and v1 are known")]
+#[error("unknown dialect {0:?}; use crate, documented or v1")]
 pub struct UnknownDialect(String);
 
 impl FromStr for Dialect {
@@ -91,7 +91,7 @@ impl FromStr for Dialect {
 pub struct UdsEndpoint {
     path: PathBuf,
     fixed: Option<Dialect>,
-    /// What worked last: its place in [`Dialect::ALL`], or [`UNKNOWN`].
+    /// What worked last: its index in [`Dialect::ALL`], or [`UNKNOWN`].
     known: AtomicU8,
 }
 
@@ -259,7 +259,7 @@ where
         stream::within(&options, greeting).await
     };
     let patient = ConnectOptions {
-        connect_timeout: options.connect_timeout.min(PATIENCE),
+        connect_timeout: options.connect_timeout.min(PROBE_TIMEOUT),
         ..options.clone()
     };
     let first = match greeted(patient.clone()).await {
@@ -273,7 +273,7 @@ where
     }
     // It may only have been slow.
     match first {
-        ConnectError::Timeout(_) if options.connect_timeout > PATIENCE => {
+        ConnectError::Timeout(_) if options.connect_timeout > PROBE_TIMEOUT => {
             greeted(options.clone()).await
         }
         error => Err(error),

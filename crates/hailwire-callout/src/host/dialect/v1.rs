@@ -9,14 +9,14 @@
 //! Whether the other side speaks this at all is asked by an event that changes nothing there: the end of a
 //! request that it never saw, or the configuration where there is one.
 //!
-//! When nobody waits for an answer any more, it is still waited for, for [`LATE`]; then the connection ends.
+//! When nobody waits for an answer any more, it is still waited for, for [`ABANDONED_WAIT`]; then the connection ends.
 //!
 //! What the kits do behind this framing shapes the rest:
 //!
 //! - They remember a request's head for its connection, and *allow* whatever belongs to a request that they do not know.
 //!   So a body, or a response, of a request whose head this connection has not shown is refused here.
 //! - The one for Python reads a message with one read of its socket, so that a large message is cut off and ends the
-//!   connection. [`CHUNK`] keeps pieces of bodies below what the kernel hands over at once.
+//!   connection. [`CHUNK`] keeps chunks of bodies below what the kernel hands over at once.
 //! - Their WebSocket frames have numbers for opcodes and a word for the direction.
 
 use std::{collections::VecDeque, io, pin::pin, time::Duration};
@@ -43,13 +43,13 @@ use crate::{
 };
 
 /// The greatest message.
-const MAX: usize = 10 << 20;
+const MAX_MESSAGE: usize = 10 << 20;
 
-/// Bytes of a piece of a body.
+/// Bytes of a chunk of a body.
 const CHUNK: u64 = 16 << 10;
 
 /// How long an answer is waited for that nobody waits for.
-const LATE: Duration = Duration::from_millis(250);
+const ABANDONED_WAIT: Duration = Duration::from_millis(250);
 
 /// Speaks it over a connection that is there.
 ///
@@ -104,7 +104,7 @@ where
 
 /// Whether the first answer is one of these kits.
 fn settle(answer: &[u8]) -> Result<(), ConnectError> {
-    let strange = || ConnectError::Handshake("not an answer of the older framing".to_owned());
+    let strange = || ConnectError::Handshake("not an answer in the older framing".to_owned());
     let answer: Value = serde_json::from_slice(answer).map_err(|_| strange())?;
     match answer.get("success") {
         Some(Value::Bool(true)) => Ok(()),
@@ -187,7 +187,7 @@ struct V1Driver<R, W> {
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> V1Driver<R, W> {
     async fn run(mut self) {
         if let Err(error) = self.serve().await {
-            tracing::debug!(%error, "a connection of the older framing has ended");
+            tracing::debug!(%error, "connection in the older framing ended");
         }
         self.link.end();
     }
@@ -206,19 +206,19 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> V1Driver<R, W> {
                     more = self.reader.read_buf(&mut self.read) => {
                         return more.and_then(|more| match more {
                             0 => Ok(()),
-                            _ => Err(io::Error::other("an answer to nothing")),
+                            _ => Err(io::Error::other("answer without a request")),
                         });
                     }
                 },
             };
-            if !self.ask(event).await? {
+            if !self.request(event).await? {
                 return Ok(());
             }
         }
     }
 
     /// Asks, and says what was answered. Returns whether the connection goes on.
-    async fn ask(&mut self, event: Box<Event>) -> io::Result<bool> {
+    async fn request(&mut self, event: Box<Event>) -> io::Result<bool> {
         let kind = event.kind();
         let id = Text::from(event.id());
         if let Err(error) = self.heads.admit(kind, &id) {
@@ -258,7 +258,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> V1Driver<R, W> {
                 order = queue.recv() => match order {
                     Some(V1Command::Event(event)) => waiting.push_back(event),
                     Some(V1Command::Cancelled(cancelled)) if cancelled == id => {
-                        until.get_or_insert_with(|| Instant::now() + LATE);
+                        until.get_or_insert_with(|| Instant::now() + ABANDONED_WAIT);
                     }
                     Some(V1Command::Cancelled(cancelled)) => forget(waiting, link, &cancelled),
                     Some(V1Command::Close) | None => return Ok(false),
@@ -292,7 +292,7 @@ fn put(
     write(out);
     out.put_u8(b'}');
     let length = out.len() - start - 4;
-    if length > MAX {
+    if length > MAX_MESSAGE {
         out.truncate(start);
         return Err(RequestError::TooLarge);
     }
@@ -355,7 +355,7 @@ async fn next(io: &mut (impl AsyncRead + Unpin), read: &mut BytesMut) -> io::Res
     loop {
         if let Some(prefix) = read.first_chunk::<4>() {
             let length = u32::from_be_bytes(*prefix) as usize;
-            if length > MAX {
+            if length > MAX_MESSAGE {
                 return Err(io::Error::other(format!("a message of {length} bytes")));
             }
             if read.len() >= 4 + length {

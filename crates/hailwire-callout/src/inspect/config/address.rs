@@ -18,11 +18,11 @@ impl FromStr for ListenAddress {
         match text.strip_prefix("unix:") {
             // A socket's address has room for 107 bytes, and while it is made it has a longer name.
             Some(path) if path.starts_with('/') && path.len() <= 100 => Ok(Self::Unix(path.into())),
-            Some(_) => Err("`unix:` is followed by an absolute path of at most 100 bytes"),
+            Some(_) => Err("invalid address; `unix:` takes an absolute path of at most 100 bytes"),
             None => text
                 .parse()
                 .map(Self::Tcp)
-                .map_err(|_| "neither an IP address with a port nor `unix:` with a path"),
+                .map_err(|_| "invalid address; use IP:PORT or unix:PATH"),
         }
     }
 }

@@ -15,8 +15,8 @@
 //! listen { ext-proc "127.0.0.1:9000"; reverse "/run/hail/agents.sock"; token "…" }
 //! ```
 //!
-//! Agents are asked in the order of the file. An agent has one or several *places*; the first is asked while it is
-//! there and has room, then the next. What the file says wrongly is refused with line and column, and an unknown
+//! Agents are asked in the order of the file. An agent has one or several *endpoints*; the first is asked while it is
+//! there and has room, then the next. A mistake in the file is reported with line and column, and an unknown
 //! name is answered with the nearest known one.
 //!
 //! [`SETTINGS`] lists every setting with its default; `docs/reference/callout.md` is held to it by a test.
@@ -60,8 +60,8 @@ pub struct AgentConfig {
     pub name: String,
     /// `type`: what it is, for people.
     pub kind: Option<String>,
-    /// Where it is, the nearest first. 1 to [`Config::MAX_PLACES`].
-    pub places: Vec<AgentEndpoint>,
+    /// Its endpoints, the nearest first. 1 to [`Config::MAX_ENDPOINTS`].
+    pub endpoints: Vec<AgentEndpoint>,
     /// What it is asked, and what happens when it does not answer.
     pub rule: AgentRule,
     /// `dialect`: which of those that call themselves v2 it speaks. Default: told apart.
@@ -76,7 +76,7 @@ pub struct AgentConfig {
     pub config: Option<serde_json::Value>,
 }
 
-/// Where an agent is.
+/// The endpoint of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AgentEndpoint {
     /// `unix-socket "PATH"`: a Unix socket, JSON.
@@ -125,7 +125,7 @@ impl fmt::Display for AgentEndpoint {
     }
 }
 
-/// `pool { … }`: what is said about the connections to each place; the rest is the preset's.
+/// `pool { … }`: what is said about the connections to each endpoint; the rest is the preset's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolSettings {
     /// `preset`.
@@ -199,7 +199,7 @@ impl FromStr for Preset {
     }
 }
 
-/// `circuit-breaker { … }`: when a place is not asked for a while.
+/// `circuit-breaker { … }`: when a endpoint is not asked for a while.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BreakerSettings {
     /// `failure-threshold`: failures in a row after which it opens.
@@ -254,7 +254,7 @@ impl FromStr for AgentToken {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.len() {
             8..=512 => Ok(Self(text.to_owned())),
-            _ => Err("a token has 8 to 512 bytes"),
+            _ => Err("invalid token; use 8 to 512 bytes"),
         }
     }
 }
@@ -262,8 +262,8 @@ impl FromStr for AgentToken {
 impl Config {
     /// Most agents.
     pub const MAX_AGENTS: usize = 64;
-    /// Most places of one agent.
-    pub const MAX_PLACES: usize = 8;
+    /// Most endpoints of one agent.
+    pub const MAX_ENDPOINTS: usize = 8;
     /// Most addresses or tokens of one kind.
     pub const MAX_LISTEN: usize = 8;
 

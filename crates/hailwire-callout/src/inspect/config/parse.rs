@@ -1,7 +1,7 @@
-//! From the text of a file to a [`Config`], or to the first mistake and its place.
+//! From the text of a file to a [`Config`], or to the first mistake and its endpoint.
 
+mod endpoint;
 mod json;
-mod place;
 mod rule;
 
 use std::{str::FromStr, time::Duration};
@@ -13,10 +13,10 @@ use hailwire_kdl::{
 use hailwire_pool::Strategy;
 
 #[cfg(test)]
-use self::place::GRPC;
+use self::endpoint::GRPC;
 use self::{
+    endpoint::endpoint,
     json::json,
-    place::place,
     rule::{action, events, mode, most, on, phase},
 };
 use super::{AgentConfig, AgentEndpoint, BreakerSettings, Config, ListenConfig, PoolSettings};
@@ -27,7 +27,7 @@ use crate::{
     inspect::{AgentRule, FallbackAction},
 };
 
-/// Most of a body that may be held back: it is shown in one piece then.
+/// Most of a body that may be held back: it is shown in one chunk then.
 const MAX_BUFFER: u32 = 8 << 20;
 
 /// Longest time that can be set, in milliseconds.
@@ -48,13 +48,13 @@ pub(super) fn config(text: &str) -> Result<Config, Mistake> {
     Ok(config)
 }
 
-/// An agent that connects needs a place to connect to.
+/// An agent that connects needs a endpoint to connect to.
 fn needs_listener(document: &hailwire_kdl::KdlDocument, config: &Config) -> Result<(), Mistake> {
-    let waits = |place: &AgentEndpoint| matches!(place, AgentEndpoint::Reverse(_));
+    let waits = |endpoint: &AgentEndpoint| matches!(endpoint, AgentEndpoint::Reverse(_));
     let lost = config
         .agents
         .iter()
-        .find(|agent| agent.places.iter().any(waits));
+        .find(|agent| agent.endpoints.iter().any(waits));
     let (Some(agent), None) = (lost, &config.listen.reverse) else {
         return Ok(());
     };
@@ -64,7 +64,7 @@ fn needs_listener(document: &hailwire_kdl::KdlDocument, config: &Config) -> Resu
         .find(|node| node.name().value() == "reverse")
         .map_or(0, |node| node.name().span().offset());
     let what = format!(
-        "`{}` connects by itself, and nothing listens for it",
+        "`{}` uses `reverse`, but `listen.reverse` is not set",
         agent.name
     );
     Err(Mistake::at(at, what).hint("write: listen { reverse \"/run/hail/agents.sock\" }"))
@@ -172,7 +172,7 @@ fn agent(node: &KdlNode) -> Result<AgentConfig, Mistake> {
             Some(kind) => Some(text(node, kind)?.to_owned()),
             None => None,
         },
-        places: Vec::new(),
+        endpoints: Vec::new(),
         rule: AgentRule::default(),
         dialect: None,
         connect_timeout: Duration::from_secs(5),
@@ -201,9 +201,9 @@ fn agent(node: &KdlNode) -> Result<AgentConfig, Mistake> {
     for inner in inner {
         setting(inner, &mut agent, &mut phases)?;
     }
-    if agent.places.is_empty() {
-        let what = format!("`{}` is nowhere", agent.name);
-        let hint = "write where it is, for example: binary-uds \"/run/hail/waf.sock\"";
+    if agent.endpoints.is_empty() {
+        let what = format!("agent `{}` has no endpoint", agent.name);
+        let hint = "write for example: binary-uds \"/run/hail/waf.sock\"";
         return Err(Mistake::of(node, what).hint(hint));
     }
     Ok(agent)
@@ -217,11 +217,11 @@ fn setting(
     let rule = &mut agent.rule;
     match node.name().value() {
         "unix-socket" | "binary-uds" | "grpc" | "reverse" | "hail" => {
-            if agent.places.len() == Config::MAX_PLACES {
-                let what = format!("more than {} places", Config::MAX_PLACES);
+            if agent.endpoints.len() == Config::MAX_ENDPOINTS {
+                let what = format!("more than {} endpoints", Config::MAX_ENDPOINTS);
                 return Err(Mistake::of(node, what));
             }
-            agent.places.push(place(node, &agent.name)?);
+            agent.endpoints.push(endpoint(node, &agent.name)?);
         }
         "events" => rule.events = Some(events(node)?),
         "mode" => rule.observe = one_of(node, &[("enforce", false), ("observe", true)])?,
@@ -336,7 +336,7 @@ fn name(node: &KdlNode, entry: &KdlEntry) -> Result<String, Mistake> {
     match (1..=64).contains(&name.len()) && name.bytes().all(fits) {
         true => Ok(name.to_owned()),
         false => {
-            let what = "an agent's name has 1 to 64 letters, digits and -_.";
+            let what = "invalid agent name; use 1 to 64 letters, digits and -_.";
             Err(Mistake::in_value(entry, what))
         }
     }

@@ -41,7 +41,7 @@ fn what_operators_write_is_read() {
     assert_eq!(agent.name, "waf");
     assert_eq!(agent.kind.as_deref(), Some("waf"));
     assert_eq!(
-        agent.places,
+        agent.endpoints,
         [AgentEndpoint::BinaryUds("/run/hail/waf.sock".into())]
     );
     let events: Vec<EventKind> = agent.rule.events.unwrap().iter().collect();
@@ -64,18 +64,18 @@ fn grpc(address: &str) -> AgentEndpoint {
 
 #[test]
 fn grpc_is_plain_or_has_what_tls_needs() {
-    let place = |text: &str| {
+    let endpoint = |text: &str| {
         let text = format!("agents {{ agent \"a\" {{ {text} }} }}");
         Config::parse(&text, Path::new("callout.kdl")).map(|mut config| {
             let mut agent = config.agents.swap_remove(0);
-            agent.places.swap_remove(0)
+            agent.endpoints.swap_remove(0)
         })
     };
-    assert_eq!(place("grpc \"h:1\"").unwrap(), grpc("h:1"));
+    assert_eq!(endpoint("grpc \"h:1\"").unwrap(), grpc("h:1"));
     let all =
         "grpc \"h:1\" { ca-cert \"/a\"; client-cert \"/b\"; client-key \"/c\"; server-name \"d\" }";
     assert_eq!(
-        place(all).unwrap(),
+        endpoint(all).unwrap(),
         AgentEndpoint::Grpc {
             address: "h:1".to_owned(),
             tls: Some(TlsFiles {
@@ -97,7 +97,7 @@ fn grpc_is_plain_or_has_what_tls_needs() {
             "no settings of its own",
         ),
     ] {
-        let error = place(text).unwrap_err().to_string();
+        let error = endpoint(text).unwrap_err().to_string();
         assert!(error.contains(part), "{text}: {error}");
     }
 }
@@ -109,7 +109,7 @@ fn an_agent_can_be_in_several_places() {
          grpc \"[::1]:2\"; reverse; reverse \"b\"; hail \"waf@edge-2\" } }\nlisten { reverse \"/r\" }",
     );
     assert_eq!(
-        config.agents[0].places,
+        config.agents[0].endpoints,
         [
             AgentEndpoint::UnixSocket("/a".into()),
             AgentEndpoint::BinaryUds("/b".into()),
@@ -249,11 +249,11 @@ fn mistakes_have_their_place_and_a_hint() {
         ),
         (
             "agents { agent \"a\" { grpc \"h\" } }",
-            "not a host with a port",
+            "invalid address; use HOST:PORT",
         ),
         (
             "agents { agent \"a\" { hail \"h\" } }",
-            "not an agent at a node",
+            "invalid address; use AGENT@NODE",
         ),
         (
             "agents { agent \"a\" { binary-uds \"\" } }",
@@ -317,9 +317,9 @@ fn what_can_grow_has_a_bound() {
             .2
             .contains("more than 64")
     );
-    let places = "grpc \"h:1\"\n".repeat(Config::MAX_PLACES);
-    let text = format!("agents {{ agent \"a\" {{ grpc \"h:1\"; {places} }} }}");
-    assert!(mistake(&text).2.contains("more than 8 places"));
+    let endpoints = "grpc \"h:1\"\n".repeat(Config::MAX_ENDPOINTS);
+    let text = format!("agents {{ agent \"a\" {{ grpc \"h:1\"; {endpoints} }} }}");
+    assert!(mistake(&text).2.contains("more than 8 endpoints"));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("callout.kdl");
     std::fs::write(&path, " ".repeat(MAX_FILE as usize + 1)).unwrap();

@@ -22,20 +22,20 @@ impl Exchange {
     /// Cost: the text is copied for each agent.
     pub async fn guardrail(&mut self, mut event: Guardrail) -> TextVerdict {
         let mut out = TextVerdict::default();
-        let round = &mut self.round;
-        if let Some(decision) = round.over() {
+        let state = &mut self.state;
+        if let Some(decision) = state.over() {
             out.verdict.decision = decision.clone();
             return out;
         }
-        round.begin(&event.correlation_id);
-        for n in 0..round.count() {
-            if !round.asks(n, EventKind::Guardrail) {
+        state.begin(&event.correlation_id);
+        for n in 0..state.count() {
+            if !state.asks(n, EventKind::Guardrail) {
                 continue;
             }
-            match round.text(n, event.clone(), &mut out.verdict).await {
+            match state.text(n, event.clone(), &mut out.verdict).await {
                 Ok(None) => {}
                 Ok(Some(findings)) => {
-                    let point = round.point(n);
+                    let point = state.point(n);
                     if !point.rule.observe
                         && let Some(text) = &findings.redacted
                     {
@@ -45,7 +45,7 @@ impl Exchange {
                     out.findings.push((point.name.clone(), findings));
                 }
                 Err(decision) => {
-                    round.stop(decision.clone());
+                    state.stop(decision.clone());
                     out.verdict.decision = decision;
                     break;
                 }
@@ -65,13 +65,14 @@ impl RequestState {
     ) -> Result<Option<Findings>, Decision> {
         let kind = EventKind::Guardrail;
         let timeout = self.point(n).rule.phase(kind).timeout;
-        let asking = self.asking(n, Event::Guardrail(event), EndpointChoice::Yes, timeout);
-        let (place, answer) = asking.await;
-        self.found(n, place);
+        let asking = self.asking(n, Event::Guardrail(event), EndpointChoice::Any, timeout);
+        let (endpoint, answer) = asking.await;
+        self.found(n, endpoint);
         let mut findings = None;
         let answer = answer.and_then(|mut response| {
-            findings = Findings::take(&mut response)
-                .map_err(|error| CallError::Failed(format!("no findings: {error}")))?;
+            findings = Findings::take(&mut response).map_err(|error| {
+                CallError::Failed(format!("invalid guardrail findings: {error}"))
+            })?;
             Ok(response)
         });
         let Some(mut response) = self.checked(n, kind, answer)? else {

@@ -1,4 +1,4 @@
-//! Bodies, piece by piece: passed on, held back, too large.
+//! Bodies, chunk by chunk: passed on, held back, too large.
 
 use super::*;
 
@@ -116,7 +116,7 @@ async fn more_is_held_back_than_may_be_and_the_rule_decides() {
         assert!(first.data.is_empty() && first.verdict.passes());
         let second = exchange.request_body(chunk("c", "6", false)).await;
         let third = exchange.request_body(chunk("c", "7", true)).await;
-        let tally = inspector.tally("a").unwrap();
+        let tally = inspector.counters("a").unwrap();
         let counts = (
             tally.blocked(EventKind::RequestBody, AgentFault::BodyTooLarge),
             tally.bypasses(),
@@ -179,7 +179,7 @@ async fn a_body_larger_than_what_an_agent_takes_is_not_shown_to_it() {
         let shown: usize = agent.bodies().iter().map(Bytes::len).sum();
         assert_eq!(shown, if announced { 0 } else { 5 });
         assert_eq!(gone[1].verdict.passes(), action == FallbackAction::Allow);
-        let bypasses = inspector.tally("a").unwrap().bypasses();
+        let bypasses = inspector.counters("a").unwrap().bypasses();
         assert_eq!(bypasses, u64::from(action == FallbackAction::Allow));
         if action == FallbackAction::Allow {
             assert_eq!(
@@ -238,7 +238,7 @@ async fn after_a_bypass_in_mid_body_the_rest_is_not_shown() {
         assert_eq!(out.data, data);
     }
     assert_eq!(agent.bodies(), ["1", "2"]);
-    assert_eq!(inspector.tally("a").unwrap().bypasses(), 1);
+    assert_eq!(inspector.counters("a").unwrap().bypasses(), 1);
     let response = exchange.response_headers(answer("c")).await;
     assert_eq!(
         response.decision,

@@ -28,7 +28,7 @@ async fn every_fault_in_every_phase_has_the_outcome_that_is_configured() {
                 let begin = Instant::now();
                 assert_eq!(run(&mut exchange, kind, mid_body).await, expected, "{what}");
                 assert!(begin.elapsed() <= Duration::from_millis(51), "{what}");
-                let tally = inspector.tally("a").unwrap();
+                let tally = inspector.counters("a").unwrap();
                 let counts = (tally.blocked(kind, fault), tally.bypassed(kind, fault));
                 let expected = match action {
                     FallbackAction::Allow => (0, 1),
@@ -80,7 +80,7 @@ async fn an_agent_that_observes_changes_nothing_and_what_it_would_do_is_counted(
             let mut exchange = inspector.exchange();
             let passes = run(&mut exchange, EventKind::ResponseBody, true).await;
             assert_eq!(passes, Decision::Allow);
-            let tally = inspector.tally("a").unwrap();
+            let tally = inspector.counters("a").unwrap();
             assert_eq!(tally.observed(kind), 1, "{kind:?} {mid_body}");
             assert_eq!(tally.bypasses(), 0);
         }

@@ -1,4 +1,4 @@
-//! Pieces of a body that are under way together.
+//! Chunks of a body that are under way together.
 
 use super::*;
 
@@ -17,7 +17,7 @@ async fn begun(inspector: &Inspector) -> Exchange {
     exchange
 }
 
-/// Shows all pieces at once; the last one ends the body.
+/// Shows all chunks at once; the last one ends the body.
 fn show(exchange: &mut Exchange, pieces: &[&'static str]) {
     for (n, data) in pieces.iter().enumerate() {
         exchange.show_request_body(chunk("c", *data, n + 1 == pieces.len()));
@@ -67,7 +67,9 @@ async fn while_the_place_is_not_known_one_piece_finds_it_for_all() {
         Scripted::always(Does::Takes(10 * MS)),
     );
     let mut point = point("a", rule(FallbackAction::Block(503)), &near);
-    point.places.push(Arc::clone(&far) as Arc<dyn AgentClient>);
+    point
+        .endpoints
+        .push(Arc::clone(&far) as Arc<dyn AgentClient>);
     let mut exchange = Inspector::new(vec![point]).exchange();
     show(&mut exchange, &["0", "1", "2"]);
     assert_eq!(data(&all(&mut exchange).await), [b"0", b"1", b"2"]);
@@ -89,7 +91,7 @@ async fn a_stop_while_the_body_is_still_coming_stops_all_that_is_under_way() {
         exchange.show_request_body(chunk("c", piece, false));
     }
     let verdicts = all(&mut exchange).await;
-    // The second agent has not answered to the first piece, which need not be waited for.
+    // The second agent has not answered to the first chunk, which need not be waited for.
     assert_eq!(begin.elapsed(), Duration::ZERO);
     assert_eq!(verdicts.len(), 4);
     for verdict in &verdicts {
@@ -98,7 +100,7 @@ async fn a_stop_while_the_body_is_still_coming_stops_all_that_is_under_way() {
     }
     assert_eq!(
         inspector
-            .tally("first")
+            .counters("first")
             .unwrap()
             .stopped(EventKind::RequestBody),
         1
@@ -151,7 +153,7 @@ async fn the_rule_for_a_fault_is_applied_once_however_much_is_under_way() {
             let verdicts = all(&mut exchange).await;
             let what = format!("{fault:?} {action:?}");
             assert!(begin.elapsed() <= 102 * MS, "{what} {:?}", begin.elapsed());
-            let tally = inspector.tally("a").unwrap();
+            let tally = inspector.counters("a").unwrap();
             let kind = EventKind::RequestBody;
             let counts = (tally.blocked(kind, fault), tally.bypassed(kind, fault));
             assert_eq!(verdicts[0].data, "0");
@@ -236,7 +238,7 @@ async fn too_large_a_piece_waits_for_those_before_it_and_is_counted_once() {
         show(&mut exchange, &["0", "1", "2", "3", "4"]);
         let verdicts = all(&mut exchange).await;
         assert_eq!(agent.bodies(), ["0", "1", "2"]);
-        let tally = inspector.tally("a").unwrap();
+        let tally = inspector.counters("a").unwrap();
         let kind = EventKind::RequestBody;
         match action {
             FallbackAction::Block(_) => {
@@ -272,7 +274,7 @@ async fn an_agent_that_observes_lets_all_pass_and_is_counted_once() {
     assert_eq!(data(&all(&mut exchange).await), [b"0", b"1", b"2", b"3"]);
     assert_eq!(
         inspector
-            .tally("a")
+            .counters("a")
             .unwrap()
             .observed(EventKind::RequestBody),
         1

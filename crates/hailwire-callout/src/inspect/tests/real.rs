@@ -89,7 +89,7 @@ async fn a_reload_under_load_drops_no_request_and_keeps_pools_that_did_not_chang
     let seen = load.await.unwrap();
     assert!(seen.len() <= 2, "{seen:?}");
     for agent in ["a", "b"] {
-        let Some(tally) = inspector.tally(agent) else {
+        let Some(tally) = inspector.counters(agent) else {
             continue;
         };
         for fault in AgentFault::ALL {
@@ -112,7 +112,7 @@ async fn a_place_that_cannot_be_reached_is_told_and_changes_nothing() {
     let error = inspector.reload(&far, &|_, _| None).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "`a` is at a place that cannot be reached from here: hail waf@edge-2"
+        "`a` is at a endpoint that cannot be reached from here: hail waf@edge-2"
     );
     assert!(inspector.exchange().points_are_empty());
 }
@@ -126,7 +126,7 @@ async fn agents_that_connect_by_themselves_are_asked_as_many_as_are_wanted() {
          listen {{ reverse {socket:?} }}"
     ));
     let arrivals = ReverseRegistry::default();
-    let reach = |_: &config::AgentConfig, place: &config::AgentEndpoint| match place {
+    let reach = |_: &config::AgentConfig, endpoint: &config::AgentEndpoint| match endpoint {
         config::AgentEndpoint::Reverse(id) => Some(arrivals.of(id)),
         _ => None,
     };

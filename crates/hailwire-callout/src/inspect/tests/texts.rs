@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     event::{Guardrail, GuardrailCheck},
-    guardrail::{Finding, KEY},
+    guardrail::{FINDINGS_KEY, Finding},
 };
 
 fn text(content: &str) -> Guardrail {
@@ -52,7 +52,7 @@ async fn a_text_goes_on_without_what_was_found_and_otherwise_not_at_all() {
     assert_eq!(late.verdict.decision, blocked(403));
     assert_eq!(contents(&first), ["my 123"], "nobody is asked any more");
     for (agent, stopped) in [("a", 0), ("b", 1)] {
-        let tally = inspector.tally(agent).unwrap();
+        let tally = inspector.counters(agent).unwrap();
         let counted = (
             tally.asked(EventKind::Guardrail),
             tally.stopped(EventKind::Guardrail),
@@ -88,7 +88,9 @@ async fn an_agent_decides_about_a_text_by_itself_where_it_wants() {
 async fn what_is_not_answered_about_a_text_is_decided_by_its_phase() {
     let mut unreadable = Response::allow();
     let lie = "{\"detected\":7}".to_owned();
-    unreadable.routing_metadata.insert(KEY.to_owned(), lie);
+    unreadable
+        .routing_metadata
+        .insert(FINDINGS_KEY.to_owned(), lie);
     let cases = [
         (answers(unreadable), AgentFault::Error),
         (Does::Hangs, AgentFault::Timeout),
@@ -106,7 +108,7 @@ async fn what_is_not_answered_about_a_text_is_decided_by_its_phase() {
             let passes = action == FallbackAction::Allow;
             assert_eq!(out.verdict.passes(), passes, "{fault:?}");
             assert_eq!((out.content, out.findings.len()), (None, 0));
-            let tally = inspector.tally("a").unwrap();
+            let tally = inspector.counters("a").unwrap();
             let counted = [
                 tally.bypassed(EventKind::Guardrail, fault),
                 tally.blocked(EventKind::Guardrail, fault),
@@ -128,7 +130,7 @@ async fn an_agent_that_observes_leaves_a_text_as_it_is() {
         let out = inspector.exchange().guardrail(text("my 123")).await;
         assert!(out.verdict.passes() && out.content.is_none());
         assert_eq!(out.findings.len(), 1, "for records");
-        let tally = inspector.tally("a").unwrap();
+        let tally = inspector.counters("a").unwrap();
         assert_eq!(tally.observed(EventKind::Guardrail), observed);
     }
 }
@@ -168,7 +170,7 @@ async fn only_agents_that_say_so_are_asked_about_texts() {
     let out = exchange.guardrail(text("my 123")).await;
     assert!(out.verdict.passes());
     assert_eq!(out.content.as_deref(), Some("my *"));
-    let tally = inspector.tally("a").unwrap();
+    let tally = inspector.counters("a").unwrap();
     assert_eq!(tally.asked(EventKind::RequestHeaders), 0);
     assert_eq!(tally.asked(EventKind::Guardrail), 1);
 }

@@ -95,7 +95,7 @@ fn decided(decision: Decision) -> Decided {
 
 fn decision(decided: Option<Decided>) -> Result<Decision, DecodeError> {
     Ok(match decided {
-        None => return Err(DecodeError("the answer decides nothing".to_owned())),
+        None => return Err(DecodeError("the answer has no decision".to_owned())),
         Some(Decided::Allow(_)) => Decision::Allow,
         Some(Decided::Block(block)) => Decision::Block {
             status: small(block.status, "status")?,
@@ -206,7 +206,7 @@ fn frame_decided(decision: WebSocketDecision) -> proto::WebSocketDecision {
 
 fn frame_decision(decided: proto::WebSocketDecision) -> Result<WebSocketDecision, DecodeError> {
     Ok(match decided.decision {
-        None => return Err(DecodeError("the answer decides nothing".to_owned())),
+        None => return Err(DecodeError("the answer has no decision".to_owned())),
         Some(FrameDecided::Allow(_)) => WebSocketDecision::Allow,
         Some(FrameDecided::Drop(_)) => WebSocketDecision::Drop,
         Some(FrameDecided::Close(close)) => WebSocketDecision::Close {

@@ -309,7 +309,10 @@ fn read_frame(frame: proto::WebSocketFrameEvent) -> EventResult {
         .ok()
         .and_then(|code| FRAME_TYPES.get(code));
     let Some(opcode) = opcode else {
-        let error = DecodeError(format!("{} is no type of frame", frame.frame_type));
+        let error = DecodeError(format!(
+            "{} is not a WebSocket frame type",
+            frame.frame_type
+        ));
         return Err((frame.correlation_id, EventKind::WebSocketFrame, error));
     };
     Ok(Event::WebSocketFrame(WebSocketFrame {

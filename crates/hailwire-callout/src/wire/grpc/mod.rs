@@ -163,7 +163,7 @@ pub(crate) fn json_text(value: &serde_json::Value) -> String {
 }
 
 fn small(number: u32, what: &str) -> Result<u16, DecodeError> {
-    u16::try_from(number).map_err(|_| DecodeError(format!("{number} is no {what}")))
+    u16::try_from(number).map_err(|_| DecodeError(format!("{number} is not a valid {what}")))
 }
 
 pub(crate) fn now_ms() -> u64 {

@@ -241,7 +241,7 @@ fn config_update(update: ConfigUpdate) -> proto::ConfigUpdateRequest {
 
 fn read_config_update(update: proto::ConfigUpdateRequest) -> Result<ConfigUpdate, DecodeError> {
     let update_type = match update.update_type {
-        None => return Err(DecodeError("the agent wants nothing".to_owned())),
+        None => return Err(DecodeError("the configuration update is empty".to_owned())),
         Some(Wanted::RequestReload(_)) => ConfigUpdateKind::RequestReload,
         Some(Wanted::RuleUpdate(of)) => ConfigUpdateKind::RuleUpdate {
             rule_set: of.rule_set,

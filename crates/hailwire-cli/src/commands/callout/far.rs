@@ -87,7 +87,7 @@ impl Connector for Far {
         Box::pin(dialect::connect_over(open, self.dialect, options))
     }
 
-    fn place(&self) -> String {
+    fn endpoint(&self) -> String {
         format!("hail {}", self.address)
     }
 }

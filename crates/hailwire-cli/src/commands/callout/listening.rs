@@ -310,7 +310,7 @@ async fn front(
     of: fn(FrontListener) -> Bound,
 ) -> io::Result<(Bound, String)> {
     let socket = FrontListener::bind(address).await?;
-    let at = socket.at()?.to_string();
+    let at = socket.local_address()?.to_string();
     Ok((of(socket), at))
 }
 

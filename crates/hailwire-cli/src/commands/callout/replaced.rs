@@ -155,10 +155,10 @@ impl Trial {
         }
     }
 
-    /// The agent with its rule, at the place of the one that goes wrong.
+    /// The agent with its rule, at the endpoint of the one that goes wrong.
     fn alone(&self) -> AgentConfig {
         let mut alone = AgentConfig {
-            places: vec![AgentEndpoint::BinaryUds(self.socket.clone())],
+            endpoints: vec![AgentEndpoint::BinaryUds(self.socket.clone())],
             dialect: None,
             config: None,
             ..self.agent.clone()

@@ -93,11 +93,11 @@ async fn try_out(run: &Run, config: &Config, small: bool) -> Result<Report, Fail
         let hostile = prompt.hostile.then_some(EventKind::Guardrail);
         rows.push(as_configured(config, prompt.name, hostile, fared));
     }
-    let tallies = config
+    let counters = config
         .agents
         .iter()
-        .filter_map(|agent| inspector.tally(&agent.name));
-    let bypasses = tallies.map(|tally| tally.bypasses()).sum();
+        .filter_map(|agent| inspector.counters(&agent.name));
+    let bypasses = counters.map(|tally| tally.bypasses()).sum();
     rows.append(&mut replaced::all(config, texts).await?);
     Ok(Report {
         ready,

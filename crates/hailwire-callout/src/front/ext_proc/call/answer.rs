@@ -7,15 +7,15 @@ use bytes::Bytes;
 use crate::{Decision, EventKind, response::HeaderOp};
 
 use super::super::{
+    convert,
     proto::service::ext_proc::v3::{
         BodyMutation, BodyResponse, CommonResponse, ProcessingResponse, StreamedBodyResponse,
         body_mutation::Mutation, processing_response::Response,
     },
-    words,
 };
 
 /// Bytes of one answer where both directions stream, as Envoy recommends.
-const PIECE: usize = 64 << 10;
+const MAX_STREAMED_CHUNK: usize = 64 << 10;
 
 pub(super) fn block(status: u16) -> Decision {
     Decision::Block {
@@ -33,7 +33,7 @@ pub(super) fn answer(response: Response) -> ProcessingResponse {
 }
 
 pub(super) fn common(ops: &[HeaderOp]) -> Option<CommonResponse> {
-    let mutation = words::mutation(ops)?;
+    let mutation = convert::mutation(ops)?;
     Some(CommonResponse {
         header_mutation: Some(mutation),
         body_mutation: None,
@@ -64,10 +64,10 @@ pub(super) fn changed(told: &Bytes, data: Bytes) -> Option<BodyMutation> {
 }
 
 /// What goes on where both directions stream: nothing while it is held back.
-pub(super) fn pieces(kind: EventKind, mut data: Bytes, end: bool) -> VecDeque<ProcessingResponse> {
+pub(super) fn chunks(kind: EventKind, mut data: Bytes, end: bool) -> VecDeque<ProcessingResponse> {
     let mut answers = VecDeque::new();
     while !data.is_empty() || (end && answers.is_empty()) {
-        let body = data.split_to(data.len().min(PIECE));
+        let body = data.split_to(data.len().min(MAX_STREAMED_CHUNK));
         let streamed = StreamedBodyResponse {
             body,
             end_of_stream: end && data.is_empty(),

@@ -8,6 +8,7 @@ use crate::{EventKind, event::BodyChunk, inspect::Verdict, response::HeaderOp};
 
 use super::{
     super::{
+        convert,
         proto::{
             extensions::filters::http::ext_proc::v3::processing_mode::BodySendMode,
             service::ext_proc::v3::{
@@ -15,10 +16,9 @@ use super::{
                 processing_response::Response,
             },
         },
-        words,
     },
     ExtProcRequest, ProcessingResult,
-    answer::{answer, block, body_answer, changed, pieces},
+    answer::{answer, block, body_answer, changed, chunks},
 };
 
 impl ExtProcRequest {
@@ -37,7 +37,7 @@ impl ExtProcRequest {
         if direction.unseen {
             direction.transferred += told.body.len() as u64;
             return Ok(match mode {
-                BodySendMode::FullDuplexStreamed => pieces(kind, told.body, told.end_of_stream),
+                BodySendMode::FullDuplexStreamed => chunks(kind, told.body, told.end_of_stream),
                 _ => [body_answer(kind, CommonResponse::default())].into(),
             });
         }
@@ -60,10 +60,10 @@ impl ExtProcRequest {
             Ok(shown) => shown,
             Err(answers) => return Ok(answers),
         };
-        let metadata = words::metadata(verdict.routing_metadata.clone());
+        let metadata = convert::metadata(verdict.routing_metadata.clone());
         let response = CommonResponse {
             // The head waits for the body: it can still be changed.
-            header_mutation: words::mutation(self.in_time(kind, verdict).as_slice()),
+            header_mutation: convert::mutation(self.in_time(kind, verdict).as_slice()),
             body_mutation: changed(&told.body, data),
         };
         let mut answer = body_answer(kind, response);
@@ -82,7 +82,7 @@ impl ExtProcRequest {
         let duplex = self.direction(kind).mode == Some(BodySendMode::FullDuplexStreamed);
         self.late(kind, &verdict);
         let mut answers = match duplex {
-            true => pieces(kind, data, end),
+            true => chunks(kind, data, end),
             false => {
                 let response = CommonResponse {
                     header_mutation: None,
@@ -92,12 +92,12 @@ impl ExtProcRequest {
             }
         };
         if let Some(first) = answers.front_mut() {
-            first.dynamic_metadata = words::metadata(verdict.routing_metadata);
+            first.dynamic_metadata = convert::metadata(verdict.routing_metadata);
         }
         answers
     }
 
-    /// Trailers end a body that had no last piece.
+    /// Trailers end a body that had no last chunk.
     pub(super) async fn trailers(&mut self, kind: EventKind) -> ProcessingResult {
         let mode = self.direction(kind).mode;
         let mut answers = VecDeque::new();
@@ -109,9 +109,9 @@ impl ExtProcRequest {
             };
             self.late(kind, &verdict);
             if mode == Some(BodySendMode::FullDuplexStreamed) {
-                answers = pieces(kind, data, false);
+                answers = chunks(kind, data, false);
             } else if !data.is_empty() {
-                tracing::warn!(id = %self.id, "what an agent held back until the trailers cannot go on: only FULL_DUPLEX_STREAMED can carry it");
+                tracing::warn!(id = %self.id, "an agent held back data until the trailers, which only FULL_DUPLEX_STREAMED can forward; blocked");
                 return Ok(self.ends(&block(500)));
             }
         }
@@ -123,7 +123,7 @@ impl ExtProcRequest {
         Ok(answers)
     }
 
-    /// Shows a piece of a body; what goes on in its place, or the answers that end the request.
+    /// Sends a chunk of a body to the agents: what is forwarded in its stead, or the answers that end the request.
     async fn show(
         &mut self,
         kind: EventKind,
@@ -141,7 +141,7 @@ impl ExtProcRequest {
         }
     }
 
-    /// The next piece of a body.
+    /// The next chunk of a body.
     pub(super) fn chunk(&mut self, kind: EventKind, data: Bytes, is_last: bool) -> BodyChunk {
         let id = self.id.clone();
         let direction = self.direction(kind);
@@ -179,7 +179,7 @@ impl ExtProcRequest {
             }
         };
         if !late.is_empty() {
-            tracing::debug!(id = %self.id, count = late.len(), "changes to headers that have gone: only the mode BUFFERED can make them");
+            tracing::debug!(id = %self.id, count = late.len(), "header changes dropped: the headers were already forwarded (only mode BUFFERED holds them)");
         }
     }
 }

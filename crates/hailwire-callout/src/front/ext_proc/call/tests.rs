@@ -17,11 +17,11 @@ use crate::{
 /// How long the agent takes, however much it is asked at once.
 const TIME: Duration = Duration::from_millis(40);
 
-/// Allows everything but a piece that says `attack`.
+/// Allows everything but a chunk that says `attack`.
 struct Far;
 
 impl AgentClient for Far {
-    fn ask(&self, event: Event, _: Duration) -> BoxFuture<'_, Result<Answer, CallError>> {
+    fn request(&self, event: Event, _: Duration) -> BoxFuture<'_, Result<Answer, CallError>> {
         Box::pin(async move {
             sleep(TIME).await;
             Ok(match event {
@@ -43,7 +43,7 @@ async fn begun(mode: BodySendMode) -> ExtProcRequest {
     let point = Checkpoint {
         name: Text::from("far"),
         rule: AgentRule::default(),
-        places: vec![Arc::new(Far)],
+        endpoints: vec![Arc::new(Far)],
     };
     let exchange = Inspector::new(vec![point]).exchange();
     let mut call = ExtProcRequest::new(exchange, FallbackAction::Block(503));

@@ -63,7 +63,7 @@ pub(super) fn action(node: &KdlNode, status: u16) -> Result<FallbackAction, Mist
         [allow] if said(allow, "allow") => Ok(FallbackAction::Allow),
         [block] if said(block, "block") => Ok(FallbackAction::Block(status)),
         [block, other] if said(block, "block") => {
-            let what = || "a block has a status from 400 to 599".to_owned();
+            let what = || "invalid status; use 400 to 599".to_owned();
             let other = hailwire_kdl::whole(other, 400..=599, what)?;
             Ok(FallbackAction::Block(
                 u16::try_from(other).unwrap_or(status),

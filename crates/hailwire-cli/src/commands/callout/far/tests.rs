@@ -186,7 +186,7 @@ async fn the_near_agent_is_asked_first_and_the_far_one_while_it_is_down() {
     let Decision::Block { status: 403, .. } = verdict.decision else {
         panic!("{verdict:?}");
     };
-    assert_eq!(inspector.tally("waf").unwrap().bypasses(), 0);
+    assert_eq!(inspector.counters("waf").unwrap().bypasses(), 0);
 
     let before = asked(&near);
     let near_served = served(&near, &near_at);
@@ -216,7 +216,7 @@ async fn a_body_reaches_an_agent_on_another_node_whole() {
         assert!(inspector.ready(PATIENCE).await);
         show_body(&inspector).await;
         assert_eq!(far.bytes.load(SeqCst), 40 * (256 << 10), "{by:?}");
-        let tally = inspector.tally("waf").unwrap();
+        let tally = inspector.counters("waf").unwrap();
         assert_eq!(
             tally.asked(EventKind::RequestBody),
             40 * 4,

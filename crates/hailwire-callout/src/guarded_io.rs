@@ -1,5 +1,5 @@
-//! Connections that tonic's servers are given, and what goes with each of them: a place, or an end that comes with its
-//! front's, since tonic leaves connections running when its server is dropped.
+//! Connections for tonic's servers that hold something while they are open: a permit, or a signal that closes them with
+//! their server, since tonic leaves connections running when its server is dropped.
 
 use std::{
     io,
@@ -17,22 +17,22 @@ use tokio::{
 };
 use tonic::transport::server::Connected;
 
-/// What a connection has beside its bytes.
+/// What a connection has guard its bytes.
 pub(crate) trait ConnectionGuard: Unpin {
     /// Whether the connection has ended with it; otherwise the task is woken when it does.
-    fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_closed(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }
 }
 
-/// A place among those that may be connected.
+/// A permit of the semaphore that bounds connections.
 impl ConnectionGuard for OwnedSemaphorePermit {}
 
 /// Ends when the other half of its channel is dropped.
 pub(crate) type ShutdownSignal = Shared<oneshot::Receiver<()>>;
 
 impl ConnectionGuard for ShutdownSignal {
-    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.is_terminated() {
             return Poll::Ready(());
         }
@@ -40,32 +40,32 @@ impl ConnectionGuard for ShutdownSignal {
     }
 }
 
-/// A connection that keeps something for as long as it is open; reading fails when that has gone.
-pub(crate) struct GuardedIo<Io, Of> {
+/// A connection that holds a guard for as long as it is open; reading fails once the guard is closed.
+pub(crate) struct GuardedIo<Io, G> {
     io: Io,
-    beside: Of,
+    guard: G,
 }
 
-impl<Io, Of> GuardedIo<Io, Of> {
-    pub(crate) const fn new(io: Io, beside: Of) -> Self {
-        Self { io, beside }
+impl<Io, G> GuardedIo<Io, G> {
+    pub(crate) const fn new(io: Io, guard: G) -> Self {
+        Self { io, guard }
     }
 }
 
-impl<Io: AsyncRead + Unpin, Of: ConnectionGuard> AsyncRead for GuardedIo<Io, Of> {
+impl<Io: AsyncRead + Unpin, G: ConnectionGuard> AsyncRead for GuardedIo<Io, G> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.beside.poll_gone(cx).is_ready() {
+        if self.guard.poll_closed(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         Pin::new(&mut self.io).poll_read(cx, buf)
     }
 }
 
-impl<Io: AsyncWrite + Unpin, Of: ConnectionGuard> AsyncWrite for GuardedIo<Io, Of> {
+impl<Io: AsyncWrite + Unpin, G: ConnectionGuard> AsyncWrite for GuardedIo<Io, G> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -95,7 +95,7 @@ impl<Io: AsyncWrite + Unpin, Of: ConnectionGuard> AsyncWrite for GuardedIo<Io, O
     }
 }
 
-impl<Io: Connected, Of> Connected for GuardedIo<Io, Of> {
+impl<Io: Connected, G> Connected for GuardedIo<Io, G> {
     type ConnectInfo = Io::ConnectInfo;
 
     fn connect_info(&self) -> Self::ConnectInfo {

@@ -1,8 +1,8 @@
-//! When the time of something begins that was asked behind others.
+//! Starts the timeout of a request that was sent behind others.
 //!
-//! Pieces of a body leave while those before them are unanswered, and are answered in their order. So what a piece may take
+//! Chunks of a body leave while those before them are unanswered, and are answered in their order. So what a chunk may take
 //! is counted from when it is the first that is unanswered: an agent that is slow with one has not been slow with those behind it, and
-//! one that stalls with a piece behind others has stalled as with any.
+//! one that stalls with a chunk behind others has stalled as with any.
 
 use std::{
     future::poll_fn,
@@ -14,17 +14,17 @@ use std::{
 
 use tokio::time::{Instant, sleep_until};
 
-use super::ask::far;
+use super::request::far_deadline;
 
-/// When an ask's time begins. Clones are the same.
+/// Says when the timeout of a queued request starts. Clones share one signal.
 ///
-/// Whoever waits for the ask says that its turn has come, and then polls it.
+/// Whoever awaits the request calls [`start`](Self::start) when it is the first unanswered one, and then polls it.
 #[derive(Clone, Debug, Default)]
 pub struct StartSignal(Arc<OnceLock<Instant>>);
 
 impl StartSignal {
     /// It has come, now. Once it has, this does nothing.
-    pub fn come(&self) {
+    pub fn start(&self) {
         self.0.get_or_init(Instant::now);
     }
 
@@ -43,7 +43,8 @@ impl StartSignal {
             let Some(since) = self.0.get() else {
                 return Poll::Pending;
             };
-            let over = over.get_or_insert_with(|| Box::pin(sleep_until(far(*since, time))));
+            let over =
+                over.get_or_insert_with(|| Box::pin(sleep_until(far_deadline(*since, time))));
             over.as_mut().poll(context).map(|()| None)
         })
         .await

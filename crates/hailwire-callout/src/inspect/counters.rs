@@ -1,4 +1,4 @@
-//! What is counted of one agent.
+//! Counters of one agent.
 
 use std::{
     fmt::Write as _,
@@ -66,23 +66,23 @@ impl AgentCounters {
         pairs.map(|(kind, fault)| self.bypassed(kind, fault)).sum()
     }
 
-    pub(super) fn ask(&self, kind: EventKind) {
+    pub(super) fn count_asked(&self, kind: EventKind) {
         self.add(kind, |counts| &counts.asked);
     }
 
-    pub(super) fn stop(&self, kind: EventKind) {
+    pub(super) fn count_stopped(&self, kind: EventKind) {
         self.add(kind, |counts| &counts.stopped);
     }
 
-    pub(super) fn observe(&self, kind: EventKind) {
+    pub(super) fn count_observed(&self, kind: EventKind) {
         self.add(kind, |counts| &counts.observed);
     }
 
-    pub(super) fn block(&self, kind: EventKind, fault: AgentFault) {
+    pub(super) fn count_blocked(&self, kind: EventKind, fault: AgentFault) {
         self.add(kind, |counts| &counts.blocked[fault as usize]);
     }
 
-    pub(super) fn bypass(&self, kind: EventKind, fault: AgentFault) {
+    pub(super) fn count_bypassed(&self, kind: EventKind, fault: AgentFault) {
         self.add(kind, |counts| &counts.bypassed[fault as usize]);
     }
 

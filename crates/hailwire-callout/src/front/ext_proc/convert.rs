@@ -1,4 +1,4 @@
-//! Envoy's words for what Agent Protocol v2 says, and the other way round.
+//! Conversions between Envoy's messages and Agent Protocol v2.
 
 use std::{borrow::Cow, collections::HashMap};
 

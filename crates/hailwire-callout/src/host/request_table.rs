@@ -1,20 +1,20 @@
-//! Who waits for which answer: the core of a connection, without I/O.
+//! Which request waits for which answer: the core of a connection, without I/O.
 //!
-//! Each ask is an *entry*, named by a [`RequestTicket`]: a place and how often that place was used before, so that an answer
+//! Each request is an *entry*, named by a [`RequestTicket`]: a slot and how often that slot was used before, so that an answer
 //! which comes late finds nobody. An entry is *queued* until it may leave and *sent* after.
 //!
-//! Entries of one request that have to keep their order stand in a *line*:
+//! Entries of one request that have to keep their order stand in a *queue*:
 //!
-//! - toward an agent of ours, the pieces of one direction of a body. Several may be under way, as long as their
-//!   bytes stay within the window; an answer gives its bytes back. Other events need no line: an answer says its
+//! - toward a Hailwire agent, the chunks of one direction of a body. Several may be under way, as long as their
+//!   bytes stay within the window; an answer gives its bytes back. Other events need no queue: an answer says its
 //!   ticket's number.
-//! - toward others, all events of a request, one at a time, since an answer says the request and no more.
-//!   When nobody waits for the one under way, the line stays taken until its answer comes after all: the next
-//!   event must not be given that answer. The last [`ORPHANS`] such lines are kept. An agent that owes an answer so, and gives
+//! - toward other implementations, all events of a request, one at a time, since an answer says the request and no more.
+//!   When nobody waits for the one under way, the queue stays taken until its answer comes after all: the next
+//!   event must not be given that answer. The last [`MAX_ORPHANS`] such queues are kept. An agent that owes an answer so, and gives
 //!   none to anything, is given up after a while ([`super::link::ConnectionLink::overdue`]).
 //!
-//! An entry that leaves takes one of the agent's places, which are as many as its `max_concurrency`; the pieces
-//! that share a window share one. Without a free place, or while the agent has paused, entries stand in one queue.
+//! An entry that is sent takes one of the agent's slots, of which there are `max_concurrency`; the chunks
+//! that share a window share one. Without a free slot, or while the agent has paused, entries wait in one queue.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -28,19 +28,19 @@ use crate::{
     Text,
     event::{Event, EventKind},
     response::Response,
-    stream::LEAST_PIECE,
+    stream::MIN_CHUNK_COST,
 };
 
 /// How many abandoned events toward agents that are not ours are remembered.
-pub(crate) const ORPHANS: usize = 1024;
+pub(crate) const MAX_ORPHANS: usize = 1024;
 
 /// How many requests an agent may pause one by one.
-pub(crate) const PAUSED: usize = 4096;
+pub(crate) const MAX_PAUSED: usize = 4096;
 
 /// How many callers may wait on one connection, sent and queued together.
-pub(crate) const ENTRIES: usize = 1 << 16;
+pub(crate) const MAX_ENTRIES: usize = 1 << 16;
 
-/// Names one ask of a connection, for as long as the connection lasts.
+/// Names one request on a connection, for as long as the connection lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RequestTicket {
     index: u32,
@@ -62,15 +62,15 @@ impl RequestTicket {
     }
 }
 
-/// How answers find their asks, and how much may be under way.
+/// How answers find their requests, and how much may be in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestRules {
     /// Answers say the number of their ticket: the other side is ours.
     pub(crate) numbered: bool,
-    /// Bytes of one direction of a body that may be under way, toward ours; one piece always may.
+    /// Bytes of one direction of a body that may be under way, toward ours; one chunk always may.
     pub(crate) window: u64,
     /// Places; 0 for any number.
-    pub(crate) places: u32,
+    pub(crate) max_in_flight: u32,
     /// What happens to more.
     pub(crate) overload: OverloadPolicy,
 }
@@ -82,9 +82,9 @@ pub(super) struct RequestTable {
     rules: RequestRules,
     slots: Vec<RequestSlot>,
     free: Vec<u32>,
-    lines: HashMap<OrderKey, OrderedQueue, RandomState>,
+    queues: HashMap<OrderKey, OrderedQueue, RandomState>,
     orphans: VecDeque<Text>,
-    /// Those that wait for a place, or until the agent goes on.
+    /// Entries that wait for a slot, or until the agent resumes.
     queue: VecDeque<RequestTicket>,
     taken: u32,
     entries: u32,
@@ -103,7 +103,7 @@ struct RequestSlot {
 
 struct PendingRequest {
     id: Text,
-    line: Option<OrderScope>,
+    scope: Option<OrderScope>,
     bytes: u64,
     /// While it is queued.
     event: Option<Box<Event>>,
@@ -113,7 +113,7 @@ struct PendingRequest {
 
 type OrderKey = (Text, OrderScope);
 
-/// Which of a request's lines.
+/// Which of a request's ordered queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum OrderScope {
     All,
@@ -125,16 +125,16 @@ enum OrderScope {
 struct OrderedQueue {
     sent: u32,
     bytes: u64,
-    /// One of them has one of the agent's places, or waits for it.
-    placed: bool,
-    /// Its first one waits for a place; none may overtake it.
+    /// Its entries hold one of the agent's slots, or wait for it.
+    has_slot: bool,
+    /// Its first entry waits for a slot; none may overtake it.
     held: bool,
     orphaned: bool,
     current: Option<RequestTicket>,
     waiting: VecDeque<RequestTicket>,
 }
 
-/// What became of an ask.
+/// What became of a new request.
 pub(super) enum EnterOutcome {
     /// It may leave now.
     Send(RequestTicket, Event),
@@ -156,7 +156,7 @@ impl RequestTable {
             rules,
             slots: Vec::new(),
             free: Vec::new(),
-            lines: HashMap::default(),
+            queues: HashMap::default(),
             orphans: VecDeque::new(),
             queue: VecDeque::new(),
             taken: 0,
@@ -178,23 +178,23 @@ impl RequestTable {
         (!self.orphans.is_empty()).then_some(self.heard)
     }
 
-    /// Whether pieces of a body must be handed to the transport while the table is held, since only that
+    /// Whether chunks of a body must be handed to the transport while the table is held, since only that
     /// keeps their order.
     pub(super) const fn ordered(&self, kind: EventKind) -> bool {
         self.rules.numbered && matches!(kind, EventKind::RequestBody | EventKind::ResponseBody)
     }
 
-    /// A new ask.
+    /// Enters a new request.
     pub(super) fn enter(&mut self, event: Event) -> Result<EnterOutcome, RequestError> {
         if self.closed {
             return Err(RequestError::Closed);
         }
-        if self.entries as usize >= ENTRIES {
+        if self.entries as usize >= MAX_ENTRIES {
             return Err(RequestError::Full);
         }
         let kind = event.kind();
         let id = event.id();
-        let lane = match kind {
+        let scope = match kind {
             _ if !self.rules.numbered => Some(OrderScope::All),
             EventKind::RequestBody => Some(OrderScope::RequestBody),
             EventKind::ResponseBody => Some(OrderScope::ResponseBody),
@@ -206,30 +206,30 @@ impl RequestTable {
         if fails && starts(kind) && paused {
             return Err(RequestError::Paused);
         }
-        if fails && !self.has_place() {
+        if fails && !self.has_free_slot() {
             return Err(RequestError::Full);
         }
         let bytes = match &event {
             Event::RequestBody(chunk) | Event::ResponseBody(chunk) => {
-                LEAST_PIECE.max(chunk.data.len() as u64)
+                MIN_CHUNK_COST.max(chunk.data.len() as u64)
             }
             _ => 0,
         };
         let id = Text::from(id);
-        let key = lane.map(|lane| (id.clone(), lane));
-        let ticket = self.place(PendingRequest {
+        let key = scope.map(|scope| (id.clone(), scope));
+        let ticket = self.insert(PendingRequest {
             id,
-            line: lane,
+            scope,
             bytes,
             event: None,
             answer: None,
             waker: None,
         });
         if let Some(key) = &key
-            && !self.line_has_room(key, bytes)
+            && !self.queue_has_room(key, bytes)
         {
             self.hold(ticket, event);
-            self.lines
+            self.queues
                 .entry(key.clone())
                 .or_default()
                 .waiting
@@ -261,7 +261,7 @@ impl RequestTable {
         entry.answer = Some(answer);
         let waker = entry.waker.take();
         let was_sent = entry.event.take().is_none();
-        let key = entry.line.map(|lane| (entry.id.clone(), lane));
+        let key = entry.scope.map(|scope| (entry.id.clone(), scope));
         let bytes = entry.bytes;
         if was_sent {
             self.release(key.as_ref(), bytes, ready);
@@ -274,15 +274,15 @@ impl RequestTable {
     /// Whose answer one is that says the request and no more; `None` where nobody waits.
     pub(super) fn find(&mut self, id: &str, ready: &mut Vec<ReadyEvent>) -> Option<RequestTicket> {
         let key = (Text::from(id), OrderScope::All);
-        let line = self.lines.get_mut(&key)?;
-        if let Some(ticket) = line.current {
+        let queue = self.queues.get_mut(&key)?;
+        if let Some(ticket) = queue.current {
             return Some(ticket);
         }
-        if line.orphaned {
+        if queue.orphaned {
             self.heard += 1;
-            line.orphaned = false;
+            queue.orphaned = false;
             self.orphans.retain(|orphan| *orphan != key.0);
-            self.pump_line(&key, ready);
+            self.pump_queue(&key, ready);
             self.pump(ready);
         }
         None
@@ -324,7 +324,7 @@ impl RequestTable {
         if entry.answer.is_some() {
             return ForgetOutcome::Unsent;
         }
-        let key = entry.line.map(|lane| (entry.id.clone(), lane));
+        let key = entry.scope.map(|scope| (entry.id.clone(), scope));
         if entry.event.is_some() {
             self.unqueue(ticket, key.as_ref(), ready);
             return ForgetOutcome::Unsent;
@@ -353,7 +353,7 @@ impl RequestTable {
             entry.answer = Some(Err(RequestError::Cancelled));
             wakers.extend(entry.waker.take());
             let was_sent = entry.event.take().is_none();
-            places += u32::from(was_sent && entry.line.is_none());
+            places += u32::from(was_sent && entry.scope.is_none());
         }
         self.taken = self.taken.saturating_sub(places);
         let slots = &self.slots;
@@ -364,46 +364,46 @@ impl RequestTable {
                 .is_some_and(|entry| entry.answer.is_none())
         });
         let id = Text::from(id);
-        for lane in [OrderScope::RequestBody, OrderScope::ResponseBody] {
-            if let Some(line) = self.lines.remove(&(id.clone(), lane)) {
-                self.taken -= u32::from(line.placed).min(self.taken);
+        for scope in [OrderScope::RequestBody, OrderScope::ResponseBody] {
+            if let Some(queue) = self.queues.remove(&(id.clone(), scope)) {
+                self.taken -= u32::from(queue.has_slot).min(self.taken);
             }
         }
         let key = (id, OrderScope::All);
-        if let Some(line) = self.lines.get_mut(&key) {
-            line.waiting.clear();
-            line.held = false;
-            if line.sent > 0 {
+        if let Some(queue) = self.queues.get_mut(&key) {
+            queue.waiting.clear();
+            queue.held = false;
+            if queue.sent > 0 {
                 self.orphan(&key, ready);
-            } else if !line.orphaned {
-                self.lines.remove(&key);
+            } else if !queue.orphaned {
+                self.queues.remove(&key);
             }
         }
         self.pump(ready);
         wakers
     }
 
-    /// What was sent in a line is not waited for any more, and its answer may come all the same.
+    /// What was sent in a queue is not waited for any more, and its answer may come all the same.
     fn orphan(&mut self, key: &OrderKey, ready: &mut Vec<ReadyEvent>) {
-        let Some(line) = self.lines.get_mut(key) else {
+        let Some(queue) = self.queues.get_mut(key) else {
             return;
         };
-        let placed = line.placed;
-        line.placed = false;
-        line.sent = 0;
-        line.bytes = 0;
-        line.current = None;
-        line.orphaned = true;
-        self.taken -= u32::from(placed).min(self.taken);
+        let has_slot = queue.has_slot;
+        queue.has_slot = false;
+        queue.sent = 0;
+        queue.bytes = 0;
+        queue.current = None;
+        queue.orphaned = true;
+        self.taken -= u32::from(has_slot).min(self.taken);
         self.orphans.push_back(key.0.clone());
-        if self.orphans.len() > ORPHANS
+        if self.orphans.len() > MAX_ORPHANS
             && let Some(oldest) = self.orphans.pop_front()
         {
             let key = (oldest, OrderScope::All);
-            if let Some(line) = self.lines.get_mut(&key) {
-                line.orphaned = false;
+            if let Some(queue) = self.queues.get_mut(&key) {
+                queue.orphaned = false;
             }
-            self.pump_line(&key, ready);
+            self.pump_queue(&key, ready);
         }
     }
 
@@ -412,7 +412,7 @@ impl RequestTable {
         match id {
             None => self.paused = paused,
             Some(id) if paused => {
-                if self.paused_requests.len() < PAUSED {
+                if self.paused_requests.len() < MAX_PAUSED {
                     self.paused_requests.insert(id);
                 }
             }
@@ -421,9 +421,9 @@ impl RequestTable {
             }
         }
         if !paused {
-            let keys: Vec<OrderKey> = self.lines.keys().cloned().collect();
+            let keys: Vec<OrderKey> = self.queues.keys().cloned().collect();
             for key in keys {
-                self.pump_line(&key, ready);
+                self.pump_queue(&key, ready);
             }
             self.pump(ready);
         }
@@ -439,7 +439,7 @@ impl RequestTable {
     /// The connection has ended: nobody is answered any more. Returns whom to wake.
     pub(super) fn close(&mut self) -> Vec<Waker> {
         self.closed = true;
-        self.lines.clear();
+        self.queues.clear();
         self.orphans.clear();
         self.queue.clear();
         self.taken = 0;
@@ -452,7 +452,7 @@ impl RequestTable {
         wakers
     }
 
-    fn place(&mut self, entry: PendingRequest) -> RequestTicket {
+    fn insert(&mut self, entry: PendingRequest) -> RequestTicket {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(RequestSlot::default());
             self.slots.len() as u32 - 1
@@ -496,25 +496,25 @@ impl RequestTable {
         self.paused || (!self.paused_requests.is_empty() && self.paused_requests.contains(id))
     }
 
-    const fn has_place(&self) -> bool {
-        self.rules.places == 0 || self.taken < self.rules.places
+    const fn has_free_slot(&self) -> bool {
+        self.rules.max_in_flight == 0 || self.taken < self.rules.max_in_flight
     }
 
-    fn line_has_room(&self, key: &OrderKey, bytes: u64) -> bool {
-        let Some(line) = self.lines.get(key) else {
+    fn queue_has_room(&self, key: &OrderKey, bytes: u64) -> bool {
+        let Some(queue) = self.queues.get(key) else {
             return true;
         };
-        line.waiting.is_empty() && self.room(line, bytes)
+        queue.waiting.is_empty() && self.room(queue, bytes)
     }
 
-    fn room(&self, line: &OrderedQueue, bytes: u64) -> bool {
-        if line.held || line.orphaned {
+    fn room(&self, queue: &OrderedQueue, bytes: u64) -> bool {
+        if queue.held || queue.orphaned {
             return false;
         }
-        line.sent == 0 || (self.rules.numbered && line.bytes + bytes <= self.rules.window)
+        queue.sent == 0 || (self.rules.numbered && queue.bytes + bytes <= self.rules.window)
     }
 
-    /// Takes what an entry needs to leave. When there is no place, it is false, and the entry holds its line.
+    /// Takes what an entry needs to leave. Without a free slot it returns false, and the entry holds its queue.
     fn admit(
         &mut self,
         ticket: RequestTicket,
@@ -522,22 +522,22 @@ impl RequestTable {
         bytes: u64,
         paused: bool,
     ) -> bool {
-        let free = self.has_place();
+        let free = self.has_free_slot();
         let Some(key) = key else {
             let leaves = free && !paused;
             self.taken += u32::from(leaves);
             return leaves;
         };
-        let line = self.lines.entry(key).or_default();
-        if paused || !(line.placed || free) {
-            line.held = true;
+        let queue = self.queues.entry(key).or_default();
+        if paused || !(queue.has_slot || free) {
+            queue.held = true;
             return false;
         }
-        self.taken += u32::from(!line.placed);
-        line.placed = true;
-        line.sent += 1;
-        line.bytes += bytes;
-        line.current = Some(ticket);
+        self.taken += u32::from(!queue.has_slot);
+        queue.has_slot = true;
+        queue.sent += 1;
+        queue.bytes += bytes;
+        queue.current = Some(ticket);
         true
     }
 
@@ -547,16 +547,16 @@ impl RequestTable {
             self.taken = self.taken.saturating_sub(1);
             return self.pump(ready);
         };
-        if let Some(line) = self.lines.get_mut(key) {
-            line.sent = line.sent.saturating_sub(1);
-            line.bytes = line.bytes.saturating_sub(bytes);
-            line.current = None;
-            if line.sent == 0 && line.placed {
-                line.placed = false;
+        if let Some(queue) = self.queues.get_mut(key) {
+            queue.sent = queue.sent.saturating_sub(1);
+            queue.bytes = queue.bytes.saturating_sub(bytes);
+            queue.current = None;
+            if queue.sent == 0 && queue.has_slot {
+                queue.has_slot = false;
                 self.taken = self.taken.saturating_sub(1);
             }
         }
-        self.pump_line(key, ready);
+        self.pump_queue(key, ready);
         self.pump(ready);
     }
 
@@ -569,42 +569,42 @@ impl RequestTable {
     ) {
         if let Some(at) = self.queue.iter().position(|queued| *queued == ticket) {
             self.queue.remove(at);
-            if let Some(line) = key.and_then(|key| self.lines.get_mut(key)) {
-                line.held = false;
+            if let Some(queue) = key.and_then(|key| self.queues.get_mut(key)) {
+                queue.held = false;
             }
-        } else if let Some(line) = key.and_then(|key| self.lines.get_mut(key)) {
-            line.waiting.retain(|waiting| *waiting != ticket);
+        } else if let Some(queue) = key.and_then(|key| self.queues.get_mut(key)) {
+            queue.waiting.retain(|waiting| *waiting != ticket);
         }
         if let Some(key) = key {
-            self.pump_line(key, ready);
+            self.pump_queue(key, ready);
         }
         self.pump(ready);
     }
 
-    /// Lets leave what a line has room for.
-    fn pump_line(&mut self, key: &OrderKey, ready: &mut Vec<ReadyEvent>) {
+    /// Sends what a queue has room for.
+    fn pump_queue(&mut self, key: &OrderKey, ready: &mut Vec<ReadyEvent>) {
         loop {
-            let Some(line) = self.lines.get(key) else {
+            let Some(queue) = self.queues.get(key) else {
                 return;
             };
-            let Some(ticket) = line.waiting.front().copied() else {
-                if line.sent == 0 && !line.held && !line.orphaned {
-                    self.lines.remove(key);
+            let Some(ticket) = queue.waiting.front().copied() else {
+                if queue.sent == 0 && !queue.held && !queue.orphaned {
+                    self.queues.remove(key);
                 }
                 return;
             };
             let bytes = self.entry(ticket).map_or(0, |entry| entry.bytes);
-            match self.lines.get_mut(key) {
-                Some(line) if !line.held => line.waiting.pop_front(),
+            match self.queues.get_mut(key) {
+                Some(queue) if !queue.held => queue.waiting.pop_front(),
                 _ => return,
             };
             let full = self
-                .lines
+                .queues
                 .get(key)
-                .is_some_and(|line| !self.room(line, bytes));
+                .is_some_and(|queue| !self.room(queue, bytes));
             if full {
-                if let Some(line) = self.lines.get_mut(key) {
-                    line.waiting.push_front(ticket);
+                if let Some(queue) = self.queues.get_mut(key) {
+                    queue.waiting.push_front(ticket);
                 }
                 return;
             }
@@ -617,10 +617,10 @@ impl RequestTable {
         }
     }
 
-    /// Lets leave what there are places for.
+    /// Sends what there are free slots for.
     fn pump(&mut self, ready: &mut Vec<ReadyEvent>) {
         let mut at = 0;
-        while self.has_place()
+        while self.has_free_slot()
             && let Some(ticket) = self.queue.get(at).copied()
         {
             if self.waits_for_agent(ticket) {
@@ -631,20 +631,23 @@ impl RequestTable {
             let Some(entry) = self.entry(ticket) else {
                 continue;
             };
-            let (key, bytes) = (entry.line.map(|lane| (entry.id.clone(), lane)), entry.bytes);
+            let (key, bytes) = (
+                entry.scope.map(|scope| (entry.id.clone(), scope)),
+                entry.bytes,
+            );
             self.taken += 1;
             if let Some(key) = &key
-                && let Some(line) = self.lines.get_mut(key)
+                && let Some(queue) = self.queues.get_mut(key)
             {
-                line.held = false;
-                line.placed = true;
-                line.sent += 1;
-                line.bytes += bytes;
-                line.current = Some(ticket);
+                queue.held = false;
+                queue.has_slot = true;
+                queue.sent += 1;
+                queue.bytes += bytes;
+                queue.current = Some(ticket);
             }
             self.leave(ticket, ready);
             if let Some(key) = &key {
-                self.pump_line(key, ready);
+                self.pump_queue(key, ready);
             }
         }
     }
@@ -686,8 +689,8 @@ mod tests {
     fn rules(numbered: bool) -> RequestRules {
         RequestRules {
             numbered,
-            window: 2 * LEAST_PIECE + 1,
-            places: 2,
+            window: 2 * MIN_CHUNK_COST + 1,
+            max_in_flight: 2,
             overload: OverloadPolicy::Wait,
         }
     }
@@ -740,7 +743,10 @@ mod tests {
             answer(&mut table, *ticket);
         }
         answer(&mut table, c);
-        assert_eq!((table.entries(), table.taken, table.lines.len()), (0, 0, 0));
+        assert_eq!(
+            (table.entries(), table.taken, table.queues.len()),
+            (0, 0, 0)
+        );
     }
 
     #[test]
@@ -786,15 +792,18 @@ mod tests {
     fn abandoned_lines_are_remembered_and_bounded() {
         let mut table = RequestTable::new(rules(false));
         let mut ready = Vec::new();
-        for n in 0..3 * ORPHANS {
+        for n in 0..3 * MAX_ORPHANS {
             let (ticket, leaves) = enter(&mut table, head(&n.to_string()));
             assert!(leaves);
             table.forget(ticket, &mut ready);
         }
         assert_eq!((table.entries(), table.taken), (0, 0));
-        assert_eq!((table.lines.len(), table.orphans.len()), (ORPHANS, ORPHANS));
+        assert_eq!(
+            (table.queues.len(), table.orphans.len()),
+            (MAX_ORPHANS, MAX_ORPHANS)
+        );
         // The last one's next event waits for the answer that is owed.
-        let id = (3 * ORPHANS - 1).to_string();
+        let id = (3 * MAX_ORPHANS - 1).to_string();
         let (next, leaves) = enter(&mut table, head(&id));
         assert!(!leaves);
         assert_eq!(table.find(&id, &mut ready), None);

@@ -1,4 +1,4 @@
-//! Where an agent is.
+//! Parses the endpoint of an agent.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use super::{
 /// What the braces of `grpc` may say.
 pub(super) const GRPC: [&str; 4] = ["ca-cert", "client-cert", "client-key", "server-name"];
 
-pub(super) fn place(node: &KdlNode, agent: &str) -> Result<AgentEndpoint, Mistake> {
+pub(super) fn endpoint(node: &KdlNode, agent: &str) -> Result<AgentEndpoint, Mistake> {
     if node.name().value() != "grpc"
         && let Some(inner) = node.iter_children().next()
     {
@@ -29,7 +29,7 @@ pub(super) fn place(node: &KdlNode, agent: &str) -> Result<AgentEndpoint, Mistak
             path if (1..=107).contains(&path.len()) => Ok(path.into()),
             _ => Err(Mistake::in_value(
                 entry,
-                "a socket's path has 1 to 107 bytes",
+                "invalid socket path; use 1 to 107 bytes",
             )),
         }
     };
@@ -44,7 +44,9 @@ pub(super) fn place(node: &KdlNode, agent: &str) -> Result<AgentEndpoint, Mistak
                 Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {}
                 _ => {
                     let hint = "write for example: grpc \"127.0.0.1:50051\"";
-                    return Err(Mistake::in_value(entry, "not a host with a port").hint(hint));
+                    return Err(
+                        Mistake::in_value(entry, "invalid address; use HOST:PORT").hint(hint)
+                    );
                 }
             }
             AgentEndpoint::Grpc {
@@ -68,7 +70,9 @@ pub(super) fn place(node: &KdlNode, agent: &str) -> Result<AgentEndpoint, Mistak
                 }
                 _ => {
                     let hint = "write for example: hail \"waf@edge-2\"";
-                    return Err(Mistake::in_value(entry, "not an agent at a node").hint(hint));
+                    return Err(
+                        Mistake::in_value(entry, "invalid address; use AGENT@NODE").hint(hint)
+                    );
                 }
             }
         }

@@ -1,11 +1,11 @@
-//! One agent's part in the course of a body: what it is shown, what it has not answered yet, what is held back.
+//! One agent's stage in the pipeline of a body: what it is sent, what it has not answered yet, what is held back.
 //!
-//! Pieces leave it in the order in which they entered, each when all of its parts are answered. A part is shown as soon as its piece
-//! enters, whatever else is unanswered: the connection's window decides how much is on the way. Only while it is not known which place
-//! answers for the agent, one part is asked and the others wait.
+//! Chunks leave it in the order in which they entered, each when all of its fragments are answered. A fragment is shown as soon as its chunk
+//! enters, whatever else is unanswered: the connection's window decides how much is on the way. Only while it is not known which endpoint
+//! answers for the agent, one fragment is asked and the others wait.
 //!
-//! Each part has the phase's timeout from the moment when it is the first that is unanswered; one that takes longer is the
-//! agent's failure, as with any event. The pieces behind one
+//! Each fragment has the phase's timeout from the moment when it is the first that is unanswered; one that takes longer is the
+//! agent's failure, as with any event. The chunks behind one
 //! that is not answered, and may pass all the same, pass too and are not asked about any more: the agent would judge a body
 //! with a hole.
 
@@ -19,20 +19,20 @@ use bytes::{Bytes, BytesMut};
 
 use super::{
     AgentFault, BodyMode, CallError, Verdict,
-    round::{CallFuture, EndpointChoice, RequestState},
+    request_state::{CallFuture, EndpointChoice, RequestState},
 };
 use crate::{Decision, Event, EventKind, Response, Text, event::BodyChunk, pool::StartSignal};
 
 /// Most bytes of a body that one event carries, whatever an agent prefers: a frame of 16 MiB has them in base64.
-pub(super) const MAX_PIECE: u64 = 8 << 20;
+pub(super) const MAX_CHUNK: u64 = 8 << 20;
 
 /// Fewest, whatever an agent prefers.
-const MIN_PIECE: u64 = 1 << 10;
+const MIN_CHUNK: u64 = 1 << 10;
 
 /// What an agent that has not said it yet is taken to prefer.
-const PIECE: u64 = 64 << 10;
+const DEFAULT_CHUNK: u64 = 64 << 10;
 
-/// A piece of a body between the agents.
+/// A chunk of a body between the agents.
 pub(super) struct PipelineChunk {
     pub(super) data: Bytes,
     pub(super) last: bool,
@@ -54,7 +54,7 @@ impl PipelineChunk {
     }
 }
 
-/// What becomes of a piece at one agent.
+/// What becomes of a chunk at one agent.
 enum ChunkPlan {
     /// It goes on as it is.
     Pass,
@@ -66,7 +66,7 @@ enum ChunkPlan {
     Show(ChunkProgress),
 }
 
-/// What became of a piece that was shown.
+/// What became of a chunk that was shown.
 #[derive(Default)]
 struct ChunkProgress {
     data: Vec<Bytes>,
@@ -81,25 +81,25 @@ struct ChunkFragment {
     data: Bytes,
     last: bool,
     /// When its time begins, where it was sent while others were unanswered.
-    turn: Option<StartSignal>,
+    start: Option<StartSignal>,
     asked: FragmentState,
 }
 
 enum FragmentState {
-    /// Until the place is known.
-    Not(Event),
+    /// Until the endpoint is known.
+    Unsent(Event),
     /// Never locked: it lets an exchange be shared between threads, which a future may not be.
-    Under(Mutex<CallFuture>),
+    Sent(Mutex<CallFuture>),
     Answered(usize, Box<Result<Response, CallError>>),
 }
 
-/// One agent's part in the course of a body.
+/// One agent's stage in the pipeline of a body.
 #[derive(Default)]
 pub(super) struct AgentStage {
     /// In their order; the first is the one that is answered next.
-    pieces: VecDeque<PipelineChunk>,
-    /// The unanswered parts of all pieces, in their order.
-    parts: VecDeque<ChunkFragment>,
+    chunks: VecDeque<PipelineChunk>,
+    /// The unanswered fragments of all chunks, in their order.
+    fragments: VecDeque<ChunkFragment>,
     /// How many of them have been sent.
     sent: usize,
     index: u32,
@@ -110,7 +110,7 @@ pub(super) struct AgentStage {
     unseen: bool,
 }
 
-/// Whose leg it is.
+/// Whose stage it is.
 #[derive(Clone, Copy)]
 pub(super) struct StageId {
     pub(super) n: usize,
@@ -128,202 +128,205 @@ impl AgentStage {
         self.sent > 0
     }
 
-    /// A piece comes, and is shown to the agent if it is to be.
-    pub(super) fn enter(&mut self, of: StageId, mut piece: PipelineChunk, round: &RequestState) {
-        piece.plan = self.plan(of, &piece, round);
-        self.pieces.push_back(piece);
-        self.send(of, round);
+    /// A chunk comes, and is shown to the agent if it is to be.
+    pub(super) fn enter(&mut self, of: StageId, mut chunk: PipelineChunk, state: &RequestState) {
+        chunk.plan = self.plan(of, &chunk, state);
+        self.chunks.push_back(chunk);
+        self.send(of, state);
     }
 
-    /// The first piece, once it goes on, as the agent left it.
+    /// The first chunk, once it goes on, as the agent left it.
     pub(super) fn poll_leave(
         &mut self,
         of: StageId,
-        round: &mut RequestState,
+        state: &mut RequestState,
         context: &mut Context<'_>,
     ) -> Poll<Result<PipelineChunk, Decision>> {
         while self.is_first_unanswered() {
-            let (place, answer) = ready!(self.poll_answer(context));
-            round.found(of.n, place);
-            self.send(of, round);
-            if let Err(decision) = self.answered(of, answer, round) {
+            let (endpoint, answer) = ready!(self.poll_answer(context));
+            state.found(of.n, endpoint);
+            self.send(of, state);
+            if let Err(decision) = self.answered(of, answer, state) {
                 return Poll::Ready(Err(decision));
             }
         }
-        match self.pieces.pop_front() {
-            Some(piece) => Poll::Ready(self.leave(of, piece, round)),
+        match self.chunks.pop_front() {
+            Some(chunk) => Poll::Ready(self.leave(of, chunk, state)),
             None => Poll::Pending,
         }
     }
 
     /// Everything that has not left, in its order. Nothing is waited for any more.
     pub(super) fn clear(&mut self) -> VecDeque<PipelineChunk> {
-        self.parts.clear();
+        self.fragments.clear();
         self.sent = 0;
-        std::mem::take(&mut self.pieces)
+        std::mem::take(&mut self.chunks)
     }
 
     fn is_first_unanswered(&self) -> bool {
-        let first = self.pieces.front().map(|piece| &piece.plan);
+        let first = self.chunks.front().map(|chunk| &chunk.plan);
         matches!(first, Some(ChunkPlan::Show(shown)) if shown.unanswered > 0)
     }
 
-    /// What becomes of a piece. What it is shown as waits in `parts` then.
-    fn plan(&mut self, of: StageId, piece: &PipelineChunk, round: &RequestState) -> ChunkPlan {
-        let nothing = piece.data.is_empty() && !piece.last;
-        if self.unseen || nothing || !round.asks(of.n, of.kind) {
+    /// What becomes of a chunk. What it is shown as waits in `fragments` then.
+    fn plan(&mut self, of: StageId, chunk: &PipelineChunk, state: &RequestState) -> ChunkPlan {
+        let nothing = chunk.data.is_empty() && !chunk.last;
+        if self.unseen || nothing || !state.asks(of.n, of.kind) {
             return ChunkPlan::Pass;
         }
-        let rule = &round.point(of.n).rule;
-        let known = round.capabilities(of.n);
+        let rule = &state.point(of.n).rule;
+        let known = state.capabilities(of.n);
         let mode = rule.body(of.kind).mode;
         let most = rule.most(of.kind, known.as_deref());
         let gathered = match mode {
             BodyMode::Buffer => self.held_len,
             BodyMode::Stream => 0,
         };
-        let whole = gathered + piece.data.len();
+        let whole = gathered + chunk.data.len();
         let large =
-            self.seen + whole as u64 > most || piece.total.is_some_and(|total| total > most);
+            self.seen + whole as u64 > most || chunk.total.is_some_and(|total| total > most);
         if large || (mode == BodyMode::Buffer && whole > rule.buffer_size) {
             self.unseen = true;
             return ChunkPlan::TooLarge;
         }
         let (shown, size) = match mode {
             BodyMode::Stream => {
-                let size = known.map_or(PIECE, |c| c.limits.preferred_chunk_size);
-                (piece.data.clone(), size)
+                let size = known.map_or(DEFAULT_CHUNK, |c| c.limits.preferred_chunk_size);
+                (chunk.data.clone(), size)
             }
             BodyMode::Buffer => {
-                self.hold(piece.data.clone());
-                if !piece.last {
+                self.hold(chunk.data.clone());
+                if !chunk.last {
                     return ChunkPlan::Gather;
                 }
-                (self.release(), MAX_PIECE)
+                (self.release(), MAX_CHUNK)
             }
         };
-        let unanswered = self.cut(of.kind, round.id(), &shown, piece, size);
+        let unanswered = self.cut(of.kind, state.id(), &shown, chunk, size);
         ChunkPlan::Show(ChunkProgress {
             unanswered,
             ..ChunkProgress::default()
         })
     }
 
-    /// Cuts what is shown into parts, each at most as large as the agent wants. Gives how many.
+    /// Cuts what is shown into fragments, each at most as large as the agent wants. Gives how many.
     fn cut(
         &mut self,
         kind: EventKind,
         id: &Text,
         data: &Bytes,
-        piece: &PipelineChunk,
+        chunk: &PipelineChunk,
         size: u64,
     ) -> usize {
-        let size = size.clamp(MIN_PIECE, MAX_PIECE) as usize;
+        let size = size.clamp(MIN_CHUNK, MAX_CHUNK) as usize;
         let count = data.len().div_ceil(size).max(1);
-        for part in 0..count {
-            let (from, to) = (part * size, ((part + 1) * size).min(data.len()));
+        for fragment in 0..count {
+            let (from, to) = (fragment * size, ((fragment + 1) * size).min(data.len()));
             self.seen += (to - from) as u64;
-            let (data, last) = (data.slice(from..to), piece.last && part + 1 == count);
-            let chunk = BodyChunk {
+            let (data, last) = (data.slice(from..to), chunk.last && fragment + 1 == count);
+            let event = BodyChunk {
                 correlation_id: id.clone(),
                 data: data.clone(),
                 is_last: last,
-                total_size: piece.total,
+                total_size: chunk.total,
                 index: self.index,
                 transferred: self.seen,
             };
             self.index = self.index.saturating_add(1);
             let event = match kind {
-                EventKind::ResponseBody => Event::ResponseBody(chunk),
-                _ => Event::RequestBody(chunk),
+                EventKind::ResponseBody => Event::ResponseBody(event),
+                _ => Event::RequestBody(event),
             };
-            self.parts.push_back(ChunkFragment {
+            self.fragments.push_back(ChunkFragment {
                 data,
                 last,
-                turn: None,
-                asked: FragmentState::Not(event),
+                start: None,
+                asked: FragmentState::Unsent(event),
             });
         }
         count
     }
 
-    /// Sends what may leave: everything, once the place is known.
-    fn send(&mut self, of: StageId, round: &RequestState) {
-        let timeout = round.point(of.n).rule.phase(of.kind).timeout;
-        while round.place(of.n).is_some() || self.sent == 0 {
+    /// Sends what may leave: everything, once the endpoint is known.
+    fn send(&mut self, of: StageId, state: &RequestState) {
+        let timeout = state.point(of.n).rule.phase(of.kind).timeout;
+        while state.endpoint(of.n).is_some() || self.sent == 0 {
             let ahead = self.sent;
-            let Some(part) = self.parts.get_mut(ahead) else {
+            let Some(fragment) = self.fragments.get_mut(ahead) else {
                 return;
             };
-            let FragmentState::Not(event) = &part.asked else {
+            let FragmentState::Unsent(event) = &fragment.asked else {
                 return;
             };
-            let turn = (ahead > 0).then(StartSignal::default);
-            let free = match (round.place(of.n), &turn) {
-                (_, Some(turn)) => EndpointChoice::Behind(turn.clone()),
-                (Some(_), None) => EndpointChoice::No,
-                (None, None) => EndpointChoice::Yes,
+            let start = (ahead > 0).then(StartSignal::default);
+            let free = match (state.endpoint(of.n), &start) {
+                (_, Some(start)) => EndpointChoice::Pipelined(start.clone()),
+                (Some(_), None) => EndpointChoice::Same,
+                (None, None) => EndpointChoice::Any,
             };
-            let mut asking = round.asking(of.n, event.clone(), free, timeout);
+            let mut asking = state.asking(of.n, event.clone(), free, timeout);
             // It leaves when it is polled first. Who waits for its answer is said later.
             let mut nobody = Context::from_waker(Waker::noop());
-            part.asked = match asking.as_mut().poll(&mut nobody) {
-                Poll::Ready((place, answer)) => FragmentState::Answered(place, Box::new(answer)),
-                Poll::Pending => FragmentState::Under(Mutex::new(asking)),
+            fragment.asked = match asking.as_mut().poll(&mut nobody) {
+                Poll::Ready((endpoint, answer)) => {
+                    FragmentState::Answered(endpoint, Box::new(answer))
+                }
+                Poll::Pending => FragmentState::Sent(Mutex::new(asking)),
             };
-            part.turn = turn;
+            fragment.start = start;
             self.sent += 1;
         }
     }
 
-    /// The answer to the first part, and where it was asked.
+    /// The answer to the first fragment, and where it was asked.
     fn poll_answer(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<(usize, Result<Response, CallError>)> {
-        let Some(part) = self.parts.front_mut() else {
+        let Some(fragment) = self.fragments.front_mut() else {
             return Poll::Pending;
         };
-        if let Some(turn) = &part.turn {
-            turn.come();
+        if let Some(start) = &fragment.start {
+            start.start();
         }
-        match &mut part.asked {
-            FragmentState::Not(_) => Poll::Pending,
-            FragmentState::Answered(place, answer) => {
+        match &mut fragment.asked {
+            FragmentState::Unsent(_) => Poll::Pending,
+            FragmentState::Answered(endpoint, answer) => {
                 let lost = Err(CallError::Down);
-                Poll::Ready((*place, std::mem::replace(&mut **answer, lost)))
+                Poll::Ready((*endpoint, std::mem::replace(&mut **answer, lost)))
             }
-            FragmentState::Under(asking) => alone(asking).as_mut().poll(context),
+            FragmentState::Sent(asking) => exclusive(asking).as_mut().poll(context),
         }
     }
 
-    /// Takes the answer to the first part.
+    /// Takes the answer to the first fragment.
     fn answered(
         &mut self,
         of: StageId,
         answer: Result<Response, CallError>,
-        round: &mut RequestState,
+        state: &mut RequestState,
     ) -> Result<(), Decision> {
-        let answer = round.checked(of.n, of.kind, answer)?;
+        let answer = state.checked(of.n, of.kind, answer)?;
         self.sent = self.sent.saturating_sub(1);
-        let (Some(part), Some(piece)) = (self.parts.pop_front(), self.pieces.front_mut()) else {
+        let (Some(fragment), Some(chunk)) = (self.fragments.pop_front(), self.chunks.front_mut())
+        else {
             return Ok(());
         };
-        let ChunkPlan::Show(shown) = &mut piece.plan else {
+        let ChunkPlan::Show(shown) = &mut chunk.plan else {
             return Ok(());
         };
         shown.unanswered -= 1;
         let Some(response) = answer else {
-            shown.data.push(part.data);
+            shown.data.push(fragment.data);
             self.give_up();
             return Ok(());
         };
-        shown.undecided = response.needs_more && !part.last;
+        shown.undecided = response.needs_more && !fragment.last;
         let undecided = shown.undecided;
-        let mutation = round.take(of.n, of.kind, response, undecided, &mut piece.verdict)?;
+        let mutation = state.take(of.n, of.kind, response, undecided, &mut chunk.verdict)?;
         shown.changed |= mutation.is_some();
-        shown.data.push(mutation.unwrap_or(part.data));
-        if !round.asks(of.n, of.kind) {
+        shown.data.push(mutation.unwrap_or(fragment.data));
+        if !state.asks(of.n, of.kind) {
             self.give_up();
         }
         Ok(())
@@ -333,14 +336,16 @@ impl AgentStage {
     fn give_up(&mut self) {
         self.unseen = true;
         // To drop what is asked is to cancel it.
-        let mut parts = std::mem::take(&mut self.parts).into_iter();
+        let mut fragments = std::mem::take(&mut self.fragments).into_iter();
         self.sent = 0;
-        for piece in &mut self.pieces {
-            match &mut piece.plan {
+        for chunk in &mut self.chunks {
+            match &mut chunk.plan {
                 // Some of it may be answered, and changed.
                 ChunkPlan::Show(shown) => {
-                    let rest = parts.by_ref().take(std::mem::take(&mut shown.unanswered));
-                    shown.data.extend(rest.map(|part| part.data));
+                    let rest = fragments
+                        .by_ref()
+                        .take(std::mem::take(&mut shown.unanswered));
+                    shown.data.extend(rest.map(|fragment| fragment.data));
                     shown.undecided = false;
                 }
                 plan => *plan = ChunkPlan::Pass,
@@ -348,60 +353,60 @@ impl AgentStage {
         }
     }
 
-    /// A piece goes on, in the form in which it does.
+    /// A chunk goes on, in the form in which it does.
     fn leave(
         &mut self,
         of: StageId,
-        mut piece: PipelineChunk,
-        round: &RequestState,
+        mut chunk: PipelineChunk,
+        state: &RequestState,
     ) -> Result<PipelineChunk, Decision> {
-        let rule = &round.point(of.n).rule;
+        let rule = &state.point(of.n).rule;
         let (observe, buffer_size) = (rule.observe, rule.buffer_size);
-        match std::mem::replace(&mut piece.plan, ChunkPlan::Pass) {
+        match std::mem::replace(&mut chunk.plan, ChunkPlan::Pass) {
             // It passes as it is, and with the last one nothing stays held back.
-            ChunkPlan::Pass if piece.last && !observe => self.join(&mut piece),
-            ChunkPlan::Gather if !observe => piece.data = Bytes::new(),
+            ChunkPlan::Pass if chunk.last && !observe => self.join(&mut chunk),
+            ChunkPlan::Gather if !observe => chunk.data = Bytes::new(),
             ChunkPlan::Pass | ChunkPlan::Gather => {}
-            ChunkPlan::TooLarge => self.too_large(of, &mut piece, round)?,
+            ChunkPlan::TooLarge => self.too_large(of, &mut chunk, state)?,
             ChunkPlan::Show(_) if observe => {}
             ChunkPlan::Show(shown) => {
                 shown.data.into_iter().for_each(|data| self.hold(data));
                 if shown.changed {
-                    piece.total = None;
+                    chunk.total = None;
                 }
-                piece.data = Bytes::new();
+                chunk.data = Bytes::new();
                 if !shown.undecided {
-                    piece.data = self.release();
+                    chunk.data = self.release();
                 } else if self.held_len > buffer_size {
                     self.give_up();
-                    self.too_large(of, &mut piece, round)?;
+                    self.too_large(of, &mut chunk, state)?;
                 }
             }
         }
-        Ok(piece)
+        Ok(chunk)
     }
 
     /// A body that the agent cannot be shown: where that is allowed, all that was held back goes on.
     fn too_large(
         &mut self,
         of: StageId,
-        piece: &mut PipelineChunk,
-        round: &RequestState,
+        chunk: &mut PipelineChunk,
+        state: &RequestState,
     ) -> Result<(), Decision> {
         let why = "the body is too large";
-        round.fault(of.n, of.kind, AgentFault::BodyTooLarge, why)?;
-        if round.point(of.n).rule.observe {
+        state.fault(of.n, of.kind, AgentFault::BodyTooLarge, why)?;
+        if state.point(of.n).rule.observe {
             self.release();
         } else {
-            self.join(piece);
+            self.join(chunk);
         }
         Ok(())
     }
 
-    /// What was held back goes on before the piece, with it.
-    fn join(&mut self, piece: &mut PipelineChunk) {
-        self.hold(std::mem::take(&mut piece.data));
-        piece.data = self.release();
+    /// What was held back goes on before the chunk, with it.
+    fn join(&mut self, chunk: &mut PipelineChunk) {
+        self.hold(std::mem::take(&mut chunk.data));
+        chunk.data = self.release();
     }
 
     fn hold(&mut self, data: Bytes) {
@@ -418,19 +423,19 @@ impl AgentStage {
 }
 
 /// What nobody else can have.
-fn alone<T>(of: &mut Mutex<T>) -> &mut T {
+fn exclusive<T>(of: &mut Mutex<T>) -> &mut T {
     of.get_mut().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One after the other; copies only where there are several.
-pub(super) fn gathered(mut parts: Vec<Bytes>) -> Bytes {
-    match parts.len() {
+pub(super) fn gathered(mut fragments: Vec<Bytes>) -> Bytes {
+    match fragments.len() {
         0 => Bytes::new(),
-        1 => parts.swap_remove(0),
+        1 => fragments.swap_remove(0),
         _ => {
-            let mut all = BytesMut::with_capacity(parts.iter().map(Bytes::len).sum());
-            for part in parts {
-                all.extend_from_slice(&part);
+            let mut all = BytesMut::with_capacity(fragments.iter().map(Bytes::len).sum());
+            for fragment in fragments {
+                all.extend_from_slice(&fragment);
             }
             all.freeze()
         }

@@ -1,4 +1,4 @@
-//! From a configuration to agents that can be asked: a pool of connections for each place.
+//! Builds the agents of a configuration: a pool of connections for each endpoint.
 //!
 //! This crate reaches Unix sockets and gRPC by itself. How to reach an agent on another node, or one that connects
 //! by itself, is its caller's to say ([`ConnectorFactory`]). Pools whose settings did not change outlive a reload with their
@@ -26,31 +26,31 @@ use crate::{
     wire::Encoding,
 };
 
-/// How to connect to a place that this crate cannot reach by itself; `None` where it cannot be reached.
+/// How to connect to a endpoint that this crate cannot reach by itself; `None` where it cannot be reached.
 pub type ConnectorFactory<'a> =
     &'a dyn Fn(&AgentConfig, &AgentEndpoint) -> Option<Arc<dyn Connector>>;
 
-/// A place that nobody can reach.
+/// A endpoint that nobody can reach.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{agent}` is at a place that cannot be reached from here: {place}")]
+#[error("agent `{agent}`: endpoint cannot be reached from here: {endpoint}")]
 pub struct UnreachableEndpoint {
     /// The agent.
     pub agent: String,
-    /// The place.
-    pub place: String,
+    /// The endpoint.
+    pub endpoint: String,
 }
 
 /// A pool that an inspector asks.
 pub(super) struct EndpointPool {
     /// What it was made of.
     agent: AgentConfig,
-    place: AgentEndpoint,
+    endpoint: AgentEndpoint,
     pool: AgentPool,
     stated: RwLock<Option<(Instant, Arc<Capabilities>)>>,
 }
 
 /// How long what an agent said of itself is believed without looking again.
-const STATED: Duration = Duration::from_secs(1);
+const CAPABILITIES_TTL: Duration = Duration::from_secs(1);
 
 impl Inspector {
     /// The agents of a configuration. Their pools begin to connect.
@@ -89,20 +89,20 @@ impl Inspector {
         let mut next = Vec::new();
         let mut points = Vec::new();
         for agent in &config.agents {
-            let mut places: Vec<Arc<dyn AgentClient>> = Vec::new();
-            for place in &agent.places {
-                let known = pools.iter().find(|pool| pool.is(agent, place));
+            let mut endpoints: Vec<Arc<dyn AgentClient>> = Vec::new();
+            for endpoint in &agent.endpoints {
+                let known = pools.iter().find(|pool| pool.is(agent, endpoint));
                 let pool = match known {
                     Some(pool) => Arc::clone(pool),
-                    None => Arc::new(EndpointPool::new(agent, place, reach)?),
+                    None => Arc::new(EndpointPool::new(agent, endpoint, reach)?),
                 };
                 next.push(Arc::clone(&pool));
-                places.push(pool);
+                endpoints.push(pool);
             }
             points.push(Checkpoint {
                 name: Text::from(agent.name.as_str()),
                 rule: agent.rule.clone(),
-                places,
+                endpoints,
             });
         }
         *pools = next;
@@ -111,7 +111,7 @@ impl Inspector {
         Ok(())
     }
 
-    /// Returns when every agent can be asked at one of its places, and false if one cannot before `within` is over.
+    /// Returns when every agent can be asked at one of its endpoints, and false if one cannot before `within` is over.
     pub async fn ready(&self, within: Duration) -> bool {
         let pools = {
             let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,8 +120,8 @@ impl Inspector {
         let mut agents: Vec<&str> = pools.iter().map(|pool| pool.agent.name.as_str()).collect();
         agents.dedup();
         let waits = agents.into_iter().map(|agent| {
-            let places = pools.iter().filter(move |pool| pool.agent.name == agent);
-            let any = places.map(|pool| {
+            let endpoints = pools.iter().filter(move |pool| pool.agent.name == agent);
+            let any = endpoints.map(|pool| {
                 Box::pin(async move {
                     match pool.pool.ready(within).await {
                         true => Ok(()),
@@ -145,32 +145,32 @@ impl Inspector {
 impl EndpointPool {
     fn new(
         agent: &AgentConfig,
-        place: &AgentEndpoint,
+        endpoint: &AgentEndpoint,
         reach: ConnectorFactory<'_>,
     ) -> Result<Self, UnreachableEndpoint> {
-        let connect = reach(agent, place).or_else(|| near(agent, place));
+        let connect = reach(agent, endpoint).or_else(|| near(agent, endpoint));
         let connect = connect.ok_or_else(|| UnreachableEndpoint {
             agent: agent.name.clone(),
-            place: place.to_string(),
+            endpoint: endpoint.to_string(),
         })?;
-        let name = match agent.places.as_slice() {
+        let name = match agent.endpoints.as_slice() {
             [_] => agent.name.clone(),
-            _ => format!("{} {place}", agent.name),
+            _ => format!("{} {endpoint}", agent.name),
         };
         Ok(Self {
             agent: agent.clone(),
-            place: place.clone(),
-            pool: AgentPool::new(&name, connect, settings(agent, place)),
+            endpoint: endpoint.clone(),
+            pool: AgentPool::new(&name, connect, settings(agent, endpoint)),
             stated: RwLock::default(),
         })
     }
 
-    /// Whether it is the pool of this agent at this place, with these settings.
-    fn is(&self, agent: &AgentConfig, place: &AgentEndpoint) -> bool {
+    /// Whether it is the pool of this agent at this endpoint, with these settings.
+    fn is(&self, agent: &AgentConfig, endpoint: &AgentEndpoint) -> bool {
         let AgentConfig {
             name,
             kind: _,
-            places,
+            endpoints,
             rule: _,
             dialect,
             connect_timeout,
@@ -178,9 +178,9 @@ impl EndpointPool {
             breaker,
             config,
         } = &self.agent;
-        let same = self.place == *place
+        let same = self.endpoint == *endpoint
             && *name == agent.name
-            && (places.len() == 1) == (agent.places.len() == 1);
+            && (endpoints.len() == 1) == (agent.endpoints.len() == 1);
         same && *dialect == agent.dialect
             && *connect_timeout == agent.connect_timeout
             && *pool == agent.pool
@@ -189,31 +189,31 @@ impl EndpointPool {
     }
 }
 
-/// How to connect to a place that needs no help.
-fn near(agent: &AgentConfig, place: &AgentEndpoint) -> Option<Arc<dyn Connector>> {
-    match place {
+/// How to connect to a endpoint that needs no help.
+fn near(agent: &AgentConfig, endpoint: &AgentEndpoint) -> Option<Arc<dyn Connector>> {
+    match endpoint {
         AgentEndpoint::UnixSocket(path) | AgentEndpoint::BinaryUds(path) => {
             let uds = Arc::new(UdsEndpoint::new(path, agent.dialect));
             let connect = move |options: ConnectOptions| -> BoxFuture<'static, _> {
                 let uds = Arc::clone(&uds);
                 Box::pin(async move { uds.connect(&options).await })
             };
-            Some(Arc::new(connect_with(place.to_string(), connect)))
+            Some(Arc::new(connect_with(endpoint.to_string(), connect)))
         }
         AgentEndpoint::Grpc { address, tls } => {
-            let endpoint = host::grpc::GrpcEndpoint::new(address).ok()?;
+            let grpc = host::grpc::GrpcEndpoint::new(address).ok()?;
             let tls = tls.clone();
             let connect = move |options: ConnectOptions| -> BoxFuture<'static, _> {
-                let (endpoint, tls) = (endpoint.clone(), tls.clone());
+                let (grpc, tls) = (grpc.clone(), tls.clone());
                 Box::pin(async move {
-                    let endpoint = match &tls {
-                        Some(tls) => endpoint.tls(read(tls).await?),
-                        None => endpoint,
+                    let grpc = match &tls {
+                        Some(tls) => grpc.tls(read(tls).await?),
+                        None => grpc,
                     };
-                    host::grpc::connect(&endpoint, &options).await
+                    host::grpc::connect(&grpc, &options).await
                 })
             };
-            Some(Arc::new(connect_with(place.to_string(), connect)))
+            Some(Arc::new(connect_with(endpoint.to_string(), connect)))
         }
         AgentEndpoint::Reverse(_) | AgentEndpoint::Hail { .. } => None,
     }
@@ -231,8 +231,8 @@ async fn read(tls: &TlsFiles) -> io::Result<host::grpc::ClientTls> {
     })
 }
 
-/// How the connections to a place are kept.
-fn settings(agent: &AgentConfig, place: &AgentEndpoint) -> PoolConfig {
+/// How the connections to a endpoint are kept.
+fn settings(agent: &AgentConfig, endpoint: &AgentEndpoint) -> PoolConfig {
     let mut config = agent.pool.preset.pool();
     // How long an answer may take is the rule's to say.
     let configure = config.timeouts.of(crate::EventKind::Configure);
@@ -257,29 +257,33 @@ fn settings(agent: &AgentConfig, place: &AgentEndpoint) -> PoolConfig {
     breaker.probes = agent.breaker.trials.unwrap_or(breaker.probes);
     config.connect.connect_timeout = agent.connect_timeout;
     config.connect.config.clone_from(&agent.config);
-    if let AgentEndpoint::UnixSocket(_) = place {
+    if let AgentEndpoint::UnixSocket(_) = endpoint {
         config.connect.encodings = vec![Encoding::Json];
     }
     config
 }
 
-/// A pool that its owner made is a place as it is.
+/// A pool that its owner made is a endpoint as it is.
 impl AgentClient for AgentPool {
-    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, CallError>> {
+    fn request(
+        &self,
+        event: Event,
+        deadline: Duration,
+    ) -> BoxFuture<'_, Result<Response, CallError>> {
         Box::pin(async move {
-            let answer = AgentPool::ask(self, event, deadline).await;
+            let answer = AgentPool::request(self, event, deadline).await;
             answer.map_err(unanswered)
         })
     }
 
-    fn ask_in_turn(
+    fn request_queued(
         &self,
         event: Event,
         deadline: Duration,
         turn: StartSignal,
     ) -> BoxFuture<'_, Result<Response, CallError>> {
         Box::pin(async move {
-            let answer = AgentPool::ask_in_turn(self, event, deadline, &turn).await;
+            let answer = AgentPool::request_queued(self, event, deadline, &turn).await;
             answer.map_err(unanswered)
         })
     }
@@ -298,17 +302,21 @@ impl AgentClient for AgentPool {
 }
 
 impl AgentClient for EndpointPool {
-    fn ask(&self, event: Event, deadline: Duration) -> BoxFuture<'_, Result<Response, CallError>> {
-        AgentClient::ask(&self.pool, event, deadline)
+    fn request(
+        &self,
+        event: Event,
+        deadline: Duration,
+    ) -> BoxFuture<'_, Result<Response, CallError>> {
+        AgentClient::request(&self.pool, event, deadline)
     }
 
-    fn ask_in_turn(
+    fn request_queued(
         &self,
         event: Event,
         deadline: Duration,
         turn: StartSignal,
     ) -> BoxFuture<'_, Result<Response, CallError>> {
-        AgentClient::ask_in_turn(&self.pool, event, deadline, turn)
+        AgentClient::request_queued(&self.pool, event, deadline, turn)
     }
 
     fn capabilities(&self) -> Option<Arc<Capabilities>> {
@@ -316,7 +324,7 @@ impl AgentClient for EndpointPool {
         {
             let stated = self.stated.read().unwrap_or_else(PoisonError::into_inner);
             if let Some((since, stated)) = &*stated
-                && now.duration_since(*since) < STATED
+                && now.duration_since(*since) < CAPABILITIES_TTL
             {
                 return Some(Arc::clone(stated));
             }

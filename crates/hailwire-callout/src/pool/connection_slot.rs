@@ -1,6 +1,6 @@
-//! The connection of a seat.
+//! The connection of a slot.
 //!
-//! It is read by every ask and exchanged when the seat gets another, so it is a pointer that is swapped whole. A seat without a
+//! It is read by every request and exchanged when the slot gets another, so it is a pointer that is swapped whole. A slot without a
 //! connection has one that has ended, which nobody is given.
 
 use std::{
@@ -20,21 +20,21 @@ use crate::{
     },
 };
 
-/// Where a seat's connection lies.
+/// Where a slot's connection lies.
 pub(super) struct ConnectionSlot(ArcSwap<NumberedConnection>);
 
-/// A connection, lent for a moment. It stays what it is while the seat gets another.
+/// A connection, borrowed for a moment. It stays what it is while the slot gets another.
 pub(super) type BorrowedConnection = Guard<Arc<NumberedConnection>>;
 
-/// A connection and its number among those that its seat has had.
+/// A connection and its number among those that its slot has had.
 pub(super) struct NumberedConnection {
     pub(super) connection: Connection,
-    /// Up to [`NUMBERS`], and then again from 0.
+    /// Up to [`MAX_NUMBER`], and then again from 0.
     pub(super) number: u8,
 }
 
-/// The greatest number of a seat's connection.
-pub(super) const NUMBERS: u8 = 63;
+/// The greatest number of a slot's connection.
+pub(super) const MAX_NUMBER: u8 = 63;
 
 impl Default for ConnectionSlot {
     fn default() -> Self {
@@ -48,24 +48,24 @@ impl Default for ConnectionSlot {
 impl ConnectionSlot {
     /// The connection, unless it has ended.
     #[inline]
-    pub(super) fn lend(&self) -> Option<BorrowedConnection> {
-        let lent = self.0.load();
-        (lent.connection.state() != ConnectionState::Closed).then_some(lent)
+    pub(super) fn load(&self) -> Option<BorrowedConnection> {
+        let borrowed = self.0.load();
+        (borrowed.connection.state() != ConnectionState::Closed).then_some(borrowed)
     }
 
     /// The connection to be kept, unless it has ended.
     pub(super) fn connection(&self) -> Option<Connection> {
-        self.lend().map(|lent| lent.connection.clone())
+        self.load().map(|borrowed| borrowed.connection.clone())
     }
 
-    /// The seat gets a connection. Only its keeper says so.
+    /// The slot gets a connection. Only its reconnect task calls this.
     pub(super) fn set(&self, connection: Connection) {
-        let number = self.0.load().number.wrapping_add(1) & NUMBERS;
+        let number = self.0.load().number.wrapping_add(1) & MAX_NUMBER;
         self.0
             .store(Arc::new(NumberedConnection { connection, number }));
     }
 
-    /// The seat has none any more.
+    /// The slot has none any more.
     pub(super) fn clear(&self) {
         let number = self.0.load().number;
         let connection = ENDED.clone();

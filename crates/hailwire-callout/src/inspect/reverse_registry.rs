@@ -1,4 +1,4 @@
-//! Agents that connect by themselves: each goes to the pool that waits for one of its id.
+//! Reverse connections: an agent that connects to us goes to the pool that waits for its id.
 //!
 //! A pool that is to be had by `reverse` waits here whenever one of its connections is missing. An agent that registers
 //! is handed to the one that has waited longest. Where none waits, the agent does, for as long as a handshake may take, and
@@ -28,9 +28,9 @@ use crate::{
 };
 
 /// How many agents may be in their handshake at once.
-const HANDSHAKES: usize = 64;
+const MAX_HANDSHAKES: usize = 64;
 
-/// Who waits for an agent to connect.
+/// The pools that wait for reverse connections.
 #[derive(Clone, Default)]
 pub struct ReverseRegistry(Arc<ReverseWaiters>);
 
@@ -71,14 +71,14 @@ impl ReverseRegistry {
         options: ReverseOptions,
     ) -> io::Result<()> {
         let options = Arc::new(options);
-        let room = Arc::new(Semaphore::new(HANDSHAKES));
+        let room = Arc::new(Semaphore::new(MAX_HANDSHAKES));
         let mut handshakes = JoinSet::new();
         loop {
-            let place = Arc::clone(&room).acquire_owned().await;
+            let endpoint = Arc::clone(&room).acquire_owned().await;
             let stream = socket.accept().await?;
             let (arrivals, options) = (self.clone(), Arc::clone(&options));
             handshakes.spawn(async move {
-                let _place = place;
+                let _place = endpoint;
                 arrivals.take(stream, &options).await;
             });
             while handshakes.try_join_next().is_some() {}
@@ -105,7 +105,7 @@ impl ReverseRegistry {
             (Err(error), _) => {
                 warn!(
                     error = &error as &dyn std::error::Error,
-                    "an agent is not taken"
+                    "registration of an agent failed"
                 );
             }
         }
@@ -135,7 +135,7 @@ impl ReverseRegistry {
     }
 }
 
-/// The arrivals of one agent.
+/// The reverse connections of one agent.
 struct ReverseConnector {
     arrivals: ReverseRegistry,
     id: String,
@@ -161,13 +161,13 @@ impl Connector for ReverseConnector {
             let limit = options.connect_timeout;
             match tokio::time::timeout(limit, arrived).await {
                 Ok(Ok(connection)) => Ok(connection),
-                Ok(Err(_)) => Err(ConnectError::Handshake("it went away".to_owned())),
+                Ok(Err(_)) => Err(ConnectError::Handshake("the agent disconnected".to_owned())),
                 Err(_) => Err(ConnectError::Timeout(limit)),
             }
         })
     }
 
-    fn place(&self) -> String {
+    fn endpoint(&self) -> String {
         format!("reverse {}", self.id)
     }
 }

@@ -1,7 +1,7 @@
-//! One direction of a body on its way past the agents: pieces enter before the first agent, and leave behind the last one, in
-//! their order, each as the agents left it.
+//! The pipeline of one direction of a body: chunks enter before the first agent and leave after the last one, in
+//! order, each as the agents left it.
 //!
-//! Several pieces are under way at once, before one agent and before different ones ([`super::leg`] is the way past one). As soon as
+//! Several chunks are under way at once, before one agent and before different ones ([`super::agent_stage`] is the way past one). As soon as
 //! an agent stops the request, all that is under way is stopped with it.
 
 use std::{
@@ -13,23 +13,23 @@ use bytes::Bytes;
 
 use super::{
     BodyVerdict,
-    leg::{AgentStage, PipelineChunk, StageId},
-    round::RequestState,
+    agent_stage::{AgentStage, PipelineChunk, StageId},
+    request_state::RequestState,
 };
 use crate::{
     Decision, EventKind,
     control::CancelReason,
     event::BodyChunk,
-    stream::{LEAST_PIECE, WINDOW},
+    stream::{MIN_CHUNK_COST, WINDOW},
 };
 
-/// A body's course.
+/// The pipeline of one direction of a body.
 pub(super) struct BodyPipeline {
     kind: EventKind,
-    legs: Box<[AgentStage]>,
+    stages: Box<[AgentStage]>,
     /// What has come through, and was not taken yet.
     through: VecDeque<BodyVerdict>,
-    /// What each piece counts that was shown and whose verdict was not taken.
+    /// What each chunk counts that was shown and whose verdict was not taken.
     costs: VecDeque<u64>,
     cost: u64,
 }
@@ -38,7 +38,7 @@ impl BodyPipeline {
     pub(super) fn new(kind: EventKind, agents: usize) -> Self {
         Self {
             kind,
-            legs: (0..agents).map(|_| AgentStage::default()).collect(),
+            stages: (0..agents).map(|_| AgentStage::default()).collect(),
             through: VecDeque::new(),
             costs: VecDeque::new(),
             cost: 0,
@@ -57,28 +57,28 @@ impl BodyPipeline {
 
     /// Whether an agent may be shown more of the body.
     pub(super) fn is_unseen(&self, n: usize) -> bool {
-        self.legs[n].is_unseen()
+        self.stages[n].is_unseen()
     }
 
-    /// A piece enters.
-    pub(super) fn show(&mut self, chunk: BodyChunk, round: &RequestState) {
-        let cost = LEAST_PIECE.max(chunk.data.len() as u64);
+    /// A chunk enters.
+    pub(super) fn show(&mut self, chunk: BodyChunk, state: &RequestState) {
+        let cost = MIN_CHUNK_COST.max(chunk.data.len() as u64);
         self.costs.push_back(cost);
         self.cost += cost;
-        if round.over().is_none() {
-            let piece = PipelineChunk::new(chunk.data, chunk.is_last, chunk.total_size);
-            self.enter(0, piece, round);
+        if state.over().is_none() {
+            let chunk = PipelineChunk::new(chunk.data, chunk.is_last, chunk.total_size);
+            self.enter(0, chunk, state);
         }
     }
 
-    /// What becomes of the next piece; `None` when none is under way.
+    /// What becomes of the next chunk; `None` when none is under way.
     pub(super) fn poll_shown(
         &mut self,
-        round: &mut RequestState,
+        state: &mut RequestState,
         context: &mut Context<'_>,
     ) -> Poll<Option<BodyVerdict>> {
-        if let Some(decision) = round.over().cloned() {
-            self.stop(&decision, round);
+        if let Some(decision) = state.over().cloned() {
+            self.stop(&decision, state);
         }
         loop {
             if let Some(verdict) = self.through.pop_front() {
@@ -88,61 +88,61 @@ impl BodyPipeline {
             if self.costs.is_empty() {
                 return Poll::Ready(None);
             }
-            match self.advance(round, context) {
+            match self.advance(state, context) {
                 Ok(true) => {}
                 Ok(false) => return Poll::Pending,
                 Err(decision) => {
-                    round.stop(decision.clone());
-                    self.stop(&decision, round);
+                    state.stop(decision.clone());
+                    self.stop(&decision, state);
                 }
             }
         }
     }
 
-    /// Moves pieces on. False where all of them wait.
+    /// Moves chunks on. False where all of them wait.
     fn advance(
         &mut self,
-        round: &mut RequestState,
+        state: &mut RequestState,
         context: &mut Context<'_>,
     ) -> Result<bool, Decision> {
         let mut moved = false;
-        for n in 0..self.legs.len() {
-            let of = StageId { n, kind: self.kind };
-            while let Some(leg) = self.legs.get_mut(n)
-                && let Poll::Ready(piece) = leg.poll_leave(of, round, context)
+        for n in 0..self.stages.len() {
+            let id = StageId { n, kind: self.kind };
+            while let Some(stage) = self.stages.get_mut(n)
+                && let Poll::Ready(chunk) = stage.poll_leave(id, state, context)
             {
-                self.enter(n + 1, piece?, round);
+                self.enter(n + 1, chunk?, state);
                 moved = true;
             }
         }
         Ok(moved)
     }
 
-    /// A piece comes to an agent, or has passed all of them.
-    fn enter(&mut self, n: usize, piece: PipelineChunk, round: &RequestState) {
-        let of = StageId { n, kind: self.kind };
-        match self.legs.get_mut(n) {
-            Some(leg) => leg.enter(of, piece, round),
+    /// A chunk comes to an agent, or has passed all of them.
+    fn enter(&mut self, n: usize, chunk: PipelineChunk, state: &RequestState) {
+        let id = StageId { n, kind: self.kind };
+        match self.stages.get_mut(n) {
+            Some(stage) => stage.enter(id, chunk, state),
             None => self.through.push_back(BodyVerdict {
-                verdict: piece.verdict,
-                data: piece.data,
+                verdict: chunk.verdict,
+                data: chunk.data,
             }),
         }
     }
 
-    /// The request does not pass, and nothing of what is under way does. What agents said to it is told with the first piece.
-    fn stop(&mut self, decision: &Decision, round: &RequestState) {
-        for (n, leg) in self.legs.iter().enumerate() {
-            if leg.is_owed()
-                && let Some(place) = round.asked(n)
+    /// The request does not pass, and nothing of what is under way does. What agents said to it is told with the first chunk.
+    fn stop(&mut self, decision: &Decision, state: &RequestState) {
+        for (n, stage) in self.stages.iter().enumerate() {
+            if stage.is_owed()
+                && let Some(endpoint) = state.asked(n)
             {
-                place.cancel(round.id(), CancelReason::BlockedByAgent);
+                endpoint.cancel(state.id(), CancelReason::BlockedByAgent);
             }
         }
         let mut stopped = BodyVerdict::default();
         // What is farthest came first.
-        for piece in self.legs.iter_mut().rev().flat_map(AgentStage::clear) {
-            stopped.verdict.append(piece.verdict);
+        for chunk in self.stages.iter_mut().rev().flat_map(AgentStage::clear) {
+            stopped.verdict.append(chunk.verdict);
         }
         stopped.verdict.decision = decision.clone();
         while self.through.len() < self.costs.len() {

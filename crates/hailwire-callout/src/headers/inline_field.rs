@@ -4,17 +4,17 @@
 //! It is the same map as any other: one name, one value, each with a marker of its length before it.
 
 /// As much as fits where else [`super::Headers`] say where they lie.
-const ROOM: usize = 39;
+const MAX_MAP: usize = 39;
 
 const _: () = assert!(size_of::<super::Headers>() == 48);
 
 /// Texts up to this length have a marker of one byte.
-const TEXT: usize = 31;
+const MAX_TEXT: usize = 31;
 
 #[derive(Clone)]
 pub(super) struct InlineField {
     length: u8,
-    map: [u8; ROOM],
+    map: [u8; MAX_MAP],
 }
 
 impl InlineField {
@@ -22,10 +22,10 @@ impl InlineField {
     #[inline]
     pub(super) fn new(name: &[u8], value: &[u8]) -> Option<Self> {
         let length = 4 + name.len() + value.len();
-        if name.len() > TEXT || value.len() > TEXT || length > ROOM {
+        if name.len() > MAX_TEXT || value.len() > MAX_TEXT || length > MAX_MAP {
             return None;
         }
-        let mut map = [0; ROOM];
+        let mut map = [0; MAX_MAP];
         map[0] = 0x81;
         map[1] = 0xa0 | name.len() as u8;
         map[2..2 + name.len()].copy_from_slice(name);

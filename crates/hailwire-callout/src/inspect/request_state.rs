@@ -1,4 +1,4 @@
-//! What an exchange knows of each of its agents, and what their answers do.
+//! The state of a request with each of its agents, and what their answers change.
 //!
 //! Everything that an answer, or its absence, means for a request is decided here, once, for heads and bodies alike: which
 //! agent is asked, where, what its answer changes, and what its rule says where there is none.
@@ -32,7 +32,7 @@ pub(super) struct RequestState {
 #[derive(Default)]
 struct AgentProgress {
     /// Where it was asked first.
-    place: Option<usize>,
+    endpoint: Option<usize>,
     /// It is not asked any more: it observes, and would have blocked.
     silent: bool,
     /// It decided.
@@ -92,8 +92,8 @@ impl RequestState {
     }
 
     /// Where an agent was asked first.
-    pub(super) fn place(&self, n: usize) -> Option<usize> {
-        self.states[n].place
+    pub(super) fn endpoint(&self, n: usize) -> Option<usize> {
+        self.states[n].endpoint
     }
 
     pub(super) fn has_decided(&self, n: usize) -> bool {
@@ -109,18 +109,20 @@ impl RequestState {
         !self.states[n].silent && wants()
     }
 
-    /// What the agent says of itself at the place where this exchange asks it.
+    /// What the agent says of itself at the endpoint where this exchange asks it.
     pub(super) fn capabilities(&self, n: usize) -> Option<Arc<Capabilities>> {
-        let places = &self.points[n].point.places;
-        match self.states[n].place {
-            Some(place) => places.get(place)?.capabilities(),
-            None => places.iter().find_map(|place| place.capabilities()),
+        let endpoints = &self.points[n].point.endpoints;
+        match self.states[n].endpoint {
+            Some(endpoint) => endpoints.get(endpoint)?.capabilities(),
+            None => endpoints
+                .iter()
+                .find_map(|endpoint| endpoint.capabilities()),
         }
     }
 
     /// Where an agent was asked, if it was.
     pub(super) fn asked(&self, n: usize) -> Option<&Arc<dyn AgentClient>> {
-        self.points[n].point.places.get(self.states[n].place?)
+        self.points[n].point.endpoints.get(self.states[n].endpoint?)
     }
 
     /// Asks one agent one thing. `None` where it does not answer and that is allowed.
@@ -132,9 +134,9 @@ impl RequestState {
     ) -> Result<Option<Response>, Decision> {
         let kind = event.kind();
         let timeout = self.point(n).rule.phase(kind).timeout;
-        let asking = self.asking(n, event, EndpointChoice::Yes, timeout);
-        let (place, answer) = asking.await;
-        self.found(n, place);
+        let asking = self.asking(n, event, EndpointChoice::Any, timeout);
+        let (endpoint, answer) = asking.await;
+        self.found(n, endpoint);
         let Some(mut response) = self.checked(n, kind, answer)? else {
             return Ok(None);
         };
@@ -146,7 +148,7 @@ impl RequestState {
         }))
     }
 
-    /// An ask of one agent, where it was asked before. It leaves when it is polled first.
+    /// A request to one agent, at the endpoint used before. It is sent when it is polled first.
     pub(super) fn asking(
         &self,
         n: usize,
@@ -154,14 +156,16 @@ impl RequestState {
         free: EndpointChoice,
         deadline: Duration,
     ) -> CallFuture {
-        self.points[n].tally.ask(event.kind());
-        let (points, place) = (Arc::clone(&self.points), self.states[n].place);
-        Box::pin(async move { ask(&points[n].point, place, free, event, deadline).await })
+        self.points[n].counters.count_asked(event.kind());
+        let (points, endpoint) = (Arc::clone(&self.points), self.states[n].endpoint);
+        Box::pin(
+            async move { request_from(&points[n].point, endpoint, free, event, deadline).await },
+        )
     }
 
     /// Where an agent was asked: what follows goes there.
-    pub(super) fn found(&mut self, n: usize, place: usize) {
-        self.states[n].place = Some(place);
+    pub(super) fn found(&mut self, n: usize, endpoint: usize) {
+        self.states[n].endpoint = Some(endpoint);
     }
 
     /// An answer that can be meant; `None` where there is none and that is allowed.
@@ -181,7 +185,7 @@ impl RequestState {
         self.fault(n, kind, fault, &why).map(|()| None)
     }
 
-    /// Adds an answer to the verdict. Gives what goes on in place of a piece, where that is changed.
+    /// Adds an answer to the verdict. Gives what goes on in endpoint of a chunk, where that is changed.
     pub(super) fn take(
         &mut self,
         n: usize,
@@ -190,14 +194,14 @@ impl RequestState {
         undecided: bool,
         verdict: &mut Verdict,
     ) -> Result<Option<Bytes>, Decision> {
-        let CountedCheckpoint { point, tally } = &self.points[n];
+        let CountedCheckpoint { point, counters } = &self.points[n];
         if response.audit != crate::response::Audit::default() {
             verdict.audits.push((point.name.clone(), response.audit));
         }
         let stops = response.decision != Decision::Allow && !undecided;
         if point.rule.observe {
             if stops {
-                tally.observe(kind);
+                counters.count_observed(kind);
                 self.states[n].silent = true;
                 debug!(request = %self.request, agent = %point.name, phase = kind.name(), "would have been stopped");
             }
@@ -213,7 +217,7 @@ impl RequestState {
             .routing_metadata
             .append(&mut response.routing_metadata);
         if stops {
-            tally.stop(kind);
+            counters.count_stopped(kind);
             self.states[n].decided = true;
             debug!(request = %self.request, agent = %point.name, phase = kind.name(), "stopped");
             return Err(response.decision);
@@ -234,23 +238,23 @@ impl RequestState {
         fault: AgentFault,
         why: &str,
     ) -> Result<(), Decision> {
-        let CountedCheckpoint { point, tally } = &self.points[n];
+        let CountedCheckpoint { point, counters } = &self.points[n];
         let (request, agent, phase) = (&self.request, &point.name, kind.name());
         match point.rule.on(kind, fault) {
             FallbackAction::Block(_) if point.rule.observe => {
-                tally.observe(kind);
+                counters.count_observed(kind);
                 debug!(%request, %agent, phase, fault = fault.name(), why, "would have been blocked");
                 Ok(())
             }
             FallbackAction::Allow => {
                 if !point.rule.observe {
-                    tally.bypass(kind, fault);
+                    counters.count_bypassed(kind, fault);
                     warn!(%request, %agent, phase, fault = fault.name(), why, "passes uninspected");
                 }
                 Ok(())
             }
             FallbackAction::Block(status) => {
-                tally.block(kind, fault);
+                counters.count_blocked(kind, fault);
                 debug!(%request, %agent, phase, fault = fault.name(), why, "blocked");
                 Err(Decision::Block {
                     status,
@@ -263,10 +267,10 @@ impl RequestState {
 
     /// Whether an agent observes; what it would have done is counted then.
     pub(super) fn shadow(&self, n: usize, kind: EventKind) -> bool {
-        let CountedCheckpoint { point, tally } = &self.points[n];
+        let CountedCheckpoint { point, counters } = &self.points[n];
         match point.rule.observe {
-            true => tally.observe(kind),
-            false => tally.stop(kind),
+            true => counters.count_observed(kind),
+            false => counters.count_stopped(kind),
         }
         point.rule.observe
     }
@@ -278,57 +282,57 @@ impl RequestState {
             None => CancelReason::ClientDisconnect,
         };
         for n in 0..self.count() {
-            let Some(place) = self.asked(n) else {
+            let Some(endpoint) = self.asked(n) else {
                 continue;
             };
             if !complete && !self.has_decided(n) {
-                place.cancel(&self.id, reason);
+                endpoint.cancel(&self.id, reason);
             }
-            place.done(&self.id);
+            endpoint.done(&self.id);
         }
     }
 }
 
-/// An ask under way: where it was asked last, and what was answered.
+/// A request in flight: the endpoint tried last, and its answer.
 pub(super) type CallFuture = BoxFuture<'static, (usize, Result<Response, CallError>)>;
 
-/// Whether an event stands for itself, so that another place may be asked about it: a piece of a body goes where the
+/// Whether an event stands for itself, so that another endpoint may be asked about it: a chunk of a body goes where the
 /// ones before it went.
 pub(super) enum EndpointChoice {
-    Yes,
-    No,
+    Any,
+    Same,
     /// Nor does it leave alone: others before it are not answered, and its time begins with its turn.
-    Behind(StartSignal),
+    Pipelined(StartSignal),
 }
 
-/// Asks at one place after the other, within the deadline. Gives the last place asked.
+/// Asks at one endpoint after the other, within the deadline. Gives the last endpoint asked.
 ///
-/// The next place is tried where one is full, down or fails, and only where the event is free.
-async fn ask(
+/// The next endpoint is tried where one is full, down or fails, and only where the event is free.
+async fn request_from(
     point: &Checkpoint,
-    place: Option<usize>,
+    endpoint: Option<usize>,
     free: EndpointChoice,
     event: Event,
     deadline: Duration,
 ) -> (usize, Result<Response, CallError>) {
-    let first = place.unwrap_or(0);
-    if let EndpointChoice::Behind(turn) = free {
-        let answer = match point.places.get(first) {
-            Some(asked) => asked.ask_in_turn(event, deadline, turn).await,
+    let first = endpoint.unwrap_or(0);
+    if let EndpointChoice::Pipelined(turn) = free {
+        let answer = match point.endpoints.get(first) {
+            Some(asked) => asked.request_queued(event, deadline, turn).await,
             None => Err(CallError::Down),
         };
         return (first, answer);
     }
-    let free = matches!(free, EndpointChoice::Yes);
-    let others = (0..point.places.len()).filter(|n| *n != first && free);
+    let free = matches!(free, EndpointChoice::Any);
+    let others = (0..point.endpoints.len()).filter(|n| *n != first && free);
     let begin = Instant::now();
     let mut last = (first, Err(CallError::Down));
     for n in std::iter::once(first).chain(others) {
-        let Some(asked) = point.places.get(n) else {
+        let Some(asked) = point.endpoints.get(n) else {
             break;
         };
         let left = deadline.saturating_sub(begin.elapsed());
-        last = (n, asked.ask(event.clone(), left).await);
+        last = (n, asked.request(event.clone(), left).await);
         match &last.1 {
             Err(CallError::Overload | CallError::Down | CallError::Failed(_)) => {}
             _ => break,

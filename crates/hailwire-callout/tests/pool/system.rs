@@ -125,7 +125,7 @@ impl House {
     ) -> Self {
         let house = Self::build(agents, config, limits, false);
         for agent in 1..=agents {
-            eventually(|| house.pool.able() as usize >= agent).await;
+            eventually(|| house.pool.available() as usize >= agent).await;
         }
         house
     }
@@ -187,20 +187,24 @@ impl House {
     }
 
     /// Asks, and returns which agent answered.
-    pub(crate) async fn ask(&self, event: Event) -> Result<usize, PoolError> {
-        who(self.pool.ask(event, LONG).await)
+    pub(crate) async fn request(&self, event: Event) -> Result<usize, PoolError> {
+        who(self.pool.request(event, LONG).await)
     }
 
     /// Asks about the head of a session's request.
-    pub(crate) async fn ask_in(&self, session: &str, id: &str) -> Result<usize, PoolError> {
-        who(self.pool.ask_in(session, head(id), LONG).await)
+    pub(crate) async fn request_in_session(
+        &self,
+        session: &str,
+        id: &str,
+    ) -> Result<usize, PoolError> {
+        who(self.pool.request_in_session(session, head(id), LONG).await)
     }
 
     /// Begins to ask, and goes on when the agents have been asked once more.
     pub(crate) async fn begin(&self, event: Event) -> JoinHandle<Result<usize, PoolError>> {
         let before = self.asked();
         let pool = Arc::clone(&self.pool);
-        let asking = tokio::spawn(async move { who(pool.ask(event, LONG).await) });
+        let asking = tokio::spawn(async move { who(pool.request(event, LONG).await) });
         eventually(|| self.asked() > before).await;
         asking
     }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use hailwire_pool::{Availability, BreakerPermit, NoSlot, Outcome};
 
 use super::{
-    PausedPolicy, PoolError, PoolShared, clock,
-    lanes::BodyKey,
-    line::{BorrowedConnection, NUMBERS},
+    PausedPolicy, PoolError, PoolShared,
+    body_slots::BodyKey,
+    clock,
+    connection_slot::{BorrowedConnection, MAX_NUMBER},
 };
 use crate::{
     control::HealthState,
@@ -16,13 +17,13 @@ use crate::{
     response::Response,
 };
 
-/// A place on a connection, counted until it is finished or dropped. Dropping it says nothing about the agent.
+/// A lease of a slot on a connection, counted until it is finished or dropped. Dropping it says nothing about the agent.
 ///
 /// It borrows the connection without counting a reference, of which a thread can do a few at once cheaply: who waits for an
 /// answer keeps a clone of the connection instead.
 #[must_use = "the place is given back when the call is dropped"]
 pub struct ConnectionLease<'a> {
-    lent: BorrowedConnection,
+    borrowed: BorrowedConnection,
     hold: SlotGuard<'a>,
 }
 
@@ -31,14 +32,14 @@ impl<'a> ConnectionLease<'a> {
     #[inline]
     #[must_use]
     pub fn connection(&self) -> &Connection {
-        &self.lent.connection
+        &self.borrowed.connection
     }
 
-    /// Gives the place back and says how the ask went and how long it took; `None` for one whose time was over.
+    /// Releases the slot and reports how the request went and how long it took; `None` for one that timed out.
     ///
     /// # Errors
     ///
-    /// What the ask's failure means for the caller.
+    /// What the failure of the request means for the caller.
     #[inline]
     pub fn finish(
         self,
@@ -48,30 +49,30 @@ impl<'a> ConnectionLease<'a> {
         self.hold.finish(answer, took)
     }
 
-    /// Gives the place back and says that this was answered, and how long it took.
+    /// Releases the slot and reports this answer, and how long it took.
     #[inline]
     pub fn answered(mut self, response: &Response, took: Duration) {
         self.hold.answered(response, took);
     }
 
-    /// The connection to wait on, and the place on it.
+    /// The connection to wait on, and the guard of its slot.
     pub(super) fn keep(self) -> (Connection, SlotGuard<'a>) {
-        (self.lent.connection.clone(), self.hold)
+        (self.borrowed.connection.clone(), self.hold)
     }
 }
 
-/// A place on a connection.
+/// Holds a slot of a connection until the request ends.
 pub(super) struct SlotGuard<'a> {
     shared: &'a PoolShared,
-    seat: usize,
+    slot: usize,
     permit: BreakerPermit,
     kind: EventKind,
     /// When it was let in.
     since: Duration,
     /// The request's hash, where it ends with this event.
     ends: Option<u64>,
-    /// The body, where this is a piece of one.
-    lane: Option<BodyKey>,
+    /// The body, where this is a chunk of one.
+    body: Option<BodyKey>,
     settled: bool,
 }
 
@@ -98,21 +99,21 @@ impl SlotGuard<'_> {
 
     #[inline]
     fn answered(&mut self, response: &Response, took: Duration) {
-        let Self { shared, seat, .. } = *self;
+        let Self { shared, slot, .. } = *self;
         self.settled = true;
         shared.breaker.succeeded(self.permit);
         let now = self.since + took;
-        shared.seats.settle(seat, Outcome::Success, now);
+        shared.slots.record(slot, Outcome::Success, now);
         shared.metrics.answered(self.kind, &response.decision, took);
     }
 
     fn failed(&mut self, error: &PoolError, took: Duration) {
-        let Self { shared, seat, .. } = *self;
+        let Self { shared, slot, .. } = *self;
         self.settled = true;
-        if speaks_against(error) {
+        if is_agent_failure(error) {
             let now = self.since + took;
             shared.breaker.failed(self.permit, now);
-            shared.seats.settle(seat, Outcome::Failure, now);
+            shared.slots.record(slot, Outcome::Failure, now);
         } else {
             shared.breaker.abandoned(self.permit);
         }
@@ -131,15 +132,15 @@ impl Drop for SlotGuard<'_> {
         if let Some(hash) = self.ends {
             shared.affinity.remove(hash);
         }
-        if self.lane.is_none_or(|lane| shared.lanes.part(lane)) {
-            shared.seats.leave(self.seat);
+        if self.body.is_none_or(|body| shared.body_slots.leave(body)) {
+            shared.slots.release(self.slot);
         }
-        shared.emptier();
+        shared.notify_drain();
     }
 }
 
 /// Whether a failure is the agent's.
-fn speaks_against(error: &PoolError) -> bool {
+fn is_agent_failure(error: &PoolError) -> bool {
     match error {
         PoolError::Timeout
         | PoolError::Failed(RequestError::Closed | RequestError::Malformed(_)) => true,
@@ -157,19 +158,19 @@ pub(super) fn select<'a>(
     let permit = shared.breaker.enter(now).ok_or(PoolError::Down)?;
     let hash = shared.hash(event.id_bytes());
     let session = session.map(|session| shared.hash(session.as_bytes()));
-    match place(shared, hash, session, event, now) {
-        Ok(SlotConnection { place, lent }) => {
+    match bind_slot(shared, hash, session, event, now) {
+        Ok(SlotConnection { slot_id, borrowed }) => {
             let hold = SlotGuard {
                 shared,
-                seat: seat_of(place),
+                slot: slot_of(slot_id),
                 permit,
                 kind: event.kind(),
                 since: now,
                 ends: matches!(event, Event::RequestComplete(_)).then_some(hash),
-                lane: lane(shared, hash, place, event),
+                body: body_key(shared, hash, slot_id, event),
                 settled: false,
             };
-            Ok(ConnectionLease { lent, hold })
+            Ok(ConnectionLease { borrowed, hold })
         }
         Err(error) => {
             shared.breaker.abandoned(permit);
@@ -178,118 +179,118 @@ pub(super) fn select<'a>(
     }
 }
 
-/// The body that an event is a piece of. Behind another one it gives back the place that it was given.
+/// The body that an event is a chunk of. A chunk behind others releases its slot again: they share one.
 #[inline]
-fn lane(shared: &PoolShared, hash: u64, place: u16, event: &Event) -> Option<BodyKey> {
-    let (lane, first) = shared.lanes.join(hash, place, event.kind())?;
+fn body_key(shared: &PoolShared, hash: u64, slot_id: u16, event: &Event) -> Option<BodyKey> {
+    let (body, first) = shared.body_slots.join(hash, slot_id, event.kind())?;
     if !first {
-        shared.seats.leave(seat_of(place));
+        shared.slots.release(slot_of(slot_id));
     }
-    Some(lane)
+    Some(body)
 }
 
-/// A place on a connection, as the table knows it.
+/// A slot and its connection, with the id under which the affinity table knows them.
 struct SlotConnection {
-    place: u16,
-    lent: BorrowedConnection,
+    slot_id: u16,
+    borrowed: BorrowedConnection,
 }
 
-/// Takes a place: the request's own, its session's, or a new one.
+/// Takes a slot: the request's own, its session's, or a new one.
 #[inline]
-fn place(
+fn bind_slot(
     shared: &PoolShared,
     hash: u64,
     session: Option<u64>,
     event: &Event,
     now: Duration,
 ) -> Result<SlotConnection, PoolError> {
-    let known = shared.affinity.seat(hash, now);
+    let known = shared.affinity.slot(hash, now);
     if let Some(known) = known {
-        if let Some(seated) = again(shared, known) {
-            return Ok(seated);
+        if let Some(bound) = bound_slot(shared, known) {
+            return Ok(bound);
         }
-        if goes_on(event) {
+        if continues_earlier(event) {
             return Err(PoolError::Failed(RequestError::Closed));
         }
     }
-    let seated = fresh(shared, hash, session, now)?;
+    let bound = new_slot(shared, hash, session, now)?;
     if known.is_some() {
         shared.metrics.displaced.increment();
-        shared.affinity.replace(hash, seated.place, now);
-        return Ok(seated);
+        shared.affinity.rebind(hash, bound.slot_id, now);
+        return Ok(bound);
     }
-    let placed = shared.affinity.place(hash, seated.place, now);
-    if placed == seated.place {
-        return Ok(seated);
+    let existing = shared.affinity.bind(hash, bound.slot_id, now);
+    if existing == bound.slot_id {
+        return Ok(bound);
     }
-    // Another event of this request was placed at the same moment, and first.
-    match again(shared, placed) {
+    // Another event of this request was bound at the same moment, and first.
+    match bound_slot(shared, existing) {
         Some(other) => {
-            shared.seats.leave(seat_of(seated.place));
+            shared.slots.release(slot_of(bound.slot_id));
             Ok(other)
         }
-        None => Ok(seated),
+        None => Ok(bound),
     }
 }
 
-/// The place of a request that was begun, if its connection is still that one.
+/// The slot of a request that has begun, if its connection is still the same one.
 #[inline]
-fn again(shared: &PoolShared, place: u16) -> Option<SlotConnection> {
-    let lent = open(shared, place)?;
-    shared.seats.rejoin(seat_of(place));
-    Some(SlotConnection { place, lent })
+fn bound_slot(shared: &PoolShared, slot_id: u16) -> Option<SlotConnection> {
+    let borrowed = open(shared, slot_id)?;
+    shared.slots.reacquire(slot_of(slot_id));
+    Some(SlotConnection { slot_id, borrowed })
 }
 
-/// A place for what is new.
+/// A slot for a new request.
 #[inline]
-fn fresh(
+fn new_slot(
     shared: &PoolShared,
-    lot: u64,
+    random: u64,
     session: Option<u64>,
     now: Duration,
 ) -> Result<SlotConnection, PoolError> {
     let Some(session) = session else {
-        return choose(shared, lot);
+        return choose_slot(shared, random);
     };
-    if let Some(place) = shared.sticky.seat(session, now) {
-        let seat = seat_of(place);
-        if shared.seats.standing(seat) != Availability::Out
-            && let Some(lent) = open(shared, place)
-            && shared.seats.enter(seat).is_ok()
+    if let Some(slot_id) = shared.sticky.slot(session, now) {
+        let slot = slot_of(slot_id);
+        if shared.slots.availability(slot) != Availability::Unavailable
+            && let Some(borrowed) = open(shared, slot_id)
+            && shared.slots.acquire(slot).is_ok()
         {
-            return Ok(SlotConnection { place, lent });
+            return Ok(SlotConnection { slot_id, borrowed });
         }
     }
-    let seated = choose(shared, lot)?;
-    shared.sticky.replace(session, seated.place, now);
-    Ok(seated)
+    let bound = choose_slot(shared, random)?;
+    shared.sticky.rebind(session, bound.slot_id, now);
+    Ok(bound)
 }
 
 #[inline]
-fn choose(shared: &PoolShared, lot: u64) -> Result<SlotConnection, PoolError> {
+fn choose_slot(shared: &PoolShared, random: u64) -> Result<SlotConnection, PoolError> {
     let mut except = None;
     loop {
-        match shared.seats.choose_but(lot, except) {
-            Ok(seat) => {
-                if let Some(seated) = seated(shared, seat) {
-                    return Ok(seated);
+        match shared.slots.choose_except(random, except) {
+            Ok(slot) => {
+                if let Some(bound) = slot_connection(shared, slot) {
+                    return Ok(bound);
                 }
                 // It ended between the choice and the look.
-                shared.seats.leave(seat);
-                if except.replace(seat).is_some() {
+                shared.slots.release(slot);
+                if except.replace(slot).is_some() {
                     return Err(PoolError::Down);
                 }
             }
             Err(NoSlot::Full) => return Err(PoolError::Overload),
             Err(NoSlot::Closed) => return Err(PoolError::Down),
-            Err(NoSlot::Out) => return paused(shared),
+            Err(NoSlot::Unavailable) => return paused_slot(shared),
         }
     }
 }
 
-/// A place where the agent has paused, since nobody else can serve.
+/// A slot whose agent has paused, since no other can serve.
 #[cold]
-fn paused(shared: &PoolShared) -> Result<SlotConnection, PoolError> {
+fn paused_slot(shared: &PoolShared) -> Result<SlotConnection, PoolError> {
     let pausing = |connection: &Connection| {
         matches!(
             connection.state(),
@@ -299,38 +300,38 @@ fn paused(shared: &PoolShared) -> Result<SlotConnection, PoolError> {
             }
         )
     };
-    let paused = (0..shared.seats.count())
-        .filter_map(|seat| seated(shared, seat))
-        .filter(|seated| pausing(&seated.lent.connection))
-        .min_by_key(|seated| shared.seats.load(seat_of(seated.place)))
+    let paused = (0..shared.slots.count())
+        .filter_map(|slot| slot_connection(shared, slot))
+        .filter(|bound| pausing(&bound.borrowed.connection))
+        .min_by_key(|bound| shared.slots.load(slot_of(bound.slot_id)))
         .ok_or(PoolError::Down)?;
     if shared.config.paused == PausedPolicy::Fail {
         return Err(PoolError::Overload);
     }
-    match shared.seats.enter(seat_of(paused.place)) {
+    match shared.slots.acquire(slot_of(paused.slot_id)) {
         Ok(()) => Ok(paused),
         Err(NoSlot::Full) => Err(PoolError::Overload),
-        Err(NoSlot::Closed | NoSlot::Out) => Err(PoolError::Down),
+        Err(NoSlot::Closed | NoSlot::Unavailable) => Err(PoolError::Down),
     }
 }
 
-/// The connection of a seat, unless it has ended, and what the table calls it.
+/// The connection of a slot, unless it has ended, and what the table calls it.
 #[inline]
-fn seated(shared: &PoolShared, seat: usize) -> Option<SlotConnection> {
-    let lent = shared.links.get(seat)?.lend()?;
-    let place = u16::try_from(seat & 63).unwrap_or(0) << 6 | u16::from(lent.number);
-    Some(SlotConnection { place, lent })
+fn slot_connection(shared: &PoolShared, slot: usize) -> Option<SlotConnection> {
+    let borrowed = shared.connections.get(slot)?.load()?;
+    let slot_id = u16::try_from(slot & 63).unwrap_or(0) << 6 | u16::from(borrowed.number);
+    Some(SlotConnection { slot_id, borrowed })
 }
 
-/// The connection that a place means, if it is still that one and has not ended.
+/// The connection of a slot id, if it is still the same one and has not ended.
 #[inline]
-pub(super) fn open(shared: &PoolShared, place: u16) -> Option<BorrowedConnection> {
-    let lent = shared.links.get(seat_of(place))?.lend()?;
-    (place & u16::from(NUMBERS) == u16::from(lent.number)).then_some(lent)
+pub(super) fn open(shared: &PoolShared, slot_id: u16) -> Option<BorrowedConnection> {
+    let borrowed = shared.connections.get(slot_of(slot_id))?.load()?;
+    (slot_id & u16::from(MAX_NUMBER) == u16::from(borrowed.number)).then_some(borrowed)
 }
 
 /// Whether an event goes on with something that only who saw its beginning can judge.
-fn goes_on(event: &Event) -> bool {
+fn continues_earlier(event: &Event) -> bool {
     match event {
         Event::RequestBody(chunk) | Event::ResponseBody(chunk) => chunk.index > 0,
         Event::WebSocketFrame(frame) => frame.index > 0,
@@ -342,8 +343,8 @@ fn goes_on(event: &Event) -> bool {
     }
 }
 
-/// A place has six bits for the seat and six for its connection's number.
+/// A slot id has six bits for the slot and six for its connection's number.
 #[inline]
-fn seat_of(place: u16) -> usize {
-    usize::from(place >> 6)
+fn slot_of(slot_id: u16) -> usize {
+    usize::from(slot_id >> 6)
 }

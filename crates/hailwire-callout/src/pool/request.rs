@@ -1,10 +1,10 @@
-//! What becomes of an ask: a place on a connection, the time that it may take, and what is noted of it.
+//! How a request is made: a slot on a connection, its timeout, and what is recorded of it.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{AgentPool, ConnectionLease, PoolError, StartSignal, call};
+use super::{AgentPool, ConnectionLease, PoolError, StartSignal, lease};
 use crate::{event::Event, response::Response};
 
 impl AgentPool {
@@ -20,39 +20,39 @@ impl AgentPool {
     /// # Cancel safety
     ///
     /// When the future is dropped, the agent is told that nobody waits, and nothing stays counted.
-    pub async fn ask(&self, event: Event, deadline: Duration) -> Result<Response, PoolError> {
-        self.ask_as(None, event, deadline, None).await
+    pub async fn request(&self, event: Event, deadline: Duration) -> Result<Response, PoolError> {
+        self.request_as(None, event, deadline, None).await
     }
 
-    /// Like [`AgentPool::ask`], and new requests of one session go to one connection as long as that can serve.
+    /// Like [`AgentPool::request`], and new requests of one session go to one connection as long as that can serve.
     ///
     /// # Errors
     ///
     /// [`PoolError`].
-    pub async fn ask_in(
+    pub async fn request_in_session(
         &self,
         session: &str,
         event: Event,
         deadline: Duration,
     ) -> Result<Response, PoolError> {
-        self.ask_as(Some(session), event, deadline, None).await
+        self.request_as(Some(session), event, deadline, None).await
     }
 
-    /// Like [`AgentPool::ask`], behind others that are answered first: its time begins when its turn comes.
+    /// Like [`AgentPool::request`], behind others that are answered first: its time begins when its start signal is given.
     ///
     /// # Errors
     ///
     /// [`PoolError`].
-    pub async fn ask_in_turn(
+    pub async fn request_queued(
         &self,
         event: Event,
         deadline: Duration,
         turn: &StartSignal,
     ) -> Result<Response, PoolError> {
-        self.ask_as(None, event, deadline, Some(turn)).await
+        self.request_as(None, event, deadline, Some(turn)).await
     }
 
-    /// Chooses the connection for an event and takes a place on it, without sending: for callers that send
+    /// Chooses the connection for an event and leases a slot on it, without sending: for callers that send
     /// for themselves.
     ///
     /// # Errors
@@ -64,10 +64,10 @@ impl AgentPool {
         session: Option<&str>,
         event: &Event,
     ) -> Result<ConnectionLease<'_>, PoolError> {
-        call::select(&self.shared, session, event)
+        lease::select(&self.shared, session, event)
     }
 
-    async fn ask_as(
+    async fn request_as(
         &self,
         session: Option<&str>,
         event: Event,
@@ -79,9 +79,9 @@ impl AgentPool {
         let kind = event.kind();
         let deadline = deadline.min(shared.config.timeouts.of(kind));
         let call = match self.select(session, &event) {
-            Err(PoolError::Down) if !shared.tried.load(Ordering::Acquire) => {
-                let tried = shared.until(|| shared.tried.load(Ordering::Acquire));
-                let _ = timeout_at(far(started, deadline), tried).await;
+            Err(PoolError::Down) if !shared.attempted.load(Ordering::Acquire) => {
+                let tried = shared.until(|| shared.attempted.load(Ordering::Acquire));
+                let _ = timeout_at(far_deadline(started, deadline), tried).await;
                 self.select(session, &event)
             }
             selected => selected,
@@ -92,9 +92,11 @@ impl AgentPool {
             most if most > 1.0 => stretched(deadline, connection.timeout_multiplier().min(most)),
             _ => deadline,
         };
-        let asked = connection.ask(event);
+        let asked = connection.request(event);
         let answer = match turn {
-            None => timeout_at(far(started, deadline), asked).await.ok(),
+            None => timeout_at(far_deadline(started, deadline), asked)
+                .await
+                .ok(),
             Some(turn) => turn.within(deadline, asked).await,
         };
         hold.finish(answer, started.elapsed())
@@ -111,7 +113,7 @@ fn stretched(time: Duration, by: f32) -> Duration {
 }
 
 /// A moment, however far away.
-pub(super) fn far(from: Instant, after: Duration) -> Instant {
+pub(super) fn far_deadline(from: Instant, after: Duration) -> Instant {
     const YEARS: Duration = Duration::from_secs(30 * 365 * 86_400);
     from + after.min(YEARS)
 }

@@ -1,4 +1,4 @@
-//! Exchanges between their request and their response.
+//! Exchanges whose request has been answered and whose response is still to come.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -115,7 +115,7 @@ impl PendingTable {
         if !gone.is_empty() {
             tracing::debug!(
                 count = gone.len(),
-                "responses that never came are no longer awaited"
+                "pending requests without a response dropped"
             );
         }
     }
