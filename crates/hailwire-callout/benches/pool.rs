@@ -151,7 +151,7 @@ impl Table for Ours {
 struct Theirs(DashMap<String, Arc<String>>, Arc<String>);
 
 impl Table for Theirs {
-    fn place(&self, id: &str, _: u16) {
+    fn bind(&self, id: &str, _: u16) {
         self.0.insert(id.to_owned(), Arc::clone(&self.1));
     }
     fn slot(&self, id: &str) -> Option<u16> {

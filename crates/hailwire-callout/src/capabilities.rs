@@ -1,10 +1,10 @@
-//! What an agent says of itself.
+//! The capabilities of an agent.
 
 use serde::{Deserialize, Serialize};
 
 use crate::event::EventKind;
 
-/// What an agent is and takes.
+/// The identity, events, features and limits of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// Which agent this is.
@@ -17,11 +17,11 @@ pub struct Capabilities {
     pub events: EventKinds,
     /// What it can do.
     pub features: Features,
-    /// How much it takes.
+    /// Its limits.
     pub limits: AgentLimits,
 }
 
-/// A set of kinds of events.
+/// A set of event kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventKinds(u16);
 
@@ -77,7 +77,7 @@ pub struct Features {
     pub health_reporting: bool,
 }
 
-/// How much an agent takes.
+/// The limits of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgentLimits {

@@ -1,8 +1,8 @@
-//! What passes beside requests.
+//! Control messages, which pass beside the events of requests.
 //!
-//! From the agent: how it is ([`AgentHealth`]), what it counted ([`MetricsReport`]), that it wants less or more
-//! ([`FlowControl`]), that its configuration should change ([`ConfigUpdate`]). From the host: that nobody waits for an
-//! answer any more ([`Cancel`]), whether the agent lives ([`Ping`]), and what it should do as a whole ([`AgentCommand`]).
+//! From the agent: its health ([`AgentHealth`]), what it counted ([`MetricsReport`]), that it pauses or resumes its host
+//! ([`FlowControl`]), that its configuration should change ([`ConfigUpdate`]). From the host: that it no longer waits for an
+//! answer ([`Cancel`]), liveness checks ([`Ping`]), and commands to the agent as a whole ([`AgentCommand`]).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -21,10 +21,10 @@ pub enum Notice {
     Log(LogLine),
 }
 
-/// How an agent is.
+/// The health of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AgentHealth {
-    /// In one word.
+    /// The state.
     pub state: HealthState,
     /// For people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ pub struct AgentHealth {
     pub timeout_multiplier: Option<f32>,
 }
 
-/// How an agent is, in one word; on the wire a number from 1.
+/// The health of an agent as a state; on the wire a number from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "u8", try_from = "u8")]
 pub enum HealthState {
@@ -143,18 +143,18 @@ pub struct HistogramBucket {
     pub count: u64,
 }
 
-/// What an agent wants of its host.
+/// A change of configuration that an agent asks its host for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConfigUpdate {
     /// What.
     pub update_type: ConfigUpdateKind,
-    /// The id of this wish.
+    /// The id of this update.
     pub request_id: String,
     /// When, in milliseconds since 1970.
     pub timestamp_ms: u64,
 }
 
-/// What an agent wants.
+/// The kind of a configuration update.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the fields are what they are called")]

@@ -1,4 +1,4 @@
-//! What a host tells an agent.
+//! Events: what a host sends an agent.
 //!
 //! Each event belongs to one request and carries its correlation id, which the host chooses, unique among
 //! the requests that it has in flight on a connection.

@@ -11,12 +11,12 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`event`] | what a host tells an agent |
+//! | [`event`] | events: what a host sends an agent |
 //! | [`headers`] | the fields of a request or response |
-//! | [`response`] | what an agent answers |
+//! | [`response`] | responses: what an agent answers |
 //! | [`guardrail`] | what an agent finds in a text for or from a language model |
-//! | [`control`] | what passes beside requests: health, metrics, flow, cancels |
-//! | [`capabilities`] | what an agent says of itself; the handshake |
+//! | [`control`] | control messages: health, metrics, flow control, cancels |
+//! | [`capabilities`] | the capabilities of an agent; the handshake |
 //! | [`wire`] | frames, and the two encodings of all of these |
 //! | [`agent`] | the agent's side: the trait, and serving it |
 //! | [`host`] | the proxy's side: one connection to an agent |

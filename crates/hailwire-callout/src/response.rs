@@ -1,4 +1,4 @@
-//! What an agent answers to an event.
+//! Responses: what an agent answers to an event.
 
 use std::collections::BTreeMap;
 

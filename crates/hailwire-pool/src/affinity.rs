@@ -21,7 +21,7 @@
 //! for longer than the time to live is as good as none.
 //!
 //! Every operation is a handful of loads, and at most one compare-and-swap that succeeds; none waits. Two threads
-//! that put the same hash at the same moment agree, except when a third frees a entry between them.
+//! that put the same hash at the same moment agree, except when a third frees an entry between them.
 
 use std::{
     sync::{
@@ -36,7 +36,7 @@ use std::{
 pub struct AffinityConfig {
     /// How long an entry stays that is not used. Default 5 min; from 1 s to 9 h.
     pub ttl: Duration,
-    /// Entries that find room; beyond them, the least lately used may make entry. Default 100,000; it is
+    /// Entries that are kept; beyond them, the least lately used may be evicted. Default 100,000; it is
     /// rounded up to what the levels hold: 4,096, 36,864 or, at most, 299,008, of 8 bytes each.
     pub entries: usize,
 }
@@ -54,7 +54,7 @@ impl Default for AffinityConfig {
 #[derive(Debug)]
 pub struct AffinityTable {
     levels: Box<[TableLevel]>,
-    /// Where an entry goes that has no entry, which no level is so small as to let happen.
+    /// Where an entry goes that finds none free, which no level is small enough to let happen.
     spare: AtomicU64,
     ttl: u16,
     /// Entries used less long ago than this are not stamped anew.
@@ -240,7 +240,7 @@ impl AffinityTable {
         }
     }
 
-    /// A entry for a hash whose sets are full: one that is too old, one of the next level, or the oldest.
+    /// An entry for a hash whose sets are full: one that is too old, one of the next level, or the oldest.
     #[cold]
     fn make_room(&self, hash: u64, now: u16) -> EntryLookup<'_> {
         let mut oldest: Option<(&AtomicU64, u64)> = None;

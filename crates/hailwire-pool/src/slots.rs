@@ -1,4 +1,4 @@
-//! A fixed slots of slots, such as the connections to one agent, and the choice among them.
+//! A fixed set of slots, such as the connections to one agent, and the choice among them.
 //!
 //! [`crate::pool`] is for members that come and go and may be many. Here there are at most 64 that
 //! stay and whose availability changes, so that "which can serve" is one word with a bit for each: a choice is
@@ -10,8 +10,8 @@
 //!
 //! # Drain
 //!
-//! [`SlotSet::close`] makes every slot refuse. What is seated stays until it leaves, and the leave that empties the
-//! slots says so.
+//! [`SlotSet::close`] makes every slot refuse. Calls that hold a slot keep it until they release it, and the release that empties the
+//! set says so.
 
 use std::{
     sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
@@ -39,11 +39,11 @@ pub enum NoSlot {
     Unavailable,
     /// Those that can serve have as many calls as they take.
     Full,
-    /// The slots is closed.
+    /// The set is closed.
     Closed,
 }
 
-/// The slots.
+/// A set of slots.
 #[derive(Debug)]
 pub struct SlotSet {
     strategy: Strategy,
@@ -85,14 +85,14 @@ pub struct SlotView<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LastSeen(u64);
 
-/// The most slots of a slots.
+/// The most slots of a set.
 pub const MAX_SLOTS: usize = 64;
 
 const CLOSED: u32 = 1 << 31;
 const MAX_SCORE: u32 = 255;
 
 impl SlotSet {
-    /// A slots of slots, from 1 to [`MAX_SLOTS`], all of them out; each takes `max` calls at once, 0 for any number.
+    /// A set of slots, from 1 to [`MAX_SLOTS`], all of them out; each takes `max` calls at once, 0 for any number.
     #[must_use]
     pub fn new(count: usize, max: u32, strategy: Strategy) -> Self {
         let slot = || SlotState {
@@ -170,7 +170,7 @@ impl SlotSet {
         }
     }
 
-    /// Releases a slot; whether that emptied a closed slots.
+    /// Releases a slot; whether that emptied a closed set.
     #[inline]
     pub fn release(&self, slot: usize) -> bool {
         let Some(slot) = self.slots.get(slot) else {
@@ -325,7 +325,7 @@ impl SlotSet {
         (0..self.count()).map(|slot| self.load(slot)).sum()
     }
 
-    /// Refuses whoever comes from now on; whether the slots is empty already.
+    /// Refuses whoever comes from now on; whether the set is empty already.
     pub fn close(&self) -> bool {
         for slot in &self.slots {
             slot.load.fetch_or(CLOSED, Ordering::AcqRel);
@@ -333,7 +333,7 @@ impl SlotSet {
         self.in_flight() == 0
     }
 
-    /// Opens a closed slots again.
+    /// Opens a closed set again.
     pub fn open(&self) {
         for slot in &self.slots {
             slot.load.fetch_and(!CLOSED, Ordering::AcqRel);

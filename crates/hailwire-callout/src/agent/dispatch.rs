@@ -43,7 +43,7 @@ pub(crate) const MAX_WAITING: usize = 1024;
 /// A chunk of a body below this size is copied when it has to wait.
 const COPY_BELOW: usize = 64 << 10;
 
-/// Where an answer goes.
+/// Receives the answer to one event.
 pub(crate) trait ReplySink: Send + 'static {
     /// Called at most once, and not for what was cancelled.
     fn answer(self, response: Response);

@@ -46,7 +46,7 @@ pub trait Agent: Send + Sync + 'static {
         ""
     }
 
-    /// How much it takes.
+    /// Its limits.
     fn limits(&self) -> AgentLimits {
         AgentLimits::default()
     }

@@ -98,7 +98,7 @@ where
     Ok(session::run(agent, incoming, outgoing, settled).await?)
 }
 
-/// What an agent says of itself.
+/// The capabilities of an agent.
 pub(crate) fn capabilities<A: Agent>(agent: &A) -> Capabilities {
     let limits = agent.limits();
     Capabilities {

@@ -36,12 +36,12 @@ use crate::{
     },
 };
 
-/// What a handshake settled.
+/// The parameters that a handshake agreed on.
 pub(super) struct AgentSessionParams {
     pub(super) host_id: String,
     pub(super) host_version: String,
     pub(super) encoding: Encoding,
-    /// Both sides are ours.
+    /// Both sides are Hailwire.
     pub(super) numbered: bool,
 }
 

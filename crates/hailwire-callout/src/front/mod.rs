@@ -54,7 +54,7 @@ pub fn text(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// What becomes of a body that an agent wants and a proxy does not show. Clones are the same; it may change while fronts
+/// What happens to a body that an agent wants and a proxy does not send. Clones share the policy; it may change while fronts
 /// serve.
 #[derive(Clone, Debug)]
 pub struct UnseenBodyPolicy(Arc<AtomicU16>);
@@ -102,7 +102,7 @@ fn now() -> String {
     humantime::format_rfc3339_millis(SystemTime::now()).to_string()
 }
 
-/// What a client gets instead of what it asked for.
+/// The response that a client gets instead of the one it asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientResponse {
     /// The status.

@@ -1,4 +1,4 @@
-//! What a front is asked over: TCP, or a Unix socket.
+//! Listeners of the fronts: TCP, or a Unix socket.
 
 use std::{future::Future, io, sync::Arc, time::Duration};
 
@@ -12,10 +12,10 @@ use crate::{agent::uds, inspect::config::ListenAddress};
 /// The mode of a front's Unix socket: its owner and its group may connect.
 const SOCKET_MODE: u32 = 0o660;
 
-/// How long nobody is taken after taking one has failed, for want of descriptors for instance.
+/// The pause after accepting has failed, for want of descriptors for instance.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A socket that a front is asked on.
+/// A listener of a front.
 #[derive(Debug)]
 pub enum FrontListener {
     /// TCP, without Nagle's algorithm.
@@ -53,7 +53,7 @@ impl FrontListener {
 }
 
 impl ext_proc::ExtProcServer {
-    /// Serves a socket until `stop` is ready; then nobody is taken any more, connections are told to end, and this returns
+    /// Serves a socket until `stop` is ready; then no connection is accepted any more, connections are told to end, and this returns
     /// when they have.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ fn taken(listener: uds::UdsListener) -> impl Stream<Item = io::Result<UnixStream
 }
 
 impl spoe::SpoeServer {
-    /// Serves a socket until `stop` is ready; then nobody is taken any more, a connection ends when it has nothing under
+    /// Serves a socket until `stop` is ready; then no connection is accepted any more, a connection ends when it has nothing under
     /// way, and this returns when all have ended.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //! The handshake is in the request before anything is waited for. Some servers (grpc-js, grpc-go) send the headers of
 //! a response with its first message only: whoever waits for them before it greets waits for ever.
 //!
-//! Two of ours number their events, so that chunks of a body are pipelined; to others one event of a request is
+//! Two Hailwire peers number their events, so that chunks of a body are pipelined; to other implementations one event of a request is
 //! under way at a time. What foreign agents leave unanswered is not waited for: a configuration counts as accepted when it has been sent, and
 //! a guardrail is refused by an agent that does not name it.
 
@@ -49,7 +49,7 @@ use crate::{
 /// Bytes that may wait to be sent; what would go beyond is refused.
 const MAX_QUEUED_BYTES: usize = 32 << 20;
 
-/// Bytes of one direction of a body that may be under way toward one of ours.
+/// Bytes in flight of one direction of a body, toward a Hailwire agent.
 const WINDOW: u64 = 256 << 10;
 
 /// The endpoint of an agent.

@@ -1,4 +1,4 @@
-//! The half of a connection that every transport shares.
+//! The half of a connection that is the same for every transport.
 //!
 //! A transport gives [`open`] an [`EventTransport`], which takes what is to be sent and does not wait, and gets a [`ConnectionLink`],
 //! which it tells what came. Its driver holds the link; the connection ends when the driver says [`ConnectionLink::end`],
@@ -36,7 +36,7 @@ use crate::{
 /// How many pings may be unanswered; the oldest is given up.
 const MAX_PINGS: usize = 16;
 
-/// Where a transport takes what is to be sent. Nothing here waits.
+/// Sends events, cancels and pings over one transport. Nothing here waits.
 pub(crate) trait EventTransport: Send + Sync + 'static {
     /// Sends an event. `alone` says that nothing else is in flight, so that waiting for company gains nothing.
     ///
@@ -60,7 +60,7 @@ pub(crate) trait EventTransport: Send + Sync + 'static {
     fn close(&self);
 }
 
-/// What a handshake settled.
+/// The parameters that a handshake agreed on.
 #[derive(Debug)]
 pub(crate) struct LinkSettings {
     pub(crate) capabilities: Capabilities,
@@ -456,7 +456,7 @@ impl Drop for AnswerFuture<'_> {
     }
 }
 
-/// How a connection is, unpacked.
+/// The state of a connection, unpacked.
 #[derive(Clone, Copy, Default)]
 struct PackedState {
     closed: bool,

@@ -39,7 +39,7 @@ impl Connection {
     ///
     /// The event leaves when this is called, not when the future is polled. It may be called concurrently, for one
     /// request too: chunks of a body leave in the order of the calls.
-    /// Toward an agent of ours they are pipelined, as far as the window of their request and direction goes;
+    /// Toward a Hailwire agent they are pipelined, as far as the window of their request and direction goes;
     /// toward others one event of a request is under way, and the rest wait here.
     ///
     /// # Cancel safety
@@ -58,7 +58,7 @@ impl Connection {
         async move { asking?.await }
     }
 
-    /// What the agent said of itself.
+    /// The agent's capabilities.
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {
         self.0.link.capabilities()
@@ -122,7 +122,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// How a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionState {
     /// Events may be sent.
@@ -138,16 +138,16 @@ pub enum ConnectionState {
     Closed,
 }
 
-/// Why there is no answer.
+/// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RequestError {
     /// The connection has ended.
     #[error("the connection to the agent has ended")]
     Closed,
-    /// The agent takes nothing new: it has paused the host, drains, or is not well.
+    /// The agent accepts no new requests: it has paused the host, is draining, or is unhealthy.
     #[error("the agent accepts no new requests")]
     Paused,
-    /// As many requests as the agent takes are under way.
+    /// The agent is at its concurrency limit.
     #[error("the agent is at its concurrency limit")]
     Full,
     /// The body is larger than the agent accepts, or the event than a frame holds.
@@ -194,7 +194,7 @@ pub struct ConnectOptions {
     pub connect_timeout: Duration,
     /// What happens to more than the agent takes. Default it waits.
     pub overload: OverloadPolicy,
-    /// How long an agent that is not ours may owe an answer that nobody waits for any more, and answer nothing else; after that,
+    /// How long an agent of another implementation may owe an answer that nobody waits for any more, and answer nothing else; after that,
     /// and before twice that, the connection is given up, and whoever waits gets [`RequestError::Closed`]. Until the answer comes nothing
     /// more is asked about its request there. Default 10 s.
     pub late: Duration,
@@ -219,7 +219,7 @@ impl Default for ConnectOptions {
     }
 }
 
-/// Why there is no connection.
+/// Why a connection could not be opened.
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// The agent cannot be reached, or went away.

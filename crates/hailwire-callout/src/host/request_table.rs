@@ -31,7 +31,7 @@ use crate::{
     stream::MIN_CHUNK_COST,
 };
 
-/// How many abandoned events toward agents that are not ours are remembered.
+/// How many abandoned events toward other implementations are remembered.
 pub(crate) const MAX_ORPHANS: usize = 1024;
 
 /// How many requests an agent may pause one by one.
@@ -65,7 +65,7 @@ impl RequestTicket {
 /// How answers find their requests, and how much may be in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestRules {
-    /// Answers say the number of their ticket: the other side is ours.
+    /// Answers carry the number of their ticket: the other side is Hailwire.
     pub(crate) numbered: bool,
     /// Bytes of one direction of a body that may be under way, toward ours; one chunk always may.
     pub(crate) window: u64,

@@ -1,7 +1,7 @@
 //! Agents that dial: the host listens, and each agent that registers becomes a connection.
 //!
 //! The socket has mode 0600. An agent says who it is and shows a token, which is compared in constant time with
-//! every one that is known. Two of ours agree on an encoding and on their extensions; others speak JSON.
+//! every one that is known. Hailwire peers agree on an encoding and on their extensions; others speak JSON.
 
 use std::{
     collections::HashMap,
@@ -130,7 +130,7 @@ impl ReverseListener {
     }
 }
 
-/// Takes an agent that registers over a pair of byte streams.
+/// Accepts an agent that registers over a pair of byte streams.
 ///
 /// # Errors
 ///
@@ -149,7 +149,7 @@ where
     .await
 }
 
-/// Like [`over`], and whoever knows which agent it is says how it is connected to: by its id, once it has shown that it
+/// Like [`over`], and whoever knows which agent it is supplies the connection's options: by its id, once it has shown that it
 /// may register. `None` refuses it, as one that nobody wants. The agent waits for its answer meanwhile, as long as a
 /// handshake may take.
 ///

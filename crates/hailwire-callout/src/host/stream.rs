@@ -165,11 +165,11 @@ where
     Ok(connection)
 }
 
-/// What a handshake settled.
+/// The parameters that a handshake agreed on.
 pub(super) struct StreamParams {
     pub(super) capabilities: Capabilities,
     pub(super) encoding: Encoding,
-    /// The window, where both sides are ours.
+    /// The window, where both sides are Hailwire.
     pub(super) window: Option<u32>,
 }
 

@@ -1,8 +1,8 @@
 //! One agent's stage in the pipeline of a body: what it is sent, what it has not answered yet, what is held back.
 //!
-//! Chunks leave it in the order in which they entered, each when all of its fragments are answered. A fragment is shown as soon as its chunk
-//! enters, whatever else is unanswered: the connection's window decides how much is on the way. Only while it is not known which endpoint
-//! answers for the agent, one fragment is asked and the others wait.
+//! Chunks leave it in the order in which they entered, each when all of its fragments are answered. A fragment is sent as soon as its chunk
+//! enters, whatever else is unanswered: the connection's window bounds how much is in flight. Only while it is not known which endpoint
+//! answers for the agent, one fragment is sent and the others wait.
 //!
 //! Each fragment has the phase's timeout from the moment when it is the first that is unanswered; one that takes longer is the
 //! agent's failure, as with any event. The chunks behind one
@@ -168,7 +168,7 @@ impl AgentStage {
         matches!(first, Some(ChunkPlan::Show(shown)) if shown.unanswered > 0)
     }
 
-    /// What becomes of a chunk. What it is shown as waits in `fragments` then.
+    /// What becomes of a chunk. What the agent is to be sent waits in `fragments` then.
     fn plan(&mut self, of: StageId, chunk: &PipelineChunk, state: &RequestState) -> ChunkPlan {
         let nothing = chunk.data.is_empty() && !chunk.last;
         if self.unseen || nothing || !state.asks(of.n, of.kind) {

@@ -26,11 +26,11 @@ use crate::{
     wire::Encoding,
 };
 
-/// How to connect to a endpoint that this crate cannot reach by itself; `None` where it cannot be reached.
+/// How to connect to an endpoint that this crate cannot reach by itself; `None` where it cannot be reached.
 pub type ConnectorFactory<'a> =
     &'a dyn Fn(&AgentConfig, &AgentEndpoint) -> Option<Arc<dyn Connector>>;
 
-/// A endpoint that nobody can reach.
+/// An endpoint that cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("agent `{agent}`: endpoint cannot be reached from here: {endpoint}")]
 pub struct UnreachableEndpoint {
@@ -189,7 +189,7 @@ impl EndpointPool {
     }
 }
 
-/// How to connect to a endpoint that needs no help.
+/// How to connect to an endpoint that this crate reaches by itself.
 fn near(agent: &AgentConfig, endpoint: &AgentEndpoint) -> Option<Arc<dyn Connector>> {
     match endpoint {
         AgentEndpoint::UnixSocket(path) | AgentEndpoint::BinaryUds(path) => {
@@ -231,7 +231,7 @@ async fn read(tls: &TlsFiles) -> io::Result<host::grpc::ClientTls> {
     })
 }
 
-/// How the connections to a endpoint are kept.
+/// The settings of the pool of connections to an endpoint.
 fn settings(agent: &AgentConfig, endpoint: &AgentEndpoint) -> PoolConfig {
     let mut config = agent.pool.preset.pool();
     // How long an answer may take is the rule's to say.
@@ -263,7 +263,7 @@ fn settings(agent: &AgentConfig, endpoint: &AgentEndpoint) -> PoolConfig {
     config
 }
 
-/// A pool that its owner made is a endpoint as it is.
+/// A pool that its owner made can be used as an endpoint as it is.
 impl AgentClient for AgentPool {
     fn request(
         &self,

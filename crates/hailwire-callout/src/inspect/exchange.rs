@@ -31,7 +31,7 @@ use crate::{
 /// correlation id, which no other exchange has meanwhile.
 ///
 /// A body is shown in one of two ways. [`request_body`](Self::request_body) and [`response_body`](Self::response_body) show a chunk and
-/// wait for what becomes of it, which takes a state trip to each agent for each chunk. With
+/// wait for what becomes of it, which takes a round trip to each agent for each chunk. With
 /// [`show_request_body`](Self::show_request_body) and [`show_response_body`](Self::show_response_body) chunks leave while the
 /// verdicts on earlier ones are still on the way, and [`shown`](Self::shown) gives these in their order; the caller shows more as long as
 /// there is [room](Self::has_room).

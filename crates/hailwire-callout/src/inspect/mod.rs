@@ -1,4 +1,4 @@
-//! What a proxy does with its agents: whom it asks, in which order, and what it does when one does not answer.
+//! What a proxy does with its agents: which it consults, in which order, and what it does when one does not answer.
 //!
 //! An [`Inspector`] holds the agents in the order of the configuration. For each request a proxy takes an
 //! [`Exchange`] from it and shows it what passes: the head of the request, the chunks of its body, the head and the
@@ -12,12 +12,12 @@
 //! - What is not answered is decided by the agent's [`AgentRule`]: per phase, and for a timeout, an error, an overload
 //!   and a body that is too large each, `allow` or `block`. The default blocks. Whatever passes without having
 //!   been inspected is counted and logged with the id of its request: a *bypass*.
-//! - An answer that cannot be meant (a status that is none, a header with a line feed) is an error of its agent.
+//! - An invalid answer (an impossible status, a header with a line feed) is an error of its agent.
 //! - An agent in mode `observe` changes nothing; what it would have blocked is counted.
 //! - A body is shown chunk by chunk as it comes (`stream`) or whole (`buffer`). An agent that says `needs_more`
 //!   has not decided: the chunks that it saw are held back until it has, up to the rule's `buffer_size`.
 //!   After a bypass in mid-body an agent is not asked about the rest of that body: it would see one with a hole.
-//! - Chunks of a body may be under way together ([`Exchange::show_request_body`]): each leaves as soon as it is shown, and
+//! - Chunks of a body may be under way together ([`Exchange::show_request_body`]): each is sent as soon as it is shown, and
 //!   verdicts come in the order of the chunks.
 //! - A text for or from a language model goes on as agents leave it: what one found and did not take out does not pass.
 //! - An exchange that is dropped before [`Exchange::complete`] cancels what its agents know of the request.
@@ -60,9 +60,9 @@ pub use exchange::Exchange;
 pub use policy::{AgentFault, AgentRule, BodyMode, BodyRule, FallbackAction, PhaseRule};
 pub use reverse_registry::ReverseRegistry;
 
-/// Whoever answers events: the connections to one endpoint where an agent is.
+/// Sends events to an agent and returns its answers: the connections to one of its endpoints.
 pub trait AgentClient: Send + Sync {
-    /// Asks, and waits at most `deadline` for the answer.
+    /// Sends an event, and waits at most `deadline` for the answer.
     ///
     /// # Cancel safety
     ///
@@ -73,7 +73,7 @@ pub trait AgentClient: Send + Sync {
         deadline: Duration,
     ) -> BoxFuture<'_, Result<Response, CallError>>;
 
-    /// Asks behind others that are answered first. The deadline is counted from when its start signal is given, which the caller says
+    /// Sends a request behind others that are answered first. The deadline counts from the start signal, which the caller gives
     /// before it polls the future again.
     ///
     /// # Cancel safety
@@ -92,7 +92,7 @@ pub trait AgentClient: Send + Sync {
         })
     }
 
-    /// What the agent says of itself; `None` before a connection was there.
+    /// The agent's capabilities; `None` before the first connection.
     fn capabilities(&self) -> Option<Arc<Capabilities>>;
 
     /// Tells the agent that a request is over; it may forget it.
@@ -104,19 +104,19 @@ pub trait AgentClient: Send + Sync {
     }
 }
 
-/// Why there is no answer.
+/// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CallError {
     /// Not within the deadline.
     #[error("no answer within the deadline")]
     Timeout,
-    /// The endpoint has as many requests as it takes.
+    /// The endpoint is at its concurrency limit.
     #[error("too many requests in flight")]
     Overload,
     /// There is no connection, and the event was not sent.
     #[error("not connected")]
     Down,
-    /// The event is the event is too large to send.
+    /// The event is too large to send.
     #[error("the event is too large to send")]
     TooLarge,
     /// Anything else: the connection ended meanwhile, or the answer was none.
@@ -168,7 +168,7 @@ pub struct Verdict {
 pub struct BodyVerdict {
     /// What becomes of the request.
     pub verdict: Verdict,
-    /// What goes on in endpoint of the chunk: also earlier ones that were held back; empty while it is held back itself,
+    /// What is forwarded instead of the chunk: also earlier ones that were held back; empty while it is held back itself,
     /// or where the request does not pass. With the last chunk nothing stays held back.
     pub data: Bytes,
 }
@@ -187,7 +187,7 @@ pub struct WebSocketVerdict {
 pub struct TextVerdict {
     /// What becomes of the request.
     pub verdict: Verdict,
-    /// What goes on in endpoint of the text; `None` where it goes on as it is, or not at all.
+    /// What is forwarded instead of the text; `None` where it goes on as it is, or not at all.
     pub content: Option<String>,
     /// For records: which agent found what. Those that did not say are left out.
     pub findings: Vec<(Text, Findings)>,

@@ -1,4 +1,4 @@
-//! What an agent is asked, and what happens when it does not answer. Decides; does no I/O.
+//! The policy of an agent: which events it gets, and what happens when it does not answer. Decides; does no I/O.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::{
     response::HeaderOp,
 };
 
-/// What happens where an agent gives no answer.
+/// What happens to a request when an agent gives no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallbackAction {
     /// It passes: a bypass.
@@ -17,14 +17,14 @@ pub enum FallbackAction {
     Block(u16),
 }
 
-/// How an agent can fail to answer.
+/// The ways in which a request to an agent can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AgentFault {
     /// It took too long.
     Timeout,
-    /// It is not there, went away, or answered what cannot be meant.
+    /// It is unreachable, disconnected, or gave an invalid answer.
     Error,
-    /// It has as much to do as it takes.
+    /// It is at its concurrency limit.
     Overload,
     /// The body is larger than what it takes, or than what may be held back.
     BodyTooLarge,
@@ -191,7 +191,7 @@ impl AgentRule {
 /// Most changes to headers in one answer.
 pub(super) const MAX_HEADER_OPS: usize = 1024;
 
-/// Whether an answer can be meant; what is wrong with it otherwise.
+/// Checks that an answer is valid; what is wrong with it otherwise.
 pub(super) fn check(response: &Response) -> Result<(), &'static str> {
     match &response.decision {
         Decision::Allow => {}

@@ -109,7 +109,7 @@ impl RequestState {
         !self.states[n].silent && wants()
     }
 
-    /// What the agent says of itself at the endpoint where this exchange asks it.
+    /// The agent's capabilities at the endpoint that this exchange uses.
     pub(super) fn capabilities(&self, n: usize) -> Option<Arc<Capabilities>> {
         let endpoints = &self.points[n].point.endpoints;
         match self.states[n].endpoint {
@@ -168,7 +168,7 @@ impl RequestState {
         self.states[n].endpoint = Some(endpoint);
     }
 
-    /// An answer that can be meant; `None` where there is none and that is allowed.
+    /// The answer if it is valid; `None` where there is none and that is allowed.
     pub(super) fn checked(
         &mut self,
         n: usize,
@@ -185,7 +185,7 @@ impl RequestState {
         self.fault(n, kind, fault, &why).map(|()| None)
     }
 
-    /// Adds an answer to the verdict. Gives what goes on in endpoint of a chunk, where that is changed.
+    /// Adds an answer to the verdict. Gives what is forwarded instead of a chunk, where that is changed.
     pub(super) fn take(
         &mut self,
         n: usize,
@@ -296,18 +296,18 @@ impl RequestState {
 /// A request in flight: the endpoint tried last, and its answer.
 pub(super) type CallFuture = BoxFuture<'static, (usize, Result<Response, CallError>)>;
 
-/// Whether an event stands for itself, so that another endpoint may be asked about it: a chunk of a body goes where the
+/// Which endpoints an event may be sent to: one that stands for itself may go to any, a chunk of a body goes where the
 /// ones before it went.
 pub(super) enum EndpointChoice {
     Any,
     Same,
-    /// Nor does it leave alone: others before it are not answered, and its time begins with its turn.
+    /// The same endpoint, behind events that are not answered: its timeout counts from the start signal.
     Pipelined(StartSignal),
 }
 
-/// Asks at one endpoint after the other, within the deadline. Gives the last endpoint asked.
+/// Tries one endpoint after the other, within the deadline. Returns the last one tried.
 ///
-/// The next endpoint is tried where one is full, down or fails, and only where the event is free.
+/// The next endpoint is tried where one is full, down or fails, and only where the event may go to any.
 async fn request_from(
     point: &Checkpoint,
     endpoint: Option<usize>,

@@ -1,4 +1,4 @@
-//! How a pool comes by one more connection.
+//! Opens one more connection for a pool.
 
 use std::fmt;
 

@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// Where a slot's connection lies.
+/// A slot of the pool: holds its current connection.
 pub(super) struct ConnectionSlot(ArcSwap<NumberedConnection>);
 
 /// A connection, borrowed for a moment. It stays what it is while the slot gets another.

@@ -1,4 +1,4 @@
-//! How values are distributed, in fixed memory, counted by any number of threads.
+//! A histogram in fixed memory, to which any number of threads record.
 //!
 //! Buckets are log-linear, as in HDR histograms: below 16 each value has its own, and each power of two from there
 //! on is divided into 16, so that a value is known to a sixteenth. Values are whole numbers up to 2^32 - 1, larger

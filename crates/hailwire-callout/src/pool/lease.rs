@@ -1,4 +1,4 @@
-//! One event's hold on a connection: how it comes by it, and what it leaves behind.
+//! A lease of a connection for one event: how a slot is chosen, and what is recorded when the event ends.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a pool counts, as atomics.
+//! The metrics of a pool, as atomics.
 //!
 //! Every request ends in exactly one of: an answer (by decision), a failure (by reason), or an abandoned wait. Each is
 //! counted under its phase, the kind of its event; how many were asked is their sum. How long answers took is kept by
@@ -14,7 +14,7 @@ use std::{
 use super::{PoolError, histogram::LatencyHistogram};
 use crate::{event::EventKind, response::Decision};
 
-/// What only grows.
+/// A counter: it only grows.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -39,7 +39,7 @@ impl Counter {
     }
 }
 
-/// What goes up and down.
+/// A gauge: it goes up and down.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicI64);
 
@@ -64,7 +64,7 @@ impl Gauge {
     }
 }
 
-/// What a pool counts.
+/// The metrics of a pool.
 #[derive(Debug, Default)]
 pub struct PoolMetrics {
     phases: [PhaseMetrics; EventKind::ALL.len()],
@@ -232,11 +232,11 @@ impl PoolMetrics {
     }
 }
 
-/// Text as Prometheus reads it: what is said of one name by several pools stands together, under one headline.
+/// The text format of Prometheus: the samples that several pools have of one metric stand together, under one header.
 #[derive(Debug, Default)]
 pub struct PrometheusText(BTreeMap<String, MetricFamily>);
 
-/// All that is said of one name.
+/// The samples of one metric name.
 #[derive(Debug)]
 pub(super) struct MetricFamily {
     name: String,

@@ -83,19 +83,19 @@ use crate::{
 
 use connection_slot::ConnectionSlot;
 
-/// Why there is no answer.
+/// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PoolError {
     /// It did not come in time. The agent was told that nobody waits.
     #[error("the agent did not answer in time")]
     Timeout,
-    /// The agent has as much as it takes, or has paused.
+    /// The agent is at its concurrency limit, or has paused.
     #[error("the agent is overloaded")]
     Overload,
     /// No connection to the agent can serve, or it has failed too often of late, or the pool drains.
     #[error("the agent is down")]
     Down,
-    /// It was asked, and there is no answer to be had.
+    /// The request was sent and failed.
     #[error("the request to the agent failed")]
     Failed(#[source] RequestError),
     /// The body is larger than the agent accepts.
@@ -106,11 +106,11 @@ pub enum PoolError {
 /// A pool of connections to one agent. Share it in an [`Arc`]; its connections end when it is dropped.
 pub struct AgentPool {
     shared: Arc<PoolShared>,
-    /// Aborts the reconnect_tasks when the pool is dropped.
+    /// Aborts the reconnect tasks when the pool is dropped.
     _reconnect_tasks: JoinSet<()>,
 }
 
-/// What the pool, its reconnect_tasks and its calls share.
+/// What the pool, its reconnect tasks and its calls share.
 struct PoolShared {
     name: Box<str>,
     config: PoolConfig,
@@ -131,7 +131,7 @@ struct PoolShared {
     draining: AtomicBool,
     /// Connections are opened no more.
     stopping: AtomicBool,
-    /// A slot's availability has changed, or a closed pool has become notify_drain.
+    /// A slot's availability has changed, or a closed pool has become emptier.
     changed: Notify,
 }
 
@@ -278,7 +278,7 @@ impl AgentPool {
         Some(borrowed.connection.capabilities().clone())
     }
 
-    /// How the connections are, by slot; `None` where there is none.
+    /// The status of each connection, by slot; `None` where there is none.
     #[must_use]
     pub fn connections(&self) -> Vec<Option<ConnectionStatus>> {
         let slots = &self.shared.slots;
@@ -395,12 +395,12 @@ pub fn to_prometheus<'a>(pools: impl IntoIterator<Item = &'a AgentPool>) -> Stri
     text.finish()
 }
 
-/// How a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConnectionStatus {
     /// What it says itself.
     pub state: ConnectionState,
-    /// How gladly it is given new requests.
+    /// Whether it is given new requests.
     pub availability: Availability,
     /// Events that are asked about on it.
     pub in_flight: u32,

@@ -1,4 +1,4 @@
-//! What keeps a slot's connection: one task for each slot.
+//! Keeps a slot's connection open: one task for each slot.
 //!
 //! It opens the connection, updates the slot's availability whenever the agent says so, and opens it again when it has ended,
 //! for ever. A connection that ended soon counts as a failure to connect, so that an agent that accepts and closes is not

@@ -1,4 +1,4 @@
-//! What agents count of themselves and report.
+//! The metrics that agents report of themselves.
 //!
 //! A report is from outside, so everything about it is bounded: so many series, each forgotten when no report has
 //! named it for a while; names as Prometheus has them and not too long, what is not such a name is left out; so many buckets a

@@ -1,4 +1,4 @@
-//! What is read: as much as there is at once, taken apart without a copy.
+//! Receives frames: reads as much as there is at once, and splits it into frames without a copy.
 //!
 //! Frames are slices of the buffer that they were read into. It begins small, so that an idle connection costs little,
 //! and doubles whenever a read fills it, so that bodies come in large reads. When nobody holds a slice any

@@ -1,4 +1,4 @@
-//! What is written: whoever has something appends it, and one of them writes it all.
+//! Sends frames: callers append them to a batch, and one of them writes the whole batch.
 //!
 //! Frames are gathered in a batch; small ones lie one after the other in one buffer, large data keeps its own memory
 //! and is written from there. A connection's driver writes the batch when it is woken; who is alone writes at once

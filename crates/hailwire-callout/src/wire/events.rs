@@ -272,10 +272,7 @@ pub(super) fn websocket<'a>(
             1 => {
                 let at = source.at();
                 let name = source.text()?;
-                event.opcode = opcode(&name).ok_or(ParseError::new(
-                    "an opcode that WebSocket does not have",
-                    at,
-                ))?;
+                event.opcode = opcode(&name).ok_or(ParseError::new("unknown opcode", at))?;
             }
             2 => event.data = source.data(frame)?,
             3 => event.client_to_server = source.bool()?,

@@ -155,7 +155,7 @@ pub struct RegistrationResponse {
     pub extensions: Option<WireExtensions>,
 }
 
-/// What two of ours agree on beyond the protocol. The opener says what it can, the other what of it is used.
+/// What two Hailwire peers agree on beyond the protocol. The opener says what it can, the other what of it is used.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WireExtensions {

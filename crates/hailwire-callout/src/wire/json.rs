@@ -131,10 +131,7 @@ impl<'a> JsonSource<'a> {
             Some(b't') => '\t',
             Some(b'u') => return self.code_point(),
             _ => {
-                return Err(ParseError::new(
-                    "an escape that JSON does not have",
-                    self.at,
-                ));
+                return Err(ParseError::new("invalid escape", self.at));
             }
         })
     }
@@ -275,10 +272,7 @@ impl<'a> ValueSource<'a> for JsonSource<'a> {
         match self.peek()? {
             b't' => self.word("true").map(|()| true),
             b'f' => self.word("false").map(|()| false),
-            _ => Err(ParseError::new(
-                "something that is neither true nor false",
-                self.at,
-            )),
+            _ => Err(ParseError::new("expected a boolean", self.at)),
         }
     }
 
@@ -362,7 +356,7 @@ impl<'a> ValueSource<'a> for JsonSource<'a> {
 
     #[inline]
     fn map(&mut self, mut each: impl FnMut(&str, &mut Self) -> ParseResult<()>) -> ParseResult<()> {
-        self.expect(b'{', "something that is no object")?;
+        self.expect(b'{', "expected an object")?;
         self.items(b'}', |_, source| {
             let key = source.text()?;
             source.expect(b':', "no colon after a name")?;

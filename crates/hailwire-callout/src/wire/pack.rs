@@ -213,10 +213,7 @@ impl<'a> ValueSource<'a> for PackSource<'a> {
         match self.byte()? {
             0xc2 => Ok(false),
             0xc3 => Ok(true),
-            _ => Err(ParseError::new(
-                "something that is neither true nor false",
-                at,
-            )),
+            _ => Err(ParseError::new("expected a boolean", at)),
         }
     }
 

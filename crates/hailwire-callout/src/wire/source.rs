@@ -55,7 +55,7 @@ impl ParseError {
 impl From<ParseError> for DecodeError {
     fn from(ParseError { what, field, at }: ParseError) -> Self {
         Self(match (field, what) {
-            (field, "missing") => format!("there is no {field}"),
+            (field, "missing") => format!("missing field {field}"),
             ("", what) => format!("{what} at byte {at}"),
             (field, what) => format!("{what} at byte {at}, in {field}"),
         })

@@ -158,7 +158,7 @@ fn an_error_says_what_is_wrong_and_where() {
     };
     assert_eq!(
         read(r#"{"correlation_id":"c","headers":{}}"#),
-        "there is no status"
+        "missing field status"
     );
     assert_eq!(
         read(r#"{"correlation_id":"c","status":70000,"headers":{}}"#),

@@ -1,4 +1,4 @@
-//! What HAProxy is told: variables, which the rules of its configuration act upon.
+//! The answers to HAProxy: variables, which the rules of its configuration act upon.
 //!
 //! The answer to a request sets variables of the transaction (`txn.PREFIX.NAME`), that to a response those of the
 //! response (`res.PREFIX.NAME`):

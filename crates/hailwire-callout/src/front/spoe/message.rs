@@ -1,4 +1,4 @@
-//! What HAProxy's messages mean: their arguments become the events of Agent Protocol v2.
+//! Turns the arguments of HAProxy's messages into the events of Agent Protocol v2.
 //!
 //! Two messages, by their names, with arguments by theirs; those marked * must be there:
 //!

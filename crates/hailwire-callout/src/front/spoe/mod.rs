@@ -103,7 +103,7 @@ impl SpoeServer {
         }
     }
 
-    /// Serves connections until accepting fails or `stop` is ready: then nobody is taken any more, a connection ends when it has
+    /// Serves connections until accepting fails or `stop` is ready: then no connection is accepted any more, a connection ends when it has
     /// nothing under way, and this returns when all have ended.
     ///
     /// # Errors

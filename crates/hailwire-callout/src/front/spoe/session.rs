@@ -22,7 +22,7 @@ pub struct SpopSession {
     over: bool,
 }
 
-/// What the greeting settled.
+/// The parameters that the greeting agreed on.
 #[derive(Clone, Debug)]
 pub struct HelloParams {
     /// Bytes of a frame, in both directions.
@@ -97,7 +97,7 @@ impl SpopSession {
         self.over || frame::write_ack(&mut self.output, stream, frame, vars, max)
     }
 
-    /// What the greeting settled, once it has.
+    /// The parameters of the greeting, once it is done.
     #[must_use]
     pub const fn agreed(&self) -> Option<&HelloParams> {
         self.agreed.as_ref()

@@ -1,4 +1,4 @@
-//! What the kits answer, read leniently: their languages write an absent list as `null`, or leave out what is empty.
+//! Decodes the answers of the kits, leniently: their languages write an absent list as `null`, or leave out what is empty.
 
 use std::collections::BTreeMap;
 

@@ -338,7 +338,7 @@ impl EventTransport for DocumentedTransport {
         match event.kind() {
             EventKind::WebSocketFrame | EventKind::Guardrail | EventKind::Configure => {
                 let name = event.kind().name();
-                let why = format!("the documented wire has no {name}");
+                let why = format!("the documented dialect has no event {name}");
                 Err(RequestError::Refused(why))
             }
             _ => self.order(DocumentedCommand::Event(Box::new(event))),

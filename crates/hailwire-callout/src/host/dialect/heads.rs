@@ -1,4 +1,4 @@
-//! Whose head an agent has seen over a connection: what belongs to a request that it does not know is refused here.
+//! The requests whose heads an agent has seen over a connection: what belongs to an unknown request is refused here.
 //!
 //! The kits keep what they know of requests in memory. One that has started anew knows nothing, and *allows* a body, or a response,
 //! whose request it has not seen. The pool connects again by itself, so that nothing but this stands between.
@@ -10,7 +10,7 @@ use crate::{Text, event::EventKind, host::RequestError};
 /// How many requests' heads are remembered; the oldest is forgotten.
 const MAX_HEADS: usize = 1 << 16;
 
-/// Whose heads the agent has seen over this connection.
+/// The requests whose heads the agent has seen over this connection.
 #[derive(Default)]
 pub(super) struct KnownHeads {
     known: HashSet<Text>,

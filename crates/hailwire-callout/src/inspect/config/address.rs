@@ -1,4 +1,4 @@
-//! Where something listens.
+//! Addresses to listen at.
 
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 

@@ -199,7 +199,7 @@ impl FromStr for Preset {
     }
 }
 
-/// `circuit-breaker { … }`: when a endpoint is not asked for a while.
+/// `circuit-breaker { … }`: when an endpoint is not used for a while.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BreakerSettings {
     /// `failure-threshold`: failures in a row after which it opens.

@@ -1,4 +1,4 @@
-//! From the text of a file to a [`Config`], or to the first mistake and its endpoint.
+//! From the text of a file to a [`Config`], or to the first mistake and its position.
 
 mod endpoint;
 mod json;
@@ -48,7 +48,7 @@ pub(super) fn config(text: &str) -> Result<Config, Mistake> {
     Ok(config)
 }
 
-/// An agent that connects needs a endpoint to connect to.
+/// An agent that connects needs an endpoint to connect to.
 fn needs_listener(document: &hailwire_kdl::KdlDocument, config: &Config) -> Result<(), Mistake> {
     let waits = |endpoint: &AgentEndpoint| matches!(endpoint, AgentEndpoint::Reverse(_));
     let lost = config

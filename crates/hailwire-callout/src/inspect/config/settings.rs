@@ -227,7 +227,7 @@ pub const SETTINGS: &[Setting] = &[
         "circuit-breaker.failure-threshold",
         "number, 1 to 255",
         "5",
-        "failures in a row after which a endpoint is not asked for a while",
+        "failures in a row after which an endpoint is not used for a while",
     ),
     row(
         "circuit-breaker.success-threshold",

@@ -237,7 +237,7 @@ fn mistakes_have_their_place_and_a_hint() {
     assert_eq!(hint, "did you mean `timeout-ms`?");
     for (text, part) in [
         ("agent \"a\"", "not a setting"),
-        ("agents { agent \"a\" }", "`a` is nowhere"),
+        ("agents { agent \"a\" }", "agent `a` has no endpoint"),
         (
             "agents { agent \"a b\" { grpc \"h:1\" } }",
             "1 to 64 letters",
@@ -261,7 +261,7 @@ fn mistakes_have_their_place_and_a_hint() {
         ),
         (
             "agents { agent \"a\" { reverse } }",
-            "nothing listens for it",
+            "`listen.reverse` is not set",
         ),
         (
             "agents { agent \"a\" { grpc \"h:1\" }; agent \"a\" { grpc \"h:1\" } }",
@@ -269,7 +269,7 @@ fn mistakes_have_their_place_and_a_hint() {
         ),
         ("listen {}\nlisten {}", "set twice"),
         ("listen { token \"short\" }", "8 to 512 bytes"),
-        ("listen { spoe \"here\" }", "nor `unix:` with a path"),
+        ("listen { spoe \"here\" }", "use IP:PORT or unix:PATH"),
         ("listen { ext-proc \"unix:here\" }", "an absolute path"),
         ("agents {", "not KDL"),
     ] {
@@ -280,7 +280,7 @@ fn mistakes_have_their_place_and_a_hint() {
         ("timeout-ms 0", "from 1 to 600000"),
         ("timeout-ms 5; timeout-ms 6", "set twice"),
         ("on-timeout \"pass\"", "\"allow\" or \"block\""),
-        ("on-timeout \"block\" 200", "from 400 to 599"),
+        ("on-timeout \"block\" 200", "400 to 599"),
         ("on-timeout \"allow\" 503", "\"allow\" or \"block\""),
         ("mode \"shadow\"", "enforce or observe"),
         ("events", "at least one"),

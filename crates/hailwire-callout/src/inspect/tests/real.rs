@@ -112,7 +112,7 @@ async fn a_place_that_cannot_be_reached_is_told_and_changes_nothing() {
     let error = inspector.reload(&far, &|_, _| None).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "`a` is at a endpoint that cannot be reached from here: hail waf@edge-2"
+        "agent `a`: endpoint cannot be reached from here: hail waf@edge-2"
     );
     assert!(inspector.exchange().points_are_empty());
 }

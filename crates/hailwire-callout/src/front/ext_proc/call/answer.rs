@@ -1,4 +1,4 @@
-//! What Envoy is answered, in its messages.
+//! Builds the answers to Envoy.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What HAProxy sends, read.
+//! Decodes the frames of HAProxy.
 
 use bytes::{Buf as _, Bytes};
 

@@ -1,4 +1,4 @@
-//! What HAProxy is told, written.
+//! Encodes the frames for HAProxy.
 
 use bytes::{BufMut as _, BytesMut};
 

@@ -1,4 +1,4 @@
-//! What an agent is given as its configuration.
+//! Turns the `config` section of an agent into JSON.
 
 use hailwire_kdl::{KdlEntry, KdlNode, KdlValue};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What an agent is asked, and what happens when it does not answer.
+//! Parses the rule of an agent: which events it gets, and what happens when it does not answer.
 
 use hailwire_kdl::{KdlEntry, KdlNode, Mistake, argument, plain_entries, settings, text, unknown};
 
