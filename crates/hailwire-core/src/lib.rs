@@ -12,6 +12,7 @@
 //! | [`carrier_choice`] | which carrier takes a peer's new calls |
 //! | [`receive_window`], [`first_flight`] | how much a peer may send unread; how much may leave at once after quiet |
 //! | [`dial_race`], [`additional_connections`] | which attempts to connect start when; how many connections a tunnel gets |
+//! | [`routing`] | where a call goes: delivered, carried on, searched for, refused |
 //! | [`peer_table`] | which connections to peers there are, and which takes a call |
 //! | [`liveness`] | whether a peer still lives |
 //! | [`dial_address`] | which addresses this node lets itself be sent to |
@@ -44,6 +45,7 @@ pub mod pending;
 pub mod rate_limit;
 pub mod receive_window;
 mod remote;
+pub mod routing;
 #[cfg(test)]
 mod testing;
 

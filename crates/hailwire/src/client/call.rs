@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use hailwire_core::routing::CallOrigin;
 use hailwire_wire::{CallHeader, Code, Priority, Status, frame::FrameKind};
 use tokio::{sync::oneshot, time::Instant};
 
@@ -11,7 +12,7 @@ use crate::{
     agent::{Caller, Request, SharedHandler},
     body::{Body, BodySender},
     config::Carrier,
-    node::{self, Destination, Inner, Origin, Route},
+    node::{self, Destination, Inner, Route},
     session::{self, Answer},
 };
 
@@ -259,7 +260,7 @@ async fn call_embedded(
         return Box::pin(call_handler(handler, kind, header, body, deadline, None)).await;
     }
     node.count_call();
-    let Route { to, picked } = node.route(&header, Origin::Local).await?;
+    let Route { to, picked } = node.route(&header, CallOrigin::Local).await?;
     // It was for this node.
     header.carrier.clear();
     match to {
@@ -271,7 +272,7 @@ async fn call_embedded(
             .await
         }
         Destination::Session(session) => {
-            let header = node::onward_header(header, Origin::Local, picked.as_ref(), deadline);
+            let header = node::onward_header(header, CallOrigin::Local, picked.as_ref(), deadline);
             let answer = session.open(kind, &header, body).await;
             let answer = match answer {
                 Ok(answer) => answer.begin(deadline).await,

@@ -11,10 +11,10 @@ use std::{
 };
 
 use hailwire_core::Transport;
-use hailwire_wire::{CallHeader, Code, NodeId, Status};
+use hailwire_wire::{Code, NodeId, Status};
 use tokio::sync::watch;
 
-use super::{Inner, peers::Dialled, router::Origin, trust::untrusted, tunnel::unreachable};
+use super::{Inner, peers::Dialled, trust::untrusted, tunnel::unreachable};
 use crate::{config::Carrier, session::Session};
 
 type Dials = HashMap<(NodeId, Carrier), watch::Receiver<Dialled>>;
@@ -27,22 +27,6 @@ impl Asked {
     fn lock(&self) -> std::sync::MutexGuard<'_, Dials> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The carrier that a call from this machine asks for; that of a call from elsewhere is none of ours.
-///
-/// # Errors
-///
-/// `invalid_argument` for a word that is no carrier's.
-pub(super) fn asked_for(header: &CallHeader, origin: Origin) -> Result<Option<Carrier>, Status> {
-    if header.carrier.is_empty() || origin != Origin::Local {
-        return Ok(None);
-    }
-    let carrier: Carrier = header.carrier.parse().map_err(|error| {
-        let what = format!("`{}` is not a carrier: {error}", header.carrier);
-        Status::new(Code::InvalidArgument, what)
-    })?;
-    Ok(Some(carrier).filter(|carrier| *carrier != Carrier::Auto))
 }
 
 impl Inner {
@@ -122,30 +106,4 @@ fn no_place(id: NodeId, carrier: Carrier, way: Transport) -> Status {
         ),
     };
     Status::new(Code::Unavailable, what).with_hint(hint)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_call_of_this_machine_chooses_its_carrier() {
-        let header = |carrier: &str| CallHeader {
-            carrier: carrier.to_owned(),
-            ..CallHeader::default()
-        };
-        let peer = Origin::Peer(NodeId::from_bytes([1; 32]));
-        assert_eq!(
-            asked_for(&header("h2"), Origin::Local),
-            Ok(Some(Carrier::H2))
-        );
-        assert_eq!(asked_for(&header("h2"), peer), Ok(None));
-        assert_eq!(asked_for(&header("smoke"), peer), Ok(None));
-        for open in ["", "auto"] {
-            assert_eq!(asked_for(&header(open), Origin::Local), Ok(None));
-        }
-        let refused = asked_for(&header("smoke"), Origin::Local).unwrap_err();
-        assert_eq!(refused.code, Code::InvalidArgument);
-        assert!(refused.message.contains("smoke"), "{refused}");
-    }
 }

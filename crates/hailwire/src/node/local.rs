@@ -8,10 +8,9 @@ use std::{fs, io, os::unix::fs::PermissionsExt as _, sync::Arc};
 use hailwire_wire::Code;
 use tokio::net::{UnixListener, UnixStream, unix::UCred};
 
-use super::{
-    Inner,
-    router::{Door, Origin},
-};
+use hailwire_core::routing::CallOrigin;
+
+use super::{Inner, router::NodeDispatcher};
 use crate::{
     carrier::{Connection, mux},
     paths::DataDir,
@@ -68,9 +67,9 @@ fn attach(node: &Arc<Inner>, stream: UnixStream) {
         connection.close(Code::ResourceExhausted, "this node takes no more programs");
         return;
     }
-    let door = Arc::new(Door {
+    let door = Arc::new(NodeDispatcher {
         node: node.clone(),
-        origin: Origin::Local,
+        origin: CallOrigin::Local,
         program: Some(program),
     });
     let session = Session::start(connection, false, node.hello(), door);

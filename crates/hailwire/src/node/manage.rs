@@ -8,6 +8,7 @@ use hailwire_core::{
     names::NamedBy,
     peer_table::TunnelView,
     pending::PendingPeer,
+    routing::{CallOrigin, requested_carrier},
 };
 use hailwire_wire::{
     Address, AgentName, CallHeader, Code, NodeId, NodeName, Status, address::NodeRef,
@@ -17,11 +18,9 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     Inner,
-    asked::asked_for,
     join::{said_names, texts},
     now_unix,
     registry::Target,
-    router::Origin,
     store::{TrustRow, Via},
     trust::{NewPeer, store_status},
 };
@@ -44,7 +43,11 @@ const PEER_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Inner {
     /// The handler of one call to `node`, for whoever is at the other end of `session`.
-    pub(super) fn management(self: &Arc<Self>, session: &Session, origin: Origin) -> SharedHandler {
+    pub(super) fn management(
+        self: &Arc<Self>,
+        session: &Session,
+        origin: CallOrigin,
+    ) -> SharedHandler {
         let (node, session) = (self.clone(), session.clone());
         Arc::new(move |request: Request| {
             manage(node.clone(), Some(session.clone()), origin, request)
@@ -56,17 +59,17 @@ impl Inner {
     /// The handler of a call to `node` from the program that embeds it.
     pub(crate) fn own_management(self: &Arc<Self>) -> SharedHandler {
         let node = self.clone();
-        Arc::new(move |request: Request| manage(node.clone(), None, Origin::Local, request))
+        Arc::new(move |request: Request| manage(node.clone(), None, CallOrigin::Local, request))
     }
 }
 
 async fn manage(
     node: Arc<Inner>,
     session: Option<Session>,
-    origin: Origin,
+    origin: CallOrigin,
     mut request: Request,
 ) -> Result<Response, Status> {
-    if let (Origin::Peer(peer), Some(session)) = (origin, session) {
+    if let (CallOrigin::Peer(peer), Some(session)) = (origin, session) {
         let answer = manage_for_peer(&node, &session, peer, request);
         let answer = tokio::time::timeout(PEER_PATIENCE, answer).await;
         return answer.unwrap_or_else(|_| Err(deadline_exceeded()));
@@ -126,7 +129,7 @@ async fn manage_for_peer(
             Code::PermissionDenied,
             format!("`{name}` is only for programs on the node's own machine"),
         )),
-        _ => Err(node.refuse_stranger(session, peer).await),
+        _ => Err(node.refuse_untrusted(session, peer).await),
     }
 }
 
@@ -479,7 +482,7 @@ impl Inner {
             carrier: ask.carrier.clone(),
             ..Default::default()
         };
-        let carrier = asked_for(&header, Origin::Local)?;
+        let carrier = requested_carrier(&header, CallOrigin::Local)?;
         let start = tokio::time::Instant::now();
         let mut resolve = None;
         if let Some(node) = &address.node {
@@ -489,7 +492,7 @@ impl Inner {
                 self.tunnel_for_call(id, carrier, false).await?;
             }
         }
-        let route = self.route(&header, Origin::Local).await?;
+        let route = self.route(&header, CallOrigin::Local).await?;
         let took = start.elapsed();
         // Whoever is found by a bare name is found by way of its tunnel.
         let resolve = resolve.unwrap_or(took);

@@ -68,7 +68,7 @@ pub use overlay::BindError;
 pub use store::StoreError;
 
 pub(crate) use registry::{Picked, Target};
-pub(crate) use router::{Destination, Origin, Route, onward_header, request_kind};
+pub(crate) use router::{Destination, Route, onward_header, request_kind};
 
 use crate::{
     config::Config,

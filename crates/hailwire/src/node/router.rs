@@ -1,4 +1,4 @@
-//! May it go, and where: the way of a call from its header to the stream that carries it on.
+//! Calls on their way, from a header to the stream that carries it on; [`hailwire_core::routing`] decides where they go.
 //!
 //! A call from this machine goes to a local member of the name if one has room, else to a peer that
 //! offers it, else nodes that are not connected are asked: those that offer it by what a hub knows,
@@ -7,8 +7,11 @@
 
 use std::sync::Arc;
 
+use hailwire_core::routing::{
+    CallOrigin, PickedMember, RouteDecision, RouteRequest, RouteSearch, SearchAction,
+};
 use hailwire_wire::{
-    Address, AgentName, CallHeader, Code, NodeId, Status,
+    AgentName, CallHeader, Code, NodeId, Status,
     address::NodeRef,
     frame::FrameKind,
     header::{self, Register},
@@ -20,9 +23,7 @@ use tokio::{
 };
 
 use super::{
-    Inner,
-    asked::asked_for,
-    local, now_unix,
+    Inner, local, now_unix,
     registry::{MemberKey, Picked, Target, not_found},
     trust::untrusted,
     tunnel::greeted,
@@ -34,15 +35,6 @@ use crate::{
     config::Carrier,
     session::{self, Dispatch, FrameReader, IncomingCall, Opening, Session, refuse},
 };
-
-/// Where a call came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// A program on this machine.
-    Local,
-    /// A peer, trusted or not.
-    Peer(NodeId),
-}
 
 /// Where a call goes.
 #[derive(Debug)]
@@ -63,16 +55,7 @@ pub(crate) enum Destination {
 /// What could be told of a call's way without waiting.
 enum Routed {
     Now(Result<Route, Status>),
-    Later(Wanted),
-}
-
-/// What a call's header says of its way.
-struct Wanted {
-    address: Address,
-    /// The carrier that it asks for.
-    carrier: Option<Carrier>,
-    /// It may be made twice, and so travel in a first flight.
-    twice: bool,
+    Later(RouteRequest, RouteDecision),
 }
 
 /// How a member is reached.
@@ -93,19 +76,19 @@ impl Target {
     }
 }
 
-/// The dispatch of one session: what may be asked on it depends on who is at the other end.
+/// What dispatches the streams of one session: what may be asked on it depends on who is at the other end.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct NodeDispatcher {
     pub(crate) node: Arc<Inner>,
-    pub(crate) origin: Origin,
+    pub(crate) origin: CallOrigin,
     /// What the system says of a program on this machine.
     pub(crate) program: Option<UCred>,
 }
 
-impl Dispatch for Door {
+impl Dispatch for NodeDispatcher {
     async fn dispatch(self: Arc<Self>, session: Session, opening: Opening) {
         match (opening.kind, self.origin) {
-            (FrameKind::REGISTER, Origin::Local) => register(&self, session, opening).await,
+            (FrameKind::REGISTER, CallOrigin::Local) => register(&self, session, opening).await,
             (FrameKind::CALL | FrameKind::SEND | FrameKind::STREAM, _) => {
                 self.node.carry(&session, opening, self.origin).await;
             }
@@ -122,7 +105,7 @@ impl Dispatch for Door {
     /// What a program, or a stranger that came by itself, offers in this way is nobody's business. An inviter offers
     /// before this node trusts it.
     fn offers(&self, session: &Session, page: OfferPage) {
-        if let Origin::Peer(id) = self.origin
+        if let CallOrigin::Peer(id) = self.origin
             && (session.dialled() || self.node.trust.is_trusted(id))
         {
             self.node.lists.heard(id, session, page);
@@ -132,7 +115,7 @@ impl Dispatch for Door {
 
 impl Inner {
     /// Sees one opened call, send or stream to its end.
-    async fn carry(self: &Arc<Self>, session: &Session, opening: Opening, origin: Origin) {
+    async fn carry(self: &Arc<Self>, session: &Session, opening: Opening, origin: CallOrigin) {
         let Some(call) = opening.into_call().await else {
             return;
         };
@@ -159,8 +142,8 @@ impl Inner {
         self.spin.touch();
         let routed = match self.route_now(&header, origin) {
             Routed::Now(routed) => routed,
-            Routed::Later(wanted) => {
-                let route = Box::pin(self.route_slowly(&wanted));
+            Routed::Later(request, decision) => {
+                let route = Box::pin(self.route_slowly(&request, decision));
                 session::in_time(deadline, std::pin::pin!(route)).await
             }
         };
@@ -169,8 +152,8 @@ impl Inner {
             Err(status) => {
                 // Trust was looked up on the way; only who was refused is looked at again.
                 let status = match origin {
-                    Origin::Peer(peer) if !self.trust.is_trusted(peer) => {
-                        Box::pin(self.refuse_stranger(session, peer)).await
+                    CallOrigin::Peer(peer) if !self.trust.is_trusted(peer) => {
+                        Box::pin(self.refuse_untrusted(session, peer)).await
                     }
                     _ => status,
                 };
@@ -217,81 +200,95 @@ impl Inner {
     pub(crate) async fn route(
         self: &Arc<Self>,
         header: &CallHeader,
-        origin: Origin,
+        origin: CallOrigin,
     ) -> Result<Route, Status> {
         match self.route_now(header, origin) {
             Routed::Now(route) => route,
-            Routed::Later(wanted) => Box::pin(self.route_slowly(&wanted)).await,
+            Routed::Later(request, decision) => {
+                Box::pin(self.route_slowly(&request, decision)).await
+            }
         }
     }
 
-    /// Where a call goes, if that can be told without waiting: the way of nearly every call.
-    fn route_now(&self, header: &CallHeader, origin: Origin) -> Routed {
-        match self.wanted(header, origin) {
-            Err(status) => Routed::Now(Err(status)),
-            Ok(wanted) if wanted.carrier.is_some() => Routed::Later(wanted),
-            Ok(wanted) => match self.known_route(&wanted.address, origin) {
-                Some(route) => Routed::Now(route),
-                None => Routed::Later(wanted),
-            },
+    /// Where a call goes, if that can be told without waiting, as it can of nearly every call.
+    fn route_now(&self, header: &CallHeader, origin: CallOrigin) -> Routed {
+        let (request, decision) = match self.decide(header, origin) {
+            Ok(decided) => decided,
+            Err(status) => return Routed::Now(Err(status)),
+        };
+        match self.known_route(&request, &decision) {
+            Some(route) => Routed::Now(route),
+            None => Routed::Later(request, decision),
         }
     }
 
-    fn wanted(&self, header: &CallHeader, origin: Origin) -> Result<Wanted, Status> {
-        let address = header
-            .to
-            .parse()
-            .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))?;
+    fn decide(
+        &self,
+        header: &CallHeader,
+        origin: CallOrigin,
+    ) -> Result<(RouteRequest, RouteDecision), Status> {
+        let request = RouteRequest::parse(header, origin)?;
         if self.is_closing() {
             return Err(Status::new(Code::Unavailable, "this node is shutting down"));
         }
-        Ok(Wanted {
-            address,
-            carrier: asked_for(header, origin)?,
-            twice: !header.idempotency_key.is_empty(),
-        })
+        let may_call = |peer, agent: &AgentName| self.trust.check(peer, agent);
+        let meant = |node: &NodeRef| self.meant_now(node);
+        let decision = request.decide(origin, self.id, may_call, meant)?;
+        Ok((request, decision))
     }
 
-    fn known_route(&self, address: &Address, origin: Origin) -> Option<Result<Route, Status>> {
-        if let Origin::Peer(peer) = origin {
-            let allowed = self.trust.check(peer, &address.agent);
-            return Some(allowed.and_then(|()| self.local_route(&address.agent)));
-        }
-        let id = match &address.node {
-            None => {
-                let picked = self.registry.pick(&address.agent, false, &[]).ok()?;
+    /// The route of a decision, where nothing has to be waited for.
+    fn known_route(
+        &self,
+        request: &RouteRequest,
+        decision: &RouteDecision,
+    ) -> Option<Result<Route, Status>> {
+        let agent = &request.address.agent;
+        match decision {
+            RouteDecision::Deliver => Some(self.local_route(agent)),
+            // A tunnel over that carrier may have to be brought up.
+            _ if request.carrier.is_some() => None,
+            RouteDecision::Dial(id) => {
+                let to = Destination::Session(self.peers.up_for_call(*id)?);
+                Some(Ok(Route { to, picked: None }))
+            }
+            RouteDecision::Search => {
+                let picked = self.registry.pick(agent, false, &[]).ok()?;
                 let to = match picked.value().reach() {
                     Reach::Here(to) => to,
                     Reach::Peer(id) => Destination::Session(self.peers.up_for_call(id)?),
                 };
-                return Some(Ok(Route {
+                Some(Ok(Route {
                     to,
                     picked: Some(picked),
-                }));
+                }))
             }
-            Some(node) if self.is_me(node) => return Some(self.local_route(&address.agent)),
-            Some(node) => self.meant_now(node)?,
-        };
-        let to = Destination::Session(self.peers.up_for_call(id)?);
-        Some(Ok(Route { to, picked: None }))
+            RouteDecision::Resolve(_) => None,
+        }
     }
 
-    async fn route_slowly(self: &Arc<Self>, wanted: &Wanted) -> Result<Route, Status> {
-        let (address, carrier) = (&wanted.address, wanted.carrier);
-        let Some(node) = &address.node else {
-            return self.route_by_name(&address.agent, carrier).await;
+    async fn route_slowly(
+        self: &Arc<Self>,
+        request: &RouteRequest,
+        decision: RouteDecision,
+    ) -> Result<Route, Status> {
+        let agent = &request.address.agent;
+        let id = match decision {
+            RouteDecision::Deliver => return self.local_route(agent),
+            RouteDecision::Search => return self.search_route(agent, request.carrier).await,
+            RouteDecision::Dial(id) => id,
+            RouteDecision::Resolve(node) => self.resolve(&node).await?,
         };
-        let id = self.resolve(node).await?;
         if id == self.id {
-            return self.local_route(&address.agent);
+            return self.local_route(agent);
         }
-        let session = self.tunnel_for_call(id, carrier, wanted.twice).await?;
-        let to = Destination::Session(session);
+        let tunnel = self.tunnel_for_call(id, request.carrier, request.replayable);
+        let to = Destination::Session(tunnel.await?);
         Ok(Route { to, picked: None })
     }
 
     /// Notes that a stranger wants to be let in, by the name of its greeting, and what it is told.
-    pub(super) async fn refuse_stranger(&self, session: &Session, peer: NodeId) -> Status {
+    pub(super) async fn refuse_untrusted(&self, session: &Session, peer: NodeId) -> Status {
         // Its call may have overtaken its greeting. Without one it has no name.
         let _ = greeted(session).await;
         let hello = session.peer_hello();
@@ -319,46 +316,55 @@ impl Inner {
         })
     }
 
-    /// Local first, then connected peers, then nodes that are not connected.
-    async fn route_by_name(
+    /// Searches for whoever takes a call that names no node ([`RouteSearch`] decides).
+    async fn search_route(
         self: &Arc<Self>,
         agent: &AgentName,
         carrier: Option<Carrier>,
     ) -> Result<Route, Status> {
-        let mut excluded = Vec::new();
-        // Why the carrier that was asked for led nowhere.
-        let mut unreached = None;
-        let mut asked_everyone = false;
+        let mut search = RouteSearch::new(carrier);
+        let mut action = SearchAction::Pick;
+        let (mut picked, mut to) = (None, None);
         loop {
-            let picked = match self.registry.pick(agent, false, &excluded) {
-                Ok(picked) => picked,
-                Err(status) if status.code == Code::NotFound && !asked_everyone => {
-                    asked_everyone = true;
-                    self.ask_others(agent).await;
-                    continue;
+            action = match action {
+                SearchAction::Pick => {
+                    let excluded = search.excluded().iter().copied();
+                    let excluded: Vec<MemberKey> = excluded.map(MemberKey::Peer).collect();
+                    let found = self.registry.pick(agent, false, &excluded).map(|member| {
+                        let who = match member.value().reach() {
+                            Reach::Here(here) => {
+                                to = Some(here);
+                                PickedMember::Local
+                            }
+                            Reach::Peer(id) => PickedMember::Peer(id),
+                        };
+                        picked = Some(member);
+                        who
+                    });
+                    search.handle_pick(found)
                 }
-                Err(status) => return Err(unreached.unwrap_or(status)),
-            };
-            let to = match picked.value().reach() {
-                Reach::Here(to) => to,
-                Reach::Peer(id) => match self.tunnel_for_call(id, carrier, false).await {
-                    Ok(session) => Destination::Session(session),
-                    Err(status) => {
+                SearchAction::AskOthers => {
+                    self.ask_others(agent).await;
+                    search.handle_asked()
+                }
+                SearchAction::Dial(id) => {
+                    let tunnel = self.tunnel_for_call(id, carrier, false).await;
+                    let outcome = tunnel.map(|session| to = Some(Destination::Session(session)));
+                    if let Err(status) = &outcome {
                         tracing::debug!(%agent, peer = %id, %status, "a member cannot be reached");
-                        excluded.push(MemberKey::Peer(id));
-                        match carrier {
-                            None => self.registry.finish(picked, Code::Unavailable),
-                            // It may be well, and reached over another.
-                            Some(_) => unreached = Some(status),
-                        }
-                        continue;
                     }
-                },
+                    let (next, failed) = search.handle_dialled(id, outcome);
+                    if failed && let Some(member) = picked.take() {
+                        self.registry.finish(member, Code::Unavailable);
+                    }
+                    next
+                }
+                SearchAction::Deliver => {
+                    let to = to.ok_or_else(|| not_found(agent))?;
+                    return Ok(Route { to, picked });
+                }
+                SearchAction::Refuse(status) => return Err(status),
             };
-            return Ok(Route {
-                to,
-                picked: Some(picked),
-            });
         }
     }
 }
@@ -402,8 +408,8 @@ async fn relay(
 }
 
 /// Keeps an attached program's agent registered while its stream lives.
-async fn register(door: &Door, session: Session, opening: Opening) {
-    let node = &door.node;
+async fn register(dispatcher: &NodeDispatcher, session: Session, opening: Opening) {
+    let node = &dispatcher.node;
     let Opening {
         payload,
         mut send,
@@ -422,7 +428,7 @@ async fn register(door: &Door, session: Session, opening: Opening) {
         return refuse(send, reader, &status).await;
     }
     let same = |program| !register.socket.is_empty() && local::sees_what_we_see(program);
-    if !door.program.as_ref().is_some_and(same) {
+    if !dispatcher.program.as_ref().is_some_and(same) {
         register.socket.clear();
     }
     let target = Target::Attached {
@@ -463,7 +469,7 @@ impl Drop for Registered<'_> {
 /// program where the call came from.
 pub(crate) fn onward_header(
     mut header: CallHeader,
-    origin: Origin,
+    origin: CallOrigin,
     picked: Option<&Picked>,
     deadline: Option<Instant>,
 ) -> CallHeader {
@@ -506,10 +512,10 @@ fn is_for_node(header: &CallHeader) -> bool {
     header.to == admin::AGENT
 }
 
-fn caller(origin: Origin) -> Caller {
+fn caller(origin: CallOrigin) -> Caller {
     match origin {
-        Origin::Local => Caller::Local,
-        Origin::Peer(peer) => Caller::Peer(peer),
+        CallOrigin::Local => Caller::Local,
+        CallOrigin::Peer(peer) => Caller::Peer(peer),
     }
 }
 

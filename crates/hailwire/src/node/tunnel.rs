@@ -14,6 +14,7 @@ use hailwire_core::{
     grants::{Grant, takes_bare},
     liveness::{BusyConnection, LivenessAction, LivenessMonitor},
     peer_table::{PeerConnection, PeerRemains},
+    routing::CallOrigin,
 };
 use hailwire_wire::{
     AgentName, Code, NodeId, Status, directory::Search, header::Hello, record::Record,
@@ -29,7 +30,7 @@ use super::{
     Inner, additional,
     overlay::{self, Places},
     peers::Connect,
-    router::{Door, Origin},
+    router::NodeDispatcher,
     store::TrustRow,
 };
 use crate::{
@@ -235,9 +236,9 @@ impl Inner {
         connection: Connection,
         dialled: bool,
     ) -> Session {
-        let door = Arc::new(Door {
+        let door = Arc::new(NodeDispatcher {
             node: self.clone(),
-            origin: Origin::Peer(id),
+            origin: CallOrigin::Peer(id),
             program: None,
         });
         let account = self.accounts.of(id, self.trust.is_trusted(id));
