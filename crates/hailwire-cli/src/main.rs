@@ -2,23 +2,18 @@
 //!
 //! A run has three steps, each in its own place: what was typed ([`args`]), what to do ([`plan`],
 //! which does no I/O), and doing it ([`commands`], one file per command). Data goes to stdout and
-//! everything else to stderr ([`output`]); a failure says what happened, its code and what to try
-//! ([`failure`]).
+//! everything else to stderr; a failure says what happened, its code and what to try. That, and whatever
+//! else this program shares with those beside it, lives in [`hailwire_terminal`].
 
 mod args;
 mod commands;
-mod failure;
-mod output;
 mod plan;
-#[cfg(test)]
-mod reference;
 mod serve;
-mod table;
-mod text;
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use hailwire_terminal::{global::Surroundings, runtime};
 
 /// Gives memory back after a burst, which glibc's does not (docs/decisions/0027-what-peers-may-hold.md).
 #[global_allocator]
@@ -26,14 +21,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let cli = args::Cli::parse();
-    let around = plan::Surroundings::of_process();
-    let output = plan::plan_output(&cli.global, &around);
+    let around = Surroundings::of_process();
+    let output = cli.global.output(&around);
     let done = plan::plan(cli, &around).and_then(commands::run);
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            output.failure(&failure);
-            ExitCode::from(failure.exit())
-        }
-    }
+    runtime::end(done, output)
 }

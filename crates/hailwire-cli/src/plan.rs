@@ -12,71 +12,26 @@ use std::{
 };
 
 use bytes::Bytes;
-use hailwire::{
-    Code, Status, admin,
-    config::{Carrier, LogLevel},
-};
-use hailwire_agents::{rate_limit, waf};
-use hailwire_bench::{
-    siege::{self, Kind},
-    subject::{Options, Subject},
-    suite::{Order, Size, Suite},
-};
+use hailwire::{Code, Status, admin, config::Carrier};
 use hailwire_hub::TlsMode;
+use hailwire_terminal::{
+    failure::Failure,
+    global::{Common, Global, Surroundings},
+    programs::{self, Program},
+};
 use hailwire_wire::{
     Address, AgentName, HubUrl, Priority, directory::Trust, limits, ticket::Ticket,
 };
 
 use crate::{
-    args::{Cli, Command, Global, agent, bench, callout, lab, node, other, report},
-    failure::Failure,
-    output::Output,
+    args::{Cli, Command, agent, callout, node, other},
     serve::DEFAULT_MAX,
 };
-
-/// What surrounds a run: environment and standard streams.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Surroundings {
-    pub(crate) hail_data: Option<OsString>,
-    pub(crate) xdg_data_home: Option<OsString>,
-    pub(crate) xdg_config_home: Option<OsString>,
-    pub(crate) home: Option<OsString>,
-    pub(crate) no_color: Option<OsString>,
-    pub(crate) term: Option<OsString>,
-    pub(crate) stdin_is_terminal: bool,
-    pub(crate) stdout_is_terminal: bool,
-    pub(crate) stderr_is_terminal: bool,
-}
-
-impl Surroundings {
-    /// Those of this process.
-    pub(crate) fn of_process() -> Self {
-        use std::io::IsTerminal as _;
-        let var = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        Self {
-            hail_data: var("HAIL_DATA"),
-            xdg_data_home: var("XDG_DATA_HOME"),
-            xdg_config_home: var("XDG_CONFIG_HOME"),
-            home: var("HOME"),
-            no_color: var("NO_COLOR"),
-            term: var("TERM"),
-            stdin_is_terminal: std::io::stdin().is_terminal(),
-            stdout_is_terminal: std::io::stdout().is_terminal(),
-            stderr_is_terminal: std::io::stderr().is_terminal(),
-        }
-    }
-}
 
 /// Everything that a run needs to know.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) output: Output,
-    /// The least important event to log to stderr; `None` leaves it to the configuration.
-    pub(crate) log: Option<LogLevel>,
-    pub(crate) data: PathBuf,
-    /// Whether the data folder was named and is not just the default.
-    pub(crate) data_named: bool,
-    pub(crate) timeout: Option<Duration>,
+    pub(crate) common: Common,
     pub(crate) action: Action,
 }
 
@@ -117,33 +72,12 @@ pub(crate) enum Action {
         config: PathBuf,
         small: bool,
     },
-    CalloutWaf(callout::ServedAt, waf::WafSettings),
-    CalloutRateLimit(callout::ServedAt, Limits),
     HubRun(Box<hailwire_hub::HubConfig>),
     HubInvite {
         uses: u32,
         expires: Duration,
     },
     Demo(other::Demo),
-    BenchRun {
-        order: Order,
-        out: PathBuf,
-    },
-    BenchSiege(siege::Order),
-    /// The part that a process of a siege plays.
-    BenchSiegePart(String),
-    BenchReport(PathBuf),
-    BenchCompare(report::Compare),
-    BenchServe(Subject, Options),
-    BenchLoad {
-        subject: Subject,
-        ready: String,
-        options: Options,
-    },
-    LabList,
-    LabShow(String),
-    LabRun(lab::Run),
-    LabCheck(String),
     ConfigShow {
         effective: bool,
     },
@@ -157,6 +91,8 @@ pub(crate) enum Action {
         disable: bool,
         unit: PathBuf,
     },
+    /// What another program does, with the same arguments.
+    Carried(&'static Program),
     Completions(clap_complete::Shell),
     Man(Option<PathBuf>),
 }
@@ -218,25 +154,6 @@ pub(crate) struct Serve {
     pub(crate) args: Vec<OsString>,
 }
 
-/// What the firewall may leave unread.
-fn may_be_unread(decision: &str, except: Vec<waf::UnreadKind>) -> waf::UnreadSet {
-    let any = !except.is_empty();
-    let except: waf::UnreadSet = except.into_iter().collect();
-    match decision {
-        "allow" => waf::UnreadSet::ALL.without(except),
-        _ if any => except,
-        _ => waf::UnreadSet::OPAQUE,
-    }
-}
-
-/// The limits of a rate limiter.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Limits {
-    Typed(rate_limit::RateLimitSettings),
-    /// In a file, and what becomes of pushed ones if that was said.
-    File(PathBuf, Option<rate_limit::PushPolicy>),
-}
-
 /// Where an inspection agent that is attached to the node listens.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Attached {
@@ -271,7 +188,7 @@ pub(crate) enum BodySource {
 /// Decides what a run does.
 pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
     let Cli { global, command } = cli;
-    let (data, data_named) = data_folder(&global, around)?;
+    let common = global.decide(around)?;
     let unit = || unit_path(around);
     let action = match command {
         Command::Up(up) => Action::Up(up),
@@ -324,15 +241,9 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
             interval,
         },
         Command::Callout(callout::Callout { command }) => plan_callout(command)?,
-        Command::Hub(hub) => plan_hub(hub, &data)?,
+        Command::Hub(hub) => plan_hub(hub, &common.data)?,
         Command::Demo(demo) => plan_demo(demo)?,
-        Command::Bench(bench) => plan_bench(bench.command)?,
-        Command::Lab(lab::Lab { command }) => match command {
-            lab::LabCommand::List => Action::LabList,
-            lab::LabCommand::Show { topology } => Action::LabShow(topology),
-            lab::LabCommand::Run(run) => Action::LabRun(run),
-            lab::LabCommand::Check { topology } => Action::LabCheck(topology),
-        },
+        Command::Bench(_) | Command::Lab(_) => Action::Carried(&programs::BENCH),
         Command::Config(other::Config { command }) => match command {
             other::ConfigCommand::Show { effective } => Action::ConfigShow { effective },
             other::ConfigCommand::Path => Action::ConfigPath,
@@ -351,148 +262,7 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
         Command::Completions(other::Completions { shell }) => Action::Completions(shell),
         Command::Man(other::Man { dir }) => Action::Man(dir),
     };
-    Ok(Plan {
-        output: plan_output(&global, around),
-        log: plan_log(global.verbose),
-        data,
-        data_named,
-        timeout: global.timeout,
-        action,
-    })
-}
-
-fn plan_bench(command: bench::BenchCommand) -> Result<Action, Failure> {
-    match command {
-        bench::BenchCommand::Run(run) => {
-            // The table of arguments knows the names; this only turns one into a suite.
-            let suite = Suite::named(&run.suite)
-                .ok_or_else(|| Failure::usage(format!("there is no suite `{}`", run.suite)))?;
-            let size = match (run.full, run.tiny) {
-                (true, _) => Size::Full,
-                (_, true) => Size::Tiny,
-                _ => Size::Quick,
-            };
-            let out = run.out;
-            let out = out.unwrap_or_else(|| Path::new("bench/results").join(suite.name()));
-            let order = Order {
-                suite,
-                size,
-                networks: run.network,
-                carriers: run.carrier,
-                repeats: run.repeats,
-                foreign: run.subject,
-                peer: hailwire_bench::suite::peer(),
-            };
-            Ok(Action::BenchRun { order, out })
-        }
-        bench::BenchCommand::Siege(siege) => plan_siege(siege),
-        bench::BenchCommand::Report(report) => Ok(Action::BenchReport(report.dir)),
-        bench::BenchCommand::Compare(compare) => Ok(Action::BenchCompare(compare)),
-        bench::BenchCommand::Subject(bench::SubjectArgs { command }) => Ok(match command {
-            bench::SubjectCommand::Serve { name, options } => {
-                Action::BenchServe(name, subject_options(options))
-            }
-            bench::SubjectCommand::Load {
-                name,
-                ready,
-                options,
-            } => Action::BenchLoad {
-                subject: name,
-                ready,
-                options: subject_options(options),
-            },
-        }),
-    }
-}
-
-fn plan_siege(siege: bench::Siege) -> Result<Action, Failure> {
-    if let Some(part) = siege.part {
-        return Ok(Action::BenchSiegePart(part));
-    }
-    // The table of arguments knows the names.
-    let only = siege.only.iter().filter_map(|name| Kind::named(name));
-    let mut attackers: Vec<Kind> = only.collect();
-    if attackers.is_empty() {
-        attackers = Kind::ALL.to_vec();
-    }
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::io("this program cannot find itself", &error))?;
-    let out = siege.out;
-    Ok(Action::BenchSiege(siege::Order {
-        attackers,
-        one_by_one: siege.one_by_one,
-        attack: siege.duration,
-        quiet: siege.quiet,
-        attacked: siege.program.unwrap_or_else(|| program.clone()),
-        program,
-        out: out.unwrap_or_else(|| PathBuf::from("bench/results/siege")),
-    }))
-}
-
-fn subject_options(options: bench::SubjectOptions) -> Options {
-    let bench::SubjectOptions {
-        listen,
-        congestion,
-        window,
-        through,
-        peer,
-        hub,
-        path,
-        pool,
-        callout,
-    } = options;
-    Options {
-        listen,
-        congestion,
-        window,
-        through,
-        peer,
-        hub,
-        path,
-        pool,
-        callout,
-    }
-}
-
-/// How to print. Also used for a failure of [`plan`] itself.
-pub(crate) fn plan_output(global: &Global, around: &Surroundings) -> Output {
-    let wanted = !global.no_color
-        && !global.json
-        && around.no_color.is_none()
-        && around.term.as_deref() != Some(OsStr::new("dumb"));
-    Output {
-        json: global.json,
-        colour: wanted && around.stdout_is_terminal,
-        colour_errors: wanted && around.stderr_is_terminal,
-        progress: !global.json && around.stderr_is_terminal,
-    }
-}
-
-fn plan_log(verbose: u8) -> Option<LogLevel> {
-    match verbose {
-        0 => None,
-        1 => Some(LogLevel::Info),
-        2 => Some(LogLevel::Debug),
-        _ => Some(LogLevel::Trace),
-    }
-}
-
-/// `--data`, else `$HAIL_DATA`, else the default folder of this user.
-fn data_folder(global: &Global, around: &Surroundings) -> Result<(PathBuf, bool), Failure> {
-    if let Some(named) = global
-        .data
-        .clone()
-        .or_else(|| around.hail_data.clone().map(Into::into))
-    {
-        return Ok((named, true));
-    }
-    let share = around.xdg_data_home.as_ref().map(PathBuf::from);
-    let share = share.or_else(|| Some(Path::new(around.home.as_ref()?).join(".local/share")));
-    match share {
-        Some(share) => Ok((share.join("hailwire"), false)),
-        None => Err(Failure::usage("no data folder is known: HOME is not set")
-            .hint("name one with --data DIR or HAIL_DATA")),
-    }
+    Ok(Plan { common, action })
 }
 
 /// Where systemd looks for the units of a user.
@@ -670,43 +440,8 @@ fn plan_callout(command: callout::CalloutCommand) -> Result<Action, Failure> {
         callout::CalloutCommand::Test(callout::CalloutTest { config, small }) => {
             Action::CalloutTest { config, small }
         }
-        callout::CalloutCommand::Waf(callout::CalloutWaf {
-            at,
-            rules,
-            paranoia,
-            threshold,
-            detect_only,
-            unread,
-            unread_except,
-        }) => {
-            let settings = waf::WafSettings {
-                rules,
-                paranoia,
-                threshold,
-                block: !detect_only,
-                may_be_unread: may_be_unread(&unread, unread_except),
-                ..waf::WafSettings::default()
-            };
-            Action::CalloutWaf(at, settings)
-        }
-        callout::CalloutCommand::RateLimit(callout::CalloutRateLimit {
-            at,
-            limit,
-            config,
-            configure,
-        }) => {
-            let limits = match config {
-                Some(path) => Limits::File(path, configure),
-                None => {
-                    let settings =
-                        rate_limit::RateLimitSettings::of(limit.iter().map(String::as_str));
-                    Limits::Typed(rate_limit::RateLimitSettings {
-                        configure,
-                        ..settings.map_err(Failure::usage)?
-                    })
-                }
-            };
-            Action::CalloutRateLimit(at, limits)
+        callout::CalloutCommand::Waf(_) | callout::CalloutCommand::RateLimit(_) => {
+            Action::Carried(&programs::INSPECTION)
         }
         callout::CalloutCommand::Agent(callout::CalloutAgent { uds, exec, name }) => {
             let at = match (uds, exec) {
@@ -815,64 +550,6 @@ mod tests {
     }
 
     #[test]
-    fn the_data_folder_is_typed_or_set_or_of_the_user() {
-        let mut around = around();
-        let data = |line: &[&str], around: &Surroundings| {
-            let cli = Cli::try_parse_from(line).unwrap();
-            plan(cli, around).map(|plan| plan.data)
-        };
-        assert_eq!(
-            data(&["hail", "id"], &around).unwrap(),
-            Path::new("/home/u/.local/share/hailwire")
-        );
-        around.xdg_data_home = Some("/x".into());
-        assert_eq!(
-            data(&["hail", "id"], &around).unwrap(),
-            Path::new("/x/hailwire")
-        );
-        around.hail_data = Some("/env".into());
-        assert_eq!(data(&["hail", "id"], &around).unwrap(), Path::new("/env"));
-        assert_eq!(
-            data(&["hail", "id", "--data", "/typed"], &around).unwrap(),
-            Path::new("/typed")
-        );
-        assert_eq!(
-            data(&["hail", "id"], &Surroundings::default())
-                .unwrap_err()
-                .exit(),
-            2
-        );
-    }
-
-    #[test]
-    fn colours_are_for_terminals_that_want_them() {
-        let colour = |line: &[&str], around: &Surroundings| {
-            plan(Cli::try_parse_from(line).unwrap(), around)
-                .unwrap()
-                .output
-                .colour
-        };
-        let terminal = Surroundings {
-            stdout_is_terminal: true,
-            ..around()
-        };
-        assert!(colour(&["hail", "id"], &terminal));
-        assert!(!colour(&["hail", "id"], &around()));
-        assert!(!colour(&["hail", "id", "--no-color"], &terminal));
-        assert!(!colour(&["hail", "id", "--json"], &terminal));
-        let no_color = Surroundings {
-            no_color: Some("1".into()),
-            ..terminal.clone()
-        };
-        assert!(!colour(&["hail", "id"], &no_color));
-        let dumb = Surroundings {
-            term: Some("dumb".into()),
-            ..terminal
-        };
-        assert!(!colour(&["hail", "id"], &dumb));
-    }
-
-    #[test]
     fn a_body_is_a_text_a_file_or_stdin() {
         assert_eq!(call("call grep").body, BodySource::Text(Bytes::new()));
         assert_eq!(
@@ -960,7 +637,14 @@ mod tests {
         };
         assert_eq!(serve.program, "wc");
         assert_eq!(serve.args, ["-w", "--json"]);
-        assert!(serve.lines && !planned("serve words -- wc --json").unwrap().output.json);
+        assert!(
+            serve.lines
+                && !planned("serve words -- wc --json")
+                    .unwrap()
+                    .common
+                    .output
+                    .json
+        );
     }
 
     #[test]

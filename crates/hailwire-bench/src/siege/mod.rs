@@ -61,7 +61,7 @@ pub struct Order {
     pub quiet: Duration,
     /// This program, which is also run as the attackers and the agent that is called.
     pub program: PathBuf,
-    /// The program whose hub, nodes and `hail serve` are attacked: this one, or another build.
+    /// The `hail` whose hub, nodes and `hail serve` are attacked.
     pub attacked: PathBuf,
     /// Where results go.
     pub out: PathBuf,

@@ -2,22 +2,22 @@
 //!
 //! Every value is parsed here, once, into a type that cannot be wrong, so that a mistake is
 //! reported before anything happens. Nothing is decided here; that is [`crate::plan`]'s part.
-//! Help, man pages, completions and `docs/reference/cli.md` all come from this one table.
+//! Help, man pages and completions all come from this one table, and from those of the programs beside `hail` for
+//! the commands that they carry out.
 
 pub(crate) mod agent;
-pub(crate) mod bench;
 pub(crate) mod callout;
-pub(crate) mod lab;
 pub(crate) mod node;
 pub(crate) mod other;
-pub(crate) mod report;
 mod value;
 
-use std::{path::PathBuf, time::Duration};
+use std::ffi::OsString;
 
 use clap::{Args, Parser, Subcommand};
+use hailwire_terminal::{global::Global, programs};
 
-pub(crate) use value::{Field, duration};
+pub(crate) use hailwire_terminal::global::duration;
+pub(crate) use value::Field;
 
 /// The network for software agents: call an agent by name, wherever it runs
 #[derive(Debug, Parser)]
@@ -35,31 +35,6 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// Flags that every command takes.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct Global {
-    /// Data folder of the node [env: HAIL_DATA] [default: ~/.local/share/hailwire]
-    #[arg(
-        long,
-        value_name = "DIR",
-        global = true,
-        help_heading = "Global options"
-    )]
-    pub(crate) data: Option<PathBuf>,
-    /// Print JSON on stdout, and failures as JSON on stderr
-    #[arg(long, global = true, help_heading = "Global options")]
-    pub(crate) json: bool,
-    /// Say more on stderr; twice for debugging, three times for every packet
-    #[arg(short, long, action = clap::ArgAction::Count, global = true, help_heading = "Global options")]
-    pub(crate) verbose: u8,
-    /// Never use colours [env: NO_COLOR]
-    #[arg(long, global = true, help_heading = "Global options")]
-    pub(crate) no_color: bool,
-    /// Give up after this time, for example 250ms, 10s or 1h30m; for a call, its deadline
-    #[arg(long, value_name = "D", value_parser = duration, global = true, help_heading = "Global options")]
-    pub(crate) timeout: Option<Duration>,
 }
 
 /// The commands, in the order of a newcomer's day.
@@ -82,12 +57,27 @@ pub(crate) enum Command {
     Callout(callout::Callout),
     Hub(other::Hub),
     Demo(other::Demo),
-    Bench(bench::Bench),
-    Lab(lab::Lab),
+    #[command(about = programs::BENCH_COMMAND.about)]
+    Bench(Carried),
+    #[command(about = programs::LAB_COMMAND.about)]
+    Lab(Carried),
     Config(other::Config),
     Service(other::Service),
     Completions(other::Completions),
     Man(other::Man),
+}
+
+/// A command that another program carries out, which is given every argument of this one and parses them itself.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Carried {
+    /// Options and arguments
+    #[arg(
+        value_name = "ARGS",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) args: Vec<OsString>,
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! `hail agents`.
 
 use hailwire::admin::{AgentRow, AgentsQuery, BareCalls, method};
+use hailwire_terminal::{failure::Failure, table::Table};
 
 use super::{Run, connect};
-use crate::{failure::Failure, table::Table};
 
 pub(super) async fn run(run: &Run, query: AgentsQuery) -> Result<(), Failure> {
     let client = connect::attach(run).await?;

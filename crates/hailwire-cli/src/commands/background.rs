@@ -13,10 +13,11 @@ use std::{
     process::{Command, Stdio},
 };
 
-use hailwire::config::LogLevel;
+use hailwire_terminal::failure::Failure;
+use tracing::Level;
 
 use super::{Run, up::Started};
-use crate::{args::node::Up, failure::Failure};
+use crate::args::node::Up;
 
 /// A log larger than this is put aside as `hail.log.1` at the next start.
 const MAX_LOG: u64 = 8 * 1024 * 1024;
@@ -115,10 +116,10 @@ fn arguments(run: &Run, up: &Up) -> Vec<OsString> {
         flag("--grace", format!("{}ms", grace.as_millis()));
     }
     match run.log {
-        None | Some(LogLevel::Error | LogLevel::Warn) => {}
-        Some(LogLevel::Info) => args.push("-v".into()),
-        Some(LogLevel::Debug) => args.push("-vv".into()),
-        Some(LogLevel::Trace) => args.push("-vvv".into()),
+        None | Some(Level::ERROR | Level::WARN) => {}
+        Some(Level::INFO) => args.push("-v".into()),
+        Some(Level::DEBUG) => args.push("-vv".into()),
+        Some(Level::TRACE) => args.push("-vvv".into()),
     }
     args
 }
@@ -127,12 +128,10 @@ fn arguments(run: &Run, up: &Up) -> Vec<OsString> {
 mod tests {
     use clap::Parser as _;
     use hailwire::DataDir;
+    use hailwire_terminal::output::Output;
 
     use super::*;
-    use crate::{
-        args::{Cli, Command},
-        output::Output,
-    };
+    use crate::args::{Cli, Command};
 
     #[test]
     fn the_process_in_the_background_is_told_the_same() {
@@ -150,7 +149,7 @@ mod tests {
             },
             data: DataDir::new("/d"),
             timeout: None,
-            log: Some(LogLevel::Debug),
+            log: Some(Level::DEBUG),
         };
         let args = arguments(&run, &up);
         let again = Cli::try_parse_from([OsString::from("hail")].into_iter().chain(args)).unwrap();

@@ -3,9 +3,10 @@
 
 use bytes::{Bytes, BytesMut};
 use hailwire::{Body, BodySender, Code, Status};
+use hailwire_terminal::{failure::Failure, text};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use crate::{failure::Failure, plan::BodySource, text};
+use crate::plan::BodySource;
 
 /// Bytes read at once.
 const CHUNK: usize = 64 * 1024;

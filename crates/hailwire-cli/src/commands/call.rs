@@ -12,16 +12,17 @@ use hailwire::{
     admin::{Resolve, Resolved, method},
     client::Call,
 };
+use hailwire_terminal::{
+    failure::Failure,
+    output::{Output, stdout_failure},
+    text,
+};
 use serde::Serialize;
 use serde_json::json;
 use tokio::io::{AsyncWriteExt as _, Stdout};
 
 use super::{Run, body, connect};
-use crate::{
-    failure::Failure,
-    output::{Output, stdout_failure},
-    plan, text,
-};
+use crate::plan;
 
 /// What `--stats` measures.
 #[derive(Debug, Serialize)]

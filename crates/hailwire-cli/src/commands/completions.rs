@@ -2,12 +2,15 @@
 
 use clap::CommandFactory as _;
 use clap_complete::Shell;
+use hailwire_terminal::{failure::Failure, outline, output::Output};
 
-use crate::{args::Cli, failure::Failure, output::Output};
+use crate::args::Cli;
 
 pub(crate) fn print(output: Output, shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "hail", &mut script);
+    // Whoever has only `hail` completes what it does.
+    let mut table = outline::graft(Cli::command(), |_| {})?;
+    clap_complete::generate(shell, &mut table, "hail", &mut script);
     output.text(&String::from_utf8_lossy(&script))
 }
 

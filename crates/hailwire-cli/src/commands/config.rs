@@ -6,10 +6,10 @@ use hailwire::{
     admin::method,
     config::{Config, InForce},
 };
+use hailwire_terminal::{failure::Failure, table::Table};
 use serde_json::json;
 
 use super::{Run, connect};
-use crate::{failure::Failure, table::Table};
 
 /// Prints the file, or with `effective` every setting in force and why.
 pub(crate) async fn show(run: &Run, effective: bool) -> Result<(), Failure> {

@@ -3,9 +3,9 @@
 use std::io::ErrorKind;
 
 use hailwire::{AttachError, Client, Code, Status};
+use hailwire_terminal::{failure::Failure, text};
 
 use super::Run;
-use crate::{failure::Failure, text};
 
 /// A client of the node that runs on the data folder.
 pub(super) async fn attach(run: &Run) -> Result<Client, Failure> {

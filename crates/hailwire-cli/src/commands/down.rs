@@ -10,7 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde_json::json;
 
 use super::{Run, connect, up::FAREWELL};
-use crate::failure::Failure;
+use hailwire_terminal::failure::Failure;
 
 pub(super) async fn run(run: &Run, request: Shutdown) -> Result<(), Failure> {
     let client = match Client::attach(&run.data).await {

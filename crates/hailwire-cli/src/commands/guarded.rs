@@ -20,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use hailwire_terminal::{child, failure::Failure, output::Output};
 use rustix::{
     process::{Pid, Signal, getpid, set_child_subreaper, set_parent_process_death_signal},
     thread::set_name,
@@ -29,15 +30,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::program;
-use crate::{
-    failure::Failure,
-    output::Output,
-    serve::{
-        kin::{Kin, Marked},
-        processes::{self, GUARDED_BY},
-        reaper::Children,
-    },
+use crate::serve::{
+    kin::{Kin, Marked},
+    processes::{self, GUARDED_BY},
+    reaper::Children,
 };
 
 /// The guarded process's name in lists of processes.
@@ -63,9 +59,9 @@ pub(super) async fn run(
     }
     match start() {
         Ok(mut guarded) => {
-            let status = program::wait(&mut guarded).await?;
+            let status = child::wait(&mut guarded).await?;
             end_everything().await;
-            program::passed_on(status)
+            child::passed_on(status)
         }
         Err(error) => {
             output.note(&format!(

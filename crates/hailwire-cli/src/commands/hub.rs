@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use hailwire::{Code, config::LogLevel};
+use hailwire::Code;
 use hailwire_hub::{Hub, HubConfig, InviteError, StartError};
+use hailwire_terminal::{failure::Failure, log, stop::Stop, text};
 use serde_json::json;
+use tracing::Level;
 
-use super::{Run, log, stop::Stop};
-use crate::{failure::Failure, text};
+use super::Run;
 
 /// Runs the hub until SIGTERM or Ctrl-C.
 pub(super) async fn run(run: &Run, config: HubConfig) -> Result<(), Failure> {
-    log::start(run.log.unwrap_or(LogLevel::Info), run.output.colour_errors);
+    log::start(run.log.unwrap_or(Level::INFO), run.output.colour_errors);
     let mut stop = Stop::new()?;
 
     let hub = Hub::start(config)

@@ -9,7 +9,7 @@ use hailwire::{
 use serde_json::json;
 
 use super::Run;
-use crate::failure::Failure;
+use hailwire_terminal::failure::Failure;
 
 pub(super) fn run(run: &Run) -> Result<(), Failure> {
     let key = NodeKey::load(&run.data.key()).map_err(|error| failure(run, &error))?;

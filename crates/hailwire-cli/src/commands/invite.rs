@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hailwire::admin::{Invite, Invited, method};
+use hailwire_terminal::{failure::Failure, text};
 
 use super::{Run, connect};
-use crate::{failure::Failure, text};
 
 pub(super) async fn run(run: &Run, request: Invite) -> Result<(), Failure> {
     let client = connect::attach(run).await?;
@@ -21,7 +21,9 @@ pub(super) async fn run(run: &Run, request: Invite) -> Result<(), Failure> {
         "a secret, good {uses} within {left}; on the other machine:"
     ));
     run.output.note("  hail join TICKET");
-    run.output
-        .note(&text::may_call("whoever joins with it", &invited.allow));
+    run.output.note(&super::trust::may_call(
+        "whoever joins with it",
+        &invited.allow,
+    ));
     Ok(())
 }

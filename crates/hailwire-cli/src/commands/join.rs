@@ -6,14 +6,11 @@ use hailwire::{
     Code, Status,
     admin::{Join, Joined, method},
 };
+use hailwire_terminal::{failure::Failure, text};
 use hailwire_wire::limits;
 
 use super::{Run, connect};
-use crate::{
-    failure::Failure,
-    plan::{self, Agreement, plan_agreement},
-    text,
-};
+use crate::plan::{self, Agreement, plan_agreement};
 
 /// Longest answer to a question that is read.
 const ANSWER: u64 = 16;
@@ -74,7 +71,7 @@ fn shown(joined: &Joined) -> String {
                 "" => (id.short(), id.to_string()),
                 name => (name.to_owned(), format!("{name} ({id})")),
             };
-            let may_call = text::may_call(&who, allow);
+            let may_call = super::trust::may_call(&who, allow);
             format!("this node and {named} trust each other now\n{may_call}\n")
         }
         Joined::Hub {

@@ -2,22 +2,26 @@
 
 use std::{fs, io, path::Path};
 
-use clap::CommandFactory as _;
+use clap::{Command, CommandFactory as _};
 use clap_mangen::Man;
+use hailwire_terminal::{failure::Failure, outline, output::Output};
 
-use crate::{args::Cli, failure::Failure, output::Output};
+use crate::args::Cli;
 
 /// Prints the page of `hail`, or writes the pages of all commands into `dir`.
 pub(crate) fn run(output: Output, dir: Option<&Path>) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::io("cannot make the manual page", &error);
     let Some(dir) = dir else {
-        let (_, page) = pages().map_err(failed)?.swap_remove(0);
+        let (_, page) = pages(Cli::command()).map_err(failed)?.swap_remove(0);
         return output.text(&String::from_utf8_lossy(&page));
     };
+    let table = outline::graft(Cli::command(), |missing| {
+        output.note(&format!("note: pages are left out: {missing}"));
+    })?;
     let wrong =
         |error: io::Error| Failure::io(format!("cannot write to {}", dir.display()), &error);
     fs::create_dir_all(dir).map_err(wrong)?;
-    let pages = pages().map_err(failed)?;
+    let pages = pages(table).map_err(failed)?;
     for (name, page) in &pages {
         fs::write(dir.join(name), page).map_err(wrong)?;
     }
@@ -28,8 +32,7 @@ pub(crate) fn run(output: Output, dir: Option<&Path>) -> Result<(), Failure> {
 }
 
 /// File name and text of each page, `hail.1` first.
-fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
-    let mut root = Cli::command();
+fn pages(mut root: Command) -> io::Result<Vec<(String, Vec<u8>)>> {
     root.build();
     let mut pages = Vec::new();
     collect(&root, "hail", &mut pages)?;
@@ -61,7 +64,7 @@ mod tests {
 
     #[test]
     fn every_command_has_its_page() {
-        let pages = pages().unwrap();
+        let pages = pages(Cli::command()).unwrap();
         let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names[0], "hail.1");
         for name in [

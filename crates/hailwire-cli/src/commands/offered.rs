@@ -1,10 +1,11 @@
 //! An agent that is on offer for as long as a command runs, also through restarts of the node.
 
 use hailwire::{Client, Code, Serving, Status};
+use hailwire_terminal::failure::Failure;
 use hailwire_wire::AgentName;
 
 use super::{Run, connect};
-use crate::{failure::Failure, serve::backoff::Backoff};
+use crate::serve::backoff::Backoff;
 
 /// Offers the agent, calls `announce`, and offers it again whenever the node has gone away. Returns when the first
 /// offer fails, or a later one in a way that trying again cannot help.

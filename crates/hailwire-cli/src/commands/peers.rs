@@ -1,13 +1,13 @@
 //! `hail peers`: whom this node trusts, and the tunnels to them.
 
 use hailwire::admin::{self, Trusted, Tunnel, method};
+use hailwire_terminal::{failure::Failure, table::Table};
 use serde::Serialize;
 
 use super::{
     Run, connect,
     status::{carrier, tunnel_cells},
 };
-use crate::{failure::Failure, table::Table};
 
 /// One row of `hail peers --json`.
 #[derive(Debug, Serialize)]

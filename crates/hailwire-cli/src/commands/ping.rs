@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use hailwire::admin::{Ping, Pong, method};
+use hailwire_terminal::{failure::Failure, text};
 
 use super::{Run, connect};
-use crate::{failure::Failure, text};
 
 /// Pings `count` times; with `--json` one [`Pong`] per line. `--timeout` bounds each ping. A peer
 /// that does not trust this node answers too, and that is said.

@@ -1,10 +1,11 @@
 //! `hail send`.
 
+use hailwire_terminal::failure::Failure;
 use hailwire_wire::limits;
 use serde_json::json;
 
 use super::{Run, body, call::prepare, connect};
-use crate::{failure::Failure, plan};
+use crate::plan;
 
 pub(super) async fn run(run: &Run, call: plan::Call) -> Result<(), Failure> {
     let mut source = body::open(call.body.clone()).await?;

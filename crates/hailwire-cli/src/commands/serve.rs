@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use hailwire::{Agent, Client, Code, Request, RequestKind, Response, Serving, Status};
+use hailwire_terminal::failure::Failure;
+use hailwire_terminal::stop::Stop;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use super::{Run, guarded, offered, stop::Stop};
+use super::{Run, guarded, offered};
 use crate::{
-    failure::Failure,
     plan::Serve,
     serve::{
         Program, each_call, environment,

@@ -4,9 +4,8 @@
 
 use std::{fs, io, path::Path, process::Command};
 
+use hailwire_terminal::{failure::Failure, output::Output};
 use serde_json::json;
-
-use crate::{failure::Failure, output::Output};
 
 const UNIT: &str = "hailwire.service";
 

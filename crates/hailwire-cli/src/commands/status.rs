@@ -3,9 +3,9 @@
 use std::{fmt::Write as _, time::Duration};
 
 use hailwire::admin::{self, HubState, Tunnel, method};
+use hailwire_terminal::{failure::Failure, table::Table, text};
 
 use super::{Run, agents, connect};
-use crate::{failure::Failure, table::Table, text};
 
 pub(super) async fn run(run: &Run) -> Result<(), Failure> {
     let client = connect::attach(run).await?;

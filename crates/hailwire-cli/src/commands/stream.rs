@@ -1,9 +1,10 @@
 //! `hail stream`: stdin to the agent, what it sends to stdout, until the agent is done.
 
+use hailwire_terminal::{failure::Failure, output::stdout_failure};
 use tokio::io::AsyncWriteExt as _;
 
 use super::{Run, body, connect};
-use crate::{failure::Failure, output::stdout_failure, plan};
+use crate::plan;
 
 pub(super) async fn run(run: &Run, call: plan::Call) -> Result<(), Failure> {
     let client = connect::attach(run).await?;

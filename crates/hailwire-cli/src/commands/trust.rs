@@ -3,10 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use hailwire::admin::{Pending, TrustAdd, Trusted, Who, method};
+use hailwire_terminal::{failure::Failure, table::Table};
 use serde_json::json;
 
 use super::{Run, connect};
-use crate::{failure::Failure, table::Table, text};
 
 pub(super) async fn list(run: &Run) -> Result<(), Failure> {
     let client = connect::attach(run).await?;
@@ -123,7 +123,7 @@ async fn change(run: &Run, method: &str, request: &TrustAdd) -> Result<(), Failu
             "" => (id.short(), id.to_string()),
             alias => (alias.to_owned(), format!("{alias} ({id})")),
         };
-        let may_call = text::may_call(&who, &trusted.allow);
+        let may_call = may_call(&who, &trusted.allow);
         format!("{named} is trusted now\n{may_call}\n")
     })?;
     run.output
@@ -137,6 +137,14 @@ pub(super) fn when(unix: u64) -> String {
         // A year past 9999 cannot be written in RFC 3339.
         Some(time) if unix < 253_402_300_800 => humantime::format_rfc3339_seconds(time).to_string(),
         _ => String::new(),
+    }
+}
+
+/// What a peer may call here, in words.
+pub(super) fn may_call(who: &str, allow: &[String]) -> String {
+    match allow {
+        [] => format!("{who} may call: every agent of this node"),
+        names => format!("{who} may call: {}", names.join(", ")),
     }
 }
 

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use hailwire::{
     Code, Config, Node, StartError,
-    config::{Limits, Origin},
+    config::{Limits, LogLevel, Origin},
 };
+use hailwire_terminal::{failure::Failure, log, stop::Stop, text};
 use serde::Serialize;
+use tracing::Level;
 
-use super::{Run, again, config, log, stop::Stop};
-use crate::{args::node::Up, failure::Failure, text};
+use super::{Run, again, config};
+use crate::args::node::Up;
 
 /// What `hail up` prints once the node runs.
 #[derive(Debug, Serialize, serde::Deserialize)]
@@ -47,7 +49,7 @@ pub(super) async fn run(run: &Run, up: Up) -> Result<(), Failure> {
     }
     let config = effective(config::load(run)?, &up);
     log::start(
-        run.log.unwrap_or(config.log.level),
+        run.log.unwrap_or(level(config.log.level)),
         run.output.colour_errors,
     );
     let Limits { grace, .. } = config.limits;
@@ -91,6 +93,17 @@ pub(super) async fn run(run: &Run, up: Up) -> Result<(), Failure> {
 async fn start(run: &Run, config: Config) -> Result<Node, Failure> {
     let node = Node::builder().data_dir(run.data.clone()).config(config);
     node.start().await.map_err(|error| failure(&error))
+}
+
+/// How important the least event is that the configuration has logged.
+fn level(configured: LogLevel) -> Level {
+    match configured {
+        LogLevel::Error => Level::ERROR,
+        LogLevel::Warn => Level::WARN,
+        LogLevel::Info => Level::INFO,
+        LogLevel::Debug => Level::DEBUG,
+        LogLevel::Trace => Level::TRACE,
+    }
 }
 
 /// The configuration with what was typed in place of what the file says.

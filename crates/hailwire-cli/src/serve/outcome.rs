@@ -12,9 +12,10 @@
 
 use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
 
+use hailwire_terminal::failure::exit;
 use hailwire_wire::{Code, Status};
 
-use crate::{failure::exit, serve::tail::Tail};
+use crate::serve::tail::Tail;
 
 /// The status of a call whose program ended with `exit`.
 pub(crate) fn status(exit: ExitStatus, stderr: &Tail) -> Status {

@@ -9,6 +9,8 @@ use std::{
 
 use serde_json::Value;
 
+use crate::beside;
+
 pub(crate) struct House {
     folder: tempfile::TempDir,
     nodes: Vec<&'static str>,
@@ -31,7 +33,7 @@ impl House {
 
     /// `hail` on the data folder of `node`.
     pub(crate) fn hail(&self, node: &str, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hail"));
+        let mut command = Command::new(beside::hail());
         command
             .env_remove("HAIL_DATA")
             .env("HOME", self.folder.path());

@@ -11,14 +11,18 @@ use std::{
 };
 
 use hailwire_lab::{Topology, real::NamespaceNetwork};
+use hailwire_terminal::programs;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::house::{House, Ran, first_line};
+use crate::{
+    beside,
+    house::{House, Ran, first_line},
+};
 
 fn hail(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hail"));
+    let mut command = Command::new(beside::hail());
     command.args(args).stdin(Stdio::null());
     command
 }
@@ -270,7 +274,10 @@ impl Unprivileged {
         let open = fs::Permissions::from_mode(0o755);
         fs::set_permissions(&folder, open).unwrap();
         let hail = folder.path().join("hail");
-        fs::copy(env!("CARGO_BIN_EXE_hail"), &hail).unwrap();
+        let bench = programs::BENCH.name;
+        fs::copy(beside::hail(), &hail).unwrap();
+        let built = beside::hail().with_file_name(bench);
+        fs::copy(built, folder.path().join(bench)).unwrap();
         let user = Self {
             _folder: folder,
             hail,

@@ -4,6 +4,8 @@ mod alone;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod bench;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod beside;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod callout;
 mod calls;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
@@ -19,6 +21,8 @@ mod lab;
 mod nodes;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod programs;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod reference;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod report;
 mod siege;

@@ -12,6 +12,7 @@ use hailwire_callout::{
     host::{ConnectError, ConnectOptions, Connection, over},
     pool::Connector,
 };
+use hailwire_terminal::programs;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
     process::{Child, Command},
@@ -52,7 +53,8 @@ pub(in crate::subject) async fn serve(options: &Options) -> Result<Served, Bench
 
 /// `hail callout agent`, once it says that the agent is on offer.
 async fn attach(data: &str, socket: &str) -> Result<Child, BenchError> {
-    let program = std::env::current_exe().map_err(BenchError::io("this program"))?;
+    let program = programs::HAIL.find();
+    let program = program.map_err(|missing| BenchError::Told(missing.to_string()))?;
     let mut child = Command::new("sh")
         .args(["-c", UNTIL_STDIN_ENDS, "sh"])
         .arg(program)

@@ -3,14 +3,14 @@
 use std::{path::Path, process::Stdio, time::Duration};
 
 use hailwire::{Agent, Client, Code, Request, Serving, Status};
+use hailwire_terminal::{failure::Failure, stop::Stop};
 use hailwire_wire::{AgentName, limits::MAX_SOCKET_PATH};
 use serde_json::json;
 use tokio::{net::UnixStream, process::Command, time::sleep};
 
 use super::far;
 use crate::{
-    commands::{Run, guarded, offered, stop::Stop},
-    failure::Failure,
+    commands::{Run, guarded, offered},
     plan::Attached,
     serve::{
         backoff::Backoff,

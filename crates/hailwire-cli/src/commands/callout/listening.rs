@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinSet};
 
 use super::metrics;
-use crate::failure::Failure;
+use hailwire_terminal::failure::Failure;
 
 /// How long requests may take to end where nothing is listened on any more.
 const GRACE: Duration = Duration::from_secs(30);

@@ -8,7 +8,6 @@ mod far;
 mod faults;
 mod listening;
 mod metrics;
-pub(super) mod own;
 mod probes;
 mod replaced;
 pub(super) mod serve;
@@ -25,7 +24,7 @@ use hailwire_callout::{
 };
 
 use super::Run;
-use crate::failure::Failure;
+use hailwire_terminal::failure::Failure;
 
 /// Reads a configuration.
 fn load(path: &Path) -> Result<Config, Failure> {

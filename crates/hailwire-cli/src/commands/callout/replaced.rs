@@ -24,7 +24,7 @@ use super::{
     probes::{self, PHASES},
     test::Row,
 };
-use crate::failure::Failure;
+use hailwire_terminal::failure::Failure;
 
 /// Where an agent can go wrong, in the order in which a request comes there.
 const PLACES: [(EventKind, bool); 7] = [

@@ -7,32 +7,32 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use hailwire::{Code, config::LogLevel};
+use hailwire::Code;
 use hailwire_callout::inspect::{Config, Inspector};
+use hailwire_terminal::{
+    failure::Failure,
+    log,
+    stop::{self, Stop},
+};
 use serde_json::json;
 use tokio::{
     signal::unix::SignalKind,
     time::{MissedTickBehavior, interval},
 };
+use tracing::Level;
 
 use super::{
     Places,
     listening::{Listening, Unopened},
     load,
 };
-use crate::{
-    commands::{
-        Run, log,
-        stop::{self, Stop},
-    },
-    failure::Failure,
-};
+use crate::commands::Run;
 
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(in crate::commands) async fn run(run: &Run, path: PathBuf) -> Result<(), Failure> {
-    log::start(run.log.unwrap_or(LogLevel::Info), run.output.colour_errors);
+    log::start(run.log.unwrap_or(Level::INFO), run.output.colour_errors);
     let mut stop = Stop::new()?;
     let mut hang_up = stop::notice(SignalKind::hangup())?;
 

@@ -2,24 +2,21 @@
 
 use std::path::PathBuf;
 
-use hailwire::{Code, config::LogLevel};
+use hailwire::Code;
 use hailwire_callout::{
     EventKind,
     inspect::{Config, Inspector, config::AgentConfig},
 };
+use hailwire_terminal::{failure::Failure, log, table::Table, text};
 use serde::Serialize;
+use tracing::Level;
 
 use super::{
     Places, READY, load,
     probes::{self, Fared, LARGE, PROBES, PROMPTS},
     replaced,
 };
-use crate::{
-    commands::{Run, log},
-    failure::Failure,
-    table::Table,
-    text,
-};
+use crate::commands::Run;
 
 /// What was tried.
 #[derive(Debug, Serialize)]
@@ -48,7 +45,7 @@ struct Report {
 }
 
 pub(in crate::commands) async fn run(run: &Run, path: PathBuf, small: bool) -> Result<(), Failure> {
-    log::start(run.log.unwrap_or(LogLevel::Error), run.output.colour_errors);
+    log::start(run.log.unwrap_or(Level::ERROR), run.output.colour_errors);
     let config = load(&path)?;
     let interrupted = async {
         match tokio::signal::ctrl_c().await {

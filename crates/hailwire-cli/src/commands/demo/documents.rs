@@ -12,9 +12,8 @@ use std::{
 
 use bytes::Bytes;
 use hailwire::{Code, Status};
+use hailwire_terminal::failure::Failure;
 use serde::Serialize;
-
-use crate::failure::Failure;
 
 /// Most documents of one run.
 const MAX_DOCUMENTS: usize = 2000;
@@ -116,7 +115,7 @@ fn folder_failure(folder: &Path, error: &std::io::Error) -> Failure {
             Code::FailedPrecondition,
             format!(
                 "cannot be read: {}",
-                crate::text::lower_first(&error.to_string())
+                hailwire_terminal::text::lower_first(&error.to_string())
             ),
         ),
     };

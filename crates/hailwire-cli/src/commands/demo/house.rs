@@ -18,7 +18,7 @@ use super::{
     summary::Process,
     work::Work,
 };
-use crate::failure::Failure;
+use hailwire_terminal::failure::Failure;
 
 /// How long a process may take until it works.
 const START: Duration = Duration::from_secs(30);

@@ -29,7 +29,7 @@ mod work;
 
 use std::time::{Duration, Instant};
 
-use hailwire::{Client, Code, Status, config::LogLevel};
+use hailwire::{Client, Code, Status};
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::{
@@ -40,15 +40,18 @@ use self::{
     show::Show,
     summary::{Summary, rows},
 };
-use super::{Run, connect, log};
-use crate::{args::other::Demo, failure::Failure};
+use hailwire_terminal::{failure::Failure, log};
+use tracing::Level;
+
+use super::{Run, connect};
+use crate::args::other::Demo;
 
 /// Calls in flight at once.
 const CONCURRENCY: usize = 16;
 
 /// Runs the demonstration until it is done, interrupted or out of time.
 pub(super) async fn run(run: &Run, demo: &Demo) -> Result<(), Failure> {
-    log::start(run.log.unwrap_or(LogLevel::Warn), run.output.colour_errors);
+    log::start(run.log.unwrap_or(Level::WARN), run.output.colour_errors);
     let begun = Instant::now();
     let documents = documents::collect(demo.input.as_deref())?;
     let mut house = House::new()?;

@@ -17,7 +17,7 @@ use super::{
     summary::rows,
     work::{PATTERN, PATTERN_FIELD, Work},
 };
-use crate::failure::Failure;
+use hailwire_terminal::failure::Failure;
 
 /// Time for one call, after which another member is asked.
 const DEADLINE: Duration = Duration::from_secs(2);

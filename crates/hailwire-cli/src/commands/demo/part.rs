@@ -15,17 +15,15 @@ use hailwire::{
     Agent, Body, BodySender, Code, Config, DataDir, Node, NodeId, NodeName, Request, Response,
     Serving, Status,
     admin::{self, method},
-    config::LogLevel,
 };
 use hailwire_hub::{Hub, TlsMode, Trust};
+use hailwire_terminal::{failure::Failure, log};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Stdin};
+use tracing::Level;
 
 use super::work::{PATTERN_FIELD, Piece, Work};
-use crate::{
-    commands::{Run, log},
-    failure::Failure,
-};
+use crate::commands::Run;
 
 /// How long the ticket to the hub is good.
 const TICKET_LIFE: Duration = Duration::from_secs(600);
@@ -62,7 +60,7 @@ pub(super) struct Ready {
 
 /// Runs a part until stdin ends.
 pub(in crate::commands) async fn run(run: &Run) -> Result<(), Failure> {
-    log::start(run.log.unwrap_or(LogLevel::Warn), false);
+    log::start(run.log.unwrap_or(Level::WARN), false);
     let mut stdin = BufReader::new(tokio::io::stdin());
     let mut line = String::new();
     let no_setup = |error| Failure::io("the part was not told what to be", &error);

@@ -9,7 +9,7 @@ use super::{
     dispatch::Dispatch,
     summary::{Row, table},
 };
-use crate::output::Output;
+use hailwire_terminal::output::Output;
 
 /// Between two plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(1);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hailwire_terminal::{table::Table, text};
 use serde::Serialize;
 
 use super::{
@@ -10,7 +11,6 @@ use super::{
     house::Worker,
     tally::{Percentiles, micros},
 };
-use crate::{table::Table, text};
 
 /// What `hail demo --json` prints; see `docs/reference/json.md`.
 #[derive(Debug, Default, Serialize)]

@@ -159,7 +159,7 @@ fn an_agents_program_killed_in_the_middle_of_a_stream_ends_it_and_is_started_aga
     let mut house = House::new();
     house.up("edge-2");
     let told = house.path("pid");
-    let hail = env!("CARGO_BIN_EXE_hail");
+    let hail = crate::beside::hail().display();
     let script = format!(
         "echo $$ > {}; exec {hail} callout waf --listen unix:$HAIL_SOCKET > /dev/null",
         told.display()
@@ -226,7 +226,7 @@ fn what_another_user_attaches_is_not_opened_with_the_nodes_rights() {
     let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     open(folder.path());
     let hail = folder.path().join("hail");
-    fs::copy(env!("CARGO_BIN_EXE_hail"), &hail).unwrap();
+    fs::copy(crate::beside::hail(), &hail).unwrap();
     let data = folder.path().join("node");
     let mut node = Command::new("setpriv");
     node.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);

@@ -5,7 +5,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::failure::Failure;
 
 /// SIGTERM and Ctrl-C, noticed from when this was made.
-pub(super) struct Stop {
+pub struct Stop {
     terminate: Signal,
     interrupt: Signal,
     /// SIGHUP and SIGQUIT, where they are minded.
@@ -14,7 +14,7 @@ pub(super) struct Stop {
 
 /// What has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub enum Asked {
     /// SIGTERM.
     Terminate,
     /// SIGINT, as Ctrl-C sends it.
@@ -22,7 +22,12 @@ pub(super) enum Asked {
 }
 
 impl Stop {
-    pub(super) fn new() -> Result<Self, Failure> {
+    /// Notices both from now on.
+    ///
+    /// # Errors
+    ///
+    /// Where the system refuses.
+    pub fn new() -> Result<Self, Failure> {
         Ok(Self {
             terminate: notice(SignalKind::terminate())?,
             interrupt: notice(SignalKind::interrupt())?,
@@ -32,7 +37,7 @@ impl Stop {
 
     /// Also minds a closed terminal and Ctrl-\, for a command that may not just vanish. Whoever ignores the former
     /// (`nohup`) goes on doing so.
-    pub(super) fn of_every_kind() -> Result<Self, Failure> {
+    pub fn of_every_kind() -> Result<Self, Failure> {
         let hangup = match ignores_hangup() {
             true => None,
             false => Some(notice(SignalKind::hangup())?),
@@ -44,7 +49,7 @@ impl Stop {
     }
 
     /// Waits for either. Cancel safe.
-    pub(super) async fn asked(&mut self) -> Asked {
+    pub async fn asked(&mut self) -> Asked {
         let [hangup, quit] = &mut self.others;
         tokio::select! {
             _ = self.terminate.recv() => Asked::Terminate,
@@ -55,7 +60,7 @@ impl Stop {
     }
 
     /// Waits for a Ctrl-C, which then is the command's end at once. Cancel safe.
-    pub(super) async fn interrupted(&mut self) -> Failure {
+    pub async fn interrupted(&mut self) -> Failure {
         self.interrupt.recv().await;
         Failure::interrupted()
     }
@@ -63,7 +68,7 @@ impl Stop {
 
 impl Asked {
     /// How a command ends that has nothing left to do then.
-    pub(super) fn end(self) -> Result<(), Failure> {
+    pub fn end(self) -> Result<(), Failure> {
         match self {
             Self::Terminate => Ok(()),
             Self::Interrupt => Err(Failure::interrupted()),
@@ -92,6 +97,6 @@ fn ignores_hangup() -> bool {
 }
 
 /// Notices a signal from now on.
-pub(super) fn notice(kind: SignalKind) -> Result<Signal, Failure> {
+pub fn notice(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(|error| Failure::io("signals cannot be noticed", &error))
 }

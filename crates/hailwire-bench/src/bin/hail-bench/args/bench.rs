@@ -10,8 +10,7 @@ use hailwire_bench::{
     subject::{Carrier, Congestion, Path, Subject, Wire},
     suite::{Foreign, Suite},
 };
-
-use super::duration;
+use hailwire_terminal::global::duration;
 
 /// Measure Hailwire on this machine
 #[derive(Debug, Args)]

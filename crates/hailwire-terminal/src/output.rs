@@ -8,20 +8,20 @@ use crate::{failure::Failure, table::Table, text};
 
 /// How this run prints. Cheap to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Output {
+pub struct Output {
     /// One JSON value instead of text.
-    pub(crate) json: bool,
+    pub json: bool,
     /// Colours on stdout.
-    pub(crate) colour: bool,
+    pub colour: bool,
     /// Colours on stderr.
-    pub(crate) colour_errors: bool,
+    pub colour_errors: bool,
     /// Whether stderr is a terminal, so that progress may be drawn.
-    pub(crate) progress: bool,
+    pub progress: bool,
 }
 
 impl Output {
     /// Prints `value` as JSON, or as the text that `people` makes of it. Foreign text in it cannot steer a terminal.
-    pub(crate) fn value<T: Serialize>(
+    pub fn value<T: Serialize>(
         self,
         value: &T,
         people: impl FnOnce(&T) -> String,
@@ -35,7 +35,7 @@ impl Output {
     }
 
     /// Prints `rows` as a JSON list, or as a table; `empty` goes to stderr where there are none.
-    pub(crate) fn rows<T: Serialize>(
+    pub fn rows<T: Serialize>(
         self,
         rows: &[T],
         table: impl FnOnce(&[T]) -> Table,
@@ -49,7 +49,7 @@ impl Output {
     }
 
     /// Writes text to stdout as it is, so none that others wrote.
-    pub(crate) fn text(self, text: &str) -> Result<(), Failure> {
+    pub fn text(self, text: &str) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
         stdout
             .write_all(text.as_bytes())
@@ -58,7 +58,7 @@ impl Output {
     }
 
     /// Tells the user something on stderr; nothing with `--json`.
-    pub(crate) fn note(self, text: &str) {
+    pub fn note(self, text: &str) {
         if !self.json {
             // Nothing can be said about a failing stderr.
             let _ = writeln!(io::stderr(), "{}", text::lines(text));
@@ -66,7 +66,7 @@ impl Output {
     }
 
     /// Prints why the command failed.
-    pub(crate) fn failure(self, failure: &Failure) {
+    pub fn failure(self, failure: &Failure) {
         if failure.is_silent() {
             return;
         }
@@ -86,7 +86,7 @@ impl Output {
 }
 
 /// A failure to write stdout: silent where the reader has gone.
-pub(crate) fn stdout_failure(error: &io::Error) -> Failure {
+pub fn stdout_failure(error: &io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         Failure::broken_pipe()
     } else {

@@ -1,19 +1,22 @@
 //! `hail bench siege`: a node and a hub under attack.
 
+use std::path::Path;
+
+use hailwire::DataDir;
 use hailwire_bench::siege::{self, Order};
+use hailwire_terminal::{failure::Failure, output::Output};
 use serde_json::json;
 
-use super::{Run, bench::caused};
-use crate::failure::Failure;
+use super::bench::caused;
 
 /// Carries a siege out. Ctrl-C ends it early and keeps what was seen.
-pub(super) async fn run(run: &Run, order: Order) -> Result<(), Failure> {
+pub(super) async fn run(output: Output, order: Order) -> Result<(), Failure> {
     let stop = async {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
     };
-    let tell = |what: &str| run.output.note(what);
+    let tell = |what: &str| output.note(what);
     let ended = Box::pin(siege::run(&order, stop, tell)).await;
     let ended = ended.map_err(|error| caused(&error))?;
     let value = json!({
@@ -21,9 +24,8 @@ pub(super) async fn run(run: &Run, order: Order) -> Result<(), Failure> {
         "missed": ended.missed,
         "interrupted": ended.interrupted,
     });
-    run.output.value(&value, |_| ended.summary.clone())?;
-    run.output
-        .note(&format!("results: {}", order.out.display()));
+    output.value(&value, |_| ended.summary.clone())?;
+    output.note(&format!("results: {}", order.out.display()));
     match ended.missed.as_slice() {
         _ if ended.interrupted => Err(Failure::interrupted()),
         [] => Ok(()),
@@ -36,7 +38,7 @@ pub(super) async fn run(run: &Run, order: Order) -> Result<(), Failure> {
 }
 
 /// Plays a part of a siege.
-pub(super) async fn part(run: &Run, name: String) -> Result<(), Failure> {
-    let played = Box::pin(siege::part(&name, &run.data)).await;
+pub(super) async fn part(data: &Path, name: String) -> Result<(), Failure> {
+    let played = Box::pin(siege::part(&name, &DataDir::new(data))).await;
     played.map_err(|error| caused(&error))
 }

@@ -8,11 +8,9 @@ use hailwire_bench::{
     subject::{self, Options, Ready, Subject},
     suite::Order,
 };
+use hailwire_terminal::{failure::Failure, output::Output};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-
-use super::Run;
-use crate::failure::Failure;
 
 /// Steps of the progress bar.
 const STEPS: u64 = 1000;
@@ -27,7 +25,7 @@ struct Written {
 }
 
 /// Runs a suite. Ctrl-C ends it early and keeps what was measured.
-pub(super) async fn run(run: &Run, order: Order, out: PathBuf) -> Result<(), Failure> {
+pub(super) async fn run(output: Output, order: Order, out: PathBuf) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::io("this program cannot find itself", &error))?;
     let settings = Settings { program, out };
@@ -36,7 +34,7 @@ pub(super) async fn run(run: &Run, order: Order, out: PathBuf) -> Result<(), Fai
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3} % · {msg}") {
         bar.set_style(style);
     }
-    run.output.note(&format!(
+    output.note(&format!(
         "expected to take about {}; Ctrl-C keeps what was measured",
         about(measuring::expected(&order))
     ));
@@ -58,15 +56,15 @@ pub(super) async fn run(run: &Run, order: Order, out: PathBuf) -> Result<(), Fai
         skipped: ended.skipped,
         interrupted: ended.interrupted,
     };
-    run.output.note(&format!(
+    output.note(&format!(
         "repeats measured: {}; cells without: {}; results: {}",
         written.lines, written.skipped, written.dir
     ));
-    if run.output.json {
-        run.output.value(&written, |_| String::new())?;
+    if output.json {
+        output.value(&written, |_| String::new())?;
         super::report::write(&settings.out)?;
     } else {
-        super::report::draw(run.output, &settings.out)?;
+        super::report::draw(output, &settings.out)?;
     }
     if ended.interrupted {
         return Err(Failure::interrupted());

@@ -14,10 +14,10 @@ use hailwire_lab::{
     real::{self, EnclosureHandle, LabError, NamespaceNetwork},
     topology::BUILT_IN,
 };
+use hailwire_terminal::{child, failure::Failure, output::Output, table::Table};
 use serde::Serialize;
 
-use super::{Run, program};
-use crate::{args::lab, failure::Failure, table::Table};
+use crate::args::lab;
 
 /// A topology in a list.
 #[derive(Debug, Serialize)]
@@ -28,7 +28,7 @@ struct Row {
 }
 
 /// Prints the ready topologies.
-pub(super) fn list(run: &Run) -> Result<(), Failure> {
+pub(super) fn list(output: Output) -> Result<(), Failure> {
     let row = |(name, _): &(&str, &str)| {
         let topology = Topology::named(name).map_err(|error| caused(&error))?;
         Ok(Row {
@@ -48,13 +48,13 @@ pub(super) fn list(run: &Run) -> Result<(), Failure> {
         }
         table
     };
-    run.output.rows(&rows, table, "there are no topologies")
+    output.rows(&rows, table, "there are no topologies")
 }
 
 /// Prints a topology as a file.
-pub(super) fn show(run: &Run, name: &str) -> Result<(), Failure> {
+pub(super) fn show(output: Output, name: &str) -> Result<(), Failure> {
     let topology = find(name)?;
-    run.output.value(&topology, |_| {
+    output.value(&topology, |_| {
         let ready = BUILT_IN.iter().find(|(ready, _)| *ready == name);
         match ready {
             Some((_, text)) => (*text).to_owned(),
@@ -64,7 +64,7 @@ pub(super) fn show(run: &Run, name: &str) -> Result<(), Failure> {
 }
 
 /// Measures a network and fails where it is off its label.
-pub(super) async fn check(run: &Run, name: String) -> Result<(), Failure> {
+pub(super) async fn check(output: Output, name: String) -> Result<(), Failure> {
     let topology = find(&name)?;
     reach()?;
     // Threads that wait and measure; Ctrl-C ends the process, and with it the network.
@@ -76,7 +76,7 @@ pub(super) async fn check(run: &Run, name: String) -> Result<(), Failure> {
         .await
         .map_err(Failure::general)?
         .map_err(|error| lab_failed(&error))?;
-    run.output.value(&checked, for_people)?;
+    output.value(&checked, for_people)?;
     match checked.within {
         true => Ok(()),
         false => Err(Failure::general(format!(
@@ -100,11 +100,11 @@ pub(super) async fn run(asked: lab::Run) -> Result<(), Failure> {
         })
         .map_err(|error| lab_failed(&error))?;
     let (beside, mut child) = started?;
-    let status = program::wait(&mut child).await?;
+    let status = child::wait(&mut child).await?;
     enclosure
         .end(beside)
         .map_err(|error| Failure::io("a program cannot be ended", &error))?;
-    program::passed_on(status)
+    child::passed_on(status)
 }
 
 /// Starts what is to run: the shell commands beside, then the program.
@@ -187,7 +187,7 @@ fn lab_failed(error: &LabError) -> Failure {
 }
 
 fn caused(error: &dyn std::error::Error) -> Failure {
-    Failure::caused(hailwire::Code::Unknown, error)
+    Failure::caused(hailwire_wire::Code::Unknown, error)
 }
 
 fn for_people(checked: &NetworkReport) -> String {

@@ -20,14 +20,16 @@ use crate::text;
 
 /// Why a command failed.
 #[derive(Debug)]
-pub(crate) struct Failure {
-    pub(crate) status: Status,
+pub struct Failure {
+    /// Code, message, hint and details.
+    pub status: Status,
     exit: u8,
 }
 
 impl Failure {
     /// What was typed cannot be done. Exit code 2, as for every other mistake in usage.
-    pub(crate) fn usage(message: impl Display) -> Self {
+    #[must_use]
+    pub fn usage(message: impl Display) -> Self {
         Self {
             status: Status::new(Code::InvalidArgument, message.to_string()),
             exit: exit::USAGE,
@@ -35,7 +37,8 @@ impl Failure {
     }
 
     /// Something on this machine failed, such as a file. Exit code 1.
-    pub(crate) fn general(message: impl Display) -> Self {
+    #[must_use]
+    pub fn general(message: impl Display) -> Self {
         Self {
             status: Status::new(Code::Unknown, message.to_string()),
             exit: exit::FAILURE,
@@ -43,12 +46,14 @@ impl Failure {
     }
 
     /// An operation on this machine failed with an I/O error.
-    pub(crate) fn io(what: impl Display, error: &io::Error) -> Self {
+    #[must_use]
+    pub fn io(what: impl Display, error: &io::Error) -> Self {
         Self::general(format!("{what}: {}", text::lower_first(&error.to_string())))
     }
 
     /// A file of settings is not there, cannot be read, or says something wrong.
-    pub(crate) fn file(error: &FileError) -> Self {
+    #[must_use]
+    pub fn file(error: &FileError) -> Self {
         let failure = match error {
             FileError::Invalid { .. } => Self::caused(Code::InvalidArgument, error),
             FileError::Read { source, .. } => match source.kind() {
@@ -60,7 +65,8 @@ impl Failure {
     }
 
     /// The user pressed Ctrl-C.
-    pub(crate) fn interrupted() -> Self {
+    #[must_use]
+    pub fn interrupted() -> Self {
         Self {
             status: Status::new(Code::Cancelled, "interrupted"),
             exit: exit::INTERRUPTED,
@@ -68,13 +74,15 @@ impl Failure {
     }
 
     /// The time that `--timeout` allowed has passed.
-    pub(crate) fn timed_out(limit: Duration) -> Self {
+    #[must_use]
+    pub fn timed_out(limit: Duration) -> Self {
         let message = format!("no answer within {}", text::time(limit));
         Status::new(Code::DeadlineExceeded, message).into()
     }
 
     /// An error with its causes on one line, under a status code.
-    pub(crate) fn caused(code: Code, error: &dyn Error) -> Self {
+    #[must_use]
+    pub fn caused(code: Code, error: &dyn Error) -> Self {
         let mut message = error.to_string();
         let mut next = error.source();
         while let Some(cause) = next {
@@ -86,7 +94,8 @@ impl Failure {
     }
 
     /// Whoever read our stdout is gone; nothing is printed, as for any program in a pipe.
-    pub(crate) fn broken_pipe() -> Self {
+    #[must_use]
+    pub fn broken_pipe() -> Self {
         Self {
             status: Status::new(Code::Cancelled, ""),
             exit: exit::BROKEN_PIPE,
@@ -95,7 +104,8 @@ impl Failure {
 
     /// A program that was run for the user ended with this code and has said why itself; nothing is
     /// printed.
-    pub(crate) fn of_program(exit: u8) -> Self {
+    #[must_use]
+    pub fn of_program(exit: u8) -> Self {
         Self {
             status: Status::new(Code::Unknown, ""),
             exit,
@@ -103,24 +113,27 @@ impl Failure {
     }
 
     /// The same failure with something to try.
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.status = self.status.with_hint(hint);
         self
     }
 
     /// The process's exit code.
-    pub(crate) fn exit(&self) -> u8 {
+    #[must_use]
+    pub fn exit(&self) -> u8 {
         self.exit
     }
 
     /// Whether nothing is to be printed.
-    pub(crate) fn is_silent(&self) -> bool {
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
         self.exit == exit::BROKEN_PIPE || self.status == Status::new(Code::Unknown, "")
     }
 
     /// The failure for people, without a newline at its end. Details that a far agent wrote are
     /// indented and freed of control characters.
-    pub(crate) fn for_people(&self, colour: bool) -> String {
+    #[must_use]
+    pub fn for_people(&self, colour: bool) -> String {
         let Status {
             code,
             message,
@@ -148,7 +161,8 @@ impl Failure {
     }
 
     /// The failure that another `hail` wrote with `--json`.
-    pub(crate) fn from_line(line: &str) -> Option<Self> {
+    #[must_use]
+    pub fn from_line(line: &str) -> Option<Self> {
         let value: serde_json::Value = serde_json::from_str(line).ok()?;
         let error = value.get("error")?;
         let text = |key: &str| error.get(key).and_then(|v| v.as_str()).unwrap_or_default();
@@ -166,7 +180,8 @@ impl Failure {
     }
 
     /// The failure for programs, on one line.
-    pub(crate) fn for_programs(&self) -> String {
+    #[must_use]
+    pub fn for_programs(&self) -> String {
         let Status {
             code,
             message,
@@ -207,22 +222,22 @@ fn default_hint(code: Code) -> Option<&'static str> {
 }
 
 /// Exit codes, as in `docs/reference/exit-codes.md`.
-pub(crate) mod exit {
+pub mod exit {
     use hailwire_wire::Code;
 
     /// A failure that has no code of its own.
-    pub(crate) const FAILURE: u8 = 1;
+    pub const FAILURE: u8 = 1;
     /// What was typed is wrong.
-    pub(crate) const USAGE: u8 = 2;
+    pub const USAGE: u8 = 2;
     /// Added to a status code's number.
-    pub(crate) const STATUS_BASE: u8 = 64;
+    pub const STATUS_BASE: u8 = 64;
     /// Ctrl-C, as shells report it.
-    pub(crate) const INTERRUPTED: u8 = 130;
+    pub const INTERRUPTED: u8 = 130;
     /// The reader of stdout is gone, as shells report it.
-    pub(crate) const BROKEN_PIPE: u8 = 141;
+    pub const BROKEN_PIPE: u8 = 141;
 
     /// The exit code for a status.
-    pub(crate) const fn of(code: Code) -> u8 {
+    pub const fn of(code: Code) -> u8 {
         match code {
             Code::Ok => 0,
             _ => STATUS_BASE + code.number(),
@@ -230,7 +245,7 @@ pub(crate) mod exit {
     }
 
     /// The status code that an exit code means, where it means one.
-    pub(crate) fn code(exit: i32) -> Option<Code> {
+    pub fn code(exit: i32) -> Option<Code> {
         let number = u8::try_from(exit).ok()?.checked_sub(STATUS_BASE)?;
         Code::ALL
             .into_iter()
@@ -278,6 +293,30 @@ mod tests {
         }
         for other in [-1, 0, 1, 2, 64, 81, 127, 130, 137, 256] {
             assert_eq!(exit::code(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_reference_of_exit_codes_lists_every_status() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/reference/exit-codes.md"
+        );
+        let written = std::fs::read_to_string(path).unwrap();
+        for code in Code::ALL.into_iter().filter(|code| *code != Code::Ok) {
+            let row = format!("| {} | `{code}` |", exit::of(code));
+            assert!(written.contains(&row), "{row} is missing");
+        }
+        for fixed in [
+            exit::FAILURE,
+            exit::USAGE,
+            exit::INTERRUPTED,
+            exit::BROKEN_PIPE,
+        ] {
+            assert!(
+                written.contains(&format!("| {fixed} |")),
+                "{fixed} is missing"
+            );
         }
     }
 

@@ -6,9 +6,10 @@ use hailwire_bench::{
     BenchError,
     report::{self, Drawn, compare},
 };
+use hailwire_terminal::{failure::Failure, output::Output, text};
 use serde::Serialize;
 
-use crate::{args::report::Compare, failure::Failure, output::Output};
+use crate::args::report::Compare;
 
 /// Where a report is.
 #[derive(Debug, Serialize)]
@@ -40,10 +41,10 @@ pub(super) fn write(dir: &Path) -> Result<(), Failure> {
 fn told(drawn: &Drawn) -> String {
     let mut text = String::new();
     for warning in &drawn.warnings {
-        text += &format!("warning: {}\n", crate::text::one_line(warning));
+        text += &format!("warning: {}\n", text::one_line(warning));
     }
     for row in &drawn.telling {
-        text += &format!("{}\n", crate::text::one_line(row));
+        text += &format!("{}\n", text::one_line(row));
     }
     let [lost, won, same] = drawn.rows;
     let [met, missed, open] = drawn.aims;
@@ -64,7 +65,7 @@ pub(super) fn compare(output: Output, compare: &Compare) -> Result<(), Failure> 
             .map_err(|error| Failure::general(error.told()))?;
     }
     for warning in &compared.warnings {
-        output.note(&format!("warning: {}", crate::text::one_line(warning)));
+        output.note(&format!("warning: {}", text::one_line(warning)));
     }
     output.value(&compared, compare::Comparison::markdown)
 }

@@ -1,37 +1,34 @@
 //! `hail callout waf` and `hail callout rate-limit`: the agents that come with Hailwire.
 
-use hailwire::{Code, config::LogLevel};
 use hailwire_agents::{
     BoundListeners, ListenAddress,
     rate_limit::{self, RateLimitAgent, RateLimitSettingsError},
     waf::{self, Waf},
 };
 use hailwire_callout::Agent;
+use hailwire_terminal::{failure::Failure, global::Common, log, stop::Stop};
+use hailwire_wire::Code;
 use serde_json::json;
 use std::sync::Arc;
+use tracing::Level;
 
-use crate::{
-    args::callout::ServedAt,
-    commands::{Run, log, stop::Stop},
-    failure::Failure,
-    plan::Limits,
-};
+use crate::{args::ServedAt, plan::Limits};
 
 /// Runs the firewall.
-pub(in crate::commands) async fn waf(
-    run: &Run,
+pub(crate) async fn waf(
+    common: &Common,
     at: ServedAt,
     settings: waf::WafSettings,
 ) -> Result<(), Failure> {
     let agent = Waf::new(settings).map_err(|error| {
         Failure::caused(Code::InvalidArgument, &error).hint("check the folder of --rules")
     })?;
-    serve(run, at, agent).await
+    serve(common, at, agent).await
 }
 
 /// Runs the rate limiter.
-pub(in crate::commands) async fn rate_limit(
-    run: &Run,
+pub(crate) async fn rate_limit(
+    common: &Common,
     at: ServedAt,
     limits: Limits,
 ) -> Result<(), Failure> {
@@ -50,11 +47,14 @@ pub(in crate::commands) async fn rate_limit(
             }
         }
     };
-    serve(run, at, RateLimitAgent::new(settings)).await
+    serve(common, at, RateLimitAgent::new(settings)).await
 }
 
-async fn serve(run: &Run, at: ServedAt, agent: impl Agent) -> Result<(), Failure> {
-    log::start(run.log.unwrap_or(LogLevel::Info), run.output.colour_errors);
+async fn serve(common: &Common, at: ServedAt, agent: impl Agent) -> Result<(), Failure> {
+    log::start(
+        common.log.unwrap_or(Level::INFO),
+        common.output.colour_errors,
+    );
     let mut stop = Stop::new()?;
     let failed = |error: &dyn std::error::Error| Failure::caused(Code::Unavailable, error);
     let listeners = BoundListeners::bind(at.listen)
@@ -65,7 +65,7 @@ async fn serve(run: &Run, at: ServedAt, agent: impl Agent) -> Result<(), Failure
         .map(|at: ListenAddress| at.to_string())
         .collect();
     let value = json!({ "agent": agent.name(), "listen": listening });
-    run.output.value(&value, |_| {
+    common.output.value(&value, |_| {
         format!("{} listens: {}\n", agent.name(), listening.join(", "))
     })?;
     let stopped = async {

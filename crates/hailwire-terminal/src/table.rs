@@ -7,21 +7,23 @@ use crate::text;
 
 /// Which side a column's cells keep to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
+    /// Text.
     Left,
+    /// Numbers.
     Right,
 }
 
 /// Rows under headings.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub struct Table {
     columns: Vec<(&'static str, Align)>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table whose headings state their side: `"NAME"` keeps left, `">RTT"` keeps right.
-    pub(crate) fn new<const N: usize>(headings: [&'static str; N]) -> Self {
+    pub fn new<const N: usize>(headings: [&'static str; N]) -> Self {
         let column = |heading: &'static str| match heading.strip_prefix('>') {
             Some(heading) => (heading, Align::Right),
             None => (heading, Align::Left),
@@ -33,7 +35,7 @@ impl Table {
     }
 
     /// Adds a row. An empty cell shows as `-`.
-    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.columns.len());
         let cell = |cell: String| match cell.is_empty() {
             true => "-".to_owned(),
@@ -43,7 +45,7 @@ impl Table {
     }
 
     /// The whole table; the headings in bold where `colour` is set.
-    pub(crate) fn render(&self, colour: bool) -> String {
+    pub fn render(&self, colour: bool) -> String {
         let width = |index: usize, heading: &str| {
             let cells = self.rows.iter().filter_map(|row| row.get(index));
             cells

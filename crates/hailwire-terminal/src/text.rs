@@ -3,18 +3,10 @@
 
 use std::time::Duration;
 
-pub(crate) use hailwire_wire::shown::{BOLD, BOLD_RED, PLAIN, coloured, json, lines, one_line};
-
-/// What a peer may call here, in words.
-pub(crate) fn may_call(who: &str, allow: &[String]) -> String {
-    match allow {
-        [] => format!("{who} may call: every agent of this node"),
-        names => format!("{who} may call: {}", names.join(", ")),
-    }
-}
+pub use hailwire_wire::shown::{BOLD, BOLD_RED, PLAIN, coloured, json, lines, one_line};
 
 /// A message of the system in our style: its first letter in lower case.
-pub(crate) fn lower_first(text: &str) -> String {
+pub fn lower_first(text: &str) -> String {
     let mut chars = text.chars();
     match chars.next() {
         Some(first) => first.to_lowercase().chain(chars).collect(),
@@ -23,7 +15,7 @@ pub(crate) fn lower_first(text: &str) -> String {
 }
 
 /// `517 B`, `1.5 KiB`, `3.0 MiB`.
-pub(crate) fn bytes(n: u64) -> String {
+pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if n < 1024 {
         return format!("{n} B");
@@ -41,7 +33,7 @@ pub(crate) fn bytes(n: u64) -> String {
 }
 
 /// `12 µs`, `1.23 ms`, `4.56 s`: a measured time.
-pub(crate) fn time(duration: Duration) -> String {
+pub fn time(duration: Duration) -> String {
     let us = duration.as_secs_f64() * 1e6;
     match us {
         _ if us < 1000.0 => format!("{us:.0} µs"),
@@ -51,7 +43,7 @@ pub(crate) fn time(duration: Duration) -> String {
 }
 
 /// `42s`, `3m 20s`, `5h 10m`, `2d 4h`: how long something has been.
-pub(crate) fn age(duration: Duration) -> String {
+pub fn age(duration: Duration) -> String {
     let s = duration.as_secs();
     match s {
         0..60 => format!("{s}s"),

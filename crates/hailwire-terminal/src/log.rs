@@ -2,7 +2,6 @@
 
 use std::io;
 
-use hailwire::config::LogLevel;
 use hailwire_wire::shown::REPLACEMENT;
 use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::{
@@ -14,25 +13,22 @@ use crate::text;
 
 /// Starts logging from `level` on. The libraries below report their warnings, and everything at
 /// `trace`. A second start changes nothing.
-pub(super) fn start(level: LogLevel, colour: bool) {
+pub fn start(level: Level, colour: bool) {
     let _ = subscriber(level, colour, std::io::stderr).try_init();
 }
 
-fn subscriber<W>(level: LogLevel, colour: bool, writer: W) -> impl Subscriber + Send + Sync
+fn subscriber<W>(level: Level, colour: bool, writer: W) -> impl Subscriber + Send + Sync
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let filter = match level {
-        LogLevel::Trace => EnvFilter::new("trace"),
-        LogLevel::Error => EnvFilter::new("error"),
-        _ => {
-            let level = level.name();
-            EnvFilter::new(format!(
-                "warn,hail={level},hailwire={level},hailwire_hub={level}"
-            ))
-        }
+        Level::TRACE => EnvFilter::new("trace"),
+        Level::ERROR => EnvFilter::new("error"),
+        _ => EnvFilter::new(format!(
+            "warn,hail={level},hailwire={level},hailwire_hub={level}"
+        )),
     };
-    let all = level == LogLevel::Trace;
+    let all = level == Level::TRACE;
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(Shown { writer, colour })
         .with_ansi(colour)
@@ -132,7 +128,7 @@ mod tests {
     fn the_farewell_of_the_overlay_is_no_error_and_everything_else_is_reported() {
         let lines = Lines::default();
         let writer = lines.clone();
-        let subscriber = subscriber(LogLevel::Info, false, move || writer.clone());
+        let subscriber = subscriber(Level::INFO, false, move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {
             tracing::error!(target: "iroh::socket::transports::relay", "farewell");
             tracing::warn!(target: "iroh::socket::transports::relay", "one");
@@ -161,7 +157,7 @@ mod tests {
     fn an_event_stays_one_line_and_cannot_steer_whoever_reads_it() {
         let lines = Lines::default();
         let writer = lines.clone();
-        let subscriber = subscriber(LogLevel::Info, false, move || writer.clone());
+        let subscriber = subscriber(Level::INFO, false, move || writer.clone());
         tracing::subscriber::with_default(subscriber, || {
             let name = "a\nb\r\u{9b}2J\x1b[2J\u{202e}\u{2028}\x7f\u{200b}c";
             tracing::warn!(target: "hailwire", %name, "said {name}");

@@ -5,11 +5,11 @@ use std::{io::IsTerminal as _, os::unix::process::ExitStatusExt as _, process::E
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
 
-use super::stop::{Asked, Stop};
 use crate::failure::Failure;
+use crate::stop::{Asked, Stop};
 
 /// Waits for the program, and hands signals on to it.
-pub(super) async fn wait(child: &mut Child) -> Result<ExitStatus, Failure> {
+pub async fn wait(child: &mut Child) -> Result<ExitStatus, Failure> {
     let pid = child
         .id()
         .and_then(|pid| i32::try_from(pid).ok())
@@ -34,7 +34,7 @@ pub(super) async fn wait(child: &mut Child) -> Result<ExitStatus, Failure> {
 }
 
 /// Ends this process as the program has ended.
-pub(super) fn passed_on(status: ExitStatus) -> Result<(), Failure> {
+pub fn passed_on(status: ExitStatus) -> Result<(), Failure> {
     let code = status.code().or(status.signal().map(|signal| 128 + signal));
     match code.and_then(|code| u8::try_from(code).ok()) {
         Some(0) => Ok(()),

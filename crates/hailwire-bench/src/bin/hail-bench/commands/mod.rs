@@ -1,0 +1,42 @@
+//! Doing what was planned: one file per command.
+
+mod bench;
+mod lab;
+mod report;
+mod siege;
+
+use clap::CommandFactory as _;
+use hailwire_terminal::{
+    failure::Failure,
+    outline, programs,
+    runtime::{long, on_one_core},
+};
+
+use crate::{
+    args::Cli,
+    plan::{Action, Plan},
+};
+
+/// Carries a plan out.
+pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
+    let Plan { common, action } = plan;
+    let (common, output) = (&common, common.output);
+    match action {
+        Action::BenchRun { order, out } => on_one_core(common, bench::run(output, order, out)),
+        Action::BenchSiege(order) => on_one_core(common, siege::run(output, order)),
+        Action::BenchSiegePart(part) => on_one_core(common, siege::part(&common.data, part)),
+        Action::BenchReport(dir) => report::draw(output, &dir),
+        Action::BenchCompare(compare) => report::compare(output, &compare),
+        Action::BenchServe(subject, options) => on_one_core(common, bench::serve(subject, options)),
+        Action::BenchLoad {
+            subject,
+            ready,
+            options,
+        } => on_one_core(common, bench::load(subject, ready, options)),
+        Action::LabList => lab::list(output),
+        Action::LabShow(topology) => lab::show(output, &topology),
+        Action::LabRun(program) => on_one_core(common, lab::run(program)),
+        Action::LabCheck(topology) => long(common, lab::check(output, topology)),
+        Action::Outline => outline::print(&programs::BENCH, &mut Cli::command(), output),
+    }
+}

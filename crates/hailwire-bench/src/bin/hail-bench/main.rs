@@ -1,0 +1,24 @@
+//! `hail-bench`: measurements, and networks to test in.
+//!
+//! A user types `hail bench …` and `hail lab …`; `hail` becomes this program with the same arguments.
+
+mod args;
+mod commands;
+mod plan;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use hailwire_terminal::{global::Surroundings, runtime};
+
+/// That of `hail`, as what is measured of a node here is to be what a node there needs.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = args::Cli::parse();
+    let around = Surroundings::of_process();
+    let output = cli.global.output(&around);
+    let done = plan::plan(cli, &around).and_then(commands::run);
+    runtime::end(done, output)
+}
