@@ -202,7 +202,9 @@ fn id_of(arg: &Arg) -> &str {
 impl ArgOutline {
     fn of(command: &Command, arg: &Arg) -> Self {
         let values = arg.get_num_args().unwrap_or_else(|| 0.into());
-        let value_names = arg.get_value_names().unwrap_or_default();
+        // A flag has a name for a value that it never takes.
+        let takes_values = values.max_values() > 0;
+        let value_names = arg.get_value_names().filter(|_| takes_values);
         let conflicts = command.get_arg_conflicts_with(arg);
         Self {
             id: id_of(arg).to_owned(),
@@ -212,7 +214,11 @@ impl ArgOutline {
             long_help: arg.get_long_help().map(ToString::to_string),
             heading: arg.get_help_heading().map(str::to_owned),
             values: (values.min_values(), values.max_values()),
-            value_names: value_names.iter().map(ToString::to_string).collect(),
+            value_names: value_names
+                .unwrap_or_default()
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
             possible: possible(arg),
             defaults: arg
                 .get_default_values()
