@@ -100,10 +100,8 @@ impl AdditionalConnections {
 
 #[cfg(test)]
 mod tests {
-    use rand_pcg::{Pcg32, rand_core::Rng as _};
-
     use super::*;
-    use crate::testing::start;
+    use crate::testing::{draws, start};
 
     fn dials(one: &mut AdditionalConnections) -> usize {
         one.poll_action()
@@ -154,8 +152,7 @@ mod tests {
 
     /// Connections come, are refused and lost at random, and timers come late.
     fn follow(seed: u64) {
-        let mut random = Pcg32::new(seed, 13);
-        let mut below = move |most: u32| random.next_u32() % most;
+        let mut below = draws(seed, 13);
         let mut now = start();
         let mut one = AdditionalConnections::default();
         let (mut connections, mut wanted, mut dialling) = (1, 1, 0_usize);

@@ -118,10 +118,8 @@ pub fn dial_order(
 
 #[cfg(test)]
 mod tests {
-    use rand_pcg::{Pcg32, rand_core::Rng as _};
-
     use super::*;
-    use crate::testing::start;
+    use crate::testing::{draws, start};
 
     const DELAY: Duration = Duration::from_millis(250);
 
@@ -186,8 +184,7 @@ mod tests {
 
     /// Attempts that take a random time, and timers that come late.
     fn follow(seed: u64) {
-        let mut random = Pcg32::new(seed, 5);
-        let mut below = move |most: u32| random.next_u32() % most;
+        let mut below = draws(seed, 5);
         let begin = start();
         let attempts = 1 + below(6);
         // How long each takes, and whether it comes up.

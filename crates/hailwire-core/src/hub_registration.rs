@@ -113,10 +113,8 @@ impl HubRegistration {
 
 #[cfg(test)]
 mod tests {
-    use rand_pcg::{Pcg32, rand_core::Rng as _};
-
     use super::*;
-    use crate::testing::start;
+    use crate::testing::{draws, start};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -174,8 +172,7 @@ mod tests {
 
     /// Changes, answers and late timers in a random order.
     fn follow(seed: u64) {
-        let mut random = Pcg32::new(seed, 9);
-        let mut below = move |most: u32| random.next_u32() % most;
+        let mut below = draws(seed, 9);
         let begin = start();
         let mut now = begin;
         let mut one = HubRegistration::new(now);

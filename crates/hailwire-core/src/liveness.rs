@@ -122,10 +122,8 @@ impl<K: Copy + Eq + Hash> LivenessMonitor<K> {
 
 #[cfg(test)]
 mod tests {
-    use rand_pcg::{Pcg32, rand_core::Rng as _};
-
     use super::*;
-    use crate::testing::start;
+    use crate::testing::{draws, start};
 
     const MILLI: Duration = Duration::from_millis(1);
 
@@ -193,8 +191,7 @@ mod tests {
 
     /// Looks come late or are lost, connections fall silent, speak and rest at random.
     fn follow(seed: u64) {
-        let mut random = Pcg32::new(seed, 3);
-        let mut below = move |most: u32| random.next_u32() % most;
+        let mut below = draws(seed, 3);
         let mut monitor = LivenessMonitor::default();
         let mut now = start();
         let mut all = [Model {

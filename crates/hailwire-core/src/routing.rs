@@ -205,13 +205,8 @@ impl RouteSearch {
 
 #[cfg(test)]
 mod tests {
-    use rand_pcg::{Pcg32, rand_core::Rng as _};
-
     use super::*;
-
-    fn node(byte: u8) -> NodeId {
-        NodeId::from_bytes([byte; 32])
-    }
+    use crate::testing::{draws, node};
 
     fn header(to: &str, carrier: &str) -> CallHeader {
         CallHeader {
@@ -287,8 +282,7 @@ mod tests {
 
     /// A name with local members and peers, some of them only found by asking, some not to be reached.
     fn follow(seed: u64) {
-        let mut random = Pcg32::new(seed, 23);
-        let mut below = move |most: u32| random.next_u32() % most;
+        let mut below = draws(seed, 23);
         let local = below(4) == 0;
         let carrier = (below(3) == 0).then_some(Carrier::H2);
         // Whether it is connected, and whether its tunnel comes up.

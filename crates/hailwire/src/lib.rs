@@ -52,6 +52,7 @@ pub mod agent;
 pub mod body;
 pub mod carrier;
 pub mod client;
+mod clock;
 pub mod config;
 mod frame_reader;
 pub mod hub;

@@ -1,10 +1,8 @@
 //! The table with connections that exist in numbers only.
 
-use std::{cell::Cell, rc::Rc};
-
-use rand_pcg::{Pcg32, rand_core::Rng as _};
-
 use super::*;
+use crate::testing::{draws, node};
+use std::{cell::Cell, rc::Rc};
 
 /// One end of a connection.
 #[derive(Clone, Debug)]
@@ -64,10 +62,6 @@ impl PeerConnection for End {
     fn is_closed(&self) -> bool {
         self.closed.get()
     }
-}
-
-fn node(byte: u8) -> NodeId {
-    NodeId::from_bytes([byte; 32])
 }
 
 const LOW: u8 = 1;
@@ -278,8 +272,7 @@ fn of_two_carriers_over_tcp_the_later_one_stays_and_agents_are_noted_once() {
 /// Two nodes that dial each other at once, again and again. Each of two connections is entered at either end in a random
 /// order, with whatever ends and streams there are in between.
 fn follow(seed: u64) {
-    let mut random = Pcg32::new(seed, 17);
-    let mut below = move |most: u32| random.next_u32() % most;
+    let mut below = draws(seed, 17);
     let keys = [node(LOW), node(HIGH)];
     let mut tables = keys.map(PeerTable::new);
     let mut number = 0;

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{links::collect, read, repository};
 
 /// The top modules of `hailwire`, each above what it may import.
-const LAYERS: [&str; 14] = [
+const LAYERS: [&str; 15] = [
+    "clock",
     "panics",
     "key",
     "paths",

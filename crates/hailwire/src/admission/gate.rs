@@ -9,7 +9,9 @@ use hailwire_core::{
     RemoteSource,
     admission::{Admission, AdmissionShares, AdmissionSlotId, AdmissionTable},
 };
-use tokio::{sync::Notify, time::Instant};
+use tokio::sync::Notify;
+
+use crate::clock;
 
 /// A table of slots. Clones are the same table.
 #[derive(Clone, Debug)]
@@ -41,9 +43,7 @@ impl AdmissionGate {
     /// A slot for a newcomer, for whom somebody else may have to make way; none where nobody does.
     pub(crate) fn enter(&self, from: RemoteSource) -> Option<AdmissionSlot> {
         let mut table = self.lock();
-        let Admission::Granted { slot, displaced } =
-            table.slots.enter(Instant::now().into_std(), from)
-        else {
+        let Admission::Granted { slot, displaced } = table.slots.enter(clock::now(), from) else {
             return None;
         };
         let way = displaced.and_then(|displaced| table.told.remove(&displaced));
@@ -75,10 +75,7 @@ impl AdmissionSlot {
 
     /// Its holder has shown that it goes on.
     pub(crate) fn goes_on(&self) {
-        self.gate
-            .lock()
-            .slots
-            .goes_on(Instant::now().into_std(), self.id);
+        self.gate.lock().slots.goes_on(clock::now(), self.id);
     }
 }
 

@@ -14,11 +14,7 @@ use hailwire_wire::{
     header::{BESIDE, Hello},
     limits,
 };
-use tokio::{
-    sync::watch,
-    task::JoinSet,
-    time::{Instant, sleep_until, timeout},
-};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use hailwire_core::{
     additional_connections::{AdditionalAction, AdditionalConnections},
@@ -30,6 +26,7 @@ use super::{
     tunnel::{GREETING_TIMEOUT, greeted, look_after, unreachable},
 };
 use crate::{
+    clock,
     config::Carrier,
     session::{Session, connection_status},
 };
@@ -144,7 +141,7 @@ async fn keep(
     let mut additional = AdditionalConnections::default();
     let mut dials = JoinSet::new();
     while !node.is_closing() {
-        let now = Instant::now().into_std();
+        let now = clock::now();
         let TunnelSize {
             connections,
             agents,
@@ -155,8 +152,6 @@ async fn keep(
                 dials.spawn(Box::pin(node.clone().dial_additional(id, carrier)));
             }
         }
-        let timer = additional.poll_timeout(now);
-        let due = sleep_until(timer.map_or_else(Instant::now, Instant::from));
         tokio::select! {
             changed = size.changed() => if changed.is_err() {
                 // The tunnel is down, or another has taken its place.
@@ -168,9 +163,9 @@ async fn keep(
                 }
                 let taken = matches!(done, Ok(Ok(())));
                 let connections = size.borrow().connections;
-                additional.handle_dialled(Instant::now().into_std(), taken, connections);
+                additional.handle_dialled(clock::now(), taken, connections);
             }
-            () = due, if timer.is_some() => additional.handle_timeout(Instant::now().into_std()),
+            () = clock::reached(additional.poll_timeout(now)) => additional.handle_timeout(clock::now()),
         }
     }
 }

@@ -12,10 +12,7 @@ use hailwire_core::{
 };
 use hailwire_wire::{Code, NodeId, Status, address::NodeRef};
 use iroh::endpoint::OutgoingZeroRttConnection;
-use tokio::{
-    task::JoinSet,
-    time::{Instant, sleep_until, timeout},
-};
+use tokio::{task::JoinSet, time::timeout};
 
 use super::{
     Inner,
@@ -28,6 +25,7 @@ use crate::{
         Connection, quic,
         tcp::{self, TcpCarrier},
     },
+    clock,
     config::Carrier,
     session::Session,
 };
@@ -217,7 +215,7 @@ where
     T: Send + 'static,
     E: Send + 'static,
 {
-    let mut race = DialRace::new(Instant::now().into_std(), attempts, delay);
+    let mut race = DialRace::new(clock::now(), attempts, delay);
     let mut running = JoinSet::new();
     let mut errors = Vec::new();
     loop {
@@ -227,8 +225,6 @@ where
         if race.is_lost() {
             return Err(errors);
         }
-        let timer = race.poll_timeout();
-        let due = sleep_until(timer.map_or_else(Instant::now, Instant::from));
         tokio::select! {
             Some(done) = running.join_next() => match done {
                 Ok(Ok(up)) => {
@@ -237,11 +233,11 @@ where
                 }
                 Ok(Err(error)) => {
                     errors.push(error);
-                    race.handle_failure(Instant::now().into_std());
+                    race.handle_failure(clock::now());
                 }
-                Err(_) => race.handle_failure(Instant::now().into_std()),
+                Err(_) => race.handle_failure(clock::now()),
             },
-            () = due, if timer.is_some() => race.handle_timeout(Instant::now().into_std()),
+            () = clock::reached(race.poll_timeout()) => race.handle_timeout(clock::now()),
         }
     }
 }

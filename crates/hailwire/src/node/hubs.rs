@@ -25,10 +25,7 @@ use hailwire_wire::{
     ticket::HubTicket,
 };
 use iroh::{RelayConfig, RelayUrl, Watcher};
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
-};
+use tokio::sync::watch;
 
 use super::{
     Inner, StoreError, now_unix,
@@ -36,7 +33,7 @@ use super::{
     trust::{NewPeer, store_status},
 };
 use crate::{
-    admin,
+    admin, clock,
     config::Config,
     hub::{HubClient, HubError, tls::Pins},
     key::NodeKey,
@@ -389,8 +386,7 @@ async fn keep_registered(node: Arc<Inner>, hub: Arc<Hub>) {
     use_relay(&node, &hub).await;
     let mut changes = node.hubs.changes.subscribe();
     let mut closing = node.closing.subscribe();
-    let now = || Instant::now().into_std();
-    let mut registration = HubRegistration::new(now());
+    let mut registration = HubRegistration::new(clock::now());
     loop {
         if !node.hubs.all().iter().any(|other| Arc::ptr_eq(other, &hub)) {
             // Joined anew; another task looks after it.
@@ -399,20 +395,18 @@ async fn keep_registered(node: Arc<Inner>, hub: Arc<Hub>) {
         if let Some(HubAction::Publish) = registration.poll_action() {
             changes.mark_unchanged();
             match register(&node, &hub).await {
-                Ok(()) => registration.handle_published(now()),
+                Ok(()) => registration.handle_published(clock::now()),
                 Err(error) => {
                     hub.failed(&error);
-                    registration.handle_failure(now());
+                    registration.handle_failure(clock::now());
                 }
             }
             continue;
         }
-        let timer = registration.poll_timeout();
-        let due = sleep_until(timer.map_or_else(Instant::now, Instant::from));
         tokio::select! {
-            () = due, if timer.is_some() => registration.handle_timeout(now()),
+            () = clock::reached(registration.poll_timeout()) => registration.handle_timeout(clock::now()),
             changed = changes.changed() => match changed {
-                Ok(()) => registration.handle_change(now()),
+                Ok(()) => registration.handle_change(clock::now()),
                 Err(_) => return,
             },
             _ = closing.wait_for(|closing| *closing) => return,

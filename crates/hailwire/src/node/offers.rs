@@ -11,13 +11,13 @@ use std::{
 
 use hailwire_core::offer_queue::{OfferQueue, OfferTurn, OfferedList};
 use hailwire_wire::{AgentName, Code, NodeId, offers::OfferPage};
-use tokio::{
-    sync::{Notify, watch},
-    time::{Instant, sleep_until},
-};
+use tokio::sync::{Notify, watch};
 
 use super::Inner;
-use crate::session::{OfferList, Session};
+use crate::{
+    clock,
+    session::{OfferList, Session},
+};
 
 /// How long a call waits for lists that have not had their turn.
 const MAX_TURN: Duration = Duration::from_millis(500);
@@ -45,7 +45,7 @@ impl Lists {
     /// Hears a page from a peer, trusted or not.
     pub(super) fn heard(&self, id: NodeId, session: &Session, page: OfferPage) {
         let start = session.peer_hello().map_or(0, |hello| hello.instance);
-        let now = Instant::now().into_std();
+        let now = clock::now();
         if self.lock().heard(id, start, page, session, now) {
             self.more.notify_one();
         }
@@ -53,7 +53,7 @@ impl Lists {
 
     /// The peer has a tunnel: its lists are entered from now on.
     pub(super) fn open(&self, id: NodeId) {
-        self.lock().open(id, Instant::now().into_std());
+        self.lock().open(id, clock::now());
         self.more.notify_one();
     }
 
@@ -153,7 +153,7 @@ impl Inner {
 /// Enters lists as they have their turn.
 pub(super) async fn enter(node: Arc<Inner>) {
     loop {
-        let turn = node.lists.lock().turn(Instant::now().into_std());
+        let turn = node.lists.lock().turn(clock::now());
         match turn {
             OfferTurn::Now(id, list) => {
                 node.enter_list(id, &list);
@@ -162,7 +162,7 @@ pub(super) async fn enter(node: Arc<Inner>) {
                 tokio::task::yield_now().await;
             }
             OfferTurn::At(instant) => tokio::select! {
-                () = sleep_until(instant.into()) => {}
+                () = clock::reached(Some(instant)) => {}
                 () = node.lists.more.notified() => {}
             },
             OfferTurn::Idle => node.lists.more.notified().await,

@@ -20,11 +20,7 @@ use hailwire_wire::{
     AgentName, Code, NodeId, Status, directory::Search, header::Hello, record::Record,
 };
 use iroh::endpoint::IncomingAddr;
-use tokio::{
-    sync::Notify,
-    task::JoinSet,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::Notify, task::JoinSet};
 
 use super::{
     Inner, additional,
@@ -36,6 +32,7 @@ use super::{
 use crate::{
     admission::{AdmissionGate, AdmissionSlot, HandshakeAdmission, HandshakeSlots},
     carrier::{Connection, quic},
+    clock,
     config::Carrier,
     panics,
     session::{OfferList, Session},
@@ -564,8 +561,9 @@ pub(super) async fn watch_liveness(node: Arc<Inner>) {
     // Held from one look to the next, so that the key of none is given to another.
     let mut busy: HashMap<usize, (NodeId, Session)> = HashMap::new();
     loop {
-        let due = monitor.poll_timeout();
-        sleep_until(due.map_or_else(Instant::now, Instant::from)).await;
+        if let due @ Some(_) = monitor.poll_timeout() {
+            clock::reached(due).await;
+        }
         node.peers.close_retired();
         let superseded = node.peers.still_busy().into_iter();
         let all = node.peers.all().into_iter().chain(superseded);
@@ -578,7 +576,7 @@ pub(super) async fn watch_liveness(node: Arc<Inner>) {
             peer: *id,
             received: session.connection().stats().received_bytes,
         });
-        monitor.handle_look(Instant::now().into_std(), looks);
+        monitor.handle_look(clock::now(), looks);
         let _until_now = std::mem::replace(&mut busy, found);
         while let Some(action) = monitor.poll_action() {
             node.act_on_silence(&busy, action);

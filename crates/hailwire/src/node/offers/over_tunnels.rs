@@ -12,7 +12,7 @@ use hailwire_wire::{
     offers::{OfferPage, OfferPages, pages},
 };
 use iroh::{Endpoint, EndpointAddr, RelayMap, RelayMode, TransportAddr, endpoint::presets};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::{
