@@ -1,9 +1,9 @@
 //! Measurements that anyone can rerun.
 //!
 //! A [`suite`] is a list of contests: one row of a table each, the same work for several subjects. A
-//! [`run`] starts each party as a process of its own ([`subject`]), in hosts of the lab where a network is
-//! asked for, lets the parties that load do the same [`work`] in turn, A B C A B C, checks every answer for
-//! its content, and writes one JSON line per repeat ([`result`], [`folder`]). Ratios between subjects of
+//! [`run`] starts each program that takes part as a process of its own ([`subject`]), in hosts of the lab where a network is
+//! asked for, has the loading programs do the same [`work`] in turn, A B C A B C, checks the content of
+//! every answer, and writes one JSON line per repeat ([`result`], [`run_folder`]). Ratios between subjects of
 //! one run are what is published; absolute numbers carry the machine's name and date.
 //!
 //! | module | what it does |
@@ -11,53 +11,53 @@
 //! | [`suite`] | smoke, coordination, overlay, callout: what is measured, as data |
 //! | [`run`] | networks, processes, interleaved repeats, progress |
 //! | [`subject`] | programs that serve and load: ours, and anybody's through the same lines |
-//! | [`work`] | what a subject is asked, and what it answers |
+//! | [`work`] | the requests to a subject, and its answers |
 //! | [`measure`] | open loop, histograms, spreads, memory and processor time of processes |
-//! | [`folder`], [`result`] | what a run leaves behind |
+//! | [`run_folder`], [`result`] | the files that a run writes |
 //! | [`siege`] | a node and a hub under attack, with honest callers who must not notice |
 //! | [`report`] | pages drawn from it, and two runs side by side |
-//! | [`tables`], [`aims`] | names of rows, and what we set out to reach |
+//! | [`tables`], [`targets`] | names of rows, and the performance targets |
 
-pub mod aims;
-pub mod folder;
 pub mod measure;
 pub mod report;
 pub mod result;
 pub mod run;
+pub mod run_folder;
 pub mod siege;
 pub mod subject;
 pub mod suite;
 pub mod tables;
+pub mod targets;
 pub mod work;
 
 use thiserror::Error;
 
-/// Why a measurement did not come about.
+/// Why a measurement failed.
 #[derive(Debug, Error)]
 pub enum BenchError {
-    /// A process could not be started or spoken to, or a file not be written.
+    /// A process could not be started or communicated with, or a file could not be written.
     #[error("{what}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// A party of the measurement failed.
-    #[error("{part} failed: {reason}")]
-    Part {
-        /// Which.
-        part: String,
-        /// What it said.
+    /// A process of the measurement failed.
+    #[error("{what} failed: {reason}")]
+    Failed {
+        /// Its name, or the step that failed.
+        what: String,
+        /// The reason that it reported.
         reason: String,
     },
-    /// An answer was not what it had to be.
-    #[error("a wrong answer: {0}")]
-    Wrong(String),
-    /// A party said itself why it cannot.
+    /// An answer was not valid.
+    #[error("invalid answer: {0}")]
+    Invalid(String),
+    /// A process reported why it failed.
     #[error("{0}")]
-    Told(String),
-    /// The subject or the machine has no such thing.
+    Reported(String),
+    /// The subject or the machine does not support this.
     #[error("{0}")]
     Unsupported(&'static str),
 }
@@ -70,7 +70,7 @@ impl BenchError {
 
     /// With its cause, on one line.
     #[must_use]
-    pub fn told(&self) -> String {
+    pub fn with_cause(&self) -> String {
         match self {
             Self::Io { what, source } => format!("{what}: {source}"),
             other => other.to_string(),

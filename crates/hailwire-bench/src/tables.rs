@@ -1,10 +1,10 @@
-//! The names of tables, rows, subjects and forms: one home for the words by which suites write lines
-//! and reports find them.
+//! The names of tables, rows, subjects and forms: the one place for the names with which suites write
+//! lines and reports find them.
 //!
 //! [`PUBLISHED`] lists every row of the tables that others published and that ours stand beside. A
 //! suite gives each of them a line or the reason why there is none, and a test holds it to that.
 
-/// What was measured: the words of [`crate::result::Cell::subject`].
+/// What was measured: the values of [`crate::result::CellId::subject`].
 pub mod subject {
     /// A session over QUIC, from an embedded node to an embedded node.
     pub const QUIC: &str = "quic";
@@ -24,11 +24,11 @@ pub mod subject {
     pub const PROCESSES: &str = "process to process";
 }
 
-/// Whether a row times something that moves no bytes, though its subjects divide the length of a piece by the time: a
+/// Whether a row times something that moves no bytes, though its subjects divide the length of a chunk by the time: a
 /// report leaves that rate out, and shows the time of one operation.
 #[must_use]
 pub fn moves_no_bytes(table: &str, row: &str) -> bool {
-    // A piece in raw frames is read by taking a handle on it.
+    // A chunk in raw frames is read by taking a handle on it.
     table == "C8" && row.ends_with(", raw")
 }
 
@@ -51,7 +51,7 @@ pub mod callout {
 
     /// Our host and our agent on one machine, beside an agent on another.
     pub const NEAR: &str = "near agent";
-    /// The same, asked no more often than one behind the network can be.
+    /// The same, asked as seldom as the round trip of the network allows.
     pub const SELDOM: &str = "near agent, as seldom";
     /// Our host and our agent with two nodes between them.
     pub const FAR: &str = "far agent";
@@ -68,16 +68,16 @@ pub mod callout {
     /// Bytes on an event loop.
     pub const EVENTED: &str = "bytes, event loop";
 
-    /// The row of the aim for one at a time.
+    /// The row of the target for one at a time.
     pub const ONE: &str = "headers, 1 in flight, one CPU";
-    /// The row of the aim for many at once.
+    /// The row of the target for many at once.
     pub const MANY: &str = "headers, 64 in flight, pool of 4";
     /// The row that is compared with gRPC.
     pub const GRPC: &str = "headers, 64 in flight, gRPC";
-    /// The rows of the aim for bodies.
+    /// The rows of the target for bodies.
     pub const BODY: [&str; 2] = ["64 KiB body, 64 in flight", "10 MiB body, 1 in flight"];
 
-    /// The networks between a host and an agent on another node, with the rows of the aim for it and of its rate.
+    /// The networks between a host and an agent on another node, with the rows of the target for it and of its rate.
     pub const BETWEEN: [(&str, &str, &str); 3] = [
         (
             "loopback",
@@ -152,9 +152,9 @@ pub mod callout {
     ];
 }
 
-/// In which of several forms: the words of [`crate::result::Cell::form`].
+/// In which of several forms: the values of [`crate::result::CellId::form`].
 pub mod form {
-    /// A new connection between parties that have never met.
+    /// A new connection between two programs that have never met.
     pub const COLD: &str = "cold";
     /// A new connection with a kept TLS session (RFC 8446, 2.2).
     pub const RESUMED: &str = "resumed";
@@ -176,21 +176,21 @@ pub const SCENARIOS: [(u32, usize); 3] = [(10, 1_000), (100, 10_000), (1_000, 10
 /// Round-trip times at which each scenario runs, in milliseconds.
 pub const RTTS: [u32; 3] = [0, 50, 100];
 
-/// The row of one connection at 50 ms, by which the aims of establishment are judged.
+/// The row of one connection at 50 ms, by which the targets of establishment are judged.
 pub const ONE_AGENT: &str = "1 agent, 50 ms";
-/// The row of the aim for small calls.
+/// The row of the target for small calls.
 pub const SMALL_CALLS: &str = "64 in flight × 1 KB, 0 ms";
-/// The row of the aim for bulk.
+/// The row of the target for bulk.
 pub const BULK: &str = "bulk, 0 ms";
 /// Bulk by a node that may choose its carrier, on this machine alone.
 pub const BULK_CHOSEN: &str = "bulk, carrier chosen, 0 ms";
 /// The same over packets of 1,500 bytes.
 pub const BULK_CHOSEN_LAN: &str = "bulk, carrier chosen, lan";
-/// The row of the aim under loss.
+/// The row of the target under loss.
 pub const UNDER_LOSS: &str = "1 KB, 50 ms, 1 % loss";
 /// Streams of several sizes under loss: what one lost packet holds up.
 pub const HEAD_OF_LINE: &str = "head of line, 50 ms, 1 % loss";
-/// The row of the aim for dispatch.
+/// The row of the target for dispatch.
 pub const CONCURRENT: &str = "50 agents, concurrent";
 
 /// `1,000`.

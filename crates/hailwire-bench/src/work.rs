@@ -1,4 +1,4 @@
-//! What a subject is asked to do, and what it answers: the JSON lines of the subjects' interface.
+//! The work that a subject is requested to do, and its answer: the JSON lines of the subjects' interface.
 //!
 //! `docs/reference/bench-subjects.md` is written for whoever brings a program of their own. Every
 //! piece of work is an echo or a stream that is checked for its content, so that all subjects move
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// `connections` says how many connections the agents share; 0 means one for each agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Work {
+pub enum WorkRequest {
     /// Reach `agents` agents at once over new connections, one echo of `bytes` each.
     ///
     /// Answer: `p50_us`, `p95_us`, `max_us` from the start to each first answer, `opened_p50_us` until
@@ -24,7 +24,7 @@ pub enum Work {
         /// Connections that they share.
         connections: u32,
         /// What is known before.
-        start: Start,
+        start: ConnectionStart,
         /// Size of each message.
         bytes: usize,
     },
@@ -52,7 +52,7 @@ pub enum Work {
         seconds: f64,
         /// Size of each message.
         bytes: usize,
-        /// Agents that are asked in turn.
+        /// Agents that are called in turn.
         agents: u32,
         /// Connections that they share.
         connections: u32,
@@ -66,7 +66,7 @@ pub enum Work {
         /// When to stop; 0 for never.
         seconds: f64,
     },
-    /// Ask each of `agents` once: one after the other, or all at once.
+    /// Call each of `agents` once: one after the other, or all at once.
     ///
     /// Answer: `all_us` until the last answer, `p50_us` and `max_us` of the single ones.
     Dispatch {
@@ -75,8 +75,8 @@ pub enum Work {
         /// Connections that they share.
         connections: u32,
         /// What is known before.
-        start: Start,
-        /// Whether all are asked at once.
+        start: ConnectionStart,
+        /// Whether all are called at once.
         at_once: bool,
         /// Size of each message.
         bytes: usize,
@@ -86,7 +86,7 @@ pub enum Work {
     ///
     /// Answer: `p50_us`, `p99_us`, `max_us`, `count`.
     Open {
-        /// How often.
+        /// Number of requests.
         count: u32,
     },
     /// Connect, echo once with each agent, and stay connected without traffic.
@@ -113,7 +113,7 @@ pub enum Work {
         /// Size of each message.
         bytes: usize,
     },
-    /// Do one operation again and again on so many threads that share what it works on.
+    /// Repeat one operation on a number of threads that share its data.
     ///
     /// Answer: `count` of them, and `ns_per_op`, the time of each on its thread; with bytes `gibibytes_per_s`; where the
     /// operation is a size, `size_bytes` alone with `count` 1.
@@ -127,24 +127,24 @@ pub enum Work {
     },
 }
 
-/// What a connection may build upon.
+/// What is known before a connection is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Start {
-    /// It is up.
+pub enum ConnectionStart {
+    /// The connection is up.
     #[serde(rename = "warm")]
     Warm,
-    /// The parties have never met.
+    /// The two programs have never met.
     #[serde(rename = "cold")]
     Cold,
     /// A TLS session is kept from before.
     #[serde(rename = "resumed")]
     Resumed,
-    /// So it is, and the request goes with the first flight.
+    /// The same, and the request is sent with the first flight.
     #[serde(rename = "0-rtt")]
     ZeroRtt,
 }
 
-impl Start {
+impl ConnectionStart {
     /// Its word in a cell's form.
     #[must_use]
     pub fn form(self) -> &'static str {
@@ -161,7 +161,7 @@ impl Start {
 /// One line on the standard output of a program that loads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Measured {
+pub struct MeasuredWork {
     /// Why the work could not be done; then nothing else counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
@@ -172,7 +172,7 @@ pub struct Measured {
     pub distribution: Vec<(f64, f64)>,
 }
 
-impl Measured {
+impl MeasuredWork {
     /// With one more figure.
     #[must_use]
     pub fn with(mut self, name: &str, value: f64) -> Self {
@@ -190,13 +190,15 @@ impl Measured {
     ///
     /// # Errors
     ///
-    /// What is missing or wrong.
-    pub fn answers(&self, work: &Work) -> Result<(), String> {
+    /// What is missing or invalid.
+    pub fn answers(&self, work: &WorkRequest) -> Result<(), String> {
         for name in work.needs() {
             match self.figures.get(*name) {
                 None => return Err(format!("the figure `{name}` is missing")),
                 Some(value) if !value.is_finite() || *value < 0.0 => {
-                    return Err(format!("the figure `{name}` is {value}"));
+                    return Err(format!(
+                        "the figure `{name}` is not a valid number: {value}"
+                    ));
                 }
                 Some(_) => {}
             }
@@ -212,11 +214,11 @@ impl Measured {
     }
 }
 
-/// A turn that does not count is not longer.
+/// The longest warm-up, in seconds.
 const WARM_UP_S: f64 = 2.0;
 
-impl Work {
-    /// The same work as a turn before those that count: not longer than two seconds.
+impl WorkRequest {
+    /// The same work as a warm-up: at most two seconds long.
     #[must_use]
     pub fn warm_up(&self) -> Self {
         let mut work = self.clone();
@@ -234,7 +236,7 @@ impl Work {
         work
     }
 
-    /// Figures without which an answer is none.
+    /// The figures that an answer must have.
     #[must_use]
     pub fn needs(&self) -> &'static [&'static str] {
         match self {
@@ -266,7 +268,7 @@ impl Work {
             } => 0.01 + 2.0 * rtt + f64::from(*agents) * each(*connections),
             Self::Latency { seconds, .. } | Self::Rate { seconds, .. } => seconds + 2.0 * rtt,
             Self::Operation { seconds, .. } => *seconds,
-            // What waits behind the streams comes late.
+            // Messages that are queued behind the streams arrive late.
             Self::Mix { seconds, .. } => seconds * 1.2 + 2.0 * rtt + 0.8,
             Self::Bulk { bytes, seconds } => {
                 let whole = *bytes as f64 / 500e6;
@@ -291,7 +293,7 @@ impl Work {
         }
     }
 
-    /// What was asked, for a line: the fields of the JSON.
+    /// The parameters of the work, for a line: the fields of its JSON.
     #[must_use]
     pub fn asked(&self) -> BTreeMap<String, serde_json::Value> {
         let Ok(serde_json::Value::Object(work)) = serde_json::to_value(self) else {
@@ -315,7 +317,7 @@ mod tests {
     #[test]
     fn work_reads_as_the_reference_shows_it() {
         let line = r#"{"establish":{"agents":10,"connections":0,"start":"0-rtt","bytes":64}}"#;
-        let work: Work = serde_json::from_str(line).unwrap();
+        let work: WorkRequest = serde_json::from_str(line).unwrap();
         assert_eq!(serde_json::to_string(&work).unwrap(), line);
         assert_eq!(work.asked()["work"], "establish");
         assert_eq!(work.asked()["agents"], 10);
@@ -323,11 +325,13 @@ mod tests {
 
     #[test]
     fn an_answer_that_lacks_a_figure_or_falls_is_refused() {
-        let work = Work::Bulk {
+        let work = WorkRequest::Bulk {
             bytes: 1,
             seconds: 0.0,
         };
-        let mut measured = Measured::default().with("bytes", 1.0).with("seconds", 1.0);
+        let mut measured = MeasuredWork::default()
+            .with("bytes", 1.0)
+            .with("seconds", 1.0);
         assert!(
             measured
                 .answers(&work)

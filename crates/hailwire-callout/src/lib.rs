@@ -22,12 +22,14 @@
 //! | [`host`] | the proxy's side: one connection to an agent |
 //! | [`inspect`] | which agents a proxy consults, and what happens when one does not answer |
 //! | [`pool`] | the connections to one agent, and which of them an event goes to |
+//! | [`exposition`] | what was counted, as OpenMetrics text |
 //! | [`front`] | front ends for proxies that do not speak the protocol: Envoy and HAProxy |
 
 pub mod agent;
 pub mod capabilities;
 pub mod control;
 pub mod event;
+pub mod exposition;
 pub mod front;
 mod guarded_io;
 pub mod guardrail;

@@ -1,8 +1,8 @@
-//! What to do, decided from what was typed and from the surroundings, without doing any of it.
+//! Decides what to do from the arguments and the environment, without side effects.
 //!
-//! [`plan`] is a pure function: the same arguments in the same [`Surroundings`] give the same
-//! [`Plan`], and every refusal that needs no I/O is made here. Each command's own file under
-//! [`crate::commands`] carries its plan out.
+//! [`plan`] is a pure function: the same arguments in the same [`ProcessSurroundings`] give the same
+//! [`Plan`], and every refusal that needs no I/O is made here. Each command's file under [`crate::commands`]
+//! carries out its plan.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -15,9 +15,9 @@ use bytes::Bytes;
 use hailwire::{Code, Status, admin, config::Carrier};
 use hailwire_hub::TlsMode;
 use hailwire_terminal::{
-    failure::Failure,
-    global::{Common, Global, Surroundings},
-    programs::{self, Program},
+    failure::CommandFailure,
+    global::{CommonOptions, GlobalArgs, ProcessSurroundings},
+    programs::{self, CompanionProgram},
 };
 use hailwire_wire::{
     Address, AgentName, HubUrl, Priority, directory::Trust, limits, ticket::Ticket,
@@ -28,22 +28,22 @@ use crate::{
     serve::DEFAULT_MAX,
 };
 
-/// Everything that a run needs to know.
+/// The decided action with its global options.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) common: Common,
+    pub(crate) common: CommonOptions,
     pub(crate) action: Action,
 }
 
-/// What to do. Requests to the node are ready to be sent.
+/// The action of a run. Requests to the node are ready to be sent.
 #[derive(Debug)]
 pub(crate) enum Action {
-    Up(node::Up),
+    Up(node::UpArgs),
     Down(admin::Shutdown),
     Status,
     Id,
     Invite(admin::Invite),
-    Join(Join),
+    Join(JoinPlan),
     TrustList,
     TrustAdd(admin::TrustAdd),
     TrustRemove(admin::Who),
@@ -51,13 +51,13 @@ pub(crate) enum Action {
     TrustApprove(admin::TrustAdd),
     Peers,
     Agents(admin::AgentsQuery),
-    Serve(Serve),
+    Serve(ServePlan),
     Call {
-        call: Call,
+        call: CallPlan,
         stats: bool,
     },
-    Send(Call),
-    Stream(Call),
+    Send(CallPlan),
+    Stream(CallPlan),
     Ping {
         who: admin::Ping,
         count: u32,
@@ -66,7 +66,7 @@ pub(crate) enum Action {
     CalloutServe(PathBuf),
     CalloutAgent {
         name: AgentName,
-        at: Attached,
+        at: AgentListener,
     },
     CalloutTest {
         config: PathBuf,
@@ -77,7 +77,7 @@ pub(crate) enum Action {
         uses: u32,
         expires: Duration,
     },
-    Demo(other::Demo),
+    Demo(other::DemoArgs),
     ConfigShow {
         effective: bool,
     },
@@ -91,41 +91,45 @@ pub(crate) enum Action {
         disable: bool,
         unit: PathBuf,
     },
-    /// What another program does, with the same arguments.
-    Carried(&'static Program),
+    /// Executed by another program, with the same arguments.
+    Forwarded(&'static CompanionProgram),
     Completions(clap_complete::Shell),
     Man(Option<PathBuf>),
 }
 
-/// A ticket to be used.
+/// A ticket to join with.
 #[derive(Debug)]
-pub(crate) struct Join {
-    /// Read from stdin where there is none.
+pub(crate) struct JoinPlan {
+    /// `None`: read from stdin.
     pub(crate) ticket: Option<String>,
-    /// All but the ticket.
+    /// The request, without the ticket.
     pub(crate) request: admin::Join,
-    /// Whether somebody can be asked.
+    /// Whether the user can be asked.
     pub(crate) can_ask: bool,
 }
 
-/// What has to be agreed to before a ticket is used.
+/// Whether the user has to agree before a ticket is used.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Agreement {
-    /// Nothing, or it was agreed to on the command line.
+pub(crate) enum JoinAgreement {
+    /// Not needed, or agreed to on the command line.
     Given,
-    /// The user is asked whether the members of this hub may call everything here.
+    /// The user has to be asked whether the members of this hub may call every agent here.
     Ask(HubUrl),
 }
 
-/// Whether a ticket may be used without asking.
-pub(crate) fn plan_agreement(ticket: &str, yes: bool, can_ask: bool) -> Result<Agreement, Failure> {
-    // What is wrong with a ticket the node says.
+/// Whether the user has to be asked before a ticket is used.
+pub(crate) fn plan_agreement(
+    ticket: &str,
+    yes: bool,
+    can_ask: bool,
+) -> Result<JoinAgreement, CommandFailure> {
+    // The node reports what is wrong with an invalid ticket.
     let Ok(Ticket::Hub(ticket)) = ticket.parse::<Ticket>() else {
-        return Ok(Agreement::Given);
+        return Ok(JoinAgreement::Given);
     };
     match (ticket.trust, yes, can_ask) {
-        (Trust::Nobody, _, _) | (Trust::Members, true, _) => Ok(Agreement::Given),
-        (Trust::Members, false, true) => Ok(Agreement::Ask(ticket.url)),
+        (Trust::Nobody, _, _) | (Trust::Members, true, _) => Ok(JoinAgreement::Given),
+        (Trust::Members, false, true) => Ok(JoinAgreement::Ask(ticket.url)),
         (Trust::Members, false, false) => {
             let what = format!(
                 "the members of {} trust each other: each could call every agent of this node",
@@ -137,15 +141,15 @@ pub(crate) fn plan_agreement(ticket: &str, yes: bool, can_ask: bool) -> Result<A
     }
 }
 
-/// A program to be offered as an agent.
+/// A program to serve as an agent.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Serve {
+pub(crate) struct ServePlan {
     pub(crate) name: AgentName,
     pub(crate) description: String,
     pub(crate) tags: Vec<String>,
     pub(crate) version: String,
-    /// 0 for no bound.
-    /// Calls at once, and processes; 0 for no bound.
+    /// 0: unlimited.
+    /// Calls at once, and processes; 0: unlimited.
     pub(crate) max: u32,
     pub(crate) lines: bool,
     pub(crate) keys: bool,
@@ -154,18 +158,18 @@ pub(crate) struct Serve {
     pub(crate) args: Vec<OsString>,
 }
 
-/// Where an inspection agent that is attached to the node listens.
+/// How the socket of an attached inspection agent is found.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Attached {
-    /// At this socket.
+pub(crate) enum AgentListener {
+    /// It listens on this socket.
     Socket(PathBuf),
-    /// At the socket that this shell command is told.
+    /// This shell command runs it, and is given the path of the socket.
     Program(String),
 }
 
 /// A call, a send or a stream.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct CallPlan {
     pub(crate) to: Address,
     pub(crate) method: String,
     pub(crate) priority: Priority,
@@ -185,23 +189,23 @@ pub(crate) enum BodySource {
     Stdin,
 }
 
-/// Decides what a run does.
-pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
+/// Decides what to do.
+pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, CommandFailure> {
     let Cli { global, command } = cli;
     let common = global.decide(around)?;
     let unit = || unit_path(around);
     let action = match command {
         Command::Up(up) => Action::Up(up),
-        Command::Down(node::Down { grace }) => Action::Down(admin::Shutdown {
+        Command::Down(node::DownArgs { grace }) => Action::Down(admin::Shutdown {
             grace_ms: milliseconds(grace),
         }),
         Command::Status(_) => Action::Status,
         Command::Id(_) => Action::Id,
         Command::Invite(invite) => Action::Invite(plan_invite(invite)?),
         Command::Join(join) => Action::Join(plan_join(join, around)?),
-        Command::Trust(node::Trust { command }) => plan_trust(command),
+        Command::Trust(node::TrustArgs { command }) => plan_trust(command),
         Command::Peers(_) => Action::Peers,
-        Command::Agents(agent::Agents { words, tag, local }) => {
+        Command::Agents(agent::AgentsArgs { words, tag, local }) => {
             Action::Agents(admin::AgentsQuery {
                 tags: tag,
                 words,
@@ -209,7 +213,7 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
             })
         }
         Command::Serve(serve) => Action::Serve(plan_serve(serve)?),
-        Command::Call(agent::Call {
+        Command::Call(agent::CallArgs {
             to,
             body,
             envelope,
@@ -218,13 +222,13 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
             call: plan_call(to, body.as_deref(), envelope, &global)?,
             stats,
         },
-        Command::Send(agent::Send { to, body, envelope }) => {
+        Command::Send(agent::SendArgs { to, body, envelope }) => {
             Action::Send(plan_call(to, body.as_deref(), envelope, &global)?)
         }
-        Command::Stream(agent::Stream { to, envelope }) => {
+        Command::Stream(agent::StreamArgs { to, envelope }) => {
             Action::Stream(plan_call(to, Some(OsStr::new("-")), envelope, &global)?)
         }
-        Command::Ping(agent::Ping {
+        Command::Ping(agent::PingArgs {
             peer,
             carrier,
             count,
@@ -240,16 +244,16 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
             count,
             interval,
         },
-        Command::Callout(callout::Callout { command }) => plan_callout(command)?,
+        Command::Callout(callout::CalloutArgs { command }) => plan_callout(command)?,
         Command::Hub(hub) => plan_hub(hub, &common.data)?,
         Command::Demo(demo) => plan_demo(demo)?,
-        Command::Bench(_) | Command::Lab(_) => Action::Carried(&programs::BENCH),
-        Command::Config(other::Config { command }) => match command {
+        Command::Bench(_) | Command::Lab(_) => Action::Forwarded(&programs::BENCH),
+        Command::Config(other::ConfigArgs { command }) => match command {
             other::ConfigCommand::Show { effective } => Action::ConfigShow { effective },
             other::ConfigCommand::Path => Action::ConfigPath,
             other::ConfigCommand::Check => Action::ConfigCheck,
         },
-        Command::Service(other::Service { command }) => match command {
+        Command::Service(other::ServiceArgs { command }) => match command {
             other::ServiceCommand::Install { enable } => Action::ServiceInstall {
                 enable,
                 unit: unit()?,
@@ -259,26 +263,26 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
                 unit: unit()?,
             },
         },
-        Command::Completions(other::Completions { shell }) => Action::Completions(shell),
-        Command::Man(other::Man { dir }) => Action::Man(dir),
+        Command::Completions(other::CompletionsArgs { shell }) => Action::Completions(shell),
+        Command::Man(other::ManArgs { dir }) => Action::Man(dir),
     };
     Ok(Plan { common, action })
 }
 
-/// Where systemd looks for the units of a user.
-fn unit_path(around: &Surroundings) -> Result<PathBuf, Failure> {
+/// The path of the systemd user unit.
+fn unit_path(around: &ProcessSurroundings) -> Result<PathBuf, CommandFailure> {
     let config = around.xdg_config_home.as_ref().map(PathBuf::from);
     let config = config.or_else(|| Some(Path::new(around.home.as_ref()?).join(".config")));
     match config {
         Some(config) => Ok(config.join("systemd/user/hailwire.service")),
-        None => Err(Failure::usage(
-            "no folder for the unit is known: HOME is not set",
+        None => Err(CommandFailure::usage(
+            "cannot find the folder of the unit: HOME is not set",
         )),
     }
 }
 
-fn plan_invite(invite: node::Invite) -> Result<admin::Invite, Failure> {
-    let node::Invite {
+fn plan_invite(invite: node::InviteArgs) -> Result<admin::Invite, CommandFailure> {
+    let node::InviteArgs {
         uses,
         expires,
         allow,
@@ -286,7 +290,9 @@ fn plan_invite(invite: node::Invite) -> Result<admin::Invite, Failure> {
     } = invite;
     let expires_s = expires.as_secs();
     if expires_s == 0 {
-        return Err(Failure::usage("a ticket lasts at least one second"));
+        return Err(CommandFailure::usage(
+            "a ticket must be valid for at least one second",
+        ));
     }
     Ok(admin::Invite {
         uses,
@@ -296,8 +302,11 @@ fn plan_invite(invite: node::Invite) -> Result<admin::Invite, Failure> {
     })
 }
 
-fn plan_join(join: node::Join, around: &Surroundings) -> Result<Join, Failure> {
-    let node::Join {
+fn plan_join(
+    join: node::JoinArgs,
+    around: &ProcessSurroundings,
+) -> Result<JoinPlan, CommandFailure> {
+    let node::JoinArgs {
         ticket,
         alias,
         allow,
@@ -305,12 +314,12 @@ fn plan_join(join: node::Join, around: &Surroundings) -> Result<Join, Failure> {
         yes,
     } = join;
     if ticket.len() > limits::MAX_TICKET {
-        return Err(Failure::usage("this is too long for a ticket"));
+        return Err(CommandFailure::usage("the input is too long for a ticket"));
     }
     let ticket = Some(ticket).filter(|ticket| ticket != "-");
-    // An answer cannot be read from where the ticket came.
+    // The ticket comes from stdin, so no answer can be read from there.
     let can_ask = ticket.is_some() && around.stdin_is_terminal && around.stderr_is_terminal;
-    Ok(Join {
+    Ok(JoinPlan {
         ticket,
         request: admin::Join {
             ticket: String::new(),
@@ -324,7 +333,7 @@ fn plan_join(join: node::Join, around: &Surroundings) -> Result<Join, Failure> {
 }
 
 fn plan_trust(command: node::TrustCommand) -> Action {
-    let add = |add: node::TrustAdd| admin::TrustAdd {
+    let add = |add: node::TrustAddArgs| admin::TrustAdd {
         id: add.id,
         alias: text(add.alias),
         allow: texts(&add.allow),
@@ -341,8 +350,8 @@ fn plan_trust(command: node::TrustCommand) -> Action {
     }
 }
 
-fn plan_serve(serve: agent::Serve) -> Result<Serve, Failure> {
-    let agent::Serve {
+fn plan_serve(serve: agent::ServeArgs) -> Result<ServePlan, CommandFailure> {
+    let agent::ServeArgs {
         name,
         describe,
         tag,
@@ -359,17 +368,17 @@ fn plan_serve(serve: agent::Serve) -> Result<Serve, Failure> {
             "the description is longer than {} bytes",
             limits::MAX_DESCRIPTION
         );
-        return Err(Failure::usage(what));
+        return Err(CommandFailure::usage(what));
     }
     if tag.len() > limits::MAX_TAGS {
         let what = format!("more than {} tags", limits::MAX_TAGS);
-        return Err(Failure::usage(what));
+        return Err(CommandFailure::usage(what));
     }
     let mut command = command.into_iter();
     let program = command
         .next()
-        .ok_or_else(|| Failure::usage("no program is named after `--`"))?;
-    Ok(Serve {
+        .ok_or_else(|| CommandFailure::usage("the program is missing: write it after `--`"))?;
+    Ok(ServePlan {
         name,
         description,
         tags: tag,
@@ -386,10 +395,10 @@ fn plan_serve(serve: agent::Serve) -> Result<Serve, Failure> {
 fn plan_call(
     to: Address,
     body: Option<&OsStr>,
-    envelope: agent::Envelope,
-    global: &Global,
-) -> Result<Call, Failure> {
-    let agent::Envelope {
+    envelope: agent::CallHeaderArgs,
+    global: &GlobalArgs,
+) -> Result<CallPlan, CommandFailure> {
+    let agent::CallHeaderArgs {
         method,
         priority,
         headers,
@@ -400,13 +409,13 @@ fn plan_call(
     let method = method.unwrap_or_default();
     if method.len() > limits::MAX_METHOD {
         let what = format!("the method is longer than {} bytes", limits::MAX_METHOD);
-        return Err(Failure::usage(what));
+        return Err(CommandFailure::usage(what));
     }
     if headers.len() > limits::MAX_HEADER_FIELDS {
         let what = format!("more than {} header fields", limits::MAX_HEADER_FIELDS);
-        return Err(Failure::usage(what));
+        return Err(CommandFailure::usage(what));
     }
-    Ok(Call {
+    Ok(CallPlan {
         to,
         method,
         priority,
@@ -434,26 +443,30 @@ fn body_source(body: Option<&OsStr>) -> BodySource {
     }
 }
 
-fn plan_callout(command: callout::CalloutCommand) -> Result<Action, Failure> {
+fn plan_callout(command: callout::CalloutCommand) -> Result<Action, CommandFailure> {
     Ok(match command {
         callout::CalloutCommand::Serve(serve) => Action::CalloutServe(serve.config),
-        callout::CalloutCommand::Test(callout::CalloutTest { config, small }) => {
+        callout::CalloutCommand::Test(callout::CalloutTestArgs { config, small }) => {
             Action::CalloutTest { config, small }
         }
         callout::CalloutCommand::Waf(_) | callout::CalloutCommand::RateLimit(_) => {
-            Action::Carried(&programs::INSPECTION)
+            Action::Forwarded(&programs::INSPECTION)
         }
-        callout::CalloutCommand::Agent(callout::CalloutAgent { uds, exec, name }) => {
+        callout::CalloutCommand::Agent(callout::CalloutAgentArgs { uds, exec, name }) => {
             let at = match (uds, exec) {
-                (Some(path), _) => Attached::Socket(path),
-                (None, Some(command)) => Attached::Program(command),
-                (None, None) => return Err(Failure::usage("no agent is named")),
+                (Some(path), _) => AgentListener::Socket(path),
+                (None, Some(command)) => AgentListener::Program(command),
+                (None, None) => {
+                    return Err(CommandFailure::usage(
+                        "the agent is missing: give --uds or --exec",
+                    ));
+                }
             };
             let name = match (name, &at) {
                 (Some(name), _) => name,
-                (None, Attached::Socket(path)) => name_of_socket(path)?,
-                (None, Attached::Program(_)) => {
-                    return Err(Failure::usage("the agent has no name"));
+                (None, AgentListener::Socket(path)) => name_of_socket(path)?,
+                (None, AgentListener::Program(_)) => {
+                    return Err(CommandFailure::usage("the agent's name is missing"));
                 }
             };
             Action::CalloutAgent { name, at }
@@ -462,15 +475,15 @@ fn plan_callout(command: callout::CalloutCommand) -> Result<Action, Failure> {
 }
 
 /// `waf` for `/run/hail/waf.sock`.
-fn name_of_socket(path: &Path) -> Result<AgentName, Failure> {
+fn name_of_socket(path: &Path) -> Result<AgentName, CommandFailure> {
     let stem = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
     stem.parse().map_err(|_| {
-        Failure::usage(format!("`{stem}` cannot be an agent's name"))
-            .hint("name it with --name NAME")
+        CommandFailure::usage(format!("`{stem}` is not a valid agent name"))
+            .hint("give a name with --name NAME")
     })
 }
 
-fn plan_hub(hub: other::Hub, data: &Path) -> Result<Action, Failure> {
+fn plan_hub(hub: other::HubArgs, data: &Path) -> Result<Action, CommandFailure> {
     let run = match hub.command {
         Some(other::HubCommand::Invite { uses, expires }) => {
             return Ok(Action::HubInvite { uses, expires });
@@ -479,8 +492,13 @@ fn plan_hub(hub: other::Hub, data: &Path) -> Result<Action, Failure> {
         None => hub.run,
     };
     if run.plain && !run.listen.ip().is_loopback() {
-        let what = format!("plain HTTP is for loopback only, and {} is not", run.listen);
-        return Err(Failure::usage(what).hint("leave --plain out, or --listen on 127.0.0.1"));
+        let what = format!(
+            "plain HTTP is allowed on loopback only, and {} is not a loopback address",
+            run.listen
+        );
+        return Err(
+            CommandFailure::usage(what).hint("omit --plain, or use --listen 127.0.0.1:PORT")
+        );
     }
     let mut config = hailwire_hub::HubConfig::new(data);
     config.listen = run.listen;
@@ -492,22 +510,22 @@ fn plan_hub(hub: other::Hub, data: &Path) -> Result<Action, Failure> {
         _ => TlsMode::OwnKey,
     };
     config.trust = match run.trust {
-        other::HubTrust::Nobody => hailwire_hub::Trust::Nobody,
-        other::HubTrust::Members => hailwire_hub::Trust::Members,
+        other::HubTrustPolicy::Nobody => hailwire_hub::Trust::Nobody,
+        other::HubTrustPolicy::Members => hailwire_hub::Trust::Members,
     };
     config.listing = run.listing.map(|listing| match listing {
-        other::HubListing::Members => hailwire_hub::AgentVisibility::Members,
-        other::HubListing::Trusted => hailwire_hub::AgentVisibility::Trusted,
+        other::HubListingPolicy::Members => hailwire_hub::AgentVisibility::Members,
+        other::HubListingPolicy::Trusted => hailwire_hub::AgentVisibility::Trusted,
     });
     Ok(Action::HubRun(Box::new(config)))
 }
 
-/// Every worker serves every kind of agent, so that any other can take over what it leaves.
-fn plan_demo(demo: other::Demo) -> Result<Action, Failure> {
+/// Every worker serves every kind of agent, so that any other can take over its work.
+fn plan_demo(demo: other::DemoArgs) -> Result<Action, CommandFailure> {
     let least = demo.workers * 3;
     if demo.agents < least {
         let what = format!("{} workers need at least {least} agents", demo.workers);
-        return Err(Failure::usage(what).hint("each worker serves three kinds of agents"));
+        return Err(CommandFailure::usage(what).hint("each worker serves three kinds of agents"));
     }
     Ok(Action::Demo(demo))
 }
@@ -530,19 +548,19 @@ mod tests {
 
     use super::*;
 
-    fn around() -> Surroundings {
-        Surroundings {
+    fn around() -> ProcessSurroundings {
+        ProcessSurroundings {
             home: Some("/home/u".into()),
-            ..Surroundings::default()
+            ..ProcessSurroundings::default()
         }
     }
 
-    fn planned(line: &str) -> Result<Plan, Failure> {
+    fn planned(line: &str) -> Result<Plan, CommandFailure> {
         let words = std::iter::once("hail").chain(line.split_whitespace());
         plan(Cli::try_parse_from(words).unwrap(), &around())
     }
 
-    fn call(line: &str) -> Call {
+    fn call(line: &str) -> CallPlan {
         match planned(line).unwrap().action {
             Action::Call { call, .. } => call,
             other => panic!("{other:?}"),
@@ -614,13 +632,13 @@ mod tests {
         let closed = ticket(Trust::Nobody);
         let open = ticket(Trust::Members);
         let given = |ticket: &str, yes, ask| plan_agreement(ticket, yes, ask).unwrap();
-        assert_eq!(given(&closed, false, false), Agreement::Given);
-        assert_eq!(given(&open, true, false), Agreement::Given);
+        assert_eq!(given(&closed, false, false), JoinAgreement::Given);
+        assert_eq!(given(&open, true, false), JoinAgreement::Given);
         let url = "https://hub.example:7443".parse().unwrap();
-        assert_eq!(given(&open, false, true), Agreement::Ask(url));
+        assert_eq!(given(&open, false, true), JoinAgreement::Ask(url));
         let refused = plan_agreement(&open, false, false).unwrap_err();
         assert!(refused.for_people(false).contains("--yes"));
-        // Whoever pipes the ticket in cannot answer.
+        // With the ticket on stdin, the user cannot be asked.
         let Action::Join(join) = planned("join -").unwrap().action else {
             panic!("not a join");
         };
@@ -653,7 +671,7 @@ mod tests {
             Action::CalloutAgent { name, at } => (name.to_string(), at),
             other => panic!("{other:?}"),
         };
-        let socket = |path: &str| Attached::Socket(path.into());
+        let socket = |path: &str| AgentListener::Socket(path.into());
         assert_eq!(
             attached("callout agent --uds /run/waf.sock"),
             ("waf".to_owned(), socket("/run/waf.sock"))
@@ -661,7 +679,7 @@ mod tests {
         assert_eq!(attached("callout agent --uds /run/x --name waf").0, "waf");
         assert_eq!(
             attached("callout agent --exec run-waf --name waf").1,
-            Attached::Program("run-waf".to_owned())
+            AgentListener::Program("run-waf".to_owned())
         );
         assert_eq!(
             planned("callout agent --uds /A.sock").unwrap_err().exit(),

@@ -111,4 +111,32 @@ mod tests {
         assert_eq!(kept.fail(later), 4 * SECOND);
         assert_eq!(forgetting.fail(later), SECOND);
     }
+
+    #[test]
+    fn a_pause_is_waited_for_to_its_end_and_counts_from_the_last_failure() {
+        let now = start();
+        let mut backoff = Backoff::new((4 * SECOND, 60 * SECOND));
+        assert_eq!(backoff.wait(now), Duration::ZERO);
+        backoff.fail(now);
+        assert_eq!(backoff.wait(now + SECOND), 3 * SECOND);
+        assert!(!backoff.is_over(now + 4 * SECOND - Duration::from_nanos(1)));
+        assert!(backoff.is_over(now + 4 * SECOND));
+        assert_eq!(backoff.wait(now + 9 * SECOND), Duration::ZERO);
+        // A failure while the pause still runs begins the next one at once.
+        backoff.fail(now + SECOND);
+        assert_eq!(backoff.wait(now + SECOND), 8 * SECOND);
+    }
+
+    #[test]
+    fn a_success_makes_a_failure_long_ago_none() {
+        let now = start();
+        let mut backoff = Backoff::new((SECOND, 60 * SECOND)).forgetting_after(10 * SECOND);
+        backoff.fail(now);
+        backoff.fail(now);
+        backoff.reset();
+        assert!(backoff.is_over(now));
+        // Within the time for which failures are remembered, the next is nevertheless the first.
+        assert_eq!(backoff.fail(now + 2 * SECOND), SECOND);
+        assert_eq!(backoff.fail(now + 2 * SECOND), 2 * SECOND);
+    }
 }

@@ -96,3 +96,48 @@ impl Transport {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Carrier; 4] = [Carrier::Auto, Carrier::Quic, Carrier::H2, Carrier::Ws];
+
+    #[test]
+    fn a_carrier_is_written_as_it_is_read() {
+        let names = ALL.map(Carrier::name);
+        assert_eq!(names, ["auto", "quic", "h2", "ws"]);
+        for carrier in ALL {
+            assert_eq!(carrier.name().parse(), Ok(carrier));
+            assert_eq!(Carrier::default() == carrier, carrier == Carrier::Auto);
+        }
+        for other in ["", "QUIC", "tcp", "h2 "] {
+            let refused = other.parse::<Carrier>();
+            assert_eq!(refused, Err("expected auto, quic, h2 or ws"), "{other}");
+        }
+    }
+
+    #[test]
+    fn quic_goes_over_udp_the_others_over_tcp_and_auto_over_both() {
+        for (carrier, udp, tcp) in [
+            (Carrier::Auto, true, true),
+            (Carrier::Quic, true, false),
+            (Carrier::H2, false, true),
+            (Carrier::Ws, false, true),
+        ] {
+            assert_eq!((carrier.takes_udp(), carrier.takes_tcp()), (udp, tcp));
+            let only = Transport::of(carrier);
+            assert_eq!(only == Some(Transport::Udp), udp && !tcp, "{carrier:?}");
+            assert_eq!(only == Some(Transport::Tcp), tcp && !udp, "{carrier:?}");
+        }
+    }
+
+    #[test]
+    fn there_are_two_transports_and_each_is_the_others_other() {
+        assert_eq!(Transport::BOTH.map(Transport::name), ["udp", "tcp"]);
+        for transport in Transport::BOTH {
+            assert_ne!(transport.other(), transport);
+            assert_eq!(transport.other().other(), transport);
+        }
+    }
+}

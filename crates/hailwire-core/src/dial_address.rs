@@ -421,4 +421,119 @@ mod tests {
         let used = usable_relays(told.map(str::to_owned).to_vec(), &joined);
         assert_eq!(used, ["https://hub.example:7443"]);
     }
+
+    #[test]
+    fn each_reserved_range_ends_where_its_rfc_says() {
+        let here = here();
+        for (outside, inside) in [
+            ("9.255.255.255", "10.0.0.0"),
+            ("11.0.0.0", "10.255.255.255"),
+            ("172.15.255.255", "172.16.0.0"),
+            ("172.32.0.0", "172.31.255.255"),
+            ("192.167.255.255", "192.168.0.0"),
+            ("192.169.0.0", "192.168.255.255"),
+            ("100.63.255.255", "100.64.0.0"),
+            ("100.128.0.0", "100.127.255.255"),
+            ("169.253.255.255", "169.254.0.1"),
+            ("126.255.255.255", "127.0.0.0"),
+            ("128.0.0.0", "127.255.255.255"),
+            ("192.0.1.0", "192.0.0.255"),
+            ("223.255.255.255", "224.0.0.0"),
+            ("[fbff::1]", "[fc00::1]"),
+            ("[fe7f::1]", "[fe80::1:1:1:1:1]"),
+            ("[2003::1]", "[2002::1]"),
+            ("[2001:1::1]", "[2001:0:1::1]"),
+        ] {
+            for (address, may_be) in [(outside, true), (inside, false)] {
+                let address = format!("{address}:7");
+                assert_eq!(
+                    may(&address, AddressOrigin::Told, &here),
+                    may_be,
+                    "{address}"
+                );
+            }
+        }
+        let loopback = LocalNetworks {
+            loopback_only: true,
+            ..LocalNetworks::default()
+        };
+        assert!(may("[::1]:7", AddressOrigin::Told, &loopback));
+        for never in ["[fec0::1]:7", "[ffff::1]:7", "[feff::1]:7", "[::2]:7"] {
+            for known in [AddressOrigin::Told, AddressOrigin::Found] {
+                assert!(!may(never, known, &here), "{never}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_subnet_has_the_hosts_between_its_own_address_and_its_broadcast() {
+        let has = |subnet: &str, prefix, address: &str| {
+            let address_of = |text: &str| text.parse().unwrap();
+            let subnet = Subnet {
+                address: address_of(subnet),
+                prefix,
+            };
+            subnet.has_host(address_of(address))
+        };
+        for (last, host) in [(0, false), (1, true), (2, true), (3, false), (4, false)] {
+            assert_eq!(
+                has("10.0.0.1", 30, &format!("10.0.0.{last}")),
+                host,
+                "{last}"
+            );
+        }
+        // A link of two has no address of its own (RFC 3021), and one of one neither.
+        assert!(has("10.0.0.0", 31, "10.0.0.0") && has("10.0.0.0", 31, "10.0.0.1"));
+        assert!(!has("10.0.0.0", 31, "10.0.0.2"));
+        assert!(has("10.0.0.5", 32, "10.0.0.5") && !has("10.0.0.5", 32, "10.0.0.4"));
+        assert!(has("0.0.0.0", 0, "203.0.113.5"), "all of them");
+        assert!(has("fd00::1", 64, "fd00::ffff:ffff:ffff:ffff"));
+        assert!(!has("fd00::1", 64, "fd00:0:0:1::"));
+        assert!(has("fd00::1", 128, "fd00::1") && !has("fd00::1", 128, "fd00::2"));
+        assert!(!has("10.0.0.1", 0, "fd00::1"), "of the other family");
+    }
+
+    #[test]
+    fn candidates_remember_how_each_is_known_and_what_was_told_is_better_known_where_it_is_seen() {
+        let address = |text: &str| -> SocketAddr { text.parse().unwrap() };
+        let [a, b, c] = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"].map(address);
+        let mut known = AddressCandidates::default();
+        assert!(known.is_empty() && !known.depends_on_networks());
+        known.add(AddressOrigin::Typed, &[a], &[]);
+        assert!(
+            !known.is_empty() && !known.depends_on_networks(),
+            "typed as it is"
+        );
+        known.add(AddressOrigin::Told, &[b], &[c]);
+        assert!(known.depends_on_networks());
+        known.seen_at(&[a, c]);
+        let udp = [(a, AddressOrigin::Typed), (b, AddressOrigin::Told)];
+        assert_eq!(known.udp, udp);
+        assert_eq!(known.tcp, [(c, AddressOrigin::Found)]);
+        for one in [
+            AddressCandidates {
+                tcp: vec![(c, AddressOrigin::Found)],
+                ..AddressCandidates::default()
+            },
+            AddressCandidates {
+                relays: vec!["https://relay.example".to_owned()],
+                ..AddressCandidates::default()
+            },
+        ] {
+            assert!(!one.is_empty());
+            assert_eq!(one.depends_on_networks(), one.relays.is_empty());
+        }
+    }
+
+    #[test]
+    fn the_budget_fills_by_the_second_and_never_beyond_what_may_be_dialled_at_once() {
+        let mut budget = DialBudget::default();
+        let drain = |budget: &mut DialBudget, now| (0..2_000).filter(|_| budget.take(now)).count();
+        assert_eq!(drain(&mut budget, Duration::ZERO), 512);
+        assert_eq!(drain(&mut budget, Duration::from_millis(999)), 0);
+        assert_eq!(drain(&mut budget, Duration::from_secs(1)), 32);
+        assert_eq!(drain(&mut budget, Duration::from_secs(4)), 96);
+        assert_eq!(drain(&mut budget, Duration::from_secs(4_000)), 512);
+        assert_eq!(drain(&mut budget, Duration::MAX), 512);
+    }
 }

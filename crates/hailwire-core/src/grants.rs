@@ -210,4 +210,31 @@ mod tests {
         assert_eq!(texts(&["grep", "grep"]).unwrap(), Some(only(&["grep"])));
         assert!(texts(&["*", "grep"]).is_err() && texts(&["Grep"]).is_err());
     }
+
+    #[test]
+    fn names_are_as_a_grant_takes_them_and_none_are_all() {
+        let names = vec![name("echo"), name("grep")];
+        assert_eq!(Grant::of(Vec::new()), Grant::All);
+        assert!(Grant::All.names().is_empty() && Grant::All.allows(&name("echo")));
+        let some = Grant::of(names.clone());
+        assert_eq!(some.names(), names);
+        assert!(some.allows(&name("grep")) && !some.allows(&name("else")));
+        assert_eq!(BareCalls::of(Vec::new()), BareCalls::ByGrant);
+        assert!(BareCalls::ByGrant.names().is_empty());
+        assert_eq!(BareCalls::of(names.clone()).names(), names);
+    }
+
+    #[test]
+    fn what_is_no_name_is_refused_in_words_that_name_it() {
+        let refused = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(ToString::to_string).collect();
+            stated(&texts).unwrap_err()
+        };
+        assert_eq!(refused(&["ok", "Not Ok"]).code, Code::InvalidArgument);
+        let alone = refused(&["grep", "*"]);
+        assert_eq!(alone.code, Code::InvalidArgument);
+        assert!(alone.message.contains("stands alone"), "{alone}");
+        let each_once = agent_names(&["b", "a", "b"].map(String::from)).unwrap();
+        assert_eq!(each_once, [name("b"), name("a")]);
+    }
 }

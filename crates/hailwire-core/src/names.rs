@@ -6,8 +6,9 @@
 //! name to nobody. What a hub said is remembered: while it is away its last word counts, and a name
 //! of which it never spoke is not guessed.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
+use foldhash::HashMap;
 use hailwire_wire::{NodeId, NodeName};
 
 /// Names whose standing at the hubs is remembered; the longest unasked is forgotten first.
@@ -267,5 +268,13 @@ mod tests {
             assert_eq!(news.forgotten, expected, "{n}");
         }
         assert_eq!(heard.0.len(), MAX_HUB_NAMES);
+    }
+
+    #[test]
+    fn who_named_a_peer_is_written_as_the_documents_have_it() {
+        assert_eq!(
+            [NamedBy::User, NamedBy::Peer].map(NamedBy::name),
+            ["user", "peer"]
+        );
     }
 }

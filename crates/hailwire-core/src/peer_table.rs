@@ -11,8 +11,9 @@
 //! The table holds connections and does nothing to them: what is to be done it says in [`PeerAction`]s. After each
 //! call of a `&mut` method they are taken with [`PeerTable::poll_action`].
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 
+use foldhash::{HashMap, HashMapExt};
 use hailwire_wire::{Code, NodeId, Status};
 
 use crate::{Carrier, Transport, carrier_choice::ChoiceReason};

@@ -165,4 +165,63 @@ mod tests {
         pending.note(NOW, key(99), "a\u{202e}b", "192.0.2.1:1");
         assert!(pending.rows().iter().all(|row| row.claim.len() <= 1));
     }
+
+    #[test]
+    fn who_tries_again_has_one_row_with_its_first_claim_and_its_last_attempt() {
+        let mut pending = PendingPeers::default();
+        pending.note(NOW, key(1), "laptop", "192.0.2.1:1");
+        pending.note(NOW, key(2), "desk", "192.0.2.1:1");
+        pending.note(NOW + 5, key(1), "other", "203.0.113.9:2");
+        let shown = |pending: &PendingPeers| -> Vec<(NodeId, String, String, u64, u32)> {
+            let rows = pending.rows().iter().cloned();
+            rows.map(|row| (row.id, row.claim, row.from, row.at, row.attempts))
+                .collect()
+        };
+        let row = |n, claim: &str, from: &str, at, attempts| {
+            (key(n), claim.to_owned(), from.to_owned(), at, attempts)
+        };
+        let desk = row(2, "desk", "192.0.2.1:1", NOW, 1);
+        let laptop = row(1, "laptop", "203.0.113.9:2", NOW + 5, 2);
+        assert_eq!(shown(&pending), [laptop, desk.clone()]);
+        pending.forget(key(1));
+        assert_eq!(shown(&pending), [desk]);
+    }
+
+    #[test]
+    fn a_full_list_of_single_rows_loses_the_middle_one_and_of_a_crowd_the_crowds() {
+        let mut pending = PendingPeers::default();
+        let single = |n: u64| format!("10.{}.{}.1:1", n / 200, n % 200);
+        let most = MAX_PENDING as u64;
+        for n in 0..most {
+            pending.note(NOW, key(n), "x", &single(n));
+        }
+        pending.note(NOW, key(most), "x", &single(most));
+        assert_eq!(pending.rows().len(), MAX_PENDING);
+        let missing = |pending: &PendingPeers| -> Vec<u64> {
+            (0..=most).filter(|n| !has(pending, *n)).collect()
+        };
+        assert_eq!(missing(&pending), [most / 2]);
+        // One network with three rows among as many others: it loses its second.
+        let mut pending = PendingPeers::default();
+        for n in 0..most {
+            let from = if n % 100 == 7 { single(7) } else { single(n) };
+            pending.note(NOW, key(n), "x", &from);
+        }
+        pending.note(NOW, key(most), "x", &single(most));
+        assert_eq!(missing(&pending), [107]);
+    }
+
+    #[test]
+    fn a_week_of_silence_is_a_whole_week() {
+        for (silent, gone) in [(SILENT_AFTER_S, 32), (SILENT_AFTER_S + 1, 5)] {
+            let mut pending = PendingPeers::default();
+            for n in 0..MAX_PENDING_OF_NETWORK as u64 {
+                let at = if n == 5 { NOW } else { NOW + silent };
+                pending.note(at, key(n), "x", "192.0.2.1:1");
+            }
+            pending.note(NOW + silent, key(100), "x", "192.0.2.1:1");
+            assert!(!has(&pending, gone), "{gone} goes after {silent} s");
+            assert_eq!(pending.rows().len(), MAX_PENDING_OF_NETWORK);
+        }
+    }
 }

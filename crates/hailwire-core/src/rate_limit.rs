@@ -71,4 +71,22 @@ mod tests {
         });
         assert_eq!(done.count(), 4);
     }
+
+    #[test]
+    fn what_may_be_done_one_at_a_time_is_done_after_each_pause() {
+        let begin = start();
+        let pause = Duration::from_secs(1);
+        for burst in [0, 1] {
+            let mut limit = RateLimit::new(Rate { burst, pause });
+            assert_eq!(limit.next(begin), begin);
+            limit.done(begin);
+            assert_eq!(limit.next(begin), begin + pause, "a burst of {burst}");
+            assert_eq!(limit.next(begin + 3 * pause), begin + pause);
+            // What is done late moves the next one, and what is done early is paid for as well.
+            limit.done(begin + 3 * pause);
+            assert_eq!(limit.next(begin), begin + 4 * pause);
+            limit.done(begin + 3 * pause);
+            assert_eq!(limit.next(begin), begin + 5 * pause);
+        }
+    }
 }

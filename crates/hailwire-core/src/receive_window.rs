@@ -110,4 +110,31 @@ mod tests {
     fn no_peer_occupies_more_than_its_bound() {
         assert_eq!(settle(10e9, Duration::from_secs(1)).0, 128 * MIB);
     }
+
+    #[test]
+    fn a_window_grows_where_more_than_half_of_it_arrives_in_a_round_trip() {
+        let (second, rtt) = (Duration::from_secs(1), Duration::from_millis(500));
+        for (arrived, size) in [(8, 8), (9, 16)] {
+            let mut window = ReceiveWindow::new(8 * MIB, 128 * MIB);
+            // In a second, so half as much in a round trip.
+            window.arrived(arrived << 20, second, rtt, 1);
+            assert_eq!(window.share(1), size * MIB, "{arrived} MiB a second");
+            assert_eq!(window.first(), 8 * MIB);
+        }
+    }
+
+    #[test]
+    fn a_window_ends_at_its_bound_also_where_that_is_no_doubling() {
+        let second = Duration::from_secs(1);
+        let mut window = ReceiveWindow::new(8 * MIB, 20 * MIB);
+        let sizes = [16, 20, 20].map(|size| size * MIB);
+        for size in sizes {
+            window.arrived(u64::from(u32::MAX), second, second, 1);
+            assert_eq!(window.share(1), size);
+        }
+        assert_eq!(window.share(0), 20 * MIB, "one that is none is as one");
+        // What arrived in no time at all is as in a millisecond, and no fault.
+        window.arrived(1, Duration::ZERO, second, 1);
+        assert_eq!(window.share(1), 20 * MIB);
+    }
 }

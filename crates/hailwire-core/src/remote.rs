@@ -109,4 +109,43 @@ mod tests {
         assert!(same_network("2001:db8:0:1::1", "2001:db8:0:2::1"));
         assert!(!same_network("2001:db8:1::1", "2001:db8:2::1"));
     }
+
+    #[test]
+    fn a_prefix_is_shared_up_to_its_last_bit_and_no_further() {
+        let same_host = |a, b| source(a).host == source(b).host;
+        let same_network = |a, b| source(a).network == source(b).network;
+        // /64 and /48; /32 and /24.
+        assert!(same_host("2001:db8::", "2001:db8::ffff:ffff:ffff:ffff"));
+        assert!(!same_host("2001:db8:0:0::", "2001:db8:0:1::"));
+        assert!(same_network("2001:db8:7::", "2001:db8:7:ffff:ffff::1"));
+        assert!(!same_network("2001:db8:6::", "2001:db8:7::"));
+        assert!(same_network("10.1.2.0", "10.1.2.255"));
+        assert!(!same_network("10.1.2.255", "10.1.3.0"));
+    }
+
+    #[test]
+    fn whoever_has_no_address_is_told_apart_by_its_key_and_shares_the_network_of_its_relay() {
+        let [one, two] = [1, 2].map(crate::testing::node);
+        let relay = "https://relay.example";
+        assert_eq!(
+            RemoteSource::remote(relay, one),
+            RemoteSource::relayed(relay.to_owned(), one)
+        );
+        assert_ne!(
+            RemoteSource::remote(relay, one),
+            RemoteSource::remote(relay, two)
+        );
+        let network = |text, id| RemoteSource::remote(text, id).into_network();
+        assert_eq!(network(relay, one), network(relay, two));
+        assert_ne!(network(relay, one), network("https://other.example", one));
+        // Where there is an address, the key is a claim that costs nothing.
+        assert_eq!(
+            RemoteSource::remote("192.0.2.7:9", one),
+            source("192.0.2.7")
+        );
+        assert_eq!(network("192.0.2.7:9", one), network("192.0.2.8:1", two));
+        let words = |text: &str| RemoteSource::other(text.to_owned());
+        assert_eq!(words("a socket"), words("a socket"));
+        assert_ne!(words("a socket"), words("another"));
+    }
 }

@@ -445,4 +445,104 @@ mod tests {
         assert!(matches!(breaker.state(), BreakerState::Open { .. }));
         assert_eq!(breaker.enter(at(1 << 20)), None);
     }
+
+    #[test]
+    fn as_many_probes_as_are_allowed_are_under_way_at_once_and_no_more() {
+        let breaker = CircuitBreaker::new(BreakerConfig {
+            failures: 1,
+            successes: 9,
+            probes: 3,
+            ..BreakerConfig::default()
+        });
+        breaker.failed(breaker.enter(at(0)).unwrap(), at(0));
+        let mut probes: Vec<_> = (0..3).map(|_| breaker.enter(at(30)).unwrap()).collect();
+        assert_eq!(breaker.enter(at(30)), None, "three are under way");
+        // Each that is back makes room for one, whatever it showed.
+        breaker.succeeded(probes.remove(0));
+        probes.push(breaker.enter(at(30)).unwrap());
+        assert_eq!(breaker.enter(at(30)), None);
+        breaker.abandoned(probes.remove(0));
+        probes.push(breaker.enter(at(30)).unwrap());
+        assert_eq!(breaker.enter(at(30)), None);
+        assert!(probes.iter().all(BreakerPermit::is_probe));
+    }
+
+    #[test]
+    fn calls_that_stay_out_through_a_whole_outage_say_nothing_after_it() {
+        let breaker = CircuitBreaker::new(BreakerConfig {
+            failures: 1,
+            successes: 1,
+            ..BreakerConfig::default()
+        });
+        // Let in before the breaker opened, and before each time that it opened and closed again.
+        let mut early = vec![breaker.enter(at(0)).unwrap()];
+        for outage in 0..20 {
+            let now = at(100 * outage);
+            breaker.failed(breaker.enter(now).unwrap(), now);
+            let probe = breaker.enter(now + at(30)).unwrap();
+            breaker.succeeded(probe);
+            assert_eq!(breaker.state(), BreakerState::Closed);
+            for permit in &early {
+                breaker.failed(*permit, now + at(31));
+                assert_eq!(breaker.state(), BreakerState::Closed, "outage {outage}");
+            }
+            // What the probe showed counts once.
+            breaker.failed(probe, now + at(31));
+            assert_eq!(breaker.state(), BreakerState::Closed, "outage {outage}");
+            early.push(breaker.enter(now + at(31)).unwrap());
+        }
+    }
+
+    #[test]
+    fn an_abandoned_call_that_was_no_probe_makes_no_room_for_one() {
+        let breaker = open_at(at(0));
+        let probe = breaker.enter(at(30)).unwrap();
+        let plain = BreakerPermit {
+            probe: false,
+            ..probe
+        };
+        breaker.abandoned(plain);
+        assert_eq!(breaker.enter(at(30)), None);
+        breaker.abandoned(probe);
+        assert!(breaker.enter(at(30)).is_some());
+    }
+
+    #[test]
+    fn it_is_open_to_the_millisecond_and_never_a_moment_less_than_was_asked_for() {
+        let breaker = CircuitBreaker::new(BreakerConfig {
+            failures: 1,
+            open: Duration::from_micros(1_500),
+            ..BreakerConfig::default()
+        });
+        breaker.failed(breaker.enter(Duration::ZERO).unwrap(), Duration::ZERO);
+        let until = Duration::from_millis(2);
+        assert_eq!(breaker.state(), BreakerState::Open { until });
+        assert_eq!(breaker.enter(Duration::from_micros(1_999)), None);
+        assert!(breaker.enter(until).is_some());
+    }
+
+    #[test]
+    fn settings_of_zero_are_read_as_one_and_more_probes_than_fit_as_what_fits() {
+        let breaker = CircuitBreaker::new(BreakerConfig {
+            failures: 0,
+            successes: 0,
+            probes: 0,
+            open: Duration::ZERO,
+        });
+        breaker.failed(breaker.enter(at(1)).unwrap(), at(1));
+        assert_eq!(breaker.state(), BreakerState::Open { until: at(1) });
+        let probe = breaker.enter(at(1)).unwrap();
+        assert_eq!(breaker.enter(at(1)), None);
+        breaker.succeeded(probe);
+        assert_eq!(breaker.state(), BreakerState::Closed);
+
+        let many = CircuitBreaker::new(BreakerConfig {
+            failures: 1,
+            probes: u8::MAX,
+            ..BreakerConfig::default()
+        });
+        many.failed(many.enter(at(0)).unwrap(), at(0));
+        let let_in = (0..100).filter(|_| many.enter(at(30)).is_some()).count();
+        assert_eq!(let_in, usize::from(MAX_PROBES));
+    }
 }

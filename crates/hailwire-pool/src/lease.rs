@@ -49,6 +49,12 @@ impl<K, V> Lease<K, V> {
 
     /// Gives the slot back and reports how the call went.
     pub fn finish(mut self, outcome: Outcome, now: Duration) {
+        self.report(outcome, now);
+    }
+
+    /// Reports how the call goes; its slot is taken until the lease is dropped. Reported once, since each report counts for
+    /// itself.
+    pub fn report(&mut self, outcome: Outcome, now: Duration) {
         let probe = mem::take(&mut self.probe).is_some();
         self.member.settle(outcome, probe, now);
     }

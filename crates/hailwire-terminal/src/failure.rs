@@ -1,6 +1,6 @@
-//! How a command fails: what happened, a stable code, what to try.
+//! The error of a command: what happened, a stable code, what to try.
 //!
-//! On a terminal a failure reads
+//! On a terminal a failure is shown as
 //!
 //! ```text
 //! error: no agent `grep` is known here (not_found)
@@ -20,14 +20,14 @@ use crate::text;
 
 /// Why a command failed.
 #[derive(Debug)]
-pub struct Failure {
+pub struct CommandFailure {
     /// Code, message, hint and details.
     pub status: Status,
     exit: u8,
 }
 
-impl Failure {
-    /// What was typed cannot be done. Exit code 2, as for every other mistake in usage.
+impl CommandFailure {
+    /// The arguments are invalid. Exit code 2, as for every other usage error.
     #[must_use]
     pub fn usage(message: impl Display) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl Failure {
         }
     }
 
-    /// Something on this machine failed, such as a file. Exit code 1.
+    /// An operation on this machine failed. Exit code 1.
     #[must_use]
     pub fn general(message: impl Display) -> Self {
         Self {
@@ -51,7 +51,7 @@ impl Failure {
         Self::general(format!("{what}: {}", text::lower_first(&error.to_string())))
     }
 
-    /// A file of settings is not there, cannot be read, or says something wrong.
+    /// A configuration file is missing, cannot be read, or is invalid.
     #[must_use]
     pub fn file(error: &FileError) -> Self {
         let failure = match error {
@@ -93,7 +93,7 @@ impl Failure {
         Status::new(code, message).into()
     }
 
-    /// Whoever read our stdout is gone; nothing is printed, as for any program in a pipe.
+    /// The reader of stdout is gone; nothing is printed, as usual for a program in a pipe.
     #[must_use]
     pub fn broken_pipe() -> Self {
         Self {
@@ -102,8 +102,8 @@ impl Failure {
         }
     }
 
-    /// A program that was run for the user ended with this code and has said why itself; nothing is
-    /// printed.
+    /// A program that was run for the user ended with this code and has printed its own error; nothing
+    /// more is printed.
     #[must_use]
     pub fn of_program(exit: u8) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl Failure {
         }
     }
 
-    /// The same failure with something to try.
+    /// The same failure with a hint.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.status = self.status.with_hint(hint);
         self
@@ -130,8 +130,8 @@ impl Failure {
         self.exit == exit::BROKEN_PIPE || self.status == Status::new(Code::Unknown, "")
     }
 
-    /// The failure for people, without a newline at its end. Details that a far agent wrote are
-    /// indented and freed of control characters.
+    /// The failure for people, without a newline at its end. Details that a remote agent wrote are
+    /// indented and without control characters.
     #[must_use]
     pub fn for_people(&self, colour: bool) -> String {
         let Status {
@@ -196,7 +196,7 @@ impl Failure {
     }
 }
 
-impl From<Status> for Failure {
+impl From<Status> for CommandFailure {
     fn from(status: Status) -> Self {
         let exit = exit::of(status.code);
         let status = match default_hint(status.code) {
@@ -207,13 +207,13 @@ impl From<Status> for Failure {
     }
 }
 
-/// What to try where whoever failed did not say.
+/// The default hint for a code.
 fn default_hint(code: Code) -> Option<&'static str> {
     match code {
         Code::DeadlineExceeded => Some("allow more time with --timeout"),
         Code::NotFound => Some("list what can be called with `hail agents`"),
         Code::PermissionDenied => {
-            Some("ask the far side for trust: `hail invite` there, `hail join` here")
+            Some("ask the peer's operator for trust: `hail invite` there, `hail join` here")
         }
         Code::ResourceExhausted => Some("try again in a moment, or call another member"),
         Code::Unavailable => Some("see `hail status` and `hail peers`, then try again"),
@@ -225,9 +225,9 @@ fn default_hint(code: Code) -> Option<&'static str> {
 pub mod exit {
     use hailwire_wire::Code;
 
-    /// A failure that has no code of its own.
+    /// A failure without a code of its own.
     pub const FAILURE: u8 = 1;
-    /// What was typed is wrong.
+    /// A usage error.
     pub const USAGE: u8 = 2;
     /// Added to a status code's number.
     pub const STATUS_BASE: u8 = 64;
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_failure_reads_what_happened_the_code_and_a_hint() {
-        let failure = Failure::from(Status::new(Code::NotFound, "no agent `x`"));
+        let failure = CommandFailure::from(Status::new(Code::NotFound, "no agent `x`"));
         assert_eq!(
             failure.for_people(false),
             "error: no agent `x` (not_found)\nhint: list what can be called with `hail agents`"
@@ -271,7 +271,7 @@ mod tests {
     fn a_hint_of_the_far_side_is_kept() {
         let status = Status::new(Code::NotFound, "no").with_hint("look elsewhere");
         assert!(
-            Failure::from(status)
+            CommandFailure::from(status)
                 .for_people(false)
                 .ends_with("hint: look elsewhere")
         );
@@ -281,7 +281,7 @@ mod tests {
     fn what_a_far_agent_wrote_cannot_steer_the_terminal() {
         let status =
             Status::new(Code::Internal, "a\x1b[2Jb\nc").with_details("x\x07\ny\r\x1b]0;z\n");
-        let text = Failure::from(status).for_people(false);
+        let text = CommandFailure::from(status).for_people(false);
         assert!(!text.contains(['\x1b', '\x07', '\r']), "{text:?}");
         assert_eq!(text.lines().count(), 3);
     }
@@ -322,14 +322,14 @@ mod tests {
 
     #[test]
     fn a_program_that_failed_has_spoken_for_itself() {
-        let failure = Failure::of_program(3);
+        let failure = CommandFailure::of_program(3);
         assert!(failure.is_silent() && failure.exit() == 3);
-        assert!(!Failure::general("no").is_silent());
+        assert!(!CommandFailure::general("no").is_silent());
     }
 
     #[test]
     fn a_failure_for_programs_is_one_line_of_json() {
-        let line = Failure::usage("bad\nthing").for_programs();
+        let line = CommandFailure::usage("bad\nthing").for_programs();
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(line.lines().count(), 1);
         assert_eq!(value["error"]["code"], "invalid_argument");

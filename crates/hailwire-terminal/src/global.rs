@@ -1,4 +1,4 @@
-//! Options that every command takes, and what follows from them and from the process's surroundings.
+//! The global options, and what follows from them and from the process's environment.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -9,11 +9,11 @@ use std::{
 use clap::Args;
 use tracing::Level;
 
-use crate::{failure::Failure, output::Output};
+use crate::{failure::CommandFailure, output::Output};
 
-/// Options that every command takes.
+/// The global options.
 #[derive(Debug, Clone, Args)]
-pub struct Global {
+pub struct GlobalArgs {
     /// Data folder of the node [env: HAIL_DATA] [default: ~/.local/share/hailwire]
     #[arg(
         long,
@@ -25,7 +25,7 @@ pub struct Global {
     /// Print JSON on stdout, and failures as JSON on stderr
     #[arg(long, global = true, help_heading = "Global options")]
     pub json: bool,
-    /// Say more on stderr; twice for debugging, three times for every packet
+    /// Log more to stderr; twice for debugging, three times for every packet
     #[arg(short, long, action = clap::ArgAction::Count, global = true, help_heading = "Global options")]
     pub verbose: u8,
     /// Never use colours [env: NO_COLOR]
@@ -36,9 +36,9 @@ pub struct Global {
     pub timeout: Option<Duration>,
 }
 
-/// What surrounds a run: environment and standard streams.
+/// The environment variables and standard streams of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings {
+pub struct ProcessSurroundings {
     /// `HAIL_DATA`.
     pub hail_data: Option<OsString>,
     /// `XDG_DATA_HOME`.
@@ -59,8 +59,8 @@ pub struct Surroundings {
     pub stderr_is_terminal: bool,
 }
 
-impl Surroundings {
-    /// Those of this process. A variable that is set to nothing counts as not set.
+impl ProcessSurroundings {
+    /// Those of this process. A variable that is empty counts as not set.
     #[must_use]
     pub fn of_process() -> Self {
         use std::io::IsTerminal as _;
@@ -81,28 +81,28 @@ impl Surroundings {
 
 /// The global options of a run, decided.
 #[derive(Clone, Debug)]
-pub struct Common {
+pub struct CommonOptions {
     /// How to print.
     pub output: Output,
     /// The least important event to log to stderr; `None` leaves it to the command.
     pub log: Option<Level>,
     /// Data folder of the node.
     pub data: PathBuf,
-    /// Whether the data folder was named and is not just the default.
+    /// Whether the data folder was given explicitly.
     pub data_named: bool,
     /// How long the command may take.
     pub timeout: Option<Duration>,
 }
 
-impl Global {
+impl GlobalArgs {
     /// Decides what follows from the options.
     ///
     /// # Errors
     ///
-    /// Where no data folder is named and the user has no home.
-    pub fn decide(&self, around: &Surroundings) -> Result<Common, Failure> {
+    /// If no data folder is given and the user has no home folder.
+    pub fn decide(&self, around: &ProcessSurroundings) -> Result<CommonOptions, CommandFailure> {
         let (data, data_named) = self.data_folder(around)?;
-        Ok(Common {
+        Ok(CommonOptions {
             output: self.output(around),
             log: self.log(),
             data,
@@ -111,9 +111,9 @@ impl Global {
         })
     }
 
-    /// How to print, also where the rest cannot be decided.
+    /// How to print; this cannot fail.
     #[must_use]
-    pub fn output(&self, around: &Surroundings) -> Output {
+    pub fn output(&self, around: &ProcessSurroundings) -> Output {
         let wanted = !self.no_color
             && !self.json
             && around.no_color.is_none()
@@ -136,7 +136,7 @@ impl Global {
     }
 
     /// `--data`, else `$HAIL_DATA`, else the default folder of this user.
-    fn data_folder(&self, around: &Surroundings) -> Result<(PathBuf, bool), Failure> {
+    fn data_folder(&self, around: &ProcessSurroundings) -> Result<(PathBuf, bool), CommandFailure> {
         let set = around.hail_data.clone().map(Into::into);
         if let Some(named) = self.data.clone().or(set) {
             return Ok((named, true));
@@ -145,8 +145,10 @@ impl Global {
         let share = share.or_else(|| Some(Path::new(around.home.as_ref()?).join(".local/share")));
         match share {
             Some(share) => Ok((share.join("hailwire"), false)),
-            None => Err(Failure::usage("no data folder is known: HOME is not set")
-                .hint("name one with --data DIR or HAIL_DATA")),
+            None => Err(
+                CommandFailure::usage("cannot find the data folder: HOME is not set")
+                    .hint("give one with --data DIR or HAIL_DATA"),
+            ),
         }
     }
 }
@@ -155,12 +157,12 @@ impl Global {
 ///
 /// # Errors
 ///
-/// What is wrong with the text, for the user.
+/// What is wrong with the text, as a message for the user.
 pub fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(duration) => Ok(duration),
         Err(_) if text.bytes().all(|b| b.is_ascii_digit()) && !text.is_empty() => {
-            Err(format!("a unit is missing: {text}s or {text}ms"))
+            Err(format!("the unit is missing: {text}s or {text}ms"))
         }
         Err(_) => Err("expected for example 250ms, 10s, 5m or 1h30m".to_owned()),
     }
@@ -175,17 +177,20 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Typed {
         #[command(flatten)]
-        global: Global,
+        global: GlobalArgs,
     }
 
-    fn around() -> Surroundings {
-        Surroundings {
+    fn around() -> ProcessSurroundings {
+        ProcessSurroundings {
             home: Some("/home/u".into()),
-            ..Surroundings::default()
+            ..ProcessSurroundings::default()
         }
     }
 
-    fn decided(options: &[&str], around: &Surroundings) -> Result<Common, Failure> {
+    fn decided(
+        options: &[&str],
+        around: &ProcessSurroundings,
+    ) -> Result<CommonOptions, CommandFailure> {
         let line = ["hail"].iter().chain(options);
         Typed::try_parse_from(line).unwrap().global.decide(around)
     }
@@ -193,7 +198,7 @@ mod tests {
     #[test]
     fn the_data_folder_is_typed_or_set_or_of_the_user() {
         let mut around = around();
-        let data = |options: &[&str], around: &Surroundings| {
+        let data = |options: &[&str], around: &ProcessSurroundings| {
             decided(options, around).map(|common| (common.data, common.data_named))
         };
         assert_eq!(
@@ -208,16 +213,16 @@ mod tests {
             data(&["--data", "/typed"], &around).unwrap(),
             ("/typed".into(), true)
         );
-        let nowhere = data(&[], &Surroundings::default()).unwrap_err();
+        let nowhere = data(&[], &ProcessSurroundings::default()).unwrap_err();
         assert_eq!(nowhere.exit(), 2);
     }
 
     #[test]
     fn colours_are_for_terminals_that_want_them() {
-        let colour = |options: &[&str], around: &Surroundings| {
+        let colour = |options: &[&str], around: &ProcessSurroundings| {
             decided(options, around).unwrap().output.colour
         };
-        let terminal = Surroundings {
+        let terminal = ProcessSurroundings {
             stdout_is_terminal: true,
             ..around()
         };
@@ -225,12 +230,12 @@ mod tests {
         assert!(!colour(&[], &around()));
         assert!(!colour(&["--no-color"], &terminal));
         assert!(!colour(&["--json"], &terminal));
-        let no_color = Surroundings {
+        let no_color = ProcessSurroundings {
             no_color: Some("1".into()),
             ..terminal.clone()
         };
         assert!(!colour(&[], &no_color));
-        let dumb = Surroundings {
+        let dumb = ProcessSurroundings {
             term: Some("dumb".into()),
             ..terminal
         };
@@ -248,7 +253,7 @@ mod tests {
     fn a_bare_number_is_refused_with_the_unit_it_lacks() {
         assert_eq!(
             duration("10"),
-            Err("a unit is missing: 10s or 10ms".to_owned())
+            Err("the unit is missing: 10s or 10ms".to_owned())
         );
         for bad in ["", "-1s", "soon", "5 fortnights"] {
             assert!(duration(bad).is_err(), "{bad}");

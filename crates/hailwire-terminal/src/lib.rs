@@ -1,18 +1,18 @@
-//! What the programs of the command line share, so that they look like one program to whoever types.
+//! What the command-line programs share, so that they look like one program to the user.
 //!
 //! `hail` runs on every machine; `hail-bench` measures and makes networks to test in; `hail-inspection` is a web
 //! application firewall and a rate limiter. A user types `hail` for all of them: `hail` finds the others ([`programs`])
-//! and becomes them with its own arguments unchanged, and [`outline`] carries their options into its completions and
+//! and executes them with its own arguments unchanged, and [`outline`] carries their options into its completions and
 //! manual pages.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`global`] | options that every command takes, and what follows from them and the environment |
+//! | [`global`] | the global options, and what follows from them and the environment |
 //! | [`output`], [`table`], [`text`] | data on stdout, everything else on stderr |
 //! | [`failure`] | messages, hints, exit codes |
 //! | [`runtime`], [`stop`], [`log`] | how a command runs, ends and reports |
-//! | [`child`] | a program that runs in a command's place |
-//! | [`programs`], [`outline`] | the other programs, and the table of their commands |
+//! | [`child`] | a program that runs in place of a command |
+//! | [`programs`], [`outline`] | the companion programs, and the table of their commands |
 
 pub mod child;
 pub mod failure;

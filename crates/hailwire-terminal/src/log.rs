@@ -30,38 +30,38 @@ where
     };
     let all = level == Level::TRACE;
     let lines = tracing_subscriber::fmt::layer()
-        .with_writer(Shown { writer, colour })
+        .with_writer(SanitizingWriter { writer, colour })
         .with_ansi(colour)
         .with_filter(filter_fn(move |event| all || !is_farewell(event)));
     tracing_subscriber::registry().with(filter).with(lines)
 }
 
-/// A writer of logs that frees them of what does not stand for itself: names and messages in them come from others.
-struct Shown<W> {
+/// A writer of logs that escapes control characters: names and messages in logs come from others.
+struct SanitizingWriter<W> {
     writer: W,
     /// Whether events are coloured.
     colour: bool,
 }
 
-impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Shown<W> {
-    type Writer = Shown<W::Writer>;
+impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for SanitizingWriter<W> {
+    type Writer = SanitizingWriter<W::Writer>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        Shown {
+        SanitizingWriter {
             writer: self.writer.make_writer(),
             colour: self.colour,
         }
     }
 
     fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Self::Writer {
-        Shown {
+        SanitizingWriter {
             writer: self.writer.make_writer_for(meta),
             colour: self.colour,
         }
     }
 }
 
-impl<W: io::Write> io::Write for Shown<W> {
+impl<W: io::Write> io::Write for SanitizingWriter<W> {
     /// `bytes` are one event, whose last character ends its line.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
@@ -82,7 +82,7 @@ impl<W: io::Write> io::Write for Shown<W> {
     }
 }
 
-/// A line of an event in which colours stay, and nothing else that begins with an escape.
+/// A line of an event, with its colours but without other escape sequences.
 fn coloured(line: &str) -> String {
     let mut parts = line.split('\x1b');
     let mut out = parts.next().map(text::one_line).unwrap_or_default();
@@ -97,10 +97,10 @@ fn coloured(line: &str) -> String {
     out
 }
 
-/// Whether this is what iroh says each time that an endpoint closes in order.
+/// Whether this is the event that iroh logs each time that an endpoint closes normally.
 ///
 /// iroh 1.4 has one event of level ERROR in this module, `relay_recv_channel closed`: its socket is
-/// polled once more after its relay actor has ended. Nothing is wrong then, and nothing is lost.
+/// polled once more after its relay actor has ended. This is not an error, and nothing is lost.
 fn is_farewell(event: &Metadata<'_>) -> bool {
     event.target() == "iroh::socket::transports::relay" && *event.level() == Level::ERROR
 }

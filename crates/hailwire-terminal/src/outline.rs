@@ -1,8 +1,7 @@
 //! The table of a program's commands as data, so that `hail` can complete and document what another program parses.
 //!
-//! Each program beside `hail` prints an outline of the commands that it carries out, as JSON, when it is asked with
-//! the hidden command [`COMMAND`]. [`graft`] puts them into the table of `hail` in the place of the lines that stand
-//! for them there. An outline holds what completions and manual pages show; values are parsed by the program itself.
+//! Each companion program prints an outline of the commands that it executes, as JSON, with the hidden command [`COMMAND`]. [`graft`] puts
+//! them into the table of `hail` in place of their entries there. An outline holds what completions and manual pages show; values are parsed by the program itself.
 
 use std::process::{Command as Process, Stdio};
 
@@ -13,9 +12,9 @@ use clap::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    failure::Failure,
+    failure::CommandFailure,
     output::Output,
-    programs::{ALL, Carried, Program},
+    programs::{ALL, CompanionProgram, ForwardedCommand},
 };
 
 /// The hidden command of a program that prints its outlines.
@@ -23,7 +22,7 @@ pub const COMMAND: &str = "outline";
 
 /// A command with all that is below it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outline {
+pub struct CommandOutline {
     name: String,
     about: Option<String>,
     long_about: Option<String>,
@@ -31,7 +30,7 @@ pub struct Outline {
     needs_command: bool,
     args: Vec<ArgOutline>,
     groups: Vec<GroupOutline>,
-    commands: Vec<Outline>,
+    commands: Vec<CommandOutline>,
 }
 
 /// An option or an argument of a command.
@@ -43,22 +42,22 @@ struct ArgOutline {
     help: Option<String>,
     long_help: Option<String>,
     heading: Option<String>,
-    /// The least and the greatest number of values.
+    /// The minimum and maximum number of values.
     values: (usize, usize),
     value_names: Vec<String>,
     possible: Vec<(String, Option<String>)>,
     defaults: Vec<String>,
     hint: String,
-    repeats: Repeats,
+    repeats: ArgRepetition,
     required: bool,
     hidden: bool,
     last: bool,
     conflicts: Vec<String>,
 }
 
-/// Whether an option may stand more than once.
+/// Whether an option may be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Repeats {
+enum ArgRepetition {
     Never,
     EachAddsValues,
     EachCounts,
@@ -73,35 +72,39 @@ struct GroupOutline {
     multiple: bool,
 }
 
-/// Prints the outlines of the commands that `program`, whose table `table` is, carries out: a JSON list in their order.
+/// Prints the outlines of the commands that `program` executes, from its table `table`, as a JSON list in their order.
 ///
 /// # Errors
 ///
-/// Where stdout cannot be written.
-pub fn print(program: &Program, table: &mut Command, output: Output) -> Result<(), Failure> {
+/// If stdout cannot be written.
+pub fn print(
+    program: &CompanionProgram,
+    table: &mut Command,
+    output: Output,
+) -> Result<(), CommandFailure> {
     let outlines = of_program(program, table);
     let text = serde_json::to_string(&outlines)
-        .map_err(|error| Failure::general(format!("cannot print as JSON: {error}")))?;
+        .map_err(|error| CommandFailure::general(format!("cannot print as JSON: {error}")))?;
     output.text(&(text + "\n"))
 }
 
-/// The outlines of the commands that `program` carries out.
-pub fn of_program(program: &Program, table: &mut Command) -> Vec<Outline> {
+/// The outlines of the commands that `program` executes.
+pub fn of_program(program: &CompanionProgram, table: &mut Command) -> Vec<CommandOutline> {
     table.build();
     let found = program.commands.iter();
     found
         .filter_map(|carried| at(table, carried))
-        .map(Outline::of)
+        .map(CommandOutline::of)
         .collect()
 }
 
-/// Completes the table of `hail` by what the programs beside it say. Where one is missing its lines stay as they are,
-/// and `missing` is told.
+/// Completes the table of `hail` with the outlines of the companion programs. If one is missing, its entries stay as they are,
+/// and `missing` is called.
 ///
 /// # Errors
 ///
-/// Where a program is there and cannot be asked.
-pub fn graft(mut table: Command, mut missing: impl FnMut(&str)) -> Result<Command, Failure> {
+/// If a program exists and does not print its outlines.
+pub fn graft(mut table: Command, mut missing: impl FnMut(&str)) -> Result<Command, CommandFailure> {
     for program in ALL {
         match program.find() {
             Ok(path) => {
@@ -115,7 +118,7 @@ pub fn graft(mut table: Command, mut missing: impl FnMut(&str)) -> Result<Comman
     Ok(table)
 }
 
-/// Puts `command` in the place that `path` names, if there is one.
+/// Replaces the command at `path` by `command`, if it exists.
 fn put(table: &mut Command, path: &[&str], command: Command) {
     let [first, rest @ ..] = path else {
         let place = table.get_display_order();
@@ -128,12 +131,12 @@ fn put(table: &mut Command, path: &[&str], command: Command) {
     }
 }
 
-/// Whether `hail` can show all of what `program` carries out as the program itself would; for the program's tests.
+/// Whether `hail` can show all commands of `program` as the program itself would; for the program's tests.
 ///
 /// # Errors
 ///
-/// What is lost, or said otherwise in the list of commands of `hail`.
-pub fn verify(program: &Program, table: Command) -> Result<(), String> {
+/// What is lost, or differs in the list of commands of `hail`.
+pub fn verify(program: &CompanionProgram, table: Command) -> Result<(), String> {
     let outlines = of_program(program, &mut table.clone());
     if outlines.len() != program.commands.len() {
         return Err(format!("{} lacks commands", program.name));
@@ -153,30 +156,30 @@ pub fn verify(program: &Program, table: Command) -> Result<(), String> {
     }
 }
 
-fn at<'a>(table: &'a Command, carried: &Carried) -> Option<&'a Command> {
+fn at<'a>(table: &'a Command, carried: &ForwardedCommand) -> Option<&'a Command> {
     let mut path = carried.path.iter();
     path.try_fold(table, |inner, name| inner.find_subcommand(name))
 }
 
-/// What a program prints of itself.
-fn ask(program: &std::path::Path) -> Result<Vec<Outline>, Failure> {
+/// Reads the outlines that a program prints.
+fn ask(program: &std::path::Path) -> Result<Vec<CommandOutline>, CommandFailure> {
     let shown = program.display();
     let asked = Process::new(program)
         .arg(COMMAND)
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| Failure::io(format!("cannot start {shown}"), &error))?;
+        .map_err(|error| CommandFailure::io(format!("cannot start {shown}"), &error))?;
     serde_json::from_slice(&asked.stdout).map_err(|error| {
-        Failure::general(format!("{shown} does not say its commands: {error}"))
-            .hint("it may be of another version than hail")
+        CommandFailure::general(format!("{shown} did not describe its commands: {error}"))
+            .hint("its version may differ from that of hail")
     })
 }
 
-impl Outline {
-    /// Of a command in a table that was built.
+impl CommandOutline {
+    /// The outline of a command in a table that was built.
     #[must_use]
     pub fn of(command: &Command) -> Self {
-        // What the table adds to each of its commands is added again by the table that it is put into.
+        // Options that the table adds to each of its commands are added again by the table of `hail`.
         let own = |arg: &&Arg| !arg.is_global_set() && !["help", "version"].contains(&id_of(arg));
         Self {
             name: command.get_name().to_owned(),
@@ -202,7 +205,7 @@ fn id_of(arg: &Arg) -> &str {
 impl ArgOutline {
     fn of(command: &Command, arg: &Arg) -> Self {
         let values = arg.get_num_args().unwrap_or_else(|| 0.into());
-        // A flag has a name for a value that it never takes.
+        // A flag has a value name although it takes no value.
         let takes_values = values.max_values() > 0;
         let value_names = arg.get_value_names().filter(|_| takes_values);
         let conflicts = command.get_arg_conflicts_with(arg);
@@ -227,9 +230,9 @@ impl ArgOutline {
                 .collect(),
             hint: format!("{:?}", arg.get_value_hint()),
             repeats: match arg.get_action() {
-                ArgAction::Append => Repeats::EachAddsValues,
-                ArgAction::Count => Repeats::EachCounts,
-                _ => Repeats::Never,
+                ArgAction::Append => ArgRepetition::EachAddsValues,
+                ArgAction::Count => ArgRepetition::EachCounts,
+                _ => ArgRepetition::Never,
             },
             required: arg.is_required_set(),
             hidden: arg.is_hide_set(),
@@ -243,7 +246,7 @@ impl ArgOutline {
 }
 
 fn possible(arg: &Arg) -> Vec<(String, Option<String>)> {
-    // A flag has values too, true and false, which nobody types.
+    // A flag has the possible values true and false, which are never typed.
     if !arg.get_action().takes_values() {
         return Vec::new();
     }
@@ -267,8 +270,8 @@ impl GroupOutline {
     }
 }
 
-impl From<Outline> for Command {
-    fn from(outline: Outline) -> Self {
+impl From<CommandOutline> for Command {
+    fn from(outline: CommandOutline) -> Self {
         let mut command = Self::new(outline.name)
             .hide(outline.hidden)
             .subcommand_required(outline.needs_command)
@@ -289,10 +292,10 @@ impl From<ArgOutline> for Arg {
     fn from(outline: ArgOutline) -> Self {
         let (least, most) = outline.values;
         let action = match outline.repeats {
-            Repeats::EachAddsValues => ArgAction::Append,
-            Repeats::EachCounts => ArgAction::Count,
-            Repeats::Never if most == 0 => ArgAction::SetTrue,
-            Repeats::Never => ArgAction::Set,
+            ArgRepetition::EachAddsValues => ArgAction::Append,
+            ArgRepetition::EachCounts => ArgAction::Count,
+            ArgRepetition::Never if most == 0 => ArgAction::SetTrue,
+            ArgRepetition::Never => ArgAction::Set,
         };
         let mut arg = Self::new(outline.id)
             .short(outline.short)
@@ -337,14 +340,14 @@ mod tests {
     use clap_complete::Shell;
 
     use super::*;
-    use crate::global::Global;
+    use crate::global::GlobalArgs;
 
     /// A table with one of everything that the tables of our programs have.
     #[derive(Debug, Parser)]
     #[command(name = "hail", bin_name = "hail", disable_help_subcommand = true)]
     struct Cli {
         #[command(flatten)]
-        global: Global,
+        global: GlobalArgs,
         #[command(subcommand)]
         command: Commands,
     }
@@ -411,9 +414,9 @@ mod tests {
     fn grafted() -> Command {
         let mut table = Cli::command();
         table.build();
-        let outline = Outline::of(table.find_subcommand("bench").unwrap());
+        let outline = CommandOutline::of(table.find_subcommand("bench").unwrap());
         let sent = serde_json::to_string(&outline).unwrap();
-        let outline: Outline = serde_json::from_str(&sent).unwrap();
+        let outline: CommandOutline = serde_json::from_str(&sent).unwrap();
         let mut table = Cli::command();
         put(&mut table, &["bench"], outline.into());
         table

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::{failure::Failure, table::Table, text};
+use crate::{failure::CommandFailure, table::TextTable, text};
 
 /// How this run prints. Cheap to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +20,12 @@ pub struct Output {
 }
 
 impl Output {
-    /// Prints `value` as JSON, or as the text that `people` makes of it. Foreign text in it cannot steer a terminal.
+    /// Prints `value` as JSON, or as the text that `people` makes of it. Control characters in it are escaped.
     pub fn value<T: Serialize>(
         self,
         value: &T,
         people: impl FnOnce(&T) -> String,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandFailure> {
         let text = if self.json {
             self.json_line(value)?
         } else {
@@ -34,13 +34,13 @@ impl Output {
         self.text(&text)
     }
 
-    /// Prints `rows` as a JSON list, or as a table; `empty` goes to stderr where there are none.
+    /// Prints `rows` as a JSON list, or as a table; `empty` goes to stderr if there are none.
     pub fn rows<T: Serialize>(
         self,
         rows: &[T],
-        table: impl FnOnce(&[T]) -> Table,
+        table: impl FnOnce(&[T]) -> TextTable,
         empty: &str,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandFailure> {
         if rows.is_empty() && !self.json {
             self.note(empty);
             return Ok(());
@@ -48,8 +48,8 @@ impl Output {
         self.value(&rows, |rows| table(rows).render(self.colour))
     }
 
-    /// Writes text to stdout as it is, so none that others wrote.
-    pub fn text(self, text: &str) -> Result<(), Failure> {
+    /// Writes text to stdout unchanged; not for text that others wrote.
+    pub fn text(self, text: &str) -> Result<(), CommandFailure> {
         let mut stdout = io::stdout().lock();
         stdout
             .write_all(text.as_bytes())
@@ -57,16 +57,16 @@ impl Output {
             .map_err(|e| stdout_failure(&e))
     }
 
-    /// Tells the user something on stderr; nothing with `--json`.
+    /// Prints a note on stderr; nothing with `--json`.
     pub fn note(self, text: &str) {
         if !self.json {
-            // Nothing can be said about a failing stderr.
+            // A failing stderr cannot be reported.
             let _ = writeln!(io::stderr(), "{}", text::lines(text));
         }
     }
 
     /// Prints why the command failed.
-    pub fn failure(self, failure: &Failure) {
+    pub fn failure(self, failure: &CommandFailure) {
         if failure.is_silent() {
             return;
         }
@@ -78,18 +78,18 @@ impl Output {
         let _ = writeln!(io::stderr(), "{text}");
     }
 
-    fn json_line<T: Serialize>(self, value: &T) -> Result<String, Failure> {
+    fn json_line<T: Serialize>(self, value: &T) -> Result<String, CommandFailure> {
         let line = serde_json::to_string(value)
-            .map_err(|error| Failure::general(format!("cannot print as JSON: {error}")))?;
+            .map_err(|error| CommandFailure::general(format!("cannot print as JSON: {error}")))?;
         Ok(text::json(&line) + "\n")
     }
 }
 
-/// A failure to write stdout: silent where the reader has gone.
-pub fn stdout_failure(error: &io::Error) -> Failure {
+/// The failure to write stdout: silent if the reader is gone.
+pub fn stdout_failure(error: &io::Error) -> CommandFailure {
     if error.kind() == io::ErrorKind::BrokenPipe {
-        Failure::broken_pipe()
+        CommandFailure::broken_pipe()
     } else {
-        Failure::io("cannot write to stdout", error)
+        CommandFailure::io("cannot write to stdout", error)
     }
 }

@@ -1,8 +1,7 @@
-//! The programs beside `hail`, found as git finds its own: in the folder of the running program first, then in `PATH`.
+//! The companion programs of `hail`, found as git finds its own: in the folder of the running program first, then in `PATH`.
 //!
-//! A user types `hail bench …`; `hail` becomes `hail-bench` with the same arguments, all of them, so the process id,
-//! the streams and the exit code are those that the user sees. The other way round `hail-bench` finds `hail` where it
-//! needs nodes.
+//! A user types `hail bench …`; `hail` executes `hail-bench` in its place with all its arguments, so the process id,
+//! the streams and the exit code stay the same. In turn `hail-bench` finds `hail` when it needs nodes.
 
 use std::{
     env,
@@ -16,87 +15,87 @@ use std::{
 use hailwire_wire::{Code, Status};
 use thiserror::Error;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// A program of Hailwire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Program {
-    /// Its file's name.
+pub struct CompanionProgram {
+    /// The name of its file.
     pub name: &'static str,
     /// The package to install it from.
     pub package: &'static str,
-    /// The commands of `hail` that it carries out.
-    pub commands: &'static [Carried],
+    /// The commands of `hail` that it executes.
+    pub commands: &'static [ForwardedCommand],
 }
 
-/// A command of `hail` that another program carries out.
+/// A command of `hail` that another program executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Carried {
-    /// Its words behind `hail`.
+pub struct ForwardedCommand {
+    /// Its words after `hail`.
     pub path: &'static [&'static str],
-    /// The line that stands for it in the list of commands.
+    /// Its line in the list of commands.
     pub about: &'static str,
 }
 
-/// What runs on every machine.
-pub const HAIL: Program = Program {
+/// The program on every machine.
+pub const HAIL: CompanionProgram = CompanionProgram {
     name: "hail",
     package: "hailwire-cli",
     commands: &[],
 };
 
 /// Measurements, and networks to test in.
-pub const BENCH: Program = Program {
+pub const BENCH: CompanionProgram = CompanionProgram {
     name: "hail-bench",
     package: "hailwire-bench",
     commands: &[BENCH_COMMAND, LAB_COMMAND],
 };
 
 /// `hail bench`.
-pub const BENCH_COMMAND: Carried = Carried {
+pub const BENCH_COMMAND: ForwardedCommand = ForwardedCommand {
     path: &["bench"],
     about: "Measure Hailwire on this machine",
 };
 
 /// `hail lab`.
-pub const LAB_COMMAND: Carried = Carried {
+pub const LAB_COMMAND: ForwardedCommand = ForwardedCommand {
     path: &["lab"],
     about: "Networks to test in: delay, loss, rates, NATs and firewalls, for any program",
 };
 
 /// The inspection agents that come with Hailwire.
-pub const INSPECTION: Program = Program {
+pub const INSPECTION: CompanionProgram = CompanionProgram {
     name: "hail-inspection",
     package: "hailwire-agents",
     commands: &[WAF_COMMAND, RATE_LIMIT_COMMAND],
 };
 
 /// `hail callout waf`.
-pub const WAF_COMMAND: Carried = Carried {
+pub const WAF_COMMAND: ForwardedCommand = ForwardedCommand {
     path: &["callout", "waf"],
     about: "Run the web application firewall that comes with hail, as an inspection agent",
 };
 
 /// `hail callout rate-limit`.
-pub const RATE_LIMIT_COMMAND: Carried = Carried {
+pub const RATE_LIMIT_COMMAND: ForwardedCommand = ForwardedCommand {
     path: &["callout", "rate-limit"],
     about: "Run the rate limiter that comes with hail, as an inspection agent",
 };
 
-/// The programs that carry out commands of `hail`.
-pub const ALL: [Program; 2] = [BENCH, INSPECTION];
+/// The programs that execute commands of `hail`.
+pub const ALL: [CompanionProgram; 2] = [BENCH, INSPECTION];
 
-/// The program is not on this machine, or not where it is looked for.
+/// The program was not found.
 #[derive(Debug, Error)]
-#[error("the program {name} is missing: it is neither beside {running} nor in PATH")]
-pub struct Missing {
+#[error("the program {name} was not found: it is neither in the folder of {running} nor in PATH")]
+pub struct MissingProgram {
     name: &'static str,
     package: &'static str,
     running: PathBuf,
 }
 
-impl Missing {
-    /// What to try.
+impl MissingProgram {
+    /// The hint for the user.
     #[must_use]
     pub fn hint(&self) -> String {
         format!(
@@ -106,55 +105,55 @@ impl Missing {
     }
 }
 
-impl From<Missing> for Failure {
-    fn from(missing: Missing) -> Self {
+impl From<MissingProgram> for CommandFailure {
+    fn from(missing: MissingProgram) -> Self {
         Status::new(Code::NotFound, missing.to_string())
             .with_hint(missing.hint())
             .into()
     }
 }
 
-impl Program {
-    /// Where the program is.
+impl CompanionProgram {
+    /// The path of the program.
     ///
     /// # Errors
     ///
-    /// Where it is neither beside this program nor in `PATH`.
-    pub fn find(&self) -> Result<PathBuf, Missing> {
+    /// If it is neither in the folder of this program nor in `PATH`.
+    pub fn find(&self) -> Result<PathBuf, MissingProgram> {
         let running = env::current_exe().unwrap_or_else(|_| PathBuf::from("this program"));
-        // A link in another folder leads to the folder of the file itself.
+        // If this program was started through a link, the folder of its target counts.
         let running = running.canonicalize().unwrap_or(running);
         let path = env::var_os("PATH").unwrap_or_default();
         let found = candidates(self.name, &running, &path).find(|file| can_be_run(file));
-        found.ok_or(Missing {
+        found.ok_or(MissingProgram {
             name: self.name,
             package: self.package,
             running,
         })
     }
 
-    /// Replaces this process by the program, with the arguments of this one. Returns only where that fails.
+    /// Replaces this process by the program, with the arguments of this one. Returns only on failure.
     #[must_use]
-    pub fn replace_this(&self) -> Failure {
+    pub fn replace_this(&self) -> CommandFailure {
         let program = match self.find() {
             Ok(program) => program,
             Err(missing) => return missing.into(),
         };
         let error = Command::new(&program).args(env::args_os().skip(1)).exec();
-        Failure::io(format!("cannot start {}", program.display()), &error)
+        CommandFailure::io(format!("cannot start {}", program.display()), &error)
     }
 }
 
-impl fmt::Display for Carried {
+impl fmt::Display for ForwardedCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "hail {}", self.path.join(" "))
     }
 }
 
-/// Where a program may be, in the order in which it is looked for.
+/// The paths at which a program may be, in the order in which they are tried.
 fn candidates(name: &str, running: &Path, path: &OsStr) -> impl Iterator<Item = PathBuf> {
     let beside = running.parent().map(Path::to_path_buf);
-    // An empty entry stands for the current folder, which nobody means.
+    // An empty entry would mean the current folder, which is never intended.
     let named = env::split_paths(path).filter(|folder| !folder.as_os_str().is_empty());
     let folders: Vec<PathBuf> = beside.into_iter().chain(named).collect();
     folders.into_iter().map(move |folder| folder.join(name))
@@ -184,15 +183,15 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_named_with_where_it_was_looked_for_and_how_to_get_it() {
-        let missing = Missing {
+        let missing = MissingProgram {
             name: BENCH.name,
             package: BENCH.package,
             running: "/opt/hail/hail".into(),
         };
-        let told = Failure::from(missing).for_people(false);
+        let told = CommandFailure::from(missing).for_people(false);
         assert_eq!(
             told,
-            "error: the program hail-bench is missing: it is neither beside /opt/hail/hail nor in PATH \
+            "error: the program hail-bench was not found: it is neither in the folder of /opt/hail/hail nor in PATH \
              (not_found)\nhint: install it with `cargo install hailwire-bench`; in a checkout, `./x build` \
              builds every program"
         );

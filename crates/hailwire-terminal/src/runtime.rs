@@ -6,23 +6,23 @@ use std::{future::Future, process::ExitCode};
 
 use tokio::runtime::{Builder, Runtime};
 
-use crate::{failure::Failure, global::Common, log, output::Output};
+use crate::{failure::CommandFailure, global::CommonOptions, log, output::Output};
 
-/// Runs a command that asks and prints, within `--timeout` and until Ctrl-C.
+/// Runs a short command, within `--timeout` and until Ctrl-C.
 ///
 /// # Errors
 ///
-/// Those of the command, and where its time is over or it was interrupted.
+/// Those of the command, and if it timed out or was interrupted.
 pub fn short(
-    common: &Common,
-    command: impl Future<Output = Result<(), Failure>>,
-) -> Result<(), Failure> {
+    common: &CommonOptions,
+    command: impl Future<Output = Result<(), CommandFailure>>,
+) -> Result<(), CommandFailure> {
     long(common, async {
         match common.timeout {
             None => command.await,
             Some(limit) => match tokio::time::timeout(limit, command).await {
                 Ok(done) => done,
-                Err(_) => Err(Failure::timed_out(limit)),
+                Err(_) => Err(CommandFailure::timed_out(limit)),
             },
         }
     })
@@ -32,48 +32,50 @@ pub fn short(
 ///
 /// # Errors
 ///
-/// Those of the command, and where it was interrupted.
+/// Those of the command, and if it was interrupted.
 pub fn long(
-    common: &Common,
-    command: impl Future<Output = Result<(), Failure>>,
-) -> Result<(), Failure> {
+    common: &CommonOptions,
+    command: impl Future<Output = Result<(), CommandFailure>>,
+) -> Result<(), CommandFailure> {
     on_one_core(common, async {
         tokio::select! {
             done = command => done,
             signal = tokio::signal::ctrl_c() => match signal {
-                Ok(()) => Err(Failure::interrupted()),
-                Err(error) => Err(Failure::io("Ctrl-C cannot be noticed", &error)),
+                Ok(()) => Err(CommandFailure::interrupted()),
+                Err(error) => Err(CommandFailure::io("cannot handle Ctrl-C", &error)),
             },
         }
     })
 }
 
-/// Runs a small command that minds signals itself; with the logs that `-v` asks for.
+/// Runs a small command that handles signals itself, with the logs that `-v` selects.
 ///
 /// # Errors
 ///
 /// Those of the command.
 pub fn on_one_core(
-    common: &Common,
-    command: impl Future<Output = Result<(), Failure>>,
-) -> Result<(), Failure> {
+    common: &CommonOptions,
+    command: impl Future<Output = Result<(), CommandFailure>>,
+) -> Result<(), CommandFailure> {
     if let Some(level) = common.log {
         log::start(level, common.output.colour_errors);
     }
     block_on(Builder::new_current_thread(), command)
 }
 
-/// Runs a large command that minds signals and logs itself.
+/// Runs a large command that handles signals and logs itself.
 ///
 /// # Errors
 ///
 /// Those of the command.
-pub fn on_all_cores(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+pub fn on_all_cores(
+    command: impl Future<Output = Result<(), CommandFailure>>,
+) -> Result<(), CommandFailure> {
     block_on(Builder::new_multi_thread(), command)
 }
 
-/// Prints why a program's command failed, if it did, and gives the program's exit code.
-pub fn end(done: Result<(), Failure>, output: Output) -> ExitCode {
+/// Prints the error of a command, if it failed, and returns the exit code.
+pub fn end(done: Result<(), CommandFailure>, output: Output) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -85,14 +87,14 @@ pub fn end(done: Result<(), Failure>, output: Output) -> ExitCode {
 
 fn block_on(
     mut builder: Builder,
-    command: impl Future<Output = Result<(), Failure>>,
-) -> Result<(), Failure> {
+    command: impl Future<Output = Result<(), CommandFailure>>,
+) -> Result<(), CommandFailure> {
     let runtime: Runtime = builder
         .enable_all()
         .build()
-        .map_err(|error| Failure::io("the runtime cannot start", &error))?;
+        .map_err(|error| CommandFailure::io("cannot start the runtime", &error))?;
     let done = runtime.block_on(command);
-    // A read of stdin that nobody waits for any more must not keep the process.
+    // A blocking read of stdin must not keep the process alive.
     runtime.shutdown_background();
     done
 }

@@ -1,33 +1,33 @@
-//! How a command that runs until it is stopped notices that it is.
+//! The signals that stop a long-running command.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
-/// SIGTERM and Ctrl-C, noticed from when this was made.
-pub struct Stop {
+/// Handles SIGTERM and Ctrl-C from when it was created.
+pub struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
-    /// SIGHUP and SIGQUIT, where they are minded.
+    /// SIGHUP and SIGQUIT, if they are handled.
     others: [Option<Signal>; 2],
 }
 
-/// What has come.
+/// The signal that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum StopRequest {
     /// SIGTERM.
     Terminate,
     /// SIGINT, as Ctrl-C sends it.
     Interrupt,
 }
 
-impl Stop {
-    /// Notices both from now on.
+impl StopSignals {
+    /// Handles both from now on.
     ///
     /// # Errors
     ///
-    /// Where the system refuses.
-    pub fn new() -> Result<Self, Failure> {
+    /// If the system refuses.
+    pub fn new() -> Result<Self, CommandFailure> {
         Ok(Self {
             terminate: notice(SignalKind::terminate())?,
             interrupt: notice(SignalKind::interrupt())?,
@@ -35,9 +35,9 @@ impl Stop {
         })
     }
 
-    /// Also minds a closed terminal and Ctrl-\, for a command that may not just vanish. Whoever ignores the former
-    /// (`nohup`) goes on doing so.
-    pub fn of_every_kind() -> Result<Self, Failure> {
+    /// Also handles a closed terminal (SIGHUP) and Ctrl-\ (SIGQUIT), for a command that has to clean up. An ignored
+    /// SIGHUP (`nohup`) stays ignored.
+    pub fn of_every_kind() -> Result<Self, CommandFailure> {
         let hangup = match ignores_hangup() {
             true => None,
             false => Some(notice(SignalKind::hangup())?),
@@ -49,29 +49,29 @@ impl Stop {
     }
 
     /// Waits for either. Cancel safe.
-    pub async fn asked(&mut self) -> Asked {
+    pub async fn asked(&mut self) -> StopRequest {
         let [hangup, quit] = &mut self.others;
         tokio::select! {
-            _ = self.terminate.recv() => Asked::Terminate,
-            () = minded(hangup) => Asked::Terminate,
-            () = minded(quit) => Asked::Terminate,
-            _ = self.interrupt.recv() => Asked::Interrupt,
+            _ = self.terminate.recv() => StopRequest::Terminate,
+            () = minded(hangup) => StopRequest::Terminate,
+            () = minded(quit) => StopRequest::Terminate,
+            _ = self.interrupt.recv() => StopRequest::Interrupt,
         }
     }
 
-    /// Waits for a Ctrl-C, which then is the command's end at once. Cancel safe.
-    pub async fn interrupted(&mut self) -> Failure {
+    /// Waits for a Ctrl-C, at which the command ends at once. Cancel safe.
+    pub async fn interrupted(&mut self) -> CommandFailure {
         self.interrupt.recv().await;
-        Failure::interrupted()
+        CommandFailure::interrupted()
     }
 }
 
-impl Asked {
-    /// How a command ends that has nothing left to do then.
-    pub fn end(self) -> Result<(), Failure> {
+impl StopRequest {
+    /// The result of a command that ends because of this signal.
+    pub fn end(self) -> Result<(), CommandFailure> {
         match self {
             Self::Terminate => Ok(()),
-            Self::Interrupt => Err(Failure::interrupted()),
+            Self::Interrupt => Err(CommandFailure::interrupted()),
         }
     }
 }
@@ -96,7 +96,7 @@ fn ignores_hangup() -> bool {
         .is_some_and(|mask| mask & 1 == 1)
 }
 
-/// Notices a signal from now on.
-pub fn notice(kind: SignalKind) -> Result<Signal, Failure> {
-    signal(kind).map_err(|error| Failure::io("signals cannot be noticed", &error))
+/// Handles a signal from now on.
+pub fn notice(kind: SignalKind) -> Result<Signal, CommandFailure> {
+    signal(kind).map_err(|error| CommandFailure::io("cannot handle signals", &error))
 }

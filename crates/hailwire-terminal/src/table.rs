@@ -1,13 +1,13 @@
-//! Aligned tables in plain text: columns two spaces apart, no frames, nothing at the ends of lines,
-//! so that `grep`, `awk` and eyes all read them.
+//! Aligned tables in plain text: columns two spaces apart, without frames and trailing spaces, readable for people,
+//! `grep` and `awk`.
 
 use std::fmt::Write as _;
 
 use crate::text;
 
-/// Which side a column's cells keep to.
+/// The alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Align {
+pub enum ColumnAlign {
     /// Text.
     Left,
     /// Numbers.
@@ -16,17 +16,17 @@ pub enum Align {
 
 /// Rows under headings.
 #[derive(Debug)]
-pub struct Table {
-    columns: Vec<(&'static str, Align)>,
+pub struct TextTable {
+    columns: Vec<(&'static str, ColumnAlign)>,
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
-    /// A table whose headings state their side: `"NAME"` keeps left, `">RTT"` keeps right.
+impl TextTable {
+    /// A table with headings; those of right-aligned columns begin with `>`: `"NAME"`, `">RTT"`.
     pub fn new<const N: usize>(headings: [&'static str; N]) -> Self {
         let column = |heading: &'static str| match heading.strip_prefix('>') {
-            Some(heading) => (heading, Align::Right),
-            None => (heading, Align::Left),
+            Some(heading) => (heading, ColumnAlign::Right),
+            None => (heading, ColumnAlign::Left),
         };
         Self {
             columns: headings.into_iter().map(column).collect(),
@@ -83,8 +83,8 @@ impl Table {
         for ((cell, (_, align)), width) in cells.zip(&self.columns).zip(widths) {
             let gap = " ".repeat(width - cell.chars().count());
             match align {
-                Align::Left => line.extend([cell, &gap, "  "]),
-                Align::Right => line.extend([&gap, cell, "  "]),
+                ColumnAlign::Left => line.extend([cell, &gap, "  "]),
+                ColumnAlign::Right => line.extend([&gap, cell, "  "]),
             }
         }
         line.truncate(line.trim_end().len());
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn columns_align_and_lines_end_clean() {
-        let mut table = Table::new(["NAME", ">RTT", "PATH"]);
+        let mut table = TextTable::new(["NAME", ">RTT", "PATH"]);
         table.row(["desk".into(), "1.2 ms".into(), "direct".into()]);
         table.row(["a-long-name".into(), String::new(), String::new()]);
         assert_eq!(
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_cell_with_a_newline_stays_in_its_row() {
-        let mut table = Table::new(["A"]);
+        let mut table = TextTable::new(["A"]);
         table.row(["x\ny".into()]);
         assert_eq!(table.render(false), "A\nx y\n");
     }

@@ -1,11 +1,11 @@
-//! Numbers, times and foreign texts as people read them. What of a foreign text is shown is decided in
+//! Formats numbers and times for people. How foreign text is escaped is decided in
 //! `hailwire_wire::shown`.
 
 use std::time::Duration;
 
 pub use hailwire_wire::shown::{BOLD, BOLD_RED, PLAIN, coloured, json, lines, one_line};
 
-/// A message of the system in our style: its first letter in lower case.
+/// A message of the system with its first letter in lower case.
 pub fn lower_first(text: &str) -> String {
     let mut chars = text.chars();
     match chars.next() {

@@ -212,12 +212,12 @@ impl FrameDecoder {
         loop {
             match self.state {
                 FrameDecoderState::Prefix => {
-                    let Some(mut prefix) = self.take(FRAME_PREFIX) else {
+                    let Some([kind, len @ ..]) = self.take_prefix() else {
                         return Ok(None);
                     };
-                    let kind = FrameKind(prefix.get_u8());
-                    let len = prefix.get_uint(3) as usize;
-                    self.state = after_prefix(kind, len)?;
+                    let [a, b, c] = len;
+                    let len = u32::from_be_bytes([0, a, b, c]) as usize;
+                    self.state = after_prefix(FrameKind(kind), len)?;
                 }
                 FrameDecoderState::Header { kind, len } => {
                     let Some(payload) = self.take(len) else {
@@ -281,10 +281,28 @@ impl FrameDecoder {
         rest.freeze()
     }
 
+    fn take_prefix(&mut self) -> Option<[u8; FRAME_PREFIX]> {
+        if self.carry.is_empty()
+            && let Some(&prefix) = self.chunk.first_chunk()
+        {
+            self.chunk.advance(FRAME_PREFIX);
+            if self.chunk.is_empty() {
+                // An empty slice would keep the whole batch that it was cut from.
+                self.chunk = Bytes::new();
+            }
+            return Some(prefix);
+        }
+        let prefix = self.take(FRAME_PREFIX)?;
+        prefix.first_chunk().copied()
+    }
+
     /// Exactly `len` bytes, as a slice of the chunk where they lie in one.
     fn take(&mut self, len: usize) -> Option<Bytes> {
         if self.carry.is_empty() && self.chunk.len() >= len {
             return Some(self.chunk.split_to(len));
+        }
+        if self.chunk.is_empty() {
+            return None;
         }
         let missing = len - self.carry.len();
         let part = self.chunk.split_to(missing.min(self.chunk.len()));

@@ -164,7 +164,8 @@ pub enum RequestKind {
 #[derive(Debug)]
 pub struct Request {
     pub(crate) kind: RequestKind,
-    pub(crate) header: CallHeader,
+    /// Boxed, as everywhere on a call's way: it is large, and moved from hand to hand.
+    pub(crate) header: Box<CallHeader>,
     pub(crate) caller: Caller,
     pub(crate) body: Body,
 }
@@ -204,7 +205,7 @@ impl Request {
     /// Header, caller and body.
     #[must_use]
     pub fn into_parts(self) -> (CallHeader, Caller, Body) {
-        (self.header, self.caller, self.body)
+        (*self.header, self.caller, self.body)
     }
 }
 

@@ -55,7 +55,7 @@ enum Kind {
 /// The body of a one-way message on a stream, read up to its bound.
 #[derive(Debug)]
 struct OneWay {
-    reader: FrameReader,
+    reader: Box<FrameReader>,
     left: usize,
     overrun: Overrun,
 }
@@ -98,13 +98,13 @@ impl Body {
     }
 
     /// The body that follows on a stream whose header was read.
-    pub(crate) fn wire(reader: FrameReader) -> Self {
-        Self(Kind::Wire(Box::new(reader)))
+    pub(crate) fn wire(reader: Box<FrameReader>) -> Self {
+        Self(Kind::Wire(reader))
     }
 
     /// The body of a one-way message; reading it past [`limits::MAX_SEND_BODY`] fails with
     /// `resource_exhausted`.
-    pub(crate) fn one_way(reader: FrameReader) -> (Self, Overrun) {
+    pub(crate) fn one_way(reader: Box<FrameReader>) -> (Self, Overrun) {
         let overrun = Overrun::default();
         let body = OneWay {
             reader,

@@ -1,7 +1,7 @@
 //! Reads frames off a carrier's stream.
 
 use std::{
-    pin::pin,
+    pin::{Pin, pin},
     task::{Context, Poll, Waker},
 };
 
@@ -78,7 +78,10 @@ impl FrameReader {
     /// The far side's end has mostly come with that frame; only where it has not is the far side
     /// told to stop, which costs a packet.
     pub(crate) fn close(&mut self) {
-        if !matches!(now(self.recv.read(READ_SIZE)), Some(Ok(None) | Err(_))) {
+        if !matches!(
+            now(pin!(self.recv.read(READ_SIZE))),
+            Some(Ok(None) | Err(_))
+        ) {
             self.recv.stop(Code::Ok);
         }
     }
@@ -135,10 +138,11 @@ pub(crate) fn deadline_exceeded() -> Status {
     .with_hint("allow more time, or ask `hail ping` and `hail status` where it goes")
 }
 
-/// What a future gives without waiting. The future must not lose anything when it is dropped.
-pub(crate) fn now<F: Future>(future: F) -> Option<F::Output> {
+/// What a future gives without waiting. The future must not lose anything when it is dropped. Takes it pinned, because what it
+/// is used for is large to move.
+pub(crate) fn now<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
     let mut context = Context::from_waker(Waker::noop());
-    match pin!(future).poll(&mut context) {
+    match future.poll(&mut context) {
         Poll::Ready(output) => Some(output),
         Poll::Pending => None,
     }

@@ -4,22 +4,22 @@ mod open_loop;
 pub mod process;
 mod times;
 
-pub use open_loop::{Next, OpenLoop};
-pub use times::Times;
+pub use open_loop::{NextMessage, OpenLoop};
+pub use times::TimeHistogram;
 
-/// Median, least and most of some repeats.
+/// Median, minimum and maximum of some repeats.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The middle one; of an even number the mean of the two middle ones.
+    /// The median; of an even number the mean of the two middle values.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The most.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of at least one value.
+    /// The spread of at least one value.
     #[must_use]
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);

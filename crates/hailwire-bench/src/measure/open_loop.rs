@@ -1,17 +1,17 @@
-//! An open loop: messages are due at a stated rate, whatever becomes of those before.
+//! An open loop: messages are due at a stated rate, whether or not earlier ones have been answered.
 //!
-//! Latency is counted from when a message was due, so that a far side that stalls is charged for
-//! everybody who would have come meanwhile (no coordinated omission). The loop is told the time and
-//! decides; `load` carries it out.
+//! Latency is counted from when a message was due, so that a stall of the server counts for every
+//! message that was due meanwhile (no coordinated omission). The loop is told the time and
+//! decides what to send; `load` sends it.
 
 use std::time::Duration;
 
-/// Messages that may be under way at once; a message that is due beyond waits, and its wait counts.
-pub(super) const MOST_UNDER_WAY: u64 = 8_192;
+/// Messages that may be in flight at once; a message that is due beyond them waits, and its wait counts.
+pub(super) const MAX_IN_FLIGHT: u64 = 8_192;
 
 /// What to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextMessage {
     /// Send the message that was due then.
     Send {
         /// Since the start.
@@ -22,13 +22,13 @@ pub enum Next {
         /// Since the start.
         until: Duration,
     },
-    /// Too many are under way: one has to end first.
+    /// Too many are in flight: one has to end first.
     Full,
     /// All have been sent.
     Done,
 }
 
-/// A schedule and how far it has been carried out.
+/// A schedule and its progress.
 #[derive(Clone, Debug)]
 pub struct OpenLoop {
     per_second: f64,
@@ -49,20 +49,20 @@ impl OpenLoop {
         }
     }
 
-    /// What to do at `now` since the start. [`Next::Send`] counts the message as sent.
-    pub fn next(&mut self, now: Duration) -> Next {
+    /// What to do at `now` since the start. [`NextMessage::Send`] counts the message as sent.
+    pub fn next(&mut self, now: Duration) -> NextMessage {
         if self.sent == self.total {
-            return Next::Done;
+            return NextMessage::Done;
         }
         let due = Duration::from_secs_f64(self.sent as f64 / self.per_second);
         if due > now {
-            return Next::Wait { until: due };
+            return NextMessage::Wait { until: due };
         }
-        if self.sent - self.ended >= MOST_UNDER_WAY {
-            return Next::Full;
+        if self.sent - self.ended >= MAX_IN_FLIGHT {
+            return NextMessage::Full;
         }
         self.sent += 1;
-        Next::Send { due }
+        NextMessage::Send { due }
     }
 
     /// A message has its answer, or will never have one.
@@ -80,16 +80,16 @@ impl OpenLoop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Times;
+    use crate::measure::TimeHistogram;
 
     /// One server in virtual time that takes 1 ms for each message and stalls once.
-    fn latencies(stall: Duration) -> Times {
-        let (mut open, mut times) = (OpenLoop::new(100.0, 10.0), Times::default());
+    fn latencies(stall: Duration) -> TimeHistogram {
+        let (mut open, mut times) = (OpenLoop::new(100.0, 10.0), TimeHistogram::default());
         let (mut now, mut free) = (Duration::ZERO, Duration::ZERO);
         let mut stalled = false;
         loop {
             match open.next(now) {
-                Next::Send { due } => {
+                NextMessage::Send { due } => {
                     let mut begin = now.max(free);
                     if begin >= Duration::from_secs(5) && !stalled {
                         stalled = true;
@@ -99,9 +99,9 @@ mod tests {
                     times.record(free - due);
                     open.ended();
                 }
-                Next::Wait { until } => now = until,
-                Next::Full => unreachable!("one at a time"),
-                Next::Done => return times,
+                NextMessage::Wait { until } => now = until,
+                NextMessage::Full => unreachable!("one at a time"),
+                NextMessage::Done => return times,
             }
         }
     }
@@ -121,15 +121,15 @@ mod tests {
     #[test]
     fn messages_are_due_evenly_and_a_late_sender_catches_up() {
         let mut open = OpenLoop::new(1000.0, 1.0);
-        let first = Next::Send {
+        let first = NextMessage::Send {
             due: Duration::ZERO,
         };
         assert_eq!(open.next(Duration::ZERO), first);
         let until = Duration::from_millis(1);
-        assert_eq!(open.next(Duration::ZERO), Next::Wait { until });
+        assert_eq!(open.next(Duration::ZERO), NextMessage::Wait { until });
         let late = Duration::from_millis(7);
         let due: Vec<Duration> = std::iter::from_fn(|| match open.next(late) {
-            Next::Send { due } => Some(due),
+            NextMessage::Send { due } => Some(due),
             _ => None,
         })
         .collect();
@@ -140,11 +140,11 @@ mod tests {
     fn what_is_under_way_has_a_bound_and_the_wait_still_counts() {
         let mut open = OpenLoop::new(1e6, 1.0);
         let late = Duration::from_secs(1);
-        while let Next::Send { .. } = open.next(late) {}
-        assert_eq!(open.under_way(), MOST_UNDER_WAY);
-        assert_eq!(open.next(late), Next::Full);
+        while let NextMessage::Send { .. } = open.next(late) {}
+        assert_eq!(open.under_way(), MAX_IN_FLIGHT);
+        assert_eq!(open.next(late), NextMessage::Full);
         open.ended();
         let next = open.next(late);
-        assert!(matches!(next, Next::Send { due } if due < Duration::from_millis(9)));
+        assert!(matches!(next, NextMessage::Send { due } if due < Duration::from_millis(9)));
     }
 }

@@ -1,10 +1,10 @@
-//! What a process and its children have used, read from `/proc`.
+//! Processor time and memory of a process and its children, read from `/proc`.
 
 use std::{collections::VecDeque, fs, time::Duration};
 
 /// Processor time and memory, summed over a process and its descendants.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Usage {
+pub struct ProcessUsage {
     /// User and system time so far.
     pub cpu: Duration,
     /// Resident bytes now.
@@ -15,9 +15,9 @@ pub struct Usage {
 
 /// Of a process and its descendants; zero where it is gone.
 #[must_use]
-pub fn usage(pid: u32) -> Usage {
-    let mut all = Usage::default();
-    for pid in family(pid) {
+pub fn usage(pid: u32) -> ProcessUsage {
+    let mut all = ProcessUsage::default();
+    for pid in process_tree(pid) {
         all.cpu += cpu(pid);
         let status = read(pid, "status");
         all.rss_bytes += kib(&status, "VmRSS:") * 1024;
@@ -30,12 +30,12 @@ pub fn usage(pid: u32) -> Usage {
 #[must_use]
 pub fn pss_bytes(pid: u32) -> u64 {
     let of = |pid| kib(&read(pid, "smaps_rollup"), "Pss:") * 1024;
-    family(pid).into_iter().map(of).sum()
+    process_tree(pid).into_iter().map(of).sum()
 }
 
-/// Lets [`Usage::peak_rss_bytes`] begin anew from what is resident now.
+/// Resets [`ProcessUsage::peak_rss_bytes`] to what is resident now.
 pub fn reset_peak(pid: u32) {
-    for pid in family(pid) {
+    for pid in process_tree(pid) {
         // Where it is not allowed the peak stays that of the whole life, which is still a peak.
         let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
     }
@@ -43,42 +43,42 @@ pub fn reset_peak(pid: u32) {
 
 /// TCP segments that a network namespace has sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Segments {
-    /// All, those that were sent again too.
+pub struct TcpSegments {
+    /// All segments, with retransmissions.
     pub sent: u64,
-    /// Those that were sent again.
+    /// Retransmissions.
     pub again: u64,
 }
 
-/// Segments below which a share says nothing.
-const ENOUGH_SEGMENTS: u64 = 100;
+/// The fewest segments of which a share is computed.
+const MIN_SEGMENTS: u64 = 100;
 
-impl Segments {
-    /// Share of the segments since an earlier look that were sent again, in percent; nothing where too few
-    /// were sent to say.
+impl TcpSegments {
+    /// Share of the segments since an earlier reading that were retransmissions, in percent; `None` where too few were
+    /// sent.
     #[must_use]
     pub fn lost_percent_since(&self, before: &Self) -> Option<f64> {
         let sent = self.sent.saturating_sub(before.sent);
         let again = self.again.saturating_sub(before.again);
-        (sent >= ENOUGH_SEGMENTS).then(|| again as f64 / sent as f64 * 100.0)
+        (sent >= MIN_SEGMENTS).then(|| again as f64 / sent as f64 * 100.0)
     }
 }
 
-/// What the network namespace of a process has sent over TCP so far; nothing where that cannot be read.
+/// What the network namespace of a process has sent over TCP so far; `None` where that cannot be read.
 #[must_use]
-pub fn segments(pid: u32) -> Option<Segments> {
+pub fn segments(pid: u32) -> Option<TcpSegments> {
     counted(&read(pid, "net/snmp"))
 }
 
 /// A line `Tcp:` with names, and one with numbers.
-fn counted(text: &str) -> Option<Segments> {
+fn counted(text: &str) -> Option<TcpSegments> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
     let (names, numbers) = (lines.next()?, lines.next()?);
     let of = |wanted| {
         let mut both = names.split_whitespace().zip(numbers.split_whitespace());
         both.find(|(name, _)| *name == wanted)?.1.parse().ok()
     };
-    Some(Segments {
+    Some(TcpSegments {
         sent: of("OutSegs")?,
         again: of("RetransSegs")?,
     })
@@ -86,7 +86,7 @@ fn counted(text: &str) -> Option<Segments> {
 
 /// A process and all that descend from it.
 #[must_use]
-pub fn family(pid: u32) -> Vec<u32> {
+pub fn process_tree(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let mut waiting = VecDeque::from([pid]);
     while let Some(pid) = waiting.pop_front() {
@@ -180,6 +180,6 @@ mod tests {
         assert!(usage(me).peak_rss_bytes > 64 << 20);
         assert!(pss_bytes(me) > 64 << 20);
         drop(held);
-        assert_eq!(usage(u32::MAX), Usage::default());
+        assert_eq!(usage(u32::MAX), ProcessUsage::default());
     }
 }

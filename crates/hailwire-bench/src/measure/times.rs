@@ -1,45 +1,45 @@
-//! Many times, as quantiles and as a curve.
+//! A histogram of times, read as quantiles and as a curve.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use crate::work::Measured;
+use crate::work::MeasuredWork;
 
-/// Longest time that is told apart: a minute, in nanoseconds.
-const LONGEST_NS: u64 = 60_000_000_000;
+/// The longest time that is recorded as it is: a minute, in nanoseconds.
+const MAX_TIME_NS: u64 = 60_000_000_000;
 
 /// Shares at which the curve of a distribution is read.
-const SHARES: [f64; 24] = [
+const CURVE_QUANTILES: [f64; 24] = [
     0.0, 0.01, 0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95,
     0.97, 0.98, 0.99, 0.995, 0.999, 0.9999, 1.0,
 ];
 
 /// Times in an HdrHistogram of three digits, from a nanosecond to a minute.
 #[derive(Clone, Debug)]
-pub struct Times(Histogram<u64>);
+pub struct TimeHistogram(Histogram<u64>);
 
-impl Default for Times {
+impl Default for TimeHistogram {
     fn default() -> Self {
         #[expect(clippy::expect_used, reason = "constant bounds that the crate accepts")]
-        Self(Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("valid bounds"))
+        Self(Histogram::new_with_bounds(1, MAX_TIME_NS, 3).expect("valid bounds"))
     }
 }
 
-impl Times {
-    /// Takes one time; more than a minute counts as a minute.
+impl TimeHistogram {
+    /// Records one time; more than a minute counts as a minute.
     pub fn record(&mut self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.0.saturating_record(nanos.clamp(1, LONGEST_NS));
+        self.0.saturating_record(nanos.clamp(1, MAX_TIME_NS));
     }
 
-    /// Takes all that another one has taken.
+    /// Adds the times of another histogram.
     pub fn add(&mut self, other: &Self) {
         // Both have the same bounds, so nothing can fall outside.
         let _ = self.0.add(&other.0);
     }
 
-    /// How many were taken.
+    /// How many times were recorded.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.len()
@@ -55,14 +55,14 @@ impl Times {
     #[must_use]
     pub fn within(&self, time: Duration) -> u64 {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.0.count_between(0, nanos.min(LONGEST_NS))
+        self.0.count_between(0, nanos.min(MAX_TIME_NS))
     }
 
     /// Quantiles as figures, and the curve.
     #[must_use]
-    pub fn measured(&self) -> Measured {
+    pub fn measured(&self) -> MeasuredWork {
         if self.0.is_empty() {
-            return Measured::default();
+            return MeasuredWork::default();
         }
         let named = [
             ("p50_us", 0.5),
@@ -72,12 +72,12 @@ impl Times {
             ("p999_us", 0.999),
             ("max_us", 1.0),
         ];
-        let mut measured = Measured {
-            distribution: SHARES
+        let mut measured = MeasuredWork {
+            distribution: CURVE_QUANTILES
                 .iter()
                 .map(|share| (*share, self.quantile_us(*share)))
                 .collect(),
-            ..Measured::default()
+            ..MeasuredWork::default()
         };
         for (name, share) in named {
             measured = measured.with(name, self.quantile_us(share));
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_what_was_taken() {
-        let mut times = Times::default();
+        let mut times = TimeHistogram::default();
         for ms in 1..=1000 {
             times.record(Duration::from_millis(ms));
         }
@@ -102,6 +102,6 @@ mod tests {
         let measured = times.measured();
         assert_eq!(measured.figure("count"), 1000.0);
         assert!(measured.distribution.windows(2).all(|w| w[0].1 <= w[1].1));
-        assert_eq!(Times::default().measured(), Measured::default());
+        assert_eq!(TimeHistogram::default().measured(), MeasuredWork::default());
     }
 }

@@ -1,8 +1,7 @@
 //! Two result folders side by side: the same cells, their ratio, and whether they differ.
 //!
-//! The runs were not interleaved, so whatever changed between them changed with the subject: the
-//! machine's other work, its clock, its kernel. Hence the warnings, and hence the rule: two figures
-//! differ when their ranges do not touch, each of three repeats or more.
+//! The runs were not interleaved, so the machine's other work, its clock or its kernel
+//! may have changed between them. Hence the warnings, and hence the rule: two figures differ when their ranges do not touch, each of three repeats or more.
 
 use std::{fmt::Write as _, fs, path::Path};
 
@@ -10,17 +9,16 @@ use maud::{Markup, html};
 use serde::Serialize;
 
 use super::{
-    cells::{Cells, Place},
-    figure,
-    folder::Folder,
-    html as page,
+    cell_index::{CellIndex, CellKey},
+    figure, html as page,
     markdown::{row, rule, safe},
-    spread::{Ratio, Verdict},
+    result_folder::ResultFolder,
+    spread::{DifferenceVerdict, RatioSpread},
 };
 use crate::{BenchError, measure::Spread};
 
-/// What has to be the same for two runs to speak of the same thing: name in `environment.json`, and in words.
-const SAME: &[(&str, &str)] = &[
+/// What has to be equal for two runs to be comparable: the name in `environment.json`, and the name for people.
+const MUST_AGREE: &[(&str, &str)] = &[
     ("cpu", "machine"),
     ("kernel", "kernel"),
     ("revision", "revision"),
@@ -30,22 +28,22 @@ const SAME: &[(&str, &str)] = &[
 
 /// Two folders, compared.
 #[derive(Clone, Debug, Serialize)]
-pub struct Comparison {
+pub struct FolderComparison {
     /// The first folder, as it was named.
     pub before: String,
     /// The second.
     pub after: String,
-    /// What to know before believing a difference.
+    /// Reasons to doubt a difference.
     pub warnings: Vec<String>,
-    /// Every figure that both have, and that has a better and a worse.
-    pub rows: Vec<Row>,
+    /// Every judged figure that both have.
+    pub rows: Vec<ComparedRow>,
     /// Cells that only the first has, and only the second.
     pub alone: [usize; 2],
 }
 
 /// One figure in both folders.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct ComparedRow {
     /// The table.
     pub table: String,
     /// The row.
@@ -59,18 +57,18 @@ pub struct Row {
     /// The figure's name.
     pub figure: String,
     /// In the first folder.
-    pub before: Figure,
+    pub before: ComparedFigure,
     /// In the second.
-    pub after: Figure,
+    pub after: ComparedFigure,
     /// The second divided by the first: median, least, most.
     pub ratio: [f64; 3],
     /// The second is…
-    pub verdict: Verdict,
+    pub verdict: DifferenceVerdict,
 }
 
 /// A figure of one folder.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Figure {
+pub struct ComparedFigure {
     /// Median.
     pub median: f64,
     /// Least.
@@ -86,23 +84,26 @@ pub struct Figure {
 /// # Errors
 ///
 /// One of them has no `raw.jsonl`.
-pub fn folders(before: &Path, after: &Path) -> Result<Comparison, BenchError> {
-    Ok(of(&Folder::read(before)?, &Folder::read(after)?))
+pub fn folders(before: &Path, after: &Path) -> Result<FolderComparison, BenchError> {
+    Ok(of(
+        &ResultFolder::read(before)?,
+        &ResultFolder::read(after)?,
+    ))
 }
 
-/// Compares two folders that were read.
-fn of(before: &Folder, after: &Folder) -> Comparison {
-    let (old, new) = (Cells::of(before), Cells::of(after));
-    let rows: Vec<Row> = new
+/// Compares two folders that have been read.
+fn of(before: &ResultFolder, after: &ResultFolder) -> FolderComparison {
+    let (old, new) = (CellIndex::of(before), CellIndex::of(after));
+    let rows: Vec<ComparedRow> = new
         .measured()
-        .flat_map(|place| rows(&old, &new, place))
+        .flat_map(|cell_key| rows(&old, &new, cell_key))
         .collect();
-    let missing = |one: &Cells<'_>, other: &Cells<'_>| {
+    let missing = |one: &CellIndex<'_>, other: &CellIndex<'_>| {
         one.measured()
-            .filter(|place| other.lines(*place).is_empty())
+            .filter(|cell_key| other.lines(*cell_key).is_empty())
             .count()
     };
-    Comparison {
+    FolderComparison {
         before: before.dir.display().to_string(),
         after: after.dir.display().to_string(),
         warnings: warnings(before, after),
@@ -111,30 +112,30 @@ fn of(before: &Folder, after: &Folder) -> Comparison {
     }
 }
 
-fn rows(old: &Cells<'_>, new: &Cells<'_>, place: Place<'_>) -> Vec<Row> {
+fn rows(old: &CellIndex<'_>, new: &CellIndex<'_>, cell_key: CellKey<'_>) -> Vec<ComparedRow> {
     let one = |name: &&str| {
         let better = figure::better(name)?;
-        let (before, few) = old.spread(place, name)?;
-        let (after, many) = new.spread(place, name)?;
-        let ratio = Ratio::unpaired(&after, &before, few.min(many))?;
+        let (before, few) = old.spread(cell_key, name)?;
+        let (after, many) = new.spread(cell_key, name)?;
+        let ratio = RatioSpread::unpaired(&after, &before, few.min(many))?;
         let Spread { median, min, max } = ratio.spread;
-        Some(Row {
-            table: place.table.to_owned(),
-            row: place.row.to_owned(),
-            subject: place.subject.to_owned(),
-            form: place.form.to_owned(),
-            network: place.network.to_owned(),
+        Some(ComparedRow {
+            table: cell_key.table.to_owned(),
+            row: cell_key.row.to_owned(),
+            subject: cell_key.subject.to_owned(),
+            form: cell_key.form.to_owned(),
+            network: cell_key.network.to_owned(),
             figure: (*name).to_owned(),
-            before: Figure::of(before, few),
-            after: Figure::of(after, many),
+            before: ComparedFigure::of(before, few),
+            after: ComparedFigure::of(after, many),
             ratio: [median, min, max],
             verdict: ratio.verdict(better),
         })
     };
-    new.figures(place).iter().filter_map(one).collect()
+    new.figures(cell_key).iter().filter_map(one).collect()
 }
 
-impl Figure {
+impl ComparedFigure {
     fn of(spread: Spread, repeats: usize) -> Self {
         Self {
             median: spread.median,
@@ -152,9 +153,9 @@ impl Figure {
     }
 }
 
-fn warnings(before: &Folder, after: &Folder) -> Vec<String> {
+fn warnings(before: &ResultFolder, after: &ResultFolder) -> Vec<String> {
     let mut warnings = Vec::new();
-    for (name, word) in SAME {
+    for (name, word) in MUST_AGREE {
         let (old, new) = (before.fact(name), after.fact(name));
         let named = |text: Option<String>| text.unwrap_or_else(|| "not known".into());
         if old != new {
@@ -172,8 +173,8 @@ fn warnings(before: &Folder, after: &Folder) -> Vec<String> {
     warnings
 }
 
-impl Row {
-    fn place(&self) -> String {
+impl ComparedRow {
+    fn cell_key(&self) -> String {
         let parts = [&self.table, &self.row, &self.form, &self.network];
         let parts = parts.into_iter().filter(|part| !part.is_empty());
         parts.cloned().collect::<Vec<_>>().join(" · ")
@@ -182,19 +183,19 @@ impl Row {
     fn ratio(&self) -> String {
         let [median, min, max] = self.ratio;
         let spread = Spread { median, min, max };
-        Ratio { spread, count: 0 }.text()
+        RatioSpread { spread, count: 0 }.text()
     }
 }
 
-impl Comparison {
-    fn count(&self, verdict: Verdict) -> usize {
+impl FolderComparison {
+    fn count(&self, verdict: DifferenceVerdict) -> usize {
         self.rows
             .iter()
             .filter(|row| row.verdict == verdict)
             .count()
     }
 
-    /// How many rows came out which way, in one line.
+    /// The number of rows with each verdict, in one line.
     #[must_use]
     pub fn counts(&self) -> String {
         let [old, new] = self.alone;
@@ -202,10 +203,10 @@ impl Comparison {
             "{} figures: {} better, {} worse, {} no difference, {} too few repeats; only in the first {old} cells, \
              only in the second {new}",
             self.rows.len(),
-            self.count(Verdict::Better),
-            self.count(Verdict::Worse),
-            self.count(Verdict::NoDifference),
-            self.count(Verdict::TooFew),
+            self.count(DifferenceVerdict::Better),
+            self.count(DifferenceVerdict::Worse),
+            self.count(DifferenceVerdict::NoDifference),
+            self.count(DifferenceVerdict::TooFew),
         )
     }
 
@@ -235,7 +236,7 @@ impl Comparison {
             row(
                 &mut out,
                 &[
-                    safe(&one.place()),
+                    safe(&one.cell_key()),
                     safe(&one.subject),
                     safe(&figure::label(&one.figure)),
                     one.before.text(&one.figure),
@@ -271,7 +272,7 @@ impl Comparison {
             table {
                 thead { tr { @for name in ["row", "subject", "figure", "first", "second", "second ÷ first", "second is"] { th scope="col" { (name) } } } }
                 tbody { @for one in &self.rows { tr {
-                    th scope="row" { (one.place()) }
+                    th scope="row" { (one.cell_key()) }
                     td.text { (one.subject) }
                     td.text { (figure::label(&one.figure)) }
                     td.value { (one.before.text(&one.figure)) }
@@ -302,10 +303,10 @@ mod tests {
     use super::*;
     use crate::report::fixture;
 
-    fn folder(command: &str, factor: f64) -> Folder {
+    fn folder(command: &str, factor: f64) -> ResultFolder {
         let dir = tempfile::tempdir().unwrap();
         fixture::write(dir.path(), &fixture::entries());
-        let mut folder = Folder::read(dir.path()).unwrap();
+        let mut folder = ResultFolder::read(dir.path()).unwrap();
         folder.environment.insert("command".into(), command.into());
         for line in &mut folder.lines {
             for value in line.figures.values_mut() {
@@ -320,7 +321,10 @@ mod tests {
         let folder = folder("hail bench", 1.0);
         let compared = of(&folder, &folder);
         assert!(!compared.rows.is_empty());
-        assert_eq!(compared.count(Verdict::NoDifference), compared.rows.len());
+        assert_eq!(
+            compared.count(DifferenceVerdict::NoDifference),
+            compared.rows.len()
+        );
         assert_eq!((compared.alone, compared.warnings), ([0, 0], Vec::new()));
     }
 
@@ -330,10 +334,10 @@ mod tests {
         let compared = of(&before, &after);
         for row in &compared.rows {
             let expected = match figure::better(&row.figure) {
-                Some(figure::Better::More) => Verdict::Better,
-                _ => Verdict::Worse,
+                Some(figure::BetterDirection::More) => DifferenceVerdict::Better,
+                _ => DifferenceVerdict::Worse,
             };
-            assert_eq!(row.verdict, expected, "{}", row.place());
+            assert_eq!(row.verdict, expected, "{}", row.cell_key());
         }
         assert_eq!(compared.warnings.len(), 1);
         assert!(compared.warnings[0].contains("the command differs"));

@@ -1,22 +1,22 @@
-//! What a figure's name says: its unit, how it is printed, and which way is better.
+//! What follows from a figure's name: its unit, how it is printed, and which way is better.
 //!
-//! Names are those of [`crate::result::Line::figures`] and end with the unit: `p50_us`,
+//! Names are those of [`crate::result::MeasuredRepeat::figures`] and end with the unit: `p50_us`,
 //! `client_rss_bytes`, `messages_per_s`, `cpu_us_per_message`. A name whose unit says nothing about
-//! better or worse (a count, a length of time that was asked for) is printed and never judged.
+//! better or worse (a count, a requested length of time) is printed and never judged.
 
 use crate::{measure::Spread, tables::grouped};
 
 /// Which way is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Better {
+pub(crate) enum BetterDirection {
     /// Times, memory, processor, loss.
     Less,
-    /// Rates, shares that are aimed for, scores.
+    /// Rates, shares that should be high, scores.
     More,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
+enum FigureUnit {
     None,
     Seconds,
     Bytes,
@@ -24,45 +24,45 @@ enum Unit {
     Percent,
 }
 
-/// A name taken apart.
-struct Parts<'a> {
+/// The parts of a figure's name.
+struct FigureNameParts<'a> {
     /// `p50`, `client_rss`; may be empty.
     base: &'a str,
-    unit: Unit,
+    unit: FigureUnit,
     /// What one of the name's unit is in seconds, bytes, bits or percent.
     scale: f64,
     /// `s`, `message`; empty where the name has no `_per_`.
     per: &'a str,
 }
 
-const UNITS: &[(&str, Unit, f64)] = &[
-    ("ns", Unit::Seconds, 1e-9),
-    ("us", Unit::Seconds, 1e-6),
-    ("ms", Unit::Seconds, 1e-3),
-    ("s", Unit::Seconds, 1.0),
-    ("seconds", Unit::Seconds, 1.0),
-    ("bytes", Unit::Bytes, 1.0),
-    ("megabytes", Unit::Bytes, 1e6),
-    ("gibibytes", Unit::Bytes, 1_073_741_824.0),
-    ("mbit", Unit::Bits, 1e6),
-    ("megabits", Unit::Bits, 1e6),
-    ("percent", Unit::Percent, 1.0),
-    ("share", Unit::Percent, 100.0),
+const UNITS: &[(&str, FigureUnit, f64)] = &[
+    ("ns", FigureUnit::Seconds, 1e-9),
+    ("us", FigureUnit::Seconds, 1e-6),
+    ("ms", FigureUnit::Seconds, 1e-3),
+    ("s", FigureUnit::Seconds, 1.0),
+    ("seconds", FigureUnit::Seconds, 1.0),
+    ("bytes", FigureUnit::Bytes, 1.0),
+    ("megabytes", FigureUnit::Bytes, 1e6),
+    ("gibibytes", FigureUnit::Bytes, 1_073_741_824.0),
+    ("mbit", FigureUnit::Bits, 1e6),
+    ("megabits", FigureUnit::Bits, 1e6),
+    ("percent", FigureUnit::Percent, 1.0),
+    ("share", FigureUnit::Percent, 100.0),
 ];
 
-fn parts(name: &str) -> Parts<'_> {
+fn parts(name: &str) -> FigureNameParts<'_> {
     let (front, per) = name.rsplit_once("_per_").unwrap_or((name, ""));
     let (base, last) = front.rsplit_once('_').unwrap_or(("", front));
     match UNITS.iter().find(|(unit, ..)| *unit == last) {
-        Some((_, unit, scale)) => Parts {
+        Some((_, unit, scale)) => FigureNameParts {
             base,
             unit: *unit,
             scale: *scale,
             per,
         },
-        None => Parts {
+        None => FigureNameParts {
             base: front,
-            unit: Unit::None,
+            unit: FigureUnit::None,
             scale: 1.0,
             per,
         },
@@ -70,37 +70,37 @@ fn parts(name: &str) -> Parts<'_> {
 }
 
 /// Shares of which more is better.
-const WANTED: &[&str] = &["reuse", "reused", "delivered", "gain"];
+const MORE_IS_BETTER: &[&str] = &["reuse", "reused", "delivered", "gain"];
 /// Shares that are neither good nor bad.
 const NEUTRAL: &[&str] = &["", "share"];
 
-/// Which way is better, where the name says it.
+/// Which way is better, where the name implies it.
 #[must_use]
-pub(crate) fn better(name: &str) -> Option<Better> {
-    let Parts {
+pub(crate) fn better(name: &str) -> Option<BetterDirection> {
+    let FigureNameParts {
         base, unit, per, ..
     } = parts(name);
     match (unit, per) {
-        (_, "s") => Some(Better::More),
-        (Unit::None, "") => (name == "score").then_some(Better::More),
-        (Unit::Percent, "") if WANTED.contains(&base) => Some(Better::More),
-        (Unit::Percent, "") if NEUTRAL.contains(&base) => None,
-        // The whole length of a run, or the bytes that it moved, were asked for.
+        (_, "s") => Some(BetterDirection::More),
+        (FigureUnit::None, "") => (name == "score").then_some(BetterDirection::More),
+        (FigureUnit::Percent, "") if MORE_IS_BETTER.contains(&base) => Some(BetterDirection::More),
+        (FigureUnit::Percent, "") if NEUTRAL.contains(&base) => None,
+        // The length of a run and the bytes that it moved are parameters, not results.
         (_, "") if base.is_empty() => None,
-        (_, _) => Some(Better::Less),
+        (_, _) => Some(BetterDirection::Less),
     }
 }
 
 /// Whether a name ends with a unit.
 #[must_use]
 pub(crate) fn has_unit(name: &str) -> bool {
-    let Parts { unit, per, .. } = parts(name);
-    unit != Unit::None || !per.is_empty()
+    let FigureNameParts { unit, per, .. } = parts(name);
+    unit != FigureUnit::None || !per.is_empty()
 }
 
-/// Figures that say the same again, and beside which: bandwidth beside messages of the same size,
+/// Redundant figures, and the figure that makes them so: bandwidth beside messages of the same size,
 /// quantiles between the middle and the tail, other ways to read the same memory.
-const AGAIN: &[(&str, &[&str])] = &[
+const SAME_MEASUREMENT: &[(&str, &[&str])] = &[
     (
         "messages_per_s",
         &[
@@ -147,19 +147,21 @@ const AGAIN: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Of some names those that a comparison of subjects speaks of: judged, and none that says again what another
-/// of them says.
+/// The figures among `names` by which subjects are compared: judged ones, without those that are
+/// redundant.
 pub(crate) fn distinct<'a>(names: &[&'a str]) -> Vec<&'a str> {
     let again = |name: &&&str| {
-        let mut said = AGAIN.iter().filter(|(first, _)| names.contains(first));
+        let mut said = SAME_MEASUREMENT
+            .iter()
+            .filter(|(first, _)| names.contains(first));
         said.any(|(_, again)| again.contains(*name))
     };
     let all = names.iter().filter(|name| judged(name) && !again(name));
     all.copied().collect()
 }
 
-/// Whether a comparison of subjects speaks of it: it has a better and a worse, is not one outlier nor the peak of a process
-/// that had other work before, and no difference, of which there are no ratios.
+/// Whether subjects are compared by it: it has a better and a worse, and it is not a single outlier, not the peak of a
+/// process that did other work before, and not a difference, which has no ratio.
 #[must_use]
 pub(crate) fn judged(name: &str) -> bool {
     let base = parts(name).base;
@@ -169,23 +171,23 @@ pub(crate) fn judged(name: &str) -> bool {
 /// The name for people: `p50`, `client RSS`, `messages a second`.
 #[must_use]
 pub(crate) fn label(name: &str) -> String {
-    let Parts {
+    let FigureNameParts {
         base, unit, per, ..
     } = parts(name);
     let words: Vec<&str> = base.split('_').map(word).collect();
     let mut out = words.join(" ").trim().to_owned();
     if out.is_empty() {
         out = match unit {
-            Unit::Seconds => "time",
-            Unit::Bytes | Unit::Bits if per == "s" => "bandwidth",
-            Unit::Bytes | Unit::Bits => "bytes",
+            FigureUnit::Seconds => "time",
+            FigureUnit::Bytes | FigureUnit::Bits if per == "s" => "bandwidth",
+            FigureUnit::Bytes | FigureUnit::Bits => "bytes",
             _ => "share",
         }
         .to_owned();
     }
     match per {
         "" => out,
-        "s" if unit == Unit::None => out + " a second",
+        "s" if unit == FigureUnit::None => out + " a second",
         "s" => out,
         per => format!("{out} for each {}", per.replace('_', " ")),
     }
@@ -227,22 +229,22 @@ pub(crate) fn range(name: &str, spread: &Spread) -> String {
 /// so that `like` reads well.
 #[must_use]
 pub(crate) fn unit(name: &str, like: f64) -> (f64, String) {
-    let Parts {
+    let FigureNameParts {
         unit, scale, per, ..
     } = parts(name);
     let size = (like * scale).abs();
     let steps: &[(f64, &str)] = match unit {
-        Unit::None => &[(1.0, "")],
-        Unit::Percent => &[(1.0, " %")],
-        Unit::Seconds => &[(1.0, " s"), (1e-3, " ms"), (1e-6, " µs"), (1e-9, " ns")],
-        Unit::Bytes => &[(1e9, " GB"), (1e6, " MB"), (1e3, " KB"), (1.0, " B")],
-        Unit::Bits => &[(1e6, " Mbit")],
+        FigureUnit::None => &[(1.0, "")],
+        FigureUnit::Percent => &[(1.0, " %")],
+        FigureUnit::Seconds => &[(1.0, " s"), (1e-3, " ms"), (1e-6, " µs"), (1e-9, " ns")],
+        FigureUnit::Bytes => &[(1e9, " GB"), (1e6, " MB"), (1e3, " KB"), (1.0, " B")],
+        FigureUnit::Bits => &[(1e6, " Mbit")],
     };
     let last = steps.last().copied().unwrap_or((1.0, ""));
     let fits = |step: &&(f64, &str)| size >= step.0;
     let (step, mut text) = match steps.iter().find(fits) {
         Some(step) => (step.0, step.1.to_owned()),
-        // Nothing at all is printed in the middle unit, so that no zero reads `0 ns`.
+        // Zero is printed in the middle unit, so that it does not read `0 ns`.
         None if size == 0.0 => steps
             .get(steps.len() / 3)
             .map_or((last.0, last.1.to_owned()), |s| (s.0, s.1.to_owned())),
@@ -250,7 +252,7 @@ pub(crate) fn unit(name: &str, like: f64) -> (f64, String) {
     };
     match per {
         "" => {}
-        "s" if unit == Unit::None => text += " /s",
+        "s" if unit == FigureUnit::None => text += " /s",
         per => text += &format!("/{}", per.replace('_', " ")),
     }
     (step / scale, text)
@@ -319,7 +321,7 @@ mod tests {
             "loss_percent",
             "cpu_s",
         ] {
-            assert_eq!(better(name), Some(Better::Less), "{name}");
+            assert_eq!(better(name), Some(BetterDirection::Less), "{name}");
         }
         for name in [
             "messages_per_s",
@@ -328,7 +330,7 @@ mod tests {
             "score",
             "delivered_share",
         ] {
-            assert_eq!(better(name), Some(Better::More), "{name}");
+            assert_eq!(better(name), Some(BetterDirection::More), "{name}");
         }
         for name in ["count", "seconds", "bytes", "share_percent"] {
             assert_eq!(better(name), None, "{name}");

@@ -3,11 +3,11 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use crate::{
-    result::{Cell, Entry, Line, Skipped, Spent, Timing},
+    result::{CellId, MeasuredRepeat, PhaseSeconds, ResultEntry, RowTiming, SkippedEntry},
     tables::{self, form, subject},
 };
 
-/// What the subjects of the fixture are worth: their factor on times, higher is slower.
+/// The subjects of the fixture with their factor on times; higher is slower.
 const SUBJECTS: &[(&str, f64)] = &[
     (subject::QUIC, 1.0),
     (subject::H2, 1.3),
@@ -17,8 +17,8 @@ const SUBJECTS: &[(&str, f64)] = &[
     (subject::RAW_IROH, 0.99),
 ];
 
-pub(crate) fn cell(table: &str, row: &str, subject: &str, form: &str) -> Cell {
-    Cell {
+pub(crate) fn cell(table: &str, row: &str, subject: &str, form: &str) -> CellId {
+    CellId {
         suite: if table.starts_with('O') {
             "overlay"
         } else {
@@ -32,8 +32,13 @@ pub(crate) fn cell(table: &str, row: &str, subject: &str, form: &str) -> Cell {
     }
 }
 
-pub(crate) fn line(cell: Cell, network: &str, repeat: u32, figures: &[(&str, f64)]) -> Line {
-    Line {
+pub(crate) fn line(
+    cell: CellId,
+    network: &str,
+    repeat: u32,
+    figures: &[(&str, f64)],
+) -> MeasuredRepeat {
+    MeasuredRepeat {
         cell,
         network: network.into(),
         repeat,
@@ -57,7 +62,7 @@ fn distribution(p50: f64) -> Vec<(f64, f64)> {
 }
 
 /// Lines of most tables for all subjects, five repeats after a warm-up, and some skipped cells.
-pub(crate) fn entries() -> Vec<Entry> {
+pub(crate) fn entries() -> Vec<ResultEntry> {
     let mut out = Vec::new();
     for repeat in 0..=5 {
         for (subject, factor) in SUBJECTS {
@@ -65,7 +70,7 @@ pub(crate) fn entries() -> Vec<Entry> {
         }
     }
     let skip = |table, row, subject, form, reason: &str| {
-        Entry::Skipped(Skipped {
+        ResultEntry::Skipped(SkippedEntry {
             cell: cell(table, row, subject, form),
             reason: reason.into(),
         })
@@ -78,24 +83,24 @@ pub(crate) fn entries() -> Vec<Entry> {
         "WebSocket has no 0-RTT",
     ));
     out.push(skip("O6", "punched", "quic", "", "needs root"));
-    out.push(Entry::Timing(Timing {
+    out.push(ResultEntry::Timing(RowTiming {
         suite: "coordination".into(),
         table: "Q1".into(),
         row: tables::ONE_AGENT.into(),
         network: "wan-50ms".into(),
-        took: Spent {
+        took: PhaseSeconds {
             network_s: 11.0,
             work_s: 4.0,
-            ..Spent::default()
+            ..PhaseSeconds::default()
         },
-        expected: Spent::default(),
+        expected: PhaseSeconds::default(),
         killed: 0,
     }));
     out
 }
 
-fn measured(out: &mut Vec<Entry>, subject: &str, factor: f64, repeat: u32) {
-    let mut keep = |line: Line| out.push(Entry::Measured(line));
+fn measured(out: &mut Vec<ResultEntry>, subject: &str, factor: f64, repeat: u32) {
+    let mut keep = |line: MeasuredRepeat| out.push(ResultEntry::Measured(line));
     for (count, bytes) in tables::SCENARIOS {
         for (rtt, network) in [(0, "loopback"), (50, "wan-50ms"), (100, "wan-100ms")] {
             for form in [form::POOLED, form::PER_AGENT] {
@@ -159,8 +164,8 @@ fn measured(out: &mut Vec<Entry>, subject: &str, factor: f64, repeat: u32) {
     }
 }
 
-/// Writes a folder as a run leaves it.
-pub(crate) fn write(dir: &Path, entries: &[Entry]) {
+/// Writes a result folder as a run does.
+pub(crate) fn write(dir: &Path, entries: &[ResultEntry]) {
     let lines: Vec<String> = entries
         .iter()
         .map(|entry| serde_json::to_string(entry).unwrap())

@@ -1,7 +1,7 @@
 //! The page: one HTML file without scripts, styles or pictures from elsewhere.
 //!
-//! Everything that comes from a file passes through maud, which escapes it. Wide tables scroll in a
-//! box of their own, so that the page itself never does.
+//! Everything that comes from a file is escaped by maud. Wide tables scroll in a box of
+//! their own, so that the page itself never does.
 
 use hailwire_wire::shown;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -9,26 +9,26 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use crate::tables::grouped;
 
 use super::{
+    baseline_comparison::BaselineComparison,
     figure,
-    networks::Checked,
-    page::{Figure, Judged, Report, Skip},
-    plot::{self, Plot},
+    networks::CheckedPath,
+    page::{JudgedTarget, PageFigure, ReportPage, SkippedCell},
+    plot::{self, SvgPlot},
     scores,
-    spread::Verdict,
-    standing::Standing,
-    table::{Against, Grid, GridRow, Value},
-    time::{self, Took},
+    spread::DifferenceVerdict,
+    table::{BaselineRatio, GridRow, GridValue, TableGrid},
+    timings::{self, TableTime},
 };
 
 pub(crate) const STYLE: &str = include_str!("style.css");
-/// Rows of a list of losses or wins that stand open; the rest is folded.
-const OPEN: usize = 12;
-/// Plots of a kind that stand open.
+/// Rows of a list of losses or wins that are shown; the rest is folded.
+const OPEN_TABLES: usize = 12;
+/// Plots of a kind that are shown; the rest are folded.
 const OPEN_PLOTS: usize = 6;
 
 /// The whole page of a report.
 #[must_use]
-pub(crate) fn page(report: &Report) -> String {
+pub(crate) fn page(report: &ReportPage) -> String {
     let body = html! {
         header {
             p.over { "Hailwire bench" }
@@ -39,7 +39,7 @@ pub(crate) fn page(report: &Report) -> String {
         main {
             (telling(report))
             (warnings(&report.warnings))
-            (aims(&report.aims))
+            (targets(&report.targets))
             (losses(report))
             (wins(report))
             (networks(&report.networks))
@@ -67,14 +67,14 @@ pub(crate) fn whole(title: &str, body: &Markup) -> String {
             body { (body) }
         }
     };
-    // maud escapes elements, not what turns a text around.
+    // maud escapes elements, but not characters that change the direction of text.
     shown::lines(&page.into_string())
 }
 
-fn contents(report: &Report) -> Markup {
+fn contents(report: &ReportPage) -> Markup {
     html! {
         nav aria-label="Contents" {
-            a href="#aims" { "Aims" } " "
+            a href="#targets" { "Targets" } " "
             a href="#losses" { "Where we lose" } " "
             a href="#wins" { "Where we win" } " "
             a href="#networks" { "Networks" } " "
@@ -88,17 +88,17 @@ fn contents(report: &Report) -> Markup {
     }
 }
 
-fn telling(report: &Report) -> Markup {
+fn telling(report: &ReportPage) -> Markup {
     html! {
         section {
             h2 { "In three rows" }
             @if report.telling.is_empty() {
-                p { "No figure of ours stands beside a baseline's in this folder." }
+                p { "No figure of ours can be compared with a baseline's in this folder." }
             }
             div.cards {
                 @for one in &report.telling {
                     div class=(format!("card {}", class(one.verdict))) {
-                        p.over { (one.place()) }
+                        p.over { (one.cell_key()) }
                         p.big { (times(one)) }
                         p { (figure::label(&one.figure)) " of " b { (one.ours) } " against " b { (one.theirs) } ": "
                             (figure::text(&one.figure, one.our.median)) " against "
@@ -111,8 +111,8 @@ fn telling(report: &Report) -> Markup {
     }
 }
 
-/// `2.1 × better`: how far ahead or behind, by how good it is and not by which way is better.
-fn times(one: &Standing) -> String {
+/// `2.1 × better`: how far ahead or behind, whichever way is better for the figure.
+fn times(one: &BaselineComparison) -> String {
     let (factor, word) = if one.lead >= 1.0 {
         (one.lead, "better")
     } else {
@@ -120,26 +120,26 @@ fn times(one: &Standing) -> String {
     };
     let text = format!("{} × {word}", figure::number(factor));
     match one.verdict {
-        Verdict::TooFew => format!("{text}, of too few repeats"),
+        DifferenceVerdict::TooFew => format!("{text}, of too few repeats"),
         _ => format!("{} {text}", sign(one.verdict)),
     }
 }
 
-const fn sign(verdict: Verdict) -> &'static str {
+const fn sign(verdict: DifferenceVerdict) -> &'static str {
     match verdict {
-        Verdict::Better => "▲",
-        Verdict::Worse => "▼",
-        Verdict::NoDifference => "≈",
-        Verdict::TooFew => "?",
+        DifferenceVerdict::Better => "▲",
+        DifferenceVerdict::Worse => "▼",
+        DifferenceVerdict::NoDifference => "≈",
+        DifferenceVerdict::TooFew => "?",
     }
 }
 
-pub(crate) const fn class(verdict: Verdict) -> &'static str {
+pub(crate) const fn class(verdict: DifferenceVerdict) -> &'static str {
     match verdict {
-        Verdict::Better => "better",
-        Verdict::Worse => "worse",
-        Verdict::NoDifference => "same",
-        Verdict::TooFew => "few",
+        DifferenceVerdict::Better => "better",
+        DifferenceVerdict::Worse => "worse",
+        DifferenceVerdict::NoDifference => "same",
+        DifferenceVerdict::TooFew => "few",
     }
 }
 
@@ -154,24 +154,24 @@ pub(crate) fn warnings(warnings: &[String]) -> Markup {
     }
 }
 
-fn aims(aims: &[Judged]) -> Markup {
+fn targets(targets: &[JudgedTarget]) -> Markup {
     html! {
-        section id="aims" {
-            h2 { "Aims" }
-            (scroll("Aims", &html! {
+        section id="targets" {
+            h2 { "Targets" }
+            (scroll("Targets", &html! {
                 table {
-                    thead { tr { th scope="col" { "aim" } th scope="col" { "came out" } th scope="col" { "value" } th scope="col" { "formula" } } }
+                    thead { tr { th scope="col" { "target" } th scope="col" { "result" } th scope="col" { "value" } th scope="col" { "formula" } } }
                     tbody {
-                        @for aim in aims {
+                        @for target in targets {
                             tr {
-                                th scope="row" { (aim.name) }
-                                @match aim.met {
+                                th scope="row" { (target.name) }
+                                @match target.met {
                                     Some(true) => td.better { "▲ met" },
                                     Some(false) => td.worse { "▼ missed" },
                                     None => td.missing { "not measured" },
                                 }
-                                td class=(if aim.met.is_some() { "value" } else { "missing" }) { (aim.value) }
-                                td.text { (aim.formula) }
+                                td class=(if target.met.is_some() { "value" } else { "missing" }) { (target.value) }
+                                td.text { (target.formula) }
                             }
                         }
                     }
@@ -181,7 +181,7 @@ fn aims(aims: &[Judged]) -> Markup {
     }
 }
 
-fn losses(report: &Report) -> Markup {
+fn losses(report: &ReportPage) -> Markup {
     html! {
         section id="losses" {
             h2 { "Where we lose" }
@@ -189,13 +189,13 @@ fn losses(report: &Report) -> Markup {
                 p { "In no row of this folder is a subject of ours behind a baseline beyond the spread." }
             } @else {
                 p { (report.losses.len()) " rows in which a subject of ours is behind a baseline in the same run, the furthest first." }
-                (standings("Where we lose", &report.losses))
+                (comparisons("Where we lose", &report.losses))
             }
         }
     }
 }
 
-fn wins(report: &Report) -> Markup {
+fn wins(report: &ReportPage) -> Markup {
     html! {
         section id="wins" {
             h2 { "Where we win" }
@@ -203,7 +203,7 @@ fn wins(report: &Report) -> Markup {
                 p { "In no row of this folder is a subject of ours ahead of a baseline beyond the spread." }
             } @else {
                 p { (report.wins.len()) " rows in which a subject of ours is ahead of a baseline in the same run, the furthest first." }
-                (standings("Where we win", &report.wins))
+                (comparisons("Where we win", &report.wins))
             }
             p { "In " (report.hidden) " rows the spread hides a difference, if there is one; "
                 (report.too_few) " rows have too few repeats to say. Chance alone would put about "
@@ -212,20 +212,20 @@ fn wins(report: &Report) -> Markup {
     }
 }
 
-fn standings(name: &str, all: &[Standing]) -> Markup {
-    let (open, folded) = all.split_at(all.len().min(OPEN));
+fn comparisons(name: &str, all: &[BaselineComparison]) -> Markup {
+    let (open, folded) = all.split_at(all.len().min(OPEN_TABLES));
     html! {
-        (standing_rows(name, open))
+        (comparison_rows(name, open))
         @if !folded.is_empty() {
             details {
                 summary { (folded.len()) " more" }
-                (standing_rows(name, folded))
+                (comparison_rows(name, folded))
             }
         }
     }
 }
 
-fn standing_rows(name: &str, all: &[Standing]) -> Markup {
+fn comparison_rows(name: &str, all: &[BaselineComparison]) -> Markup {
     scroll(
         name,
         &html! {
@@ -237,7 +237,7 @@ fn standing_rows(name: &str, all: &[Standing]) -> Markup {
                 tbody {
                     @for one in all {
                         tr {
-                            th scope="row" { (one.place()) span.sub { (one.network) } }
+                            th scope="row" { (one.cell_key()) span.sub { (one.network) } }
                             td.text { (figure::label(&one.figure)) }
                             td.value { (figure::spread(&one.figure, &one.our)) span.sub { (one.ours) } }
                             td.value { (figure::spread(&one.figure, &one.their)) span.sub { (one.theirs) } }
@@ -251,7 +251,7 @@ fn standing_rows(name: &str, all: &[Standing]) -> Markup {
     )
 }
 
-fn networks(networks: &[Checked]) -> Markup {
+fn networks(networks: &[CheckedPath]) -> Markup {
     let mut names: Vec<&str> = Vec::new();
     for (name, _) in networks.iter().flat_map(|network| &network.facts) {
         if !names.contains(&name.as_str()) {
@@ -260,7 +260,7 @@ fn networks(networks: &[Checked]) -> Markup {
     }
     html! {
         section id="networks" {
-            h2 { "Networks, measured before they were believed" }
+            h2 { "Networks, checked before they were used" }
             @if networks.is_empty() {
                 p { "No network was simulated, or none was checked: rows on `loopback` ran on this machine's own loopback." }
             } @else {
@@ -293,7 +293,7 @@ fn networks(networks: &[Checked]) -> Markup {
     }
 }
 
-fn plots(report: &Report) -> Markup {
+fn plots(report: &ReportPage) -> Markup {
     let mut number = 0;
     let mut next = || {
         number += 1;
@@ -320,7 +320,7 @@ fn plots(report: &Report) -> Markup {
     }
 }
 
-fn figure_of(plot: &Plot, id: &str) -> Markup {
+fn figure_of(plot: &SvgPlot, id: &str) -> Markup {
     html! {
         figure {
             figcaption { (plot.title) }
@@ -330,7 +330,7 @@ fn figure_of(plot: &Plot, id: &str) -> Markup {
     }
 }
 
-fn tables(report: &Report) -> Markup {
+fn tables(report: &ReportPage) -> Markup {
     html! {
         section id="tables" {
             h2 { "Tables" }
@@ -340,7 +340,7 @@ fn tables(report: &Report) -> Markup {
         }
         @if !report.unmeasured.is_empty() {
             section {
-                h2 { "Published tables that this folder has nothing for" }
+                h2 { "Published tables without a measurement in this folder" }
                 @for grid in &report.unmeasured {
                     details id=(format!("table-{}", slug(&grid.id))) {
                         summary { (grid.id) " · " (grid.title) }
@@ -353,7 +353,7 @@ fn tables(report: &Report) -> Markup {
     }
 }
 
-fn table(grid: &Grid) -> Markup {
+fn table(grid: &TableGrid) -> Markup {
     html! {
         article id=(format!("table-{}", slug(&grid.id))) {
             h3 { (grid.id) " · " (grid.title) }
@@ -363,7 +363,7 @@ fn table(grid: &Grid) -> Markup {
     }
 }
 
-fn about(grid: &Grid) -> Markup {
+fn about(grid: &TableGrid) -> Markup {
     html! {
         @if !grid.source.is_empty() { p.source { "Published by: " (grid.source) } }
         @for note in &grid.notes { p.note { (note) } }
@@ -371,7 +371,7 @@ fn about(grid: &Grid) -> Markup {
     }
 }
 
-fn rows(grid: &Grid) -> Markup {
+fn rows(grid: &TableGrid) -> Markup {
     html! {
         table.grid {
             thead {
@@ -405,7 +405,7 @@ fn rows(grid: &Grid) -> Markup {
     }
 }
 
-fn groups(grid: &Grid) -> Vec<(&str, usize)> {
+fn groups(grid: &TableGrid) -> Vec<(&str, usize)> {
     let mut groups: Vec<(&str, usize)> = Vec::new();
     for column in &grid.columns {
         match groups.last_mut() {
@@ -416,7 +416,7 @@ fn groups(grid: &Grid) -> Vec<(&str, usize)> {
     groups
 }
 
-/// How many rows share the name that begins at row `i`; nothing where it began above.
+/// How many rows share the name that begins at row `i`; `None` where it began above.
 fn span(rows: &[GridRow], i: usize) -> Option<usize> {
     let same = |a: &GridRow, b: &GridRow| a.name == b.name && a.measured_as == b.measured_as;
     let row = rows.get(i)?;
@@ -429,21 +429,23 @@ fn span(rows: &[GridRow], i: usize) -> Option<usize> {
 }
 
 /// The cells of a row; neighbours without a figure for the same reason are one.
-fn cells(cells: &[Value]) -> Markup {
-    let mut groups: Vec<(&Value, usize)> = Vec::new();
+fn cells(cells: &[GridValue]) -> Markup {
+    let mut groups: Vec<(&GridValue, usize)> = Vec::new();
     for cell in cells {
         match groups.last_mut() {
-            Some((last, span)) if *last == cell && matches!(cell, Value::Missing(_)) => *span += 1,
+            Some((last, span)) if *last == cell && matches!(cell, GridValue::Missing(_)) => {
+                *span += 1;
+            }
             _ => groups.push((cell, 1)),
         }
     }
     html! {
         @for (cell, span) in groups {
             @match cell {
-                Value::Published(text) => td.pub { (text) },
-                Value::Unpublished => td.pub.missing { "none published" },
-                Value::Missing(reason) => td.missing colspan=(span) { "not measured: " (reason) },
-                Value::Measured { text, range, repeats, against } => td.value {
+                GridValue::Published(text) => td.pub { (text) },
+                GridValue::Unpublished => td.pub.missing { "none published" },
+                GridValue::Missing(reason) => td.missing colspan=(span) { "not measured: " (reason) },
+                GridValue::Measured { text, range, repeats, against } => td.value {
                     (text) span.sub { (range) }
                     @if *repeats < 3 { span.sub { "of " (repeats) @if *repeats == 1 { " repeat" } @else { " repeats" } } }
                     @if let Some(against) = against { (beside(against)) }
@@ -453,7 +455,7 @@ fn cells(cells: &[Value]) -> Markup {
     }
 }
 
-fn beside(against: &Against) -> Markup {
+fn beside(against: &BaselineRatio) -> Markup {
     html! {
         span class=(format!("sub vs {}", class(against.verdict))) {
             (sign(against.verdict)) " " (against.ratio) " of " (against.baseline) ", " (against.verdict.text())
@@ -461,7 +463,7 @@ fn beside(against: &Against) -> Markup {
     }
 }
 
-fn method(report: &Report) -> Markup {
+fn method(report: &ReportPage) -> Markup {
     html! {
         section id="method" {
             h2 { "Environment and method" }
@@ -479,13 +481,13 @@ fn method(report: &Report) -> Markup {
     }
 }
 
-fn where_time_went(times: &[Took]) -> Markup {
+fn where_time_went(times: &[TableTime]) -> Markup {
     html! {
         @if !times.is_empty() {
             h3 { "Where the time went" }
             (scroll("Where the time went", &html! {
                 table {
-                    thead { tr { @for name in time::HEAD { th scope="col" { (name) } } } }
+                    thead { tr { @for name in timings::HEAD { th scope="col" { (name) } } } }
                     tbody {
                         @for one in times {
                             tr { th scope="row" { (one.table) } @for cell in one.cells() { td.value { (cell) } } }
@@ -497,21 +499,21 @@ fn where_time_went(times: &[Took]) -> Markup {
     }
 }
 
-/// How figures came about and what the words of a report mean.
+/// How figures were measured and what the terms of a report mean.
 pub(crate) const METHOD: &[&str] = &[
-    "Every party is a process of its own on one machine; subjects take turns, A B C A B C, in one run. \
-     Each answer is checked for its content.",
+    "Every program is a process of its own on one machine; subjects are interleaved, A B C A B C, in one run. \
+     The content of each answer is checked.",
     "A figure is the median of its repeats, with the least and the most.",
     "A ratio between two subjects is taken repeat by repeat. They differ when every pair lies on the same side of 1; otherwise \
-     the row says no difference. Fewer than three pairs say nothing.",
+     the row says no difference. Fewer than three pairs are not judged.",
     "Losses and wins compare p50 and p99 of the quantiles, resident bytes of the memory, and messages rather than \
      bytes where both are there; the tables have the rest.",
     "Ours are the subjects quic, h2, ws, auto, embedded and process to process; whatever else was measured is a baseline. \
      Only the same row in the same form on the same network is compared.",
-    "Published figures come from other machines and other work. They are printed, not computed with.",
+    "Published figures come from other machines and other work. They are printed and never computed with.",
 ];
 
-fn lines(report: &Report) -> Markup {
+fn lines(report: &ReportPage) -> Markup {
     html! {
         section id="lines" {
             h2 { "Every figure" }
@@ -527,12 +529,12 @@ fn lines(report: &Report) -> Markup {
     }
 }
 
-fn figures(figures: &[Figure]) -> Markup {
+fn figures(figures: &[PageFigure]) -> Markup {
     html! {
         table {
             thead { tr { @for name in ["table", "row", "subject", "form", "network", "figure", "median (least – most)", "repeats"] { th scope="col" { (name) } } } }
             tbody { @for one in figures { tr {
-                @for part in &one.place { td.text { (or_dash(part)) } }
+                @for part in &one.cell_key { td.text { (or_dash(part)) } }
                 td.text { (one.name) }
                 td.value { (figure::spread(&one.name, &one.spread)) }
                 td.value { (one.repeats) }
@@ -541,29 +543,29 @@ fn figures(figures: &[Figure]) -> Markup {
     }
 }
 
-fn skipped(skipped: &[Skip]) -> Markup {
+fn skipped(skipped: &[SkippedCell]) -> Markup {
     html! {
         table {
             thead { tr { @for name in ["table", "row", "subject", "form", "not measured"] { th scope="col" { (name) } } } }
             tbody { @for one in skipped { tr {
-                @for part in &one.place { td.text { (or_dash(part)) } }
+                @for part in &one.cell_key { td.text { (or_dash(part)) } }
                 td.text { (one.reason) }
             } } }
         }
     }
 }
 
-/// A part of a name that does not apply.
+/// A part of a name, or a dash where it does not apply.
 fn or_dash(part: &str) -> &str {
     if part.is_empty() { "–" } else { part }
 }
 
-/// A box in which what is wide scrolls; it can be reached and scrolled with the keyboard.
+/// A box in which wide content scrolls; it can be reached and scrolled with the keyboard.
 pub(crate) fn scroll(name: &str, inside: &Markup) -> Markup {
     html! { div.scroll tabindex="0" role="region" aria-label=(name) { (inside) } }
 }
 
-/// A file of the folder as a relative address: whatever is not plain is written as its bytes.
+/// A file of the folder as a relative address: special characters are percent-encoded.
 pub(crate) fn address(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     name.bytes()

@@ -5,17 +5,17 @@ use std::fmt::Write as _;
 use hailwire_wire::shown::one_line;
 
 use super::{
+    baseline_comparison::BaselineComparison,
     figure, html,
-    page::Report,
+    page::ReportPage,
     scores,
-    standing::Standing,
-    table::{Grid, Value},
-    time,
+    table::{GridValue, TableGrid},
+    timings,
 };
 
 /// The whole report.
 #[must_use]
-pub(crate) fn page(report: &Report) -> String {
+pub(crate) fn page(report: &ReportPage) -> String {
     let mut out = format!(
         "# Hailwire bench: {}\n\n{}",
         safe(&report.title),
@@ -26,7 +26,7 @@ pub(crate) fn page(report: &Report) -> String {
     }
     out += "\n\nPlots are in [report.html](report.html).\n\n## In three rows\n\n";
     if report.telling.is_empty() {
-        out += "No figure of ours stands beside a baseline's in this folder.\n";
+        out += "No figure of ours can be compared with a baseline's in this folder.\n";
     }
     for one in &report.telling {
         let _ = writeln!(out, "- {}", safe(&one.sentence()));
@@ -37,9 +37,9 @@ pub(crate) fn page(report: &Report) -> String {
             let _ = writeln!(out, "- {}", safe(warning));
         }
     }
-    aims(&mut out, report);
-    standings(&mut out, "Where we lose", &report.losses);
-    standings(&mut out, "Where we win", &report.wins);
+    targets(&mut out, report);
+    comparisons(&mut out, "Where we lose", &report.losses);
+    comparisons(&mut out, "Where we win", &report.wins);
     let _ = writeln!(
         out,
         "\nIn {} rows the spread hides a difference, if there is one; {} rows have too few repeats to say. \
@@ -53,7 +53,7 @@ pub(crate) fn page(report: &Report) -> String {
         table(&mut out, grid);
     }
     if !report.unmeasured.is_empty() {
-        out += "\n## Published tables that this folder has nothing for\n";
+        out += "\n## Published tables without a measurement in this folder\n";
         for grid in &report.unmeasured {
             table(&mut out, grid);
         }
@@ -62,15 +62,15 @@ pub(crate) fn page(report: &Report) -> String {
     out
 }
 
-fn aims(out: &mut String, report: &Report) {
-    *out += "\n## Aims\n\n";
+fn targets(out: &mut String, report: &ReportPage) {
+    *out += "\n## Targets\n\n";
     row(
         out,
-        &["aim", "came out", "value", "formula"].map(String::from),
+        &["target", "result", "value", "formula"].map(String::from),
     );
     rule(out, 4);
-    for aim in &report.aims {
-        let met = match aim.met {
+    for target in &report.targets {
+        let met = match target.met {
             Some(true) => "met",
             Some(false) => "**missed**",
             None => "not measured",
@@ -78,16 +78,16 @@ fn aims(out: &mut String, report: &Report) {
         row(
             out,
             &[
-                safe(&aim.name),
+                safe(&target.name),
                 met.into(),
-                safe(&aim.value),
-                safe(&aim.formula),
+                safe(&target.value),
+                safe(&target.formula),
             ],
         );
     }
 }
 
-fn standings(out: &mut String, title: &str, all: &[Standing]) {
+fn comparisons(out: &mut String, title: &str, all: &[BaselineComparison]) {
     let _ = write!(out, "\n## {title}\n\n");
     if all.is_empty() {
         *out += "In no row of this folder.\n";
@@ -108,7 +108,7 @@ fn standings(out: &mut String, title: &str, all: &[Standing]) {
         row(
             out,
             &[
-                safe(&one.place()),
+                safe(&one.cell_key()),
                 safe(&one.network),
                 safe(&figure::label(&one.figure)),
                 format!(
@@ -128,8 +128,8 @@ fn standings(out: &mut String, title: &str, all: &[Standing]) {
     }
 }
 
-fn networks(out: &mut String, report: &Report) {
-    *out += "\n## Networks, measured before they were believed\n\n";
+fn networks(out: &mut String, report: &ReportPage) {
+    *out += "\n## Networks, checked before they were used\n\n";
     if report.networks.is_empty() {
         *out += "No network was simulated, or none was checked.\n";
         return;
@@ -154,7 +154,7 @@ fn networks(out: &mut String, report: &Report) {
     }
 }
 
-fn table(out: &mut String, grid: &Grid) {
+fn table(out: &mut String, grid: &TableGrid) {
     let _ = write!(out, "\n### {} · {}\n\n", safe(&grid.id), safe(&grid.title));
     if !grid.source.is_empty() {
         let _ = write!(out, "Published by: {}\n\n", safe(&grid.source));
@@ -186,12 +186,12 @@ fn table(out: &mut String, grid: &Grid) {
     }
 }
 
-fn cell(value: &Value) -> String {
+fn cell(value: &GridValue) -> String {
     match value {
-        Value::Published(text) => safe(text),
-        Value::Unpublished => "none published".into(),
-        Value::Missing(reason) => format!("not measured: {}", safe(reason)),
-        Value::Measured {
+        GridValue::Published(text) => safe(text),
+        GridValue::Unpublished => "none published".into(),
+        GridValue::Missing(reason) => format!("not measured: {}", safe(reason)),
+        GridValue::Measured {
             text,
             range,
             repeats,
@@ -215,7 +215,7 @@ fn cell(value: &Value) -> String {
     }
 }
 
-fn method(out: &mut String, report: &Report) {
+fn method(out: &mut String, report: &ReportPage) {
     *out += "\n## Environment and method\n\n";
     if !report.command.is_empty() {
         let _ = write!(out, "The exact command: {}\n\n", safe(&report.command));
@@ -230,8 +230,8 @@ fn method(out: &mut String, report: &Report) {
     }
     if !report.times.is_empty() {
         *out += "\n### Where the time went\n\n";
-        row(out, &time::HEAD.map(String::from));
-        rule(out, time::HEAD.len());
+        row(out, &timings::HEAD.map(String::from));
+        rule(out, timings::HEAD.len());
         for one in &report.times {
             let mut cells = vec![safe(&one.table)];
             cells.extend(one.cells());

@@ -1,22 +1,22 @@
-//! Reports, drawn from a result folder and never typed.
+//! Reports, generated from a result folder.
 //!
-//! [`draw`] reads the lines of a folder ([`folder`]), finds for every published row what was measured
+//! [`draw`] reads the lines of a folder ([`result_folder`]), finds for every published row what was measured
 //! ([`published`], [`table`]), compares ours with the baselines of the same run ([`spread`],
-//! [`standing`]), judges the aims, and decides the whole page before any of it is written ([`page`]).
+//! [`baseline_comparison`]), judges the targets, and decides the whole page before any of it is written ([`page`]).
 //! The page is then written three times: as one HTML file that needs nothing else ([`html`], with plots
 //! from [`charts`] and [`plot`]), as Markdown ([`markdown`]) and as JSON ([`summary`]). [`compare`] sets two
 //! folders side by side, and [`readme`] writes the README's table of figures from the kept ones.
 //!
-//! It refuses to fill gaps: a cell without a figure says why, a published figure is never computed with,
-//! and a difference that the spread hides is called that.
+//! It never fills gaps: a cell without a figure says why, a published figure is never computed with, and
+//! a difference within the spread is reported as none.
 
-mod cells;
+mod baseline_comparison;
+mod cell_index;
 mod charts;
 pub mod compare;
 mod figure;
 #[cfg(test)]
 mod fixture;
-mod folder;
 mod html;
 mod markdown;
 mod networks;
@@ -24,30 +24,30 @@ mod page;
 mod plot;
 mod published;
 pub mod readme;
+mod result_folder;
 mod scores;
 mod spread;
-mod standing;
 mod subjects;
 mod summary;
 mod table;
 #[cfg(test)]
 mod tests;
-mod time;
+mod timings;
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use folder::Folder;
-use page::Report;
-pub use spread::Verdict;
+use page::ReportPage;
+use result_folder::ResultFolder;
+pub use spread::DifferenceVerdict;
 
 use crate::BenchError;
 
-/// What was drawn, and what to tell whoever asked.
+/// A report that was written, and what to tell the user.
 #[derive(Clone, Debug)]
-pub struct Drawn {
+pub struct DrawnReport {
     /// The page.
     pub html: PathBuf,
     /// The same in Markdown.
@@ -56,8 +56,8 @@ pub struct Drawn {
     pub summary: PathBuf,
     /// The three most telling rows, a sentence each.
     pub telling: Vec<String>,
-    /// Aims met, missed and not measured.
-    pub aims: [usize; 3],
+    /// Targets met, missed and not measured.
+    pub targets: [usize; 3],
     /// Rows in which we are behind a baseline, ahead of one, and between which the spread hides a difference.
     pub rows: [usize; 3],
     /// What could not be read or drawn.
@@ -70,21 +70,27 @@ pub struct Drawn {
 /// # Errors
 ///
 /// The folder has no `raw.jsonl`, or cannot be written.
-pub fn draw(dir: &Path) -> Result<Drawn, BenchError> {
-    let report = Report::of(Folder::read(dir)?);
+pub fn draw(dir: &Path) -> Result<DrawnReport, BenchError> {
+    let report = ReportPage::of(ResultFolder::read(dir)?);
     let summary = serde_json::to_string_pretty(&summary::of(&report));
-    let summary = summary.map_err(|error| BenchError::Wrong(error.to_string()))? + "\n";
-    let aims = |met| report.aims.iter().filter(|aim| aim.met == met).count();
-    Ok(Drawn {
+    let summary = summary.map_err(|error| BenchError::Invalid(error.to_string()))? + "\n";
+    let targets = |met| {
+        report
+            .targets
+            .iter()
+            .filter(|target| target.met == met)
+            .count()
+    };
+    Ok(DrawnReport {
         html: write(dir, "report.html", &html::page(&report))?,
         markdown: write(dir, "report.md", &markdown::page(&report))?,
         summary: write(dir, "summary.json", &summary)?,
         telling: report
             .telling
             .iter()
-            .map(standing::Standing::sentence)
+            .map(baseline_comparison::BaselineComparison::sentence)
             .collect(),
-        aims: [Some(true), Some(false), None].map(aims),
+        targets: [Some(true), Some(false), None].map(targets),
         rows: [report.losses.len(), report.wins.len(), report.hidden],
         warnings: report.warnings,
     })
@@ -97,7 +103,7 @@ fn write(dir: &Path, name: &str, text: &str) -> Result<PathBuf, BenchError> {
     let mut file = tempfile::NamedTempFile::new_in(dir).map_err(wrong())?;
     std::io::Write::write_all(&mut file, text.as_bytes()).map_err(wrong())?;
     let file = file.persist(&path).map_err(|error| wrong()(error.error))?;
-    // A temporary file is its owner's alone; a report is as readable as the lines beside it.
+    // A temporary file is readable by its owner only; a report gets the permissions of `raw.jsonl`.
     let like = fs::metadata(dir.join("raw.jsonl")).map(|raw| raw.permissions());
     like.and_then(|like| file.set_permissions(like))
         .map_err(wrong())?;

@@ -1,4 +1,4 @@
-//! What `network.jsonl` and `environment.json` say, in words.
+//! The contents of `network.jsonl` and `environment.json` as text.
 //!
 //! A check of the lab has a `network`, whether it is `within` its label, and `paths`, each with
 //! `from`, `to`, the `label`, what `udp` and `tcp` measured and the `faults`. A check of another
@@ -10,7 +10,7 @@ use super::figure;
 
 /// One path of a network and what was measured through it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Checked {
+pub(crate) struct CheckedPath {
     /// The network's name, and the path where it has several.
     pub(crate) name: String,
     /// Whether it does what its label says; `None` where the check does not say.
@@ -20,7 +20,7 @@ pub(crate) struct Checked {
 }
 
 /// The paths of a check.
-pub(crate) fn checked(check: &Map<String, Value>) -> Vec<Checked> {
+pub(crate) fn checked(check: &Map<String, Value>) -> Vec<CheckedPath> {
     let name = ["network", "topology", "name"];
     let name = name
         .iter()
@@ -42,7 +42,7 @@ pub(crate) fn checked(check: &Map<String, Value>) -> Vec<Checked> {
         .collect();
     if paths.is_empty() {
         let facts = own;
-        return vec![Checked {
+        return vec![CheckedPath {
             name: title,
             within,
             facts,
@@ -57,7 +57,7 @@ pub(crate) fn checked(check: &Map<String, Value>) -> Vec<Checked> {
             let value = path.get(*key).filter(|value| !value.is_null())?;
             Some(((*key).to_owned(), fact(key, value)))
         }));
-        Checked {
+        CheckedPath {
             name: format!("{title}, {} to {}", end("from"), end("to")),
             within: faults.map(Vec::is_empty).or(within),
             facts,
@@ -66,7 +66,7 @@ pub(crate) fn checked(check: &Map<String, Value>) -> Vec<Checked> {
     paths.iter().map(one).collect()
 }
 
-/// A named value as people write it.
+/// A named value, formatted for people.
 pub(crate) fn fact(name: &str, value: &Value) -> String {
     match value {
         Value::Null => "none".into(),
@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    fn of(check: &Value) -> Vec<Checked> {
+    fn of(check: &Value) -> Vec<CheckedPath> {
         checked(check.as_object().unwrap())
     }
 

@@ -1,45 +1,46 @@
-//! A report, decided: everything that a page says, before it is HTML, Markdown or JSON. Pure.
+//! The contents of a report, before it is HTML, Markdown or JSON: a pure function of a folder.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::Value as Json;
 
 use super::{
-    cells::Cells,
+    baseline_comparison::{self, BaselineComparison},
+    cell_index::CellIndex,
     charts, figure,
-    folder::Folder,
-    networks::{self, Checked},
-    plot::{self, Plot},
-    published, scores,
-    spread::Verdict,
-    standing::{self, Standing},
-    table::{self, Grid},
-    time::{self, Took},
+    networks::{self, CheckedPath},
+    plot::{self, SvgPlot},
+    published,
+    result_folder::ResultFolder,
+    scores,
+    spread::DifferenceVerdict,
+    table::{self, TableGrid},
+    timings::{self, TableTime},
 };
 use crate::{
-    aims::{AIMS, Aim, Outcome},
     measure::Spread,
+    targets::{PerformanceTarget, TARGETS, TargetOutcome},
 };
 
-/// Everything that a report says.
+/// The contents of a report.
 #[derive(Clone, Debug)]
-pub(crate) struct Report {
+pub(crate) struct ReportPage {
     /// `coordination on A processor × 2`.
     pub(crate) title: String,
     /// The day and time of the run.
     pub(crate) when: String,
-    /// What the environment says, in words.
+    /// The environment of the run: name and value.
     pub(crate) environment: Vec<(String, String)>,
     /// The exact command; empty where it is not known.
     pub(crate) command: String,
     /// The three most telling rows.
-    pub(crate) telling: Vec<Standing>,
-    /// Each aim.
-    pub(crate) aims: Vec<Judged>,
+    pub(crate) telling: Vec<BaselineComparison>,
+    /// Each target.
+    pub(crate) targets: Vec<JudgedTarget>,
     /// Rows in which we are behind a baseline, the furthest first.
-    pub(crate) losses: Vec<Standing>,
+    pub(crate) losses: Vec<BaselineComparison>,
     /// Rows in which we are ahead, the furthest first.
-    pub(crate) wins: Vec<Standing>,
+    pub(crate) wins: Vec<BaselineComparison>,
     /// Rows whose spread hides a difference.
     pub(crate) hidden: usize,
     /// Rows with too few repeats to say.
@@ -47,17 +48,17 @@ pub(crate) struct Report {
     /// How many rows chance alone would put among the losses and wins.
     pub(crate) by_chance: f64,
     /// Checks of networks.
-    pub(crate) networks: Vec<Checked>,
-    /// Tables that something was measured for, published ones first.
-    pub(crate) tables: Vec<Grid>,
-    /// Published tables that nothing was measured for.
-    pub(crate) unmeasured: Vec<Grid>,
+    pub(crate) networks: Vec<CheckedPath>,
+    /// Tables with a measurement, published ones first.
+    pub(crate) tables: Vec<TableGrid>,
+    /// Published tables without a measurement.
+    pub(crate) unmeasured: Vec<TableGrid>,
     /// Plots by kind: a heading, and its plots.
-    pub(crate) plots: Vec<(String, Vec<Plot>)>,
+    pub(crate) plots: Vec<(String, Vec<SvgPlot>)>,
     /// Every figure of every cell.
-    pub(crate) figures: Vec<Figure>,
+    pub(crate) figures: Vec<PageFigure>,
     /// Every cell that was skipped.
-    pub(crate) skipped: Vec<Skip>,
+    pub(crate) skipped: Vec<SkippedCell>,
     /// What could not be read or drawn.
     pub(crate) warnings: Vec<String>,
     /// Files of the folder: name, and what it holds.
@@ -65,15 +66,15 @@ pub(crate) struct Report {
     /// Repeats that count, and warm-ups.
     pub(crate) repeats: (usize, usize),
     /// Where the time went.
-    pub(crate) times: Vec<Took>,
+    pub(crate) times: Vec<TableTime>,
 }
 
-/// An aim and how it came out.
+/// A target and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Judged {
+pub(crate) struct JudgedTarget {
     /// In words.
     pub(crate) name: String,
-    /// What is computed and compared.
+    /// The formula.
     pub(crate) formula: String,
     /// `None` where it was not measured.
     pub(crate) met: Option<bool>,
@@ -83,9 +84,9 @@ pub(crate) struct Judged {
 
 /// One figure of one cell.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Figure {
+pub(crate) struct PageFigure {
     /// Table, row, subject, form, network.
-    pub(crate) place: [String; 5],
+    pub(crate) cell_key: [String; 5],
     /// The figure's name.
     pub(crate) name: String,
     /// Its spread.
@@ -96,31 +97,34 @@ pub(crate) struct Figure {
 
 /// A cell that was skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Skip {
+pub(crate) struct SkippedCell {
     /// Table, row, subject, form.
-    pub(crate) place: [String; 4],
+    pub(crate) cell_key: [String; 4],
     /// Why.
     pub(crate) reason: String,
 }
 
-impl Report {
-    /// Of a folder.
+impl ReportPage {
+    /// Builds it from a folder.
     #[must_use]
-    pub(crate) fn of(mut folder: Folder) -> Self {
+    pub(crate) fn of(mut folder: ResultFolder) -> Self {
         let suites = folder.suites();
-        let aims = AIMS
+        let targets = TARGETS
             .iter()
-            .filter(|aim| suites.iter().any(|suite| suite == aim.of.suite))
-            .map(|aim| judge(aim, &folder))
+            .filter(|target| suites.iter().any(|suite| suite == target.of.suite))
+            .map(|target| judge(target, &folder))
             .collect();
         scores::add(&mut folder);
-        let cells = Cells::of(&folder);
-        let all = standing::all(&cells);
-        let (losses, wins) = (standing::losses(&all), standing::wins(&all));
+        let cells = CellIndex::of(&folder);
+        let all = baseline_comparison::all(&cells);
+        let (losses, wins) = (
+            baseline_comparison::losses(&all),
+            baseline_comparison::wins(&all),
+        );
         let of = |verdict| all.iter().filter(|one| one.verdict == verdict).count();
         let (tables, unmeasured) = tables(&cells, &suites);
         let mut warnings = folder.warnings.clone();
-        warnings.extend(time::warning(&folder.timings));
+        warnings.extend(timings::warning(&folder.timings));
         let plots = plots(&cells, &mut warnings);
         let counted = folder.lines.iter().filter(|line| line.repeat > 0).count();
         Self {
@@ -128,14 +132,14 @@ impl Report {
             when: when(&folder),
             environment: environment(&folder),
             command: folder.fact("command").unwrap_or_default(),
-            telling: standing::telling(&losses, &wins)
+            telling: baseline_comparison::telling(&losses, &wins)
                 .into_iter()
                 .cloned()
                 .collect(),
-            aims,
-            hidden: of(Verdict::NoDifference),
-            too_few: of(Verdict::TooFew),
-            by_chance: standing::by_chance(&all),
+            targets,
+            hidden: of(DifferenceVerdict::NoDifference),
+            too_few: of(DifferenceVerdict::TooFew),
+            by_chance: baseline_comparison::by_chance(&all),
             losses: losses.into_iter().cloned().collect(),
             wins: wins.into_iter().cloned().collect(),
             networks: folder.networks.iter().flat_map(networks::checked).collect(),
@@ -147,12 +151,12 @@ impl Report {
             warnings,
             files: folder.files.clone(),
             repeats: (counted, folder.lines.len() - counted),
-            times: time::by_table(&folder.timings),
+            times: timings::by_table(&folder.timings),
         }
     }
 }
 
-fn title(folder: &Folder, suites: &[String]) -> String {
+fn title(folder: &ResultFolder, suites: &[String]) -> String {
     let suites = if suites.is_empty() {
         "nothing measured".to_owned()
     } else {
@@ -164,18 +168,18 @@ fn title(folder: &Folder, suites: &[String]) -> String {
     }
 }
 
-pub(crate) fn when(folder: &Folder) -> String {
+pub(crate) fn when(folder: &ResultFolder) -> String {
     let at = folder.environment.get("at").and_then(Json::as_u64);
     // The year 9999 is as far as the formatter goes.
     let at = at.filter(|at| *at < 253_402_300_800);
-    at.map_or("at a time that is not known".into(), |at| {
+    at.map_or("at an unknown time".into(), |at| {
         let time = UNIX_EPOCH + Duration::from_secs(at);
         let text = humantime::format_rfc3339_seconds(time).to_string();
         text.replace('T', " ").replace('Z', " UTC")
     })
 }
 
-fn environment(folder: &Folder) -> Vec<(String, String)> {
+fn environment(folder: &ResultFolder) -> Vec<(String, String)> {
     let known = |name: &str| match name {
         "cpu" => "machine".to_owned(),
         "version" => "hailwire".to_owned(),
@@ -193,36 +197,36 @@ fn environment(folder: &Folder) -> Vec<(String, String)> {
         .collect()
 }
 
-pub(crate) fn judge(aim: &Aim, folder: &Folder) -> Judged {
-    let (met, value) = match aim.judge(&folder.lines) {
-        Outcome::Judged {
+pub(crate) fn judge(target: &PerformanceTarget, folder: &ResultFolder) -> JudgedTarget {
+    let (met, value) = match target.judge(&folder.lines) {
+        TargetOutcome::Judged {
             met,
             median,
             min,
             max,
         } => {
             let spread = Spread { median, min, max };
-            let text = if !aim.over.is_empty() {
+            let text = if !target.over.is_empty() {
                 let [median, min, max] = [median, min, max].map(|ratio| format!("{ratio:.2}"));
                 format!("{median} × ({min} – {max})")
             } else {
-                figure::spread(aim.of.name, &spread)
+                figure::spread(target.of.name, &spread)
             };
             (Some(met), text)
         }
-        Outcome::NotMeasured => (None, format!("not measured: {}", why(aim, folder))),
+        TargetOutcome::NotMeasured => (None, format!("not measured: {}", why(target, folder))),
     };
-    Judged {
-        name: aim.name.to_owned(),
-        formula: aim.formula.to_owned(),
+    JudgedTarget {
+        name: target.name.to_owned(),
+        formula: target.formula.to_owned(),
         met,
         value,
     }
 }
 
-/// Why an aim has no figure: the first reason that the run gave for one of its cells.
-fn why(aim: &Aim, folder: &Folder) -> String {
-    let cells = aim.figures();
+/// Why a target has no figure: the first reason that the run gave for one of its cells.
+fn why(target: &PerformanceTarget, folder: &ResultFolder) -> String {
+    let cells = target.figures();
     let mut reasons = cells.clone().filter_map(|figure| {
         let mut skipped = folder.skipped.iter();
         skipped
@@ -230,7 +234,7 @@ fn why(aim: &Aim, folder: &Folder) -> String {
             .map(|one| one.reason.clone())
     });
     reasons.next().unwrap_or_else(|| {
-        let lacks = |figure: &crate::aims::Figure| {
+        let lacks = |figure: &crate::targets::TargetFigure| {
             !folder.lines.iter().any(|line| {
                 line.repeat > 0
                     && figure.is_of(&line.cell)
@@ -250,27 +254,28 @@ fn why(aim: &Aim, folder: &Folder) -> String {
             })
             .collect();
         match lacking.is_empty() {
-            true => "its subjects share no repeat".into(),
+            true => "its subjects have no repeat in common".into(),
             false => format!("this run has no {}", lacking.join(", nor ")),
         }
     })
 }
 
-fn tables(cells: &Cells<'_>, suites: &[String]) -> (Vec<Grid>, Vec<Grid>) {
+fn tables(cells: &CellIndex<'_>, suites: &[String]) -> (Vec<TableGrid>, Vec<TableGrid>) {
     let grids = published::tables().map(|of| table::published(of, cells, suites));
-    let (mut tables, unmeasured): (Vec<Grid>, Vec<Grid>) = grids.partition(|grid| grid.measured);
+    let (mut tables, unmeasured): (Vec<TableGrid>, Vec<TableGrid>) =
+        grids.partition(|grid| grid.measured);
     let mut own: Vec<&str> = Vec::new();
-    for place in cells.measured().chain(cells.skipped()) {
-        let known = published::tables().any(|of| of.id == place.table);
-        if !known && !own.contains(&place.table) {
-            own.push(place.table);
+    for cell_key in cells.measured().chain(cells.skipped()) {
+        let known = published::tables().any(|of| of.id == cell_key.table);
+        if !known && !own.contains(&cell_key.table) {
+            own.push(cell_key.table);
         }
     }
     tables.extend(own.into_iter().map(|id| table::own(id, cells)));
     (tables, unmeasured)
 }
 
-fn plots(cells: &Cells<'_>, warnings: &mut Vec<String>) -> Vec<(String, Vec<Plot>)> {
+fn plots(cells: &CellIndex<'_>, warnings: &mut Vec<String>) -> Vec<(String, Vec<SvgPlot>)> {
     let kinds = [
         ("Latency", charts::latency(cells)),
         ("Throughput against agents", charts::throughput(cells)),
@@ -290,27 +295,27 @@ fn plots(cells: &Cells<'_>, warnings: &mut Vec<String>) -> Vec<(String, Vec<Plot
     plots
 }
 
-fn figures(cells: &Cells<'_>) -> Vec<Figure> {
-    let of = |place| {
+fn figures(cells: &CellIndex<'_>) -> Vec<PageFigure> {
+    let of = |cell_key| {
         cells
-            .figures(place)
+            .figures(cell_key)
             .into_iter()
-            .map(move |name| (place, name))
+            .map(move |name| (cell_key, name))
     };
     cells
         .measured()
         .flat_map(of)
-        .filter_map(|(place, name)| {
-            let (spread, repeats) = cells.spread(place, name)?;
-            let place = [
-                place.table,
-                place.row,
-                place.subject,
-                place.form,
-                place.network,
+        .filter_map(|(cell_key, name)| {
+            let (spread, repeats) = cells.spread(cell_key, name)?;
+            let cell_key = [
+                cell_key.table,
+                cell_key.row,
+                cell_key.subject,
+                cell_key.form,
+                cell_key.network,
             ];
-            Some(Figure {
-                place: place.map(ToOwned::to_owned),
+            Some(PageFigure {
+                cell_key: cell_key.map(ToOwned::to_owned),
                 name: name.to_owned(),
                 spread,
                 repeats,
@@ -319,12 +324,18 @@ fn figures(cells: &Cells<'_>) -> Vec<Figure> {
         .collect()
 }
 
-fn skips(cells: &Cells<'_>) -> Vec<Skip> {
+fn skips(cells: &CellIndex<'_>) -> Vec<SkippedCell> {
     cells
         .skipped()
-        .map(|place| Skip {
-            place: [place.table, place.row, place.subject, place.form].map(ToOwned::to_owned),
-            reason: cells.reason(place).unwrap_or_default().to_owned(),
+        .map(|cell_key| SkippedCell {
+            cell_key: [
+                cell_key.table,
+                cell_key.row,
+                cell_key.subject,
+                cell_key.form,
+            ]
+            .map(ToOwned::to_owned),
+            reason: cells.reason(cell_key).unwrap_or_default().to_owned(),
         })
         .collect()
 }

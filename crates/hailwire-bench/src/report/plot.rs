@@ -1,7 +1,7 @@
 //! Plots: latency distributions, throughput against agents, memory against peers.
 //!
-//! plotters lays them out; the colours that it writes are marks that stand for a class each, and are
-//! replaced by classes, so that the page's style sheet draws them: light or dark, and every series with
+//! plotters lays them out; the colours that it writes are placeholders for CSS classes, so that the page's style
+//! sheet styles them: light or dark, and every series with
 //! a dash pattern and a shape of its own besides its colour.
 
 use std::fmt::Write as _;
@@ -14,10 +14,10 @@ use plotters::{
 
 use super::{figure, subjects};
 
-/// Width and height of a plot in its own units: small, so that its text can be read on a telephone.
+/// Width and height of a plot in its own units: small, so that its text can be read on a phone.
 const SIZE: (u32, u32) = (440, 300);
 /// How many different series a style sheet can draw.
-pub(crate) const STYLES: usize = 12;
+pub(crate) const LINE_STYLES: usize = 12;
 
 const TEXT: RGBColor = RGBColor(2, 0, 0);
 const GRID: RGBColor = RGBColor(3, 0, 0);
@@ -25,10 +25,10 @@ const AXIS: RGBColor = RGBColor(4, 0, 0);
 
 /// A plot ready to be put into a page.
 #[derive(Clone, Debug)]
-pub(crate) struct Plot {
+pub(crate) struct SvgPlot {
     /// What it shows.
     pub(crate) title: String,
-    /// The same in figures, for whoever does not see it.
+    /// The same in figures, as a text alternative.
     pub(crate) desc: String,
     /// The inside of the `svg` element.
     pub(crate) inside: String,
@@ -38,7 +38,7 @@ pub(crate) struct Plot {
 
 /// What is to be drawn.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Chart {
+pub(crate) struct ChartData {
     /// What it shows.
     pub(crate) title: String,
     /// The same in figures.
@@ -48,27 +48,27 @@ pub(crate) struct Chart {
     /// The same for y.
     pub(crate) y: (String, String),
     /// The lines.
-    pub(crate) series: Vec<Series>,
+    pub(crate) series: Vec<ChartSeries>,
 }
 
 /// One line of a chart.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Series {
+pub(crate) struct ChartSeries {
     /// The subject.
     pub(crate) name: String,
     /// Points, x rising.
     pub(crate) points: Vec<(f64, f64)>,
-    /// Where to set its shape.
+    /// The points with a marker.
     pub(crate) marks: Vec<(f64, f64)>,
 }
 
-/// The style of a subject, below [`STYLES`]. The known ones look the same in every plot, those of callouts as those of
+/// The style of a subject, below [`LINE_STYLES`]. The known ones look the same in every plot, those of callouts as those of
 /// carriers, with which they never share one; the others get what is left, and past that they share the last.
 fn style(name: &str, others: &mut usize) -> usize {
     match subjects::order(name) {
         subjects::KNOWN => {
             *others += 1;
-            (subjects::CARRIERS + *others - 1).min(STYLES - 1)
+            (subjects::CARRIERS + *others - 1).min(LINE_STYLES - 1)
         }
         known => known % subjects::CARRIERS,
     }
@@ -79,10 +79,10 @@ fn style(name: &str, others: &mut usize) -> usize {
 /// # Errors
 ///
 /// It has no points, or plotters refuses.
-pub(crate) fn draw(chart: &Chart) -> Result<Plot, String> {
+pub(crate) fn draw(chart: &ChartData) -> Result<SvgPlot, String> {
     let mut svg = String::new();
     let mut others = 0;
-    let series: Vec<(usize, &Series)> = chart
+    let series: Vec<(usize, &ChartSeries)> = chart
         .series
         .iter()
         .map(|series| (style(&series.name, &mut others), series))
@@ -92,7 +92,7 @@ pub(crate) fn draw(chart: &Chart) -> Result<Plot, String> {
         lay_out(chart, &series, &area).map_err(|error| error.to_string())?;
         area.present().map_err(|error| error.to_string())?;
     }
-    Ok(Plot {
+    Ok(SvgPlot {
         title: chart.title.clone(),
         desc: chart.desc.clone(),
         inside: classes(&svg),
@@ -103,14 +103,14 @@ pub(crate) fn draw(chart: &Chart) -> Result<Plot, String> {
     })
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Context<'a, 'b> =
+type PlotArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type PlotContext<'a, 'b> =
     ChartContext<'a, SVGBackend<'b>, Cartesian2d<WithKeyPoints<LogCoord<f64>>, RangedCoordf64>>;
 
 fn lay_out(
-    chart: &Chart,
-    series: &[(usize, &Series)],
-    area: &Area<'_>,
+    chart: &ChartData,
+    series: &[(usize, &ChartSeries)],
+    area: &PlotArea<'_>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let points = || series.iter().flat_map(|(_, one)| &one.points);
     let (low, high) = bounds(points().map(|point| point.0)).ok_or("no points")?;
@@ -183,9 +183,9 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
     })
 }
 
-/// Sets a series' shape: circle, square, triangle, each filled and hollow, and crosses.
+/// Draws a series' marker: circle, square, triangle, each filled and hollow, and crosses.
 fn mark(
-    context: &mut Context<'_, '_>,
+    context: &mut PlotContext<'_, '_>,
     style: usize,
     at: &[(f64, f64)],
 ) -> Result<(), Box<dyn std::error::Error>> {
@@ -222,7 +222,7 @@ fn mark(
     Ok(())
 }
 
-/// A label at an axis: a figure without needless zeros.
+/// A label at an axis: a figure without trailing zeros.
 fn tick(name: &str, value: f64, like: f64) -> String {
     let (divisor, unit) = figure::unit(name, like);
     let number = figure::number(value / divisor);
@@ -231,7 +231,7 @@ fn tick(name: &str, value: f64, like: f64) -> String {
     } else {
         &number
     };
-    // A rate's unit stands in the axis' name.
+    // A rate's unit is in the axis' name.
     let unit = unit.trim_end_matches(" /s");
     if value == 0.0 {
         "0".into()
@@ -252,7 +252,7 @@ fn classes(svg: &str) -> String {
         .replace("stroke=\"#030000\"", "class=\"grid\"")
         .replace("stroke=\"#040000\"", "class=\"axis\"")
         .replace(" font-family=\"sans-serif\"", "");
-    for style in 0..STYLES {
+    for style in 0..LINE_STYLES {
         let mut colour = String::new();
         let _ = write!(colour, "{style:02X}");
         out = out
@@ -272,7 +272,7 @@ fn classes(svg: &str) -> String {
     out
 }
 
-impl Plot {
+impl SvgPlot {
     /// The plot as an `svg` element whose title and description have ids that begin with `id`.
     #[must_use]
     pub(crate) fn markup(&self, id: &str) -> Markup {
@@ -288,7 +288,7 @@ impl Plot {
     }
 }
 
-/// The key of a series: a piece of its line with its shape.
+/// The legend entry of a series: a part of its line with its marker.
 #[must_use]
 pub(crate) fn key(style: usize) -> Markup {
     let line = format!("l s{style}");
@@ -311,8 +311,8 @@ pub(crate) fn key(style: usize) -> Markup {
 mod tests {
     use super::*;
 
-    fn chart(series: Vec<Series>) -> Chart {
-        Chart {
+    fn chart(series: Vec<ChartSeries>) -> ChartData {
+        ChartData {
             title: "a <title>".into(),
             desc: "a & b".into(),
             x: ("latency".into(), "p50_us".into()),
@@ -321,8 +321,8 @@ mod tests {
         }
     }
 
-    fn series(name: &str) -> Series {
-        Series {
+    fn series(name: &str) -> ChartSeries {
+        ChartSeries {
             name: name.into(),
             points: vec![(10.0, 0.0), (100.0, 0.5), (20_000.0, 1.0)],
             marks: vec![(100.0, 0.5)],

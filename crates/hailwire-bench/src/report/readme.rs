@@ -1,8 +1,8 @@
-//! The README's table of figures, written from kept results and never typed.
+//! The README's table of figures, generated from kept results.
 //!
 //! Its rows follow a rule that the README states: [`HEADLINES`] names one or a few rows of each published table and of callouts
-//! from end to end, and [`WORST`] rows are those in which Hailwire is furthest behind, whichever they are. Each stands beside
-//! every baseline that did the same work in the same run. [`replaced`] puts the table between two marks of a
+//! from end to end, and [`WORST_ROWS`] rows are those in which Hailwire is furthest behind, whichever they are. Each is shown
+//! with every baseline that did the same work in the same run. [`replaced`] puts the table between two marks of a
 //! page; `./x pages` writes the README so, and a test holds the two equal.
 
 use std::{
@@ -12,18 +12,17 @@ use std::{
 };
 
 use super::{
-    cells::{Cells, Place},
-    figure,
-    folder::Folder,
-    page,
-    spread::{Ratio, Verdict, times},
-    standing::{self, Standing},
+    baseline_comparison::{self, BaselineComparison},
+    cell_index::{CellIndex, CellKey},
+    figure, page,
+    result_folder::ResultFolder,
+    spread::{DifferenceVerdict, RatioSpread, times},
     subjects,
 };
 use crate::{
     BenchError,
-    aims::AIMS,
     tables::{self, callout, form, subject},
+    targets::TARGETS,
 };
 
 /// Where results are kept, from the root of the repository.
@@ -33,16 +32,16 @@ const RESULTS: &str = "bench/results";
 const SUITES: [&str; 3] = ["coordination", "overlay", "callout"];
 
 /// How many rows of all reports are shown because Hailwire is furthest behind in them.
-const WORST: usize = 3;
+const WORST_ROWS: usize = 3;
 
-/// The lines between which the table stands.
+/// The lines before and after the table.
 const MARKS: [&str; 2] = [
     "<!-- figures: written by ./x pages from bench/results -->",
     "<!-- end of figures -->",
 ];
 
-/// A row that is shown whatever came of it.
-struct Headline {
+/// A row that is always shown.
+struct HeadlineRow {
     suite: &'static str,
     table: &'static str,
     row: &'static str,
@@ -52,7 +51,7 @@ struct Headline {
     ours: &'static str,
     /// Others to show beside those that a report compares ours with: subject and form.
     also: &'static [(&'static str, &'static str)],
-    /// For people.
+    /// Its name for people.
     words: &'static str,
 }
 
@@ -62,8 +61,8 @@ const fn headline(
     figure: &'static str,
     ours: &'static str,
     words: &'static str,
-) -> Headline {
-    Headline {
+) -> HeadlineRow {
+    HeadlineRow {
         suite,
         table,
         row,
@@ -77,27 +76,27 @@ const fn headline(
 }
 
 /// One of a table of the coordination suite, of the QUIC carrier.
-const fn q(at: [&'static str; 4], figure: &'static str, words: &'static str) -> Headline {
+const fn q(at: [&'static str; 4], figure: &'static str, words: &'static str) -> HeadlineRow {
     headline("coordination", at, figure, subject::QUIC, words)
 }
 
 /// One of the overlay suite.
-const fn o(at: [&'static str; 4], figure: &'static str, words: &'static str) -> Headline {
+const fn o(at: [&'static str; 4], figure: &'static str, words: &'static str) -> HeadlineRow {
     headline("overlay", at, figure, subject::QUIC, words)
 }
 
 /// One of callouts between two processes, in MessagePack.
-const fn ce(row: &'static str, figure: &'static str, words: &'static str) -> Headline {
+const fn ce(row: &'static str, figure: &'static str, words: &'static str) -> HeadlineRow {
     let at = ["CE", row, "msgpack", "loopback"];
     headline("callout", at, figure, callout::OURS_OURS, words)
 }
 
-const FAR: &str = "transatlantic-85ms";
+const TRANSATLANTIC: &str = "transatlantic-85ms";
 const RATE: &str = "messages_per_s";
 const MANY_AGENTS: &str = "1,000 agents";
 
 /// In the order of the published tables.
-const HEADLINES: &[Headline] = &[
+const HEADLINES: &[HeadlineRow] = &[
     q(
         ["Q1", tables::ONE_AGENT, form::COLD, "wan-50ms"],
         "p50_us",
@@ -171,22 +170,22 @@ const HEADLINES: &[Headline] = &[
         "a critical message where others fill a narrow network",
     ),
     o(
-        ["O1", "opened", form::WARM, FAR],
+        ["O1", "opened", form::WARM, TRANSATLANTIC],
         "p50_us",
         "a stream opened on a live tunnel, nothing answered yet",
     ),
     o(
-        ["O2", "50 agents, serial", form::COLD, FAR],
+        ["O2", "50 agents, serial", form::COLD, TRANSATLANTIC],
         "all_us",
         "50 agents one after the other, 85 ms away, not yet connected",
     ),
     o(
-        ["O3", "100 KB", form::WARM, FAR],
+        ["O3", "100 KB", form::WARM, TRANSATLANTIC],
         "p50_us",
         "100 KB there and back, 85 ms away, tunnel up",
     ),
     o(
-        ["O4", "1 MB", form::WARM, FAR],
+        ["O4", "1 MB", form::WARM, TRANSATLANTIC],
         "p50_us",
         "1 MB there and back, 85 ms away, tunnel up",
     ),
@@ -212,7 +211,7 @@ const HEADLINES: &[Headline] = &[
         callout::OURS,
         "all that a callout does but the socket",
     ),
-    Headline {
+    HeadlineRow {
         also: &[(callout::RAW, callout::BLOCKING)],
         ..ce(
             callout::ONE,
@@ -225,7 +224,7 @@ const HEADLINES: &[Headline] = &[
         RATE,
         "callouts, 64 in flight over four Unix sockets",
     ),
-    Headline {
+    HeadlineRow {
         also: &[(callout::RAW, callout::BLOCKING)],
         ..ce(
             callout::BODY[0],
@@ -233,7 +232,7 @@ const HEADLINES: &[Headline] = &[
             "bodies of 64 KiB shown to an agent, 64 in flight",
         )
     },
-    Headline {
+    HeadlineRow {
         also: &[(callout::RAW, callout::BLOCKING)],
         ..ce(
             callout::BODY[1],
@@ -241,7 +240,7 @@ const HEADLINES: &[Headline] = &[
             "bodies of 10 MiB shown to an agent, one at a time",
         )
     },
-    Headline {
+    HeadlineRow {
         also: &[(callout::UDP, "msgpack")],
         ..headline(
             "callout",
@@ -258,13 +257,13 @@ const HEADLINES: &[Headline] = &[
     },
 ];
 
-/// A page with the table of now between its marks.
+/// A page with the current table between its marks.
 ///
 /// # Errors
 ///
 /// The page has no marks, a suite has no whole run below the root of the repository, or a run lacks a headline.
 pub fn replaced(page: &str, root: &Path) -> Result<String, BenchError> {
-    let wrong = || BenchError::Wrong("a page without the marks of the figures".to_owned());
+    let wrong = || BenchError::Invalid("the page has no marks around the figures".to_owned());
     let (before, rest) = page.split_once(MARKS[0]).ok_or_else(wrong)?;
     let (_, after) = rest.split_once(MARKS[1]).ok_or_else(wrong)?;
     let [begin, end] = MARKS;
@@ -272,23 +271,23 @@ pub fn replaced(page: &str, root: &Path) -> Result<String, BenchError> {
 }
 
 /// The newest whole run of a suite, from the root of the repository.
-fn newest(root: &Path, suite: &str) -> Result<(PathBuf, Folder), BenchError> {
+fn newest(root: &Path, suite: &str) -> Result<(PathBuf, ResultFolder), BenchError> {
     let results = root.join(RESULTS);
     let listed = fs::read_dir(&results).map_err(BenchError::io(results.display().to_string()))?;
     let mut names: Vec<_> = listed.flatten().map(|entry| entry.file_name()).collect();
-    // They begin with the day.
+    // Names begin with the date.
     names.sort();
     for name in names.into_iter().rev() {
-        let place = Path::new(RESULTS).join(name).join(suite);
-        let dir = root.join(&place);
+        let path = Path::new(RESULTS).join(name).join(suite);
+        let dir = root.join(&path);
         if dir.join("raw.jsonl").is_file() {
-            let folder = Folder::read(&dir)?;
+            let folder = ResultFolder::read(&dir)?;
             if folder.fact("state").as_deref() == Some("whole") {
-                return Ok((place, folder));
+                return Ok((path, folder));
             }
         }
     }
-    Err(BenchError::Wrong(format!(
+    Err(BenchError::Invalid(format!(
         "no whole run of {suite} is kept"
     )))
 }
@@ -299,36 +298,40 @@ fn table(root: &Path) -> Result<String, BenchError> {
         .map(|suite| Ok((suite, newest(root, suite)?)))
         .collect::<Result<Vec<_>, BenchError>>()?;
     let mut out = String::new();
-    for (suite, (place, folder)) in &runs {
+    for (suite, (path, folder)) in &runs {
         let fact = |name: &str| folder.fact(name).unwrap_or_default();
         let _ = writeln!(
             out,
             "- {suite}: [report]({}/report.md) of {}, on {}, revision {}",
-            place.display(),
+            path.display(),
             page::when(folder).split(' ').next().unwrap_or_default(),
             fact("cpu"),
             fact("revision"),
         );
     }
-    let suites: Vec<(&str, Cells<'_>)> = runs
+    let suites: Vec<(&str, CellIndex<'_>)> = runs
         .iter()
-        .map(|(suite, (_, folder))| (*suite, Cells::of(folder)))
+        .map(|(suite, (_, folder))| (*suite, CellIndex::of(folder)))
         .collect();
     out += "\n| row | Hailwire | beside it in the same run (Hailwire ÷ it) |\n|---|---|---|\n";
     for one in HEADLINES {
         let cells = suites.iter().find(|(suite, _)| *suite == one.suite);
         let row = cells.and_then(|(_, cells)| one.row(cells)).ok_or_else(|| {
-            BenchError::Wrong(format!("no figure for “{}” ({})", one.words, one.table))
+            BenchError::Invalid(format!("no figure for “{}” ({})", one.words, one.table))
         })?;
         out += &row;
     }
-    let all: Vec<(usize, Standing)> = (0..)
+    let all: Vec<(usize, BaselineComparison)> = (0..)
         .zip(&suites)
-        .flat_map(|(n, (_, cells))| standing::all(cells).into_iter().map(move |one| (n, one)))
+        .flat_map(|(n, (_, cells))| {
+            baseline_comparison::all(cells)
+                .into_iter()
+                .map(move |one| (n, one))
+        })
         .collect();
     let _ = write!(
         out,
-        "\nThe {WORST} rows in which it is furthest behind, of all {} that the three reports compare, each row once:\n\n\
+        "\nThe {WORST_ROWS} rows in which it is furthest behind, of all {} that the three reports compare, each row once:\n\n\
          | row | Hailwire | beside it in the same run (Hailwire ÷ it) |\n|---|---|---|\n",
         figure::number(all.len() as f64)
     );
@@ -337,29 +340,30 @@ fn table(root: &Path) -> Result<String, BenchError> {
             out += &worst_row(cells, one);
         }
     }
-    out += &aims(runs.iter().map(|(suite, (_, folder))| (*suite, folder)));
+    out += &targets(runs.iter().map(|(suite, (_, folder))| (*suite, folder)));
     Ok(out)
 }
 
 /// Those in which we are furthest behind, beyond the spread: of each row the figure and the baseline with the largest gap.
-fn worst(all: &[(usize, Standing)]) -> Vec<&(usize, Standing)> {
+fn worst(all: &[(usize, BaselineComparison)]) -> Vec<&(usize, BaselineComparison)> {
     let mut behind: Vec<_> = all
         .iter()
-        .filter(|(_, one)| one.verdict == Verdict::Worse)
+        .filter(|(_, one)| one.verdict == DifferenceVerdict::Worse)
         .collect();
     behind.sort_by(|(_, a), (_, b)| a.lead.total_cmp(&b.lead));
-    let mut worst: Vec<&(usize, Standing)> = Vec::new();
+    let mut worst: Vec<&(usize, BaselineComparison)> = Vec::new();
     for one in behind {
-        let place = |of: &(usize, Standing)| (of.0, of.1.place(), of.1.network.clone());
-        if worst.len() < WORST && worst.iter().all(|other| place(other) != place(one)) {
+        let cell_key =
+            |of: &(usize, BaselineComparison)| (of.0, of.1.cell_key(), of.1.network.clone());
+        if worst.len() < WORST_ROWS && worst.iter().all(|other| cell_key(other) != cell_key(one)) {
             worst.push(one);
         }
     }
     worst
 }
 
-fn worst_row(cells: &Cells<'_>, one: &Standing) -> String {
-    let place = Place {
+fn worst_row(cells: &CellIndex<'_>, one: &BaselineComparison) -> String {
+    let cell_key = CellKey {
         table: &one.table,
         row: &one.row,
         subject: &one.ours,
@@ -368,60 +372,61 @@ fn worst_row(cells: &Cells<'_>, one: &Standing) -> String {
     };
     let words = format!(
         "{}, {}: {}",
-        one.place(),
+        one.cell_key(),
         one.network,
         figure::label(&one.figure)
     );
-    let beside = compared(cells, place);
-    row(cells, place, &one.figure, &words, &beside).unwrap_or_default()
+    let baseline = compared(cells, cell_key);
+    row(cells, cell_key, &one.figure, &words, &baseline).unwrap_or_default()
 }
 
-impl Headline {
-    fn row(&self, cells: &Cells<'_>) -> Option<String> {
-        let place = Place {
+impl HeadlineRow {
+    fn row(&self, cells: &CellIndex<'_>) -> Option<String> {
+        let cell_key = CellKey {
             table: self.table,
             row: self.row,
             subject: self.ours,
             form: self.form,
             network: self.network,
         };
-        let mut beside = compared(cells, place);
-        beside.extend(self.also.iter().map(|(subject, form)| Place {
+        let mut baseline = compared(cells, cell_key);
+        baseline.extend(self.also.iter().map(|(subject, form)| CellKey {
             subject,
             form,
-            ..place
+            ..cell_key
         }));
-        row(cells, place, self.figure, self.words, &beside)
+        row(cells, cell_key, self.figure, self.words, &baseline)
     }
 }
 
 /// The baselines that did the same work as one of our subjects, in the order in which reports show them.
-fn compared<'a>(cells: &Cells<'a>, ours: Place<'a>) -> Vec<Place<'a>> {
-    let mut beside: Vec<_> = cells
+fn compared<'a>(cells: &CellIndex<'a>, ours: CellKey<'a>) -> Vec<CellKey<'a>> {
+    let mut baseline: Vec<_> = cells
         .measured()
-        .filter(|place| place.with("") == ours.with(""))
-        .filter(|place| subjects::compared(ours.subject, place.subject))
+        .filter(|cell_key| cell_key.with("") == ours.with(""))
+        .filter(|cell_key| subjects::compared(ours.subject, cell_key.subject))
         .collect();
-    beside.sort_by_key(|place| subjects::order(place.subject));
-    beside
+    baseline.sort_by_key(|cell_key| subjects::order(cell_key.subject));
+    baseline
 }
 
 /// Nothing where ours has no such figure.
 fn row(
-    cells: &Cells<'_>,
-    ours: Place<'_>,
+    cells: &CellIndex<'_>,
+    ours: CellKey<'_>,
     name: &str,
     words: &str,
-    beside: &[Place<'_>],
+    baseline: &[CellKey<'_>],
 ) -> Option<String> {
     let (our, _) = cells.spread(ours, name)?;
-    let others: Vec<String> = beside
+    let others: Vec<String> = baseline
         .iter()
         .filter_map(|theirs| {
             let (their, _) = cells.spread(*theirs, name)?;
-            let ratio = Ratio::paired(&cells.values(ours, name), &cells.values(*theirs, name))?;
+            let ratio =
+                RatioSpread::paired(&cells.values(ours, name), &cells.values(*theirs, name))?;
             let mut factor = format!("{} ×", times(ratio.spread.median));
-            if ratio.verdict(figure::better(name)?) == Verdict::Worse {
+            if ratio.verdict(figure::better(name)?) == DifferenceVerdict::Worse {
                 factor = format!("**{factor}**");
             }
             let who = named(theirs.subject);
@@ -458,7 +463,7 @@ fn named(subject: &str) -> String {
         .to_owned()
 }
 
-/// What is said of one of our subjects where it is not the one that a node takes by itself.
+/// A prefix for one of our subjects that is not the default of a node.
 fn variant(subject: &str) -> String {
     match subject {
         subject::H2 => "over HTTP/2 ".to_owned(),
@@ -471,22 +476,30 @@ fn variant(subject: &str) -> String {
     }
 }
 
-/// How many aims are met, and those that are not.
-fn aims<'a>(runs: impl Iterator<Item = (&'a str, &'a Folder)>) -> String {
-    let judged: Vec<page::Judged> = runs
+/// How many targets are met, and which are not.
+fn targets<'a>(runs: impl Iterator<Item = (&'a str, &'a ResultFolder)>) -> String {
+    let judged: Vec<page::JudgedTarget> = runs
         .flat_map(|(suite, folder)| {
-            let of = AIMS.iter().filter(move |aim| aim.of.suite == suite);
-            of.map(|aim| page::judge(aim, folder))
+            let of = TARGETS
+                .iter()
+                .filter(move |target| target.of.suite == suite);
+            of.map(|target| page::judge(target, folder))
         })
         .collect();
-    let met = judged.iter().filter(|aim| aim.met == Some(true)).count();
-    let missed: Vec<_> = judged.iter().filter(|aim| aim.met == Some(false)).collect();
+    let met = judged
+        .iter()
+        .filter(|target| target.met == Some(true))
+        .count();
+    let missed: Vec<_> = judged
+        .iter()
+        .filter(|target| target.met == Some(false))
+        .collect();
     let mut out = format!(
-        "\nOf the aims of these suites {met} are met and {} missed:\n\n",
+        "\nOf the targets of these suites {met} are met and {} missed:\n\n",
         missed.len()
     );
-    for aim in missed {
-        let _ = writeln!(out, "- {}: {}", aim.name, aim.value);
+    for target in missed {
+        let _ = writeln!(out, "- {}: {}", target.name, target.value);
     }
     out
 }
@@ -549,11 +562,11 @@ mod tests {
             )
             .unwrap();
         }
-        let (place, _) = newest(root.path(), "coordination").unwrap();
+        let (path, _) = newest(root.path(), "coordination").unwrap();
         assert!(
-            place.ends_with("2026-01-02/coordination"),
+            path.ends_with("2026-01-02/coordination"),
             "{}",
-            place.display()
+            path.display()
         );
         let missing = newest(root.path(), "overlay").unwrap_err().to_string();
         assert!(missing.contains("no whole run of overlay"), "{missing}");
@@ -561,13 +574,13 @@ mod tests {
 
     #[test]
     fn the_worst_rows_are_those_furthest_behind_each_once() {
-        let one = |row: &str, figure: &str, lead: f64, verdict: Verdict| {
+        let one = |row: &str, figure: &str, lead: f64, verdict: DifferenceVerdict| {
             let spread = Spread {
                 median: 1.0,
                 min: 1.0,
                 max: 1.0,
             };
-            let standing = Standing {
+            let standing = BaselineComparison {
                 table: "Q1".to_owned(),
                 row: row.to_owned(),
                 form: String::new(),
@@ -577,19 +590,19 @@ mod tests {
                 theirs: "plain h2".to_owned(),
                 our: spread,
                 their: spread,
-                ratio: Ratio { spread, count: 5 },
+                ratio: RatioSpread { spread, count: 5 },
                 verdict,
                 lead,
             };
             (0, standing)
         };
         let all = [
-            one("a", "p50_us", 0.5, Verdict::Worse),
-            one("b", "p50_us", 0.2, Verdict::Worse),
-            one("b", "p99_us", 0.1, Verdict::Worse),
-            one("c", "p50_us", 0.05, Verdict::TooFew),
-            one("d", "p50_us", 0.9, Verdict::Worse),
-            one("e", "p50_us", 0.8, Verdict::Worse),
+            one("a", "p50_us", 0.5, DifferenceVerdict::Worse),
+            one("b", "p50_us", 0.2, DifferenceVerdict::Worse),
+            one("b", "p99_us", 0.1, DifferenceVerdict::Worse),
+            one("c", "p50_us", 0.05, DifferenceVerdict::TooFew),
+            one("d", "p50_us", 0.9, DifferenceVerdict::Worse),
+            one("e", "p50_us", 0.8, DifferenceVerdict::Worse),
         ];
         let rows: Vec<_> = worst(&all)
             .into_iter()

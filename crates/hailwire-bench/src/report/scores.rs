@@ -9,16 +9,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    cells::{Cells, Place},
-    figure::{self, Better},
-    folder::Folder,
+    cell_index::{CellIndex, CellKey},
+    figure::{self, BetterDirection},
+    result_folder::ResultFolder,
 };
 use crate::{
-    result::{Cell, Line, Skipped},
+    result::{CellId, MeasuredRepeat, SkippedEntry},
     tables::subject::QUIC,
 };
 
-/// The formula, for readers.
+/// The formula, printed with the table.
 pub(crate) const FORMULA: &str = "Ours: 100 × the geometric mean, over all rows that a subject and quic both have in the same form \
      on the same network, of how many times as good as quic the subject is, repeat by repeat; overall is the \
      arithmetic mean of the five. Connection: p50 of Q1. Throughput: messages a second of Q2. Memory: \
@@ -51,15 +51,15 @@ const PARTS: &[(&str, &str, &[&str])] = &[
     ("latency", "Q6", &["p50_us"]),
 ];
 
-type Scores = BTreeMap<(String, u32), f64>;
+type ScoresByCell = BTreeMap<(String, u32), f64>;
 
 /// Adds the scores to a folder as lines of table Q12, where it has none.
-pub(crate) fn add(folder: &mut Folder) {
+pub(crate) fn add(folder: &mut ResultFolder) {
     if folder.lines.iter().any(|line| line.cell.table == "Q12") {
         return;
     }
-    let cells = Cells::of(folder);
-    let parts: Vec<(&str, Scores)> = PARTS
+    let cells = CellIndex::of(folder);
+    let parts: Vec<(&str, ScoresByCell)> = PARTS
         .iter()
         .map(|(name, table, figures)| (*name, scores(&cells, table, figures)))
         .collect();
@@ -77,7 +77,7 @@ pub(crate) fn add(folder: &mut Folder) {
         );
         for subject in &subjects {
             if !scores.keys().any(|(of, _)| of == subject) {
-                let reason = "no row has both it and `quic`";
+                let reason = "no row has figures of both it and `quic`";
                 skipped.push(skip(name, subject, reason));
             }
         }
@@ -99,19 +99,21 @@ pub(crate) fn add(folder: &mut Folder) {
     }
 }
 
-fn scores(cells: &Cells<'_>, table: &str, figures: &[&str]) -> Scores {
-    let places = || cells.measured().filter(|place| place.table == table);
-    let has_quic = |figure: &&&str| places().any(|p| p.subject == QUIC && cells.has(p, figure));
+fn scores(cells: &CellIndex<'_>, table: &str, figures: &[&str]) -> ScoresByCell {
+    let cell_keys = || cells.measured().filter(|cell_key| cell_key.table == table);
+    let has_quic = |figure: &&&str| cell_keys().any(|p| p.subject == QUIC && cells.has(p, figure));
     let Some(name) = figures.iter().find(has_quic) else {
-        return Scores::new();
+        return ScoresByCell::new();
     };
     let Some(better) = figure::better(name) else {
-        return Scores::new();
+        return ScoresByCell::new();
     };
     let mut logs: BTreeMap<(String, u32), Vec<f64>> = BTreeMap::new();
-    for place in places() {
-        for (repeat, lead) in leads(cells, place, name, better) {
-            let at = logs.entry((place.subject.to_owned(), repeat)).or_default();
+    for cell_key in cell_keys() {
+        for (repeat, lead) in leads(cells, cell_key, name, better) {
+            let at = logs
+                .entry((cell_key.subject.to_owned(), repeat))
+                .or_default();
             at.push(lead.ln());
         }
     }
@@ -121,15 +123,20 @@ fn scores(cells: &Cells<'_>, table: &str, figures: &[&str]) -> Scores {
         .collect()
 }
 
-/// How many times as good as `quic` a place is, in each repeat that both have.
-fn leads(cells: &Cells<'_>, place: Place<'_>, figure: &str, better: Better) -> Vec<(u32, f64)> {
-    let quic = cells.values(place.with(QUIC), figure);
-    let own = cells.values(place, figure);
+/// How many times as good as `quic` a cell is, in each repeat that both have.
+fn leads(
+    cells: &CellIndex<'_>,
+    cell_key: CellKey<'_>,
+    figure: &str,
+    better: BetterDirection,
+) -> Vec<(u32, f64)> {
+    let quic = cells.values(cell_key.with(QUIC), figure);
+    let own = cells.values(cell_key, figure);
     own.iter()
         .filter_map(|(repeat, value)| {
             let ratio = match better {
-                Better::More => value / quic.get(repeat)?,
-                Better::Less => quic.get(repeat)? / value,
+                BetterDirection::More => value / quic.get(repeat)?,
+                BetterDirection::Less => quic.get(repeat)? / value,
             };
             (ratio.is_finite() && ratio > 0.0).then_some((*repeat, ratio))
         })
@@ -137,7 +144,7 @@ fn leads(cells: &Cells<'_>, place: Place<'_>, figure: &str, better: Better) -> V
 }
 
 /// The mean of the five in each repeat that has all of them.
-fn overall(parts: &[(&str, Scores)], subject: &str) -> Vec<(u32, f64)> {
+fn overall(parts: &[(&str, ScoresByCell)], subject: &str) -> Vec<(u32, f64)> {
     let repeats: BTreeSet<u32> = parts
         .iter()
         .flat_map(|(_, scores)| scores.keys().map(|(_, repeat)| *repeat))
@@ -145,8 +152,9 @@ fn overall(parts: &[(&str, Scores)], subject: &str) -> Vec<(u32, f64)> {
     repeats
         .into_iter()
         .filter_map(|repeat| {
-            let of =
-                |(_, scores): &(&str, Scores)| scores.get(&(subject.to_owned(), repeat)).copied();
+            let of = |(_, scores): &(&str, ScoresByCell)| {
+                scores.get(&(subject.to_owned(), repeat)).copied()
+            };
             let five: Option<Vec<f64>> = parts.iter().map(of).collect();
             let five = five?;
             Some((repeat, five.iter().sum::<f64>() / five.len() as f64))
@@ -154,8 +162,8 @@ fn overall(parts: &[(&str, Scores)], subject: &str) -> Vec<(u32, f64)> {
         .collect()
 }
 
-fn cell(row: &str, subject: &str) -> Cell {
-    Cell {
+fn cell(row: &str, subject: &str) -> CellId {
+    CellId {
         suite: "coordination".into(),
         table: "Q12".into(),
         row: row.to_owned(),
@@ -164,8 +172,8 @@ fn cell(row: &str, subject: &str) -> Cell {
     }
 }
 
-fn line(row: &str, subject: &str, repeat: u32, score: f64) -> Line {
-    Line {
+fn line(row: &str, subject: &str, repeat: u32, score: f64) -> MeasuredRepeat {
+    MeasuredRepeat {
         cell: cell(row, subject),
         network: "all of this folder".into(),
         repeat,
@@ -175,8 +183,8 @@ fn line(row: &str, subject: &str, repeat: u32, score: f64) -> Line {
     }
 }
 
-fn skip(row: &str, subject: &str, reason: &str) -> Skipped {
-    Skipped {
+fn skip(row: &str, subject: &str, reason: &str) -> SkippedEntry {
+    SkippedEntry {
         cell: cell(row, subject),
         reason: reason.to_owned(),
     }
@@ -187,8 +195,8 @@ mod tests {
     use super::*;
     use crate::report::fixture;
 
-    fn folder(with: &[(&str, &str, f64)]) -> Folder {
-        let mut folder = Folder::default();
+    fn folder(with: &[(&str, &str, f64)]) -> ResultFolder {
+        let mut folder = ResultFolder::default();
         for (table, figure, factor) in with {
             for (subject, factor) in [("quic", 1.0), ("plain h2", *factor)] {
                 let cell = fixture::cell(table, "a row", subject, "");
@@ -199,9 +207,10 @@ mod tests {
         folder
     }
 
-    fn score(folder: &Folder, row: &str) -> Option<f64> {
-        let of =
-            |l: &&Line| l.cell.table == "Q12" && l.cell.row == row && l.cell.subject == "plain h2";
+    fn score(folder: &ResultFolder, row: &str) -> Option<f64> {
+        let of = |l: &&MeasuredRepeat| {
+            l.cell.table == "Q12" && l.cell.row == row && l.cell.subject == "plain h2"
+        };
         folder
             .lines
             .iter()

@@ -1,25 +1,25 @@
 //! Whether two subjects, or two runs, differ.
 //!
-//! Two subjects of one run took turns, so their repeats are paired: the ratio is taken repeat by
-//! repeat. They differ when every pair lies on the same side of 1, and no pair is enough for that
-//! when there are fewer than [`FEWEST`]. Two runs were not interleaved: they differ when their ranges
+//! Two subjects of one run were interleaved, so their repeats are paired: the ratio is taken repeat by
+//! repeat. They differ when every pair lies on the same side of 1; fewer than [`MIN_REPEATS`] pairs are not
+//! judged. Two runs were not interleaved: they differ when their ranges
 //! do not touch. Decision 0020 says why.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::figure::Better;
+use super::figure::BetterDirection;
 use crate::measure::Spread;
 
-/// Repeats below which nothing is said to differ. With five pairs, chance alone puts all of them on
+/// The fewest repeats of which a difference is judged. With five pairs, chance alone puts all of them on
 /// one side once in sixteen times; with three, once in four.
-pub(crate) const FEWEST: usize = 3;
+pub(crate) const MIN_REPEATS: usize = 3;
 
-/// What a comparison came to, from the first one's side.
+/// The result of a comparison, from the view of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum DifferenceVerdict {
     /// The first is better, beyond the spread.
     Better,
     /// The first is worse, beyond the spread.
@@ -30,7 +30,7 @@ pub enum Verdict {
     TooFew,
 }
 
-impl Verdict {
+impl DifferenceVerdict {
     /// In words.
     #[must_use]
     pub(crate) const fn text(self) -> &'static str {
@@ -45,14 +45,14 @@ impl Verdict {
 
 /// One divided by the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Ratio {
+pub(crate) struct RatioSpread {
     /// Median, least and most.
     pub(crate) spread: Spread,
     /// Of how many pairs, or of the smaller number of repeats.
     pub(crate) count: usize,
 }
 
-impl Ratio {
+impl RatioSpread {
     /// Paired repeat by repeat; nothing where no repeat has both, or the other is 0.
     #[must_use]
     pub(crate) fn paired(ours: &BTreeMap<u32, f64>, theirs: &BTreeMap<u32, f64>) -> Option<Self> {
@@ -84,25 +84,29 @@ impl Ratio {
             .then_some(Self { spread, count })
     }
 
-    /// What it comes to for a figure of which `better` is better.
+    /// The verdict for a figure of which `better` is better.
     #[must_use]
-    pub(crate) fn verdict(&self, better: Better) -> Verdict {
-        if self.count < FEWEST {
-            return Verdict::TooFew;
+    pub(crate) fn verdict(&self, better: BetterDirection) -> DifferenceVerdict {
+        if self.count < MIN_REPEATS {
+            return DifferenceVerdict::TooFew;
         }
         match (self.spread.max < 1.0, self.spread.min > 1.0, better) {
-            (true, _, Better::Less) | (_, true, Better::More) => Verdict::Better,
-            (true, _, Better::More) | (_, true, Better::Less) => Verdict::Worse,
-            (false, false, _) => Verdict::NoDifference,
+            (true, _, BetterDirection::Less) | (_, true, BetterDirection::More) => {
+                DifferenceVerdict::Better
+            }
+            (true, _, BetterDirection::More) | (_, true, BetterDirection::Less) => {
+                DifferenceVerdict::Worse
+            }
+            (false, false, _) => DifferenceVerdict::NoDifference,
         }
     }
 
     /// How many times as good the first is: above 1 it is ahead.
     #[must_use]
-    pub(crate) fn lead(&self, better: Better) -> f64 {
+    pub(crate) fn lead(&self, better: BetterDirection) -> f64 {
         match better {
-            Better::More => self.spread.median,
-            Better::Less => 1.0 / self.spread.median,
+            BetterDirection::More => self.spread.median,
+            BetterDirection::Less => 1.0 / self.spread.median,
         }
     }
 
@@ -130,8 +134,8 @@ mod tests {
         (1..).zip(values.iter().copied()).collect()
     }
 
-    fn verdict(ours: &[f64], theirs: &[f64], better: Better) -> Verdict {
-        Ratio::paired(&repeats(ours), &repeats(theirs))
+    fn verdict(ours: &[f64], theirs: &[f64], better: BetterDirection) -> DifferenceVerdict {
+        RatioSpread::paired(&repeats(ours), &repeats(theirs))
             .unwrap()
             .verdict(better)
     }
@@ -140,50 +144,74 @@ mod tests {
     fn one_pair_on_the_other_side_hides_the_difference() {
         let theirs = [10.0, 10.0, 10.0, 10.0, 10.0];
         let ours = [5.0, 5.0, 5.0, 5.0, 5.0];
-        assert_eq!(verdict(&ours, &theirs, Better::Less), Verdict::Better);
-        assert_eq!(verdict(&ours, &theirs, Better::More), Verdict::Worse);
+        assert_eq!(
+            verdict(&ours, &theirs, BetterDirection::Less),
+            DifferenceVerdict::Better
+        );
+        assert_eq!(
+            verdict(&ours, &theirs, BetterDirection::More),
+            DifferenceVerdict::Worse
+        );
         let ours = [5.0, 5.0, 5.0, 5.0, 10.1];
-        assert_eq!(verdict(&ours, &theirs, Better::Less), Verdict::NoDifference);
+        assert_eq!(
+            verdict(&ours, &theirs, BetterDirection::Less),
+            DifferenceVerdict::NoDifference
+        );
     }
 
     #[test]
     fn pairs_are_compared_even_where_the_ranges_overlap() {
         let (ours, theirs) = ([10.0, 20.0, 30.0], [11.0, 22.0, 33.0]);
-        assert_eq!(verdict(&ours, &theirs, Better::Less), Verdict::Better);
+        assert_eq!(
+            verdict(&ours, &theirs, BetterDirection::Less),
+            DifferenceVerdict::Better
+        );
     }
 
     #[test]
     fn two_repeats_say_nothing() {
         assert_eq!(
-            verdict(&[1.0, 1.0], &[2.0, 2.0], Better::Less),
-            Verdict::TooFew
+            verdict(&[1.0, 1.0], &[2.0, 2.0], BetterDirection::Less),
+            DifferenceVerdict::TooFew
         );
     }
 
     #[test]
     fn a_division_by_nothing_is_no_ratio() {
-        assert_eq!(Ratio::paired(&repeats(&[1.0]), &repeats(&[0.0])), None);
-        assert_eq!(Ratio::paired(&repeats(&[1.0]), &BTreeMap::new()), None);
+        assert_eq!(
+            RatioSpread::paired(&repeats(&[1.0]), &repeats(&[0.0])),
+            None
+        );
+        assert_eq!(
+            RatioSpread::paired(&repeats(&[1.0]), &BTreeMap::new()),
+            None
+        );
     }
 
     #[test]
     fn two_runs_differ_when_their_ranges_do_not_touch() {
         let spread = |min, median, max| Spread { median, min, max };
         let of = |after: Spread, before: Spread| {
-            let ratio = Ratio::unpaired(&after, &before, 5).unwrap();
-            ratio.verdict(Better::Less)
+            let ratio = RatioSpread::unpaired(&after, &before, 5).unwrap();
+            ratio.verdict(BetterDirection::Less)
         };
         let before = spread(9.0, 10.0, 11.0);
-        assert_eq!(of(spread(6.0, 7.0, 8.0), before), Verdict::Better);
-        assert_eq!(of(spread(12.0, 13.0, 14.0), before), Verdict::Worse);
-        assert_eq!(of(spread(8.0, 8.5, 9.5), before), Verdict::NoDifference);
+        assert_eq!(of(spread(6.0, 7.0, 8.0), before), DifferenceVerdict::Better);
+        assert_eq!(
+            of(spread(12.0, 13.0, 14.0), before),
+            DifferenceVerdict::Worse
+        );
+        assert_eq!(
+            of(spread(8.0, 8.5, 9.5), before),
+            DifferenceVerdict::NoDifference
+        );
     }
 
     #[test]
     fn a_lead_above_one_is_ahead_whichever_way_is_better() {
-        let ratio = Ratio::paired(&repeats(&[5.0]), &repeats(&[10.0])).unwrap();
-        assert!((ratio.lead(Better::Less) - 2.0).abs() < 1e-9);
-        assert!((ratio.lead(Better::More) - 0.5).abs() < 1e-9);
+        let ratio = RatioSpread::paired(&repeats(&[5.0]), &repeats(&[10.0])).unwrap();
+        assert!((ratio.lead(BetterDirection::Less) - 2.0).abs() < 1e-9);
+        assert!((ratio.lead(BetterDirection::More) - 0.5).abs() < 1e-9);
         assert_eq!(ratio.text(), "0.50 × (0.50 – 0.50)");
     }
 }

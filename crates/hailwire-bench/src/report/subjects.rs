@@ -1,4 +1,4 @@
-//! Which subjects are ours, and which baselines each of them is set beside.
+//! Which subjects are ours, and which baselines each of them is compared with.
 
 use crate::tables::callout::{
     FAR, NEAR, OURS, OURS_OURS, OURS_THEIRS, RAW, SELDOM, THEIRS, THEIRS_OURS, THEIRS_THEIRS, UDP,
@@ -35,14 +35,14 @@ pub(crate) const CARRIERS: usize = 9;
 /// How many are known.
 pub(crate) const KNOWN: usize = ORDER.len();
 
-/// Where a subject stands among others; those that we do not know come last.
+/// The position of a subject among others; unknown ones come last.
 #[must_use]
 pub(crate) fn order(subject: &str) -> usize {
-    let place = ORDER.iter().position(|known| *known == subject);
-    place.unwrap_or(KNOWN)
+    let cell_key = ORDER.iter().position(|known| *known == subject);
+    cell_key.unwrap_or(KNOWN)
 }
 
-/// Whether a subject is Hailwire in one of its forms; all others are set against it.
+/// Whether a subject is Hailwire in one of its forms; all others are baselines.
 #[must_use]
 pub(crate) fn is_ours(subject: &str) -> bool {
     let ours = [QUIC, H2, WS, PROCESSES, "embedded", AUTO, OURS, OURS_OURS];
@@ -53,8 +53,8 @@ pub(crate) fn is_ours(subject: &str) -> bool {
     })
 }
 
-/// The baselines of one of our subjects, the one that a table prints first. A carrier stands beside
-/// the plain program of its protocol; QUIC, which a node takes when it can, beside all of them.
+/// The baselines of one of our subjects, the one that a table prints first. A carrier is compared
+/// with the plain program of its protocol; QUIC, which a node prefers, with all of them.
 #[must_use]
 pub(crate) fn baselines(subject: &str) -> &'static [&'static str] {
     match subject {
@@ -68,7 +68,7 @@ pub(crate) fn baselines(subject: &str) -> &'static [&'static str] {
     }
 }
 
-/// Whether the two are compared: a baseline of its own, or a program that we do not know.
+/// Whether the two are compared: a baseline of the first, or an unknown program.
 #[must_use]
 pub(crate) fn compared(ours: &str, other: &str) -> bool {
     if !is_ours(ours) || is_ours(other) {

@@ -1,19 +1,19 @@
-//! `summary.json`: what a report says, for programs. `docs/reference/json.md` names its fields.
+//! `summary.json`: the contents of a report, for programs. `docs/reference/json.md` names its fields.
 
 use serde_json::{Value, json};
 
 use super::{
+    baseline_comparison::BaselineComparison,
     figure,
-    page::{Figure, Report},
-    standing::Standing,
+    page::{PageFigure, ReportPage},
 };
 
-/// Of a report.
+/// The JSON of a report.
 #[must_use]
-pub(crate) fn of(report: &Report) -> Value {
-    let aims = report.aims.iter().map(|aim| {
+pub(crate) fn of(report: &ReportPage) -> Value {
+    let targets = report.targets.iter().map(|target| {
         json!({
-            "name": aim.name, "formula": aim.formula, "met": aim.met, "value": aim.value,
+            "name": target.name, "formula": target.formula, "met": target.met, "value": target.value,
         })
     });
     let networks = report.networks.iter().map(|network| {
@@ -29,7 +29,7 @@ pub(crate) fn of(report: &Report) -> Value {
         })
     });
     let skipped = report.skipped.iter().map(|skip| {
-        let [table, row, subject, form] = &skip.place;
+        let [table, row, subject, form] = &skip.cell_key;
         json!({
             "table": table, "row": row, "subject": subject, "form": form, "reason": skip.reason,
         })
@@ -39,10 +39,10 @@ pub(crate) fn of(report: &Report) -> Value {
         "when": report.when,
         "command": report.command,
         "environment": pairs(&report.environment),
-        "telling": report.telling.iter().map(standing).collect::<Vec<_>>(),
-        "aims": aims.collect::<Vec<_>>(),
-        "losses": report.losses.iter().map(standing).collect::<Vec<_>>(),
-        "wins": report.wins.iter().map(standing).collect::<Vec<_>>(),
+        "telling": report.telling.iter().map(comparison_json).collect::<Vec<_>>(),
+        "aims": targets.collect::<Vec<_>>(),
+        "losses": report.losses.iter().map(comparison_json).collect::<Vec<_>>(),
+        "wins": report.wins.iter().map(comparison_json).collect::<Vec<_>>(),
         "no_difference": report.hidden,
         "too_few_repeats": report.too_few,
         "by_chance": report.by_chance,
@@ -62,7 +62,7 @@ fn pairs(pairs: &[(String, String)]) -> Value {
     Value::Object(pairs.collect())
 }
 
-fn standing(one: &Standing) -> Value {
+fn comparison_json(one: &BaselineComparison) -> Value {
     json!({
         "table": one.table, "row": one.row, "form": one.form, "network": one.network,
         "figure": one.figure, "ours": one.ours, "theirs": one.theirs,
@@ -72,8 +72,8 @@ fn standing(one: &Standing) -> Value {
     })
 }
 
-fn one_figure(one: &Figure) -> Value {
-    let [table, row, subject, form, network] = &one.place;
+fn one_figure(one: &PageFigure) -> Value {
+    let [table, row, subject, form, network] = &one.cell_key;
     json!({
         "table": table, "row": row, "subject": subject, "form": form, "network": network,
         "figure": one.name, "label": figure::label(&one.name), "median": one.spread.median,

@@ -1,31 +1,31 @@
-//! Published tables with what was measured beside them: which cell stands where, and what stands in a
-//! cell without a figure. Pure.
+//! Published tables with our measurements beside them: where each cell is shown, and what is shown for
+//! a cell without a figure. Pure.
 //!
-//! A measured row belongs to the published row whose words it all holds, the most demanding first; its
+//! A measured row belongs to the published row of which it contains all words, the one with most words first; its
 //! form counts as part of its name. `1,000 agents × 100 KB, 50 ms` holds `1000 agents, 100 KB`:
-//! a number and its unit are one word. Measured rows that belong to none follow below as our own.
+//! a number and its unit are one word. Measured rows that belong to none follow as rows of our own.
 
 use super::{
-    cells::{Cells, Place},
+    cell_index::{CellIndex, CellKey},
     figure,
-    published::{Row, Table},
-    spread::{Ratio, Verdict},
+    published::{PublishedRow, PublishedTable},
+    spread::{DifferenceVerdict, RatioSpread},
     subjects,
 };
 
 /// A table ready to be printed.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Grid {
+pub(crate) struct TableGrid {
     /// `Q1`, or a word of our own.
     pub(crate) id: String,
     /// What it is about.
     pub(crate) title: String,
     /// Who published it; empty for a table of our own.
     pub(crate) source: String,
-    /// What to know before comparing.
+    /// Notes for the reader.
     pub(crate) notes: Vec<String>,
     /// The columns after the row's name and its figure.
-    pub(crate) columns: Vec<Column>,
+    pub(crate) columns: Vec<GridColumn>,
     /// The rows.
     pub(crate) rows: Vec<GridRow>,
     /// Whether anything was measured for it.
@@ -34,7 +34,7 @@ pub(crate) struct Grid {
 
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Column {
+pub(crate) struct GridColumn {
     /// The published system that it stands for; `others` for the rest.
     pub(crate) group: String,
     /// The subject; empty for the published column.
@@ -46,20 +46,20 @@ pub(crate) struct Column {
 pub(crate) struct GridRow {
     /// In words.
     pub(crate) name: String,
-    /// How the measured row is called, where it was found under another name; with form and network.
+    /// The name of the measured row where it differs, with form and network.
     pub(crate) measured_as: String,
     /// The figure, for people.
     pub(crate) figure: String,
     /// One for each column.
-    pub(crate) cells: Vec<Value>,
+    pub(crate) cells: Vec<GridValue>,
 }
 
-/// What stands in a cell.
+/// The content of a cell.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub(crate) enum GridValue {
     /// A published figure.
     Published(String),
-    /// Nobody published one.
+    /// None was published.
     Unpublished,
     /// A measured one.
     Measured {
@@ -70,30 +70,34 @@ pub(crate) enum Value {
         /// Counted repeats.
         repeats: usize,
         /// Against the baseline that does the same work over the same protocol.
-        against: Option<Against>,
+        against: Option<BaselineRatio>,
     },
-    /// None; the reason stands behind "not measured: ".
+    /// Not measured; the reason follows "not measured: ".
     Missing(String),
 }
 
 /// One of our subjects beside its baseline.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Against {
+pub(crate) struct BaselineRatio {
     /// The baseline.
     pub(crate) baseline: String,
     /// The ratio with its spread.
     pub(crate) ratio: String,
     /// Ours is…
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: DifferenceVerdict,
 }
 
 /// A published table with what a folder has for it. `ran` says which suites the folder holds.
 #[must_use]
-pub(crate) fn published(table: &Table, cells: &Cells<'_>, ran: &[String]) -> Grid {
+pub(crate) fn published(
+    table: &PublishedTable,
+    cells: &CellIndex<'_>,
+    ran: &[String],
+) -> TableGrid {
     let found = found(table.id, cells);
     let measured = found.iter().any(|one| !one.network.is_empty());
     let columns = columns(table, cells);
-    let builder = Builder {
+    let builder = GridBuilder {
         columns: &columns,
         groups: table.groups.iter().map(|group| group.name).collect(),
         cells,
@@ -121,7 +125,7 @@ pub(crate) fn published(table: &Table, cells: &Cells<'_>, ran: &[String]) -> Gri
             rows.extend(builder.measured(*one, &[], &every));
         }
     }
-    Grid {
+    TableGrid {
         id: table.id.to_owned(),
         title: table.title.to_owned(),
         source: table.source.to_owned(),
@@ -132,23 +136,23 @@ pub(crate) fn published(table: &Table, cells: &Cells<'_>, ran: &[String]) -> Gri
     }
 }
 
-/// A table that nobody published: every subject a column, every judged figure a row.
+/// A table of our own: every subject a column, every judged figure a row.
 #[must_use]
-pub(crate) fn own(id: &str, cells: &Cells<'_>) -> Grid {
+pub(crate) fn own(id: &str, cells: &CellIndex<'_>) -> TableGrid {
     let found = found(id, cells);
-    let columns: Vec<Column> = seen(id, cells)
+    let columns: Vec<GridColumn> = seen(id, cells)
         .into_iter()
-        .map(|subject| Column {
+        .map(|subject| GridColumn {
             group: "measured".into(),
             subject: subject.to_owned(),
         })
         .collect();
-    let builder = Builder {
+    let builder = GridBuilder {
         columns: &columns,
         groups: Vec::new(),
         cells,
     };
-    Grid {
+    TableGrid {
         id: id.to_owned(),
         title: "rows of our own".into(),
         source: String::new(),
@@ -163,8 +167,8 @@ pub(crate) fn own(id: &str, cells: &Cells<'_>) -> Grid {
 }
 
 /// Rows with the same words, in the order of the table.
-fn entries(rows: &'static [Row]) -> Vec<(&'static str, Vec<&'static Row>)> {
-    let mut entries: Vec<(&str, Vec<&Row>)> = Vec::new();
+fn entries(rows: &'static [PublishedRow]) -> Vec<(&'static str, Vec<&'static PublishedRow>)> {
+    let mut entries: Vec<(&str, Vec<&PublishedRow>)> = Vec::new();
     for row in rows {
         match entries.iter_mut().find(|(words, _)| *words == row.words) {
             Some((_, entry)) => entry.push(row),
@@ -175,7 +179,7 @@ fn entries(rows: &'static [Row]) -> Vec<(&'static str, Vec<&'static Row>)> {
 }
 
 /// The words of the published row that a measured one belongs to.
-fn best(rows: &'static [Row], measured: Place<'_>) -> Option<&'static str> {
+fn best(rows: &'static [PublishedRow], measured: CellKey<'_>) -> Option<&'static str> {
     let mut has = words(measured.row);
     has.extend(words(measured.form));
     rows.iter()
@@ -203,41 +207,41 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// The measured rows of a table, as places without a subject, and those that were skipped as a whole.
-fn found<'a>(id: &str, cells: &Cells<'a>) -> Vec<Place<'a>> {
-    let mut found: Vec<Place<'_>> = Vec::new();
-    for place in cells.measured().filter(|place| place.table == id) {
-        let one = place.with("");
+/// The measured rows of a table, as keys without a subject, and those that were skipped as a whole.
+fn found<'a>(id: &str, cells: &CellIndex<'a>) -> Vec<CellKey<'a>> {
+    let mut found: Vec<CellKey<'_>> = Vec::new();
+    for cell_key in cells.measured().filter(|cell_key| cell_key.table == id) {
+        let one = cell_key.with("");
         if !found.contains(&one) {
             found.push(one);
         }
     }
-    for place in cells.skipped().filter(|place| place.table == id) {
-        let same = |one: &Place<'_>| one.row == place.row && one.form == place.form;
+    for cell_key in cells.skipped().filter(|cell_key| cell_key.table == id) {
+        let same = |one: &CellKey<'_>| one.row == cell_key.row && one.form == cell_key.form;
         if !found.iter().any(same) {
-            found.push(place.with(""));
+            found.push(cell_key.with(""));
         }
     }
     found
 }
 
-/// The subjects that a table has anything of.
-fn seen<'a>(id: &str, cells: &Cells<'a>) -> Vec<&'a str> {
+/// The subjects that a table has a line or a reason for.
+fn seen<'a>(id: &str, cells: &CellIndex<'a>) -> Vec<&'a str> {
     let mut seen: Vec<&str> = Vec::new();
-    let places = cells.measured().chain(cells.skipped());
-    for place in places.filter(|place| place.table == id) {
-        if !seen.contains(&place.subject) {
-            seen.push(place.subject);
+    let cell_keys = cells.measured().chain(cells.skipped());
+    for cell_key in cell_keys.filter(|cell_key| cell_key.table == id) {
+        if !seen.contains(&cell_key.subject) {
+            seen.push(cell_key.subject);
         }
     }
     seen.sort_by_key(|subject| subjects::order(subject));
     seen
 }
 
-fn columns(table: &Table, cells: &Cells<'_>) -> Vec<Column> {
+fn columns(table: &PublishedTable, cells: &CellIndex<'_>) -> Vec<GridColumn> {
     let seen = seen(table.id, cells);
     let mut columns = Vec::new();
-    let column = |group: &str, subject: &str| Column {
+    let column = |group: &str, subject: &str| GridColumn {
         group: group.to_owned(),
         subject: subject.to_owned(),
     };
@@ -257,7 +261,7 @@ fn columns(table: &Table, cells: &Cells<'_>) -> Vec<Column> {
     columns
 }
 
-fn missing_row(table: &Table, ran: &[String]) -> String {
+fn missing_row(table: &PublishedTable, ran: &[String]) -> String {
     if ran.iter().any(|suite| suite == table.suite) {
         "this run has no row for it".into()
     } else {
@@ -265,19 +269,19 @@ fn missing_row(table: &Table, ran: &[String]) -> String {
     }
 }
 
-/// What builds the rows of one table.
-struct Builder<'a> {
-    columns: &'a [Column],
+/// Builds the rows of one table.
+struct GridBuilder<'a> {
+    columns: &'a [GridColumn],
     groups: Vec<&'static str>,
-    cells: &'a Cells<'a>,
+    cells: &'a CellIndex<'a>,
 }
 
-impl Builder<'_> {
+impl GridBuilder<'_> {
     /// A published row for which nothing was measured.
-    fn unmeasured(&self, row: &Row, reason: &str) -> GridRow {
-        let cell = |column: &Column| match column.subject.as_str() {
+    fn unmeasured(&self, row: &PublishedRow, reason: &str) -> GridRow {
+        let cell = |column: &GridColumn| match column.subject.as_str() {
             "" => self.published(row, column),
-            _ => Value::Missing(reason.to_owned()),
+            _ => GridValue::Missing(reason.to_owned()),
         };
         GridRow {
             name: row.name.to_owned(),
@@ -290,16 +294,16 @@ impl Builder<'_> {
         }
     }
 
-    fn published(&self, row: &Row, column: &Column) -> Value {
+    fn published(&self, row: &PublishedRow, column: &GridColumn) -> GridValue {
         let group = self.groups.iter().position(|name| *name == column.group);
         match group.and_then(|group| row.published.get(group)) {
-            Some(text) if !text.is_empty() => Value::Published((*text).to_owned()),
-            _ => Value::Unpublished,
+            Some(text) if !text.is_empty() => GridValue::Published((*text).to_owned()),
+            _ => GridValue::Unpublished,
         }
     }
 
     /// A measured row: a line for each published figure, then for the others that were measured.
-    fn measured(&self, one: Place<'_>, entry: &[&Row], also: &[&str]) -> Vec<GridRow> {
+    fn measured(&self, one: CellKey<'_>, entry: &[&PublishedRow], also: &[&str]) -> Vec<GridRow> {
         let has = |figure: &str| {
             let subjects = self.columns.iter().filter(|c| !c.subject.is_empty());
             subjects
@@ -340,11 +344,11 @@ impl Builder<'_> {
     }
 
     /// Every judged figure of a row, in the order of their names.
-    fn judged(&self, one: Place<'_>) -> Vec<String> {
+    fn judged(&self, one: CellKey<'_>) -> Vec<String> {
         let mut names = std::collections::BTreeSet::new();
         for column in self.columns {
-            let place = one.with(&column.subject);
-            let figures = self.cells.figures(place);
+            let cell_key = one.with(&column.subject);
+            let figures = self.cells.figures(cell_key);
             names.extend(
                 figure::distinct(&figures)
                     .into_iter()
@@ -356,14 +360,14 @@ impl Builder<'_> {
 
     fn row(
         &self,
-        one: Place<'_>,
+        one: CellKey<'_>,
         name: &str,
         figure_name: &str,
-        published: Option<&Row>,
+        published: Option<&PublishedRow>,
     ) -> GridRow {
-        let cell = |column: &Column| match (column.subject.as_str(), published) {
+        let cell = |column: &GridColumn| match (column.subject.as_str(), published) {
             ("", Some(row)) => self.published(row, column),
-            ("", None) => Value::Unpublished,
+            ("", None) => GridValue::Unpublished,
             (subject, _) => self.value(one.with(subject), figure_name),
         };
         let (name, measured_as) = named(one, name);
@@ -379,17 +383,17 @@ impl Builder<'_> {
         }
     }
 
-    fn value(&self, place: Place<'_>, figure_name: &str) -> Value {
-        if let Some((spread, repeats)) = self.cells.spread(place, figure_name) {
-            return Value::Measured {
+    fn value(&self, cell_key: CellKey<'_>, figure_name: &str) -> GridValue {
+        if let Some((spread, repeats)) = self.cells.spread(cell_key, figure_name) {
+            return GridValue::Measured {
                 text: figure::text(figure_name, spread.median),
                 range: figure::range(figure_name, &spread),
                 repeats,
-                against: self.against(place, figure_name),
+                against: self.against(cell_key, figure_name),
             };
         }
-        let lines = self.cells.lines(place);
-        let reason = match self.cells.reason(place) {
+        let lines = self.cells.lines(cell_key);
+        let reason = match self.cells.reason(cell_key) {
             Some(reason) => reason.to_owned(),
             None if lines.is_empty() => "this run has no line for it".into(),
             None if lines.iter().all(|line| line.repeat == 0) => {
@@ -397,27 +401,29 @@ impl Builder<'_> {
             }
             None => format!("its lines have no {}", figure::label(figure_name)),
         };
-        Value::Missing(reason)
+        GridValue::Missing(reason)
     }
 
-    fn against(&self, place: Place<'_>, figure: &str) -> Option<Against> {
+    fn against(&self, cell_key: CellKey<'_>, figure: &str) -> Option<BaselineRatio> {
         let better = figure::better(figure)?;
-        let ours = self.cells.values(place, figure);
-        subjects::baselines(place.subject).iter().find_map(|name| {
-            let theirs = self.cells.values(place.with(name), figure);
-            let ratio = Ratio::paired(&ours, &theirs)?;
-            Some(Against {
-                baseline: (*name).to_owned(),
-                ratio: ratio.text(),
-                verdict: ratio.verdict(better),
+        let ours = self.cells.values(cell_key, figure);
+        subjects::baselines(cell_key.subject)
+            .iter()
+            .find_map(|name| {
+                let theirs = self.cells.values(cell_key.with(name), figure);
+                let ratio = RatioSpread::paired(&ours, &theirs)?;
+                Some(BaselineRatio {
+                    baseline: (*name).to_owned(),
+                    ratio: ratio.text(),
+                    verdict: ratio.verdict(better),
+                })
             })
-        })
     }
 }
 
-/// The name of a measured row, and what else is to be known of it. Where its own name holds all that the
+/// The name of a measured row, and further details. Where its own name holds all that the
 /// published one says, its own is enough.
-fn named(one: Place<'_>, published: &str) -> (String, String) {
+fn named(one: CellKey<'_>, published: &str) -> (String, String) {
     let own = words(one.row);
     let enough = words(published).iter().all(|word| own.contains(word));
     let (name, row) = if enough {
@@ -434,38 +440,38 @@ fn named(one: Place<'_>, published: &str) -> (String, String) {
 mod tests {
     use super::*;
     use crate::{
-        report::{fixture, folder::Folder, published},
-        result::Line,
+        report::{fixture, published, result_folder::ResultFolder},
+        result::MeasuredRepeat,
     };
 
-    fn table(id: &str) -> &'static Table {
+    fn table(id: &str) -> &'static PublishedTable {
         published::tables().find(|table| table.id == id).unwrap()
     }
 
     fn row_of(id: &str, name: &str, form: &str) -> Option<&'static str> {
-        let place = Place {
+        let cell_key = CellKey {
             table: id,
             row: name,
             subject: "",
             form,
             network: "",
         };
-        best(table(id).rows, place)
+        best(table(id).rows, cell_key)
     }
 
-    fn folder(lines: Vec<Line>) -> Folder {
-        Folder {
+    fn folder(lines: Vec<MeasuredRepeat>) -> ResultFolder {
+        ResultFolder {
             lines,
-            ..Folder::default()
+            ..ResultFolder::default()
         }
     }
 
-    fn line(row: &str, subject: &str, repeat: u32, figures: &[(&str, f64)]) -> Line {
+    fn line(row: &str, subject: &str, repeat: u32, figures: &[(&str, f64)]) -> MeasuredRepeat {
         let cell = fixture::cell("Q1", row, subject, "cold");
         fixture::line(cell, "loopback", repeat, figures)
     }
 
-    fn cell<'a>(grid: &'a Grid, row: &str, subject: &str) -> &'a Value {
+    fn cell<'a>(grid: &'a TableGrid, row: &str, subject: &str) -> &'a GridValue {
         let row = grid.rows.iter().find(|of| of.name == row).unwrap();
         let column = grid.columns.iter().position(|of| of.subject == subject);
         &row.cells[column.unwrap()]
@@ -498,7 +504,7 @@ mod tests {
 
     #[test]
     fn each_row_that_a_suite_promises_stands_at_a_published_one_or_is_our_own() {
-        // Rows of ours that nobody published.
+        // Rows of our own, without a published figure.
         let own = [
             "1,000 peers",
             "head of line",
@@ -537,8 +543,8 @@ mod tests {
             ));
         }
         let folder = folder(lines);
-        let grid = published(table("Q1"), &Cells::of(&folder), &folder.suites());
-        let Value::Measured {
+        let grid = published(table("Q1"), &CellIndex::of(&folder), &folder.suites());
+        let GridValue::Measured {
             text,
             range,
             repeats,
@@ -554,11 +560,11 @@ mod tests {
         let against = against.as_ref().unwrap();
         assert_eq!(
             (against.baseline.as_str(), against.verdict),
-            ("plain h2", Verdict::Better)
+            ("plain h2", DifferenceVerdict::Better)
         );
         assert_eq!(
             *cell(&grid, "10 agents, 0 ms", ""),
-            Value::Published("12.3 ms".into())
+            GridValue::Published("12.3 ms".into())
         );
     }
 
@@ -569,11 +575,11 @@ mod tests {
             line("10 agents, 0 ms", "plain h2", 0, &[("p50_us", 1.0)]),
             line("10 agents, 0 ms", "h2", 1, &[("count", 1.0)]),
         ]);
-        folder.skipped.push(crate::result::Skipped {
+        folder.skipped.push(crate::result::SkippedEntry {
             cell: fixture::cell("Q1", "10 agents, 0 ms", "plain ws", "cold"),
             reason: "it fell over".into(),
         });
-        let grid = published(table("Q1"), &Cells::of(&folder), &folder.suites());
+        let grid = published(table("Q1"), &CellIndex::of(&folder), &folder.suites());
         for (row, subject, reason) in [
             (
                 "10 agents, 0 ms",
@@ -586,15 +592,15 @@ mod tests {
         ] {
             assert_eq!(
                 *cell(&grid, row, subject),
-                Value::Missing(reason.into()),
+                GridValue::Missing(reason.into()),
                 "{row}, {subject}"
             );
         }
-        let overlay = published(table("O3"), &Cells::of(&folder), &folder.suites());
+        let overlay = published(table("O3"), &CellIndex::of(&folder), &folder.suites());
         let reason = "the suite overlay is not in this folder";
         assert_eq!(
             *cell(&overlay, "1 KB", "quic"),
-            Value::Missing(reason.into())
+            GridValue::Missing(reason.into())
         );
     }
 
@@ -606,7 +612,7 @@ mod tests {
             1,
             &[("p50_us", 1.0)],
         )]);
-        let grid = published(table("Q1"), &Cells::of(&folder), &folder.suites());
+        let grid = published(table("Q1"), &CellIndex::of(&folder), &folder.suites());
         let last = grid.columns.last().unwrap();
         assert_eq!(
             (last.group.as_str(), last.subject.as_str()),

@@ -3,9 +3,9 @@
 use std::{fs, path::Path};
 
 use super::{draw, fixture, published};
-use crate::result::Entry;
+use crate::result::ResultEntry;
 
-fn drawn(entries: &[Entry]) -> (tempfile::TempDir, String, String) {
+fn drawn(entries: &[ResultEntry]) -> (tempfile::TempDir, String, String) {
     let dir = tempfile::tempdir().unwrap();
     fixture::write(dir.path(), entries);
     draw(dir.path()).unwrap();
@@ -136,13 +136,13 @@ fn what_comes_from_a_file_stays_text() {
     let mut entries = fixture::entries();
     for entry in &mut entries {
         match entry {
-            Entry::Measured(line) => {
+            ResultEntry::Measured(line) => {
                 line.network += HOSTILE;
                 line.cell.subject = line.cell.subject.replace("ws", HOSTILE);
                 line.cell.row += HOSTILE;
             }
-            Entry::Skipped(skipped) => skipped.reason += HOSTILE,
-            Entry::Timing(timing) => timing.row += HOSTILE,
+            ResultEntry::Skipped(skipped) => skipped.reason += HOSTILE,
+            ResultEntry::Timing(timing) => timing.row += HOSTILE,
         }
     }
     let dir = tempfile::tempdir().unwrap();
@@ -207,9 +207,9 @@ fn the_summary_is_json_with_a_figure_for_each_cell() {
     assert!(summary["figures"].as_array().unwrap().len() > 100);
     assert_eq!(
         summary["aims"].as_array().unwrap().len(),
-        crate::aims::AIMS
+        crate::targets::TARGETS
             .iter()
-            .filter(|aim| ["coordination", "overlay"].contains(&aim.of.suite))
+            .filter(|target| ["coordination", "overlay"].contains(&target.of.suite))
             .count()
     );
     assert!(

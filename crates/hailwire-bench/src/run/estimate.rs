@@ -1,16 +1,16 @@
 //! How long a run is expected to take, from what its steps ask for. Pure.
 //!
-//! The constants are what the parts took on two cores (`timing` lines of a run say what they take); a run
-//! that takes longer is told so by [`super::Progress`], which learns.
+//! The constants were measured on two cores (the `timing` lines of a run have such figures). [`super::RunProgress`] corrects the estimate of
+//! a run that takes longer.
 
 use std::collections::BTreeSet;
 
 use super::network;
 use crate::{
-    result::{Part, Spent},
+    result::{PhaseSeconds, RunPhase},
     subject::Subject,
-    suite::{Contest, Entry, Reading, Step, Who},
-    work::{Start, Work},
+    suite::{Contest, Contestant, FigureReading, Participant, SuiteStep},
+    work::{ConnectionStart, WorkRequest},
 };
 
 /// Expected seconds to start the two programs of a plain subject.
@@ -19,8 +19,8 @@ const START_S: f64 = 0.02;
 /// The same where they are nodes.
 const START_NODES_S: f64 = 0.06;
 
-/// The same where a node has a node beside it, or joins a hub.
-const START_HOUSE_S: f64 = 0.25;
+/// The same where each side has a node in a process of its own, or joins a hub.
+const START_HUB_NODES_S: f64 = 0.25;
 
 /// Expected seconds to end two programs.
 const STOP_S: f64 = 0.03;
@@ -32,8 +32,8 @@ const NODE_S: f64 = 0.015;
 /// 1,000 take 15.
 const CROWDED_S: (f64, f64) = (0.1, 15.0);
 
-/// Expected seconds around each turn, in which counters are read.
-const TURN_S: f64 = 0.005;
+/// Expected seconds around each repeat, in which counters are read.
+const REPEAT_S: f64 = 0.005;
 
 /// Expected seconds for the connections of a session's tunnel, by the square of their number.
 const CONNECTIONS_S: f64 = 3e-6;
@@ -41,55 +41,58 @@ const CONNECTIONS_S: f64 = 3e-6;
 /// Expected seconds until a node that may choose its carrier has tried both.
 const CHOOSING_S: f64 = 6.0;
 
-/// What some steps are expected to take, with the networks that they need.
-pub(super) fn of_all(steps: &[Step]) -> Spent {
-    let networks: BTreeSet<&str> = steps.iter().filter_map(Step::network).collect();
-    let mut all = Spent {
+/// The expected time of some steps, with the networks that they need.
+pub(super) fn of_all(steps: &[SuiteStep]) -> PhaseSeconds {
+    let networks: BTreeSet<&str> = steps.iter().filter_map(SuiteStep::network).collect();
+    let mut all = PhaseSeconds {
         network_s: networks.into_iter().map(of_network).sum(),
-        ..Spent::default()
+        ..PhaseSeconds::default()
     };
     for step in steps {
-        if let Step::Contest(contest) = step {
+        if let SuiteStep::Contest(contest) = step {
             all.add_all(&of(contest));
         }
     }
     all
 }
 
-/// What a row is expected to take once its network is up.
-pub(super) fn of(contest: &Contest) -> Spent {
+/// The expected time of a row once its network is up.
+pub(super) fn of(contest: &Contest) -> PhaseSeconds {
     let rtt = network::rtt_s(contest.network);
     let repeats = f64::from(contest.repeats);
-    let mut all = Spent::default();
+    let mut all = PhaseSeconds::default();
     for entry in &contest.entries {
         let (start, stop) = (of_start(entry), STOP_S);
-        let turn = of_turn(entry, &entry.work, rtt);
+        let turn = of_repeat(entry, &entry.work, rtt);
         let pairs = match contest.reading {
-            Reading::Memory => repeats,
+            FigureReading::Memory => repeats,
             _ => 1.0,
         };
-        all.add(Part::Start, start * pairs);
-        all.add(Part::Stop, stop * pairs);
-        all.add(Part::Work, turn * repeats);
-        if contest.warm_up && contest.reading != Reading::Memory {
-            all.add(Part::WarmUp, of_turn(entry, &entry.work.warm_up(), rtt));
+        all.add(RunPhase::Start, start * pairs);
+        all.add(RunPhase::Stop, stop * pairs);
+        all.add(RunPhase::Work, turn * repeats);
+        if contest.warm_up && contest.reading != FigureReading::Memory {
+            all.add(
+                RunPhase::WarmUp,
+                of_repeat(entry, &entry.work.warm_up(), rtt),
+            );
         }
         if may_choose(entry) {
-            all.add(Part::WarmUp, CHOOSING_S);
+            all.add(RunPhase::WarmUp, CHOOSING_S);
         }
-        // The first turn of a pair waits for the connections of its tunnel.
+        // The first repeat of a pair waits for the connections of its tunnel.
         let first = match (contest.reading, contest.warm_up) {
-            (Reading::Memory, _) | (_, false) => Part::Work,
-            _ => Part::WarmUp,
+            (FigureReading::Memory, _) | (_, false) => RunPhase::Work,
+            _ => RunPhase::WarmUp,
         };
         all.add(first, connections(entry).powi(2) * CONNECTIONS_S * pairs);
     }
     all
 }
 
-/// Connections that a session is told to have.
-fn connections(entry: &Entry) -> f64 {
-    let Who::Ours(_, options) = &entry.who else {
+/// Connections that the options ask of a session.
+fn connections(entry: &Contestant) -> f64 {
+    let Participant::Ours(_, options) = &entry.participant else {
         return 0.0;
     };
     let mut rest = options.iter().skip_while(|word| *word != "--pool").skip(1);
@@ -97,17 +100,17 @@ fn connections(entry: &Entry) -> f64 {
     number.unwrap_or(0.0)
 }
 
-fn may_choose(entry: &Entry) -> bool {
-    matches!(entry.who, Who::Ours(Subject::Session(carrier), _) if carrier.may_choose())
-        && matches!(entry.work, Work::Bulk { .. })
+fn may_choose(entry: &Contestant) -> bool {
+    matches!(entry.participant, Participant::Ours(Subject::Session(carrier), _) if carrier.may_choose())
+        && matches!(entry.work, WorkRequest::Bulk { .. })
 }
 
 /// Expected seconds to start a pair.
-pub(super) fn of_start(entry: &Entry) -> f64 {
-    match entry.who {
-        _ if entry.helper.is_some() => START_HOUSE_S,
-        Who::Ours(Subject::Processes | Subject::FarCallout, _) => START_HOUSE_S,
-        Who::Ours(Subject::Session(_), _) => START_NODES_S,
+pub(super) fn of_start(entry: &Contestant) -> f64 {
+    match entry.participant {
+        _ if entry.helper.is_some() => START_HUB_NODES_S,
+        Participant::Ours(Subject::Processes | Subject::RemoteCallout, _) => START_HUB_NODES_S,
+        Participant::Ours(Subject::Session(_), _) => START_NODES_S,
         _ => START_S,
     }
 }
@@ -117,42 +120,44 @@ pub(super) const fn of_stop() -> f64 {
     STOP_S
 }
 
-/// Expected seconds of one turn, with what is prepared before the clock runs.
-pub(super) fn of_turn(entry: &Entry, work: &Work, rtt: f64) -> f64 {
-    let node = match entry.who {
-        Who::Ours(Subject::Session(_), _) => NODE_S,
+/// Expected seconds of one repeat, with what is prepared before it is timed.
+pub(super) fn of_repeat(entry: &Contestant, work: &WorkRequest, rtt: f64) -> f64 {
+    let node = match entry.participant {
+        Participant::Ours(Subject::Session(_), _) => NODE_S,
         _ => 0.0,
     };
-    // Its connections at once from one endpoint to one other wait for each other.
+    // Simultaneous connections from one endpoint to one other wait for each other.
     let is_crowd = |count: f64| {
-        let iroh = matches!(entry.who, Who::Ours(Subject::RawIroh, _));
+        let iroh = matches!(entry.participant, Participant::Ours(Subject::RawIroh, _));
         iroh && rtt > 0.0 && count > 10.0
     };
     let prepared = match *work {
-        Work::Establish {
+        WorkRequest::Establish {
             agents,
             connections,
             start,
             ..
         } => {
             let count = f64::from(if connections == 0 { agents } else { 1 });
-            // What is to be resumed has to have met before, and has an endpoint of its own.
+            // A resumed connection needs one before it, and an endpoint of its own.
             let before = match start {
-                Start::Cold if is_crowd(count) => (count * CROWDED_S.0).min(CROWDED_S.1),
-                Start::Cold => 0.0,
+                ConnectionStart::Cold if is_crowd(count) => (count * CROWDED_S.0).min(CROWDED_S.1),
+                ConnectionStart::Cold => 0.0,
                 _ => 2.0 * rtt + count * 0.001,
             };
             count * node + before
         }
-        Work::Dispatch { agents, start, .. } if start != Start::Warm => f64::from(agents) * node,
-        Work::Hold {
+        WorkRequest::Dispatch { agents, start, .. } if start != ConnectionStart::Warm => {
+            f64::from(agents) * node
+        }
+        WorkRequest::Hold {
             agents,
             connections: 0,
             ..
         } => f64::from(agents) * (node + 3.0 * rtt),
         _ => 0.0,
     };
-    TURN_S + prepared + work.estimate_s(rtt)
+    REPEAT_S + prepared + work.estimate_s(rtt)
 }
 
 /// Expected seconds until a network is up.
@@ -167,12 +172,12 @@ pub(super) fn of_network(name: &str) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::suite::{Size, Suite, steps, tests::order};
+    use crate::suite::{Suite, SuiteSize, steps, tests::order};
 
-    fn expected(suite: Suite, size: Size) -> f64 {
+    fn expected(suite: Suite, size: SuiteSize) -> f64 {
         let steps = steps(&order(suite, size));
         for step in &steps {
-            if let Step::Contest(contest) = step {
+            if let SuiteStep::Contest(contest) = step {
                 let seconds = of(contest).sum();
                 println!("{} {}: {seconds:.1} s", contest.table, contest.row);
             }
@@ -184,14 +189,14 @@ mod tests {
 
     #[test]
     fn quick_suites_are_expected_to_take_under_ten_minutes_and_smoke_under_one() {
-        assert!(expected(Suite::Smoke, Size::Quick) < 60.0);
-        assert!(expected(Suite::Coordination, Size::Quick) < 600.0);
-        assert!(expected(Suite::Overlay, Size::Quick) < 600.0);
-        assert!(expected(Suite::Callout, Size::Quick) < 600.0);
+        assert!(expected(Suite::Smoke, SuiteSize::Quick) < 60.0);
+        assert!(expected(Suite::Coordination, SuiteSize::Quick) < 600.0);
+        assert!(expected(Suite::Overlay, SuiteSize::Quick) < 600.0);
+        assert!(expected(Suite::Callout, SuiteSize::Quick) < 600.0);
     }
 
     #[test]
     fn a_full_suite_is_told_to_take_hours() {
-        assert!(expected(Suite::Coordination, Size::Full) > 3_600.0);
+        assert!(expected(Suite::Coordination, SuiteSize::Full) > 3_600.0);
     }
 }

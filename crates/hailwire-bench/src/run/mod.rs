@@ -1,17 +1,15 @@
-//! Carries a suite out: networks, processes, repeats A B A B, and the folder.
+//! Runs a suite: networks, processes, repeats A B A B, and the folder.
 //!
-//! Every contest starts its parties anew. In each repeat every entry has its turn, so that whatever
-//! disturbs the machine disturbs all alike; repeat 0 is the warm-up. A party that fails takes its cell
-//! out with what it said, and nobody else's. When the run is told to stop, what was measured stays, every
-//! cell that is left gets that as its reason, and the folder is finished. Where the time of each row went
-//! is kept too, beside what was expected (`estimate`), and the time left learns from it (`progress`).
+//! Every contest starts new processes. Each repeat measures every entry once, so that a disturbance of the
+//! machine affects all alike; repeat 0 is the warm-up. When a process fails, only its own cell is skipped, with its error as the reason. When the run is stopped, what was measured is kept, every remaining cell gets that as its reason, and the folder is finished. Where the time of each row went
+//! is kept too, with what was expected (`estimate`), and corrects the time left (`progress`).
 
 mod estimate;
 mod network;
-mod party;
+mod process_pair;
 mod profile;
 mod progress;
-mod turn;
+mod subject_process;
 
 use std::{
     collections::BTreeMap,
@@ -19,92 +17,95 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::{network::NETWORKS, progress::Progress};
+pub use self::{network::NETWORKS, progress::RunProgress};
 
 use self::{
-    network::Networks,
-    party::Party,
-    turn::{Pair, added, emptied, measure, pooled, prefixed},
+    network::ContestNetworks,
+    process_pair::{ProcessPair, added, emptied, measure, pooled, prefixed},
+    subject_process::SubjectProcess,
 };
 use crate::{
     BenchError,
-    folder::Folder,
-    result::{Cell, Line, Part, Spent, Timing},
+    result::{CellId, MeasuredRepeat, PhaseSeconds, RowTiming, RunPhase},
+    run_folder::RunFolder,
     subject::Subject,
-    suite::{Contest, Entry, Order, PRIORITIES, Reading, Step, Who, steps},
-    work::Measured,
+    suite::{
+        Contest, Contestant, FigureReading, PRIORITIES, Participant, SuiteOrder, SuiteStep, steps,
+    },
+    work::MeasuredWork,
 };
 
-/// What a run needs besides its order.
+/// The settings of a run besides its order.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct RunSettings {
     /// This program, which is also run as `PROGRAM bench subject …`.
     pub program: PathBuf,
     /// Where results go.
     pub out: PathBuf,
 }
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct RunOutcome {
     /// Repeats that were kept, warm-ups too.
     pub lines: usize,
     /// Cells without one.
     pub skipped: usize,
-    /// Whether it was told to stop before its end.
+    /// Whether it was stopped before its end.
     pub interrupted: bool,
 }
 
-struct Run<'a, F> {
-    order: &'a Order,
-    settings: &'a Settings,
-    folder: Folder,
-    networks: Networks,
-    progress: Progress,
+struct SuiteRun<'a, F> {
+    order: &'a SuiteOrder,
+    settings: &'a RunSettings,
+    folder: RunFolder,
+    networks: ContestNetworks,
+    progress: RunProgress,
     tell: F,
     skipped: usize,
-    /// Of the row that is being measured.
-    timing: Option<Timing>,
+    /// The time spent on the row that is being measured.
+    timing: Option<RowTiming>,
 }
 
 /// How long a run is expected to take, on two cores.
 #[must_use]
-pub fn expected(order: &Order) -> Duration {
+pub fn expected(order: &SuiteOrder) -> Duration {
     Duration::from_secs_f64(estimate::of_all(&asked_for(order).0).sum())
 }
 
-/// The steps of an order by network, and those on networks that were not asked for.
-fn asked_for(order: &Order) -> (Vec<Step>, Vec<Step>) {
+/// The steps of an order by network, and those on networks that were not selected.
+fn asked_for(order: &SuiteOrder) -> (Vec<SuiteStep>, Vec<SuiteStep>) {
     let asked = &order.networks;
-    let is_asked = |step: &Step| match step {
-        Step::Skip(..) => true,
-        Step::Contest(contest) => {
+    let is_asked = |step: &SuiteStep| match step {
+        SuiteStep::Skip(..) => true,
+        SuiteStep::Contest(contest) => {
             asked.is_empty() || asked.iter().any(|name| name == contest.network)
         }
     };
-    let (asked, others): (Vec<Step>, Vec<Step>) = steps(order).into_iter().partition(is_asked);
+    let (asked, others): (Vec<SuiteStep>, Vec<SuiteStep>) =
+        steps(order).into_iter().partition(is_asked);
     (by_network(asked), others)
 }
 
-/// Runs a suite. `tell` is told what is being done, which share of the whole is behind, and the time
-/// left. When `stop` resolves, the folder is finished with what there is.
+/// Runs a suite. `tell` is called with the current step, the share of the work that is done, and the
+/// time left. When `stop` resolves, the folder is finished with what there is.
 ///
 /// # Errors
 ///
 /// The folder cannot be written. What cannot be measured is not an error but a cell with a reason.
 pub async fn run(
-    order: &Order,
-    settings: &Settings,
+    order: &SuiteOrder,
+    settings: &RunSettings,
     stop: impl Future<Output = ()>,
     tell: impl FnMut(&str, f64, Duration),
-) -> Result<Ended, BenchError> {
+) -> Result<RunOutcome, BenchError> {
     let (steps, others) = asked_for(order);
-    let mut run = Run {
+    let mut run = SuiteRun {
         order,
         settings,
-        folder: Folder::create(&settings.out)?,
-        networks: Networks::default(),
-        progress: Progress::new(estimate::of_all(&steps)),
+        folder: RunFolder::create(&settings.out)?,
+        networks: ContestNetworks::default(),
+        progress: RunProgress::new(estimate::of_all(&steps)),
         tell,
         skipped: 0,
         timing: None,
@@ -113,7 +114,7 @@ pub async fn run(
         let network = step.network().unwrap_or_default();
         run.skip_all(
             step,
-            &format!("not asked for: it runs on the network {network}"),
+            &format!("not selected: it runs on the network {network}"),
         )?;
     }
     let mut stop = std::pin::pin!(stop);
@@ -131,7 +132,7 @@ pub async fn run(
             run.skip_all(step, "the run was interrupted")?;
         }
     }
-    let ended = Ended {
+    let ended = RunOutcome {
         lines: run.folder.lines().len(),
         skipped: run.skipped,
         interrupted,
@@ -141,10 +142,10 @@ pub async fn run(
 }
 
 /// Contests of one network stand together, so that it is brought up once.
-fn by_network(steps: Vec<Step>) -> Vec<Step> {
+fn by_network(steps: Vec<SuiteStep>) -> Vec<SuiteStep> {
     let mut order: Vec<&'static str> = vec!["loopback"];
     for step in &steps {
-        if let Step::Contest(contest) = step
+        if let SuiteStep::Contest(contest) = step
             && !order.contains(&contest.network)
         {
             order.push(contest.network);
@@ -152,8 +153,8 @@ fn by_network(steps: Vec<Step>) -> Vec<Step> {
     }
     let mut steps = steps;
     steps.sort_by_key(|step| match step {
-        Step::Skip(..) => 0,
-        Step::Contest(contest) => {
+        SuiteStep::Skip(..) => 0,
+        SuiteStep::Contest(contest) => {
             1 + order
                 .iter()
                 .position(|name| *name == contest.network)
@@ -163,42 +164,42 @@ fn by_network(steps: Vec<Step>) -> Vec<Step> {
     steps
 }
 
-impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
-    async fn step(&mut self, step: &Step) -> Result<(), BenchError> {
+impl<F: FnMut(&str, f64, Duration)> SuiteRun<'_, F> {
+    async fn step(&mut self, step: &SuiteStep) -> Result<(), BenchError> {
         let contest = match step {
-            Step::Skip(cell, reason) => {
+            SuiteStep::Skip(cell, reason) => {
                 self.skipped += 1;
                 return self.folder.skip(cell.clone(), reason);
             }
-            Step::Contest(contest) => contest,
+            SuiteStep::Contest(contest) => contest,
         };
         let expected = estimate::of(contest);
-        self.timing = Some(Timing {
+        self.timing = Some(RowTiming {
             suite: self.order.suite.name().to_owned(),
             table: contest.table.to_owned(),
             row: contest.row.clone(),
             network: contest.network.to_owned(),
-            took: Spent::default(),
+            took: PhaseSeconds::default(),
             expected,
             killed: 0,
         });
         if let Err(reason) = self.network(contest.network) {
-            for part in Part::ALL {
-                self.progress.spared(part, expected.of(part));
+            for phase in RunPhase::ALL {
+                self.progress.spared(phase, expected.of(phase));
             }
             self.timing = None;
             return self.skip_all(step, &reason);
         }
         match contest.reading {
-            Reading::Memory => self.memory(contest).await?,
+            FigureReading::Memory => self.memory(contest).await?,
             _ => self.interleaved(contest).await?,
         }
         self.keep_timing()?;
-        // Every cell has a line or has been given a reason; whatever slipped through has one now.
+        // Every cell should have a line or a reason by now; any other gets this reason.
         self.skip_all(step, "it gave no figures")
     }
 
-    /// Sees to it that a network is up and was believed.
+    /// Brings a network up, and checks it.
     fn network(&mut self, name: &'static str) -> Result<(), String> {
         if self.networks.is_known(name) {
             return self.networks.up(name, &mut self.folder).map(drop);
@@ -210,20 +211,20 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
         if let Some(timing) = &mut self.timing {
             timing.expected.network_s = expected;
         }
-        self.took(Part::Network, expected, begun);
+        self.took(RunPhase::Network, expected, begun);
         up
     }
 
-    /// A part of the row that is being measured is behind.
-    fn took(&mut self, part: Part, expected: f64, begun: Instant) {
+    /// A phase of the row that is being measured has ended.
+    fn took(&mut self, phase: RunPhase, expected: f64, begun: Instant) {
         let took = begun.elapsed().as_secs_f64();
-        self.progress.done(part, expected, took);
+        self.progress.done(phase, expected, took);
         if let Some(timing) = &mut self.timing {
-            timing.took.add(part, took);
+            timing.took.add(phase, took);
         }
     }
 
-    /// Keeps where the time of a row went, as far as it came.
+    /// Writes the timing of a row, also of an unfinished one.
     fn keep_timing(&mut self) -> Result<(), BenchError> {
         match self.timing.take() {
             Some(timing) => self.folder.timing(timing),
@@ -231,14 +232,14 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
         }
     }
 
-    /// Ends the parties of an entry.
-    async fn end(&mut self, pair: Pair) {
+    /// Stops the processes of an entry.
+    async fn end(&mut self, pair: ProcessPair) {
         let begun = Instant::now();
         let killed = pair.end().await;
         if let Some(timing) = &mut self.timing {
             timing.killed += killed;
         }
-        self.took(Part::Stop, estimate::of_stop(), begun);
+        self.took(RunPhase::Stop, estimate::of_stop(), begun);
     }
 
     fn say(&mut self, what: &str) {
@@ -247,15 +248,15 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
     }
 
     /// Gives every cell of a step that has no line a reason.
-    fn skip_all(&mut self, step: &Step, reason: &str) -> Result<(), BenchError> {
+    fn skip_all(&mut self, step: &SuiteStep, reason: &str) -> Result<(), BenchError> {
         match step {
-            Step::Skip(cell, own) => {
+            SuiteStep::Skip(cell, own) => {
                 if !self.folder.has(cell) {
                     self.skipped += 1;
                 }
                 self.folder.skip(cell.clone(), own)
             }
-            Step::Contest(contest) => {
+            SuiteStep::Contest(contest) => {
                 for entry in &contest.entries {
                     self.skip_entry(contest, entry, reason)?;
                 }
@@ -267,7 +268,7 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
     fn skip_entry(
         &mut self,
         contest: &Contest,
-        entry: &Entry,
+        entry: &Contestant,
         reason: &str,
     ) -> Result<(), BenchError> {
         for cell in contest.cells(self.order.suite.name(), entry) {
@@ -287,18 +288,18 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
             match self.pair(contest, entry).await {
                 Ok(pair) => pairs.push((entry, Some(pair))),
                 Err(error) => {
-                    self.skip_entry(contest, entry, &error.told())?;
+                    self.skip_entry(contest, entry, &error.with_cause())?;
                     pairs.push((entry, None));
                 }
             }
-            self.took(Part::Start, estimate::of_start(entry), begun);
+            self.took(RunPhase::Start, estimate::of_start(entry), begun);
         }
         let rtt = network::rtt_s(contest.network);
         for repeat in u32::from(!contest.warm_up)..=contest.repeats {
-            let part = if repeat == 0 {
-                Part::WarmUp
+            let phase = if repeat == 0 {
+                RunPhase::WarmUp
             } else {
-                Part::Work
+                RunPhase::Work
             };
             let mut first_rate = None;
             for (entry, pair) in &mut pairs {
@@ -306,32 +307,32 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
                     "{} {}: {}",
                     contest.table, contest.row, entry.subject
                 ));
-                let work = match part {
-                    Part::WarmUp => entry.work.warm_up(),
+                let work = match phase {
+                    RunPhase::WarmUp => entry.work.warm_up(),
                     _ => entry.work.clone(),
                 };
-                let expected = estimate::of_turn(entry, &work, rtt);
+                let expected = estimate::of_repeat(entry, &work, rtt);
                 let Some(running) = pair else {
-                    self.progress.spared(part, expected);
+                    self.progress.spared(phase, expected);
                     continue;
                 };
                 let begun = Instant::now();
-                let done = if contest.reading == Reading::Profile {
+                let done = if contest.reading == FigureReading::Profile {
                     profile::measure(running, &work, repeat, self.folder.dir()).await
                 } else {
                     measure(running, &work, contest.network).await
                 };
                 emptied(running, &work).await;
-                self.took(part, expected, begun);
+                self.took(phase, expected, begun);
                 match done {
                     Ok(mut measured) => {
-                        if contest.reading == Reading::Pools {
+                        if contest.reading == FigureReading::Pools {
                             measured = pooled(measured, &entry.work, &mut first_rate);
                         }
                         self.keep(contest, entry, repeat, &measured)?;
                     }
                     Err(error) => {
-                        self.skip_entry(contest, entry, &error.told())?;
+                        self.skip_entry(contest, entry, &error.with_cause())?;
                         if let Some(failed) = pair.take() {
                             self.end(failed).await;
                         }
@@ -342,21 +343,21 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
         for (_, pair) in pairs {
             match pair {
                 Some(pair) => self.end(pair).await,
-                None => self.progress.spared(Part::Stop, estimate::of_stop()),
+                None => self.progress.spared(RunPhase::Stop, estimate::of_stop()),
             }
         }
         Ok(())
     }
 
-    /// New processes for each repeat: memory that was freed is not given back.
+    /// New processes for each repeat, since freed memory is not returned to the system.
     async fn memory(&mut self, contest: &Contest) -> Result<(), BenchError> {
         let rtt = network::rtt_s(contest.network);
         let mut failed = vec![false; contest.entries.len()];
         for repeat in 1..=contest.repeats {
             for (entry, failed) in contest.entries.iter().zip(&mut failed) {
                 if *failed {
-                    let turn = estimate::of_turn(entry, &entry.work, rtt);
-                    self.progress.spared(Part::Work, turn);
+                    let expected = estimate::of_repeat(entry, &entry.work, rtt);
+                    self.progress.spared(RunPhase::Work, expected);
                     continue;
                 }
                 self.say(&format!(
@@ -368,7 +369,7 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
                     Ok(measured) => self.keep(contest, entry, repeat, &measured)?,
                     Err(error) => {
                         *failed = true;
-                        self.skip_entry(contest, entry, &error.told())?;
+                        self.skip_entry(contest, entry, &error.with_cause())?;
                     }
                 }
             }
@@ -379,27 +380,31 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
     async fn held(
         &mut self,
         contest: &Contest,
-        entry: &Entry,
+        entry: &Contestant,
         rtt: f64,
-    ) -> Result<Measured, BenchError> {
+    ) -> Result<MeasuredWork, BenchError> {
         let begun = Instant::now();
         let pair = self.pair(contest, entry).await;
-        self.took(Part::Start, estimate::of_start(entry), begun);
+        self.took(RunPhase::Start, estimate::of_start(entry), begun);
         let mut pair = pair?;
         let begun = Instant::now();
         let measured = added(&mut pair, &entry.work).await;
         self.took(
-            Part::Work,
-            estimate::of_turn(entry, &entry.work, rtt),
+            RunPhase::Work,
+            estimate::of_repeat(entry, &entry.work, rtt),
             begun,
         );
         self.end(pair).await;
         measured
     }
 
-    async fn pair(&mut self, contest: &Contest, entry: &Entry) -> Result<Pair, BenchError> {
+    async fn pair(
+        &mut self,
+        contest: &Contest,
+        entry: &Contestant,
+    ) -> Result<ProcessPair, BenchError> {
         let up = self.networks.up(contest.network, &mut self.folder);
-        let network = up.map_err(BenchError::Wrong)?;
+        let network = up.map_err(BenchError::Invalid)?;
         let listen = network.address("b")?.to_string();
         let program = self.settings.program.display().to_string();
         let words = |part: &str, own: &[&str], options: &[String]| {
@@ -414,33 +419,34 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
         if let Some(subject) = entry.helper {
             let at = network.address("hub")?.to_string();
             let command = words("serve", &[&subject.name(), "--listen", &at], &[]);
-            let party = Party::start(&subject.name(), network.command("hub", &command)?).await?;
-            told = party.said(if subject == Subject::Hub {
+            let process =
+                SubjectProcess::start(&subject.name(), network.command("hub", &command)?).await?;
+            told = process.said(if subject == Subject::Hub {
                 "ticket"
             } else {
                 "address"
             });
-            helper = Some(party);
+            helper = Some(process);
         }
-        let serve = match &entry.who {
-            Who::Ours(subject, options) => {
+        let serve = match &entry.participant {
+            Participant::Ours(subject, options) => {
                 let options = filled(options, "{helper}", &told);
                 words("serve", &[&subject.name(), "--listen", &listen], &options)
             }
-            Who::Foreign(foreign) => {
+            Participant::Foreign(foreign) => {
                 let serve = filled(&foreign.serve, "{listen}", &listen);
                 filled(&serve, "{hail}", &program)
             }
         };
         let name = |part: &str| format!("{}, {part}", entry.subject);
-        let server = Party::start(&name("serving"), network.command("b", &serve)?).await?;
-        let load = match &entry.who {
-            Who::Ours(subject, options) => {
+        let server = SubjectProcess::start(&name("serving"), network.command("b", &serve)?).await?;
+        let load = match &entry.participant {
+            Participant::Ours(subject, options) => {
                 let ready = server.ready.to_string();
                 let options = filled(options, "{helper}", &told);
                 words("load", &[&subject.name(), &ready], &options)
             }
-            Who::Foreign(foreign) => {
+            Participant::Foreign(foreign) => {
                 let mut load = foreign.load.clone();
                 let names = |word: &String| word.contains("{address}") || word.contains("{ready}");
                 let address = server.said("address");
@@ -452,8 +458,8 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
                 filled(&load, "{address}", &address)
             }
         };
-        let client = Party::start(&name("loading"), network.command("a", &load)?).await?;
-        Ok(Pair {
+        let client = SubjectProcess::start(&name("loading"), network.command("a", &load)?).await?;
+        Ok(ProcessPair {
             server,
             client,
             helper,
@@ -463,16 +469,16 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
     fn keep(
         &mut self,
         contest: &Contest,
-        entry: &Entry,
+        entry: &Contestant,
         repeat: u32,
-        measured: &Measured,
+        measured: &MeasuredWork,
     ) -> Result<(), BenchError> {
         for cell in contest.cells(self.order.suite.name(), entry) {
             let figures = match contest.reading {
-                Reading::Priorities if PRIORITIES.contains(&cell.row.as_str()) => {
+                FigureReading::Priorities if PRIORITIES.contains(&cell.row.as_str()) => {
                     prefixed(&measured.figures, &cell.row)
                 }
-                Reading::Profile => match measured.figures.get(&cell.row) {
+                FigureReading::Profile => match measured.figures.get(&cell.row) {
                     Some(share) => BTreeMap::from([("share_percent".to_owned(), *share)]),
                     None => continue,
                 },
@@ -486,11 +492,11 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
     fn keep_line(
         &mut self,
         contest: &Contest,
-        entry: &Entry,
+        entry: &Contestant,
         repeat: u32,
-        cell: Cell,
+        cell: CellId,
         figures: BTreeMap<String, f64>,
-        measured: &Measured,
+        measured: &MeasuredWork,
     ) -> Result<(), BenchError> {
         // A curve is drawn from the counted repeats only, and is most of a line's size.
         let distribution = if repeat == 0 {
@@ -498,7 +504,7 @@ impl<F: FnMut(&str, f64, Duration)> Run<'_, F> {
         } else {
             measured.distribution.clone()
         };
-        self.folder.keep(Line {
+        self.folder.keep(MeasuredRepeat {
             cell,
             network: contest.network.to_owned(),
             // The only repeat of a profile counts.

@@ -4,7 +4,7 @@ use std::{collections::HashMap, net::IpAddr};
 
 use hailwire_lab::{Topology, check, real};
 
-use crate::{BenchError, folder::Folder};
+use crate::{BenchError, run_folder::RunFolder};
 
 /// Networks that suites know by name.
 pub const NETWORKS: [&str; 14] = [
@@ -24,8 +24,8 @@ pub const NETWORKS: [&str; 14] = [
     "nat-hard",
 ];
 
-/// Networks that only suites need, as the lab reads them.
-const OWN: &[(&str, &str)] = &[
+/// Topologies that only suites need.
+const SUITE_NETWORKS: &[(&str, &str)] = &[
     (
         "wan-20ms",
         "about \"two machines, 20 ms there and back\"\n\
@@ -53,7 +53,7 @@ const OWN: &[(&str, &str)] = &[
          host \"b\" { link { delay \"10ms\"; up { rate \"40 Mbit/s\" }; down { rate \"200 Mbit/s\" } } }\n",
     ),
     (
-        // Both ends map anew for each destination: nothing can be punched.
+        // Both NATs use a new mapping for each destination: hole punching fails.
         "nat-hard",
         "about \"two homes with routers that map anew for each destination, and a hub\"\n\
          site \"home-a\" { link { delay \"10ms\"; up { rate \"40 Mbit/s\" }; down { rate \"200 Mbit/s\" } }\n\
@@ -64,8 +64,8 @@ const OWN: &[(&str, &str)] = &[
     ),
 ];
 
-/// A network that is there.
-pub(crate) enum Network {
+/// A network that is up.
+pub(crate) enum ContestNetwork {
     /// This machine alone.
     Loopback,
     /// Hosts in namespaces, with a router between them.
@@ -94,40 +94,44 @@ pub(crate) fn up_s(name: &str) -> f64 {
     };
     let bounded =
         !matches!(name, "lan") && !name.starts_with("wan-") && !name.starts_with("transatlantic-");
-    // Less where there is no bound to hold TCP to.
+    // Less where no rate limit has to be checked.
     let rates = if bounded { 8.0 + 4.5 } else { 3.0 };
     paths * (2.5 + rates + 20.0 * rtt_s(name))
 }
 
-/// How often a network is measured until it is within its label.
-const CHECKS: u32 = 3;
+/// How often a network is checked until it is within its label.
+const MAX_CHECKS: u32 = 3;
 
-/// The networks of a run: the one that is up, and why others are not.
+/// The networks of a run: the one that is up, and the reasons why others could not be brought up.
 #[derive(Default)]
-pub(crate) struct Networks {
-    up: Option<(String, Network)>,
+pub(crate) struct ContestNetworks {
+    up: Option<(String, ContestNetwork)>,
     reasons: HashMap<String, String>,
 }
 
-impl Networks {
+impl ContestNetworks {
     /// Whether a name is that of the network that is up.
     pub(crate) fn is_up(&self, name: &str) -> bool {
         self.up.as_ref().is_some_and(|(up, _)| up == name)
     }
 
-    /// Whether nothing has to be made to answer for a name: it is up, or is known not to come up.
+    /// Whether the state of a network is known: it is up, or could not be brought up.
     pub(crate) fn is_known(&self, name: &str) -> bool {
         self.is_up(name) || self.reasons.contains_key(name)
     }
 
-    /// The network of a name, up and measured: the one before is taken down.
+    /// Brings a network up and checks it; the previous one is taken down.
     ///
     /// The check is kept in the folder, also that of a network which is then not used.
     ///
     /// # Errors
     ///
-    /// Why there is none, in words that follow "not measured: ".
-    pub(crate) fn up(&mut self, name: &str, folder: &mut Folder) -> Result<&Network, String> {
+    /// The reason, as text that follows "not measured: ".
+    pub(crate) fn up(
+        &mut self,
+        name: &str,
+        folder: &mut RunFolder,
+    ) -> Result<&ContestNetwork, String> {
         if let Some(reason) = self.reasons.get(name) {
             return Err(reason.clone());
         }
@@ -149,7 +153,7 @@ impl Networks {
 }
 
 fn topology(name: &str) -> Result<Topology, String> {
-    let own = OWN.iter().find(|(own, _)| *own == name);
+    let own = SUITE_NETWORKS.iter().find(|(own, _)| *own == name);
     match own {
         Some((name, text)) => Topology::parse(text, name),
         None => Topology::named(name),
@@ -157,18 +161,20 @@ fn topology(name: &str) -> Result<Topology, String> {
     .map_err(|error| error.to_string())
 }
 
-fn make(name: &str, folder: &mut Folder) -> Result<Network, String> {
+fn make(name: &str, folder: &mut RunFolder) -> Result<ContestNetwork, String> {
     if name == "loopback" {
-        return Ok(Network::Loopback);
+        return Ok(ContestNetwork::Loopback);
     }
     let network = real::NamespaceNetwork::up(&topology(name)?).map_err(|error| told(&error))?;
     let mut faults = String::new();
-    // Whatever else runs here disturbs a check too; what every check said is kept.
-    for _ in 0..CHECKS {
+    // Other work on this machine disturbs a check too; the result of every check is kept.
+    for _ in 0..MAX_CHECKS {
         let checked = check::check(&network).map_err(|error| told(&error))?;
-        folder.network(&checked).map_err(|error| error.told())?;
+        folder
+            .network(&checked)
+            .map_err(|error| error.with_cause())?;
         if checked.within {
-            return Ok(Network::Lab(Box::new(network)));
+            return Ok(ContestNetwork::Lab(Box::new(network)));
         }
         let all = checked.paths.into_iter().flat_map(|path| path.faults);
         faults = all.collect::<Vec<_>>().join("; ");
@@ -188,8 +194,8 @@ fn told(error: &dyn std::error::Error) -> String {
     text
 }
 
-impl Network {
-    /// A command on the machine that serves (`b`) or loads (`a`).
+impl ContestNetwork {
+    /// A command on the host that serves (`b`) or loads (`a`).
     pub(crate) fn command(
         &self,
         host: &str,
@@ -197,12 +203,12 @@ impl Network {
     ) -> Result<std::process::Command, BenchError> {
         let (program, arguments) = words
             .split_first()
-            .ok_or_else(|| BenchError::Wrong("an empty command".into()))?;
+            .ok_or_else(|| BenchError::Invalid("an empty command".into()))?;
         let mut command = match self {
             Self::Loopback => std::process::Command::new(program),
             Self::Lab(network) => network
                 .command(host, program)
-                .map_err(|error| BenchError::Wrong(told(&error)))?,
+                .map_err(|error| BenchError::Invalid(told(&error)))?,
         };
         command.args(arguments);
         Ok(command)
@@ -214,7 +220,7 @@ impl Network {
             Self::Loopback => Ok([127, 0, 0, 1].into()),
             Self::Lab(network) => network
                 .address(host)
-                .map_err(|error| BenchError::Wrong(told(&error))),
+                .map_err(|error| BenchError::Invalid(told(&error))),
         }
     }
 }

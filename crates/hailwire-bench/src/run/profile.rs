@@ -1,7 +1,7 @@
 //! Where the processor's time goes (table Q11): samples of the serving process by `perf`, folded.
 //!
 //! `perf` is the system's own program; where it is missing or not allowed, the cells say so. Each sample
-//! counts for the innermost function that tells what it was for. Stacks are kept, and drawn as a flame
+//! counts for the innermost function whose purpose is known. Stacks are kept, and drawn as a flame
 //! graph.
 
 use std::{
@@ -13,11 +13,11 @@ use std::{
     time::Duration,
 };
 
-use super::Pair;
+use super::ProcessPair;
 use crate::{
     BenchError,
     suite::SHARES,
-    work::{Measured, Work},
+    work::{MeasuredWork, WorkRequest},
 };
 
 /// Samples a second.
@@ -32,16 +32,17 @@ const ATTACHES_WITHIN: Duration = Duration::from_millis(500);
 /// Has work done while the serving process is sampled; shares in percent are the figures. The warm-up is
 /// not sampled.
 pub(super) async fn measure(
-    pair: &mut Pair,
-    work: &Work,
+    pair: &mut ProcessPair,
+    work: &WorkRequest,
     repeat: u32,
     dir: &Path,
-) -> Result<Measured, BenchError> {
+) -> Result<MeasuredWork, BenchError> {
     if repeat == 0 {
         return pair.client.ask(work).await;
     }
     let name = pair.server.name().replace([' ', ','], "-");
-    let samples = tempfile::NamedTempFile::new().map_err(BenchError::io("a temporary file"))?;
+    let samples =
+        tempfile::NamedTempFile::new().map_err(BenchError::io("creating a temporary file"))?;
     let mut perf = Command::new("perf")
         .args(["record", "-q", "-F", SAMPLES, "--call-graph", STACK, "-p"])
         .arg(pair.server.pid().to_string())
@@ -51,32 +52,32 @@ pub(super) async fn measure(
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(|_| BenchError::Unsupported("the program `perf` is not there"))?;
+        .map_err(|_| BenchError::Unsupported("the program `perf` was not found"))?;
     tokio::time::sleep(ATTACHES_WITHIN).await;
     let done = pair.client.ask(work).await;
-    // SIGINT is how perf is told to write what it has.
+    // SIGINT makes perf write its samples.
     let _ = Command::new("kill")
         .args(["-INT", &perf.id().to_string()])
         .status();
-    let ended = perf.wait().map_err(BenchError::io("perf"))?;
+    let ended = perf.wait().map_err(BenchError::io("running perf"))?;
     done?;
     let script = Command::new("perf")
         .args(["script", "--no-inline", "-F", "comm,ip,sym", "-i"])
         .arg(samples.path())
         .stderr(Stdio::null())
         .output()
-        .map_err(BenchError::io("perf"))?;
+        .map_err(BenchError::io("running perf"))?;
     let folded = fold(&String::from_utf8_lossy(&script.stdout));
     if folded.is_empty() {
         let reason = if ended.code() == Some(255) || !ended.success() {
-            "`perf` may not sample here"
+            "`perf` is not allowed to sample here"
         } else {
             "`perf` took no samples"
         };
         return Err(BenchError::Unsupported(reason));
     }
     keep(dir, &name, &folded)?;
-    let mut measured = Measured::default();
+    let mut measured = MeasuredWork::default();
     for (share, percent) in shares(&folded) {
         measured = measured.with(share, percent);
     }
@@ -84,11 +85,11 @@ pub(super) async fn measure(
 }
 
 /// Stacks, outermost function first, with their samples.
-type Folded = BTreeMap<Vec<String>, u64>;
+type FoldedStacks = BTreeMap<Vec<String>, u64>;
 
 /// Reads what `perf script` prints: a sample's head, its frames innermost first, an empty line.
-fn fold(script: &str) -> Folded {
-    let mut folded = Folded::new();
+fn fold(script: &str) -> FoldedStacks {
+    let mut folded = FoldedStacks::new();
     let mut stack: Vec<String> = Vec::new();
     for line in script.lines().chain([""]) {
         let trimmed = line.trim();
@@ -115,7 +116,7 @@ fn short(function: &str) -> String {
     name.replace(';', ":")
 }
 
-/// What words in a function's name say it was for; the first match from the innermost frame counts.
+/// Substrings of function names and what such a function is for; the first match from the innermost frame counts.
 const SIGNS: &[(&str, &[&str])] = &[
     (
         "crypto",
@@ -195,7 +196,7 @@ const SIGNS: &[(&str, &[&str])] = &[
 ];
 
 /// Shares of all samples, in percent, for each of [`SHARES`].
-fn shares(folded: &Folded) -> Vec<(&'static str, f64)> {
+fn shares(folded: &FoldedStacks) -> Vec<(&'static str, f64)> {
     let whole: u64 = folded.values().sum();
     let of = |stack: &[String]| {
         let signs = stack.iter().rev().find_map(|function| {
@@ -212,7 +213,7 @@ fn shares(folded: &Folded) -> Vec<(&'static str, f64)> {
     SHARES.map(share).to_vec()
 }
 
-fn keep(dir: &Path, name: &str, folded: &Folded) -> Result<(), BenchError> {
+fn keep(dir: &Path, name: &str, folded: &FoldedStacks) -> Result<(), BenchError> {
     let mut text = String::new();
     for (stack, count) in folded {
         let _ = writeln!(text, "{} {count}", stack.join(";"));
@@ -229,7 +230,7 @@ const ROW: usize = 17;
 const NARROWEST: f64 = 0.5;
 
 /// A flame graph: width is the share of samples, the innermost function is on top.
-fn flame(name: &str, folded: &Folded) -> String {
+fn flame(name: &str, folded: &FoldedStacks) -> String {
     let whole: u64 = folded.values().sum::<u64>().max(1);
     let deepest = folded.keys().map(Vec::len).max().unwrap_or(0);
     let height = (deepest + 2) * ROW;

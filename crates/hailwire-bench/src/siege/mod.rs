@@ -1,38 +1,38 @@
-//! A siege: a node and a hub under attack, with honest callers who must not notice.
+//! A siege: a node and a hub under attack, with honest callers that must not notice.
 //!
 //! Real processes of `hail` on loopback, each in a data folder of its own: a hub, the node that is attacked
-//! with its agents, and two honest nodes. Honest calls are due at a stated rate (`honest`), in three phases:
-//! quiet, attacked, and quiet again. Every attacker ([`Kind`], `attack`) is a process of its own that gives way
-//! to others (`nice`), with a bounded rate. Memory and processor time of all are read each second (`watching`).
-//! What was found is judged by the aims (`verdict`) and kept as lines ([`record`]).
+//! with its agents, and two honest nodes. Honest calls are due at a stated rate (`honest_callers`), in three phases:
+//! quiet, attacked, and quiet again. Every attacker ([`AttackerKind`], `attack`) is a process of its own with a lower
+//! priority (`nice`) and a bounded rate. Memory and processor time of all are read each second (`process_watch`).
+//! The results are judged against targets (`verdict`) and kept as lines ([`record`]).
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `kind` | who attacks: names, what each does |
-//! | `house` | the processes under attack |
-//! | `honest` | calls that must not be lost |
-//! | `metronome` | tells when calls are due, more finely than a runtime's timer |
-//! | `watching` | memory and processor time, each second |
-//! | `round` | one house, three phases |
-//! | `part` | a process of the siege: an attacker, or the agent that is called |
-//! | `peer` | whoever speaks to a node without being one |
+//! | `attacker_kind` | the kinds of attackers: names, what each does |
+//! | `processes` | the processes under attack |
+//! | `honest_callers` | calls that must not be lost |
+//! | `call_schedule` | when calls are due, more precisely than a runtime's timer |
+//! | `process_watch` | memory and processor time, each second |
+//! | `round` | starts the processes, attacks them in three phases, ends them |
+//! | `child_process` | a process of the siege: an attacker, or the agent that is called |
+//! | `peer` | a client that speaks the protocol of a node by hand |
 //! | `attack` | what attackers do |
-//! | [`record`] | the lines that a siege leaves behind |
-//! | `verdict` | aims |
-//! | `summary` | the same in words |
+//! | [`record`] | the lines of `siege.jsonl` |
+//! | `verdict` | the targets |
+//! | `summary` | the results as text |
 
 mod attack;
-mod honest;
-mod house;
-mod kind;
-mod metronome;
-mod part;
+mod attacker_kind;
+mod call_schedule;
+mod child_process;
+mod honest_callers;
 mod peer;
+mod process_watch;
+mod processes;
 pub mod record;
 mod round;
 mod summary;
 mod verdict;
-mod watching;
 
 use std::{
     fs,
@@ -41,23 +41,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use kind::Kind;
-pub use part::part;
-use record::Record;
+pub use attacker_kind::AttackerKind;
+pub use child_process::{SiegeProcessRole, run_process};
+use record::SiegeRecord;
 use tokio::sync::watch;
 
-use crate::{BenchError, folder::Environment};
+use crate::{BenchError, run_folder::RunEnvironment};
 
-/// What is asked for.
+/// How a siege is to be run.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct SiegeOptions {
     /// Who attacks.
-    pub attackers: Vec<Kind>,
+    pub attackers: Vec<AttackerKind>,
     /// One after the other, each against processes of its own, instead of all at once.
     pub one_by_one: bool,
     /// How long the attack lasts.
     pub attack: Duration,
-    /// How long it is quiet before, and after.
+    /// How long honest callers run without an attack before it, and after it.
     pub quiet: Duration,
     /// This program, which is also run as the attackers and the agent that is called.
     pub program: PathBuf,
@@ -67,24 +67,24 @@ pub struct Order {
     pub out: PathBuf,
 }
 
-/// How a siege ended.
+/// The outcome of a siege.
 #[derive(Clone, Debug)]
-pub struct Ended {
-    /// The aims that were missed, in words.
+pub struct SiegeOutcome {
+    /// The targets that were missed, as text.
     pub missed: Vec<String>,
     /// The summary.
     pub summary: String,
-    /// Whether it was told to stop before its end.
+    /// Whether it was stopped before its end.
     pub interrupted: bool,
 }
 
 /// The folder of a siege, while it is written.
-struct Kept {
+struct SiegeFolder {
     file: fs::File,
-    lines: Vec<Record>,
+    lines: Vec<SiegeRecord>,
 }
 
-impl Kept {
+impl SiegeFolder {
     fn create(dir: &Path) -> Result<Self, BenchError> {
         let path = dir.join("siege.jsonl");
         Ok(Self {
@@ -93,30 +93,31 @@ impl Kept {
         })
     }
 
-    fn keep(&mut self, line: Record) -> Result<(), BenchError> {
-        let text = serde_json::to_string(&line).map_err(|e| BenchError::Wrong(e.to_string()))?;
-        writeln!(self.file, "{text}").map_err(BenchError::io("siege.jsonl"))?;
+    fn keep(&mut self, line: SiegeRecord) -> Result<(), BenchError> {
+        let text = serde_json::to_string(&line).map_err(|e| BenchError::Invalid(e.to_string()))?;
+        writeln!(self.file, "{text}").map_err(BenchError::io("writing siege.jsonl"))?;
         self.lines.push(line);
         Ok(())
     }
 }
 
-/// Carries a siege out. `tell` is told what is being done. When `stop` resolves, what was found so far is kept.
+/// Runs a siege. `tell` is called with each step. When `stop` resolves, the results so far are kept.
 ///
 /// # Errors
 ///
 /// The processes under attack cannot be started, or the folder cannot be written. What fails under attack is
-/// not an error but a missed aim.
+/// not an error but a missed target.
 pub async fn run(
-    order: &Order,
+    order: &SiegeOptions,
     stop: impl Future<Output = ()>,
     mut tell: impl FnMut(&str),
-) -> Result<Ended, BenchError> {
+) -> Result<SiegeOutcome, BenchError> {
     let begun = Instant::now();
-    fs::create_dir_all(&order.out).map_err(BenchError::io("the folder for the results"))?;
-    let mut environment = Environment::here();
-    let mut kept = Kept::create(&order.out)?;
-    let rounds: Vec<Vec<Kind>> = if order.one_by_one {
+    fs::create_dir_all(&order.out)
+        .map_err(BenchError::io("creating the folder for the results"))?;
+    let mut environment = RunEnvironment::here();
+    let mut kept = SiegeFolder::create(&order.out)?;
+    let rounds: Vec<Vec<AttackerKind>> = if order.one_by_one {
         order.attackers.iter().map(|kind| vec![*kind]).collect()
     } else {
         vec![order.attackers.clone()]
@@ -146,8 +147,8 @@ pub async fn run(
             break;
         }
     }
-    for aim in verdict::judge(&kept.lines) {
-        kept.keep(Record::Aim(aim))?;
+    for target in verdict::judge(&kept.lines) {
+        kept.keep(SiegeRecord::Target(target))?;
     }
     let state = if interrupted { "interrupted" } else { "whole" };
     environment.finished(state, begun.elapsed());
@@ -155,7 +156,7 @@ pub async fn run(
     let summary = summary::of(&environment, &kept.lines);
     let path = order.out.join("summary.txt");
     fs::write(&path, &summary).map_err(BenchError::io(path.display().to_string()))?;
-    Ok(Ended {
+    Ok(SiegeOutcome {
         missed: verdict::missed(&kept.lines),
         summary,
         interrupted,

@@ -1,7 +1,7 @@
-//! Whoever speaks to a node without being one: honest newcomers and attackers alike.
+//! A client that speaks the protocol of a node by hand: for honest new peers and for attackers.
 //!
-//! Everything goes through the public carriers of the library and frames written by hand, so that whoever
-//! uses this may also break the rules of a session.
+//! Everything goes through the public carriers of the library and frames written by hand, so that it
+//! can also break the rules of a session.
 
 use std::{fs, io::Read as _, net::SocketAddr, os::unix::fs::OpenOptionsExt as _, sync::Arc};
 
@@ -35,11 +35,11 @@ use crate::BenchError;
 pub(super) const ALPN: &[u8] = b"hailwire";
 
 /// Largest answer that is read.
-const MOST_READ: usize = 1 << 20;
+const MAX_READ: usize = 1 << 20;
 
 pub(super) fn failed<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> BenchError {
-    move |error| BenchError::Part {
-        part: what.to_owned(),
+    move |error| BenchError::Failed {
+        what: what.to_owned(),
         reason: error.to_string(),
     }
 }
@@ -49,16 +49,16 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N], BenchError> {
     let mut bytes = [0; N];
     fs::File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(BenchError::io("/dev/urandom"))?;
+        .map_err(BenchError::io("reading /dev/urandom"))?;
     Ok(bytes)
 }
 
 /// A secret key, in 64 hex digits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Seed(String);
+pub(super) struct KeySeed(String);
 
-impl Seed {
+impl KeySeed {
     pub(super) fn draw() -> Result<Self, BenchError> {
         let bytes = random::<32>()?;
         Ok(Self(data_encoding::HEXLOWER.encode(&bytes)))
@@ -86,16 +86,16 @@ impl Seed {
 
     /// For TCP. The library reads keys from files only.
     pub(super) fn identity(&self) -> Result<Identity, BenchError> {
-        let folder = tempfile::tempdir().map_err(BenchError::io("a temporary folder"))?;
+        let folder = tempfile::tempdir().map_err(BenchError::io("creating a temporary folder"))?;
         let path = folder.path().join("key");
         let mut file = fs::OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(&path)
-            .map_err(BenchError::io("a key"))?;
-        writeln!(file, "{}", self.0).map_err(BenchError::io("a key"))?;
-        let key = NodeKey::load(&path).map_err(failed("a key"))?;
+            .map_err(BenchError::io("writing a key"))?;
+        writeln!(file, "{}", self.0).map_err(BenchError::io("writing a key"))?;
+        let key = NodeKey::load(&path).map_err(failed("reading a key"))?;
         Ok(Identity::new(&key))
     }
 
@@ -111,18 +111,18 @@ impl Seed {
     }
 }
 
-/// Where a node is.
+/// The key and the addresses of a node.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct NodeAddress {
     pub(super) node: NodeId,
     pub(super) udp: SocketAddr,
     pub(super) tcp: SocketAddr,
 }
 
-impl Place {
+impl NodeAddress {
     /// Connects over QUIC.
     pub(super) async fn quic(&self, endpoint: &Endpoint) -> Result<Connection, BenchError> {
-        let id = EndpointId::from_bytes(self.node.as_bytes()).map_err(failed("the key"))?;
+        let id = EndpointId::from_bytes(self.node.as_bytes()).map_err(failed("parsing the key"))?;
         let address = EndpointAddr::from_parts(id, [TransportAddr::Ip(self.udp)]);
         let connection = endpoint.connect(address, ALPN).await;
         let connection = connection.map_err(failed("connecting"))?;
@@ -135,7 +135,7 @@ impl Place {
         Box::pin(made).await.map_err(failed("connecting"))
     }
 
-    /// Connects over TLS, and leaves to the caller what is spoken then.
+    /// Connects over TLS; what is spoken on it is left to the caller.
     pub(super) async fn tls(
         &self,
         identity: &Identity,
@@ -149,18 +149,18 @@ impl Place {
         TlsConnector::from(config)
             .connect(name_of(&self.node), io)
             .await
-            .map_err(BenchError::io("TLS"))
+            .map_err(BenchError::io("the TLS handshake"))
     }
 }
 
-/// A frame, whole.
+/// An encoded frame.
 pub(super) fn frame_of(kind: FrameKind, payload: &[u8]) -> Bytes {
     let mut bytes = BytesMut::new();
     frame::put(&mut bytes, kind, payload);
     bytes.freeze()
 }
 
-/// The opening of a call.
+/// The first frame of a call.
 pub(super) fn call(to: &str, method: &str) -> Bytes {
     let header = CallHeader {
         to: to.to_owned(),
@@ -170,7 +170,7 @@ pub(super) fn call(to: &str, method: &str) -> Bytes {
     frame_of(FrameKind::CALL, &header::encode(&header))
 }
 
-/// Greets, and gives the control stream.
+/// Sends HELLO and returns the control stream.
 pub(super) async fn greet(connection: &Connection) -> Result<(SendStream, RecvStream), BenchError> {
     let hello = Hello {
         versions: vec![VERSION],
@@ -179,13 +179,15 @@ pub(super) async fn greet(connection: &Connection) -> Result<(SendStream, RecvSt
         ..Hello::default()
     };
     let opened = connection.open(Priority::Critical).await;
-    let (mut send, recv) = opened.map_err(failed("greeting"))?;
+    let (mut send, recv) = opened.map_err(failed("sending HELLO"))?;
     let greeting = frame_of(FrameKind::HELLO, &header::encode(&hello));
-    send.write(greeting).await.map_err(failed("greeting"))?;
+    send.write(greeting)
+        .await
+        .map_err(failed("sending HELLO"))?;
     Ok((send, recv))
 }
 
-/// Calls, and gives the answer's body.
+/// Makes a call and returns the answer's body.
 pub(super) async fn ask(
     connection: &Connection,
     to: &str,
@@ -203,7 +205,7 @@ pub(super) async fn ask(
             written.map_err(failed("the call"))?;
             Ok(body)
         }
-        code => Err(BenchError::Told(format!("{code}: {}", status.message))),
+        code => Err(BenchError::Reported(format!("{code}: {}", status.message))),
     }
 }
 
@@ -212,45 +214,51 @@ pub(super) async fn answer(recv: &mut RecvStream) -> Result<(Status, Bytes), Ben
     let mut decoder = FrameDecoder::new();
     let mut body = BytesMut::new();
     loop {
-        while let Some(event) = decoder.next_event().map_err(failed("the answer"))? {
+        while let Some(event) = decoder.next_event().map_err(failed("reading the answer"))? {
             match event {
                 FrameEvent::Data(part) => body.extend_from_slice(&part),
                 FrameEvent::Frame(FrameKind::END, payload) if payload.is_empty() => {
                     return Ok((Status::ok(), body.freeze()));
                 }
                 FrameEvent::Frame(FrameKind::END, payload) => {
-                    let status = header::decode(&payload).map_err(failed("the status"))?;
+                    let status = header::decode(&payload).map_err(failed("decoding the status"))?;
                     return Ok((status, body.freeze()));
                 }
                 FrameEvent::Frame(..) => {}
             }
         }
-        if body.len() > MOST_READ {
-            return Err(BenchError::Wrong("an answer without end".into()));
+        if body.len() > MAX_READ {
+            return Err(BenchError::Invalid(
+                "the answer is longer than 1 MiB".into(),
+            ));
         }
-        match recv.read(1 << 16).await.map_err(failed("the answer"))? {
+        match recv
+            .read(1 << 16)
+            .await
+            .map_err(failed("reading the answer"))?
+        {
             Some(chunk) => decoder.push(chunk),
-            None => return Err(BenchError::Wrong("the answer was cut short".into())),
+            None => return Err(BenchError::Invalid("the answer was cut short".into())),
         }
     }
 }
 
-/// What a joiner says.
+/// The request with which a peer joins by a ticket.
 #[derive(Debug, Serialize)]
-struct Redeem {
+struct TicketRedemption {
     secret: Secret,
 }
 
 /// Redeems the ticket of a node.
 pub(super) async fn redeem(connection: &Connection, secret: Secret) -> Result<Bytes, BenchError> {
-    let body = header::encode(&Redeem { secret });
+    let body = header::encode(&TicketRedemption { secret });
     ask(connection, "node", "join", body.into()).await
 }
 
-/// Bytes without a pattern (xorshift64*).
-pub(super) struct Noise(u64);
+/// Pseudo-random bytes (xorshift64*).
+pub(super) struct XorshiftBytes(u64);
 
-impl Noise {
+impl XorshiftBytes {
     pub(super) fn new() -> Result<Self, BenchError> {
         Ok(Self(u64::from_le_bytes(random::<8>()?) | 1))
     }
@@ -272,16 +280,16 @@ impl Noise {
     }
 }
 
-/// What a hub is met with over TLS: its key, which the ticket told.
+/// The TLS settings for a hub: pinned to the key in its ticket.
 pub(super) fn hub_tls(host: &str, key: NodeId) -> Result<rustls::ClientConfig, BenchError> {
     let pins = hailwire::hub::tls::Pins::default();
     pins.pin(host, key);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = pins.verifier(provider.clone());
-    let verifier = verifier.map_err(BenchError::io("TLS"))?;
+    let verifier = verifier.map_err(BenchError::io("the TLS handshake"))?;
     Ok(rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(failed("TLS"))?
+        .map_err(failed("setting up TLS"))?
         .dangerous()
         .with_custom_certificate_verifier(verifier)
         .with_no_client_auth())

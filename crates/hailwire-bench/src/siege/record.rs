@@ -1,31 +1,33 @@
-//! The lines of `siege.jsonl`: everything that a summary is drawn from.
+//! The lines of `siege.jsonl`, from which a summary is made.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Kind;
+use super::AttackerKind;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Record {
-    /// What became of honest calls.
-    Calls(Calls),
-    /// What a process held at a moment.
-    Sample(Sample),
+pub enum SiegeRecord {
+    /// The outcome of honest calls.
+    Calls(PhaseCalls),
+    /// Memory and processor time of a process at a moment.
+    Sample(ProcessSample),
     /// What an attacker managed to do.
-    Attacker(Attacker),
+    Attacker(AttackerResult),
     /// A process that ended, or was ended, before its time.
-    Fallen(Fallen),
-    /// An aim, and whether it was reached.
-    Aim(Aim),
+    #[serde(rename = "fallen")]
+    Exited(ProcessExit),
+    /// A target, and whether it was met.
+    #[serde(rename = "aim")]
+    Target(SiegeTarget),
 }
 
-/// When it was.
+/// A phase of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Phase {
+pub enum SiegePhase {
     /// Before the attack.
     Quiet,
     /// During it.
@@ -34,10 +36,10 @@ pub enum Phase {
     After,
 }
 
-impl Phase {
-    /// In a word.
+impl SiegePhase {
+    /// Its name.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Quiet => "quiet",
             Self::Attacked => "attacked",
@@ -48,20 +50,20 @@ impl Phase {
 
 /// Honest calls of one kind that were due in one phase.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Calls {
-    /// Who attacked in this round; several where all did at once.
-    pub attackers: Vec<Kind>,
+pub struct PhaseCalls {
+    /// The attackers of this round; several where all attacked at once.
+    pub attackers: Vec<AttackerKind>,
     /// When they were due.
-    pub phase: Option<Phase>,
+    pub phase: Option<SiegePhase>,
     /// Which kind of call.
     pub flow: String,
     /// How many were due each second.
     pub per_second: f64,
     /// How many were made.
     pub sent: u64,
-    /// How many were answered rightly.
+    /// How many were answered correctly.
     pub answered: u64,
-    /// How many were answered with something else than was asked.
+    /// How many were answered with the wrong content.
     pub wrong: u64,
     /// Why the others were not answered, and how many.
     pub lost: BTreeMap<String, u64>,
@@ -76,8 +78,8 @@ pub struct Calls {
     pub distribution: Vec<(f64, f64)>,
 }
 
-impl Calls {
-    /// Calls without a right answer.
+impl PhaseCalls {
+    /// Calls without a correct answer.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.sent.saturating_sub(self.answered)
@@ -86,11 +88,11 @@ impl Calls {
 
 /// What one process held at a moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
-    /// Who attacked in this round.
-    pub attackers: Vec<Kind>,
+pub struct ProcessSample {
+    /// The attackers of this round.
+    pub attackers: Vec<AttackerKind>,
     /// When.
-    pub phase: Phase,
+    pub phase: SiegePhase,
     /// Seconds since the round began.
     pub at_s: f64,
     /// `victim`, `hub`, or another.
@@ -103,11 +105,11 @@ pub struct Sample {
 
 /// What one attacker managed to do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Attacker {
-    /// Who attacked in this round.
-    pub attackers: Vec<Kind>,
+pub struct AttackerResult {
+    /// The attackers of this round.
+    pub attackers: Vec<AttackerKind>,
     /// Which one.
-    pub kind: Kind,
+    pub kind: AttackerKind,
     /// How long it attacked.
     pub seconds: f64,
     /// Share of one processor that it took itself.
@@ -123,28 +125,29 @@ pub struct Attacker {
 
 /// A process that ended before its time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Fallen {
-    /// Who attacked in this round.
-    pub attackers: Vec<Kind>,
+pub struct ProcessExit {
+    /// The attackers of this round.
+    pub attackers: Vec<AttackerKind>,
     /// Which.
     pub process: String,
     /// When.
-    pub phase: Phase,
+    pub phase: SiegePhase,
     /// How long into the phase.
     pub after_s: f64,
-    /// How, and what it said last.
+    /// How it ended, and the end of its log.
     pub how: String,
 }
 
-/// An aim.
+/// A target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Aim {
-    /// Who attacked in this round.
-    pub attackers: Vec<Kind>,
-    /// In words.
-    pub aim: String,
-    /// What was measured, in words.
+pub struct SiegeTarget {
+    /// The attackers of this round.
+    pub attackers: Vec<AttackerKind>,
+    /// The target as text.
+    #[serde(rename = "aim")]
+    pub target: String,
+    /// The measured value as text.
     pub measured: String,
-    /// Whether it was reached.
+    /// Whether it was met.
     pub reached: bool,
 }

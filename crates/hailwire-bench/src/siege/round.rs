@@ -1,4 +1,4 @@
-//! One house, three phases.
+//! One round: starts the processes, attacks them in three phases, and ends them.
 
 use std::{process::Stdio, time::Duration};
 
@@ -9,69 +9,69 @@ use tokio::{
 };
 
 use super::{
-    Kept, Kind, Order,
-    attack::{Orders, Report},
-    honest::Honest,
-    house::{House, VICTIM},
-    peer::Seed,
-    record::{Attacker, Phase, Record},
-    watching::Watching,
+    AttackerKind, SiegeFolder, SiegeOptions,
+    attack::{AttackOrders, AttackReport},
+    honest_callers::HonestCallers,
+    peer::KeySeed,
+    process_watch::ProcessWatch,
+    processes::{SiegeProcesses, VICTIM},
+    record::{AttackerResult, SiegePhase, SiegeRecord},
 };
 use crate::BenchError;
 
 /// How long an attacker may take to report after its time.
-const REPORTS_WITHIN: Duration = Duration::from_secs(15);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Starts a house, attacks it, and ends it.
+/// Runs one round.
 pub(super) async fn run(
-    order: &Order,
-    attackers: &[Kind],
-    kept: &mut Kept,
+    order: &SiegeOptions,
+    attackers: &[AttackerKind],
+    kept: &mut SiegeFolder,
     tell: &mut impl FnMut(&str),
     stopped: watch::Receiver<bool>,
 ) -> Result<(), BenchError> {
     tell("starting a hub, three nodes and their agents");
-    let house = House::start(&order.program, &order.attacked).await?;
-    let besieged = besiege(order, attackers, &house, kept, tell, stopped).await;
-    house.end().await;
-    besieged
+    let processes = SiegeProcesses::start(&order.program, &order.attacked).await?;
+    let result = attack_in_phases(order, attackers, &processes, kept, tell, stopped).await;
+    processes.end().await;
+    result
 }
 
-async fn besiege(
-    order: &Order,
-    attackers: &[Kind],
-    house: &House,
-    kept: &mut Kept,
+async fn attack_in_phases(
+    order: &SiegeOptions,
+    attackers: &[AttackerKind],
+    processes: &SiegeProcesses,
+    kept: &mut SiegeFolder,
     tell: &mut impl FnMut(&str),
     stopped: watch::Receiver<bool>,
 ) -> Result<(), BenchError> {
-    let honest = Honest::new(house).await?;
-    let watching = Watching::start(house, attackers, stopped);
-    for phase in [Phase::Quiet, Phase::Attacked, Phase::After] {
+    let honest = HonestCallers::new(processes).await?;
+    let watching = ProcessWatch::start(processes, attackers, stopped);
+    for phase in [SiegePhase::Quiet, SiegePhase::Attacked, SiegePhase::After] {
         let time = match phase {
-            Phase::Attacked => order.attack,
+            SiegePhase::Attacked => order.attack,
             _ => order.quiet,
         };
         let words: Vec<&str> = attackers.iter().map(|kind| kind.name()).collect();
         let seconds = time.as_secs_f64();
         match phase {
-            Phase::Attacked => tell(&format!("{seconds:.0} s attacked: {}", words.join(", "))),
+            SiegePhase::Attacked => tell(&format!("{seconds:.0} s attacked: {}", words.join(", "))),
             _ => tell(&format!("{seconds:.0} s quiet")),
         }
-        let mut parties = Vec::new();
-        if phase == Phase::Attacked {
+        let mut attacking = Vec::new();
+        if phase == SiegePhase::Attacked {
             for kind in attackers {
-                parties.push(Party::start(order, house, *kind).await?);
+                attacking.push(AttackerProcess::start(order, processes, *kind).await?);
             }
         }
         watching.enter(phase);
         let calls = honest.run(attackers, phase, time, watching.over()).await;
         for calls in calls {
-            kept.keep(Record::Calls(calls))?;
+            kept.keep(SiegeRecord::Calls(calls))?;
         }
         let over = *watching.over().borrow();
-        for party in parties {
-            kept.keep(Record::Attacker(party.end(attackers, over).await))?;
+        for attacker in attacking {
+            kept.keep(SiegeRecord::Attacker(attacker.end(attackers, over).await))?;
         }
         if over {
             break;
@@ -79,39 +79,43 @@ async fn besiege(
     }
     let seen = watching.end().await;
     for sample in seen.samples {
-        kept.keep(Record::Sample(sample))?;
+        kept.keep(SiegeRecord::Sample(sample))?;
     }
-    for mut fallen in seen.fallen {
-        let words = house.last_words(&fallen.process);
-        fallen.how = format!("{}: {words}", fallen.how);
-        kept.keep(Record::Fallen(fallen))?;
+    for mut exited in seen.exited {
+        let words = processes.log_tail(&exited.process);
+        exited.how = format!("{}: {words}", exited.how);
+        kept.keep(SiegeRecord::Exited(exited))?;
     }
     Ok(())
 }
 
 /// An attacker's process.
-struct Party {
-    kind: Kind,
+struct AttackerProcess {
+    kind: AttackerKind,
     child: Child,
-    /// Open as long as it may attack.
+    /// Kept open as long as it may attack.
     stdin: Option<ChildStdin>,
 }
 
-impl Party {
-    async fn start(order: &Order, house: &House, kind: Kind) -> Result<Self, BenchError> {
+impl AttackerProcess {
+    async fn start(
+        order: &SiegeOptions,
+        processes: &SiegeProcesses,
+        kind: AttackerKind,
+    ) -> Result<Self, BenchError> {
         let mut seeds = Vec::new();
         for _ in 0..kind.peers().max(1) {
-            seeds.push(Seed::draw()?);
+            seeds.push(KeySeed::draw()?);
         }
         if kind.peers() > 0 {
-            house.let_in(kind, &seeds).await?;
+            processes.let_in(kind, &seeds).await?;
         }
-        let orders = Orders {
+        let orders = AttackOrders {
             kind,
             seconds: order.attack.as_secs_f64(),
-            victim: house.victim,
-            hub: house.hub.clone(),
-            socket: house.data(VICTIM).socket(),
+            victim: processes.victim,
+            hub: processes.hub.clone(),
+            socket: processes.data(VICTIM).socket(),
             seeds,
         };
         let mut child = Command::new(&order.program)
@@ -124,17 +128,18 @@ impl Party {
             .spawn()
             .map_err(BenchError::io("starting an attacker"))?;
         let mut stdin = child.stdin.take();
-        let line = serde_json::to_string(&orders).map_err(|e| BenchError::Wrong(e.to_string()))?;
+        let line =
+            serde_json::to_string(&orders).map_err(|e| BenchError::Invalid(e.to_string()))?;
         if let Some(stdin) = &mut stdin {
             let written = stdin.write_all(format!("{line}\n").as_bytes()).await;
-            written.map_err(BenchError::io("an attacker"))?;
+            written.map_err(BenchError::io("writing to an attacker"))?;
         }
         Ok(Self { kind, child, stdin })
     }
 
-    /// What it says in the end. `early`: it is not waited for.
-    async fn end(mut self, attackers: &[Kind], early: bool) -> Attacker {
-        let none = |failed: &str| Attacker {
+    /// Waits for its report and ends it. `early`: tells it to stop at once.
+    async fn end(mut self, attackers: &[AttackerKind], early: bool) -> AttackerResult {
+        let none = |failed: &str| AttackerResult {
             attackers: attackers.to_vec(),
             kind: self.kind,
             seconds: 0.0,
@@ -150,14 +155,14 @@ impl Party {
             return none("it has no pipe");
         };
         let mut lines = BufReader::new(stdout).lines();
-        let line = tokio::time::timeout(REPORTS_WITHIN, lines.next_line()).await;
+        let line = tokio::time::timeout(REPORT_TIMEOUT, lines.next_line()).await;
         let _ = self.child.kill().await;
         let Ok(Ok(Some(line))) = line else {
             return none("it ended without a report");
         };
-        match serde_json::from_str::<Report>(&line) {
+        match serde_json::from_str::<AttackReport>(&line) {
             Err(error) => none(&error.to_string()),
-            Ok(report) => Attacker {
+            Ok(report) => AttackerResult {
                 seconds: report.seconds,
                 cpu_share: report.cpu_s / report.seconds.max(0.001),
                 did: report.did,

@@ -1,18 +1,18 @@
-//! A siege in words, for people.
+//! The summary of a siege as text.
 
 use std::fmt::Write as _;
 
 use super::{
-    Kind,
-    record::{Attacker, Phase, Record},
-    verdict::{self, Round, mib, middle},
+    AttackerKind,
+    record::{AttackerResult, SiegePhase, SiegeRecord},
+    verdict::{self, RoundRecords, mib, middle},
 };
-use crate::folder::Environment;
+use crate::run_folder::RunEnvironment;
 
-/// Everything of one siege.
-pub(super) fn of(environment: &Environment, lines: &[Record]) -> String {
+/// The whole summary.
+pub(super) fn of(environment: &RunEnvironment, lines: &[SiegeRecord]) -> String {
     let mut text = String::new();
-    let Environment {
+    let RunEnvironment {
         command,
         version,
         revision,
@@ -31,7 +31,7 @@ pub(super) fn of(environment: &Environment, lines: &[Record]) -> String {
         "{command}\nhail {version} {revision} ({build}), {cpu}, Linux {kernel}, load {load_before} before, \
          {load_after} after, {seconds:.0} s, {state}"
     );
-    let mut rounds: Vec<&[Kind]> = Vec::new();
+    let mut rounds: Vec<&[AttackerKind]> = Vec::new();
     for line in lines {
         let attackers = verdict::attackers(line);
         if !rounds.contains(&attackers) {
@@ -44,14 +44,14 @@ pub(super) fn of(environment: &Environment, lines: &[Record]) -> String {
     text
 }
 
-fn round(text: &mut String, lines: &[Record], attackers: &[Kind]) {
-    let round = Round::of(lines, attackers);
-    let _ = writeln!(text, "\n== {} ==", verdict::words(attackers));
+fn round(text: &mut String, lines: &[SiegeRecord], attackers: &[AttackerKind]) {
+    let round = RoundRecords::of(lines, attackers);
+    let _ = writeln!(text, "\n== {} ==", verdict::attacker_names(attackers));
     calls(text, &round);
     memory(text, &round);
     let _ = writeln!(text, "\nattackers (cpu: share of one processor)");
     for line in lines {
-        if let Record::Attacker(attacker) = line
+        if let SiegeRecord::Attacker(attacker) = line
             && attacker.attackers == attackers
         {
             one(text, attacker);
@@ -59,16 +59,16 @@ fn round(text: &mut String, lines: &[Record], attackers: &[Kind]) {
     }
     let _ = writeln!(text, "\naims");
     for line in lines {
-        if let Record::Aim(aim) = line
-            && aim.attackers == attackers
+        if let SiegeRecord::Target(target) = line
+            && target.attackers == attackers
         {
-            let word = if aim.reached { "reached" } else { "MISSED " };
-            let _ = writeln!(text, "  {word}  {}: {}", aim.aim, aim.measured);
+            let word = if target.reached { "reached" } else { "MISSED " };
+            let _ = writeln!(text, "  {word}  {}: {}", target.target, target.measured);
         }
     }
 }
 
-fn calls(text: &mut String, round: &Round<'_>) {
+fn calls(text: &mut String, round: &RoundRecords<'_>) {
     let _ = writeln!(
         text,
         "\n{:<22} {:>5} {:>7} {:>6} {:>10} {:>10} {:>10} {:>10} {:>7}",
@@ -89,11 +89,11 @@ fn calls(text: &mut String, round: &Round<'_>) {
         }
         seen.push(&calls.flow);
         let of = |phase| round.flow(&calls.flow, phase);
-        let phases = [Phase::Quiet, Phase::Attacked, Phase::After].map(of);
-        let sum = |count: fn(&super::record::Calls) -> u64| -> u64 {
+        let phases = [SiegePhase::Quiet, SiegePhase::Attacked, SiegePhase::After].map(of);
+        let sum = |count: fn(&super::record::PhaseCalls) -> u64| -> u64 {
             phases.iter().flatten().map(|calls| count(calls)).sum()
         };
-        let us = |phase: usize, which: fn(&super::record::Calls) -> f64| {
+        let us = |phase: usize, which: fn(&super::record::PhaseCalls) -> f64| {
             phases[phase].map_or(0.0, which)
         };
         let (quiet, attacked) = (us(0, |c| c.p99_us), us(1, |c| c.p99_us));
@@ -113,13 +113,13 @@ fn calls(text: &mut String, round: &Round<'_>) {
     }
     for calls in &round.calls {
         for (why, count) in &calls.lost {
-            let phase = calls.phase.map_or("", Phase::word);
+            let phase = calls.phase.map_or("", SiegePhase::name);
             let _ = writeln!(text, "  lost {count} of {} {phase}: {why}", calls.flow);
         }
     }
 }
 
-fn memory(text: &mut String, round: &Round<'_>) {
+fn memory(text: &mut String, round: &RoundRecords<'_>) {
     let _ = writeln!(
         text,
         "\n{:<16} {:>10} {:>10} {:>10} {:>10}   cpu of one: {:>6} {:>9}",
@@ -132,7 +132,8 @@ fn memory(text: &mut String, round: &Round<'_>) {
         }
         seen.push(&sample.process);
         let of = |phase| round.rss(&sample.process, phase);
-        let [quiet, attacked, after] = [Phase::Quiet, Phase::Attacked, Phase::After].map(of);
+        let [quiet, attacked, after] =
+            [SiegePhase::Quiet, SiegePhase::Attacked, SiegePhase::After].map(of);
         let show = |bytes: Option<u64>| bytes.map_or("-".to_owned(), mib);
         let peak = [&quiet, &attacked, &after].into_iter().flatten().max();
         let _ = writeln!(
@@ -143,14 +144,14 @@ fn memory(text: &mut String, round: &Round<'_>) {
             show(middle(&attacked)),
             show(peak.copied()),
             show(middle(after.get(after.len() / 2..).unwrap_or_default())),
-            percent(cpu(round, &sample.process, Phase::Quiet)),
-            percent(cpu(round, &sample.process, Phase::Attacked)),
+            percent(cpu(round, &sample.process, SiegePhase::Quiet)),
+            percent(cpu(round, &sample.process, SiegePhase::Attacked)),
         );
     }
 }
 
 /// Share of one processor that a process took in a phase.
-fn cpu(round: &Round<'_>, process: &str, phase: Phase) -> f64 {
+fn cpu(round: &RoundRecords<'_>, process: &str, phase: SiegePhase) -> f64 {
     let mut samples = round.samples.iter().filter(|sample| {
         sample.process == process && sample.phase == phase && sample.rss_bytes > 0
     });
@@ -163,13 +164,13 @@ fn cpu(round: &Round<'_>, process: &str, phase: Phase) -> f64 {
     }
 }
 
-fn one(text: &mut String, attacker: &Attacker) {
+fn one(text: &mut String, attacker: &AttackerResult) {
     let _ = writeln!(
         text,
         "  {:<10} cpu {:>5}  {}",
         attacker.kind.name(),
         percent(attacker.cpu_share),
-        attacker.kind.story()
+        attacker.kind.description()
     );
     let counts = |counts: &std::collections::BTreeMap<String, u64>| {
         let each: Vec<String> = counts

@@ -1,34 +1,34 @@
-//! What is aimed at, and whether it was reached: a function of the lines.
+//! The targets of a siege, and whether they were met: a function of the lines.
 
 use super::{
-    Kind,
-    record::{Aim, Calls, Fallen, Phase, Record, Sample},
+    AttackerKind,
+    record::{PhaseCalls, ProcessExit, ProcessSample, SiegePhase, SiegeRecord, SiegeTarget},
 };
 
-/// The 99th percentile may be so many times that of the quiet.
-const SLOWER: f64 = 3.0;
+/// How many times the quiet phase's 99th percentile that of the attack may be.
+const MAX_P99_RATIO: f64 = 3.0;
 
 /// A flow with fewer calls in a phase is too small a sample for its 99th percentile.
-const ENOUGH: u64 = 200;
+const MIN_CALLS_FOR_P99: u64 = 200;
 
-/// What a process may hold at its peak.
-const PEAK: u64 = 256 << 20;
+/// Most resident memory of a process.
+const MAX_PEAK_RSS: u64 = 256 << 20;
 
-/// What may stay after the attack, beyond what was held in the quiet before.
-const STAYS: u64 = 32 << 20;
+/// Most resident memory after the attack beyond that of the quiet phase before.
+const MAX_RSS_KEPT: u64 = 32 << 20;
 
-/// What may be added from the second quarter of an attack to its last.
-const GROWS: u64 = 16 << 20;
+/// Most growth of resident memory from the second quarter of an attack to its last.
+const MAX_RSS_GROWTH: u64 = 16 << 20;
 
-/// Samples in an attack below which nothing is said of growth.
-const LONG: usize = 60;
+/// The fewest samples in an attack of which growth is judged.
+const MIN_GROWTH_SAMPLES: usize = 60;
 
 /// The processes whose memory is judged.
-const JUDGED: [&str; 2] = ["victim", "hub"];
+const JUDGED_PROCESSES: [&str; 2] = ["victim", "hub"];
 
-/// The aims of every round.
-pub(super) fn judge(lines: &[Record]) -> Vec<Aim> {
-    let mut rounds: Vec<&[Kind]> = Vec::new();
+/// The targets of every round.
+pub(super) fn judge(lines: &[SiegeRecord]) -> Vec<SiegeTarget> {
+    let mut rounds: Vec<&[AttackerKind]> = Vec::new();
     for line in lines {
         let attackers = attackers(line);
         if !rounds.contains(&attackers) {
@@ -37,110 +37,110 @@ pub(super) fn judge(lines: &[Record]) -> Vec<Aim> {
     }
     rounds
         .into_iter()
-        .flat_map(|attackers| Round::of(lines, attackers).aims())
+        .flat_map(|attackers| RoundRecords::of(lines, attackers).targets())
         .collect()
 }
 
-/// The aims that were missed, in words.
-pub(super) fn missed(lines: &[Record]) -> Vec<String> {
-    let missed = |line: &Record| match line {
-        Record::Aim(aim) if !aim.reached => Some(format!(
+/// The targets that were missed, as text.
+pub(super) fn missed(lines: &[SiegeRecord]) -> Vec<String> {
+    let missed = |line: &SiegeRecord| match line {
+        SiegeRecord::Target(target) if !target.reached => Some(format!(
             "{}: {} ({})",
-            words(&aim.attackers),
-            aim.aim,
-            aim.measured
+            attacker_names(&target.attackers),
+            target.target,
+            target.measured
         )),
         _ => None,
     };
     lines.iter().filter_map(missed).collect()
 }
 
-/// Attackers in words.
-pub(super) fn words(attackers: &[Kind]) -> String {
+/// The names of some attackers.
+pub(super) fn attacker_names(attackers: &[AttackerKind]) -> String {
     let names: Vec<&str> = attackers.iter().map(|kind| kind.name()).collect();
     names.join(", ")
 }
 
-pub(super) fn attackers(line: &Record) -> &[Kind] {
+pub(super) fn attackers(line: &SiegeRecord) -> &[AttackerKind] {
     match line {
-        Record::Calls(line) => &line.attackers,
-        Record::Sample(line) => &line.attackers,
-        Record::Attacker(line) => &line.attackers,
-        Record::Fallen(line) => &line.attackers,
-        Record::Aim(line) => &line.attackers,
+        SiegeRecord::Calls(line) => &line.attackers,
+        SiegeRecord::Sample(line) => &line.attackers,
+        SiegeRecord::Attacker(line) => &line.attackers,
+        SiegeRecord::Exited(line) => &line.attackers,
+        SiegeRecord::Target(line) => &line.attackers,
     }
 }
 
 /// The lines of one round.
-pub(super) struct Round<'a> {
-    pub(super) attackers: &'a [Kind],
-    pub(super) calls: Vec<&'a Calls>,
-    pub(super) samples: Vec<&'a Sample>,
-    pub(super) fallen: Vec<&'a Fallen>,
+pub(super) struct RoundRecords<'a> {
+    pub(super) attackers: &'a [AttackerKind],
+    pub(super) calls: Vec<&'a PhaseCalls>,
+    pub(super) samples: Vec<&'a ProcessSample>,
+    pub(super) exited: Vec<&'a ProcessExit>,
 }
 
-impl<'a> Round<'a> {
-    pub(super) fn of(lines: &'a [Record], attackers: &'a [Kind]) -> Self {
+impl<'a> RoundRecords<'a> {
+    pub(super) fn of(lines: &'a [SiegeRecord], attackers: &'a [AttackerKind]) -> Self {
         let mut round = Self {
             attackers,
             calls: Vec::new(),
             samples: Vec::new(),
-            fallen: Vec::new(),
+            exited: Vec::new(),
         };
         for line in lines
             .iter()
             .filter(|line| self::attackers(line) == attackers)
         {
             match line {
-                Record::Calls(line) => round.calls.push(line),
-                Record::Sample(line) => round.samples.push(line),
-                Record::Fallen(line) => round.fallen.push(line),
-                Record::Attacker(_) | Record::Aim(_) => {}
+                SiegeRecord::Calls(line) => round.calls.push(line),
+                SiegeRecord::Sample(line) => round.samples.push(line),
+                SiegeRecord::Exited(line) => round.exited.push(line),
+                SiegeRecord::Attacker(_) | SiegeRecord::Target(_) => {}
             }
         }
         round
     }
 
-    fn aims(&self) -> Vec<Aim> {
-        let mut aims = vec![self.standing(), self.nothing_lost()];
-        aims.extend(self.as_fast());
-        for process in JUDGED {
-            aims.extend(self.peak(process));
-            aims.extend(self.given_back(process));
-            aims.extend(self.flat(process));
+    fn targets(&self) -> Vec<SiegeTarget> {
+        let mut targets = vec![self.all_alive(), self.nothing_lost()];
+        targets.extend(self.as_fast());
+        for process in JUDGED_PROCESSES {
+            targets.extend(self.peak(process));
+            targets.extend(self.given_back(process));
+            targets.extend(self.flat(process));
         }
-        aims
+        targets
     }
 
-    fn aim(&self, aim: String, measured: String, reached: bool) -> Aim {
-        Aim {
+    fn target(&self, target: String, measured: String, reached: bool) -> SiegeTarget {
+        SiegeTarget {
             attackers: self.attackers.to_vec(),
-            aim,
+            target,
             measured,
             reached,
         }
     }
 
-    fn standing(&self) -> Aim {
-        let fallen: Vec<String> = self
-            .fallen
+    fn all_alive(&self) -> SiegeTarget {
+        let exited: Vec<String> = self
+            .exited
             .iter()
-            .map(|fallen| {
+            .map(|exited| {
                 format!(
                     "{} after {:.0} s: {}",
-                    fallen.process, fallen.after_s, fallen.how
+                    exited.process, exited.after_s, exited.how
                 )
             })
             .collect();
-        let measured = if fallen.is_empty() {
+        let measured = if exited.is_empty() {
             "all live".to_owned()
         } else {
-            fallen.join("; ")
+            exited.join("; ")
         };
-        self.aim("every process lives".into(), measured, fallen.is_empty())
+        self.target("every process lives".into(), measured, exited.is_empty())
     }
 
-    fn nothing_lost(&self) -> Aim {
+    fn nothing_lost(&self) -> SiegeTarget {
         let sent: u64 = self.calls.iter().map(|calls| calls.sent).sum();
         let failed: u64 = self.calls.iter().map(|calls| calls.failed()).sum();
         let wrong: u64 = self.calls.iter().map(|calls| calls.wrong).sum();
@@ -149,7 +149,7 @@ impl<'a> Round<'a> {
             .iter()
             .filter(|calls| calls.failed() > 0)
             .map(|calls| {
-                let phase = calls.phase.map_or("", Phase::word);
+                let phase = calls.phase.map_or("", SiegePhase::name);
                 format!("{} {phase} {}", calls.flow, calls.failed())
             })
             .collect();
@@ -157,7 +157,7 @@ impl<'a> Round<'a> {
         if !which.is_empty() {
             measured += &format!(": {}", which.join(", "));
         }
-        self.aim(
+        self.target(
             "no honest call is lost".into(),
             measured,
             failed == 0 && sent > 0,
@@ -165,38 +165,37 @@ impl<'a> Round<'a> {
     }
 
     /// The calls of a flow in a phase.
-    pub(super) fn flow(&self, flow: &str, phase: Phase) -> Option<&'a Calls> {
+    pub(super) fn flow(&self, flow: &str, phase: SiegePhase) -> Option<&'a PhaseCalls> {
         let mut calls = self.calls.iter();
         calls
             .find(|calls| calls.flow == flow && calls.phase == Some(phase))
             .copied()
     }
 
-    fn as_fast(&self) -> Vec<Aim> {
-        let attacked = self
-            .calls
-            .iter()
-            .filter(|calls| calls.phase == Some(Phase::Attacked) && calls.sent >= ENOUGH);
-        let compare = |attacked: &&Calls| {
-            let quiet = self.flow(&attacked.flow, Phase::Quiet)?;
-            if quiet.sent < ENOUGH || quiet.p99_us <= 0.0 {
+    fn as_fast(&self) -> Vec<SiegeTarget> {
+        let attacked = self.calls.iter().filter(|calls| {
+            calls.phase == Some(SiegePhase::Attacked) && calls.sent >= MIN_CALLS_FOR_P99
+        });
+        let compare = |attacked: &&PhaseCalls| {
+            let quiet = self.flow(&attacked.flow, SiegePhase::Quiet)?;
+            if quiet.sent < MIN_CALLS_FOR_P99 || quiet.p99_us <= 0.0 {
                 return None;
             }
             let ratio = attacked.p99_us / quiet.p99_us;
-            let aim = format!(
-                "p99 of {} within {SLOWER} × that of the quiet",
+            let target = format!(
+                "p99 of {} within {MAX_P99_RATIO} × that of the quiet",
                 attacked.flow
             );
             let (quiet, attacked) = (quiet.p99_us / 1e3, attacked.p99_us / 1e3);
             let measured = format!("{attacked:.2} ms, {ratio:.2} × of {quiet:.2} ms");
-            Some(self.aim(aim, measured, ratio <= SLOWER))
+            Some(self.target(target, measured, ratio <= MAX_P99_RATIO))
         };
         attacked.filter_map(compare).collect()
     }
 
     /// Resident bytes of a process in a phase, in order.
-    pub(super) fn rss(&self, process: &str, phase: Phase) -> Vec<u64> {
-        let of = |sample: &&&Sample| sample.process == process && sample.phase == phase;
+    pub(super) fn rss(&self, process: &str, phase: SiegePhase) -> Vec<u64> {
+        let of = |sample: &&&ProcessSample| sample.process == process && sample.phase == phase;
         let samples = self.samples.iter().filter(of);
         // A process that is gone holds nothing.
         samples
@@ -205,45 +204,45 @@ impl<'a> Round<'a> {
             .collect()
     }
 
-    fn peak(&self, process: &str) -> Option<Aim> {
-        let phases = [Phase::Quiet, Phase::Attacked, Phase::After];
+    fn peak(&self, process: &str) -> Option<SiegeTarget> {
+        let phases = [SiegePhase::Quiet, SiegePhase::Attacked, SiegePhase::After];
         let all = phases.iter().flat_map(|phase| self.rss(process, *phase));
         let peak = all.max()?;
-        let aim = format!("{process} holds at most {}", mib(PEAK));
-        Some(self.aim(aim, mib(peak), peak < PEAK))
+        let target = format!("{process} holds at most {}", mib(MAX_PEAK_RSS));
+        Some(self.target(target, mib(peak), peak < MAX_PEAK_RSS))
     }
 
-    fn given_back(&self, process: &str) -> Option<Aim> {
-        let before = middle(&self.rss(process, Phase::Quiet))?;
-        let after = self.rss(process, Phase::After);
-        // What is given back is given back by then.
+    fn given_back(&self, process: &str) -> Option<SiegeTarget> {
+        let before = middle(&self.rss(process, SiegePhase::Quiet))?;
+        let after = self.rss(process, SiegePhase::After);
+        // By the second half of the phase, freed memory has been returned.
         let after = middle(after.get(after.len() / 2..)?)?;
-        let aim = format!(
+        let target = format!(
             "{process} gives memory back, to {} more than before",
-            mib(STAYS)
+            mib(MAX_RSS_KEPT)
         );
         let measured = format!("{} before, {} after", mib(before), mib(after));
-        Some(self.aim(aim, measured, after <= before + STAYS))
+        Some(self.target(target, measured, after <= before + MAX_RSS_KEPT))
     }
 
-    fn flat(&self, process: &str) -> Option<Aim> {
-        let all = self.rss(process, Phase::Attacked);
-        if all.len() < LONG {
+    fn flat(&self, process: &str) -> Option<SiegeTarget> {
+        let all = self.rss(process, SiegePhase::Attacked);
+        if all.len() < MIN_GROWTH_SAMPLES {
             return None;
         }
         let quarter = all.len() / 4;
         let early = middle(all.get(quarter..2 * quarter)?)?;
         let late = middle(all.get(3 * quarter..)?)?;
-        let aim = format!(
+        let target = format!(
             "{process} grows by at most {} from the attack's second quarter to its last",
-            mib(GROWS)
+            mib(MAX_RSS_GROWTH)
         );
         let measured = format!("{} then, {} in the end", mib(early), mib(late));
-        Some(self.aim(aim, measured, late <= early + GROWS))
+        Some(self.target(target, measured, late <= early + MAX_RSS_GROWTH))
     }
 }
 
-/// The middle one.
+/// The median.
 pub(super) fn middle(values: &[u64]) -> Option<u64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -258,21 +257,21 @@ pub(super) fn mib(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    fn calls(phase: Phase, sent: u64, answered: u64, p99_us: f64) -> Record {
-        Record::Calls(Calls {
-            attackers: vec![Kind::Pings],
+    fn calls(phase: SiegePhase, sent: u64, answered: u64, p99_us: f64) -> SiegeRecord {
+        SiegeRecord::Calls(PhaseCalls {
+            attackers: vec![AttackerKind::Pings],
             phase: Some(phase),
             flow: "quic".into(),
             sent,
             answered,
             p99_us,
-            ..Calls::default()
+            ..PhaseCalls::default()
         })
     }
 
-    fn sample(phase: Phase, rss_bytes: u64) -> Record {
-        Record::Sample(Sample {
-            attackers: vec![Kind::Pings],
+    fn sample(phase: SiegePhase, rss_bytes: u64) -> SiegeRecord {
+        SiegeRecord::Sample(ProcessSample {
+            attackers: vec![AttackerKind::Pings],
             phase,
             at_s: 0.0,
             process: "victim".into(),
@@ -281,22 +280,23 @@ mod tests {
         })
     }
 
-    fn missed_of(lines: &[Record]) -> Vec<String> {
-        let aims = judge(lines);
-        aims.into_iter()
-            .filter(|aim| !aim.reached)
-            .map(|aim| aim.aim)
+    fn missed_of(lines: &[SiegeRecord]) -> Vec<String> {
+        let targets = judge(lines);
+        targets
+            .into_iter()
+            .filter(|target| !target.reached)
+            .map(|target| target.target)
             .collect()
     }
 
     #[test]
     fn a_round_in_which_nothing_happens_reaches_every_aim() {
         let lines = [
-            calls(Phase::Quiet, 1000, 1000, 500.0),
-            calls(Phase::Attacked, 1000, 1000, 1500.0),
-            sample(Phase::Quiet, 20 << 20),
-            sample(Phase::Attacked, 200 << 20),
-            sample(Phase::After, 50 << 20),
+            calls(SiegePhase::Quiet, 1000, 1000, 500.0),
+            calls(SiegePhase::Attacked, 1000, 1000, 1500.0),
+            sample(SiegePhase::Quiet, 20 << 20),
+            sample(SiegePhase::Attacked, 200 << 20),
+            sample(SiegePhase::After, 50 << 20),
         ];
         assert_eq!(missed_of(&lines), Vec::<String>::new());
         assert_eq!(judge(&lines).len(), 5);
@@ -305,16 +305,16 @@ mod tests {
     #[test]
     fn each_thing_that_goes_wrong_is_an_aim_of_its_own() {
         let mut lines = vec![
-            calls(Phase::Quiet, 1000, 1000, 500.0),
-            calls(Phase::Attacked, 1000, 999, 1501.0),
-            sample(Phase::Quiet, 20 << 20),
-            sample(Phase::After, 53 << 20),
+            calls(SiegePhase::Quiet, 1000, 1000, 500.0),
+            calls(SiegePhase::Attacked, 1000, 999, 1501.0),
+            sample(SiegePhase::Quiet, 20 << 20),
+            sample(SiegePhase::After, 53 << 20),
         ];
-        lines.extend((0..100).map(|second| sample(Phase::Attacked, (20 + 4 * second) << 20)));
-        lines.push(Record::Fallen(Fallen {
-            attackers: vec![Kind::Pings],
+        lines.extend((0..100).map(|second| sample(SiegePhase::Attacked, (20 + 4 * second) << 20)));
+        lines.push(SiegeRecord::Exited(ProcessExit {
+            attackers: vec![AttackerKind::Pings],
             process: "victim".into(),
-            phase: Phase::Attacked,
+            phase: SiegePhase::Attacked,
             after_s: 3.0,
             how: "it ended".into(),
         }));
@@ -325,8 +325,8 @@ mod tests {
     #[test]
     fn a_percentile_of_too_few_calls_is_not_judged() {
         let lines = [
-            calls(Phase::Quiet, 20, 20, 500.0),
-            calls(Phase::Attacked, 1000, 1000, 9000.0),
+            calls(SiegePhase::Quiet, 20, 20, 500.0),
+            calls(SiegePhase::Attacked, 1000, 1000, 9000.0),
         ];
         assert_eq!(missed_of(&lines), Vec::<String>::new());
     }

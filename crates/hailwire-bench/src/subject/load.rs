@@ -16,57 +16,57 @@ use hailwire::Priority;
 use tokio::task::JoinSet;
 
 use super::{
-    Far, Got, Link, Prepared, failed,
+    PreparedTarget, StreamProgress, SubjectConnection, SubjectTarget, failed,
     pattern::{check_echo, message},
 };
 use crate::{
     BenchError,
-    measure::{Next, OpenLoop, Times},
-    work::{Measured, Start, Work},
+    measure::{NextMessage, OpenLoop, TimeHistogram},
+    work::{ConnectionStart, MeasuredWork, WorkRequest},
 };
 
 /// An answer that takes longer is lost.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// In a mix, where the network is full on purpose.
-const PATIENCE_IN_MIX: Duration = Duration::from_secs(4);
+/// The same in a mix, where the network is saturated on purpose.
+const MIX_ANSWER_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A message of the mix counts as delivered when it is answered within this.
 const DELIVERED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Streams of the lowest priority that keep the network busy beside the mix.
-const BUSY_STREAMS: usize = 4;
+const BULK_STREAMS: usize = 4;
 
-/// The closest that the runtime's clock wakes up to a time; the rest is spent looking.
+/// The granularity of the runtime's timer; the rest of a wait is busy polling.
 const CLOCK_STEP: Duration = Duration::from_millis(2);
 
 /// Does work on one subject, and keeps its warm connections.
-pub(super) struct Load {
-    far: Far,
-    warm: Vec<Link>,
+pub(super) struct SubjectLoad {
+    target: SubjectTarget,
+    warm: Vec<SubjectConnection>,
 }
 
-impl Load {
-    pub(super) fn new(far: Far) -> Self {
+impl SubjectLoad {
+    pub(super) fn new(target: SubjectTarget) -> Self {
         Self {
-            far,
+            target,
             warm: Vec::new(),
         }
     }
 
     pub(super) async fn stop(self) {
-        self.far.stop().await;
+        self.target.stop().await;
     }
 
-    pub(super) async fn run(&mut self, work: &Work) -> Result<Measured, BenchError> {
+    pub(super) async fn run(&mut self, work: &WorkRequest) -> Result<MeasuredWork, BenchError> {
         match *work {
-            Work::Establish {
+            WorkRequest::Establish {
                 agents,
                 connections,
                 start,
                 bytes,
             } => self.establish(agents, connections, start, bytes).await,
-            Work::Latency {
+            WorkRequest::Latency {
                 per_second,
                 seconds,
                 bytes,
@@ -75,22 +75,22 @@ impl Load {
                 let links = self.warm(connections.max(1), false).await?;
                 let open = OpenLoop::new(per_second, seconds);
                 let (times, lost) =
-                    open_loop(&links, open, bytes, Priority::default(), PATIENCE).await;
+                    open_loop(&links, open, bytes, Priority::default(), ANSWER_TIMEOUT).await;
                 Ok(with_lost(times.measured(), lost))
             }
-            Work::Rate {
+            WorkRequest::Rate {
                 in_flight,
                 seconds,
                 bytes,
                 agents,
                 connections,
             } => {
-                self.far.agents(agents).await?;
+                self.target.agents(agents).await?;
                 let links = self.shared(agents, connections).await?;
                 rate(&links, agents, in_flight.max(1), seconds, bytes).await
             }
-            Work::Bulk { bytes, seconds } => self.bulk(bytes, seconds).await,
-            Work::Dispatch {
+            WorkRequest::Bulk { bytes, seconds } => self.bulk(bytes, seconds).await,
+            WorkRequest::Dispatch {
                 agents,
                 connections,
                 start,
@@ -100,24 +100,24 @@ impl Load {
                 self.dispatch(agents, connections, start, at_once, bytes)
                     .await
             }
-            Work::Open { count } => {
+            WorkRequest::Open { count } => {
                 let links = self.warm(1, false).await?;
                 opened(pick(&links, 0)?, count).await
             }
-            Work::Hold {
+            WorkRequest::Hold {
                 agents,
                 connections,
                 bytes,
             } => {
-                self.far.agents(agents).await?;
+                self.target.agents(agents).await?;
                 let links = self.shared(agents, connections).await?;
                 let body = message(bytes);
                 for agent in 0..agents {
                     echo(pick(&links, agent)?, number(agents, agent), &body).await?;
                 }
-                Ok(Measured::default().with("count", f64::from(agents)))
+                Ok(MeasuredWork::default().with("count", f64::from(agents)))
             }
-            Work::Mix {
+            WorkRequest::Mix {
                 per_second,
                 seconds,
                 bytes,
@@ -125,24 +125,27 @@ impl Load {
                 let links = self.warm(1, false).await?;
                 mix(pick(&links, 0)?, per_second, seconds, bytes).await
             }
-            Work::Operation { .. } => Err(BenchError::Unsupported(
-                "this subject does no operations of callouts",
+            WorkRequest::Operation { .. } => Err(BenchError::Unsupported(
+                "this subject does not do operations of callouts",
             )),
         }
     }
 
-    async fn bulk(&mut self, bytes: u64, seconds: f64) -> Result<Measured, BenchError> {
+    async fn bulk(&mut self, bytes: u64, seconds: f64) -> Result<MeasuredWork, BenchError> {
         let links = self.warm(1, false).await?;
         let link = pick(&links, 0)?;
-        let chosen = self.far.choose().await?;
-        let (packets, received) = (self.far.packets(link).await?, self.far.received().await?);
+        let chosen = self.target.choose().await?;
+        let (packets, received) = (
+            self.target.packets(link).await?,
+            self.target.received().await?,
+        );
         let mut measured = bulk(link, bytes, seconds).await?;
-        if let (Some(before), Some(after)) = (packets, self.far.packets(link).await?)
+        if let (Some(before), Some(after)) = (packets, self.target.packets(link).await?)
             && let Some(percent) = after.lost_percent_since(&before)
         {
             measured = measured.with("lost_percent", percent);
         }
-        if let (Some(before), Some(after)) = (received, self.far.received().await?) {
+        if let (Some(before), Some(after)) = (received, self.target.received().await?) {
             let [udp, tcp] = [0, 1].map(|i| after[i].saturating_sub(before[i]) as f64);
             measured = measured.with("over_tcp_share", tcp / (udp + tcp).max(1.0));
         }
@@ -153,7 +156,11 @@ impl Load {
     }
 
     /// Warm connections for agents that share them, or that have one each.
-    async fn shared(&mut self, agents: u32, connections: u32) -> Result<Vec<Link>, BenchError> {
+    async fn shared(
+        &mut self,
+        agents: u32,
+        connections: u32,
+    ) -> Result<Vec<SubjectConnection>, BenchError> {
         match connections {
             0 => self.warm(agents, true).await,
             shared => self.warm(shared, false).await,
@@ -161,45 +168,52 @@ impl Load {
     }
 
     /// At least `count` connections that have carried a message.
-    async fn warm(&mut self, count: u32, alone: bool) -> Result<Vec<Link>, BenchError> {
-        let count = if self.far.shares_one_connection() && !alone {
+    async fn warm(
+        &mut self,
+        count: u32,
+        alone: bool,
+    ) -> Result<Vec<SubjectConnection>, BenchError> {
+        let count = if self.target.shares_one_connection() && !alone {
             1
         } else {
             count as usize
         };
         let hello = Bytes::from_static(b"hello");
         if alone {
-            self.far.expect(count as u32).await?;
+            self.target.expect(count as u32).await?;
         }
         while self.warm.len() < count {
             let first = self.warm.is_empty();
-            let prepared = self.far.prepare(Start::Warm, alone && !first).await?;
-            let link = self.far.connect(prepared).await?;
+            let prepared = self
+                .target
+                .prepare(ConnectionStart::Warm, alone && !first)
+                .await?;
+            let link = self.target.connect(prepared).await?;
             echo(&link, 0, &hello).await?;
             self.warm.push(link);
         }
         Ok(self.warm.iter().take(count).cloned().collect())
     }
 
-    /// What `count` new connections need, made at once.
+    /// Prepares `count` new connections at once.
     async fn prepare(
         &self,
         count: u32,
-        start: Start,
+        start: ConnectionStart,
         alone: bool,
-    ) -> Result<Vec<Prepared>, BenchError> {
-        self.far.expect(count).await?;
-        all((0..count).map(|_| self.far.prepare(start, alone))).await
+    ) -> Result<Vec<PreparedTarget>, BenchError> {
+        self.target.expect(count).await?;
+        all((0..count).map(|_| self.target.prepare(start, alone))).await
     }
 
     async fn establish(
         &mut self,
         agents: u32,
         connections: u32,
-        start: Start,
+        start: ConnectionStart,
         bytes: usize,
-    ) -> Result<Measured, BenchError> {
-        let shared = if self.far.shares_one_connection() {
+    ) -> Result<MeasuredWork, BenchError> {
+        let shared = if self.target.shares_one_connection() {
             connections.min(1)
         } else {
             connections
@@ -210,16 +224,16 @@ impl Load {
             shared.min(agents)
         };
         if shared > 0 {
-            self.far.agents(agents).await?;
+            self.target.agents(agents).await?;
         }
         let prepared = self.prepare(count, start, true).await?;
         let body = message(bytes);
-        let (mut opened, mut answered) = (Times::default(), Times::default());
+        let (mut opened, mut answered) = (TimeHistogram::default(), TimeHistogram::default());
         let begun = Instant::now();
         let connects = prepared.into_iter().enumerate().map(|(i, prepared)| {
-            let (far, body) = (&self.far, &body);
+            let (target, body) = (&self.target, &body);
             async move {
-                let link = far.connect(prepared).await?;
+                let link = target.connect(prepared).await?;
                 let open = begun.elapsed();
                 let mine = (i as u32..agents).step_by(count as usize);
                 let own = |agent| {
@@ -242,10 +256,10 @@ impl Load {
         }
         let mut measured = answered.measured();
         measured = measured.with("all_us", answered.quantile_us(1.0));
-        if !self.far.shares_one_connection() && start != Start::ZeroRtt {
+        if !self.target.shares_one_connection() && start != ConnectionStart::ZeroRtt {
             measured = measured.with("opened_p50_us", opened.quantile_us(0.5));
         }
-        self.far.release(links).await;
+        self.target.release(links).await;
         Ok(measured)
     }
 
@@ -253,29 +267,29 @@ impl Load {
         &mut self,
         agents: u32,
         connections: u32,
-        start: Start,
+        start: ConnectionStart,
         at_once: bool,
         bytes: usize,
-    ) -> Result<Measured, BenchError> {
-        if start != Start::Warm && at_once {
+    ) -> Result<MeasuredWork, BenchError> {
+        if start != ConnectionStart::Warm && at_once {
             return self.establish(agents, connections, start, bytes).await;
         }
         let body = message(bytes);
-        let mut times = Times::default();
-        if start != Start::Warm {
+        let mut times = TimeHistogram::default();
+        if start != ConnectionStart::Warm {
             let prepared = self.prepare(agents, start, true).await?;
             let (begun, mut links) = (Instant::now(), Vec::new());
             for prepared in prepared {
                 let own = Instant::now();
-                let link = self.far.connect(prepared).await?;
+                let link = self.target.connect(prepared).await?;
                 times.record(timed_echo(&link, 0, &body, own).await?);
                 links.push(link);
             }
             let all_us = micros(begun.elapsed());
-            self.far.release(links).await;
+            self.target.release(links).await;
             return Ok(times.measured().with("all_us", all_us));
         }
-        self.far.agents(agents).await?;
+        self.target.agents(agents).await?;
         let links = self.shared(agents, connections).await?;
         let begun = Instant::now();
         if at_once {
@@ -302,35 +316,35 @@ impl Load {
     }
 }
 
-/// An agent's number for a link: 0 is the one that is always there.
+/// An agent's number on a connection: 0 is the one that always exists.
 fn number(agents: u32, agent: u32) -> u32 {
     if agents > 1 { agent + 1 } else { 0 }
 }
 
-fn pick(links: &[Link], agent: u32) -> Result<&Link, BenchError> {
+fn pick(links: &[SubjectConnection], agent: u32) -> Result<&SubjectConnection, BenchError> {
     links
         .get(agent as usize % links.len().max(1))
-        .ok_or_else(|| BenchError::Wrong("there is no connection".into()))
+        .ok_or_else(|| BenchError::Invalid("there is no connection".into()))
 }
 
-async fn echo(link: &Link, agent: u32, body: &Bytes) -> Result<(), BenchError> {
-    echo_at(link, agent, Priority::default(), body, PATIENCE).await
+async fn echo(link: &SubjectConnection, agent: u32, body: &Bytes) -> Result<(), BenchError> {
+    echo_at(link, agent, Priority::default(), body, ANSWER_TIMEOUT).await
 }
 
 async fn echo_at(
-    link: &Link,
+    link: &SubjectConnection,
     agent: u32,
     priority: Priority,
     body: &Bytes,
     patience: Duration,
 ) -> Result<(), BenchError> {
     let answer = tokio::time::timeout(patience, link.echo(agent, priority, body.clone()));
-    let late = |_| BenchError::Wrong(format!("no answer within {} s", patience.as_secs()));
+    let late = |_| BenchError::Invalid(format!("no answer within {} s", patience.as_secs()));
     check_echo(body, &answer.await.map_err(late)??)
 }
 
 async fn timed_echo(
-    link: &Link,
+    link: &SubjectConnection,
     agent: u32,
     body: &Bytes,
     since: Instant,
@@ -339,7 +353,7 @@ async fn timed_echo(
     Ok(since.elapsed())
 }
 
-/// Waits for all, at once; the first failure ends it.
+/// Awaits all at once; the first failure ends it.
 async fn all<T>(
     futures: impl IntoIterator<Item = impl Future<Output = Result<T, BenchError>>>,
 ) -> Result<Vec<T>, BenchError> {
@@ -347,15 +361,15 @@ async fn all<T>(
     futures_util::TryStreamExt::try_collect(futures).await
 }
 
-/// Carries a schedule out; returns the times and how many were lost.
+/// Runs a schedule; returns the times and how many messages were lost.
 async fn open_loop(
-    links: &[Link],
+    links: &[SubjectConnection],
     mut open: OpenLoop,
     bytes: usize,
     priority: Priority,
     patience: Duration,
-) -> (Times, u64) {
-    let (mut times, mut lost) = (Times::default(), 0);
+) -> (TimeHistogram, u64) {
+    let (mut times, mut lost) = (TimeHistogram::default(), 0);
     let (body, begun) = (message(bytes), Instant::now());
     let mut under_way = JoinSet::new();
     let mut turn = 0;
@@ -369,7 +383,7 @@ async fn open_loop(
     };
     loop {
         match open.next(begun.elapsed()) {
-            Next::Send { due } => {
+            NextMessage::Send { due } => {
                 let Ok(link) = pick(links, turn).cloned() else {
                     break;
                 };
@@ -380,13 +394,13 @@ async fn open_loop(
                     done.ok().map(|()| begun.elapsed() - due)
                 });
             }
-            Next::Wait { until } => wait_until(begun, until).await,
-            Next::Full => {
+            NextMessage::Wait { until } => wait_until(begun, until).await,
+            NextMessage::Full => {
                 if let Some(ended) = under_way.join_next().await {
                     take(&mut open, ended);
                 }
             }
-            Next::Done => break,
+            NextMessage::Done => break,
         }
         while let Some(ended) = under_way.try_join_next() {
             take(&mut open, ended);
@@ -398,8 +412,8 @@ async fn open_loop(
     (times, lost)
 }
 
-/// Sleeps while there is time, then looks at the clock between other tasks: the runtime's timer is a
-/// millisecond wide, which is more than many an answer takes.
+/// Sleeps as long as the timer is precise enough, then polls the clock between other tasks: the runtime's
+/// timer has a granularity of a millisecond, which is more than many answers take.
 async fn wait_until(begun: Instant, until: Duration) {
     let left = until.saturating_sub(begun.elapsed());
     if left > CLOCK_STEP {
@@ -410,7 +424,7 @@ async fn wait_until(begun: Instant, until: Duration) {
     }
 }
 
-fn with_lost(mut measured: Measured, lost: u64) -> Measured {
+fn with_lost(mut measured: MeasuredWork, lost: u64) -> MeasuredWork {
     if measured.figures.is_empty() && lost > 0 {
         measured.failed = Some(format!("all {lost} messages were lost"));
     }
@@ -418,12 +432,12 @@ fn with_lost(mut measured: Measured, lost: u64) -> Measured {
 }
 
 async fn rate(
-    links: &[Link],
+    links: &[SubjectConnection],
     agents: u32,
     in_flight: u32,
     seconds: f64,
     bytes: usize,
-) -> Result<Measured, BenchError> {
+) -> Result<MeasuredWork, BenchError> {
     let (body, begun) = (message(bytes), Instant::now());
     let until = Duration::from_secs_f64(seconds);
     let done = Arc::new(AtomicU64::new(0));
@@ -441,11 +455,11 @@ async fn rate(
         });
     }
     while let Some(ended) = workers.join_next().await {
-        ended.map_err(failed("a worker"))??;
+        ended.map_err(failed("a task"))??;
     }
     let seconds = begun.elapsed().as_secs_f64();
     let count = done.load(Ordering::Relaxed) as f64;
-    Ok(Measured::default()
+    Ok(MeasuredWork::default()
         .with("count", count)
         .with("seconds", seconds)
         .with("messages_per_s", count / seconds)
@@ -453,8 +467,8 @@ async fn rate(
 }
 
 /// Times how long requests take to be handed over: the first poll of each.
-async fn opened(link: &Link, count: u32) -> Result<Measured, BenchError> {
-    let (mut times, body) = (Times::default(), message(64));
+async fn opened(link: &SubjectConnection, count: u32) -> Result<MeasuredWork, BenchError> {
+    let (mut times, body) = (TimeHistogram::default(), message(64));
     for _ in 0..count {
         let begun = Instant::now();
         let mut echo = std::pin::pin!(echo(link, 0, &body));
@@ -468,15 +482,19 @@ async fn opened(link: &Link, count: u32) -> Result<Measured, BenchError> {
     Ok(times.measured())
 }
 
-async fn bulk(link: &Link, bytes: u64, seconds: f64) -> Result<Measured, BenchError> {
-    let got = Got::default();
+async fn bulk(
+    link: &SubjectConnection,
+    bytes: u64,
+    seconds: f64,
+) -> Result<MeasuredWork, BenchError> {
+    let got = StreamProgress::default();
     let begun = Instant::now();
     let stream = link.bulk(Priority::default(), bytes, &got);
     if seconds > 0.0 {
         match tokio::time::timeout(Duration::from_secs_f64(seconds), stream).await {
             Ok(ended) => ended?,
             Err(_) if got.bytes() == 0 => {
-                return Err(BenchError::Wrong(format!(
+                return Err(BenchError::Invalid(format!(
                     "nothing came within {seconds} s"
                 )));
             }
@@ -486,36 +504,37 @@ async fn bulk(link: &Link, bytes: u64, seconds: f64) -> Result<Measured, BenchEr
         stream.await?;
         if got.bytes() != bytes {
             let short = format!("{} bytes instead of {bytes}", got.bytes());
-            return Err(BenchError::Wrong(short));
+            return Err(BenchError::Invalid(short));
         }
     }
     let (seconds, bytes) = (begun.elapsed().as_secs_f64(), got.bytes() as f64);
-    Ok(Measured::default()
+    Ok(MeasuredWork::default()
         .with("bytes", bytes)
         .with("seconds", seconds)
         .with("megabytes_per_s", bytes / 1e6 / seconds))
 }
 
 async fn mix(
-    link: &Link,
+    link: &SubjectConnection,
     per_second: f64,
     seconds: f64,
     bytes: usize,
-) -> Result<Measured, BenchError> {
+) -> Result<MeasuredWork, BenchError> {
     let mut busy = JoinSet::new();
-    for _ in 0..BUSY_STREAMS {
+    for _ in 0..BULK_STREAMS {
         let link = link.clone();
         busy.spawn(async move {
-            // More than any network moves within the time; dropped at its end.
-            link.bulk(Priority::Low, 1 << 40, &Got::default()).await
+            // More than any network transfers within the time; dropped at its end.
+            link.bulk(Priority::Low, 1 << 40, &StreamProgress::default())
+                .await
         });
     }
-    // Until the network is full.
+    // Wait until the network is saturated.
     tokio::time::sleep(Duration::from_secs_f64((seconds / 5.0).min(1.0))).await;
     let links = std::slice::from_ref(link);
     let run = |priority| {
         let open = OpenLoop::new(per_second, seconds);
-        open_loop(links, open, bytes, priority, PATIENCE_IN_MIX)
+        open_loop(links, open, bytes, priority, MIX_ANSWER_TIMEOUT)
     };
     let (critical, high, medium, low) = tokio::join!(
         run(Priority::Critical),
@@ -530,10 +549,10 @@ async fn mix(
     let answered = [&critical, &high, &medium, &low].map(|(times, _)| times.count());
     if answered.into_iter().sum::<u64>() == 0 {
         return Err(BenchError::Unsupported(
-            "beside streams that fill the network none of its messages was answered within 4 s",
+            "while streams saturated the network, none of its messages was answered within 4 s",
         ));
     }
-    let mut measured = Measured::default();
+    let mut measured = MeasuredWork::default();
     let named = [
         ("critical", critical),
         ("high", high),

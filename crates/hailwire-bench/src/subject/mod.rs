@@ -2,7 +2,7 @@
 //!
 //! A program that serves prints one JSON line, `{"ready":{"address":"ip:port"}}`, and runs until its
 //! standard input ends. A program that loads is given that, prints `{"ready":{}}`, and then answers
-//! each line of [`Work`] with a line of [`Measured`]. Ours are reached by
+//! each line of [`WorkRequest`] with a line of [`MeasuredWork`]. Ours are reached by
 //! `hail bench subject serve|load NAME`; anybody's can take part by the same interface
 //! (`docs/reference/bench-subjects.md`). That both end with their standard input is what leaves no
 //! process behind, however a run ends.
@@ -16,12 +16,13 @@
 //! | `processes` | calls from program to program through two nodes |
 //! | `hub` | a hub, at which nodes behind NAT find each other |
 //! | `proxy` | the TCP relay proxy of the baseline behind NAT |
-//! | `callout` | a host and an agent of Agent Protocol v2, near and far, and what they do |
+//! | `callout` | a host and an agent of Agent Protocol v2, on one node and on two, and their single operations |
 //! | `load` | how work is done, the same for all |
-//! | `reach` | the far side of each, connections to it, and what is done on one |
-//! | `setup` | how a subject is set up |
+//! | `connections` | the serving side of each, connections to it, and the work on one |
+//! | `subject_setup` | the options of a subject, and what a serving one reports |
 
 mod callout;
+mod connections;
 mod hub;
 mod load;
 mod pattern;
@@ -30,9 +31,8 @@ mod plain_ws;
 mod processes;
 mod proxy;
 mod raw_iroh;
-mod reach;
 mod session;
-mod setup;
+mod subject_setup;
 mod tls;
 
 use std::{io::Write, sync::Arc, time::Duration};
@@ -40,26 +40,28 @@ use std::{io::Write, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-pub use callout::Wire;
-pub use session::Carrier;
-pub use setup::{Congestion, Options, Path, Ready};
+pub use callout::CalloutWire;
+pub use session::SessionCarrier;
+pub use subject_setup::{CongestionControl, NodePath, ReadyAddress, SubjectSetup};
 
-use reach::{Far, Got, Link, Packets, Prepared, any_like};
+use connections::{
+    PacketCounts, PreparedTarget, StreamProgress, SubjectConnection, SubjectTarget, any_like,
+};
 
 use crate::{
     BenchError,
     tables::subject as words,
-    work::{Measured, Work},
+    work::{MeasuredWork, WorkRequest},
 };
 
-/// How long a party may take to end after its standard input has.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long a program may take to end after its standard input has.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The subjects that this program brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Subject {
     /// A session between embedded nodes.
-    Session(Carrier),
+    Session(SessionCarrier),
     /// hyper.
     PlainH2,
     /// tungstenite.
@@ -68,47 +70,47 @@ pub enum Subject {
     RawIroh,
     /// Through two nodes, from program to program.
     Processes,
-    /// A node alone: a part of [`Subject::Processes`].
+    /// A node alone, as used by [`Subject::Processes`].
     Node,
-    /// A hub: no subject itself, the way to one.
+    /// A hub: not measured itself, used to reach a subject.
     Hub,
-    /// A TCP relay proxy: no subject itself, the way to one.
+    /// A TCP relay proxy: not measured itself, used to reach a subject.
     Proxy,
     /// A host and an agent of Agent Protocol v2.
     Callout,
     /// The same with a node beside each.
-    FarCallout,
+    RemoteCallout,
     /// Bytes back and forth over a Unix socket, with blocking calls.
     RawSocket,
     /// The same bytes on an event loop.
     RawEvented,
     /// Datagrams back and forth.
     RawUdp,
-    /// Single operations of callouts: whoever serves does nothing.
+    /// Single operations of callouts: the serving program does nothing.
     Operations,
 }
 
 impl Subject {
     /// Those that can be compared.
     pub const ALL: [Self; 8] = [
-        Self::Session(Carrier::Quic),
-        Self::Session(Carrier::H2),
-        Self::Session(Carrier::Ws),
-        Self::Session(Carrier::Auto),
+        Self::Session(SessionCarrier::Quic),
+        Self::Session(SessionCarrier::H2),
+        Self::Session(SessionCarrier::Ws),
+        Self::Session(SessionCarrier::Auto),
         Self::RawIroh,
         Self::PlainH2,
         Self::PlainWs,
         Self::Processes,
     ];
 
-    /// Its word in the cells of a result.
+    /// Its name in the cells of a result.
     #[must_use]
-    pub fn word(self) -> &'static str {
+    pub fn cell_name(self) -> &'static str {
         match self {
-            Self::Session(Carrier::Quic) => words::QUIC,
-            Self::Session(Carrier::H2) => words::H2,
-            Self::Session(Carrier::Ws) => words::WS,
-            Self::Session(Carrier::Auto) => words::AUTO,
+            Self::Session(SessionCarrier::Quic) => words::QUIC,
+            Self::Session(SessionCarrier::H2) => words::H2,
+            Self::Session(SessionCarrier::Ws) => words::WS,
+            Self::Session(SessionCarrier::Auto) => words::AUTO,
             Self::PlainH2 => words::PLAIN_H2,
             Self::PlainWs => words::PLAIN_WS,
             Self::RawIroh => words::RAW_IROH,
@@ -117,7 +119,7 @@ impl Subject {
             Self::Hub => "hub",
             Self::Proxy => "proxy",
             Self::Callout => "callout",
-            Self::FarCallout => crate::tables::callout::FAR,
+            Self::RemoteCallout => crate::tables::callout::FAR,
             Self::RawSocket => crate::tables::callout::RAW,
             Self::RawUdp => crate::tables::callout::UDP,
             Self::RawEvented => "raw socket evented",
@@ -125,19 +127,19 @@ impl Subject {
         }
     }
 
-    /// Its word on the command line.
+    /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> String {
-        self.word().replace(' ', "-")
+        self.cell_name().replace(' ', "-")
     }
 
-    /// By its word on the command line.
+    /// The subject of this name on the command line.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let known = Self::ALL
             .into_iter()
             .chain([Self::Node, Self::Hub, Self::Proxy])
-            .chain([Self::Callout, Self::FarCallout, Self::Operations])
+            .chain([Self::Callout, Self::RemoteCallout, Self::Operations])
             .chain([Self::RawSocket, Self::RawEvented, Self::RawUdp]);
         known.into_iter().find(|subject| subject.name() == name)
     }
@@ -148,23 +150,23 @@ impl Subject {
 /// # Errors
 ///
 /// [`BenchError`], before it is ready.
-pub async fn serve(subject: Subject, options: &Options) -> Result<(), BenchError> {
-    let ready: Ready;
+pub async fn serve(subject: Subject, options: &SubjectSetup) -> Result<(), BenchError> {
+    let ready: ReadyAddress;
     let mut node = None;
     let mut processes = None;
     let mut hub = None;
     let mut raw = None;
     let mut agent = None;
-    let mut far = None;
+    let mut target = None;
     match subject {
-        Subject::FarCallout => {
-            let served = callout::far::serve(options).await?;
+        Subject::RemoteCallout => {
+            let served = callout::remote::serve(options).await?;
             ready = served.ready.clone();
-            far = Some(served);
+            target = Some(served);
         }
         Subject::RawUdp => ready = callout::udp::serve(options)?,
         Subject::Callout => {
-            let served = callout::ends::serve(options.callout).await?;
+            let served = callout::direct::serve(options.callout).await?;
             ready = served.ready.clone();
             agent = Some(served);
         }
@@ -178,7 +180,7 @@ pub async fn serve(subject: Subject, options: &Options) -> Result<(), BenchError
             ready = served.ready.clone();
             raw = Some(served);
         }
-        Subject::Operations => ready = Ready::default(),
+        Subject::Operations => ready = ReadyAddress::default(),
         Subject::PlainH2 => ready = plain_h2::serve(options).await?,
         Subject::PlainWs => ready = plain_ws::serve(options).await?,
         Subject::RawIroh => ready = raw_iroh::serve(options).await?,
@@ -209,7 +211,7 @@ pub async fn serve(subject: Subject, options: &Options) -> Result<(), BenchError
     if let Some(node) = node {
         node.stop().await;
     }
-    drop((processes, hub, raw, agent, far));
+    drop((processes, hub, raw, agent, target));
     Ok(())
 }
 
@@ -218,88 +220,94 @@ pub async fn serve(subject: Subject, options: &Options) -> Result<(), BenchError
 /// # Errors
 ///
 /// [`BenchError`], before it is ready; work that fails is answered with the reason.
-pub async fn load(subject: Subject, ready: &Ready, options: &Options) -> Result<(), BenchError> {
+pub async fn load(
+    subject: Subject,
+    ready: &ReadyAddress,
+    options: &SubjectSetup,
+) -> Result<(), BenchError> {
     let mut loading = match subject {
         Subject::Callout => {
-            let far = callout::ends::Far::new(ready, options.callout).await?;
-            Loading::Callout(Arc::new(tokio::sync::Mutex::new(far)))
+            let target = callout::direct::CalloutTarget::new(ready, options.callout).await?;
+            LoadTarget::Callout(Arc::new(tokio::sync::Mutex::new(target)))
         }
-        Subject::FarCallout => {
-            let far = callout::far::Far::new(ready, options).await?;
-            Loading::FarCallout(Box::new(far))
+        Subject::RemoteCallout => {
+            let target = callout::remote::RemoteCalloutTarget::new(ready, options).await?;
+            LoadTarget::RemoteCallout(Box::new(target))
         }
-        Subject::RawSocket => Loading::Raw,
-        Subject::RawUdp => Loading::RawUdp(callout::udp::Far::new(ready, options)?),
-        Subject::RawEvented => Loading::RawEvented,
-        Subject::Operations => Loading::Operations,
+        Subject::RawSocket => LoadTarget::Raw,
+        Subject::RawUdp => LoadTarget::RawUdp(callout::udp::UdpPeer::new(ready, options)?),
+        Subject::RawEvented => LoadTarget::RawEvented,
+        Subject::Operations => LoadTarget::Operations,
         _ => {
-            let far = Far::reach(subject, ready, options).await?;
-            Loading::Load(Box::new(load::Load::new(far)))
+            let target = SubjectTarget::reach(subject, ready, options).await?;
+            LoadTarget::Load(Box::new(load::SubjectLoad::new(target)))
         }
     };
     say_ready(&serde_json::json!({}))?;
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        let work: Work = serde_json::from_str(&line).map_err(failed("the work"))?;
+        let work: WorkRequest = serde_json::from_str(&line).map_err(failed("parsing the work"))?;
         let done = match &mut loading {
-            Loading::Load(load) => Box::pin(load.run(&work)).await,
-            Loading::Callout(far) => {
-                let far = far.clone();
-                in_a_task(async move { far.lock().await.run(&work).await }).await
+            LoadTarget::Load(load) => Box::pin(load.run(&work)).await,
+            LoadTarget::Callout(target) => {
+                let target = target.clone();
+                in_a_task(async move { target.lock().await.run(&work).await }).await
             }
-            Loading::FarCallout(far) => Box::pin(far.run(&work)).await,
-            Loading::RawUdp(far) => far.run(&work),
-            Loading::Raw => callout::raw::load(ready, &work),
-            Loading::RawEvented => in_a_task(callout::raw::load_evented(ready.clone(), work)).await,
-            Loading::Operations => match &work {
-                Work::Operation {
+            LoadTarget::RemoteCallout(target) => Box::pin(target.run(&work)).await,
+            LoadTarget::RawUdp(target) => target.run(&work),
+            LoadTarget::Raw => callout::raw::load(ready, &work),
+            LoadTarget::RawEvented => {
+                in_a_task(callout::raw::load_evented(ready.clone(), work)).await
+            }
+            LoadTarget::Operations => match &work {
+                WorkRequest::Operation {
                     name,
                     threads,
                     seconds,
                 } => Box::pin(callout::operations::run(name, *threads, *seconds)).await,
-                _ => Err(BenchError::Unsupported("this subject does operations only")),
+                _ => Err(BenchError::Unsupported("this subject only does operations")),
             },
         };
-        say(&done.unwrap_or_else(|error| Measured {
+        say(&done.unwrap_or_else(|error| MeasuredWork {
             failed: Some(error.to_string()),
-            ..Measured::default()
+            ..MeasuredWork::default()
         }))?;
     }
     end_soon();
-    if let Loading::Load(load) = loading {
+    if let LoadTarget::Load(load) = loading {
         load.stop().await;
     }
     Ok(())
 }
 
-/// Does work where a program does its work: the main future of a runtime is special, and looks for events once more each time
+/// Does work in a task, as programs do: the main future of a runtime is special, and polls for events once more each time
 /// it is woken.
 async fn in_a_task(
-    work: impl Future<Output = Result<Measured, BenchError>> + Send + 'static,
-) -> Result<Measured, BenchError> {
+    work: impl Future<Output = Result<MeasuredWork, BenchError>> + Send + 'static,
+) -> Result<MeasuredWork, BenchError> {
     let done = tokio::spawn(work).await;
-    done.unwrap_or(Err(BenchError::Unsupported("the work has panicked")))
+    done.unwrap_or(Err(BenchError::Unsupported("the work panicked")))
 }
 
-/// Who does the work.
-enum Loading {
+/// What does the work of a loading program.
+enum LoadTarget {
     /// Echoes and streams.
-    Load(Box<load::Load>),
-    Callout(Arc<tokio::sync::Mutex<callout::ends::Far>>),
-    FarCallout(Box<callout::far::Far>),
+    Load(Box<load::SubjectLoad>),
+    Callout(Arc<tokio::sync::Mutex<callout::direct::CalloutTarget>>),
+    RemoteCallout(Box<callout::remote::RemoteCalloutTarget>),
     Raw,
     RawEvented,
-    RawUdp(callout::udp::Far),
+    RawUdp(callout::udp::UdpPeer),
     Operations,
 }
 
 #[derive(Serialize, Deserialize)]
-struct IsReady<T> {
+struct ReadyMessage<T> {
     ready: T,
 }
 
 fn say_ready(ready: &impl Serialize) -> Result<(), BenchError> {
-    say(&IsReady { ready })
+    say(&ReadyMessage { ready })
 }
 
 /// One JSON line on standard output, flushed.
@@ -308,7 +316,7 @@ fn say(value: &impl Serialize) -> Result<(), BenchError> {
     let line = serde_json::to_string(value).map_err(failed("writing"))?;
     writeln!(out, "{line}")
         .and_then(|()| out.flush())
-        .map_err(BenchError::io("standard output"))
+        .map_err(BenchError::io("writing standard output"))
 }
 
 async fn until_stdin_ends() {
@@ -317,17 +325,17 @@ async fn until_stdin_ends() {
     end_soon();
 }
 
-/// A party is not waited for by anybody any more: whatever holds it up, it ends.
+/// Nothing waits for this process any more: it ends soon, whatever still blocks it.
 fn end_soon() {
     std::thread::spawn(|| {
-        std::thread::sleep(LAST_WORDS);
+        std::thread::sleep(END_TIMEOUT);
         std::process::exit(1);
     });
 }
 
 fn failed<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> BenchError {
-    move |error| BenchError::Part {
-        part: what.to_owned(),
+    move |error| BenchError::Failed {
+        what: what.to_owned(),
         reason: error.to_string(),
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes that subjects move, and how they are checked at the far end of their way.
+//! The bytes that subjects move, and how the receiver checks them.
 
 use bytes::Bytes;
 
@@ -32,14 +32,14 @@ pub(crate) fn check_pattern(at: u64, chunk: &[u8]) -> Result<u64, BenchError> {
         .into_iter()
         .any(wrong_at)
     {
-        return Err(BenchError::Wrong(format!(
+        return Err(BenchError::Invalid(format!(
             "the stream is damaged near byte {at}"
         )));
     }
     Ok(at + chunk.len() as u64)
 }
 
-/// A message of its size.
+/// A message of a size.
 pub(crate) fn message(bytes: usize) -> Bytes {
     (0..bytes)
         .map(|i| (i % 253) as u8)
@@ -51,7 +51,9 @@ pub(crate) fn check_echo(sent: &Bytes, got: &Bytes) -> Result<(), BenchError> {
     if sent == got {
         Ok(())
     } else {
-        Err(BenchError::Wrong("an echo differs from its message".into()))
+        Err(BenchError::Invalid(
+            "an echo differs from its message".into(),
+        ))
     }
 }
 

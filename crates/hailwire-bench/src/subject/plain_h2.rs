@@ -24,11 +24,11 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::{
-    Options, Ready, failed,
+    ReadyAddress, SubjectSetup, failed,
     pattern::{check_pattern, pattern},
     tls,
 };
-use crate::{BenchError, work::Start};
+use crate::{BenchError, work::ConnectionStart};
 
 const ALPN: &[u8] = b"h2";
 const NO_EARLY: &str =
@@ -40,19 +40,19 @@ const STREAMS_PER_CONNECTION: u32 = 16;
 const SEND_BUFFER: usize = 1024 * 1024;
 const MAX_STREAMS: u32 = 4_096;
 
-/// The far side, as the loader knows it.
+/// The server, as the loading program knows it.
 #[derive(Clone)]
-pub(crate) struct Far {
-    far: tls::Far,
+pub(crate) struct H2Target {
+    target: tls::TlsTarget,
     window: u32,
 }
 
 /// One connection.
 #[derive(Clone)]
-pub(crate) struct Link(SendRequest<Full<Bytes>>);
+pub(crate) struct H2Connection(SendRequest<Full<Bytes>>);
 
 /// Serves until dropped.
-pub(crate) async fn serve(options: &Options) -> Result<Ready, BenchError> {
+pub(crate) async fn serve(options: &SubjectSetup) -> Result<ReadyAddress, BenchError> {
     let (acceptor, certificate) = tls::acceptor(ALPN)?;
     let window = options.window.unwrap_or(STREAM_WINDOW);
     if let Some(proxy) = options.through {
@@ -64,10 +64,10 @@ pub(crate) async fn serve(options: &Options) -> Result<Ready, BenchError> {
                 }
             }
         }));
-        return Ok(Ready {
+        return Ok(ReadyAddress {
             address: proxy.to_string(),
             certificate,
-            ..Ready::default()
+            ..ReadyAddress::default()
         });
     }
     let listener = TcpListener::bind((options.listen, 0))
@@ -85,10 +85,10 @@ pub(crate) async fn serve(options: &Options) -> Result<Ready, BenchError> {
             });
         }
     });
-    Ok(Ready {
+    Ok(ReadyAddress {
         address: address.to_string(),
         certificate,
-        ..Ready::default()
+        ..ReadyAddress::default()
     })
 }
 
@@ -103,7 +103,7 @@ async fn serve_connection(
         .max_send_buf_size(SEND_BUFFER)
         .max_concurrent_streams(MAX_STREAMS);
     let service = hyper::service::service_fn(answer);
-    // A client that goes away is no news.
+    // A client that disconnects is expected.
     let _ = builder
         .serve_connection(TokioIo::new(stream), service)
         .await;
@@ -111,14 +111,14 @@ async fn serve_connection(
 
 async fn answer(
     request: Request<Incoming>,
-) -> Result<Response<Either<Full<Bytes>, Pattern>>, hyper::Error> {
+) -> Result<Response<Either<Full<Bytes>, PatternBody>>, hyper::Error> {
     let bulk = request.uri().path() == "/bulk";
     let body = request.into_body().collect().await?.to_bytes();
     let body = if bulk {
         let count = std::str::from_utf8(&body)
             .ok()
             .and_then(|text| text.parse().ok());
-        Either::Right(Pattern(Box::new(pattern(count.unwrap_or(0)))))
+        Either::Right(PatternBody(Box::new(pattern(count.unwrap_or(0)))))
     } else {
         Either::Left(Full::new(body))
     };
@@ -126,9 +126,9 @@ async fn answer(
 }
 
 /// A body that is made as it is sent.
-struct Pattern(Box<dyn Iterator<Item = Bytes> + Send>);
+struct PatternBody(Box<dyn Iterator<Item = Bytes> + Send>);
 
-impl Body for Pattern {
+impl Body for PatternBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -140,27 +140,27 @@ impl Body for Pattern {
     }
 }
 
-impl Far {
-    pub(crate) fn new(ready: &Ready, options: &Options) -> Result<Self, BenchError> {
+impl H2Target {
+    pub(crate) fn new(ready: &ReadyAddress, options: &SubjectSetup) -> Result<Self, BenchError> {
         Ok(Self {
-            far: tls::Far::new(ready, ALPN)?,
+            target: tls::TlsTarget::new(ready, ALPN)?,
             window: options.window.unwrap_or(STREAM_WINDOW),
         })
     }
 
-    /// What can be done before the clock runs.
-    pub(crate) async fn prepare(&self, start: Start) -> Result<TlsConnector, BenchError> {
-        let tls = self.far.connector(start, NO_EARLY)?;
-        if start == Start::Resumed {
-            // The session's ticket is there when an answer is.
+    /// Prepares a connection as far as possible before it is timed.
+    pub(crate) async fn prepare(&self, start: ConnectionStart) -> Result<TlsConnector, BenchError> {
+        let tls = self.target.connector(start, NO_EARLY)?;
+        if start == ConnectionStart::Resumed {
+            // The TLS session ticket has arrived when an answer has.
             let link = self.connect(tls.clone()).await?;
             link.echo(Bytes::from_static(b"hello")).await?;
         }
         Ok(tls)
     }
 
-    pub(crate) async fn connect(&self, tls: TlsConnector) -> Result<Link, BenchError> {
-        let stream = self.far.connect(&tls).await?;
+    pub(crate) async fn connect(&self, tls: TlsConnector) -> Result<H2Connection, BenchError> {
+        let stream = self.target.connect(&tls).await?;
         let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
         builder
             .initial_stream_window_size(self.window)
@@ -171,13 +171,13 @@ impl Far {
         let (send, connection) = builder
             .handshake(TokioIo::new(stream))
             .await
-            .map_err(failed("HTTP/2"))?;
+            .map_err(failed("the HTTP/2 handshake"))?;
         tokio::spawn(connection);
-        Ok(Link(send))
+        Ok(H2Connection(send))
     }
 }
 
-impl Link {
+impl H2Connection {
     async fn post(&self, path: &'static str, body: Bytes) -> Result<Incoming, BenchError> {
         let request = Request::post(path)
             .body(Full::new(body))
@@ -188,15 +188,22 @@ impl Link {
 
     pub(crate) async fn echo(&self, body: Bytes) -> Result<Bytes, BenchError> {
         let answer = self.post("/echo", body).await?;
-        let body = answer.collect().await.map_err(failed("the answer"))?;
+        let body = answer
+            .collect()
+            .await
+            .map_err(failed("reading the answer"))?;
         Ok(body.to_bytes())
     }
 
-    pub(crate) async fn bulk(&self, bytes: u64, got: &super::Got) -> Result<(), BenchError> {
+    pub(crate) async fn bulk(
+        &self,
+        bytes: u64,
+        got: &super::StreamProgress,
+    ) -> Result<(), BenchError> {
         let mut answer = self.post("/bulk", bytes.to_string().into()).await?;
         let mut at = 0;
         while let Some(frame) = answer.frame().await {
-            if let Ok(chunk) = frame.map_err(failed("the answer"))?.into_data() {
+            if let Ok(chunk) = frame.map_err(failed("reading the answer"))?.into_data() {
                 at = check_pattern(at, &chunk)?;
                 got.set(at);
             }

@@ -1,7 +1,7 @@
 //! From program to program: each attached to the node of its side, two nodes between them.
 //!
-//! Four processes: this one with the agents or the load, and a node beside it, started here with the
-//! same program. What is read of a process's use counts its children, so the node is counted too.
+//! Four processes: this one with the agents or the load, and a node as a child process of the
+//! same program. The usage of a process includes its children, so the node is counted too.
 
 use std::process::Stdio;
 
@@ -11,18 +11,18 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::{IsReady, Options, Ready, Subject, failed, session};
-use crate::{BenchError, work::Start};
+use super::{ReadyAddress, ReadyMessage, Subject, SubjectSetup, failed, session};
+use crate::{BenchError, work::ConnectionStart};
 
-/// A node beside this process. It ends when its standard input does, that is with this process.
-pub(super) struct Beside {
-    pub(super) ready: Ready,
+/// A node in a process of its own. It ends when its standard input does, that is with this process.
+pub(super) struct NodeProcess {
+    pub(super) ready: ReadyAddress,
     _child: Child,
 }
 
-impl Beside {
-    pub(super) async fn start(options: &Options) -> Result<Self, BenchError> {
-        let program = std::env::current_exe().map_err(BenchError::io("this program"))?;
+impl NodeProcess {
+    pub(super) async fn start(options: &SubjectSetup) -> Result<Self, BenchError> {
+        let program = std::env::current_exe().map_err(BenchError::io("finding this program"))?;
         let mut command = Command::new(program);
         command
             .args(["bench", "subject", "serve", &Subject::Node.name()])
@@ -39,12 +39,13 @@ impl Beside {
             .kill_on_drop(true)
             .spawn()
             .map_err(BenchError::io("starting a node"))?;
-        let ended = || BenchError::Wrong("the node ended at once".into());
+        let ended = || BenchError::Invalid("the node ended at once".into());
         let stdout = child.stdout.take().ok_or_else(ended)?;
         let line = BufReader::new(stdout).lines().next_line().await;
-        let line = line.map_err(BenchError::io("the node"))?;
+        let line = line.map_err(BenchError::io("reading from the node"))?;
         let line = line.ok_or_else(ended)?;
-        let ready: IsReady<Ready> = serde_json::from_str(&line).map_err(failed("the node"))?;
+        let ready: ReadyMessage<ReadyAddress> =
+            serde_json::from_str(&line).map_err(failed("starting the node"))?;
         Ok(Self {
             ready: ready.ready,
             _child: child,
@@ -54,21 +55,21 @@ impl Beside {
     pub(super) async fn attach(&self) -> Result<Client, BenchError> {
         Client::attach(&DataDir::new(&self.ready.data))
             .await
-            .map_err(failed("attaching"))
+            .map_err(failed("attaching to the node"))
     }
 }
 
 /// A program with agents, attached.
-pub(super) struct Served {
-    pub(super) ready: Ready,
-    _agents: session::Agents,
-    _node: Beside,
+pub(super) struct ServedProgram {
+    pub(super) ready: ReadyAddress,
+    _agents: session::OfferedAgents,
+    _node: NodeProcess,
 }
 
-pub(super) async fn serve(options: &Options) -> Result<Served, BenchError> {
-    let node = Beside::start(options).await?;
-    let agents = session::Agents::serve(node.attach().await?, &node.ready.seed).await?;
-    Ok(Served {
+pub(super) async fn serve(options: &SubjectSetup) -> Result<ServedProgram, BenchError> {
+    let node = NodeProcess::start(options).await?;
+    let agents = session::OfferedAgents::serve(node.attach().await?, &node.ready.seed).await?;
+    Ok(ServedProgram {
         ready: node.ready.clone(),
         _agents: agents,
         _node: node,
@@ -76,21 +77,24 @@ pub(super) async fn serve(options: &Options) -> Result<Served, BenchError> {
 }
 
 /// A program that calls, attached.
-pub(super) struct Far {
-    link: session::Link,
-    _node: Beside,
+pub(super) struct ProgramTarget {
+    link: session::SessionConnection,
+    _node: NodeProcess,
 }
 
-impl Far {
-    pub(super) async fn new(ready: &Ready, options: &Options) -> Result<Self, BenchError> {
-        let peer = serde_json::to_string(ready).map_err(failed("the peer"))?;
-        let options = Options {
+impl ProgramTarget {
+    pub(super) async fn new(
+        ready: &ReadyAddress,
+        options: &SubjectSetup,
+    ) -> Result<Self, BenchError> {
+        let peer = serde_json::to_string(ready).map_err(failed("parsing the peer"))?;
+        let options = SubjectSetup {
             peer: Some(peer),
             ..options.clone()
         };
-        let node = Beside::start(&options).await?;
+        let node = NodeProcess::start(&options).await?;
         Ok(Self {
-            link: session::Link::attached(node.attach().await?),
+            link: session::SessionConnection::attached(node.attach().await?),
             _node: node,
         })
     }
@@ -102,12 +106,16 @@ impl Far {
         Ok(())
     }
 
-    pub(super) fn prepare(&self, start: Start, alone: bool) -> Result<session::Link, BenchError> {
-        if start == Start::Warm && !alone {
+    pub(super) fn prepare(
+        &self,
+        start: ConnectionStart,
+        alone: bool,
+    ) -> Result<session::SessionConnection, BenchError> {
+        if start == ConnectionStart::Warm && !alone {
             Ok(self.link.clone())
         } else {
             Err(BenchError::Unsupported(
-                "a program keeps one attachment to its node, and the node the tunnel",
+                "a program has one connection to its node, and the node one tunnel",
             ))
         }
     }

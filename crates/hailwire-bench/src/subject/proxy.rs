@@ -1,8 +1,8 @@
 //! A plain TCP relay proxy: how an HTTP/2 server behind NAT is reached without a punched path.
 //!
-//! The server connects out and waits; a client that comes is joined with one that waits. The first
+//! The server connects to the proxy and waits; a client that connects is spliced with one that waits. The first
 //! byte of a connection says which it is: `S` from a server, anything else is a client's (TLS begins
-//! with 0x16). A joined server is told by one byte that its client is there.
+//! with 0x16). One byte tells the server that its client has connected.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -12,20 +12,20 @@ use tokio::{
     sync::{Mutex, mpsc},
 };
 
-use super::{Options, Ready};
+use super::{ReadyAddress, SubjectSetup};
 use crate::BenchError;
 
 const SERVER: u8 = b'S';
-/// Connections of servers that wait for clients.
-const WAITING: usize = 64;
+/// The most connections of servers that wait for clients.
+const PENDING_QUEUE: usize = 64;
 
 /// Runs the proxy until the process ends.
-pub(crate) async fn serve(options: &Options) -> Result<Ready, BenchError> {
+pub(crate) async fn serve(options: &SubjectSetup) -> Result<ReadyAddress, BenchError> {
     let listener = TcpListener::bind((options.listen, 0))
         .await
         .map_err(BenchError::io("binding"))?;
     let address = listener.local_addr().map_err(BenchError::io("binding"))?;
-    let (waiting, servers) = mpsc::channel::<TcpStream>(WAITING);
+    let (waiting, servers) = mpsc::channel::<TcpStream>(PENDING_QUEUE);
     let servers = Arc::new(Mutex::new(servers));
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -37,7 +37,7 @@ pub(crate) async fn serve(options: &Options) -> Result<Ready, BenchError> {
                     return;
                 }
                 if first == [SERVER] {
-                    // Full: this server is turned away and comes again.
+                    // Full: this server is refused and connects again.
                     let _ = waiting.try_send(stream);
                 } else if let Some(server) = servers.lock().await.recv().await {
                     let _ = join(stream, server).await;
@@ -45,9 +45,9 @@ pub(crate) async fn serve(options: &Options) -> Result<Ready, BenchError> {
             });
         }
     });
-    Ok(Ready {
+    Ok(ReadyAddress {
         address: address.to_string(),
-        ..Ready::default()
+        ..ReadyAddress::default()
     })
 }
 
@@ -66,12 +66,12 @@ pub(crate) async fn behind<F>(
     F: Future<Output = ()> + Send + 'static,
 {
     let seats = Arc::new(tokio::sync::Semaphore::new(8));
-    while let Ok(seat) = seats.clone().acquire_owned().await {
+    while let Ok(pending) = seats.clone().acquire_owned().await {
         let serve = serve.clone();
         tokio::spawn(async move {
             if let Ok(stream) = waited(proxy).await {
                 // The next may wait while this one is served.
-                drop(seat);
+                drop(pending);
                 serve(stream).await;
             } else {
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;

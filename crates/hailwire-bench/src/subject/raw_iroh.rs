@@ -14,10 +14,10 @@ use iroh::{
 };
 
 use super::{
-    Congestion, Options, Ready, failed,
+    CongestionControl, ReadyAddress, SubjectSetup, failed,
     pattern::{CHUNK, check_pattern, pattern},
 };
-use crate::{BenchError, work::Start};
+use crate::{BenchError, work::ConnectionStart};
 
 const ALPN: &[u8] = b"hailwire-bench";
 const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
@@ -25,42 +25,42 @@ const CONNECTION_WINDOW: u32 = 32 * 1024 * 1024;
 const SEND_WINDOW: u64 = 8 * 1024 * 1024;
 const MAX_STREAMS: u32 = 1_024;
 const BULK: &[u8] = b"bulk";
-/// Asks how many packets the far side has sent and lost on this connection.
+/// Requests how many packets the server has sent and lost on this connection.
 const PACKETS: &[u8] = b"packets?";
 
-/// The far side, as the loader knows it.
+/// The server, as the loading program knows it.
 #[derive(Clone)]
-pub(crate) struct Far {
+pub(crate) struct IrohTarget {
     address: EndpointAddr,
     /// Keeps TLS sessions.
     known: Endpoint,
     /// Keeps none.
     forgetful: Endpoint,
-    here: Options,
+    here: SubjectSetup,
 }
 
 /// What is needed to connect.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedIroh {
     endpoint: Endpoint,
     early: bool,
 }
 
 /// One connection.
 #[derive(Clone)]
-pub(crate) struct Link {
-    state: State,
+pub(crate) struct IrohConnection {
+    state: HandshakeState,
     /// A connection ends with the last handle on its endpoint.
     _endpoint: Endpoint,
 }
 
-/// Whole, or before its handshake is complete.
+/// Complete, or before its handshake is.
 #[derive(Clone)]
-enum State {
+enum HandshakeState {
     Whole(Connection),
     Early(iroh::endpoint::OutgoingZeroRttConnection),
 }
 
-fn transport(options: &Options) -> QuicTransportConfig {
+fn transport(options: &SubjectSetup) -> QuicTransportConfig {
     let stream = options.window.unwrap_or(STREAM_WINDOW);
     let connection = match options.window {
         Some(window) => window.saturating_mul(16),
@@ -77,15 +77,15 @@ fn transport(options: &Options) -> QuicTransportConfig {
     builder =
         match options.congestion {
             None => builder,
-            Some(Congestion::Bbr) => builder
+            Some(CongestionControl::Bbr) => builder
                 .congestion_controller_factory(Arc::new(noq::congestion::Bbr3Config::default())),
-            Some(Congestion::Cubic) => builder
+            Some(CongestionControl::Cubic) => builder
                 .congestion_controller_factory(Arc::new(noq::congestion::CubicConfig::default())),
         };
     builder.build()
 }
 
-async fn endpoint(options: &Options, tickets: Option<usize>) -> Result<Endpoint, BenchError> {
+async fn endpoint(options: &SubjectSetup, tickets: Option<usize>) -> Result<Endpoint, BenchError> {
     let mut builder = Endpoint::builder(presets::Minimal)
         .relay_mode(RelayMode::Disabled)
         .alpns(vec![ALPN.to_vec()])
@@ -100,14 +100,14 @@ async fn endpoint(options: &Options, tickets: Option<usize>) -> Result<Endpoint,
 }
 
 /// Serves until the process ends.
-pub(crate) async fn serve(options: &Options) -> Result<Ready, BenchError> {
+pub(crate) async fn serve(options: &SubjectSetup) -> Result<ReadyAddress, BenchError> {
     let endpoint = endpoint(options, None).await?;
     let address = endpoint.bound_sockets().first().map(ToString::to_string);
     let id = endpoint.id().to_string();
     tokio::spawn(async move {
         while let Some(incoming) = endpoint.accept().await {
             tokio::spawn(async move {
-                // Work that is harmless when replayed is taken from the first flight.
+                // Idempotent work is accepted from the first flight (0-RTT).
                 if let Ok(accepting) = incoming.accept() {
                     let connection = accepting.into_0rtt();
                     while let Ok((send, recv)) = connection.accept_bi().await {
@@ -117,10 +117,10 @@ pub(crate) async fn serve(options: &Options) -> Result<Ready, BenchError> {
             });
         }
     });
-    Ok(Ready {
+    Ok(ReadyAddress {
         id,
         address: address.unwrap_or_default(),
-        ..Ready::default()
+        ..ReadyAddress::default()
     })
 }
 
@@ -153,12 +153,15 @@ async fn answer(
     let _ = send.finish();
 }
 
-impl Far {
-    pub(crate) async fn new(ready: &Ready, options: &Options) -> Result<Self, BenchError> {
-        let id: EndpointId = ready.id.parse().map_err(failed("the key"))?;
+impl IrohTarget {
+    pub(crate) async fn new(
+        ready: &ReadyAddress,
+        options: &SubjectSetup,
+    ) -> Result<Self, BenchError> {
+        let id: EndpointId = ready.id.parse().map_err(failed("parsing the key"))?;
         let address = EndpointAddr::from_parts(id, [TransportAddr::Ip(ready.socket()?)]);
-        // Bound to wherever the far side can be reached from.
-        let here = Options {
+        // Bound to an address from which the server can be reached.
+        let here = SubjectSetup {
             listen: super::any_like(address_ip(ready)?),
             ..options.clone()
         };
@@ -170,60 +173,63 @@ impl Far {
         })
     }
 
-    pub(crate) async fn prepare(&self, start: Start) -> Result<Prepared, BenchError> {
-        let whole = |endpoint: &Endpoint, early| Prepared {
+    pub(crate) async fn prepare(&self, start: ConnectionStart) -> Result<PreparedIroh, BenchError> {
+        let whole = |endpoint: &Endpoint, early| PreparedIroh {
             endpoint: endpoint.clone(),
             early,
         };
         match start {
-            Start::Cold => Ok(whole(&self.forgetful, false)),
-            Start::Warm => Ok(whole(&self.known, false)),
-            Start::Resumed | Start::ZeroRtt => {
-                // Each agent has a memory of its own, and has met the far side once.
+            ConnectionStart::Cold => Ok(whole(&self.forgetful, false)),
+            ConnectionStart::Warm => Ok(whole(&self.known, false)),
+            ConnectionStart::Resumed | ConnectionStart::ZeroRtt => {
+                // Each agent has a TLS session cache of its own, and has connected once before.
                 let known = endpoint(&self.here, None).await?;
                 let link = self.connect(whole(&known, false)).await?;
                 link.echo(Priority::default(), Bytes::from_static(b"hello"))
                     .await?;
                 link.close();
-                Ok(whole(&known, start == Start::ZeroRtt))
+                Ok(whole(&known, start == ConnectionStart::ZeroRtt))
             }
         }
     }
 
-    pub(crate) async fn connect(&self, prepared: Prepared) -> Result<Link, BenchError> {
-        let Prepared { endpoint, early } = prepared;
+    pub(crate) async fn connect(
+        &self,
+        prepared: PreparedIroh,
+    ) -> Result<IrohConnection, BenchError> {
+        let PreparedIroh { endpoint, early } = prepared;
         let options = ConnectOptions::new();
         let connecting = endpoint.connect_with_opts(self.address.clone(), ALPN, options);
         let connecting = Box::pin(connecting).await.map_err(failed("connecting"))?;
         let state = if early {
             let Ok(connection) = connecting.into_0rtt() else {
                 return Err(BenchError::Unsupported(
-                    "no session was kept to send early data in",
+                    "no TLS session was kept to send early data with",
                 ));
             };
-            State::Early(connection)
+            HandshakeState::Early(connection)
         } else {
-            State::Whole(connecting.await.map_err(failed("connecting"))?)
+            HandshakeState::Whole(connecting.await.map_err(failed("connecting"))?)
         };
-        Ok(Link {
+        Ok(IrohConnection {
             state,
             _endpoint: endpoint,
         })
     }
 }
 
-fn address_ip(ready: &Ready) -> Result<std::net::IpAddr, BenchError> {
+fn address_ip(ready: &ReadyAddress) -> Result<std::net::IpAddr, BenchError> {
     Ok(ready.socket()?.ip())
 }
 
-impl Link {
+impl IrohConnection {
     async fn open(
         &self,
         priority: Priority,
     ) -> Result<(iroh::endpoint::SendStream, iroh::endpoint::RecvStream), BenchError> {
         let (send, recv) = match &self.state {
-            State::Whole(connection) => connection.open_bi().await,
-            State::Early(connection) => connection.open_bi().await,
+            HandshakeState::Whole(connection) => connection.open_bi().await,
+            HandshakeState::Early(connection) => connection.open_bi().await,
         }
         .map_err(failed("opening a stream"))?;
         let ours = priority as i32 - Priority::default() as i32;
@@ -253,7 +259,11 @@ impl Link {
         Ok(all.into())
     }
 
-    pub(crate) async fn bulk(&self, bytes: u64, got: &super::Got) -> Result<(), BenchError> {
+    pub(crate) async fn bulk(
+        &self,
+        bytes: u64,
+        got: &super::StreamProgress,
+    ) -> Result<(), BenchError> {
         let (mut send, mut recv) = self.open(Priority::default()).await?;
         let ask = Bytes::from([BULK, &bytes.to_be_bytes()].concat());
         send.write_chunk(ask).await.map_err(failed("writing"))?;
@@ -266,8 +276,8 @@ impl Link {
         Ok(())
     }
 
-    /// What the far side has sent on this connection, and lost.
-    pub(crate) async fn packets(&self) -> Result<super::Packets, BenchError> {
+    /// The packets that the server has sent on this connection, and lost.
+    pub(crate) async fn packets(&self) -> Result<super::PacketCounts, BenchError> {
         let (mut send, mut recv) = self.open(Priority::default()).await?;
         send.write_chunk(Bytes::from_static(PACKETS))
             .await
@@ -279,15 +289,15 @@ impl Link {
             .split_at_checked(8)
             .map(|(a, b)| (number(a), number(b)))
         {
-            Some((Ok(sent), Ok(lost))) => Ok(super::Packets { sent, lost }),
-            _ => Err(BenchError::Wrong("two numbers were asked for".into())),
+            Some((Ok(sent), Ok(lost))) => Ok(super::PacketCounts { sent, lost }),
+            _ => Err(BenchError::Invalid("two numbers were asked for".into())),
         }
     }
 
     pub(crate) fn close(&self) {
         match &self.state {
-            State::Whole(connection) => connection.close(VarInt::from_u32(0), b"done"),
-            State::Early(connection) => connection.close(VarInt::from_u32(0), b"done"),
+            HandshakeState::Whole(connection) => connection.close(VarInt::from_u32(0), b"done"),
+            HandshakeState::Early(connection) => connection.close(VarInt::from_u32(0), b"done"),
         }
     }
 }

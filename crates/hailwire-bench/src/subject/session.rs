@@ -1,12 +1,12 @@
 //! The Hailwire session between embedded nodes, over each carrier.
 //!
 //! The serving node offers `echo`, `bulk`, and on demand `echo-0`, `echo-1`, …, an agent each. The
-//! loading program has one node for work on a warm tunnel, and starts others where parties have to be
-//! strangers or each agent has to have a connection of its own: two nodes have one tunnel, however many
-//! agents they have. That of the warm one may be of several connections (`--pool`).
+//! loading program has one node for work on a warm tunnel, and starts others where peers must not have
+//! met before or each agent needs a connection of its own: two nodes have one tunnel, however many
+//! agents they have. The tunnel of the warm node may have several connections (`--pool`).
 //!
-//! Keys of loading nodes are drawn from a seed that the serving side makes, so that it trusts them
-//! before they have ever met.
+//! Keys of loading nodes are derived from a seed that the serving side makes, so that it trusts them
+//! before they connect.
 
 use std::{
     fs,
@@ -33,47 +33,47 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use super::{
-    Congestion, Options, Packets, Path as Way, Ready, any_like, failed,
+    CongestionControl, NodePath as Way, PacketCounts, ReadyAddress, SubjectSetup, any_like, failed,
     pattern::{check_pattern, pattern},
 };
-use crate::{BenchError, work::Start};
+use crate::{BenchError, work::ConnectionStart};
 
 /// The alias of the node with the agents.
-pub(super) const FAR: &str = "far";
-/// The agent that sets the far side up.
+pub(super) const REMOTE_NODE: &str = "far";
+/// The agent through which the loading side asks for more agents and more trusted keys.
 const SET_UP: &str = "set-up";
 /// Keys that are trusted from the start.
 const FIRST_KEYS: u32 = 4;
-/// How long a hub may take to answer, and a path to come about.
-const SETTLES_WITHIN: Duration = Duration::from_secs(15);
+/// How long a hub may take to answer, and a path to be established.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long a tunnel may take to get all of its connections.
-const CONNECTED_WITHIN: Duration = Duration::from_secs(45);
-/// How often it is looked.
-const LOOKS_EVERY: Duration = Duration::from_millis(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(45);
+/// How often a state is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The least that `quic.stream-window` may be.
-const LEAST_WINDOW: u32 = 2 << 20;
+const MIN_WINDOW: u32 = 2 << 20;
 /// How long a node may take to try both carriers for bulk.
-const CHOOSES_WITHIN: Duration = Duration::from_secs(20);
-/// One answer of the bulk that it chooses by; a new call begins on the carrier of that moment.
-const CHOOSES_BY: u64 = 32_000_000;
+const CARRIER_CHOICE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Bytes of one answer of the bulk by which it chooses; a new call begins on the carrier of that moment.
+const CARRIER_CHOICE_BYTES: u64 = 32_000_000;
 /// Most nodes in one program.
-const MOST_NODES: u32 = 1_000;
+const MAX_NODES: u32 = 1_000;
 
 /// What moves a session's streams between two nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Carrier {
+pub enum SessionCarrier {
     /// QUIC.
     Quic,
     /// HTTP/2 over TLS 1.3.
     H2,
     /// WebSocket over TLS 1.3.
     Ws,
-    /// Whichever the node chooses: it listens on both.
+    /// Chosen by the node, which listens on both UDP and TCP.
     Auto,
 }
 
-impl Carrier {
+impl SessionCarrier {
     /// Whether the node chooses between UDP and TCP.
     #[must_use]
     pub fn may_choose(self) -> bool {
@@ -82,45 +82,51 @@ impl Carrier {
 }
 
 /// A node that serves.
-pub(super) struct Served {
-    pub(super) ready: Ready,
+pub(super) struct ServedNode {
+    pub(super) ready: ReadyAddress,
     node: Node,
-    _agents: Option<Agents>,
+    _agents: Option<OfferedAgents>,
     _home: TempDir,
 }
 
-impl Served {
+impl ServedNode {
     pub(super) async fn stop(self) {
         self.node.shutdown(Duration::ZERO).await;
     }
 }
 
 /// Serves the agents in the node's own process.
-pub(super) async fn serve(carrier: Carrier, options: &Options) -> Result<Served, BenchError> {
+pub(super) async fn serve(
+    carrier: SessionCarrier,
+    options: &SubjectSetup,
+) -> Result<ServedNode, BenchError> {
     let mut served = serve_node_over(carrier, options).await?;
-    let agents = Agents::serve(served.node.client(), &served.ready.seed).await?;
+    let agents = OfferedAgents::serve(served.node.client(), &served.ready.seed).await?;
     served._agents = Some(agents);
     Ok(served)
 }
 
-/// A node and nothing else: one that others come to, or one that knows `options.peer`.
-pub(super) async fn serve_node(options: &Options) -> Result<Served, BenchError> {
-    serve_node_over(Carrier::Quic, options).await
+/// A node without agents: one that others connect to, or one that knows `options.peer`.
+pub(super) async fn serve_node(options: &SubjectSetup) -> Result<ServedNode, BenchError> {
+    serve_node_over(SessionCarrier::Quic, options).await
 }
 
-async fn serve_node_over(carrier: Carrier, options: &Options) -> Result<Served, BenchError> {
-    let home = TempDir::new().map_err(BenchError::io("a temporary folder"))?;
+async fn serve_node_over(
+    carrier: SessionCarrier,
+    options: &SubjectSetup,
+) -> Result<ServedNode, BenchError> {
+    let home = TempDir::new().map_err(BenchError::io("creating a temporary folder"))?;
     let data = home.path().join("far");
     let seed = draw_seed()?;
     if let Some(peer) = &options.peer {
-        let peer: Ready = serde_json::from_str(peer).map_err(failed("the peer"))?;
-        let here = options_near(options, &peer)?;
-        let node = near_node(carrier, &data, &peer, 0, &here).await?;
-        let ready = Ready {
+        let peer: ReadyAddress = serde_json::from_str(peer).map_err(failed("parsing the peer"))?;
+        let here = local_options(options, &peer)?;
+        let node = local_node(carrier, &data, &peer, 0, &here).await?;
+        let ready = ReadyAddress {
             data: data.display().to_string(),
-            ..Ready::default()
+            ..ReadyAddress::default()
         };
-        return Ok(Served {
+        return Ok(ServedNode {
             ready,
             node,
             _agents: None,
@@ -128,7 +134,7 @@ async fn serve_node_over(carrier: Carrier, options: &Options) -> Result<Served, 
         });
     }
     let mut config = config(carrier, options)?;
-    config.node.name = FAR.parse().ok();
+    config.node.name = REMOTE_NODE.parse().ok();
     let node = start(&data, config).await?;
     trust(&node.client(), &seed, 0..FIRST_KEYS).await?;
     join_hub(&node.client(), options).await?;
@@ -136,15 +142,15 @@ async fn serve_node_over(carrier: Carrier, options: &Options) -> Result<Served, 
         let first = sockets.first().map(ToString::to_string);
         first.unwrap_or_default()
     };
-    let ready = Ready {
+    let ready = ReadyAddress {
         address: first(node.sockets()),
         tcp: first(node.tcp_sockets()),
         id: node.id().to_string(),
         seed,
         data: data.display().to_string(),
-        ..Ready::default()
+        ..ReadyAddress::default()
     };
-    Ok(Served {
+    Ok(ServedNode {
         ready,
         node,
         _agents: None,
@@ -153,11 +159,11 @@ async fn serve_node_over(carrier: Carrier, options: &Options) -> Result<Served, 
 }
 
 /// The agents on offer. They end when this is dropped.
-pub(super) struct Agents {
+pub(super) struct OfferedAgents {
     _serving: Vec<Serving>,
 }
 
-impl Agents {
+impl OfferedAgents {
     pub(super) async fn serve(client: Client, seed: &str) -> Result<Self, BenchError> {
         let mut serving = Vec::new();
         serving.push(
@@ -167,7 +173,7 @@ impl Agents {
         );
         let bulk = client.serve(agent("bulk").map_err(failed("serving"))?, answer_bulk);
         serving.push(bulk.await.map_err(failed("serving"))?);
-        let set_up = SetUp {
+        let set_up = SetupRequest {
             client: client.clone(),
             seed: seed.to_owned(),
             echoes: tokio::sync::Mutex::default(),
@@ -218,16 +224,16 @@ async fn number(request: &mut Request) -> Result<u64, Status> {
 }
 
 /// More agents, more trusted keys.
-struct SetUp {
+struct SetupRequest {
     client: Client,
     seed: String,
     echoes: tokio::sync::Mutex<Vec<Serving>>,
     trusted: AtomicU32,
 }
 
-impl SetUp {
+impl SetupRequest {
     async fn answer(&self, mut request: Request) -> Result<Response, Status> {
-        let count = number(&mut request).await?.min(u64::from(MOST_NODES * 20)) as u32;
+        let count = number(&mut request).await?.min(u64::from(MAX_NODES * 20)) as u32;
         if request.header().method == "packets" {
             let sent = sent(&self.client).await;
             let sent = sent.map_err(|error| Status::new(Code::Internal, error.to_string()))?;
@@ -250,43 +256,43 @@ impl SetUp {
     }
 }
 
-/// The far node, and the nodes of this program.
-pub(super) struct Far {
-    carrier: Carrier,
-    ready: Ready,
-    options: Options,
+/// The serving node, and the nodes of this program.
+pub(super) struct SessionTarget {
+    carrier: SessionCarrier,
+    ready: ReadyAddress,
+    options: SubjectSetup,
     home: TempDir,
-    base: Link,
+    base: SessionConnection,
     next_key: AtomicU32,
-    /// Nodes that have met the far one.
-    known: Mutex<Vec<Link>>,
+    /// Nodes that have connected to the serving node before.
+    known: Mutex<Vec<SessionConnection>>,
     /// How many seconds the node took to choose its carrier for bulk, once it has.
     chosen: Mutex<Option<f64>>,
 }
 
 /// A node's client, with what it calls.
 #[derive(Clone)]
-pub(super) struct Link {
+pub(super) struct SessionConnection {
     client: Client,
-    /// The node itself, where it is of this process and not shared.
+    /// The node itself, where it runs in this process and is not shared.
     node: Arc<Mutex<Option<Node>>>,
     early: bool,
 }
 
-impl Far {
+impl SessionTarget {
     pub(super) async fn new(
-        carrier: Carrier,
-        ready: &Ready,
-        options: &Options,
+        carrier: SessionCarrier,
+        ready: &ReadyAddress,
+        options: &SubjectSetup,
     ) -> Result<Self, BenchError> {
-        let home = TempDir::new().map_err(BenchError::io("a temporary folder"))?;
-        let options = options_near(options, ready)?;
-        let node = near_node(carrier, &home.path().join("0"), ready, 0, &options).await?;
+        let home = TempDir::new().map_err(BenchError::io("creating a temporary folder"))?;
+        let options = local_options(options, ready)?;
+        let node = local_node(carrier, &home.path().join("0"), ready, 0, &options).await?;
         Ok(Self {
             carrier,
             ready: ready.clone(),
             options,
-            base: Link::embedded(node),
+            base: SessionConnection::embedded(node),
             home,
             next_key: AtomicU32::new(1),
             known: Mutex::default(),
@@ -309,25 +315,29 @@ impl Far {
         Ok(())
     }
 
-    pub(super) async fn prepare(&self, start: Start, alone: bool) -> Result<Link, BenchError> {
+    pub(super) async fn prepare(
+        &self,
+        start: ConnectionStart,
+        alone: bool,
+    ) -> Result<SessionConnection, BenchError> {
         match start {
-            Start::Warm if !alone => {
+            ConnectionStart::Warm if !alone => {
                 self.settle().await?;
                 Ok(self.base.clone())
             }
-            Start::Cold | Start::Warm => self.stranger().await,
-            Start::Resumed | Start::ZeroRtt => {
+            ConnectionStart::Cold | ConnectionStart::Warm => self.untrusted_peer().await,
+            ConnectionStart::Resumed | ConnectionStart::ZeroRtt => {
                 let known = lock(&self.known).pop();
                 let mut link = match known {
                     Some(link) => link,
-                    None => self.stranger().await?,
+                    None => self.untrusted_peer().await?,
                 };
-                // So that it has met the far side, which a node of an earlier work has.
+                // So that it has connected to the serving node, as a node of earlier work has.
                 link.early = false;
                 link.echo(0, Priority::default(), Bytes::from_static(b"hello"))
                     .await?;
                 self.hang_up(&link.client).await?;
-                link.early = start == Start::ZeroRtt;
+                link.early = start == ConnectionStart::ZeroRtt;
                 Ok(link)
             }
         }
@@ -335,7 +345,7 @@ impl Far {
 
     /// Waits until the tunnel has its connections and is on the path that is to be measured.
     async fn settle(&self) -> Result<(), BenchError> {
-        let Options { path, pool, .. } = self.options;
+        let SubjectSetup { path, pool, .. } = self.options;
         if path.is_none() && pool.is_none() {
             return Ok(());
         }
@@ -343,7 +353,7 @@ impl Far {
         self.base.echo(0, Priority::default(), hello).await?;
         if let Some(number) = pool {
             let otherwise = "the tunnel did not get its connections";
-            until_within(CONNECTED_WITHIN, &self.base.client, otherwise, |status| {
+            until_within(CONNECT_TIMEOUT, &self.base.client, otherwise, |status| {
                 let mut tunnels = status.tunnels.iter();
                 tunnels.any(|tunnel| tunnel.connections >= number)
             })
@@ -355,8 +365,8 @@ impl Far {
         }
     }
 
-    /// Moves bulk until the node has tried the other carrier for it; seconds that this took, nothing for a
-    /// node that may not choose. It is done once: whatever the node thinks later is its own affair.
+    /// Transfers bulk until the node has tried the other carrier for it; returns the seconds that this took, `None`
+    /// for a node that may not choose. It is done once: later choices of the node are not waited for.
     pub(super) async fn choose(&self) -> Result<Option<f64>, BenchError> {
         if !self.carrier.may_choose() {
             return Ok(None);
@@ -367,11 +377,11 @@ impl Far {
         }
         let begun = std::time::Instant::now();
         let mut tried = false;
-        while begun.elapsed() < CHOOSES_WITHIN {
+        while begun.elapsed() < CARRIER_CHOICE_TIMEOUT {
             let status = status(&self.base.client).await?;
             let carrying = status.tunnels.iter().find(|tunnel| tunnel.carries);
             let trying = carrying.is_some_and(|tunnel| tunnel.why.starts_with("trying"));
-            // It was tried, or the node moved for another reason.
+            // It was tried, or the node changed its carrier for another reason.
             let over_tcp = carrying.is_some_and(|tunnel| tunnel.carrier != "quic");
             if (tried || over_tcp) && !trying {
                 let took = begun.elapsed().as_secs_f64();
@@ -379,25 +389,25 @@ impl Far {
                 return Ok(Some(took));
             }
             tried |= trying;
-            let got = super::Got::default();
+            let got = super::StreamProgress::default();
             self.base
-                .bulk(Priority::default(), CHOOSES_BY, &got)
+                .bulk(Priority::default(), CARRIER_CHOICE_BYTES, &got)
                 .await?;
         }
         Err(BenchError::Unsupported(
-            "the node did not try its other carrier: too little was moved",
+            "the node did not try its other carrier: too little was transferred",
         ))
     }
 
-    /// What the far node has sent on its tunnels, and lost.
-    pub(super) async fn packets(&self) -> Result<Option<Packets>, BenchError> {
-        if self.carrier != Carrier::Quic {
+    /// The packets that the serving node has sent on its tunnels, and lost.
+    pub(super) async fn packets(&self) -> Result<Option<PacketCounts>, BenchError> {
+        if self.carrier != SessionCarrier::Quic {
             return Ok(None);
         }
         let answer = asked(&self.base.client, "packets", 0, 256).await?;
         serde_json::from_slice(&answer)
             .map(Some)
-            .map_err(failed("the packets"))
+            .map_err(failed("reading packet counts"))
     }
 
     /// Bytes received over UDP and over TCP.
@@ -412,31 +422,33 @@ impl Far {
         Ok(Some(received))
     }
 
-    /// A node that has never met the far one.
-    async fn stranger(&self) -> Result<Link, BenchError> {
+    /// A node that has never connected to the serving node.
+    async fn untrusted_peer(&self) -> Result<SessionConnection, BenchError> {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         let data = self.home.path().join(key.to_string());
-        let options = Options {
+        let options = SubjectSetup {
             pool: None,
             ..self.options.clone()
         };
-        let node = near_node(self.carrier, &data, &self.ready, key, &options).await?;
-        Ok(Link::embedded(node))
+        let node = local_node(self.carrier, &data, &self.ready, key, &options).await?;
+        Ok(SessionConnection::embedded(node))
     }
 
-    /// Ends a node's tunnel, and leaves it what it knows.
+    /// Closes a node's tunnel, and keeps its state.
     async fn hang_up(&self, client: &Client) -> Result<(), BenchError> {
-        let who = admin::Who { who: FAR.into() };
+        let who = admin::Who {
+            who: REMOTE_NODE.into(),
+        };
         let gone: Result<(), Status> = client.admin(method::TRUST_REMOVE, &who).await;
-        gone.map_err(failed("hanging up"))?;
+        gone.map_err(failed("closing"))?;
         until(client, "the tunnel did not end", |status| {
             status.tunnels.is_empty()
         })
         .await?;
-        befriend(client, &self.ready, &self.options).await
+        trust_each_other(client, &self.ready, &self.options).await
     }
 
-    pub(super) async fn release(&self, links: Vec<Link>) {
+    pub(super) async fn release(&self, links: Vec<SessionConnection>) {
         let mut stopping = JoinSet::new();
         for link in links {
             if Arc::ptr_eq(&link.node, &self.base.node) {
@@ -463,7 +475,7 @@ impl Far {
     }
 }
 
-async fn stop(link: Link) {
+async fn stop(link: SessionConnection) {
     let node = lock(&link.node).take();
     if let Some(node) = node {
         node.shutdown(Duration::ZERO).await;
@@ -473,7 +485,7 @@ async fn stop(link: Link) {
 /// Waits until a node's tunnel is on a path.
 pub(super) async fn on_path(client: &Client, path: Way) -> Result<(), BenchError> {
     let (kind, otherwise) = match path {
-        Way::Direct => ("direct", "no direct path came about"),
+        Way::Direct => ("direct", "no direct path was established"),
         Way::Relay => ("relay", "the path did not stay on the relay"),
     };
     until(client, otherwise, |status| {
@@ -486,9 +498,9 @@ pub(super) async fn set_up(client: &Client, what: &str, count: u32) -> Result<()
     asked(client, what, count, 0).await.map(drop)
 }
 
-/// What the agent that sets up answers, in at most so many bytes.
+/// The answer of the setup agent, in at most a number of bytes.
 async fn asked(client: &Client, what: &str, count: u32, most: usize) -> Result<Bytes, BenchError> {
-    let call = client.call(format!("{SET_UP}@{FAR}"));
+    let call = client.call(format!("{SET_UP}@{REMOTE_NODE}"));
     let mut answer = call
         .method(what)
         .body(count.to_string())
@@ -502,12 +514,12 @@ async fn status(client: &Client) -> Result<admin::Status, BenchError> {
     client
         .admin(method::STATUS, &())
         .await
-        .map_err(failed("the node's status"))
+        .map_err(failed("reading the node's status"))
 }
 
-/// What a node has sent on all of its tunnels.
-async fn sent(client: &Client) -> Result<Packets, BenchError> {
-    let mut all = Packets::default();
+/// The packets that a node has sent on all of its tunnels.
+async fn sent(client: &Client) -> Result<PacketCounts, BenchError> {
+    let mut all = PacketCounts::default();
     for tunnel in status(client).await?.tunnels {
         all.sent += tunnel.sent_packets;
         all.lost += tunnel.lost_packets;
@@ -515,7 +527,7 @@ async fn sent(client: &Client) -> Result<Packets, BenchError> {
     Ok(all)
 }
 
-impl Link {
+impl SessionConnection {
     fn embedded(node: Node) -> Self {
         Self {
             client: node.client(),
@@ -545,29 +557,35 @@ impl Link {
     ) -> Result<Bytes, BenchError> {
         let limit = body.len();
         let to = match agent {
-            0 => format!("echo@{FAR}"),
-            agent => format!("echo-{}@{FAR}", agent - 1),
+            0 => format!("echo@{REMOTE_NODE}"),
+            agent => format!("echo-{}@{REMOTE_NODE}", agent - 1),
         };
         let mut call = self.client.call(to).priority(priority).body(body);
         if self.early {
-            // An echo may be repeated: it may go with the first flight.
+            // An echo is idempotent, so it may be sent with the first flight (0-RTT).
             call = call.idempotency_key("echo");
         }
         let mut answer = call.send().await.map_err(failed("the call"))?;
-        answer.bytes(limit).await.map_err(failed("the answer"))
+        answer
+            .bytes(limit)
+            .await
+            .map_err(failed("reading the answer"))
     }
 
     pub(super) async fn bulk(
         &self,
         priority: Priority,
         bytes: u64,
-        got: &super::Got,
+        got: &super::StreamProgress,
     ) -> Result<(), BenchError> {
-        let call = self.client.call(format!("bulk@{FAR}")).priority(priority);
+        let call = self
+            .client
+            .call(format!("bulk@{REMOTE_NODE}"))
+            .priority(priority);
         let answer = call.body(bytes.to_string()).send().await;
         let mut answer = answer.map_err(failed("the call"))?;
         let mut at = 0;
-        while let Some(chunk) = answer.chunk().await.map_err(failed("the answer"))? {
+        while let Some(chunk) = answer.chunk().await.map_err(failed("reading the answer"))? {
             at = check_pattern(at, &chunk)?;
             got.set(at);
         }
@@ -575,31 +593,31 @@ impl Link {
     }
 }
 
-/// A node with the key of a number, that knows the far one.
-async fn near_node(
-    carrier: Carrier,
+/// A node with the key of a number, that trusts the serving node and knows its address.
+async fn local_node(
+    carrier: SessionCarrier,
     data: &Path,
-    far: &Ready,
+    target: &ReadyAddress,
     number: u32,
-    options: &Options,
+    options: &SubjectSetup,
 ) -> Result<Node, BenchError> {
-    let seed = seed_of(&far.seed, number);
-    fs::create_dir_all(data).map_err(BenchError::io("a data folder"))?;
+    let seed = seed_of(&target.seed, number);
+    fs::create_dir_all(data).map_err(BenchError::io("creating a data folder"))?;
     let mut key = fs::OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(DataDir::new(data).key())
-        .map_err(BenchError::io("a key"))?;
-    writeln!(key, "{seed}").map_err(BenchError::io("a key"))?;
+        .map_err(BenchError::io("writing a key"))?;
+    writeln!(key, "{seed}").map_err(BenchError::io("writing a key"))?;
     let node = start(data, config(carrier, options)?).await?;
     join_hub(&node.client(), options).await?;
-    befriend(&node.client(), far, options).await?;
+    trust_each_other(&node.client(), target, options).await?;
     Ok(node)
 }
 
 /// Joins the hub of the options, if there is one, and waits until it has this node's record.
-async fn join_hub(client: &Client, options: &Options) -> Result<(), BenchError> {
+async fn join_hub(client: &Client, options: &SubjectSetup) -> Result<(), BenchError> {
     let Some(ticket) = &options.hub else {
         return Ok(());
     };
@@ -619,13 +637,13 @@ async fn join_hub(client: &Client, options: &Options) -> Result<(), BenchError> 
     .await
 }
 
-/// Asks a node for its status until it is as wanted.
+/// Polls a node's status until it is as wanted.
 async fn until(
     client: &Client,
     otherwise: &'static str,
     wanted: impl Fn(&admin::Status) -> bool,
 ) -> Result<(), BenchError> {
-    until_within(SETTLES_WITHIN, client, otherwise, wanted).await
+    until_within(SETTLE_TIMEOUT, client, otherwise, wanted).await
 }
 
 async fn until_within(
@@ -642,28 +660,32 @@ async fn until_within(
         if begun.elapsed() > within {
             return Err(BenchError::Unsupported(otherwise));
         }
-        tokio::time::sleep(LOOKS_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-async fn befriend(client: &Client, far: &Ready, options: &Options) -> Result<(), BenchError> {
-    // At a hub, nodes learn from it where they are.
-    let place = |place: &str| match (&options.hub, place) {
+async fn trust_each_other(
+    client: &Client,
+    target: &ReadyAddress,
+    options: &SubjectSetup,
+) -> Result<(), BenchError> {
+    // Nodes at a hub learn each other's addresses from it.
+    let known = |address: &str| match (&options.hub, address) {
         (Some(_), _) | (_, "") => Vec::new(),
-        (None, place) => vec![place.to_owned()],
+        (None, address) => vec![address.to_owned()],
     };
     let add = admin::TrustAdd {
-        id: far.id.parse().map_err(failed("the key"))?,
-        alias: FAR.into(),
+        id: target.id.parse().map_err(failed("parsing the key"))?,
+        alias: REMOTE_NODE.into(),
         allow: Vec::new(),
         offer: Vec::new(),
-        addresses: place(&far.address),
-        tcp: place(&far.tcp),
+        addresses: known(&target.address),
+        tcp: known(&target.tcp),
     };
     let _: admin::Trusted = client
         .admin(method::TRUST_ADD, &add)
         .await
-        .map_err(failed("trusting"))?;
+        .map_err(failed("adding a trusted peer"))?;
     Ok(())
 }
 
@@ -681,7 +703,7 @@ async fn trust(client: &Client, seed: &str, keys: std::ops::Range<u32>) -> Resul
         let _: admin::Trusted = client
             .admin(method::TRUST_ADD, &add)
             .await
-            .map_err(failed("trusting"))?;
+            .map_err(failed("adding a trusted peer"))?;
     }
     Ok(())
 }
@@ -693,37 +715,42 @@ async fn start(data: &Path, config: Config) -> Result<Node, BenchError> {
         .map_err(failed("starting a node"))
 }
 
-fn options_near(options: &Options, far: &Ready) -> Result<Options, BenchError> {
-    Ok(Options {
-        listen: any_like(far.socket()?.ip()),
+fn local_options(
+    options: &SubjectSetup,
+    target: &ReadyAddress,
+) -> Result<SubjectSetup, BenchError> {
+    Ok(SubjectSetup {
+        listen: any_like(target.socket()?.ip()),
         ..options.clone()
     })
 }
 
-fn config(carrier: Carrier, options: &Options) -> Result<Config, BenchError> {
+fn config(carrier: SessionCarrier, options: &SubjectSetup) -> Result<Config, BenchError> {
     let mut config = Config::default();
     config.listen.udp = vec![(options.listen, 0).into()];
     config.carrier = match carrier {
-        Carrier::Quic => hailwire::config::Carrier::Quic,
-        Carrier::H2 => hailwire::config::Carrier::H2,
-        Carrier::Ws => hailwire::config::Carrier::Ws,
-        Carrier::Auto => hailwire::config::Carrier::Auto,
+        SessionCarrier::Quic => hailwire::config::Carrier::Quic,
+        SessionCarrier::H2 => hailwire::config::Carrier::H2,
+        SessionCarrier::Ws => hailwire::config::Carrier::Ws,
+        SessionCarrier::Auto => hailwire::config::Carrier::Auto,
     };
-    if carrier != Carrier::Quic {
+    if carrier != SessionCarrier::Quic {
         config.listen.tcp = vec![(options.listen, 0).into()];
     }
     if let Some(number) = options.pool {
         config.pool = Pool::Fixed(number);
     }
     match options.congestion {
-        Some(Congestion::Bbr) => config.quic.congestion = hailwire::config::Congestion::Bbr,
-        Some(Congestion::Cubic) => config.quic.congestion = hailwire::config::Congestion::Cubic,
+        Some(CongestionControl::Bbr) => config.quic.congestion = hailwire::config::Congestion::Bbr,
+        Some(CongestionControl::Cubic) => {
+            config.quic.congestion = hailwire::config::Congestion::Cubic;
+        }
         None => {}
     }
     if let Some(window) = options.window {
-        if window < LEAST_WINDOW {
+        if window < MIN_WINDOW {
             return Err(BenchError::Unsupported(
-                "a node's stream window is 2 MiB at least: an urgent call's beginning may need it",
+                "a node's stream window is 2 MiB at least: the beginning of an urgent call may need it",
             ));
         }
         config.quic.stream_window = Size::mib((window >> 20) as u16);
@@ -736,7 +763,7 @@ fn draw_seed() -> Result<String, BenchError> {
     let mut bytes = [0; 28];
     fs::File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(BenchError::io("/dev/urandom"))?;
+        .map_err(BenchError::io("reading /dev/urandom"))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -749,8 +776,8 @@ fn id_of(seed: &str, number: u32) -> Result<NodeId, BenchError> {
     let text = seed_of(seed, number);
     let mut bytes = [0; 32];
     for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
-        let pair = std::str::from_utf8(pair).map_err(failed("the seed"))?;
-        *byte = u8::from_str_radix(pair, 16).map_err(failed("the seed"))?;
+        let pair = std::str::from_utf8(pair).map_err(failed("parsing the seed"))?;
+        *byte = u8::from_str_radix(pair, 16).map_err(failed("parsing the seed"))?;
     }
     Ok(KeyPair::from_seed(&bytes).id())
 }

@@ -1,4 +1,4 @@
-//! TLS 1.3 of the plain subjects: a certificate made at start, pinned by whoever loads.
+//! TLS 1.3 of the plain subjects: a certificate made at start, pinned by the loading program.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -12,8 +12,8 @@ use rustls::{
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, client::TlsStream};
 
-use super::{Ready, failed};
-use crate::{BenchError, work::Start};
+use super::{ReadyAddress, failed};
+use crate::{BenchError, work::ConnectionStart};
 
 /// The name in the certificate.
 const NAME: &str = "bench.hailwire";
@@ -21,7 +21,7 @@ const NAME: &str = "bench.hailwire";
 /// Sessions that a server keeps, enough for every agent of the largest scenario.
 const SESSIONS: usize = 4_096;
 
-/// A server's side, and its certificate in hex.
+/// The acceptor of a server, and its certificate in hex.
 pub(super) fn acceptor(alpn: &[u8]) -> Result<(TlsAcceptor, String), BenchError> {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()])
         .map_err(failed("making a certificate"))?;
@@ -35,16 +35,16 @@ pub(super) fn acceptor(alpn: &[u8]) -> Result<(TlsAcceptor, String), BenchError>
                 .with_no_client_auth()
                 .with_single_cert(vec![der], key)
         })
-        .map_err(failed("TLS"))?;
+        .map_err(failed("setting up TLS"))?;
     config.alpn_protocols = vec![alpn.to_vec()];
     config.session_storage = rustls::server::ServerSessionMemoryCache::new(SESSIONS);
     config.send_tls13_tickets = 1;
     Ok((TlsAcceptor::from(Arc::new(config)), hex))
 }
 
-/// The far side of a plain subject, as the loader knows it.
+/// The server of a plain subject, as the loading program knows it.
 #[derive(Clone)]
-pub(super) struct Far {
+pub(super) struct TlsTarget {
     pub(super) address: SocketAddr,
     certificate: String,
     alpn: &'static [u8],
@@ -52,8 +52,8 @@ pub(super) struct Far {
     known: TlsConnector,
 }
 
-impl Far {
-    pub(super) fn new(ready: &Ready, alpn: &'static [u8]) -> Result<Self, BenchError> {
+impl TlsTarget {
+    pub(super) fn new(ready: &ReadyAddress, alpn: &'static [u8]) -> Result<Self, BenchError> {
         Ok(Self {
             address: ready.socket()?,
             known: connector(&ready.certificate, alpn, true)?,
@@ -62,18 +62,18 @@ impl Far {
         })
     }
 
-    /// What a connection begins with: a memory of its own for TLS sessions, or none when cold. To be
-    /// resumed it has to meet the far side once. `no_early` says why it sends no early data.
+    /// The connector of a new connection: with a TLS session cache of its own, or without one when cold.
+    /// To be resumed it connects once before. `no_early` says why it sends no early data.
     pub(super) fn connector(
         &self,
-        start: Start,
+        start: ConnectionStart,
         no_early: &'static str,
     ) -> Result<TlsConnector, BenchError> {
         match start {
-            Start::Cold => connector(&self.certificate, self.alpn, false),
-            Start::Resumed => connector(&self.certificate, self.alpn, true),
-            Start::Warm => Ok(self.known.clone()),
-            Start::ZeroRtt => Err(BenchError::Unsupported(no_early)),
+            ConnectionStart::Cold => connector(&self.certificate, self.alpn, false),
+            ConnectionStart::Resumed => connector(&self.certificate, self.alpn, true),
+            ConnectionStart::Warm => Ok(self.known.clone()),
+            ConnectionStart::ZeroRtt => Err(BenchError::Unsupported(no_early)),
         }
     }
 
@@ -85,14 +85,14 @@ impl Far {
             .await
             .map_err(BenchError::io("connecting"))?;
         let _ = stream.set_nodelay(true);
-        let name = ServerName::try_from(NAME).map_err(failed("the name"))?;
+        let name = ServerName::try_from(NAME).map_err(failed("parsing the name"))?;
         tls.connect(name, stream)
             .await
-            .map_err(BenchError::io("TLS"))
+            .map_err(BenchError::io("the TLS handshake"))
     }
 }
 
-/// A client's side that trusts one certificate; with or without a memory for sessions.
+/// The connector of a client that trusts one certificate; with or without a TLS session cache.
 fn connector(
     certificate: &str,
     alpn: &[u8],
@@ -100,14 +100,14 @@ fn connector(
 ) -> Result<TlsConnector, BenchError> {
     let der = HEXLOWER
         .decode(certificate.as_bytes())
-        .map_err(|_| BenchError::Wrong("not a certificate".into()))?;
+        .map_err(|_| BenchError::Invalid("not a certificate".into()))?;
     let mut roots = RootCertStore::empty();
     roots
         .add(CertificateDer::from(der))
-        .map_err(failed("the certificate"))?;
+        .map_err(failed("parsing the certificate"))?;
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
-        .map_err(failed("TLS"))?
+        .map_err(failed("setting up TLS"))?
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = vec![alpn.to_vec()];

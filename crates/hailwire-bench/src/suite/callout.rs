@@ -1,25 +1,25 @@
 //! The callout suite: tables C1 to C12, in one process, CE, from a host to an agent over a socket, and CF, to one on
 //! another node.
 //!
-//! Ours and the foreign crate's own client and server (`peers/zentinel`) stand in every row of CE in four
+//! Every row of CE has our programs and the foreign crate's own client and server (`peers/zentinel`) in four
 //! combinations. Where that program is not built, its cells say so.
 
-use super::{Entry, Foreign, Order, Size, Step, Suite, Who};
+use super::{Contestant, ForeignProgram, Participant, Suite, SuiteOrder, SuiteSize, SuiteStep};
 use crate::{
-    result::Cell,
+    result::CellId,
     subject::Subject,
     tables::callout::{
         ALONE, BETWEEN, BLOCKING, BODY, CONTENDED, EVENTED, FAR, FAR_BODY, GRPC, MANY, NEAR, ONE,
         OPERATIONS, OURS, OURS_OURS, OURS_THEIRS, RAW, SELDOM, THEIRS, THEIRS_OURS, THEIRS_THEIRS,
         UDP,
     },
-    work::Work,
+    work::WorkRequest,
 };
 
-/// Why the foreign program's cells are empty where it is not there.
+/// Why the foreign program's cells are empty where it is missing.
 const NOT_BUILT: &str = "the foreign program is not built: peers/zentinel/build";
 
-pub(super) fn steps(order: &Order) -> Vec<Step> {
+pub(super) fn steps(order: &SuiteOrder) -> Vec<SuiteStep> {
     let mut steps = Vec::new();
     for (table, row) in OPERATIONS {
         operation(order, table, row, &mut steps);
@@ -27,21 +27,21 @@ pub(super) fn steps(order: &Order) -> Vec<Step> {
     for (row, asked) in rows(order) {
         end_to_end(order, row, &asked, &mut steps);
     }
-    far(order, &mut steps);
+    remote_agents(order, &mut steps);
     steps
 }
 
 /// One operation of both crates, alone and contended.
-fn operation(order: &Order, table: &'static str, row: &str, steps: &mut Vec<Step>) {
+fn operation(order: &SuiteOrder, table: &'static str, row: &str, steps: &mut Vec<SuiteStep>) {
     let mut entries = Vec::new();
-    // A size is what it is.
+    // A size does not depend on the number of threads.
     let forms: &[(&str, u32)] = if table == "C6" {
         &[(ALONE, 1)]
     } else {
         &[(ALONE, 1), (CONTENDED, 2)]
     };
     for (form, threads) in forms {
-        let work = Work::Operation {
+        let work = WorkRequest::Operation {
             name: row.to_owned(),
             threads: *threads,
             seconds: order.by_size(0.005, 0.05, 0.5),
@@ -65,50 +65,50 @@ fn operation(order: &Order, table: &'static str, row: &str, steps: &mut Vec<Step
             None => steps.push(skip(table, row, (THEIRS, form))),
         }
     }
-    steps.push(Step::Contest(
+    steps.push(SuiteStep::Contest(
         order.contest(table, row, "loopback", entries),
     ));
 }
 
-/// What is asked of a row of CE.
-struct Asked {
+/// The parameters of a row of CE.
+struct HostRow {
     /// How events travel, in the forms of the row.
     wires: &'static [&'static str],
-    work: Work,
+    work: WorkRequest,
     one_cpu: bool,
-    raw: Raw,
+    raw: RawBaseline,
 }
 
-/// How bytes alone stand beside it.
+/// The raw-socket baseline of a row.
 #[derive(Clone, Copy)]
-enum Raw {
+enum RawBaseline {
     None,
     Blocking,
     /// On an event loop as well.
     Both,
 }
 
-fn rows(order: &Order) -> Vec<(&'static str, Asked)> {
+fn rows(order: &SuiteOrder) -> Vec<(&'static str, HostRow)> {
     let seconds = order.by_size(0.02, 0.6, 5.0);
-    let rate = |in_flight, connections, bytes| Work::Rate {
+    let rate = |in_flight, connections, bytes| WorkRequest::Rate {
         in_flight,
         seconds,
         bytes,
         agents: 1,
         connections,
     };
-    let asked = |wires, work: Work, one_cpu| Asked {
+    let asked = |wires, work: WorkRequest, one_cpu| HostRow {
         wires,
         raw: match work {
-            Work::Rate { bytes, .. } if bytes >= 64 << 10 => Raw::Blocking,
-            _ if one_cpu => Raw::Both,
-            _ => Raw::None,
+            WorkRequest::Rate { bytes, .. } if bytes >= 64 << 10 => RawBaseline::Blocking,
+            _ if one_cpu => RawBaseline::Both,
+            _ => RawBaseline::None,
         },
         work,
         one_cpu,
     };
     let both: &[&str] = &["json", "msgpack"];
-    let tiny = order.size == Size::Tiny;
+    let tiny = order.size == SuiteSize::Tiny;
     vec![
         (ONE, asked(both, rate(1, 1, 0), true)),
         (
@@ -134,7 +134,7 @@ fn rows(order: &Order) -> Vec<(&'static str, Asked)> {
 }
 
 /// One row of CE: four combinations, in each encoding, and bytes alone.
-fn end_to_end(order: &Order, row: &'static str, asked: &Asked, steps: &mut Vec<Step>) {
+fn end_to_end(order: &SuiteOrder, row: &'static str, asked: &HostRow, steps: &mut Vec<SuiteStep>) {
     let mut entries = Vec::new();
     let pin = if asked.one_cpu { "taskset -c 0 " } else { "" };
     for wire in asked.wires {
@@ -165,9 +165,9 @@ fn end_to_end(order: &Order, row: &'static str, asked: &Asked, steps: &mut Vec<S
         }
     }
     let raw: &[(&str, &str)] = match asked.raw {
-        Raw::None => &[],
-        Raw::Blocking => &[(BLOCKING, "raw-socket")],
-        Raw::Both => &[(BLOCKING, "raw-socket"), (EVENTED, "raw-socket-evented")],
+        RawBaseline::None => &[],
+        RawBaseline::Blocking => &[(BLOCKING, "raw-socket")],
+        RawBaseline::Both => &[(BLOCKING, "raw-socket"), (EVENTED, "raw-socket-evented")],
     };
     for (form, subject) in raw {
         let raw = |part: String| format!("{pin}{{hail}} bench subject {part}");
@@ -178,12 +178,14 @@ fn end_to_end(order: &Order, row: &'static str, asked: &Asked, steps: &mut Vec<S
             asked.work.clone(),
         ));
     }
-    steps.push(Step::Contest(order.contest("CE", row, "loopback", entries)));
+    steps.push(SuiteStep::Contest(
+        order.contest("CE", row, "loopback", entries),
+    ));
 }
 
 /// Table CF: an agent on another node, beside one on this machine and the round trip of the network.
-fn far(order: &Order, steps: &mut Vec<Step>) {
-    let rate = |network, in_flight, connections, bytes| Work::Rate {
+fn remote_agents(order: &SuiteOrder, steps: &mut Vec<SuiteStep>) {
+    let rate = |network, in_flight, connections, bytes| WorkRequest::Rate {
         in_flight,
         // A round trip of 50 ms gives twenty answers a second.
         seconds: match network {
@@ -196,16 +198,16 @@ fn far(order: &Order, steps: &mut Vec<Step>) {
     };
     let mut contest = |row, network, entries| {
         let contest = order.contest("CF", row, network, entries);
-        steps.push(Step::Contest(contest));
+        steps.push(SuiteStep::Contest(contest));
     };
-    let all = |subjects: &[&str], network: &str, work: &Work| -> Vec<Entry> {
+    let all = |subjects: &[&str], network: &str, work: &WorkRequest| -> Vec<Contestant> {
         let ends = |subject: &&str| ends(subject, network, work);
         subjects.iter().map(ends).collect()
     };
     for (network, one, many) in BETWEEN {
         let mut entries = all(&[UDP, NEAR, FAR], network, &rate(network, 1, 1, 0));
         if network != "loopback" {
-            let seldom = Work::Latency {
+            let seldom = WorkRequest::Latency {
                 per_second: 20.0,
                 seconds: order.by_size(0.1, 2.0, 20.0),
                 bytes: 0,
@@ -225,9 +227,9 @@ fn far(order: &Order, steps: &mut Vec<Step>) {
     contest(FAR_BODY, network, all(&[NEAR, FAR], network, &bodies));
 }
 
-/// Two ends of table CF. Between two homes they need somebody through whom they meet.
-fn ends(subject: &str, network: &str, work: &Work) -> Entry {
-    let (who, options, helper): (_, &[&str], _) = match (subject, network) {
+/// The two ends of table CF. Between two homes they need a third process through which they find each other.
+fn ends(subject: &str, network: &str, work: &WorkRequest) -> Contestant {
+    let (participant, options, helper): (_, &[&str], _) = match (subject, network) {
         (UDP, "home-to-home") => (
             Subject::RawUdp,
             &["--through", "{helper}"],
@@ -235,15 +237,18 @@ fn ends(subject: &str, network: &str, work: &Work) -> Entry {
         ),
         (UDP, _) => (Subject::RawUdp, &[], None),
         (FAR, "home-to-home") => (
-            Subject::FarCallout,
+            Subject::RemoteCallout,
             &["--hub", "{helper}", "--path", "direct"],
             Some(Subject::Hub),
         ),
-        (FAR, _) => (Subject::FarCallout, &[], None),
+        (FAR, _) => (Subject::RemoteCallout, &[], None),
         _ => (Subject::Callout, &[], None),
     };
-    Entry {
-        who: Who::Ours(who, options.iter().map(ToString::to_string).collect()),
+    Contestant {
+        participant: Participant::Ours(
+            participant,
+            options.iter().map(ToString::to_string).collect(),
+        ),
         subject: subject.to_owned(),
         form: "msgpack".to_owned(),
         work: work.clone(),
@@ -251,11 +256,16 @@ fn ends(subject: &str, network: &str, work: &Work) -> Entry {
     }
 }
 
-/// A program that serves and one that loads, each of whosever.
-fn pair((subject, form): (&str, &str), serve: String, load: String, work: Work) -> Entry {
+/// A program that serves and one that loads, each ours or foreign.
+fn pair(
+    (subject, form): (&str, &str),
+    serve: String,
+    load: String,
+    work: WorkRequest,
+) -> Contestant {
     let words = |command: String| command.split(' ').map(str::to_owned).collect();
-    Entry {
-        who: Who::Foreign(Foreign {
+    Contestant {
+        participant: Participant::Foreign(ForeignProgram {
             name: subject.to_owned(),
             serve: words(serve),
             load: words(load),
@@ -267,13 +277,13 @@ fn pair((subject, form): (&str, &str), serve: String, load: String, work: Work) 
     }
 }
 
-fn skip(table: &str, row: &str, (subject, form): (&str, &str)) -> Step {
-    let cell = Cell {
+fn skip(table: &str, row: &str, (subject, form): (&str, &str)) -> SuiteStep {
+    let cell = CellId {
         suite: Suite::Callout.name().to_owned(),
         table: table.to_owned(),
         row: row.to_owned(),
         subject: subject.to_owned(),
         form: form.to_owned(),
     };
-    Step::Skip(cell, NOT_BUILT.to_owned())
+    SuiteStep::Skip(cell, NOT_BUILT.to_owned())
 }

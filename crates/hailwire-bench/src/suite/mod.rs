@@ -1,6 +1,6 @@
-//! Suites: what is measured, as data. [`crate::run`] carries it out.
+//! Suites: the measurements, as data. [`crate::run`] runs them.
 //!
-//! A suite is a list of [`Step`]s, made by a pure function of an [`Order`]. Each [`Contest`] is one row
+//! A suite is a list of [`SuiteStep`]s, made by a pure function of an [`SuiteOrder`]. Each [`Contest`] is one row
 //! of a table: the same work for several subjects, interleaved. A cell that a suite knows it cannot
 //! measure is a step too, with the reason.
 
@@ -14,10 +14,10 @@ use std::path::PathBuf;
 use hailwire::config::Pool;
 
 use crate::{
-    result::Cell,
-    subject::{Carrier, Subject},
+    result::CellId,
+    subject::{SessionCarrier, Subject},
     tables,
-    work::Work,
+    work::WorkRequest,
 };
 
 /// The suites.
@@ -42,7 +42,7 @@ impl Suite {
         Self::Callout,
     ];
 
-    /// Its word.
+    /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -53,17 +53,17 @@ impl Suite {
         }
     }
 
-    /// By its word.
+    /// The suite of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|suite| suite.name() == name)
     }
 }
 
-/// How much is done.
+/// How much work is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Size {
-    /// For tests: everything once, as little of it as there is.
+pub enum SuiteSize {
+    /// For tests: everything once, with as little work as possible.
     Tiny,
     /// Under ten minutes on two cores.
     Quick,
@@ -72,9 +72,9 @@ pub enum Size {
 }
 
 /// The variable that names the program that speaks for the foreign crate of Agent Protocol v2.
-pub const PEER: &str = "HAILWIRE_ZENTINEL_PEER";
+pub const ZENTINEL_PEER: &str = "HAILWIRE_ZENTINEL_PEER";
 
-/// That program: what [`PEER`] says, or what `peers/zentinel/build` leaves beside the folder of this program.
+/// The path of that program: from [`ZENTINEL_PEER`], or the file that `peers/zentinel/build` writes beside the folder of this program.
 #[must_use]
 pub fn peer() -> Option<String> {
     let built = || {
@@ -82,77 +82,77 @@ pub fn peer() -> Option<String> {
         let target = program.parent()?.parent()?;
         Some(target.join("peers/bin/zentinel-peer"))
     };
-    let named = std::env::var_os(PEER).map(PathBuf::from);
+    let named = std::env::var_os(ZENTINEL_PEER).map(PathBuf::from);
     let path = named.or_else(built)?;
     path.is_file().then(|| path.display().to_string())
 }
 
-/// What is asked of a suite.
+/// The options of a suite.
 #[derive(Clone, Debug)]
-pub struct Order {
+pub struct SuiteOrder {
     /// Which suite.
     pub suite: Suite,
     /// How much.
-    pub size: Size,
+    pub size: SuiteSize,
     /// Only on these networks; empty for all that the suite knows.
     pub networks: Vec<String>,
     /// Only these carriers of the session; empty for all.
-    pub carriers: Vec<Carrier>,
+    pub carriers: Vec<SessionCarrier>,
     /// Counted repeats, after a warm-up. Default: 5.
     pub repeats: Option<u32>,
-    /// Programs of somebody else's.
-    pub foreign: Vec<Foreign>,
+    /// Foreign programs.
+    pub foreign: Vec<ForeignProgram>,
     /// The program that speaks for the foreign crate of Agent Protocol v2 (`peers/zentinel`), where it is built.
     pub peer: Option<String>,
 }
 
 /// A program that is not ours: a command that serves and one that loads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
+pub struct ForeignProgram {
     /// Its name in results.
     pub name: String,
     /// Words of the command; `{listen}` stands for the address to serve at and `{hail}` for this program.
     pub serve: Vec<String>,
-    /// Words of the command; `{address}` stands for what the serving one said, `{ready}` for all of it in JSON;
+    /// Words of the command; `{address}` stands for the address that the serving one reported, `{ready}` for its whole report in JSON;
     /// the address is added at the end where both are missing.
     pub load: Vec<String>,
 }
 
 /// Who takes part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum Participant {
     /// A subject that this program brings, with more options for serving and for loading.
     Ours(Subject, Vec<String>),
-    /// Somebody else's.
-    Foreign(Foreign),
+    /// A foreign program.
+    Foreign(ForeignProgram),
 }
 
 /// One subject's part in a contest.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct Contestant {
     /// Who.
-    pub who: Who,
+    pub participant: Participant,
     /// The cell's subject.
     pub subject: String,
     /// The cell's form.
     pub form: String,
     /// What is done.
-    pub work: Work,
-    /// What runs on the host `hub` meanwhile; its ticket or address stands for `{helper}` in options.
+    pub work: WorkRequest,
+    /// A program that runs on the host `hub` meanwhile; its ticket or address stands for `{helper}` in options.
     pub helper: Option<Subject>,
 }
 
-/// What is made of the figures of a contest.
+/// How the figures of a contest are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reading {
+pub enum FigureReading {
     /// A line, with the processor's time.
     Plain,
-    /// Processes are new for each repeat, and what they hold above their idle state is read.
+    /// New processes for each repeat; their memory above the idle state is read.
     Memory,
     /// A line for each priority.
     Priorities,
-    /// The rate against the first entry's of the same repeat, and how often a connection was used
-    /// again.
+    /// The rate relative to the first entry's of the same repeat, and how often a connection was
+    /// reused.
     Pools,
     /// Where the processor's time goes, in shares of the serving process.
     Profile,
@@ -168,27 +168,27 @@ pub struct Contest {
     /// The network's name.
     pub network: &'static str,
     /// Who takes part, and in which form.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<Contestant>,
     /// What is made of the figures.
-    pub reading: Reading,
+    pub reading: FigureReading,
     /// Rows of other tables that get the same lines.
     pub also: Vec<(&'static str, String)>,
     /// Counted repeats.
     pub repeats: u32,
-    /// Whether a repeat that does not count comes before.
+    /// Whether a warm-up comes first.
     pub warm_up: bool,
 }
 
 /// One step of a suite.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum SuiteStep {
     /// To be measured.
     Contest(Contest),
     /// Not to be measured, and why.
-    Skip(Cell, String),
+    Skip(CellId, String),
 }
 
-impl Step {
+impl SuiteStep {
     /// The network that it needs.
     #[must_use]
     pub fn network(&self) -> Option<&'static str> {
@@ -201,17 +201,17 @@ impl Step {
 
 impl Contest {
     /// All cells that it fills.
-    pub fn cells<'a>(&'a self, suite: &'a str, entry: &'a Entry) -> Vec<Cell> {
-        let cell = |table: &str, row: &str| Cell {
+    pub fn cells<'a>(&'a self, suite: &'a str, entry: &'a Contestant) -> Vec<CellId> {
+        let cell = |table: &str, row: &str| CellId {
             suite: suite.to_owned(),
             table: table.to_owned(),
             row: row.to_owned(),
             subject: entry.subject.clone(),
             form: entry.form.clone(),
         };
-        let own: Vec<Cell> = match self.reading {
-            Reading::Priorities => PRIORITIES.map(|row| cell(self.table, row)).to_vec(),
-            Reading::Profile => SHARES.map(|row| cell(self.table, row)).to_vec(),
+        let own: Vec<CellId> = match self.reading {
+            FigureReading::Priorities => PRIORITIES.map(|row| cell(self.table, row)).to_vec(),
+            FigureReading::Profile => SHARES.map(|row| cell(self.table, row)).to_vec(),
             _ => vec![cell(self.table, &self.row)],
         };
         let also = self.also.iter().map(|(table, row)| cell(table, row));
@@ -235,7 +235,7 @@ pub const SHARES: [&str; 7] = [
 
 /// The steps of a suite.
 #[must_use]
-pub fn steps(order: &Order) -> Vec<Step> {
+pub fn steps(order: &SuiteOrder) -> Vec<SuiteStep> {
     match order.suite {
         Suite::Smoke => smoke::steps(order),
         Suite::Coordination => coordination::steps(order),
@@ -244,31 +244,31 @@ pub fn steps(order: &Order) -> Vec<Step> {
     }
 }
 
-impl Order {
+impl SuiteOrder {
     fn repeats(&self) -> u32 {
         self.repeats
-            .unwrap_or(if self.size == Size::Tiny { 1 } else { 5 })
+            .unwrap_or(if self.size == SuiteSize::Tiny { 1 } else { 5 })
     }
 
-    /// Of three, by size.
+    /// One of three values, by size.
     fn by_size<T>(&self, tiny: T, quick: T, full: T) -> T {
         match self.size {
-            Size::Tiny => tiny,
-            Size::Quick => quick,
-            Size::Full => full,
+            SuiteSize::Tiny => tiny,
+            SuiteSize::Quick => quick,
+            SuiteSize::Full => full,
         }
     }
 
-    fn carriers(&self) -> Vec<Carrier> {
-        let all = [Carrier::Quic, Carrier::H2, Carrier::Ws];
+    fn carriers(&self) -> Vec<SessionCarrier> {
+        let all = [SessionCarrier::Quic, SessionCarrier::H2, SessionCarrier::Ws];
         let wanted =
-            |carrier: &Carrier| self.carriers.is_empty() || self.carriers.contains(carrier);
+            |carrier: &SessionCarrier| self.carriers.is_empty() || self.carriers.contains(carrier);
         all.into_iter().filter(wanted).collect()
     }
 
     /// Whether a session that chooses its carrier takes part.
     fn may_choose(&self) -> bool {
-        self.carriers.is_empty() || self.carriers.contains(&Carrier::Auto)
+        self.carriers.is_empty() || self.carriers.contains(&SessionCarrier::Auto)
     }
 
     /// Sessions over the wanted carriers, and the baselines.
@@ -294,27 +294,27 @@ impl Order {
         table: &'static str,
         row: impl Into<String>,
         network: &'static str,
-        entries: Vec<Entry>,
+        entries: Vec<Contestant>,
     ) -> Contest {
         Contest {
             table,
             row: row.into(),
             network,
             entries,
-            reading: Reading::Plain,
+            reading: FigureReading::Plain,
             also: Vec::new(),
             repeats: self.repeats(),
             warm_up: true,
         }
     }
 
-    /// The same work for each of some subjects, and for everybody else's programs.
-    fn same(&self, subjects: &[Subject], form: &str, work: &Work) -> Vec<Entry> {
+    /// The same work for each of some subjects, and for foreign programs.
+    fn same(&self, subjects: &[Subject], form: &str, work: &WorkRequest) -> Vec<Contestant> {
         let ours = subjects
             .iter()
             .map(|subject| entry(*subject, form, work.clone()));
-        let foreign = self.foreign.iter().map(|foreign| Entry {
-            who: Who::Foreign(foreign.clone()),
+        let foreign = self.foreign.iter().map(|foreign| Contestant {
+            participant: Participant::Foreign(foreign.clone()),
             subject: foreign.name.clone(),
             form: form.to_owned(),
             work: work.clone(),
@@ -324,25 +324,32 @@ impl Order {
     }
 }
 
-fn entry(subject: Subject, form: &str, work: Work) -> Entry {
-    Entry {
-        who: Who::Ours(subject, Vec::new()),
-        subject: subject.word().to_owned(),
+fn entry(subject: Subject, form: &str, work: WorkRequest) -> Contestant {
+    Contestant {
+        participant: Participant::Ours(subject, Vec::new()),
+        subject: subject.cell_name().to_owned(),
         form: form.to_owned(),
         work,
         helper: None,
     }
 }
 
-fn skip(suite: Suite, table: &str, row: &str, subject: Subject, form: &str, reason: &str) -> Step {
-    let cell = Cell {
+fn skip(
+    suite: Suite,
+    table: &str,
+    row: &str,
+    subject: Subject,
+    form: &str,
+    reason: &str,
+) -> SuiteStep {
+    let cell = CellId {
         suite: suite.name().to_owned(),
         table: table.to_owned(),
         row: row.to_owned(),
-        subject: subject.word().to_owned(),
+        subject: subject.cell_name().to_owned(),
         form: form.to_owned(),
     };
-    Step::Skip(cell, reason.to_owned())
+    SuiteStep::Skip(cell, reason.to_owned())
 }
 
 /// Connections that the published rule gives so many agents ([`Pool::Rule`]).
@@ -353,16 +360,16 @@ pub fn pool_of(agents: u32) -> u32 {
 
 /// The rows that a list of steps covers.
 #[must_use]
-pub fn covered(steps: &[Step]) -> Vec<Cell> {
+pub fn covered(steps: &[SuiteStep]) -> Vec<CellId> {
     let mut cells = Vec::new();
     for step in steps {
         match step {
-            Step::Contest(contest) => {
+            SuiteStep::Contest(contest) => {
                 for entry in &contest.entries {
                     cells.extend(contest.cells("", entry));
                 }
             }
-            Step::Skip(cell, _) => cells.push(cell.clone()),
+            SuiteStep::Skip(cell, _) => cells.push(cell.clone()),
         }
     }
     cells
@@ -371,9 +378,9 @@ pub fn covered(steps: &[Step]) -> Vec<Cell> {
 /// Rows of a suite's published tables that a report computes from other lines.
 pub const COMPUTED: &[&str] = &["Q12"];
 
-/// Published rows of the suites that `steps` leave out; none where all is well.
+/// Published rows of the suites that `steps` leave out; none if it is complete.
 #[must_use]
-pub fn missing(suite: Suite, steps: &[Step]) -> Vec<(&'static str, &'static str)> {
+pub fn missing(suite: Suite, steps: &[SuiteStep]) -> Vec<(&'static str, &'static str)> {
     let letter = match suite {
         Suite::Smoke => return Vec::new(),
         Suite::Coordination => 'Q',
@@ -396,9 +403,9 @@ pub fn missing(suite: Suite, steps: &[Step]) -> Vec<(&'static str, &'static str)
 pub(crate) mod tests {
     use super::*;
 
-    /// All of a suite, as nobody has changed it.
-    pub(crate) fn order(suite: Suite, size: Size) -> Order {
-        Order {
+    /// All steps of a suite with default options.
+    pub(crate) fn order(suite: Suite, size: SuiteSize) -> SuiteOrder {
+        SuiteOrder {
             suite,
             size,
             networks: Vec::new(),
@@ -412,7 +419,7 @@ pub(crate) mod tests {
     #[test]
     fn every_published_row_has_a_measurement_or_a_reason_in_every_size() {
         for suite in Suite::ALL {
-            for size in [Size::Tiny, Size::Quick, Size::Full] {
+            for size in [SuiteSize::Tiny, SuiteSize::Quick, SuiteSize::Full] {
                 let steps = steps(&order(suite, size));
                 assert_eq!(missing(suite, &steps), [], "{suite:?} {size:?}");
             }
@@ -423,9 +430,9 @@ pub(crate) mod tests {
     fn every_operation_of_callouts_stands_beside_the_foreign_one_alone_and_contended_or_says_why_not()
      {
         const FORMS: [&str; 2] = [tables::callout::ALONE, tables::callout::CONTENDED];
-        let with = |peer: Option<&str>| Order {
+        let with = |peer: Option<&str>| SuiteOrder {
             peer: peer.map(str::to_owned),
-            ..order(Suite::Callout, Size::Quick)
+            ..order(Suite::Callout, SuiteSize::Quick)
         };
         for order in [with(None), with(Some("/peer"))] {
             let cells = covered(&steps(&order));
@@ -434,7 +441,7 @@ pub(crate) mod tests {
                 let forms = if *table == "C6" { &FORMS[..1] } else { &FORMS };
                 for subject in [tables::callout::OURS, tables::callout::THEIRS] {
                     for form in forms {
-                        let stands = |cell: &Cell| {
+                        let stands = |cell: &CellId| {
                             (cell.table.as_str(), cell.row.as_str()) == (*table, *row)
                                 && (cell.subject.as_str(), cell.form.as_str()) == (subject, form)
                         };
@@ -448,7 +455,7 @@ pub(crate) mod tests {
     #[test]
     fn no_cell_is_filled_twice() {
         for suite in Suite::ALL {
-            let mut cells = covered(&steps(&order(suite, Size::Full)));
+            let mut cells = covered(&steps(&order(suite, SuiteSize::Full)));
             // The suite's name is given when the cell is written.
             cells.iter_mut().for_each(|cell| cell.suite.clear());
             cells.sort();
@@ -460,11 +467,11 @@ pub(crate) mod tests {
 
     #[test]
     fn every_carrier_stands_in_every_published_row_of_throughput() {
-        let cells = covered(&steps(&order(Suite::Coordination, Size::Quick)));
+        let cells = covered(&steps(&order(Suite::Coordination, SuiteSize::Quick)));
         for (agents, bytes) in tables::SCENARIOS {
             let row = tables::scenario(agents, bytes, 0);
             for subject in ["quic", "h2", "ws", "raw iroh", "plain h2", "plain ws"] {
-                let stands = |cell: &&Cell| cell.row == row && cell.subject == subject;
+                let stands = |cell: &&CellId| cell.row == row && cell.subject == subject;
                 assert!(cells.iter().any(|cell| stands(&cell)), "{subject}: {row}");
             }
         }

@@ -1,20 +1,22 @@
 //! The overlay suite: tables O1 to O6 at 85 ms of round trip, and the rows that were measured of another
 //! overlay on a machine of this kind (P).
 
-use super::{Contest, Entry, Order, Reading, Step, Suite, Who, entry, skip};
+use super::{
+    Contest, Contestant, FigureReading, Participant, Suite, SuiteOrder, SuiteStep, entry, skip,
+};
 use crate::{
-    subject::{Carrier, Subject},
+    subject::{SessionCarrier, Subject},
     tables::{self, form, grouped, size},
-    work::{Start, Work},
+    work::{ConnectionStart, WorkRequest},
 };
 
 /// The network of O1 to O4.
-const FAR: &str = "transatlantic-85ms";
+const TRANSATLANTIC: &str = "transatlantic-85ms";
 
-const CROWD: &str = "fifty cold connections of one endpoint to another at once take three seconds and more: \
+const TOO_MANY_COLD_DIALS: &str = "fifty cold connections of one endpoint to another at once take three seconds and more: \
      only with --full";
 
-pub(super) fn steps(order: &Order) -> Vec<Step> {
+pub(super) fn steps(order: &SuiteOrder) -> Vec<SuiteStep> {
     let mut steps = Vec::new();
     connect(order, &mut steps);
     dispatch(order, &mut steps);
@@ -25,14 +27,18 @@ pub(super) fn steps(order: &Order) -> Vec<Step> {
     steps
 }
 
-fn few(order: &Order, count: u32) -> u32 {
+fn few(order: &SuiteOrder, count: u32) -> u32 {
     order.by_size(count.min(3), count, count)
 }
 
-fn connect(order: &Order, steps: &mut Vec<Step>) {
+fn connect(order: &SuiteOrder, steps: &mut Vec<SuiteStep>) {
     let mut entries = Vec::new();
-    for start in [Start::Cold, Start::Resumed, Start::ZeroRtt] {
-        let work = Work::Establish {
+    for start in [
+        ConnectionStart::Cold,
+        ConnectionStart::Resumed,
+        ConnectionStart::ZeroRtt,
+    ] {
+        let work = WorkRequest::Establish {
             agents: 1,
             connections: 0,
             start,
@@ -40,29 +46,34 @@ fn connect(order: &Order, steps: &mut Vec<Step>) {
         };
         entries.extend(order.same(&order.subjects(), start.form(), &work));
     }
-    let warm = Work::Dispatch {
+    let warm = WorkRequest::Dispatch {
         agents: 1,
         connections: 1,
-        start: Start::Warm,
+        start: ConnectionStart::Warm,
         at_once: true,
         bytes: 1_000,
     };
     entries.extend(order.same(&order.subjects(), form::WARM, &warm));
-    steps.push(Step::Contest(order.contest(
+    steps.push(SuiteStep::Contest(order.contest(
         "O1",
         "first answer",
-        FAR,
+        TRANSATLANTIC,
         entries,
     )));
     // Opening without an answer is a stream's number and nothing else: the same on every network.
-    let opened = Work::Open {
+    let opened = WorkRequest::Open {
         count: order.by_size(3, 5, 100),
     };
     let entries = order.same(&order.subjects(), form::WARM, &opened);
-    steps.push(Step::Contest(order.contest("O1", "opened", FAR, entries)));
+    steps.push(SuiteStep::Contest(order.contest(
+        "O1",
+        "opened",
+        TRANSATLANTIC,
+        entries,
+    )));
 }
 
-fn dispatch(order: &Order, steps: &mut Vec<Step>) {
+fn dispatch(order: &SuiteOrder, steps: &mut Vec<SuiteStep>) {
     for at_once in [false, true] {
         let row = if at_once {
             tables::CONCURRENT
@@ -72,20 +83,21 @@ fn dispatch(order: &Order, steps: &mut Vec<Step>) {
         let mut entries = Vec::new();
         for subject in order.subjects() {
             let session = matches!(subject, Subject::Session(_));
-            for start in [Start::Cold, Start::Warm] {
-                let crowd = at_once && subject == Subject::RawIroh && start == Start::Cold;
-                if crowd && order.size == super::Size::Quick {
+            for start in [ConnectionStart::Cold, ConnectionStart::Warm] {
+                let crowd =
+                    at_once && subject == Subject::RawIroh && start == ConnectionStart::Cold;
+                if crowd && order.size == super::SuiteSize::Quick {
                     steps.push(skip(
                         Suite::Overlay,
                         "O2",
                         row,
                         subject,
                         start.form(),
-                        CROWD,
+                        TOO_MANY_COLD_DIALS,
                     ));
                     continue;
                 }
-                let work = |agents, connections| Work::Dispatch {
+                let work = |agents, connections| WorkRequest::Dispatch {
                     agents,
                     connections,
                     start,
@@ -93,7 +105,7 @@ fn dispatch(order: &Order, steps: &mut Vec<Step>) {
                     bytes: 1_000,
                 };
                 // Warm: nodes share a tunnel, programs without one have a connection for each agent.
-                let connections = u32::from(session && start == Start::Warm);
+                let connections = u32::from(session && start == ConnectionStart::Warm);
                 entries.push(entry(
                     subject,
                     start.form(),
@@ -101,44 +113,44 @@ fn dispatch(order: &Order, steps: &mut Vec<Step>) {
                 ));
             }
         }
-        let mut contest = order.contest("O2", row, FAR, entries);
-        // A turn is 50 dials already, and what is to be warm is so before the clock runs.
-        contest.warm_up = order.size == super::Size::Full;
+        let mut contest = order.contest("O2", row, TRANSATLANTIC, entries);
+        // A repeat has 50 dials already, and warm connections are made before it is timed.
+        contest.warm_up = order.size == super::SuiteSize::Full;
         if !at_once {
             contest.repeats = order.by_size(1, 1, contest.repeats);
         }
-        steps.push(Step::Contest(contest));
+        steps.push(SuiteStep::Contest(contest));
     }
 }
 
-fn messages(order: &Order, steps: &mut Vec<Step>) {
+fn messages(order: &SuiteOrder, steps: &mut Vec<SuiteStep>) {
     for (table, bytes) in [
         ("O3", 1_000),
         ("O3", 10_000),
         ("O3", 100_000),
         ("O4", 1_000_000),
     ] {
-        let work = Work::Dispatch {
+        let work = WorkRequest::Dispatch {
             agents: order.by_size(1, 2, 20),
             connections: 1,
-            start: Start::Warm,
+            start: ConnectionStart::Warm,
             at_once: false,
             bytes,
         };
         let entries = order.same(&order.subjects(), form::WARM, &work);
-        steps.push(Step::Contest(order.contest(
+        steps.push(SuiteStep::Contest(order.contest(
             table,
             size(bytes),
-            FAR,
+            TRANSATLANTIC,
             entries,
         )));
     }
 }
 
-fn memory(order: &Order, steps: &mut Vec<Step>) {
+fn memory(order: &SuiteOrder, steps: &mut Vec<SuiteStep>) {
     for peers in [100, 1_000] {
         let row = format!("{} peers", grouped(peers.into()));
-        let work = Work::Hold {
+        let work = WorkRequest::Hold {
             agents: few(order, peers),
             connections: 0,
             bytes: 1_000,
@@ -148,31 +160,31 @@ fn memory(order: &Order, steps: &mut Vec<Step>) {
             let session = matches!(subject, Subject::Session(_));
             let reason =
                 "a thousand nodes in one loading process take minutes to start: only with --full";
-            if session && peers > 100 && order.size != super::Size::Full {
+            if session && peers > 100 && order.size != super::SuiteSize::Full {
                 steps.push(skip(Suite::Overlay, "O5", &row, subject, "", reason));
             } else {
                 entries.push(entry(subject, "", work.clone()));
             }
         }
         let mut contest = order.contest("O5", row, "loopback", entries);
-        contest.reading = Reading::Memory;
+        contest.reading = FigureReading::Memory;
         if peers > 100 {
             contest.repeats = order.by_size(1, 3, 3);
         }
-        steps.push(Step::Contest(contest));
+        steps.push(SuiteStep::Contest(contest));
     }
 }
 
-/// One way to an agent behind NAT: its word, the network, who takes part through what.
-type Way = (
+/// A scenario of an agent behind NAT: its name, the network, and who takes part through which helper.
+type NatScenario = (
     &'static str,
     &'static str,
     Vec<(Subject, &'static [&'static str], Option<Subject>)>,
 );
 
-fn behind_nat(order: &Order, steps: &mut Vec<Step>) {
-    let quic = Subject::Session(Carrier::Quic);
-    let ways: [Way; 4] = [
+fn behind_nat(order: &SuiteOrder, steps: &mut Vec<SuiteStep>) {
+    let quic = Subject::Session(SessionCarrier::Quic);
+    let scenarios: [NatScenario; 4] = [
         (
             "direct",
             "home-open",
@@ -207,19 +219,19 @@ fn behind_nat(order: &Order, steps: &mut Vec<Step>) {
         ),
     ];
     let long = order.by_size(0.3, 1.0, 10.0);
-    let setup = Work::Establish {
+    let setup = WorkRequest::Establish {
         agents: 1,
         connections: 0,
-        start: Start::Cold,
+        start: ConnectionStart::Cold,
         bytes: 1_000,
     };
-    let message = Work::Latency {
+    let message = WorkRequest::Latency {
         per_second: order.by_size(20.0, 50.0, 50.0),
         seconds: order.by_size(0.1, 0.7, 20.0),
         bytes: 1_000,
         connections: 1,
     };
-    let throughput = Work::Bulk {
+    let throughput = WorkRequest::Bulk {
         bytes: order.by_size(100_000, 1_000_000_000, 1_000_000_000),
         seconds: long,
     };
@@ -228,36 +240,41 @@ fn behind_nat(order: &Order, steps: &mut Vec<Step>) {
         ("message", message),
         ("throughput", throughput),
     ] {
-        for (way, network, who) in &ways {
-            let entries = who.iter().map(|(subject, options, helper)| Entry {
-                who: Who::Ours(*subject, options.iter().map(ToString::to_string).collect()),
-                helper: *helper,
-                ..entry(*subject, "", work.clone())
-            });
-            let row = format!("{what}, {way}");
+        for (scenario, network, participant) in &scenarios {
+            let entries = participant
+                .iter()
+                .map(|(subject, options, helper)| Contestant {
+                    participant: Participant::Ours(
+                        *subject,
+                        options.iter().map(ToString::to_string).collect(),
+                    ),
+                    helper: *helper,
+                    ..entry(*subject, "", work.clone())
+                });
+            let row = format!("{what}, {scenario}");
             let contest = order.contest("O6", row, network, entries.collect());
-            steps.push(Step::Contest(contest));
+            steps.push(SuiteStep::Contest(contest));
         }
     }
 }
 
 /// The rows measured of another overlay, agent process to agent process through two nodes.
-fn processes(order: &Order, steps: &mut Vec<Step>) {
+fn processes(order: &SuiteOrder, steps: &mut Vec<SuiteStep>) {
     let subject = [Subject::Processes];
-    let echo = |bytes, per_second, seconds| Work::Latency {
+    let echo = |bytes, per_second, seconds| WorkRequest::Latency {
         per_second,
         seconds,
         bytes,
         connections: 1,
     };
-    let rate = |in_flight, bytes| Work::Rate {
+    let rate = |in_flight, bytes| WorkRequest::Rate {
         in_flight: few(order, in_flight),
         seconds: order.by_size(0.02, 0.3, 10.0),
         bytes,
         agents: 1,
         connections: 1,
     };
-    let bulk = |seconds| Work::Bulk {
+    let bulk = |seconds| WorkRequest::Bulk {
         bytes: order.by_size(100_000, 100_000_000, 100_000_000),
         seconds,
     };
@@ -284,17 +301,19 @@ fn processes(order: &Order, steps: &mut Vec<Step>) {
         ("bulk, 40 ms, 6.25 MB/s", "narrow-40ms", bulk(long)),
     ] {
         let entries = order.same(&subject, form::WARM, &work);
-        steps.push(Step::Contest(order.contest("P", row, network, entries)));
+        steps.push(SuiteStep::Contest(
+            order.contest("P", row, network, entries),
+        ));
     }
     for (row, agents) in [("memory 100 connections", 100), ("memory idle", 1)] {
-        let work = Work::Hold {
+        let work = WorkRequest::Hold {
             agents: few(order, agents),
             connections: 1,
             bytes: 64,
         };
         let entries = order.same(&subject, form::POOLED, &work);
-        steps.push(Step::Contest(Contest {
-            reading: Reading::Memory,
+        steps.push(SuiteStep::Contest(Contest {
+            reading: FigureReading::Memory,
             ..order.contest("P", row, "loopback", entries)
         }));
     }

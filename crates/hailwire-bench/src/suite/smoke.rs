@@ -1,13 +1,13 @@
 //! The smoke suite: a little of everything on loopback, without root, in under a minute.
 
-use super::{Contest, Entry, Order, Reading, Step, entry};
+use super::{Contest, Contestant, FigureReading, SuiteOrder, SuiteStep, entry};
 use crate::{
-    subject::{Carrier, Subject},
+    subject::{SessionCarrier, Subject},
     tables::form,
-    work::{Start, Work},
+    work::{ConnectionStart, WorkRequest},
 };
 
-pub(super) fn steps(order: &Order) -> Vec<Step> {
+pub(super) fn steps(order: &SuiteOrder) -> Vec<SuiteStep> {
     let mut all = order.subjects();
     all.push(Subject::Processes);
     let seconds = order.by_size(0.02, 0.2, 1.0);
@@ -19,10 +19,10 @@ pub(super) fn steps(order: &Order) -> Vec<Step> {
                 .subjects()
                 .iter()
                 .map(|subject| {
-                    let work = Work::Establish {
+                    let work = WorkRequest::Establish {
                         agents: 1,
                         connections: 0,
-                        start: Start::Cold,
+                        start: ConnectionStart::Cold,
                         bytes: 1_000,
                     };
                     entry(*subject, form::COLD, work)
@@ -35,7 +35,7 @@ pub(super) fn steps(order: &Order) -> Vec<Step> {
             order.same(
                 &all,
                 form::WARM,
-                &Work::Latency {
+                &WorkRequest::Latency {
                     per_second: 200.0,
                     seconds,
                     bytes: 1_000,
@@ -49,7 +49,7 @@ pub(super) fn steps(order: &Order) -> Vec<Step> {
             order.same(
                 &all,
                 form::WARM,
-                &Work::Rate {
+                &WorkRequest::Rate {
                     in_flight: order.by_size(4, 64, 64),
                     seconds,
                     bytes: 1_000,
@@ -64,7 +64,7 @@ pub(super) fn steps(order: &Order) -> Vec<Step> {
             order.same(
                 &all,
                 form::WARM,
-                &Work::Bulk {
+                &WorkRequest::Bulk {
                     bytes: order.by_size(100_000, 50_000_000, 500_000_000),
                     seconds: 0.0,
                 },
@@ -76,10 +76,10 @@ pub(super) fn steps(order: &Order) -> Vec<Step> {
             order.same(
                 &all,
                 form::WARM,
-                &Work::Dispatch {
+                &WorkRequest::Dispatch {
                     agents: order.by_size(3, 50, 50),
                     connections: 1,
-                    start: Start::Warm,
+                    start: ConnectionStart::Warm,
                     at_once: true,
                     bytes: 1_000,
                 },
@@ -89,9 +89,9 @@ pub(super) fn steps(order: &Order) -> Vec<Step> {
             order,
             "four priorities",
             order.same(
-                &[Subject::Session(Carrier::Quic), Subject::RawIroh],
+                &[Subject::Session(SessionCarrier::Quic), Subject::RawIroh],
                 form::WARM,
-                &Work::Mix {
+                &WorkRequest::Mix {
                     per_second: 50.0,
                     seconds,
                     bytes: 1_000,
@@ -99,28 +99,28 @@ pub(super) fn steps(order: &Order) -> Vec<Step> {
             ),
         ),
     ];
-    let hold = Work::Hold {
+    let hold = WorkRequest::Hold {
         agents: order.by_size(3, 100, 100),
         connections: 1,
         bytes: 64,
     };
-    let alone = Work::Hold {
+    let alone = WorkRequest::Hold {
         agents: order.by_size(3, 100, 100),
         connections: 0,
         bytes: 64,
     };
     let entries = [
-        entry(Subject::Session(Carrier::Quic), form::POOLED, hold),
+        entry(Subject::Session(SessionCarrier::Quic), form::POOLED, hold),
         entry(Subject::RawIroh, form::PER_AGENT, alone.clone()),
         entry(Subject::PlainH2, form::PER_AGENT, alone),
     ];
     contests.push(Contest {
-        reading: Reading::Memory,
+        reading: FigureReading::Memory,
         ..loopback(order, "memory of 100 agents", entries.to_vec())
     });
-    contests.into_iter().map(Step::Contest).collect()
+    contests.into_iter().map(SuiteStep::Contest).collect()
 }
 
-fn loopback(order: &Order, row: &str, entries: Vec<Entry>) -> Contest {
+fn loopback(order: &SuiteOrder, row: &str, entries: Vec<Contestant>) -> Contest {
     order.contest("smoke", row, "loopback", entries)
 }

@@ -204,6 +204,8 @@ impl<A: Agent> AgentServiceV2 for AgentGrpcService<A> {
         &self,
         request: Request<Streaming<ProxyToAgent>>,
     ) -> Result<tonic::Response<Self::ProcessStreamStream>, Status> {
+        // Bounded by the events that were read and are not answered, which `EventDispatcher::has_room` bounds: an event leaves at
+        // most one answer here, and no event is read before all answers that are here have left.
         let (sender, answers) = mpsc::unbounded_channel();
         Ok(tonic::Response::new(ProcessSession {
             inbound: Some(request.into_inner()),
@@ -557,5 +559,76 @@ impl Stream for LimitedIncoming {
             Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error))),
             Poll::Pending => Poll::Pending,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::{agent::dispatch::MAX_WAITING, event::WebSocketFrame, stream::MAX_WINDOW_CHUNKS};
+
+    /// Answers nothing before the gate is open, and runs two at a time.
+    struct Gated {
+        gate: Semaphore,
+        answered: AtomicUsize,
+    }
+
+    impl Agent for Gated {
+        fn name(&self) -> &str {
+            "gated"
+        }
+
+        fn limits(&self) -> crate::capabilities::AgentLimits {
+            crate::capabilities::AgentLimits {
+                max_concurrency: 2,
+                ..crate::capabilities::AgentLimits::default()
+            }
+        }
+
+        async fn websocket_frame(&self, _: WebSocketFrame) -> Response {
+            let open = self.gate.acquire().await;
+            drop(open);
+            self.answered.fetch_add(1, Ordering::Relaxed);
+            Response::allow()
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_that_have_not_left_are_bounded_by_the_events_that_were_read() {
+        let agent = Arc::new(Gated {
+            gate: Semaphore::new(0),
+            answered: AtomicUsize::new(0),
+        });
+        let (sender, mut answers) = mpsc::unbounded_channel();
+        let dispatch = EventDispatcher::new(agent.clone());
+        let mut read = 0;
+        while dispatch.has_room() {
+            let id = Text::from(read.to_string());
+            let frame = WebSocketFrame {
+                correlation_id: id.clone(),
+                ..WebSocketFrame::default()
+            };
+            let reply = GrpcReply {
+                id,
+                ticket: 0,
+                to: sender.clone(),
+            };
+            dispatch.event(Event::WebSocketFrame(frame), reply);
+            read += 1;
+        }
+        let bound = MAX_WAITING + 2 * MAX_WINDOW_CHUNKS + 2;
+        assert_eq!(read, bound, "two run, the others wait");
+        assert!(answers.try_recv().is_err());
+        agent.gate.add_permits(1);
+        // Nobody takes one before all are there.
+        while agent.answered.load(Ordering::Relaxed) < bound {
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..bound {
+            assert!(answers.recv().await.is_some());
+        }
+        assert!(answers.try_recv().is_err());
     }
 }

@@ -49,6 +49,9 @@ use crate::{
 /// Bytes that may wait to be sent; what would go beyond is refused.
 const MAX_QUEUED_BYTES: usize = 32 << 20;
 
+/// Configurations that may be sent and not yet counted as accepted, toward agents that answer none.
+const MAX_UNACKNOWLEDGED: usize = 16;
+
 /// Bytes in flight of one direction of a body, toward a Hailwire agent.
 const WINDOW: u64 = 256 << 10;
 
@@ -231,6 +234,8 @@ async fn open_stream(
     options: &ConnectOptions,
 ) -> Result<Connection, ConnectError> {
     let mut client = endpoint.client(options).await?;
+    // Bounded by `queued`: what would take it beyond MAX_QUEUED_BYTES is refused by `GrpcTransport::say`. Beside that there are
+    // the handshake and one end.
     let (sender, queue) = mpsc::unbounded_channel();
     let queued = Arc::new(AtomicUsize::new(0));
     let hello = proto::HandshakeRequest {
@@ -273,7 +278,7 @@ async fn open_stream(
     }
     let capabilities = messages::capabilities_of(welcome.capabilities.unwrap_or_default());
     let numbered = options.extensions && welcome.extensions >= EXTENSIONS;
-    let (accepted, accepts) = mpsc::unbounded_channel();
+    let (accepted, accepts) = mpsc::channel(MAX_UNACKNOWLEDGED);
     let closing = Arc::new(Notify::new());
     let names_guardrails =
         capabilities.features.guardrails || capabilities.events.contains(EventKind::Guardrail);
@@ -373,7 +378,7 @@ struct GrpcTransport {
     numbered: bool,
     names_guardrails: bool,
     /// Configurations that have been sent and will not be answered.
-    accepted: mpsc::UnboundedSender<Text>,
+    accepted: mpsc::Sender<Text>,
     closing: Arc<Notify>,
 }
 
@@ -406,13 +411,19 @@ impl EventTransport for GrpcTransport {
                 let why = "the agent does not support guardrails";
                 return Err(RequestError::Refused(why.to_owned()));
             }
-            Event::Configure(event) if !self.numbered => Some(event.correlation_id.clone()),
+            Event::Configure(event) if !self.numbered => {
+                let slot = self
+                    .accepted
+                    .try_reserve()
+                    .map_err(|_| RequestError::Full)?;
+                Some((slot, event.correlation_id.clone()))
+            }
             _ => None,
         };
         let ticket = if self.numbered { ticket.number() } else { 0 };
         self.say(said(messages::message(event, self.numbered), ticket), size)?;
-        if let Some(id) = unanswered {
-            let _ = self.accepted.send(id);
+        if let Some((slot, id)) = unanswered {
+            slot.send(id);
         }
         Ok(())
     }
@@ -452,7 +463,7 @@ struct GrpcDriver {
     link: ConnectionLink,
     inbound: Streaming<AgentToProxy>,
     numbered: bool,
-    accepts: mpsc::UnboundedReceiver<Text>,
+    accepts: mpsc::Receiver<Text>,
     closing: Arc<Notify>,
 }
 
@@ -513,5 +524,97 @@ impl GrpcDriver {
                 }
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::{control::CancelReason, event::BodyChunk};
+
+    fn transport(
+        numbered: bool,
+    ) -> (
+        GrpcTransport,
+        mpsc::UnboundedReceiver<QueuedMessage>,
+        mpsc::Receiver<Text>,
+    ) {
+        let (sender, queue) = mpsc::unbounded_channel();
+        let (accepted, accepts) = mpsc::channel(MAX_UNACKNOWLEDGED);
+        let transport = GrpcTransport {
+            sender,
+            queued: Arc::default(),
+            numbered,
+            names_guardrails: false,
+            accepted,
+            closing: Arc::default(),
+        };
+        (transport, queue, accepts)
+    }
+
+    fn chunk(data: Bytes) -> Event {
+        Event::RequestBody(BodyChunk {
+            correlation_id: "c".into(),
+            transferred: data.len() as u64,
+            data,
+            is_last: false,
+            total_size: None,
+            index: 0,
+        })
+    }
+
+    #[tokio::test]
+    async fn what_waits_to_be_sent_is_bounded_and_what_has_left_makes_room() {
+        const CHUNK: usize = 4 << 20;
+        let (transport, queue, _accepts) = transport(true);
+        let data = Bytes::from(vec![0; CHUNK]);
+        let ticket = RequestTicket::from_number(0);
+        let mut sent = 0;
+        while transport.event(ticket, chunk(data.clone()), false).is_ok() {
+            sent += 1;
+        }
+        assert_eq!(sent, MAX_QUEUED_BYTES / CHUNK - 1, "each has a head, too");
+        // The rest is filled up by what is small, which is bounded as well.
+        let cancel = || Cancel {
+            correlation_id: "c".into(),
+            reason: CancelReason::Timeout,
+            timestamp_ms: 0,
+        };
+        for _ in 0..2 * MAX_QUEUED_BYTES / 512 {
+            transport.cancel(cancel());
+        }
+        let full = transport.event(ticket, chunk(Bytes::new()), false);
+        assert_eq!(full, Err(RequestError::Full));
+        let waiting = queue.len();
+        assert!(waiting <= MAX_QUEUED_BYTES / 512, "{waiting}");
+        let mut leaves = OutboundStream {
+            queue,
+            queued: transport.queued.clone(),
+        };
+        let first = std::future::poll_fn(|context| Pin::new(&mut leaves).poll_next(context)).await;
+        assert!(first.is_some());
+        assert_eq!(transport.event(ticket, chunk(Bytes::new()), false), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn configurations_that_no_agent_answers_are_bounded() {
+        let (transport, _queue, mut accepts) = transport(false);
+        let configure = || {
+            Event::Configure(Configure {
+                correlation_id: "c".into(),
+                config: serde_json::Value::Null,
+                config_version: None,
+            })
+        };
+        let ticket = RequestTicket::from_number(0);
+        for _ in 0..MAX_UNACKNOWLEDGED {
+            assert_eq!(transport.event(ticket, configure(), false), Ok(()));
+        }
+        let full = transport.event(ticket, configure(), false);
+        assert_eq!(full, Err(RequestError::Full));
+        assert!(accepts.recv().await.is_some());
+        assert_eq!(transport.event(ticket, configure(), false), Ok(()));
     }
 }

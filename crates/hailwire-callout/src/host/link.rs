@@ -13,7 +13,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     task::{Context, Poll, Waker},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -56,7 +56,7 @@ pub(crate) trait EventTransport: Send + Sync + 'static {
         false
     }
 
-    /// Makes the driver end the connection.
+    /// Makes the driver end the connection. Called at most once.
     fn close(&self);
 }
 
@@ -99,6 +99,7 @@ pub(crate) fn open(
         sequence: AtomicU64::new(0),
         late: settings.late,
         owing: Notify::new(),
+        closing: AtomicBool::new(false),
         ended: Notify::new(),
     }));
     (
@@ -136,6 +137,8 @@ struct LinkShared {
     late: Duration,
     /// The agent owes an answer that nobody waits for.
     owing: Notify,
+    /// The driver was told to end the connection.
+    closing: AtomicBool,
     ended: Notify,
 }
 
@@ -239,7 +242,9 @@ impl ConnectionLink {
     }
 
     pub(crate) fn close(&self) {
-        self.0.outlet.close();
+        if !self.0.closing.swap(true, Ordering::AcqRel) {
+            self.0.outlet.close();
+        }
     }
 
     pub(crate) async fn closed(&self) {

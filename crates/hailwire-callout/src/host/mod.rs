@@ -5,6 +5,7 @@
 //! chunks of a body may be under way, how the agent is. A transport writes what it is handed and says what came.
 
 pub mod dialect;
+mod foreign;
 pub mod grpc;
 mod link;
 mod request_table;
@@ -19,7 +20,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 pub(crate) use link::{ConnectionLink, EventTransport, LinkSettings, open};
-pub(crate) use request_table::RequestTicket;
+pub(crate) use request_table::{MAX_ENTRIES, RequestTicket};
 pub use stream::over;
 
 use crate::{

@@ -24,7 +24,7 @@ use tokio::{
 
 use super::{
     ConnectError, ConnectOptions, Connection,
-    dialect::documented,
+    foreign::documented,
     stream::{StreamParams, configure, start},
 };
 use crate::{

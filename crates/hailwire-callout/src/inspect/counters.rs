@@ -1,15 +1,14 @@
 //! Counters of one agent.
 
-use std::{
-    fmt::Write as _,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use prometheus_client::metrics::MetricType;
 
 use super::AgentFault;
-use crate::{EventKind, Text};
+use crate::{
+    EventKind,
+    exposition::{MetricFamilies, MetricValue},
+};
 
 /// Counters of one agent; each only grows.
 #[derive(Debug, Default)]
@@ -95,7 +94,7 @@ impl AgentCounters {
     }
 }
 
-/// A family of counters: its name, what it counts, and its value for an agent and phase.
+/// A family of counters: its name, what it counts, and its value for a phase.
 type CounterFamily = (
     &'static str,
     &'static str,
@@ -111,17 +110,17 @@ type FaultFamily = (
 
 const FAMILIES: [CounterFamily; 3] = [
     (
-        "hail_callout_asked_total",
+        "callout_asked_total",
         "Events that an agent was asked about.",
         AgentCounters::asked,
     ),
     (
-        "hail_callout_stopped_total",
+        "callout_stopped_total",
         "Requests that an agent blocked, redirected or challenged.",
         AgentCounters::stopped,
     ),
     (
-        "hail_callout_observed_total",
+        "callout_observed_total",
         "Requests that an agent in mode observe would have blocked.",
         AgentCounters::observed,
     ),
@@ -129,57 +128,36 @@ const FAMILIES: [CounterFamily; 3] = [
 
 const FAULTS: [FaultFamily; 2] = [
     (
-        "hail_callout_fault_blocked_total",
+        "callout_fault_blocked_total",
         "Requests that were blocked because an agent did not answer.",
         AgentCounters::blocked,
     ),
     (
-        "hail_callout_bypassed_total",
+        "callout_bypassed_total",
         "Requests that passed although an agent did not answer.",
         AgentCounters::bypassed,
     ),
 ];
 
-pub(super) fn to_prometheus(agents: &[(&Text, &Arc<AgentCounters>)]) -> String {
-    let mut out = String::new();
-    // Writing to a String cannot fail.
-    let _ = write(&mut out, agents);
-    out
-}
-
-fn write(out: &mut String, agents: &[(&Text, &Arc<AgentCounters>)]) -> std::fmt::Result {
-    for (name, help, value) in FAMILIES {
-        writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter")?;
-        for (agent, tally) in agents {
+impl AgentCounters {
+    /// Adds all of them to a scrape.
+    pub(super) fn expose(&self, agent: &str, families: &mut MetricFamilies) {
+        for (name, help, value) in FAMILIES {
+            let family = families.own(name, MetricType::Counter, help, None);
             for kind in EventKind::ALL {
-                let (agent, phase) = (label(agent), kind.name());
-                let value = value(tally, kind);
-                writeln!(out, "{name}{{agent=\"{agent}\",phase=\"{phase}\"}} {value}")?;
+                let value = MetricValue::Counter(value(self, kind));
+                family.sample(agent, [("phase", kind.name())], value);
+            }
+        }
+        for (name, help, value) in FAULTS {
+            let family = families.own(name, MetricType::Counter, help, None);
+            for kind in EventKind::ALL {
+                for fault in AgentFault::ALL {
+                    let value = MetricValue::Counter(value(self, kind, fault));
+                    let labels = [("phase", kind.name()), ("fault", fault.name())];
+                    family.sample(agent, labels, value);
+                }
             }
         }
     }
-    for (name, help, value) in FAULTS {
-        writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter")?;
-        for (agent, tally) in agents {
-            for (kind, fault) in EventKind::ALL
-                .into_iter()
-                .flat_map(|kind| AgentFault::ALL.map(|fault| (kind, fault)))
-            {
-                let (agent, phase) = (label(agent), kind.name());
-                let (value, fault) = (value(tally, kind, fault), fault.name());
-                writeln!(
-                    out,
-                    "{name}{{agent=\"{agent}\",phase=\"{phase}\",fault=\"{fault}\"}} {value}"
-                )?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A label's value, escaped.
-fn label(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
 }

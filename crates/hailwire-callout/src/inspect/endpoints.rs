@@ -21,6 +21,7 @@ use crate::{
     Event, Response, Text,
     capabilities::Capabilities,
     control::CancelReason,
+    exposition::MetricFamilies,
     host::{self, ConnectOptions, RequestError, dialect::UdsEndpoint},
     pool::{AgentPool, Connector, PoolConfig, PoolError, StartSignal, Timeouts, connect_with},
     wire::Encoding,
@@ -133,13 +134,6 @@ impl Inspector {
         });
         futures_util::future::try_join_all(waits).await.is_ok()
     }
-
-    /// What the pools counted, in the text format of Prometheus.
-    #[must_use]
-    pub fn pools_to_prometheus(&self) -> String {
-        let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
-        crate::pool::to_prometheus(pools.iter().map(|pool| &pool.pool))
-    }
 }
 
 impl EndpointPool {
@@ -163,6 +157,11 @@ impl EndpointPool {
             pool: AgentPool::new(&name, connect, settings(agent, endpoint)),
             stated: RwLock::default(),
         })
+    }
+
+    /// Adds what it counted to a scrape.
+    pub(super) fn expose(&self, families: &mut MetricFamilies) {
+        self.pool.expose(families);
     }
 
     /// Whether it is the pool of this agent at this endpoint, with these settings.

@@ -48,6 +48,7 @@ use crate::{
     Decision, Event, Response, Text,
     capabilities::Capabilities,
     control::CancelReason,
+    exposition::MetricFamilies,
     guardrail::Findings,
     pool::StartSignal,
     response::{Audit, HeaderOp, WebSocketDecision},
@@ -256,13 +257,25 @@ impl Inspector {
         counters.get(agent).cloned()
     }
 
-    /// All counters in the text format of Prometheus.
+    /// All that was counted, by the inspector and by its pools, and what agents reported, in the text format of OpenMetrics;
+    /// its media type is [`CONTENT_TYPE`](crate::exposition::CONTENT_TYPE).
     #[must_use]
-    pub fn to_prometheus(&self) -> String {
-        let counters = self.counters.read().unwrap_or_else(PoisonError::into_inner);
-        let mut agents: Vec<_> = counters.iter().collect();
-        agents.sort_by(|a, b| a.0.cmp(b.0));
-        counters::to_prometheus(&agents)
+    pub fn to_openmetrics(&self) -> String {
+        let mut families = MetricFamilies::default();
+        {
+            let counters = self.counters.read().unwrap_or_else(PoisonError::into_inner);
+            let mut agents: Vec<_> = counters.iter().collect();
+            agents.sort_by(|a, b| a.0.cmp(b.0));
+            for (agent, counters) in agents {
+                counters.expose(agent, &mut families);
+            }
+        }
+        let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        for pool in pools.iter() {
+            pool.expose(&mut families);
+        }
+        drop(pools);
+        families.encode()
     }
 }
 

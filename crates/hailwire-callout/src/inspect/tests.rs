@@ -508,8 +508,9 @@ fn counters_are_written_for_prometheus() {
     let inspector = inspector([("a\"b", AgentRule::default(), &agent)]);
     let tally = inspector.counters("a\"b").unwrap();
     tally.count_bypassed(EventKind::RequestBody, AgentFault::Timeout);
-    let text = inspector.to_prometheus();
-    let line = "hail_callout_bypassed_total{agent=\"a\\\"b\",phase=\"request_body_chunk\",fault=\"timeout\"} 1";
+    let text = inspector.to_openmetrics();
+    let line = "hailwire_callout_bypassed_total{agent=\"a\\\"b\",phase=\"request_body_chunk\",fault=\"timeout\"} 1";
     assert!(text.lines().any(|l| l == line), "{text}");
-    assert!(text.contains("# TYPE hail_callout_observed_total counter"));
+    assert!(text.contains("# TYPE hailwire_callout_observed counter"));
+    assert!(text.ends_with("# EOF\n"));
 }

@@ -5,14 +5,18 @@
 //! decision, and how many there were is the sum of that, so that a request costs one addition.
 
 use std::{
-    collections::BTreeMap,
-    fmt::{self, Display, Write as _},
     sync::atomic::{AtomicI64, AtomicU64, Ordering},
     time::Duration,
 };
 
+use prometheus_client::{metrics::MetricType, registry::Unit};
+
 use super::{PoolError, histogram::LatencyHistogram};
-use crate::{event::EventKind, response::Decision};
+use crate::{
+    event::EventKind,
+    exposition::{HistogramValue, MetricFamilies, MetricValue},
+    response::Decision,
+};
 
 /// A counter: it only grows.
 #[derive(Debug, Default)]
@@ -136,237 +140,130 @@ impl PoolMetrics {
         }
     }
 
-    /// All of them, as Prometheus reads them, labelled with the agent's name.
-    #[must_use]
-    pub fn to_prometheus(&self, agent: &str) -> String {
-        let mut text = PrometheusText::default();
-        self.expose(agent, &mut text);
-        text.finish()
-    }
-
-    pub(super) fn expose(&self, agent: &str, text: &mut PrometheusText) {
-        self.expose_phases(agent, text);
+    /// Adds all of them to a scrape, labelled with the agent's name.
+    pub(super) fn expose(&self, agent: &str, families: &mut MetricFamilies) {
+        self.expose_phases(agent, families);
         for (name, help, counter) in [
             (
-                "connections_opened_total",
+                "callout_connections_opened_total",
                 "Connections that were opened.",
                 &self.connected,
             ),
             (
-                "connect_failures_total",
+                "callout_connect_failures_total",
                 "Attempts to connect that failed.",
                 &self.connect_failed,
             ),
             (
-                "connections_ended_total",
+                "callout_connections_ended_total",
                 "Connections that ended.",
                 &self.disconnected,
             ),
             (
-                "pauses_total",
+                "callout_pauses_total",
                 "Pauses that the agent asked for.",
                 &self.paused,
             ),
-            ("resumes_total", "Ends of such pauses.", &self.resumed),
             (
-                "displaced_total",
+                "callout_resumes_total",
+                "Ends of such pauses.",
+                &self.resumed,
+            ),
+            (
+                "callout_displaced_total",
                 "Requests that changed their connection.",
                 &self.displaced,
             ),
         ] {
-            let family = text.family(name, MetricType::Counter, help);
-            family.sample(agent, "", &[], counter.value());
+            let value = MetricValue::Counter(counter.value());
+            let family = families.own(name, MetricType::Counter, help, None);
+            family.sample(agent, NO_LABELS, value);
         }
-        text.family(
-            "connections",
-            MetricType::Gauge,
-            "Connections that are open.",
-        )
-        .sample(agent, "", &[], self.open.value());
+        let open = MetricValue::Gauge(self.open.value());
+        families
+            .own(
+                "callout_connections",
+                MetricType::Gauge,
+                "Connections that are open.",
+                None,
+            )
+            .sample(agent, NO_LABELS, open);
     }
 
-    fn expose_phases(&self, agent: &str, text: &mut PrometheusText) {
+    fn expose_phases(&self, agent: &str, families: &mut MetricFamilies) {
         let phases = || {
             EventKind::ALL
                 .into_iter()
-                .map(|kind| (kind.name(), self.phase(kind)))
+                .map(|kind| (("phase", kind.name()), self.phase(kind)))
         };
-        let family = text.family(
-            "answers_total",
+        let family = families.own(
+            "callout_answers_total",
             MetricType::Counter,
             "Answers, by phase and decision.",
+            None,
         );
         for (name, phase) in phases() {
             for (decision, answers) in DECISIONS.into_iter().zip(&phase.answers) {
-                let labels = [("phase", name), ("decision", decision)];
-                family.sample(agent, "", &labels, answers.count());
+                let answers = MetricValue::Counter(answers.count());
+                family.sample(agent, [name, ("decision", decision)], answers);
             }
         }
-        let family = text.family(
-            "failures_total",
+        let family = families.own(
+            "callout_failures_total",
             MetricType::Counter,
             "Requests without an answer, by phase and reason.",
+            None,
         );
         for (name, phase) in phases() {
             for (reason, counter) in FAILURES.into_iter().zip(&phase.failures) {
-                let labels = [("phase", name), ("reason", reason)];
-                family.sample(agent, "", &labels, counter.value());
+                let failures = MetricValue::Counter(counter.value());
+                family.sample(agent, [name, ("reason", reason)], failures);
             }
         }
-        let family = text.family(
-            "abandoned_total",
+        let family = families.own(
+            "callout_abandoned_total",
             MetricType::Counter,
             "Requests whose caller stopped waiting.",
+            None,
         );
         for (name, phase) in phases() {
-            family.sample(agent, "", &[("phase", name)], phase.abandoned.value());
+            let abandoned = MetricValue::Counter(phase.abandoned.value());
+            family.sample(agent, [name], abandoned);
         }
-        let family = text.family(
-            "duration_seconds",
+        let family = families.own(
+            "callout_duration",
             MetricType::Histogram,
             "From the request to the answer.",
+            Some(Unit::Seconds),
         );
         for (name, phase) in phases() {
-            family.histogram(agent, name, &phase.answers);
+            if let Some(durations) = durations(&phase.answers) {
+                family.sample(agent, [name], MetricValue::Histogram(durations));
+            }
         }
     }
 }
 
-/// The text format of Prometheus: the samples that several pools have of one metric stand together, under one header.
-#[derive(Debug, Default)]
-pub struct PrometheusText(BTreeMap<String, MetricFamily>);
-
-/// The samples of one metric name.
-#[derive(Debug)]
-pub(super) struct MetricFamily {
-    name: String,
-    kind: MetricType,
-    help: String,
-    samples: String,
-}
-
-/// The type of a metric, as its `# TYPE` line says it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MetricType {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
-impl Display for MetricType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        })
-    }
-}
-
-/// What the names of everything that pools count themselves begin with; nothing that an agent reports may.
-pub const PREFIX: &str = "hailwire_callout_";
+/// For metrics that an agent has once.
+pub(super) const NO_LABELS: [(&str, &str); 0] = [];
 
 /// The bounds of exported buckets, as powers of two of a microsecond: 8 µs to 67 s.
 const BUCKET_POWERS: std::ops::RangeInclusive<u32> = 3..=26;
 
-impl PrometheusText {
-    /// One of the pool's own families.
-    pub(super) fn family(&mut self, name: &str, kind: MetricType, help: &str) -> &mut MetricFamily {
-        self.0
-            .entry(format!("{PREFIX}{name}"))
-            .or_insert_with_key(|name| MetricFamily::new(name, kind, help))
-    }
-
-    /// A family that an agent reports; `None` where another has that name for something of another kind.
-    pub(super) fn reported(
-        &mut self,
-        name: &str,
-        kind: MetricType,
-        help: &str,
-    ) -> Option<&mut MetricFamily> {
-        let family = self
-            .0
-            .entry(name.to_owned())
-            .or_insert_with_key(|name| MetricFamily::new(name, kind, help));
-        (family.kind == kind).then_some(family)
-    }
-
-    /// The text.
-    #[must_use]
-    pub fn finish(self) -> String {
-        let mut text = String::new();
-        for family in self.0.into_values() {
-            if family.samples.is_empty() {
-                continue;
-            }
-            if !family.help.is_empty() {
-                let help = family.help.replace('\\', "\\\\").replace('\n', "\\n");
-                let _ = writeln!(text, "# HELP {} {help}", family.name);
-            }
-            let _ = writeln!(text, "# TYPE {} {}", family.name, family.kind);
-            text.push_str(&family.samples);
-        }
-        text
-    }
-}
-
-impl MetricFamily {
-    fn new(name: &str, kind: MetricType, help: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            kind,
-            help: help.to_owned(),
-            samples: String::new(),
-        }
-    }
-
-    pub(super) fn sample(
-        &mut self,
-        agent: &str,
-        suffix: &str,
-        labels: &[(&str, &str)],
-        value: impl Display,
-    ) {
-        let text = &mut self.samples;
-        let _ = write!(text, "{}{suffix}{{agent=\"{}\"", self.name, escape(agent));
-        for (label, value) in labels {
-            let _ = write!(text, ",{label}=\"{}\"", escape(value));
-        }
-        let _ = writeln!(text, "}} {value}");
-    }
-
-    /// Several histograms as one.
-    fn histogram(&mut self, agent: &str, phase: &str, histograms: &[LatencyHistogram]) {
-        let all =
-            |figure: &dyn Fn(&LatencyHistogram) -> u64| histograms.iter().map(figure).sum::<u64>();
-        let count = all(&LatencyHistogram::count);
-        if count == 0 {
-            return;
-        }
-        for power in BUCKET_POWERS {
-            // Whole microseconds below a power of two are those up to one less.
-            let bound = ((1_u64 << power) - 1) as f64 / 1e6;
-            let labels = [("phase", phase), ("le", &bound.to_string())];
-            let below = all(&|histogram| histogram.below_power(power));
-            self.sample(agent, "_bucket", &labels, below);
-        }
-        self.sample(agent, "_bucket", &[("phase", phase), ("le", "+Inf")], count);
-        let labels = [("phase", phase)];
-        self.sample(
-            agent,
-            "_sum",
-            &labels,
-            all(&LatencyHistogram::sum) as f64 / 1e6,
-        );
-        self.sample(agent, "_count", &labels, count);
-    }
-}
-
-/// A label's value, with what would end it written out.
-fn escape(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
+/// Several histograms of microseconds as one of seconds; `None` where they are empty.
+fn durations(histograms: &[LatencyHistogram]) -> Option<HistogramValue> {
+    let all =
+        |figure: &dyn Fn(&LatencyHistogram) -> u64| histograms.iter().map(figure).sum::<u64>();
+    let up_to = BUCKET_POWERS.map(|power| {
+        // Whole microseconds below a power of two are those up to one less.
+        let bound = ((1_u64 << power) - 1) as f64 / 1e6;
+        (bound, all(&|histogram| histogram.below_power(power)))
+    });
+    let up_to = up_to.collect();
+    // Read after the buckets, so that it is not less than what they hold.
+    let count = all(&LatencyHistogram::count);
+    let sum = all(&LatencyHistogram::sum) as f64 / 1e6;
+    (count > 0).then(|| HistogramValue::from_cumulative(sum, count, up_to))
 }
 
 #[cfg(test)]
@@ -386,16 +283,18 @@ mod tests {
         metrics.failed(body, &PoolError::Timeout);
         metrics.phase(body).abandoned.increment();
         metrics.open.add(4);
-        let text = metrics.to_prometheus("w\"af");
+        let mut families = MetricFamilies::default();
+        metrics.expose("w\"af", &mut families);
+        let text = families.encode();
         for line in [
             r#"hailwire_callout_answers_total{agent="w\"af",phase="request_headers",decision="allow"} 1"#,
             r#"hailwire_callout_answers_total{agent="w\"af",phase="request_headers",decision="redirect"} 1"#,
             r#"hailwire_callout_answers_total{agent="w\"af",phase="request_headers",decision="block"} 0"#,
             r#"hailwire_callout_failures_total{agent="w\"af",phase="request_body_chunk",reason="timeout"} 1"#,
             r#"hailwire_callout_abandoned_total{agent="w\"af",phase="request_body_chunk"} 1"#,
-            r#"hailwire_callout_duration_seconds_bucket{agent="w\"af",phase="request_headers",le="0.000063"} 1"#,
-            r#"hailwire_callout_duration_seconds_bucket{agent="w\"af",phase="request_headers",le="0.000127"} 2"#,
-            r#"hailwire_callout_duration_seconds_bucket{agent="w\"af",phase="request_headers",le="+Inf"} 2"#,
+            r#"hailwire_callout_duration_seconds_bucket{le="0.000063",agent="w\"af",phase="request_headers"} 1"#,
+            r#"hailwire_callout_duration_seconds_bucket{le="0.000127",agent="w\"af",phase="request_headers"} 2"#,
+            r#"hailwire_callout_duration_seconds_bucket{le="+Inf",agent="w\"af",phase="request_headers"} 2"#,
             r#"hailwire_callout_duration_seconds_count{agent="w\"af",phase="request_headers"} 2"#,
             r#"hailwire_callout_connections{agent="w\"af"} 4"#,
         ] {
@@ -405,13 +304,13 @@ mod tests {
 
     #[test]
     fn every_family_is_announced_once() {
-        let mut text = PrometheusText::default();
+        let mut families = MetricFamilies::default();
         for agent in ["waf", "limit"] {
             let metrics = PoolMetrics::default();
             metrics.answered(EventKind::Guardrail, &Decision::Allow, Duration::ZERO);
-            metrics.expose(agent, &mut text);
+            metrics.expose(agent, &mut families);
         }
-        let text = text.finish();
+        let text = families.encode();
         let mut types: Vec<_> = text
             .lines()
             .filter(|line| line.starts_with("# TYPE"))

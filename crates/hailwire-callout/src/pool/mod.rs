@@ -62,6 +62,7 @@ use std::{
 use arc_swap::ArcSwap;
 use foldhash::fast::RandomState;
 use hailwire_pool::{AffinityTable, Availability, BreakerState, CircuitBreaker, SlotSet};
+use prometheus_client::metrics::MetricType;
 use thiserror::Error;
 use tokio::{sync::Notify, task::JoinSet};
 
@@ -69,7 +70,7 @@ pub use agents::{AgentPools, PoolReader, PoolSnapshot};
 pub use config::{Backoff, PausedPolicy, PoolConfig, Timeouts};
 pub use connect::{Connector, connect_with};
 pub use lease::ConnectionLease;
-pub use metrics::{PoolMetrics, PrometheusText};
+pub use metrics::PoolMetrics;
 pub use reports::ReportedMetrics;
 pub use start_signal::StartSignal;
 
@@ -77,11 +78,13 @@ use crate::{
     capabilities::Capabilities,
     control::CancelReason,
     event::{Configure, Event},
+    exposition::{MetricFamilies, MetricValue},
     host::{ConnectionState, RequestError},
     response::Decision,
 };
 
 use connection_slot::ConnectionSlot;
+use metrics::NO_LABELS;
 
 /// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -331,68 +334,71 @@ impl AgentPool {
         &self.shared.reports
     }
 
-    /// What was counted, how it is, and what the agent reported, as Prometheus reads them. For several pools:
-    /// [`to_prometheus`].
+    /// What was counted, how it is, and what the agent reported, in the text format of OpenMetrics.
     #[must_use]
-    pub fn to_prometheus(&self) -> String {
-        to_prometheus([self])
+    pub fn to_openmetrics(&self) -> String {
+        let mut families = MetricFamilies::default();
+        self.expose(&mut families);
+        families.encode()
     }
 
-    fn expose(&self, text: &mut PrometheusText) {
+    /// Adds all of it to a scrape.
+    pub(crate) fn expose(&self, families: &mut MetricFamilies) {
         let shared = &self.shared;
         let (agent, now) = (self.name(), clock::coarse());
-        shared.metrics.expose(agent, text);
+        shared.metrics.expose(agent, families);
         let breaker = match shared.breaker.state() {
             BreakerState::Closed => 0,
             BreakerState::HalfOpen => 1,
             BreakerState::Open { .. } => 2,
         };
         for (name, help, value) in [
-            ("in_flight", "Events in flight.", self.in_flight() as usize),
             (
-                "connections_able",
+                "callout_in_flight",
+                "Events in flight.",
+                self.in_flight() as usize,
+            ),
+            (
+                "callout_connections_able",
                 "Connections that take new requests.",
                 self.available() as usize,
             ),
             (
-                "requests_bound",
+                "callout_requests_bound",
                 "Requests that have a connection.",
                 shared.affinity.len(now),
             ),
             (
-                "sessions_bound",
+                "callout_sessions_bound",
                 "Sessions that have a connection.",
                 shared.sticky.len(now),
             ),
-            ("breaker_state", "0 closed, 1 half-open, 2 open.", breaker),
             (
-                "reported_series",
-                "Series of the agent's own.",
+                "callout_breaker_state",
+                "0 closed, 1 half-open, 2 open.",
+                breaker,
+            ),
+            (
+                "callout_reported_series",
+                "Series that the agent reported.",
                 shared.reports.len(now),
             ),
         ] {
-            text.family(name, metrics::MetricType::Gauge, help)
-                .sample(agent, "", &[], value);
+            let value = MetricValue::Gauge(i64::try_from(value).unwrap_or(i64::MAX));
+            let family = families.own(name, MetricType::Gauge, help, None);
+            family.sample(agent, NO_LABELS, value);
         }
-        let left_out = shared.reports.left_out.value();
-        text.family(
-            "reported_series_left_out_total",
-            metrics::MetricType::Counter,
-            "Series of the agent's own that were not taken in.",
-        )
-        .sample(agent, "", &[], left_out);
-        shared.reports.expose(agent, now, text);
+        let left_out = MetricValue::Counter(shared.reports.left_out.value());
+        families
+            .own(
+                "callout_reported_series_left_out_total",
+                MetricType::Counter,
+                "Series that the agent reported and that were not taken in.",
+                None,
+            )
+            .sample(agent, NO_LABELS, left_out);
+        shared.reports.expose(agent, now, families);
     }
-}
-
-/// What several pools counted and their agents reported, as Prometheus reads them.
-#[must_use]
-pub fn to_prometheus<'a>(pools: impl IntoIterator<Item = &'a AgentPool>) -> String {
-    let mut text = PrometheusText::default();
-    for pool in pools {
-        pool.expose(&mut text);
-    }
-    text.finish()
 }
 
 /// The state of a connection.

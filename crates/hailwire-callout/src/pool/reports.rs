@@ -10,8 +10,13 @@ use std::{
     time::Duration,
 };
 
-use super::metrics::{Counter, MetricFamily, MetricType, PREFIX, PrometheusText};
-use crate::control::{HistogramBucket, HistogramMetric, MetricsReport};
+use prometheus_client::metrics::MetricType;
+
+use super::metrics::Counter;
+use crate::{
+    control::{HistogramMetric, MetricsReport},
+    exposition::{HistogramValue, MetricFamilies, MetricValue, is_reserved},
+};
 
 /// Series that are kept; more are left out and counted.
 pub const MAX_SERIES: usize = 10_000;
@@ -64,6 +69,23 @@ impl SeriesValue {
             Self::Histogram(_) => MetricType::Histogram,
         }
     }
+
+    fn exposed(&self) -> MetricValue {
+        match self {
+            Self::Counter(value) => MetricValue::Counter(*value),
+            Self::Gauge(value) => MetricValue::Measure(*value),
+            Self::Histogram(histogram) => {
+                let buckets = histogram.buckets.iter();
+                // What is not a number is taken for the last bucket, which follows in any case.
+                let up_to = buckets.filter_map(|bucket| Some((bucket.le.as_f64()?, bucket.count)));
+                MetricValue::Histogram(HistogramValue::from_cumulative(
+                    histogram.sum,
+                    histogram.count,
+                    up_to.collect(),
+                ))
+            }
+        }
+    }
 }
 
 impl ReportedMetrics {
@@ -100,24 +122,19 @@ impl ReportedMetrics {
         self.len(now) == 0
     }
 
-    /// All series as Prometheus reads them, labelled with the agent's name. Those of one name that differ in their
-    /// type from the first are left out.
-    #[must_use]
-    pub fn to_prometheus(&self, agent: &str, now: Duration) -> String {
-        let mut text = PrometheusText::default();
-        self.expose(agent, now, &mut text);
-        text.finish()
-    }
-
-    pub(super) fn expose(&self, agent: &str, now: Duration, text: &mut PrometheusText) {
+    /// Adds all series to a scrape, labelled with the agent's name. Those of one name that differ in their type from the
+    /// first are left out.
+    pub(super) fn expose(&self, agent: &str, now: Duration, families: &mut MetricFamilies) {
         let mut series = self.series();
         expire(&mut series, now);
         let mut sorted: Vec<_> = series.iter().collect();
         sorted.sort_by_key(|(key, _)| *key);
         for (key, series) in sorted {
-            let help = series.help.as_deref().unwrap_or_default();
-            if let Some(family) = text.reported(&key.name, series.value.kind(), help) {
-                sample(family, agent, key, &series.value);
+            let help = series.help.as_deref();
+            if let Some(family) = families.reported(&key.name, series.value.kind(), help) {
+                let labels = key.labels.iter();
+                let labels = labels.map(|(name, value)| (name.clone(), value.as_str()));
+                family.sample(agent, labels, series.value.exposed());
             }
         }
     }
@@ -172,7 +189,7 @@ fn is_sound(key: &SeriesKey, value: &SeriesValue) -> bool {
             && name != "le"
     };
     is_name(&key.name)
-        && !key.name.starts_with(PREFIX)
+        && !is_reserved(&key.name)
         && key.labels.len() <= MAX_LABELS
         && key.labels.iter().all(label)
         && buckets <= MAX_BUCKETS
@@ -185,34 +202,16 @@ fn is_name(name: &str) -> bool {
         && name.chars().all(|c| starts(c) || c.is_ascii_digit())
 }
 
-fn sample(family: &mut MetricFamily, agent: &str, key: &SeriesKey, value: &SeriesValue) {
-    let labels: Vec<(&str, &str)> = key.labels.iter().map(|(n, v)| (&**n, &**v)).collect();
-    match value {
-        SeriesValue::Counter(value) => family.sample(agent, "", &labels, value),
-        SeriesValue::Gauge(value) => family.sample(agent, "", &labels, value),
-        SeriesValue::Histogram(histogram) => {
-            let mut bucket = |bound: &str, count: u64| {
-                let mut labels = labels.clone();
-                labels.push(("le", bound));
-                family.sample(agent, "_bucket", &labels, count);
-            };
-            for HistogramBucket { le, count } in &histogram.buckets {
-                // What is not a number is taken for the last bucket, which follows in any case.
-                if let Some(bound) = le.as_f64() {
-                    bucket(&bound.to_string(), *count);
-                }
-            }
-            bucket("+Inf", histogram.count);
-            family.sample(agent, "_sum", &labels, histogram.sum);
-            family.sample(agent, "_count", &labels, histogram.count);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Metric;
+    use crate::control::{HistogramBucket, Metric};
+
+    fn exposed(reports: &ReportedMetrics, now: Duration) -> String {
+        let mut families = MetricFamilies::default();
+        reports.expose("waf", now, &mut families);
+        families.encode()
+    }
 
     fn at(secs: u64) -> Duration {
         Duration::from_secs(secs)
@@ -236,14 +235,16 @@ mod tests {
         reports.record(counter("hits", "a", 1), at(0));
         reports.record(counter("hits", "a", 5), at(1));
         reports.record(counter("hits", "b\"", 2), at(1));
-        let text = reports.to_prometheus("waf", at(1));
+        let text = exposed(&reports, at(1));
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(
             lines,
             [
+                "# HELP hits Reported by an agent.",
                 "# TYPE hits counter",
-                "hits{agent=\"waf\",rule=\"a\"} 5",
-                "hits{agent=\"waf\",rule=\"b\\\"\"} 2",
+                "hits_total{agent=\"waf\",rule=\"a\"} 5",
+                "hits_total{agent=\"waf\",rule=\"b\\\"\"} 2",
+                "# EOF",
             ]
         );
     }
@@ -272,6 +273,7 @@ mod tests {
             "a b",
             "a\nb 1",
             "hailwire_callout_failures_total",
+            "hailwire_anything",
             &long,
         ] {
             reports.record(counter(name, "", 1), at(0));
@@ -279,7 +281,7 @@ mod tests {
         let mut report = counter("hits", "", 1);
         report.counters[0].labels = BTreeMap::from([("agent".to_owned(), "other".to_owned())]);
         reports.record(report, at(0));
-        assert_eq!((reports.len(at(0)), reports.left_out.value()), (0, 7));
+        assert_eq!((reports.len(at(0)), reports.left_out.value()), (0, 8));
     }
 
     #[test]
@@ -300,10 +302,11 @@ mod tests {
             },
             at(0),
         );
-        let text = reports.to_prometheus("waf", at(0));
+        let text = exposed(&reports, at(0));
         assert!(text.contains("# HELP took How\\nlong.\n"));
-        assert!(text.contains("took_bucket{agent=\"waf\",le=\"0.5\"} 2\n"));
+        assert!(text.contains("took_bucket{le=\"0.5\",agent=\"waf\"} 2\n"));
+        assert!(text.contains("took_bucket{le=\"+Inf\",agent=\"waf\"} 3\n"));
         assert_eq!(text.matches("+Inf").count(), 1);
-        assert!(text.ends_with("took_count{agent=\"waf\"} 3\n"));
+        assert!(text.contains("took_count{agent=\"waf\"} 3\n"));
     }
 }

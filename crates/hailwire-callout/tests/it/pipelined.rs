@@ -266,7 +266,7 @@ async fn an_agent_that_stalls_on_pieces_behind_others_opens_the_breaker_as_one_t
             assert!(second.verdict.passes());
             under_way.push(exchange);
         }
-        let counted = inspector.pools_to_prometheus();
+        let counted = inspector.to_openmetrics();
         assert!(
             counted.contains("breaker_state{agent=\"far\"} 0"),
             "{counted}"
@@ -279,7 +279,7 @@ async fn an_agent_that_stalls_on_pieces_behind_others_opens_the_breaker_as_one_t
         }
         // Each has its time from when its turn came, and no more.
         assert!(begin.elapsed() <= LONG, "{:?}", begin.elapsed());
-        let counted = inspector.pools_to_prometheus();
+        let counted = inspector.to_openmetrics();
         assert!(
             counted.contains("breaker_state{agent=\"far\"} 2"),
             "{counted}"

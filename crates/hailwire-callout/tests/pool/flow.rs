@@ -176,7 +176,7 @@ async fn what_the_agent_counts_is_exported_beside_what_the_pool_counts() {
         r#"hailwire_callout_requests_bound{agent="probe"} 1"#,
     ];
     eventually(|| {
-        let text = house.pool.to_prometheus();
+        let text = house.pool.to_openmetrics();
         expected
             .iter()
             .all(|line| text.lines().any(|found| found == *line))

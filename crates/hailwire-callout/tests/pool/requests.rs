@@ -41,7 +41,7 @@ async fn all_phases_of_a_request_go_to_one_connection() {
     assert!(
         house
             .pool
-            .to_prometheus()
+            .to_openmetrics()
             .contains("requests_bound{agent=\"probe\"} 0\n")
     );
 }

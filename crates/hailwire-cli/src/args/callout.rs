@@ -1,4 +1,4 @@
-//! Commands about inspection agents: those that a proxy asks about each request.
+//! Commands for inspection agents, which a proxy asks about each request.
 
 use std::path::PathBuf;
 
@@ -6,68 +6,67 @@ use clap::{ArgGroup, Args, Subcommand};
 use hailwire_terminal::programs;
 use hailwire_wire::AgentName;
 
-use super::Carried;
+use super::ForwardedArgs;
 
-/// Ask inspection agents about requests, near and far (Agent Protocol v2)
+/// Ask local and remote inspection agents about requests (Agent Protocol v2)
 #[derive(Debug, Args)]
-pub(crate) struct Callout {
+pub(crate) struct CalloutArgs {
     #[command(subcommand)]
     pub(crate) command: CalloutCommand,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CalloutCommand {
-    Serve(CalloutServe),
-    Agent(CalloutAgent),
-    Test(CalloutTest),
+    Serve(CalloutServeArgs),
+    Agent(CalloutAgentArgs),
+    Test(CalloutTestArgs),
     #[command(about = programs::WAF_COMMAND.about)]
-    Waf(Carried),
+    Waf(ForwardedArgs),
     #[command(about = programs::RATE_LIMIT_COMMAND.about)]
-    RateLimit(Carried),
+    RateLimit(ForwardedArgs),
 }
 
 /// Serve the configured agents to proxies that do not speak the protocol themselves
 ///
-/// Envoy asks by external processing, HAProxy by its stream processing offload engine. The configuration is read
-/// anew when the file changes, and on SIGHUP; requests under way keep the one that they began with. Runs until
+/// Envoy connects by external processing (ext_proc), HAProxy by its stream processing offload engine (SPOE). The configuration
+/// is reloaded when the file changes, and on SIGHUP; requests in flight keep the one that they began with. Runs until
 /// Ctrl-C or SIGTERM. Agents on other nodes need this machine's node (`hail up`).
 #[derive(Debug, Args)]
-pub(crate) struct CalloutServe {
-    /// The agents and where to listen; see docs/reference/callout.md
+pub(crate) struct CalloutServeArgs {
+    /// Configuration file: the agents and where to listen; see docs/reference/callout.md
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
 }
 
 /// Attach an inspection agent to this machine's node, so that proxies elsewhere can ask it
 ///
-/// A proxy names it as `hail "NAME@NODE"`. Each of its connections is joined byte for byte to a connection to the agent's
-/// Unix socket, so that whatever the agent speaks reaches the proxy unchanged.
+/// A proxy names it as `hail "NAME@NODE"`. Each of its connections is spliced to a connection to the agent's Unix socket, so
+/// that the bytes of either side reach the other unchanged.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("which").required(true))]
-pub(crate) struct CalloutAgent {
+pub(crate) struct CalloutAgentArgs {
     /// Unix socket on which the agent listens
     #[arg(long, value_name = "PATH", group = "which")]
     pub(crate) uds: Option<PathBuf>,
-    /// Shell command that runs the agent; it listens on the Unix socket that HAIL_SOCKET names, and is started again
+    /// Shell command that runs the agent; it must listen on the Unix socket that HAIL_SOCKET names, and is restarted
     /// when it ends
     #[arg(long, value_name = "CMD", group = "which", requires = "name")]
     pub(crate) exec: Option<String>,
-    /// Name that proxies use [default: the socket's file name without its ending]
+    /// Name that proxies use [default: the socket's file name without its extension]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<AgentName>,
 }
 
-/// Try out what a configuration lets through
+/// Test which requests a configuration allows
 ///
-/// Sends harmless and hostile requests and bodies of 10 MB and 100 MB to the configured agents, then puts a slow, a crashing, a
-/// lying and a garbling agent in the place of each, in every phase and in mid-body. Prints what passed and how
-/// long each phase took; fails when anything passed that the configuration forbids.
+/// Sends harmless and hostile requests and bodies of 10 MB and 100 MB to the configured agents, then replaces each agent by one that
+/// is slow, crashes, answers with invalid statuses or sends garbage, in every phase and in mid-body. Prints what passed and how long each phase took; fails if anything passed that the configuration forbids.
 #[derive(Debug, Args)]
-pub(crate) struct CalloutTest {
-    /// The agents; see docs/reference/callout.md
+pub(crate) struct CalloutTestArgs {
+    /// Configuration file; see docs/reference/callout.md
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// Leave the bodies of 10 MB and 100 MB out
+    /// Skip the bodies of 10 MB and 100 MB
     #[arg(long)]
     pub(crate) small: bool,
 }

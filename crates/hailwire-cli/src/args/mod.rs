@@ -1,9 +1,9 @@
-//! What was typed: the table of commands, flags and their help.
+//! The command line: the table of commands, flags and their help.
 //!
-//! Every value is parsed here, once, into a type that cannot be wrong, so that a mistake is
-//! reported before anything happens. Nothing is decided here; that is [`crate::plan`]'s part.
-//! Help, man pages and completions all come from this one table, and from those of the programs beside `hail` for
-//! the commands that they carry out.
+//! Every value is parsed here, once, into a type that is always valid, so that a mistake is
+//! reported before anything happens. Decisions are made in [`crate::plan`].
+//! Help, man pages and completions all come from this one table, and from those of the companion programs for the
+//! commands that they execute.
 
 pub(crate) mod agent;
 pub(crate) mod callout;
@@ -14,10 +14,10 @@ mod value;
 use std::ffi::OsString;
 
 use clap::{Args, Parser, Subcommand};
-use hailwire_terminal::{global::Global, programs};
+use hailwire_terminal::{global::GlobalArgs, programs};
 
 pub(crate) use hailwire_terminal::global::duration;
-pub(crate) use value::Field;
+pub(crate) use value::HeaderField;
 
 /// The network for software agents: call an agent by name, wherever it runs
 #[derive(Debug, Parser)]
@@ -32,45 +32,45 @@ pub(crate) use value::Field;
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) global: Global,
+    pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// The commands, in the order of a newcomer's day.
+/// The commands, in the order in which a new user needs them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Up(node::Up),
-    Down(node::Down),
-    Status(node::Status),
-    Id(node::Id),
-    Invite(node::Invite),
-    Join(node::Join),
-    Trust(node::Trust),
-    Peers(node::Peers),
-    Agents(agent::Agents),
-    Serve(agent::Serve),
-    Call(agent::Call),
-    Send(agent::Send),
-    Stream(agent::Stream),
-    Ping(agent::Ping),
-    Callout(callout::Callout),
-    Hub(other::Hub),
-    Demo(other::Demo),
+    Up(node::UpArgs),
+    Down(node::DownArgs),
+    Status(node::StatusArgs),
+    Id(node::IdArgs),
+    Invite(node::InviteArgs),
+    Join(node::JoinArgs),
+    Trust(node::TrustArgs),
+    Peers(node::PeersArgs),
+    Agents(agent::AgentsArgs),
+    Serve(agent::ServeArgs),
+    Call(agent::CallArgs),
+    Send(agent::SendArgs),
+    Stream(agent::StreamArgs),
+    Ping(agent::PingArgs),
+    Callout(callout::CalloutArgs),
+    Hub(other::HubArgs),
+    Demo(other::DemoArgs),
     #[command(about = programs::BENCH_COMMAND.about)]
-    Bench(Carried),
+    Bench(ForwardedArgs),
     #[command(about = programs::LAB_COMMAND.about)]
-    Lab(Carried),
-    Config(other::Config),
-    Service(other::Service),
-    Completions(other::Completions),
-    Man(other::Man),
+    Lab(ForwardedArgs),
+    Config(other::ConfigArgs),
+    Service(other::ServiceArgs),
+    Completions(other::CompletionsArgs),
+    Man(other::ManArgs),
 }
 
-/// A command that another program carries out, which is given every argument of this one and parses them itself.
+/// A command that a companion program executes: it is given all arguments of this process and parses them itself.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
-pub(crate) struct Carried {
+pub(crate) struct ForwardedArgs {
     /// Options and arguments
     #[arg(
         value_name = "ARGS",

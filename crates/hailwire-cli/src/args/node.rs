@@ -13,7 +13,7 @@ use super::duration;
 /// The node's key is made at the first start. Without -d it stays in the foreground until Ctrl-C or
 /// SIGTERM, then lets the calls in flight finish.
 #[derive(Debug, Args)]
-pub(crate) struct Up {
+pub(crate) struct UpArgs {
     /// Run in the background; logs go to hail.log in the data folder
     #[arg(short, long)]
     pub(crate) detach: bool,
@@ -39,14 +39,14 @@ pub(crate) struct Up {
     /// Time that calls in flight may take to finish when stopping [default: 10s]
     #[arg(long, value_name = "D", value_parser = duration)]
     pub(crate) grace: Option<Duration>,
-    /// Written by `hail up -d` for the process that it starts
+    /// Set by `hail up -d` for the process that it starts
     #[arg(long, hide = true)]
     pub(crate) detached: bool,
 }
 
-/// Stop this machine's node and wait until it is gone
+/// Stop this machine's node and wait until it has exited
 #[derive(Debug, Args)]
-pub(crate) struct Down {
+pub(crate) struct DownArgs {
     /// Time that calls in flight may take to finish
     #[arg(long, value_name = "D", value_parser = duration, default_value = "10s")]
     pub(crate) grace: Duration,
@@ -54,53 +54,53 @@ pub(crate) struct Down {
 
 /// Show the node, its tunnels, agents and hubs
 #[derive(Debug, Args)]
-pub(crate) struct Status {}
+pub(crate) struct StatusArgs {}
 
 /// Print the node's key, which is its name in the network
 #[derive(Debug, Args)]
-pub(crate) struct Id {}
+pub(crate) struct IdArgs {}
 
 /// Print a ticket with which another node can join this one
 ///
-/// A ticket is a secret: whoever holds it may use it until it is used up or expired.
+/// A ticket is a secret: anyone who has it can use it until it is used up or has expired.
 #[derive(Debug, Args)]
-pub(crate) struct Invite {
-    /// How often the ticket may be used
+pub(crate) struct InviteArgs {
+    /// How many times the ticket can be used
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) uses: u32,
     /// Time until the ticket expires
     #[arg(long, value_name = "D", value_parser = duration, default_value = "10m")]
     pub(crate) expires: Duration,
-    /// Agents that the joining node may call, comma-separated; all when left out
+    /// Agents that the joining node may call, comma-separated [default: all]
     #[arg(long, value_name = "AGENT", value_delimiter = ',')]
     pub(crate) allow: Vec<AgentName>,
-    /// Agents of the joining node that may take calls from here which name no node, comma-separated;
-    /// when left out all of one that may call all, else none
+    /// Agents of the joining node to which calls from here that name no node may go,
+    /// comma-separated [default: all if it may call all agents here, else none]
     #[arg(long, value_name = "AGENT", value_delimiter = ',')]
     pub(crate) offer: Vec<AgentName>,
 }
 
 /// Join another node, or a hub, by its ticket
 ///
-/// Afterwards both nodes trust each other. A node that is trusted already keeps what it may call here,
-/// unless --allow says otherwise. What it may call is printed.
+/// Afterwards both nodes trust each other. A node that is trusted already keeps its permissions here, unless --allow
+/// changes them. What it may call is printed.
 ///
 /// Where a hub's members trust each other, joining it lets each of them call every agent here; its ticket says
 /// so, and this command asks first.
 #[derive(Debug, Args)]
-pub(crate) struct Join {
+pub(crate) struct JoinArgs {
     /// The ticket, or `-` to read it from stdin, so that it stays out of the shell's history
     #[arg(value_name = "TICKET")]
     pub(crate) ticket: String,
-    /// Name by which to know the joined node here
+    /// Alias of the joined node on this node
     #[arg(long, value_name = "NAME")]
     pub(crate) alias: Option<NodeName>,
-    /// Agents here that the joined node may call, comma-separated, or `*` for all; when left out all, or
-    /// what a node that is trusted already may call
+    /// Agents here that the joined node may call, comma-separated, or `*` for all [default: all; a node that
+    /// is trusted already keeps its permissions]
     #[arg(long, value_name = "AGENT", value_delimiter = ',')]
-    pub(crate) allow: Vec<Allowed>,
-    /// Agents of the joined node that may take calls from here which name no node, comma-separated;
-    /// when left out all of one that may call all here, else none
+    pub(crate) allow: Vec<AllowedAgent>,
+    /// Agents of the joined node to which calls from here that name no node may go,
+    /// comma-separated [default: all if it may call all agents here, else none]
     #[arg(long, value_name = "AGENT", value_delimiter = ',')]
     pub(crate) offer: Vec<AgentName>,
     /// Agree that the members of the hub trust each other, where its ticket says so
@@ -108,14 +108,14 @@ pub(crate) struct Join {
     pub(crate) yes: bool,
 }
 
-/// What `--allow` takes: an agent's name, or `*` for all.
+/// A value of `--allow`: an agent's name, or `*` for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Allowed {
+pub(crate) enum AllowedAgent {
     All,
     Agent(AgentName),
 }
 
-impl std::str::FromStr for Allowed {
+impl std::str::FromStr for AllowedAgent {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -126,7 +126,7 @@ impl std::str::FromStr for Allowed {
     }
 }
 
-impl std::fmt::Display for Allowed {
+impl std::fmt::Display for AllowedAgent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::All => f.write_str("*"),
@@ -137,7 +137,7 @@ impl std::fmt::Display for Allowed {
 
 /// List, add, remove and approve trusted peers
 #[derive(Debug, Args)]
-pub(crate) struct Trust {
+pub(crate) struct TrustArgs {
     #[command(subcommand)]
     pub(crate) command: TrustCommand,
 }
@@ -147,8 +147,8 @@ pub(crate) enum TrustCommand {
     /// List trusted peers
     Ls,
     /// Trust a node by its key
-    Add(TrustAdd),
-    /// Stop trusting a peer; its tunnel closes at once
+    Add(TrustAddArgs),
+    /// Stop trusting a peer; its tunnel is closed at once
     Rm {
         /// The peer's key, alias or name
         #[arg(value_name = "PEER")]
@@ -157,33 +157,33 @@ pub(crate) enum TrustCommand {
     /// List nodes that asked to be trusted
     Pending,
     /// Trust a node that asked
-    Approve(TrustAdd),
+    Approve(TrustAddArgs),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct TrustAdd {
+pub(crate) struct TrustAddArgs {
     /// The node's key, as `hail id` prints it there
     #[arg(value_name = "ID")]
     pub(crate) id: NodeId,
-    /// Name by which to know it here
+    /// Alias of the peer on this node
     #[arg(long, value_name = "NAME")]
     pub(crate) alias: Option<NodeName>,
-    /// Agents that it may call, comma-separated, or `*` for all; when left out all, or what a node that is
-    /// trusted already may call
+    /// Agents that it may call, comma-separated, or `*` for all [default: all; a node that is trusted already keeps its
+    /// permissions]
     #[arg(long, value_name = "AGENT", value_delimiter = ',')]
-    pub(crate) allow: Vec<Allowed>,
-    /// Its agents that may take calls from here which name no node, comma-separated; when left out all
-    /// of one that may call all, else none
+    pub(crate) allow: Vec<AllowedAgent>,
+    /// Its agents to which calls from here that name no node may go, comma-separated [default: all if
+    /// it may call all agents here, else none]
     #[arg(long, value_name = "AGENT", value_delimiter = ',')]
     pub(crate) offer: Vec<AgentName>,
-    /// UDP address at which to find it, where no hub knows; repeatable
+    /// UDP address of the peer, if no hub knows it; repeatable
     #[arg(long, value_name = "ADDR")]
     pub(crate) address: Vec<SocketAddr>,
-    /// TCP address at which to find it; repeatable
+    /// TCP address of the peer; repeatable
     #[arg(long, value_name = "ADDR")]
     pub(crate) tcp: Vec<SocketAddr>,
 }
 
 /// List trusted peers and the tunnels to them
 #[derive(Debug, Args)]
-pub(crate) struct Peers {}
+pub(crate) struct PeersArgs {}

@@ -1,4 +1,4 @@
-//! The hub, the demonstration, the benchmark, and the commands about `hail` itself.
+//! The hub, the demonstration, and the commands about `hail` itself.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -13,20 +13,20 @@ use super::duration;
 /// Without a subcommand the hub runs in the foreground until Ctrl-C or SIGTERM.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct Hub {
+pub(crate) struct HubArgs {
     #[command(subcommand)]
     pub(crate) command: Option<HubCommand>,
     #[command(flatten)]
-    pub(crate) run: HubRun,
+    pub(crate) run: HubRunArgs,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum HubCommand {
     /// Run the hub; the same as `hail hub`
-    Run(HubRun),
+    Run(HubRunArgs),
     /// Print a ticket with which a node can become a member of the hub
     Invite {
-        /// How often the ticket may be used
+        /// How many times the ticket can be used
         #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
         uses: u32,
         /// Time until the ticket expires
@@ -36,11 +36,11 @@ pub(crate) enum HubCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct HubRun {
-    /// TCP address of directory and relay
+pub(crate) struct HubRunArgs {
+    /// TCP address of the directory and the relay
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:7443")]
     pub(crate) listen: SocketAddr,
-    /// UDP port of address discovery [default: the number of the TCP port]
+    /// UDP port of address discovery [default: same as the TCP port]
     #[arg(long, value_name = "PORT")]
     pub(crate) udp_port: Option<u16>,
     /// URL under which nodes reach the hub, as tickets state it [default: made from --listen]
@@ -56,19 +56,19 @@ pub(crate) struct HubRun {
     /// Speak plain HTTP, on loopback only, for tests or behind a reverse proxy on this machine
     #[arg(long, conflicts_with = "tls_cert")]
     pub(crate) plain: bool,
-    /// Whom members trust by their membership alone
-    #[arg(long, value_name = "WHO", value_enum, default_value_t = HubTrust::Nobody)]
-    pub(crate) trust: HubTrust,
-    /// Whose agents a member sees [default: those of all members where they trust each other, else those of
+    /// Whom members trust because of their membership
+    #[arg(long, value_name = "WHO", value_enum, default_value_t = HubTrustPolicy::Nobody)]
+    pub(crate) trust: HubTrustPolicy,
+    /// Whose agents a member sees [default: those of all members if they trust each other, else those of
     /// nodes that trust it]
     #[arg(long, value_name = "WHOSE", value_enum)]
-    pub(crate) listing: Option<HubListing>,
+    pub(crate) listing: Option<HubListingPolicy>,
 }
 
-/// Whom the members of a hub trust by their membership alone.
+/// Whom the members of a hub trust because of their membership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum HubTrust {
-    /// Nobody: trust comes by ticket
+pub(crate) enum HubTrustPolicy {
+    /// Nobody: trust needs a ticket of the node
     Nobody,
     /// Each other
     Members,
@@ -76,20 +76,20 @@ pub(crate) enum HubTrust {
 
 /// Whose agents a member of a hub sees there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum HubListing {
+pub(crate) enum HubListingPolicy {
     /// Those of all members
     Members,
     /// Those of members that trust it
     Trusted,
 }
 
-/// Show the whole system at work on this machine
+/// Demonstrate the whole system on this machine
 ///
 /// Starts a hub, an orchestrator and worker nodes as processes of their own, sends real documents
 /// to 50 agents, kills one worker half-way, and checks every answer.
 #[derive(Debug, Args)]
-pub(crate) struct Demo {
-    /// Folder with documents [default: the text files of the current folder]
+pub(crate) struct DemoArgs {
+    /// Folder with documents [default: the text files in the current folder]
     #[arg(long, value_name = "DIR")]
     pub(crate) input: Option<PathBuf>,
     /// Worker nodes
@@ -101,14 +101,14 @@ pub(crate) struct Demo {
     /// Keep the data folders of the demonstration and print where they are
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Written by `hail demo` for the processes that it starts
+    /// Set by `hail demo` for the processes that it starts
     #[arg(long, hide = true, exclusive = true)]
     pub(crate) part: bool,
 }
 
 /// Show and check the configuration
 #[derive(Debug, Args)]
-pub(crate) struct Config {
+pub(crate) struct ConfigArgs {
     #[command(subcommand)]
     pub(crate) command: ConfigCommand,
 }
@@ -117,19 +117,19 @@ pub(crate) struct Config {
 pub(crate) enum ConfigCommand {
     /// Print the configuration file
     Show {
-        /// Print every setting with the value in force, defaults included
+        /// Print every setting with its effective value, including defaults
         #[arg(long)]
         effective: bool,
     },
-    /// Print where the configuration file is
+    /// Print the path of the configuration file
     Path,
-    /// Check the configuration file; exit 0 when it is good
+    /// Check the configuration file; exits with 0 if it is valid
     Check,
 }
 
 /// Install or remove the systemd user service that runs the node
 #[derive(Debug, Args)]
-pub(crate) struct Service {
+pub(crate) struct ServiceArgs {
     #[command(subcommand)]
     pub(crate) command: ServiceCommand,
 }
@@ -152,7 +152,7 @@ pub(crate) enum ServiceCommand {
 
 /// Print the completions of a shell
 #[derive(Debug, Args)]
-pub(crate) struct Completions {
+pub(crate) struct CompletionsArgs {
     /// The shell
     #[arg(value_name = "SHELL")]
     pub(crate) shell: Shell,
@@ -160,8 +160,8 @@ pub(crate) struct Completions {
 
 /// Print the manual page, or write one page per command into a folder
 #[derive(Debug, Args)]
-pub(crate) struct Man {
-    /// Folder to write to; made where it is missing
+pub(crate) struct ManArgs {
+    /// Folder to write to; created if it is missing
     #[arg(value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
 }

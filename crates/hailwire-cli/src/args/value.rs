@@ -4,12 +4,12 @@ use std::str::FromStr;
 
 /// A header field, typed as `name=value`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Field {
+pub(crate) struct HeaderField {
     pub(crate) name: String,
     pub(crate) value: String,
 }
 
-impl FromStr for Field {
+impl FromStr for HeaderField {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -30,12 +30,12 @@ mod tests {
 
     #[test]
     fn a_field_is_split_at_its_first_equals_sign() {
-        let field: Field = "query=a=b".parse().unwrap();
+        let field: HeaderField = "query=a=b".parse().unwrap();
         assert_eq!(
             (field.name.as_str(), field.value.as_str()),
             ("query", "a=b")
         );
-        assert!("=x".parse::<Field>().is_err());
-        assert!("x".parse::<Field>().is_err());
+        assert!("=x".parse::<HeaderField>().is_err());
+        assert!("x".parse::<HeaderField>().is_err());
     }
 }

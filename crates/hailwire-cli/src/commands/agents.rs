@@ -1,23 +1,23 @@
 //! `hail agents`.
 
 use hailwire::admin::{AgentRow, AgentsQuery, BareCalls, method};
-use hailwire_terminal::{failure::Failure, table::Table};
+use hailwire_terminal::{failure::CommandFailure, table::TextTable};
 
-use super::{Run, connect};
+use super::{CommandContext, connect};
 
-pub(super) async fn run(run: &Run, query: AgentsQuery) -> Result<(), Failure> {
+pub(super) async fn run(run: &CommandContext, query: AgentsQuery) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     let rows: Vec<AgentRow> = client.admin(method::AGENTS, &query).await?;
     let narrowed = !query.tags.is_empty() || !query.words.is_empty();
     let empty = match narrowed {
         true => "no agent matches",
-        false => "no agent can be called; offer one with `hail serve NAME -- CMD`",
+        false => "no agents are available; serve one with `hail serve NAME -- CMD`",
     };
     run.output.rows(&rows, table, empty)
 }
 
-pub(super) fn table(rows: &[AgentRow]) -> Table {
-    let mut table = Table::new([
+pub(super) fn table(rows: &[AgentRow]) -> TextTable {
+    let mut table = TextTable::new([
         "AGENT",
         "NODE",
         "VERSION",
@@ -50,7 +50,7 @@ pub(super) fn table(rows: &[AgentRow]) -> Table {
     table
 }
 
-/// Whether a call that names no node goes to it.
+/// Whether calls that name no node may go to it.
 fn bare(calls: BareCalls) -> &'static str {
     match calls {
         BareCalls::First => "first",

@@ -1,8 +1,8 @@
 //! `hail up -d`: the node as a process of its own.
 //!
 //! The program starts itself again with `--detached --json`, with its log in `hail.log`, and waits
-//! for the one line that a node prints once its socket answers. So nothing is polled, and a start
-//! that failed is told with the failure that the node itself reported.
+//! for the one line that a node prints once its socket answers. So nothing is polled, and a failed
+//! start is reported with the node's own error.
 
 use std::{
     ffi::OsString,
@@ -13,28 +13,28 @@ use std::{
     process::{Command, Stdio},
 };
 
-use hailwire_terminal::failure::Failure;
+use hailwire_terminal::failure::CommandFailure;
 use tracing::Level;
 
-use super::{Run, up::Started};
-use crate::args::node::Up;
+use super::{CommandContext, up::StartedNode};
+use crate::args::node::UpArgs;
 
-/// A log larger than this is put aside as `hail.log.1` at the next start.
+/// A log larger than this is renamed to `hail.log.1` at the next start.
 const MAX_LOG: u64 = 8 * 1024 * 1024;
 
-/// Most of the log that is read to find why the node did not start.
+/// Most bytes of the log that are read to find why the node did not start.
 const MAX_REPORT: u64 = 64 * 1024;
 
-pub(super) fn run(run: &Run, up: &Up) -> Result<(), Failure> {
-    let failed = |what: &str, error: &io::Error| Failure::io(what, error);
+pub(super) fn run(run: &CommandContext, up: &UpArgs) -> Result<(), CommandFailure> {
+    let failed = |what: &str, error: &io::Error| CommandFailure::io(what, error);
     run.data
         .create()
-        .map_err(|error| failed("the data folder cannot be used", &error))?;
+        .map_err(|error| failed("cannot use the data folder", &error))?;
     let path = run.data.log();
-    let (log, start) =
-        open_log(&path).map_err(|e| Failure::io(format!("cannot write {}", path.display()), &e))?;
+    let (log, start) = open_log(&path)
+        .map_err(|e| CommandFailure::io(format!("cannot write {}", path.display()), &e))?;
     let program = std::env::current_exe()
-        .map_err(|error| failed("cannot find where this program is", &error))?;
+        .map_err(|error| failed("cannot find the path of this program", &error))?;
     let mut child = Command::new(program)
         .args(arguments(run, up))
         .stdin(Stdio::null())
@@ -47,21 +47,21 @@ pub(super) fn run(run: &Run, up: &Up) -> Result<(), Failure> {
     if let Some(stdout) = child.stdout.take() {
         let _ = BufReader::new(stdout).read_line(&mut line);
     }
-    if let Ok(started) = serde_json::from_str::<Started>(&line) {
+    if let Ok(started) = serde_json::from_str::<StartedNode>(&line) {
         return run
             .output
             .value(&started, |started| started.for_people("`hail down`"));
     }
     let exit = child
         .wait()
-        .map_err(|error| failed("the node's end cannot be seen", &error))?;
+        .map_err(|error| failed("cannot wait for the node", &error))?;
     Err(reported(&path, start).unwrap_or_else(|| {
-        Failure::general(format!("the node did not start ({exit})"))
+        CommandFailure::general(format!("the node did not start ({exit})"))
             .hint(format!("see {}", path.display()))
     }))
 }
 
-/// Opens the log for appending, and says where this start's part begins.
+/// Opens the log for appending, and returns the offset at which this start begins.
 fn open_log(path: &Path) -> io::Result<(File, u64)> {
     if fs::metadata(path).is_ok_and(|meta| meta.len() > MAX_LOG) {
         fs::rename(path, path.with_extension("log.1"))?;
@@ -76,7 +76,7 @@ fn open_log(path: &Path) -> io::Result<(File, u64)> {
 }
 
 /// The failure that the node wrote as its last JSON line.
-fn reported(log: &Path, start: u64) -> Option<Failure> {
+fn reported(log: &Path, start: u64) -> Option<CommandFailure> {
     let mut file = File::open(log).ok()?;
     file.seek(SeekFrom::Start(start)).ok()?;
     let mut text = Vec::new();
@@ -84,11 +84,11 @@ fn reported(log: &Path, start: u64) -> Option<Failure> {
     String::from_utf8_lossy(&text)
         .lines()
         .rev()
-        .find_map(Failure::from_line)
+        .find_map(CommandFailure::from_line)
 }
 
 /// The arguments of the process in the background.
-fn arguments(run: &Run, up: &Up) -> Vec<OsString> {
+fn arguments(run: &CommandContext, up: &UpArgs) -> Vec<OsString> {
     let mut args: Vec<OsString> = vec![
         "--data".into(),
         run.data.root().into(),
@@ -140,7 +140,7 @@ mod tests {
         let Command::Up(up) = Cli::try_parse_from(words.split(' ')).unwrap().command else {
             panic!("not up");
         };
-        let run = Run {
+        let run = CommandContext {
             output: Output {
                 json: false,
                 colour: false,
@@ -186,7 +186,7 @@ mod tests {
         .unwrap();
         let (_, start) = open_log(&path).unwrap();
         assert!(reported(&path, start).is_none());
-        let failure = Failure::usage("new").hint("try");
+        let failure = CommandFailure::usage("new").hint("try");
         let text = format!(
             "{}a line\n{}\n",
             fs::read_to_string(&path).unwrap(),

@@ -1,9 +1,9 @@
-//! Bodies out of arguments, files and stdin. Nothing is read whole: a file of any size passes
-//! through a few chunks of memory, at the pace of whoever receives it.
+//! Bodies from arguments, files and stdin. Nothing is read into memory as a whole: a file of
+//! any size passes through a few chunks, at the pace of its receiver.
 
 use bytes::{Bytes, BytesMut};
 use hailwire::{Body, BodySender, Code, Status};
-use hailwire_terminal::{failure::Failure, text};
+use hailwire_terminal::{failure::CommandFailure, text};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use crate::plan::BodySource;
@@ -11,42 +11,42 @@ use crate::plan::BodySource;
 /// Bytes read at once.
 const CHUNK: usize = 64 * 1024;
 
-/// Room below which another buffer is taken.
-const LEAST: usize = 16 * 1024;
+/// Free capacity below which a new buffer is allocated.
+const MIN_CAPACITY: usize = 16 * 1024;
 
 /// Chunks that wait to be sent.
-pub(super) const QUEUED: usize = 4;
+pub(super) const QUEUED_CHUNKS: usize = 4;
 
-/// The body of a call. A file is opened now, so that a wrong name is told before anything is sent.
-pub(super) async fn open(source: BodySource) -> Result<Body, Failure> {
+/// The body of a call. A file is opened now, so that a wrong name is reported before anything is sent.
+pub(super) async fn open(source: BodySource) -> Result<Body, CommandFailure> {
     match source {
         BodySource::Text(bytes) => Ok(bytes.into()),
         BodySource::Stdin => {
-            let (sender, body) = Body::channel(QUEUED);
+            let (sender, body) = Body::channel(QUEUED_CHUNKS);
             // Ends with the body, or with the process where stdin never ends.
             tokio::spawn(pump(tokio::io::stdin(), sender));
             Ok(body)
         }
         BodySource::File(path) => {
-            let wrong = |e| Failure::io(format!("cannot read {}", path.display()), &e);
+            let wrong = |e| CommandFailure::io(format!("cannot read {}", path.display()), &e);
             let file = tokio::fs::File::open(&path).await.map_err(wrong)?;
             if file.metadata().await.map_err(wrong)?.is_dir() {
                 let message = format!("cannot read {}: it is a folder", path.display());
-                return Err(Failure::general(message));
+                return Err(CommandFailure::general(message));
             }
-            let (sender, body) = Body::channel(QUEUED);
+            let (sender, body) = Body::channel(QUEUED_CHUNKS);
             tokio::spawn(pump(file, sender));
             Ok(body)
         }
     }
 }
 
-/// Moves bytes until the end, which is passed on only if it is a true one.
+/// Copies bytes until the end of the input; after an error the body is left without an end.
 pub(super) async fn pump(mut from: impl AsyncRead + Unpin, to: BodySender) {
     let mut buffer = BytesMut::new();
     loop {
         // Small reads share a buffer.
-        if buffer.capacity() < LEAST {
+        if buffer.capacity() < MIN_CAPACITY {
             buffer.reserve(CHUNK);
         }
         let read = tokio::select! {
@@ -55,14 +55,14 @@ pub(super) async fn pump(mut from: impl AsyncRead + Unpin, to: BodySender) {
         };
         let sent = match read {
             Ok(0) => {
-                // A receiver that is gone needs no end.
+                // A receiver that is gone needs no end of the body.
                 let _ = to.finish().await;
                 return;
             }
             Ok(_) => to.send(Bytes::from(buffer.split())).await,
             Err(error) => {
                 let message = format!(
-                    "the body cannot be read: {}",
+                    "cannot read the body: {}",
                     text::lower_first(&error.to_string())
                 );
                 return to.abort(Status::new(Code::Aborted, message)).await;

@@ -13,7 +13,7 @@ use hailwire::{
     client::Call,
 };
 use hailwire_terminal::{
-    failure::Failure,
+    failure::CommandFailure,
     output::{Output, stdout_failure},
     text,
 };
@@ -21,13 +21,13 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::io::{AsyncWriteExt as _, Stdout};
 
-use super::{Run, body, connect};
+use super::{CommandContext, body, connect};
 use crate::plan;
 
 /// What `--stats` measures.
 #[derive(Debug, Serialize)]
-struct Stats {
-    /// The node that answered; absent where it was not asked for.
+struct CallStats {
+    /// The node that answered; absent if the address names none.
     #[serde(flatten)]
     route: Option<Resolved>,
     /// Microseconds from the request to the first byte or the end of the answer.
@@ -38,7 +38,11 @@ struct Stats {
     bytes: u64,
 }
 
-pub(super) async fn run(run: &Run, call: plan::Call, stats: bool) -> Result<(), Failure> {
+pub(super) async fn run(
+    run: &CommandContext,
+    call: plan::CallPlan,
+    stats: bool,
+) -> Result<(), CommandFailure> {
     let source = body::open(call.body.clone()).await?;
     let client = connect::attach(run).await?;
     let route = match stats {
@@ -47,7 +51,7 @@ pub(super) async fn run(run: &Run, call: plan::Call, stats: bool) -> Result<(), 
     };
     let begun = Instant::now();
     let mut answer = prepare(&client, call).body(source).send().await?;
-    let mut printer = Printer {
+    let mut printer = AnswerPrinter {
         output: run.output,
         stdout: tokio::io::stdout(),
     };
@@ -60,7 +64,7 @@ pub(super) async fn run(run: &Run, call: plan::Call, stats: bool) -> Result<(), 
         printer.chunk(&chunk).await?;
     }
     let total = begun.elapsed();
-    let stats = stats.then(|| Stats {
+    let stats = stats.then(|| CallStats {
         route,
         first_byte_us: micros(first.unwrap_or(total)),
         total_us: micros(total),
@@ -69,8 +73,8 @@ pub(super) async fn run(run: &Run, call: plan::Call, stats: bool) -> Result<(), 
     printer.end(stats.as_ref()).await
 }
 
-/// A call with everything but its body.
-pub(super) fn prepare(client: &Client, call: plan::Call) -> Call {
+/// A call without its body.
+pub(super) fn prepare(client: &Client, call: plan::CallPlan) -> Call {
     let mut builder = client
         .call(call.to.to_string())
         .method(call.method)
@@ -87,8 +91,8 @@ pub(super) fn prepare(client: &Client, call: plan::Call) -> Call {
     }
 }
 
-/// Finds the agent and brings the tunnel up, to be measured apart from the call.
-async fn resolve(client: &Client, call: &plan::Call) -> Result<Resolved, Failure> {
+/// Finds the agent and brings the tunnel up, measured separately from the call.
+async fn resolve(client: &Client, call: &plan::CallPlan) -> Result<Resolved, CommandFailure> {
     let ask = Resolve {
         who: call.to.to_string(),
         carrier: call.carrier.name().to_owned(),
@@ -98,25 +102,25 @@ async fn resolve(client: &Client, call: &plan::Call) -> Result<Resolved, Failure
         None => Ok(resolve.await?),
         Some(limit) => match tokio::time::timeout(limit, resolve).await {
             Ok(resolved) => Ok(resolved?),
-            Err(_) => Err(Failure::timed_out(limit)),
+            Err(_) => Err(CommandFailure::timed_out(limit)),
         },
     }
 }
 
-struct Printer {
+struct AnswerPrinter {
     output: Output,
     stdout: Stdout,
 }
 
-impl Printer {
-    async fn head(&mut self, answer: &Answer) -> Result<(), Failure> {
+impl AnswerPrinter {
+    async fn head(&mut self, answer: &Answer) -> Result<(), CommandFailure> {
         match self.output.json {
             true => self.event(&json!({ "head": answer.head() })).await,
             false => Ok(()),
         }
     }
 
-    async fn chunk(&mut self, chunk: &[u8]) -> Result<(), Failure> {
+    async fn chunk(&mut self, chunk: &[u8]) -> Result<(), CommandFailure> {
         if !self.output.json {
             return self.write(chunk).await;
         }
@@ -128,12 +132,12 @@ impl Printer {
     }
 
     /// Prints one line of JSON.
-    async fn event(&mut self, event: &serde_json::Value) -> Result<(), Failure> {
+    async fn event(&mut self, event: &serde_json::Value) -> Result<(), CommandFailure> {
         let line = text::json(&event.to_string()) + "\n";
         self.write(line.as_bytes()).await
     }
 
-    async fn end(&mut self, stats: Option<&Stats>) -> Result<(), Failure> {
+    async fn end(&mut self, stats: Option<&CallStats>) -> Result<(), CommandFailure> {
         if self.output.json {
             let end = json!({ "end": { "code": "ok", "stats": stats } });
             return self.event(&end).await;
@@ -144,8 +148,8 @@ impl Printer {
         Ok(())
     }
 
-    /// Writes through at once, so that whoever reads sees each chunk as it arrives.
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    /// Flushes after each chunk, so that a reader sees it as it arrives.
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), CommandFailure> {
         let written = async {
             self.stdout.write_all(bytes).await?;
             self.stdout.flush().await
@@ -154,7 +158,7 @@ impl Printer {
     }
 }
 
-impl Stats {
+impl CallStats {
     fn for_people(&self) -> String {
         let time = |us| text::time(Duration::from_micros(us));
         let mut lines = Vec::new();

@@ -2,13 +2,13 @@
 
 use clap::CommandFactory as _;
 use clap_complete::Shell;
-use hailwire_terminal::{failure::Failure, outline, output::Output};
+use hailwire_terminal::{failure::CommandFailure, outline, output::Output};
 
 use crate::args::Cli;
 
-pub(crate) fn print(output: Output, shell: Shell) -> Result<(), Failure> {
+pub(crate) fn print(output: Output, shell: Shell) -> Result<(), CommandFailure> {
     let mut script = Vec::new();
-    // Whoever has only `hail` completes what it does.
+    // Without the companion programs, only the commands of `hail` itself are completed.
     let mut table = outline::graft(Cli::command(), |_| {})?;
     clap_complete::generate(shell, &mut table, "hail", &mut script);
     output.text(&String::from_utf8_lossy(&script))

@@ -6,13 +6,13 @@ use hailwire::{
     admin::method,
     config::{Config, InForce},
 };
-use hailwire_terminal::{failure::Failure, table::Table};
+use hailwire_terminal::{failure::CommandFailure, table::TextTable};
 use serde_json::json;
 
-use super::{Run, connect};
+use super::{CommandContext, connect};
 
-/// Prints the file, or with `effective` every setting in force and why.
-pub(crate) async fn show(run: &Run, effective: bool) -> Result<(), Failure> {
+/// Prints the file, or with `effective` every setting with its value and source.
+pub(crate) async fn show(run: &CommandContext, effective: bool) -> Result<(), CommandFailure> {
     if effective {
         return show_effective(run).await;
     }
@@ -32,25 +32,25 @@ pub(crate) async fn show(run: &Run, effective: bool) -> Result<(), Failure> {
                 .note("see the defaults with `hail config show --effective`");
             Ok(())
         }
-        Err(error) => Err(Failure::io(
+        Err(error) => Err(CommandFailure::io(
             format!("cannot read {}", path.display()),
             &error,
         )),
     }
 }
 
-/// Of the running node, flags included; where none runs, of the file.
-async fn show_effective(run: &Run) -> Result<(), Failure> {
+/// Of the running node, including its flags; if none runs, of the file.
+async fn show_effective(run: &CommandContext) -> Result<(), CommandFailure> {
     let rows: Vec<InForce> = match connect::attach(run).await {
         Ok(client) => client.admin(method::CONFIG, &()).await?,
         Err(_) => {
             run.output
-                .note("no node runs here; this is what `hail up` would go by");
+                .note("no node is running; these are the settings that `hail up` would use");
             load(run)?.in_force()
         }
     };
     let table = |rows: &[InForce]| {
-        let mut table = Table::new(["SETTING", "VALUE", "WHY"]);
+        let mut table = TextTable::new(["SETTING", "VALUE", "WHY"]);
         for InForce {
             setting,
             value,
@@ -61,30 +61,30 @@ async fn show_effective(run: &Run) -> Result<(), Failure> {
         }
         table
     };
-    run.output.rows(&rows, table, "there are no settings")
+    run.output.rows(&rows, table, "no settings")
 }
 
-/// Prints where the file is, whether it exists or not.
-pub(crate) fn path(run: &Run) -> Result<(), Failure> {
+/// Prints the path of the file, whether it exists or not.
+pub(crate) fn path(run: &CommandContext) -> Result<(), CommandFailure> {
     let path = run.data.config();
     let value = json!({ "path": path, "exists": path.exists() });
     run.output
         .value(&value, |_| format!("{}\n", path.display()))
 }
 
-/// Says whether the file is good.
-pub(crate) fn check(run: &Run) -> Result<(), Failure> {
+/// Checks the file.
+pub(crate) fn check(run: &CommandContext) -> Result<(), CommandFailure> {
     let path = run.data.config();
     load(run)?;
     let value = json!({ "path": path, "exists": path.exists(), "good": true });
     run.output
         .value(&value, |value| match value["exists"].as_bool() {
-            Some(true) => format!("{} is good\n", path.display()),
-            _ => format!("{} does not exist, which is good too\n", path.display()),
+            Some(true) => format!("{} is valid\n", path.display()),
+            _ => format!("{} does not exist, so the defaults apply\n", path.display()),
         })
 }
 
 /// The configuration of a data folder.
-pub(crate) fn load(run: &Run) -> Result<Config, Failure> {
-    Config::load(&run.data.config()).map_err(|error| Failure::file(&error))
+pub(crate) fn load(run: &CommandContext) -> Result<Config, CommandFailure> {
+    Config::load(&run.data.config()).map_err(|error| CommandFailure::file(&error))
 }

@@ -1,19 +1,19 @@
-//! Reaching the running node.
+//! Attaches to the running node.
 
 use std::io::ErrorKind;
 
 use hailwire::{AttachError, Client, Code, Status};
-use hailwire_terminal::{failure::Failure, text};
+use hailwire_terminal::{failure::CommandFailure, text};
 
-use super::Run;
+use super::CommandContext;
 
 /// A client of the node that runs on the data folder.
-pub(super) async fn attach(run: &Run) -> Result<Client, Failure> {
+pub(super) async fn attach(run: &CommandContext) -> Result<Client, CommandFailure> {
     Client::attach(&run.data).await.map_err(failure)
 }
 
-/// How a failed attachment reads.
-pub(super) fn failure(error: AttachError) -> Failure {
+/// The error of a failed attachment.
+pub(super) fn failure(error: AttachError) -> CommandFailure {
     let message = error.to_string();
     match error {
         AttachError::NotRunning { .. } => Status::new(Code::Unavailable, message)
@@ -24,7 +24,7 @@ pub(super) fn failure(error: AttachError) -> Failure {
             let (code, hint) = match source.kind() {
                 ErrorKind::PermissionDenied => (
                     Code::PermissionDenied,
-                    "nothing was sent; the folder may be another user's: choose one of yours with --data",
+                    "nothing was sent; the folder may belong to another user: choose one of your own with --data",
                 ),
                 _ => (
                     Code::Unavailable,
@@ -33,7 +33,7 @@ pub(super) fn failure(error: AttachError) -> Failure {
             };
             Status::new(code, message).with_hint(hint).into()
         }
-        AttachError::Refused(status) => Failure::from(status)
-            .hint("this program and the node may differ in version: restart the node"),
+        AttachError::Refused(status) => CommandFailure::from(status)
+            .hint("this program and the node may be of different versions: restart the node"),
     }
 }

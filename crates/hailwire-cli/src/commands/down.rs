@@ -1,4 +1,4 @@
-//! `hail down`: asks the node to stop and waits until its process has let go of the data folder.
+//! `hail down`: asks the node to stop and waits until its process has released the data folder.
 
 use std::{fs::File, time::Duration};
 
@@ -9,10 +9,10 @@ use hailwire::{
 use rustix::fs::{FlockOperation, flock};
 use serde_json::json;
 
-use super::{Run, connect, up::FAREWELL};
-use hailwire_terminal::failure::Failure;
+use super::{CommandContext, connect, up::SHUTDOWN_TIMEOUT};
+use hailwire_terminal::failure::CommandFailure;
 
-pub(super) async fn run(run: &Run, request: Shutdown) -> Result<(), Failure> {
+pub(super) async fn run(run: &CommandContext, request: Shutdown) -> Result<(), CommandFailure> {
     let client = match Client::attach(&run.data).await {
         Ok(client) => client,
         Err(AttachError::NotRunning { .. }) => {
@@ -28,14 +28,14 @@ pub(super) async fn run(run: &Run, request: Shutdown) -> Result<(), Failure> {
     };
     match client.admin::<_, ()>(method::SHUTDOWN, &request).await {
         Ok(()) => {}
-        // The node may be gone before its answer has left, or somebody else stopped it just now.
+        // The node may have exited before its answer was sent, or another command has just stopped it.
         Err(status) if status.code == Code::Unavailable => {}
         Err(status) => return Err(status.into()),
     }
-    let patience = Duration::from_millis(request.grace_ms).saturating_add(FAREWELL);
+    let patience = Duration::from_millis(request.grace_ms).saturating_add(SHUTDOWN_TIMEOUT);
     if tokio::time::timeout(patience, gone(run)).await.is_err() {
         let pid = std::fs::read_to_string(run.data.lock()).unwrap_or_default();
-        let message = format!("the node (process {}) is still there", pid.trim());
+        let message = format!("the node (process {}) is still running", pid.trim());
         return Err(Status::new(Code::DeadlineExceeded, message)
             .with_hint("wait a little, or end it with `kill`")
             .into());
@@ -45,11 +45,11 @@ pub(super) async fn run(run: &Run, request: Shutdown) -> Result<(), Failure> {
     })
 }
 
-/// Waits until nobody holds the lock of the data folder.
-async fn gone(run: &Run) {
+/// Waits until no process holds the lock of the data folder.
+async fn gone(run: &CommandContext) {
     let lock = run.data.lock();
     let wait = tokio::task::spawn_blocking(move || {
-        // A lock file that is gone is held by nobody.
+        // A lock file that does not exist is not held.
         if let Ok(file) = File::open(lock) {
             let _ = flock(&file, FlockOperation::LockShared);
         }

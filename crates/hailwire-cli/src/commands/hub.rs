@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use hailwire::Code;
 use hailwire_hub::{Hub, HubConfig, InviteError, StartError};
-use hailwire_terminal::{failure::Failure, log, stop::Stop, text};
+use hailwire_terminal::{failure::CommandFailure, log, stop::StopSignals, text};
 use serde_json::json;
 use tracing::Level;
 
-use super::Run;
+use super::CommandContext;
 
 /// Runs the hub until SIGTERM or Ctrl-C.
-pub(super) async fn run(run: &Run, config: HubConfig) -> Result<(), Failure> {
+pub(super) async fn run(run: &CommandContext, config: HubConfig) -> Result<(), CommandFailure> {
     log::start(run.log.unwrap_or(Level::INFO), run.output.colour_errors);
-    let mut stop = Stop::new()?;
+    let mut stop = StopSignals::new()?;
 
     let hub = Hub::start(config)
         .await
@@ -45,8 +45,12 @@ pub(super) async fn run(run: &Run, config: HubConfig) -> Result<(), Failure> {
     }
 }
 
-/// Prints a ticket for membership. The hub may run or not.
-pub(super) fn invite(run: &Run, uses: u32, expires: Duration) -> Result<(), Failure> {
+/// Prints a ticket for membership, whether the hub runs or not.
+pub(super) fn invite(
+    run: &CommandContext,
+    uses: u32,
+    expires: Duration,
+) -> Result<(), CommandFailure> {
     let ticket = hailwire_hub::folder::invite(run.data.root(), uses, expires)
         .map_err(|error| invite_failure(&error))?;
     let value = json!({ "ticket": ticket, "uses": uses, "expires_s": expires.as_secs() });
@@ -56,29 +60,29 @@ pub(super) fn invite(run: &Run, uses: u32, expires: Duration) -> Result<(), Fail
         n => format!("{n} times"),
     };
     run.output.note(&format!(
-        "a secret, good {uses} within {}; on a node:",
+        "a secret, valid {uses} within {}; on a node:",
         text::age(expires)
     ));
     run.output.note("  hail join TICKET");
     Ok(())
 }
 
-fn start_failure(error: &StartError) -> Failure {
+fn start_failure(error: &StartError) -> CommandFailure {
     match error {
-        StartError::Running(_) => Failure::caused(Code::AlreadyExists, error)
-            .hint("stop that one first, or start another with --data DIR"),
-        StartError::Bind { .. } => Failure::caused(Code::Unavailable, error)
+        StartError::Running(_) => CommandFailure::caused(Code::AlreadyExists, error)
+            .hint("stop it first, or start another with --data DIR"),
+        StartError::Bind { .. } => CommandFailure::caused(Code::Unavailable, error)
             .hint("another program may use the port; choose another with --listen"),
-        _ => Failure::caused(Code::FailedPrecondition, error)
+        _ => CommandFailure::caused(Code::FailedPrecondition, error)
             .hint("check owner, mode and free space of the data folder, and the certificate files"),
     }
 }
 
-fn invite_failure(error: &InviteError) -> Failure {
+fn invite_failure(error: &InviteError) -> CommandFailure {
     match error {
-        InviteError::NeverStarted => Failure::caused(Code::FailedPrecondition, error)
-            .hint("start it with `hail hub`, on the same --data folder"),
-        InviteError::NoUses => Failure::caused(Code::InvalidArgument, error),
-        _ => Failure::caused(Code::Internal, error),
+        InviteError::NeverStarted => CommandFailure::caused(Code::FailedPrecondition, error)
+            .hint("start it with `hail hub` and the same --data folder"),
+        InviteError::NoUses => CommandFailure::caused(Code::InvalidArgument, error),
+        _ => CommandFailure::caused(Code::Internal, error),
     }
 }

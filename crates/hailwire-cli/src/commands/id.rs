@@ -1,4 +1,4 @@
-//! `hail id`: read from the key file, so that no node need run.
+//! `hail id`: reads the key file, so that no node has to run.
 
 use std::io;
 
@@ -8,24 +8,24 @@ use hailwire::{
 };
 use serde_json::json;
 
-use super::Run;
-use hailwire_terminal::failure::Failure;
+use super::CommandContext;
+use hailwire_terminal::failure::CommandFailure;
 
-pub(super) fn run(run: &Run) -> Result<(), Failure> {
+pub(super) fn run(run: &CommandContext) -> Result<(), CommandFailure> {
     let key = NodeKey::load(&run.data.key()).map_err(|error| failure(run, &error))?;
     let id = key.pair().id().to_string();
     run.output
         .value(&json!({ "id": id }), |_| format!("{id}\n"))
 }
 
-fn failure(run: &Run, error: &KeyError) -> Failure {
+fn failure(run: &CommandContext, error: &KeyError) -> CommandFailure {
     match error {
         KeyError::Io(source) if source.kind() == io::ErrorKind::NotFound => {
             let message = format!("there is no key in {} yet", run.data.root().display());
             Status::new(Code::NotFound, message)
-                .with_hint("the first `hail up` makes it")
+                .with_hint("the first `hail up` creates it")
                 .into()
         }
-        error => Failure::caused(Code::FailedPrecondition, error),
+        error => CommandFailure::caused(Code::FailedPrecondition, error),
     }
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use hailwire::admin::{Invite, Invited, method};
-use hailwire_terminal::{failure::Failure, text};
+use hailwire_terminal::{failure::CommandFailure, text};
 
-use super::{Run, connect};
+use super::{CommandContext, connect};
 
-pub(super) async fn run(run: &Run, request: Invite) -> Result<(), Failure> {
+pub(super) async fn run(run: &CommandContext, request: Invite) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     let invited: Invited = client.admin(method::INVITE, &request).await?;
     run.output
@@ -18,11 +18,11 @@ pub(super) async fn run(run: &Run, request: Invite) -> Result<(), Failure> {
     };
     let left = text::age(Duration::from_secs(request.expires_s));
     run.output.note(&format!(
-        "a secret, good {uses} within {left}; on the other machine:"
+        "a secret, valid {uses} within {left}; on the other machine:"
     ));
     run.output.note("  hail join TICKET");
     run.output.note(&super::trust::may_call(
-        "whoever joins with it",
+        "a node that joins with it",
         &invited.allow,
     ));
     Ok(())

@@ -6,17 +6,17 @@ use hailwire::{
     Code, Status,
     admin::{Join, Joined, method},
 };
-use hailwire_terminal::{failure::Failure, text};
+use hailwire_terminal::{failure::CommandFailure, text};
 use hailwire_wire::limits;
 
-use super::{Run, connect};
-use crate::plan::{self, Agreement, plan_agreement};
+use super::{CommandContext, connect};
+use crate::plan::{self, JoinAgreement, plan_agreement};
 
-/// Longest answer to a question that is read.
-const ANSWER: u64 = 16;
+/// The longest answer that is read from the terminal.
+const MAX_ANSWER: u64 = 16;
 
-pub(super) async fn run(run: &Run, join: plan::Join) -> Result<(), Failure> {
-    let plan::Join {
+pub(super) async fn run(run: &CommandContext, join: plan::JoinPlan) -> Result<(), CommandFailure> {
+    let plan::JoinPlan {
         ticket,
         mut request,
         can_ask,
@@ -26,8 +26,8 @@ pub(super) async fn run(run: &Run, join: plan::Join) -> Result<(), Failure> {
         None => read_ticket()?,
     };
     match plan_agreement(&request.ticket, request.yes, can_ask)? {
-        Agreement::Given => {}
-        Agreement::Ask(hub) => {
+        JoinAgreement::Given => {}
+        JoinAgreement::Ask(hub) => {
             ask(&format!(
                 "the members of {hub} trust each other: each could call every agent of this node, \
                  and be called by it"
@@ -38,7 +38,7 @@ pub(super) async fn run(run: &Run, join: plan::Join) -> Result<(), Failure> {
     use_ticket(run, request).await
 }
 
-async fn use_ticket(run: &Run, request: Join) -> Result<(), Failure> {
+async fn use_ticket(run: &CommandContext, request: Join) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     let joined: Joined = client.admin(method::JOIN, &request).await?;
     run.output.value(&joined, shown)?;
@@ -46,7 +46,7 @@ async fn use_ticket(run: &Run, request: Join) -> Result<(), Failure> {
         && !error.is_empty()
     {
         run.output.note(&format!(
-            "the hub has not listed it as it wished: {}; it is tried again, and `hail status` shows how it stands",
+            "the hub has not registered it as requested: {}; this is retried, and `hail status` shows the state",
             text::one_line(error)
         ));
     }
@@ -90,14 +90,14 @@ fn shown(joined: &Joined) -> String {
     }
 }
 
-/// Asks on the terminal; anything but a yes is a no.
-fn ask(what: &str) -> Result<(), Failure> {
-    let failed = |error| Failure::io("the question cannot be asked", &error);
+/// Asks on the terminal; any answer other than yes means no.
+fn ask(what: &str) -> Result<(), CommandFailure> {
+    let failed = |error| CommandFailure::io("cannot ask for confirmation", &error);
     let mut stderr = std::io::stderr();
     write!(stderr, "{what}\njoin? [y/N] ").map_err(failed)?;
     stderr.flush().map_err(failed)?;
     let mut answer = String::new();
-    let mut stdin = std::io::stdin().lock().take(ANSWER);
+    let mut stdin = std::io::stdin().lock().take(MAX_ANSWER);
     stdin.read_line(&mut answer).map_err(failed)?;
     match answer.trim().to_ascii_lowercase().as_str() {
         "y" | "yes" => Ok(()),
@@ -106,7 +106,7 @@ fn ask(what: &str) -> Result<(), Failure> {
 }
 
 /// A ticket from stdin, of bounded length.
-fn read_ticket() -> Result<String, Failure> {
+fn read_ticket() -> Result<String, CommandFailure> {
     let mut text = String::new();
     let longest = u64::try_from(limits::MAX_TICKET)
         .unwrap_or(u64::MAX)
@@ -115,11 +115,11 @@ fn read_ticket() -> Result<String, Failure> {
         .lock()
         .take(longest)
         .read_to_string(&mut text)
-        .map_err(|error| Failure::io("cannot read the ticket from stdin", &error))?;
+        .map_err(|error| CommandFailure::io("cannot read the ticket from stdin", &error))?;
     let ticket = text.trim();
     match ticket.len() {
-        0 => Err(Failure::usage("stdin holds no ticket")),
+        0 => Err(CommandFailure::usage("there is no ticket on stdin")),
         1..=limits::MAX_TICKET => Ok(ticket.to_owned()),
-        _ => Err(Failure::usage("this is too long for a ticket")),
+        _ => Err(CommandFailure::usage("the input is too long for a ticket")),
     }
 }

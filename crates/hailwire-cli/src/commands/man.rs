@@ -4,22 +4,22 @@ use std::{fs, io, path::Path};
 
 use clap::{Command, CommandFactory as _};
 use clap_mangen::Man;
-use hailwire_terminal::{failure::Failure, outline, output::Output};
+use hailwire_terminal::{failure::CommandFailure, outline, output::Output};
 
 use crate::args::Cli;
 
 /// Prints the page of `hail`, or writes the pages of all commands into `dir`.
-pub(crate) fn run(output: Output, dir: Option<&Path>) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::io("cannot make the manual page", &error);
+pub(crate) fn run(output: Output, dir: Option<&Path>) -> Result<(), CommandFailure> {
+    let failed = |error: io::Error| CommandFailure::io("cannot generate the manual page", &error);
     let Some(dir) = dir else {
         let (_, page) = pages(Cli::command()).map_err(failed)?.swap_remove(0);
         return output.text(&String::from_utf8_lossy(&page));
     };
     let table = outline::graft(Cli::command(), |missing| {
-        output.note(&format!("note: pages are left out: {missing}"));
+        output.note(&format!("note: some pages are not included: {missing}"));
     })?;
     let wrong =
-        |error: io::Error| Failure::io(format!("cannot write to {}", dir.display()), &error);
+        |error: io::Error| CommandFailure::io(format!("cannot write to {}", dir.display()), &error);
     fs::create_dir_all(dir).map_err(wrong)?;
     let pages = pages(table).map_err(failed)?;
     for (name, page) in &pages {

@@ -1,11 +1,10 @@
-//! Doing what was planned: one file per command.
+//! The commands: one file each.
 //!
 //! A command that talks to the node runs on a single-threaded runtime, so that it starts at once.
 //! So does the node itself: calls are small and pass through many tasks, and moving those between
-//! threads costs more than it gives. The hub and the demonstration get all cores. Ctrl-C ends every command with exit code
+//! threads costs more than it gains. The hub and the demonstration get all cores. Ctrl-C ends every command with exit code
 //! 130; dropping a command's future is how its call is cancelled.
 
-mod again;
 mod agents;
 mod background;
 mod body;
@@ -16,15 +15,16 @@ mod config;
 mod connect;
 mod demo;
 mod down;
-pub(crate) mod guarded;
 mod hub;
 mod id;
 mod invite;
 mod join;
 mod man;
-mod offered;
+mod offered_agent;
 mod peers;
 mod ping;
+pub(crate) mod process_guard;
+mod restart;
 mod send;
 mod serve;
 mod service;
@@ -37,8 +37,8 @@ use std::{path::PathBuf, time::Duration};
 
 use hailwire::DataDir;
 use hailwire_terminal::{
-    failure::Failure,
-    global::Common,
+    failure::CommandFailure,
+    global::CommonOptions,
     output::Output,
     runtime::{long, on_all_cores, on_one_core, short},
 };
@@ -46,9 +46,9 @@ use tracing::Level;
 
 use crate::plan::{Action, Plan};
 
-/// What every command is given.
+/// The context of every command.
 #[derive(Clone, Debug)]
-pub(crate) struct Run {
+pub(crate) struct CommandContext {
     pub(crate) output: Output,
     pub(crate) data: DataDir,
     pub(crate) timeout: Option<Duration>,
@@ -56,13 +56,13 @@ pub(crate) struct Run {
     pub(crate) log: Option<Level>,
 }
 
-/// Carries a plan out.
-pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
+/// Runs the command of a plan.
+pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
     let Plan { common, action } = plan;
     let common = &common;
-    let Common { output, .. } = *common;
+    let CommonOptions { output, .. } = *common;
     let named: Option<PathBuf> = common.data_named.then(|| common.data.clone());
-    let run = &Run {
+    let run = &CommandContext {
         output,
         data: DataDir::new(common.data.clone()),
         timeout: common.timeout,
@@ -76,7 +76,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
             service::install(output, &unit, named.as_deref(), enable)
         }
         Action::ServiceUninstall { disable, unit } => service::uninstall(output, &unit, disable),
-        Action::Carried(program) => Err(program.replace_this()),
+        Action::Forwarded(program) => Err(program.replace_this()),
         Action::Completions(shell) => completions::print(output, shell),
         Action::Man(dir) => man::run(output, dir.as_deref()),
         Action::Id => id::run(run),
@@ -111,7 +111,7 @@ pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
         }
         Action::HubRun(config) => on_all_cores(hub::run(run, *config)),
         Action::HubInvite { uses, expires } => hub::invite(run, uses, expires),
-        Action::Demo(demo) if demo.part => on_all_cores(demo::part::run(run)),
+        Action::Demo(demo) if demo.part => on_all_cores(demo::process::run(run)),
         Action::Demo(demo) => on_all_cores(demo::run(run, &demo)),
     }
 }

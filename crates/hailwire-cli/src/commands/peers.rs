@@ -1,28 +1,28 @@
 //! `hail peers`: whom this node trusts, and the tunnels to them.
 
 use hailwire::admin::{self, Trusted, Tunnel, method};
-use hailwire_terminal::{failure::Failure, table::Table};
+use hailwire_terminal::{failure::CommandFailure, table::TextTable};
 use serde::Serialize;
 
 use super::{
-    Run, connect,
+    CommandContext, connect,
     status::{carrier, tunnel_cells},
 };
 
 /// One row of `hail peers --json`.
 #[derive(Debug, Serialize)]
-struct Peer {
+struct PeerRow {
     #[serde(flatten)]
     trusted: Trusted,
     /// The tunnel that takes new calls, while one is up.
     tunnel: Option<Tunnel>,
 }
 
-pub(super) async fn run(run: &Run) -> Result<(), Failure> {
+pub(super) async fn run(run: &CommandContext) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     let trusted: Vec<Trusted> = client.admin(method::TRUST_LIST, &()).await?;
     let status: admin::Status = client.admin(method::STATUS, &()).await?;
-    let peers: Vec<Peer> = trusted
+    let peers: Vec<PeerRow> = trusted
         .into_iter()
         .map(|trusted| {
             let tunnel = status
@@ -31,11 +31,11 @@ pub(super) async fn run(run: &Run) -> Result<(), Failure> {
                 .filter(|tunnel| tunnel.peer == trusted.id)
                 .max_by_key(|tunnel| tunnel.carries)
                 .cloned();
-            Peer { trusted, tunnel }
+            PeerRow { trusted, tunnel }
         })
         .collect();
-    let table = |peers: &[Peer]| {
-        let mut table = Table::new([
+    let table = |peers: &[PeerRow]| {
+        let mut table = TextTable::new([
             "NAME",
             "ID",
             "CARRIER",
@@ -46,7 +46,7 @@ pub(super) async fn run(run: &Run) -> Result<(), Failure> {
             ">SENT",
             ">RECEIVED",
         ]);
-        for Peer { trusted, tunnel } in peers {
+        for PeerRow { trusted, tunnel } in peers {
             let [path, remote, rtt, loss, sent, received] = match tunnel {
                 Some(tunnel) => tunnel_cells(tunnel),
                 None => [
@@ -77,6 +77,6 @@ pub(super) async fn run(run: &Run) -> Result<(), Failure> {
     run.output.rows(
         &peers,
         table,
-        "no peer is trusted yet; see `hail invite` and `hail join`",
+        "no trusted peers; see `hail invite` and `hail join`",
     )
 }

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use hailwire::admin::{Ping, Pong, method};
-use hailwire_terminal::{failure::Failure, text};
+use hailwire_terminal::{failure::CommandFailure, text};
 
-use super::{Run, connect};
+use super::{CommandContext, connect};
 
 /// Pings `count` times; with `--json` one [`Pong`] per line. `--timeout` bounds each ping. A peer
-/// that does not trust this node answers too, and that is said.
+/// that does not trust this node answers too, which is shown.
 pub(super) async fn run(
-    run: &Run,
+    run: &CommandContext,
     who: Ping,
     count: u32,
     interval: Duration,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     let mut told = false;
     let mut ticks = tokio::time::interval(interval.max(Duration::from_millis(1)));
@@ -25,7 +25,7 @@ pub(super) async fn run(
             None => ping.await?,
             Some(limit) => {
                 let limited = tokio::time::timeout(limit, ping).await;
-                limited.map_err(|_| Failure::timed_out(limit))??
+                limited.map_err(|_| CommandFailure::timed_out(limit))??
             }
         };
         run.output.value(&pong, for_people)?;

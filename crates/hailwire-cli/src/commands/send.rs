@@ -1,15 +1,15 @@
 //! `hail send`.
 
-use hailwire_terminal::failure::Failure;
+use hailwire_terminal::failure::CommandFailure;
 use hailwire_wire::limits;
 use serde_json::json;
 
-use super::{Run, body, call::prepare, connect};
+use super::{CommandContext, body, call::prepare, connect};
 use crate::plan;
 
-pub(super) async fn run(run: &Run, call: plan::Call) -> Result<(), Failure> {
+pub(super) async fn run(run: &CommandContext, call: plan::CallPlan) -> Result<(), CommandFailure> {
     let mut source = body::open(call.body.clone()).await?;
-    // A message is taken whole or not at all, so its size is known before it is sent.
+    // A message is accepted as a whole, so its size is known before it is sent.
     let body = source.bytes(limits::MAX_SEND_BODY).await?;
     let client = connect::attach(run).await?;
     let to = call.to.to_string();

@@ -1,35 +1,39 @@
-//! `hail serve NAME -- CMD…`: keeps a program on offer for as long as this process runs, also
-//! through restarts of the node.
+//! `hail serve NAME -- CMD…`: serves a program for as long as this process runs, also across restarts
+//! of the node.
 
 use std::sync::Arc;
 
 use hailwire::{Agent, Client, Code, Request, RequestKind, Response, Serving, Status};
-use hailwire_terminal::failure::Failure;
-use hailwire_terminal::stop::Stop;
+use hailwire_terminal::failure::CommandFailure;
+use hailwire_terminal::stop::StopSignals;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use super::{Run, guarded, offered};
+use super::{CommandContext, offered_agent, process_guard};
 use crate::{
-    plan::Serve,
+    plan::ServePlan,
     serve::{
-        Program, each_call, environment,
-        lines::{self, Lines, Manner},
-        reaper::{Children, Reaper, ReaperHandle},
+        AgentProgram, each_call, environment,
+        lines::{self, LineOptions, LineProgram},
+        reaper::{ChildOwnership, ProcessReaper, ReaperHandle},
     },
 };
 
-pub(super) async fn run(run: &Run, serve: Serve) -> Result<(), Failure> {
-    guarded::run(run.output, async |children| {
+pub(super) async fn run(run: &CommandContext, serve: ServePlan) -> Result<(), CommandFailure> {
+    process_guard::run(run.output, async |children| {
         until_stopped(run, &serve, children).await
     })
     .await
 }
 
-async fn until_stopped(run: &Run, serve: &Serve, children: Children) -> Result<(), Failure> {
-    let mut stop = Stop::of_every_kind()?;
-    let reaper = Reaper::start(children);
-    let program = Program {
+async fn until_stopped(
+    run: &CommandContext,
+    serve: &ServePlan,
+    children: ChildOwnership,
+) -> Result<(), CommandFailure> {
+    let mut stop = StopSignals::of_every_kind()?;
+    let reaper = ProcessReaper::start(children);
+    let program = AgentProgram {
         program: serve.program.clone(),
         args: serve.args.clone(),
         grace: serve.grace,
@@ -44,28 +48,28 @@ async fn until_stopped(run: &Run, serve: &Serve, children: Children) -> Result<(
     done
 }
 
-/// Offers the agent, with one program kept for it where that was asked for.
+/// Serves the agent, with one process for all calls if requested.
 async fn keep(
-    run: &Run,
-    serve: &Serve,
-    program: &Program,
+    run: &CommandContext,
+    serve: &ServePlan,
+    program: &AgentProgram,
     reaper: &ReaperHandle,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let output = run.output;
-    let manner = Manner {
+    let options = LineOptions {
         keys: serve.keys,
         tell: Arc::new(move |text| output.note(text)),
     };
-    let (lines, _task) = Lines::start(program.clone(), manner, reaper.clone());
-    let behind = Behind {
+    let (lines, _task) = LineProgram::start(program.clone(), options, reaper.clone());
+    let agent_command = CommandAgent {
         program: program.clone(),
         reaper: reaper.clone(),
         // With --lines, calls wait for one process instead.
         lines: serve.lines.then_some(lines),
         slots: Arc::new(Semaphore::new(slots(serve.max))),
     };
-    let offer = async |client: &Client| offer(client, serve, &behind).await;
-    offered::keep(run, &serve.name, offer, || announce(run, serve)).await
+    let offer = async |client: &Client| offer(client, serve, &agent_command).await;
+    offered_agent::keep(run, &serve.name, offer, || announce(run, serve)).await
 }
 
 fn slots(max: u32) -> usize {
@@ -74,17 +78,21 @@ fn slots(max: u32) -> usize {
     })
 }
 
-/// What answers calls.
+/// How calls are answered.
 #[derive(Clone)]
-struct Behind {
-    program: Program,
+struct CommandAgent {
+    program: AgentProgram,
     reaper: ReaperHandle,
-    lines: Option<Lines>,
-    /// One for each process that may run.
+    lines: Option<LineProgram>,
+    /// One permit for each process that may run.
     slots: Arc<Semaphore>,
 }
 
-async fn offer(client: &Client, serve: &Serve, behind: &Behind) -> Result<Serving, Status> {
+async fn offer(
+    client: &Client,
+    serve: &ServePlan,
+    agent_command: &CommandAgent,
+) -> Result<Serving, Status> {
     let mut agent = Agent::new(serve.name.as_str())
         .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?
         .describe(serve.description.clone())
@@ -93,44 +101,44 @@ async fn offer(client: &Client, serve: &Serve, behind: &Behind) -> Result<Servin
     for tag in &serve.tags {
         agent = agent.tag(tag.clone());
     }
-    let behind = behind.clone();
+    let agent_command = agent_command.clone();
     client
         .serve(agent, move |request: Request| {
-            let behind = behind.clone();
-            async move { behind.answer(request).await }
+            let agent_command = agent_command.clone();
+            async move { agent_command.answer(request).await }
         })
         .await
 }
 
-impl Behind {
+impl CommandAgent {
     async fn answer(self, mut request: Request) -> Result<Response, Status> {
         if let Some(lines) = self.lines {
             let body = request.body_mut().bytes(lines::MAX_LINE).await?;
             return lines.exchange(&body).await.map(Response::new);
         }
-        // The node lets in no more calls than there are slots, so as many wait at most, and only for the processes
-        // of calls that are over. The semaphore is never closed.
+        // The node admits no more calls than there are slots, so at most as many wait here, and only for the processes
+        // of calls that have ended. The semaphore is never closed.
         let slot = self.slots.acquire_owned().await.ok();
         let kind = request.kind();
         let (header, caller, body) = request.into_parts();
         let variables = environment::variables(&header, caller.node())?;
         let mut answer = each_call::answer(&self.program, &variables, body, &self.reaper, slot)?;
         if kind == RequestKind::Send {
-            // A message was taken once the program has ended well; what it prints goes nowhere.
+            // A message is accepted once the program has succeeded; its output is discarded.
             while answer.chunk().await?.is_some() {}
         }
         Ok(Response::new(answer))
     }
 }
 
-fn announce(run: &Run, serve: &Serve) -> Result<(), Failure> {
+fn announce(run: &CommandContext, serve: &ServePlan) -> Result<(), CommandFailure> {
     if run.output.json {
         return run
             .output
             .value(&json!({ "serving": serve.name }), |_| String::new());
     }
     run.output.note(&format!(
-        "{} is on offer; try: hail call {} \"hello\"   (Ctrl-C to stop)",
+        "serving {}; try: hail call {} \"hello\"   (Ctrl-C to stop)",
         serve.name, serve.name
     ));
     Ok(())

@@ -1,10 +1,10 @@
 //! `hail service install | uninstall`: the node as a systemd user service.
 //!
-//! The unit is written and the next steps are printed; systemd itself is only touched when asked.
+//! The unit is written and the next steps are printed; systemctl is only run on request.
 
 use std::{fs, io, path::Path, process::Command};
 
-use hailwire_terminal::{failure::Failure, output::Output};
+use hailwire_terminal::{failure::CommandFailure, output::Output};
 use serde_json::json;
 
 const UNIT: &str = "hailwire.service";
@@ -15,13 +15,14 @@ pub(crate) fn install(
     unit: &Path,
     data: Option<&Path>,
     enable: bool,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let program = std::env::current_exe()
-        .map_err(|error| Failure::io("cannot find where this program is", &error))?;
+        .map_err(|error| CommandFailure::io("cannot find the path of this program", &error))?;
     let data = data.map(std::path::absolute).transpose();
-    let data = data.map_err(|error| Failure::io("cannot find the data folder", &error))?;
+    let data = data.map_err(|error| CommandFailure::io("cannot find the data folder", &error))?;
     let text = unit_text(&program, data.as_deref());
-    let wrong = |error: io::Error| Failure::io(format!("cannot write {}", unit.display()), &error);
+    let wrong =
+        |error: io::Error| CommandFailure::io(format!("cannot write {}", unit.display()), &error);
     if let Some(folder) = unit.parent() {
         fs::create_dir_all(folder).map_err(wrong)?;
     }
@@ -37,13 +38,13 @@ pub(crate) fn install(
         output.note("next:");
         output.note("  systemctl --user daemon-reload");
         output.note(&format!("  systemctl --user enable --now {UNIT}"));
-        output.note("  loginctl enable-linger    # to run it while you are logged out, too");
+        output.note("  loginctl enable-linger    # to keep it running while you are logged out");
     }
     Ok(())
 }
 
 /// Removes the unit; with `disable` stops the service first.
-pub(crate) fn uninstall(output: Output, unit: &Path, disable: bool) -> Result<(), Failure> {
+pub(crate) fn uninstall(output: Output, unit: &Path, disable: bool) -> Result<(), CommandFailure> {
     if disable {
         systemctl(&["disable", "--now", UNIT])?;
     }
@@ -53,7 +54,7 @@ pub(crate) fn uninstall(output: Output, unit: &Path, disable: bool) -> Result<()
             output.note(&format!("{} does not exist", unit.display()));
         }
         Err(error) => {
-            return Err(Failure::io(
+            return Err(CommandFailure::io(
                 format!("cannot remove {}", unit.display()),
                 &error,
             ));
@@ -110,15 +111,17 @@ fn quoted(path: &Path) -> String {
     out
 }
 
-fn systemctl(args: &[&str]) -> Result<(), Failure> {
+fn systemctl(args: &[&str]) -> Result<(), CommandFailure> {
     let status = Command::new("systemctl").arg("--user").args(args).status();
     let line = format!("systemctl --user {}", args.join(" "));
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(Failure::general(format!("`{line}` failed: {status}"))
-            .hint("see `systemctl --user status` and `journalctl --user`")),
-        Err(error) => Err(Failure::io(format!("cannot run `{line}`"), &error)
-            .hint("without systemd, run `hail up -d` from your own init")),
+        Ok(status) => Err(
+            CommandFailure::general(format!("`{line}` failed: {status}"))
+                .hint("see `systemctl --user status` and `journalctl --user`"),
+        ),
+        Err(error) => Err(CommandFailure::io(format!("cannot run `{line}`"), &error)
+            .hint("without systemd, run `hail up -d` from your own init system")),
     }
 }
 

@@ -3,11 +3,11 @@
 use std::{fmt::Write as _, time::Duration};
 
 use hailwire::admin::{self, HubState, Tunnel, method};
-use hailwire_terminal::{failure::Failure, table::Table, text};
+use hailwire_terminal::{failure::CommandFailure, table::TextTable, text};
 
-use super::{Run, agents, connect};
+use super::{CommandContext, agents, connect};
 
-pub(super) async fn run(run: &Run) -> Result<(), Failure> {
+pub(super) async fn run(run: &CommandContext) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     let status: admin::Status = client.admin(method::STATUS, &()).await?;
     run.output
@@ -44,7 +44,7 @@ fn for_people(status: &admin::Status, colour: bool) -> String {
     for hub in &status.hubs {
         let _ = writeln!(out, "{:<9} {}", "hub", hub_line(hub));
     }
-    let mut section = |title: &str, table: Option<Table>| {
+    let mut section = |title: &str, table: Option<TextTable>| {
         let rows = table.map(|table| table.render(colour));
         let _ = match rows {
             Some(rows) => write!(out, "\n{title}\n{rows}"),
@@ -78,15 +78,15 @@ fn calls(status: &admin::Status) -> String {
     match to_peers {
         0 => status.calls.to_string(),
         _ => format!(
-            "{}, {to_peers} to peers, {:.1} % on a tunnel that was up",
+            "{}, {to_peers} to peers, {:.1} % over a tunnel that was up",
             status.calls,
             status.reused as f64 * 100.0 / to_peers as f64
         ),
     }
 }
 
-/// The carrier of a tunnel, and of how many connections it consists where there are several; of the one that
-/// takes new calls also why, of the other that it waits.
+/// The carrier of a tunnel with its number of connections if there are several, and why it takes new calls,
+/// or that it is in reserve.
 pub(super) fn carrier(tunnel: &Tunnel) -> String {
     let carrier = match tunnel.connections {
         0 | 1 => tunnel.carrier.clone(),
@@ -111,8 +111,8 @@ fn hub_line(hub: &HubState) -> String {
     text::one_line(&line)
 }
 
-fn tunnels(tunnels: &[Tunnel]) -> Table {
-    let mut table = Table::new([
+fn tunnels(tunnels: &[Tunnel]) -> TextTable {
+    let mut table = TextTable::new([
         "PEER",
         "CARRIER",
         "PATH",
@@ -224,7 +224,7 @@ mod tests {
             "agents: none",
             "quic × 4: udp answers",
             "found at 10.0.0.1:443",
-            "75.0 % on a tunnel",
+            "75.0 % over a tunnel",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }

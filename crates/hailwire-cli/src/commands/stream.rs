@@ -1,12 +1,12 @@
 //! `hail stream`: stdin to the agent, what it sends to stdout, until the agent is done.
 
-use hailwire_terminal::{failure::Failure, output::stdout_failure};
+use hailwire_terminal::{failure::CommandFailure, output::stdout_failure};
 use tokio::io::AsyncWriteExt as _;
 
-use super::{Run, body, connect};
+use super::{CommandContext, body, connect};
 use crate::plan;
 
-pub(super) async fn run(run: &Run, call: plan::Call) -> Result<(), Failure> {
+pub(super) async fn run(run: &CommandContext, call: plan::CallPlan) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     let mut builder = client
         .stream(call.to.to_string())
@@ -22,7 +22,7 @@ pub(super) async fn run(run: &Run, call: plan::Call) -> Result<(), Failure> {
         builder = builder.deadline(left);
     }
     let mut stream = builder.open().await?;
-    // Ends with stdin, or once the far side reads no more.
+    // Ends with stdin, or once the remote side stops reading.
     tokio::spawn(body::pump(tokio::io::stdin(), stream.send));
     let mut stdout = tokio::io::stdout();
     while let Some(chunk) = stream.recv.chunk().await? {

@@ -3,16 +3,16 @@
 use std::time::{Duration, SystemTime};
 
 use hailwire::admin::{Pending, TrustAdd, Trusted, Who, method};
-use hailwire_terminal::{failure::Failure, table::Table};
+use hailwire_terminal::{failure::CommandFailure, table::TextTable};
 use serde_json::json;
 
-use super::{Run, connect};
+use super::{CommandContext, connect};
 
-pub(super) async fn list(run: &Run) -> Result<(), Failure> {
+pub(super) async fn list(run: &CommandContext) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     let rows: Vec<Trusted> = client.admin(method::TRUST_LIST, &()).await?;
     let table = |rows: &[Trusted]| {
-        let mut table = Table::new([
+        let mut table = TextTable::new([
             "NAME",
             "NAMED BY",
             "ID",
@@ -57,34 +57,34 @@ pub(super) async fn list(run: &Run) -> Result<(), Failure> {
     run.output.rows(
         &rows,
         table,
-        "no peer is trusted yet; see `hail invite` and `hail join`",
+        "no trusted peers; see `hail invite` and `hail join`",
     )
 }
 
-pub(super) async fn add(run: &Run, request: TrustAdd) -> Result<(), Failure> {
+pub(super) async fn add(run: &CommandContext, request: TrustAdd) -> Result<(), CommandFailure> {
     change(run, method::TRUST_ADD, &request).await
 }
 
-pub(super) async fn approve(run: &Run, request: TrustAdd) -> Result<(), Failure> {
+pub(super) async fn approve(run: &CommandContext, request: TrustAdd) -> Result<(), CommandFailure> {
     change(run, method::TRUST_APPROVE, &request).await
 }
 
-pub(super) async fn remove(run: &Run, request: Who) -> Result<(), Failure> {
+pub(super) async fn remove(run: &CommandContext, request: Who) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     client
         .admin::<_, ()>(method::TRUST_REMOVE, &request)
         .await?;
     let value = json!({ "removed": request.who });
     run.output.value(&value, |_| {
-        format!("{} is trusted no longer\n", request.who)
+        format!("{} is no longer trusted\n", request.who)
     })
 }
 
-pub(super) async fn pending(run: &Run) -> Result<(), Failure> {
+pub(super) async fn pending(run: &CommandContext) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     let rows: Vec<Pending> = client.admin(method::TRUST_PENDING, &()).await?;
     let table = |rows: &[Pending]| {
-        let mut table = Table::new(["ID", "CLAIMS TO BE", "FROM", "LAST TRY", ">TRIES"]);
+        let mut table = TextTable::new(["ID", "CLAIMS TO BE", "FROM", "LAST TRY", ">TRIES"]);
         for Pending {
             id,
             claims,
@@ -103,10 +103,10 @@ pub(super) async fn pending(run: &Run) -> Result<(), Failure> {
         }
         table
     };
-    run.output.rows(&rows, table, "nobody asks to be trusted")
+    run.output.rows(&rows, table, "no pending requests")
 }
 
-/// What a stranger calls itself, as what it is: a claim.
+/// The name that an untrusted peer gives itself, shown as a claim.
 fn claimed(name: &str) -> String {
     match name {
         "" => String::new(),
@@ -114,7 +114,11 @@ fn claimed(name: &str) -> String {
     }
 }
 
-async fn change(run: &Run, method: &str, request: &TrustAdd) -> Result<(), Failure> {
+async fn change(
+    run: &CommandContext,
+    method: &str,
+    request: &TrustAdd,
+) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     let trusted: Trusted = client.admin(method, request).await?;
     run.output.value(&trusted, |trusted| {
@@ -127,20 +131,20 @@ async fn change(run: &Run, method: &str, request: &TrustAdd) -> Result<(), Failu
         format!("{named} is trusted now\n{may_call}\n")
     })?;
     run.output
-        .note("the other side must trust this node, too, before either can call");
+        .note("the other side must trust this node too before either can call");
     Ok(())
 }
 
 /// A time in unix seconds, in UTC.
 pub(super) fn when(unix: u64) -> String {
     match SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(unix)) {
-        // A year past 9999 cannot be written in RFC 3339.
+        // A year after 9999 cannot be written in RFC 3339.
         Some(time) if unix < 253_402_300_800 => humantime::format_rfc3339_seconds(time).to_string(),
         _ => String::new(),
     }
 }
 
-/// What a peer may call here, in words.
+/// What a peer may call here, as text.
 pub(super) fn may_call(who: &str, allow: &[String]) -> String {
     match allow {
         [] => format!("{who} may call: every agent of this node"),

@@ -6,16 +6,16 @@ use hailwire::{
     Code, Config, Node, StartError,
     config::{Limits, LogLevel, Origin},
 };
-use hailwire_terminal::{failure::Failure, log, stop::Stop, text};
+use hailwire_terminal::{failure::CommandFailure, log, stop::StopSignals, text};
 use serde::Serialize;
 use tracing::Level;
 
-use super::{Run, again, config};
-use crate::args::node::Up;
+use super::{CommandContext, config, restart};
+use crate::args::node::UpArgs;
 
 /// What `hail up` prints once the node runs.
 #[derive(Debug, Serialize, serde::Deserialize)]
-pub(super) struct Started {
+pub(super) struct StartedNode {
     pub(super) id: String,
     pub(super) name: String,
     pub(super) sockets: Vec<String>,
@@ -23,7 +23,7 @@ pub(super) struct Started {
     pub(super) pid: u32,
 }
 
-impl Started {
+impl StartedNode {
     pub(super) fn for_people(&self, how_to_stop: &str) -> String {
         let name = if self.name.is_empty() {
             "the node"
@@ -42,9 +42,9 @@ impl Started {
 }
 
 /// Runs the node until SIGTERM, Ctrl-C or `hail down`.
-pub(super) async fn run(run: &Run, up: Up) -> Result<(), Failure> {
+pub(super) async fn run(run: &CommandContext, up: UpArgs) -> Result<(), CommandFailure> {
     if up.detached {
-        // A failure means that this process leads a session already, which serves as well.
+        // It fails only if this process leads a session already, which is as good.
         let _ = rustix::process::setsid();
     }
     let config = effective(config::load(run)?, &up);
@@ -54,11 +54,11 @@ pub(super) async fn run(run: &Run, up: Up) -> Result<(), Failure> {
     );
     let Limits { grace, .. } = config.limits;
 
-    let mut stop = Stop::new()?;
-    again::instead_of_aborting();
+    let mut stop = StopSignals::new()?;
+    restart::restart_instead_of_aborting();
 
     let mut node = start(run, config.clone()).await?;
-    let started = Started {
+    let started = StartedNode {
         id: node.id().to_string(),
         name: node.name().map(String::from).unwrap_or_default(),
         sockets: node.sockets().iter().map(ToString::to_string).collect(),
@@ -90,12 +90,12 @@ pub(super) async fn run(run: &Run, up: Up) -> Result<(), Failure> {
     }
 }
 
-async fn start(run: &Run, config: Config) -> Result<Node, Failure> {
+async fn start(run: &CommandContext, config: Config) -> Result<Node, CommandFailure> {
     let node = Node::builder().data_dir(run.data.clone()).config(config);
     node.start().await.map_err(|error| failure(&error))
 }
 
-/// How important the least event is that the configuration has logged.
+/// The least important level that the configuration logs.
 fn level(configured: LogLevel) -> Level {
     match configured {
         LogLevel::Error => Level::ERROR,
@@ -106,8 +106,8 @@ fn level(configured: LogLevel) -> Level {
     }
 }
 
-/// The configuration with what was typed in place of what the file says.
-fn effective(mut config: Config, up: &Up) -> Config {
+/// The configuration, with flags in place of settings of the file.
+fn effective(mut config: Config, up: &UpArgs) -> Config {
     let mut flag = |path| config.origins.note(path, Origin::Flag);
     if let Some(name) = &up.name {
         flag("node.name");
@@ -138,11 +138,11 @@ fn effective(mut config: Config, up: &Up) -> Config {
     config
 }
 
-fn failure(error: &StartError) -> Failure {
+fn failure(error: &StartError) -> CommandFailure {
     let (code, hint) = match error {
         StartError::AlreadyRunning { .. } => (
             Code::AlreadyExists,
-            "see it with `hail status`, or start another with --data DIR",
+            "show it with `hail status`, or start another with --data DIR",
         ),
         StartError::Bind(_) => (
             Code::Unavailable,
@@ -151,7 +151,7 @@ fn failure(error: &StartError) -> Failure {
         ),
         StartError::NoDataDir => (
             Code::InvalidArgument,
-            "name one with --data DIR or HAIL_DATA",
+            "give one with --data DIR or HAIL_DATA",
         ),
         StartError::DataDir { .. } | StartError::Socket { .. } => (
             Code::FailedPrecondition,
@@ -159,14 +159,14 @@ fn failure(error: &StartError) -> Failure {
         ),
         StartError::Key(_) | StartError::Store(_) => (
             Code::FailedPrecondition,
-            "check the data folder, or start afresh with --data DIR",
+            "check the data folder, or use a new one with --data DIR",
         ),
     };
-    Failure::caused(code, error).hint(hint)
+    CommandFailure::caused(code, error).hint(hint)
 }
 
-/// A grace that suits waiting for a node that is being stopped: its own and some.
-pub(super) const FAREWELL: Duration = Duration::from_secs(5);
+/// How much longer than its grace period a stopping node is waited for.
+pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {

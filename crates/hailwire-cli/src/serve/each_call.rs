@@ -10,9 +10,9 @@ use tokio::{
 };
 
 use super::{
-    Program, QUEUED_CHUNKS, outcome, piped,
-    reaper::{ReaperHandle, Running},
-    tail::Tail,
+    AgentProgram, QUEUED_CHUNKS, outcome, piped,
+    reaper::{ReaperHandle, RunningProgram},
+    tail::TailBuffer,
 };
 
 /// Most bytes read from a pipe at once: what a pipe of Linux holds.
@@ -27,7 +27,7 @@ const READ_SIZE: usize = 64 * 1024;
 ///
 /// The program cannot be started.
 pub(crate) fn answer(
-    program: &Program,
+    program: &AgentProgram,
     environment: &[(String, String)],
     body: Body,
     reaper: &ReaperHandle,
@@ -40,39 +40,45 @@ pub(crate) fn answer(
     Ok(answer)
 }
 
-/// Moves bytes until the program has ended, the caller is gone, or the agent is being stopped.
-async fn carry(mut running: Running, body: Body, answer: BodySender, mut reaper: ReaperHandle) {
+/// Copies bytes until the program has ended, the caller is gone, or the agent is being stopped.
+async fn carry(
+    mut running: RunningProgram,
+    body: Body,
+    answer: BodySender,
+    mut reaper: ReaperHandle,
+) {
     let outcome = tokio::select! {
         outcome = exchange(&mut running, body, &answer) => outcome,
         () = answer.closed() => return,
         () = reaper.stopping() => Err(Status::new(Code::Unavailable, "the agent is being stopped")),
     };
-    // What is left of it ends now, not only when the caller has read all that came before.
+    // Its remaining processes end now, and not only when the caller has read the whole answer.
     drop(running);
     match outcome {
         Ok(()) => {
-            // A reader that left needs no end.
+            // A reader that is gone needs no end of the body.
             let _ = answer.finish().await;
         }
         Err(status) => answer.abort(status).await,
     }
 }
 
-async fn exchange(running: &mut Running, body: Body, answer: &BodySender) -> Result<(), Status> {
+async fn exchange(
+    running: &mut RunningProgram,
+    body: Body,
+    answer: &BodySender,
+) -> Result<(), Status> {
     let child = piped(running.child())?;
     let stdin = piped(child.stdin.take())?;
     let stdout = piped(child.stdout.take())?;
     let stderr = piped(child.stderr.take())?;
-    let mut tail = Tail::default();
+    let mut tail = TailBuffer::default();
     let output = async {
         let (sent, ()) = tokio::join!(send_all(stdout, answer), keep_tail(stderr, &mut tail));
         sent?;
         running.wait().await.map_err(|error| {
-            Status::new(
-                Code::Internal,
-                "the end of the agent's program cannot be seen",
-            )
-            .with_details(error.to_string())
+            Status::new(Code::Internal, "cannot wait for the agent's program")
+                .with_details(error.to_string())
         })
     };
     let exit = {
@@ -81,7 +87,7 @@ async fn exchange(running: &mut Running, body: Body, answer: &BodySender) -> Res
         tokio::select! {
             exit = &mut output => exit?,
             fed = &mut input => {
-                // A caller that broke off in the middle of its body must not look like its end.
+                // A caller that was cut off in the middle of its body must not look like the end of the body.
                 fed?;
                 output.await?
             }
@@ -92,7 +98,7 @@ async fn exchange(running: &mut Running, body: Body, answer: &BodySender) -> Res
 }
 
 /// Writes the body to stdin and closes it. A program need not read its stdin, so a closed pipe is
-/// no error; the rest of the body is then refused by dropping it.
+/// not an error; the rest of the body is then dropped.
 async fn feed(mut stdin: ChildStdin, mut body: Body) -> Result<(), Status> {
     while let Some(chunk) = body.chunk().await? {
         if stdin.write_all(&chunk).await.is_err() {
@@ -112,17 +118,18 @@ async fn send_all(mut pipe: impl AsyncRead + Unpin, answer: &BodySender) -> Resu
             Ok(0) => return Ok(()),
             Ok(_) => answer.send(Bytes::from(buffer.split())).await?,
             Err(error) => {
-                return Err(
-                    Status::new(Code::Internal, "the agent's program cannot be read")
-                        .with_details(error.to_string()),
-                );
+                return Err(Status::new(
+                    Code::Internal,
+                    "cannot read the output of the agent's program",
+                )
+                .with_details(error.to_string()));
             }
         }
     }
 }
 
 /// Keeps the last bytes of `pipe` until its end.
-pub(super) async fn keep_tail(mut pipe: impl AsyncRead + Unpin, tail: &mut Tail) {
+pub(super) async fn keep_tail(mut pipe: impl AsyncRead + Unpin, tail: &mut TailBuffer) {
     let mut buffer = vec![0; 4096];
     while let Ok(n @ 1..) = pipe.read(&mut buffer).await {
         tail.push(&buffer[..n]);
@@ -134,10 +141,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::serve::reaper::{Children, Reaper};
+    use crate::serve::reaper::{ChildOwnership, ProcessReaper};
 
-    fn shell(script: &str) -> Program {
-        Program {
+    fn shell(script: &str) -> AgentProgram {
+        AgentProgram {
             program: "sh".into(),
             args: vec!["-c".into(), script.into()],
             grace: Duration::from_secs(5),
@@ -145,7 +152,7 @@ mod tests {
     }
 
     async fn call(script: &str, body: impl Into<Body>) -> Result<Bytes, Status> {
-        let reaper = Reaper::start(Children::Mixed);
+        let reaper = ProcessReaper::start(ChildOwnership::Mixed);
         let variables = [("HAIL_METHOD".to_owned(), "find".to_owned())];
         let mut answer = answer(
             &shell(script),
@@ -181,7 +188,7 @@ mod tests {
 
     #[tokio::test]
     async fn output_arrives_while_the_program_still_runs() {
-        let reaper = Reaper::start(Children::Mixed);
+        let reaper = ProcessReaper::start(ChildOwnership::Mixed);
         let (sender, body) = Body::channel(1);
         let program = shell("echo one; read line; echo \"$line\"");
         let mut answer = answer(&program, &[], body, &reaper.handle(), None).unwrap();
@@ -195,7 +202,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_failure_comes_after_the_output_with_the_tail_of_stderr() {
-        let reaper = Reaper::start(Children::Mixed);
+        let reaper = ProcessReaper::start(ChildOwnership::Mixed);
         let program = shell("echo part; echo reason >&2; exit 3");
         let mut answer = answer(&program, &[], Body::empty(), &reaper.handle(), None).unwrap();
         assert_eq!(answer.chunk().await.unwrap().unwrap(), "part\n");
@@ -226,8 +233,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_program_that_is_not_there_is_named() {
-        let reaper = Reaper::start(Children::Mixed);
-        let program = Program {
+        let reaper = ProcessReaper::start(ChildOwnership::Mixed);
+        let program = AgentProgram {
             program: "/nowhere/x".into(),
             ..shell("")
         };
@@ -251,8 +258,8 @@ mod tests {
         let script = format!("exec 3>'{}'; {script}", pipe.display());
         let all_gone = tokio::task::spawn_blocking(move || std::fs::read(pipe).unwrap());
 
-        let reaper = Reaper::start(Children::Mixed);
-        let program = Program {
+        let reaper = ProcessReaper::start(ChildOwnership::Mixed);
+        let program = AgentProgram {
             grace,
             ..shell(&script)
         };

@@ -1,20 +1,20 @@
-//! What a program learns about its call, as environment variables.
+//! The environment variables that describe its call to a program.
 //!
 //! | variable | holds |
 //! |---|---|
-//! | `HAIL_METHOD` | the method asked for; empty for none |
+//! | `HAIL_METHOD` | the method; empty for none |
 //! | `HAIL_FROM` | the name that the calling agent gives itself; empty for an anonymous one |
 //! | `HAIL_NODE` | the key of the calling node; empty for this machine |
 //! | `HAIL_TYPE` | media type of the body |
 //! | `HAIL_PRIORITY` | `critical`, `high`, `medium` or `low` |
 //! | `HAIL_DEADLINE_MS` | milliseconds left when the call arrived; unset for no deadline |
-//! | `HAIL_IDEMPOTENCY_KEY` | equal for the same work tried again |
+//! | `HAIL_IDEMPOTENCY_KEY` | equal for retries of the same work |
 //! | `HAIL_TRACEPARENT` | W3C trace context |
 //! | `HAIL_HEADER_NAME` | the header field `name`: letters in upper case, all but letters and digits as `_` |
-//! | `HAIL_CALL` | which call this process is of, for `hail serve` itself (`processes.rs`) |
+//! | `HAIL_CALL` | the call that this process belongs to, for `hail serve` itself (`processes.rs`) |
 //!
 //! A caller chooses values and what follows `HAIL_HEADER_`, never another variable. Of fields whose
-//! names become equal the first wins. A value with a zero byte cannot be a variable and is refused.
+//! names become equal the first wins. A value with a zero byte cannot be a variable, so the call is refused.
 
 use hailwire_wire::{CallHeader, Code, NodeId, Status};
 

@@ -1,8 +1,8 @@
-//! One process for all calls, a line for a line.
+//! One process for all calls, one line for each request and answer.
 //!
-//! A task owns the process and takes calls one after another: it writes the question and a newline to
+//! A task owns the process and takes calls one after another: it writes the request and a newline to
 //! stdin and answers with the next line of stdout, newline included. The process is started by the
-//! first call and again by the first call after its end. Whose an answer is decides [`Dialogue`]; what
+//! first call and again by the first call after its end. Whose an answer is decides [`LineDialogue`]; what
 //! may be asked, [`question()`]. A process ends, and the call that it works on is answered with an error,
 //! when it writes what nobody asked for. A call that is cancelled while the process works on it ends the
 //! process too, because its line would otherwise answer the next call.
@@ -20,16 +20,15 @@ use tokio::{
     time::Instant,
 };
 
-pub(crate) use super::dialogue::MAX_LINE;
+pub(crate) use super::line_dialogue::MAX_LINE;
 use super::{
-    Program,
-    dialogue::{Dialogue, Fault, Settled},
+    AgentProgram,
     each_call::keep_tail,
-    outcome, piped,
-    question::question,
-    reaper::{ReaperHandle, Running},
-    rest,
-    tail::Tail,
+    line_dialogue::{DialogueError, LineDialogue, SettledState},
+    line_question::question,
+    outcome, piped, program_activity,
+    reaper::{ReaperHandle, RunningProgram},
+    tail::TailBuffer,
 };
 
 /// Calls that wait for the process; further ones are refused with `resource_exhausted`.
@@ -38,46 +37,46 @@ const MAX_WAITING: usize = 1024;
 /// Most bytes read from the process at once.
 const READ_SIZE: usize = 64 * 1024;
 
-/// How long a program that has just written is looked at without a pause: most are about to wait again.
-const EAGER: Duration = Duration::from_micros(200);
+/// How long a program that has just written is busy-polled: most are about to wait again.
+const BUSY_POLL_TIME: Duration = Duration::from_micros(200);
 
-/// Between two looks after that.
-const LOOK: Duration = Duration::from_millis(1);
+/// The interval between two polls after that.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How the lines are exchanged.
 #[derive(Clone)]
-pub(crate) struct Manner {
-    /// Each question begins with a key that its answer must bear.
+pub(crate) struct LineOptions {
+    /// Each request begins with a key with which its answer must begin.
     pub(crate) keys: bool,
-    /// Told whenever the program had to be ended for what it wrote.
+    /// Called when the program had to be ended for what it wrote.
     pub(crate) tell: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 /// Exchanges lines with one process. Clones share it; the process ends with the last of them.
 #[derive(Clone, Debug)]
-pub(crate) struct Lines(mpsc::Sender<Exchange>);
+pub(crate) struct LineProgram(mpsc::Sender<LineExchange>);
 
 #[derive(Debug)]
-struct Exchange {
+struct LineExchange {
     question: Bytes,
     reply: oneshot::Sender<Result<Bytes, Status>>,
 }
 
-impl Lines {
+impl LineProgram {
     /// Starts the task on the current runtime; the process starts with the first call.
     pub(crate) fn start(
-        program: Program,
-        manner: Manner,
+        program: AgentProgram,
+        options: LineOptions,
         reaper: ReaperHandle,
     ) -> (Self, JoinHandle<()>) {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
-        let exchanger = Exchanger {
+        let task = LineExchangeTask {
             program,
-            manner,
+            options,
             reaper,
             told: 0,
         };
-        (Self(sender), tokio::spawn(exchanger.serve(receiver)))
+        (Self(sender), tokio::spawn(task.serve(receiver)))
     }
 
     /// Exchanges one line. `body` may end with a line's end and must have none elsewhere.
@@ -85,8 +84,8 @@ impl Lines {
     /// # Errors
     ///
     /// `invalid_argument` for more than one line, `resource_exhausted` for too many calls at once,
-    /// `unavailable` when the program ended instead of answering, `internal` when it wrote what cannot be told
-    /// to be the answer.
+    /// `unavailable` when the program ended instead of answering, `internal` when its output cannot be identified as
+    /// the answer.
     ///
     /// # Cancel safety
     ///
@@ -94,12 +93,14 @@ impl Lines {
     pub(crate) async fn exchange(&self, body: &[u8]) -> Result<Bytes, Status> {
         let question = Bytes::copy_from_slice(question(body)?);
         let (reply, answer) = oneshot::channel();
-        self.0.try_send(Exchange { question, reply }).map_err(|_| {
-            Status::new(
-                Code::ResourceExhausted,
-                "too many calls wait for this agent's program",
-            )
-        })?;
+        self.0
+            .try_send(LineExchange { question, reply })
+            .map_err(|_| {
+                Status::new(
+                    Code::ResourceExhausted,
+                    "too many calls wait for this agent's program",
+                )
+            })?;
         answer.await.unwrap_or_else(|_| {
             Err(Status::new(
                 Code::Unavailable,
@@ -109,32 +110,32 @@ impl Lines {
     }
 }
 
-/// What the task goes by.
-struct Exchanger {
-    program: Program,
-    manner: Manner,
+/// The task that owns the process.
+struct LineExchangeTask {
+    program: AgentProgram,
+    options: LineOptions,
     reaper: ReaperHandle,
-    /// How often the operator was told of the program's faults.
+    /// How many faults of the program there were.
     told: u64,
 }
 
-impl Exchanger {
-    async fn serve(mut self, mut calls: mpsc::Receiver<Exchange>) {
-        let mut process: Option<Process> = None;
+impl LineExchangeTask {
+    async fn serve(mut self, mut calls: mpsc::Receiver<LineExchange>) {
+        let mut process: Option<LineProcess> = None;
         let mut stopping = self.reaper.clone();
         loop {
             let next = tokio::select! {
-                // First, so that output out of turn is seen before a question that waits is asked.
+                // First, so that unrequested output is seen before a waiting request is sent.
                 biased;
                 () = stopping.stopping() => return,
-                broken = unasked(&mut process) => {
+                broken = unexpected_output(&mut process) => {
                     process = None;
                     self.note(broken);
                     continue;
                 }
                 next = calls.recv() => next,
             };
-            let Some(Exchange { question, reply }) = next else {
+            let Some(LineExchange { question, reply }) = next else {
                 return;
             };
             if reply.is_closed() {
@@ -150,14 +151,14 @@ impl Exchanger {
         }
     }
 
-    /// Has one call answered, and says which process is kept; `None` once the agent is being stopped.
+    /// Answers one call, and returns the process if it is kept; `None` once the agent is being stopped.
     async fn answer(
         &mut self,
-        process: Option<Process>,
+        process: Option<LineProcess>,
         question: &[u8],
         mut reply: oneshot::Sender<Result<Bytes, Status>>,
         stopping: &mut ReaperHandle,
-    ) -> Option<Option<Process>> {
+    ) -> Option<Option<LineProcess>> {
         let mut current = match process.map_or_else(|| self.begin(), Ok) {
             Ok(current) => current,
             Err(status) => {
@@ -166,12 +167,12 @@ impl Exchanger {
             }
         };
         let answer = tokio::select! {
-            answer = current.exchange(question, self.manner.keys) => answer,
+            answer = current.exchange(question, self.options.keys) => answer,
             // Dropping `current` ends the process.
             () = reply.closed() => return Some(None),
             () = stopping.stopping() => return None,
         };
-        // A caller that left meanwhile has lost nothing that another could use.
+        // If the caller is gone by now, its answer is dropped; no other caller could use it.
         match answer {
             Ok(line) => {
                 let _ = reply.send(Ok(line));
@@ -185,39 +186,41 @@ impl Exchanger {
         }
     }
 
-    fn begin(&self) -> Result<Process, Status> {
-        Process::start(&self.program, &self.reaper)
+    fn begin(&self) -> Result<LineProcess, Status> {
+        LineProcess::start(&self.program, &self.reaper)
     }
 
-    /// Tells the operator of a fault: the first, the second, the fourth and so on, because callers choose how many
-    /// there are.
-    fn note(&mut self, broken: Broken) {
-        let Broken::Fault(fault) = broken else { return };
+    /// Reports a fault to the operator: the first, the second, the fourth and so on, because callers can cause any
+    /// number.
+    fn note(&mut self, broken: ExchangeError) {
+        let ExchangeError::Fault(fault) = broken else {
+            return;
+        };
         self.told += 1;
         if self.told.is_power_of_two() {
             let (what, times) = (describe(fault), self.told);
-            (self.manner.tell)(&format!("{what}; it was ended ({times} times so far)"));
+            (self.options.tell)(&format!("{what}; it was ended ({times} times so far)"));
         }
     }
 }
 
-/// Resolves when a process that is not being asked anything writes, or ends.
-async fn unasked(process: &mut Option<Process>) -> Broken {
+/// Resolves when a process without an outstanding request writes, or ends.
+async fn unexpected_output(process: &mut Option<LineProcess>) -> ExchangeError {
     match process {
-        Some(process) => process.unasked().await,
+        Some(process) => process.unexpected_output().await,
         None => std::future::pending().await,
     }
 }
 
 /// The running process.
 #[derive(Debug)]
-struct Process {
+struct LineProcess {
     stdin: ChildStdin,
     stdout: ChildStdout,
-    stderr: JoinHandle<Tail>,
-    running: Running,
+    stderr: JoinHandle<TailBuffer>,
+    running: RunningProgram,
     pid: u32,
-    dialogue: Dialogue,
+    dialogue: LineDialogue,
     buffer: BytesMut,
     keys: std::hash::RandomState,
     asked: u64,
@@ -225,21 +228,21 @@ struct Process {
 
 /// Why an exchange failed.
 #[derive(Clone, Copy, Debug)]
-enum Broken {
+enum ExchangeError {
     /// The process closed a pipe: it has ended or is about to.
     Ended,
-    /// It wrote something that is no answer, or may not be the one.
-    Fault(Fault),
+    /// It wrote something that is not, or may not be, the answer.
+    Fault(DialogueError),
 }
 
-impl From<Fault> for Broken {
-    fn from(fault: Fault) -> Self {
+impl From<DialogueError> for ExchangeError {
+    fn from(fault: DialogueError) -> Self {
         Self::Fault(fault)
     }
 }
 
-impl Process {
-    fn start(program: &Program, reaper: &ReaperHandle) -> Result<Self, Status> {
+impl LineProcess {
+    fn start(program: &AgentProgram, reaper: &ReaperHandle) -> Result<Self, Status> {
         let mut running = program.start(&[], reaper, None)?;
         let child = piped(running.child())?;
         let pid = child.id().unwrap_or(0);
@@ -247,7 +250,7 @@ impl Process {
         let stdout = piped(child.stdout.take())?;
         let stderr = piped(child.stderr.take())?;
         let stderr = tokio::spawn(async move {
-            let mut tail = Tail::default();
+            let mut tail = TailBuffer::default();
             keep_tail(stderr, &mut tail).await;
             tail
         });
@@ -257,20 +260,20 @@ impl Process {
             stderr,
             running,
             pid,
-            dialogue: Dialogue::started(Instant::now().into_std()),
+            dialogue: LineDialogue::started(Instant::now().into_std()),
             buffer: BytesMut::new(),
             keys: std::hash::RandomState::new(),
             asked: 0,
         })
     }
 
-    /// Asks once the process rests, and returns its answer once it rests again.
-    async fn exchange(&mut self, question: &[u8], keys: bool) -> Result<Bytes, Broken> {
+    /// Sends the request once the process is idle, and returns its answer once it is idle again.
+    async fn exchange(&mut self, question: &[u8], keys: bool) -> Result<Bytes, ExchangeError> {
         if !self.dialogue.is_ready() {
-            self.settle().await?;
+            self.wait_until_idle().await?;
         }
         if ioctl_fionread(&self.stdout).is_ok_and(|bytes| bytes > 0) {
-            return Err(Fault::Unasked.into());
+            return Err(DialogueError::Unrequested.into());
         }
         let key = self.key(keys);
         let line = self.dialogue.ask(question, key);
@@ -278,13 +281,13 @@ impl Process {
         loop {
             tokio::select! {
                 written = self.stdin.write(unwritten), if !unwritten.is_empty() => {
-                    unwritten = &unwritten[written.map_err(|_| Broken::Ended)?..];
+                    unwritten = &unwritten[written.map_err(|_| ExchangeError::Ended)?..];
                     if unwritten.is_empty() {
                         self.dialogue.question_written();
                     }
                 }
                 output = read(&mut self.stdout, &mut self.buffer) => {
-                    let output = output.ok_or(Broken::Ended)?;
+                    let output = output.ok_or(ExchangeError::Ended)?;
                     let now = Instant::now().into_std();
                     if let Some(answer) = self.dialogue.output(&output, now)? {
                         return Ok(answer);
@@ -295,28 +298,28 @@ impl Process {
                 }
             }
         }
-        match self.settle().await? {
-            Settled::Answer(answer) => Ok(answer),
-            // Only a process that was not asked settles without an answer.
-            Settled::Started => Err(Broken::Ended),
+        match self.wait_until_idle().await? {
+            SettledState::Answer(answer) => Ok(answer),
+            // Only a process without a request settles without an answer.
+            SettledState::Started => Err(ExchangeError::Ended),
         }
     }
 
-    /// Looks at the process until it rests.
-    async fn settle(&mut self) -> Result<Settled, Broken> {
-        let eager = Instant::now() + EAGER;
+    /// Observes the process until it is idle.
+    async fn wait_until_idle(&mut self) -> Result<SettledState, ExchangeError> {
+        let eager = Instant::now() + BUSY_POLL_TIME;
         loop {
-            // In this order: what waits for input cannot write after that.
-            let rest = rest::look(self.pid, &self.stdin);
+            // In this order: a process that waits for input cannot write after that.
+            let activity = program_activity::observe(self.pid, &self.stdin);
             let now = Instant::now();
             let quiet = !ioctl_fionread(&self.stdout).is_ok_and(|bytes| bytes > 0);
-            if quiet && let Some(settled) = self.dialogue.looked(rest, now.into_std()) {
+            if quiet && let Some(settled) = self.dialogue.observed(activity, now.into_std()) {
                 return Ok(settled);
             }
             let pause = async {
                 match now < eager {
                     true => tokio::task::yield_now().await,
-                    false => tokio::time::sleep(LOOK).await,
+                    false => tokio::time::sleep(POLL_INTERVAL).await,
                 }
             };
             tokio::select! {
@@ -325,33 +328,33 @@ impl Process {
                     Some(output) => {
                         self.dialogue.output(&output, now.into_std())?;
                     }
-                    None => return self.dialogue.ended().ok_or(Broken::Ended),
+                    None => return self.dialogue.ended().ok_or(ExchangeError::Ended),
                 },
                 () = pause => {}
             }
         }
     }
 
-    /// Resolves when the process writes or ends although it was asked nothing. Cancel safe.
-    async fn unasked(&mut self) -> Broken {
+    /// Resolves when the process writes or ends without an outstanding request. Cancel safe.
+    async fn unexpected_output(&mut self) -> ExchangeError {
         match read(&mut self.stdout, &mut self.buffer).await {
-            Some(_) => Fault::Unasked.into(),
-            None => Broken::Ended,
+            Some(_) => DialogueError::Unrequested.into(),
+            None => ExchangeError::Ended,
         }
     }
 
-    /// What the answer to the next question must begin with: nobody but the program learns it.
+    /// The key with which the answer to the next request must begin: only the program learns it.
     fn key(&mut self, wanted: bool) -> Bytes {
         if !wanted {
             return Bytes::new();
         }
         self.asked += 1;
-        // SipHash under a secret of this process's own.
+        // SipHash with a secret key of this process.
         format!("{:016x}\t", self.keys.hash_one(self.asked)).into()
     }
 
-    /// What to tell the caller of an exchange that failed. Ends the process.
-    async fn end(self, broken: Broken) -> Status {
+    /// The status for the caller of an exchange that failed. Ends the process.
+    async fn end(self, broken: ExchangeError) -> Status {
         let Self {
             stdin,
             stdout,
@@ -359,13 +362,13 @@ impl Process {
             mut running,
             ..
         } = self;
-        if let Broken::Fault(fault) = broken {
+        if let ExchangeError::Fault(fault) = broken {
             let code = match fault {
-                Fault::TooLong => Code::ResourceExhausted,
+                DialogueError::TooLong => Code::ResourceExhausted,
                 _ => Code::Internal,
             };
             return Status::new(code, describe(fault))
-                .with_hint("its operator can read how `hail serve --lines` takes answers");
+                .with_hint("its operator can read about `hail serve --lines` in docs/guide/serving-programs.md");
         }
         drop((stdin, stdout));
         let wait = tokio::time::timeout(running.grace(), running.wait()).await;
@@ -385,7 +388,7 @@ impl Process {
     }
 }
 
-/// What the process has written; `None` at the end. Cancel safe.
+/// Reads what the process has written; `None` at the end. Cancel safe.
 async fn read(stdout: &mut ChildStdout, buffer: &mut BytesMut) -> Option<Bytes> {
     buffer.reserve(READ_SIZE);
     match stdout.read_buf(buffer).await {
@@ -394,17 +397,17 @@ async fn read(stdout: &mut ChildStdout, buffer: &mut BytesMut) -> Option<Bytes> 
     }
 }
 
-fn describe(fault: Fault) -> String {
+fn describe(fault: DialogueError) -> String {
     match fault {
-        Fault::Unasked => {
-            "the agent's program wrote a line that nobody asked for; it answers each line with one"
+        DialogueError::Unrequested => {
+            "the agent's program wrote more than one line for a request; it must answer each line with one line"
                 .to_owned()
         }
-        Fault::Early => "the agent's program answered before it was asked to the end".to_owned(),
-        Fault::OtherKey => {
-            "the agent's program wrote a line without the key of the question".to_owned()
+        DialogueError::Early => "the agent's program answered before it was sent the whole request".to_owned(),
+        DialogueError::OtherKey => {
+            "the agent's program wrote a line without the key of the request".to_owned()
         }
-        Fault::TooLong => {
+        DialogueError::TooLong => {
             format!("the agent's program wrote a line longer than {MAX_LINE} bytes")
         }
     }

@@ -1,4 +1,4 @@
-//! What a program's end means for its call.
+//! The status of a call, from how its program ended.
 //!
 //! | end | status |
 //! |---|---|
@@ -15,10 +15,10 @@ use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus};
 use hailwire_terminal::failure::exit;
 use hailwire_wire::{Code, Status};
 
-use crate::serve::tail::Tail;
+use crate::serve::tail::TailBuffer;
 
 /// The status of a call whose program ended with `exit`.
-pub(crate) fn status(exit: ExitStatus, stderr: &Tail) -> Status {
+pub(crate) fn status(exit: ExitStatus, stderr: &TailBuffer) -> Status {
     let status = match (exit.code(), exit.signal()) {
         (Some(0), _) => return Status::ok(),
         (Some(number), _) => {
@@ -47,14 +47,14 @@ mod tests {
 
     #[test]
     fn success_is_ok_whatever_stderr_says() {
-        let mut tail = Tail::default();
+        let mut tail = TailBuffer::default();
         tail.push(b"a warning");
         assert!(status(exited(0), &tail).is_ok());
     }
 
     #[test]
     fn a_failure_carries_the_tail_of_stderr() {
-        let mut tail = Tail::default();
+        let mut tail = TailBuffer::default();
         tail.push(b"no such file\n");
         let status = status(exited(3), &tail);
         assert_eq!(status.code, Code::Internal);
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_program_chooses_its_status_by_the_exit_codes_of_hail() {
-        let none = Tail::default();
+        let none = TailBuffer::default();
         assert_eq!(status(exited(69), &none).code, Code::NotFound);
         assert_eq!(status(exited(80), &none).code, Code::Unauthenticated);
         assert_eq!(status(exited(64), &none).code, Code::Internal);

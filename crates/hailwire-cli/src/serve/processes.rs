@@ -1,4 +1,4 @@
-//! The processes of this machine, as `/proc` shows them (`proc(5)`), and signals to them.
+//! The processes of this machine from `/proc` (`proc(5)`), and signals to them.
 
 use std::{fs, io, path::Path};
 
@@ -7,24 +7,24 @@ use rustix::process::{
     pidfd_send_signal, waitid, waitpid,
 };
 
-use super::kin::{CallMark, Marked, Process};
+use super::process_owners::{CallMark, ObservedProcess, ProcessMark};
 
 /// The variable that marks a call's processes: the number of the `hail serve` that they belong to, a
 /// dash, and that of the call.
-pub(crate) const MARK: &str = "HAIL_CALL";
+pub(crate) const CALL_MARK_VARIABLE: &str = "HAIL_CALL";
 
-/// The variable that tells the guarded process its guard's number.
+/// The variable with the process id of the guard, for the guarded process.
 pub(crate) const GUARDED_BY: &str = "HAIL_GUARDED_BY";
 
-/// Most of an environment that is read for the mark.
+/// Most bytes of an environment that are read to find the mark.
 const MAX_ENVIRONMENT: u64 = 1024 * 1024;
 
-/// Every process that is seen. Not of one instant: they come and go meanwhile.
+/// All visible processes. The list is not atomic: processes start and end meanwhile.
 ///
 /// # Errors
 ///
 /// There is no `/proc`.
-pub(crate) fn all() -> io::Result<Vec<Process>> {
+pub(crate) fn all() -> io::Result<Vec<ObservedProcess>> {
     let numbers = fs::read_dir("/proc")?.flatten().filter_map(|entry| {
         let name = entry.file_name();
         name.to_str()?.parse().ok()
@@ -33,13 +33,13 @@ pub(crate) fn all() -> io::Result<Vec<Process>> {
 }
 
 /// A process; `None` once it is gone.
-fn seen(pid: i32) -> Option<Process> {
+fn seen(pid: i32) -> Option<ObservedProcess> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     parse(pid, &stat)
 }
 
-/// The name, in brackets, may hold anything; what follows is in fixed places.
-fn parse(pid: i32, stat: &str) -> Option<Process> {
+/// The name, in brackets, may hold anything; the fields after it have fixed positions.
+fn parse(pid: i32, stat: &str) -> Option<ObservedProcess> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
     let state = fields.next()?;
@@ -47,7 +47,7 @@ fn parse(pid: i32, stat: &str) -> Option<Process> {
     let group = fields.next()?.parse().ok()?;
     // The 22nd field of all, of which the 5th was just read.
     let start = fields.nth(16)?.parse().ok()?;
-    Some(Process {
+    Some(ObservedProcess {
         pid,
         start,
         parent,
@@ -56,13 +56,13 @@ fn parse(pid: i32, stat: &str) -> Option<Process> {
     })
 }
 
-/// What a program is given as its mark.
+/// The mark for the programs of a call.
 pub(crate) fn mark(mark: CallMark) -> String {
     format!("{}-{mark}", std::process::id())
 }
 
-/// The mark that a process bears.
-pub(crate) fn mark_of(process: &Process) -> Marked {
+/// The mark in a process's environment.
+pub(crate) fn mark_of(process: &ObservedProcess) -> ProcessMark {
     use io::Read as _;
 
     let mut environment = Vec::new();
@@ -71,29 +71,29 @@ pub(crate) fn mark_of(process: &Process) -> Marked {
         .and_then(|file| file.take(MAX_ENVIRONMENT).read_to_end(&mut environment));
     match read {
         Ok(_) => marked(&environment, std::process::id()),
-        Err(_) => Marked::No,
+        Err(_) => ProcessMark::No,
     }
 }
 
-/// A mark of another `hail serve` is one of a call that is over: its processes come here only after its end.
-fn marked(environment: &[u8], me: u32) -> Marked {
-    let begin = format!("{MARK}=");
+/// A mark of another `hail serve` belongs to a call that has ended: its processes become children of this one only after its end.
+fn marked(environment: &[u8], me: u32) -> ProcessMark {
+    let begin = format!("{CALL_MARK_VARIABLE}=");
     let value = environment
         .split(|byte| *byte == 0)
         .find_map(|variable| variable.strip_prefix(begin.as_bytes()))
         .and_then(|value| std::str::from_utf8(value).ok());
     let Some((of, call)) = value.and_then(|value| value.split_once('-')) else {
-        return Marked::No;
+        return ProcessMark::No;
     };
     match (of.parse() == Ok(me), call.parse()) {
-        (true, Ok(call)) => Marked::By(call),
-        (false, Ok(_)) => Marked::By(CallMark::MAX),
-        (_, Err(_)) => Marked::No,
+        (true, Ok(call)) => ProcessMark::By(call),
+        (false, Ok(_)) => ProcessMark::By(CallMark::MAX),
+        (_, Err(_)) => ProcessMark::No,
     }
 }
 
-/// Sends a signal to exactly this process, not to another that was given its number since.
-pub(crate) fn signal(process: &Process, signal: Signal) {
+/// Sends a signal to exactly this process, not to another that reused its process id.
+pub(crate) fn signal(process: &ObservedProcess, signal: Signal) {
     let Some(pid) = Pid::from_raw(process.pid) else {
         return;
     };
@@ -101,7 +101,7 @@ pub(crate) fn signal(process: &Process, signal: Signal) {
     if seen(process.pid).is_none_or(|now| now.start != process.start) {
         return;
     }
-    // It fails only for a process that has ended, which is what was wanted, or is no longer ours to end.
+    // It fails only for a process that has ended, as intended, or that may no longer be signalled.
     let _ = match held {
         Ok(held) => pidfd_send_signal(held, signal),
         // Before Linux 5.3.
@@ -109,14 +109,14 @@ pub(crate) fn signal(process: &Process, signal: Signal) {
     };
 }
 
-/// Collects a child that has ended, so that its number is free.
+/// Collects a child that has ended, which frees its process id.
 pub(crate) fn collect(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid) {
         let _ = waitpid(Some(pid), WaitOptions::NOHANG);
     }
 }
 
-/// Whether this process has no child at all, not even one that wants collecting.
+/// Whether this process has no child at all, not even a zombie.
 pub(crate) fn has_no_child() -> bool {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     matches!(
@@ -151,9 +151,9 @@ mod tests {
     #[test]
     fn a_mark_is_found_among_other_variables_and_only_whole() {
         let marked = |text: &str| marked(text.as_bytes(), 12);
-        assert_eq!(marked("A=b\0HAIL_CALL=12-7\0C=d\0"), Marked::By(7));
-        assert_eq!(marked("HAIL_CALL=12-7"), Marked::By(7));
-        assert_eq!(marked("HAIL_CALL=13-7"), Marked::By(CallMark::MAX));
+        assert_eq!(marked("A=b\0HAIL_CALL=12-7\0C=d\0"), ProcessMark::By(7));
+        assert_eq!(marked("HAIL_CALL=12-7"), ProcessMark::By(7));
+        assert_eq!(marked("HAIL_CALL=13-7"), ProcessMark::By(CallMark::MAX));
         for other in [
             "",
             "XHAIL_CALL=12-7",
@@ -161,7 +161,7 @@ mod tests {
             "HAIL_CALL=12",
             "HAIL_CALL=12-x",
         ] {
-            assert_eq!(marked(other), Marked::No, "{other}");
+            assert_eq!(marked(other), ProcessMark::No, "{other}");
         }
     }
 }

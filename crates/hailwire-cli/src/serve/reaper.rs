@@ -1,14 +1,11 @@
-//! Ending what was started for a call: SIGTERM, then SIGKILL after a grace.
+//! Ends the processes of a call: SIGTERM, then SIGKILL after a grace period.
 //!
-//! A [`Running`] owns a child, its process group and whatever else descends from it ([`kin`](super::kin)).
-//! Dropping it, which is how a cancelled call looks from here, hands all of that to the [`Reaper`], which ends it. So
-//! does the end of a program that has succeeded: what it left in the background ends with its call, because
-//! callers choose how many calls there are. A call's slot is free again when nothing is left of it. Before `hail serve`
-//! exits it asks the reaper to finish, which first tells everything that runs to stop.
+//! A [`RunningProgram`] owns a child, its process group and all its descendants ([`owners`](super::process_owners)).
+//! Dropping it, which happens when a call is cancelled, hands all of them to the [`ProcessReaper`], which ends them. So does the
+//! end of a program that has succeeded: its background processes end with its call, because callers choose how many calls there are. A call's slot is released when no process of it is left. Before `hail serve` exits it calls [`ProcessReaper::finish`], which first tells all programs to stop.
 //!
-//! Where strays are is known from a look at all processes. The program of a call that ended well usually leaves
-//! nothing, which one system call tells; otherwise looks are shared by all calls that end, and take at most a
-//! tenth of the time.
+//! Orphans are found by a scan of all processes. The program of a call that succeeded usually leaves none, which one
+//! system call shows; otherwise scans are shared by all calls that end, and take at most a tenth of the time.
 
 use std::{
     collections::HashSet,
@@ -29,55 +26,55 @@ use tokio::{
 };
 
 use super::{
-    kin::{CallMark, Kin, Sorted},
-    processes::{self, GUARDED_BY, MARK},
+    process_owners::{CallMark, ProcessOwners, ProcessesByCall},
+    processes::{self, CALL_MARK_VARIABLE, GUARDED_BY},
 };
 
-/// First and longest time between two looks for what is left of a call.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
+/// First and longest time between two scans for processes of a call.
+const SCAN_INTERVALS: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
 
-/// A look is followed by this many times its own duration without one.
-const QUIET: u32 = 9;
+/// The pause after a scan, as a multiple of its duration.
+const SCAN_PAUSE_FACTOR: u32 = 9;
 
-/// How long what is left at the very end is looked for.
-const LAST: Duration = Duration::from_secs(10);
+/// How long remaining processes are searched for at the very end.
+const FINAL_SCAN_TIME: Duration = Duration::from_secs(10);
 
-/// How often strays that have ended are collected while no call ends.
-const COLLECT: Duration = Duration::from_secs(1);
+/// How often orphans that have ended are collected while no call ends.
+const COLLECT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Ends what calls leave behind.
+/// Ends the processes of calls that have ended.
 #[derive(Debug)]
-pub(crate) struct Reaper {
-    sender: mpsc::UnboundedSender<Abandoned>,
+pub(crate) struct ProcessReaper {
+    sender: mpsc::UnboundedSender<AbandonedCall>,
     stopping: watch::Sender<bool>,
-    kin: Arc<Mutex<Kin>>,
+    owners: Arc<Mutex<ProcessOwners>>,
     task: JoinHandle<()>,
 }
 
-/// What whoever starts programs needs of the [`Reaper`]. Cheap to clone; keeps nothing alive.
+/// A handle of the [`ProcessReaper`] with which programs are started. Cheap to clone; keeps nothing alive.
 ///
 /// The channel behind it has no bound of its own: it holds at most one entry per running program,
 /// of which `--max` limits the number.
 #[derive(Clone, Debug)]
 pub(crate) struct ReaperHandle {
-    sender: mpsc::WeakUnboundedSender<Abandoned>,
+    sender: mpsc::WeakUnboundedSender<AbandonedCall>,
     stopping: watch::Receiver<bool>,
-    kin: Arc<Mutex<Kin>>,
+    owners: Arc<Mutex<ProcessOwners>>,
 }
 
-/// Whose the children of this process are.
+/// Whether other code in this process starts children too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Children {
-    /// All are of calls.
+pub(crate) enum ChildOwnership {
+    /// All children belong to calls.
     AllOfCalls,
-    /// Others in this process start some, too.
+    /// Other code in this process starts children, too.
     Mixed,
 }
 
-/// What is left of a call.
+/// The remaining processes of a call.
 #[derive(Debug)]
-struct Abandoned {
-    /// Unless it was collected.
+struct AbandonedCall {
+    /// `None` once it was collected.
     child: Option<Child>,
     mark: CallMark,
     grace: Duration,
@@ -88,48 +85,48 @@ struct Abandoned {
 /// Why a program was not started.
 #[derive(Debug)]
 pub(crate) enum StartFailure {
-    /// The reaper finishes.
+    /// The reaper is finishing.
     Stopping,
     /// The system refused.
     System(io::Error),
 }
 
-impl Reaper {
+impl ProcessReaper {
     /// Starts the reaper's task on the current runtime.
-    pub(crate) fn start(children: Children) -> Self {
-        let all = children == Children::AllOfCalls;
-        let kin = Arc::new(Mutex::new(Kin::new(all)));
+    pub(crate) fn start(children: ChildOwnership) -> Self {
+        let all = children == ChildOwnership::AllOfCalls;
+        let owners = Arc::new(Mutex::new(ProcessOwners::new(all)));
         let (sender, receiver) = mpsc::unbounded_channel();
-        let task = tokio::spawn(reap(receiver, kin.clone(), all));
+        let task = tokio::spawn(reap(receiver, owners.clone(), all));
         Self {
             sender,
             stopping: watch::Sender::new(false),
-            kin,
+            owners,
             task,
         }
     }
 
-    /// A handle for whoever starts programs.
+    /// A handle with which programs are started.
     pub(crate) fn handle(&self) -> ReaperHandle {
         ReaperHandle {
             sender: self.sender.downgrade(),
             stopping: self.stopping.subscribe(),
-            kin: self.kin.clone(),
+            owners: self.owners.clone(),
         }
     }
 
-    /// Tells everything that runs to stop, lets nothing start any more, and waits until nothing is left.
+    /// Tells all programs to stop, lets no new one start, and waits until none is left.
     pub(crate) async fn finish(self) {
         self.stopping.send_replace(true);
         drop(self.sender);
-        // The task neither panics nor is it aborted by anybody else.
+        // The task neither panics nor is it aborted elsewhere.
         let _ = self.task.await;
     }
 }
 
 impl ReaperHandle {
-    /// Starts a command for a call: in a process group of its own, with the call's mark. Where `slot` is a place among
-    /// a bounded number, it is free again when nothing is left of the call.
+    /// Starts a command for a call: in a process group of its own, with the call's mark. `slot`, where the number of calls
+    /// is bounded, is released when no process of the call is left.
     ///
     /// # Errors
     ///
@@ -139,37 +136,37 @@ impl ReaperHandle {
         command: &mut Command,
         grace: Duration,
         slot: Option<OwnedSemaphorePermit>,
-    ) -> Result<Running, StartFailure> {
+    ) -> Result<RunningProgram, StartFailure> {
         let reaper = self.sender.upgrade().ok_or(StartFailure::Stopping)?;
-        let mark = held(&self.kin).begin();
+        let mark = held(&self.owners).begin();
         let spawned = command
-            .env(MARK, processes::mark(mark))
+            .env(CALL_MARK_VARIABLE, processes::mark(mark))
             .env_remove(GUARDED_BY)
             .process_group(0)
             .spawn();
         let child = match spawned {
             Ok(child) => child,
             Err(error) => {
-                held(&self.kin).over(mark);
+                held(&self.owners).over(mark);
                 return Err(StartFailure::System(error));
             }
         };
         if let Some(group) = group(&child) {
-            held(&self.kin).started(mark, group.as_raw_nonzero().get());
+            held(&self.owners).started(mark, group.as_raw_nonzero().get());
         }
-        Ok(Running {
-            left: Some(Abandoned {
+        Ok(RunningProgram {
+            abandoned: Some(AbandonedCall {
                 child: Some(child),
                 mark,
                 grace,
                 slot,
             }),
-            kin: self.kin.clone(),
+            owners: self.owners.clone(),
             reaper,
         })
     }
 
-    /// Resolves once [`Reaper::finish`] was called, or the reaper is gone.
+    /// Resolves once [`ProcessReaper::finish`] was called, or the reaper is gone.
     pub(crate) async fn stopping(&mut self) {
         let _ = self.stopping.wait_for(|stopping| *stopping).await;
     }
@@ -180,72 +177,76 @@ impl From<StartFailure> for Status {
         match failure {
             StartFailure::Stopping => Self::new(Code::Unavailable, "the agent is being stopped"),
             StartFailure::System(error) => {
-                Self::new(Code::FailedPrecondition, "a program cannot be started")
+                Self::new(Code::FailedPrecondition, "cannot start a program")
                     .with_details(error.to_string())
             }
         }
     }
 }
 
-/// A running program and whatever descends from it. All of that ends when this is dropped.
+/// A running program and its descendants. All of them end when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningProgram {
     /// `Some` until the drop.
-    left: Option<Abandoned>,
-    kin: Arc<Mutex<Kin>>,
-    reaper: mpsc::UnboundedSender<Abandoned>,
+    abandoned: Option<AbandonedCall>,
+    owners: Arc<Mutex<ProcessOwners>>,
+    reaper: mpsc::UnboundedSender<AbandonedCall>,
 }
 
-impl Running {
+impl RunningProgram {
     /// Time between SIGTERM and SIGKILL.
     pub(crate) fn grace(&self) -> Duration {
-        self.left.as_ref().map_or(Duration::ZERO, |left| left.grace)
+        self.abandoned
+            .as_ref()
+            .map_or(Duration::ZERO, |abandoned| abandoned.grace)
     }
 
     /// The child, for its pipes.
     pub(crate) fn child(&mut self) -> Option<&mut Child> {
-        self.left.as_mut()?.child.as_mut()
+        self.abandoned.as_mut()?.child.as_mut()
     }
 
-    /// Waits for the child's end. What it leaves behind stays until this is dropped.
+    /// Waits for the child's end. Its descendants remain until this is dropped.
     ///
     /// # Cancel safety
     ///
     /// Nothing is lost; everything still ends when this is dropped.
     pub(crate) async fn wait(&mut self) -> io::Result<ExitStatus> {
-        let left = self.left.as_mut();
-        let waited = || io::Error::other("the child was waited for already");
-        let left = left.ok_or_else(waited)?;
-        let status = left.child.as_mut().ok_or_else(waited)?.wait().await?;
-        left.child = None;
-        held(&self.kin).collected(left.mark);
+        let abandoned = self.abandoned.as_mut();
+        let waited = || io::Error::other("the program was already waited for");
+        let abandoned = abandoned.ok_or_else(waited)?;
+        let status = abandoned.child.as_mut().ok_or_else(waited)?.wait().await?;
+        abandoned.child = None;
+        held(&self.owners).collected(abandoned.mark);
         Ok(status)
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
-        let Some(left) = self.left.take() else { return };
-        if left.child.is_none() && processes::has_no_child() {
-            held(&self.kin).over(left.mark);
+        let Some(abandoned) = self.abandoned.take() else {
+            return;
+        };
+        if abandoned.child.is_none() && processes::has_no_child() {
+            held(&self.owners).over(abandoned.mark);
             return;
         }
-        if let Err(mpsc::error::SendError(left)) = self.reaper.send(left) {
-            // The reaper is gone with its runtime: no grace can be given any more.
-            signal_group(left.child.as_ref().and_then(group), Signal::KILL);
+        if let Err(mpsc::error::SendError(abandoned)) = self.reaper.send(abandoned) {
+            // The reaper is gone with its runtime: no grace period is possible any more.
+            signal_group(abandoned.child.as_ref().and_then(group), Signal::KILL);
         }
     }
 }
 
-/// The reaper's task: ends when nothing runs any more and nothing can be started.
+/// The reaper's task: ends when no program runs and none can be started.
 async fn reap(
-    mut receiver: mpsc::UnboundedReceiver<Abandoned>,
-    kin: Arc<Mutex<Kin>>,
+    mut receiver: mpsc::UnboundedReceiver<AbandonedCall>,
+    owners: Arc<Mutex<ProcessOwners>>,
     collects: bool,
 ) {
-    let (look, looks) = mpsc::unbounded_channel();
+    let (scan, scans) = mpsc::unbounded_channel();
     // It ends with the last sender.
-    let looking = tokio::spawn(look_around(looks, kin.clone()));
+    let looking = tokio::spawn(scan_processes(scans, owners.clone()));
     let mut ends = signal(SignalKind::child()).ok().filter(|_| collects);
     let mut ending = JoinSet::new();
     let mut collect_at = Instant::now();
@@ -261,100 +262,110 @@ async fn reap(
         };
         tokio::select! {
             next = receiver.recv() => match next {
-                Some(left) => drop(ending.spawn(end(left, look.clone(), kin.clone()))),
+                Some(abandoned) => drop(ending.spawn(end(abandoned, scan.clone(), owners.clone()))),
                 None => break,
             },
             Some(_) = ending.join_next() => {}
             () = end_of_a_child => {
-                collect_at = Instant::now() + COLLECT;
-                let _ = looked(&look).await;
+                collect_at = Instant::now() + COLLECT_INTERVAL;
+                let _ = scanned(&scan).await;
             }
         }
     }
     while ending.join_next().await.is_some() {}
-    // What could not be told whose it was is nobody's now.
-    let give_up = Instant::now() + LAST;
+    // Processes of uncertain ownership have no owner any more.
+    let give_up = Instant::now() + FINAL_SCAN_TIME;
     while collects && !processes::has_no_child() && Instant::now() < give_up {
-        let _ = looked(&look).await;
-        sleep(LOOKS.0).await;
+        let _ = scanned(&scan).await;
+        sleep(SCAN_INTERVALS.0).await;
     }
-    drop(look);
+    drop(scan);
     let _ = looking.await;
 }
 
-type Asked = oneshot::Sender<Option<Arc<Sorted>>>;
+type ScanRequest = oneshot::Sender<Option<Arc<ProcessesByCall>>>;
 
-/// What there is of each call now, or `None` where processes cannot be seen.
-async fn looked(look: &mpsc::UnboundedSender<Asked>) -> Option<Arc<Sorted>> {
-    let (asked, answer) = oneshot::channel();
-    look.send(asked).ok()?;
+/// The current processes of each call, or `None` where processes cannot be listed.
+async fn scanned(scan: &mpsc::UnboundedSender<ScanRequest>) -> Option<Arc<ProcessesByCall>> {
+    let (requested, answer) = oneshot::channel();
+    scan.send(requested).ok()?;
     answer.await.ok()?
 }
 
-/// Looks at all processes when it is asked to, once for all who have asked; ends what is nobody's.
-async fn look_around(mut looks: mpsc::UnboundedReceiver<Asked>, kin: Arc<Mutex<Kin>>) {
+/// Scans all processes on request, once for all pending requests; ends those without an owner.
+async fn scan_processes(
+    mut scans: mpsc::UnboundedReceiver<ScanRequest>,
+    owners: Arc<Mutex<ProcessOwners>>,
+) {
     let me = i32::try_from(std::process::id()).unwrap_or(0);
     let mut not_before = Instant::now();
-    while let Some(first) = looks.recv().await {
+    while let Some(first) = scans.recv().await {
         sleep_until(not_before).await;
-        let mut asked = vec![first];
-        while let Ok(more) = looks.try_recv() {
-            asked.push(more);
+        let mut requested = vec![first];
+        while let Ok(more) = scans.try_recv() {
+            requested.push(more);
         }
         let began = Instant::now();
         let seen = tokio::task::spawn_blocking(processes::all).await;
-        let sorted = seen.ok().and_then(Result::ok).map(|seen| {
-            let sorted = held(&kin).sort(me, &seen, processes::mark_of);
-            sorted.ended.iter().copied().for_each(processes::collect);
-            for process in &sorted.nobodys {
+        let by_call = seen.ok().and_then(Result::ok).map(|seen| {
+            let by_call = held(&owners).assign(me, &seen, processes::mark_of);
+            by_call.ended.iter().copied().for_each(processes::collect);
+            for process in &by_call.unowned {
                 processes::signal(process, Signal::KILL);
             }
-            Arc::new(sorted)
+            Arc::new(by_call)
         });
-        for asked in asked {
-            // Whoever asked may have left.
-            let _ = asked.send(sorted.clone());
+        for requested in requested {
+            // The requester may be gone.
+            let _ = requested.send(by_call.clone());
         }
-        not_before = Instant::now() + began.elapsed() * QUIET;
+        not_before = Instant::now() + began.elapsed() * SCAN_PAUSE_FACTOR;
     }
 }
 
-/// Ends everything that is left of a call.
-async fn end(mut left: Abandoned, look: mpsc::UnboundedSender<Asked>, kin: Arc<Mutex<Kin>>) {
-    let deadline = Instant::now() + left.grace;
-    let leader = left.child.as_ref().and_then(group);
+/// Ends all remaining processes of a call.
+async fn end(
+    mut abandoned: AbandonedCall,
+    scan: mpsc::UnboundedSender<ScanRequest>,
+    owners: Arc<Mutex<ProcessOwners>>,
+) {
+    let deadline = Instant::now() + abandoned.grace;
+    let leader = abandoned.child.as_ref().and_then(group);
     signal_group(leader, Signal::TERM);
     let mut told = HashSet::new();
-    let mut pause = LOOKS.0;
+    let mut pause = SCAN_INTERVALS.0;
     loop {
-        if let Some(child) = &mut left.child {
+        if let Some(child) = &mut abandoned.child {
             if timeout(pause, child.wait()).await.is_ok() {
-                left.child = None;
-                held(&kin).collected(left.mark);
+                abandoned.child = None;
+                held(&owners).collected(abandoned.mark);
             }
         } else if !told.is_empty() {
             sleep(pause).await;
         }
-        pause = (pause * 2).min(LOOKS.1);
-        if left.child.is_none() && processes::has_no_child() {
+        pause = (pause * 2).min(SCAN_INTERVALS.1);
+        if abandoned.child.is_none() && processes::has_no_child() {
             break;
         }
         let late = Instant::now() >= deadline;
-        if late && left.child.is_some() {
+        if late && abandoned.child.is_some() {
             signal_group(leader, Signal::KILL);
         }
-        let Some(sorted) = looked(&look).await else {
-            if left.child.is_some() {
+        let Some(by_call) = scanned(&scan).await else {
+            if abandoned.child.is_some() {
                 continue;
             }
-            // Others of the group may have ignored SIGTERM. Right after the leader was collected its number
-            // cannot have been given to a new group in all likelihood: numbers are handed out in turn.
+            // Others of the group may have ignored SIGTERM. Right after the leader was collected its process
+            // id is very unlikely to be in use by a new group, since ids are assigned in order.
             signal_group(leader, Signal::KILL);
             break;
         };
-        let tree = sorted.of.get(&left.mark).map_or(&[][..], Vec::as_slice);
+        let tree = by_call
+            .of
+            .get(&abandoned.mark)
+            .map_or(&[][..], Vec::as_slice);
         let mut running = tree.iter().filter(|process| !process.ended).peekable();
-        if left.child.is_none() && running.peek().is_none() {
+        if abandoned.child.is_none() && running.peek().is_none() {
             break;
         }
         for process in running {
@@ -367,17 +378,17 @@ async fn end(mut left: Abandoned, look: mpsc::UnboundedSender<Asked>, kin: Arc<M
             }
         }
     }
-    held(&kin).over(left.mark);
-    drop(left.slot);
-    // One that may have been of several calls is nobody's once the last of them is over.
-    let strays = held(&kin).has_strays();
+    held(&owners).over(abandoned.mark);
+    drop(abandoned.slot);
+    // A process that may have belonged to several calls has no owner once the last of them has ended.
+    let strays = held(&owners).has_strays();
     if strays {
-        let _ = looked(&look).await;
+        let _ = scanned(&scan).await;
     }
 }
 
-fn held(kin: &Mutex<Kin>) -> MutexGuard<'_, Kin> {
-    kin.lock().unwrap_or_else(PoisonError::into_inner)
+fn held(owners: &Mutex<ProcessOwners>) -> MutexGuard<'_, ProcessOwners> {
+    owners.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The group that a child leads; `None` once it was collected.
@@ -390,7 +401,7 @@ fn group(child: &Child) -> Option<Pid> {
 
 fn signal_group(group: Option<Pid>, signal: Signal) {
     if let Some(group) = group {
-        // It fails only when the whole group is gone, which is what was wanted.
+        // It fails only when the whole group is gone, as intended.
         let _ = kill_process_group(group, signal);
     }
 }

@@ -7,12 +7,12 @@ pub(crate) const MAX: usize = 4 * 1024;
 
 /// The last [`MAX`] bytes of what was pushed.
 #[derive(Debug, Default)]
-pub(crate) struct Tail {
+pub(crate) struct TailBuffer {
     bytes: VecDeque<u8>,
     cut: bool,
 }
 
-impl Tail {
+impl TailBuffer {
     /// Adds bytes and forgets the oldest past [`MAX`].
     pub(crate) fn push(&mut self, chunk: &[u8]) {
         let chunk = match chunk.len().checked_sub(MAX) {
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_short_text_is_kept_whole() {
-        let mut tail = Tail::default();
+        let mut tail = TailBuffer::default();
         tail.push(b"one\n");
         tail.push(b"two\n");
         assert_eq!(tail.text(), "one\ntwo");
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn memory_stays_bounded_however_much_is_pushed() {
         for chunk in [1, 100, MAX - 1, MAX, MAX + 1, 5 * MAX] {
-            let mut tail = Tail::default();
+            let mut tail = TailBuffer::default();
             for _ in 0..20 {
                 tail.push(&vec![b'x'; chunk]);
                 assert!(tail.bytes.len() <= MAX);
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_cut_text_begins_with_a_whole_line() {
-        let mut tail = Tail::default();
+        let mut tail = TailBuffer::default();
         tail.push(format!("first\n{}\nlast", "x".repeat(MAX - 10)).as_bytes());
         assert!(tail.text().starts_with("…\nx"));
     }

@@ -8,66 +8,65 @@ use std::{
 };
 
 use hailwire_bench::{
-    folder::Environment,
-    result::{Cell, Entry},
-    suite::{Order, Size, Suite, covered, steps},
+    result::{CellId, ResultEntry},
+    run_folder::RunEnvironment,
+    suite::{Suite, SuiteOrder, SuiteSize, covered, steps},
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::house::House;
+use crate::test_nodes::TestNodes;
 
-fn entries(dir: &Path) -> Vec<Entry> {
+fn entries(dir: &Path) -> Vec<ResultEntry> {
     let raw = fs::read_to_string(dir.join("raw.jsonl")).unwrap();
     raw.lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect()
 }
 
-fn environment(dir: &Path) -> Environment {
+fn environment(dir: &Path) -> RunEnvironment {
     serde_json::from_slice(&fs::read(dir.join("environment.json")).unwrap()).unwrap()
 }
 
-fn measured(entries: &[Entry], subject: &str) -> usize {
-    let of =
-        |entry: &&Entry| matches!(entry, Entry::Measured(line) if line.cell.subject == subject);
+fn measured(entries: &[ResultEntry], subject: &str) -> usize {
+    let of = |entry: &&ResultEntry| matches!(entry, ResultEntry::Measured(line) if line.cell.subject == subject);
     entries.iter().filter(of).count()
 }
 
 /// Runs a suite with as little work as there is, on loopback and over QUIC.
-fn tiny(house: &House, suite: Suite) -> Vec<Entry> {
-    let out = house.path(suite.name());
+fn tiny(nodes: &TestNodes, suite: Suite) -> Vec<ResultEntry> {
+    let out = nodes.path(suite.name());
     let shown = out.display().to_string();
     let args = ["bench", "run", suite.name(), "--tiny", "--carrier", "quic"];
     let more = ["--network", "loopback", "--out", &shown];
-    house.run("desk", &[&args[..], &more[..]].concat()).ok();
+    nodes.run("desk", &[&args[..], &more[..]].concat()).ok();
     assert_eq!(environment(&out).state, "whole");
     assert!(out.join("report.html").exists() && out.join("report.md").exists());
     entries(&out)
 }
 
 /// Every cell of the suite has a line or a reason, and every line of a counted repeat has figures.
-fn assert_whole(suite: Suite, entries: &[Entry]) {
-    let order = Order {
+fn assert_whole(suite: Suite, entries: &[ResultEntry]) {
+    let order = SuiteOrder {
         suite,
-        size: Size::Tiny,
+        size: SuiteSize::Tiny,
         networks: Vec::new(),
-        carriers: vec![hailwire_bench::subject::Carrier::Quic],
+        carriers: vec![hailwire_bench::subject::SessionCarrier::Quic],
         repeats: None,
         foreign: Vec::new(),
         peer: None,
     };
-    let cell = |entry: &Entry| match entry {
-        Entry::Measured(line) => Some(line.cell.clone()),
-        Entry::Skipped(skipped) => Some(skipped.cell.clone()),
-        Entry::Timing(_) => None,
+    let cell = |entry: &ResultEntry| match entry {
+        ResultEntry::Measured(line) => Some(line.cell.clone()),
+        ResultEntry::Skipped(skipped) => Some(skipped.cell.clone()),
+        ResultEntry::Timing(_) => None,
     };
-    let seen: Vec<Cell> = entries.iter().filter_map(cell).collect();
+    let seen: Vec<CellId> = entries.iter().filter_map(cell).collect();
     for wanted in covered(&steps(&order)) {
-        let same = |cell: &&Cell| {
-            Cell {
+        let same = |cell: &&CellId| {
+            CellId {
                 suite: String::new(),
                 ..(*cell).clone()
-            } == Cell {
+            } == CellId {
                 suite: String::new(),
                 ..wanted.clone()
             }
@@ -76,12 +75,12 @@ fn assert_whole(suite: Suite, entries: &[Entry]) {
     }
     for entry in entries {
         match entry {
-            Entry::Measured(line) => {
+            ResultEntry::Measured(line) => {
                 assert!(!line.figures.is_empty(), "{:?}", line.cell);
                 assert!(line.figures.values().all(|figure| figure.is_finite()));
             }
-            Entry::Skipped(skipped) => assert!(!skipped.reason.is_empty()),
-            Entry::Timing(timing) => {
+            ResultEntry::Skipped(skipped) => assert!(!skipped.reason.is_empty()),
+            ResultEntry::Timing(timing) => {
                 assert!(timing.took.work_s > 0.0, "{timing:?}");
                 // A party that has to be killed costs seconds in every row, and says of itself that it hangs.
                 assert_eq!(timing.killed, 0, "{timing:?}");
@@ -92,8 +91,8 @@ fn assert_whole(suite: Suite, entries: &[Entry]) {
 
 #[test]
 fn the_smoke_suite_leaves_no_cell_empty() {
-    let house = House::new();
-    let entries = tiny(&house, Suite::Smoke);
+    let nodes = TestNodes::new();
+    let entries = tiny(&nodes, Suite::Smoke);
     assert_whole(Suite::Smoke, &entries);
     for subject in [
         "quic",
@@ -108,20 +107,20 @@ fn the_smoke_suite_leaves_no_cell_empty() {
 
 #[test]
 fn the_coordination_suite_leaves_no_cell_empty() {
-    let house = House::new();
-    assert_whole(Suite::Coordination, &tiny(&house, Suite::Coordination));
+    let nodes = TestNodes::new();
+    assert_whole(Suite::Coordination, &tiny(&nodes, Suite::Coordination));
 }
 
 #[test]
 fn the_overlay_suite_leaves_no_cell_empty() {
-    let house = House::new();
-    assert_whole(Suite::Overlay, &tiny(&house, Suite::Overlay));
+    let nodes = TestNodes::new();
+    assert_whole(Suite::Overlay, &tiny(&nodes, Suite::Overlay));
 }
 
 #[test]
 fn the_callout_suite_leaves_no_cell_empty() {
-    let house = House::new();
-    let entries = tiny(&house, Suite::Callout);
+    let nodes = TestNodes::new();
+    let entries = tiny(&nodes, Suite::Callout);
     assert_whole(Suite::Callout, &entries);
     for subject in [
         "callout",
@@ -136,31 +135,31 @@ fn the_callout_suite_leaves_no_cell_empty() {
 
 #[test]
 fn a_program_of_somebody_elses_takes_part() {
-    let house = House::new();
+    let nodes = TestNodes::new();
     let program = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../hailwire-bench/examples/echo_subject.py"
     );
     let subject =
         format!("python=python3 {program} serve {{listen}},python3 {program} load {{address}}");
-    let out = house.path("foreign");
+    let out = nodes.path("foreign");
     let shown = out.display().to_string();
     let args = ["bench", "run", "smoke", "--tiny", "--carrier", "quic"];
     let more = ["--subject", &subject, "--out", &shown];
-    house.run("desk", &[&args[..], &more[..]].concat()).ok();
+    nodes.run("desk", &[&args[..], &more[..]].concat()).ok();
     let entries = entries(&out);
     assert!(measured(&entries, "python") >= 4);
-    let says_so = |entry: &Entry| matches!(entry, Entry::Skipped(s) if s.reason == "this subject does no bulk");
+    let says_so = |entry: &ResultEntry| matches!(entry, ResultEntry::Skipped(s) if s.reason == "this subject does no bulk");
     assert!(entries.iter().any(says_so));
 }
 
 #[test]
 fn ctrl_c_keeps_what_was_measured_and_finishes_the_folder() {
-    let house = House::new();
-    let out = house.path("stopped");
+    let nodes = TestNodes::new();
+    let out = nodes.path("stopped");
     let shown = out.display().to_string();
     let args = ["bench", "run", "smoke", "--tiny", "--repeats", "100"];
-    let mut child: Child = house
+    let mut child: Child = nodes
         .hail(
             "desk",
             &[&args[..], &["--carrier", "quic", "--out", &shown]].concat(),
@@ -175,14 +174,13 @@ fn ctrl_c_keeps_what_was_measured_and_finishes_the_folder() {
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
         std::thread::yield_now();
     }
-    let parties = hailwire_bench::measure::process::family(child.id());
-    assert!(parties.len() > 2, "its parties are processes of their own");
+    let programs = hailwire_bench::measure::process::process_tree(child.id());
+    assert!(programs.len() > 2, "its parties are processes of their own");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     let entries = entries(&out);
     assert!(measured(&entries, "raw iroh") > 0);
-    let interrupted =
-        |entry: &Entry| matches!(entry, Entry::Skipped(s) if s.reason == "the run was interrupted");
+    let interrupted = |entry: &ResultEntry| matches!(entry, ResultEntry::Skipped(s) if s.reason == "the run was interrupted");
     assert!(entries.iter().any(interrupted));
     assert_eq!(environment(&out).state, "interrupted");
     assert!(out.join("report.html").exists());
@@ -190,7 +188,7 @@ fn ctrl_c_keeps_what_was_measured_and_finishes_the_folder() {
 
 #[test]
 fn an_unknown_name_is_answered_with_the_nearest() {
-    let house = House::new();
+    let nodes = TestNodes::new();
     for (args, nearest) in [
         (&["bench", "run", "smoek"][..], "smoke"),
         (
@@ -199,7 +197,7 @@ fn an_unknown_name_is_answered_with_the_nearest() {
         ),
         (&["bench", "run", "smoke", "--carrier", "h3"], "h2"),
     ] {
-        let ran = house.run("desk", args);
+        let ran = nodes.run("desk", args);
         assert_eq!(ran.code, Some(2), "{}", ran.stderr);
         assert!(ran.stderr.contains(nearest), "{}", ran.stderr);
     }

@@ -21,7 +21,7 @@ use hailwire_callout::{
 };
 use serde_json::Value;
 
-use crate::house::{House, first_line};
+use crate::test_nodes::{TestNodes, first_line};
 
 /// A small firewall: it knows the probes, and looks at bodies across pieces.
 #[derive(Default)]
@@ -122,33 +122,33 @@ fn served(agent: impl Agent, socket: &Path) {
     wait.recv().unwrap();
 }
 
-fn written(house: &House, name: &str, text: &str) -> String {
-    let path = house.path(name);
+fn written(nodes: &TestNodes, name: &str, text: &str) -> String {
+    let path = nodes.path(name);
     fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
 /// `hail callout serve`, and what it says first.
-fn serving(house: &mut House, node: &str, config: &str) -> Value {
-    let mut command = house.hail(node, &["--json", "callout", "serve", "--config", config]);
+fn serving(nodes: &mut TestNodes, node: &str, config: &str) -> Value {
+    let mut command = nodes.hail(node, &["--json", "callout", "serve", "--config", config]);
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let line = first_line(&mut child);
-    house.keep(child);
+    nodes.keep(child);
     serde_json::from_str(&line).unwrap()
 }
 
 #[test]
 fn a_configuration_with_a_firewall_passes_its_test_and_one_that_forbids_too_little_does_not_hide_it()
  {
-    let house = House::new();
-    let socket = house.path("wall.sock");
+    let nodes = TestNodes::new();
+    let socket = nodes.path("wall.sock");
     wall(&socket);
     let guarded = written(
-        &house,
+        &nodes,
         "guarded.kdl",
         &format!(
             "agents {{ agent \"waf\" type=\"waf\" {{ binary-uds {socket:?}; timeout-ms 1500; \
@@ -157,7 +157,7 @@ fn a_configuration_with_a_firewall_passes_its_test_and_one_that_forbids_too_litt
         ),
     );
     let args = ["callout", "test", "--json", "--config", guarded.as_str()];
-    let report = house.run("a", &args).ok().json();
+    let report = nodes.run("a", &args).ok().json();
     assert_eq!(
         (&report["ready"], &report["forbidden"]),
         (&true.into(), &0.into())
@@ -173,7 +173,7 @@ fn a_configuration_with_a_firewall_passes_its_test_and_one_that_forbids_too_litt
     assert_eq!(outcome("a harmless request", ""), "passed");
     assert_eq!(outcome("SQL in the query", ""), "blocked 403");
     assert_eq!(
-        outcome("SQL across two pieces of the body", ""),
+        outcome("SQL across two chunks of the body", ""),
         "blocked 403"
     );
     assert_eq!(outcome("a body of 10 MB", ""), "passed");
@@ -196,11 +196,11 @@ fn a_configuration_with_a_firewall_passes_its_test_and_one_that_forbids_too_litt
 
     // An agent that is not there, and is let be: hostile requests pass a firewall.
     let open = written(
-        &house,
+        &nodes,
         "open.kdl",
         "agents { agent \"waf\" type=\"waf\" { binary-uds \"/nonexistent/a.sock\"; timeout-ms 50; failure-mode \"open\" } }",
     );
-    let ran = house.run(
+    let ran = nodes.run(
         "a",
         &["callout", "test", "--small", "--json", "--config", &open],
     );
@@ -224,11 +224,11 @@ fn tried(report: &Value) -> BTreeMap<(&str, &str), (&str, &str)> {
 
 #[test]
 fn a_guardrail_is_tried_with_texts_and_where_it_goes_wrong() {
-    let house = House::new();
-    let socket = house.path("texts.sock");
+    let nodes = TestNodes::new();
+    let socket = nodes.path("texts.sock");
     served(Texts, &socket);
     let path = written(
-        &house,
+        &nodes,
         "texts.kdl",
         &format!(
             "agents {{ agent \"texts\" type=\"guardrail\" {{ binary-uds {socket:?}; timeout-ms 1500\n\
@@ -236,7 +236,7 @@ fn a_guardrail_is_tried_with_texts_and_where_it_goes_wrong() {
         ),
     );
     let args = ["callout", "test", "--small", "--json", "--config", &path];
-    let report = house.run("a", &args).ok().json();
+    let report = nodes.run("a", &args).ok().json();
     let rows = tried(&report);
     let expected = [
         ("a harmless text for a model", "", "passed", "passed"),
@@ -274,8 +274,8 @@ fn a_guardrail_is_tried_with_texts_and_where_it_goes_wrong() {
 
 #[test]
 fn an_agent_that_is_full_or_has_paused_is_decided_on_as_configured() {
-    let house = House::new();
-    let socket = house.path("wall.sock");
+    let nodes = TestNodes::new();
+    let socket = nodes.path("wall.sock");
     wall(&socket);
     let config = |preset: &str| {
         format!(
@@ -299,9 +299,9 @@ fn an_agent_that_is_full_or_has_paused_is_decided_on_as_configured() {
         ("paused agent", "request_headers", "blocked 504"),
     ];
     for (preset, expected) in [("default", &at_once[..]), ("high_throughput", &waiting)] {
-        let path = written(&house, "full.kdl", &config(preset));
+        let path = written(&nodes, "full.kdl", &config(preset));
         let args = ["callout", "test", "--small", "--json", "--config", &path];
-        let report = house.run("a", &args).ok().json();
+        let report = nodes.run("a", &args).ok().json();
         let rows = tried(&report);
         for (probe, at, outcome) in expected {
             assert_eq!(
@@ -313,7 +313,7 @@ fn an_agent_that_is_full_or_has_paused_is_decided_on_as_configured() {
         let paused = rows.keys().filter(|(probe, _)| *probe == "paused agent");
         assert_eq!((paused.count(), &report["forbidden"]), (1, &0.into()));
         let args = ["callout", "test", "--small", "--config", &path];
-        let table = house.run("a", &args).ok().stdout;
+        let table = nodes.run("a", &args).ok().stdout;
         let line = table.lines().find(|line| line.contains("full agent"));
         let words: Vec<_> = line.unwrap().split_whitespace().collect();
         let said = "- wall full agent request_headers blocked 429 blocked 429 request_headers";
@@ -323,14 +323,14 @@ fn an_agent_that_is_full_or_has_paused_is_decided_on_as_configured() {
 
 #[test]
 fn a_mistake_in_the_configuration_has_its_place_and_a_hint() {
-    let house = House::new();
+    let nodes = TestNodes::new();
     let path = written(
-        &house,
+        &nodes,
         "bad.kdl",
         "agents {\n  agent \"a\" { timout-ms 5 }\n}\n",
     );
     for command in ["serve", "test"] {
-        let ran = house.run("a", &["callout", command, "--config", &path]);
+        let ran = nodes.run("a", &["callout", command, "--config", &path]);
         assert_eq!(ran.code, Some(67), "{ran:#?}");
         assert!(ran.stderr.contains("bad.kdl:2:15: `timout-ms`"), "{ran:#?}");
         assert!(
@@ -359,8 +359,8 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 #[test]
 fn the_configuration_is_read_anew_when_the_file_changes_and_a_mistake_changes_nothing() {
-    let mut house = House::new();
-    let socket = house.path("wall.sock");
+    let mut nodes = TestNodes::new();
+    let socket = nodes.path("wall.sock");
     wall(&socket);
     let text = |name: &str| {
         format!(
@@ -368,8 +368,8 @@ fn the_configuration_is_read_anew_when_the_file_changes_and_a_mistake_changes_no
              listen {{ ext-proc \"127.0.0.1:0\"; spoe \"127.0.0.1:0\"; metrics \"127.0.0.1:0\" }}\n"
         )
     };
-    let path = written(&house, "callout.kdl", &text("first"));
-    let at = serving(&mut house, "a", &path);
+    let path = written(&nodes, "callout.kdl", &text("first"));
+    let at = serving(&mut nodes, "a", &path);
     assert_eq!(at["agents"], serde_json::json!(["first"]));
     let metrics = at["metrics"].as_str().unwrap().to_owned();
     for front in ["ext_proc", "spoe"] {
@@ -385,21 +385,21 @@ fn the_configuration_is_read_anew_when_the_file_changes_and_a_mistake_changes_no
 
 #[test]
 fn an_attached_agent_is_asked_from_another_node() {
-    let mut house = House::new();
-    house.friends("edge-2", "edge-1");
-    let socket = house.path("wall.sock");
+    let mut nodes = TestNodes::new();
+    nodes.trusted_pair("edge-2", "edge-1");
+    let socket = nodes.path("wall.sock");
     wall(&socket);
     let args = ["--json", "callout", "agent", "--name", "waf", "--uds"];
-    let mut command = house.hail("edge-2", &args);
+    let mut command = nodes.hail("edge-2", &args);
     let mut child: Child = command.arg(&socket).stdout(Stdio::piped()).spawn().unwrap();
     assert!(first_line(&mut child).contains("\"attached\":\"waf\""));
-    house.keep(child);
+    nodes.keep(child);
     let path = written(
-        &house,
+        &nodes,
         "far.kdl",
         "agents { agent \"waf\" type=\"waf\" { hail \"waf@edge-2\"; timeout-ms 5000; events \"request_headers\" \"request_body\" } }",
     );
-    let ran = house.run(
+    let ran = nodes.run(
         "edge-1",
         &["callout", "test", "--small", "--json", "--config", &path],
     );
@@ -418,19 +418,19 @@ fn an_attached_agent_is_asked_from_another_node() {
 
 #[test]
 fn a_program_that_is_attached_is_told_its_socket() {
-    let mut house = House::new();
-    house.up("edge-2");
-    let told = house.path("told");
+    let mut nodes = TestNodes::new();
+    nodes.up("edge-2");
+    let told = nodes.path("told");
     let script = format!("printf %s \"$HAIL_SOCKET\" > {}; sleep 60", told.display());
     let args = ["callout", "agent", "--name", "waf", "--exec", &script];
-    let mut command: Command = house.hail("edge-2", &args);
+    let mut command: Command = nodes.hail("edge-2", &args);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     until("the program runs", || {
         fs::read_to_string(&told).is_ok_and(|socket| socket.ends_with("agent.sock"))
     });
     let socket = fs::read_to_string(&told).unwrap();
     wall(Path::new(&socket));
-    let agents = || house.run("edge-2", &["agents", "--json"]).ok().stdout;
+    let agents = || nodes.run("edge-2", &["agents", "--json"]).ok().stdout;
     until("it is attached", || agents().contains("\"waf\""));
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     Command::new("kill")

@@ -5,42 +5,42 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::house::{House, first_line};
+use crate::test_nodes::{TestNodes, first_line};
 
 #[test]
 fn a_call_reaches_a_program_on_another_node() {
-    let mut house = House::new();
-    house.friends("desk", "lap");
-    house.serve("desk", "upper", "tr a-z A-Z");
+    let mut nodes = TestNodes::new();
+    nodes.trusted_pair("desk", "lap");
+    nodes.serve("desk", "upper", "tr a-z A-Z");
     assert_eq!(
-        house
+        nodes
             .run("lap", &["call", "upper@desk", "hail"])
             .ok()
             .stdout,
         "HAIL"
     );
     assert_eq!(
-        house.run("lap", &["call", "upper", "hail"]).ok().stdout,
+        nodes.run("lap", &["call", "upper", "hail"]).ok().stdout,
         "HAIL"
     );
     assert_eq!(
-        house.run("desk", &["call", "upper", "hail"]).ok().stdout,
+        nodes.run("desk", &["call", "upper", "hail"]).ok().stdout,
         "HAIL"
     );
     assert_eq!(
-        house
+        nodes
             .feed("lap", &["call", "upper", "-"], "piped")
             .ok()
             .stdout,
         "PIPED"
     );
-    house.run("lap", &["send", "upper", "hail"]).ok();
+    nodes.run("lap", &["send", "upper", "hail"]).ok();
 
-    let ran = house.run("lap", &["call", "upper", "hail", "--stats"]).ok();
+    let ran = nodes.run("lap", &["call", "upper", "hail", "--stats"]).ok();
     for part in ["connect", "first byte", "total", "direct 127.0.0.1:", "RTT"] {
         assert!(ran.stderr.contains(part), "{part}: {ran:#?}");
     }
-    let events = house
+    let events = nodes
         .run("lap", &["call", "upper", "hail", "--json"])
         .ok()
         .stdout;
@@ -49,72 +49,72 @@ fn a_call_reaches_a_program_on_another_node() {
 
 #[test]
 fn a_call_goes_over_the_carrier_that_was_typed() {
-    let mut house = House::new();
+    let mut nodes = TestNodes::new();
     let listen = ["--listen", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0"];
     let up = [&["up", "-d", "--name", "desk"][..], &listen[..]].concat();
-    house.run("desk", &up).ok();
-    house.adopt("desk");
-    house.up("lap");
-    let ticket = house.run("desk", &["--json", "invite"]).ok().json();
-    house
+    nodes.run("desk", &up).ok();
+    nodes.adopt("desk");
+    nodes.up("lap");
+    let ticket = nodes.run("desk", &["--json", "invite"]).ok().json();
+    nodes
         .run("lap", &["join", ticket["ticket"].as_str().unwrap()])
         .ok();
-    house.serve("desk", "echo", "cat");
+    nodes.serve("desk", "echo", "cat");
     for carrier in ["ws", "h2", "quic", "auto"] {
         let args = ["call", "echo@desk", "x", "--stats", "--carrier", carrier];
-        let ran = house.run("lap", &args).ok();
+        let ran = nodes.run("lap", &args).ok();
         assert_eq!(ran.stdout, "x");
         let shown = if carrier == "auto" { "quic" } else { carrier };
         let line = format!("carrier     {shown}\n");
         assert!(ran.stderr.contains(&line), "{line}: {ran:#?}");
     }
     let sent = ["send", "echo@desk", "x", "--carrier", "ws"];
-    house.run("lap", &sent).ok();
+    nodes.run("lap", &sent).ok();
     let stream = ["stream", "echo@desk", "--carrier", "h2"];
-    assert_eq!(house.feed("lap", &stream, "x").ok().stdout, "x");
+    assert_eq!(nodes.feed("lap", &stream, "x").ok().stdout, "x");
 
-    house.serve("lap", "back", "cat");
+    nodes.serve("lap", "back", "cat");
     let args = ["call", "back@lap", "x", "--carrier", "ws"];
-    let refused = house.run("desk", &args);
+    let refused = nodes.run("desk", &args);
     assert_eq!(refused.code, Some(78), "{refused:#?}");
     for part in ["does not listen on TCP", "hint: ", "--listen-tcp"] {
         assert!(refused.stderr.contains(part), "{part}: {refused:#?}");
     }
-    let wrong = house.run("lap", &["call", "echo@desk", "x", "--carrier", "h3"]);
+    let wrong = nodes.run("lap", &["call", "echo@desk", "x", "--carrier", "h3"]);
     assert!(wrong.stderr.contains("quic, h2 or ws"), "{wrong:#?}");
 }
 
 #[test]
 fn a_program_is_told_about_its_call() {
-    let mut house = House::new();
-    house.friends("desk", "lap");
-    house.serve(
+    let mut nodes = TestNodes::new();
+    nodes.trusted_pair("desk", "lap");
+    nodes.serve(
         "desk",
         "env",
         "echo $HAIL_METHOD $HAIL_HEADER_LANG ${#HAIL_NODE}",
     );
     let args = ["call", "env", "-m", "find", "-H", "lang=en"];
-    assert_eq!(house.run("lap", &args).ok().stdout, "find en 52\n");
+    assert_eq!(nodes.run("lap", &args).ok().stdout, "find en 52\n");
 }
 
 #[test]
 fn failures_of_a_program_come_back_with_code_and_details() {
-    let mut house = House::new();
-    house.friends("desk", "lap");
-    house.serve("desk", "bad", "echo part; echo reason >&2; exit 3");
-    house.serve("desk", "none", "exit 69");
-    let ran = house.run("lap", &["call", "bad"]);
+    let mut nodes = TestNodes::new();
+    nodes.trusted_pair("desk", "lap");
+    nodes.serve("desk", "bad", "echo part; echo reason >&2; exit 3");
+    nodes.serve("desk", "none", "exit 69");
+    let ran = nodes.run("lap", &["call", "bad"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(77), "part\n"));
     assert!(ran.stderr.contains("(internal)\n    reason\n"), "{ran:#?}");
-    assert_eq!(house.run("lap", &["call", "none"]).code, Some(69));
-    assert_eq!(house.run("lap", &["call", "nobody"]).code, Some(69));
+    assert_eq!(nodes.run("lap", &["call", "none"]).code, Some(69));
+    assert_eq!(nodes.run("lap", &["call", "nobody"]).code, Some(69));
 }
 
 #[test]
 fn a_deadline_and_ctrl_c_end_the_program_on_the_other_node() {
-    let mut house = House::new();
-    house.friends("desk", "lap");
-    let pipe = house.path("held");
+    let mut nodes = TestNodes::new();
+    nodes.trusted_pair("desk", "lap");
+    let pipe = nodes.path("held");
     assert!(
         Command::new("mkfifo")
             .arg(&pipe)
@@ -123,12 +123,12 @@ fn a_deadline_and_ctrl_c_end_the_program_on_the_other_node() {
             .success()
     );
     let script = format!("exec 3>'{}'; echo started; sleep 1000", pipe.display());
-    house.serve("desk", "slow", &script);
+    nodes.serve("desk", "slow", &script);
 
     // Reading the pipe ends when the last process that holds it has ended.
     let reader = pipe.clone();
     let gone = std::thread::spawn(move || std::fs::read(reader).unwrap());
-    let ran = house.run("lap", &["call", "slow", "--timeout", "1s"]);
+    let ran = nodes.run("lap", &["call", "slow", "--timeout", "1s"]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
         (Some(68), "started\n"),
@@ -137,7 +137,7 @@ fn a_deadline_and_ctrl_c_end_the_program_on_the_other_node() {
     gone.join().unwrap();
 
     let gone = std::thread::spawn(move || std::fs::read(pipe).unwrap());
-    let mut command = house.hail("lap", &["call", "slow"]);
+    let mut command = nodes.hail("lap", &["call", "slow"]);
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -158,15 +158,15 @@ fn a_deadline_and_ctrl_c_end_the_program_on_the_other_node() {
 
 #[test]
 fn a_file_passes_through_unchanged_in_both_directions() {
-    let mut house = House::new();
-    house.friends("desk", "lap");
-    house.serve("desk", "echo", "cat");
+    let mut nodes = TestNodes::new();
+    nodes.trusted_pair("desk", "lap");
+    nodes.serve("desk", "echo", "cat");
     let bytes: Vec<u8> = (0..8_000_000u32)
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8)
         .collect();
-    std::fs::write(house.path("big"), &bytes).unwrap();
-    let body = format!("@{}", house.path("big").display());
-    let output = house
+    std::fs::write(nodes.path("big"), &bytes).unwrap();
+    let body = format!("@{}", nodes.path("big").display());
+    let output = nodes
         .hail("lap", &["call", "echo", &body])
         .output()
         .unwrap();
@@ -175,14 +175,14 @@ fn a_file_passes_through_unchanged_in_both_directions() {
 
 #[test]
 fn a_stream_carries_bytes_both_ways() {
-    let mut house = House::new();
-    house.friends("desk", "lap");
-    house.serve(
+    let mut nodes = TestNodes::new();
+    nodes.trusted_pair("desk", "lap");
+    nodes.serve(
         "desk",
         "talk",
         "while read l; do echo \"you said $l\"; done",
     );
-    let mut command = house.hail("lap", &["stream", "talk"]);
+    let mut command = nodes.hail("lap", &["stream", "talk"]);
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -199,48 +199,48 @@ fn a_stream_carries_bytes_both_ways() {
 
 #[test]
 fn with_lines_one_process_answers_all_calls() {
-    let mut house = House::new();
-    house.up("desk");
+    let mut nodes = TestNodes::new();
+    nodes.up("desk");
     let script = "while read l; do echo $$ $l; done";
-    house.serve_with("desk", &["lines", "--lines", "--", "sh", "-c", script]);
-    let call = |house: &House| house.run("desk", &["call", "lines", "x"]).ok().stdout;
-    let first = call(&house);
-    assert_eq!(first, call(&house));
+    nodes.serve_with("desk", &["lines", "--lines", "--", "sh", "-c", script]);
+    let call = |nodes: &TestNodes| nodes.run("desk", &["call", "lines", "x"]).ok().stdout;
+    let first = call(&nodes);
+    assert_eq!(first, call(&nodes));
 }
 
 #[test]
 fn a_served_agent_comes_back_after_its_node_was_restarted() {
-    let mut house = House::new();
-    house.up("desk");
-    let mut command = house.hail("desk", &["serve", "echo", "--", "cat"]);
+    let mut nodes = TestNodes::new();
+    nodes.up("desk");
+    let mut command = nodes.hail("desk", &["serve", "echo", "--", "cat"]);
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut notes = std::io::BufReader::new(child.stderr.take().unwrap());
-    house.keep(child);
+    nodes.keep(child);
     let mut note = || {
         let mut line = String::new();
         std::io::BufRead::read_line(&mut notes, &mut line).unwrap();
         line
     };
-    assert!(note().contains("is on offer"));
-    house.run("desk", &["down"]).ok();
+    assert!(note().contains("serving "));
+    nodes.run("desk", &["down"]).ok();
     assert!(note().contains("attaching again"));
-    house.up("desk");
-    assert!(note().contains("is on offer again"));
-    assert_eq!(house.run("desk", &["call", "echo", "x"]).ok().stdout, "x");
+    nodes.up("desk");
+    assert!(note().contains("is served again"));
+    assert_eq!(nodes.run("desk", &["call", "echo", "x"]).ok().stdout, "x");
 }
 
 #[test]
 fn a_message_was_taken_whole_once_its_send_succeeds() {
-    let mut house = House::new();
-    house.friends("desk", "lap");
-    let file = house.path("received");
-    house.serve(
+    let mut nodes = TestNodes::new();
+    nodes.trusted_pair("desk", "lap");
+    let file = nodes.path("received");
+    nodes.serve(
         "desk",
         "note",
         &format!("cat > '{}'; echo thanks", file.display()),
     );
-    house.serve("desk", "full", "cat > /dev/null; exit 72");
-    let ran = house.run("lap", &["send", "note", "remember"]).ok();
+    nodes.serve("desk", "full", "cat > /dev/null; exit 72");
+    let ran = nodes.run("lap", &["send", "note", "remember"]).ok();
     assert_eq!(
         (
             ran.stdout.as_str(),
@@ -249,40 +249,40 @@ fn a_message_was_taken_whole_once_its_send_succeeds() {
         ("", "remember")
     );
     // By its node: what was offered a moment ago may not be known at a peer yet.
-    assert_eq!(house.run("lap", &["send", "full@desk", "x"]).code, Some(72));
+    assert_eq!(nodes.run("lap", &["send", "full@desk", "x"]).code, Some(72));
 }
 
 #[test]
 fn what_others_wrote_is_shown_without_what_steers_a_terminal_and_stays_the_same_in_json() {
-    let mut house = House::new();
-    house.friends("desk", "lap");
+    let mut nodes = TestNodes::new();
+    nodes.trusted_pair("desk", "lap");
     let foreign = "a\u{9b}2Jb\u{7f}c\u{202e}d\u{200b}e\u{2028}f\u{61c}g\u{feff}h\u{1b}[2Ji";
     let script = "printf %s \"$1\"; printf %s \"$1\" >&2; exit 3";
     let program = ["--", "sh", "-c", script, "sh", foreign];
     let args = ["bad", "--describe", foreign, "--tag", "x"];
-    house.serve_with("desk", &[&args[..], &program].concat());
+    nodes.serve_with("desk", &[&args[..], &program].concat());
     let unfit = |text: &str| {
         let mut lines = text.lines();
         lines.any(|line| line.chars().any(hailwire_wire::shown::is_unfit))
     };
 
-    let table = house.run("lap", &["agents"]).ok().stdout;
+    let table = nodes.run("lap", &["agents"]).ok().stdout;
     assert!(table.contains("bad") && !unfit(&table), "{table:?}");
-    let json = house.run("lap", &["--json", "agents"]).ok();
+    let json = nodes.run("lap", &["--json", "agents"]).ok();
     assert!(!unfit(&json.stdout), "{json:?}");
     let agents = json.json();
     let listed = agents.as_array().unwrap().iter();
     let mut descriptions = listed.map(|agent| agent["description"].as_str().unwrap());
     assert!(descriptions.any(|text| text == foreign), "{agents}");
 
-    let failed = house.run("lap", &["call", "bad"]);
+    let failed = nodes.run("lap", &["call", "bad"]);
     assert!(
         failed.code == Some(77) && !unfit(&failed.stderr),
         "{failed:?}"
     );
     // The answer's bytes are the answer's, where they do not go to a terminal.
     assert_eq!(failed.stdout, foreign);
-    let failed = house.run("lap", &["--json", "call", "bad"]);
+    let failed = nodes.run("lap", &["--json", "call", "bad"]);
     assert!(
         !unfit(&failed.stdout) && !unfit(&failed.stderr),
         "{failed:?}"

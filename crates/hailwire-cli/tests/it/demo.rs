@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use crate::house::{House, Ran};
+use crate::test_nodes::{Ran, TestNodes};
 
 /// Long enough for any step on a busy machine; reaching it is a failure.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,25 +19,25 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const DOCUMENTS: usize = 60;
 
 /// `hail demo` on a small folder, with a folder of its own for temporary files.
-fn demo(house: &House, args: &[&str]) -> Command {
-    let input = house.path("input");
+fn demo(nodes: &TestNodes, args: &[&str]) -> Command {
+    let input = nodes.path("input");
     fs::create_dir_all(input.join("sub")).unwrap();
     for i in 0..DOCUMENTS {
         let text = format!("document {i}\n{}", "in the beginning\n".repeat(i % 2 * i));
         fs::write(input.join(format!("sub/{i}.txt")), text).unwrap();
     }
     fs::write(input.join("binary"), [0, 1, 2]).unwrap();
-    fs::create_dir(temporary(house)).unwrap();
-    let mut command = house.hail("unused", args);
+    fs::create_dir(temporary(nodes)).unwrap();
+    let mut command = nodes.hail("unused", args);
     command
         .args(["demo", "--input"])
         .arg(input)
-        .env("TMPDIR", temporary(house));
+        .env("TMPDIR", temporary(nodes));
     command
 }
 
-fn temporary(house: &House) -> PathBuf {
-    house.path("tmp")
+fn temporary(nodes: &TestNodes) -> PathBuf {
+    nodes.path("tmp")
 }
 
 fn is_empty(folder: &Path) -> bool {
@@ -51,8 +51,8 @@ fn is_part(pid: &str) -> bool {
 }
 
 /// Starts the demonstration and waits until it has killed its worker, with much left to do.
-fn half_way(house: &House) -> Child {
-    let mut command = demo(house, &[]);
+fn half_way(nodes: &TestNodes) -> Child {
+    let mut command = demo(nodes, &[]);
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.as_mut().unwrap()).lines();
@@ -62,8 +62,8 @@ fn half_way(house: &House) -> Child {
 
 #[test]
 fn the_demonstration_verifies_every_answer_though_a_worker_is_killed() {
-    let house = House::new();
-    let ran = Ran::from(demo(&house, &["--json"]).output().unwrap()).ok();
+    let nodes = TestNodes::new();
+    let ran = Ran::from(demo(&nodes, &["--json"]).output().unwrap()).ok();
     let summary = ran.json();
     let number = |name: &str| summary[name].as_u64().unwrap();
     let wanted = 3 * DOCUMENTS as u64;
@@ -82,14 +82,14 @@ fn the_demonstration_verifies_every_answer_though_a_worker_is_killed() {
         assert!(process["peak_rss_bytes"].as_u64().unwrap() > 1 << 20);
         assert!(!is_part(&process["pid"].to_string()), "{process} is left");
     }
-    assert!(is_empty(&temporary(&house)));
+    assert!(is_empty(&temporary(&nodes)));
 }
 
 #[test]
 fn an_interrupted_demonstration_leaves_no_process_and_no_folder() {
-    let house = House::new();
-    let mut child = half_way(&house);
-    let locks = locks(&temporary(&house));
+    let nodes = TestNodes::new();
+    let mut child = half_way(&nodes);
+    let locks = locks(&temporary(&nodes));
     let pid = child.id().to_string();
     assert!(
         Command::new("kill")
@@ -99,15 +99,15 @@ fn an_interrupted_demonstration_leaves_no_process_and_no_folder() {
             .success()
     );
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(is_empty(&temporary(&house)));
+    assert!(is_empty(&temporary(&nodes)));
     free_soon(locks);
 }
 
 #[test]
 fn the_processes_of_a_demonstration_that_is_killed_end_by_themselves() {
-    let house = House::new();
-    let mut child = half_way(&house);
-    let locks = locks(&temporary(&house));
+    let nodes = TestNodes::new();
+    let mut child = half_way(&nodes);
+    let locks = locks(&temporary(&nodes));
     child.kill().unwrap();
     child.wait().unwrap();
     free_soon(locks);
@@ -115,13 +115,13 @@ fn the_processes_of_a_demonstration_that_is_killed_end_by_themselves() {
 
 #[test]
 fn a_folder_without_documents_is_refused() {
-    let house = House::new();
-    let empty = house.path("empty");
+    let nodes = TestNodes::new();
+    let empty = nodes.path("empty");
     fs::create_dir(&empty).unwrap();
-    let ran = house.run("unused", &["demo", "--input", empty.to_str().unwrap()]);
+    let ran = nodes.run("unused", &["demo", "--input", empty.to_str().unwrap()]);
     assert_eq!(ran.code, Some(73));
     assert!(ran.stderr.contains("there is no text file in"), "{ran:#?}");
-    let ran = house.run("unused", &["demo", "--input", "/nonexistent"]);
+    let ran = nodes.run("unused", &["demo", "--input", "/nonexistent"]);
     assert_eq!(ran.code, Some(69));
 }
 

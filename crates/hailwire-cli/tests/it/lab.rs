@@ -17,12 +17,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    beside,
-    house::{House, Ran, first_line},
+    companion_programs,
+    test_nodes::{Ran, TestNodes, first_line},
 };
 
 fn hail(args: &[&str]) -> Command {
-    let mut command = Command::new(beside::hail());
+    let mut command = Command::new(companion_programs::hail());
     command.args(args).stdin(Stdio::null());
     command
 }
@@ -154,15 +154,15 @@ impl Running {
         Self { hail, namespaces }
     }
 
-    fn inhabitants(&self) -> usize {
-        inhabitants(&self.namespaces)
+    fn processes_inside(&self) -> usize {
+        processes_inside(&self.namespaces)
     }
 
     /// Waits until so many processes are inside, none of which is ours to wait for.
     fn wait_for(&self, expected: usize) {
         let until = Instant::now() + Duration::from_secs(10);
-        while self.inhabitants() != expected {
-            let now = self.inhabitants();
+        while self.processes_inside() != expected {
+            let now = self.processes_inside();
             assert!(Instant::now() < until, "{now} inside, not {expected}");
             thread::yield_now();
         }
@@ -178,7 +178,7 @@ impl Drop for Running {
 }
 
 /// How many processes live in these namespaces. A dead one that nobody has waited for is in none.
-fn inhabitants(namespaces: &[PathBuf]) -> usize {
+fn processes_inside(namespaces: &[PathBuf]) -> usize {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let inside = processes.filter_map(|entry| fs::read_link(entry.path().join("ns/net")).ok());
     inside
@@ -199,7 +199,7 @@ fn an_interrupt_reaches_the_program_and_its_end_becomes_hails() {
     let mut running = Running::start();
     send(running.hail.id(), Signal::INT);
     assert_eq!(running.hail.wait().unwrap().code(), Some(130));
-    assert_eq!(running.inhabitants(), 0);
+    assert_eq!(running.processes_inside(), 0);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn what_a_script_leaves_in_the_background_ends_with_it() {
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     let namespaces: Vec<_> = text(&ran.stdout).lines().map(PathBuf::from).collect();
     assert_eq!(namespaces.len(), 2);
-    assert_eq!(inhabitants(&namespaces), 0);
+    assert_eq!(processes_inside(&namespaces), 0);
 }
 
 #[test]
@@ -275,8 +275,8 @@ impl Unprivileged {
         fs::set_permissions(&folder, open).unwrap();
         let hail = folder.path().join("hail");
         let bench = programs::BENCH.name;
-        fs::copy(beside::hail(), &hail).unwrap();
-        let built = beside::hail().with_file_name(bench);
+        fs::copy(companion_programs::hail(), &hail).unwrap();
+        let built = companion_programs::hail().with_file_name(bench);
         fs::copy(built, folder.path().join(bench)).unwrap();
         let user = Self {
             _folder: folder,
@@ -331,7 +331,7 @@ fn a_user_without_rights_has_networks_in_a_user_namespace() {
     let namespace = PathBuf::from(lines.next().unwrap());
     assert_eq!(lines.next(), Some("0"), "root, inside");
     assert!(out.contains("192.168.1.10"), "{out}");
-    assert_eq!(inhabitants(&[namespace]), 0);
+    assert_eq!(processes_inside(&[namespace]), 0);
 
     let checked = user.output(&["lab", "check", "lan", "--json"]);
     let (out, err) = (text(&checked.stdout), text(&checked.stderr));
@@ -345,7 +345,7 @@ fn a_user_without_rights_has_networks_in_a_user_namespace() {
 /// Nodes `a` and `b` and a hub, each in its host of a network, both members of the hub.
 pub(crate) struct Nodes {
     // First, so that the nodes are stopped while they still have a network.
-    pub(crate) house: House,
+    pub(crate) nodes: TestNodes,
     pub(crate) network: NamespaceNetwork,
 }
 
@@ -354,7 +354,7 @@ impl Nodes {
         let network = NamespaceNetwork::up(&Topology::named(topology).unwrap()).unwrap();
         let mut nodes = Self {
             network,
-            house: House::new(),
+            nodes: TestNodes::new(),
         };
         let hub = format!("{}:{hub_port}", nodes.network.address("hub").unwrap());
         let mut command = nodes.inside(
@@ -367,7 +367,7 @@ impl Nodes {
             .spawn()
             .unwrap();
         assert!(first_line(&mut child).contains(&hub));
-        nodes.house.keep(child);
+        nodes.nodes.keep(child);
         let ticket = nodes
             .run("hub", &["hub", "invite", "--uses", "2"])
             .ok()
@@ -377,7 +377,7 @@ impl Nodes {
             nodes
                 .run(node, &["up", "-d", "--name", node, "--listen", &listen])
                 .ok();
-            nodes.house.adopt(node);
+            nodes.nodes.adopt(node);
             nodes.run(node, &["join", "--yes", ticket.trim()]).ok();
         }
         nodes
@@ -385,7 +385,7 @@ impl Nodes {
 
     /// `hail` on the data folder of a node, in the host of the same name.
     pub(crate) fn inside(&self, node: &str, args: &[&str]) -> Command {
-        let own = self.house.hail(node, args);
+        let own = self.nodes.hail(node, args);
         let mut command = self.network.command(node, own.get_program()).unwrap();
         let set = own
             .get_envs()
@@ -423,7 +423,7 @@ impl Nodes {
             .spawn()
             .unwrap();
         let output = child.stdout.take().unwrap();
-        self.house.keep(child);
+        self.nodes.keep(child);
         BufReader::new(output)
             .lines()
             .map(|line| serde_json::from_str(&line.unwrap()).unwrap())

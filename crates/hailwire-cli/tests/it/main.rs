@@ -1,21 +1,14 @@
 //! `hail` as people and scripts use it: real processes on loopback, each test in its own house.
 
-mod alone;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod bench;
-#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
-mod beside;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod callout;
 mod calls;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod companion_programs;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod demo;
-#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
-mod door;
-#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
-mod far;
-#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
-mod house;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod lab;
 mod nodes;
@@ -24,5 +17,12 @@ mod programs;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod reference;
 #[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod remote_agents;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
 mod report;
 mod siege;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod socket_owners;
+#[expect(clippy::unwrap_used, reason = "a step that fails fails its test")]
+mod test_nodes;
+mod without_node;

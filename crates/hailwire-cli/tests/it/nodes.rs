@@ -2,22 +2,22 @@
 
 use std::process::{Command, Stdio};
 
-use crate::house::{House, first_line};
+use crate::test_nodes::{TestNodes, first_line};
 
 #[test]
 fn a_node_starts_once_per_folder_and_stops() {
-    let mut house = House::new();
-    let started = house.up("desk");
+    let mut nodes = TestNodes::new();
+    let started = nodes.up("desk");
     assert_eq!(started["name"], "desk");
-    let id = house.run("desk", &["id"]).ok().stdout;
+    let id = nodes.run("desk", &["id"]).ok().stdout;
     assert_eq!(id.trim(), started["id"]);
-    let status = house.run("desk", &["status", "--json"]).ok().json();
+    let status = nodes.run("desk", &["status", "--json"]).ok().json();
     assert_eq!(
         (&status["id"], &status["pid"]),
         (&started["id"], &started["pid"])
     );
     assert!(
-        house
+        nodes
             .run("desk", &["status"])
             .ok()
             .stdout
@@ -25,19 +25,19 @@ fn a_node_starts_once_per_folder_and_stops() {
     );
 
     for again in [&["up"][..], &["up", "-d"]] {
-        let ran = house.run("desk", again);
+        let ran = nodes.run("desk", again);
         assert_eq!(ran.code, Some(70), "{ran:#?}");
         assert!(ran.stderr.contains("running already"), "{ran:#?}");
     }
-    house.run("desk", &["down"]).ok();
-    assert_eq!(house.run("desk", &["status"]).code, Some(78));
-    assert_eq!(house.up("desk")["id"], started["id"]);
+    nodes.run("desk", &["down"]).ok();
+    assert_eq!(nodes.run("desk", &["status"]).code, Some(78));
+    assert_eq!(nodes.up("desk")["id"], started["id"]);
 }
 
 #[test]
 fn a_node_in_the_foreground_ends_with_sigterm() {
-    let house = House::new();
-    let mut command = house.hail("desk", &["up", "--json", "--listen", "127.0.0.1:0"]);
+    let nodes = TestNodes::new();
+    let mut command = nodes.hail("desk", &["up", "--json", "--listen", "127.0.0.1:0"]);
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -56,31 +56,31 @@ fn a_node_in_the_foreground_ends_with_sigterm() {
 
 #[test]
 fn a_port_in_use_is_told_with_its_hint() {
-    let house = House::new();
+    let nodes = TestNodes::new();
     let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let ran = house.run("desk", &["up", "-d", "--listen", &address]);
+    let ran = nodes.run("desk", &["up", "-d", "--listen", &address]);
     assert_eq!(ran.code, Some(78), "{ran:#?}");
     assert!(ran.stderr.contains("--listen"), "{ran:#?}");
 }
 
 #[test]
 fn a_ticket_makes_both_sides_trust_each_other_once() {
-    let mut house = House::new();
-    house.up("desk");
-    house.up("lap");
-    let ticket = house.run("desk", &["invite"]).ok();
+    let mut nodes = TestNodes::new();
+    nodes.up("desk");
+    nodes.up("lap");
+    let ticket = nodes.run("desk", &["invite"]).ok();
     assert!(ticket.stderr.contains("once within 10m"), "{ticket:#?}");
-    house.feed("lap", &["join", "-"], &ticket.stdout).ok();
-    let used = house.feed("lap", &["join", "-"], &ticket.stdout);
+    nodes.feed("lap", &["join", "-"], &ticket.stdout).ok();
+    let used = nodes.feed("lap", &["join", "-"], &ticket.stdout);
     assert_ne!(used.code, Some(0), "{used:#?}");
 
-    let peers = house.run("desk", &["peers", "--json"]).ok().json();
+    let peers = nodes.run("desk", &["peers", "--json"]).ok().json();
     assert_eq!(
         (&peers[0]["alias"], &peers[0]["via"]),
         (&"lap".into(), &"ticket".into())
     );
-    let pong = house
+    let pong = nodes
         .run("lap", &["ping", "desk", "-c", "1", "--json"])
         .ok()
         .json();
@@ -89,16 +89,16 @@ fn a_ticket_makes_both_sides_trust_each_other_once() {
         (&"direct".into(), &"quic".into(), &true.into())
     );
 
-    house.serve("desk", "echo", "cat");
-    house.run("lap", &["call", "echo@desk", "x"]).ok();
-    house.run("desk", &["trust", "rm", "lap"]).ok();
+    nodes.serve("desk", "echo", "cat");
+    nodes.run("lap", &["call", "echo@desk", "x"]).ok();
+    nodes.run("desk", &["trust", "rm", "lap"]).ok();
     assert_eq!(
-        house.run("desk", &["trust", "ls", "--json"]).ok().stdout,
+        nodes.run("desk", &["trust", "ls", "--json"]).ok().stdout,
         "[]\n"
     );
-    let refused = house.run("lap", &["call", "echo@desk", "x", "--timeout", "5s"]);
+    let refused = nodes.run("lap", &["call", "echo@desk", "x", "--timeout", "5s"]);
     assert_eq!(refused.code, Some(71), "{refused:#?}");
-    let pong = house.run("lap", &["ping", "desk", "-c", "1"]).ok();
+    let pong = nodes.run("lap", &["ping", "desk", "-c", "1"]).ok();
     assert!(
         pong.stdout.contains("it does not trust this node"),
         "{pong:#?}"
@@ -107,19 +107,19 @@ fn a_ticket_makes_both_sides_trust_each_other_once() {
 
 #[test]
 fn a_hub_runs_and_takes_members() {
-    let mut house = House::new();
-    let mut command = house.hail("hub", &["--json", "hub", "--listen", "127.0.0.1:0"]);
+    let mut nodes = TestNodes::new();
+    let mut command = nodes.hail("hub", &["--json", "hub", "--listen", "127.0.0.1:0"]);
     let mut hub = command
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let line = first_line(&mut hub);
-    house.keep(hub);
+    nodes.keep(hub);
     assert!(line.contains("https://127.0.0.1:"), "{line}");
-    house.up("desk");
-    let ticket = house.run("hub", &["hub", "invite"]).ok().stdout;
-    let joined = house
+    nodes.up("desk");
+    let ticket = nodes.run("hub", &["hub", "invite"]).ok().stdout;
+    let joined = nodes
         .feed("desk", &["join", "-", "--json"], &ticket)
         .ok()
         .json();
@@ -133,7 +133,7 @@ fn a_hub_runs_and_takes_members() {
 fn joining_asks_before_the_members_of_a_hub_may_call_and_says_what_a_peer_may() {
     use hailwire_wire::ticket::{HubTicket, Secret, Ticket};
 
-    let mut house = House::new();
+    let mut nodes = TestNodes::new();
     let ticket = Ticket::Hub(HubTicket {
         url: "https://127.0.0.1:9".parse().unwrap(),
         key: None,
@@ -143,8 +143,8 @@ fn joining_asks_before_the_members_of_a_hub_may_call_and_says_what_a_peer_may() 
     });
     let text = ticket.to_text().unwrap();
     for asked in [
-        house.run("desk", &["join", &text]),
-        house.feed("desk", &["join", "-"], &text),
+        nodes.run("desk", &["join", &text]),
+        nodes.feed("desk", &["join", "-"], &text),
     ] {
         assert_eq!(asked.code, Some(73), "{asked:#?}");
         assert!(asked.stderr.contains("trust each other"), "{asked:#?}");
@@ -153,23 +153,23 @@ fn joining_asks_before_the_members_of_a_hub_may_call_and_says_what_a_peer_may() 
             "{asked:#?}"
         );
     }
-    house.up("desk");
-    house.up("laptop");
-    let id = house.run("laptop", &["id"]).ok().stdout;
-    let added = house
+    nodes.up("desk");
+    nodes.up("laptop");
+    let id = nodes.run("laptop", &["id"]).ok().stdout;
+    let added = nodes
         .run("desk", &["trust", "add", id.trim(), "--allow", "echo"])
         .ok();
     assert!(added.stdout.contains("may call: echo"), "{added:#?}");
     let invite = || {
-        let ticket = house.run("laptop", &["--json", "invite"]).ok().json();
+        let ticket = nodes.run("laptop", &["--json", "invite"]).ok().json();
         ticket["ticket"].as_str().unwrap().to_owned()
     };
-    let joined = house.run("desk", &["join", &invite()]).ok();
+    let joined = nodes.run("desk", &["join", &invite()]).ok();
     assert!(
         joined.stdout.contains("laptop may call: echo\n"),
         "{joined:#?}"
     );
-    let widened = house.run("desk", &["join", &invite(), "--allow", "*"]).ok();
+    let widened = nodes.run("desk", &["join", &invite(), "--allow", "*"]).ok();
     assert!(
         widened.stdout.contains("laptop may call: every agent"),
         "{widened:#?}"

@@ -9,7 +9,7 @@ use std::{
 
 use hailwire::{Body, Client, Code, DataDir};
 
-use crate::house::{House, Ran, first_line};
+use crate::test_nodes::{Ran, TestNodes, first_line};
 
 /// How long something may take that must happen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,8 +44,8 @@ fn running(folder: &Path) -> usize {
     numbers(folder).into_iter().filter(|pid| runs(*pid)).count()
 }
 
-fn folder(house: &House, name: &str) -> PathBuf {
-    let folder = house.path(name);
+fn folder(nodes: &TestNodes, name: &str) -> PathBuf {
+    let folder = nodes.path(name);
     fs::create_dir(&folder).unwrap();
     folder
 }
@@ -66,8 +66,8 @@ impl Drop for Ended {
 }
 
 /// `hail serve`, which the test will end itself.
-fn serve(house: &House, args: &[&str]) -> Ended {
-    let hail = house.hail("desk", &["--json", "serve"]);
+fn serve(nodes: &TestNodes, args: &[&str]) -> Ended {
+    let hail = nodes.hail("desk", &["--json", "serve"]);
     // Whoever runs the tests may ignore signals (`nohup`), and that is inherited.
     let mut command = Command::new("env");
     command
@@ -89,8 +89,8 @@ fn serve(house: &House, args: &[&str]) -> Ended {
 }
 
 /// A call under way, which has printed its first line.
-fn calling(house: &House, agent: &str) -> Ended {
-    let mut command = house.hail("desk", &["call", agent]);
+fn calling(nodes: &TestNodes, agent: &str) -> Ended {
+    let mut command = nodes.hail("desk", &["call", agent]);
     let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     assert_eq!(first_line(&mut child), "started\n");
@@ -131,18 +131,18 @@ const ESCAPES: [(&str, &str); 4] = [
 
 #[test]
 fn what_a_program_started_in_a_session_of_its_own_ends_with_a_cancelled_call() {
-    let mut house = House::new();
-    house.up("desk");
+    let mut nodes = TestNodes::new();
+    nodes.up("desk");
     for (number, (what, escape)) in ESCAPES.into_iter().enumerate() {
-        let started = folder(&house, &format!("started{number}"));
+        let started = folder(&nodes, &format!("started{number}"));
         let name = format!("escape{number}");
         let script = format!("{escape}\ntouch $1/$$; echo started; sleep 1000");
         let at = started.to_str().unwrap();
         let program = [
             &name, "--grace", "100ms", "--", "sh", "-c", &script, "sh", at,
         ];
-        house.serve_with("desk", &program);
-        let mut call = calling(&house, &name);
+        nodes.serve_with("desk", &program);
+        let mut call = calling(&nodes, &name);
         until(what, || running(&started) == 2);
         kill("-INT", call.0.id());
         assert_eq!(call.0.wait().unwrap().code(), Some(130), "{what}");
@@ -152,9 +152,9 @@ fn what_a_program_started_in_a_session_of_its_own_ends_with_a_cancelled_call() {
 
 #[test]
 fn what_a_program_leaves_in_the_background_ends_with_its_call() {
-    let mut house = House::new();
-    house.up("desk");
-    let started = folder(&house, "started");
+    let mut nodes = TestNodes::new();
+    nodes.up("desk");
+    let started = folder(&nodes, "started");
     let escapes = ESCAPES.map(|(_, escape)| escape).join("\n");
     // It ends when as many as the caller says have been started.
     let script = format!(
@@ -162,7 +162,7 @@ fn what_a_program_leaves_in_the_background_ends_with_its_call() {
         while [ $(ls $1 | wc -l) -lt $n ]; do :; done; echo done"
     );
     let at = started.to_str().unwrap();
-    house.serve_with(
+    nodes.serve_with(
         "desk",
         &[
             "left", "--grace", "100ms", "--", "sh", "-c", &script, "sh", at,
@@ -170,7 +170,7 @@ fn what_a_program_leaves_in_the_background_ends_with_its_call() {
     );
     for call in 1..=3 {
         let all = (4 * call).to_string();
-        let ran = house.run("desk", &["call", "left", &all]).ok();
+        let ran = nodes.run("desk", &["call", "left", &all]).ok();
         assert_eq!(ran.stdout, "done\n");
         until("none is left", || running(&started) == 0);
     }
@@ -178,10 +178,10 @@ fn what_a_program_leaves_in_the_background_ends_with_its_call() {
 
 #[test]
 fn a_killed_serve_leaves_no_process_whichever_of_its_two_is_killed() {
-    let mut house = House::new();
-    house.up("desk");
+    let mut nodes = TestNodes::new();
+    nodes.up("desk");
     for (round, of_the_guard) in [true, false].into_iter().enumerate() {
-        let started = folder(&house, &format!("started{round}"));
+        let started = folder(&nodes, &format!("started{round}"));
         let escapes = ESCAPES.map(|(_, escape)| escape).join("\n");
         let script = format!("{escapes}\ntouch $1/$$; echo started; exec sleep 1000");
         let at = started.to_str().unwrap();
@@ -189,8 +189,8 @@ fn a_killed_serve_leaves_no_process_whichever_of_its_two_is_killed() {
         let args = [
             &name, "--grace", "100ms", "--", "sh", "-c", &script, "sh", at,
         ];
-        let mut serve = serve(&house, &args);
-        let mut calls = [calling(&house, &name), calling(&house, &name)];
+        let mut serve = serve(&nodes, &args);
+        let mut calls = [calling(&nodes, &name), calling(&nodes, &name)];
         until("every program runs", || running(&started) == 10);
         let [guarded] = children(serve.0.id())[..] else {
             panic!("the guard has one child");
@@ -208,13 +208,13 @@ fn a_killed_serve_leaves_no_process_whichever_of_its_two_is_killed() {
 
 #[test]
 fn a_closed_terminal_ends_the_programs_as_a_stop_does() {
-    let mut house = House::new();
-    house.up("desk");
-    let started = folder(&house, "started");
+    let mut nodes = TestNodes::new();
+    nodes.up("desk");
+    let started = folder(&nodes, "started");
     let script = "touch $1/$$; echo started; exec sleep 1000";
     let at = started.to_str().unwrap();
-    let mut serve = serve(&house, &["slow", "--", "sh", "-c", script, "sh", at]);
-    let mut call = calling(&house, "slow");
+    let mut serve = serve(&nodes, &["slow", "--", "sh", "-c", script, "sh", at]);
+    let mut call = calling(&nodes, "slow");
     until("the program runs", || running(&started) == 1);
     // As a terminal does: to every process of the job.
     for pid in children(serve.0.id()).into_iter().chain([serve.0.id()]) {
@@ -228,31 +228,31 @@ fn a_closed_terminal_ends_the_programs_as_a_stop_does() {
 #[test]
 fn six_hundred_calls_run_no_more_processes_than_max_allows() {
     const CALLS: usize = 600;
-    let mut house = House::new();
-    house.up("desk");
+    let mut nodes = TestNodes::new();
+    nodes.up("desk");
     for (name, max, expected) in [("few", Some("5"), 5), ("usual", None, 64)] {
-        let started = folder(&house, name);
+        let started = folder(&nodes, name);
         let script = "touch $1/$$; read line; exit 0";
         let at = started.to_str().unwrap();
         let mut args = vec![name];
         args.extend(max.iter().flat_map(|max| ["--max", max]));
         args.extend(["--", "sh", "-c", script, "sh", at]);
-        house.serve_with("desk", &args);
-        let (most, answered) = flood(&house, name, (CALLS, expected), || running(&started));
+        nodes.serve_with("desk", &args);
+        let (most, answered) = flood(&nodes, name, (CALLS, expected), || running(&started));
         assert!(most <= expected, "{name}: {most} processes");
         assert_eq!(answered, expected, "{name}");
         assert_eq!(numbers(&started).len(), expected, "{name}");
         until("the processes of calls that are over end", || {
             running(&started) == 0
         });
-        assert_eq!(house.run("desk", &["call", name]).ok().stdout, "");
+        assert_eq!(nodes.run("desk", &["call", name]).ok().stdout, "");
     }
 }
 
 /// Makes `calls` calls at once, whose bodies stay open until all but `max` were refused: the most processes that were seen
 /// meanwhile, and how many calls were answered.
 fn flood(
-    house: &House,
+    nodes: &TestNodes,
     agent: &str,
     (calls, max): (usize, usize),
     running: impl Fn() -> usize,
@@ -261,7 +261,7 @@ fn flood(
         .enable_all()
         .build()
         .unwrap();
-    let data = DataDir::new(house.path("desk"));
+    let data = DataDir::new(nodes.path("desk"));
     runtime.block_on(async {
         let client = Client::attach(&data).await.unwrap();
         let mut bodies = Vec::new();
@@ -295,8 +295,8 @@ fn flood(
 
 #[test]
 fn no_line_goes_to_another_caller() {
-    let mut house = House::new();
-    house.up("desk");
+    let mut nodes = TestNodes::new();
+    nodes.up("desk");
     let universal =
         "import sys\nfor line in sys.stdin:\n    print('you said ' + line.strip(), flush=True)";
     let python = ["--", "python3", "-c", universal];
@@ -325,15 +325,15 @@ fn no_line_goes_to_another_caller() {
         ("banner", &banner),
         ("late", &late),
     ] {
-        house.serve_with("desk", &[&[name, "--lines"], args].concat());
+        nodes.serve_with("desk", &[&[name, "--lines"], args].concat());
         for end in [
             "\r", "\n", "\r\n", "\u{85}", "\u{2028}", "\u{2029}", "\u{b}", "\u{c}", "\u{1c}",
         ] {
-            let ran = house.run("desk", &["call", name, &format!("mine{end}stolen")]);
+            let ran = nodes.run("desk", &["call", name, &format!("mine{end}stolen")]);
             assert_eq!(ran.code, Some(67), "{name} {end:?}: {ran:#?}");
         }
         for number in 0..6 {
-            let Ran { code, stdout, .. } = house.run("desk", &["call", name, &format!("{number}")]);
+            let Ran { code, stdout, .. } = nodes.run("desk", &["call", name, &format!("{number}")]);
             match code {
                 Some(0) => assert_eq!(stdout, format!("you said {number}\n"), "{name}"),
                 _ => assert!(stdout.is_empty() && name != "py", "{name}: {stdout:?}"),

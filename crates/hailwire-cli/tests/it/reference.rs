@@ -3,7 +3,7 @@
 
 use std::{fmt::Write as _, fs, path::PathBuf, process::Command};
 
-use crate::beside::hail;
+use crate::companion_programs::hail;
 
 fn document(name: &str) -> PathBuf {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference");

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, fs, path::Path};
 
-use crate::house::House;
+use crate::test_nodes::TestNodes;
 
 /// A folder in which `quic` takes `factor` milliseconds and the baseline one, five times each.
 fn folder(dir: &Path, factor: f64) {
@@ -25,11 +25,11 @@ fn folder(dir: &Path, factor: f64) {
 
 #[test]
 fn a_report_prints_its_path_on_stdout_and_what_it_tells_on_stderr() {
-    let house = House::new();
-    let dir = house.path("results");
+    let nodes = TestNodes::new();
+    let dir = nodes.path("results");
     folder(&dir, 2.0);
     for _ in 0..2 {
-        let ran = house
+        let ran = nodes
             .run("a", &["bench", "report", dir.to_str().unwrap()])
             .ok();
         let page = dir.join("report.html");
@@ -50,10 +50,10 @@ fn a_report_prints_its_path_on_stdout_and_what_it_tells_on_stderr() {
 
 #[test]
 fn a_report_says_where_its_files_are_as_json() {
-    let house = House::new();
-    let dir = house.path("results");
+    let nodes = TestNodes::new();
+    let dir = nodes.path("results");
     folder(&dir, 2.0);
-    let ran = house
+    let ran = nodes
         .run("a", &["bench", "report", dir.to_str().unwrap(), "--json"])
         .ok();
     for field in ["html", "markdown", "summary"] {
@@ -65,20 +65,20 @@ fn a_report_says_where_its_files_are_as_json() {
 
 #[test]
 fn a_folder_without_results_is_a_failure_with_a_hint() {
-    let house = House::new();
-    let dir = house.path("nothing");
-    let ran = house.run("a", &["bench", "report", dir.to_str().unwrap()]);
+    let nodes = TestNodes::new();
+    let dir = nodes.path("nothing");
+    let ran = nodes.run("a", &["bench", "report", dir.to_str().unwrap()]);
     assert_eq!(ran.code, Some(1), "{ran:#?}");
     assert!(ran.stderr.contains("raw.jsonl") && ran.stderr.contains("hint: `hail bench run"));
 }
 
 #[test]
 fn a_comparison_is_no_test_and_exits_with_0_when_all_is_worse() {
-    let house = House::new();
-    let (before, after) = (house.path("before"), house.path("after"));
+    let nodes = TestNodes::new();
+    let (before, after) = (nodes.path("before"), nodes.path("after"));
     folder(&before, 1.0);
     folder(&after, 3.0);
-    let page = house.path("compared.html");
+    let page = nodes.path("compared.html");
     let args = [
         "bench",
         "compare",
@@ -87,11 +87,11 @@ fn a_comparison_is_no_test_and_exits_with_0_when_all_is_worse() {
         "--html",
         page.to_str().unwrap(),
     ];
-    let ran = house.run("a", &args).ok();
+    let ran = nodes.run("a", &args).ok();
     let row = "| Q1 · 10 agents, 0 ms · loopback | quic | p50 | 1.00 ms (1.00 – 1.00) | 3.00 ms (3.00 – 3.00) |";
     assert!(ran.stdout.contains(row), "{ran:#?}");
     assert!(ran.stdout.contains("| worse |") && ran.stdout.contains("| no difference |"));
     assert!(fs::read_to_string(&page).unwrap().contains("3.00 ms"));
-    let ran = house.run("a", &[&args[..4], &["--json"]].concat()).ok();
+    let ran = nodes.run("a", &[&args[..4], &["--json"]].concat()).ok();
     assert_eq!(ran.json()["rows"][0]["verdict"], "worse");
 }

@@ -174,3 +174,24 @@ fn lists_of_peers_that_never_have_a_tunnel_are_bounded() {
     assert_eq!(waiting.peers.len(), MAX_CLOSED + 1);
     assert!(waiting.peers.contains_key(&id(255)) && waiting.peers.contains_key(&id(200)));
 }
+
+#[test]
+fn a_list_waits_until_it_was_entered() {
+    let now = start();
+    let mut waiting = OfferQueue::new();
+    waiting.open(id(1), now);
+    assert!(waiting.waiting().is_empty() && waiting.waiting_list(id(1)).is_none());
+    waiting.heard(id(1), 7, page(3), &(), now);
+    assert_eq!(waiting.waiting(), HashSet::from([id(1)]));
+    let list = waiting.waiting_list(id(1)).unwrap();
+    assert_eq!(list.agents().unwrap()[0].name.as_str(), "list-3");
+    assert!(matches!(waiting.turn(now), OfferTurn::Now(..)));
+    assert!(waiting.waiting_list(id(1)).is_none());
+    assert_eq!(
+        waiting.waiting(),
+        HashSet::from([id(1)]),
+        "it is being entered"
+    );
+    waiting.entered();
+    assert!(waiting.waiting().is_empty());
+}

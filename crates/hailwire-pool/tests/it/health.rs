@@ -157,3 +157,72 @@ fn a_sign_of_life_is_noted_and_does_not_heal() {
     assert_eq!(member.last_seen(), Some(at(9)));
     assert!(matches!(member.health(), MemberHealth::Suspect { .. }));
 }
+
+#[test]
+fn a_group_that_is_down_says_when_the_first_of_it_may_be_tried_again() {
+    for order in [["soon", "late"], ["late", "soon"]] {
+        let pool = pool(&order);
+        for (key, now) in [("soon", at(10)), ("late", at(70))] {
+            let member = pool.member(&key).unwrap();
+            member.report(Outcome::Failure, now);
+            member.report(Outcome::Failure, now);
+        }
+        let down = NoMember::Down { until: at(110) };
+        assert_eq!(pool.pick(at(80)).unwrap_err(), down, "{order:?}");
+        // Those that are left out are not spoken of.
+        let late = NoMember::Down { until: at(170) };
+        assert_eq!(pool.pick_excluding(at(80), &["soon"]).unwrap_err(), late);
+        assert_eq!(*pool.pick(at(110)).unwrap().key(), "soon");
+    }
+}
+
+#[test]
+fn a_probe_that_was_begun_before_the_member_recovered_says_nothing_when_it_is_dropped() {
+    let pool = pool(&["a"]);
+    let member = pool.member(&"a").unwrap();
+    (0..2).for_each(|_| member.report(Outcome::Failure, at(0)));
+    let probe = pool.pick(at(100)).unwrap();
+    member.report(Outcome::Success, at(120));
+    drop(probe);
+    assert_eq!(member.health(), MemberHealth::Healthy);
+    assert_eq!(member.last_seen(), Some(at(120)));
+}
+
+#[test]
+fn a_member_that_is_full_gives_its_probe_to_nobody() {
+    let pool = pool(&[]);
+    let config = MemberConfig {
+        max_concurrency: 1,
+        ..MemberConfig::default()
+    };
+    let member = pool.insert("a", (), config);
+    assert_eq!(member.max_concurrency(), 1);
+    let held = pool.pick(at(0)).unwrap();
+    (0..2).for_each(|_| member.report(Outcome::Failure, at(0)));
+    assert_eq!(pool.pick(at(100)).unwrap_err(), NoMember::Full);
+    drop(held);
+    assert!(pool.pick(at(100)).unwrap().is_probe());
+}
+
+#[test]
+fn what_says_why_nobody_was_picked_is_told_apart() {
+    let texts = [
+        NoMember::Empty,
+        NoMember::Down { until: at(1) },
+        NoMember::Full,
+    ]
+    .map(|why| why.to_string());
+    assert!(texts[0].contains("no eligible member"), "{texts:?}");
+    assert!(texts[1].contains("down"), "{texts:?}");
+    assert!(texts[2].contains("concurrency limit"), "{texts:?}");
+}
+
+#[test]
+fn a_lease_is_shown_with_its_key_and_whether_it_is_a_probe() {
+    let pool = pool(&["a"]);
+    let shown = format!("{:?}", pool.pick(at(0)).unwrap());
+    assert!(
+        shown.contains("\"a\"") && shown.contains("is_probe: false"),
+        "{shown}"
+    );
+}

@@ -160,3 +160,32 @@ fn a_member_that_joins_again_starts_afresh() {
     assert_eq!((*old.value(), fresh.in_flight()), (1, 0));
     assert!(Arc::ptr_eq(pool.pick(NOW).unwrap().member(), &fresh));
 }
+
+#[test]
+fn a_group_knows_its_members_in_the_order_in_which_they_joined() {
+    let pool: Pool<&str, u32> = Pool::default();
+    for (value, key) in ["a", "b", "c"].into_iter().enumerate() {
+        pool.insert(key, value as u32, MemberConfig::default());
+    }
+    // Whoever joins again keeps its place.
+    pool.insert("b", 7, MemberConfig::default());
+    let members = pool.members();
+    let both: Vec<_> = members
+        .iter()
+        .map(|one| (*one.key(), *one.value()))
+        .collect();
+    assert_eq!(both, [("a", 0), ("b", 7), ("c", 2)]);
+    assert_eq!((pool.len(), pool.is_empty()), (3, false));
+    assert_eq!(pool.member(&"c").map(|one| *one.value()), Some(2));
+    assert!(pool.member(&"d").is_none());
+}
+
+#[test]
+fn a_member_without_a_bound_takes_any_number() {
+    let pool = pool(Strategy::RoundRobin, &["a"]);
+    let held: Vec<_> = (0..10_000).map(|_| pool.pick(NOW).unwrap()).collect();
+    let member = pool.member(&"a").unwrap();
+    assert_eq!((member.in_flight(), member.max_concurrency()), (10_000, 0));
+    drop(held);
+    assert_eq!(member.in_flight(), 0);
+}

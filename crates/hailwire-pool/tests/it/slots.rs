@@ -247,3 +247,152 @@ fn who_can_serve_is_what_was_said_last_of_each_slot_however_many_say_it() {
             });
     }
 }
+
+#[test]
+fn a_row_has_from_one_to_sixty_four_slots_and_one_that_there_is_not_does_nothing() {
+    assert_eq!(SlotSet::new(0, 0, Strategy::Random).count(), 1);
+    assert_eq!(SlotSet::new(100, 0, Strategy::Random).count(), 64);
+    let slots = row(64, 0, Strategy::RoundRobin);
+    assert_eq!(slots.available(), 64);
+    assert_eq!(slots.acquire(63), Ok(()));
+    for missing in [64, 65, 127, 128, usize::MAX] {
+        slots.set_availability(missing, Availability::Available);
+        slots.record(missing, Outcome::Failure, Duration::ZERO);
+        slots.seen(missing, Duration::ZERO);
+        slots.set_max(missing, 1);
+        slots.renew(missing);
+        slots.reacquire(missing);
+        assert_eq!(slots.acquire(missing), Err(NoSlot::Unavailable));
+        assert!(!slots.release(missing));
+        assert_eq!(slots.availability(missing), Availability::Unavailable);
+        assert_eq!(slots.last_seen(missing), None);
+        assert_eq!((slots.load(missing), slots.score(missing)), (0, 0));
+        // Nor is any other excepted with it.
+        let chosen = slots.choose_except(0, Some(missing)).unwrap();
+        assert!(!slots.release(chosen), "the row is not closed");
+    }
+    assert_eq!((slots.available(), slots.in_flight()), (64, 1));
+}
+
+#[test]
+fn a_slot_takes_as_many_calls_as_was_said_last_and_keeps_what_it_has_beyond() {
+    let slots = row(1, 2, Strategy::RoundRobin);
+    assert_eq!((slots.acquire(0), slots.acquire(0)), (Ok(()), Ok(())));
+    assert_eq!(slots.acquire(0), Err(NoSlot::Full));
+    slots.set_max(0, 3);
+    assert_eq!(slots.acquire(0), Ok(()));
+    slots.set_max(0, 1);
+    assert_eq!((slots.acquire(0), slots.load(0)), (Err(NoSlot::Full), 3));
+    slots.release(0);
+    slots.release(0);
+    assert_eq!(slots.acquire(0), Err(NoSlot::Full));
+    for any in [0, u32::MAX] {
+        slots.set_max(0, any);
+        (0..1_000).for_each(|_| assert_eq!(slots.acquire(0), Ok(())));
+    }
+    assert_eq!(slots.in_flight(), 2_001);
+}
+
+#[test]
+fn a_good_call_takes_a_score_an_eighth_of_its_way_up_and_a_failed_one_a_quarter_down() {
+    let slots = row(2, 0, Strategy::HealthWeighted);
+    let scores = |outcome, times| -> Vec<u32> {
+        let score = |_| {
+            slots.record(0, outcome, Duration::ZERO);
+            slots.score(0)
+        };
+        (0..times).map(score).collect()
+    };
+    assert_eq!(
+        scores(Outcome::Success, 2),
+        [255, 255],
+        "no better than best"
+    );
+    assert_eq!(scores(Outcome::Failure, 4), [192, 144, 108, 81]);
+    assert_eq!(scores(Outcome::Success, 4), [102, 121, 137, 151]);
+    // It always moves, and never to nothing: a slot without a score would never be tried again.
+    assert_eq!(scores(Outcome::Failure, 40).last(), Some(&1));
+    assert_eq!(scores(Outcome::Success, 60).last(), Some(&255));
+    assert_eq!(slots.score(1), 255, "the other slot's own");
+    scores(Outcome::Failure, 1);
+    slots.renew(0);
+    assert_eq!(slots.score(0), 255);
+}
+
+#[test]
+fn slots_are_weighted_by_their_scores() {
+    let slots = row(4, 0, Strategy::HealthWeighted);
+    for (slot, failures) in [(1, 2), (2, 40), (3, 8)] {
+        (0..failures).for_each(|_| slots.record(slot, Outcome::Failure, Duration::ZERO));
+    }
+    let scores: Vec<u32> = (0..4).map(|slot| slots.score(slot)).collect();
+    assert_eq!(scores, [255, 144, 1, 27]);
+    let counts = shares(&slots, 42_700);
+    for (slot, count) in counts.iter().enumerate() {
+        // A hundred for each point, but for chance.
+        let expected = scores[slot] * 100;
+        let near = count.abs_diff(expected) <= 60 + expected / 30;
+        assert!(near, "{count} of slot {slot}, not {expected}");
+    }
+}
+
+#[test]
+fn of_two_choices_each_pair_is_as_likely() {
+    let slots = row(4, 0, Strategy::TwoChoices);
+    for slot in 0..4 {
+        (0..slot * 10).for_each(|_| assert_eq!(slots.acquire(slot), Ok(())));
+    }
+    let counts = shares(&slots, 60_000);
+    // Of six pairs three have the emptiest slot, two the next, one the third; none has only the fullest.
+    for (slot, expected) in [30_000_u32, 20_000, 10_000, 0].into_iter().enumerate() {
+        let near = counts[slot].abs_diff(expected) <= expected / 30;
+        assert!(near, "{counts:?}");
+    }
+    let alone = row(1, 0, Strategy::TwoChoices);
+    assert_eq!(shares(&alone, 100), [100]);
+}
+
+#[test]
+fn the_least_loaded_is_found_wherever_the_search_begins() {
+    for least in 0..5 {
+        let slots = row(5, 0, Strategy::LeastLoaded);
+        for slot in 0..5 {
+            let calls = if slot == least { 3 } else { 4 + slot };
+            (0..calls).for_each(|_| assert_eq!(slots.acquire(slot), Ok(())));
+        }
+        for n in 0..200 {
+            let slot = slots.choose(lot(n)).unwrap();
+            assert_eq!(slot, least);
+            slots.release(slot);
+        }
+    }
+}
+
+#[test]
+fn a_closed_row_is_empty_only_when_its_last_slot_is() {
+    let slots = row(3, 0, Strategy::RoundRobin);
+    assert!(slots.close() && slots.is_closed(), "it is empty already");
+    slots.open();
+    assert!(!slots.is_closed());
+    for slot in [0, 0, 2] {
+        assert_eq!(slots.acquire(slot), Ok(()));
+    }
+    assert!(!slots.release(2) && !slots.release(0), "it is open");
+    assert_eq!(slots.acquire(2), Ok(()));
+    assert!(!slots.close());
+    assert_eq!((slots.load(0), slots.load(2), slots.in_flight()), (1, 1, 2));
+    assert!(!slots.release(2), "slot 0 has a call still");
+    assert!(slots.release(0));
+}
+
+#[test]
+fn a_sign_of_life_is_kept_to_the_millisecond_and_so_is_that_of_a_good_call() {
+    let slots = row(2, 0, Strategy::RoundRobin);
+    slots.seen(0, Duration::from_micros(61_234_999));
+    assert_eq!(slots.last_seen(0), Some(Duration::from_millis(61_234)));
+    slots.seen(0, Duration::ZERO);
+    assert_eq!(slots.last_seen(0), Some(Duration::ZERO));
+    assert_eq!(slots.last_seen(1), None);
+    slots.record(1, Outcome::Success, Duration::from_secs(3));
+    assert_eq!(slots.last_seen(1), Some(Duration::from_secs(3)));
+}

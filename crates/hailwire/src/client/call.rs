@@ -8,7 +8,6 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{Client, Kind};
 use crate::{
-    admin,
     agent::{Caller, Request, SharedHandler},
     body::{Body, BodySender},
     config::Carrier,
@@ -25,7 +24,7 @@ const STREAM_QUEUE: usize = 16;
 pub struct Call {
     client: Client,
     kind: FrameKind,
-    header: CallHeader,
+    header: Box<CallHeader>,
     deadline: Option<Duration>,
     body: Body,
 }
@@ -35,10 +34,10 @@ impl Call {
         Self {
             client,
             kind: FrameKind::CALL,
-            header: CallHeader {
+            header: Box::new(CallHeader {
                 to,
                 ..CallHeader::default()
-            },
+            }),
             deadline: None,
             body: Body::empty(),
         }
@@ -248,49 +247,40 @@ pub struct Stream {
     pub recv: Answer,
 }
 
+/// The end of a call whose caller is in the node's own process: its way is that of every call ([`node::place`]).
 async fn call_embedded(
     node: &Arc<Inner>,
     kind: FrameKind,
-    mut header: CallHeader,
+    mut header: Box<CallHeader>,
     body: Body,
     deadline: Option<Instant>,
 ) -> Result<Answer, Status> {
-    if header.to == admin::AGENT {
-        let handler = node.own_management();
-        return Box::pin(call_handler(handler, kind, header, body, deadline, None)).await;
-    }
-    node.count_call();
-    let Route { to, picked } = node.route(&header, CallOrigin::Local).await?;
-    // It was for this node.
-    header.carrier.clear();
-    match to {
+    let origin = CallOrigin::Local;
+    let Route { to, picked } = node::place(node, None, &mut header, origin, deadline).await?;
+    let begun = match to {
         Destination::Handler(handler) => {
-            let give_back = picked.map(|picked| (node.clone(), picked));
-            Box::pin(call_handler(
-                handler, kind, header, body, deadline, give_back,
-            ))
-            .await
+            Box::pin(call_handler(handler, kind, header, body, deadline)).await
         }
         Destination::Session(session) => {
-            let header = node::onward_header(header, CallOrigin::Local, picked.as_ref(), deadline);
-            let answer = session.open(kind, &header, body).await;
-            let answer = match answer {
+            node::set_onward(&mut header, origin, picked.as_ref(), deadline);
+            match session.open(kind, &header, body).await {
                 Ok(answer) => answer.begin(deadline).await,
                 Err(status) => Err(status),
-            };
-            let code = answer
-                .as_ref()
-                .map_or_else(|status| status.code, |_| Code::Ok);
-            match (answer, picked) {
-                // The member is busy until the answer has ended.
-                (Ok(answer), Some(picked)) => Ok(answer.holding(Arc::new(picked))),
-                (Ok(answer), None) => Ok(answer),
-                (Err(status), Some(picked)) => {
-                    node.registry.finish(picked, code);
-                    Err(status)
-                }
-                (Err(status), None) => Err(status),
             }
+        }
+    };
+    let Some(mut picked) = picked else {
+        return begun;
+    };
+    match begun {
+        Ok(answer) => {
+            node.registry.report(&mut picked, Code::Ok);
+            // The member is busy until the answer has ended.
+            Ok(answer.holding(Arc::new(picked)))
+        }
+        Err(status) => {
+            node.registry.finish(picked, status.code);
+            Err(status)
         }
     }
 }
@@ -299,16 +289,14 @@ async fn call_embedded(
 async fn call_handler(
     handler: SharedHandler,
     kind: FrameKind,
-    header: CallHeader,
+    header: Box<CallHeader>,
     body: Body,
     deadline: Option<Instant>,
-    give_back: Option<(Arc<Inner>, node::Picked)>,
 ) -> Result<Answer, Status> {
-    let caller = Caller::Local;
     let request = Request {
         kind: node::request_kind(kind),
         header,
-        caller,
+        caller: Caller::Local,
         body,
     };
     let (tell, told) = oneshot::channel();
@@ -317,13 +305,6 @@ async fn call_handler(
         let _ = tell.send(handler.handle(request).await);
     });
     let guard = session::AbortOnDrop(task.abort_handle());
-    let response = told.await.unwrap_or_else(|_| Err(session::panicked()));
-    if let Some((node, picked)) = give_back {
-        let code = response
-            .as_ref()
-            .map_or_else(|status| status.code, |_| Code::Ok);
-        node.registry.finish(picked, code);
-    }
-    let response = response?;
+    let response = told.await.unwrap_or_else(|_| Err(session::panicked()))?;
     Ok(Answer::local(response.head, response.body, guard, deadline))
 }

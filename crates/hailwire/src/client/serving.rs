@@ -7,7 +7,7 @@ use std::{
 };
 
 use hailwire_wire::{
-    AgentName, CallHeader, Code, Status,
+    AgentName, Code, Status,
     frame::{FrameEvent, FrameKind},
     header,
 };
@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use crate::{
     agent::{Agent, Caller, SharedHandler},
     node::{self, Inner},
-    session::{self, Dispatch, IncomingCall, Opening, Session},
+    session::{self, Dispatch, Opening, Session},
 };
 
 /// An agent on offer. Dropping it takes the offer back; calls that run may finish.
@@ -197,15 +197,12 @@ impl Agents {
 
 impl Dispatch for Agents {
     async fn dispatch(self: Arc<Self>, _session: Session, opening: Opening) {
-        let Some(call) = opening.into_call().await else {
-            return;
+        let kind = opening.kind;
+        let (header, send, reader) = opening.into_call();
+        let mut header = match header {
+            Ok(header) => header,
+            Err(status) => return session::refuse(send, reader, &status).await,
         };
-        let IncomingCall {
-            kind,
-            header,
-            send,
-            reader,
-        } = call;
         let handler = self.lock().get(header.to.as_str()).cloned();
         let Some(handler) = handler else {
             let status = Status::new(
@@ -214,7 +211,8 @@ impl Dispatch for Agents {
             );
             return session::refuse(send, reader, &status).await;
         };
-        let (header, caller) = take_caller(header);
+        // The node tells an attached program where a call came from, in `from`.
+        let caller = header.from.node.take().map_or(Caller::Local, Caller::Peer);
         session::serve(
             node::request_kind(kind),
             header,
@@ -225,10 +223,4 @@ impl Dispatch for Agents {
         )
         .await;
     }
-}
-
-/// The node tells an attached program where a call came from, in `from`.
-fn take_caller(mut header: CallHeader) -> (CallHeader, Caller) {
-    let caller = header.from.node.take().map_or(Caller::Local, Caller::Peer);
-    (header, caller)
 }

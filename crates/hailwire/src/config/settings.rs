@@ -194,6 +194,6 @@ pub const SETTINGS: &[Setting] = &[
         path: "log.level",
         value: "error, warn, info, debug or trace",
         default: "\"info\"",
-        about: "least important event that is written to stderr",
+        about: "least important event that is written to stderr; `trace` only in a program built with debug assertions",
     },
 ];

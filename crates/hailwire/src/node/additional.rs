@@ -22,7 +22,7 @@ use hailwire_core::{
 };
 
 use super::{
-    Inner, overlay,
+    Inner, dial, offers, overlay, tunnel,
     tunnel::{GREETING_TIMEOUT, greeted, look_after, unreachable},
 };
 use crate::{
@@ -31,77 +31,75 @@ use crate::{
     session::{Session, connection_status},
 };
 
-impl Inner {
-    /// Sees to it that a tunnel that this node has dialled has its connections, for as long as it is up.
-    pub(super) fn keep_connections(self: &Arc<Self>, id: NodeId, first: &Session) {
-        let most = self.config.pool.size(limits::MAX_AGENTS_PER_NODE);
-        if most > 1
-            && takes_more(first)
-            && let Ok(carrier) = first.connection().carrier().parse()
-            && let Some(size) = self.peers.watch_size(id, first)
-        {
-            tokio::spawn(Box::pin(keep(self.clone(), id, carrier, size)));
-        }
+/// Sees to it that a tunnel that this node has dialled has its connections, for as long as it is up.
+pub(super) fn keep_connections(node: &Arc<Inner>, id: NodeId, first: &Session) {
+    let most = node.config().pool.size(limits::MAX_AGENTS_PER_NODE);
+    if most > 1
+        && takes_more(first)
+        && let Ok(carrier) = first.connection().carrier().parse()
+        && let Some(size) = node.peers.watch_size(id, first)
+    {
+        tokio::spawn(Box::pin(keep(node.clone(), id, carrier, size)));
     }
+}
 
-    /// Most connections that a tunnel may have here.
-    fn most_connections(&self) -> usize {
-        let own = self.config.pool.size(limits::MAX_AGENTS_PER_NODE);
-        own.max(limits::MAX_CONNECTIONS)
+/// Most connections that a tunnel may have here.
+fn most_connections(node: &Inner) -> usize {
+    let own = node.config().pool.size(limits::MAX_AGENTS_PER_NODE);
+    own.max(limits::MAX_CONNECTIONS)
+}
+
+/// Takes a greeted session of a trusted peer that is to stand beside others, or closes it with the
+/// reason. Returns whether it was taken.
+pub(super) fn up_additional(
+    node: &Arc<Inner>,
+    id: NodeId,
+    session: &Session,
+    dialled: bool,
+) -> bool {
+    let most = most_connections(node);
+    let entered = match node.is_closing() {
+        true => Err(Status::new(Code::Unavailable, "the node is shutting down")),
+        false => node.peers.enter_additional(id, session, dialled, most),
+    };
+    if let Err(status) = entered {
+        tracing::debug!(peer = %id, %status, "a connection beside the tunnel was refused");
+        session.close(status.code, &status.message);
+        return false;
     }
-
-    /// Takes a greeted session of a trusted peer that is to stand beside others, or closes it with the
-    /// reason. Returns whether it was taken.
-    pub(super) fn up_additional(
-        self: &Arc<Self>,
-        id: NodeId,
-        session: &Session,
-        dialled: bool,
-    ) -> bool {
-        let most = self.most_connections();
-        let entered = match self.is_closing() {
-            true => Err(Status::new(Code::Unavailable, "the node is shutting down")),
-            false => self.peers.enter_additional(id, session, dialled, most),
-        };
-        if let Err(status) = entered {
-            tracing::debug!(peer = %id, %status, "a connection beside the tunnel was refused");
-            session.close(status.code, &status.message);
-            return false;
-        }
-        if !self.trust.is_trusted(id) {
-            // It was removed a moment ago, perhaps before this one could be closed with the others.
-            session.close(Code::PermissionDenied, "this node does not trust yours");
-        }
-        let carrier = session.connection().carrier();
-        tracing::debug!(peer = %id, carrier, dialled, "one more connection");
-        session.send_offers(self.offers_to(id));
-        tokio::spawn(look_after(self.clone(), id, session.clone()));
-        true
+    if !node.trust.is_trusted(id) {
+        // It was removed a moment ago, perhaps before this one could be closed with the others.
+        session.close(Code::PermissionDenied, "this node does not trust yours");
     }
+    let carrier = session.connection().carrier();
+    tracing::debug!(peer = %id, carrier, dialled, "one more connection");
+    session.send_offers(offers::offers_to(node, id));
+    tokio::spawn(look_after(node.clone(), id, session.clone()));
+    true
+}
 
-    /// Dials one more connection, and waits until it is taken.
-    async fn dial_additional(self: Arc<Self>, id: NodeId, carrier: Carrier) -> Result<(), Status> {
-        let places = self.places(id).await;
-        let connection = if carrier.takes_udp() {
-            let dial = Box::pin(overlay::dial_whole(&self.endpoint, id, &places)).await;
-            dial.map(|connection| self.quic(connection))
-        } else {
-            self.dial_tcp(id, &places.tcp, carrier).await
-        };
-        let connection = connection.map_err(|reason| unreachable(id, &reason))?;
-        let hello = Hello {
-            beside: true,
-            ..self.hello()
-        };
-        let session = self.start_session_as(hello, id, connection, true);
-        if let Err(status) = taken(&session).await {
-            session.close(status.code, &status.message);
-            return Err(status);
-        }
-        match self.up_additional(id, &session, true) {
-            true => Ok(()),
-            false => Err(unreachable(id, "there is no tunnel to it any more")),
-        }
+/// Dials one more connection, and waits until it is taken.
+async fn dial_additional(node: Arc<Inner>, id: NodeId, carrier: Carrier) -> Result<(), Status> {
+    let places = tunnel::places(&node, id).await;
+    let connection = if carrier.takes_udp() {
+        let dial = Box::pin(overlay::dial_whole(&node.sockets.endpoint, id, &places)).await;
+        dial.map(|connection| dial::quic_connection(&node, connection))
+    } else {
+        dial::dial_tcp(&node, id, &places.tcp, carrier).await
+    };
+    let connection = connection.map_err(|reason| unreachable(id, &reason))?;
+    let hello = Hello {
+        beside: true,
+        ..node.hello()
+    };
+    let session = tunnel::start_session_as(&node, hello, id, connection, true);
+    if let Err(status) = taken(&session).await {
+        session.close(status.code, &status.message);
+        return Err(status);
+    }
+    match up_additional(&node, id, &session, true) {
+        true => Ok(()),
+        false => Err(unreachable(id, "there is no tunnel to it any more")),
     }
 }
 
@@ -146,10 +144,10 @@ async fn keep(
             connections,
             agents,
         } = *size.borrow_and_update();
-        additional.handle_tunnel(now, connections, node.config.pool.size(agents));
+        additional.handle_tunnel(now, connections, node.config().pool.size(agents));
         if let Some(AdditionalAction::Dial(missing)) = additional.poll_action() {
             for _ in 0..missing {
-                dials.spawn(Box::pin(node.clone().dial_additional(id, carrier)));
+                dials.spawn(Box::pin(dial_additional(node.clone(), id, carrier)));
             }
         }
         tokio::select! {

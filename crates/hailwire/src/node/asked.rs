@@ -14,7 +14,7 @@ use hailwire_core::Transport;
 use hailwire_wire::{Code, NodeId, Status};
 use tokio::sync::watch;
 
-use super::{Inner, peers::Dialled, trust::untrusted, tunnel::unreachable};
+use super::{Inner, dial, hubs, peers::Dialled, trust::untrusted, tunnel, tunnel::unreachable};
 use crate::{config::Carrier, session::Session};
 
 type Dials = HashMap<(NodeId, Carrier), watch::Receiver<Dialled>>;
@@ -29,64 +29,62 @@ impl Asked {
     }
 }
 
-impl Inner {
-    /// The tunnel over one carrier, brought up if need be; and whether it was up.
-    ///
-    /// # Errors
-    ///
-    /// `unavailable` when the peer does not listen there or does not answer, `permission_denied` when it
-    /// is not trusted.
-    pub(super) async fn tunnel_over(
-        self: &Arc<Self>,
-        id: NodeId,
-        carrier: Carrier,
-    ) -> Result<(Session, bool), Status> {
-        if let Some(session) = self.peers.up_over(id, carrier) {
-            return Ok((session, true));
-        }
-        let mut outcome = self.dial_asked(id, carrier);
-        let gone = || unreachable(id, "the attempt was given up");
-        let dialled = outcome.wait_for(Option::is_some).await;
-        let dialled = dialled.ok().and_then(|outcome| outcome.clone());
-        Ok((dialled.ok_or_else(gone)??, false))
+/// The tunnel over one carrier, brought up if need be; and whether it was up.
+///
+/// # Errors
+///
+/// `unavailable` when the peer does not listen there or does not answer, `permission_denied` when it
+/// is not trusted.
+pub(super) async fn tunnel_over(
+    node: &Arc<Inner>,
+    id: NodeId,
+    carrier: Carrier,
+) -> Result<(Session, bool), Status> {
+    if let Some(session) = node.peers.up_over(id, carrier) {
+        return Ok((session, true));
     }
+    let mut outcome = dial_asked(node, id, carrier);
+    let gone = || unreachable(id, "the attempt was given up");
+    let dialled = outcome.wait_for(Option::is_some).await;
+    let dialled = dialled.ok().and_then(|outcome| outcome.clone());
+    Ok((dialled.ok_or_else(gone)??, false))
+}
 
-    /// Dials, or waits for whoever does already. In a task of its own, so that a caller who gives up does
-    /// not undo the work that others wait for.
-    fn dial_asked(self: &Arc<Self>, id: NodeId, carrier: Carrier) -> watch::Receiver<Dialled> {
-        let mut dials = self.asked.lock();
-        if let Some(under_way) = dials.get(&(id, carrier))
-            && under_way.has_changed().is_ok()
-        {
-            return under_way.clone();
-        }
-        let (tell, told) = watch::channel(None);
-        dials.insert((id, carrier), told.clone());
-        let node = self.clone();
-        tokio::spawn(async move {
-            let outcome = Box::pin(node.dial_over(id, carrier)).await;
-            // Nobody may be waiting any more.
-            let _ = tell.send(Some(outcome));
-            node.asked.lock().remove(&(id, carrier));
-        });
-        told
+/// Dials, or waits for whoever does already. In a task of its own, so that a caller who gives up does
+/// not undo the work that others wait for.
+fn dial_asked(node: &Arc<Inner>, id: NodeId, carrier: Carrier) -> watch::Receiver<Dialled> {
+    let mut dials = node.peers.asked.lock();
+    if let Some(under_way) = dials.get(&(id, carrier))
+        && under_way.has_changed().is_ok()
+    {
+        return under_way.clone();
     }
+    let (tell, told) = watch::channel(None);
+    dials.insert((id, carrier), told.clone());
+    let node = node.clone();
+    tokio::spawn(async move {
+        let outcome = Box::pin(dial_over(&node, id, carrier)).await;
+        // Nobody may be waiting any more.
+        let _ = tell.send(Some(outcome));
+        node.peers.asked.lock().remove(&(id, carrier));
+    });
+    told
+}
 
-    async fn dial_over(self: &Arc<Self>, id: NodeId, carrier: Carrier) -> Result<Session, Status> {
-        if !self.trust.is_trusted(id) && !self.vouched_for(id).await {
-            return Err(untrusted(id));
-        }
-        let way = Transport::of(carrier).unwrap_or(Transport::Udp);
-        let places = self.places(id).await;
-        let missing = match way {
-            Transport::Udp => !places.by_udp(),
-            Transport::Tcp => places.tcp.is_empty(),
-        };
-        if missing {
-            return Err(no_place(id, carrier, way));
-        }
-        self.dial_by(id, &places, way, carrier).await
+async fn dial_over(node: &Arc<Inner>, id: NodeId, carrier: Carrier) -> Result<Session, Status> {
+    if !node.trust.is_trusted(id) && !hubs::vouched_for(node, id).await {
+        return Err(untrusted(id));
     }
+    let way = Transport::of(carrier).unwrap_or(Transport::Udp);
+    let places = tunnel::places(node, id).await;
+    let missing = match way {
+        Transport::Udp => !places.by_udp(),
+        Transport::Tcp => places.tcp.is_empty(),
+    };
+    if missing {
+        return Err(no_place(id, carrier, way));
+    }
+    dial::dial_by(node, id, &places, way, carrier).await
 }
 
 fn no_place(id: NodeId, carrier: Carrier, way: Transport) -> Status {

@@ -18,6 +18,7 @@ use super::{
     Inner,
     early::EarlySeat,
     overlay::{self, Places, Reached},
+    tunnel,
     tunnel::{greeted, unreachable},
 };
 use crate::{
@@ -40,166 +41,164 @@ pub(super) fn tcp_carriers(carrier: Carrier) -> &'static [TcpCarrier] {
     }
 }
 
-impl Inner {
-    /// The carriers that may be used with a peer, by the configuration.
-    pub(super) fn carrier_for(&self, id: NodeId) -> Carrier {
-        let mut peers = self.config.peers.iter();
-        let about = peers.find(|peer| match &peer.who {
-            NodeRef::Id(key) => *key == id,
-            alias @ NodeRef::Name(_) => self.trust.find(alias) == Some(id),
-        });
-        about.map_or(self.config.carrier, |peer| peer.carrier)
-    }
+/// The carriers that may be used with a peer, by the configuration.
+pub(super) fn carrier_for(node: &Inner, id: NodeId) -> Carrier {
+    let mut peers = node.config().peers.iter();
+    let about = peers.find(|peer| match &peer.who {
+        NodeRef::Id(key) => *key == id,
+        alias @ NodeRef::Name(_) => node.trust.find(alias) == Some(id),
+    });
+    about.map_or(node.config().carrier, |peer| peer.carrier)
+}
 
-    /// Dials a node wherever it may be, trusted or not, and greets it.
-    pub(super) async fn dial_at(
-        self: &Arc<Self>,
-        id: NodeId,
-        places: &Places,
-    ) -> Result<Session, Status> {
-        let carrier = self.carrier_for(id);
-        let (udp, tcp) = (places.by_udp(), !places.tcp.is_empty());
-        let order = dial_order(carrier, udp, tcp, self.peers.worked(id));
-        if order.is_empty() {
-            let reason = format!("no address of it is known for carrier `{}`", carrier.name());
-            return Err(unreachable(id, &reason));
+/// Dials a node wherever it may be, trusted or not, and greets it.
+pub(super) async fn dial_at(
+    node: &Arc<Inner>,
+    id: NodeId,
+    places: &Places,
+) -> Result<Session, Status> {
+    let carrier = carrier_for(node, id);
+    let (udp, tcp) = (places.by_udp(), !places.tcp.is_empty());
+    let order = dial_order(carrier, udp, tcp, node.peers.worked(id));
+    if order.is_empty() {
+        let reason = format!("no address of it is known for carrier `{}`", carrier.name());
+        return Err(unreachable(id, &reason));
+    }
+    let start = |transport| {
+        let (node, places) = (node.clone(), places.clone());
+        async move {
+            let session = dial_by(&node, id, &places, transport, carrier).await?;
+            Ok((transport, session))
         }
-        let start = |transport| {
-            let (node, places) = (self.clone(), places.clone());
-            async move {
-                let session = node.dial_by(id, &places, transport, carrier).await?;
-                Ok((transport, session))
+    };
+    let raced = run_race(order, node.config().head_start, start).await;
+    let ((transport, session), mut others) = raced.map_err(|why| all_failed(id, why))?;
+    node.peers.note_worked(id, transport);
+    if transport == Transport::Tcp {
+        // QUIC may come up after all, as the peer's second tunnel.
+        others.detach_all();
+    }
+    Ok(session)
+}
+
+/// Dials a node over UDP or TCP, and greets it. A trusted one has its tunnel then.
+pub(super) async fn dial_by(
+    node: &Arc<Inner>,
+    id: NodeId,
+    places: &Places,
+    way: Transport,
+    carrier: Carrier,
+) -> Result<Session, Status> {
+    let connection = match way {
+        Transport::Udp => {
+            let early = node.config().quic.zero_rtt && node.trust.is_trusted(id);
+            let dial = Box::pin(overlay::dial(&node.sockets.endpoint, id, places, early)).await;
+            match dial.map_err(|reason| unreachable(id, &reason))? {
+                Reached::Full(connection) => quic_connection(node, connection),
+                Reached::Early(early) => return dial_early(node, id, early).await,
             }
-        };
-        let raced = run_race(order, self.config.head_start, start).await;
-        let ((transport, session), mut others) = raced.map_err(|why| all_failed(id, why))?;
-        self.peers.note_worked(id, transport);
-        if transport == Transport::Tcp {
-            // QUIC may come up after all, as the peer's second tunnel.
-            others.detach_all();
         }
-        Ok(session)
-    }
-
-    /// Dials a node over UDP or TCP, and greets it. A trusted one has its tunnel then.
-    pub(super) async fn dial_by(
-        self: &Arc<Self>,
-        id: NodeId,
-        places: &Places,
-        way: Transport,
-        carrier: Carrier,
-    ) -> Result<Session, Status> {
-        let connection = match way {
-            Transport::Udp => {
-                let early = self.config.quic.zero_rtt && self.trust.is_trusted(id);
-                let dial = Box::pin(overlay::dial(&self.endpoint, id, places, early)).await;
-                match dial.map_err(|reason| unreachable(id, &reason))? {
-                    Reached::Full(connection) => self.quic(connection),
-                    Reached::Early(early) => return self.dial_early(id, early).await,
-                }
-            }
-            Transport::Tcp => {
-                let dial = self.dial_tcp(id, &places.tcp, carrier).await;
-                dial.map_err(|reason| unreachable(id, &reason))?
-            }
-        };
-        let session = self.start_session(id, connection, true);
-        let seat = self.trust.is_trusted(id).then(|| {
-            let seat = self.peers.early.seat(id, &session);
-            seat.prove();
-            seat
-        });
-        self.greet(id, &session, seat).await?;
-        Ok(session)
-    }
-
-    /// Waits for the far side's greeting, and then makes the session of a trusted peer, which has a
-    /// seat, its tunnel. Calls to such a peer wait for neither: they are a round trip sooner back.
-    async fn greet(
-        self: &Arc<Self>,
-        id: NodeId,
-        session: &Session,
-        seat: Option<EarlySeat>,
-    ) -> Result<(), Status> {
-        let outcome = greeted(session).await;
-        match &outcome {
-            Ok(()) if seat.is_some() => self.up(id, session, true),
-            Ok(()) => {}
-            // Calls may be on it.
-            Err(status) => session.close(status.code, &status.message),
+        Transport::Tcp => {
+            let dial = dial_tcp(node, id, &places.tcp, carrier).await;
+            dial.map_err(|reason| unreachable(id, &reason))?
         }
-        outcome
-    }
-
-    /// Begins a session with the first packet. Calls that may be made twice travel with it; all
-    /// others wait, as ever, until the handshake is complete.
-    async fn dial_early(
-        self: &Arc<Self>,
-        id: NodeId,
-        early: OutgoingZeroRttConnection,
-    ) -> Result<Session, Status> {
-        let room = overlay::room(&self.config.quic);
-        let connection = quic::Connection::dialled_early(early, room);
-        let session = self.start_session(id, Connection::Quic(connection.clone()), true);
-        let seat = self.peers.early.seat(id, &session);
-        let taken = match timeout(overlay::DIAL_TIMEOUT, connection.complete()).await {
-            Ok(Ok(taken)) => taken,
-            Ok(Err(reason)) => return Err(unreachable(id, &reason)),
-            Err(_) => {
-                session.close(Code::Unavailable, "the peer did not answer");
-                return Err(unreachable(id, "no answer to a resumed handshake"));
-            }
-        };
-        tracing::debug!(peer = %id, taken, "resumed, with a first flight");
+    };
+    let session = tunnel::start_session(node, id, connection, true);
+    let seat = node.trust.is_trusted(id).then(|| {
+        let seat = node.peers.early.seat(id, &session);
         seat.prove();
-        self.greet(id, &session, Some(seat)).await?;
-        Ok(session)
-    }
+        seat
+    });
+    greet(node, id, &session, seat).await?;
+    Ok(session)
+}
 
-    /// A QUIC connection with the room that the configuration gives a peer.
-    pub(super) fn quic(&self, connection: iroh::endpoint::Connection) -> Connection {
-        let room = overlay::room(&self.config.quic);
-        Connection::Quic(quic::Connection::with_room(connection, room))
+/// Waits for the far side's greeting, and then makes the session of a trusted peer, which has a
+/// seat, its tunnel. Calls to such a peer wait for neither: they are a round trip sooner back.
+async fn greet(
+    node: &Arc<Inner>,
+    id: NodeId,
+    session: &Session,
+    seat: Option<EarlySeat>,
+) -> Result<(), Status> {
+    let outcome = greeted(session).await;
+    match &outcome {
+        Ok(()) if seat.is_some() => tunnel::up(node, id, session, true),
+        Ok(()) => {}
+        // Calls may be on it.
+        Err(status) => session.close(status.code, &status.message),
     }
+    outcome
+}
 
-    /// Tries the addresses in a race.
-    pub(super) async fn dial_tcp(
-        &self,
-        id: NodeId,
-        addresses: &[SocketAddr],
-        carrier: Carrier,
-    ) -> Result<Connection, String> {
-        #[cfg(test)]
-        if let Some(dialled) = super::virtual_house::dial(self.id, id).await {
-            return dialled;
+/// Begins a session with the first packet. Calls that may be made twice travel with it; all
+/// others wait, as ever, until the handshake is complete.
+async fn dial_early(
+    node: &Arc<Inner>,
+    id: NodeId,
+    early: OutgoingZeroRttConnection,
+) -> Result<Session, Status> {
+    let room = overlay::room(&node.config().quic);
+    let connection = quic::Connection::dialled_early(early, room);
+    let session = tunnel::start_session(node, id, Connection::Quic(connection.clone()), true);
+    let seat = node.peers.early.seat(id, &session);
+    let taken = match timeout(overlay::DIAL_TIMEOUT, connection.complete()).await {
+        Ok(Ok(taken)) => taken,
+        Ok(Err(reason)) => return Err(unreachable(id, &reason)),
+        Err(_) => {
+            session.close(Code::Unavailable, "the peer did not answer");
+            return Err(unreachable(id, "no answer to a resumed handshake"));
         }
-        let which = tcp_carriers(carrier);
-        let start = |address| {
-            let identity = self.tcp.identity.clone();
-            async move { tcp::connect(&identity, id, address, which).await }
-        };
-        let race = run_race(addresses.iter().copied(), self.config.head_start, start);
-        match timeout(overlay::DIAL_TIMEOUT, race).await {
-            Ok(Ok((connection, _))) => Ok(connection),
-            Ok(Err(errors)) => Err(errors.last().map_or_else(
-                || "no TCP address of it is known".to_owned(),
-                |error| format!("over TCP: {}", overlay::whole(error)),
-            )),
-            Err(_) => Err("over TCP: no address of it answers".to_owned()),
-        }
+    };
+    tracing::debug!(peer = %id, taken, "resumed, with a first flight");
+    seat.prove();
+    greet(node, id, &session, Some(seat)).await?;
+    Ok(session)
+}
+
+/// A QUIC connection with the room that the configuration gives a peer.
+pub(super) fn quic_connection(node: &Inner, connection: iroh::endpoint::Connection) -> Connection {
+    let room = overlay::room(&node.config().quic);
+    Connection::Quic(quic::Connection::with_room(connection, room))
+}
+
+/// Tries the addresses in a race.
+pub(super) async fn dial_tcp(
+    node: &Inner,
+    id: NodeId,
+    addresses: &[SocketAddr],
+    carrier: Carrier,
+) -> Result<Connection, String> {
+    #[cfg(test)]
+    if let Some(dialled) = super::virtual_house::dial(node.id(), id).await {
+        return dialled;
     }
+    let which = tcp_carriers(carrier);
+    let start = |address| {
+        let identity = node.sockets.tcp.identity.clone();
+        async move { tcp::connect(&identity, id, address, which).await }
+    };
+    let race = run_race(addresses.iter().copied(), node.config().head_start, start);
+    match timeout(overlay::DIAL_TIMEOUT, race).await {
+        Ok(Ok((connection, _))) => Ok(connection),
+        Ok(Err(errors)) => Err(errors.last().map_or_else(
+            || "no TCP address of it is known".to_owned(),
+            |error| format!("over TCP: {}", overlay::whole(error)),
+        )),
+        Err(_) => Err("over TCP: no address of it answers".to_owned()),
+    }
+}
 
-    /// Brings up a peer's second tunnel, if nobody does already. Says nothing when it cannot.
-    pub(super) async fn bring_up(self: Arc<Self>, id: NodeId, way: Transport, carrier: Carrier) {
-        if !self.peers.begin_second(id, way) {
-            return;
-        }
-        let places = self.places(id).await;
-        let outcome = self.dial_by(id, &places, way, carrier).await;
-        self.peers.end_second(id, way);
-        if let Err(status) = outcome {
-            tracing::debug!(peer = %id, ?way, %status, "no second tunnel");
-        }
+/// Brings up a peer's second tunnel, if nobody does already. Says nothing when it cannot.
+pub(super) async fn bring_up(node: Arc<Inner>, id: NodeId, way: Transport, carrier: Carrier) {
+    if !node.peers.begin_second(id, way) {
+        return;
+    }
+    let places = tunnel::places(&node, id).await;
+    let outcome = dial_by(&node, id, &places, way, carrier).await;
+    node.peers.end_second(id, way);
+    if let Err(status) = outcome {
+        tracing::debug!(peer = %id, ?way, %status, "no second tunnel");
     }
 }
 

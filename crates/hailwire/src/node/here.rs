@@ -77,24 +77,22 @@ fn subnets(state: &State) -> Vec<Subnet> {
         .collect()
 }
 
-impl Inner {
-    /// Of the places where a peer may be, those that this node lets itself be sent to.
-    pub(super) async fn dialled(&self, id: NodeId, mut candidates: AddressCandidates) -> Places {
-        let sessions = self.peers.all().into_iter().filter(|(peer, _)| *peer == id);
-        let remotes = sessions.map(|(_, session)| session.connection().stats().remote);
-        let remotes: Vec<SocketAddr> = remotes.filter_map(|text| text.parse().ok()).collect();
-        candidates.seen_at(&remotes);
-        let here = match candidates.depends_on_networks() {
-            true => self.reaching.here().await,
-            false => Arc::default(),
-        };
-        let now = self.started.elapsed();
-        let budget = self.reaching.budget.lock();
-        let mut budget = budget.unwrap_or_else(PoisonError::into_inner);
-        Places {
-            addresses: select(candidates.udp, &here, &mut budget, now),
-            tcp: select(candidates.tcp, &here, &mut budget, now),
-            relays: usable_relays(candidates.relays, &self.hubs.relays()),
-        }
+/// Of the places where a peer may be, those that this node lets itself be sent to.
+pub(super) async fn dialled(node: &Inner, id: NodeId, mut candidates: AddressCandidates) -> Places {
+    let sessions = node.peers.all().into_iter().filter(|(peer, _)| *peer == id);
+    let remotes = sessions.map(|(_, session)| session.connection().stats().remote);
+    let remotes: Vec<SocketAddr> = remotes.filter_map(|text| text.parse().ok()).collect();
+    candidates.seen_at(&remotes);
+    let here = match candidates.depends_on_networks() {
+        true => node.sockets.reaching.here().await,
+        false => Arc::default(),
+    };
+    let now = node.lifecycle.started.elapsed();
+    let budget = node.sockets.reaching.budget.lock();
+    let mut budget = budget.unwrap_or_else(PoisonError::into_inner);
+    Places {
+        addresses: select(candidates.udp, &here, &mut budget, now),
+        tcp: select(candidates.tcp, &here, &mut budget, now),
+        relays: usable_relays(candidates.relays, &node.hubs.relays()),
     }
 }

@@ -28,7 +28,7 @@ use iroh::{RelayConfig, RelayUrl, Watcher};
 use tokio::sync::watch;
 
 use super::{
-    Inner, StoreError, now_unix,
+    Inner, StoreError, listen, now_unix, sockets,
     store::{HubRow, Store, Via},
     trust::{NewPeer, store_status},
 };
@@ -227,7 +227,7 @@ pub(super) async fn run(node: Arc<Inner>) {
     for hub in node.hubs.all() {
         tokio::spawn(keep_registered(node.clone(), hub));
     }
-    let mut addresses = node.endpoint.watch_addr();
+    let mut addresses = node.sockets.endpoint.watch_addr();
     let mut grants = node.trust.changes();
     loop {
         tokio::select! {
@@ -237,155 +237,157 @@ pub(super) async fn run(node: Arc<Inner>) {
         }
         node.hubs.publish();
         // The engine may have replaced its sockets.
-        node.fit_sockets();
+        sockets::fit_sockets(&node);
     }
 }
 
-impl Inner {
-    /// Becomes a member of the hub that issued `ticket`.
-    pub(super) async fn join_hub(
-        self: &Arc<Self>,
-        ticket: HubTicket,
-        agreed: bool,
-    ) -> Result<admin::Joined, Status> {
-        let row = HubRow {
-            url: ticket.url.to_string(),
-            key: ticket.key,
-            ..HubRow::default()
-        };
-        let hub = self.hubs.make(row, &self.key)?;
-        let joined = hub.client.join(ticket.secret).await.map_err(Status::from)?;
-        let row = HubRow {
-            url: hub.client.url().to_string(),
-            key: ticket.key,
-            relay: own_relay(&joined.relay, hub.client.url()),
-            discovery_port: Some(joined.discovery_port),
-            trust_members: trusts_members(ticket.trust, joined.trust, agreed),
-        };
-        let trusted = row.trust_members;
-        self.trust.store().put_hub(&row).map_err(store_status)?;
-        let hub = Arc::new(self.hubs.make(row, &self.key)?);
-        {
-            let mut hubs = self.hubs.lock();
-            hubs.retain(|other| other.row.url != hub.row.url);
-            hubs.push(hub.clone());
-        }
-        use_relay(self, &hub).await;
-        // The first registration is part of joining, so that its name is known at the end.
-        if let Err(error) = register(self, &hub).await {
-            hub.failed(&error);
-        }
-        let State { name, error, .. } = hub.state();
-        let url = hub.row.url.clone();
-        // The node is a member, whatever came of that: it is tried again until it works.
-        tokio::spawn(keep_registered(self.clone(), hub));
-        Ok(admin::Joined::Hub {
-            url,
+/// Becomes a member of the hub that issued `ticket`.
+pub(super) async fn join_hub(
+    node: &Arc<Inner>,
+    ticket: HubTicket,
+    agreed: bool,
+) -> Result<admin::Joined, Status> {
+    let row = HubRow {
+        url: ticket.url.to_string(),
+        key: ticket.key,
+        ..HubRow::default()
+    };
+    let hub = node.hubs.make(row, &node.setup.key)?;
+    let joined = hub.client.join(ticket.secret).await.map_err(Status::from)?;
+    let row = HubRow {
+        url: hub.client.url().to_string(),
+        key: ticket.key,
+        relay: own_relay(&joined.relay, hub.client.url()),
+        discovery_port: Some(joined.discovery_port),
+        trust_members: trusts_members(ticket.trust, joined.trust, agreed),
+    };
+    let trusted = row.trust_members;
+    node.trust.store().put_hub(&row).map_err(store_status)?;
+    let hub = Arc::new(node.hubs.make(row, &node.setup.key)?);
+    {
+        let mut hubs = node.hubs.lock();
+        hubs.retain(|other| other.row.url != hub.row.url);
+        hubs.push(hub.clone());
+    }
+    use_relay(node, &hub).await;
+    // The first registration is part of joining, so that its name is known at the end.
+    if let Err(error) = register(node, &hub).await {
+        hub.failed(&error);
+    }
+    let State { name, error, .. } = hub.state();
+    let url = hub.row.url.clone();
+    // The node is a member, whatever came of that: it is tried again until it works.
+    tokio::spawn(keep_registered(node.clone(), hub));
+    Ok(admin::Joined::Hub {
+        url,
+        name,
+        error,
+        members: joined.trust == HubTrust::Members,
+        trusted,
+    })
+}
+
+pub(super) fn hub_states(node: &Inner) -> Vec<admin::HubState> {
+    let state = |hub: Arc<Hub>| {
+        let State {
+            connected,
             name,
             error,
-            members: joined.trust == HubTrust::Members,
-            trusted,
-        })
-    }
+        } = hub.state();
+        admin::HubState {
+            url: hub.row.url.clone(),
+            connected,
+            name,
+            error,
+        }
+    };
+    node.hubs.all().into_iter().map(state).collect()
+}
 
-    pub(super) fn hub_states(&self) -> Vec<admin::HubState> {
-        let state = |hub: Arc<Hub>| {
-            let State {
-                connected,
-                name,
-                error,
-            } = hub.state();
-            admin::HubState {
-                url: hub.row.url.clone(),
-                connected,
-                name,
-                error,
-            }
+/// The relay through which this node can be reached, with its hub's key.
+pub(super) fn home_relay(node: &Inner) -> Option<(String, Option<NodeId>)> {
+    node.hubs
+        .all()
+        .iter()
+        .find_map(|hub| Some((hub.row.relay.clone()?, hub.row.key)))
+}
+
+/// Adds what the hubs know of a node's whereabouts.
+pub(super) async fn candidates_at_hubs(
+    node: &Inner,
+    id: NodeId,
+    candidates: &mut AddressCandidates,
+) {
+    let patience = if candidates.is_empty() {
+        PATIENT_LOOKUP
+    } else {
+        QUICK_LOOKUP
+    };
+    for hub in node.hubs.all() {
+        let who = NodeRef::Id(id);
+        let lookup = hub.client.lookup(&who);
+        let Ok(Ok(Some(found))) = tokio::time::timeout(patience, lookup).await else {
+            continue;
         };
-        self.hubs.all().into_iter().map(state).collect()
+        let record = found.record();
+        candidates.add(AddressOrigin::Told, &record.addresses, &record.tcp);
+        candidates.relays.extend(record.relay.clone());
     }
+}
 
-    /// The relay through which this node can be reached, with its hub's key.
-    pub(super) fn home_relay(&self) -> Option<(String, Option<NodeId>)> {
-        self.hubs
-            .all()
-            .iter()
-            .find_map(|hub| Some((hub.row.relay.clone()?, hub.row.key)))
+/// Whether a hub whose members trust each other vouches for `id`; it is then trusted, unless
+/// the operator removed it.
+pub(super) async fn vouched_for(node: &Inner, id: NodeId) -> bool {
+    if node.trust.was_removed(id) {
+        return false;
     }
-
-    /// Adds what the hubs know of a node's whereabouts.
-    pub(super) async fn candidates_at_hubs(&self, id: NodeId, candidates: &mut AddressCandidates) {
-        let patience = if candidates.is_empty() {
-            PATIENT_LOOKUP
-        } else {
-            QUICK_LOOKUP
+    for hub in node
+        .hubs
+        .all()
+        .into_iter()
+        .filter(|hub| hub.trusts_members())
+    {
+        let member = tokio::time::timeout(PATIENT_LOOKUP, hub.client.member(id)).await;
+        let Ok(Ok(Some(member))) = member else {
+            continue;
         };
-        for hub in self.hubs.all() {
-            let node = NodeRef::Id(id);
-            let lookup = hub.client.lookup(&node);
-            let Ok(Ok(Some(found))) = tokio::time::timeout(patience, lookup).await else {
-                continue;
-            };
-            let record = found.record();
-            candidates.add(AddressOrigin::Told, &record.addresses, &record.tcp);
-            candidates.relays.extend(record.relay.clone());
-        }
+        let peer = NewPeer {
+            id,
+            alias: member.name.map(|name| (name, NamedBy::Peer)),
+            terms: GrantTerms::Offered(Grant::All),
+            bare: None,
+            via: Via::Hub,
+            known: AddressOrigin::Told,
+            addresses: Vec::new(),
+            tcp: Vec::new(),
+            relay: hub.row.relay.clone(),
+        };
+        return node.trust.add_vouched(peer, now_unix()).unwrap_or(false);
     }
+    false
+}
 
-    /// Whether a hub whose members trust each other vouches for `id`; it is then trusted, unless
-    /// the operator removed it.
-    pub(super) async fn vouched_for(&self, id: NodeId) -> bool {
-        if self.trust.was_removed(id) {
-            return false;
+/// Agents that match, of trusted nodes at the hubs and of those that a hub vouches for, with the
+/// node that offers them.
+pub(super) async fn search_hubs(node: &Inner, search: &Search) -> Vec<(NodeId, Record)> {
+    let mut found = Vec::new();
+    for hub in node.hubs.all() {
+        let asked = tokio::time::timeout(PATIENT_LOOKUP, hub.client.search(search)).await;
+        if let Ok(Ok(records)) = asked {
+            let records = records.into_iter().map(|r| (r.node(), r.record().clone()));
+            let vouched = |id| hub.trusts_members() && !node.trust.was_removed(id);
+            let trusted = |id| node.trust.is_trusted(id) || vouched(id);
+            found.extend(records.filter(|(id, _)| trusted(*id)));
         }
-        for hub in self
-            .hubs
-            .all()
-            .into_iter()
-            .filter(|hub| hub.trusts_members())
-        {
-            let member = tokio::time::timeout(PATIENT_LOOKUP, hub.client.member(id)).await;
-            let Ok(Ok(Some(member))) = member else {
-                continue;
-            };
-            let peer = NewPeer {
-                id,
-                alias: member.name.map(|name| (name, NamedBy::Peer)),
-                terms: GrantTerms::Offered(Grant::All),
-                bare: None,
-                via: Via::Hub,
-                known: AddressOrigin::Told,
-                addresses: Vec::new(),
-                tcp: Vec::new(),
-                relay: hub.row.relay.clone(),
-            };
-            return self.trust.add_vouched(peer, now_unix()).unwrap_or(false);
-        }
-        false
     }
-
-    /// Agents that match, of trusted nodes at the hubs and of those that a hub vouches for, with the
-    /// node that offers them.
-    pub(super) async fn search_hubs(&self, search: &Search) -> Vec<(NodeId, Record)> {
-        let mut found = Vec::new();
-        for hub in self.hubs.all() {
-            let asked = tokio::time::timeout(PATIENT_LOOKUP, hub.client.search(search)).await;
-            if let Ok(Ok(records)) = asked {
-                let records = records.into_iter().map(|r| (r.node(), r.record().clone()));
-                let vouched = |id| hub.trusts_members() && !self.trust.was_removed(id);
-                let trusted = |id| self.trust.is_trusted(id) || vouched(id);
-                found.extend(records.filter(|(id, _)| trusted(*id)));
-            }
-        }
-        found
-    }
+    found
 }
 
 /// Publishes when [`HubRegistration`] says so, until the node ends.
 async fn keep_registered(node: Arc<Inner>, hub: Arc<Hub>) {
     use_relay(&node, &hub).await;
     let mut changes = node.hubs.changes.subscribe();
-    let mut closing = node.closing.subscribe();
+    let mut closing = node.lifecycle.closing.subscribe();
     let mut registration = HubRegistration::new(clock::now());
     loop {
         if !node.hubs.all().iter().any(|other| Arc::ptr_eq(other, &hub)) {
@@ -451,7 +453,7 @@ fn to_publish(node: &Inner, hub: &Hub, named: bool) -> Result<(Publish, String),
         .unwrap_or_default();
     let mut agents = node.registry.offers(&Grant::All);
     agents.truncate(limits::MAX_AGENTS_PER_NODE);
-    let own = node.own_addresses();
+    let own = listen::own_addresses(node);
     let record = Record {
         name: node.name().filter(|_| named),
         addresses: own.udp,
@@ -465,7 +467,7 @@ fn to_publish(node: &Inner, hub: &Hub, named: bool) -> Result<(Publish, String),
         issued: now.as_secs(),
         expires: now.as_secs() + RECORD_LIFETIME_S,
     };
-    let key = node.key.pair();
+    let key = node.setup.key.pair();
     let whereabouts = Record {
         agents: Vec::new(),
         ..record.clone()
@@ -504,7 +506,10 @@ async fn use_relay(node: &Inner, hub: &Hub) {
         (Some(port), Some(quic)) => quic.port = port,
         _ => config.quic = None,
     }
-    node.endpoint.insert_relay(url, Arc::new(config)).await;
+    node.sockets
+        .endpoint
+        .insert_relay(url, Arc::new(config))
+        .await;
 }
 
 /// An error with its cause, for status and log.

@@ -21,9 +21,10 @@ use hailwire_wire::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Inner, now_unix,
+    Inner, dial, here, hubs, listen, now_unix, offers, resolve,
     store::{TrustRow, Via},
     trust::{NewPeer, store_status},
+    tunnel,
     tunnel::greeted,
 };
 use crate::{admin, body::Body, key::random, session::Session};
@@ -58,223 +59,220 @@ pub(super) struct Redeemed {
     name: Option<NodeName>,
 }
 
-impl Inner {
-    /// Issues a ticket.
-    pub(super) fn invite(&self, invite: &admin::Invite) -> Result<admin::Invited, Status> {
-        let refuse = |what: &str| Err(Status::new(Code::InvalidArgument, what));
-        if !(1..=MAX_USES).contains(&invite.uses) {
-            return refuse("a ticket has 1 to 10000 uses");
-        }
-        if !(1..=MAX_LIFE_S).contains(&invite.expires_s) {
-            return refuse("a ticket lives between a second and 30 days");
-        }
-        let allow = stated(&invite.allow)?.unwrap_or(Grant::All);
-        let offer = agent_names(&invite.offer)?;
-        let mut bytes = [0; 16];
-        random(&mut bytes);
-        let secret = Secret::from_random(bytes);
-        let now = self.trust.latest(now_unix());
-        let expires = now.saturating_add(invite.expires_s);
-        let relay = self.home_relay();
-        let own = self.own_addresses();
-        let ticket = Ticket::Node(NodeTicket {
-            node: self.id,
-            secret: secret.clone(),
-            expires,
-            name: self.name(),
-            addresses: own.udp,
-            tcp: own.tcp,
-            relay: relay.as_ref().map(|(url, _)| url.clone()),
-            hub_key: relay.and_then(|(_, key)| key),
-        });
-        let text = ticket
-            .to_text()
-            .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
-        let invitation = Invitation {
-            digest: secret.digest(),
-            uses_left: invite.uses,
-            expires,
-            allow: allow.names().to_vec(),
-            offer,
-        };
-        self.trust.invite(&invitation, now)?;
-        Ok(admin::Invited {
-            ticket: text,
-            expires_at: expires,
-            uses: invite.uses,
-            allow: texts(allow.names()),
-        })
+/// Issues a ticket.
+pub(super) fn invite(node: &Inner, invite: &admin::Invite) -> Result<admin::Invited, Status> {
+    let refuse = |what: &str| Err(Status::new(Code::InvalidArgument, what));
+    if !(1..=MAX_USES).contains(&invite.uses) {
+        return refuse("a ticket has 1 to 10000 uses");
     }
-
-    /// Uses a ticket, of a node or of a hub.
-    pub(super) async fn join(self: &Arc<Self>, join: admin::Join) -> Result<admin::Joined, Status> {
-        let ticket: Ticket = join.ticket.trim().parse().map_err(|error: TicketError| {
-            Status::new(Code::InvalidArgument, error.to_string()).with_hint(
-                "copy the ticket whole, as `hail invite` or `hail hub invite` printed it",
-            )
-        })?;
-        let alias = match join.alias.as_str() {
-            "" => None,
-            text => Some(
-                text.parse::<NodeName>()
-                    .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?,
-            ),
-        };
-        let said = Said {
-            alias: alias.map(|name| (name, NamedBy::User)),
-            terms: stated(&join.allow)?.map_or(GrantTerms::Offered(Grant::All), GrantTerms::Stated),
-            bare: said_names(&join.offer)?,
-        };
-        match ticket {
-            Ticket::Node(ticket) => self.join_node(ticket, said).await,
-            Ticket::Hub(ticket) => self.join_hub(ticket, join.yes).await,
-        }
+    if !(1..=MAX_LIFE_S).contains(&invite.expires_s) {
+        return refuse("a ticket lives between a second and 30 days");
     }
+    let allow = stated(&invite.allow)?.unwrap_or(Grant::All);
+    let offer = agent_names(&invite.offer)?;
+    let mut bytes = [0; 16];
+    random(&mut bytes);
+    let secret = Secret::from_random(bytes);
+    let now = node.trust.latest(now_unix());
+    let expires = now.saturating_add(invite.expires_s);
+    let relay = hubs::home_relay(node);
+    let own = listen::own_addresses(node);
+    let ticket = Ticket::Node(NodeTicket {
+        node: node.id(),
+        secret: secret.clone(),
+        expires,
+        name: node.name(),
+        addresses: own.udp,
+        tcp: own.tcp,
+        relay: relay.as_ref().map(|(url, _)| url.clone()),
+        hub_key: relay.and_then(|(_, key)| key),
+    });
+    let text = ticket
+        .to_text()
+        .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
+    let invitation = Invitation {
+        digest: secret.digest(),
+        uses_left: invite.uses,
+        expires,
+        allow: allow.names().to_vec(),
+        offer,
+    };
+    node.trust.invite(&invitation, now)?;
+    Ok(admin::Invited {
+        ticket: text,
+        expires_at: expires,
+        uses: invite.uses,
+        allow: texts(allow.names()),
+    })
+}
 
-    async fn join_node(
-        self: &Arc<Self>,
-        ticket: NodeTicket,
-        said: Said,
-    ) -> Result<admin::Joined, Status> {
-        if ticket.node == self.id {
-            return Err(
-                Status::new(Code::InvalidArgument, "this ticket is this node's own")
-                    .with_hint("give it to the other node"),
-            );
-        }
-        let mut pauses = SHOWN_AGAIN.into_iter();
-        let (session, redeemed) = loop {
-            match self.shown(&ticket).await {
-                Err(status) if status.code == Code::ResourceExhausted => {
-                    let Some(pause) = pauses.next() else {
-                        return Err(status);
-                    };
-                    tracing::debug!(%status, "the inviter had no place; it is asked again");
-                    tokio::time::sleep(pause).await;
-                }
-                outcome => break outcome?,
+/// Uses a ticket, of a node or of a hub.
+pub(super) async fn join(node: &Arc<Inner>, join: admin::Join) -> Result<admin::Joined, Status> {
+    let ticket: Ticket = join.ticket.trim().parse().map_err(|error: TicketError| {
+        Status::new(Code::InvalidArgument, error.to_string())
+            .with_hint("copy the ticket whole, as `hail invite` or `hail hub invite` printed it")
+    })?;
+    let alias = match join.alias.as_str() {
+        "" => None,
+        text => Some(
+            text.parse::<NodeName>()
+                .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?,
+        ),
+    };
+    let said = Said {
+        alias: alias.map(|name| (name, NamedBy::User)),
+        terms: stated(&join.allow)?.map_or(GrantTerms::Offered(Grant::All), GrantTerms::Stated),
+        bare: said_names(&join.offer)?,
+    };
+    match ticket {
+        Ticket::Node(ticket) => join_node(node, ticket, said).await,
+        Ticket::Hub(ticket) => hubs::join_hub(node, ticket, join.yes).await,
+    }
+}
+
+async fn join_node(
+    node: &Arc<Inner>,
+    ticket: NodeTicket,
+    said: Said,
+) -> Result<admin::Joined, Status> {
+    if ticket.node == node.id() {
+        return Err(
+            Status::new(Code::InvalidArgument, "this ticket is this node's own")
+                .with_hint("give it to the other node"),
+        );
+    }
+    let mut pauses = SHOWN_AGAIN.into_iter();
+    let (session, redeemed) = loop {
+        match shown(node, &ticket).await {
+            Err(status) if status.code == Code::ResourceExhausted => {
+                let Some(pause) = pauses.next() else {
+                    return Err(status);
+                };
+                tracing::debug!(%status, "the inviter had no place; it is asked again");
+                tokio::time::sleep(pause).await;
             }
-        };
-        let claimed = self.not_own(redeemed.name.or(ticket.name));
-        let peer = NewPeer {
-            id: ticket.node,
-            alias: said.alias.or(claimed),
-            terms: said.terms,
-            bare: said.bare,
-            via: Via::Ticket,
-            known: AddressOrigin::Told,
-            addresses: ticket.addresses,
-            tcp: ticket.tcp,
-            relay: ticket.relay,
-        };
-        // The answer may have overtaken it on a stream of its own.
-        greeted(&session).await?;
-        let row = self.trust.add(peer, now_unix()).map_err(store_status)?;
-        self.up_with(&row, &session, true);
-        tracing::info!(peer = %row.id, "joined");
-        self.ask_ahead(row.alias.clone());
-        let allow = texts(row.allow.names());
-        let name = row.alias.map(String::from).unwrap_or_default();
-        Ok(admin::Joined::Node {
-            id: row.id,
-            name,
-            allow,
-        })
-    }
-
-    /// Dials the inviter and shows it the ticket's secret.
-    async fn shown(self: &Arc<Self>, ticket: &NodeTicket) -> Result<(Session, Redeemed), Status> {
-        // A second connection to a peer would make way for its tunnel, or the other way round.
-        let session = match self.peers.up(ticket.node) {
-            Some(tunnel) => tunnel,
-            None => self.dial_ticket(ticket).await?,
-        };
-        let redeemed = self.redeem_at(&session, ticket.secret.clone()).await?;
-        Ok((session, redeemed))
-    }
-
-    async fn dial_ticket(self: &Arc<Self>, ticket: &NodeTicket) -> Result<Session, Status> {
-        let mut candidates = AddressCandidates::default();
-        candidates.add(AddressOrigin::Told, &ticket.addresses, &ticket.tcp);
-        candidates.relays.extend(ticket.relay.clone());
-        let places = self.dialled(ticket.node, candidates).await;
-        if places.is_empty() {
-            return Err(out_of_reach(ticket.node));
+            outcome => break outcome?,
         }
-        self.dial_at(ticket.node, &places).await
-    }
+    };
+    let claimed = not_own(node, redeemed.name.or(ticket.name));
+    let peer = NewPeer {
+        id: ticket.node,
+        alias: said.alias.or(claimed),
+        terms: said.terms,
+        bare: said.bare,
+        via: Via::Ticket,
+        known: AddressOrigin::Told,
+        addresses: ticket.addresses,
+        tcp: ticket.tcp,
+        relay: ticket.relay,
+    };
+    // The answer may have overtaken it on a stream of its own.
+    greeted(&session).await?;
+    let row = node.trust.add(peer, now_unix()).map_err(store_status)?;
+    up_with(node, &row, &session, true);
+    tracing::info!(peer = %row.id, "joined");
+    resolve::ask_ahead(node, row.alias.clone());
+    let allow = texts(row.allow.names());
+    let name = row.alias.map(String::from).unwrap_or_default();
+    Ok(admin::Joined::Node {
+        id: row.id,
+        name,
+        allow,
+    })
+}
 
-    /// Makes the session of a peer its tunnel, or where it is that already, says what the peer may call
-    /// from now on.
-    fn up_with(self: &Arc<Self>, row: &TrustRow, session: &Session, dialled: bool) {
-        let mut tunnels = self.peers.all().into_iter();
-        if !tunnels.any(|(id, tunnel)| id == row.id && tunnel.is(session)) {
-            return self.up(row.id, session, dialled);
-        }
-        session.send_offers(self.offers_to(row.id));
-        self.mark_bare(row.id);
-    }
+/// Dials the inviter and shows it the ticket's secret.
+async fn shown(node: &Arc<Inner>, ticket: &NodeTicket) -> Result<(Session, Redeemed), Status> {
+    // A second connection to a peer would make way for its tunnel, or the other way round.
+    let session = match node.peers.up(ticket.node) {
+        Some(tunnel) => tunnel,
+        None => dial_ticket(node, ticket).await?,
+    };
+    let redeemed = redeem_at(node, &session, ticket.secret.clone()).await?;
+    Ok((session, redeemed))
+}
 
-    /// A name that a peer gives itself, unless it is this node's own.
-    fn not_own(&self, claimed: Option<NodeName>) -> Option<(NodeName, NamedBy)> {
-        let name = claimed.filter(|name| self.name().as_ref() != Some(name))?;
-        Some((name, NamedBy::Peer))
+async fn dial_ticket(node: &Arc<Inner>, ticket: &NodeTicket) -> Result<Session, Status> {
+    let mut candidates = AddressCandidates::default();
+    candidates.add(AddressOrigin::Told, &ticket.addresses, &ticket.tcp);
+    candidates.relays.extend(ticket.relay.clone());
+    let places = here::dialled(node, ticket.node, candidates).await;
+    if places.is_empty() {
+        return Err(out_of_reach(ticket.node));
     }
+    dial::dial_at(node, ticket.node, &places).await
+}
 
-    async fn redeem_at(&self, session: &Session, secret: Secret) -> Result<Redeemed, Status> {
-        let own = self.own_addresses();
-        let redeem = Redeem {
-            secret,
-            name: self.name(),
-            addresses: own.udp,
-            tcp: own.tcp,
-            relay: self.home_relay().map(|(url, _)| url),
-        };
-        let header = CallHeader {
-            to: admin::AGENT.to_owned(),
-            method: admin::method::JOIN.to_owned(),
-            ..CallHeader::default()
-        };
-        let body = Body::from(header::encode(&redeem));
-        let answer = session.open(FrameKind::CALL, &header, body).await?;
-        let bytes = answer.begin(None).await?.bytes(MAX_ANSWER).await?;
-        header::decode(&bytes).map_err(|error| Status::new(Code::Internal, error.to_string()))
+/// Makes the session of a peer its tunnel, or where it is that already, says what the peer may call
+/// from now on.
+fn up_with(node: &Arc<Inner>, row: &TrustRow, session: &Session, dialled: bool) {
+    let mut tunnels = node.peers.all().into_iter();
+    if !tunnels.any(|(id, tunnel)| id == row.id && tunnel.is(session)) {
+        return tunnel::up(node, row.id, session, dialled);
     }
+    session.send_offers(offers::offers_to(node, row.id));
+    offers::mark_bare(node, row.id);
+}
 
-    /// The inviter's part: a stranger shows its secret. Its greeting, which may have been overtaken by that, is waited for: it says
-    /// which start of the node this tunnel is with.
-    pub(super) async fn redeemed(
-        self: &Arc<Self>,
-        session: &Session,
-        id: NodeId,
-        payload: &[u8],
-    ) -> Result<Vec<u8>, Status> {
-        let redeem: Redeem = header::decode(payload)
-            .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
-        self.strangers.redeems(id);
-        greeted(session).await?;
-        let now = now_unix();
-        let invitation = self.trust.redeem(&redeem.secret, now)?;
-        let offer = invitation.offer;
-        let known = self.trust.is_trusted(id);
-        let peer = NewPeer {
-            id,
-            alias: self.not_own(redeem.name),
-            terms: GrantTerms::Offered(Grant::of(invitation.allow)),
-            // A ticket says it of whoever comes, and no more of a peer of which it was said before.
-            bare: (!known && !offer.is_empty()).then_some(offer),
-            via: Via::Ticket,
-            known: AddressOrigin::Told,
-            addresses: redeem.addresses,
-            tcp: redeem.tcp,
-            relay: redeem.relay,
-        };
-        let row = self.trust.add(peer, now).map_err(store_status)?;
-        tracing::info!(peer = %id, "joined by ticket");
-        self.up_with(&row, session, false);
-        self.ask_ahead(row.alias);
-        Ok(header::encode(&Redeemed { name: self.name() }))
-    }
+/// A name that a peer gives itself, unless it is this node's own.
+fn not_own(node: &Inner, claimed: Option<NodeName>) -> Option<(NodeName, NamedBy)> {
+    let name = claimed.filter(|name| node.name().as_ref() != Some(name))?;
+    Some((name, NamedBy::Peer))
+}
+
+async fn redeem_at(node: &Inner, session: &Session, secret: Secret) -> Result<Redeemed, Status> {
+    let own = listen::own_addresses(node);
+    let redeem = Redeem {
+        secret,
+        name: node.name(),
+        addresses: own.udp,
+        tcp: own.tcp,
+        relay: hubs::home_relay(node).map(|(url, _)| url),
+    };
+    let header = CallHeader {
+        to: admin::AGENT.to_owned(),
+        method: admin::method::JOIN.to_owned(),
+        ..CallHeader::default()
+    };
+    let body = Body::from(header::encode(&redeem));
+    let answer = session.open(FrameKind::CALL, &header, body).await?;
+    let bytes = answer.begin(None).await?.bytes(MAX_ANSWER).await?;
+    header::decode(&bytes).map_err(|error| Status::new(Code::Internal, error.to_string()))
+}
+
+/// The inviter's part: a stranger shows its secret. Its greeting, which may have been overtaken by that, is waited for: it says
+/// which start of the node this tunnel is with.
+pub(super) async fn redeemed(
+    node: &Arc<Inner>,
+    session: &Session,
+    id: NodeId,
+    payload: &[u8],
+) -> Result<Vec<u8>, Status> {
+    let redeem: Redeem = header::decode(payload)
+        .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
+    node.peers.untrusted.redeems(id);
+    greeted(session).await?;
+    let now = now_unix();
+    let invitation = node.trust.redeem(&redeem.secret, now)?;
+    let offer = invitation.offer;
+    let known = node.trust.is_trusted(id);
+    let peer = NewPeer {
+        id,
+        alias: not_own(node, redeem.name),
+        terms: GrantTerms::Offered(Grant::of(invitation.allow)),
+        // A ticket says it of whoever comes, and no more of a peer of which it was said before.
+        bare: (!known && !offer.is_empty()).then_some(offer),
+        via: Via::Ticket,
+        known: AddressOrigin::Told,
+        addresses: redeem.addresses,
+        tcp: redeem.tcp,
+        relay: redeem.relay,
+    };
+    let row = node.trust.add(peer, now).map_err(store_status)?;
+    tracing::info!(peer = %id, "joined by ticket");
+    up_with(node, &row, session, false);
+    resolve::ask_ahead(node, row.alias);
+    Ok(header::encode(&Redeemed { name: node.name() }))
 }
 
 /// What a ticket's reader is told whose places are none that this node lets itself be sent to.

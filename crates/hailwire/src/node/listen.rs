@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use super::{Inner, overlay::BindError, store::Store};
+use super::{Inner, overlay::BindError, store::Store, tunnel};
 use crate::{
     carrier::tcp::{Identity, Listener},
     config::Config,
@@ -58,7 +58,9 @@ pub(super) async fn accept(node: Arc<Inner>, listener: Arc<Listener>) {
         let arrives = async move {
             let remote = incoming.remote();
             match incoming.handshake().await {
-                Ok(Some((id, connection))) => Box::pin(node.arrived(id, connection)).await,
+                Ok(Some((id, connection))) => {
+                    Box::pin(tunnel::arrived(&node, id, connection)).await;
+                }
                 // The other half of a pair, which makes one connection with its first half.
                 Ok(None) => {}
                 Err(error) => tracing::debug!(%remote, %error, "a handshake over TCP failed"),
@@ -83,19 +85,17 @@ impl Tcp {
     }
 }
 
-impl Inner {
-    /// Where this node may be reached; of both kinds together no more than a record takes.
-    pub(super) fn own_addresses(&self) -> OwnAddresses {
-        let mut udp = super::overlay::own_addresses(&self.endpoint);
-        let tcp = reachable(&self.tcp.sockets, &udp);
-        udp.truncate(hailwire_wire::limits::MAX_ADDRESSES - tcp.len());
-        OwnAddresses { udp, tcp }
-    }
+/// Where this node may be reached; of both kinds together no more than a record takes.
+pub(super) fn own_addresses(node: &Inner) -> OwnAddresses {
+    let mut udp = super::overlay::own_addresses(&node.sockets.endpoint);
+    let tcp = reachable(&node.sockets.tcp.sockets, &udp);
+    udp.truncate(hailwire_wire::limits::MAX_ADDRESSES - tcp.len());
+    OwnAddresses { udp, tcp }
+}
 
-    /// TCP sockets as bound.
-    pub(super) fn tcp_sockets(&self) -> &[SocketAddr] {
-        &self.tcp.sockets
-    }
+/// TCP sockets as bound.
+pub(super) fn tcp_sockets(node: &Inner) -> &[SocketAddr] {
+    &node.sockets.tcp.sockets
 }
 
 /// What the sockets mean to others: one bound to every interface has the machine's own addresses,

@@ -58,12 +58,9 @@ fn attach(node: &Arc<Inner>, stream: UnixStream) {
         tracing::warn!("a program of another user was turned away from the local socket");
         return;
     };
-    let mut locals = node
-        .locals
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut sessions = node.programs.sessions();
     let connection = Connection::Mux(mux::Connection::server(stream));
-    if node.is_closing() || locals.len() >= MAX_LOCAL {
+    if node.is_closing() || sessions.len() >= MAX_LOCAL {
         connection.close(Code::ResourceExhausted, "this node takes no more programs");
         return;
     }
@@ -73,18 +70,15 @@ fn attach(node: &Arc<Inner>, stream: UnixStream) {
         program: Some(program),
     });
     let session = Session::start(connection, false, node.hello(), door);
-    locals.push(session.clone());
-    drop(locals);
+    sessions.push(session.clone());
+    drop(sessions);
     let node = node.clone();
     tokio::spawn(async move {
         let why = session.closed().await;
         tracing::debug!(%why, "a program detached");
-        let mut locals = node
-            .locals
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(index) = locals.iter().position(|other| other.is(&session)) {
-            locals.swap_remove(index);
+        let mut sessions = node.programs.sessions();
+        if let Some(index) = sessions.iter().position(|other| other.is(&session)) {
+            sessions.swap_remove(index);
         }
     });
 }

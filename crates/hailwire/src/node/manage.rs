@@ -17,12 +17,14 @@ use hailwire_wire::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    Inner,
+    Inner, asked, hubs, join,
     join::{said_names, texts},
-    now_unix,
+    listen, now_unix, offers,
     registry::Target,
+    resolve, router, sockets,
     store::{TrustRow, Via},
     trust::{NewPeer, store_status},
+    tunnel,
 };
 use crate::{
     admin::{self, AgentRow, AgentsQuery, BareCalls, method},
@@ -41,26 +43,14 @@ const MAX_PEER_REQUEST: usize = 8 * 1024;
 /// How long another node's request may take, from its first byte to its answer.
 const PEER_PATIENCE: Duration = Duration::from_secs(10);
 
-impl Inner {
-    /// The handler of one call to `node`, for whoever is at the other end of `session`.
-    pub(super) fn management(
-        self: &Arc<Self>,
-        session: &Session,
-        origin: CallOrigin,
-    ) -> SharedHandler {
-        let (node, session) = (self.clone(), session.clone());
-        Arc::new(move |request: Request| {
-            manage(node.clone(), Some(session.clone()), origin, request)
-        })
-    }
-}
-
-impl Inner {
-    /// The handler of a call to `node` from the program that embeds it.
-    pub(crate) fn own_management(self: &Arc<Self>) -> SharedHandler {
-        let node = self.clone();
-        Arc::new(move |request: Request| manage(node.clone(), None, CallOrigin::Local, request))
-    }
+/// The handler of one call to `node`, for whoever is at the other end of `session`, or for the program that embeds the node.
+pub(super) fn management(
+    node: &Arc<Inner>,
+    session: Option<&Session>,
+    origin: CallOrigin,
+) -> SharedHandler {
+    let (node, session) = (node.clone(), session.cloned());
+    Arc::new(move |request: Request| manage(node.clone(), session.clone(), origin, request))
 }
 
 async fn manage(
@@ -77,25 +67,26 @@ async fn manage(
     let body = request.body.bytes(MAX_REQUEST).await?;
     let name = request.header.method;
     match name.as_str() {
-        method::STATUS => json(&node.status()),
-        method::AGENTS => json(&node.agents(&parse(&body)?).await),
-        method::INVITE => json(&node.invite(&parse(&body)?)?),
-        method::JOIN => json(&node.join(parse(&body)?).await?),
-        method::TRUST_LIST => json(&node.trusted()),
-        method::TRUST_ADD => json(&node.trust_add(&parse(&body)?, Via::Manual, None)?),
-        method::TRUST_APPROVE => json(&node.trust_approve(&parse(&body)?)?),
-        method::TRUST_REMOVE => json(&node.trust_remove(&parse(&body)?)?),
-        method::TRUST_PENDING => json(&node.pending()),
-        method::PING => json(&node.ping(&parse(&body)?).await?),
-        method::RESOLVE => json(&node.trace(&parse(&body)?).await?),
+        method::STATUS => json(&node_status(&node)),
+        method::AGENTS => json(&agent_rows(&node, &parse(&body)?).await),
+        method::INVITE => json(&join::invite(&node, &parse(&body)?)?),
+        method::JOIN => json(&join::join(&node, parse(&body)?).await?),
+        method::TRUST_LIST => json(&trusted(&node)),
+        method::TRUST_ADD => json(&trust_add(&node, &parse(&body)?, Via::Manual, None)?),
+        method::TRUST_APPROVE => json(&trust_approve(&node, &parse(&body)?)?),
+        method::TRUST_REMOVE => json(&trust_remove(&node, &parse(&body)?)?),
+        method::TRUST_PENDING => json(&pending_peers(&node)),
+        method::PING => json(&ping(&node, &parse(&body)?).await?),
+        method::RESOLVE => json(&resolved_address(&node, &parse(&body)?).await?),
         method::CONFIG => {
-            let mut rows = node.config.in_force();
-            rows.push(node.granted_buffers());
+            let mut rows = node.config().in_force();
+            rows.push(sockets::granted_buffers(&node));
             json(&rows)
         }
         method::SHUTDOWN => {
             let shutdown: admin::Shutdown = parse(&body)?;
-            node.stop
+            node.lifecycle
+                .stop
                 .send_replace(Some(Duration::from_millis(shutdown.grace_ms)));
             json(&())
         }
@@ -117,11 +108,13 @@ async fn manage_for_peer(
     let body = request.body.bytes(MAX_PEER_REQUEST).await?;
     let name = request.header.method;
     match name.as_str() {
-        method::JOIN => node.redeemed(session, peer, &body).await.map(Response::new),
+        method::JOIN => join::redeemed(node, session, peer, &body)
+            .await
+            .map(Response::new),
         method::AGENTS if node.trust.is_trusted(peer) => {
             let query: AgentsQuery = parse(&body)?;
             let allow = node.trust.grant(peer);
-            let mut rows = node.local_agents(&query);
+            let mut rows = local_agents(node, &query);
             rows.retain(|row| row.name.parse().is_ok_and(|name| allow.allows(&name)));
             json(&rows)
         }
@@ -129,402 +122,404 @@ async fn manage_for_peer(
             Code::PermissionDenied,
             format!("`{name}` is only for programs on the node's own machine"),
         )),
-        _ => Err(node.refuse_untrusted(session, peer).await),
+        _ => Err(router::refuse_untrusted(node, session, peer).await),
     }
 }
 
-impl Inner {
-    fn status(&self) -> admin::Status {
-        let (reused, made) = self.peers.reuse();
-        let own = self.own_addresses();
-        admin::Status {
-            id: self.id,
-            name: self.name().map(String::from).unwrap_or_default(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            uptime_ms: millis(self.started.elapsed()),
-            rss_bytes: rss_bytes(),
-            data_dir: self.data.root().display().to_string(),
-            sockets: texts(&self.endpoint.bound_sockets()),
-            tcp_sockets: texts(self.tcp_sockets()),
-            addresses: texts(&own.udp),
-            tcp_addresses: texts(&own.tcp),
-            tunnels: self.tunnels(),
-            agents: self.local_agents(&AgentsQuery::default()),
-            hubs: self.hub_states(),
-            calls: self.calls.load(std::sync::atomic::Ordering::Relaxed),
-            reused,
-            made,
-            panics: crate::panics::contained(),
+fn node_status(node: &Inner) -> admin::Status {
+    let (reused, made) = node.peers.reuse();
+    let own = listen::own_addresses(node);
+    admin::Status {
+        id: node.id(),
+        name: node.name().map(String::from).unwrap_or_default(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        uptime_ms: millis(node.lifecycle.started.elapsed()),
+        rss_bytes: rss_bytes(),
+        data_dir: node.setup.data.root().display().to_string(),
+        sockets: texts(&node.sockets.endpoint.bound_sockets()),
+        tcp_sockets: texts(listen::tcp_sockets(node)),
+        addresses: texts(&own.udp),
+        tcp_addresses: texts(&own.tcp),
+        tunnels: tunnels(node),
+        agents: local_agents(node, &AgentsQuery::default()),
+        hubs: hubs::hub_states(node),
+        calls: node
+            .programs
+            .calls
+            .load(std::sync::atomic::Ordering::Relaxed),
+        reused,
+        made,
+        panics: crate::panics::contained(),
+    }
+}
+
+fn tunnels(node: &Inner) -> Vec<admin::Tunnel> {
+    let tunnel = |shown: TunnelView<Session>| {
+        let TunnelView {
+            peer,
+            first,
+            connections,
+            carries,
+            reason,
+        } = shown;
+        let each = connections.iter();
+        let stats: Vec<_> = each.map(|session| session.connection().stats()).collect();
+        let sum = |count: fn(&Stats) -> u64| stats.iter().map(count).sum();
+        admin::Tunnel {
+            peer,
+            name: known_as(node, peer),
+            carrier: first.connection().carrier().to_owned(),
+            carries,
+            why: reason.to_string(),
+            path: path(&first),
+            connections: u32::try_from(connections.len()).unwrap_or(u32::MAX),
+            sent_bytes: sum(|stats| stats.sent_bytes),
+            received_bytes: sum(|stats| stats.received_bytes),
+            sent_packets: sum(|stats| stats.sent_packets),
+            lost_packets: sum(|stats| stats.lost_packets),
+            in_flight: connections.iter().map(Session::in_flight).sum(),
+            up_ms: millis(first.age()),
+        }
+    };
+    node.peers.shown().into_iter().map(tunnel).collect()
+}
+
+/// What can be called: here, at connected peers, and at trusted nodes that a hub knows.
+async fn agent_rows(node: &Inner, query: &AgentsQuery) -> Vec<AgentRow> {
+    let mut rows = local_agents(node, query);
+    if query.local_only {
+        return rows;
+    }
+    let search = search(query);
+    for (_, members) in node.registry.members() {
+        for member in members.iter() {
+            if let Target::Peer { id, offer, bare } = member.value()
+                && search.matches(offer)
+            {
+                let takes = bare_of_peer(node, &offer.name, *bare, true);
+                rows.push(remote_row(node, *id, offer, takes));
+            }
         }
     }
-
-    fn tunnels(&self) -> Vec<admin::Tunnel> {
-        let tunnel = |shown: TunnelView<Session>| {
-            let TunnelView {
-                peer,
-                first,
-                connections,
-                carries,
-                reason,
-            } = shown;
-            let each = connections.iter();
-            let stats: Vec<_> = each.map(|session| session.connection().stats()).collect();
-            let sum = |count: fn(&Stats) -> u64| stats.iter().map(count).sum();
-            admin::Tunnel {
-                peer,
-                name: self.known_as(peer),
-                carrier: first.connection().carrier().to_owned(),
-                carries,
-                why: reason.to_string(),
-                path: path(&first),
-                connections: u32::try_from(connections.len()).unwrap_or(u32::MAX),
-                sent_bytes: sum(|stats| stats.sent_bytes),
-                received_bytes: sum(|stats| stats.received_bytes),
-                sent_packets: sum(|stats| stats.sent_packets),
-                lost_packets: sum(|stats| stats.lost_packets),
-                in_flight: connections.iter().map(Session::in_flight).sum(),
-                up_ms: millis(first.age()),
-            }
-        };
-        self.peers.shown().into_iter().map(tunnel).collect()
-    }
-
-    /// What can be called: here, at connected peers, and at trusted nodes that a hub knows.
-    async fn agents(&self, query: &AgentsQuery) -> Vec<AgentRow> {
-        let mut rows = self.local_agents(query);
-        if query.local_only {
-            return rows;
+    for (id, record) in hubs::search_hubs(node, &search).await {
+        if id == node.id() {
+            continue;
         }
-        let search = search(query);
-        for (_, members) in self.registry.members() {
-            for member in members.iter() {
-                if let Target::Peer { id, offer, bare } = member.value()
-                    && search.matches(offer)
-                {
-                    let takes = self.bare_of_peer(&offer.name, *bare, true);
-                    rows.push(self.remote_row(*id, offer, takes));
-                }
-            }
-        }
-        for (id, record) in self.search_hubs(&search).await {
-            if id == self.id {
-                continue;
-            }
-            for offer in record.agents.iter().filter(|offer| search.matches(offer)) {
-                if !rows
-                    .iter()
-                    .any(|row| row.node == id && row.name == offer.name.as_str())
-                {
-                    // Whom only a hub vouches for is not restricted.
-                    let trusted = self.trust.is_trusted(id);
-                    let bare = !trusted || self.trust.takes_bare(id, &offer.name);
-                    let takes = self.bare_of_peer(&offer.name, bare, false);
-                    rows.push(self.remote_row(id, offer, takes));
-                }
-            }
-        }
-        rows.sort_by(|a, b| {
-            (!a.local, &a.name, &a.node_name).cmp(&(!b.local, &b.name, &b.node_name))
-        });
-        rows
-    }
-
-    fn local_agents(&self, query: &AgentsQuery) -> Vec<AgentRow> {
-        let search = search(query);
-        let mut rows = Vec::new();
-        for (_, members) in self.registry.members() {
-            let locals: Vec<_> = members
+        for offer in record.agents.iter().filter(|offer| search.matches(offer)) {
+            if !rows
                 .iter()
-                .filter_map(|m| Some((m, m.value().local_offer()?)))
-                .collect();
-            let Some((_, offer)) = locals.first().filter(|(_, offer)| search.matches(offer)) else {
-                continue;
-            };
-            rows.push(AgentRow {
-                local: true,
-                bare: BareCalls::First,
-                members: u32::try_from(locals.len()).unwrap_or(u32::MAX),
-                in_flight: locals
-                    .iter()
-                    .map(|(member, _)| u64::from(member.in_flight()))
-                    .sum(),
-                ..row(
-                    self.id,
-                    self.name().map(String::from).unwrap_or_default(),
-                    offer,
-                )
-            });
-        }
-        rows
-    }
-
-    fn remote_row(&self, id: NodeId, offer: &Offer, bare: BareCalls) -> AgentRow {
-        AgentRow {
-            bare,
-            ..row(id, self.known_as(id), offer)
+                .any(|row| row.node == id && row.name == offer.name.as_str())
+            {
+                // Whom only a hub vouches for is not restricted.
+                let trusted = node.trust.is_trusted(id);
+                let bare = !trusted || node.trust.takes_bare(id, &offer.name);
+                let takes = bare_of_peer(node, &offer.name, bare, false);
+                rows.push(remote_row(node, id, offer, takes));
+            }
         }
     }
+    rows.sort_by(|a, b| (!a.local, &a.name, &a.node_name).cmp(&(!b.local, &b.name, &b.node_name)));
+    rows
+}
 
-    /// Which calls that name no node a peer's agent gets: as [`super::router`] picks.
-    fn bare_of_peer(&self, agent: &AgentName, takes: bool, connected: bool) -> BareCalls {
-        let before = match connected {
-            true => self.registry.has_local(agent),
-            false => self.registry.knows(agent),
-        };
-        match (takes, before) {
-            (false, _) => BareCalls::Never,
-            (true, true) => BareCalls::Next,
-            (true, false) => BareCalls::First,
-        }
-    }
-
-    fn trusted(&self) -> Vec<admin::Trusted> {
-        let mut rows: Vec<_> = self
-            .trust
-            .rows()
-            .into_iter()
-            .map(|row| self.trusted_row(row))
+fn local_agents(node: &Inner, query: &AgentsQuery) -> Vec<AgentRow> {
+    let search = search(query);
+    let mut rows = Vec::new();
+    for (_, members) in node.registry.members() {
+        let locals: Vec<_> = members
+            .iter()
+            .filter_map(|m| Some((m, m.value().local_offer()?)))
             .collect();
-        rows.sort_by(|a, b| (&a.alias, a.id).cmp(&(&b.alias, b.id)));
-        rows
-    }
-
-    fn trusted_row(&self, row: TrustRow) -> admin::Trusted {
-        admin::Trusted {
-            id: row.id,
-            named_by: match row.alias {
-                Some(_) => row.named_by.name().to_owned(),
-                None => String::new(),
-            },
-            alias: row.alias.map(String::from).unwrap_or_default(),
-            allow: texts(row.allow.names()),
-            offer: texts(row.bare.names()),
-            via: row.via.name().to_owned(),
-            since: row.since,
-            connected: self.peers.has(row.id),
-        }
-    }
-
-    fn trust_add(
-        &self,
-        add: &admin::TrustAdd,
-        via: Via,
-        claimed: Option<NodeName>,
-    ) -> Result<admin::Trusted, Status> {
-        if add.id == self.id {
-            return Err(Status::new(
-                Code::InvalidArgument,
-                "this is the node's own key",
-            ));
-        }
-        let bad =
-            |error: &dyn std::fmt::Display| Status::new(Code::InvalidArgument, error.to_string());
-        let alias = match add.alias.as_str() {
-            "" => claimed.map(|name| (name, NamedBy::Peer)),
-            text => Some((text.parse().map_err(|error| bad(&error))?, NamedBy::User)),
+        let Some((_, offer)) = locals.first().filter(|(_, offer)| search.matches(offer)) else {
+            continue;
         };
-        let places = |texts: &[String]| {
-            let parsed = texts.iter().map(|text| {
-                text.parse()
-                    .map_err(|_| bad(&format!("`{text}` is not IP:PORT")))
-            });
-            parsed.collect::<Result<Vec<SocketAddr>, _>>()
-        };
-        let (addresses, tcp) = (places(&add.addresses)?, places(&add.tcp)?);
-        let peer = NewPeer {
-            id: add.id,
-            alias,
-            terms: stated(&add.allow)?.map_or(GrantTerms::Offered(Grant::All), GrantTerms::Stated),
-            bare: said_names(&add.offer)?,
-            via,
-            known: AddressOrigin::Typed,
-            addresses,
-            tcp,
-            relay: None,
-        };
-        let row = self.trust.add(peer, now_unix()).map_err(store_status)?;
-        for (id, session) in self.peers.all() {
-            if id == row.id {
-                session.send_offers(self.offers_to(id));
-                // What it offers may go elsewhere now.
-                self.mark_bare(id);
-            }
-        }
-        Ok(self.trusted_row(row))
-    }
-
-    fn trust_approve(&self, add: &admin::TrustAdd) -> Result<admin::Trusted, Status> {
-        let Some(pending) = self
-            .trust
-            .pending_rows()
-            .into_iter()
-            .find(|row| row.id == add.id)
-        else {
-            return Err(
-                Status::new(Code::NotFound, "no node with this key is waiting").with_hint(
-                    "`hail trust pending` lists who is; `hail trust add` needs no request",
-                ),
-            );
-        };
-        let claimed = pending.claim.parse().ok();
-        let claimed = claimed.filter(|name| self.name().as_ref() != Some(name));
-        self.trust_add(add, Via::Approved, claimed)
-    }
-
-    fn trust_remove(&self, who: &admin::Who) -> Result<(), Status> {
-        let reference = node_ref(&who.who)?;
-        let missing = || {
-            Status::new(
-                Code::NotFound,
-                format!("`{reference}` is not a trusted peer"),
+        rows.push(AgentRow {
+            local: true,
+            bare: BareCalls::First,
+            members: u32::try_from(locals.len()).unwrap_or(u32::MAX),
+            in_flight: locals
+                .iter()
+                .map(|(member, _)| u64::from(member.in_flight()))
+                .sum(),
+            ..row(
+                node.id(),
+                node.name().map(String::from).unwrap_or_default(),
+                offer,
             )
-            .with_hint("`hail trust ls` lists them")
-        };
-        let id = self.trust.find(&reference).ok_or_else(missing)?;
-        self.trust.remove(id, now_unix()).map_err(store_status)?;
-        for (peer, session) in self.peers.all() {
-            if peer == id {
-                session.close(Code::PermissionDenied, "this node no longer trusts yours");
-            }
-        }
-        self.lists.forget(id);
-        self.registry.clear_offers(id);
-        Ok(())
-    }
-
-    fn pending(&self) -> Vec<admin::Pending> {
-        let row = |row: PendingPeer| admin::Pending {
-            id: row.id,
-            claims: row.claim,
-            from: row.from,
-            at: row.at,
-            attempts: row.attempts,
-        };
-        self.trust.pending_rows().into_iter().map(row).collect()
-    }
-
-    async fn ping(self: &Arc<Self>, ping: &admin::Ping) -> Result<admin::Pong, Status> {
-        let id = self.resolve(&node_ref(&ping.who)?).await?;
-        let carrier: Carrier = match ping.carrier.as_str() {
-            "" => Carrier::Auto,
-            text => text
-                .parse()
-                .map_err(|error: &str| Status::new(Code::InvalidArgument, error))?,
-        };
-        match self.ping_once(id, carrier).await {
-            // Its tunnel was that of a peer that has gone; it may be back.
-            Err((status, true)) if status.code == Code::Unavailable => {
-                let again = self.ping_once(id, carrier).await;
-                again.map_err(|(status, _)| status)
-            }
-            pong => pong.map_err(|(status, _)| status),
-        }
-    }
-
-    /// One ping; an error comes with whether it was over a tunnel that was up already.
-    async fn ping_once(
-        self: &Arc<Self>,
-        id: NodeId,
-        carrier: Carrier,
-    ) -> Result<admin::Pong, (Status, bool)> {
-        let start = tokio::time::Instant::now();
-        let made = match carrier {
-            Carrier::Auto => {
-                let reused = self.peers.up(id).is_some();
-                self.tunnel(id).await.map(|session| (session, reused))
-            }
-            one => self.tunnel_over(id, one).await,
-        };
-        let (session, reused) = made.map_err(|status| (status, false))?;
-        let why = match carrier {
-            Carrier::Auto => self.why(&session),
-            _ => "asked for".to_owned(),
-        };
-        let connect = start.elapsed();
-        let answers = async {
-            // Counted like a call, so that a silent peer is noticed.
-            let _asking = session.count();
-            let rtt = session.ping().await?;
-            Ok((rtt, trusts_us(&session).await?))
-        };
-        let (rtt, trusted) = answers.await.map_err(|status| (status, reused))?;
-        Ok(admin::Pong {
-            id,
-            name: self.known_as(id),
-            rtt_us: micros(rtt),
-            path: path(&session),
-            carrier: session.connection().carrier().to_owned(),
-            why,
-            reused,
-            connect_us: if reused { 0 } else { micros(connect) },
-            trusted,
-        })
-    }
-
-    fn why(&self, session: &Session) -> String {
-        let shown = self.peers.shown().into_iter();
-        let mut why = shown.filter(|shown| shown.first.is(session));
-        why.next()
-            .map(|shown| shown.reason.to_string())
-            .unwrap_or_default()
-    }
-
-    /// Where a call to an address would go, with the tunnel brought up.
-    async fn trace(self: &Arc<Self>, ask: &admin::Resolve) -> Result<admin::Resolved, Status> {
-        let address: Address = ask
-            .who
-            .parse()
-            .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))?;
-        let before: Vec<NodeId> = self.peers.all().into_iter().map(|(id, _)| id).collect();
-        let header = CallHeader {
-            to: address.to_string(),
-            carrier: ask.carrier.clone(),
-            ..Default::default()
-        };
-        let carrier = requested_carrier(&header, CallOrigin::Local)?;
-        let start = tokio::time::Instant::now();
-        let mut resolve = None;
-        if let Some(node) = &address.node {
-            let id = self.resolve(node).await?;
-            resolve = Some(start.elapsed());
-            if id != self.id {
-                self.tunnel_for_call(id, carrier, false).await?;
-            }
-        }
-        let route = self.route(&header, CallOrigin::Local).await?;
-        let took = start.elapsed();
-        // Whoever is found by a bare name is found by way of its tunnel.
-        let resolve = resolve.unwrap_or(took);
-        let picked = route.picked.as_ref().map(|picked| picked.value());
-        let remote = match (picked, &address.node) {
-            (Some(Target::Peer { id, .. }), _) => Some(*id),
-            (Some(_), _) | (None, None) => None,
-            (None, Some(node)) => Some(self.resolve(node).await?),
-        };
-        let session = remote.and_then(|id| match carrier {
-            Some(carrier) => self.peers.up_over(id, carrier),
-            None => self.peers.up(id),
         });
-        let carrier = session
-            .as_ref()
-            .map(|session| session.connection().carrier());
-        Ok(admin::Resolved {
-            node: remote.unwrap_or(self.id),
-            name: remote.map_or_else(String::new, |id| self.known_as(id)),
-            local: remote.is_none(),
-            reused: remote.is_none_or(|id| before.contains(&id)),
-            resolve_us: micros(resolve),
-            connect_us: micros(took - resolve),
-            path: session.as_ref().map(path).unwrap_or_default(),
-            carrier: carrier.unwrap_or_default().to_owned(),
-        })
     }
+    rows
+}
 
-    /// The alias of a peer, or the name that it gave itself; empty for none.
-    fn known_as(&self, id: NodeId) -> String {
-        self.trust.alias(id).map(String::from).unwrap_or_default()
+fn remote_row(node: &Inner, id: NodeId, offer: &Offer, bare: BareCalls) -> AgentRow {
+    AgentRow {
+        bare,
+        ..row(id, known_as(node, id), offer)
     }
+}
+
+/// Which calls that name no node a peer's agent gets: as [`super::router`] picks.
+fn bare_of_peer(node: &Inner, agent: &AgentName, takes: bool, connected: bool) -> BareCalls {
+    let before = match connected {
+        true => node.registry.has_local(agent),
+        false => node.registry.knows(agent),
+    };
+    match (takes, before) {
+        (false, _) => BareCalls::Never,
+        (true, true) => BareCalls::Next,
+        (true, false) => BareCalls::First,
+    }
+}
+
+fn trusted(node: &Inner) -> Vec<admin::Trusted> {
+    let mut rows: Vec<_> = node
+        .trust
+        .rows()
+        .into_iter()
+        .map(|row| trusted_row(node, row))
+        .collect();
+    rows.sort_by(|a, b| (&a.alias, a.id).cmp(&(&b.alias, b.id)));
+    rows
+}
+
+fn trusted_row(node: &Inner, row: TrustRow) -> admin::Trusted {
+    admin::Trusted {
+        id: row.id,
+        named_by: match row.alias {
+            Some(_) => row.named_by.name().to_owned(),
+            None => String::new(),
+        },
+        alias: row.alias.map(String::from).unwrap_or_default(),
+        allow: texts(row.allow.names()),
+        offer: texts(row.bare.names()),
+        via: row.via.name().to_owned(),
+        since: row.since,
+        connected: node.peers.has(row.id),
+    }
+}
+
+fn trust_add(
+    node: &Inner,
+    add: &admin::TrustAdd,
+    via: Via,
+    claimed: Option<NodeName>,
+) -> Result<admin::Trusted, Status> {
+    if add.id == node.id() {
+        return Err(Status::new(
+            Code::InvalidArgument,
+            "this is the node's own key",
+        ));
+    }
+    let bad = |error: &dyn std::fmt::Display| Status::new(Code::InvalidArgument, error.to_string());
+    let alias = match add.alias.as_str() {
+        "" => claimed.map(|name| (name, NamedBy::Peer)),
+        text => Some((text.parse().map_err(|error| bad(&error))?, NamedBy::User)),
+    };
+    let places = |texts: &[String]| {
+        let parsed = texts.iter().map(|text| {
+            text.parse()
+                .map_err(|_| bad(&format!("`{text}` is not IP:PORT")))
+        });
+        parsed.collect::<Result<Vec<SocketAddr>, _>>()
+    };
+    let (addresses, tcp) = (places(&add.addresses)?, places(&add.tcp)?);
+    let peer = NewPeer {
+        id: add.id,
+        alias,
+        terms: stated(&add.allow)?.map_or(GrantTerms::Offered(Grant::All), GrantTerms::Stated),
+        bare: said_names(&add.offer)?,
+        via,
+        known: AddressOrigin::Typed,
+        addresses,
+        tcp,
+        relay: None,
+    };
+    let row = node.trust.add(peer, now_unix()).map_err(store_status)?;
+    for (id, session) in node.peers.all() {
+        if id == row.id {
+            session.send_offers(offers::offers_to(node, id));
+            // What it offers may go elsewhere now.
+            offers::mark_bare(node, id);
+        }
+    }
+    Ok(trusted_row(node, row))
+}
+
+fn trust_approve(node: &Inner, add: &admin::TrustAdd) -> Result<admin::Trusted, Status> {
+    let Some(pending) = node
+        .trust
+        .pending_rows()
+        .into_iter()
+        .find(|row| row.id == add.id)
+    else {
+        return Err(
+            Status::new(Code::NotFound, "no node with this key is waiting")
+                .with_hint("`hail trust pending` lists who is; `hail trust add` needs no request"),
+        );
+    };
+    let claimed = pending.claim.parse().ok();
+    let claimed = claimed.filter(|name| node.name().as_ref() != Some(name));
+    trust_add(node, add, Via::Approved, claimed)
+}
+
+fn trust_remove(node: &Inner, who: &admin::Who) -> Result<(), Status> {
+    let reference = node_ref(&who.who)?;
+    let missing = || {
+        Status::new(
+            Code::NotFound,
+            format!("`{reference}` is not a trusted peer"),
+        )
+        .with_hint("`hail trust ls` lists them")
+    };
+    let id = node.trust.find(&reference).ok_or_else(missing)?;
+    node.trust.remove(id, now_unix()).map_err(store_status)?;
+    for (peer, session) in node.peers.all() {
+        if peer == id {
+            session.close(Code::PermissionDenied, "this node no longer trusts yours");
+        }
+    }
+    node.peers.lists.forget(id);
+    node.registry.clear_offers(id);
+    Ok(())
+}
+
+fn pending_peers(node: &Inner) -> Vec<admin::Pending> {
+    let row = |row: PendingPeer| admin::Pending {
+        id: row.id,
+        claims: row.claim,
+        from: row.from,
+        at: row.at,
+        attempts: row.attempts,
+    };
+    node.trust.pending_rows().into_iter().map(row).collect()
+}
+
+async fn ping(node: &Arc<Inner>, ping: &admin::Ping) -> Result<admin::Pong, Status> {
+    let id = resolve::resolve(node, &node_ref(&ping.who)?).await?;
+    let carrier: Carrier = match ping.carrier.as_str() {
+        "" => Carrier::Auto,
+        text => text
+            .parse()
+            .map_err(|error: &str| Status::new(Code::InvalidArgument, error))?,
+    };
+    match ping_once(node, id, carrier).await {
+        // Its tunnel was that of a peer that has gone; it may be back.
+        Err((status, true)) if status.code == Code::Unavailable => {
+            let again = ping_once(node, id, carrier).await;
+            again.map_err(|(status, _)| status)
+        }
+        pong => pong.map_err(|(status, _)| status),
+    }
+}
+
+/// One ping; an error comes with whether it was over a tunnel that was up already.
+async fn ping_once(
+    node: &Arc<Inner>,
+    id: NodeId,
+    carrier: Carrier,
+) -> Result<admin::Pong, (Status, bool)> {
+    let start = tokio::time::Instant::now();
+    let made = match carrier {
+        Carrier::Auto => {
+            let reused = node.peers.up(id).is_some();
+            tunnel::tunnel_to(node, id)
+                .await
+                .map(|session| (session, reused))
+        }
+        one => asked::tunnel_over(node, id, one).await,
+    };
+    let (session, reused) = made.map_err(|status| (status, false))?;
+    let why = match carrier {
+        Carrier::Auto => carrier_reason(node, &session),
+        _ => "asked for".to_owned(),
+    };
+    let connect = start.elapsed();
+    let answers = async {
+        // Counted like a call, so that a silent peer is noticed.
+        let _asking = session.count();
+        let rtt = session.ping().await?;
+        Ok((rtt, trusts_us(&session).await?))
+    };
+    let (rtt, trusted) = answers.await.map_err(|status| (status, reused))?;
+    Ok(admin::Pong {
+        id,
+        name: known_as(node, id),
+        rtt_us: micros(rtt),
+        path: path(&session),
+        carrier: session.connection().carrier().to_owned(),
+        why,
+        reused,
+        connect_us: if reused { 0 } else { micros(connect) },
+        trusted,
+    })
+}
+
+fn carrier_reason(node: &Inner, session: &Session) -> String {
+    let shown = node.peers.shown().into_iter();
+    let mut why = shown.filter(|shown| shown.first.is(session));
+    why.next()
+        .map(|shown| shown.reason.to_string())
+        .unwrap_or_default()
+}
+
+/// Where a call to an address would go, with the tunnel brought up.
+async fn resolved_address(
+    node: &Arc<Inner>,
+    ask: &admin::Resolve,
+) -> Result<admin::Resolved, Status> {
+    let address: Address = ask
+        .who
+        .parse()
+        .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))?;
+    let before: Vec<NodeId> = node.peers.all().into_iter().map(|(id, _)| id).collect();
+    let header = CallHeader {
+        to: address.to_string(),
+        carrier: ask.carrier.clone(),
+        ..Default::default()
+    };
+    let carrier = requested_carrier(&header, CallOrigin::Local)?;
+    let start = tokio::time::Instant::now();
+    let mut resolve = None;
+    if let Some(who) = &address.node {
+        let id = resolve::resolve(node, who).await?;
+        resolve = Some(start.elapsed());
+        if id != node.id() {
+            tunnel::tunnel_for_call(node, id, carrier, false).await?;
+        }
+    }
+    let route = router::route(node, &header, CallOrigin::Local, None).await?;
+    let took = start.elapsed();
+    // Whoever is found by a bare name is found by way of its tunnel.
+    let resolve = resolve.unwrap_or(took);
+    let picked = route.picked.as_ref().map(|picked| picked.value());
+    let remote = match (picked, &address.node) {
+        (Some(Target::Peer { id, .. }), _) => Some(*id),
+        (Some(_), _) | (None, None) => None,
+        (None, Some(who)) => Some(resolve::resolve(node, who).await?),
+    };
+    let session = remote.and_then(|id| match carrier {
+        Some(carrier) => node.peers.up_over(id, carrier),
+        None => node.peers.up(id),
+    });
+    let carrier = session
+        .as_ref()
+        .map(|session| session.connection().carrier());
+    Ok(admin::Resolved {
+        node: remote.unwrap_or(node.id()),
+        name: remote.map_or_else(String::new, |id| known_as(node, id)),
+        local: remote.is_none(),
+        reused: remote.is_none_or(|id| before.contains(&id)),
+        resolve_us: micros(resolve),
+        connect_us: micros(took - resolve),
+        path: session.as_ref().map(path).unwrap_or_default(),
+        carrier: carrier.unwrap_or_default().to_owned(),
+    })
+}
+
+/// The alias of a peer, or the name that it gave itself; empty for none.
+fn known_as(node: &Inner, id: NodeId) -> String {
+    node.trust.alias(id).map(String::from).unwrap_or_default()
 }
 
 /// Whether the far node lets this one call. Anybody's PING is answered, so a question is put that

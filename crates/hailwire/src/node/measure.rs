@@ -19,7 +19,7 @@ use hailwire_core::{
 use hailwire_wire::NodeId;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::{Inner, overlay};
+use super::{Inner, dial, overlay};
 use crate::{carrier::Stats, session::Session};
 
 /// How often working tunnels are looked at.
@@ -133,9 +133,9 @@ pub(super) async fn watch(node: Arc<Inner>) {
 
 impl Watched {
     fn new(node: &Inner, id: NodeId, now: Instant) -> Self {
-        let quic = &node.config.quic;
+        let quic = &node.config().quic;
         Self {
-            choice: CarrierChoice::new(node.carrier_for(id), now.into_std()),
+            choice: CarrierChoice::new(dial::carrier_for(node, id), now.into_std()),
             window: ReceiveWindow::new(overlay::first_window(quic), quic.window.bytes()),
             udp: Before::default(),
             tcp: Before::default(),
@@ -165,10 +165,11 @@ fn look(
         node.peers.set_carry(id, wish.carry, peer.choice.reason());
     }
     if let Some(way) = wish.bring_up {
-        tokio::spawn(Box::pin(node.clone().bring_up(
+        tokio::spawn(Box::pin(dial::bring_up(
+            node.clone(),
             id,
             way,
-            node.carrier_for(id),
+            dial::carrier_for(node, id),
         )));
     }
     for before in [&peer.udp, &peer.tcp] {

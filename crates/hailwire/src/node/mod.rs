@@ -1,24 +1,29 @@
 //! The node: one machine's presence in the network.
 //!
+//! Each module carries out what a machine of [`hailwire_core`] decides, or holds a part of the node's state; its functions take
+//! the node first.
+//!
 //! | module | what it does |
 //! |---|---|
-//! | `overlay` | UDP sockets, the QUIC endpoint |
+//! | `overlay`, `sockets` | the QUIC endpoint, its UDP sockets and their buffers |
 //! | `listen` | TCP sockets |
-//! | `dial` | the race of carriers |
-//! | `early` | sessions that take calls before their peer has greeted |
-//! | `peers`, `connections` | a peer's tunnels, and what each consists of |
-//! | `beside` | further connections of a tunnel |
-//! | `choice`, `window`, `measure` | which carrier takes new calls, how large windows are |
-//! | `tunnel` | the life of a tunnel: up, offers, silence, end |
 //! | `local` | the Unix socket to which programs attach |
+//! | `router` | the way of a call: may it go, and where |
 //! | `registry` | which agents there are and who takes the next call |
-//! | `router` | may a call go, and where |
+//! | `resolve` | which node a name means |
+//! | `peers` | the tunnels to peers, and what each consists of |
+//! | `tunnel` | the life of a tunnel: up, silence, end |
+//! | `dial`, `asked` | the race of carriers; a carrier that somebody asks for |
+//! | `early` | sessions that take calls before their peer has greeted |
+//! | `additional` | additional connections of a tunnel |
+//! | `measure` | which carrier takes new calls, how large windows are |
+//! | `here` | which addresses of a peer are dialled |
+//! | `offers` | what peers offer |
+//! | `accounts`, `unread` | what a peer makes this node hold |
 //! | `trust`, `store` | whom this node trusts, and how that survives |
-//! | `reach`, `here` | which addresses of a peer are dialled |
-//! | `grants` | what a peer may call, which bare calls it may take |
-//! | `names`, `resolve` | which node a name means |
-//! | `manage`, `join` | the built-in agent `node`: status, invitations, trust |
+//! | `join`, `manage` | invitations; the built-in agent `node` |
 //! | `hubs` | the hubs that this node belongs to |
+//! | `spin` | looking for more traffic before going to sleep |
 
 mod accounts;
 mod additional;
@@ -51,7 +56,7 @@ use std::{
     fs::File,
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -67,8 +72,8 @@ use tokio::{sync::watch, task::JoinHandle, time::Instant};
 pub use overlay::BindError;
 pub use store::StoreError;
 
-pub(crate) use registry::{Picked, Target};
-pub(crate) use router::{Destination, Route, onward_header, request_kind};
+pub(crate) use registry::Target;
+pub(crate) use router::{Destination, Route, place, request_kind, set_onward};
 
 use crate::{
     config::Config,
@@ -167,31 +172,30 @@ impl NodeBuilder {
         let sockets = endpoint.bound_sockets().into_iter();
         let reaching = here::Reaching::new(sockets.chain(tcp.sockets().iter().copied()));
         let inner = Arc::new(Inner {
-            id,
-            instance: draw_instance(),
-            data,
-            key,
-            endpoint,
-            tcp,
+            sockets: NodeSockets {
+                endpoint,
+                tcp,
+                reaching,
+            },
             trust: trust::Trust::load(store)?,
             registry: registry::Registry::new(),
-            lists: offers::Lists::new(),
             peers: peers::Peers::new(id),
-            asked: asked::Asked::default(),
-            accounts: accounts::Accounts::default(),
-            strangers: tunnel::strangers(),
             hubs,
-            reaching,
-            locals: Mutex::default(),
-            spin: spin::Spin::new(self.config.limits.spin),
-            calls: AtomicU64::new(0),
-            started: Instant::now(),
-            closing: watch::Sender::new(false),
-            stop: watch::Sender::new(None),
-            deaf: watch::Sender::new(false),
-            config: self.config,
+            programs: Programs {
+                sessions: Mutex::default(),
+                spin: spin::Spin::new(self.config.limits.spin),
+                calls: AtomicU64::new(0),
+            },
+            lifecycle: Lifecycle::default(),
+            setup: NodeSetup {
+                id,
+                key,
+                instance: draw_instance(),
+                data,
+                config: self.config,
+            },
         });
-        inner.fit_sockets();
+        sockets::fit_sockets(&inner);
         let mut tasks = vec![
             keep("accepting over UDP", &inner, tunnel::accept),
             keep("telling of agents", &inner, tunnel::announce),
@@ -253,7 +257,7 @@ impl Node {
     /// The public half of the node's key: its identity, the same at every start.
     #[must_use]
     pub fn id(&self) -> NodeId {
-        self.inner.id
+        self.inner.id()
     }
 
     /// The name that the configuration gives it and that it offers to peers and hubs; `None` by
@@ -266,13 +270,13 @@ impl Node {
     /// UDP sockets as bound, with the ports that the system chose.
     #[must_use]
     pub fn sockets(&self) -> Vec<std::net::SocketAddr> {
-        self.inner.endpoint.bound_sockets()
+        self.inner.sockets.endpoint.bound_sockets()
     }
 
     /// TCP sockets as bound; none by default.
     #[must_use]
     pub fn tcp_sockets(&self) -> Vec<std::net::SocketAddr> {
-        self.inner.tcp_sockets().to_vec()
+        listen::tcp_sockets(&self.inner).to_vec()
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -282,7 +286,7 @@ impl Node {
     /// Resolves when somebody asks the node to stop (`hail down`), with the grace time asked for. The
     /// node goes on until [`Node::shutdown`]. Safe to drop.
     pub async fn stop_requested(&self) -> Duration {
-        let mut stop = self.inner.stop.subscribe();
+        let mut stop = self.inner.lifecycle.stop.subscribe();
         match stop.wait_for(Option::is_some).await.map(|grace| *grace) {
             Ok(Some(grace)) => grace,
             // The sender lives as long as the node.
@@ -293,7 +297,7 @@ impl Node {
     /// Resolves when the node hears nothing over UDP any more, because its QUIC endpoint has ended on an error. What is left
     /// to do is to shut it down and to start another. Safe to drop.
     pub async fn deaf(&self) {
-        let mut deaf = self.inner.deaf.subscribe();
+        let mut deaf = self.inner.lifecycle.deaf.subscribe();
         if deaf.wait_for(|deaf| *deaf).await.is_err() {
             // The sender lives as long as the node.
             std::future::pending::<()>().await;
@@ -314,35 +318,56 @@ impl Node {
             // Until it has ended it holds the endpoint, and with it the sockets.
             let _ = task.await;
         }
-        let _ = std::fs::remove_file(self.inner.data.socket());
-        let _ = tokio::time::timeout(FAREWELL, self.inner.endpoint.close()).await;
+        let _ = std::fs::remove_file(self.inner.setup.data.socket());
+        let _ = tokio::time::timeout(FAREWELL, self.inner.sockets.endpoint.close()).await;
     }
 }
 
-/// All that a running node consists of.
+/// What the parts of a running node share. What is done with it are functions of the modules: each takes the node first.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) id: NodeId,
+    setup: NodeSetup,
+    sockets: NodeSockets,
+    trust: trust::Trust,
+    /// Agents of this machine and of peers.
+    pub(crate) registry: registry::Registry,
+    peers: peers::Peers,
+    hubs: hubs::Hubs,
+    pub(crate) programs: Programs,
+    lifecycle: Lifecycle,
+}
+
+/// What a node is from its start on.
+#[derive(Debug)]
+struct NodeSetup {
+    id: NodeId,
+    key: NodeKey,
     /// Drawn at start; see [`Hello::instance`].
     instance: u64,
-    config: Config,
     data: DataDir,
-    key: NodeKey,
+    config: Config,
+}
+
+/// Where a node listens, and which networks it can reach from there.
+#[derive(Debug)]
+struct NodeSockets {
     endpoint: iroh::Endpoint,
     tcp: listen::Tcp,
-    trust: trust::Trust,
-    pub(crate) registry: registry::Registry,
-    lists: offers::Lists,
-    peers: peers::Peers,
-    asked: asked::Asked,
-    accounts: accounts::Accounts,
-    strangers: tunnel::UntrustedPeers,
-    hubs: hubs::Hubs,
     reaching: here::Reaching,
+}
+
+/// The programs of this machine, and how busy they keep the node.
+#[derive(Debug)]
+pub(crate) struct Programs {
     /// Sessions of attached programs.
-    locals: Mutex<Vec<Session>>,
+    sessions: Mutex<Vec<Session>>,
     pub(crate) spin: spin::Spin,
     calls: AtomicU64,
+}
+
+/// Since when a node runs, and whether it is about to end.
+#[derive(Debug)]
+struct Lifecycle {
     started: Instant,
     closing: watch::Sender<bool>,
     /// The grace time with which somebody asked the node to stop.
@@ -351,9 +376,39 @@ pub(crate) struct Inner {
     deaf: watch::Sender<bool>,
 }
 
+impl Programs {
+    /// Counts a call that enters at this node.
+    pub(crate) fn count_call(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Vec<Session>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Lifecycle {
+    fn default() -> Self {
+        Self {
+            started: Instant::now(),
+            closing: watch::Sender::new(false),
+            stop: watch::Sender::new(None),
+            deaf: watch::Sender::new(false),
+        }
+    }
+}
+
 impl Inner {
+    pub(crate) fn id(&self) -> NodeId {
+        self.setup.id
+    }
+
+    fn config(&self) -> &Config {
+        &self.setup.config
+    }
+
     fn name(&self) -> Option<NodeName> {
-        self.config.node.name.clone()
+        self.config().node.name.clone()
     }
 
     fn hello(&self) -> Hello {
@@ -361,35 +416,27 @@ impl Inner {
             versions: vec![VERSION],
             name: self.name().map(String::from).unwrap_or_default(),
             software: SOFTWARE.to_owned(),
-            instance: self.instance,
+            instance: self.setup.instance,
             features: vec![BESIDE.to_owned()],
             beside: false,
         }
     }
 
-    /// Counts a call that enters at this node.
-    pub(crate) fn count_call(&self) {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-    }
-
     fn is_closing(&self) -> bool {
-        *self.closing.borrow()
+        *self.lifecycle.closing.borrow()
     }
 
     fn sessions(&self) -> Vec<Session> {
-        let locals = self
-            .locals
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        locals
+        let programs = self.programs.sessions().clone();
+        let peers = self.peers.all().into_iter();
+        programs
             .into_iter()
-            .chain(self.peers.all().into_iter().map(|(_, session)| session))
+            .chain(peers.map(|(_, session)| session))
             .collect()
     }
 
     async fn drain(&self, grace: Duration) {
-        self.closing.send_replace(true);
+        self.lifecycle.closing.send_replace(true);
         let sessions = self.sessions();
         for session in &sessions {
             session.go_away("the node is shutting down");
@@ -491,7 +538,7 @@ fn keep<W: Future<Output = ()> + Send + 'static>(
 }
 
 async fn look_again(node: Arc<Inner>) {
-    node.spin.run().await;
+    node.programs.spin.run().await;
 }
 
 /// Writes down how late it is while tickets are open, so that a clock that is set back while the node

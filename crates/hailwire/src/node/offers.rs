@@ -83,89 +83,87 @@ impl Lists {
     }
 }
 
-impl Inner {
-    /// A number for a list of offers, higher than that of each earlier one. Taken before what is offered
-    /// is looked at, so that of two lists the one with the higher number is not the older.
-    pub(super) fn next_list(&self) -> u64 {
-        self.lists.number.fetch_add(1, Ordering::Relaxed)
-    }
+/// A number for a list of offers, higher than that of each earlier one. Taken before what is offered
+/// is looked at, so that of two lists the one with the higher number is not the older.
+pub(super) fn next_list(node: &Inner) -> u64 {
+    node.peers.lists.number.fetch_add(1, Ordering::Relaxed)
+}
 
-    /// What is offered to a peer.
-    pub(super) fn offers_to(&self, id: NodeId) -> OfferList {
-        let number = self.next_list();
-        OfferList::new(self.registry.offers(&self.trust.grant(id)), number)
-    }
+/// What is offered to a peer.
+pub(super) fn offers_to(node: &Inner, id: NodeId) -> OfferList {
+    let number = next_list(node);
+    OfferList::new(node.registry.offers(&node.trust.grant(id)), number)
+}
 
-    /// Waits until a list of the peer has been entered.
-    pub(super) async fn offers_entered(&self, id: NodeId) {
-        let mut entered = self.lists.entered.subscribe();
-        while !self.registry.has_offers(id) {
+/// Waits until a list of the peer has been entered.
+pub(super) async fn offers_entered(node: &Inner, id: NodeId) {
+    let mut entered = node.peers.lists.entered.subscribe();
+    while !node.registry.has_offers(id) {
+        // The sender lives in the node.
+        if entered.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits until the lists that wait now have had their turn, or an agent is known, and at most
+/// [`MAX_TURN`]: an agent that has just come may be on one of them.
+pub(super) async fn lists_had_their_turn(node: &Inner, agent: &AgentName) {
+    let mut entered = node.peers.lists.entered.subscribe();
+    let mut waiting = node.peers.lists.waiting();
+    let turns = async {
+        while !waiting.is_empty() && !node.registry.knows(agent) {
             // The sender lives in the node.
             if entered.changed().await.is_err() {
                 return;
             }
+            let now = node.peers.lists.waiting();
+            waiting.retain(|id| now.contains(id));
         }
-    }
+    };
+    // Where one sends lists without end, it is not waited for any longer.
+    let _ = tokio::time::timeout(MAX_TURN, turns).await;
+}
 
-    /// Waits until the lists that wait now have had their turn, or an agent is known, and at most
-    /// [`MAX_TURN`]: an agent that has just come may be on one of them.
-    pub(super) async fn lists_had_their_turn(&self, agent: &AgentName) {
-        let mut entered = self.lists.entered.subscribe();
-        let mut waiting = self.lists.waiting();
-        let turns = async {
-            while !waiting.is_empty() && !self.registry.knows(agent) {
-                // The sender lives in the node.
-                if entered.changed().await.is_err() {
-                    return;
-                }
-                let now = self.lists.waiting();
-                waiting.retain(|id| now.contains(id));
-            }
-        };
-        // Where one sends lists without end, it is not waited for any longer.
-        let _ = tokio::time::timeout(MAX_TURN, turns).await;
-    }
+/// Asks anew which of a peer's agents take calls that name no node: what it may do here has changed.
+pub(super) fn mark_bare(node: &Inner, id: NodeId) {
+    let bare = |agent: &AgentName| node.trust.takes_bare(id, agent);
+    node.registry.mark_bare(id, bare);
+}
 
-    /// Asks anew which of a peer's agents take calls that name no node: what it may do here has changed.
-    pub(super) fn mark_bare(&self, id: NodeId) {
-        let bare = |agent: &AgentName| self.trust.takes_bare(id, agent);
-        self.registry.mark_bare(id, bare);
-    }
-
-    fn enter_list(&self, id: NodeId, list: &OfferedList<Session>) {
-        let agents = match list.agents() {
-            Ok(agents) => agents,
-            Err(error) => {
-                let from = &list.from;
-                return from.close(Code::InvalidArgument, &error.to_string());
-            }
-        };
-        self.peers.note_agents(id, agents.len());
-        let bare = |agent: &AgentName| self.trust.takes_bare(id, agent);
-        self.registry.set_offers(id, agents, bare);
-        if !self.peers.has(id) {
-            // It went meanwhile.
-            self.registry.clear_offers(id);
+fn enter_list(node: &Inner, id: NodeId, list: &OfferedList<Session>) {
+    let agents = match list.agents() {
+        Ok(agents) => agents,
+        Err(error) => {
+            let from = &list.from;
+            return from.close(Code::InvalidArgument, &error.to_string());
         }
+    };
+    node.peers.note_agents(id, agents.len());
+    let bare = |agent: &AgentName| node.trust.takes_bare(id, agent);
+    node.registry.set_offers(id, agents, bare);
+    if !node.peers.has(id) {
+        // It went meanwhile.
+        node.registry.clear_offers(id);
     }
 }
 
 /// Enters lists as they have their turn.
 pub(super) async fn enter(node: Arc<Inner>) {
     loop {
-        let turn = node.lists.lock().turn(clock::now());
+        let turn = node.peers.lists.lock().turn(clock::now());
         match turn {
             OfferTurn::Now(id, list) => {
-                node.enter_list(id, &list);
-                node.lists.had_its_turn();
+                enter_list(&node, id, &list);
+                node.peers.lists.had_its_turn();
                 // Entering a long one takes a millisecond or two.
                 tokio::task::yield_now().await;
             }
             OfferTurn::At(instant) => tokio::select! {
                 () = clock::reached(Some(instant)) => {}
-                () = node.lists.more.notified() => {}
+                () = node.peers.lists.more.notified() => {}
             },
-            OfferTurn::Idle => node.lists.more.notified().await,
+            OfferTurn::Idle => node.peers.lists.more.notified().await,
         }
     }
 }

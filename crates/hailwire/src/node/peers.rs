@@ -19,7 +19,9 @@ use hailwire_core::{
 use hailwire_wire::{NodeId, Status};
 use tokio::sync::watch;
 
-use super::early::Early;
+use super::{
+    accounts::Accounts, asked::Asked, early::Early, offers::Lists, tunnel::UntrustedPeers,
+};
 use crate::{config::Carrier, session::Session};
 
 /// The outcome of a dial, once there is one.
@@ -29,6 +31,10 @@ pub(super) type Dialled = Option<Result<Session, Status>>;
 #[derive(Debug)]
 pub(crate) struct Peers {
     state: Mutex<PeersState>,
+    pub(super) lists: Lists,
+    pub(super) asked: Asked,
+    pub(super) accounts: Accounts,
+    pub(super) untrusted: UntrustedPeers,
     /// Sessions of dials that are under way and take calls already.
     pub(crate) early: Early,
     reuse: TunnelReuse,
@@ -121,6 +127,10 @@ impl Peers {
                 dials: HashMap::new(),
                 sizes: HashMap::new(),
             }),
+            lists: Lists::new(),
+            asked: Asked::default(),
+            accounts: Accounts::default(),
+            untrusted: UntrustedPeers::new(),
             early: Early::default(),
             reuse: TunnelReuse::default(),
         }

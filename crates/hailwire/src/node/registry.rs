@@ -5,7 +5,7 @@
 //! the least loaded.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use foldhash::HashMap;
 use hailwire_core::{grants::Grant, offer_capacity::OfferCapacity};
 use hailwire_pool::{Lease, Member, MemberConfig, NoMember, Outcome, Pool, Tier};
 use hailwire_wire::{
@@ -278,14 +279,18 @@ impl Registry {
     }
 
     /// Gives a member back with what its call showed of it.
-    pub(crate) fn finish(&self, picked: Picked, code: Code) {
-        match code {
-            Code::Cancelled => drop(picked),
-            Code::Unavailable | Code::Internal | Code::Unknown | Code::DataLoss => {
-                picked.finish(Outcome::Failure, self.now());
-            }
-            _ => picked.finish(Outcome::Success, self.now()),
-        }
+    pub(crate) fn finish(&self, mut picked: Picked, code: Code) {
+        self.report(&mut picked, code);
+    }
+
+    /// Says how a call goes whose member stays busy until what is picked is dropped.
+    pub(crate) fn report(&self, picked: &mut Picked, code: Code) {
+        let outcome = match code {
+            Code::Cancelled => return,
+            Code::Unavailable | Code::Internal | Code::Unknown | Code::DataLoss => Outcome::Failure,
+            _ => Outcome::Success,
+        };
+        picked.report(outcome, self.now());
     }
 
     /// Every member of every group.

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use hailwire_core::names::{HubAnswer, HubView, NameFacts, NameResolution, NamedBy, resolve};
+use hailwire_core::names::{self, HubAnswer, HubView, NameFacts, NameResolution, NamedBy};
 use hailwire_wire::{Code, NodeId, NodeName, Status, address::NodeRef};
 
 use super::Inner;
@@ -16,121 +16,119 @@ use crate::hub::Holder;
 /// How long a hub may take to say who holds a name.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-impl Inner {
-    /// Which node a reference means, if that can be told without asking anybody.
-    pub(super) fn meant_now(&self, node: &NodeRef) -> Option<NodeId> {
-        match node {
-            NodeRef::Id(id) => Some(*id),
-            NodeRef::Name(_) if self.is_me(node) => Some(self.id),
-            NodeRef::Name(name) => match self.meant(name, self.hub_word(name)) {
-                NameResolution::Node(id) => Some(id),
-                NameResolution::Ask
-                | NameResolution::Unsure(_)
-                | NameResolution::Away
-                | NameResolution::Nobody => None,
-            },
-        }
-    }
-
-    /// The key of the node that a reference means.
-    pub(crate) async fn resolve(self: &Arc<Self>, node: &NodeRef) -> Result<NodeId, Status> {
-        if let Some(id) = self.meant_now(node) {
-            return Ok(id);
-        }
-        let NodeRef::Name(name) = node else {
-            return Err(unknown(node));
-        };
-        let mut outcome = self.meant(name, self.hub_word(name));
-        if outcome == NameResolution::Ask {
-            let word = self.ask_hubs_who_is(name).await;
-            outcome = self.meant(name, word);
-        }
-        match outcome {
-            NameResolution::Node(id) => Ok(id),
-            NameResolution::Unsure(id) => Err(unsure(name, id)),
-            NameResolution::Away => Err(Status::new(
-                Code::Unavailable,
-                format!("the hub gave the name `{name}` to a node that is away"),
-            )
-            .with_hint(
-                "call it by its key, or give a name of your own: `hail trust add KEY --alias NAME`",
-            )),
-            NameResolution::Ask | NameResolution::Nobody => Err(unknown(node)),
-        }
-    }
-
-    /// Has the hubs say of a name that a peer gave itself whether it is another's, ahead of the first
-    /// call to it.
-    pub(super) fn ask_ahead(self: &Arc<Self>, name: Option<NodeName>) {
-        let Some(name) = name else { return };
-        if self.hub_word(&name) == HubView::Unasked {
-            let node = self.clone();
-            tokio::spawn(async move { node.ask_hubs_who_is(&name).await });
-        }
-    }
-
-    fn meant(&self, name: &NodeName, at_hubs: HubView) -> NameResolution {
-        let (mut by_user, mut by_peer) = (None, None);
-        match self.trust.named(name) {
-            Some((id, NamedBy::User)) => by_user = Some(id),
-            Some((id, NamedBy::Peer)) => by_peer = Some(id),
-            None => {}
-        }
-        resolve(NameFacts {
-            by_user,
-            at_hubs,
-            by_peer,
-        })
-    }
-
-    /// What the hubs said of a name, as far as that still counts.
-    fn hub_word(&self, name: &NodeName) -> HubView {
-        let Some(away) = self.hubs.are_away() else {
-            return HubView::Nobody;
-        };
-        let heard = self.hubs.heard.lock();
-        let heard = heard.unwrap_or_else(PoisonError::into_inner);
-        heard.word(name, away, self.started.elapsed())
-    }
-
-    async fn ask_hubs_who_is(&self, name: &NodeName) -> HubView {
-        let mut said = Some(HubAnswer::Nobody);
-        for hub in self.hubs.all() {
-            let answer = tokio::time::timeout(PATIENCE, hub.client().holder(name)).await;
-            match answer {
-                Ok(Ok(Holder::Node(id))) => {
-                    said = Some(HubAnswer::Holder(id));
-                    break;
-                }
-                Ok(Ok(Holder::Away)) => said = Some(HubAnswer::Away),
-                Ok(Ok(Holder::Nobody)) => {}
-                Ok(Err(_)) | Err(_) => said = said.filter(|said| *said == HubAnswer::Away),
-            }
-        }
-        let now = self.started.elapsed();
-        let heard = self.hubs.heard.lock();
-        let mut heard = heard.unwrap_or_else(PoisonError::into_inner);
-        let Some(said) = said else {
-            return heard.unanswered(name, now);
-        };
-        let news = heard.answered(name, said, now);
-        let store = self.trust.store();
-        let kept = match news.changed {
-            true => store.put_heard(name, said),
-            false => Ok(()),
-        };
-        let forgotten = news
-            .forgotten
-            .map_or(Ok(()), |name| store.forget_heard(&name));
-        if let Err(error) = kept.and(forgotten) {
-            tracing::warn!(%name, %error, "what a hub said of a name could not be kept");
-        }
-        said.into()
+/// Which node a reference means, if that can be told without asking anybody.
+pub(super) fn meant_now(node: &Inner, who: &NodeRef) -> Option<NodeId> {
+    match who {
+        NodeRef::Id(id) => Some(*id),
+        NodeRef::Name(name) if node.name().as_ref() == Some(name) => Some(node.id()),
+        NodeRef::Name(name) => match meant(node, name, hub_word(node, name)) {
+            NameResolution::Node(id) => Some(id),
+            NameResolution::Ask
+            | NameResolution::Unsure(_)
+            | NameResolution::Away
+            | NameResolution::Nobody => None,
+        },
     }
 }
 
-fn unknown(node: &NodeRef) -> Status {
-    Status::new(Code::NotFound, format!("no node `{node}` is known here"))
+/// The key of the node that a reference means.
+pub(crate) async fn resolve(node: &Arc<Inner>, who: &NodeRef) -> Result<NodeId, Status> {
+    if let Some(id) = meant_now(node, who) {
+        return Ok(id);
+    }
+    let NodeRef::Name(name) = who else {
+        return Err(unknown(who));
+    };
+    let mut outcome = meant(node, name, hub_word(node, name));
+    if outcome == NameResolution::Ask {
+        let word = ask_hubs_who_is(node, name).await;
+        outcome = meant(node, name, word);
+    }
+    match outcome {
+        NameResolution::Node(id) => Ok(id),
+        NameResolution::Unsure(id) => Err(unsure(name, id)),
+        NameResolution::Away => Err(Status::new(
+            Code::Unavailable,
+            format!("the hub gave the name `{name}` to a node that is away"),
+        )
+        .with_hint(
+            "call it by its key, or give a name of your own: `hail trust add KEY --alias NAME`",
+        )),
+        NameResolution::Ask | NameResolution::Nobody => Err(unknown(who)),
+    }
+}
+
+/// Has the hubs say of a name that a peer gave itself whether it is another's, ahead of the first
+/// call to it.
+pub(super) fn ask_ahead(node: &Arc<Inner>, name: Option<NodeName>) {
+    let Some(name) = name else { return };
+    if hub_word(node, &name) == HubView::Unasked {
+        let node = node.clone();
+        tokio::spawn(async move { ask_hubs_who_is(&node, &name).await });
+    }
+}
+
+fn meant(node: &Inner, name: &NodeName, at_hubs: HubView) -> NameResolution {
+    let (mut by_user, mut by_peer) = (None, None);
+    match node.trust.named(name) {
+        Some((id, NamedBy::User)) => by_user = Some(id),
+        Some((id, NamedBy::Peer)) => by_peer = Some(id),
+        None => {}
+    }
+    names::resolve(NameFacts {
+        by_user,
+        at_hubs,
+        by_peer,
+    })
+}
+
+/// What the hubs said of a name, as far as that still counts.
+fn hub_word(node: &Inner, name: &NodeName) -> HubView {
+    let Some(away) = node.hubs.are_away() else {
+        return HubView::Nobody;
+    };
+    let heard = node.hubs.heard.lock();
+    let heard = heard.unwrap_or_else(PoisonError::into_inner);
+    heard.word(name, away, node.lifecycle.started.elapsed())
+}
+
+async fn ask_hubs_who_is(node: &Inner, name: &NodeName) -> HubView {
+    let mut said = Some(HubAnswer::Nobody);
+    for hub in node.hubs.all() {
+        let answer = tokio::time::timeout(PATIENCE, hub.client().holder(name)).await;
+        match answer {
+            Ok(Ok(Holder::Node(id))) => {
+                said = Some(HubAnswer::Holder(id));
+                break;
+            }
+            Ok(Ok(Holder::Away)) => said = Some(HubAnswer::Away),
+            Ok(Ok(Holder::Nobody)) => {}
+            Ok(Err(_)) | Err(_) => said = said.filter(|said| *said == HubAnswer::Away),
+        }
+    }
+    let now = node.lifecycle.started.elapsed();
+    let heard = node.hubs.heard.lock();
+    let mut heard = heard.unwrap_or_else(PoisonError::into_inner);
+    let Some(said) = said else {
+        return heard.unanswered(name, now);
+    };
+    let news = heard.answered(name, said, now);
+    let store = node.trust.store();
+    let kept = match news.changed {
+        true => store.put_heard(name, said),
+        false => Ok(()),
+    };
+    let forgotten = news
+        .forgotten
+        .map_or(Ok(()), |name| store.forget_heard(&name));
+    if let Err(error) = kept.and(forgotten) {
+        tracing::warn!(%name, %error, "what a hub said of a name could not be kept");
+    }
+    said.into()
+}
+
+fn unknown(who: &NodeRef) -> Status {
+    Status::new(Code::NotFound, format!("no node `{who}` is known here"))
         .with_hint("`hail trust ls` lists the peers, `hail join TICKET` adds one")
 }
 

@@ -23,9 +23,11 @@ use tokio::{
 };
 
 use super::{
-    Inner, local, now_unix,
+    Inner, local, manage, now_unix,
     registry::{MemberKey, Picked, Target, not_found},
+    resolve,
     trust::untrusted,
+    tunnel,
     tunnel::greeted,
 };
 use crate::{
@@ -33,7 +35,7 @@ use crate::{
     agent::{Caller, RequestKind, SharedHandler, check_register},
     carrier::{SendStream, budget::Account},
     config::Carrier,
-    session::{self, Dispatch, FrameReader, IncomingCall, Opening, Session, refuse},
+    session::{self, Dispatch, FrameReader, Opening, Session, refuse},
 };
 
 /// Where a call goes.
@@ -90,7 +92,7 @@ impl Dispatch for NodeDispatcher {
         match (opening.kind, self.origin) {
             (FrameKind::REGISTER, CallOrigin::Local) => register(&self, session, opening).await,
             (FrameKind::CALL | FrameKind::SEND | FrameKind::STREAM, _) => {
-                self.node.carry(&session, opening, self.origin).await;
+                carry(&self.node, &session, opening, self.origin).await;
             }
             (kind, _) => {
                 let status = Status::new(
@@ -108,264 +110,268 @@ impl Dispatch for NodeDispatcher {
         if let CallOrigin::Peer(id) = self.origin
             && (session.dialled() || self.node.trust.is_trusted(id))
         {
-            self.node.lists.heard(id, session, page);
+            self.node.peers.lists.heard(id, session, page);
         }
     }
 }
 
-impl Inner {
-    /// Sees one opened call, send or stream to its end.
-    async fn carry(self: &Arc<Self>, session: &Session, opening: Opening, origin: CallOrigin) {
-        let Some(call) = opening.into_call().await else {
-            return;
-        };
-        let IncomingCall {
-            kind,
-            mut header,
-            send,
-            reader,
-        } = call;
-        if reader.is_early() && !may_be_replayed(kind, &header) {
-            return Box::pin(refuse(send, reader, &too_early())).await;
-        }
-        if header.from.node.is_some() {
-            return Box::pin(refuse(send, reader, &states_a_key())).await;
-        }
-        let deadline = header.deadline().map(|left| Instant::now() + left);
-        if is_for_node(&header) {
-            let handler = self.management(session, origin);
-            let caller = caller(origin);
-            session::serve(request_kind(kind), header, caller, send, reader, &handler).await;
-            return;
-        }
-        self.count_call();
-        self.spin.touch();
-        let routed = match self.route_now(&header, origin) {
-            Routed::Now(routed) => routed,
-            Routed::Later(request, decision) => {
-                let route = Box::pin(self.route_slowly(&request, decision));
-                session::in_time(deadline, std::pin::pin!(route)).await
-            }
-        };
-        let Route { to, picked } = match routed {
-            Ok(route) => route,
-            Err(status) => {
-                // Trust was looked up on the way; only who was refused is looked at again.
-                let status = match origin {
-                    CallOrigin::Peer(peer) if !self.trust.is_trusted(peer) => {
-                        Box::pin(self.refuse_untrusted(session, peer)).await
-                    }
-                    _ => status,
-                };
-                return Box::pin(refuse(send, reader, &status)).await;
-            }
-        };
-        // It was for this node.
-        header.carrier.clear();
-        let code = match to {
-            Destination::Handler(handler) => {
-                let kind = request_kind(kind);
-                session::serve(kind, header, caller(origin), send, reader, &handler).await
-            }
-            Destination::Session(onward) => {
-                // A stream lives long, and what comes on it is as good a sign of more as a call.
-                let moved = || {
-                    if kind == FrameKind::STREAM {
-                        self.spin.touch();
-                    }
-                };
-                let socket = match kind {
-                    FrameKind::STREAM => Box::pin(connected(&onward, picked.as_ref())).await,
-                    _ => None,
-                };
-                if let Some(socket) = socket {
-                    send.set_priority(header.priority);
-                    let _in_flight = onward.count();
-                    let stream = (send, reader);
-                    Box::pin(session::connect(stream, socket, deadline, &onward, &moved)).await
-                } else {
-                    let header = onward_header(header, origin, picked.as_ref(), deadline);
-                    let caller = (session.account(), send, reader);
-                    Box::pin(relay(&onward, kind, &header, caller, deadline, &moved)).await
+/// Sees one call, send or stream that came in a session to its end.
+async fn carry(node: &Arc<Inner>, session: &Session, opening: Opening, origin: CallOrigin) {
+    let kind = opening.kind;
+    let (header, send, reader) = opening.into_call();
+    let mut header = match header {
+        Ok(header) => header,
+        Err(status) => return Box::pin(refuse(send, reader, &status)).await,
+    };
+    if reader.is_early() && !may_be_replayed(kind, &header) {
+        return Box::pin(refuse(send, reader, &too_early())).await;
+    }
+    if header.from.node.is_some() {
+        return Box::pin(refuse(send, reader, &states_a_key())).await;
+    }
+    let deadline = header.deadline().map(|left| Instant::now() + left);
+    // What is for the node itself, as a stranger's ticket is, is no sign of traffic.
+    let traffic = !is_for_node(&header);
+    if traffic {
+        node.programs.spin.touch();
+    }
+    let Route { to, picked } = match place(node, Some(session), &mut header, origin, deadline).await
+    {
+        Ok(route) => route,
+        Err(status) => {
+            // Trust was looked up on the way; only who was refused is looked at again.
+            let status = match origin {
+                CallOrigin::Peer(peer) if !node.trust.is_trusted(peer) => {
+                    Box::pin(refuse_untrusted(node, session, peer)).await
                 }
-            }
-        };
-        self.spin.touch();
-        if let Some(picked) = picked {
-            self.registry.finish(picked, code);
-        }
-    }
-
-    /// Finds who takes a call and brings up the tunnel to it.
-    pub(crate) async fn route(
-        self: &Arc<Self>,
-        header: &CallHeader,
-        origin: CallOrigin,
-    ) -> Result<Route, Status> {
-        match self.route_now(header, origin) {
-            Routed::Now(route) => route,
-            Routed::Later(request, decision) => {
-                Box::pin(self.route_slowly(&request, decision)).await
-            }
-        }
-    }
-
-    /// Where a call goes, if that can be told without waiting, as it can of nearly every call.
-    fn route_now(&self, header: &CallHeader, origin: CallOrigin) -> Routed {
-        let (request, decision) = match self.decide(header, origin) {
-            Ok(decided) => decided,
-            Err(status) => return Routed::Now(Err(status)),
-        };
-        match self.known_route(&request, &decision) {
-            Some(route) => Routed::Now(route),
-            None => Routed::Later(request, decision),
-        }
-    }
-
-    fn decide(
-        &self,
-        header: &CallHeader,
-        origin: CallOrigin,
-    ) -> Result<(RouteRequest, RouteDecision), Status> {
-        let request = RouteRequest::parse(header, origin)?;
-        if self.is_closing() {
-            return Err(Status::new(Code::Unavailable, "this node is shutting down"));
-        }
-        let may_call = |peer, agent: &AgentName| self.trust.check(peer, agent);
-        let meant = |node: &NodeRef| self.meant_now(node);
-        let decision = request.decide(origin, self.id, may_call, meant)?;
-        Ok((request, decision))
-    }
-
-    /// The route of a decision, where nothing has to be waited for.
-    fn known_route(
-        &self,
-        request: &RouteRequest,
-        decision: &RouteDecision,
-    ) -> Option<Result<Route, Status>> {
-        let agent = &request.address.agent;
-        match decision {
-            RouteDecision::Deliver => Some(self.local_route(agent)),
-            // A tunnel over that carrier may have to be brought up.
-            _ if request.carrier.is_some() => None,
-            RouteDecision::Dial(id) => {
-                let to = Destination::Session(self.peers.up_for_call(*id)?);
-                Some(Ok(Route { to, picked: None }))
-            }
-            RouteDecision::Search => {
-                let picked = self.registry.pick(agent, false, &[]).ok()?;
-                let to = match picked.value().reach() {
-                    Reach::Here(to) => to,
-                    Reach::Peer(id) => Destination::Session(self.peers.up_for_call(id)?),
-                };
-                Some(Ok(Route {
-                    to,
-                    picked: Some(picked),
-                }))
-            }
-            RouteDecision::Resolve(_) => None,
-        }
-    }
-
-    async fn route_slowly(
-        self: &Arc<Self>,
-        request: &RouteRequest,
-        decision: RouteDecision,
-    ) -> Result<Route, Status> {
-        let agent = &request.address.agent;
-        let id = match decision {
-            RouteDecision::Deliver => return self.local_route(agent),
-            RouteDecision::Search => return self.search_route(agent, request.carrier).await,
-            RouteDecision::Dial(id) => id,
-            RouteDecision::Resolve(node) => self.resolve(&node).await?,
-        };
-        if id == self.id {
-            return self.local_route(agent);
-        }
-        let tunnel = self.tunnel_for_call(id, request.carrier, request.replayable);
-        let to = Destination::Session(tunnel.await?);
-        Ok(Route { to, picked: None })
-    }
-
-    /// Notes that a stranger wants to be let in, by the name of its greeting, and what it is told.
-    pub(super) async fn refuse_untrusted(&self, session: &Session, peer: NodeId) -> Status {
-        // Its call may have overtaken its greeting. Without one it has no name.
-        let _ = greeted(session).await;
-        let hello = session.peer_hello();
-        let name = hello.map(|hello| hello.name.clone()).unwrap_or_default();
-        let from = session.connection().stats().remote;
-        self.trust.note_stranger(peer, &name, &from, now_unix());
-        untrusted(peer)
-    }
-
-    pub(super) fn is_me(&self, node: &NodeRef) -> bool {
-        match node {
-            NodeRef::Id(id) => *id == self.id,
-            NodeRef::Name(name) => self.config.node.name.as_ref() == Some(name),
-        }
-    }
-
-    fn local_route(&self, agent: &AgentName) -> Result<Route, Status> {
-        let picked = self.registry.pick(agent, true, &[])?;
-        let Reach::Here(to) = picked.value().reach() else {
-            return Err(not_found(agent));
-        };
-        Ok(Route {
-            to,
-            picked: Some(picked),
-        })
-    }
-
-    /// Searches for whoever takes a call that names no node ([`RouteSearch`] decides).
-    async fn search_route(
-        self: &Arc<Self>,
-        agent: &AgentName,
-        carrier: Option<Carrier>,
-    ) -> Result<Route, Status> {
-        let mut search = RouteSearch::new(carrier);
-        let mut action = SearchAction::Pick;
-        let (mut picked, mut to) = (None, None);
-        loop {
-            action = match action {
-                SearchAction::Pick => {
-                    let excluded = search.excluded().iter().copied();
-                    let excluded: Vec<MemberKey> = excluded.map(MemberKey::Peer).collect();
-                    let found = self.registry.pick(agent, false, &excluded).map(|member| {
-                        let who = match member.value().reach() {
-                            Reach::Here(here) => {
-                                to = Some(here);
-                                PickedMember::Local
-                            }
-                            Reach::Peer(id) => PickedMember::Peer(id),
-                        };
-                        picked = Some(member);
-                        who
-                    });
-                    search.handle_pick(found)
-                }
-                SearchAction::AskOthers => {
-                    self.ask_others(agent).await;
-                    search.handle_asked()
-                }
-                SearchAction::Dial(id) => {
-                    let tunnel = self.tunnel_for_call(id, carrier, false).await;
-                    let outcome = tunnel.map(|session| to = Some(Destination::Session(session)));
-                    if let Err(status) = &outcome {
-                        tracing::debug!(%agent, peer = %id, %status, "a member cannot be reached");
-                    }
-                    let (next, failed) = search.handle_dialled(id, outcome);
-                    if failed && let Some(member) = picked.take() {
-                        self.registry.finish(member, Code::Unavailable);
-                    }
-                    next
-                }
-                SearchAction::Deliver => {
-                    let to = to.ok_or_else(|| not_found(agent))?;
-                    return Ok(Route { to, picked });
-                }
-                SearchAction::Refuse(status) => return Err(status),
+                _ => status,
             };
+            return Box::pin(refuse(send, reader, &status)).await;
         }
+    };
+    let code = match to {
+        Destination::Handler(handler) => {
+            let kind = request_kind(kind);
+            session::serve(kind, header, caller(origin), send, reader, &handler).await
+        }
+        Destination::Session(onward) => {
+            // A stream lives long, and what comes on it is as good a sign of more as a call.
+            let moved = || {
+                if kind == FrameKind::STREAM {
+                    node.programs.spin.touch();
+                }
+            };
+            let socket = match kind {
+                FrameKind::STREAM => Box::pin(connected(&onward, picked.as_ref())).await,
+                _ => None,
+            };
+            if let Some(socket) = socket {
+                send.set_priority(header.priority);
+                let _in_flight = onward.count();
+                let stream = (send, reader);
+                Box::pin(session::connect(stream, socket, deadline, &onward, &moved)).await
+            } else {
+                set_onward(&mut header, origin, picked.as_ref(), deadline);
+                let caller = (session.account(), send, reader);
+                Box::pin(relay(&onward, kind, &header, caller, deadline, &moved)).await
+            }
+        }
+    };
+    if traffic {
+        node.programs.spin.touch();
+    }
+    if let Some(picked) = picked {
+        node.registry.finish(picked, code);
+    }
+}
+
+/// Finds who takes a call, by `deadline`, and brings up the tunnel to it: the one way of a call of any origin, whether it came
+/// in a `session` or from the program that embeds the node.
+pub(crate) async fn place(
+    node: &Arc<Inner>,
+    session: Option<&Session>,
+    header: &mut CallHeader,
+    origin: CallOrigin,
+    deadline: Option<Instant>,
+) -> Result<Route, Status> {
+    if is_for_node(header) {
+        let handler = manage::management(node, session, origin);
+        return Ok(Route {
+            to: Destination::Handler(handler),
+            picked: None,
+        });
+    }
+    node.programs.count_call();
+    let route = route(node, header, origin, deadline).await;
+    // It was for this node.
+    header.carrier.clear();
+    route
+}
+
+/// Where a call goes that is for no node itself, with the tunnel to it brought up.
+pub(super) async fn route(
+    node: &Arc<Inner>,
+    header: &CallHeader,
+    origin: CallOrigin,
+    deadline: Option<Instant>,
+) -> Result<Route, Status> {
+    match route_now(node, header, origin) {
+        Routed::Now(route) => route,
+        Routed::Later(request, decision) => {
+            let route = Box::pin(route_slowly(node, &request, decision));
+            session::in_time(deadline, std::pin::pin!(route)).await
+        }
+    }
+}
+
+/// Where a call goes, if that can be told without waiting, as it can of nearly every call.
+fn route_now(node: &Inner, header: &CallHeader, origin: CallOrigin) -> Routed {
+    let (request, decision) = match decide(node, header, origin) {
+        Ok(decided) => decided,
+        Err(status) => return Routed::Now(Err(status)),
+    };
+    match known_route(node, &request, &decision) {
+        Some(route) => Routed::Now(route),
+        None => Routed::Later(request, decision),
+    }
+}
+
+fn decide(
+    node: &Inner,
+    header: &CallHeader,
+    origin: CallOrigin,
+) -> Result<(RouteRequest, RouteDecision), Status> {
+    let request = RouteRequest::parse(header, origin)?;
+    if node.is_closing() {
+        return Err(Status::new(Code::Unavailable, "this node is shutting down"));
+    }
+    let may_call = |peer, agent: &AgentName| node.trust.check(peer, agent);
+    let meant = |who: &NodeRef| resolve::meant_now(node, who);
+    let decision = request.decide(origin, node.id(), may_call, meant)?;
+    Ok((request, decision))
+}
+
+/// The route of a decision, where nothing has to be waited for.
+fn known_route(
+    node: &Inner,
+    request: &RouteRequest,
+    decision: &RouteDecision,
+) -> Option<Result<Route, Status>> {
+    let agent = &request.address.agent;
+    match decision {
+        RouteDecision::Deliver => Some(local_route(node, agent)),
+        // A tunnel over that carrier may have to be brought up.
+        _ if request.carrier.is_some() => None,
+        RouteDecision::Dial(id) => {
+            let to = Destination::Session(node.peers.up_for_call(*id)?);
+            Some(Ok(Route { to, picked: None }))
+        }
+        RouteDecision::Search => {
+            let picked = node.registry.pick(agent, false, &[]).ok()?;
+            let to = match picked.value().reach() {
+                Reach::Here(to) => to,
+                Reach::Peer(id) => Destination::Session(node.peers.up_for_call(id)?),
+            };
+            Some(Ok(Route {
+                to,
+                picked: Some(picked),
+            }))
+        }
+        RouteDecision::Resolve(_) => None,
+    }
+}
+
+async fn route_slowly(
+    node: &Arc<Inner>,
+    request: &RouteRequest,
+    decision: RouteDecision,
+) -> Result<Route, Status> {
+    let agent = &request.address.agent;
+    let id = match decision {
+        RouteDecision::Deliver => return local_route(node, agent),
+        RouteDecision::Search => return search_route(node, agent, request.carrier).await,
+        RouteDecision::Dial(id) => id,
+        RouteDecision::Resolve(who) => resolve::resolve(node, &who).await?,
+    };
+    if id == node.id() {
+        return local_route(node, agent);
+    }
+    let tunnel = tunnel::tunnel_for_call(node, id, request.carrier, request.replayable);
+    let to = Destination::Session(tunnel.await?);
+    Ok(Route { to, picked: None })
+}
+
+/// Notes that a stranger wants to be let in, by the name of its greeting, and what it is told.
+pub(super) async fn refuse_untrusted(node: &Inner, session: &Session, peer: NodeId) -> Status {
+    // Its call may have overtaken its greeting. Without one it has no name.
+    let _ = greeted(session).await;
+    let hello = session.peer_hello();
+    let name = hello.map(|hello| hello.name.clone()).unwrap_or_default();
+    let from = session.connection().stats().remote;
+    node.trust.note_stranger(peer, &name, &from, now_unix());
+    untrusted(peer)
+}
+
+fn local_route(node: &Inner, agent: &AgentName) -> Result<Route, Status> {
+    let picked = node.registry.pick(agent, true, &[])?;
+    let Reach::Here(to) = picked.value().reach() else {
+        return Err(not_found(agent));
+    };
+    Ok(Route {
+        to,
+        picked: Some(picked),
+    })
+}
+
+/// Searches for whoever takes a call that names no node ([`RouteSearch`] decides).
+async fn search_route(
+    node: &Arc<Inner>,
+    agent: &AgentName,
+    carrier: Option<Carrier>,
+) -> Result<Route, Status> {
+    let mut search = RouteSearch::new(carrier);
+    let mut action = SearchAction::Pick;
+    let (mut picked, mut to) = (None, None);
+    loop {
+        action = match action {
+            SearchAction::Pick => {
+                let excluded = search.excluded().iter().copied();
+                let excluded: Vec<MemberKey> = excluded.map(MemberKey::Peer).collect();
+                let found = node.registry.pick(agent, false, &excluded).map(|member| {
+                    let who = match member.value().reach() {
+                        Reach::Here(here) => {
+                            to = Some(here);
+                            PickedMember::Local
+                        }
+                        Reach::Peer(id) => PickedMember::Peer(id),
+                    };
+                    picked = Some(member);
+                    who
+                });
+                search.handle_pick(found)
+            }
+            SearchAction::AskOthers => {
+                tunnel::ask_others(node, agent).await;
+                search.handle_asked()
+            }
+            SearchAction::Dial(id) => {
+                let tunnel = tunnel::tunnel_for_call(node, id, carrier, false).await;
+                let outcome = tunnel.map(|session| to = Some(Destination::Session(session)));
+                if let Err(status) = &outcome {
+                    tracing::debug!(%agent, peer = %id, %status, "a member cannot be reached");
+                }
+                let (next, failed) = search.handle_dialled(id, outcome);
+                if failed && let Some(member) = picked.take() {
+                    node.registry.finish(member, Code::Unavailable);
+                }
+                next
+            }
+            SearchAction::Deliver => {
+                let to = to.ok_or_else(|| not_found(agent))?;
+                return Ok(Route { to, picked });
+            }
+            SearchAction::Refuse(status) => return Err(status),
+        };
     }
 }
 
@@ -389,7 +395,7 @@ async fn relay(
     onward: &Session,
     kind: FrameKind,
     header: &CallHeader,
-    (payer, send, reader): (Option<&Arc<Account>>, SendStream, FrameReader),
+    (payer, send, reader): (Option<&Arc<Account>>, SendStream, Box<FrameReader>),
     deadline: Option<Instant>,
     moved: &(impl Fn() + Sync),
 ) -> Code {
@@ -423,6 +429,8 @@ async fn register(dispatcher: &NodeDispatcher, session: Session, opening: Openin
             return refuse(send, reader, &status).await;
         }
     };
+    // It is a slice of the whole batch in which it came, which would stay for as long as the attachment.
+    drop(payload);
     let name = register.name.clone();
     if let Err(status) = check_register(&register) {
         return refuse(send, reader, &status).await;
@@ -465,14 +473,14 @@ impl Drop for Registered<'_> {
     }
 }
 
-/// The header for the next hop: the bare agent name, the time that is left, and for an attached
+/// Makes a header that of the next hop: the bare agent name, the time that is left, and for an attached
 /// program where the call came from.
-pub(crate) fn onward_header(
-    mut header: CallHeader,
+pub(crate) fn set_onward(
+    header: &mut CallHeader,
     origin: CallOrigin,
     picked: Option<&Picked>,
     deadline: Option<Instant>,
-) -> CallHeader {
+) {
     if let Some((agent, _)) = header.to.split_once('@') {
         header.to = agent.to_owned();
     }
@@ -482,7 +490,6 @@ pub(crate) fn onward_header(
     if let Some(at) = deadline {
         header.set_deadline(at.saturating_duration_since(Instant::now()));
     }
-    header
 }
 
 /// Whether it does no harm when somebody who recorded a call makes it again.

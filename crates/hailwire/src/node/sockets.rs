@@ -34,34 +34,32 @@ struct Granted {
     send: usize,
 }
 
-impl Inner {
-    /// Asks the kernel for buffers of the configured size, where the engine has asked for others.
-    pub(super) fn fit_sockets(&self) {
-        let size = self.config.quic.socket_buffer;
-        if size == ENGINE {
-            return;
-        }
-        match fit(&self.endpoint.bound_sockets(), Some(size)) {
-            Ok(sockets) => tracing::debug!(?sockets, "socket buffers"),
-            Err(error) => tracing::warn!(%error, "the socket buffers stay as the engine made them"),
-        }
+/// Asks the kernel for buffers of the configured size, where the engine has asked for others.
+pub(super) fn fit_sockets(node: &Inner) {
+    let size = node.config().quic.socket_buffer;
+    if size == ENGINE {
+        return;
     }
+    match fit(&node.sockets.endpoint.bound_sockets(), Some(size)) {
+        Ok(sockets) => tracing::debug!(?sockets, "socket buffers"),
+        Err(error) => tracing::warn!(%error, "the socket buffers stay as the engine made them"),
+    }
+}
 
-    /// What the kernel granted, for `hail config show --effective`.
-    pub(super) fn granted_buffers(&self) -> InForce {
-        let asked = self.config.quic.socket_buffer;
-        let (value, why) = match fit(&self.endpoint.bound_sockets(), None) {
-            Ok(sockets) => say(asked, &sockets),
-            Err(error) => (
-                "unknown".to_owned(),
-                format!("this system does not let a process look at its own sockets: {error}"),
-            ),
-        };
-        InForce {
-            setting: "quic.socket-buffer.granted".to_owned(),
-            value,
-            why,
-        }
+/// What the kernel granted, for `hail config show --effective`.
+pub(super) fn granted_buffers(node: &Inner) -> InForce {
+    let asked = node.config().quic.socket_buffer;
+    let (value, why) = match fit(&node.sockets.endpoint.bound_sockets(), None) {
+        Ok(sockets) => say(asked, &sockets),
+        Err(error) => (
+            "unknown".to_owned(),
+            format!("this system does not let a process look at its own sockets: {error}"),
+        ),
+    };
+    InForce {
+        setting: "quic.socket-buffer.granted".to_owned(),
+        value,
+        why,
     }
 }
 

@@ -8,12 +8,13 @@
 //! not bring it back. Only this node's side can: by a ticket, an approval or by hand.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     net::{IpAddr, SocketAddr},
     sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::{Duration, Instant},
 };
 
+use foldhash::HashMap;
 use hailwire_core::{
     dial_address::AddressOrigin,
     grants::{BareCalls, Grant, GrantTerms, settle, takes_bare},

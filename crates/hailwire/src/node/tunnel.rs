@@ -23,7 +23,7 @@ use iroh::endpoint::IncomingAddr;
 use tokio::{sync::Notify, task::JoinSet};
 
 use super::{
-    Inner, additional,
+    Inner, additional, asked, dial, here, hubs, offers,
     overlay::{self, Places},
     peers::Connect,
     router::NodeDispatcher,
@@ -67,15 +67,15 @@ pub(super) struct UntrustedPeers {
     welcomed: Notify,
 }
 
-pub(super) fn strangers() -> UntrustedPeers {
-    UntrustedPeers {
-        gate: AdmissionGate::new(UNTRUSTED_SLOTS),
-        slots: Mutex::default(),
-        welcomed: Notify::new(),
-    }
-}
-
 impl UntrustedPeers {
+    pub(super) fn new() -> Self {
+        Self {
+            gate: AdmissionGate::new(UNTRUSTED_SLOTS),
+            slots: Mutex::default(),
+            welcomed: Notify::new(),
+        }
+    }
+
     /// A stranger redeems a ticket: it does not make way for a moment.
     pub(super) fn redeems(&self, id: NodeId) {
         if let Some(slot) = self.slots().get(&id) {
@@ -88,273 +88,274 @@ impl UntrustedPeers {
     }
 }
 
-impl Inner {
-    /// The tunnel to a trusted peer, brought up if need be.
-    ///
-    /// # Errors
-    ///
-    /// `unavailable` when the peer cannot be reached, `permission_denied` when it is not trusted.
-    pub(crate) async fn tunnel(self: &Arc<Self>, id: NodeId) -> Result<Session, Status> {
-        match self.peers.connect(id, self.carrier_for(id)) {
-            Connect::Up(session) => Ok(session),
-            Connect::Wait(mut outcome) => match outcome.wait_for(Option::is_some).await {
-                Ok(outcome) => outcome
-                    .clone()
-                    .unwrap_or_else(|| Err(unreachable(id, "it was given up"))),
-                Err(_) => Err(unreachable(id, "the attempt was given up")),
-            },
-            Connect::Dial(tell) => {
-                // In a task of its own, so that a caller who gives up does not undo the work that
-                // others wait for.
-                let node = self.clone();
-                let dial = tokio::spawn(async move {
-                    let outcome = node.dial_peer(id).await;
-                    if outcome.is_err() {
-                        node.peers.failed(id);
-                    }
-                    // Nobody else may be waiting.
-                    let _ = tell.send(Some(outcome.clone()));
-                    outcome
-                });
-                dial.await
-                    .unwrap_or_else(|_| Err(unreachable(id, "the attempt failed")))
-            }
-        }
-    }
-
-    /// As [`Inner::tunnel`] for a call, over the `carrier` that it asks for. It is counted by whether it found one, and need not wait for
-    /// the peer's greeting. One that may be made `twice` need not even wait for the handshake where the
-    /// peer was met before.
-    pub(super) async fn tunnel_for_call(
-        self: &Arc<Self>,
-        id: NodeId,
-        carrier: Option<Carrier>,
-        twice: bool,
-    ) -> Result<Session, Status> {
-        if let Some(carrier) = carrier {
-            let (session, found) = self.tunnel_over(id, carrier).await?;
-            self.peers.count(found);
-            return Ok(session);
-        }
-        if let Some(session) = self.peers.up_for_call(id) {
-            return Ok(session);
-        }
-        self.peers.count(false);
-        tokio::select! {
-            biased;
-            tunnel = self.tunnel(id) => tunnel,
-            early = self.peers.early.wait(id, twice) => Ok(early),
-        }
-    }
-
-    async fn dial_peer(self: &Arc<Self>, id: NodeId) -> Result<Session, Status> {
-        if !self.trust.is_trusted(id) && !self.vouched_for(id).await {
-            return Err(Status::new(
-                Code::PermissionDenied,
-                format!("{id} is not a trusted peer"),
-            )
-            .with_hint("`hail join TICKET` makes two nodes trust each other"));
-        }
-        let most = self.config.limits.max_tunnels as usize;
-        if !self.peers.has(id) && self.peers.len() >= most {
-            return Err(Status::new(
-                Code::ResourceExhausted,
-                "this node has as many tunnels as it may",
-            )
-            .with_hint("raise `limits { max-tunnels }` in hail.kdl"));
-        }
-        let places = self.places(id).await;
-        if places.is_empty() {
-            let reason = "no address of it is known that can be reached from this network";
-            return Err(unreachable(id, reason));
-        }
-        let session = self.dial_at(id, &places).await?;
-        // A peer that dialled at the same time may have won.
-        Ok(self.peers.up(id).unwrap_or(session))
-    }
-
-    /// A connection of a trusted peer that resumes a TLS session: what comes before its handshake is
-    /// complete may be a replay, and only then is it a tunnel.
-    async fn arrived_early(
-        self: &Arc<Self>,
-        id: NodeId,
-        early: iroh::endpoint::IncomingZeroRttConnection,
-        slot: &AdmissionSlot,
-    ) {
-        let room = overlay::room(&self.config.quic);
-        let connection = quic::Connection::accepted_early(early, room);
-        if self.is_closing() {
-            let connection = Connection::Quic(connection);
-            return connection.close(Code::Unavailable, "the node is shutting down");
-        }
-        let session = self.start_session(id, Connection::Quic(connection.clone()), false);
-        let completed = async {
-            let complete = tokio::time::timeout(GREETING_TIMEOUT, connection.complete()).await;
-            matches!(complete, Ok(Ok(_))) && greeted(&session).await.is_ok()
-        };
-        let completed = tokio::select! {
-            completed = completed => completed,
-            () = slot.displaced() => false,
-        };
-        if completed {
-            self.up(id, &session, false);
-        } else {
-            session.close(Code::Unavailable, "the handshake was not completed");
-        }
-    }
-
-    /// A new connection from a node that has proved to be `id`, over whichever carrier.
-    pub(super) async fn arrived(self: &Arc<Self>, id: NodeId, connection: Connection) {
-        if self.is_closing() {
-            return connection.close(Code::Unavailable, "the node is shutting down");
-        }
-        if !self.trust.is_trusted(id) {
-            return accept_stranger(self, id, connection).await;
-        }
-        let session = self.start_session(id, connection, false);
-        if greeted(&session).await.is_ok() {
-            self.up(id, &session, false);
-        }
-    }
-
-    pub(super) fn start_session(
-        self: &Arc<Self>,
-        id: NodeId,
-        connection: Connection,
-        dialled: bool,
-    ) -> Session {
-        self.start_session_as(self.hello(), id, connection, dialled)
-    }
-
-    pub(super) fn start_session_as(
-        self: &Arc<Self>,
-        hello: Hello,
-        id: NodeId,
-        connection: Connection,
-        dialled: bool,
-    ) -> Session {
-        let door = Arc::new(NodeDispatcher {
-            node: self.clone(),
-            origin: CallOrigin::Peer(id),
-            program: None,
-        });
-        let account = self.accounts.of(id, self.trust.is_trusted(id));
-        Session::start_charged(connection, dialled, hello, door, Some(account))
-    }
-
-    /// Makes a greeted session of a trusted peer its tunnel, or one more connection of it where an
-    /// accepted one says that it is to be that, and looks after it until it ends. The one place where a
-    /// tunnel begins, and so where trust is asked for the last time and where the number of tunnels is
-    /// bounded.
-    pub(super) fn up(self: &Arc<Self>, id: NodeId, session: &Session, dialled: bool) {
-        if !self.trust.is_trusted(id) {
-            return session.close(Code::PermissionDenied, "this node does not trust yours");
-        }
-        self.accounts.welcome(id);
-        if !dialled && additional::is_additional(session) {
-            self.up_additional(id, session, dialled);
-            return;
-        }
-        let most = self.config.limits.max_tunnels as usize;
-        if !self.peers.has(id) && self.peers.len() >= most {
-            return session.close(Code::ResourceExhausted, "no more tunnels");
-        }
-        if !self.peers.enter(id, session, dialled, self.carrier_for(id)) {
-            return;
-        }
-        self.strangers.welcomed.notify_waiters();
-        let carrier = session.connection().carrier();
-        tracing::info!(peer = %id, carrier, dialled, "tunnel up");
-        session.send_offers(self.offers_to(id));
-        self.peers.note_agents(id, self.registry.offers_of(id));
-        self.lists.open(id);
-        let looked_after = look_after(self.clone(), id, session.clone());
-        tokio::spawn(panics::panicked("a tunnel", looked_after));
-        if dialled {
-            self.keep_connections(id, session);
-        }
-    }
-
-    /// Everywhere that a peer may be and this node goes: where it was last, and what it and the hubs say.
-    pub(super) async fn places(&self, id: NodeId) -> Places {
-        let mut candidates = AddressCandidates::default();
-        if let Some(row) = self.trust.row(id) {
-            candidates.add(AddressOrigin::Typed, &row.typed, &row.tcp);
-            candidates.add(AddressOrigin::Found, &row.addresses, &[]);
-            candidates.add(AddressOrigin::Told, &row.told, &row.told_tcp);
-            candidates.relays.extend(row.relay);
-        }
-        self.candidates_at_hubs(id, &mut candidates).await;
-        self.dialled(id, candidates).await
-    }
-
-    /// Waits for lists of offers that have not had their turn, and brings up tunnels to nodes that have none,
-    /// until one of them offers `agent`: to those of which a hub knows that they do, and to trusted peers.
-    pub(super) async fn ask_others(self: &Arc<Self>, agent: &AgentName) {
-        let unconnected = |id: &NodeId| !self.peers.has(*id);
-        let takes = |row: &TrustRow| takes_bare(&row.allow, &row.bare, agent);
-        let trusted = self.trust.rows().into_iter().filter(takes);
-        let trusted = trusted.map(|row| row.id);
-        let mut waiting: VecDeque<NodeId> = trusted.filter(unconnected).collect();
-        let mut dials = JoinSet::new();
-        let (node, wanted) = (self.clone(), agent.clone());
-        dials.spawn(async move {
-            node.lists_had_their_turn(&wanted).await;
-            Some(())
-        });
-        let mut holders = std::pin::pin!(self.holders_at_hubs(agent));
-        let mut searching = true;
-        loop {
-            // One of them waits for lists.
-            while dials.len() <= MAX_ASKED
-                && let Some(id) = waiting.pop_front()
-            {
-                dials.spawn(ask_offers(self.clone(), id));
-            }
-            tokio::select! {
-                found = &mut holders, if searching => {
-                    searching = false;
-                    // The likely ones first; a peer that is being dialled is waited for, not
-                    // dialled twice.
-                    waiting.retain(|id| !found.contains(id));
-                    found.into_iter().filter(unconnected).for_each(|id| waiting.push_front(id));
+/// The tunnel to a trusted peer, brought up if need be.
+///
+/// # Errors
+///
+/// `unavailable` when the peer cannot be reached, `permission_denied` when it is not trusted.
+pub(crate) async fn tunnel_to(node: &Arc<Inner>, id: NodeId) -> Result<Session, Status> {
+    match node.peers.connect(id, dial::carrier_for(node, id)) {
+        Connect::Up(session) => Ok(session),
+        Connect::Wait(mut outcome) => match outcome.wait_for(Option::is_some).await {
+            Ok(outcome) => outcome
+                .clone()
+                .unwrap_or_else(|| Err(unreachable(id, "it was given up"))),
+            Err(_) => Err(unreachable(id, "the attempt was given up")),
+        },
+        Connect::Dial(tell) => {
+            // In a task of its own, so that a caller who gives up does not undo the work that
+            // others wait for.
+            let node = node.clone();
+            let dial = tokio::spawn(async move {
+                let outcome = dial_peer(&node, id).await;
+                if outcome.is_err() {
+                    node.peers.failed(id);
                 }
-                Some(_) = dials.join_next() => if self.registry.knows(agent) {
-                    // The others go on coming up by themselves.
-                    return dials.detach_all();
-                },
-                else => return,
-            }
+                // Nobody else may be waiting.
+                let _ = tell.send(Some(outcome.clone()));
+                outcome
+            });
+            dial.await
+                .unwrap_or_else(|_| Err(unreachable(id, "the attempt failed")))
         }
     }
+}
 
-    /// Nodes that offer `agent` by what the hubs know, and that are trusted or vouched for.
-    async fn holders_at_hubs(&self, agent: &AgentName) -> HashSet<NodeId> {
-        let search = Search {
-            words: vec![agent.to_string()],
-            ..Search::default()
-        };
-        let found = self.search_hubs(&search).await.into_iter();
-        let offers = |record: &Record| record.agents.iter().any(|offer| offer.name == *agent);
-        found
-            .filter(|(id, record)| *id != self.id && offers(record))
-            .filter(|(id, _)| !self.trust.is_trusted(*id) || self.trust.takes_bare(*id, agent))
-            .map(|(id, _)| id)
-            .collect()
+/// As [`tunnel_to`] for a call, over the `carrier` that it asks for. It is counted by whether it found one, and need not wait for
+/// the peer's greeting. One that may be made `twice` need not even wait for the handshake where the
+/// peer was met before.
+pub(super) async fn tunnel_for_call(
+    node: &Arc<Inner>,
+    id: NodeId,
+    carrier: Option<Carrier>,
+    twice: bool,
+) -> Result<Session, Status> {
+    if let Some(carrier) = carrier {
+        let (session, found) = asked::tunnel_over(node, id, carrier).await?;
+        node.peers.count(found);
+        return Ok(session);
     }
+    if let Some(session) = node.peers.up_for_call(id) {
+        return Ok(session);
+    }
+    node.peers.count(false);
+    tokio::select! {
+        biased;
+        tunnel = tunnel_to(node, id) => tunnel,
+        early = node.peers.early.wait(id, twice) => Ok(early),
+    }
+}
+
+async fn dial_peer(node: &Arc<Inner>, id: NodeId) -> Result<Session, Status> {
+    if !node.trust.is_trusted(id) && !hubs::vouched_for(node, id).await {
+        return Err(Status::new(
+            Code::PermissionDenied,
+            format!("{id} is not a trusted peer"),
+        )
+        .with_hint("`hail join TICKET` makes two nodes trust each other"));
+    }
+    let most = node.config().limits.max_tunnels as usize;
+    if !node.peers.has(id) && node.peers.len() >= most {
+        return Err(Status::new(
+            Code::ResourceExhausted,
+            "this node has as many tunnels as it may",
+        )
+        .with_hint("raise `limits { max-tunnels }` in hail.kdl"));
+    }
+    let places = places(node, id).await;
+    if places.is_empty() {
+        let reason = "no address of it is known that can be reached from this network";
+        return Err(unreachable(id, reason));
+    }
+    let session = dial::dial_at(node, id, &places).await?;
+    // A peer that dialled at the same time may have won.
+    Ok(node.peers.up(id).unwrap_or(session))
+}
+
+/// A connection of a trusted peer that resumes a TLS session: what comes before its handshake is
+/// complete may be a replay, and only then is it a tunnel.
+async fn arrived_early(
+    node: &Arc<Inner>,
+    id: NodeId,
+    early: iroh::endpoint::IncomingZeroRttConnection,
+    slot: &AdmissionSlot,
+) {
+    let room = overlay::room(&node.config().quic);
+    let connection = quic::Connection::accepted_early(early, room);
+    if node.is_closing() {
+        let connection = Connection::Quic(connection);
+        return connection.close(Code::Unavailable, "the node is shutting down");
+    }
+    let session = start_session(node, id, Connection::Quic(connection.clone()), false);
+    let completed = async {
+        let complete = tokio::time::timeout(GREETING_TIMEOUT, connection.complete()).await;
+        matches!(complete, Ok(Ok(_))) && greeted(&session).await.is_ok()
+    };
+    let completed = tokio::select! {
+        completed = completed => completed,
+        () = slot.displaced() => false,
+    };
+    if completed {
+        up(node, id, &session, false);
+    } else {
+        session.close(Code::Unavailable, "the handshake was not completed");
+    }
+}
+
+/// A new connection from a node that has proved to be `id`, over whichever carrier.
+pub(super) async fn arrived(node: &Arc<Inner>, id: NodeId, connection: Connection) {
+    if node.is_closing() {
+        return connection.close(Code::Unavailable, "the node is shutting down");
+    }
+    if !node.trust.is_trusted(id) {
+        return accept_stranger(node, id, connection).await;
+    }
+    let session = start_session(node, id, connection, false);
+    if greeted(&session).await.is_ok() {
+        up(node, id, &session, false);
+    }
+}
+
+pub(super) fn start_session(
+    node: &Arc<Inner>,
+    id: NodeId,
+    connection: Connection,
+    dialled: bool,
+) -> Session {
+    start_session_as(node, node.hello(), id, connection, dialled)
+}
+
+pub(super) fn start_session_as(
+    node: &Arc<Inner>,
+    hello: Hello,
+    id: NodeId,
+    connection: Connection,
+    dialled: bool,
+) -> Session {
+    let door = Arc::new(NodeDispatcher {
+        node: node.clone(),
+        origin: CallOrigin::Peer(id),
+        program: None,
+    });
+    let account = node.peers.accounts.of(id, node.trust.is_trusted(id));
+    Session::start_charged(connection, dialled, hello, door, Some(account))
+}
+
+/// Makes a greeted session of a trusted peer its tunnel, or one more connection of it where an
+/// accepted one says that it is to be that, and looks after it until it ends. The one place where a
+/// tunnel begins, and so where trust is asked for the last time and where the number of tunnels is
+/// bounded.
+pub(super) fn up(node: &Arc<Inner>, id: NodeId, session: &Session, dialled: bool) {
+    if !node.trust.is_trusted(id) {
+        return session.close(Code::PermissionDenied, "this node does not trust yours");
+    }
+    node.peers.accounts.welcome(id);
+    if !dialled && additional::is_additional(session) {
+        additional::up_additional(node, id, session, dialled);
+        return;
+    }
+    let most = node.config().limits.max_tunnels as usize;
+    if !node.peers.has(id) && node.peers.len() >= most {
+        return session.close(Code::ResourceExhausted, "no more tunnels");
+    }
+    if !node
+        .peers
+        .enter(id, session, dialled, dial::carrier_for(node, id))
+    {
+        return;
+    }
+    node.peers.untrusted.welcomed.notify_waiters();
+    let carrier = session.connection().carrier();
+    tracing::info!(peer = %id, carrier, dialled, "tunnel up");
+    session.send_offers(offers::offers_to(node, id));
+    node.peers.note_agents(id, node.registry.offers_of(id));
+    node.peers.lists.open(id);
+    let looked_after = look_after(node.clone(), id, session.clone());
+    tokio::spawn(panics::panicked("a tunnel", looked_after));
+    if dialled {
+        additional::keep_connections(node, id, session);
+    }
+}
+
+/// Everywhere that a peer may be and this node goes: where it was last, and what it and the hubs say.
+pub(super) async fn places(node: &Inner, id: NodeId) -> Places {
+    let mut candidates = AddressCandidates::default();
+    if let Some(row) = node.trust.row(id) {
+        candidates.add(AddressOrigin::Typed, &row.typed, &row.tcp);
+        candidates.add(AddressOrigin::Found, &row.addresses, &[]);
+        candidates.add(AddressOrigin::Told, &row.told, &row.told_tcp);
+        candidates.relays.extend(row.relay);
+    }
+    hubs::candidates_at_hubs(node, id, &mut candidates).await;
+    here::dialled(node, id, candidates).await
+}
+
+/// Waits for lists of offers that have not had their turn, and brings up tunnels to nodes that have none,
+/// until one of them offers `agent`: to those of which a hub knows that they do, and to trusted peers.
+pub(super) async fn ask_others(node: &Arc<Inner>, agent: &AgentName) {
+    let unconnected = |id: &NodeId| !node.peers.has(*id);
+    let takes = |row: &TrustRow| takes_bare(&row.allow, &row.bare, agent);
+    let trusted = node.trust.rows().into_iter().filter(takes);
+    let trusted = trusted.map(|row| row.id);
+    let mut waiting: VecDeque<NodeId> = trusted.filter(unconnected).collect();
+    let mut dials = JoinSet::new();
+    let (asking, wanted) = (node.clone(), agent.clone());
+    dials.spawn(async move {
+        offers::lists_had_their_turn(&asking, &wanted).await;
+        Some(())
+    });
+    let mut holders = std::pin::pin!(holders_at_hubs(node, agent));
+    let mut searching = true;
+    loop {
+        // One of them waits for lists.
+        while dials.len() <= MAX_ASKED
+            && let Some(id) = waiting.pop_front()
+        {
+            dials.spawn(ask_offers(node.clone(), id));
+        }
+        tokio::select! {
+            found = &mut holders, if searching => {
+                searching = false;
+                // The likely ones first; a peer that is being dialled is waited for, not
+                // dialled twice.
+                waiting.retain(|id| !found.contains(id));
+                found.into_iter().filter(unconnected).for_each(|id| waiting.push_front(id));
+            }
+            Some(_) = dials.join_next() => if node.registry.knows(agent) {
+                // The others go on coming up by themselves.
+                return dials.detach_all();
+            },
+            else => return,
+        }
+    }
+}
+
+/// Nodes that offer `agent` by what the hubs know, and that are trusted or vouched for.
+async fn holders_at_hubs(node: &Inner, agent: &AgentName) -> HashSet<NodeId> {
+    let search = Search {
+        words: vec![agent.to_string()],
+        ..Search::default()
+    };
+    let found = hubs::search_hubs(node, &search).await.into_iter();
+    let offers = |record: &Record| record.agents.iter().any(|offer| offer.name == *agent);
+    found
+        .filter(|(id, record)| *id != node.id() && offers(record))
+        .filter(|(id, _)| !node.trust.is_trusted(*id) || node.trust.takes_bare(*id, agent))
+        .map(|(id, _)| id)
+        .collect()
 }
 
 /// Brings up the tunnel to a node and learns what it offers.
 async fn ask_offers(node: Arc<Inner>, id: NodeId) -> Option<()> {
-    node.tunnel(id).await.ok()?;
-    let entered = node.offers_entered(id);
+    tunnel_to(&node, id).await.ok()?;
+    let entered = offers::offers_entered(&node, id);
     tokio::time::timeout(GREETING_TIMEOUT, entered).await.ok()
 }
 
 /// Accepts tunnels until the endpoint closes.
 pub(super) async fn accept(node: Arc<Inner>) {
     let handshakes = HandshakeSlots::new();
-    while let Some(incoming) = node.endpoint.accept().await {
+    while let Some(incoming) = node.sockets.endpoint.accept().await {
         let remote = incoming.remote_addr();
         let known = || is_peers(&node, &remote);
         match handshakes.begin(source(&remote), incoming.remote_addr_validated(), known) {
@@ -372,7 +373,7 @@ pub(super) async fn accept(node: Arc<Inner>) {
     }
     if !node.is_closing() {
         tracing::error!("the QUIC endpoint has ended: nothing is heard over UDP any more");
-        node.deaf.send_replace(true);
+        node.lifecycle.deaf.send_replace(true);
     }
 }
 
@@ -405,7 +406,7 @@ async fn accept_one(node: Arc<Inner>, incoming: iroh::endpoint::Incoming, slot: 
     };
     if let Some(id) = resumed(&node, &early) {
         // Its handshake is not complete, so it keeps its slot among them.
-        return Box::pin(node.arrived_early(id, early, &slot)).await;
+        return Box::pin(arrived_early(&node, id, early, &slot)).await;
     }
     let completed = tokio::time::timeout(GREETING_TIMEOUT, early.handshake_completed());
     let completed = tokio::select! {
@@ -419,13 +420,13 @@ async fn accept_one(node: Arc<Inner>, incoming: iroh::endpoint::Incoming, slot: 
     };
     drop(slot);
     let id = NodeId::from_bytes(*connection.remote_id().as_bytes());
-    let connection = node.quic(connection);
-    Box::pin(node.arrived(id, connection)).await;
+    let connection = dial::quic_connection(&node, connection);
+    Box::pin(arrived(&node, id, connection)).await;
 }
 
 /// The trusted peer that resumes a TLS session with this connection. A stranger may not be early.
 fn resumed(node: &Inner, early: &iroh::endpoint::IncomingZeroRttConnection) -> Option<NodeId> {
-    if !node.config.quic.zero_rtt {
+    if !node.config().quic.zero_rtt {
         return None;
     }
     let id = NodeId::from_bytes(*early.remote_id().ok()?.as_bytes());
@@ -436,14 +437,14 @@ fn resumed(node: &Inner, early: &iroh::endpoint::IncomingZeroRttConnection) -> O
 /// are few at once, each with little room.
 async fn accept_stranger(node: &Arc<Inner>, id: NodeId, connection: Connection) {
     let from = RemoteSource::remote(&connection.stats().remote, id);
-    let Some(slot) = node.strangers.gate.enter(from) else {
+    let Some(slot) = node.peers.untrusted.gate.enter(from) else {
         return connection.close(Code::ResourceExhausted, "too many strangers");
     };
     let slot = Arc::new(slot);
-    node.strangers.slots().insert(id, slot.clone());
+    node.peers.untrusted.slots().insert(id, slot.clone());
     let stay = stay(node, id, connection, &slot);
     Box::pin(stay).await;
-    let mut slots = node.strangers.slots();
+    let mut slots = node.peers.untrusted.slots();
     // Another connection of the same key may have come since.
     if slots.get(&id).is_some_and(|held| Arc::ptr_eq(held, &slot)) {
         slots.remove(&id);
@@ -453,8 +454,8 @@ async fn accept_stranger(node: &Arc<Inner>, id: NodeId, connection: Connection) 
 /// A stranger's stay, until it is trusted, has made way for another, or has been here for long enough.
 async fn stay(node: &Arc<Inner>, id: NodeId, connection: Connection, slot: &AdmissionSlot) {
     connection.narrow();
-    let vouched = node.vouched_for(id).await;
-    let session = node.start_session(id, connection.clone(), false);
+    let vouched = hubs::vouched_for(node, id).await;
+    let session = start_session(node, id, connection.clone(), false);
     let greeted = tokio::select! {
         greeted = greeted(&session) => greeted.is_ok(),
         () = slot.displaced() => false,
@@ -466,11 +467,11 @@ async fn stay(node: &Arc<Inner>, id: NodeId, connection: Connection, slot: &Admi
         return session.close(Code::PermissionDenied, "a stranger has one connection");
     }
     if vouched {
-        node.up(id, &session, false);
+        up(node, id, &session, false);
     }
     let stay = tokio::time::timeout(UNTRUSTED_STAY, async {
         loop {
-            let welcomed = node.strangers.welcomed.notified();
+            let welcomed = node.peers.untrusted.welcomed.notified();
             if node.trust.is_trusted(id) {
                 return true;
             }
@@ -523,7 +524,7 @@ pub(super) async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
     if matches!(node.peers.leave(id, &session), PeerRemains::Nothing) {
         tracing::info!(peer = %id, "tunnel down");
         if !node.peers.has(id) {
-            node.lists.forget(id);
+            node.peers.lists.forget(id);
         }
         node.registry.clear_offers(id);
     }
@@ -538,7 +539,7 @@ pub(super) async fn announce(node: Arc<Inner>) {
     loop {
         node.registry.changed().await;
         node.hubs.publish();
-        let number = node.next_list();
+        let number = offers::next_list(&node);
         // Most peers may call the same.
         let mut lists: Vec<(Grant, OfferList)> = Vec::new();
         for (id, session) in node.peers.all() {
@@ -579,31 +580,29 @@ pub(super) async fn watch_liveness(node: Arc<Inner>) {
         monitor.handle_look(clock::now(), looks);
         let _until_now = std::mem::replace(&mut busy, found);
         while let Some(action) = monitor.poll_action() {
-            node.act_on_silence(&busy, action);
+            act_on_silence(&node, &busy, action);
         }
     }
 }
 
-impl Inner {
-    fn act_on_silence(
-        self: &Arc<Self>,
-        busy: &HashMap<usize, (NodeId, Session)>,
-        action: LivenessAction<usize>,
-    ) {
-        match action {
-            LivenessAction::Ping(key) => {
-                if let Some((_, session)) = busy.get(&key).cloned() {
-                    tokio::spawn(async move { session.ping().await });
-                }
+fn act_on_silence(
+    node: &Arc<Inner>,
+    busy: &HashMap<usize, (NodeId, Session)>,
+    action: LivenessAction<usize>,
+) {
+    match action {
+        LivenessAction::Ping(key) => {
+            if let Some((_, session)) = busy.get(&key).cloned() {
+                tokio::spawn(async move { session.ping().await });
             }
-            LivenessAction::Redial(peer) => {
-                tokio::spawn(redial_silent(self.clone(), peer));
-            }
-            LivenessAction::Close(key) => {
-                if let Some((peer, session)) = busy.get(&key) {
-                    tracing::warn!(%peer, "no sign of life with calls in flight");
-                    session.close(Code::Unavailable, "the peer gives no sign of life");
-                }
+        }
+        LivenessAction::Redial(peer) => {
+            tokio::spawn(redial_silent(node.clone(), peer));
+        }
+        LivenessAction::Close(key) => {
+            if let Some((peer, session)) = busy.get(&key) {
+                tracing::warn!(%peer, "no sign of life with calls in flight");
+                session.close(Code::Unavailable, "the peer gives no sign of life");
             }
         }
     }
@@ -611,7 +610,7 @@ impl Inner {
 
 async fn redial_silent(node: Arc<Inner>, id: NodeId) {
     if !node.is_closing()
-        && let Err(status) = Box::pin(node.dial_peer(id)).await
+        && let Err(status) = Box::pin(dial_peer(&node, id)).await
     {
         tracing::debug!(peer = %id, %status, "a silent peer was not found anew");
     }

@@ -118,7 +118,7 @@ fn look(node: &Inner, session: &Session, watched: &mut Watched) -> bool {
         }
         Verdict::Widen => {
             watched.narrowed = false;
-            let first = overlay::first_window(&node.config.quic);
+            let first = overlay::first_window(&node.config().quic);
             session.connection().set_window(first);
         }
         Verdict::Close => {

@@ -23,6 +23,12 @@ pub(crate) type Guard = Arc<dyn Any + Send + Sync>;
 /// Reading slowly holds back the agent; between the two wait at most the windows of the carriers.
 #[derive(Debug)]
 pub struct Answer {
+    /// Boxed, because an answer is handed from future to future, and each hand-over would move all of it.
+    state: Box<AnswerState>,
+}
+
+#[derive(Debug)]
+struct AnswerState {
     head: AnswerHead,
     source: Source,
     deadline: Option<Instant>,
@@ -78,17 +84,10 @@ impl WireAnswer {
     ///
     /// The status with which the call ended, if it ended without an answer.
     pub(crate) async fn begin(self, deadline: Option<Instant>) -> Result<Answer, Status> {
-        let mut answer = Answer {
-            head: AnswerHead::default(),
-            source: Source::Wire(self),
-            deadline,
-            first: None,
-            ended: None,
-            guard: None,
-        };
+        let mut answer = Answer::new(AnswerHead::default(), Source::Wire(self), deadline);
         match answer.next_event().await? {
-            Some(WireEvent::Head(head)) => answer.head = head,
-            Some(WireEvent::Chunk(chunk)) => answer.first = Some(chunk),
+            Some(WireEvent::Head(head)) => answer.state.head = head,
+            Some(WireEvent::Chunk(chunk)) => answer.state.first = Some(chunk),
             None => {}
         }
         Ok(answer)
@@ -108,31 +107,36 @@ impl Answer {
         task: AbortOnDrop,
         deadline: Option<Instant>,
     ) -> Self {
-        Self {
+        Self::new(head, Source::Local { body, task }, deadline)
+    }
+
+    fn new(head: AnswerHead, source: Source, deadline: Option<Instant>) -> Self {
+        let state = Box::new(AnswerState {
             head,
-            source: Source::Local { body, task },
+            source,
             deadline,
             first: None,
             ended: None,
             guard: None,
-        }
+        });
+        Self { state }
     }
 
     /// The same answer, which drops this when it has ended.
     pub(crate) fn holding(mut self, guard: Guard) -> Self {
-        self.guard = Some(guard).filter(|_| self.ended.is_none());
+        self.state.guard = Some(guard).filter(|_| self.state.ended.is_none());
         self
     }
 
     /// Until when it may take.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        self.state.deadline
     }
 
     /// Media type and fields that the agent put ahead of its answer; empty where it put none.
     #[must_use]
     pub fn head(&self) -> &AnswerHead {
-        &self.head
+        &self.state.head
     }
 
     /// The next chunk, never empty; `None` once the answer has ended with `ok`.
@@ -145,7 +149,7 @@ impl Answer {
     ///
     /// Nothing is lost.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Status> {
-        if let Some(first) = self.first.take() {
+        if let Some(first) = self.state.first.take() {
             return Ok(Some(first));
         }
         loop {
@@ -195,11 +199,11 @@ impl Answer {
     }
 
     async fn next_event(&mut self) -> Result<Option<WireEvent>, Status> {
-        if let Some(ended) = &self.ended {
+        if let Some(ended) = &self.state.ended {
             return ended.clone().map(|()| None);
         }
         // What was read with an earlier part needs no waiting and no deadline.
-        if let Source::Wire(wire) = &mut self.source {
+        if let Source::Wire(wire) = &mut self.state.source {
             let step = wire.reader.buffered().and_then(|event| match event {
                 Some(event) => meaning(event).map(Some),
                 None => Ok(None),
@@ -218,12 +222,12 @@ impl Answer {
             }
         }
         let next = async {
-            match &mut self.source {
+            match &mut self.state.source {
                 Source::Wire(wire) => next_wire(&mut wire.reader).await,
                 Source::Local { body, .. } => body.chunk().await.map(|c| c.map(WireEvent::Chunk)),
             }
         };
-        let event = in_time(self.deadline, std::pin::pin!(next)).await;
+        let event = in_time(self.state.deadline, std::pin::pin!(next)).await;
         match event {
             Ok(Some(event)) => Ok(Some(event)),
             Ok(None) => {
@@ -239,7 +243,7 @@ impl Answer {
 
     /// Lets go of everything that the call still holds.
     fn end(&mut self, ended: Result<(), Status>) {
-        match &mut self.source {
+        match &mut self.state.source {
             Source::Wire(wire) => {
                 if ended.is_ok() {
                     wire.reader.close();
@@ -254,8 +258,8 @@ impl Answer {
                 task.0.abort();
             }
         }
-        self.guard = None;
-        self.ended = Some(ended);
+        self.state.guard = None;
+        self.state.ended = Some(ended);
     }
 }
 

@@ -55,7 +55,10 @@ impl<D: Dispatch> Control<D> {
     pub(super) async fn answer(self, mut send: SendStream, reader: FrameReader, hello: Bytes) {
         send.set_priority(Priority::Critical);
         let greeted = self.greet(&mut send).await;
-        if self.heard_hello(&hello).is_some() && greeted.is_some() {
+        let heard = self.heard_hello(&hello);
+        // It is a slice of the whole batch in which it came, which would stay for as long as the session.
+        drop(hello);
+        if heard.is_some() && greeted.is_some() {
             self.run(send, reader).await;
         }
     }

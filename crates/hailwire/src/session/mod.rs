@@ -17,6 +17,7 @@ mod splice;
 
 use std::{
     future::{Future, poll_fn},
+    pin::pin,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -123,41 +124,25 @@ pub(crate) struct Opening {
     /// The payload of the first frame, not yet decoded.
     pub(crate) payload: Bytes,
     pub(crate) send: SendStream,
-    pub(crate) reader: FrameReader,
+    /// Boxed, because it goes from hand to hand.
+    pub(crate) reader: Box<FrameReader>,
 }
 
 impl Opening {
-    /// Reads the header of a call, send or stream; refuses the opener if it cannot be read.
-    pub(crate) async fn into_call(self) -> Option<IncomingCall> {
-        let Self {
-            kind,
-            payload,
-            send,
-            reader,
-        } = self;
-        match header::decode_call(&payload) {
-            Ok(header) => Some(IncomingCall {
-                kind,
-                header,
-                send,
-                reader,
-            }),
-            Err(error) => {
-                let status = Status::new(Code::InvalidArgument, error.to_string());
-                Box::pin(refuse(send, reader, &status)).await;
-                None
-            }
-        }
+    /// The header of a call, send or stream, or what its opener is to be told of it; and the two halves of the stream. The frame
+    /// is let go of: it is a slice of the whole batch in which it came.
+    pub(crate) fn into_call(
+        self,
+    ) -> (
+        Result<Box<CallHeader>, Status>,
+        SendStream,
+        Box<FrameReader>,
+    ) {
+        let header = header::decode_call(&self.payload)
+            .map(Box::new)
+            .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()));
+        (header, self.send, self.reader)
     }
-}
-
-/// A call, send or stream whose header was read.
-#[derive(Debug)]
-pub(crate) struct IncomingCall {
-    pub(crate) kind: FrameKind,
-    pub(crate) header: CallHeader,
-    pub(crate) send: SendStream,
-    pub(crate) reader: FrameReader,
 }
 
 impl Session {
@@ -387,7 +372,7 @@ impl Session {
 
     /// Whether the connection is gone.
     pub(crate) fn is_closed(&self) -> bool {
-        now(self.closed()).is_some()
+        now(pin!(self.closed())).is_some()
     }
 
     pub(crate) async fn closed(&self) -> ConnectionError {
@@ -462,7 +447,7 @@ async fn accept_streams<D: Dispatch>(
             turn_away(send, recv);
             continue;
         };
-        let stream = (send, FrameReader::new(recv), charge);
+        let stream = (send, Box::new(FrameReader::new(recv)), charge);
         // Boxed, because the runtime moves what it is given several times and this is large.
         let stream = run_stream(session.clone(), stream, greeting.clone(), dispatch.clone());
         tokio::spawn(Box::pin(stream));
@@ -530,13 +515,14 @@ async fn expect_greeting(session: Session) {
 
 async fn run_stream<D: Dispatch>(
     session: Session,
-    (mut send, mut reader, mut charge): (SendStream, FrameReader, Charge),
+    (mut send, mut reader, mut charge): (SendStream, Box<FrameReader>, Charge),
     greeting: Greeting<D>,
     dispatch: Arc<D>,
 ) {
     // The first frame has mostly come with the stream, and then no timer is needed. Where it has not,
     // what comes of it waits here.
-    let first = match now(reader.next_frame()) {
+    let ready = now(pin!(reader.next_frame()));
+    let first = match ready {
         Some(first) => Ok(first),
         None if charge.add(MAX_HEADER) => {
             let first = tokio::time::timeout(OPENING_TIMEOUT, reader.next_frame()).await;
@@ -561,7 +547,7 @@ async fn run_stream<D: Dispatch>(
             match control {
                 // In a task of its own: it lives as long as the session, and the one that a call
                 // may need is several times as large.
-                Some(control) => drop(tokio::spawn(control.answer(send, reader, hello))),
+                Some(control) => drop(tokio::spawn(control.answer(send, *reader, hello))),
                 None => session.close(Code::InvalidArgument, "a second greeting"),
             }
         }

@@ -39,10 +39,10 @@ const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 /// whatever code.
 pub(crate) async fn serve(
     kind: RequestKind,
-    header: CallHeader,
+    header: Box<CallHeader>,
     caller: Caller,
     mut send: SendStream,
-    reader: FrameReader,
+    reader: Box<FrameReader>,
     handler: &SharedHandler,
 ) -> Code {
     let deadline = header.deadline().map(|left| Instant::now() + left);
@@ -115,7 +115,7 @@ pub(crate) async fn accept(send: &mut SendStream) -> Result<(), WriteError> {
 }
 
 /// Answers an opening with an error.
-pub(crate) async fn refuse(send: SendStream, mut reader: FrameReader, status: &Status) {
+pub(crate) async fn refuse(send: SendStream, mut reader: Box<FrameReader>, status: &Status) {
     end(send, status).await;
     // Stopping the body at once could overtake the answer; let the caller end it by itself.
     let drain = async { while let Ok(Some(_)) = reader.next().await {} };
@@ -145,7 +145,7 @@ async fn answer(
     // Nearly every answer is small and there: it leaves in one write. For the others there is more, in
     // a box, because what is large is moved slowly.
     let next = loop {
-        match now(body.chunk()) {
+        match now(pin!(body.chunk())) {
             Some(Ok(Some(chunk))) if ahead.len() + chunk.len() <= SMALL_BODY => {
                 ahead.reserve(2 * FRAME_PREFIX + chunk.len());
                 frame::put(&mut ahead, FrameKind::DATA, &chunk);
@@ -180,7 +180,7 @@ async fn stream(
     deadline: Option<Instant>,
 ) -> Code {
     loop {
-        let next = match first.take().or_else(|| now(body.chunk())) {
+        let next = match first.take().or_else(|| now(pin!(body.chunk()))) {
             Some(next) => next,
             None => {
                 let flushed = within(deadline, pin!(flush(&mut send, &mut ahead))).await;

@@ -45,7 +45,7 @@ const MOST_TOGETHER: usize = 32 * 1024;
 ///
 /// A dropped future resets the stream and closes the socket.
 pub(crate) async fn connect(
-    (mut send, reader): (SendStream, FrameReader),
+    (mut send, reader): (SendStream, Box<FrameReader>),
     socket: UnixStream,
     deadline: Option<Instant>,
     program: &Session,
@@ -118,7 +118,7 @@ async fn to_socket(mut body: Body, mut socket: Sending, moved: &impl Fn()) -> Bo
         // What comes over a network comes in small pieces.
         while chunks.len() < TOGETHER
             && bytes < MOST_TOGETHER
-            && let Some(Ok(Some(chunk))) = now(body.chunk())
+            && let Some(Ok(Some(chunk))) = now(std::pin::pin!(body.chunk()))
         {
             bytes += chunk.len();
             chunks.push(chunk);

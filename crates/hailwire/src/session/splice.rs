@@ -32,7 +32,7 @@ const CHUNK: usize = 64 * 1024;
 /// ended as far as a relay that does not read the answer can tell what it says of the callee: `cancelled` where the
 /// caller ended it, with whatever code, or lost its connection.
 pub(crate) async fn splice(
-    caller: (SendStream, FrameReader),
+    caller: (SendStream, Box<FrameReader>),
     callee: (SendStream, RecvStream),
     payer: Option<&Arc<Account>>,
     deadline: Option<Instant>,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
 use hailwire_agents::{ListenAddress, rate_limit, waf};
-use hailwire_terminal::global::Global;
+use hailwire_terminal::global::GlobalArgs;
 
 /// Inspection agents: the part of hail that is run as `hail callout waf` and `hail callout rate-limit`
 #[derive(Debug, Parser)]
@@ -18,7 +18,7 @@ use hailwire_terminal::global::Global;
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) global: Global,
+    pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

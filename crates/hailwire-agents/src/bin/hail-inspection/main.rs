@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 use hailwire_terminal::{
-    failure::Failure,
-    global::Surroundings,
+    failure::CommandFailure,
+    global::ProcessSurroundings,
     outline, programs,
     runtime::{self, on_all_cores},
 };
@@ -25,13 +25,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let cli = args::Cli::parse();
-    let around = Surroundings::of_process();
+    let around = ProcessSurroundings::of_process();
     let output = cli.global.output(&around);
     runtime::end(plan::plan(cli, &around).and_then(run), output)
 }
 
 /// Carries a plan out.
-fn run(plan: Plan) -> Result<(), Failure> {
+fn run(plan: Plan) -> Result<(), CommandFailure> {
     let Plan { common, action } = plan;
     match action {
         Action::Waf(at, settings) => on_all_cores(serve::waf(&common, at, settings)),

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use hailwire_agents::{rate_limit, waf};
 use hailwire_terminal::{
-    failure::Failure,
-    global::{Common, Surroundings},
+    failure::CommandFailure,
+    global::{CommonOptions, ProcessSurroundings},
 };
 
 use crate::args::{CalloutCommand, CalloutRateLimit, CalloutWaf, Cli, Command, ServedAt};
@@ -13,7 +13,7 @@ use crate::args::{CalloutCommand, CalloutRateLimit, CalloutWaf, Cli, Command, Se
 /// Everything that a run needs to know.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) common: Common,
+    pub(crate) common: CommonOptions,
     pub(crate) action: Action,
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Limits {
 }
 
 /// Decides what a run does.
-pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
+pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, CommandFailure> {
     let common = cli.global.decide(around)?;
     let action = match cli.command {
         Command::Callout(callout) => match callout.command {
@@ -78,7 +78,7 @@ fn may_be_unread(decision: &str, except: Vec<waf::UnreadKind>) -> waf::UnreadSet
     }
 }
 
-fn plan_rate_limit(limiter: CalloutRateLimit) -> Result<Action, Failure> {
+fn plan_rate_limit(limiter: CalloutRateLimit) -> Result<Action, CommandFailure> {
     let CalloutRateLimit {
         at,
         limit,
@@ -91,7 +91,7 @@ fn plan_rate_limit(limiter: CalloutRateLimit) -> Result<Action, Failure> {
             let settings = rate_limit::RateLimitSettings::of(limit.iter().map(String::as_str));
             Limits::Typed(rate_limit::RateLimitSettings {
                 configure,
-                ..settings.map_err(Failure::usage)?
+                ..settings.map_err(CommandFailure::usage)?
             })
         }
     };

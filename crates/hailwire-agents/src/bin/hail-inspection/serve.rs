@@ -6,7 +6,7 @@ use hailwire_agents::{
     waf::{self, Waf},
 };
 use hailwire_callout::Agent;
-use hailwire_terminal::{failure::Failure, global::Common, log, stop::Stop};
+use hailwire_terminal::{failure::CommandFailure, global::CommonOptions, log, stop::StopSignals};
 use hailwire_wire::Code;
 use serde_json::json;
 use std::sync::Arc;
@@ -16,29 +16,29 @@ use crate::{args::ServedAt, plan::Limits};
 
 /// Runs the firewall.
 pub(crate) async fn waf(
-    common: &Common,
+    common: &CommonOptions,
     at: ServedAt,
     settings: waf::WafSettings,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let agent = Waf::new(settings).map_err(|error| {
-        Failure::caused(Code::InvalidArgument, &error).hint("check the folder of --rules")
+        CommandFailure::caused(Code::InvalidArgument, &error).hint("check the folder of --rules")
     })?;
     serve(common, at, agent).await
 }
 
 /// Runs the rate limiter.
 pub(crate) async fn rate_limit(
-    common: &Common,
+    common: &CommonOptions,
     at: ServedAt,
     limits: Limits,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let settings = match limits {
         Limits::Typed(settings) => settings,
         Limits::File(path, configure) => {
             let read = rate_limit::RateLimitSettings::load(&path);
             let settings = read.map_err(|error| match &error {
-                RateLimitSettingsError::File(error) => Failure::file(error),
-                _ => Failure::caused(Code::InvalidArgument, &error),
+                RateLimitSettingsError::File(error) => CommandFailure::file(error),
+                _ => CommandFailure::caused(Code::InvalidArgument, &error),
             })?;
             let configure = configure.or(settings.configure);
             rate_limit::RateLimitSettings {
@@ -50,13 +50,17 @@ pub(crate) async fn rate_limit(
     serve(common, at, RateLimitAgent::new(settings)).await
 }
 
-async fn serve(common: &Common, at: ServedAt, agent: impl Agent) -> Result<(), Failure> {
+async fn serve(
+    common: &CommonOptions,
+    at: ServedAt,
+    agent: impl Agent,
+) -> Result<(), CommandFailure> {
     log::start(
         common.log.unwrap_or(Level::INFO),
         common.output.colour_errors,
     );
-    let mut stop = Stop::new()?;
-    let failed = |error: &dyn std::error::Error| Failure::caused(Code::Unavailable, error);
+    let mut stop = StopSignals::new()?;
+    let failed = |error: &dyn std::error::Error| CommandFailure::caused(Code::Unavailable, error);
     let listeners = BoundListeners::bind(at.listen)
         .await
         .map_err(|error| failed(&error))?;

@@ -9,15 +9,15 @@ mod plan;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use hailwire_terminal::{global::Surroundings, runtime};
+use hailwire_terminal::{global::ProcessSurroundings, runtime};
 
-/// That of `hail`, as what is measured of a node here is to be what a node there needs.
+/// The allocator of `hail`, so that a node measured here behaves as one there.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let cli = args::Cli::parse();
-    let around = Surroundings::of_process();
+    let around = ProcessSurroundings::of_process();
     let output = cli.global.output(&around);
     let done = plan::plan(cli, &around).and_then(commands::run);
     runtime::end(done, output)

@@ -1,24 +1,24 @@
-//! What to do, decided from what was typed, without doing any of it.
+//! What to do, decided from the command line without side effects.
 
 use std::path::{Path, PathBuf};
 
 use hailwire_bench::{
-    siege::{self, Kind},
-    subject::{Options, Subject},
-    suite::{Order, Size, Suite},
+    siege::{self, AttackerKind},
+    subject::{Subject, SubjectSetup},
+    suite::{SuiteOrder, SuiteSize},
 };
 use hailwire_terminal::{
-    failure::Failure,
-    global::{Common, Surroundings},
+    failure::CommandFailure,
+    global::{CommonOptions, ProcessSurroundings},
     programs,
 };
 
 use crate::args::{Cli, Command, bench, lab, report};
 
-/// Everything that a run needs to know.
+/// The decided command with its global options.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) common: Common,
+    pub(crate) common: CommonOptions,
     pub(crate) action: Action,
 }
 
@@ -26,33 +26,33 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) enum Action {
     BenchRun {
-        order: Order,
+        order: SuiteOrder,
         out: PathBuf,
     },
-    BenchSiege(siege::Order),
-    /// The part that a process of a siege plays.
-    BenchSiegePart(String),
+    BenchSiege(siege::SiegeOptions),
+    /// A child process of a siege.
+    BenchSiegeProcess(siege::SiegeProcessRole),
     BenchReport(PathBuf),
-    BenchCompare(report::Compare),
-    BenchServe(Subject, Options),
+    BenchCompare(report::CompareArgs),
+    BenchServe(Subject, SubjectSetup),
     BenchLoad {
         subject: Subject,
         ready: String,
-        options: Options,
+        options: SubjectSetup,
     },
     LabList,
     LabShow(String),
-    LabRun(lab::Run),
+    LabRun(lab::LabRunArgs),
     LabCheck(String),
     Outline,
 }
 
-/// Decides what a run does.
-pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
+/// Decides what to do.
+pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, CommandFailure> {
     let common = cli.global.decide(around)?;
     let action = match cli.command {
         Command::Bench(bench) => plan_bench(bench.command)?,
-        Command::Lab(lab::Lab { command }) => match command {
+        Command::Lab(lab::LabArgs { command }) => match command {
             lab::LabCommand::List => Action::LabList,
             lab::LabCommand::Show { topology } => Action::LabShow(topology),
             lab::LabCommand::Run(run) => Action::LabRun(run),
@@ -63,20 +63,18 @@ pub(crate) fn plan(cli: Cli, around: &Surroundings) -> Result<Plan, Failure> {
     Ok(Plan { common, action })
 }
 
-fn plan_bench(command: bench::BenchCommand) -> Result<Action, Failure> {
+fn plan_bench(command: bench::BenchCommand) -> Result<Action, CommandFailure> {
     match command {
         bench::BenchCommand::Run(run) => {
-            // The table of arguments knows the names; this only turns one into a suite.
-            let suite = Suite::named(&run.suite)
-                .ok_or_else(|| Failure::usage(format!("there is no suite `{}`", run.suite)))?;
+            let suite = run.suite;
             let size = match (run.full, run.tiny) {
-                (true, _) => Size::Full,
-                (_, true) => Size::Tiny,
-                _ => Size::Quick,
+                (true, _) => SuiteSize::Full,
+                (_, true) => SuiteSize::Tiny,
+                _ => SuiteSize::Quick,
             };
             let out = run.out;
             let out = out.unwrap_or_else(|| Path::new("bench/results").join(suite.name()));
-            let order = Order {
+            let order = SuiteOrder {
                 suite,
                 size,
                 networks: run.network,
@@ -91,9 +89,7 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, Failure> {
         bench::BenchCommand::Report(report) => Ok(Action::BenchReport(report.dir)),
         bench::BenchCommand::Compare(compare) => Ok(Action::BenchCompare(compare)),
         bench::BenchCommand::Subject(bench::SubjectArgs { command }) => Ok(match command {
-            bench::SubjectCommand::Serve { name, options } => {
-                Action::BenchServe(name, subject_options(options))
-            }
+            bench::SubjectCommand::Serve { name, options } => Action::BenchServe(name, options),
             bench::SubjectCommand::Load {
                 name,
                 ready,
@@ -101,30 +97,28 @@ fn plan_bench(command: bench::BenchCommand) -> Result<Action, Failure> {
             } => Action::BenchLoad {
                 subject: name,
                 ready,
-                options: subject_options(options),
+                options,
             },
         }),
     }
 }
 
-fn plan_siege(siege: bench::Siege) -> Result<Action, Failure> {
-    if let Some(part) = siege.part {
-        return Ok(Action::BenchSiegePart(part));
+fn plan_siege(siege: bench::SiegeArgs) -> Result<Action, CommandFailure> {
+    if let Some(role) = siege.part {
+        return Ok(Action::BenchSiegeProcess(role));
     }
-    // The table of arguments knows the names.
-    let only = siege.only.iter().filter_map(|name| Kind::named(name));
-    let mut attackers: Vec<Kind> = only.collect();
+    let mut attackers = siege.only;
     if attackers.is_empty() {
-        attackers = Kind::ALL.to_vec();
+        attackers = AttackerKind::ALL.to_vec();
     }
     let program = std::env::current_exe()
-        .map_err(|error| Failure::io("this program cannot find itself", &error))?;
+        .map_err(|error| CommandFailure::io("cannot find the path of this program", &error))?;
     let attacked = match siege.program {
         Some(attacked) => attacked,
         None => programs::HAIL.find()?,
     };
     let out = siege.out;
-    Ok(Action::BenchSiege(siege::Order {
+    Ok(Action::BenchSiege(siege::SiegeOptions {
         attackers,
         one_by_one: siege.one_by_one,
         attack: siege.duration,
@@ -133,29 +127,4 @@ fn plan_siege(siege: bench::Siege) -> Result<Action, Failure> {
         program,
         out: out.unwrap_or_else(|| PathBuf::from("bench/results/siege")),
     }))
-}
-
-fn subject_options(options: bench::SubjectOptions) -> Options {
-    let bench::SubjectOptions {
-        listen,
-        congestion,
-        window,
-        through,
-        peer,
-        hub,
-        path,
-        pool,
-        callout,
-    } = options;
-    Options {
-        listen,
-        congestion,
-        window,
-        through,
-        peer,
-        hub,
-        path,
-        pool,
-        callout,
-    }
 }

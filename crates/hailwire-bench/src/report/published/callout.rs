@@ -1,18 +1,18 @@
 //! Tables C: what a proxy pays for asking an agent, in Agent Protocol v2.
 
-use super::{Group, Row, Table};
+use super::{PublishedGroup, PublishedRow, PublishedTable};
 
 const SOURCE: &str = "Agent Protocol v2, microbenchmarks (uncontended, in cache, on a laptop)";
 
-const PUBLISHED: Group = Group {
+const PUBLISHED: PublishedGroup = PublishedGroup {
     name: "published",
     subjects: &["callout"],
 };
-const MEASURED: Group = Group {
+const MEASURED: PublishedGroup = PublishedGroup {
     name: "0.6.54, measured by us",
     subjects: &["zentinel"],
 };
-const BOTH: &[Group] = &[PUBLISHED, MEASURED];
+const BOTH: &[PublishedGroup] = &[PUBLISHED, MEASURED];
 
 const TIME: &[&str] = &["ns_per_op"];
 const RATE: &[&str] = &["gibibytes_per_s"];
@@ -23,8 +23,8 @@ const fn row(
     name: &'static str,
     figures: &'static [&'static str],
     published: &'static [&'static str],
-) -> Row {
-    Row {
+) -> PublishedRow {
+    PublishedRow {
         name,
         words: name,
         figures,
@@ -35,10 +35,10 @@ const fn row(
 const fn table(
     id: &'static str,
     title: &'static str,
-    rows: &'static [Row],
+    rows: &'static [PublishedRow],
     notes: &'static [&'static str],
-) -> Table {
-    Table {
+) -> PublishedTable {
+    PublishedTable {
         id,
         suite: "callout",
         title,
@@ -51,7 +51,7 @@ const fn table(
 }
 
 /// C1 to C12, CE: the same with the sockets in between, and CF: with two nodes in between.
-pub(crate) const CALLOUT: &[Table] = &[
+pub(crate) const CALLOUT: &[PublishedTable] = &[
     table(
         "C1",
         "Whether a connection is healthy",
@@ -241,12 +241,12 @@ pub(crate) const CALLOUT: &[Table] = &[
             "Stated targets (C13): selection under 1 µs, health and affinity in constant time, bodies above 1 GiB/s.",
         ],
     ),
-    Table {
+    PublishedTable {
         id: "CE",
         suite: "callout",
         title: "End to end over a Unix socket",
         source: "zentinel-agent-protocol 0.6.54, its own client and server, measured by us on a machine with two cores",
-        groups: &[Group {
+        groups: &[PublishedGroup {
             name: "theirs to theirs, measured by us",
             subjects: &[
                 "ours to ours",
@@ -257,7 +257,7 @@ pub(crate) const CALLOUT: &[Table] = &[
             ],
         }],
         rows: &[
-            Row {
+            PublishedRow {
                 name: "headers, 1 in flight, one CPU",
                 words: "headers, 1 in flight, one CPU",
                 figures: &["p50_us"],
@@ -300,13 +300,13 @@ pub(crate) const CALLOUT: &[Table] = &[
             "Ours to theirs is our host and the crate's agent; the bodies of such a pair travel as base64, a piece at a time.",
         ],
     },
-    Table {
+    PublishedTable {
         id: "CF",
         suite: "callout",
         title: "An agent on another node",
-        source: "nobody has measured this before us: the column is the aim",
-        groups: &[Group {
-            name: "aim",
+        source: "nobody has published this measurement: the column is our target",
+        groups: &[PublishedGroup {
+            name: "target",
             subjects: &[
                 "far agent",
                 "near agent",
@@ -337,6 +337,6 @@ pub(crate) const CALLOUT: &[Table] = &[
     },
 ];
 
-const fn far(name: &'static str) -> Row {
+const fn far(name: &'static str) -> PublishedRow {
     row(name, &["p50_us"], &["udp echo + near agent + 0.3 ms"])
 }

@@ -1,19 +1,19 @@
 //! Tables Q: a transport for the coordination of many agents, QUIC with BBR against HTTP/2 over
 //! TLS 1.3 and WebSocket.
 
-use super::{Group, Row, Table};
+use super::{PublishedGroup, PublishedRow, PublishedTable};
 
 const SOURCE: &str = "agentic-flow, QUIC transport benchmark";
 
-const QUIC: Group = Group {
+const QUIC: PublishedGroup = PublishedGroup {
     name: "QUIC",
     subjects: &["quic", "raw iroh"],
 };
-const H2: Group = Group {
+const H2: PublishedGroup = PublishedGroup {
     name: "HTTP/2",
     subjects: &["plain h2", "h2"],
 };
-const WS: Group = Group {
+const WS: PublishedGroup = PublishedGroup {
     name: "WebSocket",
     subjects: &["plain ws", "ws"],
 };
@@ -49,8 +49,8 @@ const fn row(
     words: &'static str,
     figures: &'static [&'static str],
     published: &'static [&'static str],
-) -> Row {
-    Row {
+) -> PublishedRow {
+    PublishedRow {
         name,
         words,
         figures,
@@ -59,8 +59,8 @@ const fn row(
 }
 
 /// Q1 to Q12.
-pub(crate) const COORDINATION: &[Table] = &[
-    Table {
+pub(crate) const COORDINATION: &[PublishedTable] = &[
+    PublishedTable {
         id: "Q1",
         suite: "coordination",
         title: "Connection establishment",
@@ -93,7 +93,7 @@ pub(crate) const COORDINATION: &[Table] = &[
              answer over it has arrived and was checked.",
         ],
     },
-    Table {
+    PublishedTable {
         id: "Q2",
         suite: "coordination",
         title: "Message throughput",
@@ -128,7 +128,7 @@ pub(crate) const COORDINATION: &[Table] = &[
         also: &["megabytes_per_s", "cpu_us_per_message", "cpu_ns_per_byte"],
         notes: &["The published rates name no round trip; ours are printed for each network."],
     },
-    Table {
+    PublishedTable {
         id: "Q3",
         suite: "coordination",
         title: "Streams opened and answered",
@@ -147,7 +147,7 @@ pub(crate) const COORDINATION: &[Table] = &[
         also: &["p50_us", "p99_us"],
         notes: &["Ours counts a stream when its answer has come back, not when it was opened."],
     },
-    Table {
+    PublishedTable {
         id: "Q4",
         suite: "coordination",
         title: "Peak memory",
@@ -184,7 +184,7 @@ pub(crate) const COORDINATION: &[Table] = &[
              connections of any kind take tens of megabytes in one process.",
         ],
     },
-    Table {
+    PublishedTable {
         id: "Q5",
         suite: "coordination",
         title: "Processor use",
@@ -216,7 +216,7 @@ pub(crate) const COORDINATION: &[Table] = &[
              message and byte, user and system, of client and server.",
         ],
     },
-    Table {
+    PublishedTable {
         id: "Q6",
         suite: "coordination",
         title: "Round trip of a message",
@@ -249,17 +249,17 @@ pub(crate) const COORDINATION: &[Table] = &[
             "Ours come from an open loop at a stated rate, timed from when a request was due.",
         ],
     },
-    Table {
+    PublishedTable {
         id: "Q7",
         suite: "coordination",
         title: "BBR against CUBIC",
         source: SOURCE,
         groups: &[
-            Group {
+            PublishedGroup {
                 name: "BBR",
                 subjects: &["quic bbr", "raw iroh bbr"],
             },
-            Group {
+            PublishedGroup {
                 name: "CUBIC",
                 subjects: &["quic cubic", "raw iroh cubic"],
             },
@@ -280,7 +280,7 @@ pub(crate) const COORDINATION: &[Table] = &[
              all that it sent. On a path that loses 1 % it is about 1 %.",
         ],
     },
-    Table {
+    PublishedTable {
         id: "Q8",
         suite: "coordination",
         title: "Pools of connections",
@@ -330,7 +330,7 @@ pub(crate) const COORDINATION: &[Table] = &[
              session has one connection to a node unless `pool` says otherwise (decision 0017).",
         ],
     },
-    Table {
+    PublishedTable {
         id: "Q9",
         suite: "coordination",
         title: "Size of the buffers",
@@ -351,7 +351,7 @@ pub(crate) const COORDINATION: &[Table] = &[
             "A node's stream window is 2 MiB at least, so a session stands in the rows that we added.",
         ],
     },
-    Table {
+    PublishedTable {
         id: "Q10",
         suite: "coordination",
         title: "Delivery by priority under saturation",
@@ -373,7 +373,7 @@ pub(crate) const COORDINATION: &[Table] = &[
              that were given up, for a reason that is not published.",
         ],
     },
-    Table {
+    PublishedTable {
         id: "Q11",
         suite: "coordination",
         title: "Where the processor's time goes",
@@ -390,7 +390,7 @@ pub(crate) const COORDINATION: &[Table] = &[
         also: &["share_percent", "cpu_percent"],
         notes: &[],
     },
-    Table {
+    PublishedTable {
         id: "Q12",
         suite: "coordination",
         title: "Summary scores, QUIC = 100",

@@ -6,7 +6,7 @@
 //! WebSocket), and the tables C of Agent Protocol v2 (a proxy asks its agents). A figure is kept as the text that was published: it came from another machine, so nothing is
 //! computed from it. Where it cannot be what it says, the table's notes say why.
 //!
-//! A measured row belongs to a published one when it holds all its [`Row::words`] (see
+//! A measured row belongs to a published one when it holds all its [`PublishedRow::words`] (see
 //! [`super::table`]); what belongs to none is a row of our own below.
 
 mod callout;
@@ -19,7 +19,7 @@ use overlay::OVERLAY;
 
 /// One published table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Table {
+pub(crate) struct PublishedTable {
     /// `Q1` to `Q12`, `O1` to `O6`, `C1` to `C12`, `P` for the measured rows of Pilot Protocol, `CE` for those of
     /// callouts and `CF` for agents on other nodes.
     pub(crate) id: &'static str,
@@ -30,18 +30,18 @@ pub(crate) struct Table {
     /// Who published it.
     pub(crate) source: &'static str,
     /// Columns: a published system, and our subjects that do the same work.
-    pub(crate) groups: &'static [Group],
+    pub(crate) groups: &'static [PublishedGroup],
     /// Rows, in the published order.
-    pub(crate) rows: &'static [Row],
+    pub(crate) rows: &'static [PublishedRow],
     /// Figures that are shown too where they were measured.
     pub(crate) also: &'static [&'static str],
-    /// What to know before comparing.
+    /// Notes for the reader.
     pub(crate) notes: &'static [&'static str],
 }
 
 /// A published column with the subjects beside it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Group {
+pub(crate) struct PublishedGroup {
     /// The published column's name.
     pub(crate) name: &'static str,
     /// Our subjects that do the same work, the closest first. The first has a column always, the
@@ -51,7 +51,7 @@ pub(crate) struct Group {
 
 /// One published row, for one figure.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Row {
+pub(crate) struct PublishedRow {
     /// As printed.
     pub(crate) name: &'static str,
     /// What a measured row's name must hold to stand here; numbers stand with their unit.
@@ -62,7 +62,7 @@ pub(crate) struct Row {
     pub(crate) published: &'static [&'static str],
 }
 
-impl Table {
+impl PublishedTable {
     /// Every figure that the table shows, the published ones first.
     pub(crate) fn figures(&self) -> Vec<&'static str> {
         let mut names: Vec<&str> = Vec::new();
@@ -77,7 +77,7 @@ impl Table {
 }
 
 /// All of them, in the order in which a report prints them.
-pub(crate) fn tables() -> impl Iterator<Item = &'static Table> {
+pub(crate) fn tables() -> impl Iterator<Item = &'static PublishedTable> {
     COORDINATION.iter().chain(OVERLAY).chain(CALLOUT)
 }
 

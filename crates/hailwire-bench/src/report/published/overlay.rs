@@ -1,20 +1,20 @@
 //! Tables O: Pilot Protocol, an overlay for agents, against HTTP/2; and what we measured of it.
 
-use super::{Group, Row, Table};
+use super::{PublishedGroup, PublishedRow, PublishedTable};
 
 const SOURCE: &str = "Pilot Protocol, article on an overlay against HTTP/2 (two machines, about 85 ms of round trip, median of 100)";
 const MEASURED: &str = "Pilot Protocol release 1.18, measured by us on a machine with two cores, loopback unless \
      stated, encryption on, agent process to agent process through two daemons";
 
-const H2: Group = Group {
+const H2: PublishedGroup = PublishedGroup {
     name: "HTTP/2",
     subjects: &["plain h2", "h2"],
 };
-const OVERLAY_GROUP: Group = Group {
+const OVERLAY_GROUP: PublishedGroup = PublishedGroup {
     name: "overlay",
     subjects: &["quic", "raw iroh", "pilot"],
 };
-const PILOT: Group = Group {
+const PILOT: PublishedGroup = PublishedGroup {
     name: "Pilot 1.18",
     subjects: &["process to process", "pilot"],
 };
@@ -33,8 +33,8 @@ const fn row(
     words: &'static str,
     figures: &'static [&'static str],
     published: &'static [&'static str],
-) -> Row {
-    Row {
+) -> PublishedRow {
+    PublishedRow {
         name,
         words,
         figures,
@@ -43,8 +43,8 @@ const fn row(
 }
 
 /// O1 to O6, and P: the measured rows.
-pub(crate) const OVERLAY: &[Table] = &[
-    Table {
+pub(crate) const OVERLAY: &[PublishedTable] = &[
+    PublishedTable {
         id: "O1",
         suite: "overlay",
         title: "A new connection",
@@ -73,7 +73,7 @@ pub(crate) const OVERLAY: &[Table] = &[
             "A warm HTTP/2 connection answers in one round trip as well.",
         ],
     },
-    Table {
+    PublishedTable {
         id: "O2",
         suite: "overlay",
         title: "Dispatch to 50 agents, overhead",
@@ -112,7 +112,7 @@ pub(crate) const OVERLAY: &[Table] = &[
              ways are printed.",
         ],
     },
-    Table {
+    PublishedTable {
         id: "O3",
         suite: "overlay",
         title: "Latency of a message",
@@ -128,7 +128,7 @@ pub(crate) const OVERLAY: &[Table] = &[
             "The published times are two round trips; ours are from request to checked answer on a warm connection, unless the row says cold.",
         ],
     },
-    Table {
+    PublishedTable {
         id: "O4",
         suite: "overlay",
         title: "A message of 1 MB",
@@ -140,7 +140,7 @@ pub(crate) const OVERLAY: &[Table] = &[
             "The sign is expected: the kernel's TCP has segmentation offload in both directions.",
         ],
     },
-    Table {
+    PublishedTable {
         id: "O5",
         suite: "overlay",
         title: "Memory with connected peers",
@@ -160,17 +160,17 @@ pub(crate) const OVERLAY: &[Table] = &[
              hold a hundred connections in a few megabytes.",
         ],
     },
-    Table {
+    PublishedTable {
         id: "O6",
         suite: "overlay",
         title: "One agent behind a NAT",
         source: SOURCE,
         groups: &[
-            Group {
+            PublishedGroup {
                 name: "HTTP/2 through a relay proxy",
                 subjects: &["plain h2", "h2"],
             },
-            Group {
+            PublishedGroup {
                 name: "overlay, punched",
                 subjects: &["quic", "raw iroh", "pilot"],
             },
@@ -213,7 +213,7 @@ pub(crate) const OVERLAY: &[Table] = &[
             "Ours go direct, punched and relayed; the published overheads are differences to a direct way, which stands below in the same run.",
         ],
     },
-    Table {
+    PublishedTable {
         id: "P",
         suite: "overlay",
         title: "Pilot Protocol as we measured it",

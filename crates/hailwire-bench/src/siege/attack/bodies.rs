@@ -1,4 +1,4 @@
-//! Peers that may call nothing: endless bodies to the agent `node`, and answers that nobody reads.
+//! Peers that may call nothing: endless bodies to the agent `node`, and answers that are never read.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use hailwire::{
 use hailwire_wire::frame::{FrameKind, prefix};
 use tokio::{task::JoinSet, time::timeout};
 
-use super::{Orders, PAUSE, Tally, pace};
+use super::{AttackCounters, AttackOrders, PAUSE_AFTER_REFUSAL, pace};
 use crate::{
     BenchError,
-    siege::peer::{self, Place, Seed, call, failed, frame_of},
+    siege::peer::{self, KeySeed, NodeAddress, call, failed, frame_of},
 };
 
 /// Streams with an endless body on each connection.
 const STREAMS: usize = 64;
 
-/// Answers that nobody reads, on each connection.
-const UNREAD: usize = 500;
+/// Answers that are never read, on each connection.
+const UNREAD_ANSWERS: usize = 500;
 
 /// The length that a body claims: as much as a frame's length can say.
-const CLAIMED: usize = 0xff_ffff;
+const CLAIMED_LENGTH: usize = 0xff_ffff;
 
 /// One write.
 const CHUNK: usize = 16 * 1024;
@@ -32,19 +32,22 @@ const CHUNK: usize = 16 * 1024;
 const PER_SECOND: f64 = 250.0;
 
 /// How long a connection is held on which nothing more can be written.
-const HELD: Duration = Duration::from_secs(5);
+const HOLD_TIME: Duration = Duration::from_secs(5);
 
-pub(super) async fn run(orders: &Orders, tally: &Tally) -> Result<(), BenchError> {
+pub(super) async fn run(
+    orders: &AttackOrders,
+    counters: &AttackCounters,
+) -> Result<(), BenchError> {
     let mut all = JoinSet::new();
     for (number, seed) in orders.seeds.iter().enumerate() {
-        let (place, seed, tally) = (orders.victim, seed.clone(), tally.clone());
+        let (address, seed, counters) = (orders.victim, seed.clone(), counters.clone());
         all.spawn(async move {
             loop {
-                let flooded = Box::pin(flood(place, &seed, number == 0, &tally)).await;
+                let flooded = Box::pin(flood(address, &seed, number == 0, &counters)).await;
                 if let Err(error) = flooded {
-                    tally.refused(&error.told());
+                    counters.refused(&error.with_cause());
                 }
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(PAUSE_AFTER_REFUSAL).await;
             }
         });
     }
@@ -53,28 +56,36 @@ pub(super) async fn run(orders: &Orders, tally: &Tally) -> Result<(), BenchError
 }
 
 /// One connection, until it is refused or nothing more can be written.
-async fn flood(place: Place, seed: &Seed, by_quic: bool, tally: &Tally) -> Result<(), BenchError> {
+async fn flood(
+    address: NodeAddress,
+    seed: &KeySeed,
+    by_quic: bool,
+    counters: &AttackCounters,
+) -> Result<(), BenchError> {
     let endpoint;
     let connection = if by_quic {
         endpoint = seed.endpoint().await?;
-        place.quic(&endpoint).await?
+        address.quic(&endpoint).await?
     } else {
-        place.ws(&seed.identity()?).await?
+        address.ws(&seed.identity()?).await?
     };
-    tally.did("connections", 1);
+    counters.did("connections", 1);
     let _control = peer::greet(&connection).await?;
-    let unread = ask_and_do_not_read(&connection, tally).await;
-    let written = write_without_end(&connection, tally).await;
+    let unread = ask_and_do_not_read(&connection, counters).await;
+    let written = write_without_end(&connection, counters).await;
     drop(unread);
     connection.close(hailwire::Code::Cancelled, "again");
     written
 }
 
 /// Streams whose answers wait.
-async fn ask_and_do_not_read(connection: &Connection, tally: &Tally) -> Vec<impl Sized> {
+async fn ask_and_do_not_read(
+    connection: &Connection,
+    counters: &AttackCounters,
+) -> Vec<impl Sized> {
     let mut unread = Vec::new();
     let ask = async {
-        for _ in 0..UNREAD {
+        for _ in 0..UNREAD_ANSWERS {
             let Ok((mut send, recv)) = connection.open(Priority::Low).await else {
                 break;
             };
@@ -83,28 +94,34 @@ async fn ask_and_do_not_read(connection: &Connection, tally: &Tally) -> Vec<impl
                 break;
             }
             send.finish();
-            tally.did("unread answers", 1);
+            counters.did("unread answers", 1);
             unread.push((send, recv));
         }
     };
     // Where no more may be opened, it waits.
-    let _ = timeout(HELD, ask).await;
+    let _ = timeout(HOLD_TIME, ask).await;
     unread
 }
 
 /// Bodies without end, on all streams in turn.
-async fn write_without_end(connection: &Connection, tally: &Tally) -> Result<(), BenchError> {
+async fn write_without_end(
+    connection: &Connection,
+    counters: &AttackCounters,
+) -> Result<(), BenchError> {
     let mut streams: Vec<Option<(SendStream, hailwire::carrier::RecvStream)>> = Vec::new();
-    let claim = Bytes::copy_from_slice(&prefix(FrameKind::DATA, CLAIMED));
+    let claim = Bytes::copy_from_slice(&prefix(FrameKind::DATA, CLAIMED_LENGTH));
     for number in 0..STREAMS {
-        let opened = timeout(HELD, connection.open(Priority::Medium)).await;
+        let opened = timeout(HOLD_TIME, connection.open(Priority::Medium)).await;
         let Ok(opened) = opened else { break };
-        let (mut send, recv) = opened.map_err(failed("a stream"))?;
+        let (mut send, recv) = opened.map_err(failed("opening a stream"))?;
         let method = ["agents", "status", "join", "trust.list"][number % 4];
         let mut frames = [call("node", method), claim.clone()];
         let opening = send.write_many(&mut frames);
-        if timeout(HELD, opening).await.is_ok_and(|done| done.is_ok()) {
-            tally.did("streams", 1);
+        if timeout(HOLD_TIME, opening)
+            .await
+            .is_ok_and(|done| done.is_ok())
+        {
+            counters.did("streams", 1);
             streams.push(Some((send, recv)));
         }
     }
@@ -114,10 +131,10 @@ async fn write_without_end(connection: &Connection, tally: &Tally) -> Result<(),
     for turn in 0_usize.. {
         pace.tick().await;
         let len = streams.len().max(1);
-        let Some(place) = streams.get_mut(turn % len) else {
+        let Some(address) = streams.get_mut(turn % len) else {
             return Err(BenchError::Unsupported("no stream is left"));
         };
-        let Some((send, _)) = place else {
+        let Some((send, _)) = address else {
             waits += 1;
             if waits > 4 * STREAMS {
                 return Err(BenchError::Unsupported("all streams are refused or full"));
@@ -127,17 +144,17 @@ async fn write_without_end(connection: &Connection, tally: &Tally) -> Result<(),
         match timeout(Duration::from_millis(20), send.write(chunk.clone())).await {
             Ok(Ok(())) => {
                 waits = 0;
-                tally.did("bytes", CHUNK as u64);
+                counters.did("bytes", CHUNK as u64);
             }
             Ok(Err(error)) => {
-                tally.refused(&error.to_string());
-                *place = None;
+                counters.refused(&error.to_string());
+                *address = None;
             }
-            // It is full: it stays as it is, and is held.
+            // The connection is full: it is held as it is.
             Err(_) => {
                 waits += 1;
                 if waits > STREAMS {
-                    tokio::time::sleep(HELD).await;
+                    tokio::time::sleep(HOLD_TIME).await;
                     return Err(BenchError::Unsupported("all streams are full"));
                 }
             }

@@ -1,4 +1,4 @@
-//! HTTP/2 as no client speaks it: resets, heads and settings without end (RFC 9113, 10.5).
+//! HTTP/2 floods that no real client sends: resets, heads and settings without end (RFC 9113, 10.5).
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use tokio::{
 };
 use tokio_rustls::client::TlsStream;
 
-use super::{Orders, PAUSE, Tally, pace};
+use super::{AttackCounters, AttackOrders, PAUSE_AFTER_REFUSAL, pace};
 use crate::{
     BenchError,
-    siege::peer::{Place, Seed, random},
+    siege::peer::{KeySeed, NodeAddress, random},
 };
 
-/// Frames a second, in as many writes of [`AT_ONCE`].
+/// Frames a second, in as many writes of [`FRAMES_PER_WRITE`].
 const PER_SECOND: f64 = 100.0;
 
 /// Frames of one write.
-const AT_ONCE: usize = 20;
+const FRAMES_PER_WRITE: usize = 20;
 
 /// How long one kind of flood lasts, and a connection on which nothing more can be written is held.
-const LASTS: Duration = Duration::from_secs(5);
+const CONNECTION_LIFETIME: Duration = Duration::from_secs(5);
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What floods.
+/// The frames of a flood.
 #[derive(Clone, Copy, Debug)]
-enum Flood {
+enum Http2Flood {
     /// Streams that are opened and reset at once.
     Resets,
     /// A head that does not end.
@@ -39,13 +39,13 @@ enum Flood {
     Pings,
     /// DATA without data.
     Empty,
-    /// Credit that nobody needs.
+    /// WINDOW_UPDATE frames that are not needed.
     Windows,
-    /// Dependencies of streams that are not there.
+    /// PRIORITY frames for streams that do not exist.
     Priorities,
 }
 
-impl Flood {
+impl Http2Flood {
     const ALL: [Self; 7] = [
         Self::Resets,
         Self::Continuation,
@@ -68,7 +68,7 @@ impl Flood {
         }
     }
 
-    /// Before the flood.
+    /// The frames before the flood.
     fn begin(self, out: &mut Vec<u8>) {
         match self {
             // Without END_HEADERS.
@@ -78,7 +78,7 @@ impl Flood {
         }
     }
 
-    /// One more.
+    /// The next frame of the flood.
     fn more(self, turn: u32, out: &mut Vec<u8>) {
         match self {
             Self::Resets => {
@@ -104,7 +104,7 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// A field that no table keeps (RFC 7541, 6.2.2).
+/// A header field without indexing (RFC 7541, 6.2.2).
 fn field(name: &str, value: &str) -> Vec<u8> {
     let mut out = vec![0, name.len() as u8];
     out.extend_from_slice(name.as_bytes());
@@ -123,23 +123,30 @@ fn head(path: &str) -> Vec<u8> {
     .concat()
 }
 
-pub(super) async fn run(orders: &Orders, tally: &Tally) -> Result<(), BenchError> {
+pub(super) async fn run(
+    orders: &AttackOrders,
+    counters: &AttackCounters,
+) -> Result<(), BenchError> {
     for turn in 0_usize.. {
-        let flood = Flood::ALL[turn % Flood::ALL.len()];
-        if let Err(error) = Box::pin(one(orders.victim, flood, tally)).await {
-            tally.refused(&format!("{}: {}", flood.name(), error.told()));
+        let flood = Http2Flood::ALL[turn % Http2Flood::ALL.len()];
+        if let Err(error) = Box::pin(one(orders.victim, flood, counters)).await {
+            counters.refused(&format!("{}: {}", flood.name(), error.with_cause()));
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(PAUSE_AFTER_REFUSAL).await;
     }
     Ok(())
 }
 
 /// One pair of connections, until it is refused or has lasted.
-async fn one(place: Place, flood: Flood, tally: &Tally) -> Result<(), BenchError> {
-    let identity = Seed::draw()?.identity()?;
+async fn one(
+    address: NodeAddress,
+    flood: Http2Flood,
+    counters: &AttackCounters,
+) -> Result<(), BenchError> {
+    let identity = KeySeed::draw()?.identity()?;
     let token: [u8; 16] = random()?;
-    let mut forward = place.tls(&identity, b"h2").await?;
-    let mut reverse = place.tls(&identity, b"hailwire-h2-reverse").await?;
+    let mut forward = address.tls(&identity, b"h2").await?;
+    let mut reverse = address.tls(&identity, b"hailwire-h2-reverse").await?;
     // On the reverse connection the node is the client: settings are all that it needs.
     let mut hello = token.to_vec();
     frame(&mut hello, 4, 0, 0, &[]);
@@ -154,20 +161,20 @@ async fn one(place: Place, flood: Flood, tally: &Tally) -> Result<(), BenchError
     frame(&mut hello, 1, 4, 1, &head(&control));
     flood.begin(&mut hello);
     write(&mut forward, &hello).await?;
-    tally.did("connections", 1);
+    counters.did("connections", 1);
     let mut pace = pace(PER_SECOND);
     let mut buffer = vec![0; 16 * 1024];
     let flooded = async {
         for turn in 0_u32.. {
             pace.tick().await;
             let mut frames = Vec::new();
-            for number in 0..AT_ONCE as u32 {
-                flood.more(turn * AT_ONCE as u32 + number, &mut frames);
+            for number in 0..FRAMES_PER_WRITE as u32 {
+                flood.more(turn * FRAMES_PER_WRITE as u32 + number, &mut frames);
             }
             write(&mut forward, &frames).await?;
-            tally.did(flood.name(), AT_ONCE as u64);
-            // Every other kind reads what it is told, so that only some are stopped by a full connection.
-            if turn % 2 == 0 && !matches!(flood, Flood::Settings | Flood::Pings) {
+            counters.did(flood.name(), FRAMES_PER_WRITE as u64);
+            // Every other kind of flood reads the answers, so that only some are stopped by a full connection.
+            if turn % 2 == 0 && !matches!(flood, Http2Flood::Settings | Http2Flood::Pings) {
                 let read = timeout(Duration::from_millis(1), forward.read(&mut buffer)).await;
                 if matches!(read, Ok(Ok(0) | Err(_))) {
                     return Err(BenchError::Unsupported("hung up"));
@@ -176,17 +183,17 @@ async fn one(place: Place, flood: Flood, tally: &Tally) -> Result<(), BenchError
         }
         Ok(())
     };
-    match timeout(LASTS, flooded).await {
+    match timeout(CONNECTION_LIFETIME, flooded).await {
         Ok(ended) => ended,
         Err(_) => {
-            tally.did("floods that lasted 5 s", 1);
+            counters.did("floods that lasted 5 s", 1);
             Ok(())
         }
     }
 }
 
 async fn write(io: &mut TlsStream<TcpStream>, bytes: &[u8]) -> Result<(), BenchError> {
-    match timeout(LASTS, io.write_all(bytes)).await {
+    match timeout(CONNECTION_LIFETIME, io.write_all(bytes)).await {
         Err(_) => Err(BenchError::Unsupported("not read for 5 s")),
         Ok(written) => written.map_err(|_| BenchError::Unsupported("hung up")),
     }
@@ -202,7 +209,7 @@ mod tests {
         frame(&mut out, 6, 1, 0, &[7; 8]);
         assert_eq!(out[..9], [0, 0, 8, 6, 1, 0, 0, 0, 0]);
         assert_eq!(field("a", "bc"), [0, 1, b'a', 2, b'b', b'c']);
-        for flood in Flood::ALL {
+        for flood in Http2Flood::ALL {
             let mut out = Vec::new();
             flood.more(1, &mut out);
             assert!(out.len() >= 9, "{}", flood.name());

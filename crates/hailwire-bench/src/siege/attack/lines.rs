@@ -1,4 +1,4 @@
-//! A peer that asks a program which is kept for all calls what is no line, and gives calls up half-way.
+//! A peer that sends invalid lines to a program that answers all calls (`--lines`), and cancels calls half-way.
 
 use std::time::Duration;
 
@@ -7,40 +7,47 @@ use hailwire::{Priority, carrier::Connection};
 use hailwire_wire::frame::FrameKind;
 use tokio::time::timeout;
 
-use super::{Orders, PAUSE, Tally, pace};
+use super::{AttackCounters, AttackOrders, PAUSE_AFTER_REFUSAL, pace};
 use crate::{
     BenchError,
     siege::peer::{self, call, failed, frame_of},
 };
 
-/// Questions a second.
+/// Calls a second.
 const PER_SECOND: f64 = 10.0;
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) async fn run(orders: &Orders, tally: &Tally) -> Result<(), BenchError> {
+pub(super) async fn run(
+    orders: &AttackOrders,
+    counters: &AttackCounters,
+) -> Result<(), BenchError> {
     let endpoint = orders.seed(0)?.endpoint().await?;
     loop {
         let asked = async {
             let connection = orders.victim.quic(&endpoint).await?;
             let _control = peer::greet(&connection).await?;
-            tally.did("connections", 1);
+            counters.did("connections", 1);
             let mut pace = pace(PER_SECOND);
             for turn in 0_usize.. {
                 pace.tick().await;
-                question(&connection, turn, tally).await?;
+                question(&connection, turn, counters).await?;
             }
             Ok::<(), BenchError>(())
         };
         if let Err(error) = asked.await {
-            tally.refused(&error.told());
+            counters.refused(&error.with_cause());
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(PAUSE_AFTER_REFUSAL).await;
     }
 }
 
-async fn question(connection: &Connection, turn: usize, tally: &Tally) -> Result<(), BenchError> {
+async fn question(
+    connection: &Connection,
+    turn: usize,
+    counters: &AttackCounters,
+) -> Result<(), BenchError> {
     let (what, body): (&str, Bytes) = match turn % 6 {
         0 => ("carriage returns", "one\rtwo\rthree".into()),
         1 => ("two lines", "one\ntwo".into()),
@@ -51,7 +58,7 @@ async fn question(connection: &Connection, turn: usize, tally: &Tally) -> Result
         ),
         4 => ("long lines", vec![b'x'; 200_000].into()),
         _ => {
-            tally.did("given up", 1);
+            counters.did("given up", 1);
             let opened = connection.open(Priority::Medium).await;
             let (mut send, _recv) = opened.map_err(failed("the call"))?;
             let question = frame_of(FrameKind::DATA, b"never mind");
@@ -60,15 +67,15 @@ async fn question(connection: &Connection, turn: usize, tally: &Tally) -> Result
             return asked.map_err(failed("the call"));
         }
     };
-    tally.did(what, 1);
+    counters.did(what, 1);
     let asked = peer::ask(connection, "lines", "", body.clone());
-    match timeout(PATIENCE, asked).await {
-        Err(_) => tally.refused("no answer within 10 s"),
-        Ok(Err(BenchError::Told(status))) => tally.refused(&format!("{what}: {status}")),
+    match timeout(ANSWER_TIMEOUT, asked).await {
+        Err(_) => counters.refused("no answer within 10 s"),
+        Ok(Err(BenchError::Reported(status))) => counters.refused(&format!("{what}: {status}")),
         Ok(Err(error)) => return Err(error),
         Ok(Ok(answer)) => {
             let own = answer.strip_suffix(b"\n") == Some(&body[..]);
-            tally.did(
+            counters.did(
                 if own {
                     "answered"
                 } else {

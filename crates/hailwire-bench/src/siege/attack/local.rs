@@ -1,4 +1,4 @@
-//! A program on the machine that attaches and does not behave: thousands of streams, malformed frames.
+//! A local program that attaches and breaks the rules: thousands of streams, malformed frames.
 
 use std::{path::Path, time::Duration};
 
@@ -10,52 +10,55 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Orders, PAUSE, Tally, pace};
+use super::{AttackCounters, AttackOrders, PAUSE_AFTER_REFUSAL, pace};
 use crate::{
     BenchError,
-    siege::peer::{Noise, call},
+    siege::peer::{XorshiftBytes, call},
 };
 
 /// Streams that one connection opens, more than it may.
-const STREAMS: u64 = 5_000;
+const MAX_STREAMS: u64 = 5_000;
 
 /// Connections that break the rules, each second.
-const MALFORMED: f64 = 20.0;
+const MALFORMED_PER_SECOND: f64 = 20.0;
 
-/// Of those, at a time.
-const MOST_MALFORMED: usize = 100;
+/// How many of those are open at a time.
+const MAX_MALFORMED_BYTES: usize = 100;
 
 /// Programs that open streams.
 const PROGRAMS: usize = 2;
 
 /// How long streams are held.
-const HELD: Duration = Duration::from_secs(5);
+const HOLD_TIME: Duration = Duration::from_secs(5);
 
-pub(super) async fn run(orders: &Orders, tally: &Tally) -> Result<(), BenchError> {
+pub(super) async fn run(
+    orders: &AttackOrders,
+    counters: &AttackCounters,
+) -> Result<(), BenchError> {
     let mut programs = JoinSet::new();
     for _ in 0..PROGRAMS {
-        let (socket, tally) = (orders.socket.clone(), tally.clone());
+        let (socket, counters) = (orders.socket.clone(), counters.clone());
         programs.spawn(async move {
             loop {
-                if let Err(error) = streams(&socket, &tally).await {
-                    tally.refused(&format!("streams: {}", error.told()));
+                if let Err(error) = streams(&socket, &counters).await {
+                    counters.refused(&format!("streams: {}", error.with_cause()));
                 }
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(PAUSE_AFTER_REFUSAL).await;
             }
         });
     }
-    let mut noise = Noise::new()?;
-    let mut pace = pace(MALFORMED);
+    let mut noise = XorshiftBytes::new()?;
+    let mut pace = pace(MALFORMED_PER_SECOND);
     let mut waiting = JoinSet::new();
     loop {
         pace.tick().await;
         while waiting.try_join_next().is_some() {}
-        if waiting.len() < MOST_MALFORMED {
-            let (socket, tally) = (orders.socket.clone(), tally.clone());
+        if waiting.len() < MAX_MALFORMED_BYTES {
+            let (socket, counters) = (orders.socket.clone(), counters.clone());
             let bytes = broken(&mut noise);
             waiting.spawn(async move {
-                if let Err(error) = malformed(&socket, &bytes, &tally).await {
-                    tally.refused(&format!("malformed: {}", error.told()));
+                if let Err(error) = malformed(&socket, &bytes, &counters).await {
+                    counters.refused(&format!("malformed: {}", error.with_cause()));
                 }
             });
         }
@@ -74,17 +77,17 @@ fn frame(kind: u8, flags: u8, stream: u64, payload: &[u8]) -> Vec<u8> {
 async fn attach(socket: &Path) -> Result<UnixStream, BenchError> {
     let mut io = UnixStream::connect(socket)
         .await
-        .map_err(BenchError::io("attaching"))?;
+        .map_err(BenchError::io("attaching to the node"))?;
     let hello = preface(Role::Client);
     io.write_all(&hello)
         .await
-        .map_err(BenchError::io("attaching"))?;
+        .map_err(BenchError::io("attaching to the node"))?;
     Ok(io)
 }
 
 /// Opens streams, a third with half a frame, a third with a body that does not end, a third with a call whose answer is
 /// never read.
-async fn streams(socket: &Path, tally: &Tally) -> Result<(), BenchError> {
+async fn streams(socket: &Path, counters: &AttackCounters) -> Result<(), BenchError> {
     let mut io = attach(socket).await?;
     // The control stream comes first.
     let hello = [0x01, 0, 0, 0x0c, 0x81, 0xa8];
@@ -92,30 +95,30 @@ async fn streams(socket: &Path, tally: &Tally) -> Result<(), BenchError> {
     let hello = frame(1, 0x30, 1, &hello);
     io.write_all(&hello)
         .await
-        .map_err(BenchError::io("greeting"))?;
-    for number in 0..STREAMS {
+        .map_err(BenchError::io("sending HELLO"))?;
+    for number in 0..MAX_STREAMS {
         let opening = match number % 3 {
             0 => vec![0x02, 0],
             1 => [&call("echo", "")[..], &[0x11, 0xff, 0xff, 0xff, 1, 2, 3]].concat(),
             _ => call("node", "agents").to_vec(),
         };
         let opening = frame(1, 0x10, 3 + 2 * number, &opening);
-        match timeout(HELD, io.write_all(&opening)).await {
+        match timeout(HOLD_TIME, io.write_all(&opening)).await {
             Err(_) => return Err(BenchError::Unsupported("not read for 5 s")),
             Ok(written) => written.map_err(|_| BenchError::Unsupported("hung up"))?,
         }
-        tally.did("streams", 1);
+        counters.did("streams", 1);
         if number % 500 == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
     let mut said = Vec::new();
-    let _ = timeout(HELD, io.read_to_end(&mut said)).await;
+    let _ = timeout(HOLD_TIME, io.read_to_end(&mut said)).await;
     Ok(())
 }
 
-/// What breaks a rule.
-fn broken(noise: &mut Noise) -> Vec<u8> {
+/// Frames that break a rule.
+fn broken(noise: &mut XorshiftBytes) -> Vec<u8> {
     match noise.below(4) {
         // A frame of unknown kind is skipped, and may be longer than what comes.
         0 => noise.bytes(1_000),
@@ -127,15 +130,19 @@ fn broken(noise: &mut Noise) -> Vec<u8> {
     }
 }
 
-/// One connection that breaks a rule, and is to be ended for it.
-async fn malformed(socket: &Path, bytes: &[u8], tally: &Tally) -> Result<(), BenchError> {
+/// One connection that breaks a rule; the node has to close it.
+async fn malformed(
+    socket: &Path,
+    bytes: &[u8],
+    counters: &AttackCounters,
+) -> Result<(), BenchError> {
     let mut io = attach(socket).await?;
-    tally.did("malformed connections", 1);
+    counters.did("malformed connections", 1);
     let _ = io.write_all(bytes).await;
     let mut said = Vec::new();
-    match timeout(HELD, io.read_to_end(&mut said)).await {
-        Err(_) => tally.did("stayed 5 s", 1),
-        Ok(_) => tally.refused("malformed: hung up"),
+    match timeout(HOLD_TIME, io.read_to_end(&mut said)).await {
+        Err(_) => counters.did("stayed 5 s", 1),
+        Ok(_) => counters.refused("malformed: hung up"),
     }
     Ok(())
 }

@@ -13,49 +13,57 @@ use iroh_relay::{
 };
 use tokio::{task::JoinSet, time::timeout};
 
-use super::{Orders, PAUSE, Tally, datagrams::Forge, pace};
+use super::{AttackCounters, AttackOrders, PAUSE_AFTER_REFUSAL, datagrams::InitialForge, pace};
 use crate::{
     BenchError,
     siege::peer::{failed, hub_tls},
 };
 
-/// Searches and look-ups a second, on each of [`ASKERS`].
+/// Searches and look-ups a second, on each of [`SEARCH_TASKS`].
 const PER_SECOND: f64 = 10.0;
 
 /// At a time.
-const ASKERS: usize = 4;
+const SEARCH_TASKS: usize = 4;
 
 /// Datagrams a second through the relay.
-const DATAGRAMS: f64 = 500.0;
+const DATAGRAMS_PER_SECOND: f64 = 500.0;
 
-pub(super) async fn run(orders: &Orders, tally: &Tally) -> Result<(), BenchError> {
+pub(super) async fn run(
+    orders: &AttackOrders,
+    counters: &AttackCounters,
+) -> Result<(), BenchError> {
     let ticket = orders.hub.read()?;
     let seed = orders.seed(0)?;
     let client = HubClient::new(ticket.url, ticket.key, seed.pair(), &Pins::default());
-    let client = Arc::new(client.map_err(failed("the hub"))?);
+    let client = Arc::new(client.map_err(failed("reaching the hub"))?);
     client
         .join(ticket.secret)
         .await
         .map_err(failed("joining the hub"))?;
     let mut askers = JoinSet::new();
-    for number in 0..ASKERS {
+    for number in 0..SEARCH_TASKS {
         askers.spawn(ask(
             client.clone(),
             orders.victim.node,
             number,
-            tally.clone(),
+            counters.clone(),
         ));
     }
     loop {
-        if let Err(error) = Box::pin(relay(orders, tally)).await {
-            tally.refused(&format!("relay: {}", error.told()));
+        if let Err(error) = Box::pin(relay(orders, counters)).await {
+            counters.refused(&format!("relay: {}", error.with_cause()));
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(PAUSE_AFTER_REFUSAL).await;
     }
 }
 
 /// Searches, looks up, and lists members.
-async fn ask(client: Arc<HubClient>, node: hailwire::NodeId, number: usize, tally: Tally) {
+async fn ask(
+    client: Arc<HubClient>,
+    node: hailwire::NodeId,
+    number: usize,
+    counters: AttackCounters,
+) {
     let mut pace = pace(PER_SECOND);
     for turn in number.. {
         pace.tick().await;
@@ -71,36 +79,40 @@ async fn ask(client: Arc<HubClient>, node: hailwire::NodeId, number: usize, tall
             ),
         };
         match asked {
-            Ok(()) => tally.did(what, 1),
-            Err(error) => tally.refused(&format!("{what}: {error}")),
+            Ok(()) => counters.did(what, 1),
+            Err(error) => counters.refused(&format!("{what}: {error}")),
         }
     }
 }
 
 /// Datagrams for the attacked node by way of the relay.
-async fn relay(orders: &Orders, tally: &Tally) -> Result<(), BenchError> {
+async fn relay(orders: &AttackOrders, counters: &AttackCounters) -> Result<(), BenchError> {
     let ticket = orders.hub.read()?;
     let key = ticket
         .key
         .ok_or(BenchError::Unsupported("a hub without a key"))?;
-    let url: iroh::RelayUrl = ticket.url.to_string().parse().map_err(failed("the URL"))?;
-    // The URL holds an address: nobody is asked for a name.
+    let url: iroh::RelayUrl = ticket
+        .url
+        .to_string()
+        .parse()
+        .map_err(failed("parsing the URL"))?;
+    // The URL holds an IP address, so no name is resolved.
     let resolver = DnsResolver::with_nameserver(SocketAddr::from(([127, 0, 0, 1], 9)));
     let client = ClientBuilder::new(url, orders.seed(0)?.iroh(), resolver)
         .tls_client_config(hub_tls(ticket.url.host(), key)?)
         .connect()
         .await
-        .map_err(failed("the relay"))?;
-    tally.did("relay connections", 1);
+        .map_err(failed("connecting to the relay"))?;
+    counters.did("relay connections", 1);
     let victim = orders.victim.node;
-    let to = EndpointId::from_bytes(victim.as_bytes()).map_err(failed("the key"))?;
-    let mut forge = Forge::new(orders)?;
+    let to = EndpointId::from_bytes(victim.as_bytes()).map_err(failed("parsing the key"))?;
+    let mut forge = InitialForge::new(orders)?;
     let (mut stream, mut sink) = client.split();
-    let mut pace = pace(DATAGRAMS);
+    let mut pace = pace(DATAGRAMS_PER_SECOND);
     for turn in 0_usize.. {
         tokio::select! {
             _ = pace.tick() => {}
-            // Read, so that the relay has no reason of its own to stop.
+            // Answers are read, so that the relay has no reason to stop.
             said = stream.next() => match said {
                 Some(Ok(_)) => continue,
                 _ => return Err(BenchError::Unsupported("hung up")),
@@ -117,8 +129,8 @@ async fn relay(orders: &Orders, tally: &Tally) -> Result<(), BenchError> {
         };
         let sent = timeout(Duration::from_secs(10), sink.send(datagram)).await;
         sent.map_err(|_| BenchError::Unsupported("not read for 10 s"))?
-            .map_err(failed("the relay"))?;
-        tally.did("datagrams through the relay", 1);
+            .map_err(failed("connecting to the relay"))?;
+        counters.did("datagrams through the relay", 1);
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What attackers do, each at a bounded rate, until their time is over.
 //!
-//! An attacker counts what it managed to do and how it was refused. That it is refused is what is hoped for:
-//! it goes on, and tries again.
+//! An attacker counts what it managed to do and how it was refused. To be refused is the expected outcome: it continues
+//! and tries again.
 
 mod bodies;
 mod datagrams;
@@ -12,7 +12,7 @@ mod member;
 mod offers;
 mod pings;
 mod silent;
-mod strangers;
+mod untrusted_peers;
 
 use std::{
     collections::BTreeMap,
@@ -25,41 +25,41 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::{
-    Kind,
-    house::HubPlace,
-    peer::{Place, Seed},
+    AttackerKind,
+    peer::{KeySeed, NodeAddress},
+    processes::HubAddress,
 };
 use crate::BenchError;
 
-/// Different reasons that are kept.
-const MOST_REASONS: usize = 24;
+/// The most reasons that are counted one by one.
+const MAX_REASONS: usize = 24;
 
 /// A pause after a refusal, so that an attacker does not turn into a busy loop of its own.
-const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(250);
 
-/// What an attacker is told.
+/// What an attacker is to do, as JSON on its standard input.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Orders {
-    pub(super) kind: Kind,
+pub(super) struct AttackOrders {
+    pub(super) kind: AttackerKind,
     pub(super) seconds: f64,
-    pub(super) victim: Place,
-    pub(super) hub: HubPlace,
+    pub(super) victim: NodeAddress,
+    pub(super) hub: HubAddress,
     /// The local socket of the attacked node.
     pub(super) socket: PathBuf,
     /// Keys of its own. The attacked node trusts them where the kind is a peer.
-    pub(super) seeds: Vec<Seed>,
+    pub(super) seeds: Vec<KeySeed>,
 }
 
-impl Orders {
-    fn seed(&self, number: usize) -> Result<&Seed, BenchError> {
+impl AttackOrders {
+    fn seed(&self, number: usize) -> Result<&KeySeed, BenchError> {
         let seed = self.seeds.get(number);
         seed.ok_or(BenchError::Unsupported("an attacker without a key"))
     }
 }
 
-/// What an attacker says in the end.
+/// What an attacker did, as JSON on its standard output.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Report {
+pub(super) struct AttackReport {
     pub(super) seconds: f64,
     pub(super) cpu_s: f64,
     pub(super) did: BTreeMap<String, u64>,
@@ -68,53 +68,56 @@ pub(super) struct Report {
 }
 
 /// Attacks until it is dropped.
-pub(super) async fn run(orders: &Orders, tally: &Tally) -> Result<(), BenchError> {
+pub(super) async fn run(
+    orders: &AttackOrders,
+    counters: &AttackCounters,
+) -> Result<(), BenchError> {
     match orders.kind {
-        Kind::Tokens => datagrams::tokens(orders, tally).await,
-        Kind::Initials => datagrams::initials(orders, tally).await,
-        Kind::Silent => silent::run(orders, tally).await,
-        Kind::Pings => pings::run(orders, tally).await,
-        Kind::Http2 => http2::run(orders, tally).await,
-        Kind::Strangers => strangers::run(orders, tally).await,
-        Kind::Bodies => bodies::run(orders, tally).await,
-        Kind::Offers => offers::run(orders, tally).await,
-        Kind::Member => member::run(orders, tally).await,
-        Kind::Local => local::run(orders, tally).await,
-        Kind::Lines => lines::run(orders, tally).await,
+        AttackerKind::Tokens => datagrams::tokens(orders, counters).await,
+        AttackerKind::Initials => datagrams::initials(orders, counters).await,
+        AttackerKind::Silent => silent::run(orders, counters).await,
+        AttackerKind::Pings => pings::run(orders, counters).await,
+        AttackerKind::Http2 => http2::run(orders, counters).await,
+        AttackerKind::UntrustedPeers => untrusted_peers::run(orders, counters).await,
+        AttackerKind::Bodies => bodies::run(orders, counters).await,
+        AttackerKind::Offers => offers::run(orders, counters).await,
+        AttackerKind::Member => member::run(orders, counters).await,
+        AttackerKind::Local => local::run(orders, counters).await,
+        AttackerKind::Lines => lines::run(orders, counters).await,
     }
 }
 
-/// Counts. Clones share it.
+/// Counters of what an attacker did. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tally(Arc<Mutex<Counts>>);
+pub(super) struct AttackCounters(Arc<Mutex<CountsByReason>>);
 
-type Counts = (BTreeMap<String, u64>, BTreeMap<String, u64>);
+type CountsByReason = (BTreeMap<String, u64>, BTreeMap<String, u64>);
 
-impl Tally {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Counts> {
+impl AttackCounters {
+    fn lock(&self) -> std::sync::MutexGuard<'_, CountsByReason> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It did something so many times.
+    /// Adds to the counter of an action.
     fn did(&self, what: &str, times: u64) {
         *self.lock().0.entry(what.to_owned()).or_default() += times;
     }
 
-    /// It was refused.
+    /// Counts a refusal by its reason.
     fn refused(&self, why: &str) {
         let refused = &mut self.lock().1;
-        let known = refused.len() < MOST_REASONS || refused.contains_key(why);
+        let known = refused.len() < MAX_REASONS || refused.contains_key(why);
         let why = if known { why } else { "another reason" };
         *refused.entry(why.to_owned()).or_default() += 1;
     }
 
-    /// Both, once.
-    pub(super) fn taken(&self) -> Counts {
+    /// Takes the counts and resets them.
+    pub(super) fn taken(&self) -> CountsByReason {
         std::mem::take(&mut self.lock())
     }
 }
 
-/// Ticks at a rate. What was missed is not made good, so that a slow machine is not flooded.
+/// Ticks at a rate. Missed ticks are not made up for, so that a slow machine is not flooded.
 fn pace(per_second: f64) -> Interval {
     let mut ticks = interval(Duration::from_secs_f64(1.0 / per_second));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -127,15 +130,15 @@ mod tests {
 
     #[test]
     fn reasons_are_counted_and_bounded() {
-        let tally = Tally::default();
-        tally.did("packets", 3);
-        tally.did("packets", 4);
+        let counters = AttackCounters::default();
+        counters.did("packets", 3);
+        counters.did("packets", 4);
         for reason in 0..100 {
-            tally.refused(&reason.to_string());
+            counters.refused(&reason.to_string());
         }
-        let (did, refused) = tally.taken();
+        let (did, refused) = counters.taken();
         assert_eq!(did["packets"], 7);
-        assert_eq!(refused.len(), MOST_REASONS + 1);
+        assert_eq!(refused.len(), MAX_REASONS + 1);
         assert_eq!(refused.values().sum::<u64>(), 100);
     }
 }

@@ -1,11 +1,11 @@
-//! A peer that lists its agents anew all the time, under names of others too.
+//! A peer that sends new lists of its agents without pause, some under the names of others.
 
 use hailwire_wire::{
     frame::FrameKind,
     header::{self, Offer, Offers},
 };
 
-use super::{Orders, PAUSE, Tally, pace};
+use super::{AttackCounters, AttackOrders, PAUSE_AFTER_REFUSAL, pace};
 use crate::{
     BenchError,
     siege::peer::{self, failed, frame_of},
@@ -17,15 +17,18 @@ const PER_SECOND: f64 = 400.0;
 /// Agents of a list.
 const AGENTS: usize = 20;
 
-pub(super) async fn run(orders: &Orders, tally: &Tally) -> Result<(), BenchError> {
+pub(super) async fn run(
+    orders: &AttackOrders,
+    counters: &AttackCounters,
+) -> Result<(), BenchError> {
     let endpoint = orders.seed(0)?.endpoint().await?;
     let mut pace = pace(PER_SECOND);
     loop {
         let flood = async {
             let connection = orders.victim.quic(&endpoint).await?;
             let (mut control, mut heard) = peer::greet(&connection).await?;
-            tally.did("connections", 1);
-            // What the node says is read: it is the lists that are too many.
+            counters.did("connections", 1);
+            // The node's answers are read: only the number of lists is excessive.
             let reading =
                 tokio::spawn(async move { while let Ok(Some(_)) = heard.read(1 << 16).await {} });
             let flooded = async {
@@ -33,8 +36,11 @@ pub(super) async fn run(orders: &Orders, tally: &Tally) -> Result<(), BenchError
                     pace.tick().await;
                     let list = header::encode(&list(turn)?);
                     let frame = frame_of(FrameKind::OFFERS, &list);
-                    control.write(frame).await.map_err(failed("a list"))?;
-                    tally.did("lists", 1);
+                    control
+                        .write(frame)
+                        .await
+                        .map_err(failed("sending a list"))?;
+                    counters.did("lists", 1);
                 }
                 Ok(())
             };
@@ -43,9 +49,9 @@ pub(super) async fn run(orders: &Orders, tally: &Tally) -> Result<(), BenchError
             flooded
         };
         if let Err(error) = flood.await {
-            tally.refused(&error.told());
+            counters.refused(&error.with_cause());
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(PAUSE_AFTER_REFUSAL).await;
     }
 }
 
@@ -56,7 +62,7 @@ fn list(turn: usize) -> Result<Offers, BenchError> {
             number => format!("agent-{number}-{}", turn % 7),
         };
         Ok(Offer {
-            name: name.parse().map_err(failed("a name"))?,
+            name: name.parse().map_err(failed("parsing a name"))?,
             description: format!("list {turn}").repeat(10),
             tags: vec!["flood".to_owned()],
             version: turn.to_string(),

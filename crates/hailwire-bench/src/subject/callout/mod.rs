@@ -3,50 +3,36 @@
 //! | module | subject |
 //! |---|---|
 //! | `raw` | bytes back and forth over a Unix socket, of the sizes of an event and its answer |
-//! | `ends` | our agent, and our host at any agent |
-//! | `far` | the same with two nodes between them |
+//! | `direct` | our agent, and our host asking any agent |
+//! | `remote` | the same with two nodes between them |
 //! | `udp` | datagrams back and forth: the round trip of a network |
-//! | `operations` | what the two do besides, one operation at a time |
-//! | `sizes` | how many bytes a request is on a socket |
+//! | `operations` | what the two do besides the socket, one operation at a time |
+//! | `sizes` | how many bytes a request takes on a socket |
 
-pub(super) mod ends;
-pub(super) mod far;
+pub(super) mod direct;
 pub(super) mod operations;
 pub(super) mod raw;
+pub(super) mod remote;
 mod sizes;
 pub(super) mod udp;
 
-use crate::work::Measured;
+use crate::work::MeasuredWork;
 
 /// How callouts travel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wire {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum CalloutWire {
     /// JSON over a Unix socket.
     Json,
     /// MessagePack over a Unix socket.
     #[default]
+    #[value(name = "msgpack")]
     MessagePack,
-    /// gRPC.
+    /// gRPC over TCP.
     Grpc,
 }
 
-impl Wire {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Json, Self::MessagePack, Self::Grpc];
-
-    /// Its word.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Json => "json",
-            Self::MessagePack => "msgpack",
-            Self::Grpc => "grpc",
-        }
-    }
-}
-
 /// The figures of a closed loop besides its times.
-fn rate(times: Measured, count: u64, seconds: f64, bytes: usize) -> Measured {
+fn rate(times: MeasuredWork, count: u64, seconds: f64, bytes: usize) -> MeasuredWork {
     let per_s = count as f64 / seconds;
     let moved = per_s * bytes as f64;
     let mut measured = times

@@ -26,8 +26,8 @@ use hailwire_callout::{
 };
 use hailwire_pool::{AffinityConfig, AffinityTable, Availability, SlotSet, Strategy};
 
-use super::sizes::{self, Listener};
-use crate::{BenchError, work::Measured};
+use super::sizes::{self, SizeListener};
+use crate::{BenchError, work::MeasuredWork};
 
 /// The header fields of a browser's request; those of the foreign program are the same.
 const TWENTY: [(&str, &str); 20] = [
@@ -99,9 +99,9 @@ fn metadata(id: &str) -> Metadata<'_> {
     }
 }
 
-/// How often and for how long, and on how many threads.
+/// For how long and on how many threads an operation is repeated.
 #[derive(Clone, Copy)]
-struct Run {
+struct OperationRun {
     threads: u32,
     seconds: f64,
 }
@@ -111,8 +111,8 @@ pub(in crate::subject) async fn run(
     name: &str,
     threads: u32,
     seconds: f64,
-) -> Result<Measured, BenchError> {
-    let run = Run { threads, seconds };
+) -> Result<MeasuredWork, BenchError> {
+    let run = OperationRun { threads, seconds };
     let parts: Vec<&str> = name.split(", ").collect();
     Ok(match parts.as_slice() {
         ["health", what] => health(*what == "read", run),
@@ -129,8 +129,8 @@ pub(in crate::subject) async fn run(
                 _ => large("bench-123"),
             };
             let listener = match *of {
-                "own agent" => Listener::Ours,
-                wire => Listener::Foreign(encoding(wire)?),
+                "own agent" => SizeListener::Ours,
+                wire => SizeListener::Foreign(encoding(wire)?),
             };
             sizes::written(event, listener).await?
         }
@@ -155,7 +155,7 @@ pub(in crate::subject) async fn run(
 }
 
 fn unknown(name: &str) -> BenchError {
-    BenchError::Told(format!("there is no operation `{name}`"))
+    BenchError::Reported(format!("there is no operation `{name}`"))
 }
 
 fn encoding(wire: &str) -> Result<Encoding, BenchError> {
@@ -168,30 +168,30 @@ fn encoding(wire: &str) -> Result<Encoding, BenchError> {
 
 fn slots() -> SlotSet {
     let slots = SlotSet::new(4, 0, Strategy::LeastLoaded);
-    (0..4).for_each(|seat| slots.set_availability(seat, Availability::Available));
+    (0..4).for_each(|slot| slots.set_availability(slot, Availability::Available));
     slots
 }
 
-fn health(read: bool, run: Run) -> Measured {
+fn health(read: bool, run: OperationRun) -> MeasuredWork {
     let slots = slots();
     match slots.view(0) {
-        // As it is asked where a session has a connection already.
-        Some(seat) if read => timed(run, move || {
-            seat.availability() != Availability::Unavailable
+        // Read as it is for a session that has a connection already.
+        Some(slot) if read => timed(run, move || {
+            slot.availability() != Availability::Unavailable
         }),
         _ => timed(run, || slots.set_availability(0, Availability::Available)),
     }
 }
 
-fn timestamp(read: bool, run: Run) -> Measured {
+fn timestamp(read: bool, run: OperationRun) -> MeasuredWork {
     let slots = slots();
     match slots.view(0) {
-        Some(seat) if read => timed(run, move || seat.last_seen()),
+        Some(slot) if read => timed(run, move || slot.last_seen()),
         _ => timed(run, || slots.seen(0, clock::coarse())),
     }
 }
 
-fn affinity(hit: bool, number: &str, run: Run) -> Result<Measured, BenchError> {
+fn affinity(hit: bool, number: &str, run: OperationRun) -> Result<MeasuredWork, BenchError> {
     let number: u32 = number
         .replace(',', "")
         .parse()
@@ -215,14 +215,14 @@ fn affinity(hit: bool, number: &str, run: Run) -> Result<Measured, BenchError> {
     }))
 }
 
-/// Room of a connection's buffer, which each thread has for itself.
-const ROOM: usize = 256 << 10;
+/// Capacity of a connection's buffer; each thread has its own.
+const BUFFER_BYTES: usize = 256 << 10;
 
-fn written(event: RequestHeaders, encoding: Encoding, run: Run) -> Measured {
+fn written(event: RequestHeaders, encoding: Encoding, run: OperationRun) -> MeasuredWork {
     let event = Event::RequestHeaders(event);
     timed_with(
         run,
-        || BytesMut::with_capacity(ROOM),
+        || BytesMut::with_capacity(BUFFER_BYTES),
         |out| {
             out.clear();
             encode_event(black_box(&event), encoding, out);
@@ -236,17 +236,17 @@ fn payload(event: &Event, encoding: Encoding) -> Bytes {
     out.freeze()
 }
 
-fn read(event: RequestHeaders, encoding: Encoding, run: Run) -> Measured {
+fn read(event: RequestHeaders, encoding: Encoding, run: OperationRun) -> MeasuredWork {
     let payload = payload(&Event::RequestHeaders(event), encoding);
     taken(run, &payload, |bytes| {
         decode_event(EventKind::RequestHeaders, bytes, encoding)
     })
 }
 
-fn chunk(out: bool, size: &str, wire: &str, run: Run) -> Result<Measured, BenchError> {
+fn chunk(out: bool, size: &str, wire: &str, run: OperationRun) -> Result<MeasuredWork, BenchError> {
     let kib = size.strip_suffix(" KiB").unwrap_or_default();
     let size = kib.parse::<usize>().map_err(|_| unknown(size))? << 10;
-    let piece = BodyChunk {
+    let chunk = BodyChunk {
         correlation_id: Text::from_static("bench-123"),
         data: Bytes::from(vec![b'a'; size]),
         is_last: false,
@@ -254,28 +254,28 @@ fn chunk(out: bool, size: &str, wire: &str, run: Run) -> Result<Measured, BenchE
         index: 0,
         transferred: size as u64,
     };
-    let event = Event::RequestBody(piece.clone());
+    let event = Event::RequestBody(chunk.clone());
     let measured = match (wire, out) {
         ("raw", true) => timed_with(
             run,
-            || BytesMut::with_capacity(ROOM),
+            || BytesMut::with_capacity(BUFFER_BYTES),
             |buffer| {
                 buffer.clear();
-                raw::put_chunk_head(7, EventKind::RequestBody, black_box(&piece), buffer);
-                buffer.extend_from_slice(&piece.data);
+                raw::put_chunk_head(7, EventKind::RequestBody, black_box(&chunk), buffer);
+                buffer.extend_from_slice(&chunk.data);
             },
         ),
         ("raw", false) => {
             let mut frame = BytesMut::new();
-            raw::put_chunk_head(7, EventKind::RequestBody, &piece, &mut frame);
-            frame.extend_from_slice(&piece.data);
+            raw::put_chunk_head(7, EventKind::RequestBody, &chunk, &mut frame);
+            frame.extend_from_slice(&chunk.data);
             taken(run, &frame, raw::take_chunk)
         }
         (_, true) => {
             let encoding = encoding(wire)?;
             timed_with(
                 run,
-                || BytesMut::with_capacity(ROOM),
+                || BytesMut::with_capacity(BUFFER_BYTES),
                 |buffer| {
                     buffer.clear();
                     encode_event(black_box(&event), encoding, buffer);
@@ -297,10 +297,10 @@ fn chunk(out: bool, size: &str, wire: &str, run: Run) -> Result<Measured, BenchE
     ))
 }
 
-/// Lets everything pass, in this process.
-struct Passing;
+/// An agent in this process that allows everything.
+struct InProcessAgent;
 
-impl Agent for Passing {
+impl Agent for InProcessAgent {
     fn name(&self) -> &str {
         "waf"
     }
@@ -311,15 +311,16 @@ impl Agent for Passing {
 }
 
 /// Everything that is done for a request but the socket: its agent, a connection of its own, breaker, bytes, counters, and its
-/// end, after which the next one is as new as it was.
-async fn selection(encoding: Encoding, run: Run) -> Result<Measured, BenchError> {
+/// end, after which the state is as before.
+async fn selection(encoding: Encoding, run: OperationRun) -> Result<MeasuredWork, BenchError> {
     let connect = connect_with("here", |options| {
         Box::pin(async move {
-            let (near, far) = tokio::io::duplex(1 << 16);
+            let (local, target) = tokio::io::duplex(1 << 16);
             tokio::spawn(async move {
-                let _ = agent::serve(Arc::new(Passing), far, &ServeOptions::default()).await;
+                let _ =
+                    agent::serve(Arc::new(InProcessAgent), target, &ServeOptions::default()).await;
             });
-            host::over(near, &options).await
+            host::over(local, &options).await
         })
     });
     let pool = AgentPool::new("waf", Arc::new(connect), PoolConfig::high_throughput());
@@ -333,7 +334,7 @@ async fn selection(encoding: Encoding, run: Run) -> Result<Measured, BenchError>
     let (answer, took) = (Response::allow(), Duration::from_micros(20));
     Ok(timed_with(
         run,
-        || (agents.reader(), BytesMut::with_capacity(ROOM)),
+        || (agents.reader(), BytesMut::with_capacity(BUFFER_BYTES)),
         |(agents, out)| {
             out.clear();
             let Some(pool) = agents.named(black_box("waf")) else {
@@ -349,11 +350,11 @@ async fn selection(encoding: Encoding, run: Run) -> Result<Measured, BenchError>
     ))
 }
 
-/// Operations between two looks at the clock.
+/// Operations between two readings of the clock.
 const BATCH: u32 = 256;
 
-/// An operation on what it has captured. It is moved along: behind a reference to it, each turn would begin by finding it again.
-fn timed<T>(run: Run, operation: impl Fn() -> T + Sync) -> Measured {
+/// An operation that owns its captured data: behind a reference, each iteration would begin with a load of it.
+fn timed<T>(run: OperationRun, operation: impl Fn() -> T + Sync) -> MeasuredWork {
     timed_with(
         run,
         || (),
@@ -363,8 +364,8 @@ fn timed<T>(run: Run, operation: impl Fn() -> T + Sync) -> Measured {
     )
 }
 
-/// Takes bytes apart. Each thread has its own, as each connection has a buffer of its own.
-fn taken<T>(run: Run, bytes: &[u8], take: impl Fn(Bytes) -> T + Sync) -> Measured {
+/// Decodes bytes. Each thread has its own copy, as each connection has a buffer of its own.
+fn taken<T>(run: OperationRun, bytes: &[u8], take: impl Fn(Bytes) -> T + Sync) -> MeasuredWork {
     timed_with(
         run,
         || Bytes::copy_from_slice(bytes),
@@ -374,12 +375,12 @@ fn taken<T>(run: Run, bytes: &[u8], take: impl Fn(Bytes) -> T + Sync) -> Measure
     )
 }
 
-/// The same again and again on so many threads, all from the same moment on, each with something of its own.
+/// Repeats an operation on a number of threads that start at the same moment, each with its own input.
 fn timed_with<S>(
-    run: Run,
+    run: OperationRun,
     own: impl Fn() -> S + Sync,
     operation: impl Fn(&mut S) + Sync,
-) -> Measured {
+) -> MeasuredWork {
     let start = Barrier::new(run.threads as usize);
     let whole = Duration::from_secs_f64(run.seconds);
     let on_thread = || {
@@ -401,7 +402,7 @@ fn timed_with<S>(
     });
     let count: u64 = each.iter().map(|(count, _)| count).sum();
     let spent: f64 = each.iter().map(|(_, took)| took.as_secs_f64()).sum();
-    Measured::default()
+    MeasuredWork::default()
         .with("count", count as f64)
         .with("ns_per_op", spent * 1e9 / count.max(1) as f64)
 }

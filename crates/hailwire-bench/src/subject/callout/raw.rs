@@ -1,8 +1,8 @@
 //! Bytes back and forth over a Unix socket: what the kernel alone takes for an event and its answer, or for bodies.
 //!
-//! [`serve`] and [`load`] make blocking calls on plain sockets, one at a time: nothing that waits for the same bytes can be faster.
-//! [`serve_evented`] and [`load_evented`] move the same bytes on the event loop that hosts and agents run on: what lies between
-//! the two is the event loop's, and what ours takes beyond these is the protocol's.
+//! [`serve`] and [`load`] make blocking calls on plain sockets, one at a time: the lower bound for any program that waits for the same bytes.
+//! [`serve_evented`] and [`load_evented`] move the same bytes on the event loop that hosts and agents run on: the difference between
+//! the two is the cost of the event loop, and what ours takes beyond these is the cost of the protocol.
 
 use std::{
     collections::VecDeque,
@@ -18,29 +18,29 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::rate;
 use crate::{
     BenchError,
-    measure::Times,
-    subject::Ready,
-    work::{Measured, Work},
+    measure::TimeHistogram,
+    subject::ReadyAddress,
+    work::{MeasuredWork, WorkRequest},
 };
 
-/// Bytes of the frame of a small request in MessagePack, and of the answer that lets it pass, between two of ours.
+/// Bytes of the frame of a small request in MessagePack, and of the answer that allows it, between our host and our agent.
 pub(super) const SIZES: (usize, usize) = (308, 13);
 
-/// Bytes of a piece of a body, and how many may be under way of one body, as between two of ours.
-const PIECE: usize = 64 << 10;
+/// Bytes of a chunk of a body, and of one body's chunks in flight, as between our host and our agent.
+const CHUNK_BYTES: usize = 64 << 10;
 const WINDOW: usize = 512 << 10;
 
-/// What a connection with blocking calls is for, in its first byte.
-const SMALL: [u8; 1] = [0];
-const PIECES: [u8; 1] = [1];
+/// The first byte of a connection with blocking calls: what it is for.
+const OP_SMALL: [u8; 1] = [0];
+const OP_CHUNKS: [u8; 1] = [1];
 
 /// A listening socket in a folder of its own.
-pub(in crate::subject) struct Served {
-    pub(in crate::subject) ready: Ready,
+pub(in crate::subject) struct ServedSocket {
+    pub(in crate::subject) ready: ReadyAddress,
     _folder: TempDir,
 }
 
-pub(in crate::subject) fn serve() -> Result<Served, BenchError> {
+pub(in crate::subject) fn serve() -> Result<ServedSocket, BenchError> {
     let (served, listener) = listen()?;
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -50,9 +50,9 @@ pub(in crate::subject) fn serve() -> Result<Served, BenchError> {
     Ok(served)
 }
 
-pub(in crate::subject) fn serve_evented() -> Result<Served, BenchError> {
+pub(in crate::subject) fn serve_evented() -> Result<ServedSocket, BenchError> {
     let (served, listener) = listen()?;
-    let broken = || BenchError::io("a socket");
+    let broken = || BenchError::io("opening a socket");
     listener.set_nonblocking(true).map_err(broken())?;
     let listener = tokio::net::UnixListener::from_std(listener).map_err(broken())?;
     tokio::spawn(async move {
@@ -63,14 +63,14 @@ pub(in crate::subject) fn serve_evented() -> Result<Served, BenchError> {
     Ok(served)
 }
 
-fn listen() -> Result<(Served, UnixListener), BenchError> {
-    let folder = tempfile::tempdir().map_err(BenchError::io("a folder"))?;
+fn listen() -> Result<(ServedSocket, UnixListener), BenchError> {
+    let folder = tempfile::tempdir().map_err(BenchError::io("creating a folder"))?;
     let path = folder.path().join("raw.sock");
-    let listener = UnixListener::bind(&path).map_err(BenchError::io("a socket"))?;
-    let served = Served {
-        ready: Ready {
+    let listener = UnixListener::bind(&path).map_err(BenchError::io("opening a socket"))?;
+    let served = ServedSocket {
+        ready: ReadyAddress {
             address: path.display().to_string(),
-            ..Ready::default()
+            ..ReadyAddress::default()
         },
         _folder: folder,
     };
@@ -78,38 +78,38 @@ fn listen() -> Result<(Served, UnixListener), BenchError> {
 }
 
 async fn answer_evented(mut stream: tokio::net::UnixStream) {
-    let (mut asked, answer) = (vec![0; SIZES.0], vec![1; SIZES.1]);
-    while stream.read_exact(&mut asked).await.is_ok() {
+    let (mut requests, answer) = (vec![0; SIZES.0], vec![1; SIZES.1]);
+    while stream.read_exact(&mut requests).await.is_ok() {
         if stream.write_all(&answer).await.is_err() {
             return;
         }
     }
 }
 
-/// Answers a small request, or the pieces of bodies when the first bytes say so.
+/// Answers small requests, or the chunks of bodies, as the first byte says.
 fn answer(mut stream: UnixStream) {
     let mut kind = [0; 1];
     if stream.read_exact(&mut kind).is_err() {
         return;
     }
     let _ = match kind {
-        SMALL => answer_small(&mut stream),
-        _ => answer_pieces(&mut stream),
+        OP_SMALL => answer_small(&mut stream),
+        _ => answer_chunks(&mut stream),
     };
 }
 
 fn answer_small(stream: &mut UnixStream) -> io::Result<()> {
-    let (mut asked, answer) = (vec![0; SIZES.0], vec![1; SIZES.1]);
+    let (mut requests, answer) = (vec![0; SIZES.0], vec![1; SIZES.1]);
     loop {
-        stream.read_exact(&mut asked)?;
+        stream.read_exact(&mut requests)?;
         stream.write_all(&answer)?;
     }
 }
 
-/// Reads as much as there is, four pieces at most, and answers all that came whole with one call.
-fn answer_pieces(stream: &mut UnixStream) -> io::Result<()> {
+/// Reads what is available, four chunks at most, and answers all complete ones with one call.
+fn answer_chunks(stream: &mut UnixStream) -> io::Result<()> {
     let answers = [1; SIZES.1 * 8];
-    let mut buffer = vec![0; 4 * PIECE];
+    let mut buffer = vec![0; 4 * CHUNK_BYTES];
     let mut came = 0;
     loop {
         let read = stream.read(&mut buffer)?;
@@ -117,42 +117,45 @@ fn answer_pieces(stream: &mut UnixStream) -> io::Result<()> {
             return Ok(());
         }
         came += read;
-        let whole = came / PIECE;
-        came %= PIECE;
+        let whole = came / CHUNK_BYTES;
+        came %= CHUNK_BYTES;
         stream.write_all(answers.get(..whole * SIZES.1).unwrap_or_default())?;
     }
 }
 
-pub(in crate::subject) fn load(ready: &Ready, work: &Work) -> Result<Measured, BenchError> {
-    let broken = || BenchError::io("the socket");
+pub(in crate::subject) fn load(
+    ready: &ReadyAddress,
+    work: &WorkRequest,
+) -> Result<MeasuredWork, BenchError> {
+    let broken = || BenchError::io("using the socket");
     let mut stream = UnixStream::connect(&ready.address).map_err(broken())?;
     match *work {
-        Work::Rate {
+        WorkRequest::Rate {
             in_flight,
             seconds,
             bytes,
             ..
         } if bytes > 0 => {
-            stream.write_all(&PIECES).map_err(broken())?;
+            stream.write_all(&OP_CHUNKS).map_err(broken())?;
             set_socket_send_buffer_size(&stream, 1 << 20).map_err(|e| broken()(e.into()))?;
             let whole = Duration::from_secs_f64(seconds);
-            pieces(&mut stream, bytes, in_flight as usize, whole).map_err(broken())
+            chunks(&mut stream, bytes, in_flight as usize, whole).map_err(broken())
         }
         _ => {
             let whole = seconds(work)?;
-            stream.write_all(&SMALL).map_err(broken())?;
+            stream.write_all(&OP_SMALL).map_err(broken())?;
             small(&mut stream, whole).map_err(broken())
         }
     }
 }
 
-fn small(stream: &mut UnixStream, whole: Duration) -> io::Result<Measured> {
-    let (asked, mut answer) = (vec![0; SIZES.0], vec![0; SIZES.1]);
-    let mut times = Times::default();
+fn small(stream: &mut UnixStream, whole: Duration) -> io::Result<MeasuredWork> {
+    let (requests, mut answer) = (vec![0; SIZES.0], vec![0; SIZES.1]);
+    let mut times = TimeHistogram::default();
     let begun = Instant::now();
     loop {
         let sent = Instant::now();
-        stream.write_all(&asked)?;
+        stream.write_all(&requests)?;
         stream.read_exact(&mut answer)?;
         times.record(sent.elapsed());
         if begun.elapsed() >= whole {
@@ -161,19 +164,19 @@ fn small(stream: &mut UnixStream, whole: Duration) -> io::Result<Measured> {
     }
 }
 
-/// Bodies one after the other, with as many pieces under way as ours have: a window of each body that is.
-/// What of a body may leave leaves with one call. Only whole bodies are counted.
-fn pieces(
+/// Sends bodies one after the other, with as many chunks in flight as ours have: one window for each body.
+/// All chunks that the window allows are written with one call. Only complete bodies are counted.
+fn chunks(
     stream: &mut UnixStream,
     bytes: usize,
     in_flight: usize,
     whole: Duration,
-) -> io::Result<Measured> {
-    let body = vec![b'a'; bytes.next_multiple_of(PIECE)];
-    let each = body.len() / PIECE;
-    let most = in_flight * each.min(WINDOW / PIECE);
+) -> io::Result<MeasuredWork> {
+    let body = vec![b'a'; bytes.next_multiple_of(CHUNK_BYTES)];
+    let each = body.len() / CHUNK_BYTES;
+    let most = in_flight * each.min(WINDOW / CHUNK_BYTES);
     let mut answers = vec![0; SIZES.1 * most];
-    let mut times = Times::default();
+    let mut times = TimeHistogram::default();
     let (mut at, mut under_way, mut came, mut answered) = (0, 0, 0, 0);
     let mut begins = VecDeque::new();
     let begun = Instant::now();
@@ -183,16 +186,16 @@ fn pieces(
             if at == 0 {
                 begins.push_back(Instant::now());
             }
-            let from = at * PIECE;
-            stream.write_all(body.get(from..from + now * PIECE).unwrap_or_default())?;
+            let from = at * CHUNK_BYTES;
+            stream.write_all(body.get(from..from + now * CHUNK_BYTES).unwrap_or_default())?;
             under_way += now;
             at = (at + now) % each;
         }
         came += stream.read(&mut answers)?;
-        let pieces = came / SIZES.1;
+        let chunks = came / SIZES.1;
         came %= SIZES.1;
-        under_way -= pieces;
-        answered += pieces;
+        under_way -= chunks;
+        answered += chunks;
         while answered >= each {
             answered -= each;
             times.record(begins.pop_front().unwrap_or(begun).elapsed());
@@ -201,21 +204,21 @@ fn pieces(
     Ok(figures(&times, begun, bytes))
 }
 
-/// To be run in a task, as whoever asks in a proxy is one.
+/// To be run in a task, as requests in a proxy are.
 pub(in crate::subject) async fn load_evented(
-    ready: Ready,
-    work: Work,
-) -> Result<Measured, BenchError> {
+    ready: ReadyAddress,
+    work: WorkRequest,
+) -> Result<MeasuredWork, BenchError> {
     let whole = seconds(&work)?;
-    let broken = || BenchError::io("the socket");
+    let broken = || BenchError::io("using the socket");
     let stream = tokio::net::UnixStream::connect(&ready.address).await;
     let mut stream = stream.map_err(broken())?;
-    let (asked, mut answer) = (vec![0; SIZES.0], vec![0; SIZES.1]);
-    let mut times = Times::default();
+    let (requests, mut answer) = (vec![0; SIZES.0], vec![0; SIZES.1]);
+    let mut times = TimeHistogram::default();
     let begun = Instant::now();
     loop {
         let sent = Instant::now();
-        stream.write_all(&asked).await.map_err(broken())?;
+        stream.write_all(&requests).await.map_err(broken())?;
         stream.read_exact(&mut answer).await.map_err(broken())?;
         times.record(sent.elapsed());
         if begun.elapsed() >= whole {
@@ -225,19 +228,21 @@ pub(in crate::subject) async fn load_evented(
     Ok(figures(&times, begun, 0))
 }
 
-/// How long, where the work is one at a time.
-fn seconds(work: &Work) -> Result<Duration, BenchError> {
+/// The seconds of work that is one request at a time.
+fn seconds(work: &WorkRequest) -> Result<Duration, BenchError> {
     match work {
-        Work::Rate {
+        WorkRequest::Rate {
             in_flight: 1,
             seconds,
             ..
         } => Ok(Duration::from_secs_f64(*seconds)),
-        _ => Err(BenchError::Unsupported("this subject does one at a time")),
+        _ => Err(BenchError::Unsupported(
+            "this subject only does one request at a time",
+        )),
     }
 }
 
-fn figures(times: &Times, begun: Instant, bytes: usize) -> Measured {
+fn figures(times: &TimeHistogram, begun: Instant, bytes: usize) -> MeasuredWork {
     let took = begun.elapsed().as_secs_f64();
     rate(times.measured(), times.count(), took, bytes)
 }

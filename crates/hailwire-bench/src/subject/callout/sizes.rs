@@ -19,54 +19,56 @@ use tokio::{
     net::{UnixListener, UnixStream},
 };
 
-use crate::{BenchError, subject::failed, work::Measured};
+use crate::{BenchError, subject::failed, work::MeasuredWork};
 
-/// Most bytes of what is counted.
-const LARGEST: usize = 1 << 20;
+/// The largest frame that is counted.
+const MAX_MESSAGE: usize = 1 << 20;
 
-/// Who listens.
+/// Which kind of agent listens.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Listener {
-    /// An agent of the foreign crate, which speaks this.
+pub(super) enum SizeListener {
+    /// An agent of the foreign crate, which speaks this encoding.
     Foreign(Encoding),
-    /// One of ours, which takes what only ours speak.
+    /// One of ours, which accepts what only ours speak.
     Ours,
 }
 
-/// The bytes that a request is on the socket.
+/// The bytes that a request takes on the socket.
 pub(super) async fn written(
     event: RequestHeaders,
-    listener: Listener,
-) -> Result<Measured, BenchError> {
-    let folder = tempfile::tempdir().map_err(BenchError::io("a folder"))?;
+    listener: SizeListener,
+) -> Result<MeasuredWork, BenchError> {
+    let folder = tempfile::tempdir().map_err(BenchError::io("creating a folder"))?;
     let path = folder.path().join("agent.sock");
-    let socket = UnixListener::bind(&path).map_err(BenchError::io("a socket"))?;
+    let socket = UnixListener::bind(&path).map_err(BenchError::io("opening a socket"))?;
     let options = ConnectOptions {
         encodings: match listener {
-            Listener::Foreign(encoding) => vec![encoding],
-            Listener::Ours => ConnectOptions::default().encodings,
+            SizeListener::Foreign(encoding) => vec![encoding],
+            SizeListener::Ours => ConnectOptions::default().encodings,
         },
         ..ConnectOptions::default()
     };
-    let asking = async {
+    let request = async {
         let connection = uds::connect(&path, &options)
             .await
-            .map_err(failed("the connection"))?;
-        // It is never answered: the count ends it.
-        let asked = connection.request(Event::RequestHeaders(event)).await;
-        Err(BenchError::Wrong(format!("an answer: {asked:?}")))
+            .map_err(failed("connecting"))?;
+        // It is never answered: it ends when the frame has been counted.
+        let answer = connection.request(Event::RequestHeaders(event)).await;
+        Err(BenchError::Invalid(format!(
+            "unexpected answer: {answer:?}"
+        )))
     };
     let bytes = tokio::select! {
-        counted = count(&socket, listener) => counted.map_err(BenchError::io("the socket"))?,
-        wrong = asking => wrong?,
+        counted = count(&socket, listener) => counted.map_err(BenchError::io("using the socket"))?,
+        wrong = request => wrong?,
     };
-    Ok(Measured::default()
+    Ok(MeasuredWork::default()
         .with("count", 1.0)
         .with("size_bytes", bytes as f64))
 }
 
-/// Answers a handshake, and counts what the next frame is.
-async fn count(socket: &UnixListener, listener: Listener) -> std::io::Result<usize> {
+/// Answers a handshake, and counts the bytes of the next frame.
+async fn count(socket: &UnixListener, listener: SizeListener) -> std::io::Result<usize> {
     let (mut stream, _) = socket.accept().await?;
     let mut read = BytesMut::new();
     let hello = next(&mut stream, &mut read).await?;
@@ -82,7 +84,7 @@ async fn count(socket: &UnixListener, listener: Listener) -> std::io::Result<usi
             .first()
             .copied()
             .unwrap_or_default(),
-        extensions: hello.extensions.filter(|_| listener == Listener::Ours),
+        extensions: hello.extensions.filter(|_| listener == SizeListener::Ours),
         ..HandshakeResponse::default()
     };
     let mut answer = BytesMut::new();
@@ -104,8 +106,8 @@ async fn next(stream: &mut UnixStream, read: &mut BytesMut) -> std::io::Result<B
         if let Some((_, payload)) = frame::take(read).map_err(invalid)? {
             return Ok(payload);
         }
-        if read.len() > LARGEST {
-            return Err(invalid("a request of over 1 MiB"));
+        if read.len() > MAX_MESSAGE {
+            return Err(invalid("the request is larger than 1 MiB"));
         }
         if stream.read_buf(read).await? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
@@ -122,7 +124,7 @@ mod tests {
     use super::*;
     use hailwire_callout::event::Metadata;
 
-    async fn size(listener: Listener) -> usize {
+    async fn size(listener: SizeListener) -> usize {
         let metadata = Metadata {
             correlation_id: "c-1",
             ..Metadata::default()
@@ -143,11 +145,11 @@ mod tests {
             let mut payload = BytesMut::new();
             let event = Event::RequestHeaders(event.clone());
             hailwire_callout::wire::encode_event(&event, encoding, &mut payload);
-            let counted = size(Listener::Foreign(encoding)).await;
+            let counted = size(SizeListener::Foreign(encoding)).await;
             assert_eq!(counted, frame::PREFIX + payload.len(), "{encoding:?}");
         }
-        // A number of eight bytes and the kind of the event stand before it.
-        let packed = size(Listener::Foreign(Encoding::MessagePack)).await;
-        assert_eq!(size(Listener::Ours).await, packed + 9);
+        // A number of eight bytes and the kind of the event precede it.
+        let packed = size(SizeListener::Foreign(Encoding::MessagePack)).await;
+        assert_eq!(size(SizeListener::Ours).await, packed + 9);
     }
 }

@@ -1,14 +1,13 @@
-//! Datagrams back and forth: what a network alone takes for an event and its answer.
+//! Datagrams back and forth: the round trip of the network alone for an event and its answer.
 //!
-//! Blocking calls on plain sockets, one at a time, of the sizes of `raw`. Where both ends are behind NAT a third one, with
-//! an address of its own (`--through`), tells each how the other looks from outside; then both send, and their routers let
-//! the other in.
+//! Blocking calls on plain sockets, one at a time, of the sizes of `raw`. Where both ends are behind NAT, a third process with
+//! a public address (`--through`) tells each the external address of the other; then both send, which opens their routers (hole punching).
 //!
 //! | datagram | bytes | answered with |
 //! |---|---|---|
-//! | at the third: `a` or `b`, who it is | 1 | where the other one is, as text, once that is known |
+//! | to the third process: `a` or `b`, the name of the sender | 1 | the address of the other one as text, once it is known |
 //! | an event | 395 | 170 bytes |
-//! | anything else opens a router, or is a text | | nothing |
+//! | anything else opens a router, or is an address as text | | nothing |
 
 use std::{
     collections::HashMap,
@@ -20,39 +19,40 @@ use std::{
 use super::{rate, raw::SIZES};
 use crate::{
     BenchError,
-    measure::Times,
-    subject::{Options, Ready, any_like},
-    work::{Measured, Work},
+    measure::TimeHistogram,
+    subject::{ReadyAddress, SubjectSetup, any_like},
+    work::{MeasuredWork, WorkRequest},
 };
 
-/// How often whoever waits says again that it is there.
-const AGAIN: Duration = Duration::from_millis(100);
+/// How often a waiting process sends again.
+const RESEND_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long the two may take to meet.
-const MEETS_WITHIN: Duration = Duration::from_secs(10);
+/// How long the two may take to exchange datagrams.
+const MEET_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The names of the two ends at the third.
+/// The names of the two ends at the third process.
 const LOADING: &[u8] = b"a";
 const SERVING: &[u8] = b"b";
 
-pub(in crate::subject) fn serve(options: &Options) -> Result<Ready, BenchError> {
-    let socket = UdpSocket::bind((options.listen, 0)).map_err(BenchError::io("a socket"))?;
+pub(in crate::subject) fn serve(options: &SubjectSetup) -> Result<ReadyAddress, BenchError> {
+    let socket =
+        UdpSocket::bind((options.listen, 0)).map_err(BenchError::io("opening a socket"))?;
     let address = socket
         .local_addr()
-        .map_err(BenchError::io("its address"))?
+        .map_err(BenchError::io("reading the socket's address"))?
         .to_string();
-    let timed = socket.set_read_timeout(Some(AGAIN));
-    timed.map_err(BenchError::io("a socket"))?;
+    let timed = socket.set_read_timeout(Some(RESEND_INTERVAL));
+    timed.map_err(BenchError::io("opening a socket"))?;
     let through = options.through;
     // It ends with the process.
     std::thread::spawn(move || answer(&socket, through));
-    Ok(Ready {
+    Ok(ReadyAddress {
         address,
-        ..Ready::default()
+        ..ReadyAddress::default()
     })
 }
 
-/// Answers events, and tells whoever asks where the other is. Never returns.
+/// Answers events, and tells each end the address of the other. Never returns.
 fn answer(socket: &UdpSocket, through: Option<SocketAddr>) {
     let mut known: HashMap<u8, SocketAddr> = HashMap::new();
     let (mut buffer, answer) = ([0; 2048], [1; SIZES.1]);
@@ -66,8 +66,8 @@ fn answer(socket: &UdpSocket, through: Option<SocketAddr>) {
             Ok((1, from)) => {
                 let who = buffer[0];
                 known.insert(who, from);
-                if let Some((_, place)) = known.iter().find(|(one, _)| **one != who) {
-                    let _ = socket.send_to(place.to_string().as_bytes(), from);
+                if let Some((_, address)) = known.iter().find(|(one, _)| **one != who) {
+                    let _ = socket.send_to(address.to_string().as_bytes(), from);
                 }
             }
             Ok(_) => {}
@@ -88,32 +88,37 @@ fn text(bytes: &[u8]) -> Option<SocketAddr> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// A socket, and who is at the other end.
-pub(in crate::subject) struct Far {
+/// A socket, and the address of the other end.
+pub(in crate::subject) struct UdpPeer {
     socket: UdpSocket,
     to: SocketAddr,
 }
 
-impl Far {
-    pub(in crate::subject) fn new(ready: &Ready, options: &Options) -> Result<Self, BenchError> {
-        let broken = || BenchError::io("the socket");
+impl UdpPeer {
+    pub(in crate::subject) fn new(
+        ready: &ReadyAddress,
+        options: &SubjectSetup,
+    ) -> Result<Self, BenchError> {
+        let broken = || BenchError::io("using the socket");
         let to = ready.socket()?;
-        let near = options
+        let local = options
             .through
             .map_or(any_like(to.ip()), |third| any_like(third.ip()));
-        let socket = UdpSocket::bind((near, 0)).map_err(broken())?;
-        socket.set_read_timeout(Some(AGAIN)).map_err(broken())?;
-        let mut far = Self { socket, to };
-        far.meet(options.through)?;
-        Ok(far)
+        let socket = UdpSocket::bind((local, 0)).map_err(broken())?;
+        socket
+            .set_read_timeout(Some(RESEND_INTERVAL))
+            .map_err(broken())?;
+        let mut target = Self { socket, to };
+        target.exchange_addresses(options.through)?;
+        Ok(target)
     }
 
-    /// Sends events until the first is answered, to whom the third one says where there is one.
-    fn meet(&mut self, through: Option<SocketAddr>) -> Result<(), BenchError> {
+    /// Sends events until the first is answered, to the address from the third process where there is one.
+    fn exchange_addresses(&mut self, through: Option<SocketAddr>) -> Result<(), BenchError> {
         let (event, mut buffer) = ([0; SIZES.0], [0; 2048]);
         let begun = Instant::now();
         let mut met = through.is_none();
-        while begun.elapsed() < MEETS_WITHIN {
+        while begun.elapsed() < MEET_TIMEOUT {
             if let Some(third) = through.filter(|_| !met) {
                 self.send(LOADING, third)?;
             }
@@ -129,7 +134,7 @@ impl Far {
                 Ok((length, from)) if length == SIZES.1 && from == self.to => return Ok(()),
                 Ok(_) => {}
                 Err(error) if is_late(&error) => {}
-                Err(error) => return Err(BenchError::io("the socket")(error)),
+                Err(error) => return Err(BenchError::io("using the socket")(error)),
             }
         }
         Err(BenchError::Unsupported("no datagram came back"))
@@ -137,28 +142,30 @@ impl Far {
 
     fn send(&self, bytes: &[u8], to: SocketAddr) -> Result<(), BenchError> {
         let sent = self.socket.send_to(bytes, to);
-        sent.map(drop).map_err(BenchError::io("the socket"))
+        sent.map(drop).map_err(BenchError::io("using the socket"))
     }
 
-    pub(in crate::subject) fn run(&self, work: &Work) -> Result<Measured, BenchError> {
-        let Work::Rate {
+    pub(in crate::subject) fn run(&self, work: &WorkRequest) -> Result<MeasuredWork, BenchError> {
+        let WorkRequest::Rate {
             in_flight: 1,
             seconds,
             ..
         } = work
         else {
-            return Err(BenchError::Unsupported("this subject does one at a time"));
+            return Err(BenchError::Unsupported(
+                "this subject only does one request at a time",
+            ));
         };
         let (event, mut buffer) = ([0; SIZES.0], [0; 2048]);
-        let mut times = Times::default();
+        let mut times = TimeHistogram::default();
         let (begun, whole) = (Instant::now(), Duration::from_secs_f64(*seconds));
-        // Answers that were late are not taken for those of what comes now.
+        // Late answers of earlier work are discarded.
         while self.drained(&mut buffer)? {}
         loop {
             let sent = Instant::now();
             self.send(&event, self.to)?;
             while self.receive(&mut buffer)? != Some(SIZES.1) {
-                if sent.elapsed() > MEETS_WITHIN {
+                if sent.elapsed() > MEET_TIMEOUT {
                     return Err(BenchError::Unsupported("datagrams are lost"));
                 }
             }
@@ -171,18 +178,18 @@ impl Far {
         Ok(rate(times.measured(), times.count(), took, 0))
     }
 
-    /// The length of what came; nothing where nothing did for a while.
+    /// The length of a received datagram; `None` after the timeout.
     fn receive(&self, buffer: &mut [u8]) -> Result<Option<usize>, BenchError> {
         match self.socket.recv(buffer) {
             Ok(length) => Ok(Some(length)),
             Err(error) if is_late(&error) => Ok(None),
-            Err(error) => Err(BenchError::io("the socket")(error)),
+            Err(error) => Err(BenchError::io("using the socket")(error)),
         }
     }
 
-    /// Whether something was waiting.
+    /// Discards what is waiting; returns whether something was.
     fn drained(&self, buffer: &mut [u8]) -> Result<bool, BenchError> {
-        let broken = || BenchError::io("the socket");
+        let broken = || BenchError::io("using the socket");
         self.socket.set_nonblocking(true).map_err(broken())?;
         let came = self.socket.recv(buffer).is_ok();
         self.socket.set_nonblocking(false).map_err(broken())?;

@@ -281,6 +281,6 @@ pub const SETTINGS: &[Setting] = &[
         "listen.metrics",
         "socket address; port 0 lets the system choose",
         "none",
-        "where the counters are served over HTTP, in the text format of Prometheus",
+        "where the counters are served over HTTP, as OpenMetrics text; all names begin with `hailwire_callout_`, but those of metrics that agents report of themselves",
     ),
 ];

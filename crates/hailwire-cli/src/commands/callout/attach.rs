@@ -1,61 +1,63 @@
-//! `hail callout agent`: keeps an inspection agent on offer at the node, for as long as this process runs.
+//! `hail callout agent`: attaches an inspection agent to the node for as long as this process runs.
 
 use std::{path::Path, process::Stdio, time::Duration};
 
 use hailwire::{Agent, Client, Code, Request, Serving, Status};
-use hailwire_terminal::{failure::Failure, stop::Stop};
+use hailwire_terminal::{failure::CommandFailure, stop::StopSignals};
 use hailwire_wire::{AgentName, limits::MAX_SOCKET_PATH};
 use serde_json::json;
 use tokio::{net::UnixStream, process::Command, time::sleep};
 
-use super::far;
+use super::remote_agent;
 use crate::{
-    commands::{Run, guarded, offered},
-    plan::Attached,
+    commands::{CommandContext, offered_agent, process_guard},
+    plan::AgentListener,
     serve::{
-        backoff::Backoff,
-        reaper::{Children, Reaper, ReaperHandle, StartFailure},
+        backoff::AttachBackoff,
+        reaper::{ChildOwnership, ProcessReaper, ReaperHandle, StartFailure},
     },
 };
 
 /// Time between SIGTERM and SIGKILL for the agent's program.
-const GRACE: Duration = Duration::from_secs(2);
+const TERM_GRACE: Duration = Duration::from_secs(2);
 
-/// How often a program that was started is looked for at its socket.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often the socket of a program that was started is tried.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(in crate::commands) async fn run(
-    run: &Run,
+    run: &CommandContext,
     name: AgentName,
-    at: Attached,
-) -> Result<(), Failure> {
+    at: AgentListener,
+) -> Result<(), CommandFailure> {
     match at {
-        Attached::Socket(path) => offered_until_stopped(run, &name, &path, None).await,
-        Attached::Program(command) => {
+        AgentListener::Socket(path) => offered_until_stopped(run, &name, &path, None).await,
+        AgentListener::Program(command) => {
             let work = async |children| {
-                let folder = tempfile::tempdir()
-                    .map_err(|error| Failure::io("no folder for the agent's socket", &error))?;
+                let folder = tempfile::tempdir().map_err(|error| {
+                    CommandFailure::io("cannot create a folder for the agent's socket", &error)
+                })?;
                 let socket = folder.path().join("agent.sock");
                 let program = Some((&*command, children));
                 offered_until_stopped(run, &name, &socket, program).await
             };
-            guarded::run(run.output, work).await
+            process_guard::run(run.output, work).await
         }
     }
 }
 
-/// Offers the agent until the user stops that, and runs its program besides where there is one.
+/// Attaches the agent until the user stops this, and also runs its program if there is one.
 async fn offered_until_stopped(
-    run: &Run,
+    run: &CommandContext,
     name: &AgentName,
     socket: &Path,
-    program: Option<(&str, Children)>,
-) -> Result<(), Failure> {
+    program: Option<(&str, ChildOwnership)>,
+) -> Result<(), CommandFailure> {
     let mut stop = match program {
-        Some(_) => Stop::of_every_kind()?,
-        None => Stop::new()?,
+        Some(_) => StopSignals::of_every_kind()?,
+        None => StopSignals::new()?,
     };
-    let reaper = Reaper::start(program.map_or(Children::Mixed, |(_, children)| children));
+    let reaper =
+        ProcessReaper::start(program.map_or(ChildOwnership::Mixed, |(_, children)| children));
     let handle = reaper.handle();
     let keep = async {
         match program {
@@ -73,14 +75,18 @@ async fn offered_until_stopped(
     done
 }
 
-/// Offers the agent once it listens.
-async fn offered(run: &Run, name: &AgentName, socket: &Path) -> Result<(), Failure> {
+/// Attaches the agent once it listens.
+async fn offered(
+    run: &CommandContext,
+    name: &AgentName,
+    socket: &Path,
+) -> Result<(), CommandFailure> {
     while UnixStream::connect(socket).await.is_err() {
         tracing::debug!(socket = %socket.display(), "the agent does not listen yet");
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
     let offer = async |client: &Client| offer(client, name, socket).await;
-    offered::keep(run, name, offer, || {
+    offered_agent::keep(run, name, offer, || {
         run.output.value(&json!({ "attached": name }), |_| {
             format!("{name} is attached; a proxy elsewhere names it as: hail \"{name}@NODE\"\n")
         })
@@ -98,11 +104,11 @@ async fn offer(client: &Client, name: &AgentName, socket: &Path) -> Result<Servi
         None => agent,
     };
     let socket = socket.to_owned();
-    let handler = move |request: Request| far::splice(request, socket.clone());
+    let handler = move |request: Request| remote_agent::splice(request, socket.clone());
     client.serve(agent, handler).await
 }
 
-/// The socket as the node can be told of it, so that it connects proxies by itself. Without that they come through this process.
+/// The socket for the node to connect to directly. Without it, proxies' connections go through this process.
 fn reachable(socket: &Path) -> Option<String> {
     let path = std::path::absolute(socket).ok()?.into_os_string();
     let path = path.into_string().ok()?;
@@ -110,26 +116,31 @@ fn reachable(socket: &Path) -> Option<String> {
 }
 
 /// Runs the agent's program, and starts it again when it ends. Returns when it cannot be started.
-async fn keep_running(run: &Run, command: &str, socket: &Path, reaper: &ReaperHandle) -> Failure {
-    let mut backoff = Backoff::default();
+async fn keep_running(
+    run: &CommandContext,
+    command: &str,
+    socket: &Path,
+    reaper: &ReaperHandle,
+) -> CommandFailure {
+    let mut backoff = AttachBackoff::default();
     loop {
         let mut program = Command::new("sh");
         program
             .args(["-c", command])
             .env("HAIL_SOCKET", socket)
             .stdin(Stdio::null());
-        let mut running = match reaper.spawn(&mut program, GRACE, None) {
+        let mut running = match reaper.spawn(&mut program, TERM_GRACE, None) {
             Ok(running) => running,
             Err(StartFailure::System(error)) => {
-                return Failure::io("the agent cannot be started", &error);
+                return CommandFailure::io("cannot start the agent", &error);
             }
             Err(StartFailure::Stopping) => return std::future::pending().await,
         };
         match running.wait().await {
-            Ok(status) => run.output.note(&format!(
-                "the agent has ended with {status}; starting it again"
-            )),
-            Err(error) => return Failure::io("the agent is lost", &error),
+            Ok(status) => run
+                .output
+                .note(&format!("the agent ended with {status}; restarting it")),
+            Err(error) => return CommandFailure::io("cannot wait for the agent", &error),
         }
         sleep(backoff.wait()).await;
     }

@@ -1,6 +1,6 @@
-//! Agents that go wrong on purpose: slow, crashing, lying, garbling, full, paused.
+//! Faulty agents for tests of a configuration: slow, crashing, lying, garbling, full, paused.
 //!
-//! Each is a real agent on a Unix socket that lets everything pass, up to the event at which it goes wrong.
+//! Each is a real agent on a Unix socket that allows everything up to the event at which it misbehaves.
 
 use std::{
     future::{Future, pending},
@@ -24,24 +24,24 @@ use tokio::{
     task::JoinSet,
 };
 
-/// How an agent goes wrong.
+/// How an agent misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(super) enum FaultyBehaviour {
     /// It never answers.
     Slow,
     /// It drops its connections.
     Crashing,
-    /// It answers with a status that is none.
+    /// It answers with an invalid status.
     Lying,
-    /// It sends bytes that are no frame.
+    /// It sends bytes that are not a valid frame.
     Garbling,
-    /// It takes one request at a time, and has another one.
+    /// It accepts one request at a time, and is busy with another one.
     Full,
-    /// It asks for nothing new.
+    /// It asks to be sent nothing new.
     Paused,
 }
 
-impl Wrong {
+impl FaultyBehaviour {
     pub(super) const ALL: [Self; 6] = [
         Self::Slow,
         Self::Crashing,
@@ -62,9 +62,9 @@ impl Wrong {
         }
     }
 
-    /// What it is taken for at an event: `first` says that nothing was asked before, `waits` that the pool waits for
-    /// an agent that takes nothing new. Pieces of a body that has begun always wait.
-    pub(super) const fn fault(self, when: When, first: bool, waits: bool) -> AgentFault {
+    /// The fault that the host sees at an event: `first` if it is the first event that the agent gets, `waits`
+    /// if the pool waits for a paused agent. Chunks of a body that has begun always wait.
+    pub(super) const fn fault(self, when: FaultTrigger, first: bool, waits: bool) -> AgentFault {
         match self {
             Self::Slow => AgentFault::Timeout,
             Self::Crashing | Self::Lying | Self::Garbling => AgentFault::Error,
@@ -80,26 +80,26 @@ impl Wrong {
     }
 }
 
-/// When: at an event of this kind; at the second one of a body where `mid_body` says so.
+/// The event at which an agent misbehaves: the first of this kind, or the second one of a body if `mid_body`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct When {
+pub(super) struct FaultTrigger {
     pub(super) kind: EventKind,
     pub(super) mid_body: bool,
 }
 
-/// The correlation id of the request that an agent is full with.
-pub(super) const OCCUPIES: &str = "occupies";
+/// The correlation id of the request that occupies a full agent.
+pub(super) const OCCUPYING_REQUEST_ID: &str = "occupies";
 
-/// How it stands with an agent that goes wrong.
+/// The state of a faulty agent.
 #[derive(Default)]
-pub(super) struct Standing {
-    /// It has the request that it is full with.
+pub(super) struct FaultyAgentState {
+    /// Notified when it has the request that occupies it.
     pub(super) occupied: Notify,
     hosts: Mutex<Vec<HostHandle>>,
 }
 
-impl Standing {
-    /// Asks whoever is connected for nothing new.
+impl FaultyAgentState {
+    /// Asks all connected hosts to send nothing new.
     pub(super) fn pause(&self) {
         let hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
         for host in &*hosts {
@@ -108,35 +108,35 @@ impl Standing {
     }
 }
 
-/// Serves an agent that goes wrong, until dropped.
+/// Serves a faulty agent, until dropped.
 pub(super) async fn serve(
     path: PathBuf,
-    wrong: Wrong,
-    when: When,
-    standing: Arc<Standing>,
+    behaviour: FaultyBehaviour,
+    when: FaultTrigger,
+    state: Arc<FaultyAgentState>,
 ) -> io::Result<()> {
     let listener = UnixListener::bind(path)?;
     let mut connections = JoinSet::new();
     loop {
         let (mut stream, _) = listener.accept().await?;
-        let standing = Arc::clone(&standing);
+        let state = Arc::clone(&state);
         connections.spawn(async move {
             let ended = Arc::new(Notify::new());
-            let agent = Arc::new(Faulty {
-                wrong,
+            let agent = Arc::new(FaultyAgent {
+                behaviour,
                 when,
                 ended: Arc::clone(&ended),
-                standing,
+                state,
             });
-            let (near, mut far) = tokio::io::duplex(1 << 20);
+            let (agent_end, mut host_end) = tokio::io::duplex(1 << 20);
             let options = agent::ServeOptions::default();
             tokio::select! {
-                _ = agent::serve(agent, near, &options) => {}
-                _ = tokio::io::copy_bidirectional(&mut stream, &mut far) => {}
+                _ = agent::serve(agent, agent_end, &options) => {}
+                _ = tokio::io::copy_bidirectional(&mut stream, &mut host_end) => {}
                 () = ended.notified() => {}
             }
-            if wrong == Wrong::Garbling {
-                // Whether anybody reads it does not matter.
+            if behaviour == FaultyBehaviour::Garbling {
+                // It does not matter whether this is read.
                 let _ = stream.write_all(&[0xff; 64]).await;
                 let _ = stream.read_u8().await;
             }
@@ -144,31 +144,31 @@ pub(super) async fn serve(
     }
 }
 
-struct Faulty {
-    wrong: Wrong,
-    when: When,
+struct FaultyAgent {
+    behaviour: FaultyBehaviour,
+    when: FaultTrigger,
     ended: Arc<Notify>,
-    standing: Arc<Standing>,
+    state: Arc<FaultyAgentState>,
 }
 
-impl Faulty {
+impl FaultyAgent {
     async fn answer(&self, event: Event) -> Response {
         let mid_body = match &event {
             Event::RequestBody(chunk) | Event::ResponseBody(chunk) => chunk.index > 0,
             _ => false,
         };
-        if event.id() == OCCUPIES {
-            self.standing.occupied.notify_one();
+        if event.id() == OCCUPYING_REQUEST_ID {
+            self.state.occupied.notify_one();
             return pending().await;
         }
         let now = self.when.kind == event.kind() && mid_body == self.when.mid_body;
-        match self.wrong {
+        match self.behaviour {
             _ if !now => Response::allow(),
-            // Here nothing is wrong with what it answers.
-            Wrong::Full | Wrong::Paused => Response::allow(),
-            Wrong::Lying => Response::block(7),
-            Wrong::Slow => pending().await,
-            Wrong::Crashing | Wrong::Garbling => {
+            // Its answers are normal.
+            FaultyBehaviour::Full | FaultyBehaviour::Paused => Response::allow(),
+            FaultyBehaviour::Lying => Response::block(7),
+            FaultyBehaviour::Slow => pending().await,
+            FaultyBehaviour::Crashing | FaultyBehaviour::Garbling => {
                 self.ended.notify_one();
                 pending().await
             }
@@ -176,7 +176,7 @@ impl Faulty {
     }
 }
 
-impl Agent for Faulty {
+impl Agent for FaultyAgent {
     fn name(&self) -> &str {
         "faulty"
     }
@@ -184,8 +184,8 @@ impl Agent for Faulty {
     fn limits(&self) -> AgentLimits {
         let all = AgentLimits::default();
         AgentLimits {
-            max_concurrency: match self.wrong {
-                Wrong::Full => 1,
+            max_concurrency: match self.behaviour {
+                FaultyBehaviour::Full => 1,
                 _ => all.max_concurrency,
             },
             ..all
@@ -193,7 +193,7 @@ impl Agent for Faulty {
     }
 
     fn connected(&self, host: HostHandle) {
-        let hosts = self.standing.hosts.lock();
+        let hosts = self.state.hosts.lock();
         hosts.unwrap_or_else(PoisonError::into_inner).push(host);
     }
 

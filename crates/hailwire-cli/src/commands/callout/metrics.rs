@@ -1,33 +1,33 @@
-//! The counters over HTTP, for Prometheus: whatever is asked for, they are the answer.
+//! Serves the metrics over HTTP as OpenMetrics text, for Prometheus: any request is answered with them.
 
 use std::{io, sync::Arc, time::Duration};
 
-use hailwire_callout::inspect::Inspector;
+use hailwire_callout::{exposition::CONTENT_TYPE, inspect::Inspector};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
 };
 
-/// Scrapes at once.
-const SCRAPES: usize = 16;
+/// Most concurrent scrapes.
+const MAX_SCRAPES: usize = 16;
 
-/// Bytes of a request's head.
-const HEAD: usize = 8 << 10;
+/// Most bytes of a request's head.
+const MAX_HEAD: usize = 8 << 10;
 
 /// How long a scrape may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Serves until accepting fails.
 pub(super) async fn serve(listener: TcpListener, inspector: Arc<Inspector>) -> io::Result<()> {
-    let room = Arc::new(Semaphore::new(SCRAPES));
+    let room = Arc::new(Semaphore::new(MAX_SCRAPES));
     loop {
         let place = Arc::clone(&room).acquire_owned().await;
         let (stream, _) = listener.accept().await?;
         let inspector = Arc::clone(&inspector);
         tokio::spawn(async move {
             // A scraper that leaves early needs no answer.
-            let _ = tokio::time::timeout(PATIENCE, answer(stream, &inspector)).await;
+            let _ = tokio::time::timeout(REQUEST_TIMEOUT, answer(stream, &inspector)).await;
             drop(place);
         });
     }
@@ -36,14 +36,13 @@ pub(super) async fn serve(listener: TcpListener, inspector: Arc<Inspector>) -> i
 async fn answer(mut stream: TcpStream, inspector: &Inspector) -> io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        if head.len() > HEAD || stream.read_buf(&mut head).await? == 0 {
+        if head.len() > MAX_HEAD || stream.read_buf(&mut head).await? == 0 {
             return Ok(());
         }
     }
-    let mut text = inspector.to_prometheus();
-    text.push_str(&inspector.pools_to_prometheus());
+    let text = inspector.to_openmetrics();
     let head = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-type: {CONTENT_TYPE}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
         text.len()
     );
     stream.write_all(head.as_bytes()).await?;

@@ -1,15 +1,15 @@
-//! `hail callout`: inspection agents, near and far.
+//! `hail callout`: local and remote inspection agents.
 //!
-//! [`far`] is where the two meet that know nothing of each other: the callout protocol, to which a connection is any
-//! pair of byte streams, and the node, which opens such a pair to an agent by its name, wherever it is.
+//! [`remote_agent`] connects two parts that do not know each other: the callout protocol, which needs a pair of byte streams, and
+//! the node, which opens such a pair to an agent by its name on any node.
 
 pub(super) mod attach;
-mod far;
+mod fault_trials;
 mod faults;
-mod listening;
+mod listeners;
 mod metrics;
 mod probes;
-mod replaced;
+mod remote_agent;
 pub(super) mod serve;
 pub(super) mod test;
 
@@ -23,24 +23,24 @@ use hailwire_callout::{
     pool::Connector,
 };
 
-use super::Run;
-use hailwire_terminal::failure::Failure;
+use super::CommandContext;
+use hailwire_terminal::failure::CommandFailure;
 
 /// Reads a configuration.
-fn load(path: &Path) -> Result<Config, Failure> {
-    Config::load(path).map_err(|error| Failure::file(&error))
+fn load(path: &Path) -> Result<Config, CommandFailure> {
+    Config::load(path).map_err(|error| CommandFailure::file(&error))
 }
 
-/// How the places are reached that the callout crate does not know.
-struct Places {
-    node: Arc<far::Node>,
+/// Connectors for the endpoints that the callout crate does not know.
+struct EndpointConnectors {
+    node: Arc<remote_agent::LocalNodeClient>,
     arrivals: ReverseRegistry,
 }
 
-impl Places {
-    fn new(run: &Run) -> Self {
+impl EndpointConnectors {
+    fn new(run: &CommandContext) -> Self {
         Self {
-            node: Arc::new(far::Node::at(run.data.clone())),
+            node: Arc::new(remote_agent::LocalNodeClient::at(run.data.clone())),
             arrivals: ReverseRegistry::default(),
         }
     }
@@ -49,7 +49,11 @@ impl Places {
         match place {
             AgentEndpoint::Hail { agent: name, node } => {
                 let (node, address) = (Arc::clone(&self.node), format!("{name}@{node}"));
-                Some(Arc::new(far::Far::new(node, address, agent.dialect)))
+                Some(Arc::new(remote_agent::RemoteAgent::new(
+                    node,
+                    address,
+                    agent.dialect,
+                )))
             }
             AgentEndpoint::Reverse(id) => Some(self.arrivals.of(id)),
             _ => None,
@@ -57,5 +61,5 @@ impl Places {
     }
 }
 
-/// How long agents may take to be there before anything is asked of them.
-const READY: Duration = Duration::from_secs(5);
+/// How long agents may take to connect before the first request.
+const READY_TIMEOUT: Duration = Duration::from_secs(5);

@@ -10,9 +10,9 @@ use std::{
 use hailwire::Code;
 use hailwire_callout::inspect::{Config, Inspector};
 use hailwire_terminal::{
-    failure::Failure,
+    failure::CommandFailure,
     log,
-    stop::{self, Stop},
+    stop::{self, StopSignals},
 };
 use serde_json::json;
 use tokio::{
@@ -22,33 +22,36 @@ use tokio::{
 use tracing::Level;
 
 use super::{
-    Places,
-    listening::{Listening, Unopened},
+    EndpointConnectors,
+    listeners::{CalloutListeners, ListenError},
     load,
 };
-use crate::commands::Run;
+use crate::commands::CommandContext;
 
-/// How often the file is looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the file is checked for changes.
+const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
-pub(in crate::commands) async fn run(run: &Run, path: PathBuf) -> Result<(), Failure> {
+pub(in crate::commands) async fn run(
+    run: &CommandContext,
+    path: PathBuf,
+) -> Result<(), CommandFailure> {
     log::start(run.log.unwrap_or(Level::INFO), run.output.colour_errors);
-    let mut stop = Stop::new()?;
+    let mut stop = StopSignals::new()?;
     let mut hang_up = stop::notice(SignalKind::hangup())?;
 
     let mut seen = stamp(&path);
     let config = load(&path)?;
-    let places = Places::new(run);
-    let inspector = Inspector::from_config(&config, &|agent, place| places.reach(agent, place))
-        .map_err(|error| Failure::caused(Code::FailedPrecondition, &error))?;
+    let connectors = EndpointConnectors::new(run);
+    let inspector = Inspector::from_config(&config, &|agent, place| connectors.reach(agent, place))
+        .map_err(|error| CommandFailure::caused(Code::FailedPrecondition, &error))?;
     let inspector = Arc::new(inspector);
-    let mut listening = Listening::new(Arc::clone(&inspector), places.arrivals.clone());
+    let mut listening = CalloutListeners::new(Arc::clone(&inspector), connectors.arrivals.clone());
     let plan = listening.plan(&config.listen).await?;
     listening.change(plan);
     say(run, &config, &listening)?;
 
     let mut last = seen;
-    let mut looks = interval(LOOK);
+    let mut looks = interval(RELOAD_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let asked;
@@ -59,39 +62,43 @@ pub(in crate::commands) async fn run(run: &Run, path: PathBuf) -> Result<(), Fai
             _ = looks.tick() => asked = false,
         }
         let now = stamp(&path);
-        // A file that is being written is left until it stays as it is.
+        // A file that is being written is not read until it stops changing.
         let settled = now == last;
         last = now;
         if asked || (settled && now != seen) {
             seen = now;
-            if let Some(config) = reload(&path, &inspector, &places, &mut listening).await {
+            if let Some(config) = reload(&path, &inspector, &connectors, &mut listening).await {
                 say(run, &config, &listening)?;
             }
         }
     }
 }
 
-/// Where everything is.
-fn say(run: &Run, config: &Config, listening: &Listening) -> Result<(), Failure> {
+/// The addresses of all listeners.
+fn say(
+    run: &CommandContext,
+    config: &Config,
+    listening: &CalloutListeners,
+) -> Result<(), CommandFailure> {
     let mut at = listening.at();
     let agents = config.agents.iter().map(|agent| &agent.name);
     at["agents"] = json!(agents.collect::<Vec<_>>());
     run.output
-        .value(&at, |at| format!("agents are served: {at}\n"))
+        .value(&at, |at| format!("serving agents: {at}\n"))
 }
 
-/// When a file was last changed, and how long it is.
+/// The modification time and the length of a file.
 fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
     let meta = fs::metadata(path).ok()?;
     Some((meta.modified().ok()?, meta.len()))
 }
 
-/// Reads the file anew; a mistake changes nothing. Gives what it says where something else is listened on now.
+/// Reloads the file; a mistake changes nothing. Returns the addresses if the listeners have changed.
 async fn reload(
     path: &Path,
     inspector: &Inspector,
-    places: &Places,
-    listening: &mut Listening,
+    connectors: &EndpointConnectors,
+    listening: &mut CalloutListeners,
 ) -> Option<Config> {
     let read = match Config::load(path) {
         Ok(config) => config,
@@ -103,22 +110,19 @@ async fn reload(
     let plan = match listening.plan(&read.listen).await {
         Ok(plan) => plan,
         Err(error) => {
-            stays(&error, Some(Unopened::HINT));
+            stays(&error, Some(ListenError::HINT));
             return None;
         }
     };
-    if let Err(error) = inspector.reload(&read, &|agent, place| places.reach(agent, place)) {
+    if let Err(error) = inspector.reload(&read, &|agent, place| connectors.reach(agent, place)) {
         stays(&error, None);
         return None;
     }
     let changed = listening.change(plan);
-    tracing::info!(
-        agents = read.agents.len(),
-        "the configuration was read anew"
-    );
+    tracing::info!(agents = read.agents.len(), "the configuration was reloaded");
     changed.then_some(read)
 }
 
 fn stays(error: &(dyn std::error::Error + 'static), hint: Option<&str>) {
-    tracing::warn!(error, hint, "the configuration stays as it was");
+    tracing::warn!(error, hint, "the configuration was not changed");
 }

@@ -7,50 +7,53 @@ use hailwire_callout::{
     EventKind,
     inspect::{Config, Inspector, config::AgentConfig},
 };
-use hailwire_terminal::{failure::Failure, log, table::Table, text};
+use hailwire_terminal::{failure::CommandFailure, log, table::TextTable, text};
 use serde::Serialize;
 use tracing::Level;
 
 use super::{
-    Places, READY, load,
-    probes::{self, Fared, LARGE, PROBES, PROMPTS},
-    replaced,
+    EndpointConnectors, READY_TIMEOUT, fault_trials, load,
+    probes::{self, LARGE, PROBES, PROMPTS, ProbeResult},
 };
-use crate::commands::Run;
+use crate::commands::CommandContext;
 
-/// What was tried.
+/// A test and its result.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
-    /// The agent that was replaced; empty for the configured ones as they are.
+pub(super) struct TestRow {
+    /// The agent that was replaced; empty for the configured ones.
     pub(super) agent: String,
-    /// What was sent, or what went wrong.
+    /// The request, or the fault.
     pub(super) probe: &'static str,
-    /// Where it went wrong, for an agent that was replaced.
+    /// The event of the fault, for an agent that was replaced.
     pub(super) at: String,
     #[serde(flatten)]
-    pub(super) fared: Fared,
-    /// What the configuration says should become of it; empty where it says nothing.
+    pub(super) result: ProbeResult,
+    /// The decision that the configuration demands; empty if it demands none.
     pub(super) expected: String,
-    /// Whether it passed and should not have.
+    /// Whether it passed although it should not have.
     pub(super) forbidden: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct TestReport {
     ready: bool,
-    rows: Vec<Row>,
+    rows: Vec<TestRow>,
     bypasses: u64,
     let_through: usize,
     forbidden: usize,
 }
 
-pub(in crate::commands) async fn run(run: &Run, path: PathBuf, small: bool) -> Result<(), Failure> {
+pub(in crate::commands) async fn run(
+    run: &CommandContext,
+    path: PathBuf,
+    small: bool,
+) -> Result<(), CommandFailure> {
     log::start(run.log.unwrap_or(Level::ERROR), run.output.colour_errors);
     let config = load(&path)?;
     let interrupted = async {
         match tokio::signal::ctrl_c().await {
-            Ok(()) => Failure::interrupted(),
-            Err(error) => Failure::io("Ctrl-C cannot be noticed", &error),
+            Ok(()) => CommandFailure::interrupted(),
+            Err(error) => CommandFailure::io("cannot handle Ctrl-C", &error),
         }
     };
     let report = tokio::select! {
@@ -62,57 +65,61 @@ pub(in crate::commands) async fn run(run: &Run, path: PathBuf, small: bool) -> R
         .value(&report, |report| for_people(run, report))?;
     match forbidden {
         0 => Ok(()),
-        n => Err(
-            Failure::general(format!("{n} passed that the configuration forbids"))
-                .hint("the rows marked with ! say which"),
-        ),
+        n => Err(CommandFailure::general(format!(
+            "{n} requests passed that the configuration forbids"
+        ))
+        .hint("see the rows marked with !")),
     }
 }
 
-async fn try_out(run: &Run, config: &Config, small: bool) -> Result<Report, Failure> {
-    let places = Places::new(run);
-    let inspector = Inspector::from_config(config, &|agent, place| places.reach(agent, place))
-        .map_err(|error| Failure::caused(Code::FailedPrecondition, &error))?;
-    let ready = inspector.ready(READY).await;
+async fn try_out(
+    run: &CommandContext,
+    config: &Config,
+    small: bool,
+) -> Result<TestReport, CommandFailure> {
+    let connectors = EndpointConnectors::new(run);
+    let inspector = Inspector::from_config(config, &|agent, place| connectors.reach(agent, place))
+        .map_err(|error| CommandFailure::caused(Code::FailedPrecondition, &error))?;
+    let ready = inspector.ready(READY_TIMEOUT).await;
     if !ready {
         run.output
-            .note("not every agent is there; what is not answered is decided by the configuration");
+            .note("not every agent is connected; the configuration decides requests that are not answered");
     }
     let mut rows = Vec::new();
     let large = LARGE.iter().filter(|_| !small);
     for probe in PROBES.iter().chain(large) {
-        let fared = probes::run(inspector.exchange(), probe, None).await;
-        rows.push(as_configured(config, probe.name, probe.hostile, fared));
+        let result = probes::run(inspector.exchange(), probe, None).await;
+        rows.push(as_configured(config, probe.name, probe.hostile, result));
     }
     let texts = inspector.exchange().wants(EventKind::Guardrail);
     for prompt in PROMPTS.iter().filter(|_| texts) {
-        let fared = probes::prompt(inspector.exchange(), prompt).await;
+        let result = probes::prompt(inspector.exchange(), prompt).await;
         let hostile = prompt.hostile.then_some(EventKind::Guardrail);
-        rows.push(as_configured(config, prompt.name, hostile, fared));
+        rows.push(as_configured(config, prompt.name, hostile, result));
     }
     let counters = config
         .agents
         .iter()
         .filter_map(|agent| inspector.counters(&agent.name));
     let bypasses = counters.map(|tally| tally.bypasses()).sum();
-    rows.append(&mut replaced::all(config, texts).await?);
-    Ok(Report {
+    rows.append(&mut fault_trials::all(config, texts).await?);
+    Ok(TestReport {
         ready,
         bypasses,
-        let_through: rows.iter().filter(|row| row.fared.passed).count(),
+        let_through: rows.iter().filter(|row| row.result.passed).count(),
         forbidden: rows.iter().filter(|row| row.forbidden).count(),
         rows,
     })
 }
 
-/// What is shown to the configured agents. What is hostile should not pass where a firewall, or for texts a guardrail,
-/// looks at it.
+/// The requests for the configured agents. Hostile ones should not pass if a firewall, or for texts a guardrail, inspects
+/// them.
 fn as_configured(
     config: &Config,
     probe: &'static str,
     hostile: Option<EventKind>,
-    fared: Fared,
-) -> Row {
+    result: ProbeResult,
+) -> TestRow {
     let guards = |agent: &AgentConfig, kind: EventKind| {
         let guard = match kind {
             EventKind::Guardrail => "guardrail",
@@ -129,21 +136,21 @@ fn as_configured(
         (None, _) => "passed",
         _ => "",
     };
-    Row {
+    TestRow {
         agent: String::new(),
         probe,
         at: String::new(),
         expected: expected.to_owned(),
-        forbidden: guarded && fared.passed,
-        fared,
+        forbidden: guarded && result.passed,
+        result,
     }
 }
 
-fn for_people(run: &Run, report: &Report) -> String {
-    let mut table = Table::new(["", "AGENT", "PROBE", "AT", "OUTCOME", "EXPECTED", "TOOK"]);
+fn for_people(run: &CommandContext, report: &TestReport) -> String {
+    let mut table = TextTable::new(["", "AGENT", "PROBE", "AT", "OUTCOME", "EXPECTED", "TOOK"]);
     for row in &report.rows {
         let took: Vec<String> = row
-            .fared
+            .result
             .took
             .iter()
             .map(|(phase, micros)| {
@@ -156,7 +163,7 @@ fn for_people(run: &Run, report: &Report) -> String {
             row.agent.clone(),
             row.probe.to_owned(),
             row.at.clone(),
-            row.fared.outcome.clone(),
+            row.result.outcome.clone(),
             row.expected.clone(),
             took.join(", "),
         ]);

@@ -1,8 +1,8 @@
 //! The documents of the demonstration: text files of the checkout, or of a named folder.
 //!
 //! Without `--input` they are the files that git tracks below the current folder, or where that is
-//! no checkout, all files below it apart from `target` and `.git`. Links are not followed. What is
-//! no text, cannot be read, or goes past a bound is left out and counted.
+//! no checkout, all files below it apart from `target` and `.git`. Links are not followed. Files that
+//! are not text, cannot be read, or exceed a bound are skipped and counted.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use hailwire::{Code, Status};
-use hailwire_terminal::failure::Failure;
+use hailwire_terminal::failure::CommandFailure;
 use serde::Serialize;
 
 /// Most documents of one run.
@@ -24,25 +24,25 @@ const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// Largest document in bytes.
 const MAX_DOCUMENT: u64 = 4 * 1024 * 1024;
 
-/// Most files and folders looked at.
+/// Most files and folders visited.
 const MAX_SEEN: usize = 100_000;
 
-/// Folders that hold nothing that a person wrote.
+/// Folders with generated files only.
 const SKIPPED_FOLDERS: [&str; 2] = ["target", ".git"];
 
-/// A text.
+/// A text file.
 #[derive(Clone, Debug)]
-pub(super) struct Document {
+pub(super) struct DemoDocument {
     text: Bytes,
 }
 
-impl Document {
+impl DemoDocument {
     pub(super) fn bytes(&self) -> Bytes {
         self.text.clone()
     }
 
     pub(super) fn text(&self) -> &str {
-        // Checked when the document was read.
+        // It was checked when the document was read.
         std::str::from_utf8(&self.text).unwrap_or_default()
     }
 
@@ -51,25 +51,25 @@ impl Document {
     }
 }
 
-/// What was found.
+/// The documents that were found.
 #[derive(Debug, Default)]
-pub(super) struct Documents {
-    pub(super) list: Vec<Document>,
-    pub(super) skipped: Skipped,
+pub(super) struct DocumentSet {
+    pub(super) list: Vec<DemoDocument>,
+    pub(super) skipped: SkippedFiles,
 }
 
 /// Files that were left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Skipped {
+pub(super) struct SkippedFiles {
     /// Not UTF-8, or with a zero byte.
     pub(super) not_text: u64,
-    /// The system refused, or the file is gone.
+    /// It cannot be read, or is gone.
     pub(super) unreadable: u64,
-    /// Past the size of one document, or past the number or size of all.
+    /// Larger than a document may be, or beyond the number or size of all.
     pub(super) too_many: u64,
 }
 
-impl Skipped {
+impl SkippedFiles {
     pub(super) fn total(self) -> u64 {
         self.not_text + self.unreadable + self.too_many
     }
@@ -79,8 +79,8 @@ impl Skipped {
 ///
 /// # Errors
 ///
-/// The folder is missing, is no folder, cannot be read or holds no text.
-pub(super) fn collect(input: Option<&Path>) -> Result<Documents, Failure> {
+/// The folder is missing, is not a folder, cannot be read or holds no text.
+pub(super) fn collect(input: Option<&Path>) -> Result<DocumentSet, CommandFailure> {
     let folder = input.unwrap_or(Path::new("."));
     let listing = fs::read_dir(folder).map_err(|error| folder_failure(folder, &error))?;
     drop(listing);
@@ -97,20 +97,20 @@ pub(super) fn collect(input: Option<&Path>) -> Result<Documents, Failure> {
         let what = format!("there is no text file in {}", folder.display());
         let left_out = match documents.skipped.total() {
             0 => String::new(),
-            n => format!(" ({n} files are no text or cannot be read)"),
+            n => format!(" ({n} files are not text or cannot be read)"),
         };
         return Err(
-            Failure::from(Status::new(Code::FailedPrecondition, what + &left_out))
-                .hint("name a folder with documents: hail demo --input DIR"),
+            CommandFailure::from(Status::new(Code::FailedPrecondition, what + &left_out))
+                .hint("give a folder with documents: hail demo --input DIR"),
         );
     }
     Ok(documents)
 }
 
-fn folder_failure(folder: &Path, error: &std::io::Error) -> Failure {
+fn folder_failure(folder: &Path, error: &std::io::Error) -> CommandFailure {
     let (code, what) = match error.kind() {
         std::io::ErrorKind::NotFound => (Code::NotFound, "does not exist".to_owned()),
-        std::io::ErrorKind::NotADirectory => (Code::InvalidArgument, "is no folder".to_owned()),
+        std::io::ErrorKind::NotADirectory => (Code::InvalidArgument, "is not a folder".to_owned()),
         _ => (
             Code::FailedPrecondition,
             format!(
@@ -120,7 +120,7 @@ fn folder_failure(folder: &Path, error: &std::io::Error) -> Failure {
         ),
     };
     let status = Status::new(code, format!("{} {what}", folder.display()));
-    Failure::from(status).hint("name a folder with documents: hail demo --input DIR")
+    CommandFailure::from(status).hint("give a folder with documents: hail demo --input DIR")
 }
 
 /// The files below `folder` that git tracks; `None` where it is no checkout or git is missing.
@@ -173,8 +173,8 @@ fn walk(folder: &Path, unreadable: &mut u64) -> Vec<PathBuf> {
     files
 }
 
-fn read(paths: &[PathBuf]) -> Documents {
-    let mut documents = Documents::default();
+fn read(paths: &[PathBuf]) -> DocumentSet {
+    let mut documents = DocumentSet::default();
     let mut total = 0;
     for path in paths {
         let skipped = &mut documents.skipped;
@@ -196,7 +196,7 @@ fn read(paths: &[PathBuf]) -> Documents {
             continue;
         }
         total += content.len();
-        documents.list.push(Document {
+        documents.list.push(DemoDocument {
             text: content.into(),
         });
     }
@@ -225,9 +225,9 @@ mod tests {
         large.set_len(MAX_DOCUMENT + 1).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("link")).unwrap();
         let documents = collect(Some(dir.path())).unwrap();
-        let texts: Vec<&str> = documents.list.iter().map(Document::text).collect();
+        let texts: Vec<&str> = documents.list.iter().map(DemoDocument::text).collect();
         assert_eq!(texts, ["", "the text"]);
-        let skipped = Skipped {
+        let skipped = SkippedFiles {
             not_text: 2,
             unreadable: 0,
             too_many: 1,
@@ -241,8 +241,8 @@ mod tests {
         let message = |path: &Path| collect(Some(path)).unwrap_err().status.message;
         assert!(message(dir.path()).starts_with("there is no text file in"));
         fs::write(dir.path().join("binary"), [0]).unwrap();
-        assert!(message(dir.path()).ends_with("(1 files are no text or cannot be read)"));
-        assert!(message(&dir.path().join("binary")).ends_with("is no folder"));
+        assert!(message(dir.path()).ends_with("(1 files are not text or cannot be read)"));
+        assert!(message(&dir.path().join("binary")).ends_with("is not a folder"));
         assert!(message(&dir.path().join("missing")).ends_with("does not exist"));
     }
 }

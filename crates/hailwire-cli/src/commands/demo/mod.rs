@@ -8,23 +8,23 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | [`dispatch`] | which document next, what again, when half-way is (no I/O) |
-//! | [`tally`], [`summary`] | what it cost and what it comes to (no I/O) |
+//! | [`dispatch`] | which document is sent where, what is retried, when half the work is done (no I/O) |
+//! | [`call_counters`], [`summary`] | counters and the summary (no I/O) |
 //! | [`work`] | the three kinds of work, and their checks (no I/O) |
 //! | [`documents`] | the documents |
-//! | [`part`] | one of the processes |
-//! | [`house`] | all of them, and their folder |
+//! | [`process`] | one of the processes |
+//! | [`processes`] | all of them, and their folder |
 //! | [`orchestrate`] | the calls |
 //! | [`show`] | the live table |
 
+mod call_counters;
 mod dispatch;
 mod documents;
-mod house;
 mod orchestrate;
-pub(super) mod part;
+pub(super) mod process;
+mod processes;
 mod show;
 mod summary;
-mod tally;
 mod work;
 
 use std::time::{Duration, Instant};
@@ -33,37 +33,37 @@ use hailwire::{Client, Code, Status};
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::{
-    dispatch::Dispatch,
-    documents::Documents,
-    house::House,
-    orchestrate::Orchestrator,
-    show::Show,
-    summary::{Summary, rows},
+    dispatch::DocumentDispatch,
+    documents::DocumentSet,
+    orchestrate::DemoOrchestrator,
+    processes::DemoProcesses,
+    show::LiveView,
+    summary::{DemoSummary, rows},
 };
-use hailwire_terminal::{failure::Failure, log};
+use hailwire_terminal::{failure::CommandFailure, log};
 use tracing::Level;
 
-use super::{Run, connect};
-use crate::args::other::Demo;
+use super::{CommandContext, connect};
+use crate::args::other::DemoArgs;
 
 /// Calls in flight at once.
 const CONCURRENCY: usize = 16;
 
 /// Runs the demonstration until it is done, interrupted or out of time.
-pub(super) async fn run(run: &Run, demo: &Demo) -> Result<(), Failure> {
+pub(super) async fn run(run: &CommandContext, demo: &DemoArgs) -> Result<(), CommandFailure> {
     log::start(run.log.unwrap_or(Level::WARN), run.output.colour_errors);
     let begun = Instant::now();
     let documents = documents::collect(demo.input.as_deref())?;
-    let mut house = House::new()?;
-    let mut show = Show::new(run.output);
+    let mut processes = DemoProcesses::new()?;
+    let mut show = LiveView::new(run.output);
     let done = tokio::select! {
-        done = perform(begun, demo, &documents, &mut house, &mut show) => done,
+        done = perform(begun, demo, &documents, &mut processes, &mut show) => done,
         interrupted = interruption() => Err(interrupted),
         late = out_of_time(run.timeout) => Err(late),
     };
     show.end();
-    // However it went: no process and no folder is left.
-    let kept = house.close(demo.keep).await;
+    // In every case no process and no folder is left.
+    let kept = processes.close(demo.keep).await;
     if let Some(folder) = &kept {
         run.output
             .note(&format!("data folders: {}", folder.display()));
@@ -75,35 +75,35 @@ pub(super) async fn run(run: &Run, demo: &Demo) -> Result<(), Failure> {
     failure.map_or(Ok(()), Err)
 }
 
-/// The demonstration itself; a summary, and why it is no success if it is none.
+/// The demonstration itself; returns a summary, and the error of a failed run.
 async fn perform(
     begun: Instant,
-    demo: &Demo,
-    documents: &Documents,
-    house: &mut House,
-    show: &mut Show,
-) -> Result<(Summary, Option<Failure>), Failure> {
+    demo: &DemoArgs,
+    documents: &DocumentSet,
+    processes: &mut DemoProcesses,
+    show: &mut LiveView,
+) -> Result<(DemoSummary, Option<CommandFailure>), CommandFailure> {
     let (workers, agents) = (demo.workers as usize, demo.agents as usize);
     show.note(&format!(
         "starting a hub, an orchestrator and {workers} workers with {agents} agents"
     ));
-    house.fill(workers, agents).await?;
-    let client = Client::attach(&house.orchestrator())
+    processes.fill(workers, agents).await?;
+    let client = Client::attach(&processes.orchestrator())
         .await
         .map_err(connect::failure)?;
     let start = begun.elapsed();
 
-    let dispatch = Dispatch::new(documents.list.len(), workers, CONCURRENCY);
+    let dispatch = DocumentDispatch::new(documents.list.len(), workers, CONCURRENCY);
     show.note(&format!(
         "{} documents for word-count, grep and sha256: {} calls, {CONCURRENCY} at once",
         documents.list.len(),
         dispatch.total(),
     ));
     show.begin(dispatch.total());
-    let mut orchestrator = Orchestrator {
+    let mut orchestrator = DemoOrchestrator {
         client,
         documents: &documents.list,
-        house,
+        processes,
         show,
         dispatch,
         paths: vec![String::new(); workers],
@@ -111,36 +111,40 @@ async fn perform(
     };
     orchestrator.run().await?;
     let ran = begun.elapsed() - start;
-    orchestrator.look().await;
+    orchestrator.read_status().await;
 
-    let Orchestrator {
-        house,
+    let DemoOrchestrator {
+        processes,
         dispatch,
         paths,
         killed,
         ..
     } = orchestrator;
-    let killed = killed.map(|worker| house.workers()[worker].name.clone());
-    let mut summary = Summary {
+    let killed = killed.map(|worker| processes.workers()[worker].name.clone());
+    let mut summary = DemoSummary {
         documents: documents.list.len(),
-        document_bytes: documents.list.iter().map(documents::Document::len).sum(),
+        document_bytes: documents
+            .list
+            .iter()
+            .map(documents::DemoDocument::len)
+            .sum(),
         skipped: documents.skipped,
         workers,
         agents,
         killed: killed.unwrap_or_default(),
-        rows: rows(&dispatch, house.workers(), &paths),
-        processes: house.processes(),
+        rows: rows(&dispatch, processes.workers(), &paths),
+        processes: processes.processes(),
         start_ms: millis(start),
         run_ms: millis(ran),
         wall_ms: millis(begun.elapsed()),
-        ..Summary::default()
+        ..DemoSummary::default()
     };
     summary.count(&dispatch);
     Ok((summary, verdict(&dispatch)))
 }
 
-/// Why a run is no success.
-fn verdict(dispatch: &Dispatch) -> Option<Failure> {
+/// The error of a run, if it failed.
+fn verdict(dispatch: &DocumentDispatch) -> Option<CommandFailure> {
     if dispatch.is_complete() {
         return None;
     }
@@ -151,7 +155,7 @@ fn verdict(dispatch: &Dispatch) -> Option<Failure> {
         Code::Unavailable
     };
     let what = format!(
-        "{} of {} answers were verified; {} were wrong, {} never came",
+        "{} of {} answers were verified; {} were wrong, {} are missing",
         counts.verified,
         dispatch.total(),
         counts.wrong,
@@ -161,32 +165,32 @@ fn verdict(dispatch: &Dispatch) -> Option<Failure> {
     if let Some(last) = &counts.last_failure {
         status = status.with_details(format!("the last call that failed: {last}"));
     }
-    Some(Failure::from(status).hint("run it again with -vv to see each failed call"))
+    Some(CommandFailure::from(status).hint("run it again with -vv to see each failed call"))
 }
 
-/// Resolves at Ctrl-C and at the other polite ways to end a program.
-async fn interruption() -> Failure {
+/// Resolves at SIGINT and the other signals that ask a program to end.
+async fn interruption() -> CommandFailure {
     let signals = [
         SignalKind::interrupt(),
         SignalKind::terminate(),
         SignalKind::hangup(),
     ];
     let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = signals.map(signal) else {
-        return Failure::general("signals cannot be noticed");
+        return CommandFailure::general("cannot handle signals");
     };
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
         _ = hangup.recv() => {}
     }
-    Failure::interrupted()
+    CommandFailure::interrupted()
 }
 
-async fn out_of_time(limit: Option<Duration>) -> Failure {
+async fn out_of_time(limit: Option<Duration>) -> CommandFailure {
     match limit {
         Some(limit) => {
             tokio::time::sleep(limit).await;
-            Failure::timed_out(limit)
+            CommandFailure::timed_out(limit)
         }
         None => std::future::pending().await,
     }

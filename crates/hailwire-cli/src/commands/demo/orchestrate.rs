@@ -1,5 +1,5 @@
-//! The orchestrator at work: makes the calls that [`Dispatch`] asks for and tells it what came of
-//! each.
+//! The orchestrator at work: makes the calls that [`DocumentDispatch`] decides and reports their results to
+//! it.
 //!
 //! It is a program attached to the orchestrator's node, as any agent is: each call goes over the
 //! local socket to that node, over its tunnel to the worker's, and to one of the agents there.
@@ -10,79 +10,81 @@ use hailwire::{Client, Code, Status, admin, admin::method};
 use tokio::{task::JoinSet, time::MissedTickBehavior};
 
 use super::{
-    dispatch::{Answered, Dispatch, Errand, Next},
-    documents::Document,
-    house::{House, Worker},
-    show::Show,
+    dispatch::{CompletedAnswer, DispatchAction, DocumentDispatch, WorkerCall},
+    documents::DemoDocument,
+    processes::{DemoProcesses, WorkerNode},
+    show::LiveView,
     summary::rows,
-    work::{PATTERN, PATTERN_FIELD, Work},
+    work::{PATTERN, PATTERN_FIELD, WorkKind},
 };
-use hailwire_terminal::failure::Failure;
+use hailwire_terminal::failure::CommandFailure;
 
-/// Time for one call, after which another member is asked.
+/// Deadline of one call, after which another member is tried.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// How often the view is renewed.
-const FRAME: Duration = Duration::from_millis(100);
+/// How often the view is redrawn.
+const FRAME_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Frames between two looks at the tunnels.
-const FRAMES_PER_LOOK: u32 = 5;
+/// Frames between two requests for the state of the tunnels.
+const FRAMES_PER_STATUS: u32 = 5;
 
-/// Time for one look.
-const LOOK: Duration = Duration::from_secs(1);
+/// Timeout of such a request.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a call came to.
-type Ended = (u64, Result<Answered, Status>);
+/// The result of a call.
+type CallOutcome = (u64, Result<CompletedAnswer, Status>);
 
 /// A run under way.
-pub(super) struct Orchestrator<'a> {
+pub(super) struct DemoOrchestrator<'a> {
     pub(super) client: Client,
-    pub(super) documents: &'a [Document],
-    pub(super) house: &'a mut House,
-    pub(super) show: &'a mut Show,
-    pub(super) dispatch: Dispatch,
-    /// How the tunnel to each worker goes; empty while there is none.
+    pub(super) documents: &'a [DemoDocument],
+    pub(super) processes: &'a mut DemoProcesses,
+    pub(super) show: &'a mut LiveView,
+    pub(super) dispatch: DocumentDispatch,
+    /// The path of the tunnel to each worker; empty while there is none.
     pub(super) paths: Vec<String>,
     /// The worker that was killed.
     pub(super) killed: Option<usize>,
 }
 
-impl Orchestrator<'_> {
-    /// Works until every piece is answered or lost.
+impl DemoOrchestrator<'_> {
+    /// Runs until every task is answered or lost.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future cancels the calls in flight.
-    pub(super) async fn run(&mut self) -> Result<(), Failure> {
+    pub(super) async fn run(&mut self) -> Result<(), CommandFailure> {
         let start = Instant::now();
-        let mut calls: JoinSet<Ended> = JoinSet::new();
-        let mut frame = tokio::time::interval(FRAME);
+        let mut calls: JoinSet<CallOutcome> = JoinSet::new();
+        let mut frame = tokio::time::interval(FRAME_INTERVAL);
         frame.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut frames = 0_u32;
         let gone = self.client.clone();
         loop {
             let wake = match self.dispatch.next(start.elapsed()) {
-                Next::Done => return Ok(()),
-                Next::Call(errand) => {
-                    calls.spawn(self.make(errand));
+                DispatchAction::Done => return Ok(()),
+                DispatchAction::Call(call) => {
+                    calls.spawn(self.started(call));
                     continue;
                 }
-                Next::Wait(until) => until,
+                DispatchAction::Wait(until) => until,
             };
-            let nap = wake.map_or(FRAME, |until| until.saturating_sub(start.elapsed()));
+            let nap = wake.map_or(FRAME_INTERVAL, |until| {
+                until.saturating_sub(start.elapsed())
+            });
             tokio::select! {
                 Some(ended) = calls.join_next() => {
                     let (id, result) = ended
-                        .map_err(|error| Failure::general(format!("a call broke: {error}")))?;
+                        .map_err(|error| CommandFailure::general(format!("a call panicked: {error}")))?;
                     self.ended(id, result, start.elapsed()).await?;
                 }
                 _ = frame.tick() => {
-                    if frames.is_multiple_of(FRAMES_PER_LOOK) {
-                        self.look().await;
+                    if frames.is_multiple_of(FRAMES_PER_STATUS) {
+                        self.read_status().await;
                     }
                     frames += 1;
-                    let (dispatch, house, paths) = (&self.dispatch, &self.house, &self.paths);
-                    self.show.update(dispatch, || rows(dispatch, house.workers(), paths));
+                    let (dispatch, processes, paths) = (&self.dispatch, &self.processes, &self.paths);
+                    self.show.update(dispatch, || rows(dispatch, processes.workers(), paths));
                 }
                 () = tokio::time::sleep(nap), if wake.is_some() => {}
                 status = gone.closed() => {
@@ -96,9 +98,9 @@ impl Orchestrator<'_> {
     async fn ended(
         &mut self,
         id: u64,
-        result: Result<Answered, Status>,
+        result: Result<CompletedAnswer, Status>,
         now: Duration,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandFailure> {
         match result {
             Ok(answered) => self.dispatch.answered(id, &answered, now),
             Err(status) => {
@@ -106,24 +108,24 @@ impl Orchestrator<'_> {
                 self.dispatch.failed(id, status, now);
             }
         }
-        if let Some(worker) = self.dispatch.whom_to_kill() {
-            self.house.kill(worker)?;
+        if let Some(worker) = self.dispatch.worker_to_kill() {
+            self.processes.kill(worker)?;
             self.killed = Some(worker);
             self.show.note(&format!(
-                "half-way: {} is killed with SIGKILL",
-                self.house.workers()[worker].name
+                "half-way: killing {} with SIGKILL",
+                self.processes.workers()[worker].name
             ));
         }
         Ok(())
     }
 
-    /// Asks the node how its tunnels go.
-    pub(super) async fn look(&mut self) {
+    /// Requests the state of the node's tunnels.
+    pub(super) async fn read_status(&mut self) {
         let status = self.client.admin::<(), admin::Status>(method::STATUS, &());
-        let Ok(Ok(status)) = tokio::time::timeout(LOOK, Box::pin(status)).await else {
+        let Ok(Ok(status)) = tokio::time::timeout(STATUS_TIMEOUT, Box::pin(status)).await else {
             return;
         };
-        for (number, Worker { id, .. }) in self.house.workers().iter().enumerate() {
+        for (number, WorkerNode { id, .. }) in self.processes.workers().iter().enumerate() {
             let Some(tunnel) = status.tunnels.iter().find(|tunnel| tunnel.peer == *id) else {
                 continue;
             };
@@ -135,32 +137,32 @@ impl Orchestrator<'_> {
             self.paths[number] = format!("{kind} {remote}");
             if *rtt_us > 0 {
                 let rtt = Duration::from_micros(*rtt_us);
-                self.dispatch.tally.saw_rtt(number, rtt);
+                self.dispatch.counters.saw_rtt(number, rtt);
             }
         }
     }
 
-    fn make(&self, errand: Errand) -> impl Future<Output = Ended> + Send + 'static {
+    fn started(&self, call: WorkerCall) -> impl Future<Output = CallOutcome> + Send + 'static {
         let client = self.client.clone();
-        let document = self.documents[errand.document].clone();
-        let worker = &self.house.workers()[errand.worker].name;
-        let to = format!("{}@{worker}", errand.work.name());
-        let key = format!("{}/{}", errand.work.name(), errand.document);
+        let document = self.documents[call.document].clone();
+        let worker = &self.processes.workers()[call.worker].name;
+        let to = format!("{}@{worker}", call.work.name());
+        let key = format!("{}/{}", call.work.name(), call.document);
         async move {
-            let done = call(&client, to, key, errand.work, &document).await;
-            (errand.id, done)
+            let done = make_call(&client, to, key, call.work, &document).await;
+            (call.id, done)
         }
     }
 }
 
 /// Makes one call and compares its answer as it arrives.
-async fn call(
+async fn make_call(
     client: &Client,
     to: String,
     key: String,
-    work: Work,
-    document: &Document,
-) -> Result<Answered, Status> {
+    work: WorkKind,
+    document: &DemoDocument,
+) -> Result<CompletedAnswer, Status> {
     let begun = Instant::now();
     let mut call = client
         .call(to)
@@ -168,7 +170,7 @@ async fn call(
         .idempotency_key(key)
         .content_type("text/plain")
         .body(document.bytes());
-    if work == Work::Grep {
+    if work == WorkKind::Grep {
         call = call.header(PATTERN_FIELD, PATTERN);
     }
     let mut answer = Box::pin(call.send()).await?;
@@ -180,20 +182,20 @@ async fn call(
     let member = member.map(|(_, value)| value.clone()).unwrap_or_default();
     let mut chunks = Vec::new();
     let mut received = 0;
-    // An answer cannot be right past this length, so no more of it is kept.
+    // An answer longer than this cannot be correct, so no more of it is kept.
     let bound = document.len() * 9 + 1024;
     while let Some(chunk) = answer.chunk().await? {
         received += chunk.len();
         if received > bound {
-            let what = "the answer is longer than any right one";
+            let what = "the answer is longer than any correct one";
             return Err(Status::new(Code::DataLoss, what));
         }
         chunks.push(chunk);
     }
     let took = begun.elapsed();
-    // Not in the time of the call: it is this program's own work.
+    // Not counted as time of the call: it is this program's own work.
     let right = chunks.concat() == work.expected(document.text());
-    Ok(Answered {
+    Ok(CompletedAnswer {
         right,
         took,
         sent: document.len() as u64,

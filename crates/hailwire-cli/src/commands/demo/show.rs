@@ -1,28 +1,28 @@
-//! What is seen while the demonstration runs: on a terminal a live table over a bar, elsewhere a
-//! line now and then, and nothing with `--json`.
+//! The display while the demonstration runs: on a terminal a live table above a progress bar, elsewhere a
+//! line from time to time, and nothing with `--json`.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{
-    dispatch::Dispatch,
-    summary::{Row, table},
+    dispatch::DocumentDispatch,
+    summary::{AgentSummary, table},
 };
 use hailwire_terminal::output::Output;
 
-/// Between two plain lines.
+/// The time between two plain lines.
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
 /// The live view.
 #[derive(Debug)]
-pub(super) struct Show {
+pub(super) struct LiveView {
     output: Output,
     bar: Option<ProgressBar>,
     last_line: Option<Instant>,
 }
 
-impl Show {
+impl LiveView {
     pub(super) fn new(output: Output) -> Self {
         Self {
             output,
@@ -31,7 +31,7 @@ impl Show {
         }
     }
 
-    /// Says that something happened.
+    /// Prints a note.
     pub(super) fn note(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| self.output.note(text)),
@@ -39,7 +39,7 @@ impl Show {
         }
     }
 
-    /// Begins to show progress.
+    /// Starts the progress display.
     pub(super) fn begin(&mut self, total: usize) {
         if !self.output.progress {
             return;
@@ -51,8 +51,12 @@ impl Show {
         self.bar = Some(bar);
     }
 
-    /// Shows how things stand.
-    pub(super) fn update(&mut self, dispatch: &Dispatch, rows: impl FnOnce() -> Vec<Row>) {
+    /// Updates the display.
+    pub(super) fn update(
+        &mut self,
+        dispatch: &DocumentDispatch,
+        rows: impl FnOnce() -> Vec<AgentSummary>,
+    ) {
         if let Some(bar) = &self.bar {
             let table = table(&rows()).render(self.output.colour_errors);
             bar.set_message(table.trim_end().to_owned());
@@ -64,14 +68,14 @@ impl Show {
         }
         self.last_line = Some(Instant::now());
         self.output.note(&format!(
-            "{} of {} answers, {} re-dispatched",
+            "{} of {} answers, {} retried",
             dispatch.settled(),
             dispatch.total(),
             dispatch.counts.redispatched
         ));
     }
 
-    /// Takes the live table away.
+    /// Removes the live table.
     pub(super) fn end(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();

@@ -1,30 +1,30 @@
-//! What a run comes to: the rows of its table and the lines below.
+//! The result of a run: the rows of its table and the lines below.
 
 use std::time::Duration;
 
-use hailwire_terminal::{table::Table, text};
+use hailwire_terminal::{table::TextTable, text};
 use serde::Serialize;
 
 use super::{
-    dispatch::Dispatch,
-    documents::Skipped,
-    house::Worker,
-    tally::{Percentiles, micros},
+    call_counters::{TimePercentiles, micros},
+    dispatch::DocumentDispatch,
+    documents::SkippedFiles,
+    processes::WorkerNode,
 };
 
 /// What `hail demo --json` prints; see `docs/reference/json.md`.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Summary {
+pub(super) struct DemoSummary {
     /// Documents sent to every kind of agent.
     pub(super) documents: usize,
     pub(super) document_bytes: usize,
     /// Files that were left out.
-    pub(super) skipped: Skipped,
+    pub(super) skipped: SkippedFiles,
     pub(super) workers: usize,
     pub(super) agents: usize,
     /// Different agents that answered at least once.
     pub(super) agents_heard: usize,
-    /// Answers that the run is for: one for each document and kind of agent.
+    /// Expected answers: one for each document and kind of agent.
     pub(super) wanted: usize,
     pub(super) calls: u64,
     pub(super) verified: u64,
@@ -36,26 +36,26 @@ pub(super) struct Summary {
     /// Share of calls that found their tunnel up, 0 to 1.
     pub(super) connection_reuse: f64,
     /// From call to the end of its answer.
-    pub(super) latency: Percentiles,
+    pub(super) latency: TimePercentiles,
     /// The same over tunnels that were up, less the shortest round trip of each.
-    pub(super) above_rtt: Percentiles,
+    pub(super) above_rtt: TimePercentiles,
     /// The shortest round trip that any tunnel reported, in microseconds; 0 for none.
     pub(super) rtt_us: u64,
-    pub(super) processes: Vec<Process>,
-    pub(super) rows: Vec<Row>,
-    /// Milliseconds until every process worked.
+    pub(super) processes: Vec<ProcessSummary>,
+    pub(super) rows: Vec<AgentSummary>,
+    /// Milliseconds until every process was ready.
     pub(super) start_ms: u64,
     /// Milliseconds from the first call to the last answer.
     pub(super) run_ms: u64,
     /// Milliseconds in all.
     pub(super) wall_ms: u64,
-    /// Where the data folders are, with `--keep`; else empty.
+    /// The path of the data folders, with `--keep`; else empty.
     pub(super) data_dir: String,
 }
 
 /// One process.
 #[derive(Debug, Serialize)]
-pub(super) struct Process {
+pub(super) struct ProcessSummary {
     pub(super) name: String,
     pub(super) pid: u32,
     pub(super) peak_rss_bytes: u64,
@@ -63,39 +63,43 @@ pub(super) struct Process {
 
 /// One agent name on one node.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct AgentSummary {
     pub(super) agent: &'static str,
     pub(super) node: String,
-    /// How the tunnel goes, such as `direct 127.0.0.1:4242`.
+    /// The path of the tunnel, such as `direct 127.0.0.1:4242`.
     pub(super) path: String,
     pub(super) calls: u64,
-    /// Those of the calls that failed.
+    /// Calls that failed.
     pub(super) failed: u64,
     /// Bodies, both ways.
     pub(super) bytes: u64,
     #[serde(flatten)]
-    pub(super) latency: Percentiles,
+    pub(super) latency: TimePercentiles,
 }
 
-/// The table as it stands; `paths` by worker.
-pub(super) fn rows(dispatch: &Dispatch, workers: &[Worker], paths: &[String]) -> Vec<Row> {
-    let cells = dispatch.tally.cells().iter();
+/// The current table; `paths` by worker.
+pub(super) fn rows(
+    dispatch: &DocumentDispatch,
+    workers: &[WorkerNode],
+    paths: &[String],
+) -> Vec<AgentSummary> {
+    let cells = dispatch.counters.cells().iter();
     cells
-        .map(|cell| Row {
+        .map(|cell| AgentSummary {
             agent: cell.work.name(),
             node: workers[cell.worker].name.clone(),
             path: paths[cell.worker].clone(),
             calls: cell.answers + cell.failures,
             failed: cell.failures,
             bytes: cell.sent + cell.received,
-            latency: Percentiles::of(&cell.times),
+            latency: TimePercentiles::of(&cell.times),
         })
         .collect()
 }
 
 /// The rows for people.
-pub(super) fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new([
+pub(super) fn table(rows: &[AgentSummary]) -> TextTable {
+    let mut table = TextTable::new([
         "AGENT", "NODE", "PATH", ">CALLS", ">FAILED", ">BYTES", ">P50", ">P99",
     ]);
     for row in rows {
@@ -117,17 +121,17 @@ pub(super) fn table(rows: &[Row]) -> Table {
     table
 }
 
-impl Summary {
-    /// The whole, for people.
+impl DemoSummary {
+    /// The whole summary, for people.
     pub(super) fn for_people(&self, colour: bool) -> String {
         let us = |us: u64| text::time(Duration::from_micros(us));
         let ms = |ms: u64| text::time(Duration::from_millis(ms));
-        let pair = |p: Percentiles| format!("p50 {}, p99 {}", us(p.p50_us), us(p.p99_us));
+        let pair = |p: TimePercentiles| format!("p50 {}, p99 {}", us(p.p50_us), us(p.p99_us));
         let size = text::bytes(self.document_bytes as u64);
         let mut documents = format!("{}, {size}", self.documents);
         if self.skipped.total() > 0 {
             documents.push_str(&format!(
-                "; left out: {} no text, {} unreadable, {} past the bounds",
+                "; skipped: {} not text, {} unreadable, {} beyond the limits",
                 self.skipped.not_text, self.skipped.unreadable, self.skipped.too_many
             ));
         }
@@ -189,8 +193,8 @@ impl Summary {
         out
     }
 
-    /// Takes the counts over from a run that has ended.
-    pub(super) fn count(&mut self, dispatch: &Dispatch) {
+    /// Takes the counters from a run that has ended.
+    pub(super) fn count(&mut self, dispatch: &DocumentDispatch) {
         let counts = &dispatch.counts;
         self.wanted = dispatch.total();
         self.agents_heard = dispatch.agents_heard();
@@ -203,8 +207,8 @@ impl Summary {
             0 => 0.0,
             calls => counts.reused as f64 / calls as f64,
         };
-        self.latency = Percentiles::of(&dispatch.tally.all_times());
-        self.above_rtt = Percentiles::of(&dispatch.tally.times_above_rtt());
-        self.rtt_us = dispatch.tally.shortest_rtt().map_or(0, micros);
+        self.latency = TimePercentiles::of(&dispatch.counters.all_times());
+        self.above_rtt = TimePercentiles::of(&dispatch.counters.times_above_rtt());
+        self.rtt_us = dispatch.counters.shortest_rtt().map_or(0, micros);
     }
 }

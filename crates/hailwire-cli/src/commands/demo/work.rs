@@ -11,22 +11,22 @@ use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// The header field that says what `grep` looks for.
+/// The header field with the pattern for `grep`.
 pub(super) const PATTERN_FIELD: &str = "pattern";
 
-/// What the demonstration looks for.
+/// The pattern of the demonstration.
 pub(super) const PATTERN: &str = "the";
 
 /// A kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Work {
+pub(super) enum WorkKind {
     WordCount,
     Grep,
     Sha256,
 }
 
-impl Work {
+impl WorkKind {
     pub(super) const ALL: [Self; 3] = [Self::WordCount, Self::Grep, Self::Sha256];
 
     /// The agent's name.
@@ -46,13 +46,13 @@ impl Work {
         }
     }
 
-    /// What the `count` agents of one worker do, so that each kind has its share and `count` of at
-    /// least three covers all.
+    /// The kinds of the `count` agents of one worker: evenly distributed, so that at least three agents cover all
+    /// kinds.
     pub(super) fn shared_out(count: usize) -> Vec<Self> {
         Self::ALL.into_iter().cycle().take(count).collect()
     }
 
-    /// The answer that is right for a whole document.
+    /// The correct answer for a whole document.
     pub(super) fn expected(self, text: &str) -> Vec<u8> {
         match self {
             Self::WordCount => {
@@ -73,9 +73,9 @@ impl Work {
     }
 }
 
-/// One document being worked on.
+/// A document that is being processed.
 #[derive(Debug)]
-pub(super) enum Piece {
+pub(super) enum WorkInProgress {
     WordCount {
         lines: u64,
         words: u64,
@@ -84,32 +84,32 @@ pub(super) enum Piece {
     },
     Grep {
         pattern: Vec<u8>,
-        /// What of the current line has arrived.
+        /// The received part of the current line.
         line: Vec<u8>,
         number: u64,
     },
     Sha256(Box<Sha256>),
 }
 
-impl Piece {
-    pub(super) fn new(work: Work, pattern: &str) -> Self {
+impl WorkInProgress {
+    pub(super) fn new(work: WorkKind, pattern: &str) -> Self {
         match work {
-            Work::WordCount => Self::WordCount {
+            WorkKind::WordCount => Self::WordCount {
                 lines: 0,
                 words: 0,
                 bytes: 0,
                 in_word: false,
             },
-            Work::Grep => Self::Grep {
+            WorkKind::Grep => Self::Grep {
                 pattern: pattern.as_bytes().to_vec(),
                 line: Vec::new(),
                 number: 0,
             },
-            Work::Sha256 => Self::Sha256(Box::default()),
+            WorkKind::Sha256 => Self::Sha256(Box::default()),
         }
     }
 
-    /// Takes a chunk of the document and gives what can be answered already.
+    /// Adds a chunk of the document and returns the part of the answer that is known already.
     pub(super) fn take(&mut self, chunk: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
@@ -184,13 +184,13 @@ fn grep_line(pattern: &[u8], line: &mut Vec<u8>, number: &mut u64, out: &mut Vec
 mod tests {
     use super::*;
 
-    fn worked(work: Work, text: &str, chunk: usize) -> Vec<u8> {
-        let mut piece = Piece::new(work, PATTERN);
+    fn worked(work: WorkKind, text: &str, chunk: usize) -> Vec<u8> {
+        let mut work = WorkInProgress::new(work, PATTERN);
         let mut out = Vec::new();
         for chunk in text.as_bytes().chunks(chunk) {
-            out.extend(piece.take(chunk));
+            out.extend(work.take(chunk));
         }
-        out.extend(piece.finish());
+        out.extend(work.finish());
         out
     }
 
@@ -205,7 +205,7 @@ mod tests {
             "\n\nthe\n",
         ];
         for text in texts {
-            for work in Work::ALL {
+            for work in WorkKind::ALL {
                 for chunk in [1, 2, 3, 1000] {
                     let (worked, expected) = (worked(work, text, chunk), work.expected(text));
                     assert_eq!(worked, expected, "{work:?} of {text:?} in {chunk}");
@@ -217,18 +217,18 @@ mod tests {
     #[test]
     fn the_checks_know_the_right_answers() {
         let text = "in the beginning\nwas\nthe word";
-        let expected = |work: Work| String::from_utf8(work.expected(text)).unwrap();
-        assert_eq!(expected(Work::WordCount), "2 6 29");
-        assert_eq!(expected(Work::Grep), "1:in the beginning\n3:the word\n");
-        let abc = String::from_utf8(Work::Sha256.expected("abc")).unwrap();
+        let expected = |work: WorkKind| String::from_utf8(work.expected(text)).unwrap();
+        assert_eq!(expected(WorkKind::WordCount), "2 6 29");
+        assert_eq!(expected(WorkKind::Grep), "1:in the beginning\n3:the word\n");
+        let abc = String::from_utf8(WorkKind::Sha256.expected("abc")).unwrap();
         assert!(abc.starts_with("ba7816bf8f01cfea414140de5dae2223"));
     }
 
     #[test]
     fn three_agents_cover_every_kind() {
-        for work in Work::ALL {
-            assert!(Work::shared_out(3).contains(&work));
+        for work in WorkKind::ALL {
+            assert!(WorkKind::shared_out(3).contains(&work));
         }
-        assert_eq!(Work::shared_out(10).len(), 10);
+        assert_eq!(WorkKind::shared_out(10).len(), 10);
     }
 }

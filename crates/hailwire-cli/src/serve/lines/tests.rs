@@ -3,31 +3,31 @@
 use std::time::Duration;
 
 use super::*;
-use crate::serve::reaper::{Children, Reaper};
+use crate::serve::reaper::{ChildOwnership, ProcessReaper};
 
-struct House {
-    lines: Lines,
+struct LineFixture {
+    lines: LineProgram,
     task: JoinHandle<()>,
-    reaper: Reaper,
+    reaper: ProcessReaper,
 }
 
-impl House {
+impl LineFixture {
     fn new(script: &str) -> Self {
         Self::with(script, false)
     }
 
     fn with(script: &str, keys: bool) -> Self {
-        let reaper = Reaper::start(Children::Mixed);
-        let program = Program {
+        let reaper = ProcessReaper::start(ChildOwnership::Mixed);
+        let program = AgentProgram {
             program: "sh".into(),
             args: vec!["-c".into(), script.into()],
             grace: Duration::from_secs(5),
         };
-        let manner = Manner {
+        let options = LineOptions {
             keys,
             tell: Arc::new(|_| {}),
         };
-        let (lines, task) = Lines::start(program, manner, reaper.handle());
+        let (lines, task) = LineProgram::start(program, options, reaper.handle());
         Self {
             lines,
             task,
@@ -44,7 +44,7 @@ impl House {
 
 #[tokio::test]
 async fn one_process_answers_line_for_line() {
-    let house = House::new("while read l; do echo $$ $l; done");
+    let house = LineFixture::new("while read l; do echo $$ $l; done");
     let first = house.lines.exchange(b"a").await.unwrap();
     let second = house.lines.exchange(b"b\n").await.unwrap();
     let pid = |line: &Bytes| line.split(|b| *b == b' ').next().unwrap().to_vec();
@@ -55,7 +55,7 @@ async fn one_process_answers_line_for_line() {
 
 #[tokio::test]
 async fn calls_at_once_are_answered_each_with_its_own_line() {
-    let house = House::new("cat");
+    let house = LineFixture::new("cat");
     let calls = (0..50).map(|i| {
         let lines = house.lines.clone();
         tokio::spawn(async move { (i, lines.exchange(i.to_string().as_bytes()).await) })
@@ -69,7 +69,7 @@ async fn calls_at_once_are_answered_each_with_its_own_line() {
 
 #[tokio::test]
 async fn a_process_that_died_is_started_again_by_the_next_call() {
-    let house = House::new("read l; echo $l; read l; echo gone >&2; exit 1");
+    let house = LineFixture::new("read l; echo $l; read l; echo gone >&2; exit 1");
     assert_eq!(house.lines.exchange(b"a").await.unwrap(), "a\n");
     let status = house.lines.exchange(b"b").await.unwrap_err();
     assert_eq!(
@@ -82,7 +82,7 @@ async fn a_process_that_died_is_started_again_by_the_next_call() {
 
 #[tokio::test]
 async fn a_cancelled_call_never_answers_the_next_one() {
-    let house = House::new("while read l; do [ $l = stuck ] && sleep 1000; echo $l; done");
+    let house = LineFixture::new("while read l; do [ $l = stuck ] && sleep 1000; echo $l; done");
     assert_eq!(house.lines.exchange(b"a").await.unwrap(), "a\n");
     {
         let stuck = house.lines.exchange(b"stuck");
@@ -95,7 +95,7 @@ async fn a_cancelled_call_never_answers_the_next_one() {
 }
 
 /// Calls one after another; who was answered with what begins with another's question.
-async fn strangers(house: &House, calls: usize) -> (usize, Vec<String>) {
+async fn strangers(house: &LineFixture, calls: usize) -> (usize, Vec<String>) {
     let (mut answered, mut wrong) = (0, Vec::new());
     for i in 0..calls {
         let question = format!("q{i}.");
@@ -118,7 +118,7 @@ async fn a_line_too_many_is_an_error_and_never_the_next_callers_answer() {
         // Slow to start, and then talkative.
         "sleep 0.02; n=0; while [ $n -lt 30000 ]; do n=$((n+1)); done; echo banner; while read l; do echo $l; done",
     ] {
-        let house = House::new(script);
+        let house = LineFixture::new(script);
         let (answered, wrong) = strangers(&house, 6).await;
         assert_eq!((answered, wrong), (0, vec![]), "{script}");
         house.finish().await;
@@ -133,7 +133,7 @@ async fn a_program_that_slips_once_is_started_again_and_answers_the_others() {
         "while read l; do echo $l; [ $l = q2. ] && [ ! -e '{0}' ] && touch '{0}' && echo $l; done",
         mark.display()
     );
-    let house = House::new(&script);
+    let house = LineFixture::new(&script);
     let (answered, wrong) = strangers(&house, 6).await;
     assert_eq!((answered, wrong), (5, vec![]));
     house.finish().await;
@@ -141,7 +141,7 @@ async fn a_program_that_slips_once_is_started_again_and_answers_the_others() {
 
 #[tokio::test]
 async fn output_while_nobody_asks_restarts_the_program_before_the_next_question() {
-    let house = House::new("while read l; do echo $$ $l; (sleep 0.05; echo late) & done");
+    let house = LineFixture::new("while read l; do echo $$ $l; (sleep 0.05; echo late) & done");
     let pid = |line: &Bytes| line.split(|b| *b == b' ').next().unwrap().to_vec();
     let first = house.lines.exchange(b"a").await.unwrap();
     // The first process is ended by what it writes: its number vanishes.
@@ -162,23 +162,23 @@ async fn output_while_nobody_asks_restarts_the_program_before_the_next_question(
 #[tokio::test]
 async fn with_keys_even_a_line_that_comes_late_is_nobody_elses_answer() {
     let script = r#"while read k l; do printf '%s\t%s\n' $k $l; (sleep 0.004; printf '%s\t%s\n' $k $l) & done"#;
-    let house = House::with(script, true);
+    let house = LineFixture::with(script, true);
     let (answered, wrong) = strangers(&house, 40).await;
     assert_eq!(wrong, Vec::<String>::new());
     assert!(answered > 0);
     house.finish().await;
-    let house = House::with("cat", true);
+    let house = LineFixture::with("cat", true);
     assert_eq!(strangers(&house, 100).await, (100, vec![]));
     house.finish().await;
 }
 
 #[tokio::test]
 async fn a_long_question_may_be_answered_while_it_is_still_read() {
-    let house = House::new("cat");
+    let house = LineFixture::new("cat");
     let question = vec![b'x'; MAX_LINE - 1];
     let answer = house.lines.exchange(&question).await.unwrap();
     assert_eq!(answer.len(), MAX_LINE);
-    let early = House::new("echo yes; cat >&2");
+    let early = LineFixture::new("echo yes; cat >&2");
     let status = early.lines.exchange(&question).await.unwrap_err();
     assert_eq!(status.code, Code::Internal);
     house.finish().await;
@@ -187,7 +187,7 @@ async fn a_long_question_may_be_answered_while_it_is_still_read() {
 
 #[tokio::test]
 async fn a_program_that_answers_once_and_ends_has_answered() {
-    let house = House::new("read l; echo $l");
+    let house = LineFixture::new("read l; echo $l");
     for question in ["a", "b", "c"] {
         let answer = house.lines.exchange(question.as_bytes()).await;
         if let Ok(answer) = answer {
@@ -199,7 +199,7 @@ async fn a_program_that_answers_once_and_ends_has_answered() {
 
 #[tokio::test]
 async fn two_lines_and_an_endless_line_are_refused() {
-    let house = House::new("read l; cat /dev/zero");
+    let house = LineFixture::new("read l; cat /dev/zero");
     assert_eq!(
         house.lines.exchange(b"a\nb").await.unwrap_err().code,
         Code::InvalidArgument

@@ -93,13 +93,13 @@ fn runtime() -> Runtime {
 }
 
 /// `hail callout agent` at a node.
-fn attaching(house: &House, node: &str) -> Command {
+fn attaching(nodes: &TestNodes, node: &str) -> Command {
     let args = ["--json", "callout", "agent", "--name", "waf", "--uds"];
-    house.hail(node, &args)
+    nodes.hail(node, &args)
 }
 
-fn pid_of(house: &House, node: &str) -> u32 {
-    let status = house.run(node, &["--json", "status"]).ok().json();
+fn pid_of(nodes: &TestNodes, node: &str) -> u32 {
+    let status = nodes.run(node, &["--json", "status"]).ok().json();
     u32::try_from(status["pid"].as_u64().unwrap()).unwrap()
 }
 
@@ -110,24 +110,24 @@ fn kill(pid: u32) {
 
 #[test]
 fn the_node_connects_an_attached_agent_until_the_process_that_attached_it_is_killed() {
-    let mut house = House::new();
-    house.friends("edge-2", "edge-1");
-    let waf = Waf::at(house.path("waf.sock"));
-    let attach = waf.attached(attaching(&house, "edge-2"));
+    let mut nodes = TestNodes::new();
+    nodes.trusted_pair("edge-2", "edge-1");
+    let waf = Waf::at(nodes.path("waf.sock"));
+    let attach = waf.attached(attaching(&nodes, "edge-2"));
     let attached = attach.id();
-    house.keep(attach);
-    let (mut io, mut socket, who) = waf.stream(house.path("edge-1"), "waf@edge-2");
-    assert_eq!(who, pid_of(&house, "edge-2"), "nobody in between");
+    nodes.keep(attach);
+    let (mut io, mut socket, who) = waf.stream(nodes.path("edge-1"), "waf@edge-2");
+    assert_eq!(who, pid_of(&nodes, "edge-2"), "nobody in between");
     waf.passes(&mut io, &mut socket);
 
     kill(attached);
     let error = waf.broken(&mut io);
     assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
     assert_eq!(socket.read(&mut [0]).unwrap(), 0);
-    let agents = || house.run("edge-2", &["agents", "--json"]).ok().stdout;
+    let agents = || nodes.run("edge-2", &["agents", "--json"]).ok().stdout;
     until("its name is gone", || !agents().contains("\"waf\""));
     let gone = waf.runtime.block_on(async {
-        let client = Client::attach(&DataDir::new(house.path("edge-1"))).await;
+        let client = Client::attach(&DataDir::new(nodes.path("edge-1"))).await;
         client.unwrap().stream("waf@edge-2").open().await
     });
     assert_eq!(gone.unwrap_err().code, hailwire::Code::NotFound);
@@ -135,31 +135,31 @@ fn the_node_connects_an_attached_agent_until_the_process_that_attached_it_is_kil
 
 #[test]
 fn an_agent_is_attached_again_and_connected_to_a_node_that_was_killed_and_came_back() {
-    let mut house = House::new();
-    house.up("edge-2");
-    let waf = Waf::at(house.path("waf.sock"));
-    let attach = waf.attached(attaching(&house, "edge-2"));
-    house.keep(attach);
-    let (mut io, mut socket, first) = waf.stream(house.path("edge-2"), "waf");
+    let mut nodes = TestNodes::new();
+    nodes.up("edge-2");
+    let waf = Waf::at(nodes.path("waf.sock"));
+    let attach = waf.attached(attaching(&nodes, "edge-2"));
+    nodes.keep(attach);
+    let (mut io, mut socket, first) = waf.stream(nodes.path("edge-2"), "waf");
     waf.passes(&mut io, &mut socket);
 
     kill(first);
     assert_eq!(socket.read(&mut [0]).unwrap(), 0);
     waf.broken(&mut io);
-    house.up("edge-2");
-    let agents = || house.run("edge-2", &["agents", "--json"]).ok().stdout;
+    nodes.up("edge-2");
+    let agents = || nodes.run("edge-2", &["agents", "--json"]).ok().stdout;
     until("it is attached again", || agents().contains("\"waf\""));
-    let (mut io, mut socket, second) = waf.stream(house.path("edge-2"), "waf");
-    assert!(second == pid_of(&house, "edge-2") && second != first);
+    let (mut io, mut socket, second) = waf.stream(nodes.path("edge-2"), "waf");
+    assert!(second == pid_of(&nodes, "edge-2") && second != first);
     waf.passes(&mut io, &mut socket);
 }
 
 #[test]
 fn an_agents_program_killed_in_the_middle_of_a_stream_ends_it_and_is_started_again() {
-    let mut house = House::new();
-    house.up("edge-2");
-    let told = house.path("pid");
-    let hail = crate::beside::hail().display();
+    let mut nodes = TestNodes::new();
+    nodes.up("edge-2");
+    let told = nodes.path("pid");
+    let hail = crate::companion_programs::hail().display();
     let script = format!(
         "echo $$ > {}; exec {hail} callout waf --listen unix:$HAIL_SOCKET > /dev/null",
         told.display()
@@ -167,16 +167,16 @@ fn an_agents_program_killed_in_the_middle_of_a_stream_ends_it_and_is_started_aga
     let args = [
         "--json", "callout", "agent", "--name", "waf", "--exec", &script,
     ];
-    let mut command = house.hail("edge-2", &args);
+    let mut command = nodes.hail("edge-2", &args);
     let started = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut attach = started.unwrap();
     assert!(first_line(&mut attach).contains("\"attached\":\"waf\""));
-    house.keep(attach);
+    nodes.keep(attach);
     let pid = || fs::read_to_string(&told).ok()?.trim().parse::<u32>().ok();
     let runtime = runtime();
     let first = pid().unwrap();
     let mut stream = runtime.block_on(async {
-        let client = Client::attach(&DataDir::new(house.path("edge-2"))).await;
+        let client = Client::attach(&DataDir::new(nodes.path("edge-2"))).await;
         client.unwrap().stream("waf").open().await.unwrap()
     });
     kill(first);
@@ -188,30 +188,30 @@ fn an_agents_program_killed_in_the_middle_of_a_stream_ends_it_and_is_started_aga
 
     let config = "agents { agent \"waf\" type=\"waf\" { hail \"waf@edge-2\"; timeout-ms 5000; \
                   events \"request_headers\" \"request_body\" } }";
-    let path = written(&house, "waf.kdl", config);
+    let path = written(&nodes, "waf.kdl", config);
     let args = ["callout", "test", "--small", "--json", "--config", &path];
     until("another one runs", || pid().is_some_and(|pid| pid != first));
-    let report = house.run("edge-2", &args).ok().json();
+    let report = nodes.run("edge-2", &args).ok().json();
     assert_eq!(report["ready"], true, "{report}");
 }
 
 #[test]
 fn what_sees_other_files_than_the_node_connects_its_agent_itself() {
-    let mut house = House::new();
-    house.up("edge-2");
+    let mut nodes = TestNodes::new();
+    nodes.up("edge-2");
     let possible = Command::new("unshare").args(["--mount", "true"]).output();
     if !possible.is_ok_and(|ran| ran.status.success()) {
         return hailwire_skip::skipped("this user cannot have mounts of its own");
     }
-    let waf = Waf::at(house.path("waf.sock"));
-    let plain = attaching(&house, "edge-2");
+    let waf = Waf::at(nodes.path("waf.sock"));
+    let plain = attaching(&nodes, "edge-2");
     let mut command = Command::new("unshare");
     command.arg("--mount").arg(plain.get_program());
     command.args(plain.get_args());
     let attach = waf.attached(command);
     let pid = attach.id();
-    house.keep(attach);
-    let (mut io, mut socket, who) = waf.stream(house.path("edge-2"), "waf");
+    nodes.keep(attach);
+    let (mut io, mut socket, who) = waf.stream(nodes.path("edge-2"), "waf");
     assert_eq!(who, pid, "the path may mean something else to the node");
     waf.passes(&mut io, &mut socket);
 }
@@ -221,12 +221,12 @@ fn what_another_user_attaches_is_not_opened_with_the_nodes_rights() {
     if !rustix::process::geteuid().is_root() {
         return hailwire_skip::skipped("only root can be two users");
     }
-    let mut house = House::new();
+    let mut nodes = TestNodes::new();
     let folder = tempfile::tempdir().unwrap();
     let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     open(folder.path());
     let hail = folder.path().join("hail");
-    fs::copy(crate::beside::hail(), &hail).unwrap();
+    fs::copy(crate::companion_programs::hail(), &hail).unwrap();
     let data = folder.path().join("node");
     let mut node = Command::new("setpriv");
     node.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
@@ -240,7 +240,7 @@ fn what_another_user_attaches_is_not_opened_with_the_nodes_rights() {
         .unwrap();
     first_line(&mut node);
     let node_pid = node.id();
-    house.keep(node);
+    nodes.keep(node);
 
     let waf = Waf::at(folder.path().join("waf.sock"));
     // The node could open it.
@@ -250,7 +250,7 @@ fn what_another_user_attaches_is_not_opened_with_the_nodes_rights() {
     command.args(["--json", "callout", "agent", "--name", "waf", "--uds"]);
     let attach = waf.attached(command);
     let pid = attach.id();
-    house.keep(attach);
+    nodes.keep(attach);
     let (mut io, mut socket, who) = waf.stream(data, "waf");
     assert_eq!(who, pid, "and not the node, {node_pid}");
     waf.passes(&mut io, &mut socket);

@@ -92,16 +92,16 @@ fn is_allowed(stream: &mut impl std::io::Read) {
 }
 
 /// `hail callout serve`, and line by line what it says.
-fn said_by(house: &mut House, config: &str) -> impl FnMut() -> Value {
+fn said_by(nodes: &mut TestNodes, config: &str) -> impl FnMut() -> Value {
     let args = ["--json", "callout", "serve", "--config", config];
-    let mut child = house
+    let mut child = nodes
         .hail("a", &args)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
-    house.keep(child);
+    nodes.keep(child);
     move || {
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
@@ -110,21 +110,21 @@ fn said_by(house: &mut House, config: &str) -> impl FnMut() -> Value {
 }
 
 /// An agent that answers when it may, and its socket.
-fn holds(house: &House) -> (Arc<Holding>, PathBuf) {
+fn holds(nodes: &TestNodes) -> (Arc<Holding>, PathBuf) {
     let holding = Arc::new(Holding {
         asked: AtomicU32::new(0),
         may: Semaphore::new(0),
     });
-    let agent = house.path("holds.sock");
+    let agent = nodes.path("holds.sock");
     served(Holds(Arc::clone(&holding)), &agent);
     (holding, agent)
 }
 
 #[test]
 fn what_is_listened_on_changes_and_no_request_under_way_is_dropped() {
-    let mut house = House::new();
-    let (holding, agent) = holds(&house);
-    let [goes, comes] = ["goes", "comes"].map(|name| house.path(name));
+    let mut nodes = TestNodes::new();
+    let (holding, agent) = holds(&nodes);
+    let [goes, comes] = ["goes", "comes"].map(|name| nodes.path(name));
     let config = |agents: &str, spoe: &Path| {
         format!(
             "agents {{ agent {agents:?} {{ binary-uds {agent:?}; timeout-ms 60000; events \"request_headers\" }} }}\n\
@@ -132,8 +132,8 @@ fn what_is_listened_on_changes_and_no_request_under_way_is_dropped() {
             spoe.display()
         )
     };
-    let path = written(&house, "callout.kdl", &config("first", &goes));
-    let mut line = said_by(&mut house, &path);
+    let path = written(&nodes, "callout.kdl", &config("first", &goes));
+    let mut line = said_by(&mut nodes, &path);
     let first = line();
     let mut stays = TcpStream::connect(first["spoe"][0].as_str().unwrap()).unwrap();
     let mut goner = UnixStream::connect(&goes).unwrap();
@@ -166,9 +166,9 @@ fn what_is_listened_on_changes_and_no_request_under_way_is_dropped() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_envoy_asks_changes_its_place_and_no_request_under_way_is_dropped() {
-    let mut house = House::new();
-    let (holding, agent) = holds(&house);
-    let [goes, comes] = ["goes", "comes"].map(|name| house.path(name));
+    let mut nodes = TestNodes::new();
+    let (holding, agent) = holds(&nodes);
+    let [goes, comes] = ["goes", "comes"].map(|name| nodes.path(name));
     let config = |agents: &str, front: &Path| {
         format!(
             "agents {{ agent {agents:?} {{ binary-uds {agent:?}; timeout-ms 60000; events \"request_headers\" }} }}\n\
@@ -176,8 +176,8 @@ async fn what_envoy_asks_changes_its_place_and_no_request_under_way_is_dropped()
             front.display()
         )
     };
-    let path = written(&house, "callout.kdl", &config("first", &goes));
-    let mut said = said_by(&mut house, &path);
+    let path = written(&nodes, "callout.kdl", &config("first", &goes));
+    let mut said = said_by(&mut nodes, &path);
     let first = said();
     let at = |place: &Value| match place.as_str().unwrap() {
         unix if unix.starts_with("unix:") => unix.to_owned(),
@@ -219,10 +219,10 @@ async fn what_envoy_asks_changes_its_place_and_no_request_under_way_is_dropped()
 
 #[test]
 fn a_place_that_cannot_be_had_changes_nothing() {
-    let mut house = House::new();
-    let agent = house.path("wall.sock");
+    let mut nodes = TestNodes::new();
+    let agent = nodes.path("wall.sock");
     wall(&agent);
-    let [file, good] = ["file", "good"].map(|name| house.path(name));
+    let [file, good] = ["file", "good"].map(|name| nodes.path(name));
     fs::write(&file, "no socket").unwrap();
     let config = |name: &str, spoe: &Path| {
         format!(
@@ -231,21 +231,21 @@ fn a_place_that_cannot_be_had_changes_nothing() {
             spoe.display()
         )
     };
-    let path = written(&house, "callout.kdl", &config("first", &good));
-    let log = house.path("log");
+    let path = written(&nodes, "callout.kdl", &config("first", &good));
+    let log = nodes.path("log");
     let args = ["--json", "callout", "serve", "--config", &path];
-    let mut child = house
+    let mut child = nodes
         .hail("a", &args)
         .stdout(Stdio::piped())
         .stderr(fs::File::create(&log).unwrap())
         .spawn()
         .unwrap();
     let at: Value = serde_json::from_str(&first_line(&mut child)).unwrap();
-    house.keep(child);
+    nodes.keep(child);
     fs::write(&path, config("never-asked", &file)).unwrap();
     until("it is refused", || {
         let log = fs::read_to_string(&log).unwrap();
-        log.contains("the configuration stays as it was") && log.contains("cannot be listened on")
+        log.contains("the configuration was not changed") && log.contains("cannot listen on")
     });
     UnixStream::connect(&good).unwrap();
     let metrics = scrape(at["metrics"].as_str().unwrap());

@@ -47,7 +47,7 @@ impl House {
 
     /// The same node, started anew.
     pub(in crate::node) async fn again(self) -> Self {
-        let config = self.inner().config.clone();
+        let config = self.inner().config().clone();
         self.node.shutdown(Duration::ZERO).await;
         Self::with(self.dir, config).await
     }
@@ -271,10 +271,7 @@ async fn a_restart_ends_every_connection_of_the_old_start() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_has_nothing_to_stand_beside_is_refused_with_the_reason() {
     let (near, far) = pair(Carrier::Ws, Pool::Fixed(2), Pool::Fixed(1)).await;
-    let dial = near
-        .inner()
-        .clone()
-        .dial_additional(far.node.id(), Carrier::Ws);
+    let dial = dial_additional(near.inner().clone(), far.node.id(), Carrier::Ws);
     let refused = dial.await.unwrap_err();
     assert_eq!(refused.code, Code::FailedPrecondition);
     assert!(refused.message.contains("no tunnel over ws"), "{refused}");
@@ -290,10 +287,7 @@ async fn a_stranger_gets_no_connection_beside_another() {
         .admin(method::TRUST_REMOVE, &who)
         .await
         .unwrap();
-    let dial = near
-        .inner()
-        .clone()
-        .dial_additional(far.node.id(), Carrier::Ws);
+    let dial = dial_additional(near.inner().clone(), far.node.id(), Carrier::Ws);
     assert_eq!(dial.await.unwrap_err().code, Code::PermissionDenied);
 }
 

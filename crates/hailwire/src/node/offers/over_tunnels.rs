@@ -102,7 +102,7 @@ fn offered(names: impl Iterator<Item = String>) -> Vec<Offer> {
 
 /// Waits until a peer's list that says this name has been entered.
 async fn known(house: &House, name: &str) {
-    let mut entered = house.inner().lists.entered.subscribe();
+    let mut entered = house.inner().peers.lists.entered.subscribe();
     let name = name.parse().unwrap();
     let known = async {
         while !house.inner().registry.knows(&name) {
@@ -204,7 +204,7 @@ async fn a_thousand_agents_with_a_sentence_each_are_offered_whole() {
     // They go as they came.
     drop(serving);
     let left = async {
-        let mut entered = near.inner().lists.entered.subscribe();
+        let mut entered = near.inner().peers.lists.entered.subscribe();
         while near.inner().registry.offers_of(far.node.id()) != 1 {
             entered.changed().await.unwrap();
         }
@@ -220,7 +220,7 @@ async fn a_flood_of_lists_costs_a_few_of_them_and_the_last_one_counts() {
     call(&near.client(), "echo@far").await.unwrap();
     known(&near, "echo").await;
     let mut guest = Guest::of(&near).await;
-    let before = near.inner().lists.entered();
+    let before = near.inner().peers.lists.entered();
     let start = Instant::now();
     // Each list is another two hundred agents, so entering all of them would change 240,000 names.
     let flood = async {
@@ -239,7 +239,7 @@ async fn a_flood_of_lists_costs_a_few_of_them_and_the_last_one_counts() {
     };
     tokio::join!(flood, calls);
     known(&near, "the-last").await;
-    let entered = near.inner().lists.entered() - before;
+    let entered = near.inner().peers.lists.entered() - before;
     let most = u64::from(PER_PEER.burst) + start.elapsed().as_millis() as u64 / 250 + 1;
     assert!(
         entered <= most,
@@ -270,9 +270,9 @@ async fn a_slow_reader_gets_whole_lists_and_the_last_of_them() {
         .connections(guest.id, Transport::Udp)
         .remove(0);
     // 100 MB of lists, of which it reads none.
-    let first = near.inner().next_list();
+    let first = next_list(near.inner());
     for _ in 0..LISTS {
-        let number = near.inner().next_list();
+        let number = next_list(near.inner());
         let names = (0..1000).map(|index| format!("agent-{index}"));
         session.send_offers(OfferList::new(offered(names), number));
         tokio::task::yield_now().await;
@@ -350,7 +350,7 @@ async fn a_bare_call_waits_for_a_list_that_has_not_had_its_turn() {
             agents.any(|offer| offer.name == agent)
         };
         let list_waits = || {
-            let waiting = near.inner().lists.lock();
+            let waiting = near.inner().peers.lists.lock();
             waiting.waiting_list(far.node.id()).is_some_and(has_it)
         };
         let waits = async {

@@ -16,7 +16,7 @@ async fn a_node_whose_engine_ends_says_so_and_is_heard_again_once_it_is_started_
     call(&near.client(), "echo@far").await.unwrap();
     let hears = timeout(Duration::from_millis(50), far.node.deaf()).await;
     assert!(hears.is_err());
-    far.inner().endpoint.close().await;
+    far.inner().sockets.endpoint.close().await;
     timeout(PATIENCE, far.node.deaf()).await.unwrap();
     // As `hail up` does then.
     let far = far.again().await;

@@ -46,7 +46,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use super::{Inner, Node, overlay::DIAL_TIMEOUT, store::Via, trust::NewPeer};
+use super::{Inner, Node, overlay::DIAL_TIMEOUT, store::Via, trust::NewPeer, tunnel};
 use crate::{
     Config, DataDir,
     carrier::{Connection, mux},
@@ -152,7 +152,7 @@ impl Street {
             Connection::Mux(mux::Connection::over(cable, role, "ws", String::new()))
         };
         let (a, b) = (end(a, Role::Client), end(b, Role::Server));
-        tokio::spawn(async move { Box::pin(node.arrived(near, b)).await });
+        tokio::spawn(async move { Box::pin(tunnel::arrived(&node, near, b)).await });
         Ok(a)
     }
 

@@ -1,30 +1,32 @@
 //! `hail bench`: measurements.
 
-use std::{net::IpAddr, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Subcommand, builder::PossibleValuesParser};
-use hailwire::config::Pool;
+use clap::{
+    Args, Subcommand,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use hailwire_bench::{
     run::NETWORKS,
-    siege::Kind,
-    subject::{Carrier, Congestion, Path, Subject, Wire},
-    suite::{Foreign, Suite},
+    siege::{AttackerKind, SiegeProcessRole},
+    subject::{SessionCarrier, Subject, SubjectSetup},
+    suite::{ForeignProgram, Suite},
 };
 use hailwire_terminal::global::duration;
 
 /// Measure Hailwire on this machine
 #[derive(Debug, Args)]
-pub(crate) struct Bench {
+pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) command: BenchCommand,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
-    Run(Run),
-    Siege(Siege),
-    Report(super::report::Report),
-    Compare(super::report::Compare),
+    Run(BenchRunArgs),
+    Siege(SiegeArgs),
+    Report(super::report::ReportArgs),
+    Compare(super::report::CompareArgs),
     Subject(SubjectArgs),
 }
 
@@ -34,32 +36,32 @@ pub(crate) enum BenchCommand {
 /// fill the published tables Q and O; most of their rows need an emulated network, and so root. callout fills the
 /// tables C, beside the foreign program in peers/zentinel where it is built.
 #[derive(Debug, Args)]
-pub(crate) struct Run {
+pub(crate) struct BenchRunArgs {
     /// Which suite
-    #[arg(value_name = "SUITE", value_parser = PossibleValuesParser::new(Suite::ALL.map(Suite::name)))]
-    pub(crate) suite: String,
-    /// As little as gives the figures, under ten minutes; the default
+    #[arg(value_name = "SUITE", value_parser = suites())]
+    pub(crate) suite: Suite,
+    /// The least work that gives all figures, under ten minutes; the default
     #[arg(long, conflicts_with = "full")]
     pub(crate) quick: bool,
-    /// Every scenario, long
+    /// Every scenario, with long measurements
     #[arg(long)]
     pub(crate) full: bool,
     /// Only the rows of this network; may repeat
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = PossibleValuesParser::new(NETWORKS))]
     pub(crate) network: Vec<String>,
     /// Only sessions over this carrier; the baselines always take part; may repeat
-    #[arg(long, value_name = "CARRIER", value_delimiter = ',', value_parser = carrier)]
-    pub(crate) carrier: Vec<Carrier>,
+    #[arg(long, value_name = "CARRIER", value_delimiter = ',')]
+    pub(crate) carrier: Vec<SessionCarrier>,
     /// Counted repeats, after one warm-up [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) repeats: Option<u32>,
     /// Folder for the results [default: bench/results/SUITE]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Another program that takes part: NAME=SERVE,LOAD, both commands in words without quotes; may repeat
+    /// Another program that takes part: NAME=SERVE,LOAD, both commands without quotes; may repeat
     #[arg(long, value_name = "NAME=SERVE,LOAD", value_parser = foreign)]
-    pub(crate) subject: Vec<Foreign>,
-    /// As little work as there is, to see whether everything runs
+    pub(crate) subject: Vec<ForeignProgram>,
+    /// As little work as possible, to check that everything runs
     #[arg(long, hide = true, conflicts_with_all = ["quick", "full"])]
     pub(crate) tiny: bool,
 }
@@ -70,16 +72,16 @@ pub(crate) struct Run {
 /// attackers at a time, or one by one. Exits with 1 when an honest call is lost, the 99th percentile grows more than
 /// threefold, or memory is not flat.
 #[derive(Debug, Args)]
-pub(crate) struct Siege {
+pub(crate) struct SiegeArgs {
     /// How long the attack lasts
     #[arg(long, value_name = "D", value_parser = duration, default_value = "10m")]
     pub(crate) duration: Duration,
-    /// How long it is quiet before the attack, and again after it
+    /// How long the calls run without an attack before it, and again after it
     #[arg(long, value_name = "D", value_parser = duration, default_value = "1m")]
     pub(crate) quiet: Duration,
     /// Only these attackers; may repeat [default: all]
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)))]
-    pub(crate) only: Vec<String>,
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = attackers())]
+    pub(crate) only: Vec<AttackerKind>,
     /// One attacker after the other, each against processes of its own
     #[arg(long)]
     pub(crate) one_by_one: bool,
@@ -89,14 +91,14 @@ pub(crate) struct Siege {
     /// Folder for the results [default: bench/results/siege]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Written by `hail bench siege` for the processes that it starts
+    /// Set by `hail bench siege` for the processes that it starts
     #[arg(long, value_name = "PART", hide = true)]
-    pub(crate) part: Option<String>,
+    pub(crate) part: Option<SiegeProcessRole>,
 }
 
-/// Play one party of a measurement
+/// Run one program of a measurement
 ///
-/// The interface by which any program can take part, spoken by our own: see
+/// Our own subjects behind the interface by which any program can take part: see
 /// docs/reference/bench-subjects.md.
 #[derive(Debug, Args)]
 pub(crate) struct SubjectArgs {
@@ -112,82 +114,29 @@ pub(crate) enum SubjectCommand {
         #[arg(value_name = "NAME", value_parser = subject)]
         name: Subject,
         #[command(flatten)]
-        options: SubjectOptions,
+        options: SubjectSetup,
     },
     /// Load: do the work of each line of JSON on standard input
     Load {
         /// Which subject
         #[arg(value_name = "NAME", value_parser = subject)]
         name: Subject,
-        /// What the serving party said when it was ready, in JSON
+        /// What the serving program printed when it was ready, in JSON
         #[arg(value_name = "READY")]
         ready: String,
         #[command(flatten)]
-        options: SubjectOptions,
+        options: SubjectSetup,
     },
 }
 
-/// How a subject is set up.
-#[derive(Debug, Args)]
-pub(crate) struct SubjectOptions {
-    /// Address to serve at
-    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
-    pub(crate) listen: IpAddr,
-    /// QUIC congestion control: bbr or cubic [default: the subject's own]
-    #[arg(long, value_name = "NAME", value_parser = congestion)]
-    pub(crate) congestion: Option<Congestion>,
-    /// Bytes of one stream that may be unread [default: the subject's own]
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1024..))]
-    pub(crate) window: Option<u32>,
-    /// What both sides meet through: a relay proxy for plain-h2, another udp-echo for udp-echo
-    #[arg(long, value_name = "IP:PORT")]
-    pub(crate) through: Option<SocketAddr>,
-    /// What the far node said when it was ready; only node
-    #[arg(long, value_name = "READY", hide = true)]
-    pub(crate) peer: Option<String>,
-    /// A ticket of the hub that both nodes join, instead of knowing each other's address
-    #[arg(long, value_name = "TICKET")]
-    pub(crate) hub: Option<String>,
-    /// Measure only on this path: direct or relay
-    #[arg(long, value_name = "PATH", value_parser = path)]
-    pub(crate) path: Option<Path>,
-    /// Connections of a warm tunnel, waited for before work begins; only sessions [default: the node's own]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(Pool::MAX)))]
-    pub(crate) pool: Option<u32>,
-    /// How callouts travel: json, msgpack or grpc; only callout
-    #[arg(long, value_name = "WIRE", default_value = "msgpack", value_parser = wire)]
-    pub(crate) callout: Wire,
+fn suites() -> impl TypedValueParser<Value = Suite> {
+    PossibleValuesParser::new(Suite::ALL.map(Suite::name))
+        .try_map(|name| Suite::named(&name).ok_or("not a suite"))
 }
 
-fn wire(text: &str) -> Result<Wire, String> {
-    let known = Wire::ALL.into_iter().find(|wire| wire.word() == text);
-    known.ok_or_else(|| "expected json, msgpack or grpc".into())
-}
-
-fn carrier(text: &str) -> Result<Carrier, String> {
-    match text {
-        "quic" => Ok(Carrier::Quic),
-        "h2" => Ok(Carrier::H2),
-        "ws" => Ok(Carrier::Ws),
-        "auto" => Ok(Carrier::Auto),
-        _ => Err("expected quic, h2, ws or auto".into()),
-    }
-}
-
-fn congestion(text: &str) -> Result<Congestion, String> {
-    match text {
-        "bbr" => Ok(Congestion::Bbr),
-        "cubic" => Ok(Congestion::Cubic),
-        _ => Err("expected bbr or cubic".into()),
-    }
-}
-
-fn path(text: &str) -> Result<Path, String> {
-    match text {
-        "direct" => Ok(Path::Direct),
-        "relay" => Ok(Path::Relay),
-        _ => Err("expected direct or relay".into()),
-    }
+fn attackers() -> impl TypedValueParser<Value = AttackerKind> {
+    PossibleValuesParser::new(AttackerKind::ALL.map(AttackerKind::name))
+        .try_map(|name| AttackerKind::named(&name).ok_or("not an attacker"))
 }
 
 fn subject(text: &str) -> Result<Subject, String> {
@@ -197,7 +146,7 @@ fn subject(text: &str) -> Result<Subject, String> {
     })
 }
 
-fn foreign(text: &str) -> Result<Foreign, String> {
+fn foreign(text: &str) -> Result<ForeignProgram, String> {
     let words = |command: &str| -> Vec<String> {
         command
             .split_whitespace()
@@ -210,17 +159,20 @@ fn foreign(text: &str) -> Result<Foreign, String> {
     let Some((name, (serve, load))) = parts else {
         return Err("expected NAME=SERVE,LOAD".into());
     };
-    let foreign = Foreign {
+    let foreign = ForeignProgram {
         name: name.trim().to_owned(),
         serve: words(serve),
         load: words(load),
     };
     if foreign.name.is_empty() || foreign.serve.is_empty() || foreign.load.is_empty() {
-        return Err("a name and two commands are needed: NAME=SERVE,LOAD".into());
+        return Err("expected NAME=SERVE,LOAD with none of the three empty".into());
     }
-    if Subject::ALL.iter().any(|ours| ours.word() == foreign.name) {
+    if Subject::ALL
+        .iter()
+        .any(|ours| ours.cell_name() == foreign.name)
+    {
         return Err(format!(
-            "`{}` is the name of a subject of ours",
+            "`{}` is the name of a built-in subject",
             foreign.name
         ));
     }

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 /// Networks to test in: delay, loss, rates, NATs and firewalls, for any program
 #[derive(Debug, Args)]
-pub(crate) struct Lab {
+pub(crate) struct LabArgs {
     #[command(subcommand)]
     pub(crate) command: LabCommand,
 }
@@ -15,13 +15,13 @@ pub(crate) struct Lab {
 pub(crate) enum LabCommand {
     /// List the topologies that come with hail
     List,
-    /// Print a topology, to begin a file of your own from
+    /// Print a topology, as the start of a file of your own
     Show {
         /// Name of a topology, or a file
         #[arg(value_name = "TOPOLOGY")]
         topology: String,
     },
-    Run(Run),
+    Run(LabRunArgs),
     /// Measure a network and compare it with what its topology says
     ///
     /// Measures round trip, loss and rate for UDP and for TCP. The exit code is 1 where one of them
@@ -39,7 +39,7 @@ pub(crate) enum LabCommand {
 /// the address of each host in LAB_HOST, for example LAB_B, and its namespace in LAB_NS_HOST, for
 /// `nsenter --net="$LAB_NS_B" PROGRAM`. Everything is gone when it ends.
 #[derive(Debug, Args)]
-pub(crate) struct Run {
+pub(crate) struct LabRunArgs {
     /// Name of a topology, or a file
     #[arg(value_name = "TOPOLOGY")]
     pub(crate) topology: String,
@@ -48,8 +48,8 @@ pub(crate) struct Run {
     pub(crate) host: String,
     /// Also run a shell command in a host, started first and ended with the program
     #[arg(long, value_name = "HOST=CMD")]
-    pub(crate) with: Vec<With>,
-    /// Where chance comes from: the same seed drops the same packets of the same traffic
+    pub(crate) with: Vec<HostCommand>,
+    /// Seed of the random numbers: the same seed drops the same packets of the same traffic
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) seed: u64,
     /// The program and its arguments
@@ -64,12 +64,12 @@ pub(crate) struct Run {
 
 /// A shell command in a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct With {
+pub(crate) struct HostCommand {
     pub(crate) host: String,
     pub(crate) command: String,
 }
 
-impl FromStr for With {
+impl FromStr for HostCommand {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -90,13 +90,13 @@ mod tests {
 
     #[test]
     fn a_command_may_hold_equals_signs() {
-        let with: With = "b=A=1 run".parse().unwrap();
+        let with: HostCommand = "b=A=1 run".parse().unwrap();
         assert_eq!(
             (with.host.as_str(), with.command.as_str()),
             ("b", "A=1 run")
         );
         for bad in ["b", "=x", "b=", "b= "] {
-            assert!(bad.parse::<With>().is_err(), "{bad}");
+            assert!(bad.parse::<HostCommand>().is_err(), "{bad}");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! What was typed: the commands of `hail` that this program carries out, with their flags and help.
+//! The command line: the commands of `hail` that this program carries out, with their flags and help.
 
 pub(crate) mod bench;
 pub(crate) mod lab;
 pub(crate) mod report;
 
 use clap::{Parser, Subcommand};
-use hailwire_terminal::global::Global;
+use hailwire_terminal::global::GlobalArgs;
 
-/// Measurements and networks to test in: the part of hail that is run as `hail bench` and `hail lab`
+/// Measurements and networks to test in: the program behind `hail bench` and `hail lab`
 #[derive(Debug, Parser)]
 #[command(
     name = "hail",
@@ -19,15 +19,15 @@ use hailwire_terminal::global::Global;
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) global: Global,
+    pub(crate) global: GlobalArgs,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Bench(bench::Bench),
-    Lab(lab::Lab),
+    Bench(bench::BenchArgs),
+    Lab(lab::LabArgs),
     /// Print the table of these commands as JSON, for `hail`
     #[command(hide = true)]
     Outline,

@@ -4,20 +4,20 @@ use std::{path::PathBuf, time::Duration};
 
 use hailwire_bench::{
     BenchError,
-    run::{self as measuring, Settings},
-    subject::{self, Options, Ready, Subject},
-    suite::Order,
+    run::{self as measuring, RunSettings},
+    subject::{self, ReadyAddress, Subject, SubjectSetup},
+    suite::SuiteOrder,
 };
-use hailwire_terminal::{failure::Failure, output::Output};
+use hailwire_terminal::{failure::CommandFailure, output::Output};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 /// Steps of the progress bar.
 const STEPS: u64 = 1000;
 
-/// Where the results of a run are.
+/// The output of `hail bench run`.
 #[derive(Debug, Serialize)]
-struct Written {
+struct RunResultFiles {
     dir: String,
     lines: usize,
     skipped: usize,
@@ -25,10 +25,14 @@ struct Written {
 }
 
 /// Runs a suite. Ctrl-C ends it early and keeps what was measured.
-pub(super) async fn run(output: Output, order: Order, out: PathBuf) -> Result<(), Failure> {
+pub(super) async fn run(
+    output: Output,
+    order: SuiteOrder,
+    out: PathBuf,
+) -> Result<(), CommandFailure> {
     let program = std::env::current_exe()
-        .map_err(|error| Failure::io("this program cannot find itself", &error))?;
-    let settings = Settings { program, out };
+        .map_err(|error| CommandFailure::io("cannot find the path of this program", &error))?;
+    let settings = RunSettings { program, out };
     // Draws nothing where stderr is not a terminal.
     let bar = ProgressBar::new(STEPS);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {percent:>3} % · {msg}") {
@@ -50,14 +54,14 @@ pub(super) async fn run(output: Output, order: Order, out: PathBuf) -> Result<()
     let ended = Box::pin(measuring::run(&order, &settings, stop, tell)).await;
     bar.finish_and_clear();
     let ended = ended.map_err(|error| caused(&error))?;
-    let written = Written {
+    let written = RunResultFiles {
         dir: settings.out.display().to_string(),
         lines: ended.lines,
         skipped: ended.skipped,
         interrupted: ended.interrupted,
     };
     output.note(&format!(
-        "repeats measured: {}; cells without: {}; results: {}",
+        "repeats measured: {}; cells not measured: {}; results: {}",
         written.lines, written.skipped, written.dir
     ));
     if output.json {
@@ -67,7 +71,7 @@ pub(super) async fn run(output: Output, order: Order, out: PathBuf) -> Result<()
         super::report::draw(output, &settings.out)?;
     }
     if ended.interrupted {
-        return Err(Failure::interrupted());
+        return Err(CommandFailure::interrupted());
     }
     Ok(())
 }
@@ -88,19 +92,26 @@ fn for_people(left: Duration) -> String {
 }
 
 /// Serves a subject until standard input ends.
-pub(super) async fn serve(subject: Subject, options: Options) -> Result<(), Failure> {
+pub(super) async fn serve(subject: Subject, options: SubjectSetup) -> Result<(), CommandFailure> {
     let served = Box::pin(subject::serve(subject, &options)).await;
     served.map_err(|error| caused(&error))
 }
 
 /// Loads a subject: does the work of each line of standard input.
-pub(super) async fn load(subject: Subject, ready: String, options: Options) -> Result<(), Failure> {
-    let ready: Ready = serde_json::from_str(&ready)
-        .map_err(|error| Failure::usage(format!("what the serving party said: {error}")))?;
+pub(super) async fn load(
+    subject: Subject,
+    ready: String,
+    options: SubjectSetup,
+) -> Result<(), CommandFailure> {
+    let ready: ReadyAddress = serde_json::from_str(&ready).map_err(|error| {
+        CommandFailure::usage(format!(
+            "cannot read what the serving program printed: {error}"
+        ))
+    })?;
     let loaded = Box::pin(subject::load(subject, &ready, &options)).await;
     loaded.map_err(|error| caused(&error))
 }
 
-pub(super) fn caused(error: &BenchError) -> Failure {
-    Failure::general(error.told())
+pub(super) fn caused(error: &BenchError) -> CommandFailure {
+    CommandFailure::general(error.with_cause())
 }

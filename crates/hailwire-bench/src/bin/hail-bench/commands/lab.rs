@@ -14,24 +14,24 @@ use hailwire_lab::{
     real::{self, EnclosureHandle, LabError, NamespaceNetwork},
     topology::BUILT_IN,
 };
-use hailwire_terminal::{child, failure::Failure, output::Output, table::Table};
+use hailwire_terminal::{child, failure::CommandFailure, output::Output, table::TextTable};
 use serde::Serialize;
 
 use crate::args::lab;
 
 /// A topology in a list.
 #[derive(Debug, Serialize)]
-struct Row {
+struct TopologyRow {
     name: String,
     hosts: Vec<String>,
     about: String,
 }
 
-/// Prints the ready topologies.
-pub(super) fn list(output: Output) -> Result<(), Failure> {
+/// Prints the built-in topologies.
+pub(super) fn list(output: Output) -> Result<(), CommandFailure> {
     let row = |(name, _): &(&str, &str)| {
         let topology = Topology::named(name).map_err(|error| caused(&error))?;
-        Ok(Row {
+        Ok(TopologyRow {
             hosts: topology
                 .hosts()
                 .map(|(_, host)| host.name.clone())
@@ -40,19 +40,22 @@ pub(super) fn list(output: Output) -> Result<(), Failure> {
             about: topology.about,
         })
     };
-    let rows: Vec<Row> = BUILT_IN.iter().map(row).collect::<Result<_, Failure>>()?;
-    let table = |rows: &[Row]| {
-        let mut table = Table::new(["TOPOLOGY", "HOSTS", "ABOUT"]);
+    let rows: Vec<TopologyRow> = BUILT_IN
+        .iter()
+        .map(row)
+        .collect::<Result<_, CommandFailure>>()?;
+    let table = |rows: &[TopologyRow]| {
+        let mut table = TextTable::new(["TOPOLOGY", "HOSTS", "ABOUT"]);
         for row in rows {
             table.row([row.name.clone(), row.hosts.join(" "), row.about.clone()]);
         }
         table
     };
-    output.rows(&rows, table, "there are no topologies")
+    output.rows(&rows, table, "no topologies")
 }
 
 /// Prints a topology as a file.
-pub(super) fn show(output: Output, name: &str) -> Result<(), Failure> {
+pub(super) fn show(output: Output, name: &str) -> Result<(), CommandFailure> {
     let topology = find(name)?;
     output.value(&topology, |_| {
         let ready = BUILT_IN.iter().find(|(ready, _)| *ready == name);
@@ -63,90 +66,90 @@ pub(super) fn show(output: Output, name: &str) -> Result<(), Failure> {
     })
 }
 
-/// Measures a network and fails where it is off its label.
-pub(super) async fn check(output: Output, name: String) -> Result<(), Failure> {
+/// Measures a network and fails where it differs from its label.
+pub(super) async fn check(output: Output, name: String) -> Result<(), CommandFailure> {
     let topology = find(&name)?;
     reach()?;
-    // Threads that wait and measure; Ctrl-C ends the process, and with it the network.
+    // The check runs in threads of its own; Ctrl-C ends the process, and with it the network.
     let measured = tokio::task::spawn_blocking(move || {
         let network = NamespaceNetwork::up(&topology)?;
         hailwire_lab::check(&network)
     });
     let checked = measured
         .await
-        .map_err(Failure::general)?
+        .map_err(CommandFailure::general)?
         .map_err(|error| lab_failed(&error))?;
     output.value(&checked, for_people)?;
     match checked.within {
         true => Ok(()),
-        false => Err(Failure::general(format!(
-            "the network `{name}` is not what its topology says"
+        false => Err(CommandFailure::general(format!(
+            "the network `{name}` does not match its topology"
         ))
-        .hint("a busy machine is late; try again when it is idle")),
+        .hint("a busy machine adds delay; try again when it is idle")),
     }
 }
 
-/// Runs a program in a host and becomes its exit code.
-pub(super) async fn run(asked: lab::Run) -> Result<(), Failure> {
-    let topology = find(&asked.topology)?;
+/// Runs a program in a host and exits with its exit code.
+pub(super) async fn run(args: lab::LabRunArgs) -> Result<(), CommandFailure> {
+    let topology = find(&args.topology)?;
     reach()?;
     let network =
-        NamespaceNetwork::seeded(&topology, asked.seed).map_err(|error| lab_failed(&error))?;
+        NamespaceNetwork::seeded(&topology, args.seed).map_err(|error| lab_failed(&error))?;
     let runtime = tokio::runtime::Handle::current();
     let (enclosure, started) = network
         .enclosed(|inside| {
             let _runtime = runtime.enter();
-            start(&network, inside, &asked)
+            start(&network, inside, &args)
         })
         .map_err(|error| lab_failed(&error))?;
-    let (beside, mut child) = started?;
+    let (others, mut child) = started?;
     let status = child::wait(&mut child).await?;
     enclosure
-        .end(beside)
-        .map_err(|error| Failure::io("a program cannot be ended", &error))?;
+        .end(others)
+        .map_err(|error| CommandFailure::io("cannot end a program", &error))?;
     child::passed_on(status)
 }
 
-/// Starts what is to run: the shell commands beside, then the program.
+/// Starts the shell commands of `--with`, then the program.
 fn start(
     network: &NamespaceNetwork,
     inside: &EnclosureHandle<'_>,
-    asked: &lab::Run,
-) -> Result<(Vec<Child>, tokio::process::Child), Failure> {
-    let mut beside = Vec::new();
-    for with in &asked.with {
+    args: &lab::LabRunArgs,
+) -> Result<(Vec<Child>, tokio::process::Child), CommandFailure> {
+    let mut others = Vec::new();
+    for with in &args.with {
         let mut command = in_host(network, inside, &with.host, "sh".as_ref())?;
         let started = command
             .args(["-c", &with.command])
             .process_group(0)
             .stdin(std::process::Stdio::null())
             .spawn();
-        beside.push(started.map_err(|error| Failure::io("cannot start `sh`", &error))?);
+        others.push(started.map_err(|error| CommandFailure::io("cannot start `sh`", &error))?);
     }
-    let (program, args) = asked
+    let (program, program_args) = args
         .program
         .split_first()
-        .ok_or_else(|| Failure::usage("no program is named"))?;
-    let mut command = in_host(network, inside, &asked.host, program)?;
-    command.args(args);
+        .ok_or_else(|| CommandFailure::usage("no program was given"))?;
+    let mut command = in_host(network, inside, &args.host, program)?;
+    command.args(program_args);
     let child = tokio::process::Command::from(command)
         .spawn()
-        .map_err(|error| Failure::io("cannot start the program", &error))?;
-    Ok((beside, child))
+        .map_err(|error| CommandFailure::io("cannot start the program", &error))?;
+    Ok((others, child))
 }
 
-/// A command that is told where the hosts are; this thread moves into the one that it is for.
+/// A command with the addresses of the hosts in its environment; this thread enters the host that it is for.
 fn in_host(
     network: &NamespaceNetwork,
     inside: &EnclosureHandle<'_>,
     host: &str,
     program: &OsStr,
-) -> Result<Command, Failure> {
-    // Also says which hosts there are not.
+) -> Result<Command, CommandFailure> {
+    // Its error also lists the hosts that exist.
     network.address(host).map_err(|error| lab_failed(&error))?;
     inside
         .enter(host)
-        .map_err(|error| Failure::io(format!("the host `{host}` cannot be entered"), &error))?;
+        .map_err(|error| CommandFailure::io(format!("cannot enter the host `{host}`"), &error))?;
     let mut command = Command::new(program);
     for (other, path) in inside.namespace_paths() {
         let address = network.address(other).map_err(|error| lab_failed(&error))?;
@@ -157,15 +160,15 @@ fn in_host(
     Ok(command)
 }
 
-fn find(name: &str) -> Result<Topology, Failure> {
+fn find(name: &str) -> Result<Topology, CommandFailure> {
     Topology::find(name).map_err(|error| match &error {
-        TopologyError::File(error @ FileError::Read { .. }) => Failure::file(error),
-        _ => Failure::usage(&error).hint(error.hint()),
+        TopologyError::File(error @ FileError::Read { .. }) => CommandFailure::file(error),
+        _ => CommandFailure::usage(&error).hint(error.hint()),
     })
 }
 
-/// Goes where networks can be made: here, or else in a user namespace.
-fn reach() -> Result<(), Failure> {
+/// Enters a place where networks can be created: here as root, or else a user namespace.
+fn reach() -> Result<(), CommandFailure> {
     let Err(reason) = real::available() else {
         return Ok(());
     };
@@ -176,9 +179,9 @@ fn reach() -> Result<(), Failure> {
     Err(lab_failed(&LabError::Unavailable(reason)))
 }
 
-fn lab_failed(error: &LabError) -> Failure {
+fn lab_failed(error: &LabError) -> CommandFailure {
     match error {
-        LabError::NoHost { .. } => Failure::usage(error),
+        LabError::NoHost { .. } => CommandFailure::usage(error),
         LabError::Unavailable(_) => {
             caused(error).hint("run as root; `hail lab list` and `show` need no rights")
         }
@@ -186,12 +189,12 @@ fn lab_failed(error: &LabError) -> Failure {
     }
 }
 
-fn caused(error: &dyn std::error::Error) -> Failure {
-    Failure::caused(hailwire_wire::Code::Unknown, error)
+fn caused(error: &dyn std::error::Error) -> CommandFailure {
+    CommandFailure::caused(hailwire_wire::Code::Unknown, error)
 }
 
 fn for_people(checked: &NetworkReport) -> String {
-    let mut table = Table::new([
+    let mut table = TextTable::new([
         "PATH",
         "OVER",
         ">RTT",
@@ -212,7 +215,7 @@ fn for_people(checked: &NetworkReport) -> String {
     out
 }
 
-fn rows(path: &PathReport, table: &mut Table) {
+fn rows(path: &PathReport, table: &mut TextTable) {
     let name = format!("{} → {}", path.from, path.to);
     let rtt = |ms: f64| format!("{ms:.2} ms");
     let loss = |share: f64| format!("{:.2} %", share * 100.0);

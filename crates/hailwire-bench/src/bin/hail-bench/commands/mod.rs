@@ -1,4 +1,4 @@
-//! Doing what was planned: one file per command.
+//! The commands: one file each.
 
 mod bench;
 mod lab;
@@ -7,7 +7,7 @@ mod siege;
 
 use clap::CommandFactory as _;
 use hailwire_terminal::{
-    failure::Failure,
+    failure::CommandFailure,
     outline, programs,
     runtime::{long, on_one_core},
 };
@@ -17,14 +17,16 @@ use crate::{
     plan::{Action, Plan},
 };
 
-/// Carries a plan out.
-pub(crate) fn run(plan: Plan) -> Result<(), Failure> {
+/// Runs the command of a plan.
+pub(crate) fn run(plan: Plan) -> Result<(), CommandFailure> {
     let Plan { common, action } = plan;
     let (common, output) = (&common, common.output);
     match action {
         Action::BenchRun { order, out } => on_one_core(common, bench::run(output, order, out)),
         Action::BenchSiege(order) => on_one_core(common, siege::run(output, order)),
-        Action::BenchSiegePart(part) => on_one_core(common, siege::part(&common.data, part)),
+        Action::BenchSiegeProcess(role) => {
+            on_one_core(common, siege::run_process(&common.data, role))
+        }
         Action::BenchReport(dir) => report::draw(output, &dir),
         Action::BenchCompare(compare) => report::compare(output, &compare),
         Action::BenchServe(subject, options) => on_one_core(common, bench::serve(subject, options)),

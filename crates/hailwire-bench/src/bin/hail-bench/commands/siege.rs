@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use hailwire::DataDir;
-use hailwire_bench::siege::{self, Order};
-use hailwire_terminal::{failure::Failure, output::Output};
+use hailwire_bench::siege::{self, SiegeOptions, SiegeProcessRole};
+use hailwire_terminal::{failure::CommandFailure, output::Output};
 use serde_json::json;
 
 use super::bench::caused;
 
-/// Carries a siege out. Ctrl-C ends it early and keeps what was seen.
-pub(super) async fn run(output: Output, order: Order) -> Result<(), Failure> {
+/// Runs a siege. Ctrl-C ends it early and keeps the results so far.
+pub(super) async fn run(output: Output, order: SiegeOptions) -> Result<(), CommandFailure> {
     let stop = async {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
@@ -27,18 +27,18 @@ pub(super) async fn run(output: Output, order: Order) -> Result<(), Failure> {
     output.value(&value, |_| ended.summary.clone())?;
     output.note(&format!("results: {}", order.out.display()));
     match ended.missed.as_slice() {
-        _ if ended.interrupted => Err(Failure::interrupted()),
+        _ if ended.interrupted => Err(CommandFailure::interrupted()),
         [] => Ok(()),
-        [first, ..] => Err(Failure::general(format!(
-            "{} of the aims were missed, the first: {first}",
+        [first, ..] => Err(CommandFailure::general(format!(
+            "{} of the targets were missed, the first: {first}",
             ended.missed.len()
         ))
-        .hint("the summary says which, and siege.jsonl holds every figure")),
+        .hint("the summary lists them, and siege.jsonl has every figure")),
     }
 }
 
-/// Plays a part of a siege.
-pub(super) async fn part(data: &Path, name: String) -> Result<(), Failure> {
-    let played = Box::pin(siege::part(&name, &DataDir::new(data))).await;
-    played.map_err(|error| caused(&error))
+/// Runs a child process of a siege.
+pub(super) async fn run_process(data: &Path, role: SiegeProcessRole) -> Result<(), CommandFailure> {
+    let ended = Box::pin(siege::run_process(role, &DataDir::new(data))).await;
+    ended.map_err(|error| caused(&error))
 }
