@@ -20,7 +20,7 @@ use hailwire_terminal::{
     programs::{self, CompanionProgram},
 };
 use hailwire_wire::{
-    Address, AgentName, HubUrl, Priority, directory::Trust, limits, ticket::Ticket,
+    Address, AgentName, HubUrl, Priority, directory::MemberTrust, limits, ticket::Ticket,
 };
 
 use crate::{
@@ -39,14 +39,14 @@ pub(crate) struct Plan {
 #[derive(Debug)]
 pub(crate) enum Action {
     Up(node::UpArgs),
-    Down(admin::Shutdown),
+    Down(admin::ShutdownRequest),
     Status,
     Id,
-    Invite(admin::Invite),
+    Invite(admin::InviteRequest),
     Join(JoinPlan),
     TrustList,
     TrustAdd(admin::TrustAdd),
-    TrustRemove(admin::Who),
+    TrustRemove(admin::PeerSelector),
     TrustPending,
     TrustApprove(admin::TrustAdd),
     Peers,
@@ -59,7 +59,7 @@ pub(crate) enum Action {
     Send(CallPlan),
     Stream(CallPlan),
     Ping {
-        who: admin::Ping,
+        who: admin::PingRequest,
         count: u32,
         interval: Duration,
     },
@@ -103,7 +103,7 @@ pub(crate) struct JoinPlan {
     /// `None`: read from stdin.
     pub(crate) ticket: Option<String>,
     /// The request, without the ticket.
-    pub(crate) request: admin::Join,
+    pub(crate) request: admin::JoinRequest,
     /// Whether the user can be asked.
     pub(crate) can_ask: bool,
 }
@@ -128,9 +128,9 @@ pub(crate) fn plan_agreement(
         return Ok(JoinAgreement::Given);
     };
     match (ticket.trust, yes, can_ask) {
-        (Trust::Nobody, _, _) | (Trust::Members, true, _) => Ok(JoinAgreement::Given),
-        (Trust::Members, false, true) => Ok(JoinAgreement::Ask(ticket.url)),
-        (Trust::Members, false, false) => {
+        (MemberTrust::Nobody, _, _) | (MemberTrust::Members, true, _) => Ok(JoinAgreement::Given),
+        (MemberTrust::Members, false, true) => Ok(JoinAgreement::Ask(ticket.url)),
+        (MemberTrust::Members, false, false) => {
             let what = format!(
                 "the members of {} trust each other: each could call every agent of this node",
                 ticket.url
@@ -196,7 +196,7 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
     let unit = || unit_path(around);
     let action = match command {
         Command::Up(up) => Action::Up(up),
-        Command::Down(node::DownArgs { grace }) => Action::Down(admin::Shutdown {
+        Command::Down(node::DownArgs { grace }) => Action::Down(admin::ShutdownRequest {
             grace_ms: milliseconds(grace),
         }),
         Command::Status(_) => Action::Status,
@@ -234,7 +234,7 @@ pub(crate) fn plan(cli: Cli, around: &ProcessSurroundings) -> Result<Plan, Comma
             count,
             interval,
         }) => Action::Ping {
-            who: admin::Ping {
+            who: admin::PingRequest {
                 who: peer,
                 carrier: carrier
                     .filter(|carrier| *carrier != Carrier::Auto)
@@ -281,7 +281,7 @@ fn unit_path(around: &ProcessSurroundings) -> Result<PathBuf, CommandFailure> {
     }
 }
 
-fn plan_invite(invite: node::InviteArgs) -> Result<admin::Invite, CommandFailure> {
+fn plan_invite(invite: node::InviteArgs) -> Result<admin::InviteRequest, CommandFailure> {
     let node::InviteArgs {
         uses,
         expires,
@@ -294,7 +294,7 @@ fn plan_invite(invite: node::InviteArgs) -> Result<admin::Invite, CommandFailure
             "a ticket must be valid for at least one second",
         ));
     }
-    Ok(admin::Invite {
+    Ok(admin::InviteRequest {
         uses,
         expires_s,
         allow: texts(&allow),
@@ -321,7 +321,7 @@ fn plan_join(
     let can_ask = ticket.is_some() && around.stdin_is_terminal && around.stderr_is_terminal;
     Ok(JoinPlan {
         ticket,
-        request: admin::Join {
+        request: admin::JoinRequest {
             ticket: String::new(),
             alias: text(alias),
             allow: texts(&allow),
@@ -344,7 +344,7 @@ fn plan_trust(command: node::TrustCommand) -> Action {
     match command {
         node::TrustCommand::Ls => Action::TrustList,
         node::TrustCommand::Add(args) => Action::TrustAdd(add(args)),
-        node::TrustCommand::Rm { who } => Action::TrustRemove(admin::Who { who }),
+        node::TrustCommand::Rm { who } => Action::TrustRemove(admin::PeerSelector { who }),
         node::TrustCommand::Pending => Action::TrustPending,
         node::TrustCommand::Approve(args) => Action::TrustApprove(add(args)),
     }
@@ -510,8 +510,8 @@ fn plan_hub(hub: other::HubArgs, data: &Path) -> Result<Action, CommandFailure> 
         _ => TlsMode::OwnKey,
     };
     config.trust = match run.trust {
-        other::HubTrustPolicy::Nobody => hailwire_hub::Trust::Nobody,
-        other::HubTrustPolicy::Members => hailwire_hub::Trust::Members,
+        other::HubTrustPolicy::Nobody => hailwire_hub::MemberTrust::Nobody,
+        other::HubTrustPolicy::Members => hailwire_hub::MemberTrust::Members,
     };
     config.listing = run.listing.map(|listing| match listing {
         other::HubListingPolicy::Members => hailwire_hub::AgentVisibility::Members,
@@ -623,14 +623,14 @@ mod tests {
             let ticket = Ticket::Hub(hailwire_wire::ticket::HubTicket {
                 url: "https://hub.example:7443".parse().unwrap(),
                 key: None,
-                secret: hailwire_wire::ticket::Secret::from_random([7; 16]),
+                secret: hailwire_wire::ticket::TicketSecret::from_random([7; 16]),
                 expires: u64::MAX,
                 trust,
             });
             ticket.to_text().unwrap()
         };
-        let closed = ticket(Trust::Nobody);
-        let open = ticket(Trust::Members);
+        let closed = ticket(MemberTrust::Nobody);
+        let open = ticket(MemberTrust::Members);
         let given = |ticket: &str, yes, ask| plan_agreement(ticket, yes, ask).unwrap();
         assert_eq!(given(&closed, false, false), JoinAgreement::Given);
         assert_eq!(given(&open, true, false), JoinAgreement::Given);

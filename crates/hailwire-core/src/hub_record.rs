@@ -8,13 +8,13 @@ use hailwire_wire::{
     NodeId,
     directory::ShownTo,
     limits,
-    record::{Record, RecordError, SignedRecord},
+    record::{NodeRecord, RecordError, SignedRecord},
     signed::KeyPair,
 };
 
 /// Signs a record with as much of its agents as it has room for, and says what was left out; nothing where
 /// all of it fits.
-pub fn fit(mut record: Record, key: &KeyPair) -> Result<(SignedRecord, String), RecordError> {
+pub fn fit(mut record: NodeRecord, key: &KeyPair) -> Result<(SignedRecord, String), RecordError> {
     let size = match record.clone().sign(key) {
         Ok(signed) => return Ok((signed, String::new())),
         Err(RecordError::TooLarge(size)) => size,
@@ -52,7 +52,7 @@ pub fn fit(mut record: Record, key: &KeyPair) -> Result<(SignedRecord, String), 
 }
 
 /// Signs a record unless it is too large.
-fn signed(record: &Record, key: &KeyPair) -> Result<Option<SignedRecord>, RecordError> {
+fn signed(record: &NodeRecord, key: &KeyPair) -> Result<Option<SignedRecord>, RecordError> {
     match record.clone().sign(key) {
         Ok(signed) => Ok(Some(signed)),
         Err(RecordError::TooLarge(_)) if !record.agents.is_empty() => Ok(None),
@@ -74,30 +74,30 @@ pub fn shown_to(peers: impl Iterator<Item = (u64, NodeId)>) -> (Vec<ShownTo>, us
 
 #[cfg(test)]
 mod tests {
-    use hailwire_wire::header::Offer;
+    use hailwire_wire::header::AgentOffer;
 
     use super::*;
 
-    fn record(agents: usize, name: usize, description: usize, tags: usize) -> Record {
-        let offer = |index: usize| Offer {
+    fn record(agents: usize, name: usize, description: usize, tags: usize) -> NodeRecord {
+        let offer = |index: usize| AgentOffer {
             name: format!("{index:0>name$}").parse().unwrap(),
             description: "d".repeat(description),
             tags: vec!["t".repeat(64); tags],
             version: String::new(),
         };
-        Record {
+        NodeRecord {
             agents: (0..agents).map(offer).collect(),
             sequence: 1,
             issued: 1_800_000_000,
             expires: 1_800_000_000 + 7200,
-            ..Record::default()
+            ..NodeRecord::default()
         }
     }
 
     #[test]
     fn a_record_that_is_too_large_loses_what_helps_least_and_says_so() {
         let key = KeyPair::from_seed(&[7; 32]);
-        let fitted = |record: Record| {
+        let fitted = |record: NodeRecord| {
             let (signed, said) = fit(record, &key).unwrap();
             assert!(signed.bytes().len() <= limits::MAX_RECORD);
             (signed.record().agents.clone(), said)

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use hailwire_wire::{AgentName, Code, Status, header::Offer, limits, offers};
+use hailwire_wire::{AgentName, Code, Status, header::AgentOffer, limits, offers};
 
 /// What the local agents take.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ impl OfferCapacity {
     /// # Errors
     ///
     /// `resource_exhausted`, in words for whoever registers.
-    pub fn add(&mut self, number: u64, offer: &Offer) -> Result<(), Status> {
+    pub fn add(&mut self, number: u64, offer: &AgentOffer) -> Result<(), Status> {
         let most = limits::MAX_AGENTS_PER_NODE;
         if self.members >= most {
             return Err(Status::new(
@@ -65,7 +65,7 @@ impl OfferCapacity {
         sizes.map(|(_, size)| *size).max().unwrap_or(0)
     }
 
-    fn too_long(&self, offer: &Offer, size: usize, bytes: usize) -> Status {
+    fn too_long(&self, offer: &AgentOffer, size: usize, bytes: usize) -> Status {
         let longest = self.sizes.keys().max_by_key(|name| self.longest(name));
         let hint = longest.map_or_else(String::new, |name| {
             format!(
@@ -89,8 +89,8 @@ impl OfferCapacity {
 mod tests {
     use super::*;
 
-    fn offer(name: &str, description: usize) -> Offer {
-        Offer {
+    fn offer(name: &str, description: usize) -> AgentOffer {
+        AgentOffer {
             name: name.parse().unwrap(),
             description: "d".repeat(description),
             tags: Vec::new(),

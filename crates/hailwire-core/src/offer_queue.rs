@@ -49,7 +49,7 @@ impl<S> OfferedList<S> {
     /// # Errors
     ///
     /// [`OffersError`]: it cannot be read, or names too many.
-    pub fn agents(&self) -> Result<Vec<hailwire_wire::header::Offer>, OffersError> {
+    pub fn agents(&self) -> Result<Vec<hailwire_wire::header::AgentOffer>, OffersError> {
         self.pages.agents()
     }
 }

@@ -12,8 +12,8 @@ use hailwire_wire::{
     HubUrl, NodeId,
     address::NodeRef,
     directory::{
-        Health, Join, Joined, Permit, Publish, Reason, Refusal, Search, SignedRequest, Trust,
-        parse_after, path,
+        HubHealth, HubRefusal, JoinHubAnswer, JoinHubRequest, MemberTrust, PublishRequest,
+        RefusalReason, RequestPermit, SearchRequest, SignedRequest, parse_after, path,
     },
     limits,
     record::RecordError,
@@ -43,7 +43,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct HubInfo {
     pub(crate) id: NodeId,
     pub(crate) url: HubUrl,
-    pub(crate) trust: Trust,
+    pub(crate) trust: MemberTrust,
     pub(crate) discovery_port: u16,
     pub(crate) name_hold_s: u64,
 }
@@ -95,7 +95,7 @@ impl DirectoryApi {
     /// The answer to a path that does not exist.
     pub(crate) fn no_such_path(&self) -> Response<Full<Bytes>> {
         self.refuse(&RefusedRequest::new(
-            Reason::NoSuchPath,
+            RefusalReason::NoSuchPath,
             "this hub has no such path or method",
         ))
     }
@@ -112,20 +112,23 @@ impl DirectoryApi {
             return json(&self.health());
         }
         let endpoint = DirectoryRequest::of(&method, uri.path()).ok_or_else(|| {
-            RefusedRequest::new(Reason::NoSuchPath, "this hub has no such path or method")
+            RefusedRequest::new(
+                RefusalReason::NoSuchPath,
+                "this hub has no such path or method",
+            )
         })?;
         let body = Limited::new(body, limits::MAX_HUB_REQUEST).collect();
         let body = match timeout(BODY_TIMEOUT, body).await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(_)) => {
                 return Err(RefusedRequest::new(
-                    Reason::TooLarge,
+                    RefusalReason::TooLarge,
                     "the request is too large",
                 ));
             }
             Err(_) => {
                 return Err(RefusedRequest::new(
-                    Reason::Malformed,
+                    RefusalReason::Malformed,
                     "the request arrived too slowly",
                 ));
             }
@@ -143,7 +146,7 @@ impl DirectoryApi {
             body: &body,
         };
         let names = self.names.each_ref().map(String::as_str);
-        let requester = Permit::verify(authorization, &asked, &names, (self.clock)())
+        let requester = RequestPermit::verify(authorization, &asked, &names, (self.clock)())
             .map_err(|error| RefusedRequest::new(error.reason(), error))?;
         match endpoint {
             DirectoryRequest::Join => self.join(requester, &body, address).await,
@@ -151,13 +154,13 @@ impl DirectoryApi {
             DirectoryRequest::Lookup(node) => {
                 let node: NodeRef = node
                     .parse()
-                    .map_err(|error| RefusedRequest::new(Reason::Malformed, error))?;
+                    .map_err(|error| RefusedRequest::new(RefusalReason::Malformed, error))?;
                 self.quotas.lookup(requester, Instant::now())?;
                 self.query(move |directory, now| directory.lookup(requester, &node, now))
                     .await
             }
             DirectoryRequest::Search => {
-                let search: Search = parse(&body)?;
+                let search: SearchRequest = parse(&body)?;
                 let _active_search = self.quotas.search(requester, Instant::now())?;
                 let mut searching = DirectorySearch::new(requester, search, (self.clock)());
                 let page = self
@@ -167,8 +170,8 @@ impl DirectoryApi {
             }
             DirectoryRequest::Members => {
                 let after = parse_after(uri.query());
-                let after =
-                    after.map_err(|()| RefusedRequest::new(Reason::Malformed, "invalid query"))?;
+                let after = after
+                    .map_err(|()| RefusedRequest::new(RefusalReason::Malformed, "invalid query"))?;
                 self.quotas.lookup(requester, Instant::now())?;
                 let now = (self.clock)();
                 let members = self
@@ -179,8 +182,8 @@ impl DirectoryApi {
         }
     }
 
-    fn health(&self) -> Health {
-        Health {
+    fn health(&self) -> HubHealth {
+        HubHealth {
             hub: self.about.id,
             software: concat!("hailwire-hub/", env!("CARGO_PKG_VERSION")).to_owned(),
             now: (self.clock)(),
@@ -193,11 +196,11 @@ impl DirectoryApi {
         body: &[u8],
         address: IpAddr,
     ) -> Result<Bytes, RefusedRequest> {
-        let Join { secret } = parse(body)?;
+        let JoinHubRequest { secret } = parse(body)?;
         let address = client_network(address);
         if !lock(&self.bad_tickets).allows(&address, Instant::now()) {
             return Err(RefusedRequest::new(
-                Reason::TooOften,
+                RefusalReason::TooOften,
                 "too many wrong tickets from this address",
             ));
         }
@@ -214,7 +217,7 @@ impl DirectoryApi {
             }
         }
         tracing::info!(node = %requester.short(), "member joined");
-        json(&Joined {
+        json(&JoinHubAnswer {
             hub: self.about.id,
             trust: self.about.trust,
             relay: self.about.url.to_string(),
@@ -224,7 +227,7 @@ impl DirectoryApi {
     }
 
     async fn publish(&self, requester: NodeId, body: &[u8]) -> Result<Bytes, RefusedRequest> {
-        let publish: Publish = parse(body)?;
+        let publish: PublishRequest = parse(body)?;
         self.quotas.record(requester, Instant::now())?;
         let publication = CheckedPublication::parse(publish, (self.clock)())?;
         self.query(move |directory, now| directory.publish(requester, &publication, now))
@@ -248,7 +251,7 @@ impl DirectoryApi {
     }
 
     fn refuse(&self, refused: &RefusedRequest) -> Response<Full<Bytes>> {
-        let refusal = Refusal::new(refused.reason, &refused.message, (self.clock)());
+        let refusal = HubRefusal::new(refused.reason, &refused.message, (self.clock)());
         let status = StatusCode::from_u16(refused.reason.http_status());
         let body = json(&refusal).unwrap_or_default();
         respond(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), body)
@@ -280,12 +283,12 @@ impl DirectoryRequest {
 /// Why a request was refused, for the log and for the client.
 #[derive(Debug)]
 struct RefusedRequest {
-    reason: Reason,
+    reason: RefusalReason,
     message: String,
 }
 
 impl RefusedRequest {
-    fn new(reason: Reason, message: impl fmt::Display) -> Self {
+    fn new(reason: RefusalReason, message: impl fmt::Display) -> Self {
         Self {
             reason,
             message: message.to_string(),
@@ -294,12 +297,12 @@ impl RefusedRequest {
 }
 
 fn closed(_: QueueClosed) -> RefusedRequest {
-    RefusedRequest::new(Reason::ShuttingDown, "the hub is shutting down")
+    RefusedRequest::new(RefusalReason::ShuttingDown, "the hub is shutting down")
 }
 
 impl From<QuotaExceeded> for RefusedRequest {
     fn from(exceeded: QuotaExceeded) -> Self {
-        Self::new(Reason::TooOften, exceeded.message())
+        Self::new(RefusalReason::TooOften, exceeded.message())
     }
 }
 
@@ -312,17 +315,17 @@ impl From<PublicationError> for RefusedRequest {
             }
             PublicationError::ShownTo => "agents are shown to too many nodes",
         };
-        Self::new(Reason::Malformed, text)
+        Self::new(RefusalReason::Malformed, text)
     }
 }
 
 impl From<RecordError> for RefusedRequest {
     fn from(error: RecordError) -> Self {
         let reason = match error {
-            RecordError::TooLarge(_) => Reason::TooLarge,
-            RecordError::Malformed | RecordError::Bound(_) => Reason::Malformed,
-            RecordError::BadSignature => Reason::Forged,
-            RecordError::Expired { .. } | RecordError::NotYetValid { .. } => Reason::Expired,
+            RecordError::TooLarge(_) => RefusalReason::TooLarge,
+            RecordError::Malformed | RecordError::Bound(_) => RefusalReason::Malformed,
+            RecordError::BadSignature => RefusalReason::Forged,
+            RecordError::Expired { .. } | RecordError::NotYetValid { .. } => RefusalReason::Expired,
         };
         Self::new(reason, error)
     }
@@ -334,10 +337,10 @@ impl From<DirectoryError> for RefusedRequest {
             DirectoryError::Refused { reason, message } => Self { reason, message },
             DirectoryError::Store(cause) => {
                 tracing::error!(%cause, "the database failed");
-                Self::new(Reason::Internal, "the hub's database failed")
+                Self::new(RefusalReason::Internal, "the hub's database failed")
             }
             DirectoryError::Newer(_) | DirectoryError::File(_) => {
-                Self::new(Reason::Internal, error)
+                Self::new(RefusalReason::Internal, error)
             }
         }
     }
@@ -345,7 +348,10 @@ impl From<DirectoryError> for RefusedRequest {
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, RefusedRequest> {
     serde_json::from_slice(body).map_err(|_| {
-        RefusedRequest::new(Reason::Malformed, "the body is not valid for this request")
+        RefusedRequest::new(
+            RefusalReason::Malformed,
+            "the body is not valid for this request",
+        )
     })
 }
 
@@ -353,7 +359,7 @@ fn json<T: Serialize>(answer: &T) -> Result<Bytes, RefusedRequest> {
     let answer = serde_json::to_vec(answer);
     answer
         .map(Bytes::from)
-        .map_err(|error| RefusedRequest::new(Reason::Internal, error))
+        .map_err(|error| RefusedRequest::new(RefusalReason::Internal, error))
 }
 
 fn respond(status: StatusCode, body: Bytes) -> Response<Full<Bytes>> {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use hailwire_wire::{HubUrl, directory::Trust};
+use hailwire_wire::{HubUrl, directory::MemberTrust};
 
 /// The TCP port that a hub listens on by default.
 pub const DEFAULT_PORT: u16 = 7443;
@@ -28,7 +28,7 @@ pub struct HubConfig {
     /// How connections are protected. Default [`TlsMode::OwnKey`].
     pub tls: TlsMode,
     /// Whom members trust because of their membership. Default [`Trust::Nobody`].
-    pub trust: Trust,
+    pub trust: MemberTrust,
     /// Which agents members see. Default: [`AgentVisibility::for_trust`] by `trust`.
     pub listing: Option<AgentVisibility>,
     /// How long a name stays bound to its holder's key after the last record. Default 30 days.
@@ -49,7 +49,7 @@ impl HubConfig {
             udp_port: None,
             url: None,
             tls: TlsMode::OwnKey,
-            trust: Trust::Nobody,
+            trust: MemberTrust::Nobody,
             listing: None,
             name_hold: Duration::from_secs(30 * 24 * 3600),
             bounds: HubBounds::default(),
@@ -70,10 +70,10 @@ pub enum AgentVisibility {
 impl AgentVisibility {
     /// The default for a hub's trust setting: a member that may not call an agent does not see it.
     #[must_use]
-    pub fn for_trust(trust: Trust) -> Self {
+    pub fn for_trust(trust: MemberTrust) -> Self {
         match trust {
-            Trust::Members => Self::Members,
-            Trust::Nobody => Self::Trusted,
+            MemberTrust::Members => Self::Members,
+            MemberTrust::Nobody => Self::Trusted,
         }
     }
 }

@@ -22,13 +22,13 @@ use bytes::Bytes;
 use hailwire_wire::{
     NodeId, NodeName,
     address::NodeRef,
-    directory::{LookupAnswer, Member, Members, Published, Reason, RecordBytes},
+    directory::{HubMember, HubMembers, LookupAnswer, PublishAnswer, RecordBytes, RefusalReason},
     header,
     latest_time::LatestTime,
     limits,
-    record::Record,
+    record::NodeRecord,
     signed,
-    ticket::{Invitation, RedeemError, Secret, SecretDigest},
+    ticket::{Invitation, RedeemError, SecretDigest, TicketSecret},
 };
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
 use thiserror::Error;
@@ -160,7 +160,7 @@ impl Directory {
         change.execute("DELETE FROM invitation WHERE expires <= ?1", [seconds(now)])?;
         if count(&change, "SELECT count(*) FROM invitation")? >= limits::MAX_INVITATIONS as u64 {
             return Err(refused(
-                Reason::Full,
+                RefusalReason::Full,
                 "too many invitations are open already",
             ));
         }
@@ -179,7 +179,7 @@ impl Directory {
     pub(crate) fn join(
         &mut self,
         node: NodeId,
-        secret: &Secret,
+        secret: &TicketSecret,
         now: u64,
     ) -> Result<(), DirectoryError> {
         let latest = self.latest(now);
@@ -204,7 +204,7 @@ impl Directory {
         }
         if count(&change, "SELECT count(*) FROM member")? >= u64::from(self.policy.max_members) {
             return Err(refused(
-                Reason::Full,
+                RefusalReason::Full,
                 "the hub has the maximum number of members",
             ));
         }
@@ -237,7 +237,7 @@ impl Directory {
         publisher: NodeId,
         publication: &CheckedPublication,
         now: u64,
-    ) -> Result<Published, DirectoryError> {
+    ) -> Result<PublishAnswer, DirectoryError> {
         // Members publish periodically, so a crash may undo this, and it need not wait for the disk.
         self.db.pragma_update(None, "synchronous", "NORMAL")?;
         let published = self.publish_without_sync(publisher, publication, now);
@@ -250,7 +250,7 @@ impl Directory {
         publisher: NodeId,
         publication: &CheckedPublication,
         now: u64,
-    ) -> Result<Published, DirectoryError> {
+    ) -> Result<PublishAnswer, DirectoryError> {
         let signed = &publication.record;
         let latest = self.latest(now);
         let change = self.db.transaction()?;
@@ -265,14 +265,14 @@ impl Directory {
             .ok_or_else(not_a_member)?;
         if signed.node() != publisher {
             return Err(refused(
-                Reason::NotYours,
+                RefusalReason::NotYours,
                 "the record is signed by another key",
             ));
         }
         if let Some(known) = known {
             signed
                 .supersedes(known.cast_unsigned())
-                .map_err(|error| refused(Reason::Replayed, error))?;
+                .map_err(|error| refused(RefusalReason::Replayed, error))?;
         }
         let record = signed.record();
         let held_until = now.saturating_add(self.policy.name_hold_s);
@@ -299,7 +299,7 @@ impl Directory {
         publication.list(&change, publisher)?;
         change.commit()?;
         let name_held_until = record.name.as_ref().map(|_| held_until);
-        Ok(Published {
+        Ok(PublishAnswer {
             sequence: record.sequence,
             name_held_until,
         })
@@ -327,8 +327,8 @@ impl Directory {
         });
         // Whether a name is taken is reported even while its holder has no live record.
         let reason = match (node, id) {
-            (NodeRef::Name(_), Some(_)) => Reason::Away,
-            _ => Reason::NotFound,
+            (NodeRef::Name(_), Some(_)) => RefusalReason::Away,
+            _ => RefusalReason::NotFound,
         };
         let missing = || refused(reason, format_args!("no live record of `{node}`"));
         bytes
@@ -343,7 +343,7 @@ impl Directory {
     pub(crate) fn search(
         &self,
         requester: NodeId,
-        search: &hailwire_wire::directory::Search,
+        search: &hailwire_wire::directory::SearchRequest,
         now: u64,
     ) -> Result<hailwire_wire::directory::SearchPage, DirectoryError> {
         let mut searching = listing::DirectorySearch::new(requester, search.clone(), now);
@@ -360,7 +360,7 @@ impl Directory {
         requester: NodeId,
         after: Option<NodeId>,
         now: u64,
-    ) -> Result<Members, DirectoryError> {
+    ) -> Result<HubMembers, DirectoryError> {
         self.admit(requester)?;
         self.member_page(after, now)
     }
@@ -370,7 +370,7 @@ impl Directory {
         &self,
         from: Option<NodeId>,
         now: u64,
-    ) -> Result<Members, DirectoryError> {
+    ) -> Result<HubMembers, DirectoryError> {
         let mut select = self.db.prepare_cached(
             "SELECT id, joined, seen, record.expires > ?2,
                  CASE WHEN held_until > ?2 THEN name.name END
@@ -386,7 +386,7 @@ impl Directory {
             members.truncate(PAGE_ROWS);
             next = members.last().map(|member| member.id);
         }
-        Ok(Members { members, next })
+        Ok(HubMembers { members, next })
     }
 
     pub(crate) fn counts(&self, now: u64) -> Result<HubCounts, DirectoryError> {
@@ -464,7 +464,7 @@ fn hold(
         .map(NodeId::from_bytes);
     if holder.is_some_and(|holder| holder != node) {
         let taken = format_args!("the name `{name}` is held by another node").to_string();
-        return Err(refused(Reason::NameTaken, taken));
+        return Err(refused(RefusalReason::NameTaken, taken));
     }
     change.execute(
         "DELETE FROM name WHERE name = ?1 OR node = ?2",
@@ -498,9 +498,9 @@ fn invitation(row: &Row<'_>) -> rusqlite::Result<Invitation> {
     })
 }
 
-fn member(row: &Row<'_>) -> rusqlite::Result<Member> {
+fn member(row: &Row<'_>) -> rusqlite::Result<HubMember> {
     let name: Option<String> = row.get(4)?;
-    Ok(Member {
+    Ok(HubMember {
         id: NodeId::from_bytes(row.get(0)?),
         name: name.and_then(|name| name.parse().ok()),
         joined: row.get::<_, i64>(1)?.cast_unsigned(),
@@ -515,7 +515,7 @@ fn after(key: Option<NodeId>) -> Vec<u8> {
 }
 
 /// Decodes a stored record, which was checked when it was published.
-fn decode(bytes: &[u8]) -> Option<Record> {
+fn decode(bytes: &[u8]) -> Option<NodeRecord> {
     header::decode(bytes.get(signed::ENVELOPE..)?).ok()
 }
 
@@ -525,19 +525,22 @@ fn seconds(unix: u64) -> i64 {
 }
 
 fn not_a_member() -> DirectoryError {
-    refused(Reason::NotAMember, "this node is not a member of the hub")
+    refused(
+        RefusalReason::NotAMember,
+        "this node is not a member of the hub",
+    )
 }
 
 fn redeem_refused(error: RedeemError) -> DirectoryError {
     let reason = match error {
-        RedeemError::Unknown => Reason::TicketUnknown,
-        RedeemError::Expired => Reason::TicketExpired,
-        RedeemError::UsedUp => Reason::TicketUsedUp,
+        RedeemError::Unknown => RefusalReason::TicketUnknown,
+        RedeemError::Expired => RefusalReason::TicketExpired,
+        RedeemError::UsedUp => RefusalReason::TicketUsedUp,
     };
     refused(reason, error)
 }
 
-fn refused(reason: Reason, message: impl std::fmt::Display) -> DirectoryError {
+fn refused(reason: RefusalReason, message: impl std::fmt::Display) -> DirectoryError {
     DirectoryError::Refused {
         reason,
         message: message.to_string(),
@@ -551,7 +554,7 @@ pub enum DirectoryError {
     #[error("{message}")]
     Refused {
         /// The reason for programs.
-        reason: Reason,
+        reason: RefusalReason,
         /// The reason for people.
         message: String,
     },

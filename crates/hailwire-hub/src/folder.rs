@@ -7,8 +7,8 @@ use std::{path::Path, time::Duration};
 
 use hailwire_wire::{
     HubUrl, NodeId,
-    directory::{Member, Trust},
-    ticket::{HubTicket, Invitation, Secret, Ticket, TicketError},
+    directory::{HubMember, MemberTrust},
+    ticket::{HubTicket, Invitation, Ticket, TicketError, TicketSecret},
 };
 use thiserror::Error;
 
@@ -43,7 +43,7 @@ pub fn invite(data_dir: &Path, uses: u32, lifetime: Duration) -> Result<String, 
 /// # Errors
 ///
 /// [`InviteError::NeverStarted`] and [`InviteError::Directory`].
-pub fn members(data_dir: &Path) -> Result<Vec<Member>, InviteError> {
+pub fn members(data_dir: &Path) -> Result<Vec<HubMember>, InviteError> {
     all_members(&open(data_dir)?, system_clock()).map_err(InviteError::Directory)
 }
 
@@ -61,7 +61,10 @@ fn open(data_dir: &Path) -> Result<Directory, InviteError> {
     Directory::open(&path, policy).map_err(InviteError::Directory)
 }
 
-pub(crate) fn all_members(directory: &Directory, now: u64) -> Result<Vec<Member>, DirectoryError> {
+pub(crate) fn all_members(
+    directory: &Directory,
+    now: u64,
+) -> Result<Vec<HubMember>, DirectoryError> {
     let mut all = Vec::new();
     let mut after = None;
     loop {
@@ -80,10 +83,10 @@ pub(crate) fn remember(
     directory: &mut Directory,
     url: &HubUrl,
     pinned: Option<NodeId>,
-    trust: Trust,
+    trust: MemberTrust,
 ) -> Result<(), DirectoryError> {
     directory.set(URL, &url.to_string())?;
-    let members = trust == Trust::Members;
+    let members = trust == MemberTrust::Members;
     directory.set(TRUST, if members { MEMBERS } else { "" })?;
     directory.set(
         PINNED_KEY,
@@ -109,12 +112,12 @@ pub(crate) fn issue(
         .map_err(InviteError::Directory)?;
     let trust = directory.setting(TRUST).map_err(InviteError::Directory)?;
     let trust = match trust.as_deref() {
-        Some(MEMBERS) => Trust::Members,
-        _ => Trust::Nobody,
+        Some(MEMBERS) => MemberTrust::Members,
+        _ => MemberTrust::Nobody,
     };
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|_| InviteError::NoRandomness)?;
-    let secret = Secret::from_random(random);
+    let secret = TicketSecret::from_random(random);
     let expires = directory.latest(now).saturating_add(lifetime.as_secs());
     let invitation = Invitation {
         digest: secret.digest(),

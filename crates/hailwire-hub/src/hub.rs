@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use hailwire_wire::{HubUrl, NodeId, directory::Member};
+use hailwire_wire::{HubUrl, NodeId, directory::HubMember};
 use iroh_base::EndpointId;
 use iroh_relay::server::{RelayService, Server};
 use thiserror::Error;
@@ -199,7 +199,7 @@ impl Hub {
     /// # Errors
     ///
     /// [`InviteError::Directory`] and [`InviteError::ShuttingDown`].
-    pub async fn members(&self) -> Result<Vec<Member>, InviteError> {
+    pub async fn members(&self) -> Result<Vec<HubMember>, InviteError> {
         let clock = self.clock;
         let list = self
             .queue

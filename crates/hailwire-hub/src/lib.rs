@@ -45,6 +45,6 @@ mod throttle;
 pub use config::{AgentVisibility, DEFAULT_PORT, HubBounds, HubConfig, TlsMode};
 pub use directory::{DirectoryError, HubCounts};
 pub use folder::InviteError;
-pub use hailwire_wire::directory::Trust;
+pub use hailwire_wire::directory::MemberTrust;
 pub use hub::{Hub, StartError};
 pub use identity::IdentityError;

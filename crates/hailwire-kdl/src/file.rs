@@ -7,14 +7,14 @@ use std::{
 
 use thiserror::Error;
 
-use crate::Mistake;
+use crate::TextMistake;
 
 /// Largest file in bytes.
 pub const MAX_FILE: u64 = 256 << 10;
 
 /// One setting of a file, for reference pages and for commands that show the configuration.
 #[derive(Clone, Copy, Debug)]
-pub struct Setting {
+pub struct SettingRow {
     /// Its path, for example `limits.grace`.
     pub path: &'static str,
     /// Type and unit.
@@ -82,7 +82,7 @@ pub fn read(path: &Path) -> Result<String, FileError> {
     })
 }
 
-impl Mistake {
+impl TextMistake {
     /// The mistake with its position in a file of this text.
     #[must_use]
     pub fn in_file(self, text: &str, path: &Path) -> FileError {
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_mistake_is_told_with_its_file() {
-        let error = Mistake::at(3, "no such thing")
+        let error = TextMistake::at(3, "no such thing")
             .hint("write: b")
             .in_file("a\nbc", Path::new("x.kdl"));
         assert_eq!(error.to_string(), "x.kdl:2:2: no such thing");

@@ -14,12 +14,12 @@ use std::{
     time::Duration,
 };
 
-pub use file::{FileError, MAX_FILE, Setting, read};
+pub use file::{FileError, MAX_FILE, SettingRow, read};
 pub use kdl::{KdlDocument, KdlEntry, KdlIdentifier, KdlNode, KdlValue};
 
 /// A mistake at a byte offset of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct TextMistake {
     /// Its position in bytes.
     pub offset: usize,
     /// What is wrong, lower case, no full stop.
@@ -28,7 +28,7 @@ pub struct Mistake {
     pub hint: String,
 }
 
-impl Mistake {
+impl TextMistake {
     /// A mistake without a hint.
     pub fn at(offset: usize, what: impl Into<String>) -> Self {
         Self {
@@ -73,16 +73,16 @@ impl Mistake {
 /// # Errors
 ///
 /// The first syntax error.
-pub fn document(text: &str) -> Result<KdlDocument, Mistake> {
+pub fn document(text: &str) -> Result<KdlDocument, TextMistake> {
     KdlDocument::parse_v2(text).map_err(|error| {
         let Some(first) = error.diagnostics.first() else {
-            return Mistake::at(0, "not a KDL document");
+            return TextMistake::at(0, "not a KDL document");
         };
         let label = first.label.as_deref().or(first.message.as_deref());
         let label = label.unwrap_or("unexpected text");
         let what = format!("not KDL: {}", label.trim_end_matches('.').to_lowercase());
         let hint = first.help.as_deref().unwrap_or("see https://kdl.dev");
-        Mistake::at(first.span.offset(), what).hint(hint)
+        TextMistake::at(first.span.offset(), what).hint(hint)
     })
 }
 
@@ -103,13 +103,13 @@ pub fn suggestion(name: &str, known: &[&str]) -> String {
 
 /// The mistake of a node with an unknown name in a section, or at the top level of a file (`""`).
 #[must_use]
-pub fn unknown(node: &KdlNode, section: &str, known: &[&str]) -> Mistake {
+pub fn unknown(node: &KdlNode, section: &str, known: &[&str]) -> TextMistake {
     let name = node.name().value();
     let what = match section {
         "" => format!("`{name}` is not a setting"),
         _ => format!("`{name}` is not a setting of `{section}`"),
     };
-    Mistake::of(node, what).hint(suggestion(name, known))
+    TextMistake::of(node, what).hint(suggestion(name, known))
 }
 
 /// Calls `set` for each setting of a section: only known ones, each once; the section has no arguments.
@@ -121,13 +121,13 @@ pub fn section(
     node: &KdlNode,
     name: &str,
     known: &[&str],
-    set: impl FnMut(&KdlNode) -> Result<(), Mistake>,
-) -> Result<(), Mistake> {
+    set: impl FnMut(&KdlNode) -> Result<(), TextMistake>,
+) -> Result<(), TextMistake> {
     if let Some(entry) = node.entries().first() {
         let what = format!("`{name}` takes its settings in braces");
         let first = known.first().copied().unwrap_or_default();
         let hint = format!("write: {name} {{ {first} … }}");
-        return Err(Mistake::in_value(entry, what).hint(hint));
+        return Err(TextMistake::in_value(entry, what).hint(hint));
     }
     settings(node, name, known, set)
 }
@@ -141,8 +141,8 @@ pub fn settings(
     node: &KdlNode,
     name: &str,
     known: &[&str],
-    mut set: impl FnMut(&KdlNode) -> Result<(), Mistake>,
-) -> Result<(), Mistake> {
+    mut set: impl FnMut(&KdlNode) -> Result<(), TextMistake>,
+) -> Result<(), TextMistake> {
     let mut seen = SeenNames::default();
     for inner in node.iter_children() {
         if !known.contains(&inner.name().value()) {
@@ -164,10 +164,10 @@ impl SeenNames {
     /// # Errors
     ///
     /// The name has been recorded before.
-    pub fn once(&mut self, node: &KdlNode) -> Result<(), Mistake> {
+    pub fn once(&mut self, node: &KdlNode) -> Result<(), TextMistake> {
         let name = node.name().value();
         if self.0.iter().any(|seen| seen == name) {
-            return Err(Mistake::of(node, format!("`{name}` is set twice")));
+            return Err(TextMistake::of(node, format!("`{name}` is set twice")));
         }
         self.0.push(name.to_owned());
         Ok(())
@@ -179,7 +179,7 @@ impl SeenNames {
 /// # Errors
 ///
 /// Another number of values, or one that does not parse.
-pub fn single<T>(node: &KdlNode) -> Result<T, Mistake>
+pub fn single<T>(node: &KdlNode) -> Result<T, TextMistake>
 where
     T: FromStr,
     T::Err: fmt::Display,
@@ -192,7 +192,7 @@ where
 /// # Errors
 ///
 /// Another number of values, or one that does not parse.
-pub fn several<T>(node: &KdlNode, max: usize) -> Result<Vec<T>, Mistake>
+pub fn several<T>(node: &KdlNode, max: usize) -> Result<Vec<T>, TextMistake>
 where
     T: FromStr,
     T::Err: fmt::Display,
@@ -200,7 +200,7 @@ where
     let entries = plain_entries(node)?;
     if entries.is_empty() || entries.len() > max {
         let what = format!("`{}` takes 1 to {max} values", node.name().value());
-        return Err(Mistake::of(node, what));
+        return Err(TextMistake::of(node, what));
     }
     entries.iter().map(|entry| value(node, entry)).collect()
 }
@@ -210,7 +210,7 @@ where
 /// # Errors
 ///
 /// Another number of values, or one out of range.
-pub fn number(node: &KdlNode, range: RangeInclusive<u32>) -> Result<u32, Mistake> {
+pub fn number(node: &KdlNode, range: RangeInclusive<u32>) -> Result<u32, TextMistake> {
     let (least, most) = (*range.start(), *range.end());
     whole(only(node)?, range, || {
         let name = node.name().value();
@@ -227,7 +227,7 @@ pub fn whole(
     entry: &KdlEntry,
     range: impl RangeBounds<u32>,
     what: impl FnOnce() -> String,
-) -> Result<u32, Mistake> {
+) -> Result<u32, TextMistake> {
     let number = entry
         .value()
         .as_integer()
@@ -235,7 +235,7 @@ pub fn whole(
     let range = (range.start_bound(), range.end_bound()) as (Bound<&u32>, Bound<&u32>);
     number
         .filter(|n| range.contains(n))
-        .ok_or_else(|| Mistake::in_value(entry, what()))
+        .ok_or_else(|| TextMistake::in_value(entry, what()))
 }
 
 /// Checks that a value lies within a range; `written` formats the bounds as in the file.
@@ -248,7 +248,7 @@ pub fn within<T: PartialOrd>(
     given: T,
     range: RangeInclusive<T>,
     written: impl Fn(&T) -> String,
-) -> Result<T, Mistake> {
+) -> Result<T, TextMistake> {
     if range.contains(&given) {
         return Ok(given);
     }
@@ -257,7 +257,7 @@ pub fn within<T: PartialOrd>(
         "`{}` must be from \"{least}\" to \"{most}\"",
         node.name().value()
     );
-    Err(Mistake::of(node, what))
+    Err(TextMistake::of(node, what))
 }
 
 /// A boolean.
@@ -265,11 +265,11 @@ pub fn within<T: PartialOrd>(
 /// # Errors
 ///
 /// Anything else.
-pub fn yes(node: &KdlNode) -> Result<bool, Mistake> {
+pub fn yes(node: &KdlNode) -> Result<bool, TextMistake> {
     let entry = only(node)?;
     entry.value().as_bool().ok_or_else(|| {
         let what = format!("`{}` must be #true or #false", node.name().value());
-        Mistake::in_value(entry, what)
+        TextMistake::in_value(entry, what)
     })
 }
 
@@ -278,7 +278,7 @@ pub fn yes(node: &KdlNode) -> Result<bool, Mistake> {
 /// # Errors
 ///
 /// It is not a string, or does not parse.
-pub fn value<T>(node: &KdlNode, entry: &KdlEntry) -> Result<T, Mistake>
+pub fn value<T>(node: &KdlNode, entry: &KdlEntry) -> Result<T, TextMistake>
 where
     T: FromStr,
     T::Err: fmt::Display,
@@ -286,7 +286,7 @@ where
     let name = node.name().value();
     text(node, entry)?
         .parse()
-        .map_err(|error: T::Err| Mistake::in_value(entry, format!("`{name}`: {error}")))
+        .map_err(|error: T::Err| TextMistake::in_value(entry, format!("`{name}`: {error}")))
 }
 
 /// One value of a node, which must be a string.
@@ -294,10 +294,10 @@ where
 /// # Errors
 ///
 /// It is not.
-pub fn text<'a>(node: &KdlNode, entry: &'a KdlEntry) -> Result<&'a str, Mistake> {
+pub fn text<'a>(node: &KdlNode, entry: &'a KdlEntry) -> Result<&'a str, TextMistake> {
     let name = node.name().value();
     entry.value().as_string().ok_or_else(|| {
-        Mistake::in_value(entry, format!("`{name}` takes a string"))
+        TextMistake::in_value(entry, format!("`{name}` takes a string"))
             .hint(format!("write: {name} \"…\""))
     })
 }
@@ -307,12 +307,12 @@ pub fn text<'a>(node: &KdlNode, entry: &'a KdlEntry) -> Result<&'a str, Mistake>
 /// # Errors
 ///
 /// It has more or less.
-pub fn only(node: &KdlNode) -> Result<&KdlEntry, Mistake> {
+pub fn only(node: &KdlNode) -> Result<&KdlEntry, TextMistake> {
     match plain_entries(node)? {
         [entry] => Ok(entry),
         _ => {
             let what = format!("`{}` takes exactly one value", node.name().value());
-            Err(Mistake::of(node, what))
+            Err(TextMistake::of(node, what))
         }
     }
 }
@@ -322,15 +322,15 @@ pub fn only(node: &KdlNode) -> Result<&KdlEntry, Mistake> {
 /// # Errors
 ///
 /// It has.
-pub fn plain_entries(node: &KdlNode) -> Result<&[KdlEntry], Mistake> {
+pub fn plain_entries(node: &KdlNode) -> Result<&[KdlEntry], TextMistake> {
     let name = node.name().value();
     if let Some(property) = node.entries().iter().find(|entry| entry.name().is_some()) {
         let what = format!("`{name}` has no properties");
-        return Err(Mistake::in_value(property, what));
+        return Err(TextMistake::in_value(property, what));
     }
     if let Some(inner) = node.iter_children().next() {
         let what = format!("`{name}` has no settings of its own");
-        return Err(Mistake::of(inner, what));
+        return Err(TextMistake::of(inner, what));
     }
     Ok(node.entries())
 }
@@ -340,14 +340,14 @@ pub fn plain_entries(node: &KdlNode) -> Result<&[KdlEntry], Mistake> {
 /// # Errors
 ///
 /// Another number of values, or another property.
-pub fn argument<'a>(node: &'a KdlNode, known: &[&str]) -> Result<&'a KdlEntry, Mistake> {
+pub fn argument<'a>(node: &'a KdlNode, known: &[&str]) -> Result<&'a KdlEntry, TextMistake> {
     properties(node, known)?;
     let mut values = node.entries().iter().filter(|entry| entry.name().is_none());
     match (values.next(), values.next()) {
         (Some(entry), None) => Ok(entry),
         _ => {
             let what = format!("`{}` takes exactly one value", node.name().value());
-            Err(Mistake::of(node, what))
+            Err(TextMistake::of(node, what))
         }
     }
 }
@@ -357,14 +357,14 @@ pub fn argument<'a>(node: &'a KdlNode, known: &[&str]) -> Result<&'a KdlEntry, M
 /// # Errors
 ///
 /// Another property.
-pub fn properties(node: &KdlNode, known: &[&str]) -> Result<(), Mistake> {
+pub fn properties(node: &KdlNode, known: &[&str]) -> Result<(), TextMistake> {
     for entry in node.entries() {
         let Some(name) = entry.name().map(KdlIdentifier::value) else {
             continue;
         };
         if !known.contains(&name) {
             let what = format!("`{}` has no such property", node.name().value());
-            return Err(Mistake::in_value(entry, what).hint(suggestion(name, known)));
+            return Err(TextMistake::in_value(entry, what).hint(suggestion(name, known)));
         }
     }
     Ok(())
@@ -378,9 +378,9 @@ pub fn property<'a>(node: &'a KdlNode, name: &str) -> Option<&'a KdlEntry> {
 }
 
 /// A duration as it stands in a file: a number with its unit.
-pub struct Span(pub Duration);
+pub struct DurationText(pub Duration);
 
-impl FromStr for Span {
+impl FromStr for DurationText {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -404,11 +404,11 @@ mod tests {
     fn the_place_of_a_mistake_counts_lines_and_characters() {
         let text = "// öäü\n/* é */ zzz";
         let node = document(text).unwrap().nodes()[0].clone();
-        assert_eq!(Mistake::of(&node, "x").line_and_column(text), (2, 9));
-        assert_eq!(Mistake::at(999, "x").line_and_column(text), (2, 12));
-        assert_eq!(Mistake::at(4, "x").line_and_column("öö"), (1, 3));
+        assert_eq!(TextMistake::of(&node, "x").line_and_column(text), (2, 9));
+        assert_eq!(TextMistake::at(999, "x").line_and_column(text), (2, 12));
+        assert_eq!(TextMistake::at(4, "x").line_and_column("öö"), (1, 3));
         assert_eq!(
-            Mistake::at(3, "x").line_and_column("öö"),
+            TextMistake::at(3, "x").line_and_column("öö"),
             (1, 2),
             "in a character"
         );

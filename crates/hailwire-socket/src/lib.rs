@@ -35,15 +35,15 @@ const BLIND: Duration = Duration::from_millis(1);
 /// # Errors
 ///
 /// Whatever the system says when the socket is watched anew.
-pub fn split(stream: UnixStream) -> io::Result<(Receiving, Sending)> {
+pub fn split(stream: UnixStream) -> io::Result<(SocketReader, SocketWriter)> {
     // What a pipe's reading end does is what is wanted of a socket here: to be watched for reading, and `read`.
     let socket = OwnedFd::from(stream.into_std()?);
     let socket = Arc::new(pipe::Receiver::from_owned_fd_unchecked(socket)?);
-    let sending = Sending {
+    let sending = SocketWriter {
         socket: socket.clone(),
-        room: Room::Unwatched,
+        room: WriteRoom::Unwatched,
     };
-    Ok((Receiving(socket), sending))
+    Ok((SocketReader(socket), sending))
 }
 
 /// The direction from the other side.
@@ -52,9 +52,9 @@ pub fn split(stream: UnixStream) -> io::Result<(Receiving, Sending)> {
 ///
 /// A read that is dropped has taken nothing.
 #[derive(Debug)]
-pub struct Receiving(Arc<pipe::Receiver>);
+pub struct SocketReader(Arc<pipe::Receiver>);
 
-impl AsyncRead for Receiving {
+impl AsyncRead for SocketReader {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -88,14 +88,14 @@ impl AsyncRead for Receiving {
 
 /// The direction to the other side. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Sending {
+pub struct SocketWriter {
     socket: Arc<pipe::Receiver>,
-    room: Room,
+    room: WriteRoom,
 }
 
 /// How it is known when there is room again.
 #[derive(Debug)]
-enum Room {
+enum WriteRoom {
     /// There was some, last time.
     Unwatched,
     /// By a descriptor of its own; so many writes have met no full socket since.
@@ -104,7 +104,7 @@ enum Room {
     Blind(Pin<Box<Sleep>>),
 }
 
-impl Sending {
+impl SocketWriter {
     fn poll_send(
         &mut self,
         context: &mut Context<'_>,
@@ -112,21 +112,21 @@ impl Sending {
     ) -> Poll<io::Result<usize>> {
         loop {
             match &mut self.room {
-                Room::Unwatched => {}
-                Room::Watched(watch, quiet) => {
+                WriteRoom::Unwatched => {}
+                WriteRoom::Watched(watch, quiet) => {
                     let written = Pin::new(watch).poll_write_vectored(context, slices);
                     *quiet = match written {
                         Poll::Pending => 0,
                         Poll::Ready(_) => *quiet + 1,
                     };
                     if *quiet == QUIET {
-                        self.room = Room::Unwatched;
+                        self.room = WriteRoom::Unwatched;
                     }
                     return written;
                 }
-                Room::Blind(pause) => {
+                WriteRoom::Blind(pause) => {
                     ready!(pause.as_mut().poll(context));
-                    self.room = Room::Unwatched;
+                    self.room = WriteRoom::Unwatched;
                 }
             }
             let progress = ready!(coop::poll_proceed(context));
@@ -149,19 +149,19 @@ impl Sending {
         }
     }
 
-    fn watch(&self) -> Room {
+    fn watch(&self) -> WriteRoom {
         let socket = self.socket.as_fd().try_clone_to_owned();
         match socket.and_then(pipe::Sender::from_owned_fd_unchecked) {
-            Ok(watch) => Room::Watched(watch, 0),
+            Ok(watch) => WriteRoom::Watched(watch, 0),
             Err(error) => {
                 tracing::debug!(%error, "a full socket cannot be watched");
-                Room::Blind(Box::pin(sleep(BLIND)))
+                WriteRoom::Blind(Box::pin(sleep(BLIND)))
             }
         }
     }
 }
 
-impl AsyncWrite for Sending {
+impl AsyncWrite for SocketWriter {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -191,7 +191,7 @@ impl AsyncWrite for Sending {
     }
 }
 
-impl Drop for Sending {
+impl Drop for SocketWriter {
     fn drop(&mut self) {
         let _ = shutdown(&*self.socket, Shutdown::Write);
     }
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     /// One end here, the other as the system has it.
-    fn pair() -> (Receiving, Sending, Plain) {
+    fn pair() -> (SocketReader, SocketWriter, Plain) {
         let (here, there) = UnixStream::pair().unwrap();
         let (receiving, sending) = split(here).unwrap();
         let there = there.into_std().unwrap();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     /// Sends until nothing more fits. Returns what did not.
-    async fn fill<'a>(sending: &mut Sending, mut rest: &'a [u8]) -> &'a [u8] {
+    async fn fill<'a>(sending: &mut SocketWriter, mut rest: &'a [u8]) -> &'a [u8] {
         std::future::poll_fn(|context| {
             loop {
                 match sending.poll_send(context, &[IoSlice::new(rest)]) {
@@ -251,14 +251,14 @@ mod tests {
             there
         });
         let rest = fill(&mut sending, &sent).await;
-        assert!(matches!(sending.room, Room::Watched(_, 0)));
+        assert!(matches!(sending.room, WriteRoom::Watched(_, 0)));
         begin.send(()).unwrap();
         sending.write_all(rest).await.unwrap();
         let mut there = reader.join().unwrap();
         for _ in 0..QUIET {
             sending.write_all(b"a little").await.unwrap();
         }
-        assert!(matches!(sending.room, Room::Unwatched));
+        assert!(matches!(sending.room, WriteRoom::Unwatched));
         drop(sending);
         let mut last = Vec::new();
         there.read_to_end(&mut last).unwrap();
@@ -270,7 +270,7 @@ mod tests {
         let (_receiving, mut sending, mut there) = pair();
         let sent = pattern(8 << 20);
         let rest = fill(&mut sending, &sent).await;
-        sending.room = Room::Blind(Box::pin(sleep(BLIND)));
+        sending.room = WriteRoom::Blind(Box::pin(sleep(BLIND)));
         let length = sent.len();
         let reader = thread::spawn(move || {
             let mut got = vec![0; length];

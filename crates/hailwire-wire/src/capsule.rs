@@ -42,7 +42,7 @@ pub enum Capsule {
     /// The sender of this capsule wants no more of what the other side sends on a stream.
     Stop {
         /// Which of the two HTTP/2 connections the stream is on.
-        connection: Half,
+        connection: ConnectionHalf,
         /// Its number there.
         stream: u32,
         /// Why.
@@ -60,7 +60,7 @@ pub enum Capsule {
 /// One of the two HTTP/2 connections of which a carrier is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Half {
+pub enum ConnectionHalf {
     /// The node that dialled is the HTTP client.
     Forward = 0,
     /// The node that was dialled is the HTTP client.
@@ -127,8 +127,8 @@ impl Capsule {
         match kind {
             STOP => {
                 let connection = match value.get_u8() {
-                    0 => Half::Forward,
-                    1 => Half::Reverse,
+                    0 => ConnectionHalf::Forward,
+                    1 => ConnectionHalf::Reverse,
                     other => return Err(CapsuleError::Connection(other)),
                 };
                 Ok(Self::Stop {

@@ -31,14 +31,14 @@ use thiserror::Error;
 
 use crate::{
     address::{NodeId, NodeName},
-    header::{self, Offer},
+    header::{self, AgentOffer},
     limits,
-    signed::{self, Domain, KeyPair},
+    signed::{self, KeyPair, SignatureDomain},
     status::{Code, Status},
-    ticket::Secret,
+    ticket::TicketSecret,
 };
 
-pub use crate::ticket::Trust;
+pub use crate::ticket::MemberTrust;
 
 /// The paths of the directory.
 pub mod path {
@@ -64,7 +64,7 @@ pub const PERMIT_LIFETIME_S: u64 = 60;
 
 /// What a stranger may know of a hub.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Health {
+pub struct HubHealth {
     /// The hub's key.
     pub hub: NodeId,
     /// Program and version.
@@ -75,18 +75,18 @@ pub struct Health {
 
 /// Asks for membership.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Join {
+pub struct JoinHubRequest {
     /// The secret of the hub's ticket.
-    pub secret: Secret,
+    pub secret: TicketSecret,
 }
 
 /// The node is a member. Joining again is harmless and takes no use of the ticket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Joined {
+pub struct JoinHubAnswer {
     /// The hub's key.
     pub hub: NodeId,
     /// Whom the hub's network says that members trust.
-    pub trust: Trust,
+    pub trust: MemberTrust,
     /// URL of the hub's relay.
     pub relay: String,
     /// UDP port of its QUIC address discovery; 0 for none.
@@ -100,7 +100,7 @@ pub struct Joined {
 /// A record is signed, so a hub cannot leave its agents out for those who are not to see them. A node
 /// therefore says where it is a second time, without its agents, and names those to whom it shows them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Publish {
+pub struct PublishRequest {
     /// The signed record.
     pub record: RecordBytes,
     /// The same record signed without its agents, for members that are not shown them. Where it is
@@ -113,7 +113,7 @@ pub struct Publish {
     pub shown_to: Vec<ShownTo>,
 }
 
-impl Publish {
+impl PublishRequest {
     /// A record for every member.
     #[must_use]
     pub fn to_all(record: Bytes) -> Self {
@@ -169,7 +169,7 @@ impl<'de> Deserialize<'de> for ShownTo {
 
 /// The record is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Published {
+pub struct PublishAnswer {
     /// Its sequence number.
     pub sequence: u64,
     /// Unix seconds, by the hub's clock, until which the name is held; absent without a name.
@@ -188,7 +188,7 @@ pub struct LookupAnswer {
 /// without.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Search {
+pub struct SearchRequest {
     /// Every tag must be there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
@@ -200,7 +200,7 @@ pub struct Search {
     pub after: Option<NodeId>,
 }
 
-impl Search {
+impl SearchRequest {
     /// Whether nothing is asked for in particular.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -209,7 +209,7 @@ impl Search {
 
     /// Whether an agent matches.
     #[must_use]
-    pub fn matches(&self, offer: &Offer) -> bool {
+    pub fn matches(&self, offer: &AgentOffer) -> bool {
         let occurs = |text: &str, word: &str| text.to_lowercase().contains(word);
         self.tags.iter().all(|tag| offer.tags.contains(tag))
             && self
@@ -252,9 +252,9 @@ pub struct SearchPage {
 
 /// Members, in the order of their keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Members {
+pub struct HubMembers {
     /// One page of them.
-    pub members: Vec<Member>,
+    pub members: Vec<HubMember>,
     /// Where to go on (`?after=`); absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<NodeId>,
@@ -262,7 +262,7 @@ pub struct Members {
 
 /// One member of a hub.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
+pub struct HubMember {
     /// Its key.
     pub id: NodeId,
     /// The name that it holds.
@@ -305,7 +305,7 @@ impl<'de> Deserialize<'de> for RecordBytes {
     missing_docs,
     reason = "the table of `Reason::row` says what each means"
 )]
-pub enum Reason {
+pub enum RefusalReason {
     Malformed,
     TooLarge,
     NoSuchPath,
@@ -332,7 +332,7 @@ pub enum Reason {
     Other,
 }
 
-impl Reason {
+impl RefusalReason {
     /// Every reason of this version.
     pub const ALL: [Self; 21] = [
         Self::Malformed,
@@ -436,11 +436,11 @@ impl Reason {
 
 /// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct HubRefusal {
     /// The name of the [`Code`], so that a reader of another version understands too.
     pub code: String,
     /// Which refusal it is.
-    pub reason: Reason,
+    pub reason: RefusalReason,
     /// What happened, lower case, no full stop.
     pub message: String,
     /// What to try next; empty where there is nothing sensible to say.
@@ -450,10 +450,10 @@ pub struct Refusal {
     pub now: u64,
 }
 
-impl Refusal {
+impl HubRefusal {
     /// A refusal with the code and hint of its reason.
     #[must_use]
-    pub fn new(reason: Reason, message: impl fmt::Display, now_unix: u64) -> Self {
+    pub fn new(reason: RefusalReason, message: impl fmt::Display, now_unix: u64) -> Self {
         Self {
             code: reason.code().name().to_owned(),
             reason,
@@ -464,8 +464,8 @@ impl Refusal {
     }
 }
 
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
+impl From<HubRefusal> for Status {
+    fn from(refusal: HubRefusal) -> Self {
         let code = Code::ALL
             .into_iter()
             .find(|code| code.name() == refusal.code);
@@ -492,7 +492,7 @@ pub struct SignedRequest<'a> {
 
 /// Permission for one request, good for [`PERMIT_LIFETIME_S`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Permit {
+pub struct RequestPermit {
     hub: String,
     method: String,
     path: String,
@@ -501,7 +501,7 @@ pub struct Permit {
     expires: u64,
 }
 
-impl Permit {
+impl RequestPermit {
     /// Permission for `asked`, at `now_unix` by the hub's clock as far as it is known.
     #[must_use]
     pub fn new(asked: &SignedRequest<'_>, now_unix: u64) -> Self {
@@ -517,7 +517,7 @@ impl Permit {
     /// The value of the `authorization` field.
     #[must_use]
     pub fn sign(&self, key: &KeyPair) -> String {
-        let token = key.seal(Domain::Request, &header::encode(self));
+        let token = key.seal(SignatureDomain::Request, &header::encode(self));
         format!("{SCHEME} {}", BASE64URL_NOPAD.encode(&token))
     }
 
@@ -541,8 +541,8 @@ impl Permit {
         }
         let token = BASE64URL_NOPAD.decode(token.trim().as_bytes());
         let token = token.map_err(|_| PermitError::Malformed)?;
-        let (key, body) =
-            signed::open(Domain::Request, &token).map_err(|_| PermitError::BadSignature)?;
+        let (key, body) = signed::open(SignatureDomain::Request, &token)
+            .map_err(|_| PermitError::BadSignature)?;
         let permit: Self = header::decode(body).map_err(|_| PermitError::Malformed)?;
         if !hub_names.contains(&permit.hub.as_str()) {
             return Err(PermitError::OtherHub);
@@ -591,13 +591,13 @@ pub enum PermitError {
 impl PermitError {
     /// The reason that a hub answers with.
     #[must_use]
-    pub const fn reason(self) -> Reason {
+    pub const fn reason(self) -> RefusalReason {
         match self {
-            Self::Unsigned => Reason::Unsigned,
-            Self::Malformed => Reason::Malformed,
-            Self::BadSignature | Self::OtherRequest => Reason::Forged,
-            Self::OtherHub => Reason::Elsewhere,
-            Self::Clock => Reason::Clock,
+            Self::Unsigned => RefusalReason::Unsigned,
+            Self::Malformed => RefusalReason::Malformed,
+            Self::BadSignature | Self::OtherRequest => RefusalReason::Forged,
+            Self::OtherHub => RefusalReason::Elsewhere,
+            Self::Clock => RefusalReason::Clock,
         }
     }
 }
@@ -640,12 +640,12 @@ mod tests {
         asked: &SignedRequest<'_>,
         now: u64,
     ) -> Result<NodeId, PermitError> {
-        Permit::verify(authorization, asked, &["hub", "https://hub.example"], now)
+        RequestPermit::verify(authorization, asked, &["hub", "https://hub.example"], now)
     }
 
     #[test]
     fn a_permit_is_good_for_its_own_request_only() {
-        let token = Permit::new(&asked(), NOW).sign(&key());
+        let token = RequestPermit::new(&asked(), NOW).sign(&key());
         assert_eq!(verify(&token, &asked(), NOW), Ok(key().id()));
         for other in [
             SignedRequest {
@@ -663,13 +663,13 @@ mod tests {
         ] {
             assert_eq!(verify(&token, &other, NOW), Err(PermitError::OtherRequest));
         }
-        let elsewhere = Permit::verify(&token, &asked(), &["another"], NOW);
+        let elsewhere = RequestPermit::verify(&token, &asked(), &["another"], NOW);
         assert_eq!(elsewhere, Err(PermitError::OtherHub));
     }
 
     #[test]
     fn a_permit_is_good_for_a_minute() {
-        let token = Permit::new(&asked(), NOW).sign(&key());
+        let token = RequestPermit::new(&asked(), NOW).sign(&key());
         assert!(verify(&token, &asked(), NOW + 59).is_ok());
         assert_eq!(verify(&token, &asked(), NOW + 60), Err(PermitError::Clock));
         assert!(verify(&token, &asked(), NOW - 60).is_ok());
@@ -693,7 +693,10 @@ mod tests {
         );
         let long = format!("Hailwire {}", "A".repeat(limits::MAX_TICKET));
         assert_eq!(verify(&long, &asked(), NOW), Err(PermitError::Malformed));
-        let record = key().seal(Domain::Record, &header::encode(&Permit::new(&asked(), NOW)));
+        let record = key().seal(
+            SignatureDomain::Record,
+            &header::encode(&RequestPermit::new(&asked(), NOW)),
+        );
         let record = format!("Hailwire {}", BASE64URL_NOPAD.encode(&record));
         assert_eq!(
             verify(&record, &asked(), NOW),
@@ -703,7 +706,7 @@ mod tests {
 
     #[test]
     fn a_search_finds_words_anywhere_and_tags_exactly() {
-        let offer = Offer {
+        let offer = AgentOffer {
             name: "word-count".parse().unwrap(),
             description: "Counts Lines".into(),
             tags: vec!["text".into()],
@@ -711,7 +714,7 @@ mod tests {
         };
         let search = |tags: &[&str], words: &[&str]| {
             let own = |terms: &[&str]| terms.iter().map(|t| (*t).to_owned()).collect();
-            Search {
+            SearchRequest {
                 tags: own(tags),
                 words: own(words),
                 after: None,
@@ -727,19 +730,19 @@ mod tests {
 
     #[test]
     fn every_reason_survives_json_and_an_unknown_one_keeps_its_code() {
-        for reason in Reason::ALL {
-            let refusal = Refusal::new(reason, "x", NOW);
+        for reason in RefusalReason::ALL {
+            let refusal = HubRefusal::new(reason, "x", NOW);
             let text = serde_json::to_string(&refusal).unwrap();
-            assert_eq!(serde_json::from_str::<Refusal>(&text).unwrap(), refusal);
+            assert_eq!(serde_json::from_str::<HubRefusal>(&text).unwrap(), refusal);
             assert_eq!(Status::from(refusal).code, reason.code());
             assert!(reason.http_status() >= 400);
         }
         let newer = r#"{"code":"aborted","reason":"new_one","message":"m","now":1}"#;
-        let refusal: Refusal = serde_json::from_str(newer).unwrap();
-        assert_eq!(refusal.reason, Reason::Other);
+        let refusal: HubRefusal = serde_json::from_str(newer).unwrap();
+        assert_eq!(refusal.reason, RefusalReason::Other);
         assert_eq!(Status::from(refusal).code, Code::Aborted);
         let lie = r#"{"code":"ok","reason":"full","message":"m","now":1}"#;
-        let refusal: Refusal = serde_json::from_str(lie).unwrap();
+        let refusal: HubRefusal = serde_json::from_str(lie).unwrap();
         assert_eq!(Status::from(refusal).code, Code::ResourceExhausted);
     }
 

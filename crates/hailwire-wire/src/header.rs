@@ -82,7 +82,7 @@ impl<'de> Deserialize<'de> for Priority {
 }
 
 /// One name and value of a header. Names may repeat; order is kept.
-pub type Field = (String, String);
+pub type HeaderField = (String, String);
 
 /// Opens a call, a send or a raw stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,7 +121,7 @@ pub struct CallHeader {
     pub carrier: String,
     /// The application's own fields, at most [`limits::MAX_HEADER_FIELDS`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub headers: Vec<Field>,
+    pub headers: Vec<HeaderField>,
 }
 
 impl CallHeader {
@@ -187,7 +187,7 @@ pub struct AnswerHead {
     pub content_type: String,
     /// The application's own fields, at most [`limits::MAX_HEADER_FIELDS`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub headers: Vec<Field>,
+    pub headers: Vec<HeaderField>,
 }
 
 /// The first frame of the control stream, in both directions.
@@ -221,7 +221,7 @@ pub const BESIDE: &str = "beside";
 
 /// Attaches an agent to its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Register {
+pub struct RegisterHeader {
     /// The agent's name. Several attachments of one name form a group.
     pub name: AgentName,
     /// One line for people, at most [`limits::MAX_DESCRIPTION`] bytes.
@@ -271,9 +271,9 @@ fn is_zero_u64(n: &u64) -> bool {
 /// The agents that a node offers to the peer it speaks to: a whole list, or one page of it
 /// ([`crate::offers`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offers {
+pub struct AgentOffers {
     /// At most [`limits::MAX_AGENTS_PER_NODE`] in all pages together.
-    pub agents: Vec<Offer>,
+    pub agents: Vec<AgentOffer>,
     /// Which list this is: a later one of the same start of the node has a higher number. 0 where the
     /// sender does not count its lists; such a list has one page.
     #[serde(default, skip_serializing_if = "is_zero_u64")]
@@ -288,7 +288,7 @@ pub struct Offers {
 
 /// One agent as others see it, in offers and in records.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Offer {
+pub struct AgentOffer {
     /// The agent's name.
     pub name: AgentName,
     /// One line for people.

@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::{
     frame::FrameKind,
-    header::{self, HeaderError, Offer, Offers},
+    header::{self, AgentOffer, AgentOffers, HeaderError},
     limits,
     record::check_offer,
 };
@@ -25,7 +25,7 @@ const PAGE_OVERHEAD: usize = 64;
 
 /// Bytes that an agent takes in a list of offers.
 #[must_use]
-pub fn size(offer: &Offer) -> usize {
+pub fn size(offer: &AgentOffer) -> usize {
     header::encode(offer).len()
 }
 
@@ -34,8 +34,8 @@ pub fn size(offer: &Offer) -> usize {
 /// Agents beyond what [`limits::MAX_OFFER_PAGES`] pages hold are left out; a node that keeps to
 /// [`limits::MAX_OFFERS`] has none of them.
 #[must_use]
-pub fn pages(agents: Vec<Offer>, number: u64) -> Vec<(FrameKind, Bytes)> {
-    let mut cut: Vec<Vec<Offer>> = vec![Vec::new()];
+pub fn pages(agents: Vec<AgentOffer>, number: u64) -> Vec<(FrameKind, Bytes)> {
+    let mut cut: Vec<Vec<AgentOffer>> = vec![Vec::new()];
     let mut room = limits::MAX_HEADER - PAGE_OVERHEAD;
     for offer in agents {
         let size = size(&offer);
@@ -50,12 +50,12 @@ pub fn pages(agents: Vec<Offer>, number: u64) -> Vec<(FrameKind, Bytes)> {
     }
     cut.truncate(limits::MAX_OFFER_PAGES);
     let pages = if cut.len() > 1 { cut.len() as u32 } else { 0 };
-    let frame = |(page, agents): (u32, Vec<Offer>)| {
+    let frame = |(page, agents): (u32, Vec<AgentOffer>)| {
         let kind = match page {
             0 => FrameKind::OFFERS,
             _ => FrameKind::MORE_OFFERS,
         };
-        let offers = Offers {
+        let offers = AgentOffers {
             agents,
             number,
             page,
@@ -167,10 +167,10 @@ impl OfferPages {
     /// # Errors
     ///
     /// [`OffersError`].
-    pub fn agents(&self) -> Result<Vec<Offer>, OffersError> {
+    pub fn agents(&self) -> Result<Vec<AgentOffer>, OffersError> {
         let mut agents = Vec::new();
         for payload in self.pages.iter().flatten() {
-            let page: Offers = header::decode(payload)?;
+            let page: AgentOffers = header::decode(payload)?;
             agents.extend(page.agents);
             if agents.len() > limits::MAX_AGENTS_PER_NODE {
                 return Err(OffersError::Bound("more than 1024 agents"));
@@ -202,8 +202,8 @@ pub enum OffersError {
 mod tests {
     use super::*;
 
-    fn offer(index: usize, description: usize) -> Offer {
-        Offer {
+    fn offer(index: usize, description: usize) -> AgentOffer {
+        AgentOffer {
             name: format!("agent-{index}").parse().unwrap(),
             description: "d".repeat(description),
             tags: Vec::new(),
@@ -212,8 +212,8 @@ mod tests {
     }
 
     /// The largest agent that there may be.
-    fn largest(index: usize) -> Offer {
-        Offer {
+    fn largest(index: usize) -> AgentOffer {
+        AgentOffer {
             name: format!("{index:0>64}").parse().unwrap(),
             description: "d".repeat(limits::MAX_DESCRIPTION),
             tags: vec!["t".repeat(limits::MAX_NAME); limits::MAX_TAGS],
@@ -238,16 +238,16 @@ mod tests {
         let frames = pages(vec![offer(1, 10)], 7);
         assert_eq!(frames.len(), 1);
         assert_eq!(frames[0].0, FrameKind::OFFERS);
-        let read: Offers = header::decode(&frames[0].1).unwrap();
+        let read: AgentOffers = header::decode(&frames[0].1).unwrap();
         assert_eq!((read.number, read.page, read.pages), (7, 0, 0));
         assert_eq!(pages(Vec::new(), 1).len(), 1, "an empty list is said too");
     }
 
     #[test]
     fn the_fullest_list_fits_its_pages_and_comes_back_in_any_order() {
-        let full = |list: &mut dyn Iterator<Item = Offer>| {
+        let full = |list: &mut dyn Iterator<Item = AgentOffer>| {
             let mut bytes = 0;
-            let fits = |offer: &Offer| {
+            let fits = |offer: &AgentOffer| {
                 bytes += size(offer);
                 bytes <= limits::MAX_OFFERS
             };
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn pages_that_no_list_has_are_refused() {
         let page = |kind, number, page, pages| {
-            let offers = Offers {
+            let offers = AgentOffers {
                 agents: Vec::new(),
                 number,
                 page,
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_page_that_disagrees_about_its_list_changes_nothing() {
-        let list: Vec<Offer> = (0..limits::MAX_AGENTS_PER_NODE)
+        let list: Vec<AgentOffer> = (0..limits::MAX_AGENTS_PER_NODE)
             .map(|i| offer(i, 200))
             .collect();
         let pages_of = |number| parse(&pages(list.clone(), number));

@@ -27,15 +27,15 @@ use thiserror::Error;
 
 use crate::{
     address::{NodeId, NodeName},
-    header::{self, Offer},
+    header::{self, AgentOffer},
     limits,
-    signed::{self, Domain, KeyPair, SignatureError},
+    signed::{self, KeyPair, SignatureDomain, SignatureError},
 };
 
 /// What a node says about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Record {
+pub struct NodeRecord {
     /// The name that the node asks to hold at the hub.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<NodeName>,
@@ -51,7 +51,7 @@ pub struct Record {
     pub relay: Option<String>,
     /// The agents that it offers, at most [`limits::MAX_AGENTS_PER_NODE`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub agents: Vec<Offer>,
+    pub agents: Vec<AgentOffer>,
     /// Higher than in every earlier record of the same key. Unix milliseconds serve well.
     pub sequence: u64,
     /// Unix seconds at which it was made, by the node's clock.
@@ -62,7 +62,7 @@ pub struct Record {
     pub expires: u64,
 }
 
-impl Record {
+impl NodeRecord {
     /// Signs the record.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Record {
     /// [`RecordError::Bound`] and [`RecordError::TooLarge`].
     pub fn sign(self, key: &KeyPair) -> Result<SignedRecord, RecordError> {
         self.check_bounds()?;
-        let bytes = Bytes::from(key.seal(Domain::Record, &header::encode(&self)));
+        let bytes = Bytes::from(key.seal(SignatureDomain::Record, &header::encode(&self)));
         if bytes.len() > limits::MAX_RECORD {
             return Err(RecordError::TooLarge(bytes.len()));
         }
@@ -112,7 +112,7 @@ impl Record {
 /// # Errors
 ///
 /// Names the bound that was passed.
-pub fn check_offer(offer: &Offer) -> Result<(), &'static str> {
+pub fn check_offer(offer: &AgentOffer) -> Result<(), &'static str> {
     if offer.description.len() > limits::MAX_DESCRIPTION {
         return Err("length of a description");
     }
@@ -132,7 +132,7 @@ pub fn check_offer(offer: &Offer) -> Result<(), &'static str> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedRecord {
     node: NodeId,
-    record: Record,
+    record: NodeRecord,
     bytes: Bytes,
 }
 
@@ -149,11 +149,12 @@ impl SignedRecord {
         if bytes.len() > limits::MAX_RECORD {
             return Err(RecordError::TooLarge(bytes.len()));
         }
-        let (node, body) = signed::open(Domain::Record, &bytes).map_err(|error| match error {
-            SignatureError::Truncated => RecordError::Malformed,
-            SignatureError::Forged => RecordError::BadSignature,
-        })?;
-        let record: Record = header::decode(body).map_err(|_| RecordError::Malformed)?;
+        let (node, body) =
+            signed::open(SignatureDomain::Record, &bytes).map_err(|error| match error {
+                SignatureError::Truncated => RecordError::Malformed,
+                SignatureError::Forged => RecordError::BadSignature,
+            })?;
+        let record: NodeRecord = header::decode(body).map_err(|_| RecordError::Malformed)?;
         record.check_bounds()?;
         if record.expires <= now_unix {
             return Err(RecordError::Expired {
@@ -179,7 +180,7 @@ impl SignedRecord {
 
     /// What it says.
     #[must_use]
-    pub fn record(&self) -> &Record {
+    pub fn record(&self) -> &NodeRecord {
         &self.record
     }
 
@@ -276,8 +277,8 @@ mod tests {
         KeyPair::from_seed(&[7; 32])
     }
 
-    fn record() -> Record {
-        Record {
+    fn record() -> NodeRecord {
+        NodeRecord {
             name: Some("laptop".parse().unwrap()),
             addresses: vec![
                 "192.0.2.1:7440".parse().unwrap(),
@@ -292,8 +293,8 @@ mod tests {
         }
     }
 
-    fn offer(name: &str) -> Offer {
-        Offer {
+    fn offer(name: &str) -> AgentOffer {
+        AgentOffer {
             name: name.parse().unwrap(),
             description: "finds lines".into(),
             tags: vec!["text".into()],
@@ -301,9 +302,9 @@ mod tests {
         }
     }
 
-    fn parse(record: &Record, now: u64) -> Result<SignedRecord, RecordError> {
+    fn parse(record: &NodeRecord, now: u64) -> Result<SignedRecord, RecordError> {
         SignedRecord::parse(
-            Bytes::from(key().seal(Domain::Record, &header::encode(&record))),
+            Bytes::from(key().seal(SignatureDomain::Record, &header::encode(&record))),
             now,
         )
     }
@@ -346,7 +347,7 @@ mod tests {
 
     #[test]
     fn only_a_higher_sequence_supersedes() {
-        let signed = Record {
+        let signed = NodeRecord {
             sequence: 5,
             ..record()
         }
@@ -367,29 +368,29 @@ mod tests {
     fn every_bound_is_reached() {
         let address = "192.0.2.1:1".parse().unwrap();
         let long = "x".repeat(limits::MAX_DESCRIPTION + 1);
-        let agents = |offer: Offer| Record {
+        let agents = |offer: AgentOffer| NodeRecord {
             agents: vec![offer],
             ..record()
         };
         for (record, bound) in [
             (
-                Record {
+                NodeRecord {
                     addresses: vec![address; limits::MAX_ADDRESSES + 1],
                     ..record()
                 },
                 "number of addresses",
             ),
             (
-                Record {
+                NodeRecord {
                     relay: Some("x".repeat(limits::MAX_URL + 1)),
                     ..record()
                 },
                 "length of the relay URL",
             ),
             (
-                Record {
+                NodeRecord {
                     agents: vec![
-                        Offer {
+                        AgentOffer {
                             description: String::new(),
                             tags: vec![],
                             version: String::new(),
@@ -402,35 +403,35 @@ mod tests {
                 "number of agents",
             ),
             (
-                agents(Offer {
+                agents(AgentOffer {
                     description: long,
                     ..offer("a")
                 }),
                 "length of a description",
             ),
             (
-                agents(Offer {
+                agents(AgentOffer {
                     tags: vec![String::new(); limits::MAX_TAGS + 1],
                     ..offer("a")
                 }),
                 "number of tags",
             ),
             (
-                agents(Offer {
+                agents(AgentOffer {
                     tags: vec!["x".repeat(65)],
                     ..offer("a")
                 }),
                 "length of a tag",
             ),
             (
-                agents(Offer {
+                agents(AgentOffer {
                     version: "x".repeat(65),
                     ..offer("a")
                 }),
                 "length of a version",
             ),
             (
-                Record {
+                NodeRecord {
                     expires: NOW + limits::MAX_RECORD_LIFETIME_S + 1,
                     ..record()
                 },
@@ -456,11 +457,11 @@ mod tests {
             SignedRecord::parse(bytes, NOW),
             Err(RecordError::TooLarge(size))
         );
-        let fat = Offer {
+        let fat = AgentOffer {
             description: "x".repeat(limits::MAX_DESCRIPTION),
             ..offer("a")
         };
-        let record = Record {
+        let record = NodeRecord {
             agents: vec![fat; limits::MAX_AGENTS_PER_NODE],
             ..record()
         };
@@ -482,7 +483,7 @@ mod tests {
             issued: NOW,
             expires: NOW + 9,
         });
-        let bytes = Bytes::from(key().seal(Domain::Record, &body));
+        let bytes = Bytes::from(key().seal(SignatureDomain::Record, &body));
         assert_eq!(
             SignedRecord::parse(bytes.clone(), NOW).unwrap().bytes(),
             &bytes
@@ -492,7 +493,7 @@ mod tests {
     #[test]
     fn a_signed_body_that_is_no_map_is_malformed() {
         for body in [b"".as_slice(), b"\xc1", b"\xa1x", &[0x91; 5000]] {
-            let bytes = Bytes::from(key().seal(Domain::Record, body));
+            let bytes = Bytes::from(key().seal(SignatureDomain::Record, body));
             assert_eq!(SignedRecord::parse(bytes, NOW), Err(RecordError::Malformed));
         }
     }

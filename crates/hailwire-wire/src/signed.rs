@@ -25,14 +25,14 @@ pub const ENVELOPE: usize = 32 + 64;
 
 /// What a signature is for. Two purposes never share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Domain {
+pub enum SignatureDomain {
     /// A [`crate::record`].
     Record,
     /// Permission for one request to a hub ([`crate::directory`]).
     Request,
 }
 
-impl Domain {
+impl SignatureDomain {
     /// The bytes that are signed ahead of the body.
     #[must_use]
     pub const fn prefix(self) -> &'static [u8] {
@@ -67,7 +67,7 @@ impl KeyPair {
 
     /// Signs `body` and puts it into its envelope.
     #[must_use]
-    pub fn seal(&self, domain: Domain, body: &[u8]) -> Vec<u8> {
+    pub fn seal(&self, domain: SignatureDomain, body: &[u8]) -> Vec<u8> {
         let signature = self.0.sign(&domain.message(body));
         let mut envelope = Vec::with_capacity(ENVELOPE + body.len());
         envelope.extend_from_slice(self.id().as_bytes());
@@ -88,7 +88,7 @@ impl fmt::Debug for KeyPair {
 /// # Errors
 ///
 /// [`SignatureError`].
-pub fn open(domain: Domain, envelope: &[u8]) -> Result<(NodeId, &[u8]), SignatureError> {
+pub fn open(domain: SignatureDomain, envelope: &[u8]) -> Result<(NodeId, &[u8]), SignatureError> {
     let (key, rest) = envelope
         .split_first_chunk::<32>()
         .ok_or(SignatureError::Truncated)?;
@@ -119,28 +119,31 @@ mod tests {
     #[test]
     fn a_sealed_body_opens_for_its_purpose_only() {
         let key = KeyPair::from_seed(&[1; 32]);
-        let sealed = key.seal(Domain::Record, b"body");
+        let sealed = key.seal(SignatureDomain::Record, b"body");
         assert_eq!(
-            open(Domain::Record, &sealed),
+            open(SignatureDomain::Record, &sealed),
             Ok((key.id(), b"body".as_slice()))
         );
-        assert_eq!(open(Domain::Request, &sealed), Err(SignatureError::Forged));
+        assert_eq!(
+            open(SignatureDomain::Request, &sealed),
+            Err(SignatureError::Forged)
+        );
     }
 
     #[test]
     fn every_altered_bit_is_noticed() {
-        let sealed = KeyPair::from_seed(&[2; 32]).seal(Domain::Record, b"ab");
+        let sealed = KeyPair::from_seed(&[2; 32]).seal(SignatureDomain::Record, b"ab");
         for index in 0..sealed.len() {
             let mut altered = sealed.clone();
             altered[index] ^= 1;
             assert_eq!(
-                open(Domain::Record, &altered),
+                open(SignatureDomain::Record, &altered),
                 Err(SignatureError::Forged),
                 "{index}"
             );
         }
         for length in 0..ENVELOPE {
-            let cut = open(Domain::Record, &sealed[..length]);
+            let cut = open(SignatureDomain::Record, &sealed[..length]);
             assert_eq!(cut, Err(SignatureError::Truncated));
         }
     }
@@ -151,7 +154,10 @@ mod tests {
         let mut forged = vec![0; ENVELOPE];
         forged[0] = 1;
         forged[32] = 1;
-        assert_eq!(open(Domain::Record, &forged), Err(SignatureError::Forged));
+        assert_eq!(
+            open(SignatureDomain::Record, &forged),
+            Err(SignatureError::Forged)
+        );
     }
 
     #[test]

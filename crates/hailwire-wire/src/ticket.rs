@@ -36,7 +36,7 @@ use crate::{
 /// Whom members of a hub trust by its membership alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Trust {
+pub enum MemberTrust {
     /// Each other.
     Members,
     /// Nobody: they only see each other's records.
@@ -45,7 +45,7 @@ pub enum Trust {
     Nobody,
 }
 
-impl Trust {
+impl MemberTrust {
     #[expect(
         clippy::trivially_copy_pass_by_ref,
         reason = "the signature that serde asks for"
@@ -76,9 +76,9 @@ const KIND_HUB: u8 = 2;
 
 /// The secret of a ticket: 16 random bytes, which the caller draws. Never printed.
 #[derive(Clone)]
-pub struct Secret([u8; 16]);
+pub struct TicketSecret([u8; 16]);
 
-impl Secret {
+impl TicketSecret {
     /// Wraps 16 bytes from the operating system's random source.
     #[must_use]
     pub const fn from_random(bytes: [u8; 16]) -> Self {
@@ -92,22 +92,22 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for TicketSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(hidden)")
     }
 }
 
-impl PartialEq for Secret {
+impl PartialEq for TicketSecret {
     /// Takes the same time wherever the difference is.
     fn eq(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 }
 
-impl Eq for Secret {}
+impl Eq for TicketSecret {}
 
-impl Serialize for Secret {
+impl Serialize for TicketSecret {
     /// Bytes in MessagePack, base32 as in a ticket in JSON.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if serializer.is_human_readable() {
@@ -118,7 +118,7 @@ impl Serialize for Secret {
     }
 }
 
-impl<'de> Deserialize<'de> for Secret {
+impl<'de> Deserialize<'de> for TicketSecret {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error as _;
         if deserializer.is_human_readable() {
@@ -176,7 +176,7 @@ pub struct NodeTicket {
     /// The inviter's key.
     pub node: NodeId,
     /// What proves the invitation.
-    pub secret: Secret,
+    pub secret: TicketSecret,
     /// Unix seconds, by the inviter's clock, from which on it is refused.
     pub expires: u64,
     /// The name that the inviter goes by.
@@ -206,12 +206,12 @@ pub struct HubTicket {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<NodeId>,
     /// What proves the invitation.
-    pub secret: Secret,
+    pub secret: TicketSecret,
     /// Unix seconds, by the hub's clock, from which on it is refused.
     pub expires: u64,
     /// Whom members trust by their membership, so that whoever joins knows beforehand.
-    #[serde(default, skip_serializing_if = "Trust::is_nobody")]
-    pub trust: Trust,
+    #[serde(default, skip_serializing_if = "MemberTrust::is_nobody")]
+    pub trust: MemberTrust,
 }
 
 impl Ticket {
@@ -372,9 +372,9 @@ impl Invitation {
 /// All invitations of one inviter. Holds at most [`limits::MAX_INVITATIONS`], about 100 bytes
 /// each; one that was used up is kept until it expires, so that its reason can be told.
 #[derive(Clone, Debug, Default)]
-pub struct Invitations(Vec<Invitation>);
+pub struct InvitationTable(Vec<Invitation>);
 
-impl Invitations {
+impl InvitationTable {
     /// Takes back what [`Invitations::iter`] gave to a store.
     #[must_use]
     pub fn restore(stored: impl IntoIterator<Item = Invitation>) -> Self {
@@ -413,7 +413,11 @@ impl Invitations {
     /// # Errors
     ///
     /// [`RedeemError`]; then nothing changes.
-    pub fn redeem(&mut self, secret: &Secret, now_unix: u64) -> Result<&Invitation, RedeemError> {
+    pub fn redeem(
+        &mut self,
+        secret: &TicketSecret,
+        now_unix: u64,
+    ) -> Result<&Invitation, RedeemError> {
         let digest = secret.digest();
         let mut found = None;
         for kept in &mut self.0 {
@@ -452,8 +456,8 @@ mod tests {
 
     const NOW: u64 = 1_800_000_000;
 
-    fn secret(byte: u8) -> Secret {
-        Secret::from_random([byte; 16])
+    fn secret(byte: u8) -> TicketSecret {
+        TicketSecret::from_random([byte; 16])
     }
 
     fn node_ticket() -> NodeTicket {
@@ -475,7 +479,7 @@ mod tests {
             key: None,
             secret: secret(1),
             expires: NOW + 600,
-            trust: Trust::Nobody,
+            trust: MemberTrust::Nobody,
         }
     }
 
@@ -601,7 +605,7 @@ mod tests {
 
     #[test]
     fn a_ticket_is_honoured_as_often_as_it_says() {
-        let mut book = Invitations::default();
+        let mut book = InvitationTable::default();
         book.issue(invitation(1, 2), NOW).unwrap();
         assert_eq!(
             book.redeem(&secret(1), NOW).unwrap().allow[0].as_str(),
@@ -614,7 +618,7 @@ mod tests {
 
     #[test]
     fn an_expired_ticket_says_so_and_keeps_its_uses() {
-        let mut book = Invitations::default();
+        let mut book = InvitationTable::default();
         book.issue(invitation(1, 1), NOW).unwrap();
         assert_eq!(
             book.redeem(&secret(1), NOW + 600),
@@ -625,16 +629,17 @@ mod tests {
 
     #[test]
     fn the_book_survives_a_store() {
-        let mut book = Invitations::default();
+        let mut book = InvitationTable::default();
         book.issue(invitation(1, 1), NOW).unwrap();
         let stored: Vec<u8> = header::encode(&book.iter().collect::<Vec<_>>());
-        let mut book = Invitations::restore(header::decode::<Vec<Invitation>>(&stored).unwrap());
+        let mut book =
+            InvitationTable::restore(header::decode::<Vec<Invitation>>(&stored).unwrap());
         assert!(book.redeem(&secret(1), NOW).is_ok());
     }
 
     #[test]
     fn a_full_book_forgets_what_expired_and_then_refuses() {
-        let mut book = Invitations::default();
+        let mut book = InvitationTable::default();
         for _ in 0..limits::MAX_INVITATIONS {
             book.issue(invitation(1, 1), NOW).unwrap();
         }

@@ -12,7 +12,7 @@ use std::{error::Error, net::SocketAddr, path::Path, time::Duration};
 
 use hailwire::{
     Agent, Config, DataDir, Node, Request, Response,
-    admin::{Invite, Invited, Join, Joined, method},
+    admin::{InviteAnswer, InviteRequest, JoinAnswer, JoinRequest, method},
 };
 
 /// Largest text that the agent counts, in bytes.
@@ -29,18 +29,18 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let serving = laptop.client().serve(agent, word_count).await?;
 
     // Make the two trust each other: one writes a ticket, the other uses it.
-    let invite = Invite {
+    let invite = InviteRequest {
         uses: 1,
         expires_s: 60,
         allow: Vec::new(),
         offer: Vec::new(),
     };
-    let invited: Invited = laptop.client().admin(method::INVITE, &invite).await?;
-    let join = Join {
+    let invited: InviteAnswer = laptop.client().admin(method::INVITE, &invite).await?;
+    let join = JoinRequest {
         ticket: invited.ticket,
-        ..Join::default()
+        ..JoinRequest::default()
     };
-    let joined: Joined = desk.client().admin(method::JOIN, &join).await?;
+    let joined: JoinAnswer = desk.client().admin(method::JOIN, &join).await?;
     println!("joined: {joined:?}");
 
     // Call the agent by name.

@@ -46,7 +46,7 @@ pub mod method {
 
 /// `hail status`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Status {
+pub struct NodeStatus {
     /// The node's key.
     pub id: NodeId,
     /// The name that it goes by; empty for none.
@@ -72,7 +72,7 @@ pub struct Status {
     #[serde(default)]
     pub tcp_addresses: Vec<String>,
     /// Live tunnels.
-    pub tunnels: Vec<Tunnel>,
+    pub tunnels: Vec<TunnelStatus>,
     /// Agents attached or embedded here.
     pub agents: Vec<AgentRow>,
     /// Hubs joined.
@@ -92,7 +92,7 @@ pub struct Status {
 
 /// One live tunnel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Tunnel {
+pub struct TunnelStatus {
     /// The peer's key.
     pub peer: NodeId,
     /// The alias or name that it goes by here; empty for none.
@@ -106,7 +106,7 @@ pub struct Tunnel {
     #[serde(default)]
     pub why: String,
     /// The path in use, of the first connection.
-    pub path: Path,
+    pub path: PathStatus,
     /// Connections that it consists of. What follows is of all of them together.
     #[serde(default = "one")]
     pub connections: u32,
@@ -131,7 +131,7 @@ fn one() -> u32 {
 
 /// The path that a tunnel uses.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Path {
+pub struct PathStatus {
     /// `direct` or `relay`; empty while none is chosen.
     pub kind: String,
     /// Socket address or relay URL of the far end.
@@ -212,7 +212,7 @@ pub struct HubState {
 
 /// `hail invite`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Invite {
+pub struct InviteRequest {
     /// How often the ticket may be used.
     pub uses: u32,
     /// Seconds until it expires.
@@ -228,7 +228,7 @@ pub struct Invite {
 
 /// Answer to [`Invite`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Invited {
+pub struct InviteAnswer {
     /// The ticket: a secret.
     pub ticket: String,
     /// Unix seconds of its expiry.
@@ -242,7 +242,7 @@ pub struct Invited {
 
 /// `hail join TICKET`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Join {
+pub struct JoinRequest {
     /// The ticket, of a node or of a hub.
     pub ticket: String,
     /// The alias to keep for a joined node; empty for the name that it offers.
@@ -264,7 +264,7 @@ pub struct Join {
 /// Answer to [`Join`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
-pub enum Joined {
+pub enum JoinAnswer {
     /// Both nodes now trust each other.
     Node {
         /// The inviter's key.
@@ -297,7 +297,7 @@ pub enum Joined {
 
 /// One trusted peer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Trusted {
+pub struct TrustedPeer {
     /// Its key.
     pub id: NodeId,
     /// Its alias here; empty for none.
@@ -345,14 +345,14 @@ pub struct TrustAdd {
 
 /// A peer by key, alias or name.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Who {
+pub struct PeerSelector {
     /// Key, alias or name.
     pub who: String,
 }
 
 /// A stranger that asked to be trusted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Pending {
+pub struct UntrustedPeer {
     /// Its key.
     pub id: NodeId,
     /// The name that it gives itself, which proves nothing: only the key does.
@@ -367,7 +367,7 @@ pub struct Pending {
 
 /// `hail ping PEER`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Pong {
+pub struct PingAnswer {
     /// The peer's key.
     pub id: NodeId,
     /// Its alias or name.
@@ -375,7 +375,7 @@ pub struct Pong {
     /// Round trip of one PING frame through the session, in microseconds.
     pub rtt_us: u64,
     /// The path in use.
-    pub path: Path,
+    pub path: PathStatus,
     /// `quic`, `h2` or `ws`.
     pub carrier: String,
     /// Why that carrier takes new calls.
@@ -392,7 +392,7 @@ pub struct Pong {
 /// Whom to ping: `hail ping PEER`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Ping {
+pub struct PingRequest {
     /// Key, alias or name.
     pub who: String,
     /// `quic`, `h2` or `ws` to ping over that carrier whichever takes new calls; empty for that one.
@@ -401,14 +401,14 @@ pub struct Ping {
 
 /// `hail down`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Shutdown {
+pub struct ShutdownRequest {
     /// Milliseconds that calls in flight may take to finish.
     pub grace_ms: u64,
 }
 
 /// Asks where a call to an address would go, and brings the tunnel up.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Resolve {
+pub struct ResolveRequest {
     /// `agent` or `agent@node`.
     pub who: String,
     /// The carrier that the call asks for; empty for none.
@@ -418,7 +418,7 @@ pub struct Resolve {
 
 /// Where a call to an address goes: part of `hail call --stats`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Resolved {
+pub struct ResolveAnswer {
     /// The node of the agent.
     pub node: NodeId,
     /// Its alias or name; empty for the asked node itself.
@@ -433,7 +433,7 @@ pub struct Resolved {
     /// Microseconds to bring the tunnel up; next to nothing when it was up already.
     pub connect_us: u64,
     /// The path in use; empty for a local agent.
-    pub path: Path,
+    pub path: PathStatus,
     /// `quic`, `h2` or `ws`; empty for a local agent.
     #[serde(default)]
     pub carrier: String,

@@ -9,7 +9,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 use hailwire_wire::{
     AgentName, CallHeader, Code, NodeId, Status,
     address::AddressError,
-    header::{AnswerHead, Offer, Register},
+    header::{AgentOffer, AnswerHead, RegisterHeader},
     limits,
 };
 
@@ -18,7 +18,7 @@ use crate::body::Body;
 /// A description of an agent to be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
-    pub(crate) register: Register,
+    pub(crate) register: RegisterHeader,
 }
 
 impl Agent {
@@ -30,7 +30,7 @@ impl Agent {
     /// taken by the node itself (`node`) is told when it is served.
     pub fn new(name: &str) -> Result<Self, AddressError> {
         Ok(Self {
-            register: Register {
+            register: RegisterHeader {
                 name: name.parse()?,
                 description: String::new(),
                 tags: Vec::new(),
@@ -95,7 +95,7 @@ impl Agent {
 }
 
 /// Checks what a registration states against the bounds of the protocol.
-pub(crate) fn check_register(register: &Register) -> Result<(), Status> {
+pub(crate) fn check_register(register: &RegisterHeader) -> Result<(), Status> {
     let refuse = |what: &str| Err(Status::new(Code::InvalidArgument, what));
     if register.name.as_str() == crate::admin::AGENT {
         return refuse("the agent name `node` belongs to the node itself");
@@ -120,8 +120,8 @@ pub(crate) fn check_register(register: &Register) -> Result<(), Status> {
 }
 
 /// How others see an agent.
-pub(crate) fn offer(register: &Register) -> Offer {
-    Offer {
+pub(crate) fn offer(register: &RegisterHeader) -> AgentOffer {
+    AgentOffer {
         name: register.name.clone(),
         description: register.description.clone(),
         tags: register.tags.clone(),

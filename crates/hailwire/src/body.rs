@@ -39,14 +39,14 @@ use crate::frame_reader::FrameReader;
 /// # }
 /// ```
 #[derive(Debug, Default)]
-pub struct Body(Kind);
+pub struct Body(BodyKind);
 
 #[derive(Debug, Default)]
-enum Kind {
+enum BodyKind {
     #[default]
     Empty,
     Full(Bytes),
-    Channel(mpsc::Receiver<Item>),
+    Channel(mpsc::Receiver<BodyItem>),
     Wire(Box<FrameReader>),
     OneWay(Box<OneWay>),
     Failed(Status),
@@ -57,15 +57,15 @@ enum Kind {
 struct OneWay {
     reader: Box<FrameReader>,
     left: usize,
-    overrun: Overrun,
+    overrun: OverrunFlag,
 }
 
 /// Tells whether the reader of a one-way message met its bound, for a reader may keep that to
 /// itself.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Overrun(Arc<AtomicBool>);
+pub(crate) struct OverrunFlag(Arc<AtomicBool>);
 
-impl Overrun {
+impl OverrunFlag {
     /// The refusal of a message past its bound.
     pub(crate) fn check(&self) -> Result<(), Status> {
         if self.0.load(Ordering::Relaxed) {
@@ -76,7 +76,7 @@ impl Overrun {
 }
 
 #[derive(Debug)]
-enum Item {
+enum BodyItem {
     Chunk(Bytes),
     End,
     Abort(Status),
@@ -94,24 +94,24 @@ impl Body {
     #[must_use]
     pub fn channel(capacity: usize) -> (BodySender, Self) {
         let (sender, receiver) = mpsc::channel(capacity.max(1));
-        (BodySender(sender), Self(Kind::Channel(receiver)))
+        (BodySender(sender), Self(BodyKind::Channel(receiver)))
     }
 
     /// The body that follows on a stream whose header was read.
     pub(crate) fn wire(reader: Box<FrameReader>) -> Self {
-        Self(Kind::Wire(reader))
+        Self(BodyKind::Wire(reader))
     }
 
     /// The body of a one-way message; reading it past [`limits::MAX_SEND_BODY`] fails with
     /// `resource_exhausted`.
-    pub(crate) fn one_way(reader: Box<FrameReader>) -> (Self, Overrun) {
-        let overrun = Overrun::default();
+    pub(crate) fn one_way(reader: Box<FrameReader>) -> (Self, OverrunFlag) {
+        let overrun = OverrunFlag::default();
         let body = OneWay {
             reader,
             left: limits::MAX_SEND_BODY,
             overrun: overrun.clone(),
         };
-        (Self(Kind::OneWay(Box::new(body))), overrun)
+        (Self(BodyKind::OneWay(Box::new(body))), overrun)
     }
 
     /// The next chunk, never empty; `None` at the end.
@@ -125,21 +125,21 @@ impl Body {
     /// Nothing is lost.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, Status> {
         let result = match &mut self.0 {
-            Kind::Empty => return Ok(None),
-            Kind::Failed(status) => return Err(status.clone()),
-            Kind::Full(bytes) => {
+            BodyKind::Empty => return Ok(None),
+            BodyKind::Failed(status) => return Err(status.clone()),
+            BodyKind::Full(bytes) => {
                 let bytes = std::mem::take(bytes);
-                self.0 = Kind::Empty;
+                self.0 = BodyKind::Empty;
                 return Ok(Some(bytes).filter(|b| !b.is_empty()));
             }
-            Kind::Channel(receiver) => next_item(receiver).await,
-            Kind::Wire(reader) => next_data(reader).await,
-            Kind::OneWay(body) => body.chunk().await,
+            BodyKind::Channel(receiver) => next_item(receiver).await,
+            BodyKind::Wire(reader) => next_data(reader).await,
+            BodyKind::OneWay(body) => body.chunk().await,
         };
         match &result {
             Ok(Some(_)) => {}
-            Ok(None) => self.0 = Kind::Empty,
-            Err(status) => self.0 = Kind::Failed(status.clone()),
+            Ok(None) => self.0 = BodyKind::Empty,
+            Err(status) => self.0 = BodyKind::Failed(status.clone()),
         }
         result
     }
@@ -176,13 +176,16 @@ impl Body {
     /// The whole body, if it is known without waiting.
     pub(crate) fn take_known(&mut self) -> Option<Bytes> {
         match &mut self.0 {
-            Kind::Empty => Some(Bytes::new()),
-            Kind::Full(bytes) => {
+            BodyKind::Empty => Some(Bytes::new()),
+            BodyKind::Full(bytes) => {
                 let bytes = std::mem::take(bytes);
-                self.0 = Kind::Empty;
+                self.0 = BodyKind::Empty;
                 Some(bytes)
             }
-            Kind::Channel(_) | Kind::Wire(_) | Kind::OneWay(_) | Kind::Failed(_) => None,
+            BodyKind::Channel(_)
+            | BodyKind::Wire(_)
+            | BodyKind::OneWay(_)
+            | BodyKind::Failed(_) => None,
         }
     }
 }
@@ -210,7 +213,7 @@ impl From<Bytes> for Body {
         if bytes.is_empty() {
             Self::empty()
         } else {
-            Self(Kind::Full(bytes))
+            Self(BodyKind::Full(bytes))
         }
     }
 }
@@ -244,7 +247,7 @@ impl From<&'static [u8]> for Body {
 /// A body ends with [`BodySender::finish`]. A sender that is merely dropped aborts it, so that a
 /// writer that failed is never mistaken for one that was done.
 #[derive(Debug)]
-pub struct BodySender(mpsc::Sender<Item>);
+pub struct BodySender(mpsc::Sender<BodyItem>);
 
 impl BodySender {
     /// Adds a chunk; waits while the reader is behind. Empty chunks are skipped.
@@ -262,7 +265,7 @@ impl BodySender {
             return Ok(());
         }
         self.0
-            .send(Item::Chunk(chunk))
+            .send(BodyItem::Chunk(chunk))
             .await
             .map_err(|_| reader_gone())
     }
@@ -277,7 +280,7 @@ impl BodySender {
     ///
     /// If dropped before it resolves, the body ends as aborted.
     pub async fn finish(self) -> Result<(), Status> {
-        self.0.send(Item::End).await.map_err(|_| reader_gone())
+        self.0.send(BodyItem::End).await.map_err(|_| reader_gone())
     }
 
     /// Ends the body with an error, which the reader sees after the chunks already sent.
@@ -287,7 +290,7 @@ impl BodySender {
     /// If dropped before it resolves, the reader sees `aborted` without this reason.
     pub async fn abort(self, status: Status) {
         // A reader that is gone no longer needs the reason.
-        let _ = self.0.send(Item::Abort(status)).await;
+        let _ = self.0.send(BodyItem::Abort(status)).await;
     }
 
     /// Waits until the reader is gone. Safe to drop; resolves at once when it is gone already.
@@ -296,33 +299,33 @@ impl BodySender {
     }
 
     /// Room for one chunk if there is some now, else the sender again; nothing when the reader is gone.
-    pub(crate) fn room_now(self) -> Option<Result<Room, Self>> {
+    pub(crate) fn room_now(self) -> Option<Result<ChunkPermit, Self>> {
         match self.0.try_reserve_owned() {
-            Ok(permit) => Some(Ok(Room(permit))),
+            Ok(permit) => Some(Ok(ChunkPermit(permit))),
             Err(TrySendError::Full(sender)) => Some(Err(Self(sender))),
             Err(TrySendError::Closed(_)) => None,
         }
     }
 
     /// Room for one chunk, waited for; nothing when the reader is gone. Dropping it drops the sender.
-    pub(crate) async fn room(self) -> Option<Room> {
-        self.0.reserve_owned().await.ok().map(Room)
+    pub(crate) async fn room(self) -> Option<ChunkPermit> {
+        self.0.reserve_owned().await.ok().map(ChunkPermit)
     }
 }
 
 /// Room for one chunk, and the sender that it came from.
 #[derive(Debug)]
-pub(crate) struct Room(mpsc::OwnedPermit<Item>);
+pub(crate) struct ChunkPermit(mpsc::OwnedPermit<BodyItem>);
 
-impl Room {
+impl ChunkPermit {
     /// Adds a chunk, which is not empty.
     pub(crate) fn send(self, chunk: Bytes) -> BodySender {
-        BodySender(self.0.send(Item::Chunk(chunk)))
+        BodySender(self.0.send(BodyItem::Chunk(chunk)))
     }
 
     /// Ends the body, as [`BodySender::finish`].
     pub(crate) fn finish(self) {
-        self.0.send(Item::End);
+        self.0.send(BodyItem::End);
     }
 }
 
@@ -330,11 +333,11 @@ fn reader_gone() -> Status {
     Status::new(Code::Cancelled, "the reader of this body is gone")
 }
 
-async fn next_item(receiver: &mut mpsc::Receiver<Item>) -> Result<Option<Bytes>, Status> {
+async fn next_item(receiver: &mut mpsc::Receiver<BodyItem>) -> Result<Option<Bytes>, Status> {
     match receiver.recv().await {
-        Some(Item::Chunk(chunk)) => Ok(Some(chunk)),
-        Some(Item::End) => Ok(None),
-        Some(Item::Abort(status)) => Err(status),
+        Some(BodyItem::Chunk(chunk)) => Ok(Some(chunk)),
+        Some(BodyItem::End) => Ok(None),
+        Some(BodyItem::Abort(status)) => Err(status),
         None => Err(Status::new(
             Code::Aborted,
             "the writer of this body went away before its end",

@@ -64,7 +64,7 @@ mod session;
 
 pub use agent::{Agent, Caller, Handler, Request, RequestKind, Response};
 pub use body::{Body, BodySender};
-pub use client::{AttachError, Call, Client, Serving, Stream, StreamBuilder, StreamIo};
+pub use client::{AttachError, Call, Client, RawStream, ServeHandle, StreamBuilder, StreamIo};
 pub use config::Config;
 pub use hailwire_wire::{Address, AgentName, CallHeader, Code, NodeId, NodeName, Priority, Status};
 pub use node::{Node, NodeBuilder, StartError};

@@ -11,7 +11,7 @@
 
 use std::{path::Path, str::FromStr};
 
-use hailwire_kdl::{FileError, KdlIdentifier, KdlNode, Mistake, SeenNames};
+use hailwire_kdl::{FileError, KdlIdentifier, KdlNode, SeenNames, TextMistake};
 use serde_json::Value;
 use thiserror::Error;
 
@@ -146,11 +146,11 @@ impl RateLimitSettings {
             Ok(settings)
         };
         read()
-            .map_err(|mistake: Mistake| mistake.in_file(text, path))?
+            .map_err(|mistake: TextMistake| mistake.in_file(text, path))?
             .checked()
     }
 
-    fn node(&mut self, node: &KdlNode, seen: &mut SeenNames) -> Result<(), Mistake> {
+    fn node(&mut self, node: &KdlNode, seen: &mut SeenNames) -> Result<(), TextMistake> {
         if node.name().value() != "limit" {
             seen.once(node)?;
         }
@@ -222,7 +222,7 @@ impl RateLimitSettings {
 }
 
 /// `limit "100/s per client-ip" name="plan"`.
-fn limit(node: &KdlNode) -> Result<RateLimit, Mistake> {
+fn limit(node: &KdlNode) -> Result<RateLimit, TextMistake> {
     let mut limit: Option<RateLimit> = None;
     let mut name = None;
     for entry in node.entries() {
@@ -232,7 +232,7 @@ fn limit(node: &KdlNode) -> Result<RateLimit, Mistake> {
                 let text = hailwire_kdl::text(node, entry)?;
                 let plain = |b: u8| b.is_ascii_graphic() && b != b'"' && b != b'\\';
                 if text.is_empty() || !text.bytes().all(plain) {
-                    return Err(Mistake::in_value(
+                    return Err(TextMistake::in_value(
                         entry,
                         format!("\"{text}\" is not a valid name for a limit"),
                     ));
@@ -240,7 +240,7 @@ fn limit(node: &KdlNode) -> Result<RateLimit, Mistake> {
                 name = Some(text.to_owned());
             }
             _ => {
-                return Err(Mistake::in_value(
+                return Err(TextMistake::in_value(
                     entry,
                     "limit takes one string and a name",
                 ));
@@ -248,10 +248,11 @@ fn limit(node: &KdlNode) -> Result<RateLimit, Mistake> {
         }
     }
     if node.children().is_some() {
-        return Err(Mistake::of(node, "limit has no children"));
+        return Err(TextMistake::of(node, "limit has no children"));
     }
-    let mut limit = limit
-        .ok_or_else(|| Mistake::of(node, "limit needs a string like \"100/s per client-ip\""))?;
+    let mut limit = limit.ok_or_else(|| {
+        TextMistake::of(node, "limit needs a string like \"100/s per client-ip\"")
+    })?;
     if let Some(name) = name {
         limit.name = name;
     }

@@ -7,10 +7,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use hailwire::{Client, NodeId, carrier::tcp::Identity, hub::HubClient};
+use hailwire::{Client, NodeId, carrier::tcp::TlsIdentity, hub::HubClient};
 use hailwire_wire::{
     address::NodeRef,
-    ticket::{SHOWN_AGAIN, Secret},
+    ticket::{SHOWN_AGAIN, TicketSecret},
 };
 use iroh::Endpoint;
 use tokio::{sync::watch, task::JoinSet};
@@ -105,9 +105,9 @@ struct HonestClients {
     desk: Client,
     shelf: Client,
     victim: NodeAddress,
-    secret: Secret,
+    secret: TicketSecret,
     newcomers: Vec<Endpoint>,
-    newcomers_tcp: Vec<Identity>,
+    newcomers_tcp: Vec<TlsIdentity>,
     member: HubClient,
 }
 
@@ -123,7 +123,7 @@ impl HonestCallers {
             newcomers.push(seed.endpoint().await?);
         }
         let ticket = processes.hub.read()?;
-        let pins = hailwire::hub::tls::Pins::default();
+        let pins = hailwire::hub::tls::HubPins::default();
         let member = HubClient::new(ticket.url, ticket.key, member.pair(), &pins);
         let member = member.map_err(failed("reaching the hub"))?;
         member
@@ -336,7 +336,7 @@ async fn echo(client: &Client, to: &str, body: Bytes) -> Result<(), BenchError> 
 
 /// One call on a connection of its own.
 async fn call_once(
-    connection: hailwire::carrier::Connection,
+    connection: hailwire::carrier::CarrierConnection,
     body: Bytes,
 ) -> Result<(), BenchError> {
     let _control = peer::greet(&connection).await?;

@@ -9,8 +9,8 @@ use bytes::{Bytes, BytesMut};
 use hailwire::{
     Code, NodeId, Priority, Status,
     carrier::{
-        Connection, RecvStream, SendStream, quic,
-        tcp::{self, Identity, TcpCarrier, name_of},
+        CarrierConnection, RecvStream, SendStream, quic,
+        tcp::{self, TcpCarrier, TlsIdentity, name_of},
     },
     key::NodeKey,
 };
@@ -19,7 +19,7 @@ use hailwire_wire::{
     frame::{self, FrameDecoder, FrameEvent, FrameKind},
     header::{self, Hello, VERSION},
     signed::KeyPair,
-    ticket::Secret,
+    ticket::TicketSecret,
 };
 use iroh::{
     Endpoint, EndpointAddr, EndpointId, RelayMode, SecretKey, TransportAddr, endpoint::presets,
@@ -85,7 +85,7 @@ impl KeySeed {
     }
 
     /// For TCP. The library reads keys from files only.
-    pub(super) fn identity(&self) -> Result<Identity, BenchError> {
+    pub(super) fn identity(&self) -> Result<TlsIdentity, BenchError> {
         let folder = tempfile::tempdir().map_err(BenchError::io("creating a temporary folder"))?;
         let path = folder.path().join("key");
         let mut file = fs::OpenOptions::new()
@@ -96,7 +96,7 @@ impl KeySeed {
             .map_err(BenchError::io("writing a key"))?;
         writeln!(file, "{}", self.0).map_err(BenchError::io("writing a key"))?;
         let key = NodeKey::load(&path).map_err(failed("reading a key"))?;
-        Ok(Identity::new(&key))
+        Ok(TlsIdentity::new(&key))
     }
 
     /// For QUIC.
@@ -121,16 +121,18 @@ pub(super) struct NodeAddress {
 
 impl NodeAddress {
     /// Connects over QUIC.
-    pub(super) async fn quic(&self, endpoint: &Endpoint) -> Result<Connection, BenchError> {
+    pub(super) async fn quic(&self, endpoint: &Endpoint) -> Result<CarrierConnection, BenchError> {
         let id = EndpointId::from_bytes(self.node.as_bytes()).map_err(failed("parsing the key"))?;
         let address = EndpointAddr::from_parts(id, [TransportAddr::Ip(self.udp)]);
         let connection = endpoint.connect(address, ALPN).await;
         let connection = connection.map_err(failed("connecting"))?;
-        Ok(Connection::Quic(quic::Connection::new(connection)))
+        Ok(CarrierConnection::Quic(quic::QuicConnection::new(
+            connection,
+        )))
     }
 
     /// Connects over WebSocket.
-    pub(super) async fn ws(&self, identity: &Identity) -> Result<Connection, BenchError> {
+    pub(super) async fn ws(&self, identity: &TlsIdentity) -> Result<CarrierConnection, BenchError> {
         let made = tcp::connect(identity, self.node, self.tcp, &[TcpCarrier::Ws]);
         Box::pin(made).await.map_err(failed("connecting"))
     }
@@ -138,7 +140,7 @@ impl NodeAddress {
     /// Connects over TLS; what is spoken on it is left to the caller.
     pub(super) async fn tls(
         &self,
-        identity: &Identity,
+        identity: &TlsIdentity,
         protocol: &[u8],
     ) -> Result<TlsStream<TcpStream>, BenchError> {
         let io = TcpStream::connect(self.tcp)
@@ -171,7 +173,9 @@ pub(super) fn call(to: &str, method: &str) -> Bytes {
 }
 
 /// Sends HELLO and returns the control stream.
-pub(super) async fn greet(connection: &Connection) -> Result<(SendStream, RecvStream), BenchError> {
+pub(super) async fn greet(
+    connection: &CarrierConnection,
+) -> Result<(SendStream, RecvStream), BenchError> {
     let hello = Hello {
         versions: vec![VERSION],
         software: "siege".to_owned(),
@@ -189,7 +193,7 @@ pub(super) async fn greet(connection: &Connection) -> Result<(SendStream, RecvSt
 
 /// Makes a call and returns the answer's body.
 pub(super) async fn ask(
-    connection: &Connection,
+    connection: &CarrierConnection,
     to: &str,
     method: &str,
     body: Bytes,
@@ -246,11 +250,14 @@ pub(super) async fn answer(recv: &mut RecvStream) -> Result<(Status, Bytes), Ben
 /// The request with which a peer joins by a ticket.
 #[derive(Debug, Serialize)]
 struct TicketRedemption {
-    secret: Secret,
+    secret: TicketSecret,
 }
 
 /// Redeems the ticket of a node.
-pub(super) async fn redeem(connection: &Connection, secret: Secret) -> Result<Bytes, BenchError> {
+pub(super) async fn redeem(
+    connection: &CarrierConnection,
+    secret: TicketSecret,
+) -> Result<Bytes, BenchError> {
     let body = header::encode(&TicketRedemption { secret });
     ask(connection, "node", "join", body.into()).await
 }
@@ -282,7 +289,7 @@ impl XorshiftBytes {
 
 /// The TLS settings for a hub: pinned to the key in its ticket.
 pub(super) fn hub_tls(host: &str, key: NodeId) -> Result<rustls::ClientConfig, BenchError> {
-    let pins = hailwire::hub::tls::Pins::default();
+    let pins = hailwire::hub::tls::HubPins::default();
     pins.pin(host, key);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = pins.verifier(provider.clone());

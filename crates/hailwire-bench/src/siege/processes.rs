@@ -12,7 +12,7 @@ use std::{
 };
 
 use hailwire::{Client, DataDir, NodeId, admin, admin::method};
-use hailwire_wire::ticket::{HubTicket, Secret, Ticket};
+use hailwire_wire::ticket::{HubTicket, Ticket, TicketSecret};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -57,7 +57,7 @@ pub(super) struct SiegeProcesses {
     pub(super) victim: NodeAddress,
     pub(super) hub: HubAddress,
     /// The secret of a ticket of the attacked node.
-    pub(super) secret: Secret,
+    pub(super) secret: TicketSecret,
     /// Keys of honest new peers, which the attacked node trusts, and of a member of the hub.
     pub(super) newcomers: Vec<KeySeed>,
 }
@@ -116,7 +116,7 @@ impl SiegeProcesses {
             hub: HubAddress {
                 ticket: String::new(),
             },
-            secret: Secret::from_random([0; 16]),
+            secret: TicketSecret::from_random([0; 16]),
             newcomers: (0..=2 * NEWCOMERS)
                 .map(|_| KeySeed::draw())
                 .collect::<Result<_, _>>()?,
@@ -225,7 +225,7 @@ impl SiegeProcesses {
 
     async fn address(&self, name: &str) -> Result<NodeAddress, BenchError> {
         let client = self.attach(name).await?;
-        let status: admin::Status = client
+        let status: admin::NodeStatus = client
             .admin(method::STATUS, &())
             .await
             .map_err(failed("reading the node's status"))?;

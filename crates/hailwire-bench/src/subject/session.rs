@@ -22,10 +22,10 @@ use std::{
 
 use bytes::Bytes;
 use hailwire::{
-    Agent, Client, Code, Config, DataDir, Node, NodeId, Priority, Request, Response, Serving,
+    Agent, Client, Code, Config, DataDir, Node, NodeId, Priority, Request, Response, ServeHandle,
     Status,
     admin::{self, method},
-    config::{Pool, Size},
+    config::{ByteSize, TunnelPool},
 };
 use hailwire_wire::signed::KeyPair;
 use serde::{Deserialize, Serialize};
@@ -160,7 +160,7 @@ async fn serve_node_over(
 
 /// The agents on offer. They end when this is dropped.
 pub(super) struct OfferedAgents {
-    _serving: Vec<Serving>,
+    _serving: Vec<ServeHandle>,
 }
 
 impl OfferedAgents {
@@ -199,7 +199,7 @@ fn agent(name: &str) -> Result<Agent, Status> {
     Agent::new(name).map_err(|error| Status::new(Code::Internal, error.to_string()))
 }
 
-async fn offer_echo(client: &Client, name: &str) -> Result<Serving, Status> {
+async fn offer_echo(client: &Client, name: &str) -> Result<ServeHandle, Status> {
     let echo = |request: Request| async move { Ok(Response::new(request.into_body())) };
     client.serve(agent(name)?, echo).await
 }
@@ -227,7 +227,7 @@ async fn number(request: &mut Request) -> Result<u64, Status> {
 struct SetupRequest {
     client: Client,
     seed: String,
-    echoes: tokio::sync::Mutex<Vec<Serving>>,
+    echoes: tokio::sync::Mutex<Vec<ServeHandle>>,
     trusted: AtomicU32,
 }
 
@@ -436,7 +436,7 @@ impl SessionTarget {
 
     /// Closes a node's tunnel, and keeps its state.
     async fn hang_up(&self, client: &Client) -> Result<(), BenchError> {
-        let who = admin::Who {
+        let who = admin::PeerSelector {
             who: REMOTE_NODE.into(),
         };
         let gone: Result<(), Status> = client.admin(method::TRUST_REMOVE, &who).await;
@@ -510,7 +510,7 @@ async fn asked(client: &Client, what: &str, count: u32, most: usize) -> Result<B
     answer.bytes(most).await.map_err(failed("setting up"))
 }
 
-async fn status(client: &Client) -> Result<admin::Status, BenchError> {
+async fn status(client: &Client) -> Result<admin::NodeStatus, BenchError> {
     client
         .admin(method::STATUS, &())
         .await
@@ -621,13 +621,13 @@ async fn join_hub(client: &Client, options: &SubjectSetup) -> Result<(), BenchEr
     let Some(ticket) = &options.hub else {
         return Ok(());
     };
-    let join = admin::Join {
+    let join = admin::JoinRequest {
         ticket: ticket.clone(),
         // The run's own hub.
         yes: true,
-        ..admin::Join::default()
+        ..admin::JoinRequest::default()
     };
-    let _: admin::Joined = client
+    let _: admin::JoinAnswer = client
         .admin(method::JOIN, &join)
         .await
         .map_err(failed("joining the hub"))?;
@@ -641,7 +641,7 @@ async fn join_hub(client: &Client, options: &SubjectSetup) -> Result<(), BenchEr
 async fn until(
     client: &Client,
     otherwise: &'static str,
-    wanted: impl Fn(&admin::Status) -> bool,
+    wanted: impl Fn(&admin::NodeStatus) -> bool,
 ) -> Result<(), BenchError> {
     until_within(SETTLE_TIMEOUT, client, otherwise, wanted).await
 }
@@ -650,7 +650,7 @@ async fn until_within(
     within: Duration,
     client: &Client,
     otherwise: &'static str,
-    wanted: impl Fn(&admin::Status) -> bool,
+    wanted: impl Fn(&admin::NodeStatus) -> bool,
 ) -> Result<(), BenchError> {
     let begun = std::time::Instant::now();
     loop {
@@ -682,7 +682,7 @@ async fn trust_each_other(
         addresses: known(&target.address),
         tcp: known(&target.tcp),
     };
-    let _: admin::Trusted = client
+    let _: admin::TrustedPeer = client
         .admin(method::TRUST_ADD, &add)
         .await
         .map_err(failed("adding a trusted peer"))?;
@@ -700,7 +700,7 @@ async fn trust(client: &Client, seed: &str, keys: std::ops::Range<u32>) -> Resul
             addresses: Vec::new(),
             tcp: Vec::new(),
         };
-        let _: admin::Trusted = client
+        let _: admin::TrustedPeer = client
             .admin(method::TRUST_ADD, &add)
             .await
             .map_err(failed("adding a trusted peer"))?;
@@ -738,12 +738,14 @@ fn config(carrier: SessionCarrier, options: &SubjectSetup) -> Result<Config, Ben
         config.listen.tcp = vec![(options.listen, 0).into()];
     }
     if let Some(number) = options.pool {
-        config.pool = Pool::Fixed(number);
+        config.pool = TunnelPool::Fixed(number);
     }
     match options.congestion {
-        Some(CongestionControl::Bbr) => config.quic.congestion = hailwire::config::Congestion::Bbr,
+        Some(CongestionControl::Bbr) => {
+            config.quic.congestion = hailwire::config::CongestionControl::Bbr
+        }
         Some(CongestionControl::Cubic) => {
-            config.quic.congestion = hailwire::config::Congestion::Cubic;
+            config.quic.congestion = hailwire::config::CongestionControl::Cubic;
         }
         None => {}
     }
@@ -753,7 +755,7 @@ fn config(carrier: SessionCarrier, options: &SubjectSetup) -> Result<Config, Ben
                 "a node's stream window is 2 MiB at least: the beginning of an urgent call may need it",
             ));
         }
-        config.quic.stream_window = Size::mib((window >> 20) as u16);
+        config.quic.stream_window = ByteSize::mib((window >> 20) as u16);
     }
     Ok(config)
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use hailwire::config::Pool;
+use hailwire::config::TunnelPool;
 use serde::{Deserialize, Serialize};
 
 use super::{CalloutWire, failed};
@@ -33,7 +33,7 @@ pub struct SubjectSetup {
     #[arg(long, value_name = "PATH")]
     pub path: Option<NodePath>,
     /// Connections of a warm tunnel, waited for before work begins; only sessions [default: the node's own]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(Pool::MAX)))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(TunnelPool::MAX)))]
     pub pool: Option<u32>,
     /// How callouts travel; only callout
     #[arg(long, value_name = "WIRE", value_enum, default_value_t)]

@@ -11,7 +11,7 @@ mod smoke;
 
 use std::path::PathBuf;
 
-use hailwire::config::Pool;
+use hailwire::config::TunnelPool;
 
 use crate::{
     result::CellId,
@@ -355,7 +355,7 @@ fn skip(
 /// Connections that the published rule gives so many agents ([`Pool::Rule`]).
 #[must_use]
 pub fn pool_of(agents: u32) -> u32 {
-    Pool::Rule.size(agents as usize) as u32
+    TunnelPool::Rule.size(agents as usize) as u32
 }
 
 /// The rows that a list of steps covers.

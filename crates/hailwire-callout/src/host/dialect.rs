@@ -32,7 +32,7 @@ use super::{
     foreign::{documented, v1},
     stream,
 };
-use crate::stream::{Receiving, Sending, split};
+use crate::stream::{SocketReader, SocketWriter, split};
 
 /// How long an agent that says nothing is taken to be thinking, while there are other dialects to try.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -210,7 +210,7 @@ where
     }
 }
 
-async fn halves_of(path: &Path) -> Result<(Receiving, Sending), ConnectError> {
+async fn halves_of(path: &Path) -> Result<(SocketReader, SocketWriter), ConnectError> {
     let socket = UnixStream::connect(path).await?;
     Ok(split(socket)?)
 }

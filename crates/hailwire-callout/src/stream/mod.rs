@@ -9,7 +9,7 @@ use bytes::Bytes;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::{io::AsyncRead, net::UnixStream};
 
-pub(crate) use hailwire_socket::{Receiving, Sending};
+pub(crate) use hailwire_socket::{SocketReader, SocketWriter};
 pub(crate) use incoming::FrameReceiver;
 pub(crate) use outgoing::FrameSender;
 
@@ -30,7 +30,7 @@ const SOCKET_BUFFER: usize = 1 << 20;
 /// # Errors
 ///
 /// As [`hailwire_socket::split`].
-pub(crate) fn split(stream: UnixStream) -> io::Result<(Receiving, Sending)> {
+pub(crate) fn split(stream: UnixStream) -> io::Result<(SocketReader, SocketWriter)> {
     if let Err(error) = set_socket_send_buffer_size(&stream, SOCKET_BUFFER) {
         tracing::debug!(%error, "setting the socket's buffer size failed");
     }

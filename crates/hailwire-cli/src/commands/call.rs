@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use data_encoding::BASE64;
 use hailwire::{
     Answer, Client,
-    admin::{Resolve, Resolved, method},
+    admin::{ResolveAnswer, ResolveRequest, method},
     client::Call,
 };
 use hailwire_terminal::{
@@ -29,7 +29,7 @@ use crate::plan;
 struct CallStats {
     /// The node that answered; absent if the address names none.
     #[serde(flatten)]
-    route: Option<Resolved>,
+    route: Option<ResolveAnswer>,
     /// Microseconds from the request to the first byte or the end of the answer.
     first_byte_us: u64,
     /// Microseconds from the request to the end of the answer.
@@ -92,12 +92,12 @@ pub(super) fn prepare(client: &Client, call: plan::CallPlan) -> Call {
 }
 
 /// Finds the agent and brings the tunnel up, measured separately from the call.
-async fn resolve(client: &Client, call: &plan::CallPlan) -> Result<Resolved, CommandFailure> {
-    let ask = Resolve {
+async fn resolve(client: &Client, call: &plan::CallPlan) -> Result<ResolveAnswer, CommandFailure> {
+    let ask = ResolveRequest {
         who: call.to.to_string(),
         carrier: call.carrier.name().to_owned(),
     };
-    let resolve = client.admin::<_, Resolved>(method::RESOLVE, &ask);
+    let resolve = client.admin::<_, ResolveAnswer>(method::RESOLVE, &ask);
     match call.deadline {
         None => Ok(resolve.await?),
         Some(limit) => match tokio::time::timeout(limit, resolve).await {

@@ -4,7 +4,7 @@ use std::{fs::File, time::Duration};
 
 use hailwire::{
     AttachError, Client, Code, Status,
-    admin::{Shutdown, method},
+    admin::{ShutdownRequest, method},
 };
 use rustix::fs::{FlockOperation, flock};
 use serde_json::json;
@@ -12,7 +12,10 @@ use serde_json::json;
 use super::{CommandContext, connect, up::SHUTDOWN_TIMEOUT};
 use hailwire_terminal::failure::CommandFailure;
 
-pub(super) async fn run(run: &CommandContext, request: Shutdown) -> Result<(), CommandFailure> {
+pub(super) async fn run(
+    run: &CommandContext,
+    request: ShutdownRequest,
+) -> Result<(), CommandFailure> {
     let client = match Client::attach(&run.data).await {
         Ok(client) => client,
         Err(AttachError::NotRunning { .. }) => {

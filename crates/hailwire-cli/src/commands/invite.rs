@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use hailwire::admin::{Invite, Invited, method};
+use hailwire::admin::{InviteAnswer, InviteRequest, method};
 use hailwire_terminal::{failure::CommandFailure, text};
 
 use super::{CommandContext, connect};
 
-pub(super) async fn run(run: &CommandContext, request: Invite) -> Result<(), CommandFailure> {
+pub(super) async fn run(
+    run: &CommandContext,
+    request: InviteRequest,
+) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
-    let invited: Invited = client.admin(method::INVITE, &request).await?;
+    let invited: InviteAnswer = client.admin(method::INVITE, &request).await?;
     run.output
         .value(&invited, |invited| format!("{}\n", invited.ticket))?;
     let uses = match invited.uses {

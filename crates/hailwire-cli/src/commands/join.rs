@@ -4,7 +4,7 @@ use std::io::{BufRead as _, Read as _, Write as _};
 
 use hailwire::{
     Code, Status,
-    admin::{Join, Joined, method},
+    admin::{JoinAnswer, JoinRequest, method},
 };
 use hailwire_terminal::{failure::CommandFailure, text};
 use hailwire_wire::limits;
@@ -38,11 +38,11 @@ pub(super) async fn run(run: &CommandContext, join: plan::JoinPlan) -> Result<()
     use_ticket(run, request).await
 }
 
-async fn use_ticket(run: &CommandContext, request: Join) -> Result<(), CommandFailure> {
+async fn use_ticket(run: &CommandContext, request: JoinRequest) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
-    let joined: Joined = client.admin(method::JOIN, &request).await?;
+    let joined: JoinAnswer = client.admin(method::JOIN, &request).await?;
     run.output.value(&joined, shown)?;
-    if let Joined::Hub { error, .. } = &joined
+    if let JoinAnswer::Hub { error, .. } = &joined
         && !error.is_empty()
     {
         run.output.note(&format!(
@@ -50,7 +50,7 @@ async fn use_ticket(run: &CommandContext, request: Join) -> Result<(), CommandFa
             text::one_line(error)
         ));
     }
-    if let Joined::Hub {
+    if let JoinAnswer::Hub {
         members: true,
         trusted: false,
         ..
@@ -64,9 +64,9 @@ async fn use_ticket(run: &CommandContext, request: Join) -> Result<(), CommandFa
     Ok(())
 }
 
-fn shown(joined: &Joined) -> String {
+fn shown(joined: &JoinAnswer) -> String {
     match joined {
-        Joined::Node { id, name, allow } => {
+        JoinAnswer::Node { id, name, allow } => {
             let (who, named) = match name.as_str() {
                 "" => (id.short(), id.to_string()),
                 name => (name.to_owned(), format!("{name} ({id})")),
@@ -74,7 +74,7 @@ fn shown(joined: &Joined) -> String {
             let may_call = super::trust::may_call(&who, allow);
             format!("this node and {named} trust each other now\n{may_call}\n")
         }
-        Joined::Hub {
+        JoinAnswer::Hub {
             url, name, trusted, ..
         } => {
             let named = match name.as_str() {

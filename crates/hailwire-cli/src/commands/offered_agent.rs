@@ -1,6 +1,6 @@
 //! An agent that is served for as long as a command runs, also across restarts of the node.
 
-use hailwire::{Client, Code, Serving, Status};
+use hailwire::{Client, Code, ServeHandle, Status};
 use hailwire_terminal::failure::CommandFailure;
 use hailwire_wire::AgentName;
 
@@ -12,7 +12,7 @@ use crate::serve::backoff::AttachBackoff;
 pub(super) async fn keep(
     run: &CommandContext,
     name: &AgentName,
-    offer: impl AsyncFn(&Client) -> Result<Serving, Status>,
+    offer: impl AsyncFn(&Client) -> Result<ServeHandle, Status>,
     announce: impl FnOnce() -> Result<(), CommandFailure>,
 ) -> Result<(), CommandFailure> {
     let mut backoff = AttachBackoff::default();

@@ -1,6 +1,6 @@
 //! `hail peers`: whom this node trusts, and the tunnels to them.
 
-use hailwire::admin::{self, Trusted, Tunnel, method};
+use hailwire::admin::{self, TrustedPeer, TunnelStatus, method};
 use hailwire_terminal::{failure::CommandFailure, table::TextTable};
 use serde::Serialize;
 
@@ -13,15 +13,15 @@ use super::{
 #[derive(Debug, Serialize)]
 struct PeerRow {
     #[serde(flatten)]
-    trusted: Trusted,
+    trusted: TrustedPeer,
     /// The tunnel that takes new calls, while one is up.
-    tunnel: Option<Tunnel>,
+    tunnel: Option<TunnelStatus>,
 }
 
 pub(super) async fn run(run: &CommandContext) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
-    let trusted: Vec<Trusted> = client.admin(method::TRUST_LIST, &()).await?;
-    let status: admin::Status = client.admin(method::STATUS, &()).await?;
+    let trusted: Vec<TrustedPeer> = client.admin(method::TRUST_LIST, &()).await?;
+    let status: admin::NodeStatus = client.admin(method::STATUS, &()).await?;
     let peers: Vec<PeerRow> = trusted
         .into_iter()
         .map(|trusted| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hailwire::admin::{Ping, Pong, method};
+use hailwire::admin::{PingAnswer, PingRequest, method};
 use hailwire_terminal::{failure::CommandFailure, text};
 
 use super::{CommandContext, connect};
@@ -11,7 +11,7 @@ use super::{CommandContext, connect};
 /// that does not trust this node answers too, which is shown.
 pub(super) async fn run(
     run: &CommandContext,
-    who: Ping,
+    who: PingRequest,
     count: u32,
     interval: Duration,
 ) -> Result<(), CommandFailure> {
@@ -20,7 +20,7 @@ pub(super) async fn run(
     let mut ticks = tokio::time::interval(interval.max(Duration::from_millis(1)));
     for _ in 0..count {
         ticks.tick().await;
-        let ping = client.admin::<_, Pong>(method::PING, &who);
+        let ping = client.admin::<_, PingAnswer>(method::PING, &who);
         let pong = match run.timeout {
             None => ping.await?,
             Some(limit) => {
@@ -40,7 +40,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-fn for_people(pong: &Pong) -> String {
+fn for_people(pong: &PingAnswer) -> String {
     let name = if pong.name.is_empty() {
         pong.id.short()
     } else {

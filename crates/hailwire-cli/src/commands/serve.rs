@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hailwire::{Agent, Client, Code, Request, RequestKind, Response, Serving, Status};
+use hailwire::{Agent, Client, Code, Request, RequestKind, Response, ServeHandle, Status};
 use hailwire_terminal::failure::CommandFailure;
 use hailwire_terminal::stop::StopSignals;
 use serde_json::json;
@@ -92,7 +92,7 @@ async fn offer(
     client: &Client,
     serve: &ServePlan,
     agent_command: &CommandAgent,
-) -> Result<Serving, Status> {
+) -> Result<ServeHandle, Status> {
     let mut agent = Agent::new(serve.name.as_str())
         .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?
         .describe(serve.description.clone())

@@ -2,19 +2,19 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use hailwire::admin::{self, HubState, Tunnel, method};
+use hailwire::admin::{self, HubState, TunnelStatus, method};
 use hailwire_terminal::{failure::CommandFailure, table::TextTable, text};
 
 use super::{CommandContext, agents, connect};
 
 pub(super) async fn run(run: &CommandContext) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
-    let status: admin::Status = client.admin(method::STATUS, &()).await?;
+    let status: admin::NodeStatus = client.admin(method::STATUS, &()).await?;
     run.output
         .value(&status, |status| for_people(status, run.output.colour))
 }
 
-fn for_people(status: &admin::Status, colour: bool) -> String {
+fn for_people(status: &admin::NodeStatus, colour: bool) -> String {
     let mut out = String::new();
     let name = if status.name.is_empty() {
         "(no name)"
@@ -62,7 +62,7 @@ fn for_people(status: &admin::Status, colour: bool) -> String {
     out
 }
 
-fn tcp(status: &admin::Status) -> String {
+fn tcp(status: &admin::NodeStatus) -> String {
     match status.tcp_sockets.is_empty() {
         true => "not listening".to_owned(),
         false => format!(
@@ -73,7 +73,7 @@ fn tcp(status: &admin::Status) -> String {
     }
 }
 
-fn calls(status: &admin::Status) -> String {
+fn calls(status: &admin::NodeStatus) -> String {
     let to_peers = status.reused + status.made;
     match to_peers {
         0 => status.calls.to_string(),
@@ -87,7 +87,7 @@ fn calls(status: &admin::Status) -> String {
 
 /// The carrier of a tunnel with its number of connections if there are several, and why it takes new calls,
 /// or that it is in reserve.
-pub(super) fn carrier(tunnel: &Tunnel) -> String {
+pub(super) fn carrier(tunnel: &TunnelStatus) -> String {
     let carrier = match tunnel.connections {
         0 | 1 => tunnel.carrier.clone(),
         several => format!("{} × {several}", tunnel.carrier),
@@ -111,7 +111,7 @@ fn hub_line(hub: &HubState) -> String {
     text::one_line(&line)
 }
 
-fn tunnels(tunnels: &[Tunnel]) -> TextTable {
+fn tunnels(tunnels: &[TunnelStatus]) -> TextTable {
     let mut table = TextTable::new([
         "PEER",
         "CARRIER",
@@ -142,7 +142,7 @@ fn tunnels(tunnels: &[Tunnel]) -> TextTable {
 }
 
 /// Path, remote end, RTT, loss, bytes sent and received.
-pub(super) fn tunnel_cells(tunnel: &Tunnel) -> [String; 6] {
+pub(super) fn tunnel_cells(tunnel: &TunnelStatus) -> [String; 6] {
     [
         tunnel.path.kind.clone(),
         tunnel.path.remote.clone(),
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn a_status_shows_tunnels_agents_and_hubs() {
         let id = NodeId::from_bytes([7; 32]);
-        let status = admin::Status {
+        let status = admin::NodeStatus {
             id,
             name: "desk".into(),
             version: "0.1.0".into(),
@@ -182,13 +182,13 @@ mod tests {
             tcp_sockets: vec!["0.0.0.0:443".into()],
             addresses: vec!["10.0.0.1:1".into()],
             tcp_addresses: vec!["10.0.0.1:443".into()],
-            tunnels: vec![Tunnel {
+            tunnels: vec![TunnelStatus {
                 peer: id,
                 name: "lap\x1btop".into(),
                 carrier: "quic".into(),
                 carries: true,
                 why: "udp answers".into(),
-                path: admin::Path {
+                path: admin::PathStatus {
                     kind: "direct".into(),
                     remote: "10.0.0.2:7".into(),
                     rtt_us: 1234,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use hailwire::admin::{Pending, TrustAdd, Trusted, Who, method};
+use hailwire::admin::{PeerSelector, TrustAdd, TrustedPeer, UntrustedPeer, method};
 use hailwire_terminal::{failure::CommandFailure, table::TextTable};
 use serde_json::json;
 
@@ -10,8 +10,8 @@ use super::{CommandContext, connect};
 
 pub(super) async fn list(run: &CommandContext) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
-    let rows: Vec<Trusted> = client.admin(method::TRUST_LIST, &()).await?;
-    let table = |rows: &[Trusted]| {
+    let rows: Vec<TrustedPeer> = client.admin(method::TRUST_LIST, &()).await?;
+    let table = |rows: &[TrustedPeer]| {
         let mut table = TextTable::new([
             "NAME",
             "NAMED BY",
@@ -22,7 +22,7 @@ pub(super) async fn list(run: &CommandContext) -> Result<(), CommandFailure> {
             "BARE CALLS",
             "CONNECTED",
         ]);
-        for Trusted {
+        for TrustedPeer {
             id,
             alias,
             named_by,
@@ -69,7 +69,10 @@ pub(super) async fn approve(run: &CommandContext, request: TrustAdd) -> Result<(
     change(run, method::TRUST_APPROVE, &request).await
 }
 
-pub(super) async fn remove(run: &CommandContext, request: Who) -> Result<(), CommandFailure> {
+pub(super) async fn remove(
+    run: &CommandContext,
+    request: PeerSelector,
+) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
     client
         .admin::<_, ()>(method::TRUST_REMOVE, &request)
@@ -82,10 +85,10 @@ pub(super) async fn remove(run: &CommandContext, request: Who) -> Result<(), Com
 
 pub(super) async fn pending(run: &CommandContext) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
-    let rows: Vec<Pending> = client.admin(method::TRUST_PENDING, &()).await?;
-    let table = |rows: &[Pending]| {
+    let rows: Vec<UntrustedPeer> = client.admin(method::TRUST_PENDING, &()).await?;
+    let table = |rows: &[UntrustedPeer]| {
         let mut table = TextTable::new(["ID", "CLAIMS TO BE", "FROM", "LAST TRY", ">TRIES"]);
-        for Pending {
+        for UntrustedPeer {
             id,
             claims,
             from,
@@ -120,9 +123,9 @@ async fn change(
     request: &TrustAdd,
 ) -> Result<(), CommandFailure> {
     let client = connect::attach(run).await?;
-    let trusted: Trusted = client.admin(method, request).await?;
+    let trusted: TrustedPeer = client.admin(method, request).await?;
     run.output.value(&trusted, |trusted| {
-        let Trusted { id, alias, .. } = trusted;
+        let TrustedPeer { id, alias, .. } = trusted;
         let (who, named) = match alias.as_str() {
             "" => (id.short(), id.to_string()),
             alias => (alias.to_owned(), format!("{alias} ({id})")),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hailwire::{
     Code, Config, Node, StartError,
-    config::{Limits, LogLevel, Origin},
+    config::{LimitSettings, LogLevel, ValueOrigin},
 };
 use hailwire_terminal::{failure::CommandFailure, log, stop::StopSignals, text};
 use serde::Serialize;
@@ -52,7 +52,7 @@ pub(super) async fn run(run: &CommandContext, up: UpArgs) -> Result<(), CommandF
         run.log.unwrap_or(level(config.log.level)),
         run.output.colour_errors,
     );
-    let Limits { grace, .. } = config.limits;
+    let LimitSettings { grace, .. } = config.limits;
 
     let mut stop = StopSignals::new()?;
     restart::restart_instead_of_aborting();
@@ -108,7 +108,7 @@ fn level(configured: LogLevel) -> Level {
 
 /// The configuration, with flags in place of settings of the file.
 fn effective(mut config: Config, up: &UpArgs) -> Config {
-    let mut flag = |path| config.origins.note(path, Origin::Flag);
+    let mut flag = |path| config.origins.note(path, ValueOrigin::Flag);
     if let Some(name) = &up.name {
         flag("node.name");
         config.node.name = Some(name.clone());

@@ -131,15 +131,15 @@ fn a_hub_runs_and_takes_members() {
 
 #[test]
 fn joining_asks_before_the_members_of_a_hub_may_call_and_says_what_a_peer_may() {
-    use hailwire_wire::ticket::{HubTicket, Secret, Ticket};
+    use hailwire_wire::ticket::{HubTicket, Ticket, TicketSecret};
 
     let mut nodes = TestNodes::new();
     let ticket = Ticket::Hub(HubTicket {
         url: "https://127.0.0.1:9".parse().unwrap(),
         key: None,
-        secret: Secret::from_random([7; 16]),
+        secret: TicketSecret::from_random([7; 16]),
         expires: u64::MAX,
-        trust: hailwire_wire::directory::Trust::Members,
+        trust: hailwire_wire::directory::MemberTrust::Members,
     });
     let text = ticket.to_text().unwrap();
     for asked in [

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use hailwire_wire::{
     frame::FrameKind,
-    header::{self, Offer, Offers},
+    header::{self, AgentOffer, AgentOffers},
     limits, offers,
 };
 
@@ -12,8 +12,8 @@ fn id(byte: u8) -> NodeId {
     NodeId::from_bytes([byte; 32])
 }
 
-fn offer(name: &str) -> Offer {
-    Offer {
+fn offer(name: &str) -> AgentOffer {
+    AgentOffer {
         name: name.parse().unwrap(),
         description: "d".repeat(200),
         tags: Vec::new(),
@@ -138,9 +138,9 @@ fn a_peer_that_numbers_no_lists_is_heard_each_time() {
     let mut waiting = OfferQueue::new();
     waiting.open(id(1), now);
     for name in ["first", "second"] {
-        let offers = Offers {
+        let offers = AgentOffers {
             agents: vec![offer(name)],
-            ..Offers::default()
+            ..AgentOffers::default()
         };
         let payload = Bytes::from(header::encode(&offers));
         let page = OfferPage::parse(FrameKind::OFFERS, payload).unwrap();

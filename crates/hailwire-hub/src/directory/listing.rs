@@ -9,9 +9,9 @@
 use bytes::Bytes;
 use hailwire_wire::{
     NodeId,
-    directory::{Publish, Reason, RecordBytes, Search, SearchPage, ShownTo},
+    directory::{PublishRequest, RecordBytes, RefusalReason, SearchPage, SearchRequest, ShownTo},
     limits,
-    record::{Record, RecordError, SignedRecord},
+    record::{NodeRecord, RecordError, SignedRecord},
 };
 use rusqlite::{Connection, OptionalExtension as _, params};
 
@@ -96,7 +96,7 @@ pub(crate) enum PublicationError {
 
 impl CheckedPublication {
     /// Checks signatures and bounds.
-    pub(crate) fn parse(publish: Publish, now: u64) -> Result<Self, PublicationError> {
+    pub(crate) fn parse(publish: PublishRequest, now: u64) -> Result<Self, PublicationError> {
         if publish.shown_to.len() > limits::MAX_SHOWN_TO {
             return Err(PublicationError::ShownTo);
         }
@@ -201,7 +201,7 @@ impl SearchCost {
 #[derive(Debug)]
 pub(crate) struct DirectorySearch {
     requester: NodeId,
-    search: Search,
+    search: SearchRequest,
     /// The terms that must occur in a record's search text, in lower case.
     terms: Vec<String>,
     now: u64,
@@ -214,7 +214,7 @@ pub(crate) struct DirectorySearch {
 }
 
 impl DirectorySearch {
-    pub(crate) fn new(requester: NodeId, search: Search, now: u64) -> Self {
+    pub(crate) fn new(requester: NodeId, search: SearchRequest, now: u64) -> Self {
         let terms = search.words.iter().chain(&search.tags);
         Self {
             requester,
@@ -238,7 +238,7 @@ impl DirectorySearch {
             directory.admit(self.requester)?;
             self.search.check_bounds().map_err(|bound| {
                 let message = format_args!("the search exceeds a bound: {bound}").to_string();
-                refused(Reason::Malformed, message)
+                refused(RefusalReason::Malformed, message)
             })?;
             self.admitted = true;
         }
@@ -305,13 +305,13 @@ impl DirectorySearch {
         node: NodeId,
     ) -> Result<Option<Bytes>, DirectoryError> {
         let bytes = directory.live_record(node, self.now)?;
-        let wanted = |record: Record| record.agents.iter().any(|a| self.search.matches(a));
+        let wanted = |record: NodeRecord| record.agents.iter().any(|a| self.search.matches(a));
         Ok(bytes.filter(|bytes| self.search.is_empty() || decode(bytes).is_some_and(wanted)))
     }
 }
 
 /// The search text of a record.
-fn text_of(record: &Record) -> String {
+fn text_of(record: &NodeRecord) -> String {
     let mut text = String::new();
     for agent in &record.agents {
         let parts = [agent.name.as_str(), &agent.description].into_iter();

@@ -1,4 +1,6 @@
-use hailwire_wire::{directory::Search, header::Offer, record::SignedRecord, signed::KeyPair};
+use hailwire_wire::{
+    directory::SearchRequest, header::AgentOffer, record::SignedRecord, signed::KeyPair,
+};
 
 use super::*;
 
@@ -22,8 +24,8 @@ fn key(byte: u8) -> KeyPair {
     KeyPair::from_seed(&[byte; 32])
 }
 
-fn ticket(directory: &mut Directory, byte: u8, uses_left: u32) -> Secret {
-    let secret = Secret::from_random([byte; 16]);
+fn ticket(directory: &mut Directory, byte: u8, uses_left: u32) -> TicketSecret {
+    let secret = TicketSecret::from_random([byte; 16]);
     let digest = secret.digest();
     let invitation = Invitation {
         digest,
@@ -43,35 +45,35 @@ fn member(directory: &mut Directory, byte: u8) -> KeyPair {
     key
 }
 
-fn record(name: Option<&str>, agents: &[&str], sequence: u64, issued: u64) -> Record {
-    let offer = |name: &&str| Offer {
+fn record(name: Option<&str>, agents: &[&str], sequence: u64, issued: u64) -> NodeRecord {
+    let offer = |name: &&str| AgentOffer {
         name: name.parse().unwrap(),
         description: "x".repeat(200),
         tags: vec!["text".into()],
         version: String::new(),
     };
-    Record {
+    NodeRecord {
         name: name.map(|name| name.parse().unwrap()),
         agents: agents.iter().map(offer).collect(),
         sequence,
         issued,
         expires: issued + 7200,
-        ..Record::default()
+        ..NodeRecord::default()
     }
 }
 
 fn publish(
     directory: &mut Directory,
     key: &KeyPair,
-    record: Record,
+    record: NodeRecord,
     now: u64,
-) -> Result<Published, Reason> {
+) -> Result<PublishAnswer, RefusalReason> {
     directory
         .publish(key.id(), &record.sign(key).unwrap().into(), now)
         .map_err(reason)
 }
 
-fn reason(error: DirectoryError) -> Reason {
+fn reason(error: DirectoryError) -> RefusalReason {
     match error {
         DirectoryError::Refused { reason, .. } => reason,
         other => panic!("{other:?}"),
@@ -83,7 +85,7 @@ fn found(
     requester: &KeyPair,
     node: &str,
     now: u64,
-) -> Result<NodeId, Reason> {
+) -> Result<NodeId, RefusalReason> {
     let found = directory
         .lookup(requester.id(), &node.parse().unwrap(), now)
         .map_err(reason)?;
@@ -98,7 +100,7 @@ fn a_ticket_admits_as_many_nodes_as_it_says() {
     directory.join(key(1).id(), &secret, NOW).unwrap();
     directory.join(key(2).id(), &secret, NOW).unwrap();
     let third = directory.join(key(3).id(), &secret, NOW).map_err(reason);
-    assert_eq!(third, Err(Reason::TicketUsedUp));
+    assert_eq!(third, Err(RefusalReason::TicketUsedUp));
     assert!(!directory.is_member(key(3).id()).unwrap());
 }
 
@@ -109,10 +111,10 @@ fn an_unknown_or_expired_ticket_admits_nobody() {
     let late = directory
         .join(key(1).id(), &secret, NOW + 600)
         .map_err(reason);
-    assert_eq!(late, Err(Reason::TicketExpired));
-    let unknown = Secret::from_random([9; 16]);
+    assert_eq!(late, Err(RefusalReason::TicketExpired));
+    let unknown = TicketSecret::from_random([9; 16]);
     let unknown = directory.join(key(1).id(), &unknown, NOW).map_err(reason);
-    assert_eq!(unknown, Err(Reason::TicketUnknown));
+    assert_eq!(unknown, Err(RefusalReason::TicketUnknown));
 }
 
 #[test]
@@ -123,7 +125,7 @@ fn a_full_hub_refuses_and_keeps_the_ticket_good() {
         directory.join(key(byte).id(), &secret, NOW).unwrap();
     }
     let full = directory.join(key(4).id(), &secret, NOW).map_err(reason);
-    assert_eq!(full, Err(Reason::Full));
+    assert_eq!(full, Err(RefusalReason::Full));
     assert!(directory.remove(key(0).id()).unwrap());
     directory.join(key(4).id(), &secret, NOW).unwrap();
 }
@@ -138,12 +140,18 @@ fn a_ticket_does_not_outlive_its_expiry_because_the_clock_is_set_back() {
     assert_eq!(join(&mut directory, 1, NOW + 599), Ok(()));
     assert_eq!(
         join(&mut directory, 2, NOW + 600),
-        Err(Reason::TicketExpired)
+        Err(RefusalReason::TicketExpired)
     );
-    assert_eq!(join(&mut directory, 2, NOW), Err(Reason::TicketExpired));
+    assert_eq!(
+        join(&mut directory, 2, NOW),
+        Err(RefusalReason::TicketExpired)
+    );
     // Also in another process, and by what members publish in the meantime.
     directory.clock = LatestTime::new(0, Duration::ZERO);
-    assert_eq!(join(&mut directory, 2, NOW), Err(Reason::TicketExpired));
+    assert_eq!(
+        join(&mut directory, 2, NOW),
+        Err(RefusalReason::TicketExpired)
+    );
 }
 
 #[test]
@@ -184,7 +192,7 @@ fn invitations_are_bounded_and_expired_ones_make_room() {
     let invitation = |i: usize| {
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&(i as u64).to_be_bytes());
-        let digest = Secret::from_random(secret).digest();
+        let digest = TicketSecret::from_random(secret).digest();
         Invitation {
             digest,
             uses_left: 1,
@@ -199,7 +207,7 @@ fn invitations_are_bounded_and_expired_ones_make_room() {
     let more = invitation(limits::MAX_INVITATIONS);
     assert_eq!(
         directory.invite(&more, NOW).map_err(reason),
-        Err(Reason::Full)
+        Err(RefusalReason::Full)
     );
     directory.invite(&more, NOW + 600).unwrap();
 }
@@ -218,20 +226,20 @@ fn non_members_see_nothing() {
     let stranger = key(9);
     assert_eq!(
         found(&directory, &stranger, "laptop", NOW),
-        Err(Reason::NotAMember)
+        Err(RefusalReason::NotAMember)
     );
     assert_eq!(
         found(&directory, &stranger, "absent", NOW),
-        Err(Reason::NotAMember)
+        Err(RefusalReason::NotAMember)
     );
     let search = directory
-        .search(stranger.id(), &Search::default(), NOW)
+        .search(stranger.id(), &SearchRequest::default(), NOW)
         .map_err(reason);
-    assert_eq!(search, Err(Reason::NotAMember));
+    assert_eq!(search, Err(RefusalReason::NotAMember));
     let members = directory.members(stranger.id(), None, NOW).map_err(reason);
-    assert_eq!(members, Err(Reason::NotAMember));
+    assert_eq!(members, Err(RefusalReason::NotAMember));
     let record = publish(&mut directory, &stranger, record(None, &[], 1, NOW), NOW);
-    assert_eq!(record, Err(Reason::NotAMember));
+    assert_eq!(record, Err(RefusalReason::NotAMember));
 }
 
 #[test]
@@ -242,7 +250,7 @@ fn a_member_publishes_for_itself_only() {
     let stolen = directory
         .publish(one.id(), &record.into(), NOW)
         .map_err(reason);
-    assert_eq!(stolen, Err(Reason::NotYours));
+    assert_eq!(stolen, Err(RefusalReason::NotYours));
 }
 
 #[test]
@@ -257,7 +265,7 @@ fn an_older_or_equal_sequence_is_refused_even_after_the_newer_record_expired() {
             record(None, &[], old, NOW),
             NOW + DAY,
         );
-        assert_eq!(replayed, Err(Reason::Replayed));
+        assert_eq!(replayed, Err(RefusalReason::Replayed));
     }
     // Past the middle of the number range too.
     publish(
@@ -286,12 +294,12 @@ fn a_record_is_found_by_key_and_name_until_it_expires() {
     assert_eq!(found(&directory, &two, &id, NOW), Ok(one.id()));
     assert_eq!(
         found(&directory, &two, "laptop", NOW + 7200),
-        Err(Reason::Away),
+        Err(RefusalReason::Away),
         "the name is still its holder's"
     );
     assert_eq!(
         found(&directory, &two, &id, NOW + 7200),
-        Err(Reason::NotFound)
+        Err(RefusalReason::NotFound)
     );
 }
 
@@ -314,7 +322,7 @@ fn a_name_is_first_come_and_free_again_after_its_time() {
         record(Some("laptop"), &[], 1, late - 1),
         late - 1,
     );
-    assert_eq!(taken, Err(Reason::NameTaken));
+    assert_eq!(taken, Err(RefusalReason::NameTaken));
     publish(
         &mut directory,
         &two,
@@ -329,7 +337,7 @@ fn a_name_is_first_come_and_free_again_after_its_time() {
         record(Some("laptop"), &[], 2, late),
         late,
     );
-    assert_eq!(back, Err(Reason::NameTaken));
+    assert_eq!(back, Err(RefusalReason::NameTaken));
 }
 
 #[test]
@@ -350,7 +358,7 @@ fn a_refused_name_changes_nothing() {
         record(Some("laptop"), &[], 2, NOW),
         NOW,
     );
-    assert_eq!(taken, Err(Reason::NameTaken));
+    assert_eq!(taken, Err(RefusalReason::NameTaken));
     assert_eq!(found(&directory, &one, "desk", NOW), Ok(two.id()));
     publish(&mut directory, &two, record(Some("desk"), &[], 2, NOW), NOW).unwrap();
 }
@@ -369,7 +377,7 @@ fn a_node_holds_one_name_and_another_gives_up_the_first() {
     publish(&mut directory, &one, record(Some("desk"), &[], 2, NOW), NOW).unwrap();
     assert_eq!(
         found(&directory, &two, "laptop", NOW),
-        Err(Reason::NotFound)
+        Err(RefusalReason::NotFound)
     );
     publish(
         &mut directory,
@@ -380,9 +388,12 @@ fn a_node_holds_one_name_and_another_gives_up_the_first() {
     .unwrap();
     // A record without a name keeps the name bound, but is not found by it.
     publish(&mut directory, &one, record(None, &[], 3, NOW), NOW).unwrap();
-    assert_eq!(found(&directory, &two, "desk", NOW), Err(Reason::Away));
+    assert_eq!(
+        found(&directory, &two, "desk", NOW),
+        Err(RefusalReason::Away)
+    );
     let taken = publish(&mut directory, &two, record(Some("desk"), &[], 2, NOW), NOW);
-    assert_eq!(taken, Err(Reason::NameTaken));
+    assert_eq!(taken, Err(RefusalReason::NameTaken));
 }
 
 #[test]
@@ -399,9 +410,9 @@ fn a_search_finds_live_nodes_by_their_agents() {
     publish(&mut directory, &two, record(None, &[], 1, NOW), NOW).unwrap();
     let count = |words: &[&str], now| {
         let words = words.iter().map(|w| (*w).to_owned()).collect();
-        let search = Search {
+        let search = SearchRequest {
             words,
-            ..Search::default()
+            ..SearchRequest::default()
         };
         directory
             .search(one.id(), &search, now)
@@ -414,12 +425,12 @@ fn a_search_finds_live_nodes_by_their_agents() {
     assert_eq!(count(&["sha256"], NOW), 0);
     assert_eq!(count(&[], NOW + 7200), 0);
     let words = vec![String::new(); limits::MAX_SEARCH_TERMS + 1];
-    let search = Search {
+    let search = SearchRequest {
         words,
-        ..Search::default()
+        ..SearchRequest::default()
     };
     let many = directory.search(one.id(), &search, NOW).map_err(reason);
-    assert_eq!(many, Err(Reason::Malformed));
+    assert_eq!(many, Err(RefusalReason::Malformed));
 }
 
 #[test]
@@ -446,7 +457,7 @@ fn pages_follow_each_other_without_gap_or_repetition() {
         listed.iter().map(|member| member.id).collect::<Vec<_>>(),
         keys
     );
-    let (mut search, mut nodes) = (Search::default(), Vec::new());
+    let (mut search, mut nodes) = (SearchRequest::default(), Vec::new());
     loop {
         let page = directory.search(keys[0], &search, NOW).unwrap();
         let node = |r: RecordBytes| SignedRecord::parse(r.0, NOW).unwrap().node();
@@ -481,7 +492,7 @@ fn large_records_make_small_pages() {
         publish(&mut directory, &key(i), record(None, &names, 1, NOW), NOW).unwrap();
     }
     let page = directory
-        .search(key(0).id(), &Search::default(), NOW)
+        .search(key(0).id(), &SearchRequest::default(), NOW)
         .unwrap();
     assert_eq!(page.records.len(), fits);
     assert!(page.next.is_some());

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use hailwire::hub::{HubClient, HubError, tls::Pins};
+use hailwire::hub::{HubClient, HubError, tls::HubPins};
 use hailwire_hub::TlsMode;
 use hailwire_wire::{
-    directory::{Reason, Search, SignedRequest, path},
+    directory::{RefusalReason, SearchRequest, SignedRequest, path},
     limits,
-    ticket::Secret,
+    ticket::TicketSecret,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -30,7 +30,7 @@ async fn a_body_past_its_bound_is_refused() {
         body: &body,
     };
     let refused = refusal(&hub.hub, &asked, Some(&permit(&asked, &node.key))).await;
-    assert_eq!(refused, (413, Reason::TooLarge));
+    assert_eq!(refused, (413, RefusalReason::TooLarge));
 }
 
 #[tokio::test]
@@ -42,19 +42,19 @@ async fn guessing_tickets_is_slowed_down_even_for_the_right_one() {
     .await;
     let good = hub.ticket(1).await.secret;
     let node = hub.unjoined_node(1);
-    let guess = |byte| node.client.join(Secret::from_random([byte; 16]));
+    let guess = |byte| node.client.join(TicketSecret::from_random([byte; 16]));
     for byte in 0..3 {
         assert_eq!(
             guess(byte).await.map(drop).map_err(reason),
-            Err(Reason::TicketUnknown)
+            Err(RefusalReason::TicketUnknown)
         );
     }
     assert_eq!(
         guess(3).await.map(drop).map_err(reason),
-        Err(Reason::TooOften)
+        Err(RefusalReason::TooOften)
     );
     let late = node.client.join(good).await;
-    assert_eq!(late.map(drop).map_err(reason), Err(Reason::TooOften));
+    assert_eq!(late.map(drop).map_err(reason), Err(RefusalReason::TooOften));
 }
 
 #[tokio::test]
@@ -69,7 +69,7 @@ async fn a_member_cannot_publish_without_end() {
     one.publish(&one.record(None, 2)).await.unwrap();
     assert_eq!(
         one.publish(&one.record(None, 3)).await,
-        Err(Reason::TooOften)
+        Err(RefusalReason::TooOften)
     );
     two.publish(&two.record(None, 1)).await.unwrap();
 }
@@ -83,19 +83,19 @@ async fn searches_and_look_ups_of_a_member_have_quotas_of_their_own() {
     })
     .await;
     let (one, two) = (hub.member(1).await, hub.member(2).await);
-    let all = Search::default();
+    let all = SearchRequest::default();
     for _ in 0..2 {
         one.client.search(&all).await.unwrap();
     }
     let refused = one.client.search(&all).await.map(drop).map_err(reason);
-    assert_eq!(refused, Err(Reason::TooOften));
+    assert_eq!(refused, Err(RefusalReason::TooOften));
     let name = "absent".parse().unwrap();
     for _ in 0..2 {
         assert_eq!(one.client.lookup(&name).await.unwrap(), None);
     }
     assert_eq!(one.client.members().await.unwrap().len(), 2);
     let refused = one.client.lookup(&name).await.map(drop).map_err(reason);
-    assert_eq!(refused, Err(Reason::TooOften));
+    assert_eq!(refused, Err(RefusalReason::TooOften));
     two.client.search(&all).await.unwrap();
     let member = two.client.member(one.key.id()).await.unwrap();
     assert_eq!(member.map(|member| member.id), Some(one.key.id()));
@@ -227,7 +227,7 @@ async fn an_answer_past_its_bound_is_given_up() {
         // The client hangs up as soon as it has had enough.
         let _ = tcp.write_all(&blank).await;
     });
-    let client = HubClient::new(url.parse().unwrap(), None, key(1), &Pins::default()).unwrap();
+    let client = HubClient::new(url.parse().unwrap(), None, key(1), &HubPins::default()).unwrap();
     let answer = timeout(Duration::from_secs(20), client.members()).await;
     let error = answer.unwrap().unwrap_err();
     assert!(

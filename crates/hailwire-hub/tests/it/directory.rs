@@ -1,7 +1,7 @@
 //! What members do: join, publish, look up, search, and find it again after a restart.
 
-use hailwire_hub::{AgentVisibility, Hub, TlsMode, Trust};
-use hailwire_wire::directory::{Reason, Search};
+use hailwire_hub::{AgentVisibility, Hub, MemberTrust, TlsMode};
+use hailwire_wire::directory::{RefusalReason, SearchRequest};
 
 use crate::test_hub::{TestHub, config, reason};
 
@@ -22,9 +22,9 @@ async fn a_member_publishes_and_another_finds_it_over_https() {
         two.client.lookup(&"absent".parse().unwrap()).await.unwrap(),
         None
     );
-    let search = |word: &str| Search {
+    let search = |word: &str| SearchRequest {
         words: vec![word.into()],
-        ..Search::default()
+        ..SearchRequest::default()
     };
     assert_eq!(two.client.search(&search("lines")).await.unwrap(), [record]);
     assert_eq!(two.client.search(&search("sha256")).await.unwrap(), []);
@@ -40,14 +40,14 @@ async fn a_member_publishes_and_another_finds_it_over_https() {
 
 #[tokio::test]
 async fn joining_tells_what_a_node_needs() {
-    let hub = TestHub::with(|config| config.trust = Trust::Members).await;
+    let hub = TestHub::with(|config| config.trust = MemberTrust::Members).await;
     let node = hub.unjoined_node(1);
     let ticket = hub.ticket(1).await;
     assert_eq!(ticket.key, Some(hub.hub.id()));
     assert_eq!(&ticket.url, hub.hub.url());
     let joined = node.client.join(ticket.secret.clone()).await.unwrap();
     assert_eq!(joined.hub, hub.hub.id());
-    assert_eq!(joined.trust, Trust::Members);
+    assert_eq!(joined.trust, MemberTrust::Members);
     assert_eq!(joined.relay, hub.hub.url().to_string());
     assert_eq!(joined.discovery_port, hub.hub.udp_addr().port());
     // Again is harmless: an answer may have been lost.
@@ -58,7 +58,7 @@ async fn joining_tells_what_a_node_needs() {
         .join(ticket.secret)
         .await
         .map_err(reason);
-    assert_eq!(late.map(drop), Err(Reason::TicketUsedUp));
+    assert_eq!(late.map(drop), Err(RefusalReason::TicketUsedUp));
 }
 
 #[tokio::test]
@@ -83,11 +83,11 @@ async fn a_restart_keeps_key_members_records_and_names() {
     );
     assert_eq!(
         one.publish(&one.record(None, 7)).await,
-        Err(Reason::Replayed)
+        Err(RefusalReason::Replayed)
     );
     assert_eq!(
         two.publish(&two.record(Some("laptop"), 1)).await,
-        Err(Reason::NameTaken)
+        Err(RefusalReason::NameTaken)
     );
     let hub = TestHub {
         hub: restarted,
@@ -117,7 +117,7 @@ async fn of_many_that_want_one_name_at_once_one_gets_it() {
     for task in tasks {
         match task.await.unwrap() {
             Ok(()) => won += 1,
-            Err(reason) => assert_eq!(reason, Reason::NameTaken),
+            Err(reason) => assert_eq!(reason, RefusalReason::NameTaken),
         }
     }
     assert_eq!(won, 1);
@@ -148,7 +148,7 @@ async fn a_removed_member_has_no_access() {
     one.publish(&one.record(Some("laptop"), 1)).await.unwrap();
     assert!(hub.hub.remove(one.key.id()).await.unwrap());
     let refused = one.client.members().await.map_err(reason);
-    assert_eq!(refused.map(drop), Err(Reason::NotAMember));
+    assert_eq!(refused.map(drop), Err(RefusalReason::NotAMember));
     assert_eq!(
         two.client.lookup(&"laptop".parse().unwrap()).await.unwrap(),
         None

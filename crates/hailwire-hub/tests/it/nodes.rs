@@ -3,10 +3,11 @@
 use std::{net::SocketAddr, time::Duration};
 
 use hailwire::{
-    Agent, Client, Code, DataDir, Node, Request, Response, Serving, Status, admin, admin::method,
+    Agent, Client, Code, DataDir, Node, Request, Response, ServeHandle, Status, admin,
+    admin::method,
 };
-use hailwire_hub::{Hub, TlsMode, Trust};
-use hailwire_wire::directory::Search;
+use hailwire_hub::{Hub, MemberTrust, TlsMode};
+use hailwire_wire::directory::SearchRequest;
 use tempfile::TempDir;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -33,7 +34,7 @@ impl Member {
     /// A member whose only UDP socket is at `listen`.
     async fn at(hub: &TestHub, name: &str, listen: SocketAddr) -> Self {
         let (member, joined) = Self::joining(hub, name, listen).await;
-        let admin::Joined::Hub { name: held, .. } = joined else {
+        let admin::JoinAnswer::Hub { name: held, .. } = joined else {
             panic!("joined a node");
         };
         assert_eq!(held, name);
@@ -41,7 +42,7 @@ impl Member {
     }
 
     /// A node that joins, with what came of it.
-    async fn joining(hub: &TestHub, name: &str, listen: SocketAddr) -> (Self, admin::Joined) {
+    async fn joining(hub: &TestHub, name: &str, listen: SocketAddr) -> (Self, admin::JoinAnswer) {
         let folder = tempfile::tempdir().unwrap();
         let mut config = hailwire::Config::default();
         config.node.name = Some(name.parse().unwrap());
@@ -53,12 +54,12 @@ impl Member {
             .await
             .unwrap();
         let client = node.client();
-        let join = admin::Join {
+        let join = admin::JoinRequest {
             ticket: hub.hub.invite(1, TIMEOUT).await.unwrap(),
             yes: true,
-            ..admin::Join::default()
+            ..admin::JoinRequest::default()
         };
-        let joined: admin::Joined = client.admin(method::JOIN, &join).await.unwrap();
+        let joined: admin::JoinAnswer = client.admin(method::JOIN, &join).await.unwrap();
         let member = Self {
             node,
             client,
@@ -76,7 +77,7 @@ impl Member {
             addresses: Vec::new(),
             tcp: Vec::new(),
         };
-        let _: admin::Trusted = self.client.admin(method::TRUST_ADD, &add).await.unwrap();
+        let _: admin::TrustedPeer = self.client.admin(method::TRUST_ADD, &add).await.unwrap();
     }
 
     /// The agents that this node would list.
@@ -85,7 +86,7 @@ impl Member {
         self.client.admin(method::AGENTS, &query).await.unwrap()
     }
 
-    pub(crate) async fn serve_echo(&self, name: &str) -> Serving {
+    pub(crate) async fn serve_echo(&self, name: &str) -> ServeHandle {
         let echo = |request: Request| async move { Ok(Response::new(request.into_body())) };
         let agent = Agent::new(name).unwrap();
         self.client.serve(agent, echo).await.unwrap()
@@ -97,7 +98,7 @@ impl Member {
         Ok(())
     }
 
-    pub(crate) async fn status(&self) -> admin::Status {
+    pub(crate) async fn status(&self) -> admin::NodeStatus {
         self.client.admin(method::STATUS, &()).await.unwrap()
     }
 
@@ -150,7 +151,7 @@ impl Member {
     }
 }
 
-pub(crate) async fn trusting(trust: Trust) -> TestHub {
+pub(crate) async fn trusting(trust: MemberTrust) -> TestHub {
     TestHub::with(|config| {
         config.trust = trust;
         // Tests ask again and again until something has changed.
@@ -161,7 +162,7 @@ pub(crate) async fn trusting(trust: Trust) -> TestHub {
 
 #[tokio::test]
 async fn members_who_trust_each_other_call_by_name_without_a_ticket_between_them() {
-    let hub = trusting(Trust::Members).await;
+    let hub = trusting(MemberTrust::Members).await;
     let alice = Member::of(&hub, "alice").await;
     let bob = Member::of(&hub, "bob").await;
     let _echo = bob.serve_echo("echo").await;
@@ -178,7 +179,7 @@ async fn members_who_trust_each_other_call_by_name_without_a_ticket_between_them
 
 #[tokio::test]
 async fn members_of_a_closed_hub_see_each_other_and_may_not_call() {
-    let hub = trusting(Trust::Nobody).await;
+    let hub = trusting(MemberTrust::Nobody).await;
     let alice = Member::of(&hub, "alice").await;
     let bob = Member::of(&hub, "bob").await;
     let _echo = bob.serve_echo("echo").await;
@@ -194,14 +195,14 @@ async fn members_of_a_closed_hub_see_each_other_and_may_not_call() {
 
 #[tokio::test]
 async fn a_removed_member_stays_removed_until_this_side_lets_it_in() {
-    let hub = trusting(Trust::Members).await;
+    let hub = trusting(MemberTrust::Members).await;
     let alice = Member::of(&hub, "alice").await;
     let bob = Member::of(&hub, "bob").await;
     let _echo = alice.serve_echo("echo").await;
     let _only_bobs = bob.serve_echo("only-bobs").await;
     bob.call("echo@alice").await.unwrap();
 
-    let who = admin::Who { who: "bob".into() };
+    let who = admin::PeerSelector { who: "bob".into() };
     let () = alice
         .client
         .admin(method::TRUST_REMOVE, &who)
@@ -223,7 +224,7 @@ async fn a_removed_member_stays_removed_until_this_side_lets_it_in() {
         addresses: Vec::new(),
         tcp: Vec::new(),
     };
-    let _: admin::Trusted = alice
+    let _: admin::TrustedPeer = alice
         .client
         .admin(method::TRUST_APPROVE, &approve)
         .await
@@ -236,7 +237,7 @@ async fn a_removed_member_stays_removed_until_this_side_lets_it_in() {
 
 #[tokio::test]
 async fn a_bare_name_finds_the_agent_of_a_member_that_was_never_met() {
-    let hub = trusting(Trust::Members).await;
+    let hub = trusting(MemberTrust::Members).await;
     let alice = Member::of(&hub, "alice").await;
     // Other records offer it, too, but nobody listens at their addresses.
     for seed in 10..20 {
@@ -254,7 +255,7 @@ async fn a_bare_name_finds_the_agent_of_a_member_that_was_never_met() {
 
 #[tokio::test]
 async fn a_bare_name_is_looked_for_within_the_callers_deadline() {
-    let hub = trusting(Trust::Members).await;
+    let hub = trusting(MemberTrust::Members).await;
     let alice = Member::of(&hub, "alice").await;
     let absent = hub.member(10).await;
     absent.publish(&absent.record(None, 1)).await.unwrap();
@@ -268,7 +269,7 @@ async fn a_bare_name_is_looked_for_within_the_callers_deadline() {
 
 #[tokio::test]
 async fn agents_of_members_are_listed_before_they_are_met() {
-    let hub = trusting(Trust::Members).await;
+    let hub = trusting(MemberTrust::Members).await;
     let alice = Member::of(&hub, "alice").await;
     let other = hub.member(7).await;
     other.publish(&other.record(Some("bob"), 1)).await.unwrap();
@@ -285,7 +286,7 @@ async fn agents_of_members_are_listed_before_they_are_met() {
 
 #[tokio::test]
 async fn tunnels_outlive_their_hub_and_nodes_register_again_when_it_is_back() {
-    let hub = trusting(Trust::Members).await;
+    let hub = trusting(MemberTrust::Members).await;
     let alice = Member::of(&hub, "alice").await;
     let bob = Member::of(&hub, "bob").await;
     let _echo = bob.serve_echo("echo").await;
@@ -304,7 +305,7 @@ async fn tunnels_outlive_their_hub_and_nodes_register_again_when_it_is_back() {
     alice.call("other@bob").await.unwrap();
 
     let mut config = test_hub::config(folder.path());
-    config.trust = Trust::Members;
+    config.trust = MemberTrust::Members;
     config.listen = tcp;
     config.udp_port = Some(udp.port());
     let hub = Hub::start(config).await.unwrap();
@@ -321,7 +322,7 @@ async fn tunnels_outlive_their_hub_and_nodes_register_again_when_it_is_back() {
 #[tokio::test]
 async fn nodes_without_a_common_network_call_each_other_through_the_relay() {
     // A socket for IPv4 alone and one for IPv6 alone: neither can send to the other.
-    let hub = trusting(Trust::Members).await;
+    let hub = trusting(MemberTrust::Members).await;
     let Ok(_probe) = std::net::UdpSocket::bind("[::1]:0") else {
         hailwire_skip::skipped("this machine has no IPv6");
         return;
@@ -340,7 +341,7 @@ async fn nodes_without_a_common_network_call_each_other_through_the_relay() {
 
 #[tokio::test]
 async fn agents_at_a_closed_hub_are_seen_by_those_that_their_node_trusts() {
-    let hub = trusting(Trust::Nobody).await;
+    let hub = trusting(MemberTrust::Nobody).await;
     let alice = Member::of(&hub, "alice").await;
     let bob = Member::of(&hub, "bob").await;
     let carol = hub.member(7).await;
@@ -351,13 +352,20 @@ async fn agents_at_a_closed_hub_are_seen_by_those_that_their_node_trusts() {
     bob.publishes("echo", &alice).await;
     alice.call("echo").await.unwrap();
 
-    assert_eq!(carol.client.search(&Search::default()).await.unwrap(), []);
+    assert_eq!(
+        carol
+            .client
+            .search(&SearchRequest::default())
+            .await
+            .unwrap(),
+        []
+    );
     let found = carol.client.lookup(&"bob".parse().unwrap()).await.unwrap();
     let found = found.expect("whoever has a name finds the node");
     assert_eq!(found.node(), bob.node.id());
     assert!(!found.record().addresses.is_empty() && found.record().agents.is_empty());
 
-    let who = admin::Who {
+    let who = admin::PeerSelector {
         who: "alice".into(),
     };
     let () = bob.client.admin(method::TRUST_REMOVE, &who).await.unwrap();
@@ -374,7 +382,7 @@ async fn agents_at_a_closed_hub_are_seen_by_those_that_their_node_trusts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_with_more_agents_than_a_record_holds_is_listed_by_their_names() {
-    let hub = trusting(Trust::Members).await;
+    let hub = trusting(MemberTrust::Members).await;
     let alice = Member::of(&hub, "alice").await;
     let bob = Member::of(&hub, "bob").await;
     let mut serving = Vec::new();
@@ -430,7 +438,7 @@ async fn a_hub_that_was_joined_is_tried_again_until_the_node_is_registered() {
     let gate = tokio::spawn(gate(listener, hub.hub.tcp_addr(), open.subscribe()));
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let (alice, joined) = Member::joining(&hub, "alice", any).await;
-    let admin::Joined::Hub { name, error, .. } = joined else {
+    let admin::JoinAnswer::Hub { name, error, .. } = joined else {
         panic!("joined a node");
     };
     assert!(name.is_empty() && !error.is_empty(), "`{name}` {error}");

@@ -109,11 +109,11 @@ async fn packets_through_the_relay_from_a_member_whom_nobody_trusts_end_no_node(
             break;
         }
     }
-    let ticket: hailwire::admin::Invited = alice
+    let ticket: hailwire::admin::InviteAnswer = alice
         .client
         .admin(
             hailwire::admin::method::INVITE,
-            &hailwire::admin::Invite {
+            &hailwire::admin::InviteRequest {
                 uses: 1,
                 expires_s: 60,
                 allow: Vec::new(),
@@ -122,16 +122,16 @@ async fn packets_through_the_relay_from_a_member_whom_nobody_trusts_end_no_node(
         )
         .await
         .unwrap();
-    let join = hailwire::admin::Join {
+    let join = hailwire::admin::JoinRequest {
         ticket: ticket.ticket,
         ..Default::default()
     };
-    let joined: hailwire::admin::Joined = bob
+    let joined: hailwire::admin::JoinAnswer = bob
         .client
         .admin(hailwire::admin::method::JOIN, &join)
         .await
         .unwrap();
-    assert!(matches!(joined, hailwire::admin::Joined::Node { .. }));
+    assert!(matches!(joined, hailwire::admin::JoinAnswer::Node { .. }));
     bob.call("echo@alice").await.unwrap();
     bob.stop().await;
     alice.stop().await;

@@ -5,18 +5,20 @@ use std::time::Duration;
 use hailwire_hub::{Hub, HubConfig, StartError, TlsMode};
 use hailwire_wire::{
     Code, Status,
-    directory::{Join, Permit, Publish, Reason, SignedRequest, path},
+    directory::{
+        JoinHubRequest, PublishRequest, RefusalReason, RequestPermit, SignedRequest, path,
+    },
     header, limits,
-    record::Record,
-    signed::{Domain, KeyPair},
-    ticket::Secret,
+    record::NodeRecord,
+    signed::{KeyPair, SignatureDomain},
+    ticket::TicketSecret,
 };
 
 use crate::test_hub::{TestHub, config, key, permit, raw, reason, record, refusal, unix_now};
 
 /// Publishes bytes as they are, in the name of `key`.
-async fn publish_bytes(hub: &TestHub, key: &KeyPair, bytes: Vec<u8>) -> (u16, Reason) {
-    let body = serde_json::to_vec(&Publish::to_all(bytes.into())).unwrap();
+async fn publish_bytes(hub: &TestHub, key: &KeyPair, bytes: Vec<u8>) -> (u16, RefusalReason) {
+    let body = serde_json::to_vec(&PublishRequest::to_all(bytes.into())).unwrap();
     let name = hub.hub.id().to_string();
     let asked = SignedRequest {
         hub: &name,
@@ -27,8 +29,8 @@ async fn publish_bytes(hub: &TestHub, key: &KeyPair, bytes: Vec<u8>) -> (u16, Re
     refusal(&hub.hub, &asked, Some(&permit(&asked, key))).await
 }
 
-fn sealed(record: &Record, key: &KeyPair) -> Vec<u8> {
-    key.seal(Domain::Record, &header::encode(record))
+fn sealed(record: &NodeRecord, key: &KeyPair) -> Vec<u8> {
+    key.seal(SignatureDomain::Record, &header::encode(record))
 }
 
 #[tokio::test]
@@ -38,34 +40,34 @@ async fn bad_records_are_refused_each_with_its_code() {
     node.publish(&node.record(None, 5)).await.unwrap();
     assert_eq!(
         node.publish(&node.record(None, 5)).await,
-        Err(Reason::Replayed)
+        Err(RefusalReason::Replayed)
     );
     assert_eq!(
         node.publish(&node.record(None, 4)).await,
-        Err(Reason::Replayed)
+        Err(RefusalReason::Replayed)
     );
 
     let mut forged = sealed(&record(None, 6), &node.key);
     *forged.last_mut().unwrap() ^= 1;
     assert_eq!(
         publish_bytes(&hub, &node.key, forged).await,
-        (401, Reason::Forged)
+        (401, RefusalReason::Forged)
     );
 
     let stolen = sealed(&record(None, 6), &key(2));
     assert_eq!(
         publish_bytes(&hub, &node.key, stolen).await,
-        (403, Reason::NotYours)
+        (403, RefusalReason::NotYours)
     );
 
     let oversized = vec![0; limits::MAX_RECORD + 1];
     assert_eq!(
         publish_bytes(&hub, &node.key, oversized).await,
-        (413, Reason::TooLarge)
+        (413, RefusalReason::TooLarge)
     );
 
     let now = unix_now();
-    let expired = Record {
+    let expired = NodeRecord {
         issued: now - 9000,
         expires: now - 1,
         ..record(None, 6)
@@ -73,10 +75,10 @@ async fn bad_records_are_refused_each_with_its_code() {
     let expired = sealed(&expired, &node.key);
     assert_eq!(
         publish_bytes(&hub, &node.key, expired).await,
-        (400, Reason::Expired)
+        (400, RefusalReason::Expired)
     );
 
-    let early = Record {
+    let early = NodeRecord {
         issued: now + 9000,
         expires: now + 9999,
         ..record(None, 6)
@@ -84,11 +86,11 @@ async fn bad_records_are_refused_each_with_its_code() {
     let early = sealed(&early, &node.key);
     assert_eq!(
         publish_bytes(&hub, &node.key, early).await,
-        (400, Reason::Expired)
+        (400, RefusalReason::Expired)
     );
 
     let junk = publish_bytes(&hub, &node.key, vec![1; 40]).await;
-    assert_eq!(junk, (400, Reason::Malformed));
+    assert_eq!(junk, (400, RefusalReason::Malformed));
     node.publish(&node.record(None, 6)).await.unwrap();
 }
 
@@ -120,12 +122,12 @@ async fn non_members_see_only_that_there_is_a_hub() {
         .unwrap();
     let stranger = hub.unjoined_node(9);
     assert_eq!(stranger.client.health().await.unwrap().hub, hub.hub.id());
-    let not = Err(Reason::NotAMember);
+    let not = Err(RefusalReason::NotAMember);
     let lookup = stranger.client.lookup(&"laptop".parse().unwrap()).await;
     assert_eq!(lookup.map(drop).map_err(reason), not);
     let search = stranger
         .client
-        .search(&hailwire_wire::directory::Search::default())
+        .search(&hailwire_wire::directory::SearchRequest::default())
         .await;
     assert_eq!(search.map(drop).map_err(reason), not);
     assert_eq!(
@@ -141,11 +143,11 @@ async fn tickets_are_refused_with_their_reason() {
     let unknown = hub
         .unjoined_node(1)
         .client
-        .join(Secret::from_random([9; 16]))
+        .join(TicketSecret::from_random([9; 16]))
         .await;
     assert_eq!(
         unknown.map(drop).map_err(reason),
-        Err(Reason::TicketUnknown)
+        Err(RefusalReason::TicketUnknown)
     );
     let text = hub.hub.invite(1, Duration::ZERO).await.unwrap();
     let Ok(hailwire_wire::ticket::Ticket::Hub(ticket)) = text.parse() else {
@@ -154,7 +156,7 @@ async fn tickets_are_refused_with_their_reason() {
     let expired = hub.unjoined_node(1).client.join(ticket.secret).await;
     assert_eq!(
         expired.map(drop).map_err(reason),
-        Err(Reason::TicketExpired)
+        Err(RefusalReason::TicketExpired)
     );
     assert!(hub.hub.invite(0, Duration::from_secs(9)).await.is_err());
 }
@@ -172,14 +174,17 @@ async fn a_request_is_believed_only_as_it_was_signed() {
     };
     let hub = &hub.hub;
 
-    assert_eq!(refusal(hub, &members, None).await, (401, Reason::Unsigned));
+    assert_eq!(
+        refusal(hub, &members, None).await,
+        (401, RefusalReason::Unsigned)
+    );
     assert_eq!(
         refusal(hub, &members, Some("Hailwire AAAA")).await,
-        (401, Reason::Forged)
+        (401, RefusalReason::Forged)
     );
     assert_eq!(
         refusal(hub, &members, Some("Hailwire !")).await,
-        (400, Reason::Malformed)
+        (400, RefusalReason::Malformed)
     );
     let for_search = permit(
         &SignedRequest {
@@ -190,7 +195,7 @@ async fn a_request_is_believed_only_as_it_was_signed() {
     );
     assert_eq!(
         refusal(hub, &members, Some(&for_search)).await,
-        (401, Reason::Forged)
+        (401, RefusalReason::Forged)
     );
     let elsewhere = permit(
         &SignedRequest {
@@ -201,12 +206,12 @@ async fn a_request_is_believed_only_as_it_was_signed() {
     );
     assert_eq!(
         refusal(hub, &members, Some(&elsewhere)).await,
-        (401, Reason::Elsewhere)
+        (401, RefusalReason::Elsewhere)
     );
-    let old = Permit::new(&members, unix_now() - 120).sign(&node.key);
+    let old = RequestPermit::new(&members, unix_now() - 120).sign(&node.key);
     assert_eq!(
         refusal(hub, &members, Some(&old)).await,
-        (412, Reason::Clock)
+        (412, RefusalReason::Clock)
     );
 
     // The hub's URL is accepted where its key is not known.
@@ -233,24 +238,44 @@ async fn junk_is_answered_with_a_reason() {
     let node = hub.member(1).await;
     let id = hub.hub.id().to_string();
     for (method, path, body, expected) in [
-        ("GET", "/v1/absent", &b""[..], (404, Reason::NoSuchPath)),
-        ("GET", "/", b"", (404, Reason::NoSuchPath)),
-        ("DELETE", path::RECORD, b"", (404, Reason::NoSuchPath)),
-        ("POST", path::SEARCH, b"{", (400, Reason::Malformed)),
+        (
+            "GET",
+            "/v1/absent",
+            &b""[..],
+            (404, RefusalReason::NoSuchPath),
+        ),
+        ("GET", "/", b"", (404, RefusalReason::NoSuchPath)),
+        (
+            "DELETE",
+            path::RECORD,
+            b"",
+            (404, RefusalReason::NoSuchPath),
+        ),
+        ("POST", path::SEARCH, b"{", (400, RefusalReason::Malformed)),
         (
             "PUT",
             path::RECORD,
             b"{\"record\":\"!\"}",
-            (400, Reason::Malformed),
+            (400, RefusalReason::Malformed),
         ),
         (
             "POST",
             path::JOIN,
             b"{\"secret\":\"x\"}",
-            (400, Reason::Malformed),
+            (400, RefusalReason::Malformed),
         ),
-        ("GET", "/v1/nodes/UPPER", b"", (400, Reason::Malformed)),
-        ("GET", "/v1/members?after=x", b"", (400, Reason::Malformed)),
+        (
+            "GET",
+            "/v1/nodes/UPPER",
+            b"",
+            (400, RefusalReason::Malformed),
+        ),
+        (
+            "GET",
+            "/v1/members?after=x",
+            b"",
+            (400, RefusalReason::Malformed),
+        ),
     ] {
         let asked = SignedRequest {
             hub: &id,
@@ -304,8 +329,8 @@ async fn a_folder_or_port_in_use_is_a_clear_error() {
 
 #[tokio::test]
 async fn a_join_body_never_shows_its_secret_in_debug_output() {
-    let join = Join {
-        secret: Secret::from_random([0x5a; 16]),
+    let join = JoinHubRequest {
+        secret: TicketSecret::from_random([0x5a; 16]),
     };
     assert!(!format!("{join:?}").contains("90"));
 }

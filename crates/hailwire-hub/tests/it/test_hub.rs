@@ -6,12 +6,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use hailwire::hub::{HubClient, HubError, tls::Pins};
+use hailwire::hub::{HubClient, HubError, tls::HubPins};
 use hailwire_hub::{Hub, HubConfig, TlsMode};
 use hailwire_wire::{
-    directory::{Permit, Reason, Refusal, SignedRequest},
-    header::Offer,
-    record::{Record, SignedRecord},
+    directory::{HubRefusal, RefusalReason, RequestPermit, SignedRequest},
+    header::AgentOffer,
+    record::{NodeRecord, SignedRecord},
     signed::KeyPair,
     ticket::{HubTicket, Ticket},
 };
@@ -61,7 +61,7 @@ impl TestHub {
     /// A client that has not joined.
     pub(crate) fn unjoined_node(&self, seed: u8) -> TestNode {
         let key = key(seed);
-        let pins = Pins::default();
+        let pins = HubPins::default();
         let client = HubClient::new(
             self.hub.url().clone(),
             Some(self.hub.id()),
@@ -92,7 +92,7 @@ pub(crate) fn config(folder: &Path) -> HubConfig {
 /// A node, as far as a hub sees it.
 pub(crate) struct TestNode {
     pub(crate) key: KeyPair,
-    pub(crate) pins: Pins,
+    pub(crate) pins: HubPins,
     pub(crate) client: HubClient,
 }
 
@@ -102,7 +102,7 @@ impl TestNode {
     }
 
     /// Publishes and gives the reason of a refusal.
-    pub(crate) async fn publish(&self, record: &SignedRecord) -> Result<(), Reason> {
+    pub(crate) async fn publish(&self, record: &SignedRecord) -> Result<(), RefusalReason> {
         self.client.publish(record).await.map(drop).map_err(reason)
     }
 }
@@ -111,14 +111,14 @@ pub(crate) fn key(seed: u8) -> KeyPair {
     KeyPair::from_seed(&[seed; 32])
 }
 
-pub(crate) fn record(name: Option<&str>, sequence: u64) -> Record {
+pub(crate) fn record(name: Option<&str>, sequence: u64) -> NodeRecord {
     let now = unix_now();
-    Record {
+    NodeRecord {
         name: name.map(|name| name.parse().unwrap()),
         addresses: vec!["192.0.2.1:7440".parse().unwrap()],
         tcp: Vec::new(),
         relay: None,
-        agents: vec![Offer {
+        agents: vec![AgentOffer {
             name: "grep".parse().unwrap(),
             description: "finds lines".into(),
             tags: vec!["text".into()],
@@ -130,7 +130,7 @@ pub(crate) fn record(name: Option<&str>, sequence: u64) -> Record {
     }
 }
 
-pub(crate) fn reason(error: HubError) -> Reason {
+pub(crate) fn reason(error: HubError) -> RefusalReason {
     match error {
         HubError::Refused(refusal) => refusal.reason,
         other => panic!("{other:?}"),
@@ -182,14 +182,14 @@ pub(crate) async fn refusal(
     hub: &Hub,
     asked: &SignedRequest<'_>,
     authorization: Option<&str>,
-) -> (u16, Reason) {
+) -> (u16, RefusalReason) {
     let (status, body) = raw(hub, asked.method, asked.path, authorization, asked.body).await;
-    let refusal: Refusal = serde_json::from_slice(&body).unwrap();
+    let refusal: HubRefusal = serde_json::from_slice(&body).unwrap();
     assert_eq!(refusal.code, refusal.reason.code().name());
     (status, refusal.reason)
 }
 
 /// Permission for a request, now.
 pub(crate) fn permit(asked: &SignedRequest<'_>, key: &KeyPair) -> String {
-    Permit::new(asked, unix_now()).sign(key)
+    RequestPermit::new(asked, unix_now()).sign(key)
 }

@@ -1,13 +1,13 @@
 //! How a client authenticates the hub.
 
-use hailwire::hub::{HubClient, HubError, tls::Pins};
+use hailwire::hub::{HubClient, HubError, tls::HubPins};
 use hailwire_hub::TlsMode;
 use hailwire_wire::{Code, HubUrl, Status};
 
 use crate::test_hub::{TestHub, key};
 
 fn client(hub: &TestHub, pinned: Option<hailwire_wire::NodeId>) -> HubClient {
-    HubClient::new(hub.hub.url().clone(), pinned, key(1), &Pins::default()).unwrap()
+    HubClient::new(hub.hub.url().clone(), pinned, key(1), &HubPins::default()).unwrap()
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn a_server_that_is_not_a_hub_is_recognised() {
             .unwrap();
         tcp
     });
-    let client = HubClient::new(url, None, key(1), &Pins::default()).unwrap();
+    let client = HubClient::new(url, None, key(1), &HubPins::default()).unwrap();
     let error = client.health().await.unwrap_err();
     assert!(matches!(error, HubError::Answer(_)), "{error:?}");
     drop(server.await.unwrap());

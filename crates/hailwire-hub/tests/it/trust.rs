@@ -3,11 +3,11 @@
 use std::{net::SocketAddr, time::Duration};
 
 use hailwire::{
-    Agent, Client, Code, DataDir, Node, Request, Response, Serving, admin, admin::method,
+    Agent, Client, Code, DataDir, Node, Request, Response, ServeHandle, admin, admin::method,
 };
 use hailwire_hub::Hub;
 use hailwire_wire::{
-    directory::Trust,
+    directory::MemberTrust,
     ticket::{HubTicket, Ticket},
 };
 
@@ -30,20 +30,20 @@ async fn alone(name: &str) -> (Node, Client, tempfile::TempDir) {
 }
 
 async fn join(client: &Client, ticket: HubTicket, yes: bool) -> (bool, bool) {
-    let join = admin::Join {
+    let join = admin::JoinRequest {
         ticket: Ticket::Hub(ticket).to_text().unwrap(),
         yes,
-        ..admin::Join::default()
+        ..admin::JoinRequest::default()
     };
     match client.admin(method::JOIN, &join).await.unwrap() {
-        admin::Joined::Hub {
+        admin::JoinAnswer::Hub {
             members, trusted, ..
         } => (members, trusted),
-        admin::Joined::Node { .. } => panic!("joined a node"),
+        admin::JoinAnswer::Node { .. } => panic!("joined a node"),
     }
 }
 
-async fn serve_as(client: &Client, agent: &str, whose: &'static str) -> Serving {
+async fn serve_as(client: &Client, agent: &str, whose: &'static str) -> ServeHandle {
     let answer = move |_: Request| async move { Ok(Response::new(whose)) };
     let agent = Agent::new(agent).unwrap();
     client.serve(agent, answer).await.unwrap()
@@ -57,11 +57,11 @@ async fn answer(client: &Client, to: &str) -> Result<String, hailwire::Status> {
 
 #[tokio::test]
 async fn members_are_trusted_only_where_ticket_user_and_hub_say_so() {
-    let hub = trusting(Trust::Members).await;
+    let hub = trusting(MemberTrust::Members).await;
     let ticket = hub.ticket(9).await;
-    assert_eq!(ticket.trust, Trust::Members, "the ticket says so");
+    assert_eq!(ticket.trust, MemberTrust::Members, "the ticket says so");
     let silent = HubTicket {
-        trust: Trust::Nobody,
+        trust: MemberTrust::Nobody,
         ..ticket.clone()
     };
     let bob = Member::of(&hub, "bob").await;
@@ -91,17 +91,17 @@ async fn members_are_trusted_only_where_ticket_user_and_hub_say_so() {
 #[tokio::test]
 async fn a_hub_that_lets_its_members_trust_each_other_later_changes_nothing_for_who_joined_before()
 {
-    let hub = trusting(Trust::Nobody).await;
+    let hub = trusting(MemberTrust::Nobody).await;
     let (node, client, _folder) = alone("alice").await;
     let _echo = serve_as(&client, "echo", "alice's").await;
     let ticket = hub.ticket(1).await;
-    assert_eq!(ticket.trust, Trust::Nobody);
+    assert_eq!(ticket.trust, MemberTrust::Nobody);
     assert_eq!(join(&client, ticket, true).await, (false, false));
     let (tcp, udp) = (hub.hub.tcp_addr(), hub.hub.udp_addr());
     let TestHub { hub, folder } = hub;
     hub.shutdown().await;
     let mut config = test_hub::config(folder.path());
-    config.trust = Trust::Members;
+    config.trust = MemberTrust::Members;
     config.listen = tcp;
     config.udp_port = Some(udp.port());
     let hub = Hub::start(config).await.unwrap();
@@ -116,7 +116,7 @@ async fn a_hub_that_lets_its_members_trust_each_other_later_changes_nothing_for_
 
 #[tokio::test]
 async fn a_joiner_that_calls_itself_as_a_member_does_gets_none_of_its_calls() {
-    let hub = trusting(Trust::Nobody).await;
+    let hub = trusting(MemberTrust::Nobody).await;
     let alice = Member::of(&hub, "alice").await;
     let real = Member::of(&hub, "z").await;
     let _bank = serve_as(&real.client, "bank", "the bank's").await;
@@ -125,19 +125,19 @@ async fn a_joiner_that_calls_itself_as_a_member_does_gets_none_of_its_calls() {
     for name in ["z", "y"] {
         let (node, client, folder) = alone(name).await;
         let serving = serve_as(&client, "bank", "a thief's").await;
-        let invite = admin::Invite {
+        let invite = admin::InviteRequest {
             uses: 1,
             expires_s: 60,
             allow: Vec::new(),
             offer: Vec::new(),
         };
         let invited = alice.client.admin(method::INVITE, &invite).await;
-        let invited: admin::Invited = invited.unwrap();
-        let join = admin::Join {
+        let invited: admin::InviteAnswer = invited.unwrap();
+        let join = admin::JoinRequest {
             ticket: invited.ticket,
-            ..admin::Join::default()
+            ..admin::JoinRequest::default()
         };
-        let _: admin::Joined = client.admin(method::JOIN, &join).await.unwrap();
+        let _: admin::JoinAnswer = client.admin(method::JOIN, &join).await.unwrap();
         thieves.push((node, serving, folder));
     }
     let trust = async |at: &Member, of: &Member| {
@@ -149,7 +149,7 @@ async fn a_joiner_that_calls_itself_as_a_member_does_gets_none_of_its_calls() {
             addresses: of.node.sockets().iter().map(ToString::to_string).collect(),
             tcp: Vec::new(),
         };
-        let _: admin::Trusted = at.client.admin(method::TRUST_ADD, &add).await.unwrap();
+        let _: admin::TrustedPeer = at.client.admin(method::TRUST_ADD, &add).await.unwrap();
     };
     // Not trusted, the real one is refused its calls, and they go to nobody else.
     let refused = answer(&alice.client, "bank@z").await.unwrap_err();
@@ -159,7 +159,7 @@ async fn a_joiner_that_calls_itself_as_a_member_does_gets_none_of_its_calls() {
     assert_eq!(answer(&alice.client, "bank@z").await.unwrap(), "the bank's");
     // What nobody holds at the hub is the joiner's, who is shown as the one that named itself.
     assert_eq!(answer(&alice.client, "bank@y").await.unwrap(), "a thief's");
-    let rows: Vec<admin::Trusted> = alice.client.admin(method::TRUST_LIST, &()).await.unwrap();
+    let rows: Vec<admin::TrustedPeer> = alice.client.admin(method::TRUST_LIST, &()).await.unwrap();
     let named = rows.iter().find(|row| row.alias == "y").unwrap();
     assert_eq!(named.named_by, "peer");
     // With the hub away its last word counts.
@@ -178,7 +178,7 @@ async fn a_joiner_that_calls_itself_as_a_member_does_gets_none_of_its_calls() {
 async fn the_hubs_database_is_readable_by_its_user_alone_also_one_of_before() {
     use std::os::unix::fs::PermissionsExt as _;
 
-    let hub = trusting(Trust::Nobody).await;
+    let hub = trusting(MemberTrust::Nobody).await;
     let modes = |folder: &std::path::Path| {
         ["hub.db", "hub.db-wal", "hub.db-shm"].map(|name| {
             let meta = std::fs::metadata(folder.join(name)).unwrap();

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, time::Duration};
 
 use hailwire_kdl::{
-    KdlDocument, KdlEntry, KdlIdentifier, KdlNode, Mistake, argument, document, property,
+    KdlDocument, KdlEntry, KdlIdentifier, KdlNode, TextMistake, argument, document, property,
     suggestion, text,
 };
 
@@ -13,7 +13,7 @@ use crate::{
     nat::{EndpointDependence, NatKind, PortAllocation},
 };
 
-pub(super) fn topology(file: &str) -> Result<Topology, Mistake> {
+pub(super) fn topology(file: &str) -> Result<Topology, TextMistake> {
     let document = document(file)?;
     let mut topology = Topology {
         name: String::new(),
@@ -28,7 +28,10 @@ pub(super) fn topology(file: &str) -> Result<Topology, Mistake> {
             _ => return Err(unknown(node, &["about", "site", "host"])),
         }
         if topology.sites.len() > MAX_SITES {
-            return Err(Mistake::of(node, format!("more than {MAX_SITES} sites")));
+            return Err(TextMistake::of(
+                node,
+                format!("more than {MAX_SITES} sites"),
+            ));
         }
     }
     check_names(&document, &topology)?;
@@ -36,16 +39,18 @@ pub(super) fn topology(file: &str) -> Result<Topology, Mistake> {
 }
 
 /// Every name once, at least one host, and relays that exist and are reachable.
-fn check_names(document: &KdlDocument, topology: &Topology) -> Result<(), Mistake> {
+fn check_names(document: &KdlDocument, topology: &Topology) -> Result<(), TextMistake> {
     let mut seen = HashSet::new();
     for (_, host) in topology.hosts() {
         if !seen.insert(host.name.as_str()) {
             let what = format!("two hosts are called `{}`", host.name);
-            return Err(Mistake::at(last_mention(document, &host.name), what));
+            return Err(TextMistake::at(last_mention(document, &host.name), what));
         }
     }
     if seen.is_empty() {
-        return Err(Mistake::at(0, "a topology has at least one host").hint("write: host \"a\""));
+        return Err(
+            TextMistake::at(0, "a topology has at least one host").hint("write: host \"a\"")
+        );
     }
     for site in &topology.sites {
         let Some(FirewallPolicy::OnlyRelay(relay)) = &site.firewall else {
@@ -56,7 +61,7 @@ fn check_names(document: &KdlDocument, topology: &Topology) -> Result<(), Mistak
             .is_some_and(|s| topology.sites[s].nat.is_none());
         if !public {
             let what = format!("the relay `{relay}` is not a host with a public address");
-            return Err(Mistake::at(last_mention(document, relay), what));
+            return Err(TextMistake::at(last_mention(document, relay), what));
         }
     }
     Ok(())
@@ -73,7 +78,7 @@ fn last_mention(document: &KdlDocument, name: &str) -> usize {
         .unwrap_or(0)
 }
 
-fn site(node: &KdlNode) -> Result<Site, Mistake> {
+fn site(node: &KdlNode) -> Result<Site, TextMistake> {
     let mut site = empty_site(name(node, &[])?);
     for inner in children(node, &["link", "nat", "firewall", "host"], &["host"])? {
         match inner.name().value() {
@@ -88,12 +93,12 @@ fn site(node: &KdlNode) -> Result<Site, Mistake> {
     }
     if site.hosts.is_empty() || site.hosts.len() > MAX_HOSTS {
         let what = format!("a site has 1 to {MAX_HOSTS} hosts");
-        return Err(Mistake::of(node, what).hint("write: host \"a\""));
+        return Err(TextMistake::of(node, what).hint("write: host \"a\""));
     }
     Ok(site)
 }
 
-fn lone_host(node: &KdlNode) -> Result<Site, Mistake> {
+fn lone_host(node: &KdlNode) -> Result<Site, TextMistake> {
     let host = host(node)?;
     let mut site = empty_site(host.name.clone());
     for inner in children(node, &["link", "firewall"], &[])? {
@@ -117,7 +122,7 @@ fn empty_site(name: String) -> Site {
     }
 }
 
-fn host(node: &KdlNode) -> Result<Host, Mistake> {
+fn host(node: &KdlNode) -> Result<Host, TextMistake> {
     let name = name(node, &["addresses"])?;
     let addresses = match property(node, "addresses") {
         None => 1,
@@ -130,7 +135,7 @@ fn host(node: &KdlNode) -> Result<Host, Mistake> {
 }
 
 /// The shapes up and down.
-fn link(node: &KdlNode) -> Result<(LinkShape, LinkShape), Mistake> {
+fn link(node: &KdlNode) -> Result<(LinkShape, LinkShape), TextMistake> {
     /// What a shape can say.
     const KNOWN: [&str; 8] = [
         "delay",
@@ -163,14 +168,14 @@ fn link(node: &KdlNode) -> Result<(LinkShape, LinkShape), Mistake> {
     }
     for shape in [&up, &down] {
         if shape.jitter > shape.delay {
-            return Err(Mistake::of(node, "the jitter is larger than the delay")
+            return Err(TextMistake::of(node, "the jitter is larger than the delay")
                 .hint("a packet's delay lies in delay ± jitter"));
         }
     }
     Ok((up, down))
 }
 
-fn shape(node: &KdlNode, shape: &mut LinkShape) -> Result<(), Mistake> {
+fn shape(node: &KdlNode, shape: &mut LinkShape) -> Result<(), TextMistake> {
     children(node, &[], &[])?;
     match node.name().value() {
         "delay" => shape.delay = time(node, only(node)?)?,
@@ -193,7 +198,7 @@ fn shape(node: &KdlNode, shape: &mut LinkShape) -> Result<(), Mistake> {
     Ok(())
 }
 
-fn nat(node: &KdlNode) -> Result<NatKind, Mistake> {
+fn nat(node: &KdlNode) -> Result<NatKind, TextMistake> {
     children(node, &[], &[])?;
     let known = ["mapping", "filtering", "hairpin", "ports", "timeout"];
     let mut nat = NatKind::default();
@@ -203,27 +208,27 @@ fn nat(node: &KdlNode) -> Result<NatKind, Mistake> {
             Some("mapping") => nat.mapping = dependence(node, entry)?,
             Some("filtering") => nat.filtering = dependence(node, entry)?,
             Some("hairpin") => {
-                let wrong = || Mistake::at(at, "`hairpin` is #true or #false");
+                let wrong = || TextMistake::at(at, "`hairpin` is #true or #false");
                 nat.hairpin = entry.value().as_bool().ok_or_else(wrong)?;
             }
             Some("ports") => {
                 nat.ports = match text(node, entry)? {
                     "preserve" => PortAllocation::Preserve,
                     "random" => PortAllocation::Random,
-                    _ => return Err(Mistake::at(at, "`ports` is \"preserve\" or \"random\"")),
+                    _ => return Err(TextMistake::at(at, "`ports` is \"preserve\" or \"random\"")),
                 }
             }
             Some("timeout") => nat.timeout = time(node, entry)?,
             _ => {
                 let hint = format!("known here: {}", known.join(", "));
-                return Err(Mistake::at(at, "`nat` takes properties only").hint(hint));
+                return Err(TextMistake::at(at, "`nat` takes properties only").hint(hint));
             }
         }
     }
     Ok(nat)
 }
 
-fn dependence(node: &KdlNode, entry: &KdlEntry) -> Result<EndpointDependence, Mistake> {
+fn dependence(node: &KdlNode, entry: &KdlEntry) -> Result<EndpointDependence, TextMistake> {
     let text = text(node, entry)?;
     let found = EndpointDependence::ALL
         .into_iter()
@@ -232,12 +237,12 @@ fn dependence(node: &KdlNode, entry: &KdlEntry) -> Result<EndpointDependence, Mi
         let names = EndpointDependence::ALL
             .map(EndpointDependence::name)
             .join(", ");
-        Mistake::in_value(entry, format!("`{text}` is not a kind of RFC 4787"))
+        TextMistake::in_value(entry, format!("`{text}` is not a kind of RFC 4787"))
             .hint(format!("known here: {names}"))
     })
 }
 
-fn firewall(node: &KdlNode) -> Result<FirewallPolicy, Mistake> {
+fn firewall(node: &KdlNode) -> Result<FirewallPolicy, TextMistake> {
     children(node, &[], &[])?;
     let rule = argument(node, &["to"])?;
     let at = rule.span().offset();
@@ -245,38 +250,38 @@ fn firewall(node: &KdlNode) -> Result<FirewallPolicy, Mistake> {
         ("no-udp", None) => Ok(FirewallPolicy::NoUdp),
         ("only-tcp-443", None) => Ok(FirewallPolicy::OnlyTcp443),
         ("only-relay", Some(to)) => Ok(FirewallPolicy::OnlyRelay(text(node, to)?.to_owned())),
-        ("only-relay", None) => Err(Mistake::at(at, "the relay is not named")
+        ("only-relay", None) => Err(TextMistake::at(at, "the relay is not named")
             .hint("write: firewall \"only-relay\" to=\"HOST\"")),
-        (_, Some(to)) => Err(Mistake::in_value(to, "`to` belongs to \"only-relay\"")),
-        (other, None) => Err(Mistake::at(at, format!("`{other}` is not a firewall"))
+        (_, Some(to)) => Err(TextMistake::in_value(to, "`to` belongs to \"only-relay\"")),
+        (other, None) => Err(TextMistake::at(at, format!("`{other}` is not a firewall"))
             .hint("known here: no-udp, only-tcp-443, only-relay")),
     }
 }
 
 /// The name that a node has as its only value; properties only of `known`.
-fn name(node: &KdlNode, known: &[&str]) -> Result<String, Mistake> {
+fn name(node: &KdlNode, known: &[&str]) -> Result<String, TextMistake> {
     let entry = argument(node, known)?;
     let text = text(node, entry)?;
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     match (1..=32).contains(&text.len()) && text.chars().all(fits) {
         true => Ok(text.to_owned()),
-        false => Err(Mistake::in_value(
+        false => Err(TextMistake::in_value(
             entry,
             "a name has 1 to 32 of a-z, 0-9 and -",
         )),
     }
 }
 
-fn only(node: &KdlNode) -> Result<&KdlEntry, Mistake> {
+fn only(node: &KdlNode) -> Result<&KdlEntry, TextMistake> {
     argument(node, &[])
 }
 
-fn no_entries(node: &KdlNode) -> Result<(), Mistake> {
+fn no_entries(node: &KdlNode) -> Result<(), TextMistake> {
     match node.entries().first() {
         None => Ok(()),
         Some(entry) => {
             let what = format!("`{}` takes its settings in braces", node.name().value());
-            Err(Mistake::in_value(entry, what))
+            Err(TextMistake::in_value(entry, what))
         }
     }
 }
@@ -286,7 +291,7 @@ fn children<'a>(
     node: &'a KdlNode,
     known: &[&str],
     repeated: &[&str],
-) -> Result<Vec<&'a KdlNode>, Mistake> {
+) -> Result<Vec<&'a KdlNode>, TextMistake> {
     let mut seen = HashSet::new();
     for inner in node.iter_children() {
         let name = inner.name().value();
@@ -294,37 +299,39 @@ fn children<'a>(
             return Err(unknown(inner, known));
         }
         if !seen.insert(name) && !repeated.contains(&name) {
-            return Err(Mistake::of(inner, format!("`{name}` is set twice")));
+            return Err(TextMistake::of(inner, format!("`{name}` is set twice")));
         }
     }
     Ok(node.iter_children().collect())
 }
 
-fn unknown(node: &KdlNode, known: &[&str]) -> Mistake {
+fn unknown(node: &KdlNode, known: &[&str]) -> TextMistake {
     let name = node.name().value();
-    Mistake::of(node, format!("`{name}` is not known here")).hint(suggestion(name, known))
+    TextMistake::of(node, format!("`{name}` is not known here")).hint(suggestion(name, known))
 }
 
-fn time(node: &KdlNode, entry: &KdlEntry) -> Result<Duration, Mistake> {
+fn time(node: &KdlNode, entry: &KdlEntry) -> Result<Duration, TextMistake> {
     humantime::parse_duration(text(node, entry)?)
         .ok()
         .filter(|time| *time <= Duration::from_secs(24 * 3600))
         .ok_or_else(|| {
-            Mistake::in_value(entry, "not a time of at most a day")
+            TextMistake::in_value(entry, "not a time of at most a day")
                 .hint("write a number with its unit, for example \"25ms\"")
         })
 }
 
-fn share(node: &KdlNode, entry: &KdlEntry) -> Result<f64, Mistake> {
+fn share(node: &KdlNode, entry: &KdlEntry) -> Result<f64, TextMistake> {
     let percent = text(node, entry)?.strip_suffix('%');
     percent
         .and_then(|number| number.trim().parse::<f64>().ok())
         .filter(|percent| (0.0..=100.0).contains(percent))
         .map(|percent| percent / 100.0)
-        .ok_or_else(|| Mistake::in_value(entry, "not a share").hint("write for example \"0.5%\""))
+        .ok_or_else(|| {
+            TextMistake::in_value(entry, "not a share").hint("write for example \"0.5%\"")
+        })
 }
 
-fn rate(node: &KdlNode, entry: &KdlEntry) -> Result<u64, Mistake> {
+fn rate(node: &KdlNode, entry: &KdlEntry) -> Result<u64, TextMistake> {
     let units = [
         ("Gbit/s", 1e9),
         ("Mbit/s", 1e6),
@@ -334,12 +341,12 @@ fn rate(node: &KdlNode, entry: &KdlEntry) -> Result<u64, Mistake> {
     scaled(text(node, entry)?, &units)
         .filter(|rate| (1_000..=1_000_000_000_000).contains(rate))
         .ok_or_else(|| {
-            Mistake::in_value(entry, "not a rate of 1 kbit/s to 1000 Gbit/s")
+            TextMistake::in_value(entry, "not a rate of 1 kbit/s to 1000 Gbit/s")
                 .hint("write for example \"20 Mbit/s\"")
         })
 }
 
-fn bytes(node: &KdlNode, entry: &KdlEntry) -> Result<u64, Mistake> {
+fn bytes(node: &KdlNode, entry: &KdlEntry) -> Result<u64, TextMistake> {
     let units = [
         ("KiB", 1024.0),
         ("MiB", 1_048_576.0),
@@ -350,7 +357,7 @@ fn bytes(node: &KdlNode, entry: &KdlEntry) -> Result<u64, Mistake> {
     scaled(text(node, entry)?, &units)
         .filter(|size| (1..=1 << 30).contains(size))
         .ok_or_else(|| {
-            Mistake::in_value(entry, "not a size of 1 B to 1 GiB")
+            TextMistake::in_value(entry, "not a size of 1 B to 1 GiB")
                 .hint("write for example \"256 KiB\"")
         })
 }
@@ -368,7 +375,7 @@ fn scaled(text: &str, units: &[(&str, f64)]) -> Option<u64> {
     Some((number * factor).round() as u64)
 }
 
-fn whole(entry: &KdlEntry, what: &str, least: u32, most: u32) -> Result<u32, Mistake> {
+fn whole(entry: &KdlEntry, what: &str, least: u32, most: u32) -> Result<u32, TextMistake> {
     hailwire_kdl::whole(entry, least..=most, || {
         format!("`{what}` is a whole number from {least} to {most}")
     })

@@ -121,7 +121,10 @@ async fn a_stream_takes_the_time_of_its_links_and_keeps_every_byte() {
 async fn the_multiplexer_runs_over_a_stream_in_virtual_time() {
     let network = VirtualNetwork::up(&topology(LOSSY), 3);
     let (near, far) = network.connect("a", "b", 80).unwrap();
-    let (client, server) = (mux::Connection::client(near), mux::Connection::server(far));
+    let (client, server) = (
+        mux::MuxConnection::client(near),
+        mux::MuxConnection::server(far),
+    );
     let echoing = tokio::spawn(async move {
         let (mut send, mut receive) = server.accept().await.unwrap();
         while let Some(chunk) = receive.read(65536).await.unwrap() {

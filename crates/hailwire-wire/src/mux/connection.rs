@@ -10,9 +10,9 @@ use thiserror::Error;
 
 use super::MuxError;
 use super::budget::WindowBudget;
-use super::frame::{Decoder, Frame};
-use super::preface::{PREFACE, Role};
-use super::slab::{Slab, StreamKey};
+use super::frame::{MuxDecoder, MuxFrame};
+use super::preface::{MuxRole, PREFACE};
+use super::slab::{StreamKey, StreamSlab};
 use super::stream::{MuxStream, RecvState, SendState, StopState};
 use crate::header::Priority;
 use crate::limits::{
@@ -45,7 +45,7 @@ pub enum MuxEvent {
 
 /// Why the connection is over.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Ended {
+pub enum ConnectionEnd {
     /// The peer closed it.
     #[error("the peer closed the connection: {reason} ({code})")]
     ByPeer {
@@ -76,7 +76,7 @@ pub enum MuxWriteError {
     Ended,
     /// The connection is over.
     #[error(transparent)]
-    Connection(#[from] Ended),
+    Connection(#[from] ConnectionEnd),
 }
 
 /// Why a read failed.
@@ -90,12 +90,12 @@ pub enum MuxReadError {
     Stopped,
     /// The connection is over.
     #[error(transparent)]
-    Connection(#[from] Ended),
+    Connection(#[from] ConnectionEnd),
 }
 
 /// What the user of one side lets the peer have, within what the protocol promises it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct ReceiveLimits {
     /// Streams of the peer that [`Mux::accept`] has given out and that are not over.
     pub streams: usize,
     /// Unread bytes beyond which [`Mux::wants_input`] says no.
@@ -105,7 +105,7 @@ pub struct Room {
     pub queued: usize,
 }
 
-impl Default for Room {
+impl Default for ReceiveLimits {
     /// No less than the protocol promises.
     fn default() -> Self {
         Self {
@@ -124,11 +124,11 @@ const MAX_COPIED: usize = 512;
 /// See the [module](super) for what it promises and how to drive it. Idle, it takes less than 1 KiB.
 #[derive(Debug)]
 pub struct Mux {
-    pub(super) role: Role,
-    pub(super) streams: Slab<MuxStream>,
+    pub(super) role: MuxRole,
+    pub(super) streams: StreamSlab<MuxStream>,
     pub(super) by_id: HashMap<u64, StreamKey, BuildHasherDefault<IdHasher>>,
     pub(super) events: VecDeque<MuxEvent>,
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<ConnectionEnd>,
 
     // Opening here.
     pub(super) next_local: u64,
@@ -144,11 +144,11 @@ pub struct Mux {
     pub(super) returned: usize,
     pub(super) incoming: VecDeque<StreamKey>,
     pub(super) accept_blocked: bool,
-    pub(super) room: Room,
+    pub(super) room: ReceiveLimits,
 
     // Arriving.
     pub(super) opening: PrefaceState,
-    pub(super) decoder: Decoder,
+    pub(super) decoder: MuxDecoder,
     pub(super) receiving: Option<IncomingData>,
     pub(super) budget: WindowBudget,
     /// Unread bytes of all streams.
@@ -164,10 +164,10 @@ pub struct Mux {
     /// Bytes that wait to be written, of all streams.
     pub(super) queued: usize,
     pub(super) preface_sent: bool,
-    pub(super) farewell: Option<Frame>,
+    pub(super) farewell: Option<MuxFrame>,
     pub(super) control: VecDeque<StreamKey>,
     pub(super) ready: [VecDeque<StreamKey>; Priority::ALL.len()],
-    pub(super) pings: VecDeque<Frame>,
+    pub(super) pings: VecDeque<MuxFrame>,
     /// Pings of ours without an answer so far.
     pub(super) unanswered: usize,
     pub(super) datagrams_out: VecDeque<Bytes>,
@@ -191,10 +191,10 @@ pub(super) struct IncomingData {
 impl Mux {
     /// A connection at its start.
     #[must_use]
-    pub fn new(role: Role) -> Self {
+    pub fn new(role: MuxRole) -> Self {
         Self {
             role,
-            streams: Slab::new(),
+            streams: StreamSlab::new(),
             by_id: HashMap::default(),
             events: VecDeque::new(),
             ended: None,
@@ -206,12 +206,12 @@ impl Mux {
             returned: 0,
             incoming: VecDeque::new(),
             accept_blocked: false,
-            room: Room::default(),
+            room: ReceiveLimits::default(),
             opening: PrefaceState::Preface {
                 bytes: [0; PREFACE],
                 len: 0,
             },
-            decoder: Decoder::default(),
+            decoder: MuxDecoder::default(),
             receiving: None,
             budget: WindowBudget::default(),
             unread: 0,
@@ -237,7 +237,7 @@ impl Mux {
 
     /// Why the connection is over, if it is.
     #[must_use]
-    pub const fn ended(&self) -> Option<&Ended> {
+    pub const fn ended(&self) -> Option<&ConnectionEnd> {
         self.ended.as_ref()
     }
 
@@ -261,7 +261,7 @@ impl Mux {
 
     /// The room that the peer has.
     #[must_use]
-    pub const fn room(&self) -> Room {
+    pub const fn room(&self) -> ReceiveLimits {
         self.room
     }
 
@@ -271,7 +271,7 @@ impl Mux {
     /// # Errors
     ///
     /// The connection is over.
-    pub fn open(&mut self, priority: Priority) -> Poll<Result<StreamKey, Ended>> {
+    pub fn open(&mut self, priority: Priority) -> Poll<Result<StreamKey, ConnectionEnd>> {
         if let Some(ended) = &self.ended {
             return Poll::Ready(Err(ended.clone()));
         }
@@ -288,7 +288,7 @@ impl Mux {
     /// # Errors
     ///
     /// The connection is over.
-    pub fn accept(&mut self) -> Poll<Result<StreamKey, Ended>> {
+    pub fn accept(&mut self) -> Poll<Result<StreamKey, ConnectionEnd>> {
         if let Some(ended) = &self.ended {
             return Poll::Ready(Err(ended.clone()));
         }
@@ -303,7 +303,7 @@ impl Mux {
     /// Gives the peer less room than the protocol promises it, or all of it again: for one that is
     /// not trusted yet. What was granted stays granted, so its streams wait in the queue of
     /// [`Mux::accept`], and whoever feeds this side should ask [`Mux::wants_input`] first.
-    pub fn set_room(&mut self, room: Room) {
+    pub fn set_room(&mut self, room: ReceiveLimits) {
         self.room = room;
         self.tell_accepter();
     }
@@ -532,7 +532,7 @@ impl Mux {
     /// # Errors
     ///
     /// The connection is over.
-    pub fn datagram(&mut self) -> Poll<Result<Bytes, Ended>> {
+    pub fn datagram(&mut self) -> Poll<Result<Bytes, ConnectionEnd>> {
         if let Some(payload) = self.datagrams_in.pop_front() {
             return Poll::Ready(Ok(payload));
         }
@@ -546,7 +546,7 @@ impl Mux {
     /// Asks for a sign of life, told as [`MuxEvent::Pong`]. `false`, and nothing is sent, while
     /// [`MUX_MAX_PINGS`] are unanswered.
     pub fn ping(&mut self, payload: [u8; 8]) -> bool {
-        let allowed = self.unanswered < MUX_MAX_PINGS && self.queue_ping(Frame::Ping(payload));
+        let allowed = self.unanswered < MUX_MAX_PINGS && self.queue_ping(MuxFrame::Ping(payload));
         self.unanswered += usize::from(allowed);
         allowed
     }
@@ -558,17 +558,17 @@ impl Mux {
             while reason.len() > MUX_MAX_REASON {
                 reason.pop();
             }
-            self.farewell = Some(Frame::Close { code, reason });
-            self.end(Ended::Here);
+            self.farewell = Some(MuxFrame::Close { code, reason });
+            self.end(ConnectionEnd::Here);
         }
     }
 
     /// Says that the byte stream beneath ended or broke.
     pub fn lost(&mut self, why: impl Into<String>) {
-        self.end(Ended::Lost(why.into()));
+        self.end(ConnectionEnd::Lost(why.into()));
     }
 
-    pub(super) fn end(&mut self, why: Ended) {
+    pub(super) fn end(&mut self, why: ConnectionEnd) {
         if self.ended.is_some() {
             return;
         }
@@ -595,7 +595,7 @@ impl Mux {
         self.events.push_back(MuxEvent::Ended);
     }
 
-    pub(super) fn queue_ping(&mut self, frame: Frame) -> bool {
+    pub(super) fn queue_ping(&mut self, frame: MuxFrame) -> bool {
         let room = self.ended.is_none() && self.pings.len() < 2 * MUX_MAX_PINGS;
         if room {
             self.pings.push_back(frame);

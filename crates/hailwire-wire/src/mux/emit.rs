@@ -1,8 +1,8 @@
 //! What leaves: the preface, then what streams have to say, the most urgent first.
 
 use super::connection::{Mux, MuxEvent};
-use super::frame::{Frame, FrameHeader, Kind};
-use super::output::Output;
+use super::frame::{FrameHeader, MuxFrame, MuxFrameKind};
+use super::output::MuxOutput;
 use super::preface::preface;
 use super::slab::StreamKey;
 use super::stream::{RecvState, SendState, StopState};
@@ -31,7 +31,7 @@ impl Mux {
 
     /// Appends to `out` what is to be written now: at most about 128 KiB, in order of urgency. Call
     /// it again when `out` is written.
-    pub fn poll_output(&mut self, out: &mut Output) {
+    pub fn poll_output(&mut self, out: &mut MuxOutput) {
         if !std::mem::replace(&mut self.preface_sent, true) {
             out.put(&preface(self.role));
         }
@@ -56,7 +56,7 @@ impl Mux {
         self.shrink();
     }
 
-    fn emit_connection(&mut self, out: &mut Output) {
+    fn emit_connection(&mut self, out: &mut MuxOutput) {
         while let Some(frame) = self.pings.pop_front() {
             out.frame(&frame);
         }
@@ -64,7 +64,7 @@ impl Mux {
         if grant > 0 {
             self.returned = 0;
             self.remote_credit += grant;
-            out.frame(&Frame::Streams(u32::try_from(grant).unwrap_or(u32::MAX)));
+            out.frame(&MuxFrame::Streams(u32::try_from(grant).unwrap_or(u32::MAX)));
         }
     }
 
@@ -78,7 +78,7 @@ impl Mux {
         }
     }
 
-    fn emit_control(&mut self, key: StreamKey, out: &mut Output) {
+    fn emit_control(&mut self, key: StreamKey, out: &mut MuxOutput) {
         let Some(stream) = self.streams.find(key) else {
             return;
         };
@@ -96,7 +96,7 @@ impl Mux {
             && stream.recv.state == RecvState::Open
         {
             stream.recv.stop = Some(StopState::Sent);
-            out.frame(&Frame::Stop {
+            out.frame(&MuxFrame::Stop {
                 stream: id,
                 priority,
                 code,
@@ -107,7 +107,7 @@ impl Mux {
             if std::mem::take(&mut stream.send.watched) {
                 self.events.push_back(MuxEvent::SendEnded(key));
             }
-            out.frame(&Frame::Reset {
+            out.frame(&MuxFrame::Reset {
                 stream: id,
                 priority,
                 code,
@@ -116,7 +116,7 @@ impl Mux {
         let grant = std::mem::take(&mut stream.recv.grant);
         if grant > 0 && stream.recv.stop.is_none() {
             let credit = u32::try_from(grant).unwrap_or(u32::MAX);
-            out.frame(&Frame::Window {
+            out.frame(&MuxFrame::Window {
                 stream: id,
                 priority,
                 credit,
@@ -125,13 +125,13 @@ impl Mux {
         self.collect(key);
     }
 
-    fn emit_datagrams(&mut self, out: &mut Output) {
+    fn emit_datagrams(&mut self, out: &mut MuxOutput) {
         for _ in 0..MAX_DATAGRAM_BATCH {
             let Some(payload) = self.datagrams_out.pop_front() else {
                 break;
             };
             let len = payload.len().min(MAX_DATAGRAM) as u16;
-            out.put(&FrameHeader::new(Kind::DATAGRAM, 0, Priority::Low, len).encode());
+            out.put(&FrameHeader::new(MuxFrameKind::DATAGRAM, 0, Priority::Low, len).encode());
             out.body(payload);
         }
     }
@@ -143,7 +143,7 @@ impl Mux {
             .find_map(std::collections::VecDeque::pop_front)
     }
 
-    fn emit_data(&mut self, key: StreamKey, out: &mut Output) {
+    fn emit_data(&mut self, key: StreamKey, out: &mut MuxOutput) {
         let Some(stream) = self.streams.find(key) else {
             return;
         };
@@ -160,7 +160,8 @@ impl Mux {
         let credit = usize::try_from(send.credit).unwrap_or(usize::MAX);
         let len = send.queue.len().min(credit).min(MUX_MAX_DATA);
         let fin = send.state == SendState::Finishing && len == send.queue.len();
-        let header = FrameHeader::new(Kind::DATA, id, stream.priority, len as u16).with_fin(fin);
+        let header =
+            FrameHeader::new(MuxFrameKind::DATA, id, stream.priority, len as u16).with_fin(fin);
         out.put(&header.encode());
         let mut left = len;
         while let Some(part) = send.queue.pop(left) {

@@ -16,9 +16,9 @@ const FIN: u8 = 0x01;
 
 /// What a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Kind(pub u8);
+pub struct MuxFrameKind(pub u8);
 
-impl Kind {
+impl MuxFrameKind {
     /// Bytes of a stream.
     pub const DATA: Self = Self(0x01);
     /// The writer gives its direction up.
@@ -51,7 +51,7 @@ impl Kind {
     }
 }
 
-impl fmt::Debug for Kind {
+impl fmt::Debug for MuxFrameKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match *self {
             Self::DATA => "DATA",
@@ -72,7 +72,7 @@ impl fmt::Debug for Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// What the frame is.
-    pub kind: Kind,
+    pub kind: MuxFrameKind,
     /// FIN and priority.
     pub flags: u8,
     /// Bytes of payload.
@@ -84,7 +84,7 @@ pub struct FrameHeader {
 impl FrameHeader {
     /// A header for `len` bytes of `stream`.
     #[must_use]
-    pub fn new(kind: Kind, stream: u64, priority: Priority, len: u16) -> Self {
+    pub fn new(kind: MuxFrameKind, stream: u64, priority: Priority, len: u16) -> Self {
         Self {
             kind,
             flags: (priority as u8) << 4,
@@ -128,7 +128,7 @@ impl FrameHeader {
     pub const fn decode(bytes: &[u8; HEADER]) -> Self {
         let [kind, flags, l0, l1, a, b, c, d, e, f, g, h] = *bytes;
         Self {
-            kind: Kind(kind),
+            kind: MuxFrameKind(kind),
             flags,
             len: u16::from_be_bytes([l0, l1]),
             stream: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
@@ -138,7 +138,7 @@ impl FrameHeader {
 
 /// A whole frame, for those who write or read them one by one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Frame {
+pub enum MuxFrame {
     /// Bytes of a stream, at most [`MUX_MAX_DATA`].
     Data {
         /// Which stream.
@@ -194,7 +194,7 @@ pub enum Frame {
     },
 }
 
-impl Frame {
+impl MuxFrame {
     /// Appends the frame. Bodies past their bound are cut: the writer splits before.
     pub fn encode(&self, out: &mut BytesMut) {
         let connection = |kind| (kind, 0, Priority::Low, false);
@@ -217,7 +217,7 @@ impl Frame {
                 body,
             } => {
                 put(
-                    (Kind::DATA, *stream, *priority, *fin),
+                    (MuxFrameKind::DATA, *stream, *priority, *fin),
                     [cut(body, MUX_MAX_DATA), &[]],
                 );
             }
@@ -227,7 +227,7 @@ impl Frame {
                 code,
             } => {
                 put(
-                    (Kind::RESET, *stream, *priority, false),
+                    (MuxFrameKind::RESET, *stream, *priority, false),
                     [&code_bytes(*code), &[]],
                 );
             }
@@ -237,7 +237,7 @@ impl Frame {
                 code,
             } => {
                 put(
-                    (Kind::STOP, *stream, *priority, false),
+                    (MuxFrameKind::STOP, *stream, *priority, false),
                     [&code_bytes(*code), &[]],
                 );
             }
@@ -247,22 +247,28 @@ impl Frame {
                 credit,
             } => {
                 put(
-                    (Kind::WINDOW, *stream, *priority, false),
+                    (MuxFrameKind::WINDOW, *stream, *priority, false),
                     [&credit.to_be_bytes(), &[]],
                 );
             }
-            Self::Streams(credit) => put(connection(Kind::STREAMS), [&credit.to_be_bytes(), &[]]),
-            Self::Ping(payload) => put(connection(Kind::PING), [payload, &[]]),
-            Self::Pong(payload) => put(connection(Kind::PONG), [payload, &[]]),
+            Self::Streams(credit) => put(
+                connection(MuxFrameKind::STREAMS),
+                [&credit.to_be_bytes(), &[]],
+            ),
+            Self::Ping(payload) => put(connection(MuxFrameKind::PING), [payload, &[]]),
+            Self::Pong(payload) => put(connection(MuxFrameKind::PONG), [payload, &[]]),
             Self::Datagram(payload) => {
                 put(
-                    connection(Kind::DATAGRAM),
+                    connection(MuxFrameKind::DATAGRAM),
                     [cut(payload, MAX_DATAGRAM), &[]],
                 );
             }
             Self::Close { code, reason } => {
                 let reason = cut(reason.as_bytes(), MUX_MAX_REASON);
-                put(connection(Kind::CLOSE), [&code_bytes(*code), reason]);
+                put(
+                    connection(MuxFrameKind::CLOSE),
+                    [&code_bytes(*code), reason],
+                );
             }
         }
     }
@@ -285,32 +291,32 @@ impl Frame {
         let (stream, priority) = (header.stream, header.priority());
         let code = || Code::from_number(u64::from(number(&payload)));
         Ok(Some(match header.kind {
-            Kind::DATA => Self::Data {
+            MuxFrameKind::DATA => Self::Data {
                 stream,
                 priority,
                 fin: header.fin(),
                 body: payload,
             },
-            Kind::RESET => Self::Reset {
+            MuxFrameKind::RESET => Self::Reset {
                 stream,
                 priority,
                 code: code(),
             },
-            Kind::STOP => Self::Stop {
+            MuxFrameKind::STOP => Self::Stop {
                 stream,
                 priority,
                 code: code(),
             },
-            Kind::WINDOW => Self::Window {
+            MuxFrameKind::WINDOW => Self::Window {
                 stream,
                 priority,
                 credit: number(&payload),
             },
-            Kind::STREAMS => Self::Streams(number(&payload)),
-            Kind::PING => Self::Ping(eight(&payload)),
-            Kind::PONG => Self::Pong(eight(&payload)),
-            Kind::DATAGRAM => Self::Datagram(payload),
-            Kind::CLOSE => Self::Close {
+            MuxFrameKind::STREAMS => Self::Streams(number(&payload)),
+            MuxFrameKind::PING => Self::Ping(eight(&payload)),
+            MuxFrameKind::PONG => Self::Pong(eight(&payload)),
+            MuxFrameKind::DATAGRAM => Self::Datagram(payload),
+            MuxFrameKind::CLOSE => Self::Close {
                 code: code(),
                 reason: String::from_utf8_lossy(payload.get(4..).unwrap_or_default()).into_owned(),
             },
@@ -335,9 +341,9 @@ fn eight(payload: &[u8]) -> [u8; 8] {
 
 /// What the decoder found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Item {
+pub enum DecodedItem {
     /// A whole frame other than DATA.
-    Frame(Frame),
+    Frame(MuxFrame),
     /// A DATA frame begins; its bytes follow in as many parts as they arrive in.
     Data(FrameHeader),
     /// Some bytes of the DATA frame that began last, never empty.
@@ -348,7 +354,7 @@ pub enum Item {
 
 /// An incremental decoder of frames. It buffers no body, and of other frames at most one.
 #[derive(Debug, Default)]
-pub struct Decoder {
+pub struct MuxDecoder {
     carry: BytesMut,
     state: MuxDecoderState,
 }
@@ -362,13 +368,13 @@ enum MuxDecoderState {
     Skip(usize),
 }
 
-impl Decoder {
+impl MuxDecoder {
     /// The next item, taken off the front of `chunk`; `None` once it is used up.
     ///
     /// # Errors
     ///
     /// [`MuxError::Length`], found before the payload is buffered.
-    pub fn next_item(&mut self, chunk: &mut Bytes) -> Result<Option<Item>, MuxError> {
+    pub fn next_item(&mut self, chunk: &mut Bytes) -> Result<Option<DecodedItem>, MuxError> {
         loop {
             match self.state {
                 MuxDecoderState::Header => {
@@ -384,9 +390,9 @@ impl Decoder {
                                 len,
                             });
                         }
-                        Some(_) if header.kind == Kind::DATA => {
+                        Some(_) if header.kind == MuxFrameKind::DATA => {
                             self.state = MuxDecoderState::Data(usize::from(header.len));
-                            return Ok(Some(Item::Data(header)));
+                            return Ok(Some(DecodedItem::Data(header)));
                         }
                         Some(_) => self.state = MuxDecoderState::Payload(header),
                     }
@@ -396,13 +402,13 @@ impl Decoder {
                         return Ok(None);
                     };
                     self.state = MuxDecoderState::Header;
-                    if let Some(frame) = Frame::decode(header, payload)? {
-                        return Ok(Some(Item::Frame(frame)));
+                    if let Some(frame) = MuxFrame::decode(header, payload)? {
+                        return Ok(Some(DecodedItem::Frame(frame)));
                     }
                 }
                 MuxDecoderState::Data(0) => {
                     self.state = MuxDecoderState::Header;
-                    return Ok(Some(Item::DataEnd));
+                    return Ok(Some(DecodedItem::DataEnd));
                 }
                 MuxDecoderState::Skip(0) => self.state = MuxDecoderState::Header,
                 MuxDecoderState::Data(_) | MuxDecoderState::Skip(_) if chunk.is_empty() => {
@@ -411,7 +417,7 @@ impl Decoder {
                 MuxDecoderState::Data(left) => {
                     let part = chunk.split_to(left.min(chunk.len()));
                     self.state = MuxDecoderState::Data(left - part.len());
-                    return Ok(Some(Item::Part(part)));
+                    return Ok(Some(DecodedItem::Part(part)));
                 }
                 MuxDecoderState::Skip(left) => {
                     let part = chunk.split_to(left.min(chunk.len()));

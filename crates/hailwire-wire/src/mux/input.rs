@@ -7,8 +7,8 @@ use std::sync::{
 
 use bytes::Bytes;
 
-use super::connection::{Ended, IncomingData, Mux, MuxEvent, PrefaceState, push_bounded};
-use super::frame::{Frame, FrameHeader, Item};
+use super::connection::{ConnectionEnd, IncomingData, Mux, MuxEvent, PrefaceState, push_bounded};
+use super::frame::{DecodedItem, FrameHeader, MuxFrame};
 use super::preface::{PREFACE, parse_preface};
 use super::slab::StreamKey;
 use super::stream::{MuxStream, RecvState};
@@ -71,11 +71,11 @@ impl Mux {
         let result = self.input(chunk);
         if let Err(error) = &result {
             let understood = matches!(self.opening, PrefaceState::Done);
-            self.farewell = understood.then(|| Frame::Close {
+            self.farewell = understood.then(|| MuxFrame::Close {
                 code: Code::InvalidArgument,
                 reason: error.to_string(),
             });
-            self.end(Ended::Protocol(error.clone()));
+            self.end(ConnectionEnd::Protocol(error.clone()));
         }
         result
     }
@@ -101,10 +101,10 @@ impl Mux {
                 break;
             };
             match item {
-                Item::Data(header) => self.data_begins(header)?,
-                Item::Part(part) => self.data_part(part),
-                Item::DataEnd => self.data_ends(),
-                Item::Frame(frame) => self.frame(frame)?,
+                DecodedItem::Data(header) => self.data_begins(header)?,
+                DecodedItem::Part(part) => self.data_part(part),
+                DecodedItem::DataEnd => self.data_ends(),
+                DecodedItem::Frame(frame) => self.frame(frame)?,
             }
         }
         Ok(())
@@ -171,10 +171,10 @@ impl Mux {
         }
     }
 
-    fn frame(&mut self, frame: Frame) -> Result<(), MuxError> {
+    fn frame(&mut self, frame: MuxFrame) -> Result<(), MuxError> {
         match frame {
-            Frame::Data { .. } => {}
-            Frame::Reset {
+            MuxFrame::Data { .. } => {}
+            MuxFrame::Reset {
                 stream,
                 priority,
                 code,
@@ -183,7 +183,7 @@ impl Mux {
                     self.receiving_ends(key, RecvState::Reset(code));
                 }
             }
-            Frame::Stop {
+            MuxFrame::Stop {
                 stream,
                 priority,
                 code,
@@ -192,7 +192,7 @@ impl Mux {
                     self.stop_arrives(key, code);
                 }
             }
-            Frame::Window {
+            MuxFrame::Window {
                 stream,
                 priority,
                 credit,
@@ -204,23 +204,23 @@ impl Mux {
                     self.schedule_data(key);
                 }
             }
-            Frame::Streams(count) => self.allow_open(count as usize),
-            Frame::Ping(payload) => {
-                self.queue_ping(Frame::Pong(payload));
+            MuxFrame::Streams(count) => self.allow_open(count as usize),
+            MuxFrame::Ping(payload) => {
+                self.queue_ping(MuxFrame::Pong(payload));
             }
-            Frame::Pong(payload) => {
+            MuxFrame::Pong(payload) => {
                 if let Some(left) = self.unanswered.checked_sub(1) {
                     self.unanswered = left;
                     self.events.push_back(MuxEvent::Pong(payload));
                 }
             }
-            Frame::Datagram(payload) => {
+            MuxFrame::Datagram(payload) => {
                 push_bounded(&mut self.datagrams_in, Bytes::copy_from_slice(&payload));
                 if std::mem::take(&mut self.datagram_blocked) {
                     self.events.push_back(MuxEvent::Datagram);
                 }
             }
-            Frame::Close { code, reason } => self.end(Ended::ByPeer { code, reason }),
+            MuxFrame::Close { code, reason } => self.end(ConnectionEnd::ByPeer { code, reason }),
         }
         Ok(())
     }

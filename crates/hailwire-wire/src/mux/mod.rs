@@ -85,10 +85,10 @@ mod stream;
 /// Bytes of the buffers that whoever drives a [`Mux`] reads into.
 pub const READ_BUFFER: usize = 64 * 1024;
 
-pub use connection::{Ended, Mux, MuxEvent, MuxReadError, MuxWriteError, Room};
-pub use frame::{Decoder, Frame, FrameHeader, HEADER, Item, Kind};
-pub use output::Output;
-pub use preface::{MAJOR, MINOR, PREFACE, Role, parse_preface, preface};
+pub use connection::{ConnectionEnd, Mux, MuxEvent, MuxReadError, MuxWriteError, ReceiveLimits};
+pub use frame::{DecodedItem, FrameHeader, HEADER, MuxDecoder, MuxFrame, MuxFrameKind};
+pub use output::MuxOutput;
+pub use preface::{MAJOR, MINOR, MuxRole, PREFACE, parse_preface, preface};
 pub use slab::StreamKey;
 
 use thiserror::Error;
@@ -117,7 +117,7 @@ pub enum MuxError {
     #[error("a frame of kind {kind:?} cannot have {len} bytes")]
     Length {
         /// What the frame claimed to be.
-        kind: Kind,
+        kind: MuxFrameKind,
         /// Its stated length.
         len: usize,
     },

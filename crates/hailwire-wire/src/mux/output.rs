@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use super::frame::{Frame, HEADER};
+use super::frame::{HEADER, MuxFrame};
 use crate::limits::MUX_MAX_REASON;
 
 /// Bodies up to here are copied behind their header: cheaper than an entry of their own in a
@@ -22,13 +22,13 @@ const LARGEST_CONTROL: usize = HEADER + 4 + MUX_MAX_REASON;
 ///
 /// It is a [`Buf`], so that `write_buf` of an async writer sends many frames in one system call.
 #[derive(Debug, Default)]
-pub struct Output {
+pub struct MuxOutput {
     chunks: VecDeque<Bytes>,
     tail: BytesMut,
     len: usize,
 }
 
-impl Output {
+impl MuxOutput {
     /// Nothing to write.
     #[must_use]
     pub fn new() -> Self {
@@ -65,7 +65,7 @@ impl Output {
         self.len += bytes.len();
     }
 
-    pub(super) fn frame(&mut self, frame: &Frame) {
+    pub(super) fn frame(&mut self, frame: &MuxFrame) {
         self.make_room(LARGEST_CONTROL);
         let before = self.tail.len();
         frame.encode(&mut self.tail);
@@ -98,7 +98,7 @@ impl Output {
     }
 }
 
-impl Buf for Output {
+impl Buf for MuxOutput {
     fn remaining(&self) -> usize {
         self.len
     }

@@ -15,14 +15,14 @@ const MAGIC: &[u8; 8] = b"hailmux/";
 
 /// Which side of the connection this is. It decides nothing but the parity of stream ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
+pub enum MuxRole {
     /// The side that connected: odd stream ids.
     Client,
     /// The side that listened: even stream ids.
     Server,
 }
 
-impl Role {
+impl MuxRole {
     /// The id of the first stream that this side opens.
     #[must_use]
     pub const fn first_id(self) -> u64 {
@@ -51,7 +51,7 @@ impl Role {
 
 /// The preface that `role` writes.
 #[must_use]
-pub const fn preface(role: Role) -> [u8; PREFACE] {
+pub const fn preface(role: MuxRole) -> [u8; PREFACE] {
     let [a, b, c, d, e, f, g, h] = *MAGIC;
     [a, b, c, d, e, f, g, h, MAJOR, MINOR, role.letter(), 0]
 }
@@ -62,7 +62,7 @@ pub const fn preface(role: Role) -> [u8; PREFACE] {
 /// # Errors
 ///
 /// [`MuxError::NotMux`], [`MuxError::Version`], [`MuxError::SameRole`].
-pub fn parse_preface(bytes: &[u8], ours: Role) -> Result<Option<()>, MuxError> {
+pub fn parse_preface(bytes: &[u8], ours: MuxRole) -> Result<Option<()>, MuxError> {
     let bytes = bytes.get(..PREFACE).unwrap_or(bytes);
     let not_mux = || MuxError::NotMux {
         began: bytes.to_vec(),

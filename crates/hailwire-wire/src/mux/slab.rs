@@ -16,7 +16,7 @@ impl StreamKey {
 }
 
 #[derive(Debug)]
-pub(super) struct Slab<T> {
+pub(super) struct StreamSlab<T> {
     slots: Vec<(u32, Option<T>)>,
     free: Vec<u32>,
     next_generation: u32,
@@ -26,7 +26,7 @@ pub(super) struct Slab<T> {
 /// Slots that an empty slab keeps.
 const KEPT_CAPACITY: usize = 64;
 
-impl<T> Slab<T> {
+impl<T> StreamSlab<T> {
     pub(super) const fn new() -> Self {
         Self {
             slots: Vec::new(),
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_stale_key_finds_nothing() {
-        let mut slab = Slab::new();
+        let mut slab = StreamSlab::new();
         let old = slab.insert('a');
         assert_eq!(slab.remove(old), Some('a'));
         let new = slab.insert('b');
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn an_empty_slab_gives_its_memory_back() {
-        let mut slab = Slab::new();
+        let mut slab = StreamSlab::new();
         let keys: Vec<_> = (0..10 * KEPT_CAPACITY).map(|i| slab.insert(i)).collect();
         for key in keys {
             slab.remove(key);

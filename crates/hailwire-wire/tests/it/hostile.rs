@@ -10,11 +10,11 @@ use bytes::{Bytes, BytesMut};
 use data_encoding::HEXLOWER;
 use hailwire_wire::{
     Code, NodeId, Priority,
-    header::{self, Offer},
-    mux::Frame,
-    record::Record,
+    header::{self, AgentOffer},
+    mux::MuxFrame,
+    record::NodeRecord,
     signed::KeyPair,
-    ticket::{HubTicket, NodeTicket, Secret, Ticket},
+    ticket::{HubTicket, NodeTicket, Ticket, TicketSecret},
 };
 use serde_json::Value;
 
@@ -164,7 +164,7 @@ fn good_inputs() -> Vec<Vec<u8>> {
 /// One of each frame of the multiplexer, cut into pieces of seven behind a good preface.
 fn mux_frames() -> Vec<u8> {
     let (priority, code) = (Priority::High, Code::Cancelled);
-    let data = |stream, fin, body: &'static [u8]| Frame::Data {
+    let data = |stream, fin, body: &'static [u8]| MuxFrame::Data {
         stream,
         priority,
         fin,
@@ -174,27 +174,27 @@ fn mux_frames() -> Vec<u8> {
     for frame in [
         data(1, false, b"some body"),
         data(3, true, b"all"),
-        Frame::Window {
+        MuxFrame::Window {
             stream: 1,
             priority,
             credit: 1000,
         },
-        Frame::Stop {
+        MuxFrame::Stop {
             stream: 3,
             priority,
             code,
         },
-        Frame::Reset {
+        MuxFrame::Reset {
             stream: 5,
             priority,
             code,
         },
-        Frame::Streams(2),
-        Frame::Ping(*b"12345678"),
-        Frame::Pong(*b"12345678"),
-        Frame::Datagram(Bytes::from_static(b"small")),
+        MuxFrame::Streams(2),
+        MuxFrame::Ping(*b"12345678"),
+        MuxFrame::Pong(*b"12345678"),
+        MuxFrame::Datagram(Bytes::from_static(b"small")),
         data(1, true, b""),
-        Frame::Close {
+        MuxFrame::Close {
             code,
             reason: "done".to_owned(),
         },
@@ -225,13 +225,13 @@ fn collect(value: &Value, inputs: &mut Vec<Vec<u8>>) {
     }
 }
 
-fn record() -> Record {
-    Record {
+fn record() -> NodeRecord {
+    NodeRecord {
         name: Some("laptop".parse().expect("a name")),
         addresses: addresses(),
         tcp: addresses(),
         relay: Some("https://hub.example:443".to_owned()),
-        agents: vec![Offer {
+        agents: vec![AgentOffer {
             name: "grep".parse().expect("a name"),
             description: "finds lines".to_owned(),
             tags: vec!["text".to_owned()],
@@ -244,7 +244,7 @@ fn record() -> Record {
 }
 
 fn tickets(node: NodeId) -> [Ticket; 2] {
-    let secret = Secret::from_random([9; 16]);
+    let secret = TicketSecret::from_random([9; 16]);
     [
         Ticket::Node(NodeTicket {
             node,
@@ -261,7 +261,7 @@ fn tickets(node: NodeId) -> [Ticket; 2] {
             key: None,
             secret,
             expires: 1_800_000_600,
-            trust: hailwire_wire::directory::Trust::Members,
+            trust: hailwire_wire::directory::MemberTrust::Members,
         }),
     ]
 }

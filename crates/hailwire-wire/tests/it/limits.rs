@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use hailwire_wire::{
     Code, Status,
-    directory::Search,
+    directory::SearchRequest,
     frame::{self, FrameDecoder, FrameEvent, FrameKind},
     limits,
 };
@@ -87,9 +87,9 @@ fn long_details_and_hints_are_cut() {
 
 #[test]
 fn a_search_of_too_many_words_is_refused() {
-    let search = |words| Search {
+    let search = |words| SearchRequest {
         words: vec!["x".to_owned(); words],
-        ..Search::default()
+        ..SearchRequest::default()
     };
     assert_eq!(search(limits::MAX_SEARCH_TERMS).check_bounds(), Ok(()));
     assert!(search(limits::MAX_SEARCH_TERMS + 1).check_bounds().is_err());

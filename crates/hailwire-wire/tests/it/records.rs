@@ -4,8 +4,8 @@ use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use hailwire_wire::{
     NodeId,
-    directory::{PERMIT_LIFETIME_S, Permit, PermitError, SignedRequest},
-    record::{Record, RecordError, SignedRecord},
+    directory::{PERMIT_LIFETIME_S, PermitError, RequestPermit, SignedRequest},
+    record::{NodeRecord, RecordError, SignedRecord},
     signed::KeyPair,
     ticket::{HubTicket, NodeTicket, Ticket, TicketError},
 };
@@ -37,7 +37,7 @@ struct GoodRecord {
     name: String,
     seed: String,
     key: NodeId,
-    fields: Record,
+    fields: NodeRecord,
     bytes: String,
     now: u64,
 }
@@ -101,9 +101,9 @@ fn permissions_are_byte_for_byte_as_the_vectors_say() {
             path: &vector.path,
             body: vector.body.as_bytes(),
         };
-        let made = Permit::new(&asked, vector.now).sign(&key);
+        let made = RequestPermit::new(&asked, vector.now).sign(&key);
         assert_eq!(made, vector.authorization, "{name}");
-        let verify = |now| Permit::verify(&made, &asked, &[&vector.hub], now);
+        let verify = |now| RequestPermit::verify(&made, &asked, &[&vector.hub], now);
         assert_eq!(verify(vector.now), Ok(key.id()), "{name}");
         let late = verify(vector.now + PERMIT_LIFETIME_S);
         assert_eq!(late, Err(PermitError::Clock), "{name}");

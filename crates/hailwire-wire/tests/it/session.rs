@@ -5,7 +5,7 @@ use data_encoding::HEXLOWER;
 use hailwire_wire::{
     Code, Status,
     frame::{self, FrameDecoder, FrameEvent, FrameKind},
-    header::{self, AnswerHead, GoingAway, Hello, Offers, VERSION},
+    header::{self, AgentOffers, AnswerHead, GoingAway, Hello, VERSION},
 };
 use serde_json::Value;
 
@@ -112,7 +112,7 @@ fn again(kind: FrameKind, payload: &Bytes) -> Result<Vec<u8>, header::HeaderErro
         FrameKind::END if payload.is_empty() => Vec::new(),
         FrameKind::END => header::encode(&header::decode::<Status>(payload)?),
         FrameKind::OFFERS | FrameKind::MORE_OFFERS => {
-            header::encode(&header::decode::<Offers>(payload)?)
+            header::encode(&header::decode::<AgentOffers>(payload)?)
         }
         FrameKind::GOING_AWAY => header::encode(&header::decode::<GoingAway>(payload)?),
         _ => payload.to_vec(),

@@ -11,9 +11,9 @@ use data_encoding::HEXLOWER;
 use hailwire_wire::{
     Address, AgentName, Code, NodeId, NodeName, Status,
     address::{AddressError, NodeRef},
-    capsule::{Capsule, CapsuleDecoder, CapsuleError, Half},
+    capsule::{Capsule, CapsuleDecoder, CapsuleError, ConnectionHalf},
     frame::{self, FrameDecoder, FrameError, FrameEvent, FrameKind},
-    header::{self, AnswerHead, GoingAway, HeaderError, Hello, Offers, Register},
+    header::{self, AgentOffers, AnswerHead, GoingAway, HeaderError, Hello, RegisterHeader},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -172,8 +172,8 @@ fn reencode(kind: &str, bytes: &[u8], fields: Option<&Value>) -> Result<Vec<u8>,
         "call" => one(header::decode_call(&Bytes::copy_from_slice(bytes)), fields),
         "answer_head" => one(header::decode::<AnswerHead>(bytes), fields),
         "hello" => one(header::decode::<Hello>(bytes), fields),
-        "register" => one(header::decode::<Register>(bytes), fields),
-        "offers" => one(header::decode::<Offers>(bytes), fields),
+        "register" => one(header::decode::<RegisterHeader>(bytes), fields),
+        "offers" => one(header::decode::<AgentOffers>(bytes), fields),
         "going_away" => one(header::decode::<GoingAway>(bytes), fields),
         "status" => one(header::decode::<Status>(bytes), fields),
         other => panic!("type {other}"),
@@ -452,7 +452,8 @@ impl From<CapsuleFields> for Capsule {
                 stream,
                 code,
             } => Self::Stop {
-                connection: [Half::Forward, Half::Reverse][usize::from(connection)],
+                connection: [ConnectionHalf::Forward, ConnectionHalf::Reverse]
+                    [usize::from(connection)],
                 stream,
                 code,
             },

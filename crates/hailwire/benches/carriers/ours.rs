@@ -5,8 +5,8 @@ use std::{hint::black_box, net::SocketAddr, sync::mpsc};
 use bytes::Bytes;
 use hailwire::{
     carrier::{
-        Connection, mux, quic,
-        tcp::{self, Identity, Listener, TcpCarrier},
+        CarrierConnection, mux, quic,
+        tcp::{self, CarrierListener, TcpCarrier, TlsIdentity},
     },
     key::NodeKey,
 };
@@ -20,7 +20,7 @@ use crate::{BULK, CHUNK, ECHO, Row, Subject, WINDOWS, runtime, unix_pair};
 
 #[derive(Clone)]
 pub(crate) struct Ours {
-    connection: Connection,
+    connection: CarrierConnection,
     /// Alive for as long as the connection is.
     _endpoint: Option<Endpoint>,
 }
@@ -48,7 +48,7 @@ impl Subject for Ours {
     }
 }
 
-async fn serve(connection: Connection) {
+async fn serve(connection: CarrierConnection) {
     while let Ok((mut send, mut recv)) = connection.accept().await {
         tokio::spawn(async move {
             let (mut echo, mut total) = (None, 0);
@@ -92,8 +92,8 @@ fn over_tcp(which: TcpCarrier) -> Row<Ours> {
     let (bound, address) = mpsc::channel();
     std::thread::spawn(move || {
         runtime().block_on(async {
-            let identity = Identity::new(&key_of_server);
-            let listener = Listener::bind(loopback(), &identity).await.unwrap();
+            let identity = TlsIdentity::new(&key_of_server);
+            let listener = CarrierListener::bind(loopback(), &identity).await.unwrap();
             bound.send(listener.local_addr().unwrap()).unwrap();
             loop {
                 let incoming = listener.accept().await;
@@ -106,7 +106,7 @@ fn over_tcp(which: TcpCarrier) -> Row<Ours> {
         })
     });
     let (runtime, address) = (runtime(), address.recv().unwrap());
-    let identity = Identity::new(&key());
+    let identity = TlsIdentity::new(&key());
     let dial = tcp::connect(&identity, peer, address, std::slice::from_ref(&which));
     let connection = runtime.block_on(dial).unwrap();
     let _endpoint = None;
@@ -143,7 +143,9 @@ pub(crate) fn quic() -> Row<Ours> {
                 .unwrap();
             while let Some(incoming) = far.accept().await {
                 let connection = incoming.await.unwrap();
-                tokio::spawn(serve(Connection::Quic(quic::Connection::new(connection))));
+                tokio::spawn(serve(CarrierConnection::Quic(quic::QuicConnection::new(
+                    connection,
+                ))));
             }
         });
     });
@@ -152,7 +154,7 @@ pub(crate) fn quic() -> Row<Ours> {
         let near = endpoint().await;
         let connection = near.connect(address, ALPN).await.unwrap();
         Ours {
-            connection: Connection::Quic(quic::Connection::new(connection)),
+            connection: CarrierConnection::Quic(quic::QuicConnection::new(connection)),
             _endpoint: Some(near),
         }
     });
@@ -160,9 +162,9 @@ pub(crate) fn quic() -> Row<Ours> {
 }
 
 pub(crate) fn unix() -> Row<Ours> {
-    let serve = |io| serve(Connection::Mux(mux::Connection::server(io)));
+    let serve = |io| serve(CarrierConnection::Mux(mux::MuxConnection::server(io)));
     let (runtime, ours) = unix_pair(serve, |io| Ours {
-        connection: Connection::Mux(mux::Connection::client(io)),
+        connection: CarrierConnection::Mux(mux::MuxConnection::client(io)),
         _endpoint: None,
     });
     ("unix", runtime, ours)

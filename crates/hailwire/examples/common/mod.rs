@@ -4,7 +4,7 @@ use std::{error::Error, net::SocketAddr, path::Path, time::Duration};
 
 use hailwire::{
     Config, DataDir, Node,
-    admin::{Invite, Invited, Join, Joined, method},
+    admin::{InviteAnswer, InviteRequest, JoinAnswer, JoinRequest, method},
 };
 
 /// The nodes `laptop` and `desk`, and the folder that they keep their things in.
@@ -27,18 +27,18 @@ pub(crate) async fn two_nodes() -> Result<Nodes, Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let laptop = start(folder.path(), "laptop").await?;
     let desk = start(folder.path(), "desk").await?;
-    let invite = Invite {
+    let invite = InviteRequest {
         uses: 1,
         expires_s: 60,
         allow: Vec::new(),
         offer: Vec::new(),
     };
-    let Invited { ticket, .. } = laptop.client().admin(method::INVITE, &invite).await?;
-    let join = Join {
+    let InviteAnswer { ticket, .. } = laptop.client().admin(method::INVITE, &invite).await?;
+    let join = JoinRequest {
         ticket,
-        ..Join::default()
+        ..JoinRequest::default()
     };
-    let _: Joined = desk.client().admin(method::JOIN, &join).await?;
+    let _: JoinAnswer = desk.client().admin(method::JOIN, &join).await?;
     Ok(Nodes {
         laptop,
         desk,

@@ -178,13 +178,13 @@ async fn serve(kdl: &str, nodes: usize) -> Result<(), Failure> {
         let (node, folder) = start(kdl).await?;
         let client = node.client();
         let serving = client.serve(Agent::new("bytes")?, answer).await?;
-        let invite = admin::Invite {
+        let invite = admin::InviteRequest {
             uses: 100,
             expires_s: 3600,
             allow: Vec::new(),
             offer: Vec::new(),
         };
-        let invited: admin::Invited = client.admin(method::INVITE, &invite).await?;
+        let invited: admin::InviteAnswer = client.admin(method::INVITE, &invite).await?;
         tickets.push(invited.ticket);
         all.push((node, folder, serving));
     }
@@ -239,12 +239,12 @@ async fn load(kdl: &str, tickets: &str, work: &str) -> Result<(), Failure> {
 }
 
 async fn join(client: &Client, ticket: &str, alias: &str) -> Result<(), Failure> {
-    let join = admin::Join {
+    let join = admin::JoinRequest {
         ticket: ticket.to_owned(),
         alias: alias.to_owned(),
-        ..admin::Join::default()
+        ..admin::JoinRequest::default()
     };
-    let _: admin::Joined = client.admin(method::JOIN, &join).await?;
+    let _: admin::JoinAnswer = client.admin(method::JOIN, &join).await?;
     Ok(())
 }
 
@@ -263,8 +263,8 @@ async fn ask(client: &Client, size: usize, with: usize) -> Result<(), Failure> {
     }
 }
 
-async fn counters(client: &Client) -> Result<admin::Tunnel, Failure> {
-    let status: admin::Status = client.admin(method::STATUS, &()).await?;
+async fn counters(client: &Client) -> Result<admin::TunnelStatus, Failure> {
+    let status: admin::NodeStatus = client.admin(method::STATUS, &()).await?;
     let mut tunnels = status.tunnels.into_iter();
     Ok(tunnels.find(|tunnel| tunnel.carries).ok_or("no tunnel")?)
 }

@@ -27,7 +27,7 @@ pub(crate) async fn peers(client: &Client, tickets: &str) -> Result<(), Failure>
     }
     let after = resident()?;
     let peers = CROWD - FIRST;
-    let status: admin::Status = client.admin(method::STATUS, &()).await?;
+    let status: admin::NodeStatus = client.admin(method::STATUS, &()).await?;
     let line = json!({
         "work": "peers",
         "peers": peers,
@@ -65,7 +65,7 @@ pub(crate) async fn gone(client: &Client) -> Result<(), Failure> {
     call.send().await?.bytes(10).await?;
     let start = Instant::now();
     loop {
-        let status: admin::Status = client.admin(method::STATUS, &()).await?;
+        let status: admin::NodeStatus = client.admin(method::STATUS, &()).await?;
         if status.tunnels.is_empty() {
             break;
         }

@@ -25,12 +25,12 @@ use noq::congestion::Bbr3Config;
 
 /// The engine's BBR, told what it can bear.
 #[derive(Debug)]
-pub(super) struct Bbr {
+pub(super) struct BoundedBbr {
     engine: Box<dyn Controller>,
-    told: Told,
+    told: BbrInput,
 }
 
-impl Bbr {
+impl BoundedBbr {
     /// Begins with a window, or with its own, on a path whose round trip is taken for `assumed` until one is measured.
     pub(super) fn new(now: Instant, mtu: u16, window: Option<u64>, assumed: Duration) -> Self {
         let mut config = Bbr3Config::default();
@@ -39,7 +39,7 @@ impl Bbr {
         }
         Self {
             engine: Arc::new(config).build(now, mtu),
-            told: Told {
+            told: BbrInput {
                 assumed,
                 largest: None,
             },
@@ -49,14 +49,14 @@ impl Bbr {
 
 /// What it is told of.
 #[derive(Clone, Debug)]
-struct Told {
+struct BbrInput {
     /// The round trip that is no measured one.
     assumed: Duration,
     /// The largest packet number so far.
     largest: Option<u64>,
 }
 
-impl Told {
+impl BbrInput {
     /// Of a packet that was sent?
     fn sent(&mut self, number: u64) -> bool {
         let new = self.largest.is_none_or(|largest| number > largest);
@@ -72,7 +72,7 @@ impl Told {
     }
 }
 
-impl Controller for Bbr {
+impl Controller for BoundedBbr {
     fn on_sent(&mut self, now: Instant, bytes: u64, largest_pn: u64) {
         self.engine.on_sent(now, bytes, largest_pn);
     }
@@ -178,8 +178,8 @@ mod tests {
 
     const ASSUMED: Duration = Duration::from_millis(30);
 
-    fn told() -> Told {
-        Told {
+    fn told() -> BbrInput {
+        BbrInput {
             assumed: ASSUMED,
             largest: None,
         }
@@ -205,7 +205,10 @@ mod tests {
     #[test]
     fn it_begins_with_the_window_that_it_is_given() {
         let now = Instant::now();
-        assert_eq!(Bbr::new(now, 1200, Some(90_000), ASSUMED).window(), 90_000);
-        assert!(Bbr::new(now, 1200, None, ASSUMED).window() < 15_000);
+        assert_eq!(
+            BoundedBbr::new(now, 1200, Some(90_000), ASSUMED).window(),
+            90_000
+        );
+        assert!(BoundedBbr::new(now, 1200, None, ASSUMED).window() < 15_000);
     }
 }

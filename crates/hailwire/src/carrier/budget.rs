@@ -34,18 +34,18 @@ pub const STEP: usize = 64 << 10;
 
 /// What all peers share.
 #[derive(Debug)]
-pub struct Budget {
+pub struct MemoryBudget {
     pool: usize,
     lent: AtomicUsize,
 }
 
-impl Default for Budget {
+impl Default for MemoryBudget {
     fn default() -> Self {
         Self::new(POOL)
     }
 }
 
-impl Budget {
+impl MemoryBudget {
     /// A budget that lends so many bytes.
     #[must_use]
     pub const fn new(pool: usize) -> Self {
@@ -80,27 +80,27 @@ fn may_lend(pool: usize, lent: usize, more: usize, loan: usize) -> bool {
 
 /// What one peer holds.
 #[derive(Debug)]
-pub struct Account {
-    budget: Arc<Budget>,
+pub struct PeerAccount {
+    budget: Arc<MemoryBudget>,
     /// What it may hold without borrowing.
     promised: AtomicUsize,
     used: AtomicUsize,
 }
 
-impl Account {
+impl PeerAccount {
     /// The account of a peer.
     #[must_use]
-    pub fn peer(budget: Arc<Budget>) -> Arc<Self> {
+    pub fn peer(budget: Arc<MemoryBudget>) -> Arc<Self> {
         Self::with(budget, PEER)
     }
 
     /// The account of a stranger, which borrows nothing until [`Account::welcome`].
     #[must_use]
-    pub fn stranger(budget: Arc<Budget>) -> Arc<Self> {
+    pub fn stranger(budget: Arc<MemoryBudget>) -> Arc<Self> {
         Self::with(budget, STRANGER)
     }
 
-    fn with(budget: Arc<Budget>, promised: usize) -> Arc<Self> {
+    fn with(budget: Arc<MemoryBudget>, promised: usize) -> Arc<Self> {
         Arc::new(Self {
             budget,
             promised: AtomicUsize::new(promised),
@@ -122,8 +122,8 @@ impl Account {
 
     /// Room for so many bytes, until that is dropped; none where there is none.
     #[must_use]
-    pub fn hold(self: &Arc<Self>, bytes: usize) -> Option<Held> {
-        self.take(bytes).then(|| Held {
+    pub fn hold(self: &Arc<Self>, bytes: usize) -> Option<AccountCharge> {
+        self.take(bytes).then(|| AccountCharge {
             account: self.clone(),
             bytes,
         })
@@ -161,12 +161,12 @@ impl Account {
 
 /// Room that somebody has in an [`Account`], given back when dropped.
 #[derive(Debug)]
-pub struct Held {
-    account: Arc<Account>,
+pub struct AccountCharge {
+    account: Arc<PeerAccount>,
     bytes: usize,
 }
 
-impl Held {
+impl AccountCharge {
     /// How much it is.
     #[must_use]
     pub const fn bytes(&self) -> usize {
@@ -198,7 +198,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for AccountCharge {
     fn drop(&mut self) {
         self.account.give_back(self.bytes);
     }
@@ -209,21 +209,21 @@ mod tests {
     use super::*;
 
     /// As many steps as an account gives.
-    fn fill(account: &Arc<Account>) -> Vec<Held> {
+    fn fill(account: &Arc<PeerAccount>) -> Vec<AccountCharge> {
         std::iter::from_fn(|| account.hold(STEP)).collect()
     }
 
     #[test]
     fn sixty_four_peers_that_take_all_they_get_hold_no_more_than_the_stated_sum() {
-        let budget = Arc::new(Budget::default());
-        let accounts: Vec<_> = (0..64).map(|_| Account::peer(budget.clone())).collect();
+        let budget = Arc::new(MemoryBudget::default());
+        let accounts: Vec<_> = (0..64).map(|_| PeerAccount::peer(budget.clone())).collect();
         let held: Vec<_> = accounts.iter().map(fill).collect();
         let used: usize = accounts.iter().map(|account| account.used()).sum();
         assert!(used <= 64 * PEER + POOL, "{used}");
         assert!(budget.lent() <= POOL);
         // Each has what it was promised, however late it came.
         assert!(accounts.iter().all(|account| account.used() >= PEER));
-        let late = Account::peer(budget.clone());
+        let late = PeerAccount::peer(budget.clone());
         assert!(fill(&late).len() >= PEER / STEP);
         drop(held);
         assert_eq!(budget.lent(), 0);
@@ -232,8 +232,11 @@ mod tests {
 
     #[test]
     fn one_peer_alone_has_nearly_all_of_the_pool_and_leaves_some_to_the_next() {
-        let budget = Arc::new(Budget::default());
-        let (first, second) = (Account::peer(budget.clone()), Account::peer(budget.clone()));
+        let budget = Arc::new(MemoryBudget::default());
+        let (first, second) = (
+            PeerAccount::peer(budget.clone()),
+            PeerAccount::peer(budget.clone()),
+        );
         let held = fill(&first);
         assert!(first.used() > POOL * 8 / 10);
         let next = fill(&second);
@@ -248,8 +251,8 @@ mod tests {
 
     #[test]
     fn a_stranger_borrows_nothing_until_it_is_welcome() {
-        let budget = Arc::new(Budget::default());
-        let account = Account::stranger(budget.clone());
+        let budget = Arc::new(MemoryBudget::default());
+        let account = PeerAccount::stranger(budget.clone());
         let mut held = fill(&account);
         assert_eq!((account.used(), budget.lent()), (STRANGER, 0));
         account.welcome();
@@ -261,8 +264,8 @@ mod tests {
 
     #[test]
     fn room_that_grows_and_shrinks_is_given_back_whole() {
-        let budget = Arc::new(Budget::new(4 << 20));
-        let account = Account::peer(budget.clone());
+        let budget = Arc::new(MemoryBudget::new(4 << 20));
+        let account = PeerAccount::peer(budget.clone());
         let mut held = account.hold(STEP).unwrap();
         assert!(held.resize(2 << 20));
         assert_eq!(budget.lent(), (2 << 20) - PEER);
@@ -274,8 +277,11 @@ mod tests {
 
     #[test]
     fn many_threads_lose_nothing() {
-        let budget = Arc::new(Budget::new(8 << 20));
-        let accounts = [Account::peer(budget.clone()), Account::peer(budget.clone())];
+        let budget = Arc::new(MemoryBudget::new(8 << 20));
+        let accounts = [
+            PeerAccount::peer(budget.clone()),
+            PeerAccount::peer(budget.clone()),
+        ];
         std::thread::scope(|scope| {
             for account in accounts.iter().cycle().take(8) {
                 scope.spawn(move || {

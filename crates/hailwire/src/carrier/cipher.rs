@@ -25,10 +25,10 @@ use rustls::{
     },
 };
 
-use crate::config::Cipher;
+use crate::config::TlsCipher;
 
 /// What TLS computes with, with this cipher first.
-pub(crate) fn provider(first: Cipher) -> CryptoProvider {
+pub(crate) fn provider(first: TlsCipher) -> CryptoProvider {
     let mut provider = rustls::crypto::ring::default_provider();
     if let Some(aes_128) = AES_128.as_ref() {
         for offered in &mut provider.cipher_suites {
@@ -109,11 +109,11 @@ impl Tls13AeadAlgorithm for AeadForBothLengths {
 }
 
 /// The cipher suite of a setting.
-pub(crate) fn suite(cipher: Cipher) -> CipherSuite {
+pub(crate) fn suite(cipher: TlsCipher) -> CipherSuite {
     match cipher.first() {
-        Cipher::Aes128 => CipherSuite::TLS13_AES_128_GCM_SHA256,
-        Cipher::Aes256 => CipherSuite::TLS13_AES_256_GCM_SHA384,
-        Cipher::Auto | Cipher::Chacha20 => CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
+        TlsCipher::Aes128 => CipherSuite::TLS13_AES_128_GCM_SHA256,
+        TlsCipher::Aes256 => CipherSuite::TLS13_AES_256_GCM_SHA384,
+        TlsCipher::Auto | TlsCipher::Chacha20 => CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
     }
 }
 
@@ -126,11 +126,11 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Cipher; 4] = [
-        Cipher::Auto,
-        Cipher::Aes128,
-        Cipher::Aes256,
-        Cipher::Chacha20,
+    const ALL: [TlsCipher; 4] = [
+        TlsCipher::Auto,
+        TlsCipher::Aes128,
+        TlsCipher::Aes256,
+        TlsCipher::Chacha20,
     ];
 
     #[test]

@@ -20,8 +20,8 @@ use std::{
 use iroh::endpoint::{Controller, ControllerFactory, ControllerMetrics, RttEstimator};
 use noq::congestion::CubicConfig;
 
-use super::bbr::Bbr;
-use crate::config::Congestion;
+use super::bbr::BoundedBbr;
+use crate::config::CongestionControl;
 use hailwire_core::first_flight::FirstFlight;
 
 /// Round trip from which a loss may be told from a buffer's.
@@ -40,7 +40,7 @@ const QUEUE_PART: u32 = 4;
 #[derive(Debug)]
 pub(crate) struct ForEachPath {
     /// Who controls.
-    pub(crate) congestion: Congestion,
+    pub(crate) congestion: CongestionControl,
     /// Bytes that may be in flight after quiet.
     pub(crate) initial_window: u64,
     /// What a round trip is taken for before there is one.
@@ -50,14 +50,16 @@ pub(crate) struct ForEachPath {
 impl ControllerFactory for ForEachPath {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         let kept: Box<dyn Controller> = match self.congestion {
-            Congestion::Auto | Congestion::Cubic => {
+            CongestionControl::Auto | CongestionControl::Cubic => {
                 Arc::new(CubicConfig::default()).build(now, current_mtu)
             }
-            Congestion::Bbr => Box::new(Bbr::new(now, current_mtu, None, self.initial_rtt)),
+            CongestionControl::Bbr => {
+                Box::new(BoundedBbr::new(now, current_mtu, None, self.initial_rtt))
+            }
         };
-        Box::new(Chosen {
+        Box::new(PathController {
             kept,
-            losses: (self.congestion == Congestion::Auto).then(Losses::default),
+            losses: (self.congestion == CongestionControl::Auto).then(RandomLosses::default),
             mtu: current_mtu,
             acks: None,
             initial_rtt: self.initial_rtt,
@@ -68,10 +70,10 @@ impl ControllerFactory for ForEachPath {
 
 /// Who controls a path, and what may still make it BBR.
 #[derive(Debug)]
-struct Chosen {
+struct PathController {
     kept: Box<dyn Controller>,
     /// What was lost, while it is open who controls.
-    losses: Option<Losses>,
+    losses: Option<RandomLosses>,
     /// The largest packet.
     mtu: u16,
     /// What the peer was asked for: packets and time that may go by unanswered.
@@ -82,7 +84,7 @@ struct Chosen {
 
 /// Losses that no queue explains.
 #[derive(Clone, Debug, Default)]
-struct Losses {
+struct RandomLosses {
     /// When this round began, and how long its quickest packet took.
     round: Option<(Instant, Duration)>,
     /// How long the quickest of the round before took.
@@ -97,7 +99,7 @@ struct Losses {
     window: u64,
 }
 
-impl Losses {
+impl RandomLosses {
     /// A packet that was sent at `sent` has arrived; `least` is the shortest round trip so far.
     fn on_ack(&mut self, now: Instant, sent: Instant, least: Duration) {
         let took = now.saturating_duration_since(sent);
@@ -131,10 +133,10 @@ impl Losses {
     }
 }
 
-impl Chosen {
+impl PathController {
     /// Has BBR control from now on, beginning with a window.
     fn take_bbr(&mut self, now: Instant, window: u64) {
-        let mut bbr = Bbr::new(now, self.mtu, Some(window), self.initial_rtt);
+        let mut bbr = BoundedBbr::new(now, self.mtu, Some(window), self.initial_rtt);
         if let Some((threshold, delay)) = self.acks {
             bbr.on_ack_frequency_update(threshold, delay);
         }
@@ -144,7 +146,7 @@ impl Chosen {
     }
 }
 
-impl Controller for Chosen {
+impl Controller for PathController {
     fn on_sent(&mut self, now: Instant, bytes: u64, largest_pn: u64) {
         self.kept.on_sent(now, bytes, largest_pn);
     }
@@ -283,7 +285,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const ROUND_TRIP: Duration = Duration::from_millis(80);
 
-    fn controller(congestion: Congestion, now: Instant) -> Box<dyn Controller> {
+    fn controller(congestion: CongestionControl, now: Instant) -> Box<dyn Controller> {
         let factory = ForEachPath {
             congestion,
             initial_window: 1 << 16,
@@ -292,10 +294,10 @@ mod tests {
         Arc::new(factory).build(now, 1200)
     }
 
-    fn chosen(now: Instant) -> Chosen {
-        Chosen {
+    fn chosen(now: Instant) -> PathController {
+        PathController {
             kept: Arc::new(CubicConfig::default()).build(now, 1200),
-            losses: Some(Losses::default()),
+            losses: Some(RandomLosses::default()),
             mtu: 1200,
             acks: Some((1, MS)),
             initial_rtt: ROUND_TRIP,
@@ -304,16 +306,16 @@ mod tests {
     }
 
     /// A path: what the round trips of its packets are, the shortest of all, and when this was.
-    struct Path {
-        losses: Losses,
+    struct PathRoundTrips {
+        losses: RandomLosses,
         least: Duration,
         now: Instant,
     }
 
-    impl Path {
+    impl PathRoundTrips {
         fn new(least: Duration) -> Self {
             Self {
-                losses: Losses::default(),
+                losses: RandomLosses::default(),
                 least,
                 now: Instant::now(),
             }
@@ -338,14 +340,14 @@ mod tests {
     fn whoever_is_named_controls_and_auto_begins_with_cubic() {
         let now = Instant::now();
         let control = |congestion| controller(congestion, now).into_any();
-        assert!(control(Congestion::Bbr).is::<Bbr3>());
-        assert!(control(Congestion::Cubic).is::<Cubic>());
-        assert!(control(Congestion::Auto).is::<Cubic>());
+        assert!(control(CongestionControl::Bbr).is::<Bbr3>());
+        assert!(control(CongestionControl::Cubic).is::<Cubic>());
+        assert!(control(CongestionControl::Auto).is::<Cubic>());
     }
 
     #[test]
     fn bbr_takes_over_after_losses_by_chance_with_the_window_of_before() {
-        let mut path = Path::new(ROUND_TRIP);
+        let mut path = PathRoundTrips::new(ROUND_TRIP);
         // The round trip wanders, but its quickest packets are as quick as ever.
         let wander = [ROUND_TRIP, ROUND_TRIP * 2, ROUND_TRIP * 3 / 2];
         path.round(&wander);
@@ -359,7 +361,7 @@ mod tests {
 
     #[test]
     fn losses_from_a_queue_leave_cubic_in_control() {
-        let mut path = Path::new(ROUND_TRIP);
+        let mut path = PathRoundTrips::new(ROUND_TRIP);
         path.round(&[ROUND_TRIP]);
         for _ in 0..20 {
             // The queue fills within a round; then even the quickest packet has stood in it.
@@ -371,7 +373,7 @@ mod tests {
 
     #[test]
     fn losses_of_one_round_trip_count_once_and_old_ones_not_at_all() {
-        let mut path = Path::new(ROUND_TRIP);
+        let mut path = PathRoundTrips::new(ROUND_TRIP);
         path.round(&[ROUND_TRIP]);
         path.round(&[ROUND_TRIP]);
         for _ in 0..9 {
@@ -386,7 +388,7 @@ mod tests {
 
     #[test]
     fn within_a_building_a_loss_is_a_buffers() {
-        let mut path = Path::new(LONG / 2);
+        let mut path = PathRoundTrips::new(LONG / 2);
         for _ in 0..20 {
             path.round(&[LONG / 2]);
             assert_eq!(path.lose(90_000), None);

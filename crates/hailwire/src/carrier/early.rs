@@ -25,18 +25,18 @@ use iroh::endpoint::{
 
 /// The engine's connection, in whichever state its handshake is.
 #[derive(Clone, Debug)]
-pub(super) enum Handle {
+pub(super) enum EngineHandle {
     /// The handshake is complete.
     Full(engine::Connection),
     /// Dialled here, with a first flight that may be refused.
-    Out(OutgoingZeroRttConnection, Arc<Outgoing>),
+    Out(OutgoingZeroRttConnection, Arc<FirstFlightDial>),
     /// Accepted here; what came so far may be a replay.
     In(IncomingZeroRttConnection, Arc<OnceLock<engine::Connection>>),
 }
 
 /// What is known of a connection that was dialled with a first flight.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
+pub(super) struct FirstFlightDial {
     full: OnceLock<engine::Connection>,
     /// Streams that were opened early have lower numbers than this.
     early: AtomicU64,
@@ -46,14 +46,14 @@ pub(super) struct Outgoing {
 macro_rules! each {
     ($handle:expr, $connection:ident => $what:expr) => {
         match $handle {
-            Handle::Full($connection) => $what,
-            Handle::Out($connection, _) => $what,
-            Handle::In($connection, _) => $what,
+            EngineHandle::Full($connection) => $what,
+            EngineHandle::Out($connection, _) => $what,
+            EngineHandle::In($connection, _) => $what,
         }
     };
 }
 
-impl Handle {
+impl EngineHandle {
     pub(super) async fn open(
         &self,
     ) -> Result<(engine::SendStream, engine::RecvStream), engine::ConnectionError> {
@@ -155,14 +155,14 @@ impl Handle {
 
 /// What is kept of a stream that was opened early, to write it again if it is refused.
 #[derive(Debug)]
-pub(super) struct Kept {
-    handle: Handle,
-    written: Mutex<Written>,
-    fresh: tokio::sync::Mutex<Fresh>,
+pub(super) struct FirstFlightStream {
+    handle: EngineHandle,
+    written: Mutex<WrittenChunks>,
+    fresh: tokio::sync::Mutex<ReplacementStream>,
 }
 
 #[derive(Debug, Default)]
-struct Written {
+struct WrittenChunks {
     chunks: Vec<Bytes>,
     finished: bool,
     /// It is being written again; what comes now is no part of it.
@@ -171,14 +171,14 @@ struct Written {
 
 /// The stream that takes the place of a refused one: each half is fetched once.
 #[derive(Debug, Default)]
-struct Fresh {
+struct ReplacementStream {
     opened: bool,
     send: Option<engine::SendStream>,
     recv: Option<engine::RecvStream>,
 }
 
-impl Kept {
-    pub(super) fn new(handle: &Handle) -> Arc<Self> {
+impl FirstFlightStream {
+    pub(super) fn new(handle: &EngineHandle) -> Arc<Self> {
         Arc::new(Self {
             handle: handle.clone(),
             written: Mutex::default(),
@@ -216,7 +216,7 @@ impl Kept {
         fresh.recv.take()
     }
 
-    async fn open_again(&self, fresh: &mut Fresh) -> Option<()> {
+    async fn open_again(&self, fresh: &mut ReplacementStream) -> Option<()> {
         if fresh.opened {
             return Some(());
         }
@@ -232,7 +232,7 @@ impl Kept {
         if finished {
             let _ = send.finish();
         }
-        *fresh = Fresh {
+        *fresh = ReplacementStream {
             opened: true,
             send: Some(send),
             recv: Some(recv),
@@ -240,7 +240,7 @@ impl Kept {
         Some(())
     }
 
-    fn written(&self) -> std::sync::MutexGuard<'_, Written> {
+    fn written(&self) -> std::sync::MutexGuard<'_, WrittenChunks> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

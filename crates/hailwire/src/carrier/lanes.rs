@@ -27,7 +27,7 @@ const LANE_BITS: u32 = 16;
 
 /// The writes of one connection that wait, by priority.
 #[derive(Debug, Default)]
-pub(super) struct Lanes {
+pub(super) struct WriteQueues {
     /// Four counters, the highest priority in the highest bits.
     waiting: AtomicU64,
     /// Those who stand back.
@@ -36,16 +36,16 @@ pub(super) struct Lanes {
 
 /// A write that waits; lower lanes stand back while this lives.
 #[derive(Debug)]
-pub(super) struct Waiting<'a> {
-    lanes: &'a Lanes,
+pub(super) struct QueuedWrite<'a> {
+    lanes: &'a WriteQueues,
     priority: Priority,
 }
 
-impl Lanes {
+impl WriteQueues {
     /// Notes that a write of this priority waits for room.
-    pub(super) fn wait(&self, priority: Priority) -> Waiting<'_> {
+    pub(super) fn wait(&self, priority: Priority) -> QueuedWrite<'_> {
         self.waiting.fetch_add(one(priority), Ordering::SeqCst);
-        Waiting {
+        QueuedWrite {
             lanes: self,
             priority,
         }
@@ -79,7 +79,7 @@ impl Lanes {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for QueuedWrite<'_> {
     fn drop(&mut self) {
         let one = one(self.priority);
         let before = self.lanes.waiting.fetch_sub(one, Ordering::SeqCst);
@@ -112,9 +112,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Count(AtomicUsize);
+    struct WakeCounter(AtomicUsize);
 
-    impl Wake for Count {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
@@ -122,8 +122,8 @@ mod tests {
 
     #[test]
     fn lower_lanes_stand_back_until_the_last_higher_write_is_through() {
-        let lanes = Lanes::default();
-        let count = Arc::new(Count::default());
+        let lanes = WriteQueues::default();
+        let count = Arc::new(WakeCounter::default());
         let waker = Waker::from(count.clone());
         let cx = Context::from_waker(&waker);
         let clear = |priority| lanes.poll_clear(priority, &cx).is_ready();

@@ -37,21 +37,21 @@ use bytes::Bytes;
 use hailwire_wire::{Code, Priority};
 use thiserror::Error;
 
-use self::budget::Account;
+use self::budget::PeerAccount;
 
 /// One connection of some carrier. Cheap to clone; the connection closes when it is told to, not
 /// when a clone is dropped.
 #[derive(Clone, Debug)]
-pub enum Connection {
+pub enum CarrierConnection {
     /// QUIC, through iroh.
-    Quic(quic::Connection),
+    Quic(quic::QuicConnection),
     /// HTTP/2, over a pair of TLS connections.
-    H2(h2::Connection),
+    H2(h2::H2Connection),
     /// The credit-based multiplexer over one byte stream.
-    Mux(mux::Connection),
+    Mux(mux::MuxConnection),
 }
 
-impl Connection {
+impl CarrierConnection {
     /// Opens a bidirectional stream. The far side sees it once it carries bytes.
     ///
     /// Waits while the far side's limit of open streams is reached.
@@ -184,7 +184,7 @@ impl Connection {
     /// its account: over the multiplexer what is unread and unsent, over QUIC what is unsent. False where there is
     /// no room to begin with.
     #[must_use]
-    pub fn charge(&self, account: &Arc<Account>) -> bool {
+    pub fn charge(&self, account: &Arc<PeerAccount>) -> bool {
         match self {
             Self::Quic(c) => c.charge(account),
             Self::H2(_) => true,
@@ -203,7 +203,7 @@ impl Connection {
     /// What the peer has sent on this connection and nobody has read, where it is not charged by
     /// [`Connection::charge`]: over QUIC, and over HTTP/2 as no less than it is.
     #[must_use]
-    pub fn unread(&self) -> Option<Unread> {
+    pub fn unread(&self) -> Option<UnreadBytes> {
         match self {
             Self::Quic(c) => Some(c.unread()),
             Self::H2(c) => Some(c.unread()),
@@ -238,7 +238,7 @@ impl Connection {
 
     /// Counters and the state of the path.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> ConnectionStats {
         match self {
             Self::Quic(c) => c.stats(),
             Self::H2(c) => c.stats(),
@@ -259,7 +259,7 @@ impl Connection {
 
 /// What a peer may have on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct ConnectionLimits {
     /// Bidirectional streams that it has open at once.
     pub streams: u32,
     /// Unidirectional ones, which are refused one by one.
@@ -268,7 +268,7 @@ pub struct Room {
     pub unread: u32,
 }
 
-impl Room {
+impl ConnectionLimits {
     /// A stranger's: 8 streams in both directions, none in one, and 128 KiB.
     pub const STRANGER: Self = Self {
         streams: 8,
@@ -287,7 +287,7 @@ impl Room {
 
 /// What a peer has sent on the streams of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Unread {
+pub struct UnreadBytes {
     /// Bytes that wait to be read.
     pub bytes: u64,
     /// Bytes that were read since the connection began, or thrown away.
@@ -296,7 +296,7 @@ pub struct Unread {
 
 /// What a connection has moved, and over what.
 #[derive(Clone, Debug, Default)]
-pub struct Stats {
+pub struct ConnectionStats {
     /// Bytes sent, as the carrier counts them on its wire.
     pub sent_bytes: u64,
     /// Bytes received.
@@ -322,11 +322,11 @@ pub struct Stats {
 #[derive(Debug)]
 pub enum SendStream {
     /// On QUIC.
-    Quic(quic::SendStream),
+    Quic(quic::QuicSendStream),
     /// On HTTP/2.
-    H2(h2::SendStream),
+    H2(h2::H2SendStream),
     /// On the multiplexer.
-    Mux(mux::SendStream),
+    Mux(mux::MuxSendStream),
 }
 
 impl SendStream {
@@ -431,11 +431,11 @@ impl SendStream {
 #[derive(Debug)]
 pub enum RecvStream {
     /// On QUIC.
-    Quic(quic::RecvStream),
+    Quic(quic::QuicRecvStream),
     /// On HTTP/2.
-    H2(h2::RecvStream),
+    H2(h2::H2RecvStream),
     /// On the multiplexer.
-    Mux(mux::RecvStream),
+    Mux(mux::MuxRecvStream),
 }
 
 impl RecvStream {

@@ -23,30 +23,31 @@ use iroh::{
 };
 
 use super::{
-    ConnectionError, DatagramError, ReadError, Room, Stats, Unread, WriteError,
-    budget::Account,
-    early::{Handle, Kept},
-    lanes::{HEAD_START, Lanes},
-    unsent::Unsent,
+    ConnectionError, ConnectionLimits, ConnectionStats, DatagramError, ReadError, UnreadBytes,
+    WriteError,
+    budget::PeerAccount,
+    early::{EngineHandle, FirstFlightStream},
+    lanes::{HEAD_START, WriteQueues},
+    unsent::UnacknowledgedBytes,
 };
 
 /// A QUIC connection between two nodes.
 #[derive(Clone, Debug)]
-pub struct Connection {
-    inner: Handle,
-    lanes: Arc<Lanes>,
-    writers: Arc<Writers>,
-    room: Room,
+pub struct QuicConnection {
+    inner: EngineHandle,
+    lanes: Arc<WriteQueues>,
+    writers: Arc<QuicWriters>,
+    room: ConnectionLimits,
 }
 
 /// What the writers of a connection share.
 #[derive(Debug)]
-struct Writers {
-    engine: Handle,
-    unsent: Unsent,
+struct QuicWriters {
+    engine: EngineHandle,
+    unsent: UnacknowledgedBytes,
 }
 
-impl Writers {
+impl QuicWriters {
     /// Waits until there is room for what a stream writes.
     async fn room(&self) {
         let engine = &self.engine;
@@ -55,39 +56,45 @@ impl Writers {
     }
 }
 
-impl Connection {
+impl QuicConnection {
     /// Wraps a connection whose handshake is complete, and whose endpoint gives a peer
     /// [`Room::PEER`].
     #[must_use]
     pub fn new(inner: iroh_endpoint::Connection) -> Self {
-        Self::with_room(inner, Room::PEER)
+        Self::with_room(inner, ConnectionLimits::PEER)
     }
 
     /// As [`Connection::new`], of an endpoint that gives a peer another room.
     #[must_use]
-    pub fn with_room(inner: iroh_endpoint::Connection, room: Room) -> Self {
-        Self::of(Handle::Full(inner), room)
+    pub fn with_room(inner: iroh_endpoint::Connection, room: ConnectionLimits) -> Self {
+        Self::of(EngineHandle::Full(inner), room)
     }
 
     /// A connection that was dialled and whose first flight may be refused. What is opened before
     /// the handshake is complete travels with it and may be replayed by others.
     #[must_use]
-    pub fn dialled_early(inner: iroh_endpoint::OutgoingZeroRttConnection, room: Room) -> Self {
-        Self::of(Handle::Out(inner, Arc::default()), room)
+    pub fn dialled_early(
+        inner: iroh_endpoint::OutgoingZeroRttConnection,
+        room: ConnectionLimits,
+    ) -> Self {
+        Self::of(EngineHandle::Out(inner, Arc::default()), room)
     }
 
     /// A connection that was accepted and whose handshake is not complete: streams accepted until then
     /// say that they are early.
     #[must_use]
-    pub fn accepted_early(inner: iroh_endpoint::IncomingZeroRttConnection, room: Room) -> Self {
-        Self::of(Handle::In(inner, Arc::default()), room)
+    pub fn accepted_early(
+        inner: iroh_endpoint::IncomingZeroRttConnection,
+        room: ConnectionLimits,
+    ) -> Self {
+        Self::of(EngineHandle::In(inner, Arc::default()), room)
     }
 
-    fn of(inner: Handle, room: Room) -> Self {
+    fn of(inner: EngineHandle, room: ConnectionLimits) -> Self {
         Self {
-            writers: Arc::new(Writers {
+            writers: Arc::new(QuicWriters {
                 engine: inner.clone(),
-                unsent: Unsent::default(),
+                unsent: UnacknowledgedBytes::default(),
             }),
             inner,
             lanes: Arc::default(),
@@ -106,7 +113,7 @@ impl Connection {
     }
 
     /// See [`Connection::charge`](super::Connection::charge).
-    pub(super) fn charge(&self, account: &Arc<Account>) -> bool {
+    pub(super) fn charge(&self, account: &Arc<PeerAccount>) -> bool {
         self.writers.unsent.charge(account)
     }
 
@@ -117,7 +124,7 @@ impl Connection {
     }
 
     pub(super) fn narrow(&self) {
-        self.set_room(Room::STRANGER);
+        self.set_room(ConnectionLimits::STRANGER);
     }
 
     pub(super) fn widen(&self) {
@@ -128,7 +135,7 @@ impl Connection {
         self.inner.set_window(VarInt::from_u32(bytes));
     }
 
-    fn set_room(&self, room: Room) {
+    fn set_room(&self, room: ConnectionLimits) {
         let streams = VarInt::from_u32(room.streams);
         self.inner.set_streams(streams);
         self.inner.set_window(VarInt::from_u32(room.unread));
@@ -137,12 +144,12 @@ impl Connection {
     pub(super) async fn open(
         &self,
         priority: Priority,
-    ) -> Result<(SendStream, RecvStream), ConnectionError> {
+    ) -> Result<(QuicSendStream, QuicRecvStream), ConnectionError> {
         let (send, recv) = self.inner.open().await.map_err(lost)?;
         Ok(self.wrap(send, recv, priority))
     }
 
-    pub(super) async fn accept(&self) -> Result<(SendStream, RecvStream), ConnectionError> {
+    pub(super) async fn accept(&self) -> Result<(QuicSendStream, QuicRecvStream), ConnectionError> {
         let (send, recv) = self.inner.accept().await.map_err(lost)?;
         Ok(self.wrap(send, recv, Priority::default()))
     }
@@ -165,15 +172,16 @@ impl Connection {
         send: iroh_endpoint::SendStream,
         recv: iroh_endpoint::RecvStream,
         priority: Priority,
-    ) -> (SendStream, RecvStream) {
+    ) -> (QuicSendStream, QuicRecvStream) {
         if priority != Priority::default() {
             // Fails only for a stream that is closed already; writing will say so.
             let _ = send.set_priority(quic_priority(priority));
         }
         // Opened before the handshake was complete, by whoever opened it.
         let early = recv.is_0rtt();
-        let kept = (early && matches!(self.inner, Handle::Out(..))).then(|| Kept::new(&self.inner));
-        let send = SendStream {
+        let kept = (early && matches!(self.inner, EngineHandle::Out(..)))
+            .then(|| FirstFlightStream::new(&self.inner));
+        let send = QuicSendStream {
             inner: send,
             writers: self.writers.clone(),
             kept: kept.clone(),
@@ -182,7 +190,7 @@ impl Connection {
             priority: AtomicU8::new(priority as u8),
             written: 0,
         };
-        let recv = RecvStream {
+        let recv = QuicRecvStream {
             inner: recv,
             kept,
             early,
@@ -219,24 +227,24 @@ impl Connection {
         lost(self.inner.closed().await)
     }
 
-    pub(super) fn unread(&self) -> Unread {
+    pub(super) fn unread(&self) -> UnreadBytes {
         let stats = self.inner.stats();
-        Unread {
+        UnreadBytes {
             bytes: stats.unread,
             read: stats.read,
         }
     }
 
-    pub(super) fn stats(&self) -> Stats {
+    pub(super) fn stats(&self) -> ConnectionStats {
         let total = self.inner.stats();
-        let mut stats = Stats {
+        let mut stats = ConnectionStats {
             sent_bytes: total.udp_tx.bytes,
             received_bytes: total.udp_rx.bytes,
             sent_packets: total.sent_packets,
             lost_packets: total.lost_packets,
             sent_pieces: total.frame_tx.stream,
             received_packets: total.udp_rx.datagrams,
-            ..Stats::default()
+            ..ConnectionStats::default()
         };
         let Some(full) = self.inner.full() else {
             return stats;
@@ -257,18 +265,18 @@ impl Connection {
 
 /// The writing half of a QUIC stream.
 #[derive(Debug)]
-pub struct SendStream {
+pub struct QuicSendStream {
     inner: iroh_endpoint::SendStream,
-    writers: Arc<Writers>,
+    writers: Arc<QuicWriters>,
     /// What was written before the handshake was complete.
-    kept: Option<Arc<Kept>>,
+    kept: Option<Arc<FirstFlightStream>>,
     ended: bool,
-    lanes: Arc<Lanes>,
+    lanes: Arc<WriteQueues>,
     priority: AtomicU8,
     written: u64,
 }
 
-impl SendStream {
+impl QuicSendStream {
     pub(super) async fn write(&mut self, chunk: Bytes) -> Result<(), WriteError> {
         self.write_many(&mut [chunk]).await
     }
@@ -345,7 +353,7 @@ impl SendStream {
     }
 }
 
-impl Drop for SendStream {
+impl Drop for QuicSendStream {
     fn drop(&mut self) {
         if !self.ended {
             self.reset(Code::Cancelled);
@@ -355,16 +363,16 @@ impl Drop for SendStream {
 
 /// The reading half of a QUIC stream.
 #[derive(Debug)]
-pub struct RecvStream {
+pub struct QuicRecvStream {
     inner: iroh_endpoint::RecvStream,
-    kept: Option<Arc<Kept>>,
+    kept: Option<Arc<FirstFlightStream>>,
     early: bool,
     ended: bool,
     /// Stopped here, after which QUIC itself would report an orderly end.
     stopped: bool,
 }
 
-impl RecvStream {
+impl QuicRecvStream {
     pub(super) async fn read(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
         if self.stopped {
             return Err(ReadError::Stopped);
@@ -403,7 +411,7 @@ impl RecvStream {
     }
 }
 
-impl Drop for RecvStream {
+impl Drop for QuicRecvStream {
     fn drop(&mut self) {
         if !self.ended {
             self.stop(Code::Cancelled);
@@ -411,7 +419,7 @@ impl Drop for RecvStream {
     }
 }
 
-impl SendStream {
+impl QuicSendStream {
     /// Orders the answering direction once the call's header has told its priority.
     pub(super) fn set_priority(&self, priority: Priority) {
         // Mostly it stays as it is, and the engine's lock is not needed for that.

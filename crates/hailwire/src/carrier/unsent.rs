@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use super::budget::{Account, Held};
+use super::budget::{AccountCharge, PeerAccount};
 
 /// Bytes that every connection has room for: a stranger, too, may dial a second time.
 const LEAST: usize = 128 * 1024;
@@ -21,9 +21,9 @@ const LEAST: usize = 128 * 1024;
 const PAUSE: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
-pub(super) struct Unsent {
+pub(super) struct UnacknowledgedBytes {
     /// None where nobody is charged: then there is no bound here.
-    held: Mutex<Option<Held>>,
+    held: Mutex<Option<AccountCharge>>,
     /// How much that is.
     room: AtomicUsize,
     written: AtomicU64,
@@ -31,7 +31,7 @@ pub(super) struct Unsent {
     acknowledged: AtomicU64,
 }
 
-impl Default for Unsent {
+impl Default for UnacknowledgedBytes {
     fn default() -> Self {
         Self {
             held: Mutex::default(),
@@ -42,9 +42,9 @@ impl Default for Unsent {
     }
 }
 
-impl Unsent {
+impl UnacknowledgedBytes {
     /// Charges an account from now on; false where it has no room to begin with.
-    pub(super) fn charge(&self, account: &Arc<Account>) -> bool {
+    pub(super) fn charge(&self, account: &Arc<PeerAccount>) -> bool {
         let held = account.hold(LEAST);
         let charged = held.is_some();
         self.room.store(LEAST, Relaxed);
@@ -109,7 +109,7 @@ impl Unsent {
         used <= held.bytes()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Held>> {
+    fn lock(&self) -> MutexGuard<'_, Option<AccountCharge>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -117,12 +117,12 @@ impl Unsent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::carrier::budget::{Budget, PEER};
+    use crate::carrier::budget::{MemoryBudget, PEER};
 
     #[tokio::test(start_paused = true)]
     async fn room_follows_what_is_not_acknowledged_and_writers_wait_at_the_account() {
-        let account = Account::peer(Arc::new(Budget::new(0)));
-        let unsent = Unsent::default();
+        let account = PeerAccount::peer(Arc::new(MemoryBudget::new(0)));
+        let unsent = UnacknowledgedBytes::default();
         assert!(unsent.charge(&account));
         unsent.wrote(LEAST);
         unsent.room(|| panic!("nobody is asked before")).await;

@@ -25,7 +25,7 @@ use futures_sink::Sink;
 use hailwire_websocket::{WebSocket, WebSocketError as Error, WebSocketLimits as Terms};
 use hailwire_wire::{
     limits::{WS_CONTROL_BURST, WS_CONTROL_RATE, WS_MAX_HEAD, WS_MAX_MESSAGE},
-    mux::Role,
+    mux::MuxRole,
 };
 use http::{HeaderMap, HeaderValue, Uri, header::SEC_WEBSOCKET_PROTOCOL};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -57,14 +57,14 @@ const TERMS: Terms = Terms {
 pub(super) async fn client<IO: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     io: IO,
     remote: SocketAddr,
-) -> Result<mux::Connection, TcpError> {
+) -> Result<mux::MuxConnection, TcpError> {
     let uri: Uri = format!("wss://{remote}{PATH}")
         .parse()
         .map_err(|error| refused(&error))?;
     let asked = hailwire_websocket::connect(io, &uri, &headers(), TERMS).await;
     let (socket, answer) = asked.map_err(|error| refused(&error))?;
     agreed(answer.headers())?;
-    Ok(multiplexed(socket, Role::Client, remote))
+    Ok(multiplexed(socket, MuxRole::Client, remote))
 }
 
 /// Answers a request for a WebSocket. As [`client`] in all else.
@@ -75,22 +75,22 @@ pub(super) async fn client<IO: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
 pub(super) async fn server<IO: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     io: IO,
     remote: SocketAddr,
-) -> Result<mux::Connection, TcpError> {
+) -> Result<mux::MuxConnection, TcpError> {
     let accepted = hailwire_websocket::accept(io, &headers(), TERMS).await;
     let (request, socket) = accepted.map_err(|error| refused(&error))?;
     if request.uri().path() != PATH {
         return Err(carrier(format!("it asked for {}", request.uri().path())));
     }
     agreed(request.headers())?;
-    Ok(multiplexed(socket, Role::Server, remote))
+    Ok(multiplexed(socket, MuxRole::Server, remote))
 }
 
 fn multiplexed<IO: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     socket: WebSocket<IO>,
-    role: Role,
+    role: MuxRole,
     remote: SocketAddr,
-) -> mux::Connection {
-    mux::Connection::over(ByteStream::new(socket), role, "ws", remote.to_string())
+) -> mux::MuxConnection {
+    mux::MuxConnection::over(ByteStream::new(socket), role, "ws", remote.to_string())
 }
 
 fn headers() -> HeaderMap {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     /// A node that has answered a request for a WebSocket, and the asking side of its connection.
-    async fn asked(head: &str) -> (Result<mux::Connection, TcpError>, DuplexStream) {
+    async fn asked(head: &str) -> (Result<mux::MuxConnection, TcpError>, DuplexStream) {
         let (mut near, far) = duplex(1 << 20);
         near.write_all(head.as_bytes()).await.unwrap();
         (server(far, REMOTE).await, near)
@@ -307,7 +307,7 @@ mod tests {
     }
 
     /// A node at a real socket, and the far side of it after the upgrade.
-    async fn node_at_a_socket() -> (mux::Connection, tokio::net::TcpStream) {
+    async fn node_at_a_socket() -> (mux::MuxConnection, tokio::net::TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = tokio::net::TcpStream::connect(listener.local_addr().unwrap());
         let (near, far) = tokio::join!(near, listener.accept());

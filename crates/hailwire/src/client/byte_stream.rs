@@ -16,9 +16,9 @@ use tokio::{
     time::{Sleep, sleep_until},
 };
 
-use super::Stream;
+use super::RawStream;
 use crate::{
-    body::{BodySender, Room},
+    body::{BodySender, ChunkPermit},
     session::Answer,
 };
 
@@ -39,20 +39,20 @@ pub struct StreamIo {
     rest: Bytes,
     /// Ends reading where nothing comes until then.
     deadline: Option<Pin<Box<Sleep>>>,
-    send: Sending,
+    send: ByteSending,
 }
 
-enum Sending {
+enum ByteSending {
     Open(BodySender),
     /// There was no room.
-    Waiting(Waiting),
+    Waiting(PendingPermit),
     /// By this side, or because nobody reads any more.
     Ended,
 }
 
-type Waiting = Pin<Box<dyn Future<Output = Option<Room>> + Send + Sync>>;
+type PendingPermit = Pin<Box<dyn Future<Output = Option<ChunkPermit>> + Send + Sync>>;
 
-impl Stream {
+impl RawStream {
     /// The same stream as bytes, for whatever wants [`AsyncRead`] and [`AsyncWrite`].
     #[must_use]
     pub fn into_io(self) -> StreamIo {
@@ -60,7 +60,7 @@ impl Stream {
             deadline: self.recv.deadline().map(|at| Box::pin(sleep_until(at))),
             recv: self.recv,
             rest: Bytes::new(),
-            send: Sending::Open(self.send),
+            send: ByteSending::Open(self.send),
         }
     }
 }
@@ -82,23 +82,23 @@ impl StreamIo {
     }
 
     /// Room for one chunk. Whoever gets it sets what is to be sent next.
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Room>> {
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<ChunkPermit>> {
         loop {
-            let waiting = match mem::replace(&mut self.send, Sending::Ended) {
-                Sending::Open(sender) => match sender.room_now() {
+            let waiting = match mem::replace(&mut self.send, ByteSending::Ended) {
+                ByteSending::Open(sender) => match sender.room_now() {
                     Some(Ok(room)) => return Poll::Ready(Ok(room)),
                     Some(Err(sender)) => Box::pin(sender.room()),
                     None => continue,
                 },
-                Sending::Waiting(waiting) => waiting,
-                Sending::Ended => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+                ByteSending::Waiting(waiting) => waiting,
+                ByteSending::Ended => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
             };
-            let mut waiting: Waiting = waiting;
+            let mut waiting: PendingPermit = waiting;
             match waiting.as_mut().poll(cx) {
                 Poll::Ready(Some(room)) => return Poll::Ready(Ok(room)),
                 Poll::Ready(None) => {}
                 Poll::Pending => {
-                    self.send = Sending::Waiting(waiting);
+                    self.send = ByteSending::Waiting(waiting);
                     return Poll::Pending;
                 }
             }
@@ -149,7 +149,7 @@ impl AsyncWrite for StreamIo {
             chunk.extend_from_slice(slice.get(..fits).unwrap_or_default());
         }
         let written = chunk.len();
-        self.send = Sending::Open(room.send(chunk.freeze()));
+        self.send = ByteSending::Open(room.send(chunk.freeze()));
         Poll::Ready(Ok(written))
     }
 
@@ -162,7 +162,7 @@ impl AsyncWrite for StreamIo {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if matches!(self.send, Sending::Ended) {
+        if matches!(self.send, ByteSending::Ended) {
             return Poll::Ready(Ok(()));
         }
         // Where nobody reads any more, nobody has to be told.

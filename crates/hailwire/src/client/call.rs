@@ -6,12 +6,12 @@ use hailwire_core::routing::CallOrigin;
 use hailwire_wire::{CallHeader, Code, Priority, Status, frame::FrameKind};
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{Client, Kind};
+use super::{Client, ClientKind};
 use crate::{
     agent::{Caller, Request, SharedHandler},
     body::{Body, BodySender},
     config::Carrier,
-    node::{self, Destination, Inner, Route},
+    node::{self, CallDestination, CallRoute, NodeInner},
     session::{self, Answer},
 };
 
@@ -136,11 +136,11 @@ impl Call {
         });
         let call = std::pin::pin!(async {
             match &client.inner {
-                Kind::Attached(attached) => {
+                ClientKind::Attached(attached) => {
                     let answer = attached.session.open(kind, &header, body).await?;
                     Ok(answer.begin(at).await?.holding(attached.clone()))
                 }
-                Kind::Embedded(node) => call_embedded(node, kind, header, body, at).await,
+                ClientKind::Embedded(node) => call_embedded(node, kind, header, body, at).await,
             }
         });
         session::in_time(at, call).await
@@ -230,17 +230,17 @@ impl StreamBuilder {
     /// # Cancel safety
     ///
     /// Dropping the future cancels the stream.
-    pub async fn open(self) -> Result<Stream, Status> {
+    pub async fn open(self) -> Result<RawStream, Status> {
         let (send, body) = Body::channel(STREAM_QUEUE);
         let recv = self.call.body(body).send().await?;
-        Ok(Stream { send, recv })
+        Ok(RawStream { send, recv })
     }
 }
 
 /// Bytes both ways. Dropping it gives the stream up; [`BodySender::finish`] on `send` says that
 /// this direction is done.
 #[derive(Debug)]
-pub struct Stream {
+pub struct RawStream {
     /// Toward the agent.
     pub send: BodySender,
     /// From the agent.
@@ -249,19 +249,19 @@ pub struct Stream {
 
 /// The end of a call whose caller is in the node's own process: its way is that of every call ([`node::place`]).
 async fn call_embedded(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     kind: FrameKind,
     mut header: Box<CallHeader>,
     body: Body,
     deadline: Option<Instant>,
 ) -> Result<Answer, Status> {
     let origin = CallOrigin::Local;
-    let Route { to, picked } = node::place(node, None, &mut header, origin, deadline).await?;
+    let CallRoute { to, picked } = node::place(node, None, &mut header, origin, deadline).await?;
     let begun = match to {
-        Destination::Handler(handler) => {
+        CallDestination::Handler(handler) => {
             Box::pin(call_handler(handler, kind, header, body, deadline)).await
         }
-        Destination::Session(session) => {
+        CallDestination::Session(session) => {
             node::set_onward(&mut header, origin, picked.as_ref(), deadline);
             match session.open(kind, &header, body).await {
                 Ok(answer) => answer.begin(deadline).await,

@@ -24,16 +24,16 @@ use thiserror::Error;
 use tokio::net::UnixStream;
 
 pub use byte_stream::StreamIo;
-pub use call::{Call, Stream, StreamBuilder};
-pub use serving::Serving;
+pub use call::{Call, RawStream, StreamBuilder};
+pub use serving::ServeHandle;
 
-use self::serving::{Agents, Attached, serve_attached, serve_embedded};
+use self::serving::{AttachedSession, ServedAgents, serve_attached, serve_embedded};
 use crate::{
     admin,
     agent::{Agent, Handler, SharedHandler},
     body::Body,
-    carrier::{Connection, mux},
-    node::{Inner, Node},
+    carrier::{CarrierConnection, mux},
+    node::{Node, NodeInner},
     paths::DataDir,
     session::{self, Session},
 };
@@ -45,13 +45,13 @@ const MAX_ADMIN_ANSWER: usize = 8 * 1024 * 1024;
 /// [`Answer`](crate::Answer) and [`Serving`] that came of it, is dropped.
 #[derive(Clone, Debug)]
 pub struct Client {
-    inner: Kind,
+    inner: ClientKind,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
-    Embedded(Arc<Inner>),
-    Attached(Arc<Attached>),
+enum ClientKind {
+    Embedded(Arc<NodeInner>),
+    Attached(Arc<AttachedSession>),
 }
 
 impl Node {
@@ -133,23 +133,23 @@ impl Client {
         let stream = connect(data).await.map_err(failed)?;
         let (receiving, sending) = hailwire_socket::split(stream).map_err(failed)?;
         let io = tokio::io::join(receiving, sending);
-        let connection = Connection::Mux(mux::Connection::client(io));
+        let connection = CarrierConnection::Mux(mux::MuxConnection::client(io));
         let hello = Hello {
             versions: vec![VERSION],
             software: concat!("hailwire/", env!("CARGO_PKG_VERSION")).to_owned(),
             ..Hello::default()
         };
-        let agents = Arc::new(Agents::default());
+        let agents = Arc::new(ServedAgents::default());
         let session = Session::start(connection, true, hello, agents.clone());
         session.greeted().await.map_err(AttachError::Refused)?;
         Ok(Self {
-            inner: Kind::Attached(Arc::new(Attached { session, agents })),
+            inner: ClientKind::Attached(Arc::new(AttachedSession { session, agents })),
         })
     }
 
-    pub(crate) fn embedded(node: Arc<Inner>) -> Self {
+    pub(crate) fn embedded(node: Arc<NodeInner>) -> Self {
         Self {
-            inner: Kind::Embedded(node),
+            inner: ClientKind::Embedded(node),
         }
     }
 
@@ -243,11 +243,11 @@ impl Client {
     /// # Cancel safety
     ///
     /// If dropped before it resolves, serve the name again on a new [`Client`].
-    pub async fn serve(&self, agent: Agent, handler: impl Handler) -> Result<Serving, Status> {
+    pub async fn serve(&self, agent: Agent, handler: impl Handler) -> Result<ServeHandle, Status> {
         let handler: SharedHandler = Arc::new(handler);
         match &self.inner {
-            Kind::Embedded(node) => serve_embedded(node, agent, handler),
-            Kind::Attached(attached) => serve_attached(attached, agent, handler).await,
+            ClientKind::Embedded(node) => serve_embedded(node, agent, handler),
+            ClientKind::Attached(attached) => serve_attached(attached, agent, handler).await,
         }
     }
 
@@ -292,8 +292,8 @@ impl Client {
     /// resolves. Safe to drop.
     pub async fn closed(&self) -> Status {
         match &self.inner {
-            Kind::Embedded(_) => std::future::pending().await,
-            Kind::Attached(attached) => {
+            ClientKind::Embedded(_) => std::future::pending().await,
+            ClientKind::Attached(attached) => {
                 session::connection_status(&attached.session.closed().await)
             }
         }

@@ -15,30 +15,30 @@ use tokio::sync::oneshot;
 
 use crate::{
     agent::{Agent, Caller, SharedHandler},
-    node::{self, Inner},
-    session::{self, Dispatch, Opening, Session},
+    node::{self, NodeInner},
+    session::{self, OpenedStream, Session, StreamDispatcher},
 };
 
 /// An agent on offer. Dropping it takes the offer back; calls that run may finish.
 #[must_use = "dropping it takes the offer back"]
-pub struct Serving {
+pub struct ServeHandle {
     name: AgentName,
     kind: ServingKind,
 }
 
 enum ServingKind {
     Embedded {
-        node: Weak<Inner>,
+        node: Weak<NodeInner>,
         number: u64,
     },
     Attached {
-        attached: Arc<Attached>,
+        attached: Arc<AttachedSession>,
         closed: oneshot::Receiver<Status>,
         _stream: tokio::task::JoinHandle<()>,
     },
 }
 
-impl Serving {
+impl ServeHandle {
     /// Resolves when the offer has ended without being taken back: the node is gone. To be offered
     /// again the agent has to be served again, on a new [`Client`](crate::Client). For an embedded node it never
     /// resolves. Safe to drop.
@@ -58,7 +58,7 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for ServeHandle {
     fn drop(&mut self) {
         match &self.kind {
             ServingKind::Embedded { node, number } => {
@@ -78,7 +78,7 @@ impl Drop for Serving {
     }
 }
 
-impl fmt::Debug for Serving {
+impl fmt::Debug for ServeHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Serving")
             .field("name", &self.name)
@@ -87,17 +87,17 @@ impl fmt::Debug for Serving {
 }
 
 pub(super) fn serve_embedded(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     agent: Agent,
     handler: SharedHandler,
-) -> Result<Serving, Status> {
+) -> Result<ServeHandle, Status> {
     let name = agent.register.name.clone();
-    let target = node::Target::Handler {
+    let target = node::MemberTarget::Handler {
         handler,
         register: Arc::new(agent.register),
     };
     let number = node.registry.add(target)?;
-    Ok(Serving {
+    Ok(ServeHandle {
         name,
         kind: ServingKind::Embedded {
             node: Arc::downgrade(node),
@@ -107,10 +107,10 @@ pub(super) fn serve_embedded(
 }
 
 pub(super) async fn serve_attached(
-    attached: &Arc<Attached>,
+    attached: &Arc<AttachedSession>,
     agent: Agent,
     handler: SharedHandler,
-) -> Result<Serving, Status> {
+) -> Result<ServeHandle, Status> {
     let name = agent.register.name.clone();
     if attached.agents.lock().contains_key(&name) {
         return Err(Status::new(
@@ -152,11 +152,11 @@ pub(super) async fn serve_attached(
         closed,
         _stream: stream,
     };
-    Ok(Serving { name, kind })
+    Ok(ServeHandle { name, kind })
 }
 
 async fn register(
-    attached: &Attached,
+    attached: &AttachedSession,
     agent: &Agent,
 ) -> Result<(crate::carrier::SendStream, session::FrameReader), Status> {
     let payload = header::encode(&agent.register);
@@ -174,12 +174,12 @@ async fn register(
 
 /// A session with the node beside this process.
 #[derive(Debug)]
-pub(super) struct Attached {
+pub(super) struct AttachedSession {
     pub(super) session: Session,
-    pub(super) agents: Arc<Agents>,
+    pub(super) agents: Arc<ServedAgents>,
 }
 
-impl Drop for Attached {
+impl Drop for AttachedSession {
     fn drop(&mut self) {
         self.session.close(Code::Ok, "the program has detached");
     }
@@ -187,16 +187,16 @@ impl Drop for Attached {
 
 /// The agents that an attached program serves.
 #[derive(Debug, Default)]
-pub(super) struct Agents(Mutex<HashMap<AgentName, SharedHandler>>);
+pub(super) struct ServedAgents(Mutex<HashMap<AgentName, SharedHandler>>);
 
-impl Agents {
+impl ServedAgents {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<AgentName, SharedHandler>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Dispatch for Agents {
-    async fn dispatch(self: Arc<Self>, _session: Session, opening: Opening) {
+impl StreamDispatcher for ServedAgents {
+    async fn dispatch(self: Arc<Self>, _session: Session, opening: OpenedStream) {
         let kind = opening.kind;
         let (header, send, reader) = opening.into_call();
         let mut header = match header {

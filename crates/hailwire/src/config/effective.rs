@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cipher, Config, Limits, Quic, SETTINGS, quic::has_aes};
+use super::{Config, LimitSettings, QuicSettings, SETTINGS, TlsCipher, quic::has_aes};
 
 /// One setting with the value in force: a row of `hail config show --effective`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub struct InForce {
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Origin {
+pub enum ValueOrigin {
     /// Nobody chose it.
     #[default]
     Default,
@@ -29,7 +29,7 @@ pub enum Origin {
     Flag,
 }
 
-impl Origin {
+impl ValueOrigin {
     const fn name(self) -> &'static str {
         match self {
             Self::Default => "default",
@@ -42,25 +42,25 @@ impl Origin {
 /// Where the values of a configuration come from. Two configurations that say the same are equal
 /// whoever said it.
 #[derive(Clone, Debug, Default)]
-pub struct Origins(BTreeMap<&'static str, Origin>);
+pub struct ValueOrigins(BTreeMap<&'static str, ValueOrigin>);
 
-impl PartialEq for Origins {
+impl PartialEq for ValueOrigins {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Origins {}
+impl Eq for ValueOrigins {}
 
-impl Origins {
+impl ValueOrigins {
     /// Notes where the value of a setting comes from; an unknown setting is ignored.
-    pub fn note(&mut self, path: &str, origin: Origin) {
+    pub fn note(&mut self, path: &str, origin: ValueOrigin) {
         if let Some(setting) = SETTINGS.iter().find(|setting| setting.path == path) {
             self.0.insert(setting.path, origin);
         }
     }
 
-    fn of(&self, path: &str) -> Origin {
+    fn of(&self, path: &str) -> ValueOrigin {
         self.0.get(path).copied().unwrap_or_default()
     }
 }
@@ -118,7 +118,7 @@ impl Config {
             )
         }));
         values.push(("pool", self.pool.to_string()));
-        let Limits {
+        let LimitSettings {
             max_tunnels,
             grace,
             spin,
@@ -133,15 +133,15 @@ impl Config {
 }
 
 /// What no setting changes, and what fixes it.
-fn fixed(quic: &Quic) -> Vec<InForce> {
+fn fixed(quic: &QuicSettings) -> Vec<InForce> {
     let aes = match has_aes() {
         true => "with",
         false => "without",
     };
     let first = match quic.cipher.first() {
-        Cipher::Aes128 => "TLS13_AES_128_GCM_SHA256",
-        Cipher::Aes256 => "TLS13_AES_256_GCM_SHA384",
-        Cipher::Auto | Cipher::Chacha20 => "TLS13_CHACHA20_POLY1305_SHA256",
+        TlsCipher::Aes128 => "TLS13_AES_128_GCM_SHA256",
+        TlsCipher::Aes256 => "TLS13_AES_256_GCM_SHA384",
+        TlsCipher::Auto | TlsCipher::Chacha20 => "TLS13_CHACHA20_POLY1305_SHA256",
     };
     [
         (

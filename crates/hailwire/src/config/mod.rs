@@ -40,14 +40,16 @@ use std::{
 use hailwire_wire::HubUrl;
 use serde::Serialize;
 
-pub use effective::{InForce, Origin, Origins};
+pub use effective::{InForce, ValueOrigin, ValueOrigins};
 pub use hailwire_core::Carrier;
-pub use pool::Pool;
-pub use quic::{Cipher, Congestion, Quic, Size};
-pub use sections::{Limits, Listen, Log, LogLevel, NodeSettings, PeerSettings};
+pub use pool::TunnelPool;
+pub use quic::{ByteSize, CongestionControl, QuicSettings, TlsCipher};
+pub use sections::{
+    LimitSettings, ListenSettings, LogLevel, LogSettings, NodeSettings, PeerSettings,
+};
 pub use settings::SETTINGS;
 
-pub use hailwire_kdl::{FileError as ConfigError, MAX_FILE, Setting};
+pub use hailwire_kdl::{FileError as ConfigError, MAX_FILE, SettingRow};
 
 use parse::parse;
 
@@ -63,7 +65,7 @@ pub struct Config {
     /// `node { name }`.
     pub node: NodeSettings,
     /// `listen { udp }`.
-    pub listen: Listen,
+    pub listen: ListenSettings,
     /// `hub`: URLs of hubs to register at, in addition to those joined by ticket. `https`, or
     /// `http` on loopback only. Default: none. At most [`Config::MAX_HUBS`].
     pub hubs: Vec<HubUrl>,
@@ -77,32 +79,32 @@ pub struct Config {
     /// [`Config::MAX_PEERS`], the first that is about a peer counts.
     pub peers: Vec<PeerSettings>,
     /// `pool`: how many connections a tunnel consists of.
-    pub pool: Pool,
+    pub pool: TunnelPool,
     /// `limits { … }`.
-    pub limits: Limits,
+    pub limits: LimitSettings,
     /// `quic { … }`.
-    pub quic: Quic,
+    pub quic: QuicSettings,
     /// `log { level }`.
-    pub log: Log,
+    pub log: LogSettings,
     /// Where each value comes from.
     #[serde(skip)]
-    pub origins: Origins,
+    pub origins: ValueOrigins,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             node: NodeSettings::default(),
-            listen: Listen::default(),
+            listen: ListenSettings::default(),
             hubs: Vec::new(),
             carrier: Carrier::default(),
             head_start: Duration::from_millis(250),
             peers: Vec::new(),
-            pool: Pool::default(),
-            limits: Limits::default(),
-            quic: Quic::default(),
-            log: Log::default(),
-            origins: Origins::default(),
+            pool: TunnelPool::default(),
+            limits: LimitSettings::default(),
+            quic: QuicSettings::default(),
+            log: LogSettings::default(),
+            origins: ValueOrigins::default(),
         }
     }
 }

@@ -3,13 +3,13 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use hailwire_kdl::{
-    KdlDocument, KdlNode, Mistake, SeenNames, Span, document, number, only, section, settings,
-    several, single, unknown, value, whole, within, written_time, yes,
+    DurationText, KdlDocument, KdlNode, SeenNames, TextMistake, document, number, only, section,
+    settings, several, single, unknown, value, whole, within, written_time, yes,
 };
 
-use super::{Config, Origin, PeerSettings, Pool, Quic, Size};
+use super::{ByteSize, Config, PeerSettings, QuicSettings, TunnelPool, ValueOrigin};
 
-pub(super) fn parse(text: &str) -> Result<Config, Mistake> {
+pub(super) fn parse(text: &str) -> Result<Config, TextMistake> {
     let document = document(text)?;
     let mut config = Config::default();
     let mut seen = SeenNames::default();
@@ -30,7 +30,7 @@ pub(super) fn parse(text: &str) -> Result<Config, Mistake> {
             "carrier" => config.carrier = single(node)?,
             "head-start" => {
                 let range = Duration::from_millis(10)..=Duration::from_secs(2);
-                let given = single::<Span>(node)?.0;
+                let given = single::<DurationText>(node)?.0;
                 config.head_start = within(node, given, range, written_time)?;
             }
             "peer" => {
@@ -43,7 +43,7 @@ pub(super) fn parse(text: &str) -> Result<Config, Mistake> {
                 let url = single(node)?;
                 if config.hubs.len() == Config::MAX_HUBS {
                     let what = format!("more than {} hubs", Config::MAX_HUBS);
-                    return Err(Mistake::of(node, what));
+                    return Err(TextMistake::of(node, what));
                 }
                 config.hubs.push(url);
                 continue;
@@ -51,8 +51,8 @@ pub(super) fn parse(text: &str) -> Result<Config, Mistake> {
             "limits" => section(node, "limits", &["max-tunnels", "grace", "spin"], |inner| {
                 match inner.name().value() {
                     "max-tunnels" => config.limits.max_tunnels = count(inner)?,
-                    "grace" => config.limits.grace = single::<Span>(inner)?.0,
-                    _ => config.limits.spin = single::<Span>(inner)?.0,
+                    "grace" => config.limits.grace = single::<DurationText>(inner)?.0,
+                    _ => config.limits.spin = single::<DurationText>(inner)?.0,
                 }
                 Ok(())
             })?,
@@ -86,17 +86,17 @@ pub(super) fn parse(text: &str) -> Result<Config, Mistake> {
 fn note_origins(document: &KdlDocument, config: &mut Config) {
     for node in document.nodes() {
         let name = node.name().value();
-        config.origins.note(name, Origin::File);
+        config.origins.note(name, ValueOrigin::File);
         for inner in node.iter_children() {
             let path = format!("{name}.{}", inner.name().value());
-            config.origins.note(&path, Origin::File);
+            config.origins.note(&path, ValueOrigin::File);
         }
     }
 }
 
 /// `peer "…" { … }`.
-fn peer(node: &KdlNode, peers: &mut Vec<PeerSettings>) -> Result<(), Mistake> {
-    let at = |what: String| Mistake::of(node, what);
+fn peer(node: &KdlNode, peers: &mut Vec<PeerSettings>) -> Result<(), TextMistake> {
+    let at = |what: String| TextMistake::of(node, what);
     let [who] = node.entries() else {
         let hint = "write: peer \"laptop\" { carrier \"h2\" }";
         return Err(at("`peer` takes a key or an alias".into()).hint(hint));
@@ -125,31 +125,33 @@ fn peer(node: &KdlNode, peers: &mut Vec<PeerSettings>) -> Result<(), Mistake> {
 }
 
 /// `quic { … }`.
-fn quic(node: &KdlNode, quic: &mut Quic) -> Result<(), Mistake> {
+fn quic(node: &KdlNode, quic: &mut QuicSettings) -> Result<(), TextMistake> {
     const MOST: u32 = 1 << 16;
-    const MOST_BYTES: Size = Size::mib(1024);
-    let known = Quic::default()
+    const MOST_BYTES: ByteSize = ByteSize::mib(1024);
+    let known = QuicSettings::default()
         .values()
         .map(|(path, _)| path.trim_start_matches("quic."));
     section(node, "quic", &known, |inner| {
         let time = |from: u64, to: u64| {
             let range = Duration::from_millis(from)..=Duration::from_millis(to);
-            let given = single::<Span>(inner)?.0;
+            let given = single::<DurationText>(inner)?.0;
             within(inner, given, range, written_time)
         };
         match inner.name().value() {
             "congestion" => quic.congestion = single(inner)?,
             "streams" => quic.streams = number(inner, 100..=MOST)?,
             "uni-streams" => quic.uni_streams = number(inner, 0..=MOST)?,
-            "stream-window" => quic.stream_window = size(inner, Size::mib(2)..=MOST_BYTES)?,
-            "window" => quic.window = size(inner, Size::mib(8)..=MOST_BYTES)?,
-            "send-window" => quic.send_window = size(inner, Size::mib(1)..=MOST_BYTES)?,
-            "initial-window" => quic.initial_window = size(inner, Size::ZERO..=Size::mib(1))?,
+            "stream-window" => quic.stream_window = size(inner, ByteSize::mib(2)..=MOST_BYTES)?,
+            "window" => quic.window = size(inner, ByteSize::mib(8)..=MOST_BYTES)?,
+            "send-window" => quic.send_window = size(inner, ByteSize::mib(1)..=MOST_BYTES)?,
+            "initial-window" => {
+                quic.initial_window = size(inner, ByteSize::ZERO..=ByteSize::mib(1))?
+            }
             "idle-timeout" => quic.idle_timeout = time(1_000, 600_000)?,
             "keep-alive" => quic.keep_alive = time(100, 5_000)?,
             "socket-buffer" => {
-                let range = Size::kib(64)..=Size::mib(1024);
-                quic.socket_buffer = within(inner, single(inner)?, range, Size::to_string)?;
+                let range = ByteSize::kib(64)..=ByteSize::mib(1024);
+                quic.socket_buffer = within(inner, single(inner)?, range, ByteSize::to_string)?;
             }
             "cipher" => quic.cipher = single(inner)?,
             "ack-frequency" => quic.ack_frequency = yes(inner)?,
@@ -167,30 +169,30 @@ fn quic(node: &KdlNode, quic: &mut Quic) -> Result<(), Mistake> {
     if quic.window.bytes() / 4 < quic.stream_window.bytes() {
         let what = "`window` is less than four times `stream-window`";
         let hint = "a few readers that stall would hold up everybody else";
-        return Err(Mistake::of(node, what).hint(hint));
+        return Err(TextMistake::of(node, what).hint(hint));
     }
     Ok(())
 }
 
 /// `pool "rule"` or `pool N`.
-fn pool(node: &KdlNode) -> Result<Pool, Mistake> {
+fn pool(node: &KdlNode) -> Result<TunnelPool, TextMistake> {
     if only(node)?.value().is_string() {
         return single(node);
     }
-    whole(only(node)?, 1..=Pool::MAX, || {
-        let (name, most) = (node.name().value(), Pool::MAX);
+    whole(only(node)?, 1..=TunnelPool::MAX, || {
+        let (name, most) = (node.name().value(), TunnelPool::MAX);
         format!("`{name}` is \"rule\" or a whole number from 1 to {most}")
     })
-    .map(Pool::Fixed)
+    .map(TunnelPool::Fixed)
 }
 
 /// A whole number of at least 1.
-fn count(node: &KdlNode) -> Result<u32, Mistake> {
+fn count(node: &KdlNode) -> Result<u32, TextMistake> {
     let what = || format!("`{}` is a whole number of at least 1", node.name().value());
     whole(only(node)?, 1.., what)
 }
 
 /// A size within a range.
-fn size(node: &KdlNode, range: RangeInclusive<Size>) -> Result<Size, Mistake> {
-    within(node, single(node)?, range, Size::to_string)
+fn size(node: &KdlNode, range: RangeInclusive<ByteSize>) -> Result<ByteSize, TextMistake> {
+    within(node, single(node)?, range, ByteSize::to_string)
 }

@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 /// [`MAX_CONNECTIONS`](hailwire_wire::limits::MAX_CONNECTIONS), or as many as its own number where that is
 /// larger. Default: one (decision 0017).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Pool {
+pub enum TunnelPool {
     /// By the number of agents, as it is published for pools of HTTP/2 connections: 2 for up to 10, a
     /// tenth of them up to 100, a twentieth beyond, rounded up.
     Rule,
@@ -19,13 +19,13 @@ pub enum Pool {
     Fixed(u32),
 }
 
-impl Default for Pool {
+impl Default for TunnelPool {
     fn default() -> Self {
         Self::Fixed(1)
     }
 }
 
-impl Pool {
+impl TunnelPool {
     /// Most connections that may be asked for.
     pub const MAX: u32 = 1024;
 
@@ -46,7 +46,7 @@ impl Pool {
     }
 }
 
-impl FromStr for Pool {
+impl FromStr for TunnelPool {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -60,7 +60,7 @@ impl FromStr for Pool {
 }
 
 /// As the file writes it: a number, or the word in quotes.
-impl std::fmt::Display for Pool {
+impl std::fmt::Display for TunnelPool {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Rule => out.write_str("\"rule\""),
@@ -69,7 +69,7 @@ impl std::fmt::Display for Pool {
     }
 }
 
-impl Serialize for Pool {
+impl Serialize for TunnelPool {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Rule => serializer.serialize_str("rule"),
@@ -84,17 +84,17 @@ mod tests {
 
     #[test]
     fn the_rule_is_the_published_one() {
-        let sizes = [1, 10, 11, 100, 101, 1_000].map(|agents| Pool::Rule.size(agents));
+        let sizes = [1, 10, 11, 100, 101, 1_000].map(|agents| TunnelPool::Rule.size(agents));
         assert_eq!(sizes, [2, 2, 2, 10, 6, 50]);
-        assert_eq!(Pool::Rule.size(0), 1, "nobody to call");
+        assert_eq!(TunnelPool::Rule.size(0), 1, "nobody to call");
     }
 
     #[test]
     fn a_number_holds_whatever_is_offered() {
         assert_eq!(
-            [0, 7, 1_000].map(|agents| Pool::Fixed(4).size(agents)),
+            [0, 7, 1_000].map(|agents| TunnelPool::Fixed(4).size(agents)),
             [4; 3]
         );
-        assert_eq!(Pool::Fixed(0).size(7), 1);
+        assert_eq!(TunnelPool::Fixed(0).size(7), 1);
     }
 }

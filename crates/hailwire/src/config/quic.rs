@@ -13,9 +13,9 @@ use super::sections::as_text;
 /// How the QUIC carrier is tuned. Takes effect for tunnels that come up after the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Quic {
+pub struct QuicSettings {
     /// Who decides how fast to send. Default: auto.
-    pub congestion: Congestion,
+    pub congestion: CongestionControl,
     /// Bidirectional streams that a peer may have open at once: its calls under way. Default:
     /// 1024; at least 100.
     pub streams: u32,
@@ -27,18 +27,18 @@ pub struct Quic {
     /// an urgent call's beginning may need, to 1 GiB. It bounds the rate of a single answer to this
     /// much a round trip. From about 3 MiB on, a path that loses every second packet can end the
     /// tunnel: the engine keeps at most 1,024 pieces of a stream that wait for a gap before them.
-    pub stream_window: Size,
+    pub stream_window: ByteSize,
     /// Most unread bytes of all streams of one peer, and so the memory that a peer may occupy. The
     /// window begins at a quarter and grows with the bandwidth-delay product up to this. Default:
     /// 128 MiB; at least four stream windows.
-    pub window: Size,
+    pub window: ByteSize,
     /// Bytes sent to one peer and not yet acknowledged. Default: 8 MiB.
-    pub send_window: Size,
+    pub send_window: ByteSize,
     /// Bytes that may be in flight on a path that was quiet for a round trip, at its beginning and later,
     /// where the congestion control would allow less; sent over a sixteenth of the round trip, and
     /// not within ten seconds of a loss. Default: 64 KiB, about 50 calls of 1 KB; up to 1 MiB; 0 B leaves it to the
     /// congestion control, which begins with ten packets (RFC 9002, 7.2).
-    pub initial_window: Size,
+    pub initial_window: ByteSize,
     /// Silence after which a tunnel without traffic is given up, from 1 s to 10 min. It counts from the
     /// first keep-alive that stays without an answer (RFC 9000, 10.1). Default: 30 s.
     #[serde(serialize_with = "as_text")]
@@ -48,9 +48,9 @@ pub struct Quic {
     pub keep_alive: Duration,
     /// Bytes that the kernel may keep for each UDP socket in either direction. Default: 7 MiB; from 64
     /// KiB to 1 GiB. The kernel grants at most `net.core.rmem_max` and `wmem_max`.
-    pub socket_buffer: Size,
+    pub socket_buffer: ByteSize,
     /// The cipher that is offered first to a peer that is dialled. Default: auto.
-    pub cipher: Cipher,
+    pub cipher: TlsCipher,
     /// Tell the peer how to acknowledge (draft-ietf-quic-ack-frequency), with the two settings that
     /// follow. Default: true; without it the peer does as RFC 9000 says.
     pub ack_frequency: bool,
@@ -76,20 +76,20 @@ pub struct Quic {
     pub sessions: u32,
 }
 
-impl Default for Quic {
+impl Default for QuicSettings {
     fn default() -> Self {
         Self {
-            congestion: Congestion::default(),
+            congestion: CongestionControl::default(),
             streams: 1024,
             uni_streams: 100,
-            stream_window: Size::mib(2),
-            window: Size::mib(128),
-            send_window: Size::mib(8),
-            initial_window: Size::kib(64),
+            stream_window: ByteSize::mib(2),
+            window: ByteSize::mib(128),
+            send_window: ByteSize::mib(8),
+            initial_window: ByteSize::kib(64),
             idle_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(5),
-            socket_buffer: Size::mib(7),
-            cipher: Cipher::Auto,
+            socket_buffer: ByteSize::mib(7),
+            cipher: TlsCipher::Auto,
             ack_frequency: true,
             ack_delay: Duration::from_millis(1),
             ack_every: 2,
@@ -103,7 +103,7 @@ impl Default for Quic {
     }
 }
 
-impl Quic {
+impl QuicSettings {
     /// Each setting and its value, as the file writes them.
     pub(super) fn values(&self) -> [(&'static str, String); 20] {
         let text = |text: &dyn fmt::Display| format!("\"{text}\"");
@@ -137,7 +137,7 @@ impl Quic {
 /// A congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Congestion {
+pub enum CongestionControl {
     /// CUBIC; BBR for good on a path where packets are lost and no queue explains it.
     #[default]
     Auto,
@@ -148,7 +148,7 @@ pub enum Congestion {
     Bbr,
 }
 
-impl Congestion {
+impl CongestionControl {
     /// The name, as written in the file.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -160,7 +160,7 @@ impl Congestion {
     }
 }
 
-impl FromStr for Congestion {
+impl FromStr for CongestionControl {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -175,7 +175,7 @@ impl FromStr for Congestion {
 
 /// A cipher of TLS 1.3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub enum Cipher {
+pub enum TlsCipher {
     /// AES-128-GCM where the processor has instructions for it, ChaCha20-Poly1305 elsewhere.
     #[default]
     #[serde(rename = "auto")]
@@ -191,7 +191,7 @@ pub enum Cipher {
     Chacha20,
 }
 
-impl Cipher {
+impl TlsCipher {
     /// The one that this processor offers first for the setting: never [`Cipher::Auto`].
     pub(crate) fn first(self) -> Self {
         match self {
@@ -213,7 +213,7 @@ impl Cipher {
     }
 }
 
-impl FromStr for Cipher {
+impl FromStr for TlsCipher {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -226,9 +226,9 @@ impl FromStr for Cipher {
 
 /// A number of bytes, written with its unit: `"512KiB"`, `"32MiB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Size(u32);
+pub struct ByteSize(u32);
 
-impl Size {
+impl ByteSize {
     /// Nothing.
     pub const ZERO: Self = Self(0);
 
@@ -259,7 +259,7 @@ const UNITS: [(&str, u32); 4] = [
     ("B", 1),
 ];
 
-impl FromStr for Size {
+impl FromStr for ByteSize {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -274,7 +274,7 @@ impl FromStr for Size {
     }
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = UNITS
             .iter()
@@ -284,7 +284,7 @@ impl fmt::Display for Size {
     }
 }
 
-impl Serialize for Size {
+impl Serialize for ByteSize {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }

@@ -18,7 +18,7 @@ pub struct NodeSettings {
 /// Where the node listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Listen {
+pub struct ListenSettings {
     /// UDP socket addresses. Port 0 lets the system choose. Default: `0.0.0.0:0` and `[::]:0`. At
     /// most [`Config::MAX_LISTEN`](super::Config::MAX_LISTEN).
     pub udp: Vec<SocketAddr>,
@@ -27,7 +27,7 @@ pub struct Listen {
     pub tcp: Vec<SocketAddr>,
 }
 
-impl Default for Listen {
+impl Default for ListenSettings {
     fn default() -> Self {
         Self {
             udp: vec![
@@ -53,7 +53,7 @@ pub struct PeerSettings {
 /// Bounds that the operator chooses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Limits {
+pub struct LimitSettings {
     /// Most peers with a tunnel at once; a further one is refused. Default: 1024. Each connection of a tunnel
     /// costs about 0.1 MB.
     pub max_tunnels: u32,
@@ -67,7 +67,7 @@ pub struct Limits {
     pub spin: Duration,
 }
 
-impl Default for Limits {
+impl Default for LimitSettings {
     fn default() -> Self {
         Self {
             max_tunnels: 1024,
@@ -80,7 +80,7 @@ impl Default for Limits {
 /// What the node writes about its own doing, on stderr.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Log {
+pub struct LogSettings {
     /// The least important event that is written. Default: `info`. `-v` raises it.
     pub level: LogLevel,
 }

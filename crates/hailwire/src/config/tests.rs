@@ -46,8 +46,8 @@ fn every_setting_is_read() {
         hubs,
         ["https://hub.example.org:443", "http://127.0.0.1:8470"]
     );
-    assert_eq!(config.pool, Pool::Rule);
-    assert_eq!(good("pool 4").pool, Pool::Fixed(4));
+    assert_eq!(config.pool, TunnelPool::Rule);
+    assert_eq!(good("pool 4").pool, TunnelPool::Fixed(4));
     assert_eq!(config.limits.max_tunnels, 7);
     assert_eq!(config.limits.grace, Duration::from_secs(90));
     assert_eq!(config.limits.spin, Duration::ZERO);
@@ -100,7 +100,7 @@ fn every_quic_setting_is_read() {
          max-paths 12; zero-rtt #false; sessions 1024 }",
     );
     let quic = &config.quic;
-    let default = Quic::default();
+    let default = QuicSettings::default();
     for ((path, value), (_, default)) in quic.values().into_iter().zip(default.values()) {
         assert_ne!(value, default, "{path}");
     }
@@ -110,7 +110,7 @@ fn every_quic_setting_is_read() {
 #[test]
 fn a_value_says_where_it_comes_from() {
     let mut config = good("carrier \"h2\"\npool 4\nquic { streams 200 }\nhub \"https://a.b\"");
-    config.origins.note("limits.grace", Origin::Flag);
+    config.origins.note("limits.grace", ValueOrigin::Flag);
     let rows = config.in_force();
     let row = |setting: &str| {
         let row = rows.iter().find(|row| row.setting == setting).unwrap();
@@ -241,7 +241,7 @@ fn the_reference_lists_every_setting_with_its_default() {
         "/../../docs/reference/config.md"
     );
     let text = std::fs::read_to_string(path).unwrap();
-    for Setting {
+    for SettingRow {
         path,
         value,
         default,

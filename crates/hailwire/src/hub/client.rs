@@ -19,13 +19,14 @@ use hailwire_wire::{
     Code, HubUrl, NodeId, NodeName, Status,
     address::NodeRef,
     directory::{
-        Health, Join, Joined, LookupAnswer, Member, Members, Permit, Publish, Published, Reason,
-        Refusal, Search, SearchPage, SignedRequest, path,
+        HubHealth, HubMember, HubMembers, HubRefusal, JoinHubAnswer, JoinHubRequest, LookupAnswer,
+        PublishAnswer, PublishRequest, RefusalReason, RequestPermit, SearchPage, SearchRequest,
+        SignedRequest, path,
     },
     limits,
     record::{RecordError, SignedRecord},
     signed::KeyPair,
-    ticket::Secret,
+    ticket::TicketSecret,
 };
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -42,7 +43,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::tls::Pins;
+use super::tls::HubPins;
 
 /// Time for TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,7 +58,7 @@ const MAX_PAGES: usize = 256;
 const SEARCHES_AT_ONCE: usize = 2;
 /// Who holds a name at a hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
+pub enum NameHolder {
     /// A node with a live record of that name.
     Node(NodeId),
     /// A node that is away; the name stays bound to its key.
@@ -94,7 +95,7 @@ impl HubClient {
         url: HubUrl,
         hub_key: Option<NodeId>,
         key: KeyPair,
-        pins: &Pins,
+        pins: &HubPins,
     ) -> Result<Self, HubError> {
         if let Some(hub_key) = hub_key {
             pins.pin(url.host(), hub_key);
@@ -129,7 +130,7 @@ impl HubClient {
     /// # Errors
     ///
     /// [`HubError`]. Safe to drop.
-    pub async fn health(&self) -> Result<Health, HubError> {
+    pub async fn health(&self) -> Result<HubHealth, HubError> {
         self.ask(Method::GET, path::HEALTH, Bytes::new()).await
     }
 
@@ -139,8 +140,8 @@ impl HubClient {
     /// # Errors
     ///
     /// [`HubError::Refused`] with a ticket that is unknown, expired or used up; [`HubError`].
-    pub async fn join(&self, secret: Secret) -> Result<Joined, HubError> {
-        self.ask(Method::POST, path::JOIN, json(&Join { secret }))
+    pub async fn join(&self, secret: TicketSecret) -> Result<JoinHubAnswer, HubError> {
+        self.ask(Method::POST, path::JOIN, json(&JoinHubRequest { secret }))
             .await
     }
 
@@ -154,8 +155,8 @@ impl HubClient {
     /// # Cancel safety
     ///
     /// A dropped future may have published the record or not.
-    pub async fn publish(&self, record: &SignedRecord) -> Result<Published, HubError> {
-        self.publish_to(&Publish::to_all(record.bytes().clone()))
+    pub async fn publish(&self, record: &SignedRecord) -> Result<PublishAnswer, HubError> {
+        self.publish_to(&PublishRequest::to_all(record.bytes().clone()))
             .await
     }
 
@@ -168,7 +169,7 @@ impl HubClient {
     /// # Cancel safety
     ///
     /// As [`HubClient::publish`].
-    pub async fn publish_to(&self, publish: &Publish) -> Result<Published, HubError> {
+    pub async fn publish_to(&self, publish: &PublishRequest) -> Result<PublishAnswer, HubError> {
         self.ask(Method::PUT, path::RECORD, json(publish)).await
     }
 
@@ -181,7 +182,10 @@ impl HubClient {
     pub async fn lookup(&self, node: &NodeRef) -> Result<Option<SignedRecord>, HubError> {
         match self.lookup_live(node).await {
             Err(HubError::Refused(refusal))
-                if matches!(refusal.reason, Reason::NotFound | Reason::Away) =>
+                if matches!(
+                    refusal.reason,
+                    RefusalReason::NotFound | RefusalReason::Away
+                ) =>
             {
                 Ok(None)
             }
@@ -211,13 +215,13 @@ impl HubClient {
     /// # Errors
     ///
     /// As [`HubClient::lookup`]. Safe to drop.
-    pub async fn holder(&self, name: &NodeName) -> Result<Holder, HubError> {
+    pub async fn holder(&self, name: &NodeName) -> Result<NameHolder, HubError> {
         match self.lookup_live(&NodeRef::Name(name.clone())).await {
-            Ok(record) => Ok(Holder::Node(record.node())),
+            Ok(record) => Ok(NameHolder::Node(record.node())),
             Err(HubError::Refused(refusal)) => match refusal.reason {
                 // To who is no member a hub gives no names.
-                Reason::NotFound | Reason::NotAMember => Ok(Holder::Nobody),
-                Reason::Away => Ok(Holder::Away),
+                RefusalReason::NotFound | RefusalReason::NotAMember => Ok(NameHolder::Nobody),
+                RefusalReason::Away => Ok(NameHolder::Away),
                 _ => Err(HubError::Refused(refusal)),
             },
             Err(error) => Err(error),
@@ -230,7 +234,7 @@ impl HubClient {
     /// # Errors
     ///
     /// [`HubError`]. Safe to drop.
-    pub async fn search(&self, search: &Search) -> Result<Vec<SignedRecord>, HubError> {
+    pub async fn search(&self, search: &SearchRequest) -> Result<Vec<SignedRecord>, HubError> {
         // The semaphore is never closed.
         let _turn = self.searches.acquire().await;
         let mut search = search.clone();
@@ -256,11 +260,11 @@ impl HubClient {
     /// # Errors
     ///
     /// [`HubError`]. Safe to drop.
-    pub async fn members(&self) -> Result<Vec<Member>, HubError> {
+    pub async fn members(&self) -> Result<Vec<HubMember>, HubError> {
         let mut path = path::MEMBERS.to_owned();
         let mut members = Vec::new();
         for _ in 0..MAX_PAGES {
-            let page: Members = self.ask(Method::GET, &path, Bytes::new()).await?;
+            let page: HubMembers = self.ask(Method::GET, &path, Bytes::new()).await?;
             members.extend(page.members);
             match page.next {
                 Some(next) => path = format!("{}?after={next}", path::MEMBERS),
@@ -275,13 +279,13 @@ impl HubClient {
     /// # Errors
     ///
     /// [`HubError`]. Safe to drop.
-    pub async fn member(&self, id: NodeId) -> Result<Option<Member>, HubError> {
+    pub async fn member(&self, id: NodeId) -> Result<Option<HubMember>, HubError> {
         // Members come in the order of their keys, so it is the first one after its predecessor.
         let path = match predecessor(id) {
             Some(before) => format!("{}?after={before}", path::MEMBERS),
             None => path::MEMBERS.to_owned(),
         };
-        let page: Members = self.ask(Method::GET, &path, Bytes::new()).await?;
+        let page: HubMembers = self.ask(Method::GET, &path, Bytes::new()).await?;
         Ok(page.members.into_iter().find(|member| member.id == id))
     }
 
@@ -294,7 +298,7 @@ impl HubClient {
     ) -> Result<T, HubError> {
         let first = self.exchange(&method, path, body.clone()).await?;
         let answer = match first {
-            Err(refusal) if refusal.reason == Reason::Clock => {
+            Err(refusal) if refusal.reason == RefusalReason::Clock => {
                 let offset = i64::try_from(refusal.now)
                     .unwrap_or(i64::MAX)
                     .saturating_sub(unix());
@@ -313,7 +317,7 @@ impl HubClient {
         method: &Method,
         path: &str,
         body: Bytes,
-    ) -> Result<Result<Bytes, Refusal>, HubError> {
+    ) -> Result<Result<Bytes, HubRefusal>, HubError> {
         let hub = &self.audience;
         let asked = SignedRequest {
             hub,
@@ -327,7 +331,7 @@ impl HubClient {
             .header(header::HOST, self.url.authority())
             .header(
                 header::AUTHORIZATION,
-                Permit::new(&asked, self.hub_now()).sign(&self.key),
+                RequestPermit::new(&asked, self.hub_now()).sign(&self.key),
             )
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body))
@@ -452,7 +456,7 @@ pub enum HubError {
     Tls(#[source] io::Error),
     /// The hub refused, and said why.
     #[error("the hub refused: {}", .0.message)]
-    Refused(Refusal),
+    Refused(HubRefusal),
     /// Not an answer of a hub.
     #[error("the hub's answer cannot be used: {0}")]
     Answer(&'static str),

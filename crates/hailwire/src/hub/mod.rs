@@ -10,4 +10,4 @@
 mod client;
 pub mod tls;
 
-pub use client::{Holder, HubClient, HubError};
+pub use client::{HubClient, HubError, NameHolder};

@@ -33,9 +33,9 @@ const ED25519_SPKI: [u8; 12] = [
 /// The hub keys that a node has pinned, by host. Clones share one set, and what is pinned later
 /// counts at once for the verifiers made earlier. Starts empty; grows by one entry per joined hub.
 #[derive(Clone, Debug, Default)]
-pub struct Pins(Arc<RwLock<HashMap<String, Vec<NodeId>>>>);
+pub struct HubPins(Arc<RwLock<HashMap<String, Vec<NodeId>>>>);
 
-impl Pins {
+impl HubPins {
     /// Pins a hub's key for a host: a name or an IP address without brackets.
     pub fn pin(&self, host: &str, key: NodeId) {
         let mut pins = self.0.write().unwrap_or_else(PoisonError::into_inner);
@@ -90,7 +90,7 @@ impl Pins {
 
 /// Accepts a certificate that holds a pinned key, and any that passes the public check.
 pub struct PinnedServerVerifier {
-    pins: Pins,
+    pins: HubPins,
     public: Arc<WebPkiServerVerifier>,
     provider: Arc<CryptoProvider>,
 }
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_key_is_pinned_for_its_host_only_and_for_clones_at_once() {
-        let pins = Pins::default();
+        let pins = HubPins::default();
         let clone = pins.clone();
         let key = NodeId::from_bytes([1; 32]);
         pins.pin("Hub.Example", key);

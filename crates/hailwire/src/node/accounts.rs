@@ -7,18 +7,18 @@ use std::{
 
 use hailwire_wire::NodeId;
 
-use crate::carrier::budget::{Account, Budget};
+use crate::carrier::budget::{MemoryBudget, PeerAccount};
 
 /// Accounts of peers and strangers that hold something.
 #[derive(Debug, Default)]
-pub(super) struct Accounts {
-    budget: Arc<Budget>,
-    by_peer: Mutex<HashMap<NodeId, Weak<Account>>>,
+pub(super) struct PeerAccounts {
+    budget: Arc<MemoryBudget>,
+    by_peer: Mutex<HashMap<NodeId, Weak<PeerAccount>>>,
 }
 
-impl Accounts {
+impl PeerAccounts {
     /// The account that all connections of a node share, over whichever carrier.
-    pub(super) fn of(&self, id: NodeId, trusted: bool) -> Arc<Account> {
+    pub(super) fn of(&self, id: NodeId, trusted: bool) -> Arc<PeerAccount> {
         let mut by_peer = self.by_peer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(account) = by_peer.get(&id).and_then(Weak::upgrade) {
             return account;
@@ -28,9 +28,9 @@ impl Accounts {
         }
         let budget = self.budget.clone();
         let account = if trusted {
-            Account::peer(budget)
+            PeerAccount::peer(budget)
         } else {
-            Account::stranger(budget)
+            PeerAccount::stranger(budget)
         };
         by_peer.insert(id, Arc::downgrade(&account));
         account

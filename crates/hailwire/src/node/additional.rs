@@ -22,7 +22,7 @@ use hailwire_core::{
 };
 
 use super::{
-    Inner, dial, offers, overlay, tunnel,
+    NodeInner, dial, offers, overlay, tunnel,
     tunnel::{GREETING_TIMEOUT, greeted, look_after, unreachable},
 };
 use crate::{
@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Sees to it that a tunnel that this node has dialled has its connections, for as long as it is up.
-pub(super) fn keep_connections(node: &Arc<Inner>, id: NodeId, first: &Session) {
+pub(super) fn keep_connections(node: &Arc<NodeInner>, id: NodeId, first: &Session) {
     let most = node.config().pool.size(limits::MAX_AGENTS_PER_NODE);
     if most > 1
         && takes_more(first)
@@ -44,7 +44,7 @@ pub(super) fn keep_connections(node: &Arc<Inner>, id: NodeId, first: &Session) {
 }
 
 /// Most connections that a tunnel may have here.
-fn most_connections(node: &Inner) -> usize {
+fn most_connections(node: &NodeInner) -> usize {
     let own = node.config().pool.size(limits::MAX_AGENTS_PER_NODE);
     own.max(limits::MAX_CONNECTIONS)
 }
@@ -52,7 +52,7 @@ fn most_connections(node: &Inner) -> usize {
 /// Takes a greeted session of a trusted peer that is to stand beside others, or closes it with the
 /// reason. Returns whether it was taken.
 pub(super) fn up_additional(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     id: NodeId,
     session: &Session,
     dialled: bool,
@@ -79,7 +79,7 @@ pub(super) fn up_additional(
 }
 
 /// Dials one more connection, and waits until it is taken.
-async fn dial_additional(node: Arc<Inner>, id: NodeId, carrier: Carrier) -> Result<(), Status> {
+async fn dial_additional(node: Arc<NodeInner>, id: NodeId, carrier: Carrier) -> Result<(), Status> {
     let places = tunnel::places(&node, id).await;
     let connection = if carrier.takes_udp() {
         let dial = Box::pin(overlay::dial_whole(&node.sockets.endpoint, id, &places)).await;
@@ -131,7 +131,7 @@ async fn taken(session: &Session) -> Result<(), Status> {
 
 /// Dials what a tunnel lacks ([`AdditionalConnections`] decides) until it is down.
 async fn keep(
-    node: Arc<Inner>,
+    node: Arc<NodeInner>,
     id: NodeId,
     carrier: Carrier,
     mut size: watch::Receiver<TunnelSize>,

@@ -14,17 +14,19 @@ use hailwire_core::Transport;
 use hailwire_wire::{Code, NodeId, Status};
 use tokio::sync::watch;
 
-use super::{Inner, dial, hubs, peers::Dialled, trust::untrusted, tunnel, tunnel::unreachable};
+use super::{
+    NodeInner, dial, hubs, peers::DialOutcome, trust::untrusted, tunnel, tunnel::unreachable,
+};
 use crate::{config::Carrier, session::Session};
 
-type Dials = HashMap<(NodeId, Carrier), watch::Receiver<Dialled>>;
+type RequestedDialTable = HashMap<(NodeId, Carrier), watch::Receiver<DialOutcome>>;
 
 /// Dials under way over a carrier that was asked for.
 #[derive(Debug, Default)]
-pub(super) struct Asked(Mutex<Dials>);
+pub(super) struct RequestedDials(Mutex<RequestedDialTable>);
 
-impl Asked {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Dials> {
+impl RequestedDials {
+    fn lock(&self) -> std::sync::MutexGuard<'_, RequestedDialTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -36,7 +38,7 @@ impl Asked {
 /// `unavailable` when the peer does not listen there or does not answer, `permission_denied` when it
 /// is not trusted.
 pub(super) async fn tunnel_over(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     id: NodeId,
     carrier: Carrier,
 ) -> Result<(Session, bool), Status> {
@@ -52,7 +54,7 @@ pub(super) async fn tunnel_over(
 
 /// Dials, or waits for whoever does already. In a task of its own, so that a caller who gives up does
 /// not undo the work that others wait for.
-fn dial_asked(node: &Arc<Inner>, id: NodeId, carrier: Carrier) -> watch::Receiver<Dialled> {
+fn dial_asked(node: &Arc<NodeInner>, id: NodeId, carrier: Carrier) -> watch::Receiver<DialOutcome> {
     let mut dials = node.peers.asked.lock();
     if let Some(under_way) = dials.get(&(id, carrier))
         && under_way.has_changed().is_ok()
@@ -71,7 +73,7 @@ fn dial_asked(node: &Arc<Inner>, id: NodeId, carrier: Carrier) -> watch::Receive
     told
 }
 
-async fn dial_over(node: &Arc<Inner>, id: NodeId, carrier: Carrier) -> Result<Session, Status> {
+async fn dial_over(node: &Arc<NodeInner>, id: NodeId, carrier: Carrier) -> Result<Session, Status> {
     if !node.trust.is_trusted(id) && !hubs::vouched_for(node, id).await {
         return Err(untrusted(id));
     }

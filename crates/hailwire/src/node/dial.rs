@@ -15,15 +15,15 @@ use iroh::endpoint::OutgoingZeroRttConnection;
 use tokio::{task::JoinSet, time::timeout};
 
 use super::{
-    Inner,
+    NodeInner,
     early::EarlySeat,
-    overlay::{self, Places, Reached},
+    overlay::{self, NodeAddresses, ReachedNode},
     tunnel,
     tunnel::{greeted, unreachable},
 };
 use crate::{
     carrier::{
-        Connection, quic,
+        CarrierConnection, quic,
         tcp::{self, TcpCarrier},
     },
     clock,
@@ -42,7 +42,7 @@ pub(super) fn tcp_carriers(carrier: Carrier) -> &'static [TcpCarrier] {
 }
 
 /// The carriers that may be used with a peer, by the configuration.
-pub(super) fn carrier_for(node: &Inner, id: NodeId) -> Carrier {
+pub(super) fn carrier_for(node: &NodeInner, id: NodeId) -> Carrier {
     let mut peers = node.config().peers.iter();
     let about = peers.find(|peer| match &peer.who {
         NodeRef::Id(key) => *key == id,
@@ -53,9 +53,9 @@ pub(super) fn carrier_for(node: &Inner, id: NodeId) -> Carrier {
 
 /// Dials a node wherever it may be, trusted or not, and greets it.
 pub(super) async fn dial_at(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     id: NodeId,
-    places: &Places,
+    places: &NodeAddresses,
 ) -> Result<Session, Status> {
     let carrier = carrier_for(node, id);
     let (udp, tcp) = (places.by_udp(), !places.tcp.is_empty());
@@ -83,9 +83,9 @@ pub(super) async fn dial_at(
 
 /// Dials a node over UDP or TCP, and greets it. A trusted one has its tunnel then.
 pub(super) async fn dial_by(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     id: NodeId,
-    places: &Places,
+    places: &NodeAddresses,
     way: Transport,
     carrier: Carrier,
 ) -> Result<Session, Status> {
@@ -94,8 +94,8 @@ pub(super) async fn dial_by(
             let early = node.config().quic.zero_rtt && node.trust.is_trusted(id);
             let dial = Box::pin(overlay::dial(&node.sockets.endpoint, id, places, early)).await;
             match dial.map_err(|reason| unreachable(id, &reason))? {
-                Reached::Full(connection) => quic_connection(node, connection),
-                Reached::Early(early) => return dial_early(node, id, early).await,
+                ReachedNode::Full(connection) => quic_connection(node, connection),
+                ReachedNode::Early(early) => return dial_early(node, id, early).await,
             }
         }
         Transport::Tcp => {
@@ -116,7 +116,7 @@ pub(super) async fn dial_by(
 /// Waits for the far side's greeting, and then makes the session of a trusted peer, which has a
 /// seat, its tunnel. Calls to such a peer wait for neither: they are a round trip sooner back.
 async fn greet(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     id: NodeId,
     session: &Session,
     seat: Option<EarlySeat>,
@@ -134,13 +134,14 @@ async fn greet(
 /// Begins a session with the first packet. Calls that may be made twice travel with it; all
 /// others wait, as ever, until the handshake is complete.
 async fn dial_early(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     id: NodeId,
     early: OutgoingZeroRttConnection,
 ) -> Result<Session, Status> {
     let room = overlay::room(&node.config().quic);
-    let connection = quic::Connection::dialled_early(early, room);
-    let session = tunnel::start_session(node, id, Connection::Quic(connection.clone()), true);
+    let connection = quic::QuicConnection::dialled_early(early, room);
+    let session =
+        tunnel::start_session(node, id, CarrierConnection::Quic(connection.clone()), true);
     let seat = node.peers.early.seat(id, &session);
     let taken = match timeout(overlay::DIAL_TIMEOUT, connection.complete()).await {
         Ok(Ok(taken)) => taken,
@@ -157,18 +158,21 @@ async fn dial_early(
 }
 
 /// A QUIC connection with the room that the configuration gives a peer.
-pub(super) fn quic_connection(node: &Inner, connection: iroh::endpoint::Connection) -> Connection {
+pub(super) fn quic_connection(
+    node: &NodeInner,
+    connection: iroh::endpoint::Connection,
+) -> CarrierConnection {
     let room = overlay::room(&node.config().quic);
-    Connection::Quic(quic::Connection::with_room(connection, room))
+    CarrierConnection::Quic(quic::QuicConnection::with_room(connection, room))
 }
 
 /// Tries the addresses in a race.
 pub(super) async fn dial_tcp(
-    node: &Inner,
+    node: &NodeInner,
     id: NodeId,
     addresses: &[SocketAddr],
     carrier: Carrier,
-) -> Result<Connection, String> {
+) -> Result<CarrierConnection, String> {
     #[cfg(test)]
     if let Some(dialled) = super::virtual_house::dial(node.id(), id).await {
         return dialled;
@@ -190,7 +194,7 @@ pub(super) async fn dial_tcp(
 }
 
 /// Brings up a peer's second tunnel, if nobody does already. Says nothing when it cannot.
-pub(super) async fn bring_up(node: Arc<Inner>, id: NodeId, way: Transport, carrier: Carrier) {
+pub(super) async fn bring_up(node: Arc<NodeInner>, id: NodeId, way: Transport, carrier: Carrier) {
     if !node.peers.begin_second(id, way) {
         return;
     }

@@ -11,15 +11,15 @@ use tokio::sync::watch;
 
 use crate::session::Session;
 
-type Table = HashMap<NodeId, Waiting>;
+type EarlySessionTable = HashMap<NodeId, EarlySession>;
 
 /// Who may be called early.
 #[derive(Debug, Default)]
-pub(crate) struct Early(watch::Sender<Table>);
+pub(crate) struct EarlySessions(watch::Sender<EarlySessionTable>);
 
 /// A session whose peer has not greeted yet.
 #[derive(Debug)]
-struct Waiting {
+struct EarlySession {
     session: Session,
     /// The handshake is complete: what is sent now cannot be replayed.
     proven: bool,
@@ -29,7 +29,7 @@ struct Waiting {
 /// nothing behind: the seat goes with it.
 #[derive(Debug)]
 pub(crate) struct EarlySeat {
-    early: watch::Sender<Table>,
+    early: watch::Sender<EarlySessionTable>,
     id: NodeId,
     session: Session,
 }
@@ -55,7 +55,7 @@ impl Drop for EarlySeat {
     }
 }
 
-impl Early {
+impl EarlySessions {
     /// Lets a session take calls that may be made twice while it is being brought up, for as long as the
     /// seat is held. Of several to one peer the first has it.
     pub(crate) fn seat(&self, id: NodeId, session: &Session) -> EarlySeat {
@@ -65,7 +65,7 @@ impl Early {
             session: session.clone(),
         };
         self.0.send_modify(|early| {
-            early.entry(id).or_insert_with(|| Waiting {
+            early.entry(id).or_insert_with(|| EarlySession {
                 session: session.clone(),
                 proven: false,
             });
@@ -76,7 +76,7 @@ impl Early {
     /// Waits for a session that is being brought up and takes this call. `twice` says whether the call
     /// may be made twice.
     pub(crate) async fn wait(&self, id: NodeId, twice: bool) -> Session {
-        let takes = |early: &Table| {
+        let takes = |early: &EarlySessionTable| {
             let entry = early.get(&id).filter(|entry| entry.proven || twice);
             entry.map(|entry| entry.session.clone())
         };
@@ -98,31 +98,31 @@ mod tests {
 
     use super::*;
     use crate::{
-        carrier::{Connection, mux},
-        session::{Dispatch, Opening},
+        carrier::{CarrierConnection, mux},
+        session::{OpenedStream, StreamDispatcher},
     };
 
-    struct Nobody;
+    struct IgnoresStreams;
 
-    impl Dispatch for Nobody {
-        async fn dispatch(self: Arc<Self>, _session: Session, _opening: Opening) {}
+    impl StreamDispatcher for IgnoresStreams {
+        async fn dispatch(self: Arc<Self>, _session: Session, _opening: OpenedStream) {}
     }
 
-    fn session() -> (Session, mux::Connection) {
-        let (near, far) = mux::Connection::pair();
-        let near = Connection::Mux(near);
-        let session = Session::start(near, true, Hello::default(), Arc::new(Nobody));
+    fn session() -> (Session, mux::MuxConnection) {
+        let (near, far) = mux::MuxConnection::pair();
+        let near = CarrierConnection::Mux(near);
+        let session = Session::start(near, true, Hello::default(), Arc::new(IgnoresStreams));
         (session, far)
     }
 
-    async fn takes(early: &Early, id: NodeId, twice: bool) -> Option<Session> {
+    async fn takes(early: &EarlySessions, id: NodeId, twice: bool) -> Option<Session> {
         timeout(Duration::ZERO, early.wait(id, twice)).await.ok()
     }
 
     #[tokio::test]
     async fn a_dial_that_is_given_up_leaves_no_session_to_call_on() {
         let id = NodeId::from_bytes([1; 32]);
-        let early = Early::default();
+        let early = EarlySessions::default();
         let ((first, _far), (second, _other)) = (session(), session());
         let seat = early.seat(id, &first);
         assert!(takes(&early, id, true).await.unwrap().is(&first));

@@ -9,7 +9,7 @@ use std::{
 use netwatch::interfaces::{IpNet, State};
 use tokio::time::Instant;
 
-use super::{Inner, overlay::Places};
+use super::{NodeInner, overlay::NodeAddresses};
 use hailwire_core::dial_address::{
     AddressCandidates, DialBudget, LocalNetworks, Subnet, select, usable_relays,
 };
@@ -19,14 +19,14 @@ use hailwire_wire::NodeId;
 const FRESH: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub(super) struct Reaching {
+pub(super) struct DialTargets {
     /// This node listens on loopback alone.
     loopback_only: bool,
     here: Mutex<Option<(Instant, Arc<LocalNetworks>)>>,
     budget: Mutex<DialBudget>,
 }
 
-impl Reaching {
+impl DialTargets {
     /// For a node that listens at these sockets.
     pub(super) fn new(sockets: impl IntoIterator<Item = SocketAddr>) -> Self {
         Self {
@@ -78,7 +78,11 @@ fn subnets(state: &State) -> Vec<Subnet> {
 }
 
 /// Of the places where a peer may be, those that this node lets itself be sent to.
-pub(super) async fn dialled(node: &Inner, id: NodeId, mut candidates: AddressCandidates) -> Places {
+pub(super) async fn dialled(
+    node: &NodeInner,
+    id: NodeId,
+    mut candidates: AddressCandidates,
+) -> NodeAddresses {
     let sessions = node.peers.all().into_iter().filter(|(peer, _)| *peer == id);
     let remotes = sessions.map(|(_, session)| session.connection().stats().remote);
     let remotes: Vec<SocketAddr> = remotes.filter_map(|text| text.parse().ok()).collect();
@@ -90,7 +94,7 @@ pub(super) async fn dialled(node: &Inner, id: NodeId, mut candidates: AddressCan
     let now = node.lifecycle.started.elapsed();
     let budget = node.sockets.reaching.budget.lock();
     let mut budget = budget.unwrap_or_else(PoisonError::into_inner);
-    Places {
+    NodeAddresses {
         addresses: select(candidates.udp, &here, &mut budget, now),
         tcp: select(candidates.tcp, &here, &mut budget, now),
         relays: usable_relays(candidates.relays, &node.hubs.relays()),

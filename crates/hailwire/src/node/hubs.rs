@@ -19,23 +19,23 @@ use hailwire_core::{
 use hailwire_wire::{
     Code, HubUrl, NodeId, Status,
     address::NodeRef,
-    directory::{Publish, RecordBytes, Search, Trust as HubTrust},
+    directory::{MemberTrust as HubTrust, PublishRequest, RecordBytes, SearchRequest},
     limits,
-    record::Record,
+    record::NodeRecord,
     ticket::HubTicket,
 };
 use iroh::{RelayConfig, RelayUrl, Watcher};
 use tokio::sync::watch;
 
 use super::{
-    Inner, StoreError, listen, now_unix, sockets,
-    store::{HubRow, Store, Via},
+    NodeInner, StoreError, listen, now_unix, sockets,
+    store::{HubRow, NodeStore, TrustOrigin},
     trust::{NewPeer, store_status},
 };
 use crate::{
     admin, clock,
     config::Config,
-    hub::{HubClient, HubError, tls::Pins},
+    hub::{HubClient, HubError, tls::HubPins},
     key::NodeKey,
 };
 
@@ -53,8 +53,8 @@ const PATIENT_LOOKUP: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Hubs {
-    pins: Pins,
-    hubs: Mutex<Vec<Arc<Hub>>>,
+    pins: HubPins,
+    hubs: Mutex<Vec<Arc<HubLink>>>,
     /// Counts changes of what is published.
     changes: watch::Sender<u64>,
     /// Of the record that was signed last.
@@ -64,14 +64,14 @@ pub(super) struct Hubs {
 }
 
 #[derive(Debug)]
-pub(super) struct Hub {
+pub(super) struct HubLink {
     row: HubRow,
     client: HubClient,
-    state: Mutex<State>,
+    state: Mutex<HubLinkState>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct State {
+struct HubLinkState {
     connected: bool,
     name: String,
     error: String,
@@ -81,9 +81,9 @@ impl Hubs {
     /// The hubs that were joined, and those that the configuration names.
     pub(super) fn load(
         config: &Config,
-        store: &Store,
+        store: &NodeStore,
         key: &NodeKey,
-        pins: Pins,
+        pins: HubPins,
     ) -> Result<Self, StoreError> {
         let mut rows = store.hubs()?;
         let last = store.setting(SEQUENCE)?;
@@ -111,13 +111,13 @@ impl Hubs {
         Ok(hubs)
     }
 
-    fn make(&self, row: HubRow, key: &NodeKey) -> Result<Hub, Status> {
+    fn make(&self, row: HubRow, key: &NodeKey) -> Result<HubLink, Status> {
         let url = row
             .url
             .parse()
             .map_err(|error| Status::new(Code::InvalidArgument, format!("{error}")))?;
         let client = HubClient::new(url, row.key, key.pair(), &self.pins).map_err(Status::from)?;
-        Ok(Hub {
+        Ok(HubLink {
             row,
             client,
             state: Mutex::default(),
@@ -130,7 +130,7 @@ impl Hubs {
     }
 
     /// The sequence of a new record, kept so that a later one is higher.
-    fn next_sequence(&self, now_ms: u64, store: &Store) -> u64 {
+    fn next_sequence(&self, now_ms: u64, store: &NodeStore) -> u64 {
         let next = {
             let mut last = self.sequence.lock().unwrap_or_else(PoisonError::into_inner);
             *last = sequence_after(*last, now_ms);
@@ -156,24 +156,24 @@ impl Hubs {
             .collect()
     }
 
-    pub(super) fn all(&self) -> Vec<Arc<Hub>> {
+    pub(super) fn all(&self) -> Vec<Arc<HubLink>> {
         self.lock().clone()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Hub>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<HubLink>>> {
         self.hubs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Hub {
-    fn state(&self) -> State {
+impl HubLink {
+    fn state(&self) -> HubLinkState {
         self.state
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    fn set_state(&self, state: State) {
+    fn set_state(&self, state: HubLinkState) {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
@@ -184,7 +184,7 @@ impl Hub {
         if state.error != error {
             tracing::warn!(hub = %self.row.url, %error, "not registered at the hub");
         }
-        self.set_state(State {
+        self.set_state(HubLinkState {
             connected: false,
             error,
             ..state
@@ -223,7 +223,7 @@ fn trusts_members(ticket: HubTrust, hub: HubTrust, agreed: bool) -> bool {
 }
 
 /// Keeps the node registered at its hubs until it ends.
-pub(super) async fn run(node: Arc<Inner>) {
+pub(super) async fn run(node: Arc<NodeInner>) {
     for hub in node.hubs.all() {
         tokio::spawn(keep_registered(node.clone(), hub));
     }
@@ -243,10 +243,10 @@ pub(super) async fn run(node: Arc<Inner>) {
 
 /// Becomes a member of the hub that issued `ticket`.
 pub(super) async fn join_hub(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     ticket: HubTicket,
     agreed: bool,
-) -> Result<admin::Joined, Status> {
+) -> Result<admin::JoinAnswer, Status> {
     let row = HubRow {
         url: ticket.url.to_string(),
         key: ticket.key,
@@ -274,11 +274,11 @@ pub(super) async fn join_hub(
     if let Err(error) = register(node, &hub).await {
         hub.failed(&error);
     }
-    let State { name, error, .. } = hub.state();
+    let HubLinkState { name, error, .. } = hub.state();
     let url = hub.row.url.clone();
     // The node is a member, whatever came of that: it is tried again until it works.
     tokio::spawn(keep_registered(node.clone(), hub));
-    Ok(admin::Joined::Hub {
+    Ok(admin::JoinAnswer::Hub {
         url,
         name,
         error,
@@ -287,9 +287,9 @@ pub(super) async fn join_hub(
     })
 }
 
-pub(super) fn hub_states(node: &Inner) -> Vec<admin::HubState> {
-    let state = |hub: Arc<Hub>| {
-        let State {
+pub(super) fn hub_states(node: &NodeInner) -> Vec<admin::HubState> {
+    let state = |hub: Arc<HubLink>| {
+        let HubLinkState {
             connected,
             name,
             error,
@@ -305,7 +305,7 @@ pub(super) fn hub_states(node: &Inner) -> Vec<admin::HubState> {
 }
 
 /// The relay through which this node can be reached, with its hub's key.
-pub(super) fn home_relay(node: &Inner) -> Option<(String, Option<NodeId>)> {
+pub(super) fn home_relay(node: &NodeInner) -> Option<(String, Option<NodeId>)> {
     node.hubs
         .all()
         .iter()
@@ -314,7 +314,7 @@ pub(super) fn home_relay(node: &Inner) -> Option<(String, Option<NodeId>)> {
 
 /// Adds what the hubs know of a node's whereabouts.
 pub(super) async fn candidates_at_hubs(
-    node: &Inner,
+    node: &NodeInner,
     id: NodeId,
     candidates: &mut AddressCandidates,
 ) {
@@ -337,7 +337,7 @@ pub(super) async fn candidates_at_hubs(
 
 /// Whether a hub whose members trust each other vouches for `id`; it is then trusted, unless
 /// the operator removed it.
-pub(super) async fn vouched_for(node: &Inner, id: NodeId) -> bool {
+pub(super) async fn vouched_for(node: &NodeInner, id: NodeId) -> bool {
     if node.trust.was_removed(id) {
         return false;
     }
@@ -356,7 +356,7 @@ pub(super) async fn vouched_for(node: &Inner, id: NodeId) -> bool {
             alias: member.name.map(|name| (name, NamedBy::Peer)),
             terms: GrantTerms::Offered(Grant::All),
             bare: None,
-            via: Via::Hub,
+            via: TrustOrigin::Hub,
             known: AddressOrigin::Told,
             addresses: Vec::new(),
             tcp: Vec::new(),
@@ -369,7 +369,10 @@ pub(super) async fn vouched_for(node: &Inner, id: NodeId) -> bool {
 
 /// Agents that match, of trusted nodes at the hubs and of those that a hub vouches for, with the
 /// node that offers them.
-pub(super) async fn search_hubs(node: &Inner, search: &Search) -> Vec<(NodeId, Record)> {
+pub(super) async fn search_hubs(
+    node: &NodeInner,
+    search: &SearchRequest,
+) -> Vec<(NodeId, NodeRecord)> {
     let mut found = Vec::new();
     for hub in node.hubs.all() {
         let asked = tokio::time::timeout(PATIENT_LOOKUP, hub.client.search(search)).await;
@@ -384,7 +387,7 @@ pub(super) async fn search_hubs(node: &Inner, search: &Search) -> Vec<(NodeId, R
 }
 
 /// Publishes when [`HubRegistration`] says so, until the node ends.
-async fn keep_registered(node: Arc<Inner>, hub: Arc<Hub>) {
+async fn keep_registered(node: Arc<NodeInner>, hub: Arc<HubLink>) {
     use_relay(&node, &hub).await;
     let mut changes = node.hubs.changes.subscribe();
     let mut closing = node.lifecycle.closing.subscribe();
@@ -417,7 +420,7 @@ async fn keep_registered(node: Arc<Inner>, hub: Arc<Hub>) {
 }
 
 /// Publishes the node's record, without its name where another node holds that.
-async fn register(node: &Inner, hub: &Hub) -> Result<(), HubError> {
+async fn register(node: &NodeInner, hub: &HubLink) -> Result<(), HubError> {
     let name = node.name();
     let (publish, mut error) = to_publish(node, hub, name.is_some())?;
     let published = match hub.client.publish_to(&publish).await {
@@ -438,7 +441,7 @@ async fn register(node: &Inner, hub: &Hub) -> Result<(), HubError> {
     if !hub.state().connected {
         tracing::info!(hub = %hub.row.url, name = held, "registered at the hub");
     }
-    hub.set_state(State {
+    hub.set_state(HubLinkState {
         connected: true,
         name: held,
         error,
@@ -447,14 +450,18 @@ async fn register(node: &Inner, hub: &Hub) -> Result<(), HubError> {
 }
 
 /// What is published, and what was left out of it.
-fn to_publish(node: &Inner, hub: &Hub, named: bool) -> Result<(Publish, String), HubError> {
+fn to_publish(
+    node: &NodeInner,
+    hub: &HubLink,
+    named: bool,
+) -> Result<(PublishRequest, String), HubError> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     let mut agents = node.registry.offers(&Grant::All);
     agents.truncate(limits::MAX_AGENTS_PER_NODE);
     let own = listen::own_addresses(node);
-    let record = Record {
+    let record = NodeRecord {
         name: node.name().filter(|_| named),
         addresses: own.udp,
         tcp: own.tcp,
@@ -468,7 +475,7 @@ fn to_publish(node: &Inner, hub: &Hub, named: bool) -> Result<(Publish, String),
         expires: now.as_secs() + RECORD_LIFETIME_S,
     };
     let key = node.setup.key.pair();
-    let whereabouts = Record {
+    let whereabouts = NodeRecord {
         agents: Vec::new(),
         ..record.clone()
     };
@@ -483,7 +490,7 @@ fn to_publish(node: &Inner, hub: &Hub, named: bool) -> Result<(Publish, String),
             limits::MAX_SHOWN_TO
         );
     }
-    let publish = Publish {
+    let publish = PublishRequest {
         record: RecordBytes(record.bytes().clone()),
         whereabouts: Some(RecordBytes(whereabouts.bytes().clone())),
         shown_to,
@@ -492,7 +499,7 @@ fn to_publish(node: &Inner, hub: &Hub, named: bool) -> Result<(Publish, String),
 }
 
 /// Lets the endpoint use the hub's relay and address discovery.
-async fn use_relay(node: &Inner, hub: &Hub) {
+async fn use_relay(node: &NodeInner, hub: &HubLink) {
     let Some(url) = hub
         .row
         .relay

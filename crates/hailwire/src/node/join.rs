@@ -16,13 +16,13 @@ use hailwire_wire::{
     AgentName, CallHeader, Code, NodeId, NodeName, Status,
     frame::FrameKind,
     header,
-    ticket::{Invitation, NodeTicket, SHOWN_AGAIN, Secret, Ticket, TicketError},
+    ticket::{Invitation, NodeTicket, SHOWN_AGAIN, Ticket, TicketError, TicketSecret},
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Inner, dial, here, hubs, listen, now_unix, offers, resolve,
-    store::{TrustRow, Via},
+    NodeInner, dial, here, hubs, listen, now_unix, offers, resolve,
+    store::{TrustOrigin, TrustRow},
     trust::{NewPeer, store_status},
     tunnel,
     tunnel::greeted,
@@ -40,8 +40,8 @@ const MAX_ANSWER: usize = 16 * 1024;
 
 /// What a joiner says, in MessagePack, with the method `join`.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Redeem {
-    secret: Secret,
+pub(super) struct RedeemRequest {
+    secret: TicketSecret,
     #[serde(default)]
     name: Option<NodeName>,
     #[serde(default)]
@@ -54,13 +54,16 @@ pub(super) struct Redeem {
 
 /// What the inviter answers.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Redeemed {
+pub(super) struct RedeemAnswer {
     #[serde(default)]
     name: Option<NodeName>,
 }
 
 /// Issues a ticket.
-pub(super) fn invite(node: &Inner, invite: &admin::Invite) -> Result<admin::Invited, Status> {
+pub(super) fn invite(
+    node: &NodeInner,
+    invite: &admin::InviteRequest,
+) -> Result<admin::InviteAnswer, Status> {
     let refuse = |what: &str| Err(Status::new(Code::InvalidArgument, what));
     if !(1..=MAX_USES).contains(&invite.uses) {
         return refuse("a ticket has 1 to 10000 uses");
@@ -72,7 +75,7 @@ pub(super) fn invite(node: &Inner, invite: &admin::Invite) -> Result<admin::Invi
     let offer = agent_names(&invite.offer)?;
     let mut bytes = [0; 16];
     random(&mut bytes);
-    let secret = Secret::from_random(bytes);
+    let secret = TicketSecret::from_random(bytes);
     let now = node.trust.latest(now_unix());
     let expires = now.saturating_add(invite.expires_s);
     let relay = hubs::home_relay(node);
@@ -98,7 +101,7 @@ pub(super) fn invite(node: &Inner, invite: &admin::Invite) -> Result<admin::Invi
         offer,
     };
     node.trust.invite(&invitation, now)?;
-    Ok(admin::Invited {
+    Ok(admin::InviteAnswer {
         ticket: text,
         expires_at: expires,
         uses: invite.uses,
@@ -107,7 +110,10 @@ pub(super) fn invite(node: &Inner, invite: &admin::Invite) -> Result<admin::Invi
 }
 
 /// Uses a ticket, of a node or of a hub.
-pub(super) async fn join(node: &Arc<Inner>, join: admin::Join) -> Result<admin::Joined, Status> {
+pub(super) async fn join(
+    node: &Arc<NodeInner>,
+    join: admin::JoinRequest,
+) -> Result<admin::JoinAnswer, Status> {
     let ticket: Ticket = join.ticket.trim().parse().map_err(|error: TicketError| {
         Status::new(Code::InvalidArgument, error.to_string())
             .with_hint("copy the ticket whole, as `hail invite` or `hail hub invite` printed it")
@@ -119,7 +125,7 @@ pub(super) async fn join(node: &Arc<Inner>, join: admin::Join) -> Result<admin::
                 .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?,
         ),
     };
-    let said = Said {
+    let said = PeerChoices {
         alias: alias.map(|name| (name, NamedBy::User)),
         terms: stated(&join.allow)?.map_or(GrantTerms::Offered(Grant::All), GrantTerms::Stated),
         bare: said_names(&join.offer)?,
@@ -131,10 +137,10 @@ pub(super) async fn join(node: &Arc<Inner>, join: admin::Join) -> Result<admin::
 }
 
 async fn join_node(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     ticket: NodeTicket,
-    said: Said,
-) -> Result<admin::Joined, Status> {
+    said: PeerChoices,
+) -> Result<admin::JoinAnswer, Status> {
     if ticket.node == node.id() {
         return Err(
             Status::new(Code::InvalidArgument, "this ticket is this node's own")
@@ -160,7 +166,7 @@ async fn join_node(
         alias: said.alias.or(claimed),
         terms: said.terms,
         bare: said.bare,
-        via: Via::Ticket,
+        via: TrustOrigin::Ticket,
         known: AddressOrigin::Told,
         addresses: ticket.addresses,
         tcp: ticket.tcp,
@@ -174,7 +180,7 @@ async fn join_node(
     resolve::ask_ahead(node, row.alias.clone());
     let allow = texts(row.allow.names());
     let name = row.alias.map(String::from).unwrap_or_default();
-    Ok(admin::Joined::Node {
+    Ok(admin::JoinAnswer::Node {
         id: row.id,
         name,
         allow,
@@ -182,7 +188,10 @@ async fn join_node(
 }
 
 /// Dials the inviter and shows it the ticket's secret.
-async fn shown(node: &Arc<Inner>, ticket: &NodeTicket) -> Result<(Session, Redeemed), Status> {
+async fn shown(
+    node: &Arc<NodeInner>,
+    ticket: &NodeTicket,
+) -> Result<(Session, RedeemAnswer), Status> {
     // A second connection to a peer would make way for its tunnel, or the other way round.
     let session = match node.peers.up(ticket.node) {
         Some(tunnel) => tunnel,
@@ -192,7 +201,7 @@ async fn shown(node: &Arc<Inner>, ticket: &NodeTicket) -> Result<(Session, Redee
     Ok((session, redeemed))
 }
 
-async fn dial_ticket(node: &Arc<Inner>, ticket: &NodeTicket) -> Result<Session, Status> {
+async fn dial_ticket(node: &Arc<NodeInner>, ticket: &NodeTicket) -> Result<Session, Status> {
     let mut candidates = AddressCandidates::default();
     candidates.add(AddressOrigin::Told, &ticket.addresses, &ticket.tcp);
     candidates.relays.extend(ticket.relay.clone());
@@ -205,7 +214,7 @@ async fn dial_ticket(node: &Arc<Inner>, ticket: &NodeTicket) -> Result<Session, 
 
 /// Makes the session of a peer its tunnel, or where it is that already, says what the peer may call
 /// from now on.
-fn up_with(node: &Arc<Inner>, row: &TrustRow, session: &Session, dialled: bool) {
+fn up_with(node: &Arc<NodeInner>, row: &TrustRow, session: &Session, dialled: bool) {
     let mut tunnels = node.peers.all().into_iter();
     if !tunnels.any(|(id, tunnel)| id == row.id && tunnel.is(session)) {
         return tunnel::up(node, row.id, session, dialled);
@@ -215,14 +224,18 @@ fn up_with(node: &Arc<Inner>, row: &TrustRow, session: &Session, dialled: bool) 
 }
 
 /// A name that a peer gives itself, unless it is this node's own.
-fn not_own(node: &Inner, claimed: Option<NodeName>) -> Option<(NodeName, NamedBy)> {
+fn not_own(node: &NodeInner, claimed: Option<NodeName>) -> Option<(NodeName, NamedBy)> {
     let name = claimed.filter(|name| node.name().as_ref() != Some(name))?;
     Some((name, NamedBy::Peer))
 }
 
-async fn redeem_at(node: &Inner, session: &Session, secret: Secret) -> Result<Redeemed, Status> {
+async fn redeem_at(
+    node: &NodeInner,
+    session: &Session,
+    secret: TicketSecret,
+) -> Result<RedeemAnswer, Status> {
     let own = listen::own_addresses(node);
-    let redeem = Redeem {
+    let redeem = RedeemRequest {
         secret,
         name: node.name(),
         addresses: own.udp,
@@ -243,12 +256,12 @@ async fn redeem_at(node: &Inner, session: &Session, secret: Secret) -> Result<Re
 /// The inviter's part: a stranger shows its secret. Its greeting, which may have been overtaken by that, is waited for: it says
 /// which start of the node this tunnel is with.
 pub(super) async fn redeemed(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     session: &Session,
     id: NodeId,
     payload: &[u8],
 ) -> Result<Vec<u8>, Status> {
-    let redeem: Redeem = header::decode(payload)
+    let redeem: RedeemRequest = header::decode(payload)
         .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
     node.peers.untrusted.redeems(id);
     greeted(session).await?;
@@ -262,7 +275,7 @@ pub(super) async fn redeemed(
         terms: GrantTerms::Offered(Grant::of(invitation.allow)),
         // A ticket says it of whoever comes, and no more of a peer of which it was said before.
         bare: (!known && !offer.is_empty()).then_some(offer),
-        via: Via::Ticket,
+        via: TrustOrigin::Ticket,
         known: AddressOrigin::Told,
         addresses: redeem.addresses,
         tcp: redeem.tcp,
@@ -272,7 +285,7 @@ pub(super) async fn redeemed(
     tracing::info!(peer = %id, "joined by ticket");
     up_with(node, &row, session, false);
     resolve::ask_ahead(node, row.alias);
-    Ok(header::encode(&Redeemed { name: node.name() }))
+    Ok(header::encode(&RedeemAnswer { name: node.name() }))
 }
 
 /// What a ticket's reader is told whose places are none that this node lets itself be sent to.
@@ -288,7 +301,7 @@ pub(super) fn out_of_reach(id: NodeId) -> Status {
 }
 
 /// What this node's user said of a peer that is joined.
-struct Said {
+struct PeerChoices {
     alias: Option<(NodeName, NamedBy)>,
     terms: GrantTerms,
     bare: Option<Vec<AgentName>>,

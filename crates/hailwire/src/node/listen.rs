@@ -2,9 +2,9 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use super::{Inner, overlay::BindError, store::Store, tunnel};
+use super::{NodeInner, overlay::BindError, store::NodeStore, tunnel};
 use crate::{
-    carrier::tcp::{Identity, Listener},
+    carrier::tcp::{CarrierListener, TlsIdentity},
     config::Config,
     key::NodeKey,
     panics,
@@ -15,8 +15,8 @@ const PORTS: &str = "tcp-ports";
 
 /// This node's key for TCP, and where it listens.
 #[derive(Debug)]
-pub(super) struct Tcp {
-    pub(super) identity: Arc<Identity>,
+pub(super) struct TcpListening {
+    pub(super) identity: Arc<TlsIdentity>,
     sockets: Vec<SocketAddr>,
 }
 
@@ -26,15 +26,17 @@ pub(super) struct Tcp {
 pub(super) async fn bind(
     config: &Config,
     key: &NodeKey,
-    store: &Store,
-) -> Result<(Tcp, Vec<Listener>), BindError> {
-    let identity = Arc::new(Identity::new(key));
+    store: &NodeStore,
+) -> Result<(TcpListening, Vec<CarrierListener>), BindError> {
+    let identity = Arc::new(TlsIdentity::new(key));
     let last = super::overlay::last_ports(store, PORTS);
     let mut listeners = Vec::new();
     for configured in &config.listen.tcp {
         let remembered = super::overlay::remembered_port(*configured, &last);
-        let bound = match Listener::bind(remembered, &identity).await {
-            Err(_) if remembered != *configured => Listener::bind(*configured, &identity).await,
+        let bound = match CarrierListener::bind(remembered, &identity).await {
+            Err(_) if remembered != *configured => {
+                CarrierListener::bind(*configured, &identity).await
+            }
             bound => bound,
         };
         listeners.push(bound.map_err(|error| BindError::TcpAddress {
@@ -47,11 +49,11 @@ pub(super) async fn bind(
         .filter_map(|listener| listener.local_addr().ok())
         .collect();
     super::overlay::keep_ports(store, PORTS, &sockets);
-    Ok((Tcp { identity, sockets }, listeners))
+    Ok((TcpListening { identity, sockets }, listeners))
 }
 
 /// Accepts tunnels on one socket until the node ends.
-pub(super) async fn accept(node: Arc<Inner>, listener: Arc<Listener>) {
+pub(super) async fn accept(node: Arc<NodeInner>, listener: Arc<CarrierListener>) {
     loop {
         let incoming = listener.accept().await;
         let node = node.clone();
@@ -78,7 +80,7 @@ pub(super) struct OwnAddresses {
     pub(super) tcp: Vec<SocketAddr>,
 }
 
-impl Tcp {
+impl TcpListening {
     /// As bound.
     pub(super) fn sockets(&self) -> &[SocketAddr] {
         &self.sockets
@@ -86,7 +88,7 @@ impl Tcp {
 }
 
 /// Where this node may be reached; of both kinds together no more than a record takes.
-pub(super) fn own_addresses(node: &Inner) -> OwnAddresses {
+pub(super) fn own_addresses(node: &NodeInner) -> OwnAddresses {
     let mut udp = super::overlay::own_addresses(&node.sockets.endpoint);
     let tcp = reachable(&node.sockets.tcp.sockets, &udp);
     udp.truncate(hailwire_wire::limits::MAX_ADDRESSES - tcp.len());
@@ -94,7 +96,7 @@ pub(super) fn own_addresses(node: &Inner) -> OwnAddresses {
 }
 
 /// TCP sockets as bound.
-pub(super) fn tcp_sockets(node: &Inner) -> &[SocketAddr] {
+pub(super) fn tcp_sockets(node: &NodeInner) -> &[SocketAddr] {
     &node.sockets.tcp.sockets
 }
 

@@ -10,9 +10,9 @@ use tokio::net::{UnixListener, UnixStream, unix::UCred};
 
 use hailwire_core::routing::CallOrigin;
 
-use super::{Inner, router::NodeDispatcher};
+use super::{NodeInner, router::NodeDispatcher};
 use crate::{
-    carrier::{Connection, mux},
+    carrier::{CarrierConnection, mux},
     paths::DataDir,
     session::Session,
 };
@@ -41,7 +41,7 @@ pub(super) fn listen(data: &DataDir) -> io::Result<UnixListener> {
 }
 
 /// Accepts programs until the node ends.
-pub(super) async fn accept(node: Arc<Inner>, listener: Arc<UnixListener>) {
+pub(super) async fn accept(node: Arc<NodeInner>, listener: Arc<UnixListener>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => attach(&node, stream),
@@ -53,13 +53,13 @@ pub(super) async fn accept(node: Arc<Inner>, listener: Arc<UnixListener>) {
     }
 }
 
-fn attach(node: &Arc<Inner>, stream: UnixStream) {
+fn attach(node: &Arc<NodeInner>, stream: UnixStream) {
     let Some(program) = stream.peer_cred().ok().filter(is_admitted) else {
         tracing::warn!("a program of another user was turned away from the local socket");
         return;
     };
     let mut sessions = node.programs.sessions();
-    let connection = Connection::Mux(mux::Connection::server(stream));
+    let connection = CarrierConnection::Mux(mux::MuxConnection::server(stream));
     if node.is_closing() || sessions.len() >= MAX_LOCAL {
         connection.close(Code::ResourceExhausted, "this node takes no more programs");
         return;

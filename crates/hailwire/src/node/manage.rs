@@ -12,24 +12,24 @@ use hailwire_core::{
 };
 use hailwire_wire::{
     Address, AgentName, CallHeader, Code, NodeId, NodeName, Status, address::NodeRef,
-    directory::Search, frame::FrameKind, header::Offer,
+    directory::SearchRequest, frame::FrameKind, header::AgentOffer,
 };
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    Inner, asked, hubs, join,
+    NodeInner, asked, hubs, join,
     join::{said_names, texts},
     listen, now_unix, offers,
-    registry::Target,
+    registry::MemberTarget,
     resolve, router, sockets,
-    store::{TrustRow, Via},
+    store::{TrustOrigin, TrustRow},
     trust::{NewPeer, store_status},
     tunnel,
 };
 use crate::{
     admin::{self, AgentRow, AgentsQuery, BareCalls, method},
     agent::{Request, Response, SharedHandler},
-    carrier::Stats,
+    carrier::ConnectionStats,
     config::Carrier,
     session::{Session, deadline_exceeded},
 };
@@ -45,7 +45,7 @@ const PEER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The handler of one call to `node`, for whoever is at the other end of `session`, or for the program that embeds the node.
 pub(super) fn management(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     session: Option<&Session>,
     origin: CallOrigin,
 ) -> SharedHandler {
@@ -54,7 +54,7 @@ pub(super) fn management(
 }
 
 async fn manage(
-    node: Arc<Inner>,
+    node: Arc<NodeInner>,
     session: Option<Session>,
     origin: CallOrigin,
     mut request: Request,
@@ -72,7 +72,12 @@ async fn manage(
         method::INVITE => json(&join::invite(&node, &parse(&body)?)?),
         method::JOIN => json(&join::join(&node, parse(&body)?).await?),
         method::TRUST_LIST => json(&trusted(&node)),
-        method::TRUST_ADD => json(&trust_add(&node, &parse(&body)?, Via::Manual, None)?),
+        method::TRUST_ADD => json(&trust_add(
+            &node,
+            &parse(&body)?,
+            TrustOrigin::Manual,
+            None,
+        )?),
         method::TRUST_APPROVE => json(&trust_approve(&node, &parse(&body)?)?),
         method::TRUST_REMOVE => json(&trust_remove(&node, &parse(&body)?)?),
         method::TRUST_PENDING => json(&pending_peers(&node)),
@@ -84,7 +89,7 @@ async fn manage(
             json(&rows)
         }
         method::SHUTDOWN => {
-            let shutdown: admin::Shutdown = parse(&body)?;
+            let shutdown: admin::ShutdownRequest = parse(&body)?;
             node.lifecycle
                 .stop
                 .send_replace(Some(Duration::from_millis(shutdown.grace_ms)));
@@ -100,7 +105,7 @@ async fn manage(
 
 /// What another node may ask: little, and briefly.
 async fn manage_for_peer(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     session: &Session,
     peer: NodeId,
     mut request: Request,
@@ -126,10 +131,10 @@ async fn manage_for_peer(
     }
 }
 
-fn node_status(node: &Inner) -> admin::Status {
+fn node_status(node: &NodeInner) -> admin::NodeStatus {
     let (reused, made) = node.peers.reuse();
     let own = listen::own_addresses(node);
-    admin::Status {
+    admin::NodeStatus {
         id: node.id(),
         name: node.name().map(String::from).unwrap_or_default(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -154,7 +159,7 @@ fn node_status(node: &Inner) -> admin::Status {
     }
 }
 
-fn tunnels(node: &Inner) -> Vec<admin::Tunnel> {
+fn tunnels(node: &NodeInner) -> Vec<admin::TunnelStatus> {
     let tunnel = |shown: TunnelView<Session>| {
         let TunnelView {
             peer,
@@ -165,8 +170,8 @@ fn tunnels(node: &Inner) -> Vec<admin::Tunnel> {
         } = shown;
         let each = connections.iter();
         let stats: Vec<_> = each.map(|session| session.connection().stats()).collect();
-        let sum = |count: fn(&Stats) -> u64| stats.iter().map(count).sum();
-        admin::Tunnel {
+        let sum = |count: fn(&ConnectionStats) -> u64| stats.iter().map(count).sum();
+        admin::TunnelStatus {
             peer,
             name: known_as(node, peer),
             carrier: first.connection().carrier().to_owned(),
@@ -186,7 +191,7 @@ fn tunnels(node: &Inner) -> Vec<admin::Tunnel> {
 }
 
 /// What can be called: here, at connected peers, and at trusted nodes that a hub knows.
-async fn agent_rows(node: &Inner, query: &AgentsQuery) -> Vec<AgentRow> {
+async fn agent_rows(node: &NodeInner, query: &AgentsQuery) -> Vec<AgentRow> {
     let mut rows = local_agents(node, query);
     if query.local_only {
         return rows;
@@ -194,7 +199,7 @@ async fn agent_rows(node: &Inner, query: &AgentsQuery) -> Vec<AgentRow> {
     let search = search(query);
     for (_, members) in node.registry.members() {
         for member in members.iter() {
-            if let Target::Peer { id, offer, bare } = member.value()
+            if let MemberTarget::Peer { id, offer, bare } = member.value()
                 && search.matches(offer)
             {
                 let takes = bare_of_peer(node, &offer.name, *bare, true);
@@ -223,7 +228,7 @@ async fn agent_rows(node: &Inner, query: &AgentsQuery) -> Vec<AgentRow> {
     rows
 }
 
-fn local_agents(node: &Inner, query: &AgentsQuery) -> Vec<AgentRow> {
+fn local_agents(node: &NodeInner, query: &AgentsQuery) -> Vec<AgentRow> {
     let search = search(query);
     let mut rows = Vec::new();
     for (_, members) in node.registry.members() {
@@ -252,7 +257,7 @@ fn local_agents(node: &Inner, query: &AgentsQuery) -> Vec<AgentRow> {
     rows
 }
 
-fn remote_row(node: &Inner, id: NodeId, offer: &Offer, bare: BareCalls) -> AgentRow {
+fn remote_row(node: &NodeInner, id: NodeId, offer: &AgentOffer, bare: BareCalls) -> AgentRow {
     AgentRow {
         bare,
         ..row(id, known_as(node, id), offer)
@@ -260,7 +265,7 @@ fn remote_row(node: &Inner, id: NodeId, offer: &Offer, bare: BareCalls) -> Agent
 }
 
 /// Which calls that name no node a peer's agent gets: as [`super::router`] picks.
-fn bare_of_peer(node: &Inner, agent: &AgentName, takes: bool, connected: bool) -> BareCalls {
+fn bare_of_peer(node: &NodeInner, agent: &AgentName, takes: bool, connected: bool) -> BareCalls {
     let before = match connected {
         true => node.registry.has_local(agent),
         false => node.registry.knows(agent),
@@ -272,7 +277,7 @@ fn bare_of_peer(node: &Inner, agent: &AgentName, takes: bool, connected: bool) -
     }
 }
 
-fn trusted(node: &Inner) -> Vec<admin::Trusted> {
+fn trusted(node: &NodeInner) -> Vec<admin::TrustedPeer> {
     let mut rows: Vec<_> = node
         .trust
         .rows()
@@ -283,8 +288,8 @@ fn trusted(node: &Inner) -> Vec<admin::Trusted> {
     rows
 }
 
-fn trusted_row(node: &Inner, row: TrustRow) -> admin::Trusted {
-    admin::Trusted {
+fn trusted_row(node: &NodeInner, row: TrustRow) -> admin::TrustedPeer {
+    admin::TrustedPeer {
         id: row.id,
         named_by: match row.alias {
             Some(_) => row.named_by.name().to_owned(),
@@ -300,11 +305,11 @@ fn trusted_row(node: &Inner, row: TrustRow) -> admin::Trusted {
 }
 
 fn trust_add(
-    node: &Inner,
+    node: &NodeInner,
     add: &admin::TrustAdd,
-    via: Via,
+    via: TrustOrigin,
     claimed: Option<NodeName>,
-) -> Result<admin::Trusted, Status> {
+) -> Result<admin::TrustedPeer, Status> {
     if add.id == node.id() {
         return Err(Status::new(
             Code::InvalidArgument,
@@ -346,7 +351,7 @@ fn trust_add(
     Ok(trusted_row(node, row))
 }
 
-fn trust_approve(node: &Inner, add: &admin::TrustAdd) -> Result<admin::Trusted, Status> {
+fn trust_approve(node: &NodeInner, add: &admin::TrustAdd) -> Result<admin::TrustedPeer, Status> {
     let Some(pending) = node
         .trust
         .pending_rows()
@@ -360,10 +365,10 @@ fn trust_approve(node: &Inner, add: &admin::TrustAdd) -> Result<admin::Trusted, 
     };
     let claimed = pending.claim.parse().ok();
     let claimed = claimed.filter(|name| node.name().as_ref() != Some(name));
-    trust_add(node, add, Via::Approved, claimed)
+    trust_add(node, add, TrustOrigin::Approved, claimed)
 }
 
-fn trust_remove(node: &Inner, who: &admin::Who) -> Result<(), Status> {
+fn trust_remove(node: &NodeInner, who: &admin::PeerSelector) -> Result<(), Status> {
     let reference = node_ref(&who.who)?;
     let missing = || {
         Status::new(
@@ -384,8 +389,8 @@ fn trust_remove(node: &Inner, who: &admin::Who) -> Result<(), Status> {
     Ok(())
 }
 
-fn pending_peers(node: &Inner) -> Vec<admin::Pending> {
-    let row = |row: PendingPeer| admin::Pending {
+fn pending_peers(node: &NodeInner) -> Vec<admin::UntrustedPeer> {
+    let row = |row: PendingPeer| admin::UntrustedPeer {
         id: row.id,
         claims: row.claim,
         from: row.from,
@@ -395,7 +400,10 @@ fn pending_peers(node: &Inner) -> Vec<admin::Pending> {
     node.trust.pending_rows().into_iter().map(row).collect()
 }
 
-async fn ping(node: &Arc<Inner>, ping: &admin::Ping) -> Result<admin::Pong, Status> {
+async fn ping(
+    node: &Arc<NodeInner>,
+    ping: &admin::PingRequest,
+) -> Result<admin::PingAnswer, Status> {
     let id = resolve::resolve(node, &node_ref(&ping.who)?).await?;
     let carrier: Carrier = match ping.carrier.as_str() {
         "" => Carrier::Auto,
@@ -415,10 +423,10 @@ async fn ping(node: &Arc<Inner>, ping: &admin::Ping) -> Result<admin::Pong, Stat
 
 /// One ping; an error comes with whether it was over a tunnel that was up already.
 async fn ping_once(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     id: NodeId,
     carrier: Carrier,
-) -> Result<admin::Pong, (Status, bool)> {
+) -> Result<admin::PingAnswer, (Status, bool)> {
     let start = tokio::time::Instant::now();
     let made = match carrier {
         Carrier::Auto => {
@@ -442,7 +450,7 @@ async fn ping_once(
         Ok((rtt, trusts_us(&session).await?))
     };
     let (rtt, trusted) = answers.await.map_err(|status| (status, reused))?;
-    Ok(admin::Pong {
+    Ok(admin::PingAnswer {
         id,
         name: known_as(node, id),
         rtt_us: micros(rtt),
@@ -455,7 +463,7 @@ async fn ping_once(
     })
 }
 
-fn carrier_reason(node: &Inner, session: &Session) -> String {
+fn carrier_reason(node: &NodeInner, session: &Session) -> String {
     let shown = node.peers.shown().into_iter();
     let mut why = shown.filter(|shown| shown.first.is(session));
     why.next()
@@ -465,9 +473,9 @@ fn carrier_reason(node: &Inner, session: &Session) -> String {
 
 /// Where a call to an address would go, with the tunnel brought up.
 async fn resolved_address(
-    node: &Arc<Inner>,
-    ask: &admin::Resolve,
-) -> Result<admin::Resolved, Status> {
+    node: &Arc<NodeInner>,
+    ask: &admin::ResolveRequest,
+) -> Result<admin::ResolveAnswer, Status> {
     let address: Address = ask
         .who
         .parse()
@@ -494,7 +502,7 @@ async fn resolved_address(
     let resolve = resolve.unwrap_or(took);
     let picked = route.picked.as_ref().map(|picked| picked.value());
     let remote = match (picked, &address.node) {
-        (Some(Target::Peer { id, .. }), _) => Some(*id),
+        (Some(MemberTarget::Peer { id, .. }), _) => Some(*id),
         (Some(_), _) | (None, None) => None,
         (None, Some(who)) => Some(resolve::resolve(node, who).await?),
     };
@@ -505,7 +513,7 @@ async fn resolved_address(
     let carrier = session
         .as_ref()
         .map(|session| session.connection().carrier());
-    Ok(admin::Resolved {
+    Ok(admin::ResolveAnswer {
         node: remote.unwrap_or(node.id()),
         name: remote.map_or_else(String::new, |id| known_as(node, id)),
         local: remote.is_none(),
@@ -518,7 +526,7 @@ async fn resolved_address(
 }
 
 /// The alias of a peer, or the name that it gave itself; empty for none.
-fn known_as(node: &Inner, id: NodeId) -> String {
+fn known_as(node: &NodeInner, id: NodeId) -> String {
     node.trust.alias(id).map(String::from).unwrap_or_default()
 }
 
@@ -545,8 +553,8 @@ async fn trusts_us(session: &Session) -> Result<bool, Status> {
     }
 }
 
-impl Target {
-    fn local_offer(&self) -> Option<Offer> {
+impl MemberTarget {
+    fn local_offer(&self) -> Option<AgentOffer> {
         match self {
             Self::Handler { register, .. } | Self::Attached { register, .. } => {
                 Some(crate::agent::offer(register))
@@ -556,7 +564,7 @@ impl Target {
     }
 }
 
-fn row(node: NodeId, node_name: String, offer: &Offer) -> AgentRow {
+fn row(node: NodeId, node_name: String, offer: &AgentOffer) -> AgentRow {
     AgentRow {
         name: offer.name.to_string(),
         node,
@@ -571,22 +579,22 @@ fn row(node: NodeId, node_name: String, offer: &Offer) -> AgentRow {
     }
 }
 
-fn path(session: &Session) -> admin::Path {
+fn path(session: &Session) -> admin::PathStatus {
     let stats = session.connection().stats();
     let kind = match (stats.remote.is_empty(), stats.relayed) {
         (true, _) => "",
         (false, true) => "relay",
         (false, false) => "direct",
     };
-    admin::Path {
+    admin::PathStatus {
         kind: kind.to_owned(),
         remote: stats.remote,
         rtt_us: stats.rtt.map(micros).unwrap_or_default(),
     }
 }
 
-fn search(query: &AgentsQuery) -> Search {
-    Search {
+fn search(query: &AgentsQuery) -> SearchRequest {
+    SearchRequest {
         tags: query.tags.clone(),
         words: query.words.clone(),
         after: None,

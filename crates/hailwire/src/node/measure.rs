@@ -19,8 +19,8 @@ use hailwire_core::{
 use hailwire_wire::NodeId;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::{Inner, dial, overlay};
-use crate::{carrier::Stats, session::Session};
+use super::{NodeInner, dial, overlay};
+use crate::{carrier::ConnectionStats, session::Session};
 
 /// How often working tunnels are looked at.
 const TICK: Duration = Duration::from_millis(250);
@@ -30,46 +30,46 @@ const MOSTLY_ACKS: u64 = 4;
 
 /// What is kept of one peer between two looks.
 #[derive(Debug)]
-struct Watched {
+struct PeerMeasurement {
     choice: CarrierChoice,
     window: ReceiveWindow,
-    udp: Before,
-    tcp: Before,
+    udp: TunnelSample,
+    tcp: TunnelSample,
     at: Instant,
 }
 
 /// What was read from one tunnel the time before.
 #[derive(Debug, Default)]
-struct Before {
-    connections: Vec<Read>,
+struct TunnelSample {
+    connections: Vec<ConnectionSample>,
     /// On the first of them.
-    ping: Ping,
+    ping: PingProbe,
 }
 
 /// What was read from one connection.
 #[derive(Debug)]
-struct Read {
+struct ConnectionSample {
     session: Session,
-    stats: Stats,
+    stats: ConnectionStats,
     /// The window that it was given; zero where that is not known.
     window: u32,
 }
 
 /// The last `PING`.
 #[derive(Clone, Debug, Default)]
-struct Ping(Arc<Mutex<Option<Asked>>>);
+struct PingProbe(Arc<Mutex<Option<SentPing>>>);
 
 /// When it was sent, and how long its answer took.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct SentPing {
     sent: Instant,
     took: Option<Duration>,
 }
 
-impl Ping {
+impl PingProbe {
     /// How long it took; how long it takes by now where it is not answered.
     fn answer(&self, now: Instant) -> Option<Duration> {
-        let Asked { sent, took } = (*self.lock())?;
+        let SentPing { sent, took } = (*self.lock())?;
         Some(took.unwrap_or_else(|| now.saturating_duration_since(sent)))
     }
 
@@ -80,7 +80,7 @@ impl Ping {
             if last.is_some_and(|last| last.took.is_none()) {
                 return;
             }
-            *last = Some(Asked {
+            *last = Some(SentPing {
                 sent: Instant::now(),
                 took: None,
             });
@@ -98,14 +98,14 @@ impl Ping {
         self.lock().take_if(|last| last.took.is_some());
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Asked>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<SentPing>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Looks at the tunnels until the node ends.
-pub(super) async fn watch(node: Arc<Inner>) {
-    let mut watched: HashMap<NodeId, Watched> = HashMap::new();
+pub(super) async fn watch(node: Arc<NodeInner>) {
+    let mut watched: HashMap<NodeId, PeerMeasurement> = HashMap::new();
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -119,26 +119,26 @@ pub(super) async fn watch(node: Arc<Inner>) {
             let resting = watched.get(&id).is_none_or(|peer| peer.choice.may_rest());
             if idle && resting && !only_tcp {
                 if let Some(peer) = watched.get_mut(&id) {
-                    (peer.udp, peer.tcp) = (Before::default(), Before::default());
+                    (peer.udp, peer.tcp) = (TunnelSample::default(), TunnelSample::default());
                 }
                 continue;
             }
             let peer = watched
                 .entry(id)
-                .or_insert_with(|| Watched::new(&node, id, now));
+                .or_insert_with(|| PeerMeasurement::new(&node, id, now));
             look(&node, id, peer, &sessions, now);
         }
     }
 }
 
-impl Watched {
-    fn new(node: &Inner, id: NodeId, now: Instant) -> Self {
+impl PeerMeasurement {
+    fn new(node: &NodeInner, id: NodeId, now: Instant) -> Self {
         let quic = &node.config().quic;
         Self {
             choice: CarrierChoice::new(dial::carrier_for(node, id), now.into_std()),
             window: ReceiveWindow::new(overlay::first_window(quic), quic.window.bytes()),
-            udp: Before::default(),
-            tcp: Before::default(),
+            udp: TunnelSample::default(),
+            tcp: TunnelSample::default(),
             at: now,
         }
     }
@@ -146,9 +146,9 @@ impl Watched {
 
 /// One look at one peer.
 fn look(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     id: NodeId,
-    peer: &mut Watched,
+    peer: &mut PeerMeasurement,
     [udp, tcp]: &[Vec<Session>; 2],
     now: Instant,
 ) {
@@ -180,7 +180,7 @@ fn look(
     }
 }
 
-impl Watched {
+impl PeerMeasurement {
     /// Gives the connections over QUIC the windows that they need, by the busiest of them. They share what
     /// one peer may occupy.
     fn fit_windows(&mut self, id: NodeId, received: u64, elapsed: Duration, rtt: Duration) {
@@ -197,7 +197,7 @@ impl Watched {
     }
 }
 
-impl Before {
+impl TunnelSample {
     /// What happened on a tunnel since the time before; with the round trip of the connection that received
     /// most, and how much.
     fn read(
@@ -211,7 +211,7 @@ impl Before {
             _ => false,
         };
         if !same_first {
-            self.ping = Ping::default();
+            self.ping = PingProbe::default();
         }
         let mut seen = CarrierSample {
             up: !sessions.is_empty(),
@@ -236,7 +236,7 @@ impl Before {
             {
                 busiest = Some((rtt, received));
             }
-            self.connections.push(Read {
+            self.connections.push(ConnectionSample {
                 session: session.clone(),
                 window: known.map_or(0, |read| read.window),
                 stats,
@@ -248,8 +248,8 @@ impl Before {
 
 /// Packets lost since the time before. Who only acknowledges learns nothing of loss: the engine counts many of
 /// those packets as lost, on networks that lose none, because nobody has to acknowledge them.
-fn lost(before: &Stats, now: &Stats) -> u64 {
-    let since = |of: fn(&Stats) -> u64| of(now).saturating_sub(of(before));
+fn lost(before: &ConnectionStats, now: &ConnectionStats) -> u64 {
+    let since = |of: fn(&ConnectionStats) -> u64| of(now).saturating_sub(of(before));
     if since(|s| s.sent_packets) > since(|s| s.sent_pieces).saturating_mul(MOSTLY_ACKS) {
         return 0;
     }
@@ -260,12 +260,12 @@ fn lost(before: &Stats, now: &Stats) -> u64 {
 mod tests {
     use super::*;
 
-    fn stats(sent_packets: u64, sent_pieces: u64, lost_packets: u64) -> Stats {
-        Stats {
+    fn stats(sent_packets: u64, sent_pieces: u64, lost_packets: u64) -> ConnectionStats {
+        ConnectionStats {
             sent_packets,
             sent_pieces,
             lost_packets,
-            ..Stats::default()
+            ..ConnectionStats::default()
         }
     }
 

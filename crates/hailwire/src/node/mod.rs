@@ -72,12 +72,12 @@ use tokio::{sync::watch, task::JoinHandle, time::Instant};
 pub use overlay::BindError;
 pub use store::StoreError;
 
-pub(crate) use registry::Target;
-pub(crate) use router::{Destination, Route, place, request_kind, set_onward};
+pub(crate) use registry::MemberTarget;
+pub(crate) use router::{CallDestination, CallRoute, place, request_kind, set_onward};
 
 use crate::{
     config::Config,
-    hub::tls::Pins,
+    hub::tls::HubPins,
     key::{KeyError, NodeKey, random},
     panics,
     paths::{self, DataDir},
@@ -102,7 +102,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// tokio runtime with time and I/O.
 #[derive(Debug)]
 pub struct Node {
-    inner: Arc<Inner>,
+    inner: Arc<NodeInner>,
     tasks: Vec<JoinHandle<()>>,
     /// Held, locked, for as long as the node runs.
     _lock: File,
@@ -157,8 +157,8 @@ impl NodeBuilder {
             path: shown(&database),
             source,
         })?;
-        let store = store::Store::open(&database)?;
-        let pins = Pins::default();
+        let store = store::NodeStore::open(&database)?;
+        let pins = HubPins::default();
         // Boxed, so that whoever starts a node need not carry the engine's large future along.
         let endpoint = Box::pin(overlay::bind(&self.config, &key, &store, &pins)).await?;
         let (tcp, listeners) = listen::bind(&self.config, &key, &store).await?;
@@ -170,23 +170,23 @@ impl NodeBuilder {
         let id = key.pair().id();
         let hubs = hubs::Hubs::load(&self.config, &store, &key, pins)?;
         let sockets = endpoint.bound_sockets().into_iter();
-        let reaching = here::Reaching::new(sockets.chain(tcp.sockets().iter().copied()));
-        let inner = Arc::new(Inner {
+        let reaching = here::DialTargets::new(sockets.chain(tcp.sockets().iter().copied()));
+        let inner = Arc::new(NodeInner {
             sockets: NodeSockets {
                 endpoint,
                 tcp,
                 reaching,
             },
-            trust: trust::Trust::load(store)?,
+            trust: trust::TrustStore::load(store)?,
             registry: registry::Registry::new(),
             peers: peers::Peers::new(id),
             hubs,
-            programs: Programs {
+            programs: LocalPrograms {
                 sessions: Mutex::default(),
-                spin: spin::Spin::new(self.config.limits.spin),
+                spin: spin::BusyPolling::new(self.config.limits.spin),
                 calls: AtomicU64::new(0),
             },
-            lifecycle: Lifecycle::default(),
+            lifecycle: NodeLifecycle::default(),
             setup: NodeSetup {
                 id,
                 key,
@@ -279,7 +279,7 @@ impl Node {
         listen::tcp_sockets(&self.inner).to_vec()
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
+    pub(crate) fn inner(&self) -> &Arc<NodeInner> {
         &self.inner
     }
 
@@ -325,16 +325,16 @@ impl Node {
 
 /// What the parts of a running node share. What is done with it are functions of the modules: each takes the node first.
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct NodeInner {
     setup: NodeSetup,
     sockets: NodeSockets,
-    trust: trust::Trust,
+    trust: trust::TrustStore,
     /// Agents of this machine and of peers.
     pub(crate) registry: registry::Registry,
     peers: peers::Peers,
     hubs: hubs::Hubs,
-    pub(crate) programs: Programs,
-    lifecycle: Lifecycle,
+    pub(crate) programs: LocalPrograms,
+    lifecycle: NodeLifecycle,
 }
 
 /// What a node is from its start on.
@@ -352,22 +352,22 @@ struct NodeSetup {
 #[derive(Debug)]
 struct NodeSockets {
     endpoint: iroh::Endpoint,
-    tcp: listen::Tcp,
-    reaching: here::Reaching,
+    tcp: listen::TcpListening,
+    reaching: here::DialTargets,
 }
 
 /// The programs of this machine, and how busy they keep the node.
 #[derive(Debug)]
-pub(crate) struct Programs {
+pub(crate) struct LocalPrograms {
     /// Sessions of attached programs.
     sessions: Mutex<Vec<Session>>,
-    pub(crate) spin: spin::Spin,
+    pub(crate) spin: spin::BusyPolling,
     calls: AtomicU64,
 }
 
 /// Since when a node runs, and whether it is about to end.
 #[derive(Debug)]
-struct Lifecycle {
+struct NodeLifecycle {
     started: Instant,
     closing: watch::Sender<bool>,
     /// The grace time with which somebody asked the node to stop.
@@ -376,7 +376,7 @@ struct Lifecycle {
     deaf: watch::Sender<bool>,
 }
 
-impl Programs {
+impl LocalPrograms {
     /// Counts a call that enters at this node.
     pub(crate) fn count_call(&self) {
         self.calls.fetch_add(1, Ordering::Relaxed);
@@ -387,7 +387,7 @@ impl Programs {
     }
 }
 
-impl Default for Lifecycle {
+impl Default for NodeLifecycle {
     fn default() -> Self {
         Self {
             started: Instant::now(),
@@ -398,7 +398,7 @@ impl Default for Lifecycle {
     }
 }
 
-impl Inner {
+impl NodeInner {
     pub(crate) fn id(&self) -> NodeId {
         self.setup.id
     }
@@ -530,20 +530,20 @@ fn take_lock(data: &DataDir) -> Result<File, StartError> {
 /// Runs one of a node's loops for as long as the node, whatever panics in it.
 fn keep<W: Future<Output = ()> + Send + 'static>(
     what: &'static str,
-    node: &Arc<Inner>,
-    begin: impl Fn(Arc<Inner>) -> W + Send + 'static,
+    node: &Arc<NodeInner>,
+    begin: impl Fn(Arc<NodeInner>) -> W + Send + 'static,
 ) -> JoinHandle<()> {
     let node = node.clone();
     tokio::spawn(panics::supervised(what, move || begin(node.clone())))
 }
 
-async fn look_again(node: Arc<Inner>) {
+async fn look_again(node: Arc<NodeInner>) {
     node.programs.spin.run().await;
 }
 
 /// Writes down how late it is while tickets are open, so that a clock that is set back while the node
 /// is down does not bring back one that has expired.
-async fn keep_time(node: Arc<Inner>) {
+async fn keep_time(node: Arc<NodeInner>) {
     let mut tick = tokio::time::interval(KEEP_TIME);
     loop {
         tick.tick().await;

@@ -13,7 +13,7 @@ use hailwire_core::offer_queue::{OfferQueue, OfferTurn, OfferedList};
 use hailwire_wire::{AgentName, Code, NodeId, offers::OfferPage};
 use tokio::sync::{Notify, watch};
 
-use super::Inner;
+use super::NodeInner;
 use crate::{
     clock,
     session::{OfferList, Session},
@@ -24,7 +24,7 @@ const MAX_TURN: Duration = Duration::from_millis(500);
 
 /// The lists that peers have sent and that are not entered yet.
 #[derive(Debug)]
-pub(super) struct Lists {
+pub(super) struct OfferLists {
     waiting: Mutex<OfferQueue<Session>>,
     more: Notify,
     entered: watch::Sender<u64>,
@@ -32,7 +32,7 @@ pub(super) struct Lists {
     number: AtomicU64,
 }
 
-impl Lists {
+impl OfferLists {
     pub(super) fn new() -> Self {
         Self {
             waiting: Mutex::new(OfferQueue::new()),
@@ -85,18 +85,18 @@ impl Lists {
 
 /// A number for a list of offers, higher than that of each earlier one. Taken before what is offered
 /// is looked at, so that of two lists the one with the higher number is not the older.
-pub(super) fn next_list(node: &Inner) -> u64 {
+pub(super) fn next_list(node: &NodeInner) -> u64 {
     node.peers.lists.number.fetch_add(1, Ordering::Relaxed)
 }
 
 /// What is offered to a peer.
-pub(super) fn offers_to(node: &Inner, id: NodeId) -> OfferList {
+pub(super) fn offers_to(node: &NodeInner, id: NodeId) -> OfferList {
     let number = next_list(node);
     OfferList::new(node.registry.offers(&node.trust.grant(id)), number)
 }
 
 /// Waits until a list of the peer has been entered.
-pub(super) async fn offers_entered(node: &Inner, id: NodeId) {
+pub(super) async fn offers_entered(node: &NodeInner, id: NodeId) {
     let mut entered = node.peers.lists.entered.subscribe();
     while !node.registry.has_offers(id) {
         // The sender lives in the node.
@@ -108,7 +108,7 @@ pub(super) async fn offers_entered(node: &Inner, id: NodeId) {
 
 /// Waits until the lists that wait now have had their turn, or an agent is known, and at most
 /// [`MAX_TURN`]: an agent that has just come may be on one of them.
-pub(super) async fn lists_had_their_turn(node: &Inner, agent: &AgentName) {
+pub(super) async fn lists_had_their_turn(node: &NodeInner, agent: &AgentName) {
     let mut entered = node.peers.lists.entered.subscribe();
     let mut waiting = node.peers.lists.waiting();
     let turns = async {
@@ -126,12 +126,12 @@ pub(super) async fn lists_had_their_turn(node: &Inner, agent: &AgentName) {
 }
 
 /// Asks anew which of a peer's agents take calls that name no node: what it may do here has changed.
-pub(super) fn mark_bare(node: &Inner, id: NodeId) {
+pub(super) fn mark_bare(node: &NodeInner, id: NodeId) {
     let bare = |agent: &AgentName| node.trust.takes_bare(id, agent);
     node.registry.mark_bare(id, bare);
 }
 
-fn enter_list(node: &Inner, id: NodeId, list: &OfferedList<Session>) {
+fn enter_list(node: &NodeInner, id: NodeId, list: &OfferedList<Session>) {
     let agents = match list.agents() {
         Ok(agents) => agents,
         Err(error) => {
@@ -149,7 +149,7 @@ fn enter_list(node: &Inner, id: NodeId, list: &OfferedList<Session>) {
 }
 
 /// Enters lists as they have their turn.
-pub(super) async fn enter(node: Arc<Inner>) {
+pub(super) async fn enter(node: Arc<NodeInner>) {
     loop {
         let turn = node.peers.lists.lock().turn(clock::now());
         match turn {

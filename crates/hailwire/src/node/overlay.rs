@@ -17,11 +17,11 @@ use iroh::{
 use thiserror::Error;
 use tokio::time::Instant;
 
-use super::store::Store;
+use super::store::NodeStore;
 use crate::{
-    carrier::{Room, cipher, congestion::ForEachPath},
-    config::{Config, Quic},
-    hub::tls::Pins,
+    carrier::{ConnectionLimits, cipher, congestion::ForEachPath},
+    config::{Config, QuicSettings},
+    hub::tls::HubPins,
     key::NodeKey,
 };
 
@@ -76,8 +76,8 @@ pub enum BindError {
 pub(crate) async fn bind(
     config: &Config,
     key: &NodeKey,
-    store: &Store,
-    pins: &Pins,
+    store: &NodeStore,
+    pins: &HubPins,
 ) -> Result<Endpoint, BindError> {
     let last = last_ports(store, PORTS);
     let remembered: Vec<SocketAddr> = config
@@ -121,7 +121,7 @@ async fn try_bind(
     addresses: &[SocketAddr],
     config: &Config,
     key: &NodeKey,
-    pins: &Pins,
+    pins: &HubPins,
 ) -> Result<Endpoint, BindError> {
     let pins = pins.clone();
     let tls = CaTlsConfig::custom_server_cert_verifier(Arc::new(move |p| pins.verifier(p)));
@@ -157,7 +157,7 @@ async fn try_bind(
 }
 
 /// The engine's settings, from ours.
-fn transport(quic: &Quic) -> QuicTransportConfig {
+fn transport(quic: &QuicSettings) -> QuicTransportConfig {
     let mut acks = AckFrequencyConfig::default();
     acks.max_ack_delay(Some(quic.ack_delay))
         // The engine counts the packets that may go by unanswered.
@@ -185,15 +185,15 @@ fn transport(quic: &Quic) -> QuicTransportConfig {
             initial_window: quic.initial_window.bytes().into(),
             initial_rtt: INITIAL_RTT,
         }));
-    if quic.max_paths > Quic::default().max_paths {
+    if quic.max_paths > QuicSettings::default().max_paths {
         builder = builder.max_concurrent_multipath_paths(quic.max_paths);
     }
     builder.build()
 }
 
 /// The room of a peer.
-pub(crate) fn room(quic: &Quic) -> Room {
-    Room {
+pub(crate) fn room(quic: &QuicSettings) -> ConnectionLimits {
+    ConnectionLimits {
         streams: quic.streams,
         unidirectional: quic.uni_streams,
         unread: first_window(quic),
@@ -201,7 +201,7 @@ pub(crate) fn room(quic: &Quic) -> Room {
 }
 
 /// The connection window that a tunnel begins with.
-pub(crate) fn first_window(quic: &Quic) -> u32 {
+pub(crate) fn first_window(quic: &QuicSettings) -> u32 {
     (quic.window.bytes() / 4).max(4 * quic.stream_window.bytes())
 }
 
@@ -209,7 +209,7 @@ pub(crate) fn first_window(quic: &Quic) -> u32 {
 pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A node that was reached over QUIC.
-pub(crate) enum Reached {
+pub(crate) enum ReachedNode {
     /// The handshake is complete.
     Full(iroh::endpoint::Connection),
     /// A TLS session is resumed: what is sent now travels with the first packet.
@@ -220,21 +220,21 @@ pub(crate) enum Reached {
 pub(crate) async fn dial(
     endpoint: &Endpoint,
     id: NodeId,
-    places: &Places,
+    places: &NodeAddresses,
     early: bool,
-) -> Result<Reached, String> {
+) -> Result<ReachedNode, String> {
     let reach = async {
         let connecting = connecting(endpoint, id, places).await?;
         let connecting = if early {
             match connecting.into_0rtt() {
-                Ok(early) => return Ok(Reached::Early(early)),
+                Ok(early) => return Ok(ReachedNode::Early(early)),
                 Err(connecting) => connecting,
             }
         } else {
             connecting
         };
         let connection = connecting.await.map_err(|error| root_cause(&error))?;
-        Ok(Reached::Full(connection))
+        Ok(ReachedNode::Full(connection))
     };
     in_time(reach).await
 }
@@ -243,7 +243,7 @@ pub(crate) async fn dial(
 pub(crate) async fn dial_whole(
     endpoint: &Endpoint,
     id: NodeId,
-    places: &Places,
+    places: &NodeAddresses,
 ) -> Result<iroh::endpoint::Connection, String> {
     let whole = async {
         let connecting = connecting(endpoint, id, places).await?;
@@ -255,7 +255,7 @@ pub(crate) async fn dial_whole(
 async fn connecting(
     endpoint: &Endpoint,
     id: NodeId,
-    places: &Places,
+    places: &NodeAddresses,
 ) -> Result<iroh::endpoint::Connecting, String> {
     let id = iroh::EndpointId::from_bytes(id.as_bytes()).map_err(|_| "its key is not a key")?;
     let address = EndpointAddr::from_parts(id, places.transport_addresses());
@@ -271,14 +271,14 @@ async fn in_time<T>(dial: impl Future<Output = Result<T, String>>) -> Result<T, 
 
 /// Where a node may be found.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct NodeAddresses {
     pub(crate) addresses: Vec<SocketAddr>,
     /// Where it listens on TCP.
     pub(crate) tcp: Vec<SocketAddr>,
     pub(crate) relays: Vec<String>,
 }
 
-impl Places {
+impl NodeAddresses {
     pub(crate) fn is_empty(&self) -> bool {
         !self.by_udp() && self.tcp.is_empty()
     }
@@ -322,7 +322,7 @@ pub(crate) fn own_addresses(endpoint: &Endpoint) -> Vec<SocketAddr> {
 }
 
 /// Keeps the ports in use for the next start.
-pub(super) fn keep_ports(store: &Store, name: &str, sockets: &[SocketAddr]) {
+pub(super) fn keep_ports(store: &NodeStore, name: &str, sockets: &[SocketAddr]) {
     let ports: Vec<String> = sockets.iter().map(ToString::to_string).collect();
     if let Err(error) = store.put_setting(name, &ports.join(" ")) {
         tracing::warn!(%error, "the ports could not be kept");
@@ -330,7 +330,7 @@ pub(super) fn keep_ports(store: &Store, name: &str, sockets: &[SocketAddr]) {
 }
 
 /// The ports of the last start.
-pub(super) fn last_ports(store: &Store, name: &str) -> Vec<SocketAddr> {
+pub(super) fn last_ports(store: &NodeStore, name: &str) -> Vec<SocketAddr> {
     let text = store.setting(name).ok().flatten().unwrap_or_default();
     text.split_whitespace()
         .filter_map(|address| address.parse().ok())

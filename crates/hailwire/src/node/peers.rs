@@ -20,23 +20,24 @@ use hailwire_wire::{NodeId, Status};
 use tokio::sync::watch;
 
 use super::{
-    accounts::Accounts, asked::Asked, early::Early, offers::Lists, tunnel::UntrustedPeers,
+    accounts::PeerAccounts, asked::RequestedDials, early::EarlySessions, offers::OfferLists,
+    tunnel::UntrustedPeers,
 };
 use crate::{config::Carrier, session::Session};
 
 /// The outcome of a dial, once there is one.
-pub(super) type Dialled = Option<Result<Session, Status>>;
+pub(super) type DialOutcome = Option<Result<Session, Status>>;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Peers {
     state: Mutex<PeersState>,
-    pub(super) lists: Lists,
-    pub(super) asked: Asked,
-    pub(super) accounts: Accounts,
+    pub(super) lists: OfferLists,
+    pub(super) asked: RequestedDials,
+    pub(super) accounts: PeerAccounts,
     pub(super) untrusted: UntrustedPeers,
     /// Sessions of dials that are under way and take calls already.
-    pub(crate) early: Early,
+    pub(crate) early: EarlySessions,
     reuse: TunnelReuse,
 }
 
@@ -44,7 +45,7 @@ pub(crate) struct Peers {
 struct PeersState {
     table: PeerTable<Session>,
     /// Dials of peers that have no tunnel.
-    dials: HashMap<NodeId, watch::Receiver<Dialled>>,
+    dials: HashMap<NodeId, watch::Receiver<DialOutcome>>,
     /// Who is told how the size of a tunnel changes; gone with the tunnel.
     sizes: HashMap<(NodeId, Transport), watch::Sender<TunnelSize>>,
 }
@@ -57,13 +58,13 @@ struct TunnelReuse {
 }
 
 /// What to do about a peer without a tunnel.
-pub(crate) enum Connect {
+pub(crate) enum ConnectStep {
     /// There is one.
     Up(Session),
     /// Somebody dials already: wait for the outcome.
-    Wait(watch::Receiver<Dialled>),
+    Wait(watch::Receiver<DialOutcome>),
     /// Dial, and tell everyone who waits.
-    Dial(watch::Sender<Dialled>),
+    Dial(watch::Sender<DialOutcome>),
 }
 
 impl PeerConnection for Session {
@@ -127,11 +128,11 @@ impl Peers {
                 dials: HashMap::new(),
                 sizes: HashMap::new(),
             }),
-            lists: Lists::new(),
-            asked: Asked::default(),
-            accounts: Accounts::default(),
+            lists: OfferLists::new(),
+            asked: RequestedDials::default(),
+            accounts: PeerAccounts::default(),
             untrusted: UntrustedPeers::new(),
-            early: Early::default(),
+            early: EarlySessions::default(),
             reuse: TunnelReuse::default(),
         }
     }
@@ -200,20 +201,20 @@ impl Peers {
 
     /// The tunnel to `id`, or whose business it is to make one. `only` is the carrier that is
     /// configured for it.
-    pub(crate) fn connect(&self, id: NodeId, only: Carrier) -> Connect {
+    pub(crate) fn connect(&self, id: NodeId, only: Carrier) -> ConnectStep {
         let mut state = self.lock();
         state.table.set_only(id, only);
         if let Some(session) = state.table.up(id) {
-            return Connect::Up(session.clone());
+            return ConnectStep::Up(session.clone());
         }
         if let Some(dial) = state.dials.get(&id)
             && dial.has_changed().is_ok()
         {
-            return Connect::Wait(dial.clone());
+            return ConnectStep::Wait(dial.clone());
         }
         let (sender, receiver) = watch::channel(None);
         state.dials.insert(id, receiver);
-        Connect::Dial(sender)
+        ConnectStep::Dial(sender)
     }
 
     /// Enters a session whose greeting has arrived. Returns whether it is a tunnel now. `only` as for

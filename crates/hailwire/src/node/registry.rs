@@ -18,20 +18,20 @@ use hailwire_core::{grants::Grant, offer_capacity::OfferCapacity};
 use hailwire_pool::{Lease, Member, MemberConfig, NoMember, Outcome, Pool, Tier};
 use hailwire_wire::{
     AgentName, Code, NodeId, Status,
-    header::{Offer, Register},
+    header::{AgentOffer, RegisterHeader},
 };
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{agent, agent::SharedHandler, session::Session};
 
 /// A group's pool.
-pub(crate) type Group = Pool<MemberKey, Target>;
+pub(crate) type AgentGroup = Pool<MemberKey, MemberTarget>;
 
 /// The members of one group at one moment.
-pub(crate) type Members = Arc<[Arc<Member<MemberKey, Target>>]>;
+pub(crate) type GroupMembers = Arc<[Arc<Member<MemberKey, MemberTarget>>]>;
 
 /// A picked member.
-pub(crate) type Picked = Lease<MemberKey, Target>;
+pub(crate) type MemberLease = Lease<MemberKey, MemberTarget>;
 
 /// Tells the members of a group apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,28 +44,28 @@ pub(crate) enum MemberKey {
 
 /// What a member is.
 #[derive(Clone, Debug)]
-pub(crate) enum Target {
+pub(crate) enum MemberTarget {
     /// A handler in this process.
     Handler {
         handler: SharedHandler,
-        register: Arc<Register>,
+        register: Arc<RegisterHeader>,
     },
     /// A program attached over a session.
     Attached {
         session: Session,
-        register: Arc<Register>,
+        register: Arc<RegisterHeader>,
     },
     /// A peer.
     Peer {
         id: NodeId,
-        offer: Arc<Offer>,
+        offer: Arc<AgentOffer>,
         /// Whether it may take calls that name no node.
         bare: bool,
     },
 }
 
-impl Target {
-    fn register(&self) -> Option<&Register> {
+impl MemberTarget {
+    fn register(&self) -> Option<&RegisterHeader> {
         match self {
             Self::Handler { register, .. } | Self::Attached { register, .. } => Some(register),
             Self::Peer { .. } => None,
@@ -75,7 +75,7 @@ impl Target {
 
 #[derive(Debug)]
 pub(crate) struct Registry {
-    groups: RwLock<HashMap<AgentName, Arc<Group>>>,
+    groups: RwLock<HashMap<AgentName, Arc<AgentGroup>>>,
     /// What each peer offered last, to find the difference when it changes.
     offered: Mutex<HashMap<NodeId, HashSet<AgentName>>>,
     next: AtomicU64,
@@ -97,7 +97,7 @@ impl Registry {
     }
 
     /// Enters a local agent; the number removes it again.
-    pub(crate) fn add(&self, target: Target) -> Result<u64, Status> {
+    pub(crate) fn add(&self, target: MemberTarget) -> Result<u64, Status> {
         let Some(register) = target.register() else {
             return Err(Status::new(
                 Code::Internal,
@@ -134,7 +134,7 @@ impl Registry {
     pub(crate) fn set_offers(
         &self,
         id: NodeId,
-        offers: Vec<Offer>,
+        offers: Vec<AgentOffer>,
         bare: impl Fn(&AgentName) -> bool,
     ) {
         let names: HashSet<AgentName> = offers.iter().map(|offer| offer.name.clone()).collect();
@@ -167,13 +167,13 @@ impl Registry {
     }
 
     /// Enters one agent of a peer.
-    fn insert_of_peer(&self, id: NodeId, offer: Arc<Offer>, bare: bool) {
+    fn insert_of_peer(&self, id: NodeId, offer: Arc<AgentOffer>, bare: bool) {
         let config = MemberConfig {
             tier: Tier::Remote,
             max_concurrency: 0,
         };
         let name = offer.name.clone();
-        let target = Target::Peer { id, offer, bare };
+        let target = MemberTarget::Peer { id, offer, bare };
         self.insert(name, MemberKey::Peer(id), target, config);
     }
 
@@ -195,10 +195,10 @@ impl Registry {
         name: &AgentName,
         id: NodeId,
         wanted: impl Fn(bool) -> bool,
-    ) -> Option<Arc<Offer>> {
+    ) -> Option<Arc<AgentOffer>> {
         let members = self.group(name)?.members();
         members.iter().find_map(|member| match member.value() {
-            Target::Peer {
+            MemberTarget::Peer {
                 id: peer,
                 offer,
                 bare,
@@ -226,12 +226,12 @@ impl Registry {
         name: &AgentName,
         local_only: bool,
         excluded: &[MemberKey],
-    ) -> Result<Picked, Status> {
+    ) -> Result<MemberLease, Status> {
         let group = self.group(name).ok_or_else(|| not_found(name))?;
-        let accept = |member: &Member<MemberKey, Target>| {
+        let accept = |member: &Member<MemberKey, MemberTarget>| {
             let takes = match member.value() {
-                Target::Peer { bare, .. } => *bare && !local_only,
-                Target::Handler { .. } | Target::Attached { .. } => true,
+                MemberTarget::Peer { bare, .. } => *bare && !local_only,
+                MemberTarget::Handler { .. } | MemberTarget::Attached { .. } => true,
             };
             takes && !excluded.contains(member.key())
         };
@@ -254,8 +254,9 @@ impl Registry {
 
     /// Agents attached over the local socket.
     pub(crate) fn attached(&self) -> u64 {
-        let attached =
-            |m: &&Arc<Member<MemberKey, Target>>| matches!(m.value(), Target::Attached { .. });
+        let attached = |m: &&Arc<Member<MemberKey, MemberTarget>>| {
+            matches!(m.value(), MemberTarget::Attached { .. })
+        };
         self.members()
             .values()
             .map(|m| m.iter().filter(attached).count() as u64)
@@ -267,24 +268,26 @@ impl Registry {
         let Some(group) = self.group(name) else {
             return false;
         };
-        let takes = |target: &Target| !matches!(target, Target::Peer { bare: false, .. });
+        let takes =
+            |target: &MemberTarget| !matches!(target, MemberTarget::Peer { bare: false, .. });
         group.members().iter().any(|member| takes(member.value()))
     }
 
     /// Whether an agent of this machine goes by that name.
     pub(crate) fn has_local(&self, name: &AgentName) -> bool {
         let group = self.group(name);
-        let local = |group: Arc<Group>| group.members().iter().any(|m| m.tier() == Tier::Local);
+        let local =
+            |group: Arc<AgentGroup>| group.members().iter().any(|m| m.tier() == Tier::Local);
         group.is_some_and(local)
     }
 
     /// Gives a member back with what its call showed of it.
-    pub(crate) fn finish(&self, mut picked: Picked, code: Code) {
+    pub(crate) fn finish(&self, mut picked: MemberLease, code: Code) {
         self.report(&mut picked, code);
     }
 
     /// Says how a call goes whose member stays busy until what is picked is dropped.
-    pub(crate) fn report(&self, picked: &mut Picked, code: Code) {
+    pub(crate) fn report(&self, picked: &mut MemberLease, code: Code) {
         let outcome = match code {
             Code::Cancelled => return,
             Code::Unavailable | Code::Internal | Code::Unknown | Code::DataLoss => Outcome::Failure,
@@ -294,7 +297,7 @@ impl Registry {
     }
 
     /// Every member of every group.
-    pub(crate) fn members(&self) -> BTreeMap<AgentName, Members> {
+    pub(crate) fn members(&self) -> BTreeMap<AgentName, GroupMembers> {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
         groups
             .iter()
@@ -303,7 +306,7 @@ impl Registry {
     }
 
     /// What local agents look like to a peer with this grant.
-    pub(crate) fn offers(&self, allow: &Grant) -> Vec<Offer> {
+    pub(crate) fn offers(&self, allow: &Grant) -> Vec<AgentOffer> {
         let mut agents = Vec::new();
         for (name, members) in self.members() {
             if !allow.allows(&name) {
@@ -319,7 +322,7 @@ impl Registry {
         self.capacity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn group(&self, name: &AgentName) -> Option<Arc<Group>> {
+    fn group(&self, name: &AgentName) -> Option<Arc<AgentGroup>> {
         self.groups
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -327,7 +330,7 @@ impl Registry {
             .cloned()
     }
 
-    fn insert(&self, name: AgentName, key: MemberKey, target: Target, config: MemberConfig) {
+    fn insert(&self, name: AgentName, key: MemberKey, target: MemberTarget, config: MemberConfig) {
         let mut groups = self.groups.write().unwrap_or_else(PoisonError::into_inner);
         groups.entry(name).or_default().insert(key, target, config);
     }
@@ -365,23 +368,23 @@ mod tests {
     use super::*;
     use crate::agent::{Agent, Request, Response};
 
-    fn handler(agent: &Agent) -> Target {
+    fn handler(agent: &Agent) -> MemberTarget {
         let handler = |_: Request| async { Ok(Response::default()) };
-        Target::Handler {
+        MemberTarget::Handler {
             handler: Arc::new(handler),
             register: Arc::new(agent.register.clone()),
         }
     }
 
-    fn offers(names: &[&str]) -> Vec<Offer> {
+    fn offers(names: &[&str]) -> Vec<AgentOffer> {
         let offer = |name: &&str| agent::offer(&Agent::new(name).unwrap().register);
         names.iter().map(offer).collect()
     }
 
     #[tokio::test]
     async fn a_handler_that_owns_another_agent_takes_it_back_when_it_goes() {
-        struct Owned(Arc<Registry>, AgentName, u64);
-        impl Drop for Owned {
+        struct OwnedAgent(Arc<Registry>, AgentName, u64);
+        impl Drop for OwnedAgent {
             fn drop(&mut self) {
                 self.0.remove(&self.1, self.2);
             }
@@ -389,12 +392,12 @@ mod tests {
         let registry = Arc::new(Registry::new());
         let (inner, outer) = (Agent::new("inner").unwrap(), Agent::new("outer").unwrap());
         let number = registry.add(handler(&inner)).unwrap();
-        let owned = Owned(registry.clone(), inner.register.name.clone(), number);
+        let owned = OwnedAgent(registry.clone(), inner.register.name.clone(), number);
         let owns = move |_: Request| {
             let _ = &owned;
             async { Ok(Response::default()) }
         };
-        let target = Target::Handler {
+        let target = MemberTarget::Handler {
             handler: Arc::new(owns),
             register: Arc::new(outer.register.clone()),
         };

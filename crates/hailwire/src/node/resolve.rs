@@ -10,14 +10,14 @@ use std::{
 use hailwire_core::names::{self, HubAnswer, HubView, NameFacts, NameResolution, NamedBy};
 use hailwire_wire::{Code, NodeId, NodeName, Status, address::NodeRef};
 
-use super::Inner;
-use crate::hub::Holder;
+use super::NodeInner;
+use crate::hub::NameHolder;
 
 /// How long a hub may take to say who holds a name.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Which node a reference means, if that can be told without asking anybody.
-pub(super) fn meant_now(node: &Inner, who: &NodeRef) -> Option<NodeId> {
+pub(super) fn meant_now(node: &NodeInner, who: &NodeRef) -> Option<NodeId> {
     match who {
         NodeRef::Id(id) => Some(*id),
         NodeRef::Name(name) if node.name().as_ref() == Some(name) => Some(node.id()),
@@ -32,7 +32,7 @@ pub(super) fn meant_now(node: &Inner, who: &NodeRef) -> Option<NodeId> {
 }
 
 /// The key of the node that a reference means.
-pub(crate) async fn resolve(node: &Arc<Inner>, who: &NodeRef) -> Result<NodeId, Status> {
+pub(crate) async fn resolve(node: &Arc<NodeInner>, who: &NodeRef) -> Result<NodeId, Status> {
     if let Some(id) = meant_now(node, who) {
         return Ok(id);
     }
@@ -60,7 +60,7 @@ pub(crate) async fn resolve(node: &Arc<Inner>, who: &NodeRef) -> Result<NodeId, 
 
 /// Has the hubs say of a name that a peer gave itself whether it is another's, ahead of the first
 /// call to it.
-pub(super) fn ask_ahead(node: &Arc<Inner>, name: Option<NodeName>) {
+pub(super) fn ask_ahead(node: &Arc<NodeInner>, name: Option<NodeName>) {
     let Some(name) = name else { return };
     if hub_word(node, &name) == HubView::Unasked {
         let node = node.clone();
@@ -68,7 +68,7 @@ pub(super) fn ask_ahead(node: &Arc<Inner>, name: Option<NodeName>) {
     }
 }
 
-fn meant(node: &Inner, name: &NodeName, at_hubs: HubView) -> NameResolution {
+fn meant(node: &NodeInner, name: &NodeName, at_hubs: HubView) -> NameResolution {
     let (mut by_user, mut by_peer) = (None, None);
     match node.trust.named(name) {
         Some((id, NamedBy::User)) => by_user = Some(id),
@@ -83,7 +83,7 @@ fn meant(node: &Inner, name: &NodeName, at_hubs: HubView) -> NameResolution {
 }
 
 /// What the hubs said of a name, as far as that still counts.
-fn hub_word(node: &Inner, name: &NodeName) -> HubView {
+fn hub_word(node: &NodeInner, name: &NodeName) -> HubView {
     let Some(away) = node.hubs.are_away() else {
         return HubView::Nobody;
     };
@@ -92,17 +92,17 @@ fn hub_word(node: &Inner, name: &NodeName) -> HubView {
     heard.word(name, away, node.lifecycle.started.elapsed())
 }
 
-async fn ask_hubs_who_is(node: &Inner, name: &NodeName) -> HubView {
+async fn ask_hubs_who_is(node: &NodeInner, name: &NodeName) -> HubView {
     let mut said = Some(HubAnswer::Nobody);
     for hub in node.hubs.all() {
         let answer = tokio::time::timeout(PATIENCE, hub.client().holder(name)).await;
         match answer {
-            Ok(Ok(Holder::Node(id))) => {
+            Ok(Ok(NameHolder::Node(id))) => {
                 said = Some(HubAnswer::Holder(id));
                 break;
             }
-            Ok(Ok(Holder::Away)) => said = Some(HubAnswer::Away),
-            Ok(Ok(Holder::Nobody)) => {}
+            Ok(Ok(NameHolder::Away)) => said = Some(HubAnswer::Away),
+            Ok(Ok(NameHolder::Nobody)) => {}
             Ok(Err(_)) | Err(_) => said = said.filter(|said| *said == HubAnswer::Away),
         }
     }

@@ -14,7 +14,7 @@ use hailwire_wire::{
     AgentName, CallHeader, Code, NodeId, Status,
     address::NodeRef,
     frame::FrameKind,
-    header::{self, Register},
+    header::{self, RegisterHeader},
     offers::OfferPage,
 };
 use tokio::{
@@ -23,8 +23,8 @@ use tokio::{
 };
 
 use super::{
-    Inner, local, manage, now_unix,
-    registry::{MemberKey, Picked, Target, not_found},
+    NodeInner, local, manage, now_unix,
+    registry::{MemberKey, MemberLease, MemberTarget, not_found},
     resolve,
     trust::untrusted,
     tunnel,
@@ -33,21 +33,21 @@ use super::{
 use crate::{
     admin,
     agent::{Caller, RequestKind, SharedHandler, check_register},
-    carrier::{SendStream, budget::Account},
+    carrier::{SendStream, budget::PeerAccount},
     config::Carrier,
-    session::{self, Dispatch, FrameReader, Opening, Session, refuse},
+    session::{self, FrameReader, OpenedStream, Session, StreamDispatcher, refuse},
 };
 
 /// Where a call goes.
 #[derive(Debug)]
-pub(crate) struct Route {
-    pub(crate) to: Destination,
+pub(crate) struct CallRoute {
+    pub(crate) to: CallDestination,
     /// Gives the member back when the call has ended.
-    pub(crate) picked: Option<Picked>,
+    pub(crate) picked: Option<MemberLease>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Destination {
+pub(crate) enum CallDestination {
     /// A handler in this process.
     Handler(SharedHandler),
     /// The other end of a session: an attached program or a peer.
@@ -55,25 +55,29 @@ pub(crate) enum Destination {
 }
 
 /// What could be told of a call's way without waiting.
-enum Routed {
-    Now(Result<Route, Status>),
+enum RouteProgress {
+    Now(Result<CallRoute, Status>),
     Later(RouteRequest, RouteDecision),
 }
 
 /// How a member is reached.
-enum Reach {
+enum MemberReach {
     /// By a handler or a program of this machine.
-    Here(Destination),
+    Here(CallDestination),
     /// By the tunnel to a peer.
     Peer(NodeId),
 }
 
-impl Target {
-    fn reach(&self) -> Reach {
+impl MemberTarget {
+    fn reach(&self) -> MemberReach {
         match self {
-            Self::Handler { handler, .. } => Reach::Here(Destination::Handler(handler.clone())),
-            Self::Attached { session, .. } => Reach::Here(Destination::Session(session.clone())),
-            Self::Peer { id, .. } => Reach::Peer(*id),
+            Self::Handler { handler, .. } => {
+                MemberReach::Here(CallDestination::Handler(handler.clone()))
+            }
+            Self::Attached { session, .. } => {
+                MemberReach::Here(CallDestination::Session(session.clone()))
+            }
+            Self::Peer { id, .. } => MemberReach::Peer(*id),
         }
     }
 }
@@ -81,14 +85,14 @@ impl Target {
 /// What dispatches the streams of one session: what may be asked on it depends on who is at the other end.
 #[derive(Debug)]
 pub(crate) struct NodeDispatcher {
-    pub(crate) node: Arc<Inner>,
+    pub(crate) node: Arc<NodeInner>,
     pub(crate) origin: CallOrigin,
     /// What the system says of a program on this machine.
     pub(crate) program: Option<UCred>,
 }
 
-impl Dispatch for NodeDispatcher {
-    async fn dispatch(self: Arc<Self>, session: Session, opening: Opening) {
+impl StreamDispatcher for NodeDispatcher {
+    async fn dispatch(self: Arc<Self>, session: Session, opening: OpenedStream) {
         match (opening.kind, self.origin) {
             (FrameKind::REGISTER, CallOrigin::Local) => register(&self, session, opening).await,
             (FrameKind::CALL | FrameKind::SEND | FrameKind::STREAM, _) => {
@@ -116,7 +120,12 @@ impl Dispatch for NodeDispatcher {
 }
 
 /// Sees one call, send or stream that came in a session to its end.
-async fn carry(node: &Arc<Inner>, session: &Session, opening: Opening, origin: CallOrigin) {
+async fn carry(
+    node: &Arc<NodeInner>,
+    session: &Session,
+    opening: OpenedStream,
+    origin: CallOrigin,
+) {
     let kind = opening.kind;
     let (header, send, reader) = opening.into_call();
     let mut header = match header {
@@ -135,26 +144,26 @@ async fn carry(node: &Arc<Inner>, session: &Session, opening: Opening, origin: C
     if traffic {
         node.programs.spin.touch();
     }
-    let Route { to, picked } = match place(node, Some(session), &mut header, origin, deadline).await
-    {
-        Ok(route) => route,
-        Err(status) => {
-            // Trust was looked up on the way; only who was refused is looked at again.
-            let status = match origin {
-                CallOrigin::Peer(peer) if !node.trust.is_trusted(peer) => {
-                    Box::pin(refuse_untrusted(node, session, peer)).await
-                }
-                _ => status,
-            };
-            return Box::pin(refuse(send, reader, &status)).await;
-        }
-    };
+    let CallRoute { to, picked } =
+        match place(node, Some(session), &mut header, origin, deadline).await {
+            Ok(route) => route,
+            Err(status) => {
+                // Trust was looked up on the way; only who was refused is looked at again.
+                let status = match origin {
+                    CallOrigin::Peer(peer) if !node.trust.is_trusted(peer) => {
+                        Box::pin(refuse_untrusted(node, session, peer)).await
+                    }
+                    _ => status,
+                };
+                return Box::pin(refuse(send, reader, &status)).await;
+            }
+        };
     let code = match to {
-        Destination::Handler(handler) => {
+        CallDestination::Handler(handler) => {
             let kind = request_kind(kind);
             session::serve(kind, header, caller(origin), send, reader, &handler).await
         }
-        Destination::Session(onward) => {
+        CallDestination::Session(onward) => {
             // A stream lives long, and what comes on it is as good a sign of more as a call.
             let moved = || {
                 if kind == FrameKind::STREAM {
@@ -188,16 +197,16 @@ async fn carry(node: &Arc<Inner>, session: &Session, opening: Opening, origin: C
 /// Finds who takes a call, by `deadline`, and brings up the tunnel to it: the one way of a call of any origin, whether it came
 /// in a `session` or from the program that embeds the node.
 pub(crate) async fn place(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     session: Option<&Session>,
     header: &mut CallHeader,
     origin: CallOrigin,
     deadline: Option<Instant>,
-) -> Result<Route, Status> {
+) -> Result<CallRoute, Status> {
     if is_for_node(header) {
         let handler = manage::management(node, session, origin);
-        return Ok(Route {
-            to: Destination::Handler(handler),
+        return Ok(CallRoute {
+            to: CallDestination::Handler(handler),
             picked: None,
         });
     }
@@ -210,14 +219,14 @@ pub(crate) async fn place(
 
 /// Where a call goes that is for no node itself, with the tunnel to it brought up.
 pub(super) async fn route(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     header: &CallHeader,
     origin: CallOrigin,
     deadline: Option<Instant>,
-) -> Result<Route, Status> {
+) -> Result<CallRoute, Status> {
     match route_now(node, header, origin) {
-        Routed::Now(route) => route,
-        Routed::Later(request, decision) => {
+        RouteProgress::Now(route) => route,
+        RouteProgress::Later(request, decision) => {
             let route = Box::pin(route_slowly(node, &request, decision));
             session::in_time(deadline, std::pin::pin!(route)).await
         }
@@ -225,19 +234,19 @@ pub(super) async fn route(
 }
 
 /// Where a call goes, if that can be told without waiting, as it can of nearly every call.
-fn route_now(node: &Inner, header: &CallHeader, origin: CallOrigin) -> Routed {
+fn route_now(node: &NodeInner, header: &CallHeader, origin: CallOrigin) -> RouteProgress {
     let (request, decision) = match decide(node, header, origin) {
         Ok(decided) => decided,
-        Err(status) => return Routed::Now(Err(status)),
+        Err(status) => return RouteProgress::Now(Err(status)),
     };
     match known_route(node, &request, &decision) {
-        Some(route) => Routed::Now(route),
-        None => Routed::Later(request, decision),
+        Some(route) => RouteProgress::Now(route),
+        None => RouteProgress::Later(request, decision),
     }
 }
 
 fn decide(
-    node: &Inner,
+    node: &NodeInner,
     header: &CallHeader,
     origin: CallOrigin,
 ) -> Result<(RouteRequest, RouteDecision), Status> {
@@ -253,26 +262,26 @@ fn decide(
 
 /// The route of a decision, where nothing has to be waited for.
 fn known_route(
-    node: &Inner,
+    node: &NodeInner,
     request: &RouteRequest,
     decision: &RouteDecision,
-) -> Option<Result<Route, Status>> {
+) -> Option<Result<CallRoute, Status>> {
     let agent = &request.address.agent;
     match decision {
         RouteDecision::Deliver => Some(local_route(node, agent)),
         // A tunnel over that carrier may have to be brought up.
         _ if request.carrier.is_some() => None,
         RouteDecision::Dial(id) => {
-            let to = Destination::Session(node.peers.up_for_call(*id)?);
-            Some(Ok(Route { to, picked: None }))
+            let to = CallDestination::Session(node.peers.up_for_call(*id)?);
+            Some(Ok(CallRoute { to, picked: None }))
         }
         RouteDecision::Search => {
             let picked = node.registry.pick(agent, false, &[]).ok()?;
             let to = match picked.value().reach() {
-                Reach::Here(to) => to,
-                Reach::Peer(id) => Destination::Session(node.peers.up_for_call(id)?),
+                MemberReach::Here(to) => to,
+                MemberReach::Peer(id) => CallDestination::Session(node.peers.up_for_call(id)?),
             };
-            Some(Ok(Route {
+            Some(Ok(CallRoute {
                 to,
                 picked: Some(picked),
             }))
@@ -282,10 +291,10 @@ fn known_route(
 }
 
 async fn route_slowly(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     request: &RouteRequest,
     decision: RouteDecision,
-) -> Result<Route, Status> {
+) -> Result<CallRoute, Status> {
     let agent = &request.address.agent;
     let id = match decision {
         RouteDecision::Deliver => return local_route(node, agent),
@@ -297,12 +306,12 @@ async fn route_slowly(
         return local_route(node, agent);
     }
     let tunnel = tunnel::tunnel_for_call(node, id, request.carrier, request.replayable);
-    let to = Destination::Session(tunnel.await?);
-    Ok(Route { to, picked: None })
+    let to = CallDestination::Session(tunnel.await?);
+    Ok(CallRoute { to, picked: None })
 }
 
 /// Notes that a stranger wants to be let in, by the name of its greeting, and what it is told.
-pub(super) async fn refuse_untrusted(node: &Inner, session: &Session, peer: NodeId) -> Status {
+pub(super) async fn refuse_untrusted(node: &NodeInner, session: &Session, peer: NodeId) -> Status {
     // Its call may have overtaken its greeting. Without one it has no name.
     let _ = greeted(session).await;
     let hello = session.peer_hello();
@@ -312,12 +321,12 @@ pub(super) async fn refuse_untrusted(node: &Inner, session: &Session, peer: Node
     untrusted(peer)
 }
 
-fn local_route(node: &Inner, agent: &AgentName) -> Result<Route, Status> {
+fn local_route(node: &NodeInner, agent: &AgentName) -> Result<CallRoute, Status> {
     let picked = node.registry.pick(agent, true, &[])?;
-    let Reach::Here(to) = picked.value().reach() else {
+    let MemberReach::Here(to) = picked.value().reach() else {
         return Err(not_found(agent));
     };
-    Ok(Route {
+    Ok(CallRoute {
         to,
         picked: Some(picked),
     })
@@ -325,10 +334,10 @@ fn local_route(node: &Inner, agent: &AgentName) -> Result<Route, Status> {
 
 /// Searches for whoever takes a call that names no node ([`RouteSearch`] decides).
 async fn search_route(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     agent: &AgentName,
     carrier: Option<Carrier>,
-) -> Result<Route, Status> {
+) -> Result<CallRoute, Status> {
     let mut search = RouteSearch::new(carrier);
     let mut action = SearchAction::Pick;
     let (mut picked, mut to) = (None, None);
@@ -339,11 +348,11 @@ async fn search_route(
                 let excluded: Vec<MemberKey> = excluded.map(MemberKey::Peer).collect();
                 let found = node.registry.pick(agent, false, &excluded).map(|member| {
                     let who = match member.value().reach() {
-                        Reach::Here(here) => {
+                        MemberReach::Here(here) => {
                             to = Some(here);
                             PickedMember::Local
                         }
-                        Reach::Peer(id) => PickedMember::Peer(id),
+                        MemberReach::Peer(id) => PickedMember::Peer(id),
                     };
                     picked = Some(member);
                     who
@@ -356,7 +365,7 @@ async fn search_route(
             }
             SearchAction::Dial(id) => {
                 let tunnel = tunnel::tunnel_for_call(node, id, carrier, false).await;
-                let outcome = tunnel.map(|session| to = Some(Destination::Session(session)));
+                let outcome = tunnel.map(|session| to = Some(CallDestination::Session(session)));
                 if let Err(status) = &outcome {
                     tracing::debug!(%agent, peer = %id, %status, "a member cannot be reached");
                 }
@@ -368,7 +377,7 @@ async fn search_route(
             }
             SearchAction::Deliver => {
                 let to = to.ok_or_else(|| not_found(agent))?;
-                return Ok(Route { to, picked });
+                return Ok(CallRoute { to, picked });
             }
             SearchAction::Refuse(status) => return Err(status),
         };
@@ -376,8 +385,8 @@ async fn search_route(
 }
 
 /// A connection to the socket that takes a member's raw streams, if it has said so, still takes work, and there is a way.
-async fn connected(program: &Session, picked: Option<&Picked>) -> Option<UnixStream> {
-    let Target::Attached { register, .. } = picked?.value() else {
+async fn connected(program: &Session, picked: Option<&MemberLease>) -> Option<UnixStream> {
+    let MemberTarget::Attached { register, .. } = picked?.value() else {
         return None;
     };
     let path = register.socket.as_str();
@@ -395,7 +404,7 @@ async fn relay(
     onward: &Session,
     kind: FrameKind,
     header: &CallHeader,
-    (payer, send, reader): (Option<&Arc<Account>>, SendStream, Box<FrameReader>),
+    (payer, send, reader): (Option<&Arc<PeerAccount>>, SendStream, Box<FrameReader>),
     deadline: Option<Instant>,
     moved: &(impl Fn() + Sync),
 ) -> Code {
@@ -414,15 +423,15 @@ async fn relay(
 }
 
 /// Keeps an attached program's agent registered while its stream lives.
-async fn register(dispatcher: &NodeDispatcher, session: Session, opening: Opening) {
+async fn register(dispatcher: &NodeDispatcher, session: Session, opening: OpenedStream) {
     let node = &dispatcher.node;
-    let Opening {
+    let OpenedStream {
         payload,
         mut send,
         mut reader,
         ..
     } = opening;
-    let mut register = match header::decode::<Register>(&payload) {
+    let mut register = match header::decode::<RegisterHeader>(&payload) {
         Ok(register) => register,
         Err(error) => {
             let status = Status::new(Code::InvalidArgument, error.to_string());
@@ -439,7 +448,7 @@ async fn register(dispatcher: &NodeDispatcher, session: Session, opening: Openin
     if !dispatcher.program.as_ref().is_some_and(same) {
         register.socket.clear();
     }
-    let target = Target::Attached {
+    let target = MemberTarget::Attached {
         session: session.clone(),
         register: Arc::new(register),
     };
@@ -447,7 +456,7 @@ async fn register(dispatcher: &NodeDispatcher, session: Session, opening: Openin
         Ok(number) => number,
         Err(status) => return refuse(send, reader, &status).await,
     };
-    let registered = Registered {
+    let registered = AttachedAgent {
         node,
         name: &name,
         number,
@@ -461,13 +470,13 @@ async fn register(dispatcher: &NodeDispatcher, session: Session, opening: Openin
 }
 
 /// Takes the agent out again, however its attachment ends.
-struct Registered<'a> {
-    node: &'a Inner,
+struct AttachedAgent<'a> {
+    node: &'a NodeInner,
     name: &'a AgentName,
     number: u64,
 }
 
-impl Drop for Registered<'_> {
+impl Drop for AttachedAgent<'_> {
     fn drop(&mut self) {
         self.node.registry.remove(self.name, self.number);
     }
@@ -478,13 +487,14 @@ impl Drop for Registered<'_> {
 pub(crate) fn set_onward(
     header: &mut CallHeader,
     origin: CallOrigin,
-    picked: Option<&Picked>,
+    picked: Option<&MemberLease>,
     deadline: Option<Instant>,
 ) {
     if let Some((agent, _)) = header.to.split_once('@') {
         header.to = agent.to_owned();
     }
-    let attached = picked.is_some_and(|picked| matches!(picked.value(), Target::Attached { .. }));
+    let attached =
+        picked.is_some_and(|picked| matches!(picked.value(), MemberTarget::Attached { .. }));
     // From the carrier alone, whatever the header said before.
     header.from.node = caller(origin).node().filter(|_| attached);
     if let Some(at) = deadline {

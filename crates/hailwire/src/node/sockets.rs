@@ -20,22 +20,22 @@ use rustix::{
     process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
 };
 
-use super::Inner;
-use crate::config::{InForce, Size};
+use super::NodeInner;
+use crate::config::{ByteSize, InForce};
 
 /// What the engine asks for.
-const ENGINE: Size = Size::mib(7);
+const ENGINE: ByteSize = ByteSize::mib(7);
 
 /// One socket, and the bytes that the kernel grants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Granted {
+struct GrantedBuffers {
     address: SocketAddr,
     receive: usize,
     send: usize,
 }
 
 /// Asks the kernel for buffers of the configured size, where the engine has asked for others.
-pub(super) fn fit_sockets(node: &Inner) {
+pub(super) fn fit_sockets(node: &NodeInner) {
     let size = node.config().quic.socket_buffer;
     if size == ENGINE {
         return;
@@ -47,7 +47,7 @@ pub(super) fn fit_sockets(node: &Inner) {
 }
 
 /// What the kernel granted, for `hail config show --effective`.
-pub(super) fn granted_buffers(node: &Inner) -> InForce {
+pub(super) fn granted_buffers(node: &NodeInner) -> InForce {
     let asked = node.config().quic.socket_buffer;
     let (value, why) = match fit(&node.sockets.endpoint.bound_sockets(), None) {
         Ok(sockets) => say(asked, &sockets),
@@ -64,14 +64,14 @@ pub(super) fn granted_buffers(node: &Inner) -> InForce {
 }
 
 /// What was granted, and what limits it: pure.
-fn say(asked: Size, sockets: &[Granted]) -> (String, String) {
+fn say(asked: ByteSize, sockets: &[GrantedBuffers]) -> (String, String) {
     let Some(least) = sockets
         .iter()
         .min_by_key(|socket| socket.receive.min(socket.send))
     else {
         return ("unknown".to_owned(), "no socket was found".to_owned());
     };
-    let Granted { receive, send, .. } = *least;
+    let GrantedBuffers { receive, send, .. } = *least;
     let value = format!("{receive} bytes in, {send} out");
     let asked = asked.bytes() as usize;
     let short: Vec<String> = [("rmem_max", receive), ("wmem_max", send)]
@@ -90,7 +90,7 @@ fn say(asked: Size, sockets: &[Granted]) -> (String, String) {
 }
 
 /// Goes through the sockets that are bound to `addresses`; with a size, asks for it.
-fn fit(addresses: &[SocketAddr], size: Option<Size>) -> io::Result<Vec<Granted>> {
+fn fit(addresses: &[SocketAddr], size: Option<ByteSize>) -> io::Result<Vec<GrantedBuffers>> {
     let me = pidfd_open(getpid(), PidfdFlags::empty())?;
     let mut sockets = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")?.flatten() {
@@ -123,7 +123,7 @@ fn fit(addresses: &[SocketAddr], size: Option<Size>) -> io::Result<Vec<Granted>>
             sockopt::set_socket_send_buffer_size(&handle, size.bytes() as usize)?;
         }
         // The kernel doubles what it is asked for, to pay for its own bookkeeping (socket(7)).
-        sockets.push(Granted {
+        sockets.push(GrantedBuffers {
             address,
             receive: sockopt::socket_recv_buffer_size(&handle)? / 2,
             send: sockopt::socket_send_buffer_size(&handle)? / 2,
@@ -150,7 +150,7 @@ mod tests {
         let small = "64KiB".parse().unwrap();
         let before = sockopt::socket_recv_buffer_size(&other).unwrap();
         let sockets = fit(&[address], Some(small)).unwrap();
-        let granted = Granted {
+        let granted = GrantedBuffers {
             address,
             receive: 64 << 10,
             send: 64 << 10,
@@ -166,13 +166,13 @@ mod tests {
 
     #[test]
     fn less_than_was_asked_for_says_which_limit_to_raise() {
-        let socket = |receive, send| Granted {
+        let socket = |receive, send| GrantedBuffers {
             address: "127.0.0.1:1".parse().unwrap(),
             receive,
             send,
         };
         let (value, why) = say(
-            Size::mib(7),
+            ByteSize::mib(7),
             &[socket(7 << 20, 7 << 20), socket(212_992, 7 << 20)],
         );
         assert_eq!(value, "212992 bytes in, 7340032 out");
@@ -180,7 +180,7 @@ mod tests {
             why,
             "kernel: allows no more; raise net.core.rmem_max to 7340032 (sysctl)"
         );
-        let (_, why) = say(Size::mib(1), &[socket(1 << 20, 2 << 20)]);
+        let (_, why) = say(ByteSize::mib(1), &[socket(1 << 20, 2 << 20)]);
         assert_eq!(why, "kernel: as asked for");
     }
 }

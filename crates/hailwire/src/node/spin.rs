@@ -17,7 +17,7 @@ const MAX_SPAN: Duration = Duration::from_millis(10);
 
 /// When there was traffic last, and whether somebody is looking for more.
 #[derive(Debug)]
-pub(crate) struct Spin {
+pub(crate) struct BusyPolling {
     /// How long to look; zero for not at all.
     span: Duration,
     origin: Instant,
@@ -27,7 +27,7 @@ pub(crate) struct Spin {
     wake: Notify,
 }
 
-impl Spin {
+impl BusyPolling {
     pub(crate) fn new(span: Duration) -> Self {
         Self {
             span: span.min(MAX_SPAN),
@@ -83,7 +83,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_looks_for_its_span_after_the_last_traffic() {
-        let spin = Spin::new(Duration::from_nanos(50));
+        let spin = BusyPolling::new(Duration::from_nanos(50));
         spin.last.store(1_000, Ordering::Relaxed);
         assert!(spin.is_worth_it(1_049));
         assert!(!spin.is_worth_it(1_050));
@@ -93,7 +93,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_span_it_never_looks() {
-        let spin = Spin::new(Duration::ZERO);
+        let spin = BusyPolling::new(Duration::ZERO);
         spin.touch();
         spin.run().await;
         assert!(!spin.is_worth_it(spin.now()));
@@ -101,6 +101,6 @@ mod tests {
 
     #[test]
     fn the_span_is_bounded() {
-        assert_eq!(Spin::new(Duration::from_secs(9)).span, MAX_SPAN);
+        assert_eq!(BusyPolling::new(Duration::from_secs(9)).span, MAX_SPAN);
     }
 }

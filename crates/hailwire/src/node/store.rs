@@ -19,7 +19,7 @@ use thiserror::Error;
 
 /// The database of one node.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct NodeStore {
     connection: Mutex<Connection>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct TrustRow {
     pub(crate) allow: Grant,
     /// BareCalls calls of this node that it may take.
     pub(crate) bare: BareCalls,
-    pub(crate) via: Via,
+    pub(crate) via: TrustOrigin,
     /// Unix seconds.
     pub(crate) since: u64,
     /// Where it was found last, newest first.
@@ -56,14 +56,14 @@ pub(crate) struct TrustRow {
 
 /// How trust came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Via {
+pub(crate) enum TrustOrigin {
     Ticket,
     Approved,
     Manual,
     Hub,
 }
 
-impl Via {
+impl TrustOrigin {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Ticket => "ticket",
@@ -153,7 +153,7 @@ fn add_columns(connection: &Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
-impl Store {
+impl NodeStore {
     /// Opens the database at `path`, making it if need be.
     pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let connection = Connection::open(path)?;
@@ -179,16 +179,16 @@ impl Store {
 
     #[cfg(test)]
     pub(crate) fn put_trust(&self, row: &TrustRow) -> Result<(), StoreError> {
-        self.commit(&[Change::Trust(row)])
+        self.commit(&[TrustChange::Trust(row)])
     }
 
     /// Writes where a peer was found. A crash may undo it, which loses only time later.
     pub(crate) fn put_place(&self, row: &TrustRow) -> Result<(), StoreError> {
-        self.loosely(|connection| Change::Trust(row).write(connection))
+        self.loosely(|connection| TrustChange::Trust(row).write(connection))
     }
 
     /// Makes all of these changes or none; they are on the disk when it returns.
-    pub(crate) fn commit(&self, changes: &[Change<'_>]) -> Result<(), StoreError> {
+    pub(crate) fn commit(&self, changes: &[TrustChange<'_>]) -> Result<(), StoreError> {
         let connection = self.lock();
         let together = connection.unchecked_transaction()?;
         for change in changes {
@@ -361,7 +361,7 @@ impl Store {
 
 /// A change of whom this node trusts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Change<'a> {
+pub(crate) enum TrustChange<'a> {
     /// A peer as it is from now on.
     Trust(&'a TrustRow),
     /// It is trusted no longer.
@@ -372,7 +372,7 @@ pub(crate) enum Change<'a> {
     Forgiven(NodeId),
 }
 
-impl Change<'_> {
+impl TrustChange<'_> {
     fn write(&self, connection: &Connection) -> rusqlite::Result<()> {
         let row = match *self {
             Self::Trust(row) => row,
@@ -428,7 +428,7 @@ fn run(connection: &Connection, sql: &str, values: impl rusqlite::Params) -> rus
 }
 
 fn trust_row(row: &Row<'_>) -> rusqlite::Result<TrustRow> {
-    let via = Via::from_name(&row.get::<_, String>(3)?);
+    let via = TrustOrigin::from_name(&row.get::<_, String>(3)?);
     Ok(TrustRow {
         id: NodeId::from_bytes(row.get(0)?),
         alias: row
@@ -482,9 +482,9 @@ fn bare(text: &str) -> BareCalls {
 }
 
 /// Who named a peer; a database of before does not say, and only what was typed came by hand.
-fn named_by(text: &str, via: Via) -> NamedBy {
+fn named_by(text: &str, via: TrustOrigin) -> NamedBy {
     match (text, via) {
-        ("user", _) | ("", Via::Manual) => NamedBy::User,
+        ("user", _) | ("", TrustOrigin::Manual) => NamedBy::User,
         _ => NamedBy::Peer,
     }
 }

@@ -25,11 +25,11 @@ use hailwire_wire::{
     AgentName, Code, NodeId, NodeName, Status,
     address::NodeRef,
     latest_time::LatestTime,
-    ticket::{Invitation, Invitations, RedeemError, Secret},
+    ticket::{Invitation, InvitationTable, RedeemError, TicketSecret},
 };
 use tokio::sync::watch;
 
-use super::store::{Change, Store, StoreError, TrustRow, Via};
+use super::store::{NodeStore, StoreError, TrustChange, TrustOrigin, TrustRow};
 
 /// Removed peers remembered; the longest removed is forgotten first.
 const MAX_REMOVED: usize = 4096;
@@ -41,20 +41,20 @@ const LATEST_TIME: &str = "latest-time";
 const MAX_KEPT_ADDRESSES: usize = 8;
 
 #[derive(Debug)]
-pub(crate) struct Trust {
-    store: Store,
-    peers: RwLock<Table>,
-    invitations: Mutex<Invitations>,
+pub(crate) struct TrustStore {
+    store: NodeStore,
+    peers: RwLock<TrustTable>,
+    invitations: Mutex<InvitationTable>,
     pending: Mutex<PendingPeers>,
     /// Counts changes of who may call what.
     changes: watch::Sender<u64>,
-    clock: Mutex<Clock>,
+    clock: Mutex<TicketClock>,
     started: Instant,
 }
 
 /// The time by which tickets expire.
 #[derive(Debug)]
-struct Clock {
+struct TicketClock {
     latest: LatestTime,
     /// What is written down of it.
     kept: u64,
@@ -62,14 +62,14 @@ struct Clock {
 
 /// The trusted peers, by key and by alias, and those that were removed.
 #[derive(Debug, Default)]
-struct Table {
+struct TrustTable {
     rows: HashMap<NodeId, TrustRow>,
     aliases: HashMap<NodeName, NodeId>,
     /// The longest removed first.
     removed: VecDeque<NodeId>,
 }
 
-impl Table {
+impl TrustTable {
     fn insert(&mut self, row: TrustRow) {
         self.remove(row.id);
         if let Some(alias) = &row.alias {
@@ -132,7 +132,7 @@ pub(crate) struct NewPeer {
     pub(crate) terms: GrantTerms,
     /// Which bare calls it may take, where that was said.
     pub(crate) bare: Option<Vec<AgentName>>,
-    pub(crate) via: Via,
+    pub(crate) via: TrustOrigin,
     /// Who says where it is.
     pub(crate) known: AddressOrigin,
     pub(crate) addresses: Vec<SocketAddr>,
@@ -140,16 +140,16 @@ pub(crate) struct NewPeer {
     pub(crate) relay: Option<String>,
 }
 
-impl Trust {
-    pub(crate) fn load(store: Store) -> Result<Self, StoreError> {
-        let mut peers = Table {
+impl TrustStore {
+    pub(crate) fn load(store: NodeStore) -> Result<Self, StoreError> {
+        let mut peers = TrustTable {
             removed: store.removed()?.into(),
-            ..Table::default()
+            ..TrustTable::default()
         };
         for row in store.trust()? {
             peers.insert(row);
         }
-        let invitations = Invitations::restore(store.invitations()?);
+        let invitations = InvitationTable::restore(store.invitations()?);
         let latest = store.setting(LATEST_TIME)?;
         let latest = latest.and_then(|latest| latest.parse().ok()).unwrap_or(0);
         Ok(Self {
@@ -158,7 +158,7 @@ impl Trust {
             invitations: Mutex::new(invitations),
             pending: Mutex::default(),
             changes: watch::Sender::new(0),
-            clock: Mutex::new(Clock {
+            clock: Mutex::new(TicketClock {
                 latest: LatestTime::new(latest, Duration::ZERO),
                 kept: latest,
             }),
@@ -171,7 +171,7 @@ impl Trust {
         self.changes.subscribe()
     }
 
-    pub(crate) fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &NodeStore {
         &self.store
     }
 
@@ -262,7 +262,7 @@ impl Trust {
 
     fn enter(
         &self,
-        mut peers: RwLockWriteGuard<'_, Table>,
+        mut peers: RwLockWriteGuard<'_, TrustTable>,
         peer: NewPeer,
         now_unix: u64,
     ) -> Result<TrustRow, StoreError> {
@@ -310,9 +310,9 @@ impl Trust {
                 .or_else(|| known.as_ref().and_then(|row| row.relay.clone())),
         };
         let displaced = peers.displaced(&row);
-        let mut changes: Vec<Change<'_>> = displaced.iter().map(Change::Trust).collect();
-        changes.push(Change::Trust(&row));
-        changes.push(Change::Forgiven(row.id));
+        let mut changes: Vec<TrustChange<'_>> = displaced.iter().map(TrustChange::Trust).collect();
+        changes.push(TrustChange::Trust(&row));
+        changes.push(TrustChange::Forgiven(row.id));
         self.store.commit(&changes)?;
         peers.removed.retain(|id| *id != row.id);
         displaced.into_iter().for_each(|other| peers.insert(other));
@@ -333,8 +333,11 @@ impl Trust {
             true => removed.pop_front(),
             false => None,
         };
-        let mut changes = vec![Change::Distrust(id), Change::Removed(id, now_unix)];
-        changes.extend(forgotten.map(Change::Forgiven));
+        let mut changes = vec![
+            TrustChange::Distrust(id),
+            TrustChange::Removed(id, now_unix),
+        ];
+        changes.extend(forgotten.map(TrustChange::Forgiven));
         self.store.commit(&changes)?;
         peers.removed = removed;
         let removed = peers.remove(id).is_some();
@@ -410,7 +413,11 @@ impl Trust {
     }
 
     /// Takes one use of a ticket and gives what it allows.
-    pub(crate) fn redeem(&self, secret: &Secret, now_unix: u64) -> Result<Invitation, Status> {
+    pub(crate) fn redeem(
+        &self,
+        secret: &TicketSecret,
+        now_unix: u64,
+    ) -> Result<Invitation, Status> {
         let now_unix = self.latest(now_unix);
         self.note_time(now_unix)?;
         let mut invitations = self.invitations();
@@ -436,7 +443,7 @@ impl Trust {
         Ok(())
     }
 
-    fn clock(&self) -> std::sync::MutexGuard<'_, Clock> {
+    fn clock(&self) -> std::sync::MutexGuard<'_, TicketClock> {
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -449,15 +456,15 @@ impl Trust {
         self.pending().rows().to_vec()
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Table> {
+    fn read(&self) -> RwLockReadGuard<'_, TrustTable> {
         self.peers.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Table> {
+    fn write(&self) -> RwLockWriteGuard<'_, TrustTable> {
         self.peers.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn invitations(&self) -> std::sync::MutexGuard<'_, Invitations> {
+    fn invitations(&self) -> std::sync::MutexGuard<'_, InvitationTable> {
         self.invitations
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -17,21 +17,21 @@ use hailwire_core::{
     routing::CallOrigin,
 };
 use hailwire_wire::{
-    AgentName, Code, NodeId, Status, directory::Search, header::Hello, record::Record,
+    AgentName, Code, NodeId, Status, directory::SearchRequest, header::Hello, record::NodeRecord,
 };
 use iroh::endpoint::IncomingAddr;
 use tokio::{sync::Notify, task::JoinSet};
 
 use super::{
-    Inner, additional, asked, dial, here, hubs, offers,
-    overlay::{self, Places},
-    peers::Connect,
+    NodeInner, additional, asked, dial, here, hubs, offers,
+    overlay::{self, NodeAddresses},
+    peers::ConnectStep,
     router::NodeDispatcher,
     store::TrustRow,
 };
 use crate::{
     admission::{AdmissionGate, AdmissionSlot, HandshakeAdmission, HandshakeSlots},
-    carrier::{Connection, quic},
+    carrier::{CarrierConnection, quic},
     clock,
     config::Carrier,
     panics,
@@ -93,16 +93,16 @@ impl UntrustedPeers {
 /// # Errors
 ///
 /// `unavailable` when the peer cannot be reached, `permission_denied` when it is not trusted.
-pub(crate) async fn tunnel_to(node: &Arc<Inner>, id: NodeId) -> Result<Session, Status> {
+pub(crate) async fn tunnel_to(node: &Arc<NodeInner>, id: NodeId) -> Result<Session, Status> {
     match node.peers.connect(id, dial::carrier_for(node, id)) {
-        Connect::Up(session) => Ok(session),
-        Connect::Wait(mut outcome) => match outcome.wait_for(Option::is_some).await {
+        ConnectStep::Up(session) => Ok(session),
+        ConnectStep::Wait(mut outcome) => match outcome.wait_for(Option::is_some).await {
             Ok(outcome) => outcome
                 .clone()
                 .unwrap_or_else(|| Err(unreachable(id, "it was given up"))),
             Err(_) => Err(unreachable(id, "the attempt was given up")),
         },
-        Connect::Dial(tell) => {
+        ConnectStep::Dial(tell) => {
             // In a task of its own, so that a caller who gives up does not undo the work that
             // others wait for.
             let node = node.clone();
@@ -125,7 +125,7 @@ pub(crate) async fn tunnel_to(node: &Arc<Inner>, id: NodeId) -> Result<Session, 
 /// the peer's greeting. One that may be made `twice` need not even wait for the handshake where the
 /// peer was met before.
 pub(super) async fn tunnel_for_call(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     id: NodeId,
     carrier: Option<Carrier>,
     twice: bool,
@@ -146,7 +146,7 @@ pub(super) async fn tunnel_for_call(
     }
 }
 
-async fn dial_peer(node: &Arc<Inner>, id: NodeId) -> Result<Session, Status> {
+async fn dial_peer(node: &Arc<NodeInner>, id: NodeId) -> Result<Session, Status> {
     if !node.trust.is_trusted(id) && !hubs::vouched_for(node, id).await {
         return Err(Status::new(
             Code::PermissionDenied,
@@ -175,18 +175,18 @@ async fn dial_peer(node: &Arc<Inner>, id: NodeId) -> Result<Session, Status> {
 /// A connection of a trusted peer that resumes a TLS session: what comes before its handshake is
 /// complete may be a replay, and only then is it a tunnel.
 async fn arrived_early(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     id: NodeId,
     early: iroh::endpoint::IncomingZeroRttConnection,
     slot: &AdmissionSlot,
 ) {
     let room = overlay::room(&node.config().quic);
-    let connection = quic::Connection::accepted_early(early, room);
+    let connection = quic::QuicConnection::accepted_early(early, room);
     if node.is_closing() {
-        let connection = Connection::Quic(connection);
+        let connection = CarrierConnection::Quic(connection);
         return connection.close(Code::Unavailable, "the node is shutting down");
     }
-    let session = start_session(node, id, Connection::Quic(connection.clone()), false);
+    let session = start_session(node, id, CarrierConnection::Quic(connection.clone()), false);
     let completed = async {
         let complete = tokio::time::timeout(GREETING_TIMEOUT, connection.complete()).await;
         matches!(complete, Ok(Ok(_))) && greeted(&session).await.is_ok()
@@ -203,7 +203,7 @@ async fn arrived_early(
 }
 
 /// A new connection from a node that has proved to be `id`, over whichever carrier.
-pub(super) async fn arrived(node: &Arc<Inner>, id: NodeId, connection: Connection) {
+pub(super) async fn arrived(node: &Arc<NodeInner>, id: NodeId, connection: CarrierConnection) {
     if node.is_closing() {
         return connection.close(Code::Unavailable, "the node is shutting down");
     }
@@ -217,19 +217,19 @@ pub(super) async fn arrived(node: &Arc<Inner>, id: NodeId, connection: Connectio
 }
 
 pub(super) fn start_session(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     id: NodeId,
-    connection: Connection,
+    connection: CarrierConnection,
     dialled: bool,
 ) -> Session {
     start_session_as(node, node.hello(), id, connection, dialled)
 }
 
 pub(super) fn start_session_as(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     hello: Hello,
     id: NodeId,
-    connection: Connection,
+    connection: CarrierConnection,
     dialled: bool,
 ) -> Session {
     let door = Arc::new(NodeDispatcher {
@@ -245,7 +245,7 @@ pub(super) fn start_session_as(
 /// accepted one says that it is to be that, and looks after it until it ends. The one place where a
 /// tunnel begins, and so where trust is asked for the last time and where the number of tunnels is
 /// bounded.
-pub(super) fn up(node: &Arc<Inner>, id: NodeId, session: &Session, dialled: bool) {
+pub(super) fn up(node: &Arc<NodeInner>, id: NodeId, session: &Session, dialled: bool) {
     if !node.trust.is_trusted(id) {
         return session.close(Code::PermissionDenied, "this node does not trust yours");
     }
@@ -278,7 +278,7 @@ pub(super) fn up(node: &Arc<Inner>, id: NodeId, session: &Session, dialled: bool
 }
 
 /// Everywhere that a peer may be and this node goes: where it was last, and what it and the hubs say.
-pub(super) async fn places(node: &Inner, id: NodeId) -> Places {
+pub(super) async fn places(node: &NodeInner, id: NodeId) -> NodeAddresses {
     let mut candidates = AddressCandidates::default();
     if let Some(row) = node.trust.row(id) {
         candidates.add(AddressOrigin::Typed, &row.typed, &row.tcp);
@@ -292,7 +292,7 @@ pub(super) async fn places(node: &Inner, id: NodeId) -> Places {
 
 /// Waits for lists of offers that have not had their turn, and brings up tunnels to nodes that have none,
 /// until one of them offers `agent`: to those of which a hub knows that they do, and to trusted peers.
-pub(super) async fn ask_others(node: &Arc<Inner>, agent: &AgentName) {
+pub(super) async fn ask_others(node: &Arc<NodeInner>, agent: &AgentName) {
     let unconnected = |id: &NodeId| !node.peers.has(*id);
     let takes = |row: &TrustRow| takes_bare(&row.allow, &row.bare, agent);
     let trusted = node.trust.rows().into_iter().filter(takes);
@@ -331,13 +331,13 @@ pub(super) async fn ask_others(node: &Arc<Inner>, agent: &AgentName) {
 }
 
 /// Nodes that offer `agent` by what the hubs know, and that are trusted or vouched for.
-async fn holders_at_hubs(node: &Inner, agent: &AgentName) -> HashSet<NodeId> {
-    let search = Search {
+async fn holders_at_hubs(node: &NodeInner, agent: &AgentName) -> HashSet<NodeId> {
+    let search = SearchRequest {
         words: vec![agent.to_string()],
-        ..Search::default()
+        ..SearchRequest::default()
     };
     let found = hubs::search_hubs(node, &search).await.into_iter();
-    let offers = |record: &Record| record.agents.iter().any(|offer| offer.name == *agent);
+    let offers = |record: &NodeRecord| record.agents.iter().any(|offer| offer.name == *agent);
     found
         .filter(|(id, record)| *id != node.id() && offers(record))
         .filter(|(id, _)| !node.trust.is_trusted(*id) || node.trust.takes_bare(*id, agent))
@@ -346,14 +346,14 @@ async fn holders_at_hubs(node: &Inner, agent: &AgentName) -> HashSet<NodeId> {
 }
 
 /// Brings up the tunnel to a node and learns what it offers.
-async fn ask_offers(node: Arc<Inner>, id: NodeId) -> Option<()> {
+async fn ask_offers(node: Arc<NodeInner>, id: NodeId) -> Option<()> {
     tunnel_to(&node, id).await.ok()?;
     let entered = offers::offers_entered(&node, id);
     tokio::time::timeout(GREETING_TIMEOUT, entered).await.ok()
 }
 
 /// Accepts tunnels until the endpoint closes.
-pub(super) async fn accept(node: Arc<Inner>) {
+pub(super) async fn accept(node: Arc<NodeInner>) {
     let handshakes = HandshakeSlots::new();
     while let Some(incoming) = node.sockets.endpoint.accept().await {
         let remote = incoming.remote_addr();
@@ -389,7 +389,7 @@ fn source(remote: &IncomingAddr) -> RemoteSource {
 }
 
 /// Whether a peer was found there before.
-fn is_peers(node: &Inner, remote: &IncomingAddr) -> bool {
+fn is_peers(node: &NodeInner, remote: &IncomingAddr) -> bool {
     match remote {
         IncomingAddr::Ip(address) => node.trust.is_at(address.ip()),
         IncomingAddr::Relay { endpoint_id, .. } => node
@@ -399,7 +399,7 @@ fn is_peers(node: &Inner, remote: &IncomingAddr) -> bool {
     }
 }
 
-async fn accept_one(node: Arc<Inner>, incoming: iroh::endpoint::Incoming, slot: AdmissionSlot) {
+async fn accept_one(node: Arc<NodeInner>, incoming: iroh::endpoint::Incoming, slot: AdmissionSlot) {
     let early = match incoming.accept() {
         Ok(accepting) => accepting.into_0rtt(),
         Err(error) => return tracing::debug!(%error, "a connection was not accepted"),
@@ -425,7 +425,7 @@ async fn accept_one(node: Arc<Inner>, incoming: iroh::endpoint::Incoming, slot: 
 }
 
 /// The trusted peer that resumes a TLS session with this connection. A stranger may not be early.
-fn resumed(node: &Inner, early: &iroh::endpoint::IncomingZeroRttConnection) -> Option<NodeId> {
+fn resumed(node: &NodeInner, early: &iroh::endpoint::IncomingZeroRttConnection) -> Option<NodeId> {
     if !node.config().quic.zero_rtt {
         return None;
     }
@@ -435,7 +435,7 @@ fn resumed(node: &Inner, early: &iroh::endpoint::IncomingZeroRttConnection) -> O
 
 /// Closed by default: a stranger whom no hub vouches for may redeem a ticket, briefly, and there
 /// are few at once, each with little room.
-async fn accept_stranger(node: &Arc<Inner>, id: NodeId, connection: Connection) {
+async fn accept_stranger(node: &Arc<NodeInner>, id: NodeId, connection: CarrierConnection) {
     let from = RemoteSource::remote(&connection.stats().remote, id);
     let Some(slot) = node.peers.untrusted.gate.enter(from) else {
         return connection.close(Code::ResourceExhausted, "too many strangers");
@@ -452,7 +452,12 @@ async fn accept_stranger(node: &Arc<Inner>, id: NodeId, connection: Connection) 
 }
 
 /// A stranger's stay, until it is trusted, has made way for another, or has been here for long enough.
-async fn stay(node: &Arc<Inner>, id: NodeId, connection: Connection, slot: &AdmissionSlot) {
+async fn stay(
+    node: &Arc<NodeInner>,
+    id: NodeId,
+    connection: CarrierConnection,
+    slot: &AdmissionSlot,
+) {
     connection.narrow();
     let vouched = hubs::vouched_for(node, id).await;
     let session = start_session(node, id, connection.clone(), false);
@@ -502,7 +507,7 @@ pub(super) async fn greeted(session: &Session) -> Result<(), Status> {
 
 /// Looks after a connection until it ends: notes where the peer was found, refuses what no session opens, and
 /// cleans up after it.
-pub(super) async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
+pub(super) async fn look_after(node: Arc<NodeInner>, id: NodeId, session: Session) {
     let mut refusing = std::pin::pin!(session.connection().refuse_unidirectional());
     let mut refused = false;
     let mut offered = session.peer_offered();
@@ -535,7 +540,7 @@ pub(super) async fn look_after(node: Arc<Inner>, id: NodeId, session: Session) {
 const ANNOUNCE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Tells every peer when the agents that it may call have changed.
-pub(super) async fn announce(node: Arc<Inner>) {
+pub(super) async fn announce(node: Arc<NodeInner>) {
     loop {
         node.registry.changed().await;
         node.hubs.publish();
@@ -557,7 +562,7 @@ pub(super) async fn announce(node: Arc<Inner>) {
 }
 
 /// Finds peers that have vanished while calls to them are in flight ([`hailwire_core::liveness`] decides).
-pub(super) async fn watch_liveness(node: Arc<Inner>) {
+pub(super) async fn watch_liveness(node: Arc<NodeInner>) {
     let mut monitor = LivenessMonitor::default();
     // Held from one look to the next, so that the key of none is given to another.
     let mut busy: HashMap<usize, (NodeId, Session)> = HashMap::new();
@@ -586,7 +591,7 @@ pub(super) async fn watch_liveness(node: Arc<Inner>) {
 }
 
 fn act_on_silence(
-    node: &Arc<Inner>,
+    node: &Arc<NodeInner>,
     busy: &HashMap<usize, (NodeId, Session)>,
     action: LivenessAction<usize>,
 ) {
@@ -608,7 +613,7 @@ fn act_on_silence(
     }
 }
 
-async fn redial_silent(node: Arc<Inner>, id: NodeId) {
+async fn redial_silent(node: Arc<NodeInner>, id: NodeId) {
     if !node.is_closing()
         && let Err(status) = Box::pin(dial_peer(&node, id)).await
     {

@@ -11,9 +11,9 @@ use hailwire_core::Transport;
 use hailwire_wire::Code;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{Inner, overlay};
+use super::{NodeInner, overlay};
 use crate::{
-    carrier::{Room, Unread, budget::Held},
+    carrier::{ConnectionLimits, UnreadBytes, budget::AccountCharge},
     session::Session,
 };
 
@@ -26,15 +26,15 @@ const SOON: u64 = 8;
 
 /// What is charged for a connection, and what was seen the time before.
 #[derive(Debug)]
-struct Watched {
-    held: Held,
+struct ChargedConnection {
+    held: AccountCharge,
     read: u64,
     narrowed: bool,
 }
 
 /// What becomes of a connection.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum UnreadVerdict {
     /// It goes on as it is.
     GoOn,
     /// Its window becomes smaller.
@@ -45,20 +45,20 @@ enum Verdict {
 }
 
 /// Decides it, by whether there is room for what is unread.
-fn verdict(room: bool, unread: Unread, read_before: u64, narrowed: bool) -> Verdict {
+fn verdict(room: bool, unread: UnreadBytes, read_before: u64, narrowed: bool) -> UnreadVerdict {
     let read = unread.read.saturating_sub(read_before);
     match (room, narrowed) {
-        (true, true) => Verdict::Widen,
-        (true, false) => Verdict::GoOn,
-        (false, _) if read.saturating_mul(SOON) < unread.bytes => Verdict::Close,
-        (false, false) => Verdict::Narrow,
-        (false, true) => Verdict::GoOn,
+        (true, true) => UnreadVerdict::Widen,
+        (true, false) => UnreadVerdict::GoOn,
+        (false, _) if read.saturating_mul(SOON) < unread.bytes => UnreadVerdict::Close,
+        (false, false) => UnreadVerdict::Narrow,
+        (false, true) => UnreadVerdict::GoOn,
     }
 }
 
 /// Looks at the connections of peers until the node ends.
-pub(super) async fn watch(node: Arc<Inner>) {
-    let mut watched: HashMap<usize, Watched> = HashMap::new();
+pub(super) async fn watch(node: Arc<NodeInner>) {
+    let mut watched: HashMap<usize, ChargedConnection> = HashMap::new();
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -81,7 +81,7 @@ pub(super) async fn watch(node: Arc<Inner>) {
     }
 }
 
-fn connections(node: &Inner) -> Vec<Session> {
+fn connections(node: &NodeInner) -> Vec<Session> {
     let superseded = node.peers.still_busy().into_iter();
     let mut all: Vec<Session> = superseded.map(|(_, session)| session).collect();
     for id in node.peers.ids() {
@@ -92,9 +92,9 @@ fn connections(node: &Inner) -> Vec<Session> {
     all
 }
 
-fn begin(session: &Session) -> Option<Watched> {
+fn begin(session: &Session) -> Option<ChargedConnection> {
     let unread = session.connection().unread()?;
-    Some(Watched {
+    Some(ChargedConnection {
         held: session.account()?.hold(0)?,
         read: unread.read,
         narrowed: false,
@@ -102,7 +102,7 @@ fn begin(session: &Session) -> Option<Watched> {
 }
 
 /// Whether the connection goes on.
-fn look(node: &Inner, session: &Session, watched: &mut Watched) -> bool {
+fn look(node: &NodeInner, session: &Session, watched: &mut ChargedConnection) -> bool {
     let Some(unread) = session.connection().unread() else {
         return false;
     };
@@ -111,24 +111,26 @@ fn look(node: &Inner, session: &Session, watched: &mut Watched) -> bool {
     let verdict = verdict(room, unread, watched.read, watched.narrowed);
     watched.read = unread.read;
     match verdict {
-        Verdict::GoOn => {}
-        Verdict::Narrow => {
+        UnreadVerdict::GoOn => {}
+        UnreadVerdict::Narrow => {
             watched.narrowed = true;
-            session.connection().set_window(Room::STRANGER.unread);
+            session
+                .connection()
+                .set_window(ConnectionLimits::STRANGER.unread);
         }
-        Verdict::Widen => {
+        UnreadVerdict::Widen => {
             watched.narrowed = false;
             let first = overlay::first_window(&node.config().quic);
             session.connection().set_window(first);
         }
-        Verdict::Close => {
+        UnreadVerdict::Close => {
             let carrier = session.connection().carrier();
             tracing::warn!(carrier, unread = bytes, "too much of a peer is unread");
             let why = "more is unread of this node than may be";
             session.close(Code::ResourceExhausted, why);
         }
     }
-    verdict != Verdict::Close
+    verdict != UnreadVerdict::Close
 }
 
 #[cfg(test)]
@@ -137,21 +139,33 @@ mod tests {
 
     #[test]
     fn what_is_not_read_closes_its_connection_and_what_is_read_narrows_it() {
-        let unread = |bytes, read| Unread { bytes, read };
+        let unread = |bytes, read| UnreadBytes { bytes, read };
         let mib = 1 << 20;
-        assert_eq!(verdict(true, unread(mib, 0), 0, false), Verdict::GoOn);
-        assert_eq!(verdict(false, unread(mib, 0), 0, false), Verdict::Close);
-        assert_eq!(verdict(false, unread(mib, 9), 0, false), Verdict::Close);
+        assert_eq!(verdict(true, unread(mib, 0), 0, false), UnreadVerdict::GoOn);
+        assert_eq!(
+            verdict(false, unread(mib, 0), 0, false),
+            UnreadVerdict::Close
+        );
+        assert_eq!(
+            verdict(false, unread(mib, 9), 0, false),
+            UnreadVerdict::Close
+        );
         // As much in one look as there is.
-        assert_eq!(verdict(false, unread(mib, mib), 0, false), Verdict::Narrow);
+        assert_eq!(
+            verdict(false, unread(mib, mib), 0, false),
+            UnreadVerdict::Narrow
+        );
         assert_eq!(
             verdict(false, unread(mib, 2 * mib), mib, true),
-            Verdict::GoOn
+            UnreadVerdict::GoOn
         );
         assert_eq!(
             verdict(false, unread(mib, 2 * mib), 2 * mib, true),
-            Verdict::Close
+            UnreadVerdict::Close
         );
-        assert_eq!(verdict(true, unread(0, 3 * mib), 0, true), Verdict::Widen);
+        assert_eq!(
+            verdict(true, unread(0, 3 * mib), 0, true),
+            UnreadVerdict::Widen
+        );
     }
 }

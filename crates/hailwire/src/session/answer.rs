@@ -15,7 +15,7 @@ use crate::body::Body;
 
 /// What is dropped when an answer has ended: the attachment of the program that asked, or the lease of the member
 /// that answers.
-pub(crate) type Guard = Arc<dyn Any + Send + Sync>;
+pub(crate) type AnswerGuard = Arc<dyn Any + Send + Sync>;
 
 /// The streamed answer of a call.
 ///
@@ -30,18 +30,18 @@ pub struct Answer {
 #[derive(Debug)]
 struct AnswerState {
     head: AnswerHead,
-    source: Source,
+    source: AnswerSource,
     deadline: Option<Instant>,
     /// The first chunk, when reading the head met it.
     first: Option<Bytes>,
     /// How it ended, once it has.
     ended: Option<Result<(), Status>>,
     /// What lasts as long as the answer does.
-    guard: Option<Guard>,
+    guard: Option<AnswerGuard>,
 }
 
 #[derive(Debug)]
-enum Source {
+enum AnswerSource {
     Wire(WireAnswer),
     /// From a handler in this process.
     Local {
@@ -84,7 +84,7 @@ impl WireAnswer {
     ///
     /// The status with which the call ended, if it ended without an answer.
     pub(crate) async fn begin(self, deadline: Option<Instant>) -> Result<Answer, Status> {
-        let mut answer = Answer::new(AnswerHead::default(), Source::Wire(self), deadline);
+        let mut answer = Answer::new(AnswerHead::default(), AnswerSource::Wire(self), deadline);
         match answer.next_event().await? {
             Some(WireEvent::Head(head)) => answer.state.head = head,
             Some(WireEvent::Chunk(chunk)) => answer.state.first = Some(chunk),
@@ -107,10 +107,10 @@ impl Answer {
         task: AbortOnDrop,
         deadline: Option<Instant>,
     ) -> Self {
-        Self::new(head, Source::Local { body, task }, deadline)
+        Self::new(head, AnswerSource::Local { body, task }, deadline)
     }
 
-    fn new(head: AnswerHead, source: Source, deadline: Option<Instant>) -> Self {
+    fn new(head: AnswerHead, source: AnswerSource, deadline: Option<Instant>) -> Self {
         let state = Box::new(AnswerState {
             head,
             source,
@@ -123,7 +123,7 @@ impl Answer {
     }
 
     /// The same answer, which drops this when it has ended.
-    pub(crate) fn holding(mut self, guard: Guard) -> Self {
+    pub(crate) fn holding(mut self, guard: AnswerGuard) -> Self {
         self.state.guard = Some(guard).filter(|_| self.state.ended.is_none());
         self
     }
@@ -203,18 +203,18 @@ impl Answer {
             return ended.clone().map(|()| None);
         }
         // What was read with an earlier part needs no waiting and no deadline.
-        if let Source::Wire(wire) = &mut self.state.source {
+        if let AnswerSource::Wire(wire) = &mut self.state.source {
             let step = wire.reader.buffered().and_then(|event| match event {
                 Some(event) => meaning(event).map(Some),
                 None => Ok(None),
             });
             match step {
-                Ok(Some(Step::Event(event))) => return Ok(Some(event)),
-                Ok(Some(Step::End)) => {
+                Ok(Some(AnswerStep::Event(event))) => return Ok(Some(event)),
+                Ok(Some(AnswerStep::End)) => {
                     self.end(Ok(()));
                     return Ok(None);
                 }
-                Ok(Some(Step::Skip) | None) => {}
+                Ok(Some(AnswerStep::Skip) | None) => {}
                 Err(status) => {
                     self.end(Err(status.clone()));
                     return Err(status);
@@ -223,8 +223,10 @@ impl Answer {
         }
         let next = async {
             match &mut self.state.source {
-                Source::Wire(wire) => next_wire(&mut wire.reader).await,
-                Source::Local { body, .. } => body.chunk().await.map(|c| c.map(WireEvent::Chunk)),
+                AnswerSource::Wire(wire) => next_wire(&mut wire.reader).await,
+                AnswerSource::Local { body, .. } => {
+                    body.chunk().await.map(|c| c.map(WireEvent::Chunk))
+                }
             }
         };
         let event = in_time(self.state.deadline, std::pin::pin!(next)).await;
@@ -244,7 +246,7 @@ impl Answer {
     /// Lets go of everything that the call still holds.
     fn end(&mut self, ended: Result<(), Status>) {
         match &mut self.state.source {
-            Source::Wire(wire) => {
+            AnswerSource::Wire(wire) => {
                 if ended.is_ok() {
                     wire.reader.close();
                 } else {
@@ -253,7 +255,7 @@ impl Answer {
                 wire.pump = None;
                 wire.in_flight = None;
             }
-            Source::Local { body, task } => {
+            AnswerSource::Local { body, task } => {
                 *body = Body::empty();
                 task.0.abort();
             }
@@ -269,42 +271,42 @@ async fn next_wire(reader: &mut FrameReader) -> Result<Option<WireEvent>, Status
             return Err(Status::new(Code::Unavailable, "the answer was cut short"));
         };
         match meaning(event)? {
-            Step::Event(event) => return Ok(Some(event)),
-            Step::End => return Ok(None),
-            Step::Skip => {}
+            AnswerStep::Event(event) => return Ok(Some(event)),
+            AnswerStep::End => return Ok(None),
+            AnswerStep::Skip => {}
         }
     }
 }
 
 /// What a frame of an answer means to its reader.
-enum Step {
+enum AnswerStep {
     Event(WireEvent),
     End,
     /// Of a kind that this version does not know.
     Skip,
 }
 
-fn meaning(event: FrameEvent) -> Result<Step, Status> {
+fn meaning(event: FrameEvent) -> Result<AnswerStep, Status> {
     match event {
-        FrameEvent::Data(chunk) => Ok(Step::Event(WireEvent::Chunk(chunk))),
+        FrameEvent::Data(chunk) => Ok(AnswerStep::Event(WireEvent::Chunk(chunk))),
         FrameEvent::Frame(FrameKind::END, payload) => end_status(&payload),
         FrameEvent::Frame(FrameKind::HEAD, payload) => {
             let head = header::decode_answer(&payload)
                 .map_err(|error| Status::new(Code::Internal, error.to_string()))?;
-            Ok(Step::Event(WireEvent::Head(head)))
+            Ok(AnswerStep::Event(WireEvent::Head(head)))
         }
-        FrameEvent::Frame(..) => Ok(Step::Skip),
+        FrameEvent::Frame(..) => Ok(AnswerStep::Skip),
     }
 }
 
-fn end_status(payload: &[u8]) -> Result<Step, Status> {
+fn end_status(payload: &[u8]) -> Result<AnswerStep, Status> {
     if payload.is_empty() {
-        return Ok(Step::End);
+        return Ok(AnswerStep::End);
     }
     let status: Status =
         header::decode(payload).map_err(|error| Status::new(Code::Internal, error.to_string()))?;
     if status.is_ok() {
-        Ok(Step::End)
+        Ok(AnswerStep::End)
     } else {
         Err(status)
     }

@@ -18,7 +18,7 @@ use hailwire_wire::{
     offers::OfferPage,
 };
 
-use super::{Dispatch, FrameReader, Session, outgoing::Outgoing};
+use super::{FrameReader, Session, StreamDispatcher, outgoing::ControlQueue};
 use crate::carrier::SendStream;
 
 /// Longest payload of a PING.
@@ -26,13 +26,13 @@ const MAX_PING: usize = 64;
 
 /// The control stream's task.
 #[derive(Debug)]
-pub(super) struct Control<D> {
+pub(super) struct ControlTask<D> {
     session: Session,
     hello: Hello,
     dispatch: Arc<D>,
 }
 
-impl<D: Dispatch> Control<D> {
+impl<D: StreamDispatcher> ControlTask<D> {
     pub(super) fn new(session: Session, hello: Hello, dispatch: Arc<D>) -> Self {
         Self {
             session,
@@ -150,7 +150,7 @@ impl<D: Dispatch> Control<D> {
         Some(())
     }
 
-    fn outgoing(&self) -> &Outgoing {
+    fn outgoing(&self) -> &ControlQueue {
         &self.session.shared.outgoing
     }
 
@@ -175,7 +175,7 @@ fn keep_little(hello: &mut Hello) {
 }
 
 /// Writes what there is to say until the stream ends.
-async fn say(outgoing: &Outgoing, mut send: SendStream) {
+async fn say(outgoing: &ControlQueue, mut send: SendStream) {
     loop {
         let (kind, payload) = outgoing.next().await;
         if write(&mut send, kind, &payload).await.is_none() {

@@ -48,8 +48,8 @@ use hailwire_wire::limits::MAX_HEADER;
 use crate::{
     body::Body,
     carrier::{
-        Connection, ConnectionError, RecvStream, SendStream, WriteError,
-        budget::{Account, Held},
+        CarrierConnection, ConnectionError, RecvStream, SendStream, WriteError,
+        budget::{AccountCharge, PeerAccount},
     },
 };
 
@@ -76,18 +76,18 @@ pub(crate) const MAX_DATA_WRITE: usize = 1024 * 1024;
 /// One side of a session. Cheap to clone; ends when its connection does.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
-    shared: Arc<Shared>,
+    shared: Arc<SessionShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    connection: Connection,
+struct SessionShared {
+    connection: CarrierConnection,
     /// Whether this side made the connection.
     dialled: bool,
     hello: watch::Sender<Option<Arc<Hello>>>,
     /// Whether the far side has offered anything yet.
     offered: watch::Sender<bool>,
-    outgoing: outgoing::Outgoing,
+    outgoing: outgoing::ControlQueue,
     /// Streams open in either direction, the control stream apart.
     in_flight: AtomicU64,
     /// The far side takes no new work.
@@ -98,18 +98,18 @@ struct Shared {
     ended: AtomicBool,
     started: Instant,
     /// Where what the far side makes this one hold is charged; a program of this machine has none.
-    account: Option<Arc<Account>>,
+    account: Option<Arc<PeerAccount>>,
     /// What this connection itself costs.
-    _held: Option<Held>,
+    _held: Option<AccountCharge>,
 }
 
 /// What a session does with the streams that the far side opens.
-pub(crate) trait Dispatch: Send + Sync + 'static {
+pub(crate) trait StreamDispatcher: Send + Sync + 'static {
     /// Takes one opened stream and sees it to its end.
     fn dispatch(
         self: Arc<Self>,
         session: Session,
-        opening: Opening,
+        opening: OpenedStream,
     ) -> impl Future<Output = ()> + Send;
 
     /// Hears one page of what the far side offers. Called by the task that reads the control stream, so
@@ -119,7 +119,7 @@ pub(crate) trait Dispatch: Send + Sync + 'static {
 
 /// A stream whose first frame has arrived.
 #[derive(Debug)]
-pub(crate) struct Opening {
+pub(crate) struct OpenedStream {
     pub(crate) kind: FrameKind,
     /// The payload of the first frame, not yet decoded.
     pub(crate) payload: Bytes,
@@ -128,7 +128,7 @@ pub(crate) struct Opening {
     pub(crate) reader: Box<FrameReader>,
 }
 
-impl Opening {
+impl OpenedStream {
     /// The header of a call, send or stream, or what its opener is to be told of it; and the two halves of the stream. The frame
     /// is let go of: it is a slice of the whole batch in which it came.
     pub(crate) fn into_call(
@@ -149,8 +149,8 @@ impl Session {
     /// Starts a session on a fresh connection and serves what the far side opens until it ends.
     ///
     /// `dialled` says whether this side made the connection; it then opens the control stream.
-    pub(crate) fn start<D: Dispatch>(
-        connection: Connection,
+    pub(crate) fn start<D: StreamDispatcher>(
+        connection: CarrierConnection,
         dialled: bool,
         hello: Hello,
         dispatch: Arc<D>,
@@ -160,12 +160,12 @@ impl Session {
 
     /// As [`Session::start`]; what the far side makes this one hold is charged to its account. Where that
     /// has no room for one more connection, this one is closed at once.
-    pub(crate) fn start_charged<D: Dispatch>(
-        connection: Connection,
+    pub(crate) fn start_charged<D: StreamDispatcher>(
+        connection: CarrierConnection,
         dialled: bool,
         hello: Hello,
         dispatch: Arc<D>,
-        account: Option<Arc<Account>>,
+        account: Option<Arc<PeerAccount>>,
     ) -> Self {
         let held = account.as_ref().map(|account| {
             let held = account.hold(CONNECTION);
@@ -176,12 +176,12 @@ impl Session {
             connection.close(Code::ResourceExhausted, why);
         }
         let session = Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SessionShared {
                 connection,
                 dialled,
                 hello: watch::Sender::new(None),
                 offered: watch::Sender::new(false),
-                outgoing: outgoing::Outgoing::default(),
+                outgoing: outgoing::ControlQueue::default(),
                 in_flight: AtomicU64::new(0),
                 peer_going_away: AtomicBool::new(false),
                 going_away: AtomicBool::new(false),
@@ -191,7 +191,7 @@ impl Session {
                 _held: held.flatten(),
             }),
         };
-        let control = control::Control::new(session.clone(), hello, dispatch.clone());
+        let control = control::ControlTask::new(session.clone(), hello, dispatch.clone());
         tokio::spawn(accept_streams(session.clone(), dialled, control, dispatch));
         session
     }
@@ -283,11 +283,11 @@ impl Session {
     }
 
     /// Where what the far side makes this one hold is charged.
-    pub(crate) fn account(&self) -> Option<&Arc<Account>> {
+    pub(crate) fn account(&self) -> Option<&Arc<PeerAccount>> {
         self.shared.account.as_ref()
     }
 
-    pub(crate) fn connection(&self) -> &Connection {
+    pub(crate) fn connection(&self) -> &CarrierConnection {
         &self.shared.connection
     }
 
@@ -397,7 +397,7 @@ impl Session {
 
 /// One open stream, counted while this lives.
 #[derive(Debug)]
-pub(crate) struct InFlight(Arc<Shared>);
+pub(crate) struct InFlight(Arc<SessionShared>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
@@ -406,7 +406,7 @@ impl Drop for InFlight {
 }
 
 /// The control task of an accepted session, until the far side's greeting claims it.
-type Greeting<D> = Arc<Mutex<Option<control::Control<D>>>>;
+type GreetingTask<D> = Arc<Mutex<Option<control::ControlTask<D>>>>;
 
 /// Streams that one connection may have begun before other tasks that are ready have their turn.
 const AT_ONCE: usize = 4;
@@ -416,13 +416,13 @@ const AT_ONCE: usize = 4;
 const CROWD: usize = 256;
 
 /// Accepts streams until the connection ends, each in a task of its own.
-async fn accept_streams<D: Dispatch>(
+async fn accept_streams<D: StreamDispatcher>(
     session: Session,
     dialled: bool,
-    control: control::Control<D>,
+    control: control::ControlTask<D>,
     dispatch: Arc<D>,
 ) {
-    let greeting: Greeting<D> = Arc::default();
+    let greeting: GreetingTask<D> = Arc::default();
     if dialled {
         tokio::spawn(control.dial());
     } else {
@@ -443,7 +443,7 @@ async fn accept_streams<D: Dispatch>(
                 to_the_back().await;
             }
         }
-        let Some(charge) = Charge::of(&session, STREAM) else {
+        let Some(charge) = StreamCharge::of(&session, STREAM) else {
             turn_away(send, recv);
             continue;
         };
@@ -470,9 +470,9 @@ async fn to_the_back() {
 }
 
 /// What is charged for one stream of the far side, while it lasts; nothing to a program of this machine.
-struct Charge(Option<Held>);
+struct StreamCharge(Option<AccountCharge>);
 
-impl Charge {
+impl StreamCharge {
     /// None where the account has no room.
     fn of(session: &Session, bytes: usize) -> Option<Self> {
         match &session.shared.account {
@@ -513,10 +513,10 @@ async fn expect_greeting(session: Session) {
     }
 }
 
-async fn run_stream<D: Dispatch>(
+async fn run_stream<D: StreamDispatcher>(
     session: Session,
-    (mut send, mut reader, mut charge): (SendStream, Box<FrameReader>, Charge),
-    greeting: Greeting<D>,
+    (mut send, mut reader, mut charge): (SendStream, Box<FrameReader>, StreamCharge),
+    greeting: GreetingTask<D>,
     dispatch: Arc<D>,
 ) {
     // The first frame has mostly come with the stream, and then no timer is needed. Where it has not,
@@ -552,7 +552,7 @@ async fn run_stream<D: Dispatch>(
             }
         }
         Ok(Ok(Some((kind, payload)))) => {
-            let opening = Opening {
+            let opening = OpenedStream {
                 kind,
                 payload,
                 send,
@@ -573,7 +573,11 @@ async fn run_stream<D: Dispatch>(
     }
 }
 
-async fn count_and_dispatch<D: Dispatch>(session: Session, opening: Opening, dispatch: Arc<D>) {
+async fn count_and_dispatch<D: StreamDispatcher>(
+    session: Session,
+    opening: OpenedStream,
+    dispatch: Arc<D>,
+) {
     let _in_flight = session.count();
     if !opening.kind.is_opening() || opening.kind.name().is_none() {
         let status = Status::new(

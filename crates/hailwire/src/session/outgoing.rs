@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use hailwire_wire::{frame::FrameKind, header::Offer, offers};
+use hailwire_wire::{frame::FrameKind, header::AgentOffer, offers};
 use tokio::sync::{Notify, oneshot};
 
 /// Pings that wait to be written or answered; further ones fail at once.
@@ -22,15 +22,15 @@ const MAX_PINGS: usize = 64;
 const MAX_PONGS: usize = 16;
 
 /// A frame of the control stream.
-pub(super) type Frame = (FrameKind, Bytes);
+pub(super) type ControlFrame = (FrameKind, Bytes);
 
 /// A list of offers as the frames that carry it. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct OfferList(Arc<[Frame]>);
+pub(crate) struct OfferList(Arc<[ControlFrame]>);
 
 impl OfferList {
     /// `number` is that of the list: higher in each later one of this node.
-    pub(crate) fn new(agents: Vec<Offer>, number: u64) -> Self {
+    pub(crate) fn new(agents: Vec<AgentOffer>, number: u64) -> Self {
         Self(offers::pages(agents, number).into())
     }
 }
@@ -38,14 +38,14 @@ impl OfferList {
 /// What is to be written on one control stream. Shared by whoever says something and the task that
 /// writes it.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
-    queue: Mutex<Queue>,
+pub(super) struct ControlQueue {
+    queue: Mutex<ControlQueueState>,
     more: Notify,
     room: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct ControlQueueState {
     pongs: VecDeque<Bytes>,
     pings: VecDeque<oneshot::Sender<()>>,
     /// Pings that were written, by the number in their payload.
@@ -53,12 +53,12 @@ struct Queue {
     next_ping: u64,
     going_away: Option<Bytes>,
     /// What is left of the list that was begun.
-    begun: VecDeque<Frame>,
+    begun: VecDeque<ControlFrame>,
     newest: Option<OfferList>,
     ended: bool,
 }
 
-impl Outgoing {
+impl ControlQueue {
     /// Sends a PING; the receiver resolves when its PONG arrives and fails if it never will.
     pub(super) fn ping(&self) -> oneshot::Receiver<()> {
         let (done, answered) = oneshot::channel();
@@ -105,7 +105,7 @@ impl Outgoing {
     /// # Cancel safety
     ///
     /// Nothing is lost by dropping it.
-    pub(super) async fn next(&self) -> Frame {
+    pub(super) async fn next(&self) -> ControlFrame {
         loop {
             let next = self.lock().next();
             if let Some(frame) = next {
@@ -120,18 +120,18 @@ impl Outgoing {
 
     /// Nothing is written any more: pings that wait fail.
     pub(super) fn end(&self) {
-        *self.lock() = Queue {
+        *self.lock() = ControlQueueState {
             ended: true,
-            ..Queue::default()
+            ..ControlQueueState::default()
         };
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, ControlQueueState> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Queue {
+impl ControlQueueState {
     fn ping(&mut self, done: oneshot::Sender<()>) {
         self.pings.retain(|waiting| !waiting.is_closed());
         self.unanswered.retain(|_, waiting| !waiting.is_closed());
@@ -141,7 +141,7 @@ impl Queue {
     }
 
     /// Small things go before pages, of which each may take a while.
-    fn next(&mut self) -> Option<Frame> {
+    fn next(&mut self) -> Option<ControlFrame> {
         if let Some(payload) = self.pongs.pop_front() {
             return Some((FrameKind::PONG, payload));
         }
@@ -166,12 +166,12 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use hailwire_wire::{header, header::Offers, limits};
+    use hailwire_wire::{header, header::AgentOffers, limits};
 
     use super::*;
 
     fn list(number: u64, agents: usize) -> OfferList {
-        let offer = |index| Offer {
+        let offer = |index| AgentOffer {
             name: format!("agent-{index}").parse().unwrap(),
             description: "d".repeat(200),
             tags: Vec::new(),
@@ -181,10 +181,10 @@ mod tests {
     }
 
     /// The numbers of the pages that are to be written.
-    fn written(outgoing: &Outgoing) -> Vec<u64> {
+    fn written(outgoing: &ControlQueue) -> Vec<u64> {
         let mut numbers = Vec::new();
         while let Some((_, payload)) = { outgoing.lock().next() } {
-            let page: Offers = header::decode(&payload).unwrap();
+            let page: AgentOffers = header::decode(&payload).unwrap();
             numbers.push(page.number);
         }
         numbers
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_slow_reader_gets_the_list_that_was_begun_and_then_the_last_one() {
-        let outgoing = Outgoing::default();
+        let outgoing = ControlQueue::default();
         let pages = list(1, limits::MAX_AGENTS_PER_NODE).0.len();
         assert!(pages > 2);
         outgoing.offers(list(1, limits::MAX_AGENTS_PER_NODE));
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn pings_and_the_farewell_overtake_pages_and_are_bounded() {
-        let outgoing = Outgoing::default();
+        let outgoing = ControlQueue::default();
         outgoing.offers(list(1, limits::MAX_AGENTS_PER_NODE));
         outgoing.lock().next().unwrap();
         outgoing.going_away(Bytes::new());
@@ -242,7 +242,7 @@ mod tests {
 
     #[tokio::test]
     async fn answers_to_pings_wait_for_room() {
-        let outgoing = Outgoing::default();
+        let outgoing = ControlQueue::default();
         for _ in 0..MAX_PONGS {
             outgoing.pong(Bytes::new()).await;
         }

@@ -170,11 +170,11 @@ async fn answer(
 }
 
 /// What a body has given without waiting.
-type Next = Option<Result<Option<Bytes>, Status>>;
+type NextChunk = Option<Result<Option<Bytes>, Status>>;
 
 /// Writes an answer as it is made. What is ready at once leaves in one write.
 async fn stream(
-    (mut body, mut first): (Body, Next),
+    (mut body, mut first): (Body, NextChunk),
     mut ahead: BytesMut,
     mut send: SendStream,
     deadline: Option<Instant>,

@@ -8,7 +8,7 @@
 use std::io::{self, IoSlice};
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use hailwire_socket::{Receiving, Sending, split};
+use hailwire_socket::{SocketReader, SocketWriter, split};
 use hailwire_wire::{
     Code, Status,
     frame::{self, FRAME_PREFIX, FrameKind},
@@ -74,20 +74,20 @@ pub(crate) async fn connect(
                 biased;
                 ended = &mut down => break ended,
                 body = &mut up, if up_done.is_none() => up_done = Some(body),
-                () = until(deadline) => break Err(Ended::Told(deadline_exceeded())),
-                _ = program.closed() => break Err(Ended::Reset(Code::Unavailable)),
+                () = until(deadline) => break Err(SocketAnswerEnd::Told(deadline_exceeded())),
+                _ = program.closed() => break Err(SocketAnswerEnd::Reset(Code::Unavailable)),
             }
         }
     };
     match outcome {
         Ok(()) => end(send, &Status::ok()).await,
-        Err(Ended::Told(status)) => end(send, &status).await,
-        Err(Ended::Reset(code)) => {
+        Err(SocketAnswerEnd::Told(status)) => end(send, &status).await,
+        Err(SocketAnswerEnd::Reset(code)) => {
             send.reset(code);
             code
         }
         // The caller's code says nothing of the agent.
-        Err(Ended::GivenUp(code)) => {
+        Err(SocketAnswerEnd::GivenUp(code)) => {
             send.reset(code);
             Code::Cancelled
         }
@@ -95,7 +95,7 @@ pub(crate) async fn connect(
 }
 
 /// Why an answer ends before the socket does.
-enum Ended {
+enum SocketAnswerEnd {
     /// In words.
     Told(Status),
     /// Nothing can be said.
@@ -105,7 +105,7 @@ enum Ended {
 }
 
 /// The caller's body. Returns it, so that the caller is not stopped before the answer has ended.
-async fn to_socket(mut body: Body, mut socket: Sending, moved: &impl Fn()) -> Body {
+async fn to_socket(mut body: Body, mut socket: SocketWriter, moved: &impl Fn()) -> Body {
     let mut chunks = Vec::new();
     loop {
         let first = match body.chunk().await {
@@ -134,10 +134,10 @@ async fn to_socket(mut body: Body, mut socket: Sending, moved: &impl Fn()) -> Bo
 
 /// The socket's bytes toward the caller, each read in a frame of its own.
 async fn from_socket(
-    mut socket: Receiving,
+    mut socket: SocketReader,
     to: &mut SendStream,
     moved: &impl Fn(),
-) -> Result<(), Ended> {
+) -> Result<(), SocketAnswerEnd> {
     let mut buffer = BytesMut::new();
     loop {
         // Small reads share a buffer.
@@ -148,7 +148,7 @@ async fn from_socket(
         let read = tokio::select! {
             biased;
             read = socket.read_buf(&mut buffer) => read,
-            code = to.stopped() => return Err(Ended::GivenUp(code.unwrap_or(Code::Cancelled))),
+            code = to.stopped() => return Err(SocketAnswerEnd::GivenUp(code.unwrap_or(Code::Cancelled))),
         };
         let read = match read {
             Ok(0) => return Ok(()),
@@ -156,19 +156,19 @@ async fn from_socket(
             Err(error) => {
                 let what = "the connection to the agent's socket broke";
                 let status = Status::new(Code::Aborted, what).with_details(error.to_string());
-                return Err(Ended::Told(status));
+                return Err(SocketAnswerEnd::Told(status));
             }
         };
         buffer[..FRAME_PREFIX].copy_from_slice(&frame::prefix(FrameKind::DATA, read));
         to.write(buffer.split().freeze())
             .await
-            .map_err(|error| Ended::GivenUp(write_code(&error)))?;
+            .map_err(|error| SocketAnswerEnd::GivenUp(write_code(&error)))?;
         moved();
     }
 }
 
 /// Writes chunks whole, in order, and takes them out.
-async fn write_all(to: &mut Sending, chunks: &mut Vec<Bytes>) -> io::Result<()> {
+async fn write_all(to: &mut SocketWriter, chunks: &mut Vec<Bytes>) -> io::Result<()> {
     while !chunks.is_empty() {
         let mut slices = [IoSlice::new(&[]); TOGETHER];
         let count = fill(&mut slices, chunks);

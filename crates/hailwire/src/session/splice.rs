@@ -19,7 +19,7 @@ use super::{
 };
 use crate::carrier::{
     ReadError, RecvStream, SendStream, WriteError,
-    budget::{Account, Held},
+    budget::{AccountCharge, PeerAccount},
 };
 
 /// Most bytes moved at once in one direction: the memory that a spliced call costs.
@@ -34,14 +34,14 @@ const CHUNK: usize = 64 * 1024;
 pub(crate) async fn splice(
     caller: (SendStream, Box<FrameReader>),
     callee: (SendStream, RecvStream),
-    payer: Option<&Arc<Account>>,
+    payer: Option<&Arc<PeerAccount>>,
     deadline: Option<Instant>,
     moved: &(impl Fn() + Sync),
 ) -> Code {
     let (mut caller_send, caller_reader) = caller;
     let (mut callee_send, mut callee_recv) = callee;
     // It lasts as long as the call: what was written when the body has ended may still wait.
-    let mut waiting = Waiting::new(payer, &mut callee_send);
+    let mut waiting = SpliceBuffer::new(payer, &mut callee_send);
     let (rest, caller_recv) = caller_reader.into_parts();
     let mut forwarded = false;
     let outcome = {
@@ -54,12 +54,12 @@ pub(crate) async fn splice(
                 biased;
                 code = &mut down => break code,
                 body = &mut up, if up_done.is_none() => up_done = Some(body),
-                () = until(deadline) => break Err(Failed::callee(Code::DeadlineExceeded)),
+                () = until(deadline) => break Err(AnswerFailure::callee(Code::DeadlineExceeded)),
             }
         };
         // An answer that breaks off after the body has is no fault of whoever gives it.
-        let body_broke = matches!(up_done, Some((_, Broken(true))));
-        outcome.map_err(|failed| Failed {
+        let body_broke = matches!(up_done, Some((_, BodyBroken(true))));
+        outcome.map_err(|failed| AnswerFailure {
             by_caller: failed.by_caller || body_broke,
             ..failed
         })
@@ -69,7 +69,7 @@ pub(crate) async fn splice(
             caller_send.finish();
             Code::Ok
         }
-        Err(Failed { code, by_caller }) => {
+        Err(AnswerFailure { code, by_caller }) => {
             callee_recv.stop(code);
             fail(caller_send, code, forwarded).await;
             if by_caller { Code::Cancelled } else { code }
@@ -79,13 +79,13 @@ pub(crate) async fn splice(
 
 /// Room for the part of a body that waits for its reader: few bytes, which are in what each stream is charged
 /// with, and as many more as the account of who sends it has room for.
-struct Waiting {
+struct SpliceBuffer {
     /// Nothing for a program of this machine, whose streams have all the room there is.
-    more: Option<Held>,
+    more: Option<AccountCharge>,
 }
 
-impl Waiting {
-    fn new(payer: Option<&Arc<Account>>, to: &mut SendStream) -> Self {
+impl SpliceBuffer {
+    fn new(payer: Option<&Arc<PeerAccount>>, to: &mut SendStream) -> Self {
         let more = payer.and_then(|account| account.hold(0));
         if more.is_some() {
             to.set_queue(MUX_SEND_FLOOR);
@@ -95,7 +95,7 @@ impl Waiting {
 
     async fn write(&mut self, to: &mut SendStream, chunk: Bytes) -> Result<(), WriteError> {
         if let Some(more) = &mut self.more {
-            let room = |more: &Held| MUX_SEND_FLOOR + more.bytes();
+            let room = |more: &AccountCharge| MUX_SEND_FLOOR + more.bytes();
             while room(more) < MUX_SEND_QUEUE
                 && to.queued() + chunk.len() > room(more)
                 && more.resize(4 * room(more) - MUX_SEND_FLOOR)
@@ -109,13 +109,13 @@ impl Waiting {
 
 /// Why an answer did not come whole.
 #[derive(Clone, Copy, Debug)]
-struct Failed {
+struct AnswerFailure {
     code: Code,
     /// Whether the caller's side ended it. What it says then is of its own choice.
     by_caller: bool,
 }
 
-impl Failed {
+impl AnswerFailure {
     const fn callee(code: Code) -> Self {
         Self {
             code,
@@ -132,7 +132,7 @@ impl Failed {
 }
 
 /// Whether the caller's body broke off.
-struct Broken(bool);
+struct BodyBroken(bool);
 
 /// The caller's body toward the callee. Returns the reading half, still alive, so that the caller's
 /// stream is not stopped before its answer has ended.
@@ -140,9 +140,9 @@ async fn forward_body(
     rest: Bytes,
     mut from: RecvStream,
     mut to: SendStream,
-    waiting: &mut Waiting,
+    waiting: &mut SpliceBuffer,
     moved: &(impl Fn() + Sync),
-) -> (RecvStream, Broken) {
+) -> (RecvStream, BodyBroken) {
     let mut next = Some(rest).filter(|rest| !rest.is_empty());
     loop {
         let chunk = match next.take() {
@@ -151,7 +151,7 @@ async fn forward_body(
                 chunk = from.read(CHUNK) => chunk,
                 code = to.stopped() => {
                     from.stop(code.unwrap_or(Code::Ok));
-                    return (from, Broken(false));
+                    return (from, BodyBroken(false));
                 }
             },
         };
@@ -160,17 +160,17 @@ async fn forward_body(
                 Ok(()) => moved(),
                 Err(WriteError::Stopped(code)) => {
                     from.stop(code);
-                    return (from, Broken(false));
+                    return (from, BodyBroken(false));
                 }
-                Err(_) => return (from, Broken(false)),
+                Err(_) => return (from, BodyBroken(false)),
             },
             Ok(None) => {
                 to.finish();
-                return (from, Broken(false));
+                return (from, BodyBroken(false));
             }
             Err(error) => {
                 to.reset(read_code(&error));
-                return (from, Broken(true));
+                return (from, BodyBroken(true));
             }
         }
     }
@@ -182,23 +182,23 @@ async fn forward_answer(
     to: &mut SendStream,
     forwarded: &mut bool,
     moved: &(impl Fn() + Sync),
-) -> Result<(), Failed> {
+) -> Result<(), AnswerFailure> {
     loop {
         let chunk = tokio::select! {
             biased;
             chunk = from.read(CHUNK) => chunk,
-            code = to.stopped() => return Err(Failed::caller(code.unwrap_or(Code::Cancelled))),
+            code = to.stopped() => return Err(AnswerFailure::caller(code.unwrap_or(Code::Cancelled))),
         };
         match chunk {
             Ok(Some(chunk)) => {
                 *forwarded = true;
                 to.write(chunk)
                     .await
-                    .map_err(|error| Failed::caller(write_code(&error)))?;
+                    .map_err(|error| AnswerFailure::caller(write_code(&error)))?;
                 moved();
             }
             Ok(None) => return Ok(()),
-            Err(error) => return Err(Failed::callee(read_code(&error))),
+            Err(error) => return Err(AnswerFailure::callee(read_code(&error))),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use hailwire::{
-    Agent, Code, Request, Response, Serving, admin,
+    Agent, Code, Request, Response, ServeHandle, admin,
     admin::method,
     config::{Carrier, PeerSettings},
 };
@@ -36,13 +36,13 @@ async fn met(far: &House, near: &House) {
 
 /// An agent that answers with the carriers whose tunnels have a call in flight at its node, and with
 /// the carrier that its header names.
-async fn serve_which(house: &House) -> Serving {
+async fn serve_which(house: &House) -> ServeHandle {
     let client = house.client();
     let which = move |request: Request| {
         let client = client.clone();
         async move {
             loop {
-                let status: admin::Status = client.admin(method::STATUS, &()).await?;
+                let status: admin::NodeStatus = client.admin(method::STATUS, &()).await?;
                 let busy = status.tunnels.iter().filter(|t| t.in_flight > 0);
                 let mut words: Vec<&str> = busy.map(|tunnel| tunnel.carrier.as_str()).collect();
                 // A call may come before its tunnel is entered.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use hailwire::{
     Code, Priority,
-    carrier::{Connection, mux},
+    carrier::{CarrierConnection, mux},
 };
 use hailwire_wire::{
     CallHeader,
@@ -45,7 +45,7 @@ async fn spoil(house: &House, end: End) {
     let mut connections = Vec::new();
     for _ in 0..CALLS {
         let socket = UnixStream::connect(house.data().socket()).await.unwrap();
-        let connection = Connection::Mux(mux::Connection::client(socket));
+        let connection = CarrierConnection::Mux(mux::MuxConnection::client(socket));
         let (mut send, mut recv) = connection.open(Priority::Medium).await.unwrap();
         send.write(half_a_call()).await.unwrap();
         // Its answer has begun, so that the agent is at work on it.

@@ -70,7 +70,7 @@ async fn a_deadline_ends_reading_in_time_and_says_why() {
 async fn serve_two(
     client: &hailwire::Client,
 ) -> (
-    hailwire::Serving,
+    hailwire::ServeHandle,
     mpsc::Receiver<Result<Option<bytes::Bytes>, Status>>,
 ) {
     let (tell, told) = mpsc::channel(1);

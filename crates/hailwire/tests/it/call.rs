@@ -147,7 +147,7 @@ async fn an_unknown_agent_and_an_unknown_node_are_told_apart() {
 async fn serve_hang(
     house: &House,
 ) -> (
-    hailwire::Serving,
+    hailwire::ServeHandle,
     hailwire::Client,
     oneshot::Receiver<()>,
     Arc<Notify>,

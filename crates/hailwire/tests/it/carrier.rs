@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use hailwire::carrier::{
-    Connection, ConnectionError, DatagramError, ReadError, RecvStream, SendStream, WriteError,
+    CarrierConnection, ConnectionError, DatagramError, ReadError, RecvStream, SendStream,
+    WriteError,
 };
 use hailwire_wire::limits::MAX_DATAGRAM;
 use hailwire_wire::{Code, Priority};
@@ -28,7 +29,7 @@ async fn read_all(recv: &mut RecvStream) -> Result<Bytes, ReadError> {
 }
 
 /// Opens a stream and writes its first bytes, so that the far side sees it.
-async fn open(connection: &Connection, first: &'static [u8]) -> (SendStream, RecvStream) {
+async fn open(connection: &CarrierConnection, first: &'static [u8]) -> (SendStream, RecvStream) {
     let (mut send, recv) = connection.open(Priority::Medium).await.unwrap();
     send.write(Bytes::from_static(first)).await.unwrap();
     (send, recv)

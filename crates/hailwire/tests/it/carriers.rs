@@ -56,7 +56,7 @@ pub(crate) async fn introduce(
         addresses: texts(udp),
         tcp: texts(tcp),
     };
-    let _: admin::Trusted = house.client().admin(method::TRUST_ADD, &add).await.unwrap();
+    let _: admin::TrustedPeer = house.client().admin(method::TRUST_ADD, &add).await.unwrap();
 }
 
 /// Calls and reads the answer as text.
@@ -65,8 +65,12 @@ pub(crate) async fn call(client: &Client, to: &str, body: &'static str) -> Resul
     Ok(String::from_utf8(bytes).unwrap())
 }
 
-pub(crate) async fn ping(house: &House, who: &str, carrier: &str) -> Result<admin::Pong, Status> {
-    let ping = admin::Ping {
+pub(crate) async fn ping(
+    house: &House,
+    who: &str,
+    carrier: &str,
+) -> Result<admin::PingAnswer, Status> {
+    let ping = admin::PingRequest {
         who: who.into(),
         carrier: carrier.into(),
     };
@@ -123,7 +127,7 @@ async fn a_stranger_over_tcp_is_let_in_for_a_ticket_and_nothing_else() {
     introduce(&near, &far, "far", &[], &far.node.tcp_sockets()).await;
     let refused = call(&near.client(), "echo@far", "x").await.unwrap_err();
     assert_eq!(refused.code, Code::PermissionDenied);
-    let pending: Vec<admin::Pending> = far
+    let pending: Vec<admin::UntrustedPeer> = far
         .client()
         .admin(method::TRUST_PENDING, &())
         .await
@@ -256,7 +260,7 @@ async fn calls_move_to_tcp_when_udp_loses_many_packets() {
 
 /// Ends the tunnel to `far` on this side, which remembers the TLS session.
 async fn forget_tunnel(near: &House, far: &House, wire: &Wire) {
-    let who = admin::Who { who: "far".into() };
+    let who = admin::PeerSelector { who: "far".into() };
     // An answer may come before the tunnel is up.
     while near.status().await.tunnels.is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -327,7 +331,7 @@ async fn a_first_flight_that_the_peer_refuses_is_sent_again_unnoticed() {
     // It forgets its TLS sessions; the near side does not.
     let far = far.restart("far").await;
     let _echo = serve_echo(&far.client(), "echo").await;
-    let who = admin::Who { who: "far".into() };
+    let who = admin::PeerSelector { who: "far".into() };
     let () = near
         .client()
         .admin(method::TRUST_REMOVE, &who)

@@ -34,7 +34,7 @@ async fn outcome(mut answer: Answer) -> (Status, Duration) {
 }
 
 /// An agent that begins an answer and ends it when told to.
-async fn serve_half(client: &Client) -> (hailwire::Serving, Arc<Notify>) {
+async fn serve_half(client: &Client) -> (hailwire::ServeHandle, Arc<Notify>) {
     let end = Arc::new(Notify::new());
     let told = end.clone();
     let half = move |_: Request| {
@@ -128,12 +128,12 @@ async fn a_ping_finds_a_peer_again_that_was_killed_and_is_back() {
     house::join(&bob, &alice.invite(1, &[]).await)
         .await
         .unwrap();
-    let ping = hailwire::admin::Ping {
+    let ping = hailwire::admin::PingRequest {
         who: "bob".into(),
         carrier: String::new(),
     };
     let client = alice.client();
-    let pinged = || client.admin::<_, hailwire::admin::Pong>("ping", &ping);
+    let pinged = || client.admin::<_, hailwire::admin::PingAnswer>("ping", &ping);
     assert!(pinged().await.unwrap().reused);
 
     node.kill();
@@ -156,7 +156,7 @@ async fn a_second_node_on_one_folder_is_refused_with_the_first_ones_process_id()
         house
             .attach()
             .await
-            .admin::<_, hailwire::admin::Status>("status", &())
+            .admin::<_, hailwire::admin::NodeStatus>("status", &())
             .await
             .is_ok()
     );

@@ -4,8 +4,8 @@ use std::{net::SocketAddr, time::Duration};
 
 use hailwire::{
     carrier::{
-        Connection, mux, quic,
-        tcp::{self, Identity, Listener, TcpCarrier, TcpError},
+        CarrierConnection, mux, quic,
+        tcp::{self, CarrierListener, TcpCarrier, TcpError, TlsIdentity},
     },
     key::NodeKey,
 };
@@ -19,8 +19,8 @@ use tokio::{runtime::Runtime, sync::mpsc, task::JoinSet};
 
 /// Two ends of one connection: `client` connected, `server` listened.
 pub(crate) struct Pair {
-    pub(crate) client: Connection,
-    pub(crate) server: Connection,
+    pub(crate) client: CarrierConnection,
+    pub(crate) server: CarrierConnection,
     /// What must live as long as the connection, such as a socket's folder or an endpoint.
     pub(crate) _keep: Vec<Box<dyn std::any::Any + Send>>,
 }
@@ -58,8 +58,8 @@ impl Carrier {
 /// A connection whose far side runs on a runtime of its own, which can be stopped in mid-flight: as
 /// when a process is killed, the far side's tasks are gone and say nothing.
 pub(crate) struct Mortal {
-    pub(crate) near: Connection,
-    pub(crate) far: Connection,
+    pub(crate) near: CarrierConnection,
+    pub(crate) far: CarrierConnection,
     runtime: Option<Runtime>,
     /// Alive for as long as the connections are.
     _endpoints: Vec<Endpoint>,
@@ -79,17 +79,17 @@ impl Mortal {
                 let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
                 a.set_nonblocking(true).unwrap();
                 b.set_nonblocking(true).unwrap();
-                let near = mux::Connection::client(UnixStream::from_std(a).unwrap());
+                let near = mux::MuxConnection::client(UnixStream::from_std(a).unwrap());
                 let _far_runtime = runtime.enter();
-                let far = mux::Connection::server(UnixStream::from_std(b).unwrap());
-                (Connection::Mux(near), Connection::Mux(far))
+                let far = mux::MuxConnection::server(UnixStream::from_std(b).unwrap());
+                (CarrierConnection::Mux(near), CarrierConnection::Mux(far))
             }
             Carrier::Memory => {
                 let (a, b) = tokio::io::duplex(64 * 1024);
-                let near = mux::Connection::client(a);
+                let near = mux::MuxConnection::client(a);
                 let _far_runtime = runtime.enter();
-                let far = mux::Connection::server(b);
-                (Connection::Mux(near), Connection::Mux(far))
+                let far = mux::MuxConnection::server(b);
+                (CarrierConnection::Mux(near), CarrierConnection::Mux(far))
             }
             Carrier::Quic => {
                 let far = runtime.spawn(loopback(QUIC_SILENCE)).await.unwrap();
@@ -139,8 +139,8 @@ impl Drop for Mortal {
 fn unix_pair() -> Pair {
     let (a, b) = UnixStream::pair().unwrap();
     pair(
-        mux::Connection::client(a),
-        mux::Connection::server(b),
+        mux::MuxConnection::client(a),
+        mux::MuxConnection::server(b),
         Vec::new(),
     )
 }
@@ -153,14 +153,14 @@ async fn unix_listener_pair() -> Pair {
     let (client, server) = (a.unwrap(), b.unwrap().0);
     let keep: Vec<Box<dyn std::any::Any + Send>> = vec![Box::new(folder)];
     pair(
-        mux::Connection::client(client),
-        mux::Connection::server(server),
+        mux::MuxConnection::client(client),
+        mux::MuxConnection::server(server),
         keep,
     )
 }
 
 fn memory_pair() -> Pair {
-    let (client, server) = mux::Connection::pair();
+    let (client, server) = mux::MuxConnection::pair();
     pair(client, server, Vec::new())
 }
 
@@ -204,34 +204,34 @@ async fn loopback(silence: Duration) -> Endpoint {
         .unwrap()
 }
 
-async fn connect(near: &Endpoint, far: &Endpoint) -> Connection {
+async fn connect(near: &Endpoint, far: &Endpoint) -> CarrierConnection {
     let sockets = far.bound_sockets().into_iter().map(TransportAddr::Ip);
     let address = EndpointAddr::from_parts(far.id(), sockets);
-    Connection::Quic(quic::Connection::new(
+    CarrierConnection::Quic(quic::QuicConnection::new(
         near.connect(address, ALPN).await.unwrap(),
     ))
 }
 
-async fn accept(far: Endpoint) -> Connection {
+async fn accept(far: Endpoint) -> CarrierConnection {
     let incoming = far.accept().await.unwrap();
-    Connection::Quic(quic::Connection::new(incoming.await.unwrap()))
+    CarrierConnection::Quic(quic::QuicConnection::new(incoming.await.unwrap()))
 }
 
 /// A node's key and its identity on TCP.
-pub(crate) fn identity() -> (NodeId, Identity) {
+pub(crate) fn identity() -> (NodeId, TlsIdentity) {
     let folder = tempfile::tempdir().unwrap();
     let key = NodeKey::load_or_create(&folder.path().join("key")).unwrap();
-    (key.pair().id(), Identity::new(&key))
+    (key.pair().id(), TlsIdentity::new(&key))
 }
 
 /// A listener of a new node on loopback.
-pub(crate) async fn listen() -> (NodeId, Listener) {
+pub(crate) async fn listen() -> (NodeId, CarrierListener) {
     let (id, identity) = identity();
     let address = SocketAddr::from(([127, 0, 0, 1], 0));
-    (id, Listener::bind(address, &identity).await.unwrap())
+    (id, CarrierListener::bind(address, &identity).await.unwrap())
 }
 
-async fn dial(peer: NodeId, address: SocketAddr, which: TcpCarrier) -> Connection {
+async fn dial(peer: NodeId, address: SocketAddr, which: TcpCarrier) -> CarrierConnection {
     tcp::connect(&identity().1, peer, address, &[which])
         .await
         .unwrap()
@@ -239,13 +239,13 @@ async fn dial(peer: NodeId, address: SocketAddr, which: TcpCarrier) -> Connectio
 
 /// What a listener brings, of however many TCP connections each is made.
 pub(crate) struct Arrivals {
-    made: mpsc::UnboundedReceiver<Result<(NodeId, Connection), TcpError>>,
+    made: mpsc::UnboundedReceiver<Result<(NodeId, CarrierConnection), TcpError>>,
     /// Listens for as long as this lives.
     _listening: JoinSet<()>,
 }
 
 impl Arrivals {
-    pub(crate) fn of(listener: Listener) -> Self {
+    pub(crate) fn of(listener: CarrierListener) -> Self {
         let (tell, made) = mpsc::unbounded_channel();
         let mut listening = JoinSet::new();
         listening.spawn(async move {
@@ -265,7 +265,7 @@ impl Arrivals {
         }
     }
 
-    pub(crate) async fn next(&mut self) -> Result<(NodeId, Connection), TcpError> {
+    pub(crate) async fn next(&mut self) -> Result<(NodeId, CarrierConnection), TcpError> {
         self.made.recv().await.unwrap()
     }
 }
@@ -283,13 +283,13 @@ async fn tcp_pair(which: TcpCarrier) -> Pair {
 }
 
 fn pair(
-    client: mux::Connection,
-    server: mux::Connection,
+    client: mux::MuxConnection,
+    server: mux::MuxConnection,
     keep: Vec<Box<dyn std::any::Any + Send>>,
 ) -> Pair {
     Pair {
-        client: Connection::Mux(client),
-        server: Connection::Mux(server),
+        client: CarrierConnection::Mux(client),
+        server: CarrierConnection::Mux(server),
         _keep: keep,
     }
 }

@@ -1,10 +1,15 @@
 //! What a peer may call, and which calls that name no node it takes: nothing grows by itself.
 
-use hailwire::{Agent, Code, Request, Response, Serving, admin, admin::method};
+use hailwire::{Agent, Code, Request, Response, ServeHandle, admin, admin::method};
 
 use crate::house::{House, call, serve_echo};
 
-async fn trust_add(house: &House, other: &House, allow: &[&str], offer: &[&str]) -> admin::Trusted {
+async fn trust_add(
+    house: &House,
+    other: &House,
+    allow: &[&str],
+    offer: &[&str],
+) -> admin::TrustedPeer {
     let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect();
     let add = admin::TrustAdd {
         id: other.node.id(),
@@ -19,26 +24,27 @@ async fn trust_add(house: &House, other: &House, allow: &[&str], offer: &[&str])
 
 /// What `other` may call at `house`; no name stands for all.
 async fn may_call(house: &House, other: &House) -> Vec<String> {
-    let trusted: Vec<admin::Trusted> = house.client().admin(method::TRUST_LIST, &()).await.unwrap();
+    let trusted: Vec<admin::TrustedPeer> =
+        house.client().admin(method::TRUST_LIST, &()).await.unwrap();
     let row = trusted.into_iter().find(|row| row.id == other.node.id());
     row.unwrap().allow
 }
 
 /// Joins with this node's user saying what the other may call.
 async fn join_allowing(house: &House, ticket: String, allow: &[&str]) -> Vec<String> {
-    let join = admin::Join {
+    let join = admin::JoinRequest {
         ticket,
         allow: allow.iter().map(ToString::to_string).collect(),
-        ..admin::Join::default()
+        ..admin::JoinRequest::default()
     };
     match house.client().admin(method::JOIN, &join).await.unwrap() {
-        admin::Joined::Node { allow, .. } => allow,
-        admin::Joined::Hub { .. } => panic!("joined a hub"),
+        admin::JoinAnswer::Node { allow, .. } => allow,
+        admin::JoinAnswer::Hub { .. } => panic!("joined a hub"),
     }
 }
 
 /// An agent that says whose it is.
-async fn serve_named(house: &House, agent: &str, whose: &'static str) -> Serving {
+async fn serve_named(house: &House, agent: &str, whose: &'static str) -> ServeHandle {
     let answer = move |_: Request| async move { Ok(Response::new(whose)) };
     let agent = Agent::new(agent).unwrap();
     house.client().serve(agent, answer).await.unwrap()
@@ -71,7 +77,7 @@ async fn joining_keeps_a_narrower_grant_and_says_so_and_only_a_user_widens_it() 
     let _shut = serve_echo(&alice.client(), "shut").await;
     // By the other's ticket, by a ticket of this node's own that allows all, and by hand again.
     let joined = alice.join(&bob.invite(1, &[]).await).await.unwrap();
-    assert!(matches!(&joined, admin::Joined::Node { allow, .. } if *allow == ["echo"]));
+    assert!(matches!(&joined, admin::JoinAnswer::Node { allow, .. } if *allow == ["echo"]));
     bob.join(&alice.invite(1, &[]).await).await.unwrap();
     assert_eq!(trust_add(&alice, &bob, &[], &[]).await.allow, ["echo"]);
     assert_eq!(may_call(&alice, &bob).await, ["echo"]);
@@ -133,13 +139,13 @@ async fn a_name_that_this_user_gave_goes_to_no_joiner_that_calls_itself_so() {
     let _real = serve_named(&bank, "pay", "the bank's").await;
     // First come, and then named by this user all the same.
     thief.join(&alice.invite(1, &[]).await).await.unwrap();
-    let join = admin::Join {
+    let join = admin::JoinRequest {
         ticket: bank.invite(1, &[]).await,
         alias: "bank".into(),
-        ..admin::Join::default()
+        ..admin::JoinRequest::default()
     };
     let joined = alice.client().admin(method::JOIN, &join).await.unwrap();
-    assert!(matches!(&joined, admin::Joined::Node { name, .. } if name == "bank"));
+    assert!(matches!(&joined, admin::JoinAnswer::Node { name, .. } if name == "bank"));
     let answer = call(&alice.client(), "pay@bank", "").await.unwrap();
     assert_eq!(answer, b"the bank's");
     // Nor does it get the name by joining again.

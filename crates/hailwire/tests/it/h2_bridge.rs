@@ -13,7 +13,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use hailwire::{
     NodeId,
-    carrier::tcp::{Identity, name_of},
+    carrier::tcp::{TlsIdentity, name_of},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -53,7 +53,7 @@ pub(crate) struct Bridge {
 
 impl Bridge {
     /// Each client is a peer with a key of its own, given by `identity`.
-    pub(crate) async fn to(node: Node, identity: Identity) -> Self {
+    pub(crate) async fn to(node: Node, identity: TlsIdentity) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut listening = JoinSet::new();
@@ -71,7 +71,7 @@ impl Bridge {
 }
 
 /// One client, until either side hangs up.
-async fn bridge(client: TcpStream, node: Node, identity: Identity) {
+async fn bridge(client: TcpStream, node: Node, identity: TlsIdentity) {
     let mut token = [0; 16];
     getrandom::fill(&mut token).unwrap();
     let (forward, reverse) = tokio::join!(
@@ -94,7 +94,7 @@ async fn bridge(client: TcpStream, node: Node, identity: Identity) {
     reverse.abort();
 }
 
-async fn dial(node: &Node, identity: &Identity, protocol: &[u8]) -> TlsStream<TcpStream> {
+async fn dial(node: &Node, identity: &TlsIdentity, protocol: &[u8]) -> TlsStream<TcpStream> {
     let io = TcpStream::connect(node.tcp).await.unwrap();
     io.set_nodelay(true).unwrap();
     let config = identity.dialling(vec![protocol.to_vec()]);

@@ -197,7 +197,7 @@ async fn bridged() -> (Node, Bridge, tempfile::TempDir) {
         tcp: Vec::new(),
     };
     let client = node.client();
-    let _: admin::Trusted = client.admin(method::TRUST_ADD, &trust).await.unwrap();
+    let _: admin::TrustedPeer = client.admin(method::TRUST_ADD, &trust).await.unwrap();
     let place = h2_bridge::Node {
         id: node.id(),
         tcp: node.tcp_sockets()[0],

@@ -6,14 +6,14 @@ use bytes::{Bytes, BytesMut};
 use hailwire::{
     Agent, Body, Client, Code, NodeId, Priority, Request, Response, Status, admin,
     admin::method,
-    carrier::{Connection, ConnectionError, RecvStream, SendStream, mux, quic},
+    carrier::{CarrierConnection, ConnectionError, RecvStream, SendStream, mux, quic},
 };
 use hailwire_wire::{
     CallHeader,
     frame::{self, FrameDecoder, FrameEvent, FrameKind},
-    header::{self, Hello, Offer, Offers, VERSION},
+    header::{self, AgentOffer, AgentOffers, Hello, VERSION},
     limits,
-    mux::{PREFACE, Role, preface},
+    mux::{MuxRole, PREFACE, preface},
 };
 use iroh::{Endpoint, EndpointAddr, RelayMap, RelayMode, TransportAddr, endpoint::presets};
 use tokio::{
@@ -28,7 +28,7 @@ use crate::house::{House, PATIENCE, serve_echo};
 struct Bystander {
     end: oneshot::Sender<()>,
     call: tokio::task::JoinHandle<Result<Bytes, Status>>,
-    _serving: hailwire::Serving,
+    _serving: hailwire::ServeHandle,
 }
 
 impl Bystander {
@@ -98,12 +98,12 @@ async fn noise_on_the_local_socket_ends_that_connection_alone() {
     let bystander = Bystander::call(&house.client(), house.attach().await, "wait").await;
     for seed in 1..50 {
         let answer = answer_to(&house, &noise(seed, 20_000)).await;
-        assert_eq!(answer, preface(Role::Server), "noise was answered");
+        assert_eq!(answer, preface(MuxRole::Server), "noise was answered");
         // The same behind a preface that is in order.
-        let mut bytes = preface(Role::Client).to_vec();
+        let mut bytes = preface(MuxRole::Client).to_vec();
         bytes.extend(noise(seed, 200_000));
         let answer = answer_to(&house, &bytes).await;
-        assert!(answer.starts_with(&preface(Role::Server)));
+        assert!(answer.starts_with(&preface(MuxRole::Server)));
     }
     bystander.ends_well().await;
 }
@@ -111,15 +111,15 @@ async fn noise_on_the_local_socket_ends_that_connection_alone() {
 #[tokio::test]
 async fn another_major_version_of_the_multiplexer_is_refused_and_told_this_one() {
     let house = House::named("alice").await;
-    let mut other = preface(Role::Client);
+    let mut other = preface(MuxRole::Client);
     other[8] = 9;
-    assert_eq!(answer_to(&house, &other).await, preface(Role::Server));
+    assert_eq!(answer_to(&house, &other).await, preface(MuxRole::Server));
 }
 
 #[tokio::test]
 async fn an_oversized_length_is_answered_with_a_reason() {
     let house = House::named("alice").await;
-    let mut bytes = preface(Role::Client).to_vec();
+    let mut bytes = preface(MuxRole::Client).to_vec();
     // DATA on stream 1, of 65,535 bytes.
     bytes.extend([0x01, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 1]);
     let answer = answer_to(&house, &bytes).await;
@@ -131,7 +131,7 @@ async fn an_oversized_length_is_answered_with_a_reason() {
 
 /// A connection to a node whose far side is this test.
 pub(crate) struct Guest {
-    pub(crate) connection: Connection,
+    pub(crate) connection: CarrierConnection,
     /// The same, as the engine has it, where it is by a tunnel.
     quic: Option<iroh::endpoint::Connection>,
     endpoint: Option<Endpoint>,
@@ -155,7 +155,7 @@ impl Guest {
             Way::Socket => {
                 let socket = UnixStream::connect(house.data().socket()).await.unwrap();
                 Self {
-                    connection: Connection::Mux(mux::Connection::client(socket)),
+                    connection: CarrierConnection::Mux(mux::MuxConnection::client(socket)),
                     quic: None,
                     endpoint: None,
                 }
@@ -182,7 +182,8 @@ impl Guest {
             tcp: Vec::new(),
         };
         if trusted {
-            let _: admin::Trusted = house.client().admin(method::TRUST_ADD, &add).await.unwrap();
+            let _: admin::TrustedPeer =
+                house.client().admin(method::TRUST_ADD, &add).await.unwrap();
         }
         let id = iroh::EndpointId::from_bytes(house.node.id().as_bytes()).unwrap();
         let sockets = house.node.sockets().into_iter().map(|mut socket| {
@@ -194,7 +195,7 @@ impl Guest {
         let address = EndpointAddr::from_parts(id, sockets);
         let connection = endpoint.connect(address, b"hailwire").await.unwrap();
         Self {
-            connection: Connection::Quic(quic::Connection::new(connection.clone())),
+            connection: CarrierConnection::Quic(quic::QuicConnection::new(connection.clone())),
             quic: Some(connection),
             endpoint: Some(endpoint),
         }
@@ -326,7 +327,7 @@ async fn unidirectional_streams_are_stopped_one_by_one_and_their_tunnel_lives() 
     let guest = Guest::of(&house, Way::Tunnel).await;
     let _control = guest.greet(vec![VERSION.into()]).await;
     let quic = guest.quic.as_ref().unwrap();
-    let most = hailwire::config::Quic::default().uni_streams as usize;
+    let most = hailwire::config::QuicSettings::default().uni_streams as usize;
     for _ in 0..3 {
         // As many as it may have at once, each of which makes room for another when it is gone.
         let mut streams = Vec::new();
@@ -393,21 +394,21 @@ async fn a_second_greeting_ends_the_connection() {
 #[tokio::test]
 async fn an_offer_past_a_bound_ends_the_connection_and_says_which() {
     let house = House::named("alice").await;
-    let offer = || Offer {
+    let offer = || AgentOffer {
         name: "grep".parse().unwrap(),
         description: String::new(),
         tags: Vec::new(),
         version: String::new(),
     };
-    let described = Offer {
+    let described = AgentOffer {
         description: "x".repeat(limits::MAX_DESCRIPTION + 1),
         ..offer()
     };
-    let tagged = Offer {
+    let tagged = AgentOffer {
         tags: vec![String::new(); limits::MAX_TAGS + 1],
         ..offer()
     };
-    let versioned = Offer {
+    let versioned = AgentOffer {
         version: "1".repeat(limits::MAX_NAME + 1),
         ..offer()
     };
@@ -422,9 +423,9 @@ async fn an_offer_past_a_bound_ends_the_connection_and_says_which() {
         let (mut control, _recv) = guest.greet(vec![VERSION.into()]).await;
         let offers = frame_of(
             FrameKind::OFFERS,
-            &header::encode(&Offers {
+            &header::encode(&AgentOffers {
                 agents,
-                ..Offers::default()
+                ..AgentOffers::default()
             }),
         );
         control.write(offers.into()).await.unwrap();

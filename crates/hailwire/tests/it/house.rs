@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::Path, time::Duration};
 
 use hailwire::{
-    Agent, Body, Client, Config, DataDir, Node, Request, Response, Serving, StartError, Status,
+    Agent, Body, Client, Config, DataDir, Node, Request, Response, ServeHandle, StartError, Status,
     admin, admin::method,
 };
 
@@ -48,7 +48,7 @@ impl House {
         invite(&self.client(), uses, allow).await
     }
 
-    pub(crate) async fn join(&self, ticket: &str) -> Result<admin::Joined, Status> {
+    pub(crate) async fn join(&self, ticket: &str) -> Result<admin::JoinAnswer, Status> {
         join(&self.client(), ticket).await
     }
 
@@ -57,7 +57,7 @@ impl House {
         other.join(&self.invite(1, &[]).await).await.unwrap();
     }
 
-    pub(crate) async fn status(&self) -> admin::Status {
+    pub(crate) async fn status(&self) -> admin::NodeStatus {
         status(&self.client()).await
     }
 
@@ -107,31 +107,31 @@ pub(crate) async fn was_at(dir: &Path, name: &str, address: SocketAddr) {
 /// A ticket of the node that a client belongs to.
 pub(crate) async fn invite(client: &Client, uses: u32, allow: &[&str]) -> String {
     let allow = allow.iter().map(ToString::to_string).collect();
-    let invite = admin::Invite {
+    let invite = admin::InviteRequest {
         uses,
         expires_s: 60,
         allow,
         offer: Vec::new(),
     };
-    let invited: admin::Invited = client.admin(method::INVITE, &invite).await.unwrap();
+    let invited: admin::InviteAnswer = client.admin(method::INVITE, &invite).await.unwrap();
     invited.ticket
 }
 
 /// Uses a ticket at the node that a client belongs to.
-pub(crate) async fn join(client: &Client, ticket: &str) -> Result<admin::Joined, Status> {
-    let join = admin::Join {
+pub(crate) async fn join(client: &Client, ticket: &str) -> Result<admin::JoinAnswer, Status> {
+    let join = admin::JoinRequest {
         ticket: ticket.to_owned(),
-        ..admin::Join::default()
+        ..admin::JoinRequest::default()
     };
     client.admin(method::JOIN, &join).await
 }
 
-pub(crate) async fn status(client: &Client) -> admin::Status {
+pub(crate) async fn status(client: &Client) -> admin::NodeStatus {
     client.admin(method::STATUS, &()).await.unwrap()
 }
 
 /// Serves an agent that answers with what it is sent, chunk by chunk.
-pub(crate) async fn serve_echo(client: &Client, name: &str) -> Serving {
+pub(crate) async fn serve_echo(client: &Client, name: &str) -> ServeHandle {
     let echo = |request: Request| async move { Ok(Response::new(request.into_body())) };
     client.serve(Agent::new(name).unwrap(), echo).await.unwrap()
 }

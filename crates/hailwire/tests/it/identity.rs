@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use hailwire::{Agent, Caller, Code, NodeId, Request, Response, Serving, Status};
+use hailwire::{Agent, Caller, Code, NodeId, Request, Response, ServeHandle, Status};
 use hailwire_wire::{
     AgentName,
     frame::FrameKind,
-    header::{self, Register, VERSION},
+    header::{self, RegisterHeader, VERSION},
 };
 use serde::Serialize;
 
@@ -26,7 +26,7 @@ struct Written<'a> {
 }
 
 /// An agent of an embedded program and one of an attached program that note who calls.
-async fn witnesses(house: &House, seen: &Seen) -> [Serving; 2] {
+async fn witnesses(house: &House, seen: &Seen) -> [ServeHandle; 2] {
     let note = |seen: Seen| {
         move |request: Request| {
             let from = request.header().from.agent.clone();
@@ -93,7 +93,7 @@ async fn a_peer_registers_no_agent() {
     let house = House::named("alice").await;
     let guest = Guest::of(&house, Way::Tunnel).await;
     let _control = guest.greet(vec![VERSION.into()]).await;
-    let register = Register {
+    let register = RegisterHeader {
         name: "grep".parse().unwrap(),
         description: String::new(),
         tags: Vec::new(),

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use hailwire::{
     Code,
     carrier::{
-        Connection, ConnectionError,
+        CarrierConnection, ConnectionError,
         tcp::{self, TcpCarrier},
     },
 };
@@ -25,7 +25,7 @@ async fn with_tcp() -> House {
     node_of(config).await
 }
 
-async fn connect(house: &House, which: TcpCarrier) -> Connection {
+async fn connect(house: &House, which: TcpCarrier) -> CarrierConnection {
     let address = house.node.tcp_sockets()[0];
     let (_, own) = identity();
     let which = [which];

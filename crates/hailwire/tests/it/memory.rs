@@ -8,8 +8,8 @@ use hailwire::{
     Agent, Client, Code, DataDir, NodeId, Priority, Request, Response,
     admin::{self, method},
     carrier::{
-        Connection, ReadError, RecvStream, SendStream, quic,
-        tcp::{self, Identity, TcpCarrier},
+        CarrierConnection, ReadError, RecvStream, SendStream, quic,
+        tcp::{self, TcpCarrier, TlsIdentity},
     },
 };
 use hailwire_wire::{
@@ -93,14 +93,14 @@ impl Victim {
             addresses: Vec::new(),
             tcp: Vec::new(),
         };
-        let _: admin::Trusted = self.client.admin(method::TRUST_ADD, &add).await.unwrap();
+        let _: admin::TrustedPeer = self.client.admin(method::TRUST_ADD, &add).await.unwrap();
     }
 }
 
 /// Over what a peer comes, with a key of its own.
 #[derive(Clone)]
 enum Way {
-    Tcp(TcpCarrier, Identity),
+    Tcp(TcpCarrier, TlsIdentity),
     Quic(Endpoint),
 }
 
@@ -123,7 +123,7 @@ impl Way {
         (id, Self::Quic(endpoint))
     }
 
-    async fn connect(&self, victim: Place) -> Connection {
+    async fn connect(&self, victim: Place) -> CarrierConnection {
         match self {
             Self::Tcp(by, identity) => {
                 let dialled = tcp::connect(identity, victim.id, victim.tcp, &[*by]).await;
@@ -132,7 +132,7 @@ impl Way {
             Self::Quic(endpoint) => {
                 let id = EndpointId::from_bytes(victim.id.as_bytes()).unwrap();
                 let to = EndpointAddr::from_parts(id, [TransportAddr::Ip(victim.udp)]);
-                Connection::Quic(quic::Connection::new(
+                CarrierConnection::Quic(quic::QuicConnection::new(
                     endpoint.connect(to, b"hailwire").await.unwrap(),
                 ))
             }
@@ -153,7 +153,7 @@ type Held = (SendStream, RecvStream);
 
 /// A peer that greets and then does its worst on one connection.
 struct Hostile {
-    connection: Connection,
+    connection: CarrierConnection,
     held: Vec<Held>,
 }
 
@@ -265,7 +265,7 @@ async fn attacked_by_64(way: impl AsyncFn() -> (NodeId, Way)) {
         addresses: Vec::new(),
         tcp: vec![victim.tcp.to_string()],
     };
-    let _: admin::Trusted = honest.client().admin(method::TRUST_ADD, &at).await.unwrap();
+    let _: admin::TrustedPeer = honest.client().admin(method::TRUST_ADD, &at).await.unwrap();
     // In a process of its own, as agents are: what the node holds of its answers is the node's.
     let large = |_: Request| async { Ok(Response::new(Bytes::from(vec![7; 256 * 1024]))) };
     let agent = Agent::new("large").unwrap();

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use hailwire::{Config, DataDir, Node, config::Cipher};
+use hailwire::{Config, DataDir, Node, config::TlsCipher};
 use tokio::{net::UdpSocket, time::timeout};
 
 use crate::{
@@ -12,11 +12,11 @@ use crate::{
     kept, strange_tcp,
 };
 
-const CIPHERS: [Cipher; 4] = [
-    Cipher::Auto,
-    Cipher::Aes128,
-    Cipher::Aes256,
-    Cipher::Chacha20,
+const CIPHERS: [TlsCipher; 4] = [
+    TlsCipher::Auto,
+    TlsCipher::Aes128,
+    TlsCipher::Aes256,
+    TlsCipher::Chacha20,
 ];
 
 /// A frame that wants to be acknowledged and says nothing.
@@ -26,7 +26,7 @@ pub(crate) const PING: &[u8] = &[0x01];
 const RETRY: u8 = 0xf0;
 
 /// A node that prefers this cipher.
-async fn node_with(cipher: Cipher) -> House {
+async fn node_with(cipher: TlsCipher) -> House {
     let mut config = house::config("under-fire");
     config.quic.cipher = cipher;
     node_of(config).await
@@ -180,7 +180,7 @@ fn rounds(usual: usize) -> usize {
 /// The promises are those of the fuzz target.
 #[tokio::test]
 async fn whatever_datagrams_come_a_node_answers_the_next_one_and_takes_calls() {
-    let (friend, house) = tokio::join!(House::named("friend"), node_with(Cipher::Auto));
+    let (friend, house) = tokio::join!(House::named("friend"), node_with(TlsCipher::Auto));
     friend.befriend(&house).await;
     let _echo = serve_echo(&house.client(), "echo").await;
     let mut sender = datagrams::Sender::to(house.node.sockets()[0]).await;
@@ -205,7 +205,7 @@ async fn whatever_datagrams_come_a_node_answers_the_next_one_and_takes_calls() {
 
 #[tokio::test]
 async fn whatever_is_kept_for_the_fuzz_target_datagrams_a_node_answers_and_takes_calls() {
-    let (friend, house) = tokio::join!(House::named("friend"), node_with(Cipher::Auto));
+    let (friend, house) = tokio::join!(House::named("friend"), node_with(TlsCipher::Auto));
     friend.befriend(&house).await;
     let _echo = serve_echo(&house.client(), "echo").await;
     let mut sender = datagrams::Sender::to(house.node.sockets()[0]).await;

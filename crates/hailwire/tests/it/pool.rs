@@ -6,8 +6,8 @@ use bytes::{Bytes, BytesMut};
 use hailwire::{
     Code, Node, NodeId, Status, admin,
     admin::method,
-    carrier::{Connection, RecvStream, SendStream, quic},
-    config::{Carrier, InForce, Pool},
+    carrier::{CarrierConnection, RecvStream, SendStream, quic},
+    config::{Carrier, InForce, TunnelPool},
 };
 use hailwire_wire::{
     frame::{self, FrameDecoder, FrameEvent, FrameKind},
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::house::{self, House, PATIENCE, serve_echo};
 
-async fn with_pool(name: &str, carrier: Carrier, pool: Pool) -> House {
+async fn with_pool(name: &str, carrier: Carrier, pool: TunnelPool) -> House {
     let dir = tempfile::tempdir().unwrap();
     let mut config = house::config(name);
     config.listen.tcp = vec![(Ipv4Addr::LOCALHOST, 0).into()];
@@ -35,7 +35,7 @@ async fn with_pool(name: &str, carrier: Carrier, pool: Pool) -> House {
 }
 
 /// Waits until the one tunnel of a node has so many connections.
-async fn has_connections(house: &House, number: u32) -> admin::Tunnel {
+async fn has_connections(house: &House, number: u32) -> admin::TunnelStatus {
     let reached = tokio::time::timeout(PATIENCE, async {
         loop {
             let mut tunnels = house.status().await.tunnels;
@@ -52,8 +52,8 @@ async fn has_connections(house: &House, number: u32) -> admin::Tunnel {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_sides_show_how_many_connections_a_tunnel_has() {
     for carrier in [Carrier::Quic, Carrier::H2, Carrier::Ws] {
-        let far = with_pool("far", carrier, Pool::default()).await;
-        let near = with_pool("near", carrier, Pool::Fixed(4)).await;
+        let far = with_pool("far", carrier, TunnelPool::default()).await;
+        let near = with_pool("near", carrier, TunnelPool::Fixed(4)).await;
         near.join(&far.invite(1, &[]).await).await.unwrap();
         let _echo = serve_echo(&far.client(), "echo").await;
         let ours = has_connections(&near, 4).await;
@@ -76,8 +76,8 @@ async fn both_sides_show_how_many_connections_a_tunnel_has() {
 /// The far side's bound is its own, and a dialler that asks for more has what there is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dialler_that_wants_more_than_the_far_side_takes_has_that() {
-    let far = with_pool("far", Carrier::Ws, Pool::default()).await;
-    let near = with_pool("near", Carrier::Ws, Pool::Fixed(70)).await;
+    let far = with_pool("far", Carrier::Ws, TunnelPool::default()).await;
+    let near = with_pool("near", Carrier::Ws, TunnelPool::Fixed(70)).await;
     near.join(&far.invite(1, &[]).await).await.unwrap();
     let _echo = serve_echo(&far.client(), "echo").await;
     let most = u32::try_from(limits::MAX_CONNECTIONS).unwrap();
@@ -121,7 +121,7 @@ impl ByHand {
                 let told = told.clone();
                 tokio::spawn(async move {
                     let connection = connecting.await.unwrap();
-                    let connection = Connection::Quic(quic::Connection::new(connection));
+                    let connection = CarrierConnection::Quic(quic::QuicConnection::new(connection));
                     while let Ok((send, recv)) = connection.accept().await {
                         let (connection, told) = (connection.clone(), told.clone());
                         tokio::spawn(answer(connection, send, recv, features, told));
@@ -134,7 +134,7 @@ impl ByHand {
 
     /// A node that wants four connections, and knows this far side as `far`.
     async fn dialler(&self) -> House {
-        let near = with_pool("near", Carrier::Quic, Pool::Fixed(4)).await;
+        let near = with_pool("near", Carrier::Quic, TunnelPool::Fixed(4)).await;
         let sockets = self.endpoint.bound_sockets().into_iter();
         let add = admin::TrustAdd {
             id: NodeId::from_bytes(*self.endpoint.id().as_bytes()),
@@ -144,13 +144,13 @@ impl ByHand {
             addresses: sockets.map(|socket| socket.to_string()).collect(),
             tcp: Vec::new(),
         };
-        let _: admin::Trusted = near.client().admin(method::TRUST_ADD, &add).await.unwrap();
+        let _: admin::TrustedPeer = near.client().admin(method::TRUST_ADD, &add).await.unwrap();
         near
     }
 }
 
 async fn answer(
-    connection: Connection,
+    connection: CarrierConnection,
     mut send: SendStream,
     mut recv: RecvStream,
     features: &'static [&'static str],

@@ -12,7 +12,7 @@ use hailwire_wire::{
     CallHeader,
     frame::{self, FrameKind},
     header::{self, VERSION},
-    ticket::{NodeTicket, Secret, Ticket},
+    ticket::{NodeTicket, Ticket, TicketSecret},
 };
 use serde::Serialize;
 
@@ -96,7 +96,7 @@ async fn a_ticket_makes_a_node_contact_nothing_of_its_own_machine() {
     let (addresses, tcp, relay) = services.named();
     let ticket = Ticket::Node(NodeTicket {
         node: NodeId::from_bytes([7; 32]),
-        secret: Secret::from_random([7; 16]),
+        secret: TicketSecret::from_random([7; 16]),
         expires: u64::MAX,
         name: None,
         addresses,
@@ -114,7 +114,7 @@ async fn a_ticket_makes_a_node_contact_nothing_of_its_own_machine() {
 /// What a joiner says of itself.
 #[derive(Serialize)]
 struct Redeem {
-    secret: Secret,
+    secret: TicketSecret,
     name: String,
     addresses: Vec<SocketAddr>,
     tcp: Vec<SocketAddr>,

@@ -172,7 +172,7 @@ async fn another_users_program_is_turned_away_by_the_folder_and_by_the_node() {
         house
             .attach()
             .await
-            .admin::<_, hailwire::admin::Status>("status", &())
+            .admin::<_, hailwire::admin::NodeStatus>("status", &())
             .await
             .is_ok()
     );

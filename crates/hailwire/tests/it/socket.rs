@@ -10,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use hailwire::{Agent, Client, Code, Request, RequestKind, Response, Serving, Status, StreamIo};
+use hailwire::{
+    Agent, Client, Code, Request, RequestKind, Response, ServeHandle, Status, StreamIo,
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{UnixListener, UnixStream},
@@ -40,7 +42,7 @@ impl Offered {
         }
     }
 
-    async fn serve(&self, client: &Client) -> Serving {
+    async fn serve(&self, client: &Client) -> ServeHandle {
         let handled = self.handled.clone();
         let handler = move |request: Request| {
             let streams = u64::from(request.kind() == RequestKind::Stream);

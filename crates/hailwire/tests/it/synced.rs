@@ -35,9 +35,9 @@ async fn changes_for_the_watcher() {
         tcp: Vec::new(),
     };
     mark("start");
-    let _: admin::Trusted = client.admin(method::TRUST_ADD, &add).await.unwrap();
+    let _: admin::TrustedPeer = client.admin(method::TRUST_ADD, &add).await.unwrap();
     mark("trust");
-    let who = admin::Who { who: "z".into() };
+    let who = admin::PeerSelector { who: "z".into() };
     let () = client.admin(method::TRUST_REMOVE, &who).await.unwrap();
     mark("removal");
     let ticket = house.invite(1, &[]).await;

@@ -92,7 +92,7 @@ async fn a_stranger_is_refused_noted_and_can_be_approved() {
             .collect(),
         tcp: Vec::new(),
     };
-    let _: admin::Trusted = bob.client().admin(method::TRUST_ADD, &add).await.unwrap();
+    let _: admin::TrustedPeer = bob.client().admin(method::TRUST_ADD, &add).await.unwrap();
     let refused = call(&bob.client(), "echo@alice", "x").await.unwrap_err();
     assert_eq!(refused.code, Code::PermissionDenied);
     assert!(
@@ -101,7 +101,7 @@ async fn a_stranger_is_refused_noted_and_can_be_approved() {
         refused.hint
     );
 
-    let pending: Vec<admin::Pending> = alice
+    let pending: Vec<admin::UntrustedPeer> = alice
         .client()
         .admin(method::TRUST_PENDING, &())
         .await
@@ -119,7 +119,7 @@ async fn a_stranger_is_refused_noted_and_can_be_approved() {
         addresses: Vec::new(),
         tcp: Vec::new(),
     };
-    let _: admin::Trusted = alice
+    let _: admin::TrustedPeer = alice
         .client()
         .admin(method::TRUST_APPROVE, &approve)
         .await
@@ -145,7 +145,7 @@ async fn a_removed_peers_tunnel_closes_at_once() {
     {
         tokio::task::yield_now().await;
     }
-    let who = admin::Who { who: "bob".into() };
+    let who = admin::PeerSelector { who: "bob".into() };
     let () = alice
         .client()
         .admin(method::TRUST_REMOVE, &who)
@@ -164,12 +164,12 @@ async fn a_removed_peers_tunnel_closes_at_once() {
 async fn a_ping_tells_whether_the_peer_trusts_this_node() {
     let (alice, bob) = tokio::join!(House::named("alice"), House::named("bob"));
     alice.befriend(&bob).await;
-    let ping = async |who: &str| -> admin::Pong {
-        let who = admin::Who { who: who.into() };
+    let ping = async |who: &str| -> admin::PingAnswer {
+        let who = admin::PeerSelector { who: who.into() };
         bob.client().admin(method::PING, &who).await.unwrap()
     };
     assert!(ping("alice").await.trusted);
-    let who = admin::Who { who: "bob".into() };
+    let who = admin::PeerSelector { who: "bob".into() };
     let () = alice
         .client()
         .admin(method::TRUST_REMOVE, &who)

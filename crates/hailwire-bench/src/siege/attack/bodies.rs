@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hailwire::{
     Priority,
-    carrier::{Connection, SendStream},
+    carrier::{CarrierConnection, SendStream},
 };
 use hailwire_wire::frame::{FrameKind, prefix};
 use tokio::{task::JoinSet, time::timeout};
@@ -80,7 +80,7 @@ async fn flood(
 
 /// Streams whose answers wait.
 async fn ask_and_do_not_read(
-    connection: &Connection,
+    connection: &CarrierConnection,
     counters: &AttackCounters,
 ) -> Vec<impl Sized> {
     let mut unread = Vec::new();
@@ -105,7 +105,7 @@ async fn ask_and_do_not_read(
 
 /// Bodies without end, on all streams in turn.
 async fn write_without_end(
-    connection: &Connection,
+    connection: &CarrierConnection,
     counters: &AttackCounters,
 ) -> Result<(), BenchError> {
     let mut streams: Vec<Option<(SendStream, hailwire::carrier::RecvStream)>> = Vec::new();

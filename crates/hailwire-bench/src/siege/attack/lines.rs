@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hailwire::{Priority, carrier::Connection};
+use hailwire::{Priority, carrier::CarrierConnection};
 use hailwire_wire::frame::FrameKind;
 use tokio::time::timeout;
 
@@ -44,7 +44,7 @@ pub(super) async fn run(
 }
 
 async fn question(
-    connection: &Connection,
+    connection: &CarrierConnection,
     turn: usize,
     counters: &AttackCounters,
 ) -> Result<(), BenchError> {

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use hailwire_wire::mux::{Role, preface};
+use hailwire_wire::mux::{MuxRole, preface};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::UnixStream,
@@ -78,7 +78,7 @@ async fn attach(socket: &Path) -> Result<UnixStream, BenchError> {
     let mut io = UnixStream::connect(socket)
         .await
         .map_err(BenchError::io("attaching to the node"))?;
-    let hello = preface(Role::Client);
+    let hello = preface(MuxRole::Client);
     io.write_all(&hello)
         .await
         .map_err(BenchError::io("attaching to the node"))?;

@@ -4,8 +4,8 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use futures_util::{SinkExt as _, StreamExt as _};
-use hailwire::hub::{HubClient, tls::Pins};
-use hailwire_wire::{address::NodeRef, directory::Search};
+use hailwire::hub::{HubClient, tls::HubPins};
+use hailwire_wire::{address::NodeRef, directory::SearchRequest};
 use iroh::{EndpointId, dns::DnsResolver};
 use iroh_relay::{
     client::ClientBuilder,
@@ -34,7 +34,7 @@ pub(super) async fn run(
 ) -> Result<(), BenchError> {
     let ticket = orders.hub.read()?;
     let seed = orders.seed(0)?;
-    let client = HubClient::new(ticket.url, ticket.key, seed.pair(), &Pins::default());
+    let client = HubClient::new(ticket.url, ticket.key, seed.pair(), &HubPins::default());
     let client = Arc::new(client.map_err(failed("reaching the hub"))?);
     client
         .join(ticket.secret)
@@ -69,7 +69,7 @@ async fn ask(
         pace.tick().await;
         let (what, asked) = match turn % 4 {
             0 | 1 => {
-                let search = Search::default();
+                let search = SearchRequest::default();
                 ("searches", client.search(&search).await.map(drop))
             }
             2 => ("lists of members", client.members().await.map(drop)),

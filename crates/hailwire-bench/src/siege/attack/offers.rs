@@ -2,7 +2,7 @@
 
 use hailwire_wire::{
     frame::FrameKind,
-    header::{self, Offer, Offers},
+    header::{self, AgentOffer, AgentOffers},
 };
 
 use super::{AttackCounters, AttackOrders, PAUSE_AFTER_REFUSAL, pace};
@@ -55,13 +55,13 @@ pub(super) async fn run(
     }
 }
 
-fn list(turn: usize) -> Result<Offers, BenchError> {
+fn list(turn: usize) -> Result<AgentOffers, BenchError> {
     let offer = |number: usize| {
         let name = match number {
             0 => "echo".to_owned(),
             number => format!("agent-{number}-{}", turn % 7),
         };
-        Ok(Offer {
+        Ok(AgentOffer {
             name: name.parse().map_err(failed("parsing a name"))?,
             description: format!("list {turn}").repeat(10),
             tags: vec!["flood".to_owned()],
@@ -69,8 +69,8 @@ fn list(turn: usize) -> Result<Offers, BenchError> {
         })
     };
     let agents = (0..AGENTS).map(offer).collect::<Result<_, BenchError>>()?;
-    Ok(Offers {
+    Ok(AgentOffers {
         agents,
-        ..Offers::default()
+        ..AgentOffers::default()
     })
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hailwire_wire::ticket::Secret;
+use hailwire_wire::ticket::TicketSecret;
 use tokio::task::JoinSet;
 
 use super::{AttackCounters, AttackOrders, pace};
@@ -65,12 +65,12 @@ async fn by_tcp(address: NodeAddress, counters: &AttackCounters) -> Result<(), B
 
 /// Presents a forged ticket, then stays until it is closed.
 async fn show(
-    connection: &hailwire::carrier::Connection,
+    connection: &hailwire::carrier::CarrierConnection,
     counters: &AttackCounters,
 ) -> Result<(), BenchError> {
     counters.did("connections", 1);
     let _control = peer::greet(connection).await?;
-    let wrong = Secret::from_random(peer::random()?);
+    let wrong = TicketSecret::from_random(peer::random()?);
     if let Err(error) = peer::redeem(connection, wrong).await {
         counters.refused(&error.with_cause());
     } else {

@@ -7,7 +7,7 @@
 use std::process::Stdio;
 
 use futures_util::future::BoxFuture;
-use hailwire::{Client, Stream};
+use hailwire::{Client, RawStream};
 use hailwire_callout::{
     host::{ConnectError, ConnectOptions, Connection, over},
     pool::Connector,
@@ -91,7 +91,7 @@ impl Connector for OverlayConnector {
             let opened = self.client.stream(&self.address).open().await;
             let stream =
                 opened.map_err(|status| ConnectError::Io(std::io::Error::other(status)))?;
-            over(Stream::into_io(stream), options).await
+            over(RawStream::into_io(stream), options).await
         })
     }
 

@@ -41,7 +41,7 @@ use super::{AgentRule, FallbackAction};
 use crate::{host::dialect::Dialect, pool::PoolConfig};
 
 pub use address::ListenAddress;
-pub use hailwire_kdl::{FileError as ConfigError, MAX_FILE, Setting};
+pub use hailwire_kdl::{FileError as ConfigError, MAX_FILE, SettingRow};
 pub use settings::SETTINGS;
 
 /// Whom a proxy asks, and where it listens for those who ask it.

@@ -7,8 +7,8 @@ mod rule;
 use std::{str::FromStr, time::Duration};
 
 use hailwire_kdl::{
-    KdlEntry, KdlNode, Mistake, SeenNames, argument, document, number, property, section, several,
-    single, text, unknown,
+    KdlEntry, KdlNode, SeenNames, TextMistake, argument, document, number, property, section,
+    several, single, text, unknown,
 };
 use hailwire_pool::Strategy;
 
@@ -33,7 +33,7 @@ const MAX_BUFFER: u32 = 8 << 20;
 /// Longest time that can be set, in milliseconds.
 const MAX_MS: u32 = 600_000;
 
-pub(super) fn config(text: &str) -> Result<Config, Mistake> {
+pub(super) fn config(text: &str) -> Result<Config, TextMistake> {
     let mut config = Config::default();
     let mut seen = SeenNames::default();
     for node in document(text)?.nodes() {
@@ -49,7 +49,10 @@ pub(super) fn config(text: &str) -> Result<Config, Mistake> {
 }
 
 /// An agent that connects needs an endpoint to connect to.
-fn needs_listener(document: &hailwire_kdl::KdlDocument, config: &Config) -> Result<(), Mistake> {
+fn needs_listener(
+    document: &hailwire_kdl::KdlDocument,
+    config: &Config,
+) -> Result<(), TextMistake> {
     let waits = |endpoint: &AgentEndpoint| matches!(endpoint, AgentEndpoint::Reverse(_));
     let lost = config
         .agents
@@ -67,13 +70,13 @@ fn needs_listener(document: &hailwire_kdl::KdlDocument, config: &Config) -> Resu
         "`{}` uses `reverse`, but `listen.reverse` is not set",
         agent.name
     );
-    Err(Mistake::at(at, what).hint("write: listen { reverse \"/run/hail/agents.sock\" }"))
+    Err(TextMistake::at(at, what).hint("write: listen { reverse \"/run/hail/agents.sock\" }"))
 }
 
-fn agents(node: &KdlNode, agents: &mut Vec<AgentConfig>) -> Result<(), Mistake> {
+fn agents(node: &KdlNode, agents: &mut Vec<AgentConfig>) -> Result<(), TextMistake> {
     if let Some(entry) = node.entries().first() {
         let hint = "write: agents { agent \"waf\" { … } }";
-        return Err(Mistake::in_value(entry, "`agents` takes its agents in braces").hint(hint));
+        return Err(TextMistake::in_value(entry, "`agents` takes its agents in braces").hint(hint));
     }
     for inner in node.iter_children() {
         if inner.name().value() != "agent" {
@@ -82,11 +85,11 @@ fn agents(node: &KdlNode, agents: &mut Vec<AgentConfig>) -> Result<(), Mistake> 
         let agent = agent(inner)?;
         if agents.iter().any(|known| known.name == agent.name) {
             let what = format!("two agents are called `{}`", agent.name);
-            return Err(Mistake::of(inner, what));
+            return Err(TextMistake::of(inner, what));
         }
         if agents.len() == Config::MAX_AGENTS {
             let what = format!("more than {} agents", Config::MAX_AGENTS);
-            return Err(Mistake::of(inner, what));
+            return Err(TextMistake::of(inner, what));
         }
         agents.push(agent);
     }
@@ -165,7 +168,7 @@ pub(super) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
         .chain(of("listen", &LISTEN))
 }
 
-fn agent(node: &KdlNode) -> Result<AgentConfig, Mistake> {
+fn agent(node: &KdlNode) -> Result<AgentConfig, TextMistake> {
     let mut agent = AgentConfig {
         name: name(node, argument(node, &["type"])?)?,
         kind: match property(node, "type") {
@@ -204,7 +207,7 @@ fn agent(node: &KdlNode) -> Result<AgentConfig, Mistake> {
     if agent.endpoints.is_empty() {
         let what = format!("agent `{}` has no endpoint", agent.name);
         let hint = "write for example: binary-uds \"/run/hail/waf.sock\"";
-        return Err(Mistake::of(node, what).hint(hint));
+        return Err(TextMistake::of(node, what).hint(hint));
     }
     Ok(agent)
 }
@@ -213,13 +216,13 @@ fn setting(
     node: &KdlNode,
     agent: &mut AgentConfig,
     phases: &mut EventKinds,
-) -> Result<(), Mistake> {
+) -> Result<(), TextMistake> {
     let rule = &mut agent.rule;
     match node.name().value() {
         "unix-socket" | "binary-uds" | "grpc" | "reverse" | "hail" => {
             if agent.endpoints.len() == Config::MAX_ENDPOINTS {
                 let what = format!("more than {} endpoints", Config::MAX_ENDPOINTS);
-                return Err(Mistake::of(node, what));
+                return Err(TextMistake::of(node, what));
             }
             agent.endpoints.push(endpoint(node, &agent.name)?);
         }
@@ -283,7 +286,7 @@ const STRATEGIES: [(&str, Strategy); 5] = [
     ("two_choices", Strategy::TwoChoices),
 ];
 
-fn pool(node: &KdlNode, pool: &mut PoolSettings) -> Result<(), Mistake> {
+fn pool(node: &KdlNode, pool: &mut PoolSettings) -> Result<(), TextMistake> {
     section(node, "pool", &POOL, |inner| {
         match inner.name().value() {
             "preset" => pool.preset = single(inner)?,
@@ -297,8 +300,8 @@ fn pool(node: &KdlNode, pool: &mut PoolSettings) -> Result<(), Mistake> {
     })
 }
 
-fn breaker(node: &KdlNode, breaker: &mut BreakerSettings) -> Result<(), Mistake> {
-    let count = |node: &KdlNode, most: u8| -> Result<Option<u8>, Mistake> {
+fn breaker(node: &KdlNode, breaker: &mut BreakerSettings) -> Result<(), TextMistake> {
+    let count = |node: &KdlNode, most: u8| -> Result<Option<u8>, TextMistake> {
         Ok(u8::try_from(number(node, 1..=most.into())?).ok())
     };
     section(node, "circuit-breaker", &BREAKER, |inner| {
@@ -315,7 +318,7 @@ fn breaker(node: &KdlNode, breaker: &mut BreakerSettings) -> Result<(), Mistake>
     })
 }
 
-fn listen(node: &KdlNode, listen: &mut ListenConfig) -> Result<(), Mistake> {
+fn listen(node: &KdlNode, listen: &mut ListenConfig) -> Result<(), TextMistake> {
     section(node, "listen", &LISTEN, |inner| {
         match inner.name().value() {
             "ext-proc" => listen.ext_proc = several(inner, Config::MAX_LISTEN)?,
@@ -330,25 +333,25 @@ fn listen(node: &KdlNode, listen: &mut ListenConfig) -> Result<(), Mistake> {
 }
 
 /// A name of an agent.
-fn name(node: &KdlNode, entry: &KdlEntry) -> Result<String, Mistake> {
+fn name(node: &KdlNode, entry: &KdlEntry) -> Result<String, TextMistake> {
     let name = text(node, entry)?;
     let fits = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     match (1..=64).contains(&name.len()) && name.bytes().all(fits) {
         true => Ok(name.to_owned()),
         false => {
             let what = "invalid agent name; use 1 to 64 letters, digits and -_.";
-            Err(Mistake::in_value(entry, what))
+            Err(TextMistake::in_value(entry, what))
         }
     }
 }
 
-fn one_of<T: Copy>(node: &KdlNode, known: &[(&str, T)]) -> Result<T, Mistake> {
+fn one_of<T: Copy>(node: &KdlNode, known: &[(&str, T)]) -> Result<T, TextMistake> {
     let word: SettingWord = single(node)?;
     let found = known.iter().find(|(name, _)| *name == word.0);
     found.map(|(_, value)| *value).ok_or_else(|| {
         let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
         let what = format!("`{}` is {}", node.name().value(), names.join(" or "));
-        Mistake::of(node, what).hint(hailwire_kdl::suggestion(&word.0, &names))
+        TextMistake::of(node, what).hint(hailwire_kdl::suggestion(&word.0, &names))
     })
 }
 
@@ -362,17 +365,17 @@ impl FromStr for SettingWord {
     }
 }
 
-fn time(node: &KdlNode) -> Result<Duration, Mistake> {
+fn time(node: &KdlNode) -> Result<Duration, TextMistake> {
     let ms = number(node, 1..=MAX_MS)?;
     Ok(Duration::from_millis(ms.into()))
 }
 
-fn plain(node: &KdlNode) -> Result<(), Mistake> {
+fn plain(node: &KdlNode) -> Result<(), TextMistake> {
     match node.entries().first() {
         None => Ok(()),
         Some(entry) => {
             let what = format!("`{}` takes its settings in braces", node.name().value());
-            Err(Mistake::in_value(entry, what))
+            Err(TextMistake::in_value(entry, what))
         }
     }
 }

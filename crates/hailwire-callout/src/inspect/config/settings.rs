@@ -1,14 +1,14 @@
 //! Every setting with its value, default and effect, for documents.
 
-use hailwire_kdl::Setting;
+use hailwire_kdl::SettingRow;
 
 const fn row(
     path: &'static str,
     value: &'static str,
     default: &'static str,
     about: &'static str,
-) -> Setting {
-    Setting {
+) -> SettingRow {
+    SettingRow {
         path,
         value,
         default,
@@ -17,7 +17,7 @@ const fn row(
 }
 
 /// Every setting.
-pub const SETTINGS: &[Setting] = &[
+pub const SETTINGS: &[SettingRow] = &[
     row(
         "agents.agent",
         "name of 1 to 64 letters, digits and -_.; repeatable, at most 64; property `type`",

@@ -333,7 +333,7 @@ fn the_reference_lists_every_setting_with_its_default() {
         "/../../docs/reference/callout.md"
     );
     let text = std::fs::read_to_string(path).unwrap();
-    for Setting {
+    for SettingRow {
         path,
         value,
         default,

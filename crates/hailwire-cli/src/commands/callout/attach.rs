@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Stdio, time::Duration};
 
-use hailwire::{Agent, Client, Code, Request, Serving, Status};
+use hailwire::{Agent, Client, Code, Request, ServeHandle, Status};
 use hailwire_terminal::{failure::CommandFailure, stop::StopSignals};
 use hailwire_wire::{AgentName, limits::MAX_SOCKET_PATH};
 use serde_json::json;
@@ -94,7 +94,7 @@ async fn offered(
     .await
 }
 
-async fn offer(client: &Client, name: &AgentName, socket: &Path) -> Result<Serving, Status> {
+async fn offer(client: &Client, name: &AgentName, socket: &Path) -> Result<ServeHandle, Status> {
     let agent = Agent::new(name.as_str())
         .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?
         .describe("inspection agent")

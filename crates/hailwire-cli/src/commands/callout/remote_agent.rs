@@ -1,7 +1,7 @@
 //! Inspection agents on other nodes: a raw stream through the node is used as a connection.
 
 use futures_util::future::BoxFuture;
-use hailwire::{Body, Client, Code, DataDir, Request, RequestKind, Response, Status, Stream};
+use hailwire::{Body, Client, Code, DataDir, RawStream, Request, RequestKind, Response, Status};
 use hailwire_callout::{
     host::{
         ConnectError, ConnectOptions, Connection,
@@ -34,7 +34,7 @@ impl LocalNodeClient {
     }
 
     /// Opens a raw stream to an agent. A client whose node is gone is not used again.
-    async fn stream(&self, address: &str) -> Result<Stream, ConnectError> {
+    async fn stream(&self, address: &str) -> Result<RawStream, ConnectError> {
         let client = {
             let mut kept = self.client.lock().await;
             match &*kept {
@@ -87,7 +87,12 @@ impl Connector for RemoteAgent {
         &'a self,
         options: &'a ConnectOptions,
     ) -> BoxFuture<'a, Result<Connection, ConnectError>> {
-        let open = || async { self.node.stream(&self.address).await.map(Stream::into_io) };
+        let open = || async {
+            self.node
+                .stream(&self.address)
+                .await
+                .map(RawStream::into_io)
+        };
         Box::pin(dialect::connect_over(open, self.dialect, options))
     }
 

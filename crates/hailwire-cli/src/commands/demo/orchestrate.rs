@@ -121,7 +121,9 @@ impl DemoOrchestrator<'_> {
 
     /// Requests the state of the node's tunnels.
     pub(super) async fn read_status(&mut self) {
-        let status = self.client.admin::<(), admin::Status>(method::STATUS, &());
+        let status = self
+            .client
+            .admin::<(), admin::NodeStatus>(method::STATUS, &());
         let Ok(Ok(status)) = tokio::time::timeout(STATUS_TIMEOUT, Box::pin(status)).await else {
             return;
         };
@@ -129,7 +131,7 @@ impl DemoOrchestrator<'_> {
             let Some(tunnel) = status.tunnels.iter().find(|tunnel| tunnel.peer == *id) else {
                 continue;
             };
-            let admin::Path {
+            let admin::PathStatus {
                 kind,
                 remote,
                 rtt_us,

@@ -13,10 +13,10 @@ use std::{
 
 use hailwire::{
     Agent, Body, BodySender, Code, Config, DataDir, Node, NodeId, NodeName, Request, Response,
-    Serving, Status,
+    ServeHandle, Status,
     admin::{self, method},
 };
-use hailwire_hub::{Hub, TlsMode, Trust};
+use hailwire_hub::{Hub, MemberTrust, TlsMode};
 use hailwire_terminal::{failure::CommandFailure, log};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Stdin};
@@ -124,7 +124,7 @@ async fn start_hub(data: PathBuf, members: u32) -> Result<(Hub, String), Command
     let mut config = hailwire_hub::HubConfig::new(data);
     config.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     config.tls = TlsMode::OwnKey;
-    config.trust = Trust::Members;
+    config.trust = MemberTrust::Members;
     let hub = Hub::start(config)
         .await
         .map_err(|error| CommandFailure::caused(Code::Unavailable, &error))?;
@@ -145,18 +145,18 @@ async fn start_node(data: PathBuf, name: NodeName, ticket: String) -> Result<Nod
         .start()
         .await
         .map_err(|error| CommandFailure::caused(Code::Unavailable, &error))?;
-    let join = admin::Join {
+    let join = admin::JoinRequest {
         ticket,
         // The demo's own hub.
         yes: true,
-        ..admin::Join::default()
+        ..admin::JoinRequest::default()
     };
     let client = node.client();
-    let _: admin::Joined = Box::pin(client.admin(method::JOIN, &join)).await?;
+    let _: admin::JoinAnswer = Box::pin(client.admin(method::JOIN, &join)).await?;
     Ok(node)
 }
 
-async fn serve(node: &Node, agents: &[WorkKind]) -> Result<Vec<Serving>, CommandFailure> {
+async fn serve(node: &Node, agents: &[WorkKind]) -> Result<Vec<ServeHandle>, CommandFailure> {
     let client = node.client();
     let mut serving = Vec::new();
     for (number, &work) in agents.iter().enumerate() {

@@ -1,4 +1,4 @@
-use hailwire_wire::{header::Offer, signed::KeyPair};
+use hailwire_wire::{header::AgentOffer, signed::KeyPair};
 
 use super::*;
 use crate::directory::DirectoryPolicy;
@@ -29,53 +29,53 @@ fn enter(directory: &Directory, id: NodeId) {
     directory.db.execute(insert, [id.as_bytes()]).unwrap();
 }
 
-fn record(name: &str, agents: &[&str], sequence: u64) -> Record {
-    let offer = |name: &&str| Offer {
+fn record(name: &str, agents: &[&str], sequence: u64) -> NodeRecord {
+    let offer = |name: &&str| AgentOffer {
         name: name.parse().unwrap(),
         description: "Finds Lines".into(),
         tags: vec!["Text".into()],
         version: String::new(),
     };
-    Record {
+    NodeRecord {
         name: Some(name.parse().unwrap()),
         agents: agents.iter().map(offer).collect(),
         sequence,
         issued: NOW,
         expires: NOW + 7200,
-        ..Record::default()
+        ..NodeRecord::default()
     }
 }
 
-fn bytes(record: &Record, key: &KeyPair) -> RecordBytes {
+fn bytes(record: &NodeRecord, key: &KeyPair) -> RecordBytes {
     RecordBytes(record.clone().sign(key).unwrap().bytes().clone())
 }
 
-fn request(record: &Record, key: &KeyPair, shown_to: &[&KeyPair]) -> Publish {
-    let bare = Record {
+fn request(record: &NodeRecord, key: &KeyPair, shown_to: &[&KeyPair]) -> PublishRequest {
+    let bare = NodeRecord {
         agents: Vec::new(),
         ..record.clone()
     };
-    Publish {
+    PublishRequest {
         record: bytes(record, key),
         whereabouts: Some(bytes(&bare, key)),
         shown_to: shown_to.iter().map(|key| ShownTo::of(key.id())).collect(),
     }
 }
 
-fn publish(directory: &mut Directory, record: &Record, key: &KeyPair, shown_to: &[&KeyPair]) {
+fn publish(directory: &mut Directory, record: &NodeRecord, key: &KeyPair, shown_to: &[&KeyPair]) {
     let publication = CheckedPublication::parse(request(record, key, shown_to), NOW).unwrap();
     directory.publish(key.id(), &publication, NOW).unwrap();
 }
 
-fn search(words: &[&str]) -> Search {
-    Search {
+fn search(words: &[&str]) -> SearchRequest {
+    SearchRequest {
         words: words.iter().map(ToString::to_string).collect(),
-        ..Search::default()
+        ..SearchRequest::default()
     }
 }
 
 /// The nodes whose records a member finds.
-fn found(directory: &Directory, requester: &KeyPair, search: &Search) -> Vec<NodeId> {
+fn found(directory: &Directory, requester: &KeyPair, search: &SearchRequest) -> Vec<NodeId> {
     let page = directory.search(requester.id(), search, NOW).unwrap();
     let node = |bytes: RecordBytes| SignedRecord::parse(bytes.0, NOW).unwrap().node();
     page.records.into_iter().map(node).collect()
@@ -98,7 +98,7 @@ fn a_member_sees_the_agents_of_those_that_show_them_to_it_and_no_others() {
     let by_key = one.id().to_string();
     for all in [
         search(&["lines"]),
-        Search::default(),
+        SearchRequest::default(),
         search(&["grep", "text"]),
     ] {
         assert_eq!(found(&directory, two, &all), [one.id()]);
@@ -116,8 +116,11 @@ fn a_member_sees_the_agents_of_those_that_show_them_to_it_and_no_others() {
     }
     // Trust changes.
     publish(&mut directory, &record("one", &["grep"], 2), one, &[three]);
-    assert!(found(&directory, two, &Search::default()).is_empty());
-    assert_eq!(found(&directory, three, &Search::default()), [one.id()]);
+    assert!(found(&directory, two, &SearchRequest::default()).is_empty());
+    assert_eq!(
+        found(&directory, three, &SearchRequest::default()),
+        [one.id()]
+    );
     assert_eq!(
         (
             looked_up(&directory, two, "one"),
@@ -135,7 +138,10 @@ fn a_member_sees_the_agents_of_those_that_show_them_to_it_and_no_others() {
     assert!(found(&directory, three, &search(&["sha256", "grep"])).is_empty());
     assert_eq!(found(&directory, three, &search(&["sha256"])), [two.id()]);
     directory.remove(one.id()).unwrap();
-    assert_eq!(found(&directory, three, &Search::default()), [two.id()]);
+    assert_eq!(
+        found(&directory, three, &SearchRequest::default()),
+        [two.id()]
+    );
     let shown = "SELECT count(*) FROM shown WHERE node = ?1";
     let left: i64 = directory
         .db
@@ -196,7 +202,7 @@ fn whereabouts_of_another_key_name_or_sequence_or_with_agents_are_refused() {
         bytes(&bare("one", 3), &one),
         bytes(&says, &one),
     ] {
-        let publish = Publish {
+        let publish = PublishRequest {
             whereabouts: Some(whereabouts),
             ..good.clone()
         };

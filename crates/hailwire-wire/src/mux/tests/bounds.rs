@@ -167,9 +167,9 @@ fn a_stream_may_be_given_a_shorter_queue_and_small_writes_lie_together_in_it() {
 fn streams_whose_peer_has_little_room_queue_a_few_words_each_and_no_stream_is_given_out_meanwhile()
 {
     let (mut a, mut b) = sides();
-    b.set_room(Room {
+    b.set_room(ReceiveLimits {
         queued: MUX_SEND_QUEUE,
-        ..Room::default()
+        ..ReceiveLimits::default()
     });
     let mut keys = Vec::new();
     for _ in 0..3 {
@@ -215,9 +215,9 @@ fn small_frames_do_not_pin_the_buffer_they_came_in() {
 #[test]
 fn large_chunks_are_pinned_as_far_as_there_is_room_and_small_ones_never() {
     let mut server = greeted_server();
-    server.set_room(Room {
+    server.set_room(ReceiveLimits {
         unread: 0,
-        ..Room::default()
+        ..ReceiveLimits::default()
     });
     let mut streams = (1..).step_by(2);
     let mut full = || data(streams.next().unwrap(), &[0; WINDOW], false);
@@ -257,7 +257,7 @@ fn pings_that_cannot_be_answered_are_forgotten() {
     output(&mut server);
     for _ in 0..1000 {
         server
-            .handle_input(encoded(&[Frame::Ping([0; 8]), Frame::Pong([0; 8])]))
+            .handle_input(encoded(&[MuxFrame::Ping([0; 8]), MuxFrame::Pong([0; 8])]))
             .unwrap();
     }
     assert_eq!(server.poll_event(), None, "answers to no question");
@@ -273,7 +273,7 @@ fn a_long_reason_is_cut() {
     let (mut a, mut b) = sides();
     a.close(Code::Internal, &"é".repeat(MUX_MAX_REASON));
     exchange(&mut a, &mut b);
-    let Some(Ended::ByPeer { reason, .. }) = b.ended() else {
+    let Some(ConnectionEnd::ByPeer { reason, .. }) = b.ended() else {
         panic!()
     };
     assert_eq!(*reason, "é".repeat(MUX_MAX_REASON / 2));
@@ -322,10 +322,10 @@ fn a_burst_gives_its_memory_back() {
 #[test]
 fn a_peer_with_little_room_has_few_streams_accepted_and_little_read_until_it_gets_more() {
     let (mut a, mut b) = sides();
-    b.set_room(Room {
+    b.set_room(ReceiveLimits {
         streams: 2,
         unread: WINDOW,
-        ..Room::default()
+        ..ReceiveLimits::default()
     });
     for _ in 0..4 {
         let key = opened(&mut a, Priority::Medium);
@@ -344,7 +344,7 @@ fn a_peer_with_little_room_has_few_streams_accepted_and_little_read_until_it_get
     assert!(std::iter::from_fn(|| b.poll_event()).any(|event| event == MuxEvent::Incoming));
     let third = accepted(&mut b);
     assert!(b.accept().is_pending());
-    b.set_room(Room::default());
+    b.set_room(ReceiveLimits::default());
     assert!(std::iter::from_fn(|| b.poll_event()).any(|event| event == MuxEvent::Incoming));
     assert_eq!(read(&mut b, third).len(), WINDOW);
     let fourth = accepted(&mut b);

@@ -9,18 +9,18 @@ fn events(mux: &mut Mux) -> Vec<MuxEvent> {
 }
 
 /// The frames in `bytes`, which start behind the preface.
-fn frames(mut bytes: Bytes) -> Vec<Frame> {
-    let mut decoder = Decoder::default();
+fn frames(mut bytes: Bytes) -> Vec<MuxFrame> {
+    let mut decoder = MuxDecoder::default();
     let mut frames = Vec::new();
     let mut current: Option<(FrameHeader, BytesMut)> = None;
     while let Some(item) = decoder.next_item(&mut bytes).unwrap() {
         match item {
-            Item::Frame(frame) => frames.push(frame),
-            Item::Data(header) => current = Some((header, BytesMut::new())),
-            Item::Part(part) => current.as_mut().unwrap().1.extend_from_slice(&part),
-            Item::DataEnd => {
+            DecodedItem::Frame(frame) => frames.push(frame),
+            DecodedItem::Data(header) => current = Some((header, BytesMut::new())),
+            DecodedItem::Part(part) => current.as_mut().unwrap().1.extend_from_slice(&part),
+            DecodedItem::DataEnd => {
                 let (header, body) = current.take().unwrap();
-                frames.extend(Frame::decode(header, body.freeze()).unwrap());
+                frames.extend(MuxFrame::decode(header, body.freeze()).unwrap());
             }
         }
     }
@@ -107,7 +107,7 @@ fn the_most_urgent_goes_first_and_equals_take_turns() {
     let order: Vec<u64> = frames(output(&mut a))
         .into_iter()
         .map(|frame| match frame {
-            Frame::Data { stream, body, .. } if body.len() == MUX_MAX_DATA => stream,
+            MuxFrame::Data { stream, body, .. } if body.len() == MUX_MAX_DATA => stream,
             other => panic!("{other:?}"),
         })
         .collect();
@@ -121,7 +121,7 @@ fn what_becomes_urgent_waits_for_one_output_only() {
         let key = opened(&mut a, Priority::Low);
         write(&mut a, key, &[0; 16 * 1024]);
     }
-    let mut out = Output::new();
+    let mut out = MuxOutput::new();
     a.poll_output(&mut out);
     assert!(
         out.len() < 160 * 1024,
@@ -130,10 +130,10 @@ fn what_becomes_urgent_waits_for_one_output_only() {
     );
     let key = opened(&mut a, Priority::Critical);
     write(&mut a, key, b"now");
-    let mut out = Output::new();
+    let mut out = MuxOutput::new();
     a.poll_output(&mut out);
     let first = frames(out.copy_to_bytes(HEADER + 3)).remove(0);
-    assert!(matches!(first, Frame::Data { body, .. } if body == "now"));
+    assert!(matches!(first, MuxFrame::Data { body, .. } if body == "now"));
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn the_pieces_of_a_message_share_a_frame() {
         write(&mut a, key, piece);
     }
     a.finish(key);
-    let Frame::Data {
+    let MuxFrame::Data {
         fin: true, body, ..
     } = frames(output(&mut a)).remove(0)
     else {
@@ -161,7 +161,7 @@ fn a_large_body_is_not_copied_on_its_way_out_or_in() {
         let key = opened(&mut a, Priority::Medium);
         assert!(a.write(key, &mut body.clone()).is_ready());
     }
-    let mut out = Output::new();
+    let mut out = MuxOutput::new();
     a.poll_output(&mut out);
     assert!(out.chunks().any(|chunk| chunk.as_ptr() == body.as_ptr()));
     let len = out.remaining();
@@ -292,7 +292,7 @@ fn a_close_tells_code_and_reason_and_leaves_what_had_arrived_readable() {
     let far = accepted(&mut b);
     a.close(Code::Unavailable, "going to sleep");
     exchange(&mut a, &mut b);
-    let why = Ended::ByPeer {
+    let why = ConnectionEnd::ByPeer {
         code: Code::Unavailable,
         reason: "going to sleep".into(),
     };
@@ -300,7 +300,7 @@ fn a_close_tells_code_and_reason_and_leaves_what_had_arrived_readable() {
     assert_eq!(read(&mut b, far), b"last words");
     assert_eq!(b.read(far, 1), Poll::Ready(Ok(None)));
     assert_eq!(b.accept(), Poll::Ready(Err(why)));
-    assert_eq!(a.ended(), Some(&Ended::Here));
+    assert_eq!(a.ended(), Some(&ConnectionEnd::Here));
     assert!(!a.has_output() && !b.has_output());
     for (mux, key) in [(&mut a, near), (&mut b, far)] {
         mux.drop_send(key);
@@ -313,7 +313,7 @@ fn a_close_tells_code_and_reason_and_leaves_what_had_arrived_readable() {
 fn a_frame_of_a_kind_from_the_future_is_skipped() {
     let mut server = greeted_server();
     let unknown = FrameHeader {
-        kind: Kind(0x7f),
+        kind: MuxFrameKind(0x7f),
         flags: 0xff,
         len: 5,
         stream: u64::MAX,

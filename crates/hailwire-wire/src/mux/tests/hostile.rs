@@ -4,7 +4,7 @@ use super::*;
 use crate::limits::{MUX_INITIAL_WINDOW, MUX_MAX_DATA, MUX_MAX_STREAMS};
 use crate::status::Code;
 
-fn refused(frames: &[Frame]) -> MuxError {
+fn refused(frames: &[MuxFrame]) -> MuxError {
     greeted_server().handle_input(encoded(frames)).unwrap_err()
 }
 
@@ -16,21 +16,21 @@ fn another_protocol_is_refused_at_its_first_wrong_byte() {
         b"\x16\x03\x01",
         b"hailmux:",
     ] {
-        let mut server = Mux::new(Role::Server);
+        let mut server = Mux::new(MuxRole::Server);
         let error = server
             .handle_input(Bytes::copy_from_slice(began))
             .unwrap_err();
         assert!(matches!(error, MuxError::NotMux { .. }), "{error}");
         // It is told nothing beyond the preface, in which it would find its mistake.
-        assert_eq!(output(&mut server), &preface(Role::Server)[..]);
+        assert_eq!(output(&mut server), &preface(MuxRole::Server)[..]);
     }
 }
 
 #[test]
 fn another_version_is_refused_with_both_named() {
-    let mut theirs = preface(Role::Client);
+    let mut theirs = preface(MuxRole::Client);
     theirs[8] = 9;
-    let error = Mux::new(Role::Server)
+    let error = Mux::new(MuxRole::Server)
         .handle_input(Bytes::copy_from_slice(&theirs))
         .unwrap_err();
     assert_eq!(
@@ -45,13 +45,13 @@ fn another_version_is_refused_with_both_named() {
 
 #[test]
 fn a_later_minor_version_is_welcome_and_the_same_role_is_not() {
-    let mut theirs = preface(Role::Client);
+    let mut theirs = preface(MuxRole::Client);
     theirs[9] = 200;
     theirs[11] = 200;
-    Mux::new(Role::Server)
+    Mux::new(MuxRole::Server)
         .handle_input(Bytes::copy_from_slice(&theirs))
         .unwrap();
-    let error = Mux::new(Role::Client)
+    let error = Mux::new(MuxRole::Client)
         .handle_input(Bytes::copy_from_slice(&theirs))
         .unwrap_err();
     assert_eq!(error, MuxError::SameRole);
@@ -71,10 +71,13 @@ fn bytes_past_the_window_end_the_connection_and_the_peer_is_told() {
         .handle_input(encoded(&[data(1, b"x", false)]))
         .unwrap_err();
     assert_eq!(error, MuxError::Window(1));
-    assert_eq!(server.ended(), Some(&Ended::Protocol(MuxError::Window(1))));
-    let mut client = Mux::new(Role::Client);
+    assert_eq!(
+        server.ended(),
+        Some(&ConnectionEnd::Protocol(MuxError::Window(1)))
+    );
+    let mut client = Mux::new(MuxRole::Client);
     client.handle_input(output(&mut server)).unwrap();
-    let told = Ended::ByPeer {
+    let told = ConnectionEnd::ByPeer {
         code: Code::InvalidArgument,
         reason: "stream 1 exceeded its window".into(),
     };
@@ -122,7 +125,7 @@ fn stream_ids_that_cannot_exist_are_refused() {
 #[test]
 fn bytes_after_the_end_are_refused() {
     let priority = Priority::Low;
-    let reset = Frame::Reset {
+    let reset = MuxFrame::Reset {
         stream: 1,
         priority,
         code: Code::Cancelled,
@@ -140,16 +143,16 @@ fn bytes_after_the_end_are_refused() {
 #[test]
 fn impossible_lengths_are_refused_before_the_payload_is_awaited() {
     for (kind, len) in [
-        (Kind::DATA, MUX_MAX_DATA + 1),
-        (Kind::RESET, 3),
-        (Kind::STOP, 5),
-        (Kind::WINDOW, 0),
-        (Kind::STREAMS, 65_535),
-        (Kind::PING, 7),
-        (Kind::PONG, 9),
-        (Kind::DATAGRAM, 1101),
-        (Kind::CLOSE, 3),
-        (Kind::CLOSE, 1029),
+        (MuxFrameKind::DATA, MUX_MAX_DATA + 1),
+        (MuxFrameKind::RESET, 3),
+        (MuxFrameKind::STOP, 5),
+        (MuxFrameKind::WINDOW, 0),
+        (MuxFrameKind::STREAMS, 65_535),
+        (MuxFrameKind::PING, 7),
+        (MuxFrameKind::PONG, 9),
+        (MuxFrameKind::DATAGRAM, 1101),
+        (MuxFrameKind::CLOSE, 3),
+        (MuxFrameKind::CLOSE, 1029),
     ] {
         let header = FrameHeader {
             kind,
@@ -174,17 +177,17 @@ fn frames_that_crossed_the_end_of_their_stream_are_ignored() {
     server.drop_recv(key);
     assert_eq!(server.live_streams(), 0);
     let late = [
-        Frame::Stop {
+        MuxFrame::Stop {
             stream: 1,
             priority,
             code: Code::Cancelled,
         },
-        Frame::Window {
+        MuxFrame::Window {
             stream: 1,
             priority,
             credit: 5,
         },
-        Frame::Reset {
+        MuxFrame::Reset {
             stream: 1,
             priority,
             code: Code::Cancelled,
@@ -197,21 +200,25 @@ fn frames_that_crossed_the_end_of_their_stream_are_ignored() {
 #[test]
 fn traffic_cut_anywhere_is_no_error_until_the_stream_ends() {
     let all = {
-        let mut bytes = BytesMut::from(&preface(Role::Client)[..]);
-        let close = Frame::Close {
+        let mut bytes = BytesMut::from(&preface(MuxRole::Client)[..]);
+        let close = MuxFrame::Close {
             code: Code::Ok,
             reason: "bye".into(),
         };
-        bytes.extend_from_slice(&encoded(&[data(1, b"abc", true), Frame::Streams(1), close]));
+        bytes.extend_from_slice(&encoded(&[
+            data(1, b"abc", true),
+            MuxFrame::Streams(1),
+            close,
+        ]));
         bytes.freeze()
     };
     for cut in 0..all.len() {
-        let mut server = Mux::new(Role::Server);
+        let mut server = Mux::new(MuxRole::Server);
         server.handle_input(all.slice(..cut)).unwrap();
         assert_eq!(server.ended(), None);
         server.handle_input(all.slice(cut..)).unwrap();
         assert!(
-            matches!(server.ended(), Some(Ended::ByPeer { .. })),
+            matches!(server.ended(), Some(ConnectionEnd::ByPeer { .. })),
             "cut at {cut}"
         );
     }
@@ -220,9 +227,9 @@ fn traffic_cut_anywhere_is_no_error_until_the_stream_ends() {
 #[test]
 fn random_bytes_never_panic_and_never_pass_a_bound() {
     for seed in 0..300 {
-        let mut rng = Rng(seed);
+        let mut rng = SplitMix(seed);
         let mut server = if seed % 4 == 0 {
-            Mux::new(Role::Server)
+            Mux::new(MuxRole::Server)
         } else {
             greeted_server()
         };
@@ -232,7 +239,7 @@ fn random_bytes_never_panic_and_never_pass_a_bound() {
             if rng.below(2) == 0 {
                 // Something that at least looks like a frame.
                 let header = FrameHeader {
-                    kind: Kind(rng.below(12) as u8),
+                    kind: MuxFrameKind(rng.below(12) as u8),
                     flags: rng.next() as u8,
                     len: rng.below(64) as u16,
                     stream: rng.below(40) as u64,
@@ -276,11 +283,11 @@ fn valid_traffic_with_a_flipped_bit_never_panics() {
         a.handle_input(output(&mut b)).unwrap();
     }
     for seed in 0..2000 {
-        let mut rng = Rng(seed);
+        let mut rng = SplitMix(seed);
         let mut bytes = traffic.clone();
         let at = rng.below(bytes.len());
         bytes[at] ^= 1 << rng.below(8);
-        let mut server = Mux::new(Role::Server);
+        let mut server = Mux::new(MuxRole::Server);
         let mut bytes = bytes.freeze();
         while !bytes.is_empty() {
             let part = bytes.split_to((1 + rng.below(500)).min(bytes.len()));

@@ -14,9 +14,9 @@ use super::*;
 use crate::header::Priority;
 
 /// A little random numbers (splitmix64), the same for the same seed.
-pub(super) struct Rng(pub(super) u64);
+pub(super) struct SplitMix(pub(super) u64);
 
-impl Rng {
+impl SplitMix {
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -36,14 +36,14 @@ impl Rng {
 
 /// A client and a server that have not yet exchanged anything.
 pub(super) fn sides() -> (Mux, Mux) {
-    (Mux::new(Role::Client), Mux::new(Role::Server))
+    (Mux::new(MuxRole::Client), Mux::new(MuxRole::Server))
 }
 
 /// Everything that `from` has to say, as one piece.
 pub(super) fn output(from: &mut Mux) -> Bytes {
     let mut all = BytesMut::new();
     while from.has_output() {
-        let mut out = Output::new();
+        let mut out = MuxOutput::new();
         from.poll_output(&mut out);
         let len = out.remaining();
         all.extend_from_slice(&out.copy_to_bytes(len));
@@ -91,7 +91,7 @@ pub(super) fn read(mux: &mut Mux, key: StreamKey) -> Vec<u8> {
     all
 }
 
-pub(super) fn encoded(frames: &[Frame]) -> Bytes {
+pub(super) fn encoded(frames: &[MuxFrame]) -> Bytes {
     let mut out = BytesMut::new();
     frames.iter().for_each(|frame| frame.encode(&mut out));
     out.freeze()
@@ -99,16 +99,16 @@ pub(super) fn encoded(frames: &[Frame]) -> Bytes {
 
 /// A server that has read a client's preface.
 pub(super) fn greeted_server() -> Mux {
-    let mut server = Mux::new(Role::Server);
+    let mut server = Mux::new(MuxRole::Server);
     server
-        .handle_input(Bytes::copy_from_slice(&preface(Role::Client)))
+        .handle_input(Bytes::copy_from_slice(&preface(MuxRole::Client)))
         .unwrap();
     server
 }
 
-pub(super) fn data(stream: u64, body: &[u8], fin: bool) -> Frame {
+pub(super) fn data(stream: u64, body: &[u8], fin: bool) -> MuxFrame {
     let body = Bytes::copy_from_slice(body);
-    Frame::Data {
+    MuxFrame::Data {
         stream,
         priority: Priority::Medium,
         fin,

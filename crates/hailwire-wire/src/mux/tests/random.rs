@@ -21,7 +21,7 @@ fn byte_at(seed: u8, i: usize) -> u8 {
 }
 
 /// One half of a stream and what is to become of it.
-struct Half {
+struct RandomHalf {
     key: StreamKey,
     waits: bool,
     /// Bytes after which it is given up instead of finished.
@@ -29,29 +29,29 @@ struct Half {
     done: usize,
 }
 
-struct Writer {
-    half: Half,
+struct RandomWriter {
+    half: RandomHalf,
     left: Bytes,
 }
 
-struct Reader {
-    half: Half,
+struct RandomReader {
+    half: RandomHalf,
     seen: Vec<u8>,
 }
 
-struct Side {
+struct RandomSide {
     mux: Mux,
     wire: BytesMut,
-    writers: Vec<Writer>,
-    readers: Vec<Reader>,
+    writers: Vec<RandomWriter>,
+    readers: Vec<RandomReader>,
     to_open: usize,
     open_waits: bool,
     accept_waits: bool,
     whole: usize,
 }
 
-impl Side {
-    fn new(role: Role, to_open: usize) -> Self {
+impl RandomSide {
+    fn new(role: MuxRole, to_open: usize) -> Self {
         Self {
             mux: Mux::new(role),
             wire: BytesMut::new(),
@@ -64,14 +64,14 @@ impl Side {
         }
     }
 
-    fn begin(&mut self, key: StreamKey, rng: &mut Rng) {
+    fn begin(&mut self, key: StreamKey, rng: &mut SplitMix) {
         let len = PROLOGUE
             + if rng.below(4) == 0 {
                 rng.below(100_000)
             } else {
                 rng.below(3000)
             };
-        let mut half = |chance| Half {
+        let mut half = |chance| RandomHalf {
             key,
             waits: false,
             give_up_at: (rng.below(chance) == 0).then(|| rng.below(len + 1)),
@@ -79,14 +79,14 @@ impl Side {
         };
         let (write, read) = (half(6), half(6));
         let left = body(rng.next() as u8, len);
-        self.writers.push(Writer { half: write, left });
-        self.readers.push(Reader {
+        self.writers.push(RandomWriter { half: write, left });
+        self.readers.push(RandomReader {
             half: read,
             seen: Vec::new(),
         });
     }
 
-    fn act(&mut self, rng: &mut Rng) {
+    fn act(&mut self, rng: &mut SplitMix) {
         while let Some(event) = self.mux.poll_event() {
             match event {
                 MuxEvent::OpenAllowed => self.open_waits = false,
@@ -130,9 +130,9 @@ impl Side {
         }
     }
 
-    fn write(&mut self, rng: &mut Rng) {
+    fn write(&mut self, rng: &mut SplitMix) {
         let at = rng.below(self.writers.len());
-        let Writer { half, left } = &mut self.writers[at];
+        let RandomWriter { half, left } = &mut self.writers[at];
         let key = half.key;
         if half.give_up_at.is_some_and(|limit| half.done >= limit) {
             self.mux.reset(key, Code::Aborted);
@@ -160,9 +160,9 @@ impl Side {
         self.writers.swap_remove(at);
     }
 
-    fn read(&mut self, rng: &mut Rng) {
+    fn read(&mut self, rng: &mut SplitMix) {
         let at = rng.below(self.readers.len());
-        let Reader { half, seen } = &mut self.readers[at];
+        let RandomReader { half, seen } = &mut self.readers[at];
         let key = half.key;
         if half.give_up_at.is_some_and(|limit| half.done >= limit) {
             self.mux.stop(key, Code::OutOfRange);
@@ -198,7 +198,7 @@ impl Side {
     /// Puts output on the wire while it has room, as a socket would.
     fn emit(&mut self) {
         if self.wire.len() < 100_000 {
-            let mut out = Output::new();
+            let mut out = MuxOutput::new();
             self.mux.poll_output(&mut out);
             let len = out.remaining();
             self.wire.extend_from_slice(&out.copy_to_bytes(len));
@@ -206,7 +206,7 @@ impl Side {
     }
 
     /// Takes some bytes off the wire of the other side.
-    fn receive(&mut self, wire: &mut BytesMut, rng: &mut Rng) {
+    fn receive(&mut self, wire: &mut BytesMut, rng: &mut SplitMix) {
         let len = rng.below(70_000).min(wire.len());
         self.mux.handle_input(wire.split_to(len).freeze()).unwrap();
     }
@@ -224,8 +224,11 @@ impl Side {
 #[test]
 fn whatever_happens_every_stream_ends_as_its_writer_or_reader_meant() {
     for seed in 0..10 {
-        let mut rng = Rng(seed);
-        let (mut a, mut b) = (Side::new(Role::Client, 60), Side::new(Role::Server, 60));
+        let mut rng = SplitMix(seed);
+        let (mut a, mut b) = (
+            RandomSide::new(MuxRole::Client, 60),
+            RandomSide::new(MuxRole::Server, 60),
+        );
         let mut steps = 0;
         while !(a.is_done() && b.is_done()) {
             steps += 1;

@@ -18,39 +18,39 @@ fn unhex(value: &Value) -> Bytes {
         .into()
 }
 
-fn frame(value: &Value) -> Frame {
+fn frame(value: &Value) -> MuxFrame {
     let number = |key: &str| value[key].as_u64().unwrap();
     let stream = || number("stream");
     let priority = || Priority::ALL[number("priority") as usize];
     let code = || Code::from_number(number("code"));
     let eight = || unhex(&value["payload"])[..].try_into().unwrap();
     match value["kind"].as_str().unwrap() {
-        "DATA" => Frame::Data {
+        "DATA" => MuxFrame::Data {
             stream: stream(),
             priority: priority(),
             fin: value["fin"].as_bool().unwrap(),
             body: unhex(&value["payload"]),
         },
-        "RESET" => Frame::Reset {
+        "RESET" => MuxFrame::Reset {
             stream: stream(),
             priority: priority(),
             code: code(),
         },
-        "STOP" => Frame::Stop {
+        "STOP" => MuxFrame::Stop {
             stream: stream(),
             priority: priority(),
             code: code(),
         },
-        "WINDOW" => Frame::Window {
+        "WINDOW" => MuxFrame::Window {
             stream: stream(),
             priority: priority(),
             credit: number("credit") as u32,
         },
-        "STREAMS" => Frame::Streams(number("credit") as u32),
-        "PING" => Frame::Ping(eight()),
-        "PONG" => Frame::Pong(eight()),
-        "DATAGRAM" => Frame::Datagram(unhex(&value["payload"])),
-        "CLOSE" => Frame::Close {
+        "STREAMS" => MuxFrame::Streams(number("credit") as u32),
+        "PING" => MuxFrame::Ping(eight()),
+        "PONG" => MuxFrame::Pong(eight()),
+        "DATAGRAM" => MuxFrame::Datagram(unhex(&value["payload"])),
+        "CLOSE" => MuxFrame::Close {
             code: code(),
             reason: value["reason"].as_str().unwrap().into(),
         },
@@ -58,17 +58,17 @@ fn frame(value: &Value) -> Frame {
     }
 }
 
-fn decode(bytes: &Bytes) -> Result<Option<Frame>, MuxError> {
+fn decode(bytes: &Bytes) -> Result<Option<MuxFrame>, MuxError> {
     let mut bytes = bytes.clone();
-    let mut decoder = Decoder::default();
+    let mut decoder = MuxDecoder::default();
     let mut body = BytesMut::new();
     let mut data = None;
     while let Some(item) = decoder.next_item(&mut bytes)? {
         match item {
-            Item::Frame(frame) => return Ok(Some(frame)),
-            Item::Data(header) => data = Some(header),
-            Item::Part(part) => body.extend_from_slice(&part),
-            Item::DataEnd => return Frame::decode(data.unwrap(), body.freeze()),
+            DecodedItem::Frame(frame) => return Ok(Some(frame)),
+            DecodedItem::Data(header) => data = Some(header),
+            DecodedItem::Part(part) => body.extend_from_slice(&part),
+            DecodedItem::DataEnd => return MuxFrame::decode(data.unwrap(), body.freeze()),
         }
     }
     Ok(None)
@@ -80,15 +80,15 @@ fn every_vector_is_written_and_read_as_stated() {
     for case in vectors["prefaces"].as_array().unwrap() {
         let bytes = unhex(&case["hex"]);
         let role = if case["role"] == "client" {
-            Role::Client
+            MuxRole::Client
         } else {
-            Role::Server
+            MuxRole::Server
         };
         assert_eq!(bytes, &preface(role)[..]);
         assert_eq!(parse_preface(&bytes, role.other()), Ok(Some(())));
     }
     for case in vectors["refused_prefaces"].as_array().unwrap() {
-        let error = parse_preface(&unhex(&case["hex"]), Role::Server).unwrap_err();
+        let error = parse_preface(&unhex(&case["hex"]), MuxRole::Server).unwrap_err();
         assert_eq!(error.to_string(), case["error"].as_str().unwrap());
     }
     for case in vectors["frames"].as_array().unwrap() {
@@ -115,8 +115,8 @@ fn every_vector_is_written_and_read_as_stated() {
 #[test]
 fn the_conversation_of_the_document_is_the_one_that_the_code_holds() {
     let vectors: Value = serde_json::from_str(VECTORS).unwrap();
-    let mut client = Mux::new(Role::Client);
-    let mut server = Mux::new(Role::Server);
+    let mut client = Mux::new(MuxRole::Client);
+    let mut server = Mux::new(MuxRole::Server);
     let mut turns = vectors["conversation"].as_array().unwrap().iter();
     let mut turn = |from: &mut Mux, to: &mut Mux| {
         let bytes = output(from);

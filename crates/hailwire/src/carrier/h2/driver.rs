@@ -16,42 +16,46 @@ use h2::{
 };
 use hailwire_wire::{
     Code,
-    capsule::{Capsule, CapsuleDecoder, Half},
+    capsule::{Capsule, CapsuleDecoder, ConnectionHalf},
 };
 use http::{Method, Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
     codes,
-    line::{Gather, Line},
+    line::{GatheredIo, GatheredWriter},
     path,
-    shared::{Arrived, Cell, Shared},
+    shared::{AcceptedStream, H2Shared, StreamCell},
 };
-use crate::carrier::{ConnectionError, Room};
+use crate::carrier::{ConnectionError, ConnectionLimits};
 
 /// How long a closing side tries to tell a peer that does not read, and then waits for it to hang up.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The connection on which streams are accepted.
-pub(super) type Serving<IO> = server::Connection<Gather<IO>, Bytes>;
+pub(super) type ServerConnection<IO> = server::Connection<GatheredIo<IO>, Bytes>;
 
 /// The connection on which streams are opened.
-pub(super) type Opening<IO> = client::Connection<Gather<IO>, Bytes>;
+pub(super) type ClientConnection<IO> = client::Connection<GatheredIo<IO>, Bytes>;
 
 /// The connection that comes second, once it is there; or why it does not come.
-pub(super) type Second<IO> =
-    Pin<Box<dyn Future<Output = Result<Connected<IO>, String>> + Send + 'static>>;
+pub(super) type SecondConnection<IO> =
+    Pin<Box<dyn Future<Output = Result<ReadyConnection<IO>, String>> + Send + 'static>>;
 
 /// One of the two connections, ready for use.
-pub(super) enum Connected<IO> {
+pub(super) enum ReadyConnection<IO> {
     /// Streams are accepted on it.
-    Serving(Box<Serving<IO>>, Line<IO>),
+    Serving(Box<ServerConnection<IO>>, GatheredWriter<IO>),
     /// Streams are opened on it.
-    Opening(client::SendRequest<Bytes>, Box<Opening<IO>>, Line<IO>),
+    Opening(
+        client::SendRequest<Bytes>,
+        Box<ClientConnection<IO>>,
+        GatheredWriter<IO>,
+    ),
 }
 
 /// What carries capsules.
-pub(super) struct Control {
+pub(super) struct CapsuleStream {
     pub(super) send: h2::SendStream<Bytes>,
     pub(super) recv: ControlRecv,
 }
@@ -64,14 +68,14 @@ pub(super) enum ControlRecv {
     Body(RecvStream),
 }
 
-pub(super) struct Driver<IO> {
-    pub(super) shared: Arc<Shared>,
-    pub(super) serving: Option<Box<Serving<IO>>>,
-    pub(super) opening: Option<Box<Opening<IO>>>,
-    pub(super) second: Option<Second<IO>>,
+pub(super) struct H2Driver<IO> {
+    pub(super) shared: Arc<H2Shared>,
+    pub(super) serving: Option<Box<ServerConnection<IO>>>,
+    pub(super) opening: Option<Box<ClientConnection<IO>>>,
+    pub(super) second: Option<SecondConnection<IO>>,
     /// What is beneath the connections.
-    pub(super) lines: Vec<Line<IO>>,
-    pub(super) control: Control,
+    pub(super) lines: Vec<GatheredWriter<IO>>,
+    pub(super) control: CapsuleStream,
     pub(super) decoder: CapsuleDecoder,
     /// Capsules that wait for credit.
     pub(super) out: BytesMut,
@@ -79,11 +83,11 @@ pub(super) struct Driver<IO> {
     /// A ping without an answer so far.
     pub(super) pinged: Option<Instant>,
     /// What the peer was given.
-    pub(super) room: Option<Room>,
+    pub(super) room: Option<ConnectionLimits>,
 }
 
 /// Moves bytes until the connection is over, then tells the peer if there is something to tell.
-pub(super) async fn drive<IO: AsyncRead + AsyncWrite + Send + Unpin>(mut driver: Driver<IO>) {
+pub(super) async fn drive<IO: AsyncRead + AsyncWrite + Send + Unpin>(mut driver: H2Driver<IO>) {
     poll_fn(|cx| driver.poll(cx)).await;
     let tell = driver.take_farewell();
     if tell {
@@ -97,7 +101,7 @@ pub(super) async fn drive<IO: AsyncRead + AsyncWrite + Send + Unpin>(mut driver:
     }
 }
 
-impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Driver<IO> {
+impl<IO: AsyncRead + AsyncWrite + Send + Unpin> H2Driver<IO> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.shared.set_driver(cx);
         self.poll_second(cx);
@@ -127,11 +131,11 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Driver<IO> {
         };
         self.second = None;
         match second {
-            Ok(Connected::Serving(serving, line)) => {
+            Ok(ReadyConnection::Serving(serving, line)) => {
                 self.serving = Some(serving);
                 self.lines.push(line);
             }
-            Ok(Connected::Opening(opener, opening, line)) => {
+            Ok(ReadyConnection::Opening(opener, opening, line)) => {
                 self.opening = Some(opening);
                 self.lines.push(line);
                 self.shared.set_opener(opener);
@@ -321,7 +325,9 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Driver<IO> {
     fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_control_send(cx);
         let over = self.poll_connections(cx).is_ready();
-        if over || (self.out.is_empty() && self.shared.outgoing(Half::Forward).is_flushed()) {
+        if over
+            || (self.out.is_empty() && self.shared.outgoing(ConnectionHalf::Forward).is_flushed())
+        {
             Poll::Ready(())
         } else {
             Poll::Pending
@@ -333,7 +339,7 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Driver<IO> {
     }
 }
 
-impl<IO> Drop for Driver<IO> {
+impl<IO> Drop for H2Driver<IO> {
     /// Also where the runtime stops in mid-flight: nobody is left waiting.
     fn drop(&mut self) {
         let why = ConnectionError::Lost("the runtime stopped".to_owned());
@@ -343,7 +349,7 @@ impl<IO> Drop for Driver<IO> {
 }
 
 /// Queues a stream that the peer has opened, or refuses it.
-fn arrived(shared: &Arc<Shared>, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+fn arrived(shared: &Arc<H2Shared>, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
     if request.method() != Method::POST || request.uri().path() != path().path() {
         let mut response = Response::new(());
         *response.status_mut() = StatusCode::NOT_FOUND;
@@ -351,16 +357,16 @@ fn arrived(shared: &Arc<Shared>, request: Request<RecvStream>, mut respond: Send
         return;
     }
     let half = match shared.opens_on {
-        Half::Forward => Half::Reverse,
-        Half::Reverse => Half::Forward,
+        ConnectionHalf::Forward => ConnectionHalf::Reverse,
+        ConnectionHalf::Reverse => ConnectionHalf::Forward,
     };
     let key = (half, respond.stream_id().as_u32());
     let priority = codes::priority(request.headers());
-    let cell = Arc::new(Cell::arrived(key));
+    let cell = Arc::new(StreamCell::arrived(key));
     let body = request.into_body();
     shared.arrived(
         key,
-        Arrived {
+        AcceptedStream {
             cell,
             priority,
             body,

@@ -16,10 +16,10 @@ use std::{
 };
 
 use bytes::{Buf, BytesMut};
-use hailwire_wire::capsule::Half;
+use hailwire_wire::capsule::ConnectionHalf;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::shared::Shared;
+use super::shared::H2Shared;
 
 /// Bytes that are written without waiting for more.
 const FULL: usize = 64 * 1024;
@@ -33,38 +33,42 @@ thread_local! {
 }
 
 /// The end that the connection's task holds.
-pub(super) struct Line<IO>(Arc<Mutex<Gathered<IO>>>);
+pub(super) struct GatheredWriter<IO>(Arc<Mutex<GatheredState<IO>>>);
 
 /// The end that h2 holds.
-pub(super) struct Gather<IO>(Arc<Mutex<Gathered<IO>>>);
+pub(super) struct GatheredIo<IO>(Arc<Mutex<GatheredState<IO>>>);
 
 /// A connection whose writes are gathered and whose bytes are counted.
-struct Gathered<IO> {
+struct GatheredState<IO> {
     io: IO,
     buffer: BytesMut,
     /// h2 has more to say and was made to wait.
     blocked: bool,
-    shared: Arc<Shared>,
-    half: Half,
+    shared: Arc<H2Shared>,
+    half: ConnectionHalf,
 }
 
 /// Both ends of a line.
-pub(super) fn line<IO>(io: IO, shared: Arc<Shared>, half: Half) -> (Line<IO>, Gather<IO>) {
-    let gathered = Arc::new(Mutex::new(Gathered {
+pub(super) fn line<IO>(
+    io: IO,
+    shared: Arc<H2Shared>,
+    half: ConnectionHalf,
+) -> (GatheredWriter<IO>, GatheredIo<IO>) {
+    let gathered = Arc::new(Mutex::new(GatheredState {
         io,
         buffer: BytesMut::new(),
         blocked: false,
         shared,
         half,
     }));
-    (Line(gathered.clone()), Gather(gathered))
+    (GatheredWriter(gathered.clone()), GatheredIo(gathered))
 }
 
-fn lock<IO>(gathered: &Mutex<Gathered<IO>>) -> MutexGuard<'_, Gathered<IO>> {
+fn lock<IO>(gathered: &Mutex<GatheredState<IO>>) -> MutexGuard<'_, GatheredState<IO>> {
     gathered.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<IO: AsyncWrite + Unpin> Line<IO> {
+impl<IO: AsyncWrite + Unpin> GatheredWriter<IO> {
     /// Writes what was gathered; ready with whether h2 has more to say. A connection that cannot be
     /// written to is found by h2 too.
     pub(super) fn poll_drain(&self, cx: &mut Context<'_>) -> Poll<bool> {
@@ -80,7 +84,7 @@ impl<IO: AsyncWrite + Unpin> Line<IO> {
     }
 }
 
-impl<IO: AsyncWrite + Unpin> Line<IO> {
+impl<IO: AsyncWrite + Unpin> GatheredWriter<IO> {
     /// Does something with h2 ahead of the connection's task, which writes from then on.
     pub(super) async fn flushing<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
@@ -94,7 +98,7 @@ impl<IO: AsyncWrite + Unpin> Line<IO> {
     }
 }
 
-impl<IO: AsyncWrite + Unpin> Gathered<IO> {
+impl<IO: AsyncWrite + Unpin> GatheredState<IO> {
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.buffer.capacity() == 0 {
             return Poll::Ready(Ok(()));
@@ -137,7 +141,7 @@ impl<IO: AsyncWrite + Unpin> Gathered<IO> {
     }
 }
 
-impl<IO: AsyncRead + Unpin> AsyncRead for Gather<IO> {
+impl<IO: AsyncRead + Unpin> AsyncRead for GatheredIo<IO> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -151,7 +155,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Gather<IO> {
     }
 }
 
-impl<IO: AsyncWrite + Unpin> AsyncWrite for Gather<IO> {
+impl<IO: AsyncWrite + Unpin> AsyncWrite for GatheredIo<IO> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -46,22 +46,26 @@ use bytes::{Bytes, BytesMut};
 use h2::{client, server};
 use hailwire_wire::{
     Code, Priority,
-    capsule::{Capsule, CapsuleDecoder, Half},
+    capsule::{Capsule, CapsuleDecoder, ConnectionHalf},
     limits::{H2_MAX_HEAD, H2_MAX_STREAMS, MAX_DATAGRAM},
 };
 use http::{Method, Request, Response, Uri};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-pub use self::stream::{RecvStream, SendStream};
+pub use self::stream::{H2RecvStream, H2SendStream};
 use self::{
-    driver::{Connected, Control, ControlRecv, Driver, Second, Serving},
+    driver::{
+        CapsuleStream, ControlRecv, H2Driver, ReadyConnection, SecondConnection, ServerConnection,
+    },
     line::line,
-    shared::Shared,
+    shared::H2Shared,
 };
-use super::{ConnectionError, DatagramError, Room, Stats, Unread, tcp::TcpError};
+use super::{
+    ConnectionError, ConnectionLimits, ConnectionStats, DatagramError, UnreadBytes, tcp::TcpError,
+};
 
 /// What names the reverse connection that belongs to a forward one. 128 random bits.
-pub(super) type Token = [u8; 16];
+pub(super) type PairToken = [u8; 16];
 
 /// Unread bytes of one stream.
 const STREAM_WINDOW: u32 = 2 * 1024 * 1024;
@@ -87,17 +91,17 @@ fn path() -> &'static Uri {
 ///
 /// It closes with `cancelled` when the last clone and the last half of its streams are gone.
 #[derive(Clone, Debug)]
-pub struct Connection {
-    handle: Arc<Handle>,
+pub struct H2Connection {
+    handle: Arc<H2Handle>,
 }
 
 /// What the user's side holds: the connection closes when the last one goes.
 #[derive(Debug)]
-struct Handle {
-    shared: Arc<Shared>,
+struct H2Handle {
+    shared: Arc<H2Shared>,
 }
 
-impl Drop for Handle {
+impl Drop for H2Handle {
     fn drop(&mut self) {
         close(
             &self.shared,
@@ -107,7 +111,7 @@ impl Drop for Handle {
     }
 }
 
-fn close(shared: &Shared, code: Code, reason: &str) {
+fn close(shared: &H2Shared, code: Code, reason: &str) {
     let farewell = Capsule::Close {
         code,
         reason: reason.to_owned(),
@@ -115,7 +119,7 @@ fn close(shared: &Shared, code: Code, reason: &str) {
     shared.end(ConnectionError::LocallyClosed, Some(farewell));
 }
 
-impl Connection {
+impl H2Connection {
     /// The side that dialled. `reverse` is the second connection once TLS stands and the token is
     /// sent on it.
     ///
@@ -125,17 +129,21 @@ impl Connection {
     pub(super) async fn client<IO, R>(
         forward: IO,
         remote: SocketAddr,
-        token: Token,
+        token: PairToken,
         reverse: R,
     ) -> Result<Self, TcpError>
     where
         IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
         R: Future<Output = Result<IO, TcpError>> + Send + 'static,
     {
-        let room = Some(Room::PEER);
-        let shared = Arc::new(Shared::new(Half::Forward, remote.to_string(), room));
-        let (line, io) = line(forward, shared.clone(), Half::Forward);
-        let (mut opener, mut opening) = client_settings(Room::PEER)
+        let room = Some(ConnectionLimits::PEER);
+        let shared = Arc::new(H2Shared::new(
+            ConnectionHalf::Forward,
+            remote.to_string(),
+            room,
+        ));
+        let (line, io) = line(forward, shared.clone(), ConnectionHalf::Forward);
+        let (mut opener, mut opening) = client_settings(ConnectionLimits::PEER)
             .handshake(io)
             .await
             .map_err(|error| refused(&error))?;
@@ -150,24 +158,24 @@ impl Connection {
             .map_err(|error| refused(&error))?;
         let pings = opening.ping_pong();
         shared.set_opener(opener);
-        let second: Second<IO> = Box::pin({
+        let second: SecondConnection<IO> = Box::pin({
             let shared = shared.clone();
             async move {
                 let io = reverse.await.map_err(|error| error.to_string())?;
-                let (line, io) = line::line(io, shared, Half::Reverse);
-                let serving = server_settings(Room::PEER).handshake(io);
+                let (line, io) = line::line(io, shared, ConnectionHalf::Reverse);
+                let serving = server_settings(ConnectionLimits::PEER).handshake(io);
                 let serving = line.flushing(serving).await;
                 let serving = serving.map_err(|error| error.to_string())?;
-                Ok(Connected::Serving(Box::new(serving), line))
+                Ok(ReadyConnection::Serving(Box::new(serving), line))
             }
         });
-        Ok(Self::start(Driver {
+        Ok(Self::start(H2Driver {
             shared,
             serving: None,
             opening: Some(Box::new(opening)),
             second: Some(second),
             lines: vec![line],
-            control: Control {
+            control: CapsuleStream {
                 send,
                 recv: ControlRecv::Head(head),
             },
@@ -192,13 +200,17 @@ impl Connection {
     ) -> Result<Self, TcpError>
     where
         IO: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        F: FnOnce(Token) -> R,
+        F: FnOnce(PairToken) -> R,
         R: Future<Output = Result<IO, TcpError>> + Send + 'static,
     {
-        let shared = Arc::new(Shared::new(Half::Reverse, remote.to_string(), None));
-        let (line, io) = line(forward, shared.clone(), Half::Forward);
-        let mut serving: Serving<IO> = line
-            .flushing(server_settings(Room::STRANGER).handshake(io))
+        let shared = Arc::new(H2Shared::new(
+            ConnectionHalf::Reverse,
+            remote.to_string(),
+            None,
+        ));
+        let (line, io) = line(forward, shared.clone(), ConnectionHalf::Forward);
+        let mut serving: ServerConnection<IO> = line
+            .flushing(server_settings(ConnectionLimits::STRANGER).handshake(io))
             .await
             .map_err(|error| refused(&error))?;
         let (request, mut respond) = match line.flushing(serving.accept()).await {
@@ -213,23 +225,25 @@ impl Connection {
             .map_err(|error| refused(&error))?;
         let pings = serving.ping_pong();
         let reverse = reverse(token);
-        let second: Second<IO> = Box::pin({
+        let second: SecondConnection<IO> = Box::pin({
             let shared = shared.clone();
             async move {
                 let io = reverse.await.map_err(|error| error.to_string())?;
-                let (line, io) = line::line(io, shared, Half::Reverse);
-                let connected = client_settings(Room::STRANGER).handshake(io).await;
+                let (line, io) = line::line(io, shared, ConnectionHalf::Reverse);
+                let connected = client_settings(ConnectionLimits::STRANGER)
+                    .handshake(io)
+                    .await;
                 let (opener, opening) = connected.map_err(|error| error.to_string())?;
-                Ok(Connected::Opening(opener, Box::new(opening), line))
+                Ok(ReadyConnection::Opening(opener, Box::new(opening), line))
             }
         });
-        Ok(Self::start(Driver {
+        Ok(Self::start(H2Driver {
             shared,
             serving: Some(Box::new(serving)),
             opening: None,
             second: Some(second),
             lines: vec![line],
-            control: Control {
+            control: CapsuleStream {
                 send,
                 recv: ControlRecv::Body(request.into_body()),
             },
@@ -241,8 +255,8 @@ impl Connection {
         }))
     }
 
-    fn start<IO: AsyncRead + AsyncWrite + Send + Unpin + 'static>(driver: Driver<IO>) -> Self {
-        let handle = Arc::new(Handle {
+    fn start<IO: AsyncRead + AsyncWrite + Send + Unpin + 'static>(driver: H2Driver<IO>) -> Self {
+        let handle = Arc::new(H2Handle {
             shared: driver.shared.clone(),
         });
         tokio::spawn(driver::drive(driver));
@@ -252,13 +266,13 @@ impl Connection {
     pub(super) async fn open(
         &self,
         priority: Priority,
-    ) -> Result<(SendStream, RecvStream), ConnectionError> {
+    ) -> Result<(H2SendStream, H2RecvStream), ConnectionError> {
         self.settle();
         poll_fn(|cx| self.shared().poll_open(cx)).await?;
         Ok(stream::opened(&self.handle, priority))
     }
 
-    pub(super) async fn accept(&self) -> Result<(SendStream, RecvStream), ConnectionError> {
+    pub(super) async fn accept(&self) -> Result<(H2SendStream, H2RecvStream), ConnectionError> {
         self.settle();
         let arrived = poll_fn(|cx| self.shared().poll_accept(cx)).await?;
         Ok(stream::accepted(&self.handle, arrived))
@@ -283,24 +297,24 @@ impl Connection {
         poll_fn(|cx| self.shared().poll_closed(cx)).await
     }
 
-    pub(super) fn unread(&self) -> Unread {
+    pub(super) fn unread(&self) -> UnreadBytes {
         self.shared().unread()
     }
 
     /// The round-trip time is that of a ping, sent at the start and whenever somebody asks.
-    pub(super) fn stats(&self) -> Stats {
+    pub(super) fn stats(&self) -> ConnectionStats {
         self.shared().stats()
     }
 
     pub(super) fn narrow(&self) {
-        self.set_room(Room::STRANGER);
+        self.set_room(ConnectionLimits::STRANGER);
     }
 
     pub(super) fn widen(&self) {
-        self.set_room(Room::PEER);
+        self.set_room(ConnectionLimits::PEER);
     }
 
-    fn set_room(&self, room: Room) {
+    fn set_room(&self, room: ConnectionLimits) {
         self.shared().with_driver(|state| state.room = Some(room));
         self.shared().place_was_made();
     }
@@ -312,12 +326,12 @@ impl Connection {
         }
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &H2Shared {
         &self.handle.shared
     }
 }
 
-fn client_settings(room: Room) -> client::Builder {
+fn client_settings(room: ConnectionLimits) -> client::Builder {
     let mut settings = client::Builder::new();
     settings
         .initial_window_size(STREAM_WINDOW)
@@ -331,7 +345,7 @@ fn client_settings(room: Room) -> client::Builder {
     settings
 }
 
-fn server_settings(room: Room) -> server::Builder {
+fn server_settings(room: ConnectionLimits) -> server::Builder {
     let mut settings = server::Builder::new();
     settings
         .initial_window_size(STREAM_WINDOW)
@@ -345,7 +359,7 @@ fn server_settings(room: Room) -> server::Builder {
     settings
 }
 
-fn token(path: &str) -> Option<Token> {
+fn token(path: &str) -> Option<PairToken> {
     let token = path.strip_prefix(CONTROL)?;
     let token = data_encoding::HEXLOWER.decode(token.as_bytes()).ok()?;
     token.try_into().ok()

@@ -19,7 +19,7 @@ use std::{
 
 use hailwire_wire::Priority;
 
-use crate::carrier::lanes::Lanes;
+use crate::carrier::lanes::WriteQueues;
 
 /// Bytes handed to h2 and not yet written, beyond which writers wait.
 pub(super) const AHEAD: usize = 256 * 1024;
@@ -29,8 +29,8 @@ const WOKEN: usize = 8;
 
 /// The sending side of one HTTP/2 connection.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
-    pub(super) lanes: Lanes,
+pub(super) struct H2Opener {
+    pub(super) lanes: WriteQueues,
     ahead: AtomicUsize,
     /// Something was written that may not have been flushed.
     dirty: AtomicBool,
@@ -39,7 +39,7 @@ pub(super) struct Outgoing {
     waiting: Mutex<[VecDeque<Waker>; Priority::ALL.len()]>,
 }
 
-impl Outgoing {
+impl H2Opener {
     /// Ready while little enough is ahead.
     pub(super) fn poll_room(&self, priority: Priority, cx: &Context<'_>) -> Poll<()> {
         if self.has_room() {
@@ -120,9 +120,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Flag(AtomicBool);
+    struct WakeFlag(AtomicBool);
 
-    impl Wake for Flag {
+    impl Wake for WakeFlag {
         fn wake(self: Arc<Self>) {
             self.0.store(true, Ordering::SeqCst);
         }
@@ -130,9 +130,9 @@ mod tests {
 
     #[test]
     fn writers_wait_while_too_much_is_ahead_and_the_urgent_are_woken_first() {
-        let outgoing = Outgoing::default();
+        let outgoing = H2Opener::default();
         outgoing.add(AHEAD + 10);
-        let flags: Vec<_> = (0..20).map(|_| Arc::new(Flag::default())).collect();
+        let flags: Vec<_> = (0..20).map(|_| Arc::new(WakeFlag::default())).collect();
         for (index, flag) in flags.iter().enumerate() {
             let waker = Waker::from(flag.clone());
             let priority = if index == 19 {
@@ -143,7 +143,7 @@ mod tests {
             let room = outgoing.poll_room(priority, &Context::from_waker(&waker));
             assert!(room.is_pending());
         }
-        let woken = |flag: &Arc<Flag>| flag.0.load(Ordering::SeqCst);
+        let woken = |flag: &Arc<WakeFlag>| flag.0.load(Ordering::SeqCst);
         outgoing.written(10);
         assert!(!flags.iter().any(woken), "there is no room yet");
         outgoing.written(1);

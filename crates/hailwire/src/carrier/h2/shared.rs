@@ -18,13 +18,13 @@ use h2::{
 };
 use hailwire_wire::{
     Code, Priority,
-    capsule::{Capsule, Half},
+    capsule::{Capsule, ConnectionHalf},
     limits::{H2_MAX_STREAMS, MUX_MAX_DATAGRAMS},
 };
 use http::{Method, Request, Uri};
 
-use super::{codes, outgoing::Outgoing, unread::Readers};
-use crate::carrier::{ConnectionError, Room, Stats, Unread};
+use super::{codes, outgoing::H2Opener, unread::ConnectionReads};
+use crate::carrier::{ConnectionError, ConnectionLimits, ConnectionStats, UnreadBytes};
 
 /// Stops that wait to be told to a peer that does not read its control stream, before it counts as
 /// gone.
@@ -38,7 +38,7 @@ const LINGERING: usize = 256;
 /// Dropping it would reset the stream in both directions, and whatever the far side sends until it knows
 /// counts against the connection: for h2 it belongs to a stream that was never there.
 #[derive(Debug)]
-pub(super) struct Lingering {
+pub(super) struct LingeringStream {
     pub(super) body: RecvStream,
     /// The far side is told only if it goes on: mostly its end is under way.
     pub(super) untold: Option<(StreamKey, Code)>,
@@ -46,31 +46,31 @@ pub(super) struct Lingering {
 
 /// What is shared by a connection's streams, its handles and its task.
 #[derive(Debug)]
-pub(super) struct Shared {
-    state: Mutex<State>,
+pub(super) struct H2Shared {
+    state: Mutex<H2State>,
     over: AtomicBool,
     /// For the forward connection and the reverse one.
-    outgoing: [Outgoing; 2],
+    outgoing: [H2Opener; 2],
     sent: AtomicU64,
     received: AtomicU64,
     reads: AtomicU64,
-    pub(super) readers: Arc<Readers>,
+    pub(super) readers: Arc<ConnectionReads>,
     /// The connection on which this side opens streams.
-    pub(super) opens_on: Half,
+    pub(super) opens_on: ConnectionHalf,
     pub(super) remote: String,
 }
 
 /// What is behind the mutex.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct H2State {
     pub(super) ended: Option<ConnectionError>,
     /// The peer was told, or need not be.
     pub(super) done: bool,
     /// The connection's task, while it sleeps.
     driver: Option<Waker>,
-    cells: HashMap<StreamKey, Arc<Cell>>,
+    cells: HashMap<StreamKey, Arc<StreamCell>>,
     /// Opened by the peer and not yet accepted.
-    incoming: VecDeque<Arrived>,
+    incoming: VecDeque<AcceptedStream>,
     /// Streams that the peer opened and that somebody here holds.
     accepted: usize,
     /// Streams opened here that somebody holds.
@@ -78,12 +78,12 @@ pub(super) struct State {
     /// With what streams are opened; none before the connection for that is there.
     pub(super) opener: Option<SendRequest<Bytes>>,
     /// What the peer may have; none while nobody has said.
-    pub(super) room: Option<Room>,
+    pub(super) room: Option<ConnectionLimits>,
     datagrams_in: VecDeque<Bytes>,
     pub(super) datagrams_out: VecDeque<Bytes>,
     pub(super) stops: VecDeque<Capsule>,
     pub(super) farewell: Option<Capsule>,
-    lingering: VecDeque<Lingering>,
+    lingering: VecDeque<LingeringStream>,
     /// Somebody wants to know the round-trip time.
     pub(super) ping: bool,
     pub(super) rtt: Option<Duration>,
@@ -94,12 +94,12 @@ pub(super) struct State {
 }
 
 /// A stream's connection and number there.
-pub(super) type StreamKey = (Half, u32);
+pub(super) type StreamKey = (ConnectionHalf, u32);
 
 /// A stream that the peer has opened.
 #[derive(Debug)]
-pub(super) struct Arrived {
-    pub(super) cell: Arc<Cell>,
+pub(super) struct AcceptedStream {
+    pub(super) cell: Arc<StreamCell>,
     pub(super) priority: Priority,
     pub(super) body: RecvStream,
     pub(super) respond: SendResponse<Bytes>,
@@ -107,7 +107,7 @@ pub(super) struct Arrived {
 
 /// What the halves of a stream and the connection's task tell each other.
 #[derive(Debug, Default)]
-pub(super) struct Cell(Mutex<CellState>);
+pub(super) struct StreamCell(Mutex<CellState>);
 
 #[derive(Debug, Default)]
 pub(super) struct CellState {
@@ -122,7 +122,7 @@ pub(super) struct CellState {
     wakers: Vec<Waker>,
 }
 
-impl Cell {
+impl StreamCell {
     pub(super) fn arrived(key: StreamKey) -> Self {
         Self(Mutex::new(CellState {
             key: Some(key),
@@ -157,9 +157,13 @@ fn note(wakers: &mut Vec<Waker>, cx: &Context<'_>) {
     }
 }
 
-impl Shared {
-    pub(super) fn new(opens_on: Half, remote: String, room: Option<Room>) -> Self {
-        let state = State {
+impl H2Shared {
+    pub(super) fn new(
+        opens_on: ConnectionHalf,
+        remote: String,
+        room: Option<ConnectionLimits>,
+    ) -> Self {
+        let state = H2State {
             ended: None,
             done: false,
             driver: None,
@@ -184,7 +188,7 @@ impl Shared {
         Self {
             state: Mutex::new(state),
             over: AtomicBool::new(false),
-            outgoing: <[Outgoing; 2]>::default(),
+            outgoing: <[H2Opener; 2]>::default(),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
             reads: AtomicU64::new(0),
@@ -194,19 +198,19 @@ impl Shared {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, H2State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) const fn outgoing(&self, half: Half) -> &Outgoing {
+    pub(super) const fn outgoing(&self, half: ConnectionHalf) -> &H2Opener {
         let [forward, reverse] = &self.outgoing;
         match half {
-            Half::Forward => forward,
-            Half::Reverse => reverse,
+            ConnectionHalf::Forward => forward,
+            ConnectionHalf::Reverse => reverse,
         }
     }
 
-    pub(super) fn note_written(&self, half: Half, count: usize) {
+    pub(super) fn note_written(&self, half: ConnectionHalf, count: usize) {
         self.sent.fetch_add(count as u64, Ordering::Relaxed);
         self.outgoing(half).written(count);
     }
@@ -268,7 +272,7 @@ impl Shared {
     }
 
     /// Changes the state and wakes the connection's task.
-    pub(super) fn with_driver<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+    pub(super) fn with_driver<R>(&self, change: impl FnOnce(&mut H2State) -> R) -> R {
         let mut state = self.lock();
         let result = change(&mut state);
         let driver = state.driver.take();
@@ -321,7 +325,7 @@ impl Shared {
     /// the connection is over, or ends with this.
     pub(super) fn begin(
         &self,
-        cell: &Arc<Cell>,
+        cell: &Arc<StreamCell>,
         request: Request<()>,
     ) -> Result<SendStream<Bytes>, ()> {
         let opener = self.lock().opener.clone();
@@ -348,7 +352,7 @@ impl Shared {
 
     /// Queues a stream that the peer has opened. HTTP/2 bounds how many are open; where more wait, the
     /// peer resets them as fast as it opens them.
-    pub(super) fn arrived(&self, key: StreamKey, arrived: Arrived) {
+    pub(super) fn arrived(&self, key: StreamKey, arrived: AcceptedStream) {
         let accept = {
             let mut state = self.lock();
             if state.ended.is_some() {
@@ -378,7 +382,10 @@ impl Shared {
         self.end(ConnectionError::Protocol(reason.to_owned()), Some(farewell));
     }
 
-    pub(super) fn poll_accept(&self, cx: &Context<'_>) -> Poll<Result<Arrived, ConnectionError>> {
+    pub(super) fn poll_accept(
+        &self,
+        cx: &Context<'_>,
+    ) -> Poll<Result<AcceptedStream, ConnectionError>> {
         let mut state = self.lock();
         if let Some(ended) = &state.ended {
             return Poll::Ready(Err(ended.clone()));
@@ -444,7 +451,7 @@ impl Shared {
     }
 
     /// Keeps a stream that nobody reads any more until its end has come.
-    pub(super) fn linger(&self, lingering: Lingering) {
+    pub(super) fn linger(&self, lingering: LingeringStream) {
         let dropped = self.with_driver(|state| {
             state.lingering.push_back(lingering);
             let full = state.lingering.len() > LINGERING;
@@ -459,7 +466,7 @@ impl Shared {
         if lingering.is_empty() {
             return;
         }
-        let mut left: VecDeque<Lingering> = lingering
+        let mut left: VecDeque<LingeringStream> = lingering
             .into_iter()
             .filter_map(|lingering| self.poll_one_lingering(lingering, cx))
             .collect();
@@ -470,9 +477,9 @@ impl Shared {
 
     fn poll_one_lingering(
         &self,
-        mut lingering: Lingering,
+        mut lingering: LingeringStream,
         cx: &mut Context<'_>,
-    ) -> Option<Lingering> {
+    ) -> Option<LingeringStream> {
         loop {
             match lingering.body.poll_data(cx) {
                 Poll::Ready(Some(Ok(bytes))) => {
@@ -531,30 +538,30 @@ impl Shared {
         Poll::Pending
     }
 
-    pub(super) fn unread(&self) -> Unread {
+    pub(super) fn unread(&self) -> UnreadBytes {
         self.readers.unread(self.received.load(Ordering::Relaxed))
     }
 
-    pub(super) fn stats(&self) -> Stats {
+    pub(super) fn stats(&self) -> ConnectionStats {
         let rtt = self.with_driver(|state| {
             state.ping = true;
             state.rtt
         });
-        Stats {
+        ConnectionStats {
             sent_bytes: self.sent.load(Ordering::Relaxed),
             received_bytes: self.received.load(Ordering::Relaxed),
             received_packets: self.reads.load(Ordering::Relaxed),
             rtt,
             remote: self.remote.clone(),
-            ..Stats::default()
+            ..ConnectionStats::default()
         }
     }
 }
 
-impl State {
+impl H2State {
     /// Whether the peer may have one more stream accepted.
     fn has_place(&self) -> bool {
-        let room = self.room.unwrap_or(Room::STRANGER);
+        let room = self.room.unwrap_or(ConnectionLimits::STRANGER);
         self.accepted < room.streams as usize
     }
 }

@@ -16,13 +16,13 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use h2::{client::ResponseFuture, server::SendResponse};
-use hailwire_wire::{Code, Priority, capsule::Half};
+use hailwire_wire::{Code, Priority, capsule::ConnectionHalf};
 use http::{Response, StatusCode};
 
 use super::{
-    Handle, codes, path,
-    shared::{Arrived, Cell, Lingering, Shared, request},
-    unread::Reader,
+    H2Handle, codes, path,
+    shared::{AcceptedStream, H2Shared, LingeringStream, StreamCell, request},
+    unread::StreamReads,
 };
 use crate::carrier::{ConnectionError, ReadError, WriteError, lanes::HEAD_START};
 
@@ -38,29 +38,29 @@ const GRANT: usize = 64 * 1024;
 
 /// What both halves hold of a stream.
 #[derive(Debug)]
-struct Stream {
-    handle: Arc<Handle>,
-    cell: Arc<Cell>,
+struct H2Stream {
+    handle: Arc<H2Handle>,
+    cell: Arc<StreamCell>,
     opened_here: bool,
 }
 
-impl Stream {
-    fn shared(&self) -> &Shared {
+impl H2Stream {
+    fn shared(&self) -> &H2Shared {
         &self.handle.shared
     }
 
     /// The connection that it is on.
-    fn half(&self) -> Half {
+    fn half(&self) -> ConnectionHalf {
         let opens_on = self.shared().opens_on;
         match (opens_on, self.opened_here) {
             (half, true) => half,
-            (Half::Forward, false) => Half::Reverse,
-            (Half::Reverse, false) => Half::Forward,
+            (ConnectionHalf::Forward, false) => ConnectionHalf::Reverse,
+            (ConnectionHalf::Reverse, false) => ConnectionHalf::Forward,
         }
     }
 }
 
-impl Drop for Stream {
+impl Drop for H2Stream {
     fn drop(&mut self) {
         let key = self.cell.lock().key;
         self.shared().forget(key, self.opened_here);
@@ -68,18 +68,26 @@ impl Drop for Stream {
 }
 
 /// The halves of a stream for which a place was taken.
-pub(super) fn opened(handle: &Arc<Handle>, priority: Priority) -> (SendStream, RecvStream) {
-    let stream = Arc::new(Stream {
+pub(super) fn opened(handle: &Arc<H2Handle>, priority: Priority) -> (H2SendStream, H2RecvStream) {
+    let stream = Arc::new(H2Stream {
         handle: handle.clone(),
         cell: Arc::default(),
         opened_here: true,
     });
-    halves(stream, priority, Sending::Untold, Receiving::Untold)
+    halves(
+        stream,
+        priority,
+        SendingState::Untold,
+        ReceivingState::Untold,
+    )
 }
 
 /// The halves of a stream that the far side opened.
-pub(super) fn accepted(handle: &Arc<Handle>, arrived: Arrived) -> (SendStream, RecvStream) {
-    let stream = Arc::new(Stream {
+pub(super) fn accepted(
+    handle: &Arc<H2Handle>,
+    arrived: AcceptedStream,
+) -> (H2SendStream, H2RecvStream) {
+    let stream = Arc::new(H2Stream {
         handle: handle.clone(),
         cell: arrived.cell,
         opened_here: false,
@@ -87,26 +95,26 @@ pub(super) fn accepted(handle: &Arc<Handle>, arrived: Arrived) -> (SendStream, R
     halves(
         stream,
         arrived.priority,
-        Sending::Unanswered(arrived.respond),
-        Receiving::Body(arrived.body),
+        SendingState::Unanswered(arrived.respond),
+        ReceivingState::Body(arrived.body),
     )
 }
 
 fn halves(
-    stream: Arc<Stream>,
+    stream: Arc<H2Stream>,
     priority: Priority,
-    sending: Sending,
-    receiving: Receiving,
-) -> (SendStream, RecvStream) {
-    let send = SendStream {
+    sending: SendingState,
+    receiving: ReceivingState,
+) -> (H2SendStream, H2RecvStream) {
+    let send = H2SendStream {
         stream: stream.clone(),
         sending: Mutex::new(sending),
         ended: false,
         priority: AtomicU8::new(priority as u8),
         written: 0,
     };
-    let recv = RecvStream {
-        reader: Reader::new(&stream.shared().readers),
+    let recv = H2RecvStream {
+        reader: StreamReads::new(&stream.shared().readers),
         stream,
         receiving,
         rest: Bytes::new(),
@@ -118,21 +126,21 @@ fn halves(
 
 /// The writing half of an HTTP/2 stream.
 #[derive(Debug)]
-pub struct SendStream {
-    stream: Arc<Stream>,
+pub struct H2SendStream {
+    stream: Arc<H2Stream>,
     /// Behind a mutex because [`SendStream::stopped`] changes it and has no more than `&self`.
-    sending: Mutex<Sending>,
+    sending: Mutex<SendingState>,
     ended: bool,
     priority: AtomicU8,
     written: u64,
 }
 
 /// h2 takes nothing more on a stream; [`SendStream::poll_refused`] knows why.
-struct Refused;
+struct WriteRefused;
 
 /// How far the sending direction has come.
 #[derive(Debug)]
-enum Sending {
+enum SendingState {
     /// Opened here; the far side has not heard of it.
     Untold,
     /// Opened by the far side; its head was not answered.
@@ -141,7 +149,7 @@ enum Sending {
     Body(h2::SendStream<Bytes>),
 }
 
-impl SendStream {
+impl H2SendStream {
     pub(in crate::carrier) async fn write(&mut self, chunk: Bytes) -> Result<(), WriteError> {
         let handle = self.stream.handle.clone();
         let outgoing = handle.shared.outgoing(self.stream.half());
@@ -243,30 +251,30 @@ impl SendStream {
     }
 
     /// The stream after its head was sent.
-    fn head(&mut self) -> Result<&mut h2::SendStream<Bytes>, Refused> {
+    fn head(&mut self) -> Result<&mut h2::SendStream<Bytes>, WriteRefused> {
         let priority = self.priority();
         let sending = self
             .sending
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
         let body = match sending {
-            Sending::Untold => {
+            SendingState::Untold => {
                 let head = request(path(), priority);
                 let begun = self.stream.shared().begin(&self.stream.cell, head);
-                Some(begun.map_err(|()| Refused)?)
+                Some(begun.map_err(|()| WriteRefused)?)
             }
-            Sending::Unanswered(respond) => {
+            SendingState::Unanswered(respond) => {
                 let answered = respond.send_response(Response::new(()), false);
-                Some(answered.map_err(|_| Refused)?)
+                Some(answered.map_err(|_| WriteRefused)?)
             }
-            Sending::Body(_) => None,
+            SendingState::Body(_) => None,
         };
         if let Some(body) = body {
-            *sending = Sending::Body(body);
+            *sending = SendingState::Body(body);
         }
         match sending {
-            Sending::Body(body) => Ok(body),
-            _ => Err(Refused),
+            SendingState::Body(body) => Ok(body),
+            _ => Err(WriteRefused),
         }
     }
 
@@ -285,14 +293,14 @@ impl SendStream {
     /// gone.
     fn poll_reset(&self, cx: &mut Context<'_>) -> Poll<Option<Code>> {
         let reset = match &mut *self.lock() {
-            Sending::Untold => return Poll::Pending,
-            Sending::Unanswered(respond) => respond.poll_reset(cx),
-            Sending::Body(body) => body.poll_reset(cx),
+            SendingState::Untold => return Poll::Pending,
+            SendingState::Unanswered(respond) => respond.poll_reset(cx),
+            SendingState::Body(body) => body.poll_reset(cx),
         };
         reset.map(|reason| reason.ok().map(codes::of_reset))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Sending> {
+    fn lock(&self) -> MutexGuard<'_, SendingState> {
         self.sending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -350,12 +358,12 @@ impl SendStream {
     }
 }
 
-impl Drop for SendStream {
+impl Drop for H2SendStream {
     fn drop(&mut self) {
         if self.ended {
             return;
         }
-        if matches!(&*self.lock(), Sending::Untold) {
+        if matches!(&*self.lock(), SendingState::Untold) {
             // The far side has not heard of it, and need not.
             return self.stream.cell.tell(|_| {});
         }
@@ -384,19 +392,19 @@ fn poll_credit(
 
 /// The reading half of an HTTP/2 stream.
 #[derive(Debug)]
-pub struct RecvStream {
-    reader: Reader,
-    stream: Arc<Stream>,
-    receiving: Receiving,
+pub struct H2RecvStream {
+    reader: StreamReads,
+    stream: Arc<H2Stream>,
+    receiving: ReceivingState,
     /// What is left of a frame of which the reader wanted less.
     rest: Bytes,
-    end: Option<End>,
+    end: Option<ReceiveEnd>,
     stopped: bool,
 }
 
 /// How far the receiving direction has come.
 #[derive(Debug)]
-enum Receiving {
+enum ReceivingState {
     /// Opened here; the far side has not heard of it.
     Untold,
     /// The far side has not answered.
@@ -409,12 +417,12 @@ enum Receiving {
 
 /// How the direction ended.
 #[derive(Clone, Copy, Debug)]
-enum End {
+enum ReceiveEnd {
     Finished,
     Reset(Code),
 }
 
-impl RecvStream {
+impl H2RecvStream {
     pub(in crate::carrier) async fn read(
         &mut self,
         max: usize,
@@ -461,7 +469,7 @@ impl RecvStream {
 
     /// Whether the far side has heard of the stream since this half has looked.
     fn can_go_on(&self) -> bool {
-        matches!(self.receiving, Receiving::Untold) && self.stream.cell.lock().answer.is_some()
+        matches!(self.receiving, ReceivingState::Untold) && self.stream.cell.lock().answer.is_some()
     }
 
     fn take(&mut self, max: usize) -> Result<Option<Bytes>, ReadError> {
@@ -470,8 +478,8 @@ impl RecvStream {
                 let len = self.rest.len().min(max);
                 Ok(Some(self.rest.split_to(len)))
             }
-            Some(End::Reset(code)) => Err(ReadError::Reset(code)),
-            Some(End::Finished) | None => Ok(None),
+            Some(ReceiveEnd::Reset(code)) => Err(ReadError::Reset(code)),
+            Some(ReceiveEnd::Finished) | None => Ok(None),
         }
     }
 
@@ -479,21 +487,21 @@ impl RecvStream {
     fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectionError>> {
         loop {
             match &mut self.receiving {
-                Receiving::Untold => match self.stream.cell.lock().answer.take() {
-                    Some(answer) => self.receiving = Receiving::Head(answer),
+                ReceivingState::Untold => match self.stream.cell.lock().answer.take() {
+                    Some(answer) => self.receiving = ReceivingState::Head(answer),
                     None => return Poll::Pending,
                 },
-                Receiving::Head(answer) => match ready!(Pin::new(answer).poll(cx)) {
+                ReceivingState::Head(answer) => match ready!(Pin::new(answer).poll(cx)) {
                     Ok(response) if response.status() == StatusCode::OK => {
-                        self.receiving = Receiving::Body(response.into_body());
+                        self.receiving = ReceivingState::Body(response.into_body());
                     }
                     Ok(response) => {
                         tracing::debug!(status = %response.status(), "a stream was refused");
-                        self.end = Some(End::Reset(Code::Internal));
+                        self.end = Some(ReceiveEnd::Reset(Code::Internal));
                     }
                     Err(error) => return self.poll_broken(&error),
                 },
-                Receiving::Body(body) => match ready!(body.poll_data(cx)) {
+                ReceivingState::Body(body) => match ready!(body.poll_data(cx)) {
                     Some(Ok(bytes)) => {
                         // Cannot fail: as much was received.
                         let _ = body.flow_control().release_capacity(bytes.len());
@@ -501,14 +509,14 @@ impl RecvStream {
                     }
                     Some(Err(error)) => return self.poll_broken(&error),
                     None => match ready!(body.poll_trailers(cx)) {
-                        Ok(None) => self.end = Some(End::Finished),
+                        Ok(None) => self.end = Some(ReceiveEnd::Finished),
                         Ok(Some(trailers)) => {
-                            self.end = Some(End::Reset(codes::of_trailers(&trailers)));
+                            self.end = Some(ReceiveEnd::Reset(codes::of_trailers(&trailers)));
                         }
                         Err(error) => return self.poll_broken(&error),
                     },
                 },
-                Receiving::Over => return Poll::Pending,
+                ReceivingState::Over => return Poll::Pending,
             }
             if self.end.is_some() || !self.rest.is_empty() {
                 return Poll::Ready(Ok(()));
@@ -519,7 +527,7 @@ impl RecvStream {
     fn poll_broken(&mut self, error: &h2::Error) -> Poll<Result<(), ConnectionError>> {
         match error.reason() {
             Some(reason) if error.is_reset() => {
-                self.end = Some(End::Reset(codes::of_reset(reason)));
+                self.end = Some(ReceiveEnd::Reset(codes::of_reset(reason)));
                 Poll::Ready(Ok(()))
             }
             _ => Poll::Pending,
@@ -528,7 +536,7 @@ impl RecvStream {
 
     pub(in crate::carrier) fn stop(&mut self, code: Code) {
         let ended = match &self.receiving {
-            Receiving::Body(body) => body.is_end_stream(),
+            ReceivingState::Body(body) => body.is_end_stream(),
             _ => false,
         };
         // What has ended already keeps its end.
@@ -538,7 +546,7 @@ impl RecvStream {
         self.stopped = true;
         self.reader.end();
         self.rest = Bytes::new();
-        let receiving = std::mem::replace(&mut self.receiving, Receiving::Over);
+        let receiving = std::mem::replace(&mut self.receiving, ReceivingState::Over);
         let shared = self.stream.shared();
         let key = {
             let mut cell = self.stream.cell.lock();
@@ -553,7 +561,7 @@ impl RecvStream {
             // Both halves are gone, and h2 says so by itself.
             return;
         }
-        let Receiving::Body(body) = receiving else {
+        let ReceivingState::Body(body) = receiving else {
             return shared.stop(key, code);
         };
         let untold = if code == Code::Ok {
@@ -562,11 +570,11 @@ impl RecvStream {
             shared.stop(key, code);
             None
         };
-        shared.linger(Lingering { body, untold });
+        shared.linger(LingeringStream { body, untold });
     }
 }
 
-impl Drop for RecvStream {
+impl Drop for H2RecvStream {
     fn drop(&mut self) {
         self.stop(Code::Cancelled);
     }

@@ -13,21 +13,21 @@ const REMOTE: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 443);
 
 /// A stranger's side of both connections, by the library alone, and the node that it is connected to.
-struct Stranger {
-    node: Connection,
+struct UntrustedH2Peer {
+    node: H2Connection,
     opener: client::SendRequest<Bytes>,
     control: ::h2::SendStream<Bytes>,
     /// What the node opens arrives here.
     _serving: tokio::task::JoinSet<()>,
 }
 
-impl Stranger {
+impl UntrustedH2Peer {
     /// Dials a node.
     async fn new() -> Self {
         let (near, far) = duplex(1 << 20);
         let (near_reverse, far_reverse) = duplex(1 << 20);
         let mut serving = tokio::task::JoinSet::new();
-        let node = tokio::spawn(Connection::server(far, REMOTE, |token| {
+        let node = tokio::spawn(H2Connection::server(far, REMOTE, |token| {
             assert_eq!(token, [0xab; 16]);
             async { Ok(far_reverse) }
         }));
@@ -80,7 +80,7 @@ async fn refusal(bytes: &[u8]) -> String {
     let (mut near, far) = duplex(1 << 20);
     near.write_all(bytes).await.unwrap();
     near.shutdown().await.unwrap();
-    let made = Connection::server(far, REMOTE, |_| async {
+    let made = H2Connection::server(far, REMOTE, |_| async {
         Err::<DuplexStream, _>(TcpError::TimedOut)
     });
     made.await.err().unwrap().to_string()
@@ -110,7 +110,7 @@ async fn a_first_request_that_is_not_the_control_stream_is_refused() {
         let (mut opener, connection) = client::handshake(near).await.unwrap();
         let driving = tokio::spawn(connection);
         let _request = opener.send_request(ask(first), false).unwrap();
-        let made = Connection::server(far, REMOTE, |_| async {
+        let made = H2Connection::server(far, REMOTE, |_| async {
             Err::<DuplexStream, _>(TcpError::TimedOut)
         });
         let error = made.await.err().unwrap().to_string();
@@ -123,8 +123,8 @@ async fn a_first_request_that_is_not_the_control_stream_is_refused() {
 async fn a_second_connection_that_does_not_come_ends_the_first() {
     let (near, far) = duplex(1 << 20);
     let second = |_| async { Err::<DuplexStream, _>(TcpError::TimedOut) };
-    let dialled = Connection::client(near, REMOTE, [1; 16], std::future::pending());
-    let (dialled, listened) = tokio::join!(dialled, Connection::server(far, REMOTE, second));
+    let dialled = H2Connection::client(near, REMOTE, [1; 16], std::future::pending());
+    let (dialled, listened) = tokio::join!(dialled, H2Connection::server(far, REMOTE, second));
     for connection in [dialled.unwrap(), listened.unwrap()] {
         let ended = connection.closed().await;
         assert!(matches!(&ended, ConnectionError::Lost(_)), "{ended}");
@@ -134,7 +134,7 @@ async fn a_second_connection_that_does_not_come_ends_the_first() {
 
 #[tokio::test]
 async fn a_request_for_anything_else_is_not_found_and_the_rest_goes_on() {
-    let stranger = Stranger::new().await;
+    let stranger = UntrustedH2Peer::new().await;
     let (answer, _send) = stranger.open("/etc/passwd").await;
     assert_eq!(answer.await.unwrap().status(), 404);
     let (answer, _send) = stranger.open(CONTROL).await;
@@ -144,7 +144,7 @@ async fn a_request_for_anything_else_is_not_found_and_the_rest_goes_on() {
 
 #[tokio::test]
 async fn a_head_past_its_bound_is_refused_and_the_rest_goes_on() {
-    let stranger = Stranger::new().await;
+    let stranger = UntrustedH2Peer::new().await;
     let mut request = ask(path().path());
     let long = http::HeaderValue::from_bytes(&vec![b'x'; H2_MAX_HEAD]).unwrap();
     request.headers_mut().insert("x", long);
@@ -200,7 +200,7 @@ async fn more_streams_than_the_bound_are_refused_and_the_rest_goes_on() {
     }
     near.write_all(&bytes).await.unwrap();
     let second = |_| std::future::pending();
-    let node = Connection::server(far, REMOTE, second).await.unwrap();
+    let node = H2Connection::server(far, REMOTE, second).await.unwrap();
     let mut held = Vec::new();
     while held.len() < H2_MAX_STREAMS {
         held.push(node.accept().await.unwrap());
@@ -214,16 +214,16 @@ async fn more_streams_than_the_bound_are_refused_and_the_rest_goes_on() {
 
 #[tokio::test]
 async fn a_stranger_has_few_streams_accepted_and_little_read_until_it_becomes_a_peer() {
-    let stranger = Stranger::new().await;
+    let stranger = UntrustedH2Peer::new().await;
     stranger.node.narrow();
     let mut streams = Vec::new();
-    for _ in 0..2 * Room::STRANGER.streams {
+    for _ in 0..2 * ConnectionLimits::STRANGER.streams {
         let (answer, mut send) = stranger.open(path().path()).await;
         send.reserve_capacity(1 << 20);
         streams.push((answer, send));
     }
     let mut held = Vec::new();
-    for _ in 0..Room::STRANGER.streams {
+    for _ in 0..ConnectionLimits::STRANGER.streams {
         held.push(stranger.node.accept().await.unwrap());
     }
     poll_fn(|cx| {
@@ -232,7 +232,10 @@ async fn a_stranger_has_few_streams_accepted_and_little_read_until_it_becomes_a_
     })
     .await;
     let credit: usize = streams.iter().map(|(_, send)| send.capacity()).sum();
-    assert!(credit <= Room::STRANGER.unread as usize, "{credit}");
+    assert!(
+        credit <= ConnectionLimits::STRANGER.unread as usize,
+        "{credit}"
+    );
     // One that is over makes room for another.
     drop(held.pop());
     held.push(stranger.node.accept().await.unwrap());
@@ -244,7 +247,7 @@ async fn a_stranger_has_few_streams_accepted_and_little_read_until_it_becomes_a_
 
 #[tokio::test]
 async fn streams_reset_as_fast_as_they_are_opened_end_the_connection() {
-    let stranger = Stranger::new().await;
+    let stranger = UntrustedH2Peer::new().await;
     for _ in 0..10_000 {
         let Ok(mut opener) = stranger.opener.clone().ready().await else {
             break;
@@ -268,7 +271,7 @@ async fn capsules_that_cannot_be_end_the_connection_and_the_peer_is_told() {
         (&[0x00, 0x44, 0x4d][..], "1101"),
         (&[0xa8, 0x68, 0x77, 0x01, 0x03], "3 bytes"),
     ] {
-        let mut stranger = Stranger::new().await;
+        let mut stranger = UntrustedH2Peer::new().await;
         let sent = stranger
             .control
             .send_data(Bytes::copy_from_slice(bytes), false);
@@ -282,13 +285,13 @@ async fn capsules_that_cannot_be_end_the_connection_and_the_peer_is_told() {
 
 #[tokio::test]
 async fn a_control_stream_that_ends_is_a_lost_connection() {
-    let mut stranger = Stranger::new().await;
+    let mut stranger = UntrustedH2Peer::new().await;
     stranger.control.send_data(Bytes::new(), true).unwrap();
     assert!(matches!(
         stranger.node.closed().await,
         ConnectionError::Lost(_)
     ));
-    let mut stranger = Stranger::new().await;
+    let mut stranger = UntrustedH2Peer::new().await;
     stranger.control.send_reset(Reason::CANCEL);
     assert!(matches!(
         stranger.node.closed().await,
@@ -298,10 +301,10 @@ async fn a_control_stream_that_ends_is_a_lost_connection() {
 
 #[tokio::test]
 async fn a_stop_for_no_stream_is_ignored() {
-    let mut stranger = Stranger::new().await;
+    let mut stranger = UntrustedH2Peer::new().await;
     let mut bytes = BytesMut::new();
     for stream in [0, 1, 2, 999, u32::MAX] {
-        for connection in [Half::Forward, Half::Reverse] {
+        for connection in [ConnectionHalf::Forward, ConnectionHalf::Reverse] {
             let code = Code::Cancelled;
             Capsule::Stop {
                 connection,
@@ -317,7 +320,7 @@ async fn a_stop_for_no_stream_is_ignored() {
 
 #[tokio::test]
 async fn a_reset_of_both_directions_is_a_reset_and_a_stop() {
-    let stranger = Stranger::new().await;
+    let stranger = UntrustedH2Peer::new().await;
     for (reason, code) in [
         (Reason::CANCEL, Code::Cancelled),
         (Reason::ENHANCE_YOUR_CALM, Code::ResourceExhausted),
@@ -340,7 +343,7 @@ async fn a_reset_of_both_directions_is_a_reset_and_a_stop() {
 async fn a_peer_that_reads_nothing_makes_this_side_hold_little() {
     let (near, far) = duplex(64 * 1024);
     let (near_reverse, far_reverse) = duplex(64 * 1024);
-    let dialled = Connection::client(near, REMOTE, [1; 16], async { Ok(near_reverse) });
+    let dialled = H2Connection::client(near, REMOTE, [1; 16], async { Ok(near_reverse) });
     let dialled = dialled.await.unwrap();
     // Nobody reads `far`.
     let mut written = 0;
@@ -370,7 +373,7 @@ async fn taken(many: &[u8]) -> usize {
     bytes.extend(frame(1, 0x4, 1, &head(&control)));
     near.write_all(&bytes).await.unwrap();
     let second = |_| std::future::pending();
-    let _node = Connection::server(far, REMOTE, second).await.unwrap();
+    let _node = H2Connection::server(far, REMOTE, second).await.unwrap();
     let mut taken = 0;
     let flood = async {
         while let Ok(count) = near.write(many).await {

@@ -10,11 +10,11 @@ use std::sync::{
 };
 
 use super::STREAM_WINDOW;
-use crate::carrier::Unread;
+use crate::carrier::UnreadBytes;
 
 /// What the readers of a connection have done.
 #[derive(Debug, Default)]
-pub(super) struct Readers {
+pub(super) struct ConnectionReads {
     /// Streams that have not ended.
     open: AtomicUsize,
     /// Readers that wait for bytes.
@@ -24,9 +24,9 @@ pub(super) struct Readers {
     rest: AtomicU64,
 }
 
-impl Readers {
+impl ConnectionReads {
     /// What is unread at most, of so many bytes that arrived on the connection.
-    pub(super) fn unread(&self, arrived: u64) -> Unread {
+    pub(super) fn unread(&self, arrived: u64) -> UnreadBytes {
         let read = self.read.load(Relaxed);
         let rest = arrived.saturating_sub(read);
         let open = self.open.load(Relaxed);
@@ -38,19 +38,19 @@ impl Readers {
             let since = rest.saturating_sub(self.rest.load(Relaxed));
             since.min(busy * u64::from(STREAM_WINDOW))
         };
-        Unread { bytes, read }
+        UnreadBytes { bytes, read }
     }
 }
 
 /// The reader of one stream.
 #[derive(Debug)]
-pub(super) struct Reader {
-    all: Arc<Readers>,
+pub(super) struct StreamReads {
+    all: Arc<ConnectionReads>,
     ended: bool,
 }
 
-impl Reader {
-    pub(super) fn new(all: &Arc<Readers>) -> Self {
+impl StreamReads {
+    pub(super) fn new(all: &Arc<ConnectionReads>) -> Self {
         all.open.fetch_add(1, Relaxed);
         Self {
             all: all.clone(),
@@ -59,9 +59,9 @@ impl Reader {
     }
 
     /// It waits for bytes, until that is dropped.
-    pub(super) fn waits(&self) -> Waits {
+    pub(super) fn waits(&self) -> ReadWait {
         self.all.waiting.fetch_add(1, Relaxed);
-        Waits(self.all.clone())
+        ReadWait(self.all.clone())
     }
 
     pub(super) fn has_read(&self, bytes: usize) {
@@ -76,16 +76,16 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for StreamReads {
     fn drop(&mut self) {
         self.end();
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Waits(Arc<Readers>);
+pub(super) struct ReadWait(Arc<ConnectionReads>);
 
-impl Drop for Waits {
+impl Drop for ReadWait {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Relaxed);
     }
@@ -95,15 +95,15 @@ impl Drop for Waits {
 mod tests {
     use super::*;
 
-    fn bytes(all: &Readers, arrived: u64) -> u64 {
+    fn bytes(all: &ConnectionReads, arrived: u64) -> u64 {
         all.unread(arrived).bytes
     }
 
     #[test]
     fn what_waits_in_streams_that_nobody_reads_is_counted_and_nothing_else() {
-        let all = Arc::new(Readers::default());
+        let all = Arc::new(ConnectionReads::default());
         assert_eq!(bytes(&all, 500), 0, "the connection's own beginning");
-        let (mut first, second) = (Reader::new(&all), Reader::new(&all));
+        let (mut first, second) = (StreamReads::new(&all), StreamReads::new(&all));
         let waits = (first.waits(), second.waits());
         assert_eq!(bytes(&all, 600), 0);
         // One gets bytes and reads a part; the other still waits.

@@ -9,10 +9,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use hailwire_wire::mux::{Ended, Output, READ_BUFFER};
+use hailwire_wire::mux::{ConnectionEnd, MuxOutput, READ_BUFFER};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::shared::Shared;
+use super::shared::MuxShared;
 
 /// Bytes after which readers get their turn before more is read, so that credit goes back while the
 /// peer still has some: where readers share a thread with this task, they would see nothing before it
@@ -32,11 +32,11 @@ thread_local! {
 }
 
 /// Moves bytes until the connection is over, then tells the peer if there is something to tell.
-pub(super) async fn drive<IO: AsyncRead + AsyncWrite>(io: Pin<Box<IO>>, shared: Arc<Shared>) {
-    let mut driver = Driver {
+pub(super) async fn drive<IO: AsyncRead + AsyncWrite>(io: Pin<Box<IO>>, shared: Arc<MuxShared>) {
+    let mut driver = MuxDriver {
         io,
         shared,
-        out: Output::new(),
+        out: MuxOutput::new(),
         wakes: Vec::new(),
         write_error: None,
         unflushed: false,
@@ -47,11 +47,11 @@ pub(super) async fn drive<IO: AsyncRead + AsyncWrite>(io: Pin<Box<IO>>, shared: 
     let _ = tokio::time::timeout(LINGER, driver.farewell()).await;
 }
 
-struct Driver<IO> {
+struct MuxDriver<IO> {
     io: Pin<Box<IO>>,
-    shared: Arc<Shared>,
+    shared: Arc<MuxShared>,
     /// Taken from the multiplexer and not yet written.
-    out: Output,
+    out: MuxOutput,
     wakes: Vec<Waker>,
     write_error: Option<io::Error>,
     /// Something was written that the byte stream may still hold back.
@@ -60,7 +60,7 @@ struct Driver<IO> {
     full: bool,
 }
 
-impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
+impl<IO: AsyncRead + AsyncWrite> MuxDriver<IO> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut buffer = SPARE.take();
         let result = self.poll_with(&mut buffer, cx);
@@ -187,7 +187,10 @@ impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
         let out = &mut self.out;
         let tell = self.shared.with_driver_awake(&mut self.wakes, |state| {
             state.mux.poll_output(out);
-            matches!(state.mux.ended(), Some(Ended::Here | Ended::Protocol(_)))
+            matches!(
+                state.mux.ended(),
+                Some(ConnectionEnd::Here | ConnectionEnd::Protocol(_))
+            )
         });
         while tell && !self.out.is_empty() {
             match self.io.write_buf(&mut self.out).await {
@@ -199,7 +202,7 @@ impl<IO: AsyncRead + AsyncWrite> Driver<IO> {
     }
 }
 
-impl<IO> Drop for Driver<IO> {
+impl<IO> Drop for MuxDriver<IO> {
     /// Also where the runtime stops in mid-flight: nobody is left waiting.
     fn drop(&mut self) {
         let closed = self.shared.with_driver_awake(&mut self.wakes, |state| {

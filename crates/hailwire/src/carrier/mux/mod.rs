@@ -18,14 +18,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use hailwire_wire::mux::{self, Ended, Mux, MuxReadError, MuxWriteError, Role, StreamKey};
+use hailwire_wire::mux::{
+    self, ConnectionEnd, Mux, MuxReadError, MuxRole, MuxWriteError, StreamKey,
+};
 use hailwire_wire::{Code, Priority};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use self::rooms::Rooms;
-use self::shared::{Handle, State, note};
-use super::budget::Account;
-use super::{ConnectionError, DatagramError, ReadError, Stats, WriteError};
+use self::rooms::ChargedBuffers;
+use self::shared::{MuxHandle, MuxState, note};
+use super::budget::PeerAccount;
+use super::{ConnectionError, ConnectionStats, DatagramError, ReadError, WriteError};
 
 /// Bytes that each direction of [`Connection::pair`] holds beneath the multiplexer.
 const PIPE: usize = 64 * 1024;
@@ -34,19 +36,19 @@ const PIPE: usize = 64 * 1024;
 ///
 /// It closes with `cancelled` when the last clone and the last half of its streams are gone.
 #[derive(Clone, Debug)]
-pub struct Connection {
-    handle: Arc<Handle>,
-    label: Arc<Label>,
+pub struct MuxConnection {
+    handle: Arc<MuxHandle>,
+    label: Arc<ConnectionLabel>,
 }
 
 /// What a connection says of itself.
 #[derive(Debug)]
-struct Label {
+struct ConnectionLabel {
     carrier: &'static str,
     remote: String,
 }
 
-impl Connection {
+impl MuxConnection {
     /// The side that connected.
     ///
     /// Starts the task that owns `io`; it ends with the connection.
@@ -56,7 +58,7 @@ impl Connection {
     /// Outside a tokio runtime with a clock.
     #[must_use]
     pub fn client<IO: AsyncRead + AsyncWrite + Send + 'static>(io: IO) -> Self {
-        Self::over(io, Role::Client, "unix", String::new())
+        Self::over(io, MuxRole::Client, "unix", String::new())
     }
 
     /// The side that listened. As [`Connection::client`] in all else.
@@ -66,7 +68,7 @@ impl Connection {
     /// Outside a tokio runtime with a clock.
     #[must_use]
     pub fn server<IO: AsyncRead + AsyncWrite + Send + 'static>(io: IO) -> Self {
-        Self::over(io, Role::Server, "unix", String::new())
+        Self::over(io, MuxRole::Server, "unix", String::new())
     }
 
     /// Two connections joined in memory: client and server.
@@ -78,21 +80,21 @@ impl Connection {
     pub fn pair() -> (Self, Self) {
         let (a, b) = tokio::io::duplex(PIPE);
         let side = |io, role| Self::over(io, role, "memory", String::new());
-        (side(a, Role::Client), side(b, Role::Server))
+        (side(a, MuxRole::Client), side(b, MuxRole::Server))
     }
 
     /// Either side, over a byte stream with a name of its own.
     pub(crate) fn over<IO: AsyncRead + AsyncWrite + Send + 'static>(
         io: IO,
-        role: Role,
+        role: MuxRole,
         carrier: &'static str,
         remote: String,
     ) -> Self {
-        let handle = Handle::new(Mux::new(role));
+        let handle = MuxHandle::new(Mux::new(role));
         tokio::spawn(driver::drive(Box::pin(io), handle.shared.clone()));
         Self {
             handle: Arc::new(handle),
-            label: Arc::new(Label { carrier, remote }),
+            label: Arc::new(ConnectionLabel { carrier, remote }),
         }
     }
 
@@ -110,7 +112,7 @@ impl Connection {
     pub async fn open(
         &self,
         priority: Priority,
-    ) -> Result<(SendStream, RecvStream), ConnectionError> {
+    ) -> Result<(MuxSendStream, MuxRecvStream), ConnectionError> {
         let key = self.wait(|state, cx| {
             let key = state.mux.open(priority);
             note_if(key.is_pending(), &mut state.open, cx);
@@ -124,7 +126,7 @@ impl Connection {
     /// # Errors
     ///
     /// The connection is gone.
-    pub async fn accept(&self) -> Result<(SendStream, RecvStream), ConnectionError> {
+    pub async fn accept(&self) -> Result<(MuxSendStream, MuxRecvStream), ConnectionError> {
         let key = self.wait(|state, cx| {
             let key = state.mux.accept();
             note_if(key.is_pending(), &mut state.accept, cx);
@@ -190,26 +192,26 @@ impl Connection {
     /// counted as such are the reads that brought bytes. Where there is a far end on a network, asking
     /// sends a ping, and the round-trip time is that of the last one.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> ConnectionStats {
         self.handle.with(|state| {
             if !self.label.remote.is_empty() {
                 state.ping();
             }
-            Stats {
+            ConnectionStats {
                 sent_bytes: state.sent,
                 received_bytes: state.received,
                 received_packets: state.reads,
                 rtt: state.rtt,
                 remote: self.label.remote.clone(),
-                ..Stats::default()
+                ..ConnectionStats::default()
             }
         })
     }
 
     /// See [`Connection::charge`](super::Connection::charge).
     #[must_use]
-    pub fn charge(&self, account: &Arc<Account>) -> bool {
-        let rooms = Rooms::of(account);
+    pub fn charge(&self, account: &Arc<PeerAccount>) -> bool {
+        let rooms = ChargedBuffers::of(account);
         let charged = rooms.is_some();
         self.handle.with(|state| {
             state.rooms = rooms;
@@ -220,19 +222,19 @@ impl Connection {
 
     /// See [`Connection::narrow`](super::Connection::narrow).
     pub fn narrow(&self) {
-        self.give(mux::Room {
-            streams: super::Room::STRANGER.streams as usize,
-            unread: super::Room::STRANGER.unread as usize,
-            ..mux::Room::default()
+        self.give(mux::ReceiveLimits {
+            streams: super::ConnectionLimits::STRANGER.streams as usize,
+            unread: super::ConnectionLimits::STRANGER.unread as usize,
+            ..mux::ReceiveLimits::default()
         });
     }
 
     /// See [`Connection::widen`](super::Connection::widen).
     pub fn widen(&self) {
-        self.give(mux::Room::default());
+        self.give(mux::ReceiveLimits::default());
     }
 
-    fn give(&self, room: mux::Room) {
+    fn give(&self, room: mux::ReceiveLimits) {
         self.handle.with(|state| {
             state.most = room;
             state.give_room();
@@ -241,20 +243,20 @@ impl Connection {
 
     async fn wait<T>(
         &self,
-        mut attempt: impl FnMut(&mut State, &mut Context<'_>) -> Poll<Result<T, Ended>>,
+        mut attempt: impl FnMut(&mut MuxState, &mut Context<'_>) -> Poll<Result<T, ConnectionEnd>>,
     ) -> Result<T, ConnectionError> {
         let result = poll_fn(|cx| self.handle.with(|state| attempt(state, cx))).await;
         result.map_err(ConnectionError::from)
     }
 
-    fn halves(&self, key: StreamKey) -> (SendStream, RecvStream) {
-        let send = SendStream {
+    fn halves(&self, key: StreamKey) -> (MuxSendStream, MuxRecvStream) {
+        let send = MuxSendStream {
             handle: self.handle.clone(),
             key,
         };
         (
             send,
-            RecvStream {
+            MuxRecvStream {
                 handle: self.handle.clone(),
                 key,
             },
@@ -270,12 +272,12 @@ fn note_if(waits: bool, wakers: &mut Vec<std::task::Waker>, cx: &Context<'_>) {
 
 /// The writing half of a multiplexed stream.
 #[derive(Debug)]
-pub struct SendStream {
-    handle: Arc<Handle>,
+pub struct MuxSendStream {
+    handle: Arc<MuxHandle>,
     key: StreamKey,
 }
 
-impl SendStream {
+impl MuxSendStream {
     /// See [`SendStream::write`](super::SendStream::write).
     ///
     /// # Errors
@@ -348,7 +350,7 @@ impl SendStream {
     }
 }
 
-impl Drop for SendStream {
+impl Drop for MuxSendStream {
     fn drop(&mut self) {
         self.handle.with(|state| state.mux.drop_send(self.key));
     }
@@ -356,12 +358,12 @@ impl Drop for SendStream {
 
 /// The reading half of a multiplexed stream.
 #[derive(Debug)]
-pub struct RecvStream {
-    handle: Arc<Handle>,
+pub struct MuxRecvStream {
+    handle: Arc<MuxHandle>,
     key: StreamKey,
 }
 
-impl RecvStream {
+impl MuxRecvStream {
     /// See [`RecvStream::read`](super::RecvStream::read).
     ///
     /// # Errors
@@ -386,19 +388,19 @@ impl RecvStream {
     }
 }
 
-impl Drop for RecvStream {
+impl Drop for MuxRecvStream {
     fn drop(&mut self) {
         self.handle.with(|state| state.mux.drop_recv(self.key));
     }
 }
 
-impl From<Ended> for ConnectionError {
-    fn from(ended: Ended) -> Self {
+impl From<ConnectionEnd> for ConnectionError {
+    fn from(ended: ConnectionEnd) -> Self {
         match ended {
-            Ended::ByPeer { code, reason } => Self::Closed { code, reason },
-            Ended::Here => Self::LocallyClosed,
-            Ended::Lost(why) => Self::Lost(why),
-            Ended::Protocol(error) => Self::Protocol(error.to_string()),
+            ConnectionEnd::ByPeer { code, reason } => Self::Closed { code, reason },
+            ConnectionEnd::Here => Self::LocallyClosed,
+            ConnectionEnd::Lost(why) => Self::Lost(why),
+            ConnectionEnd::Protocol(error) => Self::Protocol(error.to_string()),
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::carrier::budget::{Account, Held};
+use crate::carrier::budget::{AccountCharge, PeerAccount};
 
 /// Unread bytes that every connection has room for.
 const UNREAD: usize = 128 * 1024;
@@ -14,14 +14,14 @@ const UNREAD: usize = 128 * 1024;
 const QUEUED: usize = hailwire_wire::limits::MUX_SEND_QUEUE;
 
 #[derive(Debug)]
-pub(super) struct Rooms {
-    unread: Held,
-    queued: Held,
+pub(super) struct ChargedBuffers {
+    unread: AccountCharge,
+    queued: AccountCharge,
 }
 
-impl Rooms {
+impl ChargedBuffers {
     /// What a connection begins with; none where the account has no room for it.
-    pub(super) fn of(account: &Arc<Account>) -> Option<Self> {
+    pub(super) fn of(account: &Arc<PeerAccount>) -> Option<Self> {
         Some(Self {
             unread: account.hold(UNREAD)?,
             queued: account.hold(QUEUED)?,
@@ -46,13 +46,13 @@ impl Rooms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::carrier::budget::{Budget, PEER, STEP};
+    use crate::carrier::budget::{MemoryBudget, PEER, STEP};
 
     #[test]
     fn room_follows_what_is_used_and_stops_at_the_account() {
-        let budget = Arc::new(Budget::new(0));
-        let account = Account::peer(budget);
-        let mut rooms = Rooms::of(&account).unwrap();
+        let budget = Arc::new(MemoryBudget::new(0));
+        let account = PeerAccount::peer(budget);
+        let mut rooms = ChargedBuffers::of(&account).unwrap();
         assert!(!rooms.fit(UNREAD / 2, QUEUED / 2), "nothing needs more");
         assert!(rooms.fit(UNREAD, 0));
         assert_eq!(rooms.unread(), 2 * UNREAD);

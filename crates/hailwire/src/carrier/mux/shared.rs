@@ -5,13 +5,13 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use hailwire_wire::Code;
-use hailwire_wire::mux::{Mux, MuxEvent, Room, StreamKey};
+use hailwire_wire::mux::{Mux, MuxEvent, ReceiveLimits, StreamKey};
 
-use super::rooms::Rooms;
+use super::rooms::ChargedBuffers;
 
 /// What is behind the mutex.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct MuxState {
     pub(super) mux: Mux,
     /// The task that owns the byte stream, while it sleeps.
     pub(super) driver: Option<Waker>,
@@ -28,9 +28,9 @@ pub(super) struct State {
     /// The driver does not read, because the peer has used up its room.
     pub(super) full: bool,
     /// What the peer may have at most, whatever its account says.
-    pub(super) most: Room,
+    pub(super) most: ReceiveLimits,
     /// What it may have by its account; without bound where it has none.
-    pub(super) rooms: Option<Rooms>,
+    pub(super) rooms: Option<ChargedBuffers>,
     pub(super) open: Vec<Waker>,
     pub(super) accept: Vec<Waker>,
     pub(super) datagram: Vec<Waker>,
@@ -48,7 +48,7 @@ pub(super) struct StreamWakers {
     pub(super) ended: Vec<Waker>,
 }
 
-impl State {
+impl MuxState {
     /// Measures the round trip, unless that is under way.
     pub(super) fn ping(&mut self) {
         if self.pinged.is_none() && self.mux.ping(*b"how long") {
@@ -129,16 +129,16 @@ pub(super) fn note(wakers: &mut Vec<Waker>, cx: &Context<'_>) {
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
-    state: Mutex<State>,
+pub(super) struct MuxShared {
+    state: Mutex<MuxState>,
 }
 
-impl Shared {
+impl MuxShared {
     /// Changes the state, then wakes whoever that concerns, the driver excepted.
     pub(super) fn with_driver_awake<R>(
         &self,
         wakes: &mut Vec<Waker>,
-        change: impl FnOnce(&mut State) -> R,
+        change: impl FnOnce(&mut MuxState) -> R,
     ) -> R {
         let mut state = self.lock();
         let result = change(&mut state);
@@ -149,7 +149,7 @@ impl Shared {
     }
 
     /// Changes the state, then wakes whoever that concerns.
-    fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+    fn with<R>(&self, change: impl FnOnce(&mut MuxState) -> R) -> R {
         let mut wakes = Vec::new();
         let mut state = self.lock();
         let result = change(&mut state);
@@ -166,7 +166,7 @@ impl Shared {
         result
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MuxState> {
         // A panic elsewhere cannot leave the multiplexer half-changed in a way that matters more
         // than letting everybody else end in order.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -175,13 +175,13 @@ impl Shared {
 
 /// What the user's side holds: the connection closes when the last one goes.
 #[derive(Debug)]
-pub(super) struct Handle {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct MuxHandle {
+    pub(super) shared: Arc<MuxShared>,
 }
 
-impl Handle {
+impl MuxHandle {
     pub(super) fn new(mux: Mux) -> Self {
-        let state = State {
+        let state = MuxState {
             mux,
             driver: None,
             done: false,
@@ -191,7 +191,7 @@ impl Handle {
             pinged: None,
             rtt: None,
             full: false,
-            most: Room::default(),
+            most: ReceiveLimits::default(),
             rooms: None,
             open: Vec::new(),
             accept: Vec::new(),
@@ -200,18 +200,18 @@ impl Handle {
             streams: Vec::new(),
         };
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(MuxShared {
                 state: Mutex::new(state),
             }),
         }
     }
 
-    pub(super) fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+    pub(super) fn with<R>(&self, change: impl FnOnce(&mut MuxState) -> R) -> R {
         self.shared.with(change)
     }
 }
 
-impl Drop for Handle {
+impl Drop for MuxHandle {
     fn drop(&mut self) {
         let why = "nobody holds the connection any more";
         self.with(|state| state.mux.close(Code::Cancelled, why));

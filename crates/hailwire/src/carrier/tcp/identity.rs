@@ -31,7 +31,7 @@ use rustls::{
     version::TLS13,
 };
 
-use crate::{carrier::cipher, config::Cipher, key::NodeKey};
+use crate::{carrier::cipher, config::TlsCipher, key::NodeKey};
 
 /// What stands ahead of the key in the `SubjectPublicKeyInfo` of an Ed25519 key (RFC 8410, 4).
 const ED25519_SPKI: [u8; 12] = [
@@ -44,12 +44,12 @@ const DOMAIN: &str = ".hailwire.invalid";
 /// A node's key, ready for TLS in both roles. Clones share it, and the sessions that can be
 /// resumed: 256 of peers that were dialled, as many of peers that called.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct TlsIdentity {
     pub(super) client: Arc<ClientConfig>,
     pub(super) server: Arc<ServerConfig>,
 }
 
-impl Identity {
+impl TlsIdentity {
     /// The identity of the node that holds `key`.
     #[must_use]
     pub fn new(key: &NodeKey) -> Self {
@@ -65,8 +65,8 @@ impl Identity {
         let key = rustls::crypto::ring::sign::any_eddsa_type(&key).expect("an Ed25519 key");
         let public = key.public_key().expect("its public half").to_vec();
         let shown = Arc::new(CertifiedKey::new(vec![CertificateDer::from(public)], key));
-        let provider = Arc::new(cipher::provider(Cipher::Auto));
-        let proof = Arc::new(Proof::new(&provider));
+        let provider = Arc::new(cipher::provider(TlsCipher::Auto));
+        let proof = Arc::new(PeerVerifier::new(&provider));
         let mut client = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])
             .expect("TLS 1.3")
@@ -127,11 +127,11 @@ fn key_in(shown: &[u8]) -> Option<NodeId> {
 
 /// Checks what the far side shows, in either role.
 #[derive(Debug)]
-struct Proof {
+struct PeerVerifier {
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl Proof {
+impl PeerVerifier {
     const fn new(provider: &CryptoProvider) -> Self {
         Self {
             algorithms: provider.signature_verification_algorithms,
@@ -152,7 +152,7 @@ impl Proof {
     }
 }
 
-impl ServerCertVerifier for Proof {
+impl ServerCertVerifier for PeerVerifier {
     fn verify_server_cert(
         &self,
         shown: &CertificateDer<'_>,
@@ -197,7 +197,7 @@ impl ServerCertVerifier for Proof {
     }
 }
 
-impl ClientCertVerifier for Proof {
+impl ClientCertVerifier for PeerVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -249,9 +249,9 @@ mod tests {
 
     use super::*;
 
-    fn node(folder: &std::path::Path, name: &str) -> (NodeId, Identity) {
+    fn node(folder: &std::path::Path, name: &str) -> (NodeId, TlsIdentity) {
         let key = NodeKey::load_or_create(&folder.join(name)).unwrap();
-        (key.pair().id(), Identity::new(&key))
+        (key.pair().id(), TlsIdentity::new(&key))
     }
 
     #[test]
@@ -272,8 +272,8 @@ mod tests {
             client.process_new_packets().unwrap();
         }
         let settled = client.negotiated_cipher_suite().unwrap().suite();
-        assert_eq!(settled, cipher::suite(Cipher::Auto));
-        if Cipher::Auto.first() == Cipher::Aes128 {
+        assert_eq!(settled, cipher::suite(TlsCipher::Auto));
+        if TlsCipher::Auto.first() == TlsCipher::Aes128 {
             assert_eq!(settled, rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
         }
     }
@@ -303,8 +303,8 @@ mod tests {
             }
         }
         let settled = client.negotiated_cipher_suite().unwrap().suite();
-        assert_eq!(settled, cipher::suite(Cipher::Auto));
-        if Cipher::Auto.first() == Cipher::Aes128 {
+        assert_eq!(settled, cipher::suite(TlsCipher::Auto));
+        if TlsCipher::Auto.first() == TlsCipher::Aes128 {
             assert_eq!(settled, rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
         }
     }

@@ -21,8 +21,8 @@ use tokio::{
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use super::{
-    Connection, Identity, REVERSE, TcpCarrier, TcpError, chosen, h2, identity, pairs::Pairs,
-    socket, wide::Wide, within_time, ws,
+    CarrierConnection, REVERSE, TcpCarrier, TcpError, TlsIdentity, chosen, h2, identity,
+    pairs::PairTable, socket, wide::LargeReads, within_time, ws,
 };
 use hailwire_core::{RemoteSource, admission::AdmissionShares};
 
@@ -53,22 +53,22 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections from other nodes.
 #[derive(Debug)]
-pub struct Listener {
+pub struct CarrierListener {
     socket: TcpListener,
     config: Arc<ServerConfig>,
     handshakes: AdmissionGate,
     of_known: AdmissionGate,
-    known: Known,
-    pairs: Pairs<TlsStream<Wide>>,
+    known: KnownAddress,
+    pairs: PairTable<TlsStream<LargeReads>>,
 }
 
-impl Listener {
+impl CarrierListener {
     /// Listens at `address`; port 0 lets the system choose one.
     ///
     /// # Errors
     ///
     /// The system refuses the address.
-    pub async fn bind(address: SocketAddr, identity: &Identity) -> io::Result<Self> {
+    pub async fn bind(address: SocketAddr, identity: &TlsIdentity) -> io::Result<Self> {
         let protocols = TcpCarrier::ALL.map(TcpCarrier::protocol);
         let protocols = protocols.into_iter().chain([REVERSE]).map(<[u8]>::to_vec);
         Ok(Self {
@@ -76,8 +76,8 @@ impl Listener {
             config: identity.listening(protocols.collect()),
             handshakes: AdmissionGate::new(HANDSHAKES),
             of_known: AdmissionGate::new(KNOWN),
-            known: Known(Box::new(|_| false)),
-            pairs: Pairs::default(),
+            known: KnownAddress(Box::new(|_| false)),
+            pairs: PairTable::default(),
         })
     }
 
@@ -93,7 +93,7 @@ impl Listener {
     /// Says at which addresses peers were found before. They get in where strangers have taken every other
     /// place. By default none.
     pub fn know(&mut self, known: impl Fn(IpAddr) -> bool + Send + Sync + 'static) {
-        self.known = Known(Box::new(known));
+        self.known = KnownAddress(Box::new(known));
     }
 
     /// The next connection, before its handshake: so one slow stranger holds up nobody else. At most 128
@@ -102,7 +102,7 @@ impl Listener {
     /// # Cancel safety
     ///
     /// A connection is either returned or stays in the kernel's queue.
-    pub async fn accept(&self) -> Incoming {
+    pub async fn accept(&self) -> IncomingConnection {
         loop {
             match self.socket.accept().await {
                 Ok((io, remote)) => {
@@ -110,7 +110,7 @@ impl Listener {
                         tracing::debug!(%remote, "a TCP connection was let go: too many handshakes");
                         continue;
                     };
-                    return Incoming {
+                    return IncomingConnection {
                         io,
                         remote,
                         config: self.config.clone(),
@@ -127,7 +127,7 @@ impl Listener {
     }
 }
 
-impl Listener {
+impl CarrierListener {
     fn slot(&self, from: IpAddr) -> Option<AdmissionSlot> {
         let slot = self.handshakes.enter(RemoteSource::address(from));
         let of_known = || self.of_known.enter(RemoteSource::address(from));
@@ -136,9 +136,9 @@ impl Listener {
 }
 
 /// Whether a peer was found at an address before.
-struct Known(Box<dyn Fn(IpAddr) -> bool + Send + Sync>);
+struct KnownAddress(Box<dyn Fn(IpAddr) -> bool + Send + Sync>);
 
-impl fmt::Debug for Known {
+impl fmt::Debug for KnownAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Known")
     }
@@ -146,16 +146,16 @@ impl fmt::Debug for Known {
 
 /// A TCP connection whose far side is not known yet.
 #[derive(Debug)]
-pub struct Incoming {
+pub struct IncomingConnection {
     io: TcpStream,
     remote: SocketAddr,
     config: Arc<ServerConfig>,
-    pairs: Pairs<TlsStream<Wide>>,
+    pairs: PairTable<TlsStream<LargeReads>>,
     /// Its place among the handshakes under way.
     slot: AdmissionSlot,
 }
 
-impl Incoming {
+impl IncomingConnection {
     /// Where it comes from.
     #[must_use]
     pub const fn remote(&self) -> SocketAddr {
@@ -173,7 +173,7 @@ impl Incoming {
     /// # Cancel safety
     ///
     /// A dropped future closes the TCP connection.
-    pub async fn handshake(self) -> Result<Option<(NodeId, Connection)>, TcpError> {
+    pub async fn handshake(self) -> Result<Option<(NodeId, CarrierConnection)>, TcpError> {
         let Self {
             io,
             remote,
@@ -184,7 +184,7 @@ impl Incoming {
         let handshake = within_time(async {
             socket::prepare(&io).map_err(TcpError::Unreachable)?;
             spoken(&io).await?;
-            let hello = LazyConfigAcceptor::new(Acceptor::default(), Wide::new(io));
+            let hello = LazyConfigAcceptor::new(Acceptor::default(), LargeReads::new(io));
             let begun = hello.await.map_err(TcpError::of_handshake)?;
             // Half a greeting is as cheap as silence.
             slot.goes_on();
@@ -199,12 +199,14 @@ impl Incoming {
                 return Ok(None);
             }
             let connection = match chosen(session.alpn_protocol()) {
-                Some(TcpCarrier::Ws) => Connection::Mux(Box::pin(ws::server(tls, remote)).await?),
+                Some(TcpCarrier::Ws) => {
+                    CarrierConnection::Mux(Box::pin(ws::server(tls, remote)).await?)
+                }
                 Some(TcpCarrier::H2) => {
                     let second =
                         move |token| within_time(async move { pairs.wanted((peer, token)).await });
-                    let connection = h2::Connection::server(tls, remote, second);
-                    Connection::H2(Box::pin(connection).await?)
+                    let connection = h2::H2Connection::server(tls, remote, second);
+                    CarrierConnection::H2(Box::pin(connection).await?)
                 }
                 None => return Err(TcpError::NoCarrier),
             };
@@ -231,11 +233,11 @@ async fn spoken(io: &TcpStream) -> Result<(), TcpError> {
 
 /// Brings the second connection of a pair to the first one.
 async fn second(
-    mut tls: TlsStream<Wide>,
+    mut tls: TlsStream<LargeReads>,
     peer: NodeId,
-    pairs: &Pairs<TlsStream<Wide>>,
+    pairs: &PairTable<TlsStream<LargeReads>>,
 ) -> Result<(), TcpError> {
-    let mut token = h2::Token::default();
+    let mut token = h2::PairToken::default();
     tls.read_exact(&mut token).await.map_err(TcpError::Tls)?;
     if pairs.brought((peer, token), tls).await {
         Ok(())

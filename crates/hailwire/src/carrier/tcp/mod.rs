@@ -30,12 +30,12 @@ use thiserror::Error;
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use self::wide::Wide;
+use self::wide::LargeReads;
 pub use self::{
-    identity::{Identity, name_of},
-    listen::{Incoming, Listener},
+    identity::{TlsIdentity, name_of},
+    listen::{CarrierListener, IncomingConnection},
 };
-use super::{Connection, h2, ws};
+use super::{CarrierConnection, h2, ws};
 use crate::key;
 
 /// The protocol of the second connection of an HTTP/2 one.
@@ -86,14 +86,14 @@ impl TcpCarrier {
 ///
 /// A dropped future leaves nothing behind; the far side sees its handshake end.
 pub async fn connect(
-    identity: &Identity,
+    identity: &TlsIdentity,
     peer: NodeId,
     address: SocketAddr,
     which: &[TcpCarrier],
-) -> Result<Connection, TcpError> {
+) -> Result<CarrierConnection, TcpError> {
     let protocols = which.iter().map(|carrier| carrier.protocol().to_vec());
     let forward = identity.dialling(protocols.collect());
-    let mut token = h2::Token::default();
+    let mut token = h2::PairToken::default();
     key::random(&mut token);
     let mut reverse = JoinSet::new();
     if which.contains(&TcpCarrier::H2) {
@@ -104,7 +104,9 @@ pub async fn connect(
     within_time(async {
         let tls = encrypted(forward, &peer, address).await?;
         match chosen(tls.get_ref().1.alpn_protocol()) {
-            Some(TcpCarrier::Ws) => Ok(Connection::Mux(Box::pin(ws::client(tls, address)).await?)),
+            Some(TcpCarrier::Ws) => Ok(CarrierConnection::Mux(
+                Box::pin(ws::client(tls, address)).await?,
+            )),
             Some(TcpCarrier::H2) => {
                 let reverse = async move {
                     let joined = reverse.join_next().await;
@@ -112,8 +114,8 @@ pub async fn connect(
                         .and_then(Result::ok)
                         .unwrap_or(Err(TcpError::TimedOut))
                 };
-                let connection = h2::Connection::client(tls, address, token, reverse);
-                Ok(Connection::H2(Box::pin(connection).await?))
+                let connection = h2::H2Connection::client(tls, address, token, reverse);
+                Ok(CarrierConnection::H2(Box::pin(connection).await?))
             }
             None => Err(TcpError::NoCarrier),
         }
@@ -126,8 +128,8 @@ async fn second(
     config: Arc<ClientConfig>,
     peer: NodeId,
     address: SocketAddr,
-    token: h2::Token,
-) -> Result<TlsStream<Wide>, TcpError> {
+    token: h2::PairToken,
+) -> Result<TlsStream<LargeReads>, TcpError> {
     let mut tls = encrypted(config, &peer, address).await?;
     tls.write_all(&token).await.map_err(TcpError::Tls)?;
     tls.flush().await.map_err(TcpError::Tls)?;
@@ -139,13 +141,13 @@ async fn encrypted(
     config: Arc<ClientConfig>,
     peer: &NodeId,
     address: SocketAddr,
-) -> Result<TlsStream<Wide>, TcpError> {
+) -> Result<TlsStream<LargeReads>, TcpError> {
     let io = TcpStream::connect(address)
         .await
         .map_err(TcpError::Unreachable)?;
     socket::prepare(&io).map_err(TcpError::Unreachable)?;
     TlsConnector::from(config)
-        .connect(name_of(peer), Wide::new(io))
+        .connect(name_of(peer), LargeReads::new(io))
         .await
         .map_err(TcpError::of_handshake)
 }

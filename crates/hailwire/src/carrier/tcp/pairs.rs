@@ -16,19 +16,19 @@ use tokio::sync::oneshot;
 use super::{TcpError, h2};
 
 /// Whose pair, and which.
-type Name = (NodeId, h2::Token);
+type PairName = (NodeId, h2::PairToken);
 
 /// Places where halves of pairs wait for each other.
 #[derive(Debug)]
-pub(super) struct Pairs<T>(Arc<Mutex<HashMap<Name, Place<T>>>>);
+pub(super) struct PairTable<T>(Arc<Mutex<HashMap<PairName, FirstHalf<T>>>>);
 
-impl<T> Clone for Pairs<T> {
+impl<T> Clone for PairTable<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<T> Default for Pairs<T> {
+impl<T> Default for PairTable<T> {
     fn default() -> Self {
         Self(Arc::default())
     }
@@ -36,7 +36,7 @@ impl<T> Default for Pairs<T> {
 
 /// Who came first.
 #[derive(Debug)]
-enum Place<T> {
+enum FirstHalf<T> {
     /// The one that wants the other.
     Wanted(oneshot::Sender<T>),
     /// The other, which is told once it was taken.
@@ -44,57 +44,57 @@ enum Place<T> {
 }
 
 /// Takes a place away again, should whoever waits at it give up.
-struct Waiting<'a, T> {
-    pairs: &'a Pairs<T>,
-    name: Name,
+struct WaitingHalf<'a, T> {
+    pairs: &'a PairTable<T>,
+    name: PairName,
 }
 
-impl<T> Drop for Waiting<'_, T> {
+impl<T> Drop for WaitingHalf<'_, T> {
     fn drop(&mut self) {
         self.pairs.lock().remove(&self.name);
     }
 }
 
-impl<T> Pairs<T> {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Name, Place<T>>> {
+impl<T> PairTable<T> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PairName, FirstHalf<T>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the second connection of a pair.
-    pub(super) async fn wanted(&self, name: Name) -> Result<T, TcpError> {
+    pub(super) async fn wanted(&self, name: PairName) -> Result<T, TcpError> {
         let used = || TcpError::Carrier {
             carrier: "h2",
             reason: "its token was used before".to_owned(),
         };
         let (send, receive) = oneshot::channel();
         match self.lock().entry(name) {
-            Entry::Vacant(place) => drop(place.insert(Place::Wanted(send))),
+            Entry::Vacant(place) => drop(place.insert(FirstHalf::Wanted(send))),
             Entry::Occupied(place) => match place.remove() {
-                Place::Brought(second, taken) => {
+                FirstHalf::Brought(second, taken) => {
                     let _ = taken.send(());
                     return Ok(second);
                 }
-                Place::Wanted(_) => return Err(used()),
+                FirstHalf::Wanted(_) => return Err(used()),
             },
         }
-        let _waiting = Waiting { pairs: self, name };
+        let _waiting = WaitingHalf { pairs: self, name };
         receive.await.map_err(|_| used())
     }
 
     /// Brings the second connection of a pair, and waits until it was taken; false where another was
     /// brought under that name.
-    pub(super) async fn brought(&self, name: Name, second: T) -> bool {
+    pub(super) async fn brought(&self, name: PairName, second: T) -> bool {
         let (taken, receive) = oneshot::channel();
         match self.lock().entry(name) {
-            Entry::Vacant(place) => drop(place.insert(Place::Brought(second, taken))),
+            Entry::Vacant(place) => drop(place.insert(FirstHalf::Brought(second, taken))),
             Entry::Occupied(place) => {
                 return match place.remove() {
-                    Place::Wanted(first) => first.send(second).is_ok(),
-                    Place::Brought(..) => false,
+                    FirstHalf::Wanted(first) => first.send(second).is_ok(),
+                    FirstHalf::Brought(..) => false,
                 };
             }
         }
-        let _waiting = Waiting { pairs: self, name };
+        let _waiting = WaitingHalf { pairs: self, name };
         receive.await.is_ok()
     }
 }
@@ -103,12 +103,12 @@ impl<T> Pairs<T> {
 mod tests {
     use super::*;
 
-    const NAME: Name = (NodeId::from_bytes([1; 32]), [2; 16]);
-    const OTHER: Name = (NodeId::from_bytes([3; 32]), [2; 16]);
+    const NAME: PairName = (NodeId::from_bytes([1; 32]), [2; 16]);
+    const OTHER: PairName = (NodeId::from_bytes([3; 32]), [2; 16]);
 
     #[tokio::test]
     async fn the_halves_of_a_pair_meet_whichever_is_first() {
-        let pairs = Pairs::default();
+        let pairs = PairTable::default();
         let (second, taken) = tokio::join!(pairs.wanted(NAME), pairs.brought(NAME, "one"));
         assert_eq!((second.unwrap(), taken), ("one", true));
         let (taken, second) = tokio::join!(pairs.brought(NAME, "two"), pairs.wanted(NAME));
@@ -118,7 +118,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_token_is_of_one_peer_and_good_once() {
-        let pairs = Pairs::default();
+        let pairs = PairTable::default();
         {
             let mut theirs = std::pin::pin!(pairs.brought(OTHER, "theirs"));
             let mut first = std::pin::pin!(pairs.brought(NAME, "first"));

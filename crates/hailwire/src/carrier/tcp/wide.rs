@@ -28,7 +28,7 @@ thread_local! {
 
 /// A TCP connection that is read in large pieces.
 #[derive(Debug)]
-pub(in crate::carrier) struct Wide {
+pub(in crate::carrier) struct LargeReads {
     io: TcpStream,
     /// What was read, while some of it is not taken.
     buffer: Box<[u8]>,
@@ -36,7 +36,7 @@ pub(in crate::carrier) struct Wide {
     unread: Range<usize>,
 }
 
-impl Wide {
+impl LargeReads {
     pub(super) fn new(io: TcpStream) -> Self {
         Self {
             io,
@@ -60,7 +60,7 @@ impl Wide {
     }
 }
 
-impl AsyncRead for Wide {
+impl AsyncRead for LargeReads {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -83,7 +83,7 @@ impl AsyncRead for Wide {
     }
 }
 
-impl AsyncWrite for Wide {
+impl AsyncWrite for LargeReads {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

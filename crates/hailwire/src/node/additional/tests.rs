@@ -8,25 +8,25 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::{
-    Agent, Client, Config, DataDir, Node, Request, Response, Serving,
+    Agent, Client, Config, DataDir, Node, Request, Response, ServeHandle,
     admin::{self, method},
-    carrier::{Connection, mux},
-    config::Pool,
+    carrier::{CarrierConnection, mux},
+    config::TunnelPool,
     node::peers::Peers,
-    session::{Dispatch, Opening},
+    session::{OpenedStream, StreamDispatcher},
 };
 
 pub(in crate::node) const PATIENCE: Duration = Duration::from_secs(20);
 
 const CARRIERS: [Carrier; 3] = [Carrier::Quic, Carrier::H2, Carrier::Ws];
 
-pub(in crate::node) struct House {
+pub(in crate::node) struct TestNode {
     pub(in crate::node) node: Node,
     dir: tempfile::TempDir,
 }
 
-impl House {
-    async fn start(name: &str, carrier: Carrier, pool: Pool) -> Self {
+impl TestNode {
+    async fn start(name: &str, carrier: Carrier, pool: TunnelPool) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config::default();
         config.node.name = Some(name.parse().unwrap());
@@ -56,7 +56,7 @@ impl House {
         self.node.client()
     }
 
-    pub(in crate::node) fn inner(&self) -> &Arc<Inner> {
+    pub(in crate::node) fn inner(&self) -> &Arc<NodeInner> {
         &self.node.inner
     }
 
@@ -79,10 +79,14 @@ impl House {
 }
 
 /// `near` dials `far`, which trusts it.
-pub(in crate::node) async fn pair(carrier: Carrier, near: Pool, far: Pool) -> (House, House) {
+pub(in crate::node) async fn pair(
+    carrier: Carrier,
+    near: TunnelPool,
+    far: TunnelPool,
+) -> (TestNode, TestNode) {
     let (near, far) = (
-        House::start("near", carrier, near).await,
-        House::start("far", carrier, far).await,
+        TestNode::start("near", carrier, near).await,
+        TestNode::start("far", carrier, far).await,
     );
     let texts =
         |sockets: Vec<std::net::SocketAddr>| sockets.iter().map(ToString::to_string).collect();
@@ -95,19 +99,19 @@ pub(in crate::node) async fn pair(carrier: Carrier, near: Pool, far: Pool) -> (H
             addresses: texts(there.node.sockets()),
             tcp: texts(there.node.tcp_sockets()),
         };
-        let _: admin::Trusted = here.client().admin(method::TRUST_ADD, &add).await.unwrap();
+        let _: admin::TrustedPeer = here.client().admin(method::TRUST_ADD, &add).await.unwrap();
     }
     (near, far)
 }
 
-pub(in crate::node) async fn serve_echo(house: &House, name: &str) -> Serving {
+pub(in crate::node) async fn serve_echo(house: &TestNode, name: &str) -> ServeHandle {
     let echo = |request: Request| async move { Ok(Response::new(request.into_body())) };
     let agent = Agent::new(name).unwrap();
     house.client().serve(agent, echo).await.unwrap()
 }
 
 /// An agent that answers once it is let go.
-async fn serve_held(house: &House) -> (Serving, watch::Sender<bool>) {
+async fn serve_held(house: &TestNode) -> (ServeHandle, watch::Sender<bool>) {
     let go = watch::Sender::new(false);
     let held = go.clone();
     let wait = move |_: Request| {
@@ -150,7 +154,7 @@ async fn in_flight(sessions: &[Session], number: u64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tunnel_has_as_many_connections_as_the_dialler_is_set_up_for_and_calls_spread() {
     for carrier in CARRIERS {
-        let (near, far) = pair(carrier, Pool::Fixed(4), Pool::Fixed(1)).await;
+        let (near, far) = pair(carrier, TunnelPool::Fixed(4), TunnelPool::Fixed(1)).await;
         let (_held, go) = serve_held(&far).await;
         let _echo = serve_echo(&far, "echo").await;
         assert_eq!(call(&near.client(), "echo@far").await.unwrap(), "hello");
@@ -173,7 +177,8 @@ async fn a_tunnel_has_as_many_connections_as_the_dialler_is_set_up_for_and_calls
         let _back = serve_echo(&near, "back").await;
         assert_eq!(call(&far.client(), "back@near").await.unwrap(), "hello");
         for house in [&near, &far] {
-            let status: admin::Status = house.client().admin(method::STATUS, &()).await.unwrap();
+            let status: admin::NodeStatus =
+                house.client().admin(method::STATUS, &()).await.unwrap();
             assert_eq!(status.tunnels.len(), 1);
             assert_eq!(status.tunnels[0].connections, 4, "{carrier:?}");
         }
@@ -188,7 +193,7 @@ async fn a_tunnel_has_as_many_connections_as_the_dialler_is_set_up_for_and_calls
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_others_go_on_when_the_first_dies_and_it_is_made_good() {
     for carrier in CARRIERS {
-        let (near, far) = pair(carrier, Pool::Fixed(4), Pool::Fixed(1)).await;
+        let (near, far) = pair(carrier, TunnelPool::Fixed(4), TunnelPool::Fixed(1)).await;
         let (_held, go) = serve_held(&far).await;
         let _echo = serve_echo(&far, "echo").await;
         call(&near.client(), "echo@far").await.unwrap();
@@ -233,7 +238,7 @@ async fn the_others_go_on_when_the_first_dies_and_it_is_made_good() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn by_the_rule_a_tunnel_grows_with_what_the_peer_offers() {
-    let (near, far) = pair(Carrier::Ws, Pool::Rule, Pool::Fixed(1)).await;
+    let (near, far) = pair(Carrier::Ws, TunnelPool::Rule, TunnelPool::Fixed(1)).await;
     let mut serving = vec![serve_echo(&far, "echo").await];
     call(&near.client(), "echo@far").await.unwrap();
     near.connections(&far, 2).await;
@@ -247,7 +252,7 @@ async fn by_the_rule_a_tunnel_grows_with_what_the_peer_offers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_ends_every_connection_of_the_old_start() {
-    let (near, far) = pair(Carrier::Ws, Pool::Fixed(3), Pool::Fixed(1)).await;
+    let (near, far) = pair(Carrier::Ws, TunnelPool::Fixed(3), TunnelPool::Fixed(1)).await;
     let _echo = serve_echo(&far, "echo").await;
     call(&near.client(), "echo@far").await.unwrap();
     let ours = near.connections(&far, 3).await;
@@ -270,7 +275,7 @@ async fn a_restart_ends_every_connection_of_the_old_start() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_has_nothing_to_stand_beside_is_refused_with_the_reason() {
-    let (near, far) = pair(Carrier::Ws, Pool::Fixed(2), Pool::Fixed(1)).await;
+    let (near, far) = pair(Carrier::Ws, TunnelPool::Fixed(2), TunnelPool::Fixed(1)).await;
     let dial = dial_additional(near.inner().clone(), far.node.id(), Carrier::Ws);
     let refused = dial.await.unwrap_err();
     assert_eq!(refused.code, Code::FailedPrecondition);
@@ -280,8 +285,8 @@ async fn a_connection_that_has_nothing_to_stand_beside_is_refused_with_the_reaso
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stranger_gets_no_connection_beside_another() {
-    let (near, far) = pair(Carrier::Ws, Pool::Fixed(2), Pool::Fixed(1)).await;
-    let who = admin::Who { who: "near".into() };
+    let (near, far) = pair(Carrier::Ws, TunnelPool::Fixed(2), TunnelPool::Fixed(1)).await;
+    let who = admin::PeerSelector { who: "near".into() };
     let (): () = far
         .client()
         .admin(method::TRUST_REMOVE, &who)
@@ -293,8 +298,8 @@ async fn a_stranger_gets_no_connection_beside_another() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nearly_every_call_finds_a_tunnel_up() {
-    for pool in [Pool::Fixed(1), Pool::Fixed(4)] {
-        let (near, far) = pair(Carrier::H2, pool, Pool::Fixed(1)).await;
+    for pool in [TunnelPool::Fixed(1), TunnelPool::Fixed(4)] {
+        let (near, far) = pair(Carrier::H2, pool, TunnelPool::Fixed(1)).await;
         let _echo = serve_echo(&far, "echo").await;
         let mut calls = JoinSet::new();
         for number in 0..500 {
@@ -306,7 +311,7 @@ async fn nearly_every_call_finds_a_tunnel_up() {
             }
         }
         while calls.join_next().await.is_some() {}
-        let status: admin::Status = near.client().admin(method::STATUS, &()).await.unwrap();
+        let status: admin::NodeStatus = near.client().admin(method::STATUS, &()).await.unwrap();
         assert_eq!(status.reused + status.made, 500);
         let rate = status.reused as f64 / 500.0;
         assert!(rate >= 0.85, "{rate}");
@@ -315,18 +320,18 @@ async fn nearly_every_call_finds_a_tunnel_up() {
 
 /// A greeted session of ours, whose far side has greeted with this.
 async fn session(far_hello: Hello) -> (Session, Session) {
-    struct Nobody;
-    impl Dispatch for Nobody {
-        async fn dispatch(self: Arc<Self>, _session: Session, _opening: Opening) {}
+    struct NoDispatcher;
+    impl StreamDispatcher for NoDispatcher {
+        async fn dispatch(self: Arc<Self>, _session: Session, _opening: OpenedStream) {}
     }
     let hello = |hello: Hello| Hello {
         versions: vec![hailwire_wire::header::VERSION],
         ..hello
     };
-    let (near, far) = mux::Connection::pair();
-    let (near, far) = (Connection::Mux(near), Connection::Mux(far));
-    let far = Session::start(far, true, hello(far_hello), Arc::new(Nobody));
-    let near = Session::start(near, false, hello(Hello::default()), Arc::new(Nobody));
+    let (near, far) = mux::MuxConnection::pair();
+    let (near, far) = (CarrierConnection::Mux(near), CarrierConnection::Mux(far));
+    let far = Session::start(far, true, hello(far_hello), Arc::new(NoDispatcher));
+    let near = Session::start(near, false, hello(Hello::default()), Arc::new(NoDispatcher));
     timeout(PATIENCE, near.greeted()).await.unwrap().unwrap();
     (near, far)
 }

@@ -7,7 +7,7 @@ use hailwire_core::{Transport, offer_queue::PER_PEER};
 use hailwire_wire::{
     Priority,
     frame::{self, FrameDecoder, FrameEvent, FrameKind},
-    header::{self, Hello, Offer, Offers, VERSION},
+    header::{self, AgentOffer, AgentOffers, Hello, VERSION},
     limits,
     offers::{OfferPage, OfferPages, pages},
 };
@@ -16,24 +16,24 @@ use tokio::time::{Instant, timeout};
 
 use super::*;
 use crate::{
-    Agent, Request, Response, Serving,
+    Agent, Request, Response, ServeHandle,
     admin::{self, AgentRow, AgentsQuery, method},
-    carrier::{Connection, RecvStream, SendStream, quic},
-    config::{Carrier, Pool},
-    node::additional::tests::{House, PATIENCE, call, pair, serve_echo},
+    carrier::{CarrierConnection, RecvStream, SendStream, quic},
+    config::{Carrier, TunnelPool},
+    node::additional::tests::{PATIENCE, TestNode, call, pair, serve_echo},
 };
 
 /// A trusted peer that says what it likes on its control stream.
-struct Guest {
+struct ScriptedPeer {
     id: NodeId,
     send: SendStream,
     recv: RecvStream,
-    connection: Connection,
+    connection: CarrierConnection,
     _endpoint: Endpoint,
 }
 
-impl Guest {
-    async fn of(house: &House) -> Self {
+impl ScriptedPeer {
+    async fn of(house: &TestNode) -> Self {
         let endpoint = Endpoint::builder(presets::Minimal)
             .relay_mode(RelayMode::Custom(RelayMap::empty()))
             .clear_ip_transports()
@@ -51,12 +51,12 @@ impl Guest {
             addresses: Vec::new(),
             tcp: Vec::new(),
         };
-        let _: admin::Trusted = house.client().admin(method::TRUST_ADD, &add).await.unwrap();
+        let _: admin::TrustedPeer = house.client().admin(method::TRUST_ADD, &add).await.unwrap();
         let to = iroh::EndpointId::from_bytes(house.node.id().as_bytes()).unwrap();
         let sockets = house.node.sockets().into_iter().map(TransportAddr::Ip);
         let to = EndpointAddr::from_parts(to, sockets);
         let connection = endpoint.connect(to, b"hailwire").await.unwrap();
-        let connection = Connection::Quic(quic::Connection::new(connection));
+        let connection = CarrierConnection::Quic(quic::QuicConnection::new(connection));
         let (mut send, recv) = connection.open(Priority::Critical).await.unwrap();
         let hello = Hello {
             versions: vec![VERSION],
@@ -74,7 +74,7 @@ impl Guest {
         }
     }
 
-    async fn say(&mut self, agents: Vec<Offer>, number: u64) {
+    async fn say(&mut self, agents: Vec<AgentOffer>, number: u64) {
         for (kind, payload) in pages(agents, number) {
             self.send.write(frame_of(kind, &payload)).await.unwrap();
         }
@@ -87,8 +87,8 @@ fn frame_of(kind: FrameKind, payload: &[u8]) -> Bytes {
     bytes.freeze()
 }
 
-fn offer(name: &str, description: usize) -> Offer {
-    Offer {
+fn offer(name: &str, description: usize) -> AgentOffer {
+    AgentOffer {
         name: name.parse().unwrap(),
         description: "d".repeat(description),
         tags: Vec::new(),
@@ -96,12 +96,12 @@ fn offer(name: &str, description: usize) -> Offer {
     }
 }
 
-fn offered(names: impl Iterator<Item = String>) -> Vec<Offer> {
+fn offered(names: impl Iterator<Item = String>) -> Vec<AgentOffer> {
     names.map(|name| offer(&name, 200)).collect()
 }
 
 /// Waits until a peer's list that says this name has been entered.
-async fn known(house: &House, name: &str) {
+async fn known(house: &TestNode, name: &str) {
     let mut entered = house.inner().peers.lists.entered.subscribe();
     let name = name.parse().unwrap();
     let known = async {
@@ -115,7 +115,7 @@ async fn known(house: &House, name: &str) {
 }
 
 /// The tunnel to a peer. A call may be answered before it is there: in the first flight.
-async fn tunnel(here: &House, there: &House) -> Session {
+async fn tunnel(here: &TestNode, there: &TestNode) -> Session {
     let up = async {
         loop {
             let all = here
@@ -131,14 +131,14 @@ async fn tunnel(here: &House, there: &House) -> Session {
     timeout(PATIENCE, up).await.expect("a tunnel")
 }
 
-async fn serve(house: &House, agent: Agent) -> Result<Serving, hailwire_wire::Status> {
+async fn serve(house: &TestNode, agent: Agent) -> Result<ServeHandle, hailwire_wire::Status> {
     let echo = |request: Request| async move { Ok(Response::new(request.into_body())) };
     house.client().serve(agent, echo).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agents_with_the_longest_texts_are_refused_where_they_register_and_nothing_else_suffers() {
-    let (near, far) = pair(Carrier::Quic, Pool::Fixed(1), Pool::Fixed(1)).await;
+    let (near, far) = pair(Carrier::Quic, TunnelPool::Fixed(1), TunnelPool::Fixed(1)).await;
     let _echo = serve_echo(&far, "echo").await;
     call(&near.client(), "echo@far").await.unwrap();
     let tunnel_before = tunnel(&near, &far).await;
@@ -172,7 +172,7 @@ async fn agents_with_the_longest_texts_are_refused_where_they_register_and_nothi
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_agents_with_a_sentence_each_are_offered_whole() {
-    let (near, far) = pair(Carrier::Quic, Pool::Fixed(1), Pool::Fixed(1)).await;
+    let (near, far) = pair(Carrier::Quic, TunnelPool::Fixed(1), TunnelPool::Fixed(1)).await;
     let _echo = serve_echo(&far, "echo").await;
     call(&near.client(), "echo@far").await.unwrap();
     let tunnel_before = tunnel(&near, &far).await;
@@ -215,11 +215,11 @@ async fn a_thousand_agents_with_a_sentence_each_are_offered_whole() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_lists_costs_a_few_of_them_and_the_last_one_counts() {
     const LISTS: u64 = 600;
-    let (near, far) = pair(Carrier::Quic, Pool::Fixed(1), Pool::Fixed(1)).await;
+    let (near, far) = pair(Carrier::Quic, TunnelPool::Fixed(1), TunnelPool::Fixed(1)).await;
     let _echo = serve_echo(&far, "echo").await;
     call(&near.client(), "echo@far").await.unwrap();
     known(&near, "echo").await;
-    let mut guest = Guest::of(&near).await;
+    let mut guest = ScriptedPeer::of(&near).await;
     let before = near.inner().peers.lists.entered();
     let start = Instant::now();
     // Each list is another two hundred agents, so entering all of them would change 240,000 names.
@@ -256,8 +256,8 @@ async fn a_flood_of_lists_costs_a_few_of_them_and_the_last_one_counts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_gets_whole_lists_and_the_last_of_them() {
     const LISTS: u64 = 500;
-    let (near, _far) = pair(Carrier::Quic, Pool::Fixed(1), Pool::Fixed(1)).await;
-    let mut guest = Guest::of(&near).await;
+    let (near, _far) = pair(Carrier::Quic, TunnelPool::Fixed(1), TunnelPool::Fixed(1)).await;
+    let mut guest = ScriptedPeer::of(&near).await;
     let up = async {
         while !near.inner().peers.has(guest.id) {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -318,13 +318,13 @@ async fn a_slow_reader_gets_whole_lists_and_the_last_of_them() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_list_past_its_bound_closes_the_connection_that_brought_it_and_no_other() {
-    let (near, far) = pair(Carrier::Quic, Pool::Fixed(1), Pool::Fixed(1)).await;
+    let (near, far) = pair(Carrier::Quic, TunnelPool::Fixed(1), TunnelPool::Fixed(1)).await;
     let _echo = serve_echo(&far, "echo").await;
     call(&near.client(), "echo@far").await.unwrap();
-    let mut guest = Guest::of(&near).await;
-    let offers = Offers {
+    let mut guest = ScriptedPeer::of(&near).await;
+    let offers = AgentOffers {
         agents: vec![offer("long", limits::MAX_DESCRIPTION + 1)],
-        ..Offers::default()
+        ..AgentOffers::default()
     };
     let frame = frame_of(FrameKind::OFFERS, &header::encode(&offers));
     guest.send.write(frame).await.unwrap();
@@ -335,7 +335,7 @@ async fn a_list_past_its_bound_closes_the_connection_that_brought_it_and_no_othe
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bare_call_waits_for_a_list_that_has_not_had_its_turn() {
-    let (near, far) = pair(Carrier::Quic, Pool::Fixed(1), Pool::Fixed(1)).await;
+    let (near, far) = pair(Carrier::Quic, TunnelPool::Fixed(1), TunnelPool::Fixed(1)).await;
     let _echo = serve_echo(&far, "echo").await;
     call(&near.client(), "echo@far").await.unwrap();
     let mut serving = Vec::new();

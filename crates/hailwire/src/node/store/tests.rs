@@ -7,7 +7,7 @@ fn row(byte: u8) -> TrustRow {
         named_by: NamedBy::User,
         allow: Grant::Only(vec!["grep".parse().unwrap(), "sha256".parse().unwrap()]),
         bare: BareCalls::Named(vec!["grep".parse().unwrap()]),
-        via: Via::Ticket,
+        via: TrustOrigin::Ticket,
         since: 1_800_000_000,
         addresses: vec!["127.0.0.1:7".parse().unwrap(), "[::1]:9".parse().unwrap()],
         typed: vec!["127.0.0.1:8".parse().unwrap()],
@@ -22,12 +22,15 @@ fn row(byte: u8) -> TrustRow {
 fn trust_survives_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("node.db");
-    let store = Store::open(&path).unwrap();
+    let store = NodeStore::open(&path).unwrap();
     store.put_trust(&row(1)).unwrap();
     store.put_trust(&row(2)).unwrap();
-    store.commit(&[Change::Distrust(row(2).id)]).unwrap();
+    store.commit(&[TrustChange::Distrust(row(2).id)]).unwrap();
     drop(store);
-    assert_eq!(Store::open(&path).unwrap().trust().unwrap(), vec![row(1)]);
+    assert_eq!(
+        NodeStore::open(&path).unwrap().trust().unwrap(),
+        vec![row(1)]
+    );
 }
 
 #[test]
@@ -45,7 +48,7 @@ fn a_database_of_before_gets_what_came_later_and_loses_nothing() {
         INSERT INTO invitation VALUES (zeroblob(32), 1, 9, 'grep');";
     Connection::open(&path).unwrap().execute_batch(old).unwrap();
     for _ in 0..2 {
-        let store = Store::open(&path).unwrap();
+        let store = NodeStore::open(&path).unwrap();
         store.put_trust(&row(2)).unwrap();
         let rows = store.trust().unwrap();
         assert_eq!(rows.len(), 3);
@@ -74,7 +77,7 @@ fn a_database_of_before_gets_what_came_later_and_loses_nothing() {
 #[test]
 fn terms_that_cannot_be_read_are_no_terms_that_are_wider() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(&dir.path().join("node.db")).unwrap();
+    let store = NodeStore::open(&dir.path().join("node.db")).unwrap();
     store.put_trust(&row(1)).unwrap();
     let damage = "UPDATE trust SET allow = 'GREP', bare = '?';
         INSERT INTO invitation VALUES (zeroblob(32), 1, 9, 'GREP', '');";
@@ -90,7 +93,7 @@ fn terms_that_cannot_be_read_are_no_terms_that_are_wider() {
 #[test]
 fn what_is_acknowledged_is_synced_and_what_may_be_lost_does_not_change_that() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(&dir.path().join("node.db")).unwrap();
+    let store = NodeStore::open(&dir.path().join("node.db")).unwrap();
     let synchronous = || -> i64 {
         let read = |row: &Row<'_>| row.get(0);
         store
@@ -110,11 +113,11 @@ fn what_is_acknowledged_is_synced_and_what_may_be_lost_does_not_change_that() {
 fn settings_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("node.db");
-    Store::open(&path)
+    NodeStore::open(&path)
         .unwrap()
         .put_setting("udp", "0.0.0.0:4242")
         .unwrap();
-    let store = Store::open(&path).unwrap();
+    let store = NodeStore::open(&path).unwrap();
     assert_eq!(
         store.setting("udp").unwrap().as_deref(),
         Some("0.0.0.0:4242")

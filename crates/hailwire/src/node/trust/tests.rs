@@ -2,10 +2,10 @@ use super::*;
 
 const NOW: u64 = 1_800_000_000;
 
-fn trust() -> (tempfile::TempDir, Trust) {
+fn trust() -> (tempfile::TempDir, TrustStore) {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(&dir.path().join("node.db")).unwrap();
-    (dir, Trust::load(store).unwrap())
+    let store = NodeStore::open(&dir.path().join("node.db")).unwrap();
+    (dir, TrustStore::load(store).unwrap())
 }
 
 fn peer(byte: u8, alias: &str) -> NewPeer {
@@ -15,7 +15,7 @@ fn peer(byte: u8, alias: &str) -> NewPeer {
         alias,
         terms: GrantTerms::Offered(Grant::All),
         bare: None,
-        via: Via::Manual,
+        via: TrustOrigin::Manual,
         known: AddressOrigin::Typed,
         addresses: Vec::new(),
         tcp: Vec::new(),
@@ -79,7 +79,7 @@ fn a_name_that_a_peer_gives_itself_never_displaces_one_that_this_user_gave() {
     // The name goes to whom this user means; who had taken it gets another.
     assert_eq!(alias(trust.add(by_user(2, "bank"), NOW).unwrap()), "bank");
     let bank = "bank".parse().unwrap();
-    let kept = |trust: &Trust| {
+    let kept = |trust: &TrustStore| {
         assert_eq!(trust.named(&bank), Some((peer(2, "").id, NamedBy::User)));
         assert_eq!(trust.alias(peer(1, "").id).unwrap().as_str(), "bank-2");
     };
@@ -90,13 +90,13 @@ fn a_name_that_a_peer_gives_itself_never_displaces_one_that_this_user_gave() {
     trust.add(peer(3, "bank"), NOW).unwrap();
     kept(&trust);
     drop(trust);
-    kept(&Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap());
+    kept(&TrustStore::load(NodeStore::open(&dir.path().join("node.db")).unwrap()).unwrap());
 }
 
 #[test]
 fn a_ticket_is_used_as_often_as_it_says_also_across_a_restart() {
     let (dir, trust) = trust();
-    let secret = Secret::from_random([7; 16]);
+    let secret = TicketSecret::from_random([7; 16]);
     let invitation = Invitation {
         digest: secret.digest(),
         uses_left: 1,
@@ -105,7 +105,11 @@ fn a_ticket_is_used_as_often_as_it_says_also_across_a_restart() {
         offer: Vec::new(),
     };
     trust.invite(&invitation, NOW).unwrap();
-    assert!(trust.redeem(&Secret::from_random([8; 16]), NOW).is_err());
+    assert!(
+        trust
+            .redeem(&TicketSecret::from_random([8; 16]), NOW)
+            .is_err()
+    );
     assert!(trust.redeem(&secret, NOW).is_ok());
     assert!(
         trust
@@ -115,7 +119,7 @@ fn a_ticket_is_used_as_often_as_it_says_also_across_a_restart() {
             .contains("used up")
     );
     drop(trust);
-    let trust = Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap();
+    let trust = TrustStore::load(NodeStore::open(&dir.path().join("node.db")).unwrap()).unwrap();
     assert!(
         trust
             .redeem(&secret, NOW)
@@ -128,7 +132,7 @@ fn a_ticket_is_used_as_often_as_it_says_also_across_a_restart() {
 #[test]
 fn an_expired_ticket_is_refused_with_its_reason() {
     let (_dir, trust) = trust();
-    let secret = Secret::from_random([7; 16]);
+    let secret = TicketSecret::from_random([7; 16]);
     let invitation = Invitation {
         digest: secret.digest(),
         uses_left: 9,
@@ -150,7 +154,7 @@ fn an_expired_ticket_is_refused_with_its_reason() {
 fn a_ticket_does_not_outlive_its_expiry_because_the_clock_is_set_back() {
     let (dir, trust) = trust();
     let open = |byte: u8| {
-        let secret = Secret::from_random([byte; 16]);
+        let secret = TicketSecret::from_random([byte; 16]);
         let invitation = Invitation {
             digest: secret.digest(),
             uses_left: 9,
@@ -164,18 +168,18 @@ fn a_ticket_does_not_outlive_its_expiry_because_the_clock_is_set_back() {
     trust.invite(&invitation, NOW).unwrap();
     assert!(trust.redeem(&secret, NOW - 3600).is_ok());
     trust.keep_time(NOW + 61);
-    let refused = |trust: &Trust, now| trust.redeem(&secret, now).unwrap_err().message;
+    let refused = |trust: &TrustStore, now| trust.redeem(&secret, now).unwrap_err().message;
     assert!(refused(&trust, NOW - 3600).contains("expired"));
     drop(trust);
     // Also across a restart: what was tried late was written down.
-    let trust = Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap();
+    let trust = TrustStore::load(NodeStore::open(&dir.path().join("node.db")).unwrap()).unwrap();
     assert!(refused(&trust, NOW).contains("expired"));
 }
 
 #[test]
 fn the_time_is_written_down_while_a_ticket_is_open() {
     let (dir, trust) = trust();
-    let secret = Secret::from_random([7; 16]);
+    let secret = TicketSecret::from_random([7; 16]);
     let invitation = Invitation {
         digest: secret.digest(),
         uses_left: 9,
@@ -186,7 +190,7 @@ fn the_time_is_written_down_while_a_ticket_is_open() {
     trust.invite(&invitation, NOW).unwrap();
     trust.keep_time(NOW + 599);
     drop(trust);
-    let trust = Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap();
+    let trust = TrustStore::load(NodeStore::open(&dir.path().join("node.db")).unwrap()).unwrap();
     assert!(trust.latest(NOW) >= NOW + 599);
 }
 
@@ -194,19 +198,19 @@ fn the_time_is_written_down_while_a_ticket_is_open() {
 fn a_hub_does_not_bring_back_whom_the_operator_removed_and_a_ticket_does() {
     let (dir, trust) = trust();
     let hub = || NewPeer {
-        via: Via::Hub,
+        via: TrustOrigin::Hub,
         ..peer(1, "a")
     };
     assert!(trust.add_vouched(hub(), NOW).unwrap());
     assert!(trust.remove(hub().id, NOW).unwrap());
     assert!(!trust.add_vouched(hub(), NOW).unwrap());
     drop(trust);
-    let trust = Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap();
+    let trust = TrustStore::load(NodeStore::open(&dir.path().join("node.db")).unwrap()).unwrap();
     assert!(!trust.add_vouched(hub(), NOW).unwrap() && !trust.is_trusted(hub().id));
     trust.add(peer(1, "a"), NOW).unwrap();
     assert!(trust.is_trusted(hub().id) && !trust.was_removed(hub().id));
     drop(trust);
-    let trust = Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap();
+    let trust = TrustStore::load(NodeStore::open(&dir.path().join("node.db")).unwrap()).unwrap();
     assert!(!trust.was_removed(hub().id));
 }
 
@@ -221,12 +225,12 @@ fn removed_peers_are_remembered_up_to_a_bound_and_the_oldest_goes_first() {
     for i in 0..=MAX_REMOVED {
         trust.remove(id(i), NOW).unwrap();
     }
-    let as_kept = |trust: &Trust| {
+    let as_kept = |trust: &TrustStore| {
         assert!(!trust.was_removed(id(0)));
         assert!(trust.was_removed(id(1)) && trust.was_removed(id(MAX_REMOVED)));
         assert_eq!(trust.read().removed.len(), MAX_REMOVED);
     };
     as_kept(&trust);
     drop(trust);
-    as_kept(&Trust::load(Store::open(&dir.path().join("node.db")).unwrap()).unwrap());
+    as_kept(&TrustStore::load(NodeStore::open(&dir.path().join("node.db")).unwrap()).unwrap());
 }

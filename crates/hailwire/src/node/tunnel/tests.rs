@@ -2,13 +2,13 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::{
-    config::{Carrier, Pool},
+    config::{Carrier, TunnelPool},
     node::additional::tests::{PATIENCE, call, pair, serve_echo},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_engine_ends_says_so_and_is_heard_again_once_it_is_started_anew() {
-    let (near, far) = pair(Carrier::Quic, Pool::Fixed(1), Pool::Fixed(1)).await;
+    let (near, far) = pair(Carrier::Quic, TunnelPool::Fixed(1), TunnelPool::Fixed(1)).await;
     let (_near, _far) = (
         serve_echo(&near, "back").await,
         serve_echo(&far, "echo").await,

@@ -40,47 +40,47 @@ use hailwire_lab::{
     Topology,
     virtual_net::{VirtualNetwork as Network, VirtualStream as Stream},
 };
-use hailwire_wire::{NodeId, mux::Role};
+use hailwire_wire::{NodeId, mux::MuxRole};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::{Instant, sleep, sleep_until},
 };
 
-use super::{Inner, Node, overlay::DIAL_TIMEOUT, store::Via, trust::NewPeer, tunnel};
+use super::{Node, NodeInner, overlay::DIAL_TIMEOUT, store::TrustOrigin, trust::NewPeer, tunnel};
 use crate::{
     Config, DataDir,
-    carrier::{Connection, mux},
+    carrier::{CarrierConnection, mux},
 };
 
 thread_local! {
     /// The street of the test that runs on this thread.
-    static STREET: RefCell<Option<Arc<Street>>> = const { RefCell::new(None) };
+    static STREET: RefCell<Option<Arc<VirtualNodes>>> = const { RefCell::new(None) };
 }
 
 /// Nodes with links between them, all alike.
 #[derive(Debug)]
-pub(super) struct Street {
+pub(super) struct VirtualNodes {
     topology: Topology,
     seed: u64,
-    houses: Mutex<HashMap<NodeId, House>>,
+    houses: Mutex<HashMap<NodeId, VirtualHost>>,
     dials: Mutex<HashMap<(NodeId, NodeId), u64>>,
     /// Far ends of what was cut: they hear nothing, not even an end.
     silent: Mutex<Vec<Stream>>,
 }
 
 #[derive(Clone, Debug)]
-struct House {
-    node: Weak<Inner>,
+struct VirtualHost {
+    node: Weak<NodeInner>,
     cut: Arc<AtomicBool>,
 }
 
 /// A node that is there, and what says that it was cut off.
-type Found = (Arc<Inner>, Arc<AtomicBool>);
+type FoundHost = (Arc<NodeInner>, Arc<AtomicBool>);
 
 /// How long the first question for a connection is waited for.
 const FIRST_SYN: Duration = Duration::from_secs(1);
 
-impl Street {
+impl VirtualNodes {
     /// A street whose nodes are all `link` away from each other, for this thread. A link is what a
     /// topology file says of one, in KDL.
     pub(super) fn new(link: &str, seed: u64) -> Arc<Self> {
@@ -110,7 +110,7 @@ impl Street {
         config.limits.spin = Duration::ZERO;
         let node = Node::builder().data_dir(data).config(config);
         let node = Box::pin(node.start()).await.unwrap();
-        let house = House {
+        let house = VirtualHost {
             node: Arc::downgrade(&node.inner),
             cut: Arc::default(),
         };
@@ -126,13 +126,17 @@ impl Street {
         node.shutdown(Duration::ZERO).await;
     }
 
-    fn house(&self, id: NodeId) -> Option<Found> {
+    fn house(&self, id: NodeId) -> Option<FoundHost> {
         let houses = lock(&self.houses);
         let house = houses.get(&id)?;
         Some((house.node.upgrade()?, Arc::clone(&house.cut)))
     }
 
-    async fn connect(self: Arc<Self>, near: NodeId, far: NodeId) -> Result<Connection, String> {
+    async fn connect(
+        self: Arc<Self>,
+        near: NodeId,
+        far: NodeId,
+    ) -> Result<CarrierConnection, String> {
         let expected = self.topology.expected("a", "b").unwrap();
         let Some(((_, here), (node, there))) = self.knock(near, far).await else {
             return Err("no answer".to_owned());
@@ -143,21 +147,21 @@ impl Street {
         sleep(2 * expected.rtt).await;
         let cuts = [here, there];
         let end = |stream, role| {
-            let cable = Cable {
+            let cable = VirtualCable {
                 stream: Some(stream),
                 cuts: cuts.clone(),
                 street: Arc::clone(&self),
             };
             // What a node takes it for: it looks for tunnels by the carrier that they are on.
-            Connection::Mux(mux::Connection::over(cable, role, "ws", String::new()))
+            CarrierConnection::Mux(mux::MuxConnection::over(cable, role, "ws", String::new()))
         };
-        let (a, b) = (end(a, Role::Client), end(b, Role::Server));
+        let (a, b) = (end(a, MuxRole::Client), end(b, MuxRole::Server));
         tokio::spawn(async move { Box::pin(tunnel::arrived(&node, near, b)).await });
         Ok(a)
     }
 
     /// Both ends, as soon as both are there. Asks again as often as TCP does (RFC 6298).
-    async fn knock(&self, near: NodeId, far: NodeId) -> Option<(Found, Found)> {
+    async fn knock(&self, near: NodeId, far: NodeId) -> Option<(FoundHost, FoundHost)> {
         let mut wait = FIRST_SYN;
         let given_up = Instant::now() + DIAL_TIMEOUT;
         loop {
@@ -184,7 +188,7 @@ impl Street {
 }
 
 /// What a dial over TCP finds on this thread's street; `None` where there is no street.
-pub(super) async fn dial(near: NodeId, far: NodeId) -> Option<Result<Connection, String>> {
+pub(super) async fn dial(near: NodeId, far: NodeId) -> Option<Result<CarrierConnection, String>> {
     let street = STREET.with_borrow(Option::clone)?;
     Some(street.connect(near, far).await)
 }
@@ -197,7 +201,7 @@ pub(super) fn befriend(one: &Node, other: &Node) {
             alias: of.name().map(|name| (name, NamedBy::User)),
             terms: GrantTerms::Offered(Grant::All),
             bare: None,
-            via: Via::Manual,
+            via: TrustOrigin::Manual,
             known: AddressOrigin::Typed,
             addresses: Vec::new(),
             // Any will do: see `dial`.
@@ -225,13 +229,13 @@ fn lock<T>(own: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// One end of a byte stream between two nodes. Once either was cut off, what is written is gone, and
 /// nothing is read any more.
-struct Cable {
+struct VirtualCable {
     stream: Option<Stream>,
     cuts: [Arc<AtomicBool>; 2],
-    street: Arc<Street>,
+    street: Arc<VirtualNodes>,
 }
 
-impl Cable {
+impl VirtualCable {
     /// The stream, if it is whole.
     fn whole(&mut self) -> Option<Pin<&mut Stream>> {
         let cut = self.cuts.iter().any(|cut| cut.load(Ordering::Acquire));
@@ -240,7 +244,7 @@ impl Cable {
     }
 }
 
-impl Drop for Cable {
+impl Drop for VirtualCable {
     fn drop(&mut self) {
         if self.whole().is_none() {
             lock(&self.street.silent).extend(self.stream.take());
@@ -248,7 +252,7 @@ impl Drop for Cable {
     }
 }
 
-impl AsyncRead for Cable {
+impl AsyncRead for VirtualCable {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -261,7 +265,7 @@ impl AsyncRead for Cable {
     }
 }
 
-impl AsyncWrite for Cable {
+impl AsyncWrite for VirtualCable {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -17,8 +17,8 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::{Street, befriend};
-use crate::{Agent, Body, Client, Node, Request, Response, Serving, Status};
+use super::{VirtualNodes, befriend};
+use crate::{Agent, Body, Client, Node, Request, Response, ServeHandle, Status};
 
 /// 50 ms there and back, 1 % lost each way.
 const WAN: &str = "delay \"25ms\"; loss \"1%\"";
@@ -38,34 +38,34 @@ const BACK: Duration = Duration::from_secs(15);
 
 /// Handlers that began and that ended by themselves.
 #[derive(Debug, Default)]
-struct Work {
+struct HandlerCounts {
     begun: AtomicU64,
     running: AtomicU64,
     done: AtomicU64,
 }
 
 /// Counts a handler for as long as it lives.
-struct Running(Arc<Work>);
+struct RunningHandler(Arc<HandlerCounts>);
 
-impl Running {
-    fn new(work: &Arc<Work>) -> Self {
+impl RunningHandler {
+    fn new(work: &Arc<HandlerCounts>) -> Self {
         work.begun.fetch_add(1, Ordering::Relaxed);
         work.running.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(work))
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningHandler {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// An agent that works for as many milliseconds as its method says, and answers with the body.
-async fn serve_work(client: &Client, work: &Arc<Work>) -> Serving {
+async fn serve_work(client: &Client, work: &Arc<HandlerCounts>) -> ServeHandle {
     let work = Arc::clone(work);
     let handler = move |request: Request| {
-        let running = Running::new(&work);
+        let running = RunningHandler::new(&work);
         async move {
             let (header, _, body) = request.into_parts();
             sleep(Duration::from_millis(header.method.parse().unwrap_or(0))).await;
@@ -78,7 +78,7 @@ async fn serve_work(client: &Client, work: &Arc<Work>) -> Serving {
 }
 
 /// An agent that answers with a chunk each 200 ms, twenty times.
-async fn serve_slow(client: &Client) -> Serving {
+async fn serve_slow(client: &Client) -> ServeHandle {
     let handler = |_: Request| async {
         let (sender, body) = Body::channel(1);
         tokio::spawn(async move {
@@ -95,27 +95,27 @@ async fn serve_slow(client: &Client) -> Serving {
 }
 
 /// A node with its programs.
-struct Member {
+struct SystemNode {
     node: Node,
-    _serving: [Serving; 2],
+    _serving: [ServeHandle; 2],
 }
 
 /// An orchestrator and its workers, at the start of a day.
-struct House {
-    street: Arc<Street>,
+struct TestSystem {
+    street: Arc<VirtualNodes>,
     folder: TempDir,
     boss: Node,
-    workers: Vec<Option<Member>>,
-    work: Arc<Work>,
+    workers: Vec<Option<SystemNode>>,
+    work: Arc<HandlerCounts>,
 }
 
 fn name(worker: usize) -> String {
     format!("n{worker:02}")
 }
 
-impl House {
+impl TestSystem {
     async fn new(link: &str, workers: usize, seed: u64) -> Self {
-        let street = Street::new(link, seed);
+        let street = VirtualNodes::new(link, seed);
         let folder = tempfile::tempdir().unwrap();
         let boss = street.start(&folder.path().join("boss"), "boss").await;
         let mut house = Self {
@@ -136,7 +136,7 @@ impl House {
         house
     }
 
-    async fn member(&self, worker: usize) -> Member {
+    async fn member(&self, worker: usize) -> SystemNode {
         let name = name(worker);
         let folder = self.folder.path().join(&name);
         let node = self.street.start(&folder, &name).await;
@@ -145,7 +145,7 @@ impl House {
             serve_work(&client, &self.work).await,
             serve_slow(&client).await,
         ];
-        Member {
+        SystemNode {
             node,
             _serving: serving,
         }
@@ -161,21 +161,21 @@ impl House {
 }
 
 /// What became of a call, and how long it took in virtual time.
-type Outcome = (Result<usize, Code>, Duration);
+type CallOutcome = (Result<usize, Code>, Duration);
 
 /// A call that is to be made.
 #[derive(Clone, Copy, Debug)]
-struct Planned {
+struct PlannedCall {
     after: Duration,
     worker: usize,
-    kind: Kind,
+    kind: PlannedKind,
     priority: Priority,
     takes: u64,
     bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum PlannedKind {
     /// To one node.
     Named,
     /// To whichever has room.
@@ -186,7 +186,7 @@ enum Kind {
     Late,
 }
 
-impl Planned {
+impl PlannedCall {
     /// The plan of a day follows from its seed (splitmix64).
     fn day(seed: u64) -> Vec<Self> {
         let mut state = seed;
@@ -201,10 +201,10 @@ impl Planned {
             after: Duration::from_millis(draw(DAY.as_millis() as u64)),
             worker: draw(WORKERS as u64) as usize,
             kind: match draw(10) {
-                0 => Kind::Cancelled,
-                1 => Kind::Late,
-                2..5 => Kind::Pooled,
-                _ => Kind::Named,
+                0 => PlannedKind::Cancelled,
+                1 => PlannedKind::Late,
+                2..5 => PlannedKind::Pooled,
+                _ => PlannedKind::Named,
             },
             priority: [Priority::High, Priority::Medium, Priority::Low][draw(3) as usize],
             takes: 5 + draw(60),
@@ -213,16 +213,16 @@ impl Planned {
         (0..CALLS).map(plan).collect()
     }
 
-    async fn make(self, client: Client) -> Outcome {
+    async fn make(self, client: Client) -> CallOutcome {
         let begun = Instant::now();
         let to = match self.kind {
-            Kind::Pooled => "work".to_owned(),
+            PlannedKind::Pooled => "work".to_owned(),
             _ => format!("work@{}", name(self.worker)),
         };
         let (takes, deadline) = match self.kind {
-            Kind::Late => (200, Duration::from_millis(90)),
-            Kind::Cancelled => (200, Duration::from_secs(30)),
-            Kind::Named | Kind::Pooled => (self.takes, Duration::from_secs(30)),
+            PlannedKind::Late => (200, Duration::from_millis(90)),
+            PlannedKind::Cancelled => (200, Duration::from_secs(30)),
+            PlannedKind::Named | PlannedKind::Pooled => (self.takes, Duration::from_secs(30)),
         };
         let call = client
             .call(to)
@@ -235,7 +235,7 @@ impl Planned {
             answer.bytes(1 << 20).await
         };
         let patience = match self.kind {
-            Kind::Cancelled => Duration::from_millis(60),
+            PlannedKind::Cancelled => Duration::from_millis(60),
             _ => Duration::from_secs(60),
         };
         let outcome = match timeout(patience, call).await {
@@ -271,8 +271,8 @@ async fn in_time<F: Future>(what: &str, future: F) -> F::Output {
 
 /// A day and what became of it.
 #[derive(Debug, PartialEq)]
-struct Day {
-    calls: Vec<Outcome>,
+struct SimulatedDay {
+    calls: Vec<CallOutcome>,
     cut_off: (usize, Option<Code>, Duration),
     whole: (usize, Option<Code>, Duration),
     begun: u64,
@@ -280,12 +280,12 @@ struct Day {
     took: Duration,
 }
 
-async fn day(seed: u64) -> Day {
-    let mut house = House::new(WAN, WORKERS, seed).await;
+async fn day(seed: u64) -> SimulatedDay {
+    let mut house = TestSystem::new(WAN, WORKERS, seed).await;
     let client = house.boss.client();
     let morning = Instant::now();
     let mut calls = JoinSet::new();
-    for (number, planned) in Planned::day(seed).into_iter().enumerate() {
+    for (number, planned) in PlannedCall::day(seed).into_iter().enumerate() {
         let client = client.clone();
         calls.spawn(async move {
             sleep_until(morning + planned.after).await;
@@ -311,7 +311,7 @@ async fn day(seed: u64) -> Day {
     sleep(Duration::from_secs(1)).await;
     let work = &house.work;
     assert_eq!(work.running.load(Ordering::Relaxed), 0, "nobody works on");
-    Day {
+    SimulatedDay {
         calls: outcomes.into_iter().map(|(_, outcome)| outcome).collect(),
         cut_off,
         whole,
@@ -331,24 +331,26 @@ async fn a_house_of_21_nodes_has_its_day_in_a_moment() {
         day.took,
         real.elapsed()
     );
-    let planned = Planned::day(1);
-    let victim = |plan: &Planned| plan.worker == VICTIM && plan.after + DAY / 10 > CUT;
+    let planned = PlannedCall::day(1);
+    let victim = |plan: &PlannedCall| plan.worker == VICTIM && plan.after + DAY / 10 > CUT;
     let mut answered = 0;
     for (plan, (outcome, took)) in planned.iter().zip(&day.calls) {
         let what = format!("{plan:?}: {outcome:?} after {took:?}");
         match (plan.kind, outcome) {
-            (Kind::Late, Err(Code::DeadlineExceeded)) => {
+            (PlannedKind::Late, Err(Code::DeadlineExceeded)) => {
                 assert_eq!(took.as_millis(), 90, "{what}");
             }
-            (Kind::Cancelled, Err(Code::Cancelled)) => assert_eq!(took.as_millis(), 60, "{what}"),
-            (Kind::Named | Kind::Pooled, Ok(bytes)) => {
+            (PlannedKind::Cancelled, Err(Code::Cancelled)) => {
+                assert_eq!(took.as_millis(), 60, "{what}")
+            }
+            (PlannedKind::Named | PlannedKind::Pooled, Ok(bytes)) => {
                 assert_eq!(*bytes, plan.bytes, "{what}");
                 let least = Duration::from_millis(50 + plan.takes);
                 assert!(*took >= least, "faster than light: {what}");
                 answered += 1;
             }
-            (Kind::Named, Err(Code::Unavailable)) => assert!(victim(plan), "{what}"),
-            (Kind::Pooled, Err(Code::Unavailable)) => {}
+            (PlannedKind::Named, Err(Code::Unavailable)) => assert!(victim(plan), "{what}"),
+            (PlannedKind::Pooled, Err(Code::Unavailable)) => {}
             _ => panic!("{what}"),
         }
     }
@@ -386,7 +388,7 @@ fn the_same_seed_brings_the_same_day_and_another_one_another() {
 #[tokio::test(start_paused = true)]
 async fn a_deadline_of_hours_is_kept_to_the_millisecond() {
     const HOUR: Duration = Duration::from_secs(3600);
-    let house = House::new(WAN, 2, 4).await;
+    let house = TestSystem::new(WAN, 2, 4).await;
     let client = house.boss.client();
     let call = |worker: usize, hours: u32, deadline: u32| {
         let takes = (HOUR * hours).as_millis().to_string();
@@ -408,7 +410,7 @@ async fn a_deadline_of_hours_is_kept_to_the_millisecond() {
 #[tokio::test(start_paused = true)]
 async fn an_urgent_answer_overtakes_what_waits_on_a_slow_link() {
     // 10 MB take 40 s; a megabyte of them is on the way at any time, beyond anybody's reach.
-    let house = House::new("delay \"25ms\"; rate \"2 Mbit/s\"; queue \"2 MB\"", 1, 5).await;
+    let house = TestSystem::new("delay \"25ms\"; rate \"2 Mbit/s\"; queue \"2 MB\"", 1, 5).await;
     let client = house.boss.client();
     let begun = Instant::now();
     let mut bulk = JoinSet::new();

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use hailwire_kdl::{
-    KdlEntry, KdlNode, Mistake, argument, plain_entries, properties, property, settings, single,
-    text,
+    KdlEntry, KdlNode, TextMistake, argument, plain_entries, properties, property, settings,
+    single, text,
 };
 
 use super::{
@@ -15,19 +15,19 @@ use super::{
 /// What the braces of `grpc` may say.
 pub(super) const GRPC: [&str; 4] = ["ca-cert", "client-cert", "client-key", "server-name"];
 
-pub(super) fn endpoint(node: &KdlNode, agent: &str) -> Result<AgentEndpoint, Mistake> {
+pub(super) fn endpoint(node: &KdlNode, agent: &str) -> Result<AgentEndpoint, TextMistake> {
     if node.name().value() != "grpc"
         && let Some(inner) = node.iter_children().next()
     {
         let what = format!("`{}` has no settings of its own", node.name().value());
-        return Err(Mistake::of(inner, what));
+        return Err(TextMistake::of(inner, what));
     }
-    let path = || -> Result<PathBuf, Mistake> {
+    let path = || -> Result<PathBuf, TextMistake> {
         let entry = value_or(node, "path")?;
         match text(node, entry)? {
             // A socket's address has room for 107 bytes.
             path if (1..=107).contains(&path.len()) => Ok(path.into()),
-            _ => Err(Mistake::in_value(
+            _ => Err(TextMistake::in_value(
                 entry,
                 "invalid socket path; use 1 to 107 bytes",
             )),
@@ -45,7 +45,7 @@ pub(super) fn endpoint(node: &KdlNode, agent: &str) -> Result<AgentEndpoint, Mis
                 _ => {
                     let hint = "write for example: grpc \"127.0.0.1:50051\"";
                     return Err(
-                        Mistake::in_value(entry, "invalid address; use HOST:PORT").hint(hint)
+                        TextMistake::in_value(entry, "invalid address; use HOST:PORT").hint(hint),
                     );
                 }
             }
@@ -57,7 +57,7 @@ pub(super) fn endpoint(node: &KdlNode, agent: &str) -> Result<AgentEndpoint, Mis
         "reverse" => match plain_entries(node)? {
             [] => AgentEndpoint::Reverse(agent.to_owned()),
             [id] => AgentEndpoint::Reverse(name(node, id)?),
-            _ => return Err(Mistake::of(node, "`reverse` takes at most one value")),
+            _ => return Err(TextMistake::of(node, "`reverse` takes at most one value")),
         },
         _ => {
             let entry = argument(node, &[])?;
@@ -71,7 +71,7 @@ pub(super) fn endpoint(node: &KdlNode, agent: &str) -> Result<AgentEndpoint, Mis
                 _ => {
                     let hint = "write for example: hail \"waf@edge-2\"";
                     return Err(
-                        Mistake::in_value(entry, "invalid address; use AGENT@NODE").hint(hint)
+                        TextMistake::in_value(entry, "invalid address; use AGENT@NODE").hint(hint),
                     );
                 }
             }
@@ -80,7 +80,7 @@ pub(super) fn endpoint(node: &KdlNode, agent: &str) -> Result<AgentEndpoint, Mis
 }
 
 /// What `grpc` says in its braces.
-fn tls(node: &KdlNode) -> Result<Option<TlsFiles>, Mistake> {
+fn tls(node: &KdlNode) -> Result<Option<TlsFiles>, TextMistake> {
     if node.children().is_none() {
         return Ok(None);
     }
@@ -94,7 +94,7 @@ fn tls(node: &KdlNode) -> Result<Option<TlsFiles>, Mistake> {
         }
         Ok(())
     })?;
-    let missing = |what: &str| Mistake::of(node, format!("`grpc` lacks `{what}`"));
+    let missing = |what: &str| TextMistake::of(node, format!("`grpc` lacks `{what}`"));
     Ok(Some(TlsFiles {
         ca: ca.ok_or_else(|| missing("ca-cert"))?,
         identity: match (cert, key) {
@@ -108,13 +108,13 @@ fn tls(node: &KdlNode) -> Result<Option<TlsFiles>, Mistake> {
 }
 
 /// The only value of a node, which may be written as a property.
-fn value_or<'a>(node: &'a KdlNode, name: &str) -> Result<&'a KdlEntry, Mistake> {
+fn value_or<'a>(node: &'a KdlNode, name: &str) -> Result<&'a KdlEntry, TextMistake> {
     properties(node, &[name])?;
     match (node.entries(), property(node, name)) {
         ([only], _) => Ok(only),
         _ => {
             let what = format!("`{}` takes exactly one value", node.name().value());
-            Err(Mistake::of(node, what))
+            Err(TextMistake::of(node, what))
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Parses the rule of an agent: which events it gets, and what happens when it does not answer.
 
-use hailwire_kdl::{KdlEntry, KdlNode, Mistake, argument, plain_entries, settings, text, unknown};
+use hailwire_kdl::{
+    KdlEntry, KdlNode, TextMistake, argument, plain_entries, settings, text, unknown,
+};
 
 use super::{AGENT, one_of, time};
 use crate::{
@@ -13,12 +15,12 @@ pub(super) fn phase(
     node: &KdlNode,
     rule: &mut AgentRule,
     seen: &mut EventKinds,
-) -> Result<(), Mistake> {
+) -> Result<(), TextMistake> {
     let entry = argument(node, &[])?;
     let kind = kind(entry, text(node, entry)?)?;
     if seen.contains(kind) {
         let what = format!("`phase` is set twice for {}", kind.name());
-        return Err(Mistake::of(node, what));
+        return Err(TextMistake::of(node, what));
     }
     *seen = seen.with(kind);
     let Some(phase) = rule.phase_mut(kind) else {
@@ -41,7 +43,7 @@ pub(super) fn phase(
 }
 
 /// `on-… "allow"` or `on-… "block" [STATUS]`, in a phase.
-pub(super) fn on(node: &KdlNode, phase: &mut PhaseRule) -> Result<(), Mistake> {
+pub(super) fn on(node: &KdlNode, phase: &mut PhaseRule) -> Result<(), TextMistake> {
     let name = node.name().value();
     let fault = AgentFault::ALL
         .into_iter()
@@ -57,7 +59,7 @@ pub(super) fn on(node: &KdlNode, phase: &mut PhaseRule) -> Result<(), Mistake> {
 }
 
 /// `"allow"`, or `"block"` with a status or this one.
-pub(super) fn action(node: &KdlNode, status: u16) -> Result<FallbackAction, Mistake> {
+pub(super) fn action(node: &KdlNode, status: u16) -> Result<FallbackAction, TextMistake> {
     let said = |entry: &KdlEntry, word| entry.value().as_string() == Some(word);
     match plain_entries(node)? {
         [allow] if said(allow, "allow") => Ok(FallbackAction::Allow),
@@ -73,23 +75,23 @@ pub(super) fn action(node: &KdlNode, status: u16) -> Result<FallbackAction, Mist
             let name = node.name().value();
             let what = format!("`{name}` is \"allow\" or \"block\" with a status");
             let hint = format!("write: {name} \"block\" {status}");
-            Err(Mistake::of(node, what).hint(hint))
+            Err(TextMistake::of(node, what).hint(hint))
         }
     }
 }
 
-pub(super) fn events(node: &KdlNode) -> Result<EventKinds, Mistake> {
+pub(super) fn events(node: &KdlNode) -> Result<EventKinds, TextMistake> {
     let entries = plain_entries(node)?;
     if entries.is_empty() {
         let hint = "write for example: events \"request_headers\" \"request_body\"";
-        return Err(Mistake::of(node, "`events` takes at least one value").hint(hint));
+        return Err(TextMistake::of(node, "`events` takes at least one value").hint(hint));
     }
     let kinds = entries.iter().map(|entry| kind(entry, text(node, entry)?));
     kinds.collect()
 }
 
 /// A kind of event by its name, or by the shorter ones that operators write.
-fn kind(entry: &KdlEntry, name: &str) -> Result<EventKind, Mistake> {
+fn kind(entry: &KdlEntry, name: &str) -> Result<EventKind, TextMistake> {
     let long = match name {
         "request_body" => "request_body_chunk",
         "response_body" => "response_body_chunk",
@@ -111,23 +113,23 @@ fn kind(entry: &KdlEntry, name: &str) -> Result<EventKind, Mistake> {
             "websocket_frame",
             "guardrail_inspect",
         ];
-        Mistake::in_value(entry, format!("`{name}` is not an event"))
+        TextMistake::in_value(entry, format!("`{name}` is not an event"))
             .hint(hailwire_kdl::suggestion(name, &known))
     })
 }
 
-pub(super) fn mode(node: &KdlNode) -> Result<BodyMode, Mistake> {
+pub(super) fn mode(node: &KdlNode) -> Result<BodyMode, TextMistake> {
     let modes = [BodyMode::Stream, BodyMode::Buffer].map(|mode| (mode.name(), mode));
     one_of(node, &modes)
 }
 
-pub(super) fn most(node: &KdlNode, body: &mut BodyRule) -> Result<(), Mistake> {
+pub(super) fn most(node: &KdlNode, body: &mut BodyRule) -> Result<(), TextMistake> {
     let entry = hailwire_kdl::only(node)?;
     let bytes = entry.value().as_integer();
     let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
     body.max = Some(bytes.ok_or_else(|| {
         let what = format!("`{}` is a number of bytes", node.name().value());
-        Mistake::in_value(entry, what)
+        TextMistake::in_value(entry, what)
     })?);
     Ok(())
 }

@@ -52,20 +52,20 @@ impl TestNode {
     /// Two nodes that trust each other.
     async fn pair() -> (Self, Self) {
         let (one, other) = tokio::join!(Self::named("edge-1"), Self::named("edge-2"));
-        let invite = admin::Invite {
+        let invite = admin::InviteRequest {
             uses: 1,
             expires_s: 60,
             allow: Vec::new(),
             offer: Vec::new(),
         };
         let invited = other.node.client().admin(method::INVITE, &invite).await;
-        let invited: admin::Invited = invited.unwrap();
-        let join = admin::Join {
+        let invited: admin::InviteAnswer = invited.unwrap();
+        let join = admin::JoinRequest {
             ticket: invited.ticket,
-            ..admin::Join::default()
+            ..admin::JoinRequest::default()
         };
         let joined = one.node.client().admin(method::JOIN, &join).await;
-        let _: admin::Joined = joined.unwrap();
+        let _: admin::JoinAnswer = joined.unwrap();
         (one, other)
     }
 
@@ -77,7 +77,7 @@ impl TestNode {
     }
 
     /// Attaches what listens at a socket.
-    async fn attach(&self, name: &str, socket: &Path, by: By) -> (hailwire::Serving, Client) {
+    async fn attach(&self, name: &str, socket: &Path, by: By) -> (hailwire::ServeHandle, Client) {
         let path = socket.to_owned();
         let handler = move |request: Request| splice(request, path.clone());
         let client = Client::attach(&DataDir::new(self.dir.path())).await;
@@ -274,7 +274,7 @@ async fn a_far_answer_takes_little_longer_than_the_round_trip_and_a_near_answer(
         took.sort();
         medians.push(took[ROUNDS / 2]);
     }
-    let status: admin::Status = edge_1
+    let status: admin::NodeStatus = edge_1
         .node
         .client()
         .admin(method::STATUS, &())
