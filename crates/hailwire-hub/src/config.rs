@@ -27,7 +27,7 @@ pub struct HubConfig {
     pub url: Option<HubUrl>,
     /// How connections are protected. Default [`TlsMode::OwnKey`].
     pub tls: TlsMode,
-    /// Whom members trust because of their membership. Default [`Trust::Nobody`].
+    /// Whom members trust because of their membership. Default [`MemberTrust::Nobody`].
     pub trust: MemberTrust,
     /// Which agents members see. Default: [`AgentVisibility::for_trust`] by `trust`.
     pub listing: Option<AgentVisibility>,

@@ -1,4 +1,4 @@
-//! Reads configuration files in [KDL 2](https://kdl.dev): a file is valid, or reading it returns its first [`Mistake`] with
+//! Reads configuration files in [KDL 2](https://kdl.dev): a file is valid, or reading it returns its first [`TextMistake`] with
 //! its position.
 //!
 //! The hint for an unknown name is the nearest known one; unknown names are errors, because a setting that is silently

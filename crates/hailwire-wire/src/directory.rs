@@ -5,19 +5,19 @@
 //!
 //! | request | body | answer |
 //! |---|---|---|
-//! | `GET /v1/health` | | [`Health`]; the only one that a stranger may ask |
-//! | `POST /v1/join` | [`Join`] | [`Joined`]; the ticket's secret proves the invitation |
-//! | `PUT /v1/record` | [`Publish`] | [`Published`] |
+//! | `GET /v1/health` | | [`HubHealth`]; the only one that a stranger may ask |
+//! | `POST /v1/join` | [`JoinHubRequest`] | [`JoinHubAnswer`]; the ticket's secret proves the invitation |
+//! | `PUT /v1/record` | [`PublishRequest`] | [`PublishAnswer`] |
 //! | `GET /v1/nodes/{key or name}` | | [`LookupAnswer`] |
-//! | `POST /v1/search` | [`Search`] | [`SearchPage`] |
-//! | `GET /v1/members` `?after=key` | | [`Members`] |
+//! | `POST /v1/search` | [`SearchRequest`] | [`SearchPage`] |
+//! | `GET /v1/members` `?after=key` | | [`HubMembers`] |
 //!
-//! Every other status than 200 comes with a [`Refusal`].
+//! Every other status than 200 comes with a [`HubRefusal`].
 //!
 //! # Permission
 //!
 //! A request is signed by the node's key: `authorization: Hailwire TOKEN`, where the token is
-//! base64url (no padding) of a [`crate::signed`] envelope around a [`Permit`]. It names the hub, the
+//! base64url (no padding) of a [`crate::signed`] envelope around a [`RequestPermit`]. It names the hub, the
 //! method, the path with its query and the digest of the body, and is good for a minute. So
 //! whoever gets hold of one can do nothing with it elsewhere or for another request.
 
@@ -42,24 +42,24 @@ pub use crate::ticket::MemberTrust;
 
 /// The paths of the directory.
 pub mod path {
-    /// [`super::Health`].
+    /// [`super::HubHealth`].
     pub const HEALTH: &str = "/v1/health";
-    /// [`super::Join`].
+    /// [`super::JoinHubRequest`].
     pub const JOIN: &str = "/v1/join";
-    /// [`super::Publish`].
+    /// [`super::PublishRequest`].
     pub const RECORD: &str = "/v1/record";
     /// Ahead of a key or a name: [`super::LookupAnswer`].
     pub const NODES: &str = "/v1/nodes/";
-    /// [`super::Search`].
+    /// [`super::SearchRequest`].
     pub const SEARCH: &str = "/v1/search";
-    /// [`super::Members`].
+    /// [`super::HubMembers`].
     pub const MEMBERS: &str = "/v1/members";
 }
 
 /// The scheme of the `authorization` field.
 pub const SCHEME: &str = "Hailwire";
 
-/// Seconds for which a [`Permit`] is good.
+/// Seconds for which a [`RequestPermit`] is good.
 pub const PERMIT_LIFETIME_S: u64 = 60;
 
 /// What a stranger may know of a hub.
@@ -245,7 +245,7 @@ impl SearchRequest {
 pub struct SearchPage {
     /// Signed records, for the asker to check.
     pub records: Vec<RecordBytes>,
-    /// Where to go on ([`Search::after`]); absent at the end.
+    /// Where to go on ([`SearchRequest::after`]); absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<NodeId>,
 }

@@ -41,7 +41,7 @@ impl FrameKind {
     pub const SEND: Self = Self(0x03);
     /// Opens a raw stream: [`crate::header::CallHeader`]; accepted by `HEAD`.
     pub const STREAM: Self = Self(0x04);
-    /// Opens an agent's attachment to its node: [`crate::header::Register`]; accepted by `HEAD`,
+    /// Opens an agent's attachment to its node: [`crate::header::RegisterHeader`]; accepted by `HEAD`,
     /// in force until either side ends the stream.
     pub const REGISTER: Self = Self(0x05);
     /// The head of an answer: [`crate::header::AnswerHead`]. Optional ahead of `DATA`.
@@ -58,10 +58,10 @@ impl FrameKind {
     /// ([`crate::header::GoingAway`]).
     pub const GOING_AWAY: Self = Self(0x22);
     /// On the control stream: the agents that the sender offers to this peer
-    /// ([`crate::header::Offers`]); replaces the earlier list.
+    /// ([`crate::header::AgentOffers`]); replaces the earlier list.
     pub const OFFERS: Self = Self(0x23);
     /// On the control stream: a further page of the list that began with an `OFFERS`
-    /// ([`crate::header::Offers`]). A reader that does not know it has the first page.
+    /// ([`crate::header::AgentOffers`]). A reader that does not know it has the first page.
     pub const MORE_OFFERS: Self = Self(0x24);
 
     /// Whether this kind may be the first frame of a stream, known or not.

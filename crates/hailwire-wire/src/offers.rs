@@ -29,7 +29,7 @@ pub fn size(offer: &AgentOffer) -> usize {
     header::encode(offer).len()
 }
 
-/// Cuts a list into the frames that carry it, first page first. `number` as [`Offers::number`], not 0.
+/// Cuts a list into the frames that carry it, first page first. `number` as [`AgentOffers::number`], not 0.
 ///
 /// Agents beyond what [`limits::MAX_OFFER_PAGES`] pages hold are left out; a node that keeps to
 /// [`limits::MAX_OFFERS`] has none of them.
@@ -112,7 +112,7 @@ impl OfferPage {
         })
     }
 
-    /// [`Offers::number`].
+    /// [`AgentOffers::number`].
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
@@ -138,7 +138,7 @@ impl OfferPages {
         pages
     }
 
-    /// [`Offers::number`].
+    /// [`AgentOffers::number`].
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number

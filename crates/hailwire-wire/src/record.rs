@@ -15,7 +15,7 @@
 //! | `addresses` | array of strings | socket addresses, `192.0.2.1:7440` or `[2001:db8::1]:7440` |
 //! | `tcp` | array of strings | socket addresses for carriers over TCP; absent where it listens on none |
 //! | `relay` | string | URL of the relay through which the node can be reached |
-//! | `agents` | array of maps | [`Offer`] |
+//! | `agents` | array of maps | [`AgentOffer`] |
 //! | `sequence` | integer | higher than in every earlier record of this key |
 //! | `issued`, `expires` | integer | unix seconds |
 

@@ -135,7 +135,7 @@ impl<'de> Deserialize<'de> for TicketSecret {
     }
 }
 
-/// SHA-256 of a [`Secret`]. Safe to store; compared in constant time.
+/// SHA-256 of a [`TicketSecret`]. Safe to store; compared in constant time.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct SecretDigest(#[serde(with = "serde_bytes")] [u8; 32]);
 
@@ -375,7 +375,7 @@ impl Invitation {
 pub struct InvitationTable(Vec<Invitation>);
 
 impl InvitationTable {
-    /// Takes back what [`Invitations::iter`] gave to a store.
+    /// Takes back what [`InvitationTable::iter`] gave to a store.
     #[must_use]
     pub fn restore(stored: impl IntoIterator<Item = Invitation>) -> Self {
         Self(stored.into_iter().take(limits::MAX_INVITATIONS).collect())

@@ -15,32 +15,32 @@ pub const AGENT: &str = "node";
 
 /// Method names. Request and answer types stand beside each.
 pub mod method {
-    /// `()` → [`super::Status`].
+    /// `()` → [`super::NodeStatus`].
     pub const STATUS: &str = "status";
     /// [`super::AgentsQuery`] → `Vec<`[`super::AgentRow`]`>`.
     pub const AGENTS: &str = "agents";
-    /// [`super::Invite`] → [`super::Invited`].
+    /// [`super::InviteRequest`] → [`super::InviteAnswer`].
     pub const INVITE: &str = "invite";
-    /// [`super::Join`] → [`super::Joined`]; from a stranger: the secret of a ticket, in
+    /// [`super::JoinRequest`] → [`super::JoinAnswer`]; from a stranger: the secret of a ticket, in
     /// MessagePack, as `spec/session.md` says.
     pub const JOIN: &str = "join";
-    /// `()` → `Vec<`[`super::Trusted`]`>`.
+    /// `()` → `Vec<`[`super::TrustedPeer`]`>`.
     pub const TRUST_LIST: &str = "trust.list";
-    /// [`super::TrustAdd`] → [`super::Trusted`].
+    /// [`super::TrustAdd`] → [`super::TrustedPeer`].
     pub const TRUST_ADD: &str = "trust.add";
-    /// [`super::Who`] → `()`. Closes the peer's tunnel.
+    /// [`super::PeerSelector`] → `()`. Closes the peer's tunnel.
     pub const TRUST_REMOVE: &str = "trust.remove";
-    /// `()` → `Vec<`[`super::Pending`]`>`.
+    /// `()` → `Vec<`[`super::UntrustedPeer`]`>`.
     pub const TRUST_PENDING: &str = "trust.pending";
-    /// [`super::TrustAdd`] → [`super::Trusted`]; the key must be pending.
+    /// [`super::TrustAdd`] → [`super::TrustedPeer`]; the key must be pending.
     pub const TRUST_APPROVE: &str = "trust.approve";
-    /// [`super::Ping`] → [`super::Pong`].
+    /// [`super::PingRequest`] → [`super::PingAnswer`].
     pub const PING: &str = "ping";
-    /// [`super::Resolve`] → [`super::Resolved`]. Brings the tunnel up.
+    /// [`super::ResolveRequest`] → [`super::ResolveAnswer`]. Brings the tunnel up.
     pub const RESOLVE: &str = "resolve";
     /// `()` → `Vec<`[`crate::config::InForce`]`>`.
     pub const CONFIG: &str = "config";
-    /// [`super::Shutdown`] → `()`; the node drains and exits.
+    /// [`super::ShutdownRequest`] → `()`; the node drains and exits.
     pub const SHUTDOWN: &str = "shutdown";
 }
 
@@ -226,7 +226,7 @@ pub struct InviteRequest {
     pub offer: Vec<String>,
 }
 
-/// Answer to [`Invite`].
+/// Answer to [`InviteRequest`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct InviteAnswer {
     /// The ticket: a secret.
@@ -261,7 +261,7 @@ pub struct JoinRequest {
     pub yes: bool,
 }
 
-/// Answer to [`Join`].
+/// Answer to [`JoinRequest`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum JoinAnswer {

@@ -742,7 +742,7 @@ fn config(carrier: SessionCarrier, options: &SubjectSetup) -> Result<Config, Ben
     }
     match options.congestion {
         Some(CongestionControl::Bbr) => {
-            config.quic.congestion = hailwire::config::CongestionControl::Bbr
+            config.quic.congestion = hailwire::config::CongestionControl::Bbr;
         }
         Some(CongestionControl::Cubic) => {
             config.quic.congestion = hailwire::config::CongestionControl::Cubic;

@@ -352,7 +352,7 @@ fn skip(
     SuiteStep::Skip(cell, reason.to_owned())
 }
 
-/// Connections that the published rule gives so many agents ([`Pool::Rule`]).
+/// Connections that the published rule gives so many agents ([`TunnelPool::Rule`]).
 #[must_use]
 pub fn pool_of(agents: u32) -> u32 {
     TunnelPool::Rule.size(agents as usize) as u32

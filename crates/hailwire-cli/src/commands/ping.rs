@@ -7,7 +7,7 @@ use hailwire_terminal::{failure::CommandFailure, text};
 
 use super::{CommandContext, connect};
 
-/// Pings `count` times; with `--json` one [`Pong`] per line. `--timeout` bounds each ping. A peer
+/// Pings `count` times; with `--json` one [`PingAnswer`] per line. `--timeout` bounds each ping. A peer
 /// that does not trust this node answers too, which is shown.
 pub(super) async fn run(
     run: &CommandContext,

@@ -308,7 +308,7 @@ impl Mux {
         self.tell_accepter();
     }
 
-    /// Whether more bytes should be read from the peer: not while more than its [`Room`] is unread.
+    /// Whether more bytes should be read from the peer: not while more than its [`ReceiveLimits`] is unread.
     #[must_use]
     pub const fn wants_input(&self) -> bool {
         self.unread <= self.room.unread
@@ -353,7 +353,7 @@ impl Mux {
     }
 
     /// Queues bytes off the front of `chunk`, as handles where they are many; pending while any are left, because
-    /// as many wait already as may ([`Mux::set_send_queue`]), or as many of all streams as the peer has [`Room`] for.
+    /// as many wait already as may ([`Mux::set_send_queue`]), or as many of all streams as the peer has [`ReceiveLimits`] for.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@
 //! What is charged is what a peer can grow at will: connections, streams, unread and unsent bytes.
 //! Whoever is refused is told (`resource_exhausted`) or waits.
 //!
-//! With [`Budget::default`], 64 peers that do their worst hold 64 * [`PEER`] + [`POOL`] = 160 MiB of what is
+//! With [`MemoryBudget::default`], 64 peers that do their worst hold 64 * [`PEER`] + [`POOL`] = 160 MiB of what is
 //! charged. What lies in the windows of QUIC and HTTP/2 is charged a little later, by `node/unread.rs`.
 
 use std::sync::{
@@ -94,7 +94,7 @@ impl PeerAccount {
         Self::with(budget, PEER)
     }
 
-    /// The account of a stranger, which borrows nothing until [`Account::welcome`].
+    /// The account of a stranger, which borrows nothing until [`PeerAccount::welcome`].
     #[must_use]
     pub fn stranger(budget: Arc<MemoryBudget>) -> Arc<Self> {
         Self::with(budget, STRANGER)
@@ -159,7 +159,7 @@ impl PeerAccount {
     }
 }
 
-/// Room that somebody has in an [`Account`], given back when dropped.
+/// Room that somebody has in an [`PeerAccount`], given back when dropped.
 #[derive(Debug)]
 pub struct AccountCharge {
     account: Arc<PeerAccount>,

@@ -160,7 +160,7 @@ impl CarrierConnection {
         }
     }
 
-    /// Leaves the peer the room of a stranger ([`Room::STRANGER`]): enough for a ticket and little
+    /// Leaves the peer the room of a stranger ([`ConnectionLimits::STRANGER`]): enough for a ticket and little
     /// more. What it was granted before stays granted, so call it before the first
     /// [`accept`](Self::accept).
     pub fn narrow(&self) {
@@ -201,7 +201,7 @@ impl CarrierConnection {
     }
 
     /// What the peer has sent on this connection and nobody has read, where it is not charged by
-    /// [`Connection::charge`]: over QUIC, and over HTTP/2 as no less than it is.
+    /// [`CarrierConnection::charge`]: over QUIC, and over HTTP/2 as no less than it is.
     #[must_use]
     pub fn unread(&self) -> Option<UnreadBytes> {
         match self {
@@ -220,7 +220,7 @@ impl CarrierConnection {
         }
     }
 
-    /// Lets the far side open as many unidirectional streams as its [`Room`] has, and refuses each:
+    /// Lets the far side open as many unidirectional streams as its [`ConnectionLimits`] has, and refuses each:
     /// a session uses none. It is stopped with `unimplemented`, as RFC 9114, 6.2 does with a type that
     /// it does not know, so that a later version may try without losing the connection. Until this is
     /// called it may open none. Returns when the connection is gone, at once where there are no such

@@ -58,13 +58,13 @@ impl QuicWriters {
 
 impl QuicConnection {
     /// Wraps a connection whose handshake is complete, and whose endpoint gives a peer
-    /// [`Room::PEER`].
+    /// [`ConnectionLimits::PEER`].
     #[must_use]
     pub fn new(inner: iroh_endpoint::Connection) -> Self {
         Self::with_room(inner, ConnectionLimits::PEER)
     }
 
-    /// As [`Connection::new`], of an endpoint that gives a peer another room.
+    /// As [`QuicConnection::new`], of an endpoint that gives a peer another room.
     #[must_use]
     pub fn with_room(inner: iroh_endpoint::Connection, room: ConnectionLimits) -> Self {
         Self::of(EngineHandle::Full(inner), room)
@@ -112,12 +112,12 @@ impl QuicConnection {
         self.inner.complete().await
     }
 
-    /// See [`Connection::charge`](super::Connection::charge).
+    /// See [`CarrierConnection::charge`](super::CarrierConnection::charge).
     pub(super) fn charge(&self, account: &Arc<PeerAccount>) -> bool {
         self.writers.unsent.charge(account)
     }
 
-    /// See [`Connection::shrink`](super::Connection::shrink).
+    /// See [`CarrierConnection::shrink`](super::CarrierConnection::shrink).
     pub(super) fn shrink(&self) {
         let unacknowledged = || self.inner.stats().unacknowledged;
         self.writers.unsent.shrink(unacknowledged);

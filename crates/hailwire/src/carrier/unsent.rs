@@ -1,7 +1,7 @@
 //! What a peer has not acknowledged on a QUIC connection, charged to its account.
 //!
 //! The engine keeps every byte until it is acknowledged, up to the send window. So a connection has room for a
-//! few, which follows what is used ([`Held::follow`]); without that, writers wait. The engine is asked
+//! few, which follows what is used ([`AccountCharge::follow`]); without that, writers wait. The engine is asked
 //! once in so many bytes.
 
 use std::{

@@ -25,7 +25,7 @@ use crate::{
 /// Most bytes of one write that travel as one chunk: a piece of 64 KiB with what frames it.
 const MOST: usize = 68 * 1024;
 
-/// A raw stream read and written as bytes: [`Stream::into_io`].
+/// A raw stream read and written as bytes: [`RawStream::into_io`].
 ///
 /// What one write is given, several slices together up to 68 KiB, travels as one chunk. At most 16 chunks wait to be taken by
 /// the node, then writing does. A write has reached the node's queue when it returns, so there is nothing to flush.

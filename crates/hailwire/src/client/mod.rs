@@ -42,7 +42,7 @@ use crate::{
 const MAX_ADMIN_ANSWER: usize = 8 * 1024 * 1024;
 
 /// A handle on a node. Cheap to clone; an attached program detaches when the last clone, and every
-/// [`Answer`](crate::Answer) and [`Serving`] that came of it, is dropped.
+/// [`Answer`](crate::Answer) and [`ServeHandle`] that came of it, is dropped.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: ClientKind,
@@ -215,7 +215,7 @@ impl Client {
         StreamBuilder::new(self.call(address))
     }
 
-    /// Offers an agent for as long as the returned [`Serving`] lives. Several offers of one name,
+    /// Offers an agent for as long as the returned [`ServeHandle`] lives. Several offers of one name,
     /// of one program or of many, form a group; an attached program offers a second member of a name
     /// on a second attachment. The calls run in tasks of this process's runtime.
     ///

@@ -145,7 +145,7 @@ fn quic(node: &KdlNode, quic: &mut QuicSettings) -> Result<(), TextMistake> {
             "window" => quic.window = size(inner, ByteSize::mib(8)..=MOST_BYTES)?,
             "send-window" => quic.send_window = size(inner, ByteSize::mib(1)..=MOST_BYTES)?,
             "initial-window" => {
-                quic.initial_window = size(inner, ByteSize::ZERO..=ByteSize::mib(1))?
+                quic.initial_window = size(inner, ByteSize::ZERO..=ByteSize::mib(1))?;
             }
             "idle-timeout" => quic.idle_timeout = time(1_000, 600_000)?,
             "keep-alive" => quic.keep_alive = time(100, 5_000)?,

@@ -15,7 +15,7 @@ pub enum TunnelPool {
     /// By the number of agents, as it is published for pools of HTTP/2 connections: 2 for up to 10, a
     /// tenth of them up to 100, a twentieth beyond, rounded up.
     Rule,
-    /// So many, from 1 to [`Pool::MAX`], whatever the peer offers.
+    /// So many, from 1 to [`TunnelPool::MAX`], whatever the peer offers.
     Fixed(u32),
 }
 

@@ -192,7 +192,7 @@ pub enum TlsCipher {
 }
 
 impl TlsCipher {
-    /// The one that this processor offers first for the setting: never [`Cipher::Auto`].
+    /// The one that this processor offers first for the setting: never [`TlsCipher::Auto`].
     pub(crate) fn first(self) -> Self {
         match self {
             Self::Auto if has_aes() => Self::Aes128,
@@ -251,7 +251,7 @@ impl ByteSize {
     }
 }
 
-/// Units of [`Size`], the largest first.
+/// Units of [`ByteSize`], the largest first.
 const UNITS: [(&str, u32); 4] = [
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),

@@ -1,4 +1,4 @@
-//! The account of each peer: what it makes this node hold ([`Budget`]).
+//! The account of each peer: what it makes this node hold ([`MemoryBudget`]).
 
 use std::{
     collections::HashMap,

@@ -326,7 +326,7 @@ impl NodeStore {
         Ok(())
     }
 
-    /// As [`Store::execute`], for what may be lost in a crash: no disk is waited for.
+    /// As [`NodeStore::execute`], for what may be lost in a crash: no disk is waited for.
     fn execute_loosely(&self, sql: &str, values: impl rusqlite::Params) -> Result<(), StoreError> {
         self.loosely(|connection| connection.prepare_cached(sql)?.execute(values).map(drop))
     }

@@ -2,7 +2,7 @@
 //!
 //! A session opens a stream for each piece of work and answers the streams that the far side
 //! opens. It knows frames, deadlines and cancels; it does not know who may call whom, which is the
-//! business of its [`Dispatch`]. One stream, the control stream, carries greetings, liveness,
+//! business of its [`StreamDispatcher`]. One stream, the control stream, carries greetings, liveness,
 //! offers and the farewell ([`control`]).
 //!
 //! The rules of each stream are in `spec/session.md`. Nobody waits for the greeting before working,

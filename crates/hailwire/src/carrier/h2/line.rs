@@ -2,7 +2,7 @@
 //!
 //! h2 hands each frame down by itself and flushes after nearly each one, which over TLS would be a record
 //! and a system call for every frame. Here they are only gathered, and a flush of h2's means nothing:
-//! the connection's task writes once h2 has said all that it has to say ([`Line::poll_drain`]), or h2 has to
+//! the connection's task writes once h2 has said all that it has to say ([`GatheredWriter::poll_drain`]), or h2 has to
 //! wait because [`FULL`] bytes have come together. The buffer is one that all connections of a thread
 //! share, so an idle connection holds none.
 

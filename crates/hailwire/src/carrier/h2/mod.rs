@@ -22,7 +22,7 @@
 //! and therefore never holds many (`outgoing.rs`). What is ready leaves in one write (`line.rs`).
 //!
 //! Bounds: [`H2_MAX_STREAMS`] streams each way, 2 MiB unread for each of them and 32 MiB for each of
-//! the two connections, or what [`Room`] says; heads of [`H2_MAX_HEAD`] bytes. An accepting side that
+//! the two connections, or what [`ConnectionLimits`] says; heads of [`H2_MAX_HEAD`] bytes. An accepting side that
 //! has not said how much room the peer gets gives it that of a stranger until it first accepts or
 //! opens a stream.
 

@@ -29,7 +29,7 @@ use self::shared::{MuxHandle, MuxState, note};
 use super::budget::PeerAccount;
 use super::{ConnectionError, ConnectionStats, DatagramError, ReadError, WriteError};
 
-/// Bytes that each direction of [`Connection::pair`] holds beneath the multiplexer.
+/// Bytes that each direction of [`MuxConnection::pair`] holds beneath the multiplexer.
 const PIPE: usize = 64 * 1024;
 
 /// A multiplexed connection. Cheap to clone.
@@ -61,7 +61,7 @@ impl MuxConnection {
         Self::over(io, MuxRole::Client, "unix", String::new())
     }
 
-    /// The side that listened. As [`Connection::client`] in all else.
+    /// The side that listened. As [`MuxConnection::client`] in all else.
     ///
     /// # Panics
     ///
@@ -98,13 +98,13 @@ impl MuxConnection {
         }
     }
 
-    /// What its byte stream is: see [`Connection::carrier`](super::Connection::carrier).
+    /// What its byte stream is: see [`CarrierConnection::carrier`](super::CarrierConnection::carrier).
     #[must_use]
     pub fn carrier(&self) -> &'static str {
         self.label.carrier
     }
 
-    /// See [`Connection::open`](super::Connection::open).
+    /// See [`CarrierConnection::open`](super::CarrierConnection::open).
     ///
     /// # Errors
     ///
@@ -121,7 +121,7 @@ impl MuxConnection {
         Ok(self.halves(key.await?))
     }
 
-    /// See [`Connection::accept`](super::Connection::accept).
+    /// See [`CarrierConnection::accept`](super::CarrierConnection::accept).
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl MuxConnection {
         Ok(self.halves(key.await?))
     }
 
-    /// See [`Connection::send_datagram`](super::Connection::send_datagram).
+    /// See [`CarrierConnection::send_datagram`](super::CarrierConnection::send_datagram).
     ///
     /// # Errors
     ///
@@ -154,7 +154,7 @@ impl MuxConnection {
         })
     }
 
-    /// See [`Connection::read_datagram`](super::Connection::read_datagram).
+    /// See [`CarrierConnection::read_datagram`](super::CarrierConnection::read_datagram).
     ///
     /// # Errors
     ///
@@ -168,13 +168,13 @@ impl MuxConnection {
         payload.await
     }
 
-    /// See [`Connection::close`](super::Connection::close). [`Connection::closed`] then waits until
+    /// See [`CarrierConnection::close`](super::CarrierConnection::close). [`MuxConnection::closed`] then waits until
     /// the peer was told.
     pub fn close(&self, code: Code, reason: &str) {
         self.handle.with(|state| state.mux.close(code, reason));
     }
 
-    /// See [`Connection::closed`](super::Connection::closed).
+    /// See [`CarrierConnection::closed`](super::CarrierConnection::closed).
     pub async fn closed(&self) -> ConnectionError {
         poll_fn(|cx| {
             self.handle.with(|state| match state.mux.ended() {
@@ -188,7 +188,7 @@ impl MuxConnection {
         .await
     }
 
-    /// See [`Connection::stats`](super::Connection::stats). A byte stream has no packets: what is
+    /// See [`CarrierConnection::stats`](super::CarrierConnection::stats). A byte stream has no packets: what is
     /// counted as such are the reads that brought bytes. Where there is a far end on a network, asking
     /// sends a ping, and the round-trip time is that of the last one.
     #[must_use]
@@ -208,7 +208,7 @@ impl MuxConnection {
         })
     }
 
-    /// See [`Connection::charge`](super::Connection::charge).
+    /// See [`CarrierConnection::charge`](super::CarrierConnection::charge).
     #[must_use]
     pub fn charge(&self, account: &Arc<PeerAccount>) -> bool {
         let rooms = ChargedBuffers::of(account);
@@ -220,7 +220,7 @@ impl MuxConnection {
         charged
     }
 
-    /// See [`Connection::narrow`](super::Connection::narrow).
+    /// See [`CarrierConnection::narrow`](super::CarrierConnection::narrow).
     pub fn narrow(&self) {
         self.give(mux::ReceiveLimits {
             streams: super::ConnectionLimits::STRANGER.streams as usize,
@@ -229,7 +229,7 @@ impl MuxConnection {
         });
     }
 
-    /// See [`Connection::widen`](super::Connection::widen).
+    /// See [`CarrierConnection::widen`](super::CarrierConnection::widen).
     pub fn widen(&self) {
         self.give(mux::ReceiveLimits::default());
     }

@@ -1,6 +1,6 @@
 //! What a peer with an account may make one connection hold: unread and unsent bytes.
 //!
-//! Both begin with what fits a busy connection and follow what is used ([`Held::follow`]). Where there is no
+//! Both begin with what fits a busy connection and follow what is used ([`AccountCharge::follow`]). Where there is no
 //! room, the connection is not read while more is unread, and writers wait while more is unsent.
 
 use std::sync::Arc;

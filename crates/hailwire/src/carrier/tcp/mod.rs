@@ -57,7 +57,7 @@ impl TcpCarrier {
     /// Both, in the order in which the listening side prefers them.
     pub const ALL: [Self; 2] = [Self::H2, Self::Ws];
 
-    /// Its name, as [`Connection::carrier`] gives it.
+    /// Its name, as [`CarrierConnection::carrier`] gives it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

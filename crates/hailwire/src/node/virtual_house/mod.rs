@@ -1,6 +1,6 @@
 //! Whole nodes in virtual time, for tests: every module of a node but its network card.
 //!
-//! A [`Street`] is where such nodes live. They are started as any node is, with a data folder, trust in
+//! A [`VirtualNodes`] is where such nodes live. They are started as any node is, with a data folder, trust in
 //! SQLite and all their tasks, and listen nowhere. Where one dials another over TCP, [`dial`] hands
 //! it the in-memory carrier instead: the multiplexer over a byte stream of `hailwire-lab`, with the
 //! street's delay, loss and rate, after the round trips of a handshake. From there on everything is

@@ -341,7 +341,7 @@ async fn a_house_of_21_nodes_has_its_day_in_a_moment() {
                 assert_eq!(took.as_millis(), 90, "{what}");
             }
             (PlannedKind::Cancelled, Err(Code::Cancelled)) => {
-                assert_eq!(took.as_millis(), 60, "{what}")
+                assert_eq!(took.as_millis(), 60, "{what}");
             }
             (PlannedKind::Named | PlannedKind::Pooled, Ok(bytes)) => {
                 assert_eq!(*bytes, plan.bytes, "{what}");
