@@ -12,10 +12,10 @@ use hailwire_wire::{
     Address, AgentName, NodeId, NodeName, Status,
     capsule::{Capsule, CapsuleDecoder, CapsuleError},
     frame::{self, FrameDecoder, FrameError, FrameEvent, FrameKind},
-    header::{self, AnswerHead, GoingAway, Hello, Offers, Register},
+    header::{self, AnswerHead, GoingAway, Hello, AgentOffers, RegisterHeader},
     limits,
-    mux::{Ended, Mux, MuxError, Output, PREFACE, Role, preface},
-    record::{Record, SignedRecord},
+    mux::{ConnectionEnd, Mux, MuxError, MuxOutput, PREFACE, MuxRole, preface},
+    record::{NodeRecord, SignedRecord},
     signed::KeyPair,
     ticket::{HubTicket, NodeTicket, Ticket},
 };
@@ -100,8 +100,8 @@ pub fn header(input: &[u8]) {
     }
     decode_and_check::<AnswerHead>(input);
     decode_and_check::<Hello>(input);
-    decode_and_check::<Register>(input);
-    decode_and_check::<Offers>(input);
+    decode_and_check::<RegisterHeader>(input);
+    decode_and_check::<AgentOffers>(input);
     decode_and_check::<GoingAway>(input);
     decode_and_check::<Status>(input);
 }
@@ -160,7 +160,7 @@ pub fn record(input: &[u8]) {
     if let Ok(signed) = SignedRecord::parse(Bytes::copy_from_slice(input), NOW) {
         assert_eq!(signed.bytes(), input);
     }
-    let Ok(record) = header::decode::<Record>(input) else {
+    let Ok(record) = header::decode::<NodeRecord>(input) else {
         return;
     };
     let key = KeyPair::from_seed(&[7; 32]);
@@ -212,7 +212,7 @@ pub fn mux(input: &[u8]) {
     };
     let mut stream = Vec::with_capacity(PREFACE + rest.len());
     if first & 1 == 0 {
-        stream.extend_from_slice(&preface(Role::Client));
+        stream.extend_from_slice(&preface(MuxRole::Client));
     }
     stream.extend_from_slice(rest);
     let whole = fed(&stream, stream.len().max(1));
@@ -228,17 +228,17 @@ pub fn mux(input: &[u8]) {
 }
 
 /// Why a connection is over; without the first bytes of a stranger, which are shown as they came.
-fn why(mux: &Mux) -> Option<Ended> {
+fn why(mux: &Mux) -> Option<ConnectionEnd> {
     match mux.ended() {
-        Some(Ended::Protocol(MuxError::NotMux { .. })) => {
-            Some(Ended::Protocol(MuxError::NotMux { began: Vec::new() }))
+        Some(ConnectionEnd::Protocol(MuxError::NotMux { .. })) => {
+            Some(ConnectionEnd::Protocol(MuxError::NotMux { began: Vec::new() }))
         }
         ended => ended.cloned(),
     }
 }
 
 fn fed(stream: &[u8], step: usize) -> Mux {
-    let mut mux = Mux::new(Role::Server);
+    let mut mux = Mux::new(MuxRole::Server);
     for part in stream.chunks(step) {
         if mux.handle_input(Bytes::copy_from_slice(part)).is_err() {
             break;
@@ -249,7 +249,7 @@ fn fed(stream: &[u8], step: usize) -> Mux {
 
 /// Does what an owner does: accepts, reads, answers, writes out.
 fn drain(mux: &mut Mux) {
-    let mut out = Output::new();
+    let mut out = MuxOutput::new();
     while mux.poll_event().is_some() {}
     while let Poll::Ready(Ok(key)) = mux.accept() {
         while let Poll::Ready(Ok(Some(part))) = mux.read(key, 1000) {
