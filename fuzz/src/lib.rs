@@ -12,9 +12,9 @@ use hailwire_wire::{
     Address, AgentName, NodeId, NodeName, Status,
     capsule::{Capsule, CapsuleDecoder, CapsuleError},
     frame::{self, FrameDecoder, FrameError, FrameEvent, FrameKind},
-    header::{self, AnswerHead, GoingAway, Hello, AgentOffers, RegisterHeader},
+    header::{self, AgentOffers, AnswerHead, GoingAway, Hello, RegisterHeader},
     limits,
-    mux::{ConnectionEnd, Mux, MuxError, MuxOutput, PREFACE, MuxRole, preface},
+    mux::{ConnectionEnd, Mux, MuxError, MuxOutput, MuxRole, PREFACE, preface},
     record::{NodeRecord, SignedRecord},
     signed::KeyPair,
     ticket::{HubTicket, NodeTicket, Ticket},
@@ -231,7 +231,9 @@ pub fn mux(input: &[u8]) {
 fn why(mux: &Mux) -> Option<ConnectionEnd> {
     match mux.ended() {
         Some(ConnectionEnd::Protocol(MuxError::NotMux { .. })) => {
-            Some(ConnectionEnd::Protocol(MuxError::NotMux { began: Vec::new() }))
+            Some(ConnectionEnd::Protocol(MuxError::NotMux {
+                began: Vec::new(),
+            }))
         }
         ended => ended.cloned(),
     }

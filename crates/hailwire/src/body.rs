@@ -299,7 +299,7 @@ impl BodySender {
     }
 
     /// Room for one chunk if there is some now, else the sender again; nothing when the reader is gone.
-    pub(crate) fn room_now(self) -> Option<Result<ChunkPermit, Self>> {
+    pub(crate) fn try_reserve(self) -> Option<Result<ChunkPermit, Self>> {
         match self.0.try_reserve_owned() {
             Ok(permit) => Some(Ok(ChunkPermit(permit))),
             Err(TrySendError::Full(sender)) => Some(Err(Self(sender))),
@@ -308,7 +308,7 @@ impl BodySender {
     }
 
     /// Room for one chunk, waited for; nothing when the reader is gone. Dropping it drops the sender.
-    pub(crate) async fn room(self) -> Option<ChunkPermit> {
+    pub(crate) async fn reserve(self) -> Option<ChunkPermit> {
         self.0.reserve_owned().await.ok().map(ChunkPermit)
     }
 }

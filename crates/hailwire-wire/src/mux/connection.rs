@@ -144,10 +144,10 @@ pub struct Mux {
     pub(super) returned: usize,
     pub(super) incoming: VecDeque<StreamKey>,
     pub(super) accept_blocked: bool,
-    pub(super) room: ReceiveLimits,
+    pub(super) limits: ReceiveLimits,
 
     // Arriving.
-    pub(super) opening: PrefaceState,
+    pub(super) preface: PrefaceState,
     pub(super) decoder: MuxDecoder,
     pub(super) receiving: Option<IncomingData>,
     pub(super) budget: WindowBudget,
@@ -164,7 +164,7 @@ pub struct Mux {
     /// Bytes that wait to be written, of all streams.
     pub(super) queued: usize,
     pub(super) preface_sent: bool,
-    pub(super) farewell: Option<MuxFrame>,
+    pub(super) close: Option<MuxFrame>,
     pub(super) control: VecDeque<StreamKey>,
     pub(super) ready: [VecDeque<StreamKey>; Priority::ALL.len()],
     pub(super) pings: VecDeque<MuxFrame>,
@@ -206,8 +206,8 @@ impl Mux {
             returned: 0,
             incoming: VecDeque::new(),
             accept_blocked: false,
-            room: ReceiveLimits::default(),
-            opening: PrefaceState::Preface {
+            limits: ReceiveLimits::default(),
+            preface: PrefaceState::Preface {
                 bytes: [0; PREFACE],
                 len: 0,
             },
@@ -221,7 +221,7 @@ impl Mux {
             datagram_blocked: false,
             queued: 0,
             preface_sent: false,
-            farewell: None,
+            close: None,
             control: VecDeque::new(),
             ready: Default::default(),
             pings: VecDeque::new(),
@@ -261,8 +261,8 @@ impl Mux {
 
     /// The room that the peer has.
     #[must_use]
-    pub const fn room(&self) -> ReceiveLimits {
-        self.room
+    pub const fn receive_limits(&self) -> ReceiveLimits {
+        self.limits
     }
 
     /// Opens a stream; pending while the peer's limit is reached. The peer sees it with its first
@@ -303,15 +303,15 @@ impl Mux {
     /// Gives the peer less room than the protocol promises it, or all of it again: for one that is
     /// not trusted yet. What was granted stays granted, so its streams wait in the queue of
     /// [`Mux::accept`], and whoever feeds this side should ask [`Mux::wants_input`] first.
-    pub fn set_room(&mut self, room: ReceiveLimits) {
-        self.room = room;
+    pub fn set_receive_limits(&mut self, room: ReceiveLimits) {
+        self.limits = room;
         self.tell_accepter();
     }
 
     /// Whether more bytes should be read from the peer: not while more than its [`ReceiveLimits`] is unread.
     #[must_use]
     pub const fn wants_input(&self) -> bool {
-        self.unread <= self.room.unread
+        self.unread <= self.limits.unread
     }
 
     /// Streams of the peer that were given out and are not over.
@@ -321,7 +321,7 @@ impl Mux {
 
     /// Whether the peer's next stream is given out.
     fn gives_streams(&self) -> bool {
-        self.accepted_streams() < self.room.streams && self.queued <= self.room.queued
+        self.accepted_streams() < self.limits.streams && self.queued <= self.limits.queued
     }
 
     /// Tells whoever waits for a stream, if there is one to be had.
@@ -372,7 +372,7 @@ impl Mux {
         if send.state != SendState::Open {
             return Poll::Ready(Err(MuxWriteError::Ended));
         }
-        let all = self.room.queued.saturating_sub(self.queued);
+        let all = self.limits.queued.saturating_sub(self.queued);
         let most = send
             .most
             .min(send.queue.len().saturating_add(all).max(MUX_SEND_FLOOR));
@@ -558,7 +558,7 @@ impl Mux {
             while reason.len() > MUX_MAX_REASON {
                 reason.pop();
             }
-            self.farewell = Some(MuxFrame::Close { code, reason });
+            self.close = Some(MuxFrame::Close { code, reason });
             self.end(ConnectionEnd::Here);
         }
     }

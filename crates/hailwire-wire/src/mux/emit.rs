@@ -21,7 +21,7 @@ impl Mux {
     #[must_use]
     pub fn has_output(&self) -> bool {
         !self.preface_sent
-            || self.farewell.is_some()
+            || self.close.is_some()
             || !self.control.is_empty()
             || !self.pings.is_empty()
             || !self.datagrams_out.is_empty()
@@ -35,7 +35,7 @@ impl Mux {
         if !std::mem::replace(&mut self.preface_sent, true) {
             out.put(&preface(self.role));
         }
-        if let Some(farewell) = self.farewell.take() {
+        if let Some(farewell) = self.close.take() {
             out.frame(&farewell);
         }
         if self.ended.is_none() {

@@ -70,8 +70,8 @@ impl Mux {
     pub fn handle_input(&mut self, chunk: Bytes) -> Result<(), MuxError> {
         let result = self.input(chunk);
         if let Err(error) = &result {
-            let understood = matches!(self.opening, PrefaceState::Done);
-            self.farewell = understood.then(|| MuxFrame::Close {
+            let understood = matches!(self.preface, PrefaceState::Done);
+            self.close = understood.then(|| MuxFrame::Close {
                 code: Code::InvalidArgument,
                 reason: error.to_string(),
             });
@@ -81,7 +81,7 @@ impl Mux {
     }
 
     fn input(&mut self, mut chunk: Bytes) -> Result<(), MuxError> {
-        if let PrefaceState::Preface { bytes, len } = &mut self.opening {
+        if let PrefaceState::Preface { bytes, len } = &mut self.preface {
             let part = chunk.split_to((PREFACE - *len).min(chunk.len()));
             let Some((filled, _)) = bytes.split_at_mut_checked(*len + part.len()) else {
                 return Ok(());
@@ -93,7 +93,7 @@ impl Mux {
             if parse_preface(filled, self.role)?.is_none() {
                 return Ok(());
             }
-            self.opening = PrefaceState::Done;
+            self.preface = PrefaceState::Done;
         }
         self.slices = self.pin(&mut chunk);
         while self.ended.is_none() {
@@ -112,7 +112,7 @@ impl Mux {
 
     /// Whether slices of the chunk may be kept. Then it says for how long they are.
     fn pin(&self, chunk: &mut Bytes) -> bool {
-        let most = self.room.unread.clamp(MAX_PINNED, MUX_RECEIVE_POOL);
+        let most = self.limits.unread.clamp(MAX_PINNED, MUX_RECEIVE_POOL);
         let pins = chunk.len().max(READ_BUFFER);
         if chunk.len() < PINNED_FROM || self.pinned.load(Relaxed) + pins > most {
             return false;

@@ -21,7 +21,7 @@ pub(crate) struct AdmissionGate(Arc<Mutex<GateTable>>);
 struct GateTable {
     slots: AdmissionTable,
     /// How to tell who makes way.
-    told: HashMap<AdmissionSlotId, Arc<Notify>>,
+    waiters: HashMap<AdmissionSlotId, Arc<Notify>>,
 }
 
 /// A slot, held until it is dropped.
@@ -36,7 +36,7 @@ impl AdmissionGate {
     pub(crate) fn new(shares: AdmissionShares) -> Self {
         Self(Arc::new(Mutex::new(GateTable {
             slots: AdmissionTable::new(shares),
-            told: HashMap::new(),
+            waiters: HashMap::new(),
         })))
     }
 
@@ -46,9 +46,9 @@ impl AdmissionGate {
         let Admission::Granted { slot, displaced } = table.slots.enter(clock::now(), from) else {
             return None;
         };
-        let way = displaced.and_then(|displaced| table.told.remove(&displaced));
+        let way = displaced.and_then(|displaced| table.waiters.remove(&displaced));
         let told = Arc::new(Notify::new());
-        table.told.insert(slot, told.clone());
+        table.waiters.insert(slot, told.clone());
         drop(table);
         if let Some(way) = way {
             way.notify_one();
@@ -83,6 +83,6 @@ impl Drop for AdmissionSlot {
     fn drop(&mut self) {
         let mut table = self.gate.lock();
         table.slots.leave(self.id);
-        table.told.remove(&self.id);
+        table.waiters.remove(&self.id);
     }
 }

@@ -27,7 +27,7 @@ use noq::congestion::Bbr3Config;
 #[derive(Debug)]
 pub(super) struct BoundedBbr {
     engine: Box<dyn Controller>,
-    told: BbrInput,
+    input: BbrInput,
 }
 
 impl BoundedBbr {
@@ -39,7 +39,7 @@ impl BoundedBbr {
         }
         Self {
             engine: Arc::new(config).build(now, mtu),
-            told: BbrInput {
+            input: BbrInput {
                 assumed,
                 largest: None,
             },
@@ -78,7 +78,7 @@ impl Controller for BoundedBbr {
     }
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
-        if self.told.sent(pn) {
+        if self.input.sent(pn) {
             self.engine.on_packet_sent(now, bytes, pn);
         }
     }
@@ -96,7 +96,7 @@ impl Controller for BoundedBbr {
         app_limited: bool,
         rtt: &RttEstimator,
     ) {
-        if self.told.arrived(rtt.get()) {
+        if self.input.arrived(rtt.get()) {
             self.engine.on_ack(now, sent, bytes, pn, app_limited, rtt);
         }
     }
@@ -159,7 +159,7 @@ impl Controller for BoundedBbr {
     fn clone_box(&self) -> Box<dyn Controller> {
         Box::new(Self {
             engine: self.engine.clone_box(),
-            told: self.told.clone(),
+            input: self.input.clone(),
         })
     }
 
@@ -178,7 +178,7 @@ mod tests {
 
     const ASSUMED: Duration = Duration::from_millis(30);
 
-    fn told() -> BbrInput {
+    fn input() -> BbrInput {
         BbrInput {
             assumed: ASSUMED,
             largest: None,
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_number_that_was_used_in_another_space_means_the_packet_that_was_sent_first() {
-        let mut told = told();
+        let mut told = input();
         // Two of the first space, two of the second, one of the first sent again, and data.
         let sent = [0, 1, 0, 1, 2, 0, 1, 2, 3, 4];
         let heard: Vec<u64> = sent.into_iter().filter(|pn| told.sent(*pn)).collect();
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn an_assumed_round_trip_is_not_taken_for_a_measured_one() {
-        let told = told();
+        let told = input();
         assert!(!told.arrived(ASSUMED));
         assert!(told.arrived(ASSUMED * 3));
         assert!(told.arrived(ASSUMED / 3));

@@ -21,7 +21,7 @@ use std::sync::{
 pub const PEER: usize = 3 << 19;
 
 /// Bytes that each stranger is promised.
-pub const STRANGER: usize = 5 << 17;
+pub const UNTRUSTED: usize = 5 << 17;
 
 /// Bytes that are lent beyond promises, to all peers together.
 pub const POOL: usize = 64 << 20;
@@ -96,8 +96,8 @@ impl PeerAccount {
 
     /// The account of a stranger, which borrows nothing until [`PeerAccount::welcome`].
     #[must_use]
-    pub fn stranger(budget: Arc<MemoryBudget>) -> Arc<Self> {
-        Self::with(budget, STRANGER)
+    pub fn untrusted(budget: Arc<MemoryBudget>) -> Arc<Self> {
+        Self::with(budget, UNTRUSTED)
     }
 
     fn with(budget: Arc<MemoryBudget>, promised: usize) -> Arc<Self> {
@@ -252,9 +252,9 @@ mod tests {
     #[test]
     fn a_stranger_borrows_nothing_until_it_is_welcome() {
         let budget = Arc::new(MemoryBudget::default());
-        let account = PeerAccount::stranger(budget.clone());
+        let account = PeerAccount::untrusted(budget.clone());
         let mut held = fill(&account);
-        assert_eq!((account.used(), budget.lent()), (STRANGER, 0));
+        assert_eq!((account.used(), budget.lent()), (UNTRUSTED, 0));
         account.welcome();
         held.extend(fill(&account));
         assert!(account.used() > PEER);

@@ -63,7 +63,7 @@ impl ControllerFactory for ForEachPath {
             mtu: current_mtu,
             acks: None,
             initial_rtt: self.initial_rtt,
-            opening: FirstFlight::new(self.initial_window, self.initial_rtt),
+            first_flight: FirstFlight::new(self.initial_window, self.initial_rtt),
         })
     }
 }
@@ -79,7 +79,7 @@ struct PathController {
     /// What the peer was asked for: packets and time that may go by unanswered.
     acks: Option<(u64, Duration)>,
     initial_rtt: Duration,
-    opening: FirstFlight,
+    first_flight: FirstFlight,
 }
 
 /// Losses that no queue explains.
@@ -152,12 +152,12 @@ impl Controller for PathController {
     }
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
-        self.opening.on_packet_sent(now, bytes);
+        self.first_flight.on_packet_sent(now, bytes);
         self.kept.on_packet_sent(now, bytes, pn);
     }
 
     fn on_cwnd_limited(&mut self) {
-        self.opening.on_limited();
+        self.first_flight.on_limited();
         self.kept.on_cwnd_limited();
     }
 
@@ -170,7 +170,7 @@ impl Controller for PathController {
         app_limited: bool,
         rtt: &RttEstimator,
     ) {
-        self.opening.on_ack(now, sent, (rtt.get(), rtt.min()));
+        self.first_flight.on_ack(now, sent, (rtt.get(), rtt.min()));
         if let Some(losses) = &mut self.losses {
             losses.on_ack(now, sent, rtt.min());
         }
@@ -197,7 +197,7 @@ impl Controller for PathController {
         lost_bytes: u64,
         largest_lost_pn: u64,
     ) {
-        self.opening.on_loss(now);
+        self.first_flight.on_loss(now);
         let window = self.kept.window();
         self.kept.on_congestion_event(
             now,
@@ -220,7 +220,7 @@ impl Controller for PathController {
     }
 
     fn on_spurious_congestion_event(&mut self) {
-        self.opening.on_spurious_loss();
+        self.first_flight.on_spurious_loss();
         self.kept.on_spurious_congestion_event();
     }
 
@@ -237,7 +237,7 @@ impl Controller for PathController {
 
     fn window(&self) -> u64 {
         let window = self.kept.window();
-        self.opening
+        self.first_flight
             .beyond(window, false)
             .map_or(window, |(window, _)| window)
     }
@@ -245,7 +245,7 @@ impl Controller for PathController {
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = self.kept.metrics();
         let paced = metrics.pacing_rate.is_some();
-        if let Some((window, rate)) = self.opening.beyond(metrics.congestion_window, paced) {
+        if let Some((window, rate)) = self.first_flight.beyond(metrics.congestion_window, paced) {
             // A window that sets no rate of its own goes out within the round trip: slower than this.
             let rate = metrics.pacing_rate.unwrap_or(0).max(rate);
             metrics.congestion_window = window;
@@ -263,7 +263,7 @@ impl Controller for PathController {
             mtu: self.mtu,
             acks: self.acks,
             initial_rtt: self.initial_rtt,
-            opening: self.opening.clone(),
+            first_flight: self.first_flight.clone(),
         })
     }
 
@@ -301,7 +301,7 @@ mod tests {
             mtu: 1200,
             acks: Some((1, MS)),
             initial_rtt: ROUND_TRIP,
-            opening: FirstFlight::new(1 << 16, ROUND_TRIP),
+            first_flight: FirstFlight::new(1 << 16, ROUND_TRIP),
         }
     }
 

@@ -24,11 +24,11 @@ pub(crate) mod cipher;
 pub(crate) mod congestion;
 mod early;
 pub mod h2;
-mod lanes;
+mod write_queues;
 pub mod mux;
 pub mod quic;
 pub mod tcp;
-mod unsent;
+mod unacknowledged;
 pub mod ws;
 
 use std::sync::Arc;
@@ -270,7 +270,7 @@ pub struct ConnectionLimits {
 
 impl ConnectionLimits {
     /// A stranger's: 8 streams in both directions, none in one, and 128 KiB.
-    pub const STRANGER: Self = Self {
+    pub const UNTRUSTED: Self = Self {
         streams: 8,
         unidirectional: 0,
         unread: 128 * 1024,

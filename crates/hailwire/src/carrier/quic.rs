@@ -27,17 +27,17 @@ use super::{
     WriteError,
     budget::PeerAccount,
     early::{EngineHandle, FirstFlightStream},
-    lanes::{HEAD_START, WriteQueues},
-    unsent::UnacknowledgedBytes,
+    write_queues::{WriteQueues, YIELDING_BYTES},
+    unacknowledged::UnacknowledgedBytes,
 };
 
 /// A QUIC connection between two nodes.
 #[derive(Clone, Debug)]
 pub struct QuicConnection {
     inner: EngineHandle,
-    lanes: Arc<WriteQueues>,
+    queues: Arc<WriteQueues>,
     writers: Arc<QuicWriters>,
-    room: ConnectionLimits,
+    limits: ConnectionLimits,
 }
 
 /// What the writers of a connection share.
@@ -49,10 +49,10 @@ struct QuicWriters {
 
 impl QuicWriters {
     /// Waits until there is room for what a stream writes.
-    async fn room(&self) {
+    async fn writable(&self) {
         let engine = &self.engine;
         let unacknowledged = || (!engine.is_closed()).then(|| engine.stats().unacknowledged);
-        self.unsent.room(unacknowledged).await;
+        self.unsent.writable(unacknowledged).await;
     }
 }
 
@@ -61,12 +61,12 @@ impl QuicConnection {
     /// [`ConnectionLimits::PEER`].
     #[must_use]
     pub fn new(inner: iroh_endpoint::Connection) -> Self {
-        Self::with_room(inner, ConnectionLimits::PEER)
+        Self::with_limits(inner, ConnectionLimits::PEER)
     }
 
     /// As [`QuicConnection::new`], of an endpoint that gives a peer another room.
     #[must_use]
-    pub fn with_room(inner: iroh_endpoint::Connection, room: ConnectionLimits) -> Self {
+    pub fn with_limits(inner: iroh_endpoint::Connection, room: ConnectionLimits) -> Self {
         Self::of(EngineHandle::Full(inner), room)
     }
 
@@ -97,8 +97,8 @@ impl QuicConnection {
                 unsent: UnacknowledgedBytes::default(),
             }),
             inner,
-            lanes: Arc::default(),
-            room,
+            queues: Arc::default(),
+            limits: room,
         }
     }
 
@@ -124,18 +124,18 @@ impl QuicConnection {
     }
 
     pub(super) fn narrow(&self) {
-        self.set_room(ConnectionLimits::STRANGER);
+        self.set_limits(ConnectionLimits::UNTRUSTED);
     }
 
     pub(super) fn widen(&self) {
-        self.set_room(self.room);
+        self.set_limits(self.limits);
     }
 
     pub(super) fn set_window(&self, bytes: u32) {
         self.inner.set_window(VarInt::from_u32(bytes));
     }
 
-    fn set_room(&self, room: ConnectionLimits) {
+    fn set_limits(&self, room: ConnectionLimits) {
         let streams = VarInt::from_u32(room.streams);
         self.inner.set_streams(streams);
         self.inner.set_window(VarInt::from_u32(room.unread));
@@ -155,10 +155,10 @@ impl QuicConnection {
     }
 
     pub(super) async fn refuse_unidirectional(&self) {
-        if self.room.unidirectional == 0 {
+        if self.limits.unidirectional == 0 {
             return;
         }
-        let most = VarInt::from_u32(self.room.unidirectional);
+        let most = VarInt::from_u32(self.limits.unidirectional);
         self.inner.set_uni_streams(most);
         while let Ok(mut stream) = self.inner.accept_uni().await {
             tracing::debug!(stream = %stream.id(), "a unidirectional stream is refused");
@@ -186,7 +186,7 @@ impl QuicConnection {
             writers: self.writers.clone(),
             kept: kept.clone(),
             ended: false,
-            lanes: self.lanes.clone(),
+            lanes: self.queues.clone(),
             priority: AtomicU8::new(priority as u8),
             written: 0,
         };
@@ -311,10 +311,10 @@ impl QuicSendStream {
     async fn write_once(&mut self, chunks: &mut [Bytes]) -> Result<(), iroh_endpoint::WriteError> {
         let priority = self.priority();
         let len: usize = chunks.iter().map(Bytes::len).sum();
-        self.writers.room().await;
+        self.writers.writable().await;
         self.writers.unsent.wrote(len);
         self.written += len as u64;
-        let beginning = self.written <= HEAD_START;
+        let beginning = self.written <= YIELDING_BYTES;
         let lanes = &self.lanes;
         let mut write = pin!(self.inner.write_all_chunks(chunks));
         let mut waiting = None;

@@ -221,7 +221,7 @@ mod tests {
     }
 
     /// A node that has answered a request for a WebSocket, and the asking side of its connection.
-    async fn asked(head: &str) -> (Result<mux::MuxConnection, TcpError>, DuplexStream) {
+    async fn upgraded(head: &str) -> (Result<mux::MuxConnection, TcpError>, DuplexStream) {
         let (mut near, far) = duplex(1 << 20);
         near.write_all(head.as_bytes()).await.unwrap();
         (server(far, REMOTE).await, near)
@@ -229,7 +229,7 @@ mod tests {
 
     /// Why a node ends a connection on which it was sent this frame.
     async fn end_by(frame: &[u8]) -> String {
-        let (connection, mut near) = asked(&head(PATH, "hailwire")).await;
+        let (connection, mut near) = upgraded(&head(PATH, "hailwire")).await;
         let connection = connection.unwrap();
         near.write_all(frame).await.unwrap();
         let ended = connection.closed().await;
@@ -287,7 +287,7 @@ mod tests {
             (head(PATH, "chat"), "protocol"),
             ("\0\r\n\r\n".to_owned(), "ws"),
         ] {
-            let error = asked(&head).await.0.err().unwrap().to_string();
+            let error = upgraded(&head).await.0.err().unwrap().to_string();
             assert!(error.contains(part), "{error}");
         }
     }

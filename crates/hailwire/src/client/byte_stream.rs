@@ -82,12 +82,12 @@ impl StreamIo {
     }
 
     /// Room for one chunk. Whoever gets it sets what is to be sent next.
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<ChunkPermit>> {
+    fn poll_reserve(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<ChunkPermit>> {
         loop {
             let waiting = match mem::replace(&mut self.send, ByteSending::Ended) {
-                ByteSending::Open(sender) => match sender.room_now() {
+                ByteSending::Open(sender) => match sender.try_reserve() {
                     Some(Ok(room)) => return Poll::Ready(Ok(room)),
-                    Some(Err(sender)) => Box::pin(sender.room()),
+                    Some(Err(sender)) => Box::pin(sender.reserve()),
                     None => continue,
                 },
                 ByteSending::Waiting(waiting) => waiting,
@@ -142,7 +142,7 @@ impl AsyncWrite for StreamIo {
         if all == 0 {
             return Poll::Ready(Ok(0));
         }
-        let room = ready!(self.poll_room(cx))?;
+        let room = ready!(self.poll_reserve(cx))?;
         let mut chunk = BytesMut::with_capacity(all.min(MOST));
         for slice in slices {
             let fits = slice.len().min(MOST - chunk.len());
@@ -166,7 +166,7 @@ impl AsyncWrite for StreamIo {
             return Poll::Ready(Ok(()));
         }
         // Where nobody reads any more, nobody has to be told.
-        if let Ok(room) = ready!(self.poll_room(cx)) {
+        if let Ok(room) = ready!(self.poll_reserve(cx)) {
             room.finish();
         }
         Poll::Ready(Ok(()))

@@ -30,7 +30,7 @@ impl PeerAccounts {
         let account = if trusted {
             PeerAccount::peer(budget)
         } else {
-            PeerAccount::stranger(budget)
+            PeerAccount::untrusted(budget)
         };
         by_peer.insert(id, Arc::downgrade(&account));
         account

@@ -16,7 +16,7 @@ use tokio::{task::JoinSet, time::timeout};
 
 use super::{
     NodeInner,
-    early::EarlySeat,
+    early_sessions::EarlySessionGuard,
     overlay::{self, NodeAddresses, ReachedNode},
     tunnel,
     tunnel::{greeted, unreachable},
@@ -86,10 +86,10 @@ pub(super) async fn dial_by(
     node: &Arc<NodeInner>,
     id: NodeId,
     places: &NodeAddresses,
-    way: Transport,
+    transport: Transport,
     carrier: Carrier,
 ) -> Result<Session, Status> {
-    let connection = match way {
+    let connection = match transport {
         Transport::Udp => {
             let early = node.config().quic.zero_rtt && node.trust.is_trusted(id);
             let dial = Box::pin(overlay::dial(&node.sockets.endpoint, id, places, early)).await;
@@ -104,12 +104,12 @@ pub(super) async fn dial_by(
         }
     };
     let session = tunnel::start_session(node, id, connection, true);
-    let seat = node.trust.is_trusted(id).then(|| {
-        let seat = node.peers.early.seat(id, &session);
-        seat.prove();
-        seat
+    let early_session = node.trust.is_trusted(id).then(|| {
+        let early_session = node.peers.early.admit(id, &session);
+        early_session.prove();
+        early_session
     });
-    greet(node, id, &session, seat).await?;
+    greet(node, id, &session, early_session).await?;
     Ok(session)
 }
 
@@ -119,11 +119,11 @@ async fn greet(
     node: &Arc<NodeInner>,
     id: NodeId,
     session: &Session,
-    seat: Option<EarlySeat>,
+    early_session: Option<EarlySessionGuard>,
 ) -> Result<(), Status> {
     let outcome = greeted(session).await;
     match &outcome {
-        Ok(()) if seat.is_some() => tunnel::up(node, id, session, true),
+        Ok(()) if early_session.is_some() => tunnel::up(node, id, session, true),
         Ok(()) => {}
         // Calls may be on it.
         Err(status) => session.close(status.code, &status.message),
@@ -138,11 +138,11 @@ async fn dial_early(
     id: NodeId,
     early: OutgoingZeroRttConnection,
 ) -> Result<Session, Status> {
-    let room = overlay::room(&node.config().quic);
+    let room = overlay::connection_limits(&node.config().quic);
     let connection = quic::QuicConnection::dialled_early(early, room);
     let session =
         tunnel::start_session(node, id, CarrierConnection::Quic(connection.clone()), true);
-    let seat = node.peers.early.seat(id, &session);
+    let early_session = node.peers.early.admit(id, &session);
     let taken = match timeout(overlay::DIAL_TIMEOUT, connection.complete()).await {
         Ok(Ok(taken)) => taken,
         Ok(Err(reason)) => return Err(unreachable(id, &reason)),
@@ -152,8 +152,8 @@ async fn dial_early(
         }
     };
     tracing::debug!(peer = %id, taken, "resumed, with a first flight");
-    seat.prove();
-    greet(node, id, &session, Some(seat)).await?;
+    early_session.prove();
+    greet(node, id, &session, Some(early_session)).await?;
     Ok(session)
 }
 
@@ -162,8 +162,8 @@ pub(super) fn quic_connection(
     node: &NodeInner,
     connection: iroh::endpoint::Connection,
 ) -> CarrierConnection {
-    let room = overlay::room(&node.config().quic);
-    CarrierConnection::Quic(quic::QuicConnection::with_room(connection, room))
+    let room = overlay::connection_limits(&node.config().quic);
+    CarrierConnection::Quic(quic::QuicConnection::with_limits(connection, room))
 }
 
 /// Tries the addresses in a race.
@@ -174,7 +174,7 @@ pub(super) async fn dial_tcp(
     carrier: Carrier,
 ) -> Result<CarrierConnection, String> {
     #[cfg(test)]
-    if let Some(dialled) = super::virtual_house::dial(node.id(), id).await {
+    if let Some(dialled) = super::virtual_nodes::dial(node.id(), id).await {
         return dialled;
     }
     let which = tcp_carriers(carrier);
@@ -194,15 +194,20 @@ pub(super) async fn dial_tcp(
 }
 
 /// Brings up a peer's second tunnel, if nobody does already. Says nothing when it cannot.
-pub(super) async fn bring_up(node: Arc<NodeInner>, id: NodeId, way: Transport, carrier: Carrier) {
-    if !node.peers.begin_second(id, way) {
+pub(super) async fn bring_up(
+    node: Arc<NodeInner>,
+    id: NodeId,
+    transport: Transport,
+    carrier: Carrier,
+) {
+    if !node.peers.begin_second(id, transport) {
         return;
     }
     let places = tunnel::places(&node, id).await;
-    let outcome = dial_by(&node, id, &places, way, carrier).await;
-    node.peers.end_second(id, way);
+    let outcome = dial_by(&node, id, &places, transport, carrier).await;
+    node.peers.end_second(id, transport);
     if let Err(status) = outcome {
-        tracing::debug!(peer = %id, ?way, %status, "no second tunnel");
+        tracing::debug!(peer = %id, ?transport, %status, "no second tunnel");
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) struct Hubs {
     /// Of the record that was signed last.
     sequence: Mutex<u64>,
     /// What they said of names.
-    pub(super) heard: Mutex<HubNames>,
+    pub(super) names: Mutex<HubNames>,
 }
 
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Hubs {
             hubs: Mutex::default(),
             changes: watch::Sender::new(0),
             sequence: Mutex::new(last.and_then(|last| last.parse().ok()).unwrap_or(0)),
-            heard: Mutex::new(HubNames::restore(store.heard()?)),
+            names: Mutex::new(HubNames::restore(store.hub_answers()?)),
         };
         for row in rows {
             match hubs.make(row, key) {

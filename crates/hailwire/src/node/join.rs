@@ -21,7 +21,7 @@ use hailwire_wire::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    NodeInner, dial, here, hubs, listen, now_unix, offers, resolve,
+    NodeInner, dial, dial_targets, hubs, listen, now_unix, offers, resolve,
     store::{TrustOrigin, TrustRow},
     trust::{NewPeer, store_status},
     tunnel,
@@ -205,7 +205,7 @@ async fn dial_ticket(node: &Arc<NodeInner>, ticket: &NodeTicket) -> Result<Sessi
     let mut candidates = AddressCandidates::default();
     candidates.add(AddressOrigin::Told, &ticket.addresses, &ticket.tcp);
     candidates.relays.extend(ticket.relay.clone());
-    let places = here::dialled(node, ticket.node, candidates).await;
+    let places = dial_targets::dialled(node, ticket.node, candidates).await;
     if places.is_empty() {
         return Err(out_of_reach(ticket.node));
     }

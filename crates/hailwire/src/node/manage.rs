@@ -17,7 +17,7 @@ use hailwire_wire::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    NodeInner, asked, hubs, join,
+    NodeInner, requested_dials, hubs, join,
     join::{said_names, texts},
     listen, now_unix, offers,
     registry::MemberTarget,
@@ -435,7 +435,7 @@ async fn ping_once(
                 .await
                 .map(|session| (session, reused))
         }
-        one => asked::tunnel_over(node, id, one).await,
+        one => requested_dials::tunnel_over(node, id, one).await,
     };
     let (session, reused) = made.map_err(|status| (status, false))?;
     let why = match carrier {

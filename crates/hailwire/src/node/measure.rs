@@ -113,7 +113,7 @@ pub(super) async fn watch(node: Arc<NodeInner>) {
         let ids = node.peers.ids();
         watched.retain(|id, _| ids.contains(id));
         for id in ids {
-            let sessions = Transport::BOTH.map(|way| node.peers.connections(id, way));
+            let sessions = Transport::BOTH.map(|transport| node.peers.connections(id, transport));
             let idle = sessions.iter().flatten().all(|s| s.in_flight() == 0);
             let only_tcp = sessions[0].is_empty();
             let resting = watched.get(&id).is_none_or(|peer| peer.choice.may_rest());
@@ -164,11 +164,11 @@ fn look(
     if before != (peer.choice.reason(), Some(wish.carry)) {
         node.peers.set_carry(id, wish.carry, peer.choice.reason());
     }
-    if let Some(way) = wish.bring_up {
+    if let Some(transport) = wish.bring_up {
         tokio::spawn(Box::pin(dial::bring_up(
             node.clone(),
             id,
-            way,
+            transport,
             dial::carrier_for(node, id),
         )));
     }

@@ -27,10 +27,10 @@
 
 mod accounts;
 mod additional;
-mod asked;
+mod requested_dials;
 mod dial;
-mod early;
-mod here;
+mod early_sessions;
+mod dial_targets;
 mod hubs;
 mod join;
 mod listen;
@@ -44,13 +44,13 @@ mod registry;
 mod resolve;
 mod router;
 mod sockets;
-mod spin;
+mod busy_polling;
 mod store;
 mod trust;
 mod tunnel;
 mod unread;
 #[cfg(test)]
-mod virtual_house;
+mod virtual_nodes;
 
 use std::{
     fs::File,
@@ -94,7 +94,7 @@ const KEEP_TIME: Duration = Duration::from_secs(60);
 const DRAIN_POLL: Duration = Duration::from_millis(10);
 
 /// How long a closed endpoint may take to tell its peers.
-const FAREWELL: Duration = Duration::from_secs(1);
+const ENDPOINT_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A node embedded in this process.
 ///
@@ -170,7 +170,7 @@ impl NodeBuilder {
         let id = key.pair().id();
         let hubs = hubs::Hubs::load(&self.config, &store, &key, pins)?;
         let sockets = endpoint.bound_sockets().into_iter();
-        let reaching = here::DialTargets::new(sockets.chain(tcp.sockets().iter().copied()));
+        let reaching = dial_targets::DialTargets::new(sockets.chain(tcp.sockets().iter().copied()));
         let inner = Arc::new(NodeInner {
             sockets: NodeSockets {
                 endpoint,
@@ -183,7 +183,7 @@ impl NodeBuilder {
             hubs,
             programs: LocalPrograms {
                 sessions: Mutex::default(),
-                spin: spin::BusyPolling::new(self.config.limits.spin),
+                spin: busy_polling::BusyPolling::new(self.config.limits.spin),
                 calls: AtomicU64::new(0),
             },
             lifecycle: NodeLifecycle::default(),
@@ -319,7 +319,8 @@ impl Node {
             let _ = task.await;
         }
         let _ = std::fs::remove_file(self.inner.setup.data.socket());
-        let _ = tokio::time::timeout(FAREWELL, self.inner.sockets.endpoint.close()).await;
+        let _ =
+            tokio::time::timeout(ENDPOINT_CLOSE_TIMEOUT, self.inner.sockets.endpoint.close()).await;
     }
 }
 
@@ -353,7 +354,7 @@ struct NodeSetup {
 struct NodeSockets {
     endpoint: iroh::Endpoint,
     tcp: listen::TcpListening,
-    reaching: here::DialTargets,
+    reaching: dial_targets::DialTargets,
 }
 
 /// The programs of this machine, and how busy they keep the node.
@@ -361,7 +362,7 @@ struct NodeSockets {
 pub(crate) struct LocalPrograms {
     /// Sessions of attached programs.
     sessions: Mutex<Vec<Session>>,
-    pub(crate) spin: spin::BusyPolling,
+    pub(crate) spin: busy_polling::BusyPolling,
     calls: AtomicU64,
 }
 

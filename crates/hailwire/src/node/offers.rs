@@ -43,7 +43,7 @@ impl OfferLists {
     }
 
     /// Hears a page from a peer, trusted or not.
-    pub(super) fn heard(&self, id: NodeId, session: &Session, page: OfferPage) {
+    pub(super) fn queue_page(&self, id: NodeId, session: &Session, page: OfferPage) {
         let start = session.peer_hello().map_or(0, |hello| hello.instance);
         let now = clock::now();
         if self.lock().heard(id, start, page, session, now) {

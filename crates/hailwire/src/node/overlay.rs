@@ -192,7 +192,7 @@ fn transport(quic: &QuicSettings) -> QuicTransportConfig {
 }
 
 /// The room of a peer.
-pub(crate) fn room(quic: &QuicSettings) -> ConnectionLimits {
+pub(crate) fn connection_limits(quic: &QuicSettings) -> ConnectionLimits {
     ConnectionLimits {
         streams: quic.streams,
         unidirectional: quic.uni_streams,

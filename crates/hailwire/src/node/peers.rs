@@ -20,7 +20,7 @@ use hailwire_wire::{NodeId, Status};
 use tokio::sync::watch;
 
 use super::{
-    accounts::PeerAccounts, asked::RequestedDials, early::EarlySessions, offers::OfferLists,
+    accounts::PeerAccounts, requested_dials::RequestedDials, early_sessions::EarlySessions, offers::OfferLists,
     tunnel::UntrustedPeers,
 };
 use crate::{config::Carrier, session::Session};
@@ -33,7 +33,7 @@ pub(super) type DialOutcome = Option<Result<Session, Status>>;
 pub(crate) struct Peers {
     state: Mutex<PeersState>,
     pub(super) lists: OfferLists,
-    pub(super) asked: RequestedDials,
+    pub(super) requested_dials: RequestedDials,
     pub(super) accounts: PeerAccounts,
     pub(super) untrusted: UntrustedPeers,
     /// Sessions of dials that are under way and take calls already.
@@ -129,7 +129,7 @@ impl Peers {
                 sizes: HashMap::new(),
             }),
             lists: OfferLists::new(),
-            asked: RequestedDials::default(),
+            requested_dials: RequestedDials::default(),
             accounts: PeerAccounts::default(),
             untrusted: UntrustedPeers::new(),
             early: EarlySessions::default(),

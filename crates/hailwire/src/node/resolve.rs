@@ -87,7 +87,7 @@ fn hub_word(node: &NodeInner, name: &NodeName) -> HubView {
     let Some(away) = node.hubs.are_away() else {
         return HubView::Nobody;
     };
-    let heard = node.hubs.heard.lock();
+    let heard = node.hubs.names.lock();
     let heard = heard.unwrap_or_else(PoisonError::into_inner);
     heard.word(name, away, node.lifecycle.started.elapsed())
 }
@@ -107,7 +107,7 @@ async fn ask_hubs_who_is(node: &NodeInner, name: &NodeName) -> HubView {
         }
     }
     let now = node.lifecycle.started.elapsed();
-    let heard = node.hubs.heard.lock();
+    let heard = node.hubs.names.lock();
     let mut heard = heard.unwrap_or_else(PoisonError::into_inner);
     let Some(said) = said else {
         return heard.unanswered(name, now);
@@ -115,12 +115,12 @@ async fn ask_hubs_who_is(node: &NodeInner, name: &NodeName) -> HubView {
     let news = heard.answered(name, said, now);
     let store = node.trust.store();
     let kept = match news.changed {
-        true => store.put_heard(name, said),
+        true => store.put_hub_answer(name, said),
         false => Ok(()),
     };
     let forgotten = news
         .forgotten
-        .map_or(Ok(()), |name| store.forget_heard(&name));
+        .map_or(Ok(()), |name| store.forget_hub_answer(&name));
     if let Err(error) = kept.and(forgotten) {
         tracing::warn!(%name, %error, "what a hub said of a name could not be kept");
     }

@@ -114,7 +114,7 @@ impl StreamDispatcher for NodeDispatcher {
         if let CallOrigin::Peer(id) = self.origin
             && (session.dialled() || self.node.trust.is_trusted(id))
         {
-            self.node.peers.lists.heard(id, session, page);
+            self.node.peers.lists.queue_page(id, session, page);
         }
     }
 }
@@ -317,7 +317,7 @@ pub(super) async fn refuse_untrusted(node: &NodeInner, session: &Session, peer: 
     let hello = session.peer_hello();
     let name = hello.map(|hello| hello.name.clone()).unwrap_or_default();
     let from = session.connection().stats().remote;
-    node.trust.note_stranger(peer, &name, &from, now_unix());
+    node.trust.note_untrusted(peer, &name, &from, now_unix());
     untrusted(peer)
 }
 

@@ -249,7 +249,7 @@ impl NodeStore {
     }
 
     /// What the hubs said of names: the holder's key, no bytes for one that is away, nothing for nobody.
-    pub(crate) fn heard(&self) -> Result<Vec<(NodeName, HubAnswer)>, StoreError> {
+    pub(crate) fn hub_answers(&self) -> Result<Vec<(NodeName, HubAnswer)>, StoreError> {
         let rows = self.all("SELECT name, holder FROM heard", |row| {
             let name = row.get::<_, String>(0)?.parse().ok();
             let said = match row.get::<_, Option<Vec<u8>>>(1)? {
@@ -263,7 +263,11 @@ impl NodeStore {
         Ok(rows.into_iter().flatten().collect())
     }
 
-    pub(crate) fn put_heard(&self, name: &NodeName, said: HubAnswer) -> Result<(), StoreError> {
+    pub(crate) fn put_hub_answer(
+        &self,
+        name: &NodeName,
+        said: HubAnswer,
+    ) -> Result<(), StoreError> {
         let holder: Option<&[u8]> = match &said {
             HubAnswer::Nobody => None,
             HubAnswer::Away => Some(&[]),
@@ -275,7 +279,7 @@ impl NodeStore {
         )
     }
 
-    pub(crate) fn forget_heard(&self, name: &NodeName) -> Result<(), StoreError> {
+    pub(crate) fn forget_hub_answer(&self, name: &NodeName) -> Result<(), StoreError> {
         self.execute_loosely("DELETE FROM heard WHERE name = ?1", [name.as_str()])
     }
 

@@ -448,7 +448,7 @@ impl TrustStore {
     }
 
     /// Notes that a stranger tried something, from this remote end of its connection.
-    pub(crate) fn note_stranger(&self, id: NodeId, claim: &str, from: &str, now_unix: u64) {
+    pub(crate) fn note_untrusted(&self, id: NodeId, claim: &str, from: &str, now_unix: u64) {
         self.pending().note(now_unix, id, claim, from);
     }
 

@@ -23,7 +23,7 @@ use iroh::endpoint::IncomingAddr;
 use tokio::{sync::Notify, task::JoinSet};
 
 use super::{
-    NodeInner, additional, asked, dial, here, hubs, offers,
+    NodeInner, additional, requested_dials, dial, dial_targets, hubs, offers,
     overlay::{self, NodeAddresses},
     peers::ConnectStep,
     router::NodeDispatcher,
@@ -55,7 +55,7 @@ const UNTRUSTED_STAY: Duration = Duration::from_secs(30);
 pub(super) const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Nodes asked at once for an agent that no connected peer offers.
-const MAX_ASKED: usize = 16;
+const MAX_SEARCHED_NODES: usize = 16;
 
 /// Untrusted peers that are here.
 #[derive(Debug)]
@@ -131,7 +131,7 @@ pub(super) async fn tunnel_for_call(
     twice: bool,
 ) -> Result<Session, Status> {
     if let Some(carrier) = carrier {
-        let (session, found) = asked::tunnel_over(node, id, carrier).await?;
+        let (session, found) = requested_dials::tunnel_over(node, id, carrier).await?;
         node.peers.count(found);
         return Ok(session);
     }
@@ -180,7 +180,7 @@ async fn arrived_early(
     early: iroh::endpoint::IncomingZeroRttConnection,
     slot: &AdmissionSlot,
 ) {
-    let room = overlay::room(&node.config().quic);
+    let room = overlay::connection_limits(&node.config().quic);
     let connection = quic::QuicConnection::accepted_early(early, room);
     if node.is_closing() {
         let connection = CarrierConnection::Quic(connection);
@@ -208,7 +208,7 @@ pub(super) async fn arrived(node: &Arc<NodeInner>, id: NodeId, connection: Carri
         return connection.close(Code::Unavailable, "the node is shutting down");
     }
     if !node.trust.is_trusted(id) {
-        return accept_stranger(node, id, connection).await;
+        return accept_untrusted(node, id, connection).await;
     }
     let session = start_session(node, id, connection, false);
     if greeted(&session).await.is_ok() {
@@ -287,7 +287,7 @@ pub(super) async fn places(node: &NodeInner, id: NodeId) -> NodeAddresses {
         candidates.relays.extend(row.relay);
     }
     hubs::candidates_at_hubs(node, id, &mut candidates).await;
-    here::dialled(node, id, candidates).await
+    dial_targets::dialled(node, id, candidates).await
 }
 
 /// Waits for lists of offers that have not had their turn, and brings up tunnels to nodes that have none,
@@ -308,7 +308,7 @@ pub(super) async fn ask_others(node: &Arc<NodeInner>, agent: &AgentName) {
     let mut searching = true;
     loop {
         // One of them waits for lists.
-        while dials.len() <= MAX_ASKED
+        while dials.len() <= MAX_SEARCHED_NODES
             && let Some(id) = waiting.pop_front()
         {
             dials.spawn(ask_offers(node.clone(), id));
@@ -435,7 +435,7 @@ fn resumed(node: &NodeInner, early: &iroh::endpoint::IncomingZeroRttConnection) 
 
 /// Closed by default: a stranger whom no hub vouches for may redeem a ticket, briefly, and there
 /// are few at once, each with little room.
-async fn accept_stranger(node: &Arc<NodeInner>, id: NodeId, connection: CarrierConnection) {
+async fn accept_untrusted(node: &Arc<NodeInner>, id: NodeId, connection: CarrierConnection) {
     let from = RemoteSource::remote(&connection.stats().remote, id);
     let Some(slot) = node.peers.untrusted.gate.enter(from) else {
         return connection.close(Code::ResourceExhausted, "too many strangers");

@@ -116,7 +116,7 @@ fn look(node: &NodeInner, session: &Session, watched: &mut ChargedConnection) ->
             watched.narrowed = true;
             session
                 .connection()
-                .set_window(ConnectionLimits::STRANGER.unread);
+                .set_window(ConnectionLimits::UNTRUSTED.unread);
         }
         UnreadVerdict::Widen => {
             watched.narrowed = false;

@@ -55,7 +55,7 @@ impl<D: StreamDispatcher> ControlTask<D> {
     pub(super) async fn answer(self, mut send: SendStream, reader: FrameReader, hello: Bytes) {
         send.set_priority(Priority::Critical);
         let greeted = self.greet(&mut send).await;
-        let heard = self.heard_hello(&hello);
+        let heard = self.handle_hello(&hello);
         // It is a slice of the whole batch in which it came, which would stay for as long as the session.
         drop(hello);
         if heard.is_some() && greeted.is_some() {
@@ -80,7 +80,7 @@ impl<D: StreamDispatcher> ControlTask<D> {
     async fn read(&self, mut reader: FrameReader) {
         loop {
             let go_on = match reader.next_frame().await {
-                Ok(Some((kind, payload))) => self.heard(kind, payload).await,
+                Ok(Some((kind, payload))) => self.handle_frame(kind, payload).await,
                 Ok(None) => None,
                 Err(status) => self.fail(status.code, &status.message),
             };
@@ -90,9 +90,9 @@ impl<D: StreamDispatcher> ControlTask<D> {
         }
     }
 
-    async fn heard(&self, kind: FrameKind, payload: Bytes) -> Option<()> {
+    async fn handle_frame(&self, kind: FrameKind, payload: Bytes) -> Option<()> {
         match kind {
-            FrameKind::HELLO => self.heard_hello(&payload),
+            FrameKind::HELLO => self.handle_hello(&payload),
             FrameKind::PING if payload.len() <= MAX_PING => {
                 // A copy: what was read is shared with all that came with it.
                 let payload = Bytes::copy_from_slice(&payload);
@@ -104,7 +104,7 @@ impl<D: StreamDispatcher> ControlTask<D> {
                 self.outgoing().answered(&payload);
                 Some(())
             }
-            FrameKind::OFFERS | FrameKind::MORE_OFFERS => self.heard_offers(kind, &payload),
+            FrameKind::OFFERS | FrameKind::MORE_OFFERS => self.handle_offers(kind, &payload),
             FrameKind::GOING_AWAY => {
                 self.session
                     .shared
@@ -117,7 +117,7 @@ impl<D: StreamDispatcher> ControlTask<D> {
         }
     }
 
-    fn heard_hello(&self, payload: &[u8]) -> Option<()> {
+    fn handle_hello(&self, payload: &[u8]) -> Option<()> {
         let mut hello: Hello = match header::decode(payload) {
             Ok(hello) => hello,
             Err(error) => return self.fail(Code::InvalidArgument, &error.to_string()),
@@ -138,7 +138,7 @@ impl<D: StreamDispatcher> ControlTask<D> {
     }
 
     /// A page is handed on as it is; what it says is read where lists are entered, and not each of them.
-    fn heard_offers(&self, kind: FrameKind, payload: &[u8]) -> Option<()> {
+    fn handle_offers(&self, kind: FrameKind, payload: &[u8]) -> Option<()> {
         match OfferPage::parse(kind, Bytes::copy_from_slice(payload)) {
             Ok(page) => self.dispatch.offers(&self.session, page),
             Err(error) => return self.fail(Code::InvalidArgument, &error.to_string()),

@@ -54,7 +54,7 @@ use crate::{
 };
 
 /// How long a stream may stay open before its first frame is whole.
-const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
+const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A body up to this size travels in the same write as its header.
 const SMALL_BODY: usize = 4 * 1024;
@@ -220,11 +220,11 @@ impl Session {
         if let Some(bytes) = known.clone()
             && bytes.len() <= WRITTEN_AT_ONCE
         {
-            let written = write_opening(&mut send, kind, &encoded, bytes).await;
+            let written = write_first_frame(&mut send, kind, &encoded, bytes).await;
             send.finish();
             check_write(written)?;
         } else {
-            check_write(write_opening(&mut send, kind, &encoded, Bytes::new()).await)?;
+            check_write(write_first_frame(&mut send, kind, &encoded, Bytes::new()).await)?;
             let body = known.map_or(body, Body::from);
             pump = Some(tokio::spawn(pump_body(body, send)).abort_handle());
         }
@@ -258,7 +258,7 @@ impl Session {
     ) -> Result<(SendStream, crate::carrier::RecvStream, InFlight), Status> {
         let encoded = encode_header(header)?;
         let (mut send, recv, guard) = self.open_stream(header.priority).await?;
-        check_write(write_opening(&mut send, kind, &encoded, Bytes::new()).await)?;
+        check_write(write_first_frame(&mut send, kind, &encoded, Bytes::new()).await)?;
         Ok((send, recv, guard))
     }
 
@@ -273,7 +273,7 @@ impl Session {
             .open(Priority::High)
             .await
             .map_err(|error| connection_status(&error))?;
-        check_write(write_opening(&mut send, kind, payload, Bytes::new()).await)?;
+        check_write(write_first_frame(&mut send, kind, payload, Bytes::new()).await)?;
         Ok((send, FrameReader::new(recv)))
     }
 
@@ -505,7 +505,7 @@ fn turn_away(mut send: SendStream, mut recv: RecvStream) {
 
 /// Closes a session whose far side never says who it is.
 async fn expect_greeting(session: Session) {
-    if tokio::time::timeout(OPENING_TIMEOUT, session.greeted())
+    if tokio::time::timeout(FIRST_FRAME_TIMEOUT, session.greeted())
         .await
         .is_err()
     {
@@ -525,7 +525,7 @@ async fn run_stream<D: StreamDispatcher>(
     let first = match ready {
         Some(first) => Ok(first),
         None if charge.add(MAX_HEADER) => {
-            let first = tokio::time::timeout(OPENING_TIMEOUT, reader.next_frame()).await;
+            let first = tokio::time::timeout(FIRST_FRAME_TIMEOUT, reader.next_frame()).await;
             charge.remove(MAX_HEADER);
             first
         }
@@ -609,7 +609,7 @@ fn encode_header(header: &CallHeader) -> Result<Vec<u8>, Status> {
 }
 
 /// Writes the first frame and, if there is one, a body that is known whole.
-async fn write_opening(
+async fn write_first_frame(
     send: &mut SendStream,
     kind: FrameKind,
     header: &[u8],

@@ -167,7 +167,7 @@ fn a_stream_may_be_given_a_shorter_queue_and_small_writes_lie_together_in_it() {
 fn streams_whose_peer_has_little_room_queue_a_few_words_each_and_no_stream_is_given_out_meanwhile()
 {
     let (mut a, mut b) = sides();
-    b.set_room(ReceiveLimits {
+    b.set_receive_limits(ReceiveLimits {
         queued: MUX_SEND_QUEUE,
         ..ReceiveLimits::default()
     });
@@ -215,7 +215,7 @@ fn small_frames_do_not_pin_the_buffer_they_came_in() {
 #[test]
 fn large_chunks_are_pinned_as_far_as_there_is_room_and_small_ones_never() {
     let mut server = greeted_server();
-    server.set_room(ReceiveLimits {
+    server.set_receive_limits(ReceiveLimits {
         unread: 0,
         ..ReceiveLimits::default()
     });
@@ -322,7 +322,7 @@ fn a_burst_gives_its_memory_back() {
 #[test]
 fn a_peer_with_little_room_has_few_streams_accepted_and_little_read_until_it_gets_more() {
     let (mut a, mut b) = sides();
-    b.set_room(ReceiveLimits {
+    b.set_receive_limits(ReceiveLimits {
         streams: 2,
         unread: WINDOW,
         ..ReceiveLimits::default()
@@ -344,7 +344,7 @@ fn a_peer_with_little_room_has_few_streams_accepted_and_little_read_until_it_get
     assert!(std::iter::from_fn(|| b.poll_event()).any(|event| event == MuxEvent::Incoming));
     let third = accepted(&mut b);
     assert!(b.accept().is_pending());
-    b.set_room(ReceiveLimits::default());
+    b.set_receive_limits(ReceiveLimits::default());
     assert!(std::iter::from_fn(|| b.poll_event()).any(|event| event == MuxEvent::Incoming));
     assert_eq!(read(&mut b, third).len(), WINDOW);
     let fourth = accepted(&mut b);

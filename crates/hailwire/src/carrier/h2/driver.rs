@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
     codes,
-    line::{GatheredIo, GatheredWriter},
+    gathered_io::{GatheredIo, GatheredWriter},
     path,
     shared::{AcceptedStream, H2Shared, StreamCell},
 };
@@ -70,8 +70,8 @@ pub(super) enum ControlRecv {
 
 pub(super) struct H2Driver<IO> {
     pub(super) shared: Arc<H2Shared>,
-    pub(super) serving: Option<Box<ServerConnection<IO>>>,
-    pub(super) opening: Option<Box<ClientConnection<IO>>>,
+    pub(super) server: Option<Box<ServerConnection<IO>>>,
+    pub(super) client: Option<Box<ClientConnection<IO>>>,
     pub(super) second: Option<SecondConnection<IO>>,
     /// What is beneath the connections.
     pub(super) lines: Vec<GatheredWriter<IO>>,
@@ -83,16 +83,16 @@ pub(super) struct H2Driver<IO> {
     /// A ping without an answer so far.
     pub(super) pinged: Option<Instant>,
     /// What the peer was given.
-    pub(super) room: Option<ConnectionLimits>,
+    pub(super) limits: Option<ConnectionLimits>,
 }
 
 /// Moves bytes until the connection is over, then tells the peer if there is something to tell.
 pub(super) async fn drive<IO: AsyncRead + AsyncWrite + Send + Unpin>(mut driver: H2Driver<IO>) {
     poll_fn(|cx| driver.poll(cx)).await;
-    let tell = driver.take_farewell();
+    let tell = driver.take_close();
     if tell {
         // A peer that does not read in time learns it from the end of the connection.
-        let _ = tokio::time::timeout(LINGER, poll_fn(|cx| driver.poll_told(cx))).await;
+        let _ = tokio::time::timeout(LINGER, poll_fn(|cx| driver.poll_close_sent(cx))).await;
     }
     driver.shared.set_done();
     if tell {
@@ -105,7 +105,7 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> H2Driver<IO> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.shared.set_driver(cx);
         self.poll_second(cx);
-        self.give_room();
+        self.apply_limits();
         self.poll_control_send(cx);
         self.poll_ping(cx);
         let over = self.poll_connections(cx);
@@ -132,11 +132,11 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> H2Driver<IO> {
         self.second = None;
         match second {
             Ok(ReadyConnection::Serving(serving, line)) => {
-                self.serving = Some(serving);
+                self.server = Some(serving);
                 self.lines.push(line);
             }
             Ok(ReadyConnection::Opening(opener, opening, line)) => {
-                self.opening = Some(opening);
+                self.client = Some(opening);
                 self.lines.push(line);
                 self.shared.set_opener(opener);
             }
@@ -146,21 +146,21 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> H2Driver<IO> {
             }
         }
         // The new connection has not been given its room.
-        self.room = None;
+        self.limits = None;
     }
 
     /// Gives the peer the room that it may have by now.
-    fn give_room(&mut self) {
-        let room = self.shared.lock().room;
-        if room == self.room {
+    fn apply_limits(&mut self) {
+        let room = self.shared.lock().limits;
+        if room == self.limits {
             return;
         }
-        self.room = room;
+        self.limits = room;
         if let Some(room) = room {
-            if let Some(serving) = &mut self.serving {
+            if let Some(serving) = &mut self.server {
                 serving.set_target_window_size(room.unread);
             }
-            if let Some(opening) = &mut self.opening {
+            if let Some(opening) = &mut self.client {
                 opening.set_target_window_size(room.unread);
             }
         }
@@ -182,7 +182,7 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> H2Driver<IO> {
     }
 
     fn poll_h2(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
-        if let Some(serving) = &mut self.serving {
+        if let Some(serving) = &mut self.server {
             loop {
                 match serving.poll_accept(cx) {
                     Poll::Ready(Some(Ok((request, respond)))) => {
@@ -194,7 +194,7 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> H2Driver<IO> {
                 }
             }
         }
-        if let Some(opening) = &mut self.opening
+        if let Some(opening) = &mut self.client
             && let Poll::Ready(ended) = Pin::new(opening).poll(cx)
         {
             return Poll::Ready(ended.err().map_or_else(hung_up, |error| lost(&error)));
@@ -313,8 +313,8 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> H2Driver<IO> {
     }
 
     /// Puts what is to be told last in the place of everything else, and says whether there is such.
-    fn take_farewell(&mut self) -> bool {
-        let farewell = self.shared.lock().farewell.take();
+    fn take_close(&mut self) -> bool {
+        let farewell = self.shared.lock().close.take();
         if let Some(farewell) = &farewell {
             farewell.encode(&mut self.out);
         }
@@ -322,7 +322,7 @@ impl<IO: AsyncRead + AsyncWrite + Send + Unpin> H2Driver<IO> {
     }
 
     /// Ready once the peer was told, or cannot be.
-    fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_close_sent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_control_send(cx);
         let over = self.poll_connections(cx).is_ready();
         if over

@@ -28,7 +28,7 @@
 
 mod codes;
 mod driver;
-mod line;
+mod gathered_io;
 mod outgoing;
 mod shared;
 mod stream;
@@ -57,7 +57,7 @@ use self::{
     driver::{
         CapsuleStream, ControlRecv, H2Driver, ReadyConnection, SecondConnection, ServerConnection,
     },
-    line::line,
+    gathered_io::line,
     shared::H2Shared,
 };
 use super::{
@@ -162,7 +162,7 @@ impl H2Connection {
             let shared = shared.clone();
             async move {
                 let io = reverse.await.map_err(|error| error.to_string())?;
-                let (line, io) = line::line(io, shared, ConnectionHalf::Reverse);
+                let (line, io) = gathered_io::line(io, shared, ConnectionHalf::Reverse);
                 let serving = server_settings(ConnectionLimits::PEER).handshake(io);
                 let serving = line.flushing(serving).await;
                 let serving = serving.map_err(|error| error.to_string())?;
@@ -171,8 +171,8 @@ impl H2Connection {
         });
         Ok(Self::start(H2Driver {
             shared,
-            serving: None,
-            opening: Some(Box::new(opening)),
+            server: None,
+            client: Some(Box::new(opening)),
             second: Some(second),
             lines: vec![line],
             control: CapsuleStream {
@@ -183,7 +183,7 @@ impl H2Connection {
             out: BytesMut::new(),
             pings,
             pinged: None,
-            room,
+            limits: room,
         }))
     }
 
@@ -210,7 +210,7 @@ impl H2Connection {
         ));
         let (line, io) = line(forward, shared.clone(), ConnectionHalf::Forward);
         let mut serving: ServerConnection<IO> = line
-            .flushing(server_settings(ConnectionLimits::STRANGER).handshake(io))
+            .flushing(server_settings(ConnectionLimits::UNTRUSTED).handshake(io))
             .await
             .map_err(|error| refused(&error))?;
         let (request, mut respond) = match line.flushing(serving.accept()).await {
@@ -229,8 +229,8 @@ impl H2Connection {
             let shared = shared.clone();
             async move {
                 let io = reverse.await.map_err(|error| error.to_string())?;
-                let (line, io) = line::line(io, shared, ConnectionHalf::Reverse);
-                let connected = client_settings(ConnectionLimits::STRANGER)
+                let (line, io) = gathered_io::line(io, shared, ConnectionHalf::Reverse);
+                let connected = client_settings(ConnectionLimits::UNTRUSTED)
                     .handshake(io)
                     .await;
                 let (opener, opening) = connected.map_err(|error| error.to_string())?;
@@ -239,8 +239,8 @@ impl H2Connection {
         });
         Ok(Self::start(H2Driver {
             shared,
-            serving: Some(Box::new(serving)),
-            opening: None,
+            server: Some(Box::new(serving)),
+            client: None,
             second: Some(second),
             lines: vec![line],
             control: CapsuleStream {
@@ -251,7 +251,7 @@ impl H2Connection {
             out: BytesMut::new(),
             pings,
             pinged: None,
-            room: None,
+            limits: None,
         }))
     }
 
@@ -307,21 +307,21 @@ impl H2Connection {
     }
 
     pub(super) fn narrow(&self) {
-        self.set_room(ConnectionLimits::STRANGER);
+        self.set_limits(ConnectionLimits::UNTRUSTED);
     }
 
     pub(super) fn widen(&self) {
-        self.set_room(ConnectionLimits::PEER);
+        self.set_limits(ConnectionLimits::PEER);
     }
 
-    fn set_room(&self, room: ConnectionLimits) {
-        self.shared().with_driver(|state| state.room = Some(room));
+    fn set_limits(&self, room: ConnectionLimits) {
+        self.shared().with_driver(|state| state.limits = Some(room));
         self.shared().place_was_made();
     }
 
     /// A peer that nobody has called a stranger is none.
     fn settle(&self) {
-        if self.shared().lock().room.is_none() {
+        if self.shared().lock().limits.is_none() {
             self.widen();
         }
     }

@@ -19,7 +19,7 @@ use std::{
 
 use hailwire_wire::Priority;
 
-use crate::carrier::lanes::WriteQueues;
+use crate::carrier::write_queues::WriteQueues;
 
 /// Bytes handed to h2 and not yet written, beyond which writers wait.
 pub(super) const AHEAD: usize = 256 * 1024;
@@ -30,7 +30,7 @@ const WOKEN: usize = 8;
 /// The sending side of one HTTP/2 connection.
 #[derive(Debug, Default)]
 pub(super) struct H2Opener {
-    pub(super) lanes: WriteQueues,
+    pub(super) queues: WriteQueues,
     ahead: AtomicUsize,
     /// Something was written that may not have been flushed.
     dirty: AtomicBool,
@@ -41,8 +41,8 @@ pub(super) struct H2Opener {
 
 impl H2Opener {
     /// Ready while little enough is ahead.
-    pub(super) fn poll_room(&self, priority: Priority, cx: &Context<'_>) -> Poll<()> {
-        if self.has_room() {
+    pub(super) fn poll_writable(&self, priority: Priority, cx: &Context<'_>) -> Poll<()> {
+        if self.is_writable() {
             return Poll::Ready(());
         }
         {
@@ -55,14 +55,14 @@ impl H2Opener {
             self.crowded.store(true, Ordering::SeqCst);
         }
         // It may all have been written before the waker was there to be found.
-        if self.has_room() {
+        if self.is_writable() {
             Poll::Ready(())
         } else {
             Poll::Pending
         }
     }
 
-    fn has_room(&self) -> bool {
+    fn is_writable(&self) -> bool {
         self.ahead.load(Ordering::SeqCst) < AHEAD
     }
 
@@ -78,7 +78,7 @@ impl H2Opener {
         let _ = self
             .ahead
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-        if self.has_room() {
+        if self.is_writable() {
             self.wake(WOKEN);
         }
     }
@@ -140,7 +140,7 @@ mod tests {
             } else {
                 Priority::Low
             };
-            let room = outgoing.poll_room(priority, &Context::from_waker(&waker));
+            let room = outgoing.poll_writable(priority, &Context::from_waker(&waker));
             assert!(room.is_pending());
         }
         let woken = |flag: &Arc<WakeFlag>| flag.0.load(Ordering::SeqCst);

@@ -41,7 +41,7 @@ const LINGERING: usize = 256;
 pub(super) struct LingeringStream {
     pub(super) body: RecvStream,
     /// The far side is told only if it goes on: mostly its end is under way.
-    pub(super) untold: Option<(StreamKey, Code)>,
+    pub(super) unsent_stop: Option<(StreamKey, Code)>,
 }
 
 /// What is shared by a connection's streams, its handles and its task.
@@ -78,11 +78,11 @@ pub(super) struct H2State {
     /// With what streams are opened; none before the connection for that is there.
     pub(super) opener: Option<SendRequest<Bytes>>,
     /// What the peer may have; none while nobody has said.
-    pub(super) room: Option<ConnectionLimits>,
+    pub(super) limits: Option<ConnectionLimits>,
     datagrams_in: VecDeque<Bytes>,
     pub(super) datagrams_out: VecDeque<Bytes>,
     pub(super) stops: VecDeque<Capsule>,
-    pub(super) farewell: Option<Capsule>,
+    pub(super) close: Option<Capsule>,
     lingering: VecDeque<LingeringStream>,
     /// Somebody wants to know the round-trip time.
     pub(super) ping: bool,
@@ -172,11 +172,11 @@ impl H2Shared {
             accepted: 0,
             opened: 0,
             opener: None,
-            room,
+            limits: room,
             datagrams_in: VecDeque::new(),
             datagrams_out: VecDeque::new(),
             stops: VecDeque::new(),
-            farewell: None,
+            close: None,
             lingering: VecDeque::new(),
             ping: true,
             rtt: None,
@@ -238,7 +238,7 @@ impl H2Shared {
             return;
         }
         state.ended = Some(why);
-        state.farewell = farewell;
+        state.close = farewell;
         self.over.store(true, Ordering::Release);
         let incoming = std::mem::take(&mut state.incoming);
         state.opener = None;
@@ -485,7 +485,7 @@ impl H2Shared {
                 Poll::Ready(Some(Ok(bytes))) => {
                     // Cannot fail: as much was received.
                     let _ = lingering.body.flow_control().release_capacity(bytes.len());
-                    if let Some((key, code)) = lingering.untold.take() {
+                    if let Some((key, code)) = lingering.unsent_stop.take() {
                         self.stop(key, code);
                     }
                 }
@@ -561,7 +561,7 @@ impl H2Shared {
 impl H2State {
     /// Whether the peer may have one more stream accepted.
     fn has_place(&self) -> bool {
-        let room = self.room.unwrap_or(ConnectionLimits::STRANGER);
+        let room = self.limits.unwrap_or(ConnectionLimits::UNTRUSTED);
         self.accepted < room.streams as usize
     }
 }

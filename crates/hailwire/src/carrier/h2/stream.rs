@@ -24,7 +24,7 @@ use super::{
     shared::{AcceptedStream, H2Shared, LingeringStream, StreamCell, request},
     unread::StreamReads,
 };
-use crate::carrier::{ConnectionError, ReadError, WriteError, lanes::HEAD_START};
+use crate::carrier::{ConnectionError, ReadError, WriteError, write_queues::YIELDING_BYTES};
 
 /// Chunks that are this small together are written as one frame.
 const JOINED: usize = 16 * 1024;
@@ -156,10 +156,10 @@ impl H2SendStream {
         let mut rest = chunk;
         let mut waiting = None;
         poll_fn(|cx| {
-            let beginning = self.written < HEAD_START;
+            let beginning = self.written < YIELDING_BYTES;
             let written = self.poll_write(&mut rest, cx);
             if written.is_pending() && beginning && waiting.is_none() {
-                waiting = Some(outgoing.lanes.wait(self.priority()));
+                waiting = Some(outgoing.queues.wait(self.priority()));
             }
             written
         })
@@ -226,9 +226,9 @@ impl H2SendStream {
             return self.poll_refused(cx).map(Err);
         }
         while !rest.is_empty() {
-            ready!(outgoing.lanes.poll_clear(priority, cx));
+            ready!(outgoing.queues.poll_clear(priority, cx));
             if !promised {
-                ready!(outgoing.poll_room(priority, cx));
+                ready!(outgoing.poll_writable(priority, cx));
             }
             let Ok(send) = self.head() else {
                 return self.poll_refused(cx).map(Err);
@@ -570,7 +570,10 @@ impl H2RecvStream {
             shared.stop(key, code);
             None
         };
-        shared.linger(LingeringStream { body, untold });
+        shared.linger(LingeringStream {
+            body,
+            unsent_stop: untold,
+        });
     }
 }
 

@@ -217,13 +217,13 @@ async fn a_stranger_has_few_streams_accepted_and_little_read_until_it_becomes_a_
     let stranger = UntrustedH2Peer::new().await;
     stranger.node.narrow();
     let mut streams = Vec::new();
-    for _ in 0..2 * ConnectionLimits::STRANGER.streams {
+    for _ in 0..2 * ConnectionLimits::UNTRUSTED.streams {
         let (answer, mut send) = stranger.open(path().path()).await;
         send.reserve_capacity(1 << 20);
         streams.push((answer, send));
     }
     let mut held = Vec::new();
-    for _ in 0..ConnectionLimits::STRANGER.streams {
+    for _ in 0..ConnectionLimits::UNTRUSTED.streams {
         held.push(stranger.node.accept().await.unwrap());
     }
     poll_fn(|cx| {
@@ -233,7 +233,7 @@ async fn a_stranger_has_few_streams_accepted_and_little_read_until_it_becomes_a_
     .await;
     let credit: usize = streams.iter().map(|(_, send)| send.capacity()).sum();
     assert!(
-        credit <= ConnectionLimits::STRANGER.unread as usize,
+        credit <= ConnectionLimits::UNTRUSTED.unread as usize,
         "{credit}"
     );
     // One that is over makes room for another.

@@ -44,7 +44,7 @@ pub(super) async fn drive<IO: AsyncRead + AsyncWrite>(io: Pin<Box<IO>>, shared: 
     };
     poll_fn(|cx| driver.poll(cx)).await;
     // A peer that does not read in time learns it from the end of the byte stream.
-    let _ = tokio::time::timeout(LINGER, driver.farewell()).await;
+    let _ = tokio::time::timeout(LINGER, driver.write_close()).await;
 }
 
 struct MuxDriver<IO> {
@@ -183,7 +183,7 @@ impl<IO: AsyncRead + AsyncWrite> MuxDriver<IO> {
         Poll::Ready(())
     }
 
-    async fn farewell(&mut self) {
+    async fn write_close(&mut self) {
         let out = &mut self.out;
         let tell = self.shared.with_driver_awake(&mut self.wakes, |state| {
             state.mux.poll_output(out);

@@ -10,7 +10,7 @@
 //! stated in [`hailwire_wire::mux`], and where the peer has an account, by that ([`rooms`]).
 
 mod driver;
-mod rooms;
+mod charged_buffers;
 mod shared;
 
 use std::future::poll_fn;
@@ -24,7 +24,7 @@ use hailwire_wire::mux::{
 use hailwire_wire::{Code, Priority};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use self::rooms::ChargedBuffers;
+use self::charged_buffers::ChargedBuffers;
 use self::shared::{MuxHandle, MuxState, note};
 use super::budget::PeerAccount;
 use super::{ConnectionError, ConnectionStats, DatagramError, ReadError, WriteError};
@@ -214,8 +214,8 @@ impl MuxConnection {
         let rooms = ChargedBuffers::of(account);
         let charged = rooms.is_some();
         self.handle.with(|state| {
-            state.rooms = rooms;
-            state.give_room();
+            state.buffers = rooms;
+            state.apply_limits();
         });
         charged
     }
@@ -223,8 +223,8 @@ impl MuxConnection {
     /// See [`CarrierConnection::narrow`](super::CarrierConnection::narrow).
     pub fn narrow(&self) {
         self.give(mux::ReceiveLimits {
-            streams: super::ConnectionLimits::STRANGER.streams as usize,
-            unread: super::ConnectionLimits::STRANGER.unread as usize,
+            streams: super::ConnectionLimits::UNTRUSTED.streams as usize,
+            unread: super::ConnectionLimits::UNTRUSTED.unread as usize,
             ..mux::ReceiveLimits::default()
         });
     }
@@ -237,7 +237,7 @@ impl MuxConnection {
     fn give(&self, room: mux::ReceiveLimits) {
         self.handle.with(|state| {
             state.most = room;
-            state.give_room();
+            state.apply_limits();
         });
     }
 

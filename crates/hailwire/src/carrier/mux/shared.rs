@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use hailwire_wire::Code;
 use hailwire_wire::mux::{Mux, MuxEvent, ReceiveLimits, StreamKey};
 
-use super::rooms::ChargedBuffers;
+use super::charged_buffers::ChargedBuffers;
 
 /// What is behind the mutex.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) struct MuxState {
     /// What the peer may have at most, whatever its account says.
     pub(super) most: ReceiveLimits,
     /// What it may have by its account; without bound where it has none.
-    pub(super) rooms: Option<ChargedBuffers>,
+    pub(super) buffers: Option<ChargedBuffers>,
     pub(super) open: Vec<Waker>,
     pub(super) accept: Vec<Waker>,
     pub(super) datagram: Vec<Waker>,
@@ -59,21 +59,21 @@ impl MuxState {
     /// Asks the peer's account for more room where it needs some, or gives back what it does not need.
     pub(super) fn fit(&mut self) {
         let (unread, queued) = (self.mux.unread(), self.mux.queued());
-        if let Some(rooms) = &mut self.rooms
+        if let Some(rooms) = &mut self.buffers
             && rooms.fit(unread, queued)
         {
-            self.give_room();
+            self.apply_limits();
         }
     }
 
     /// Tells the multiplexer what the peer may have by now.
-    pub(super) fn give_room(&mut self) {
+    pub(super) fn apply_limits(&mut self) {
         let mut room = self.most;
-        if let Some(rooms) = &self.rooms {
+        if let Some(rooms) = &self.buffers {
             room.unread = room.unread.min(rooms.unread());
             room.queued = room.queued.min(rooms.queued());
         }
-        self.mux.set_room(room);
+        self.mux.set_receive_limits(room);
     }
 
     pub(super) fn stream(&mut self, key: StreamKey) -> &mut StreamWakers {
@@ -192,7 +192,7 @@ impl MuxHandle {
             rtt: None,
             full: false,
             most: ReceiveLimits::default(),
-            rooms: None,
+            buffers: None,
             open: Vec::new(),
             accept: Vec::new(),
             datagram: Vec::new(),

@@ -20,7 +20,7 @@ mod identity;
 mod listen;
 mod pairs;
 mod socket;
-mod wide;
+mod large_reads;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ use thiserror::Error;
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use self::wide::LargeReads;
+use self::large_reads::LargeReads;
 pub use self::{
     identity::{TlsIdentity, name_of},
     listen::{CarrierListener, IncomingConnection},

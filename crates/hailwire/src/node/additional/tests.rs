@@ -104,14 +104,14 @@ pub(in crate::node) async fn pair(
     (near, far)
 }
 
-pub(in crate::node) async fn serve_echo(house: &TestNode, name: &str) -> ServeHandle {
+pub(in crate::node) async fn serve_echo(host: &TestNode, name: &str) -> ServeHandle {
     let echo = |request: Request| async move { Ok(Response::new(request.into_body())) };
     let agent = Agent::new(name).unwrap();
-    house.client().serve(agent, echo).await.unwrap()
+    host.client().serve(agent, echo).await.unwrap()
 }
 
 /// An agent that answers once it is let go.
-async fn serve_held(house: &TestNode) -> (ServeHandle, watch::Sender<bool>) {
+async fn serve_held(host: &TestNode) -> (ServeHandle, watch::Sender<bool>) {
     let go = watch::Sender::new(false);
     let held = go.clone();
     let wait = move |_: Request| {
@@ -122,7 +122,7 @@ async fn serve_held(house: &TestNode) -> (ServeHandle, watch::Sender<bool>) {
         }
     };
     let agent = Agent::new("held").unwrap();
-    let serving = house.client().serve(agent, wait).await.unwrap();
+    let serving = host.client().serve(agent, wait).await.unwrap();
     (serving, go)
 }
 
@@ -176,9 +176,8 @@ async fn a_tunnel_has_as_many_connections_as_the_dialler_is_set_up_for_and_calls
         // The far side places its own calls on them too.
         let _back = serve_echo(&near, "back").await;
         assert_eq!(call(&far.client(), "back@near").await.unwrap(), "hello");
-        for house in [&near, &far] {
-            let status: admin::NodeStatus =
-                house.client().admin(method::STATUS, &()).await.unwrap();
+        for host in [&near, &far] {
+            let status: admin::NodeStatus = host.client().admin(method::STATUS, &()).await.unwrap();
             assert_eq!(status.tunnels.len(), 1);
             assert_eq!(status.tunnels[0].connections, 4, "{carrier:?}");
         }

@@ -33,7 +33,7 @@ struct ScriptedPeer {
 }
 
 impl ScriptedPeer {
-    async fn of(house: &TestNode) -> Self {
+    async fn of(host: &TestNode) -> Self {
         let endpoint = Endpoint::builder(presets::Minimal)
             .relay_mode(RelayMode::Custom(RelayMap::empty()))
             .clear_ip_transports()
@@ -51,9 +51,9 @@ impl ScriptedPeer {
             addresses: Vec::new(),
             tcp: Vec::new(),
         };
-        let _: admin::TrustedPeer = house.client().admin(method::TRUST_ADD, &add).await.unwrap();
-        let to = iroh::EndpointId::from_bytes(house.node.id().as_bytes()).unwrap();
-        let sockets = house.node.sockets().into_iter().map(TransportAddr::Ip);
+        let _: admin::TrustedPeer = host.client().admin(method::TRUST_ADD, &add).await.unwrap();
+        let to = iroh::EndpointId::from_bytes(host.node.id().as_bytes()).unwrap();
+        let sockets = host.node.sockets().into_iter().map(TransportAddr::Ip);
         let to = EndpointAddr::from_parts(to, sockets);
         let connection = endpoint.connect(to, b"hailwire").await.unwrap();
         let connection = CarrierConnection::Quic(quic::QuicConnection::new(connection));
@@ -101,11 +101,11 @@ fn offered(names: impl Iterator<Item = String>) -> Vec<AgentOffer> {
 }
 
 /// Waits until a peer's list that says this name has been entered.
-async fn known(house: &TestNode, name: &str) {
-    let mut entered = house.inner().peers.lists.entered.subscribe();
+async fn known(host: &TestNode, name: &str) {
+    let mut entered = host.inner().peers.lists.entered.subscribe();
     let name = name.parse().unwrap();
     let known = async {
-        while !house.inner().registry.knows(&name) {
+        while !host.inner().registry.knows(&name) {
             entered.changed().await.unwrap();
         }
     };
@@ -131,9 +131,9 @@ async fn tunnel(here: &TestNode, there: &TestNode) -> Session {
     timeout(PATIENCE, up).await.expect("a tunnel")
 }
 
-async fn serve(house: &TestNode, agent: Agent) -> Result<ServeHandle, hailwire_wire::Status> {
+async fn serve(host: &TestNode, agent: Agent) -> Result<ServeHandle, hailwire_wire::Status> {
     let echo = |request: Request| async move { Ok(Response::new(request.into_body())) };
-    house.client().serve(agent, echo).await
+    host.client().serve(agent, echo).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

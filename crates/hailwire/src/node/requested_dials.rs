@@ -45,7 +45,7 @@ pub(super) async fn tunnel_over(
     if let Some(session) = node.peers.up_over(id, carrier) {
         return Ok((session, true));
     }
-    let mut outcome = dial_asked(node, id, carrier);
+    let mut outcome = dial_requested(node, id, carrier);
     let gone = || unreachable(id, "the attempt was given up");
     let dialled = outcome.wait_for(Option::is_some).await;
     let dialled = dialled.ok().and_then(|outcome| outcome.clone());
@@ -54,8 +54,12 @@ pub(super) async fn tunnel_over(
 
 /// Dials, or waits for whoever does already. In a task of its own, so that a caller who gives up does
 /// not undo the work that others wait for.
-fn dial_asked(node: &Arc<NodeInner>, id: NodeId, carrier: Carrier) -> watch::Receiver<DialOutcome> {
-    let mut dials = node.peers.asked.lock();
+fn dial_requested(
+    node: &Arc<NodeInner>,
+    id: NodeId,
+    carrier: Carrier,
+) -> watch::Receiver<DialOutcome> {
+    let mut dials = node.peers.requested_dials.lock();
     if let Some(under_way) = dials.get(&(id, carrier))
         && under_way.has_changed().is_ok()
     {
@@ -68,7 +72,7 @@ fn dial_asked(node: &Arc<NodeInner>, id: NodeId, carrier: Carrier) -> watch::Rec
         let outcome = Box::pin(dial_over(&node, id, carrier)).await;
         // Nobody may be waiting any more.
         let _ = tell.send(Some(outcome));
-        node.peers.asked.lock().remove(&(id, carrier));
+        node.peers.requested_dials.lock().remove(&(id, carrier));
     });
     told
 }
@@ -77,21 +81,21 @@ async fn dial_over(node: &Arc<NodeInner>, id: NodeId, carrier: Carrier) -> Resul
     if !node.trust.is_trusted(id) && !hubs::vouched_for(node, id).await {
         return Err(untrusted(id));
     }
-    let way = Transport::of(carrier).unwrap_or(Transport::Udp);
+    let transport = Transport::of(carrier).unwrap_or(Transport::Udp);
     let places = tunnel::places(node, id).await;
-    let missing = match way {
+    let missing = match transport {
         Transport::Udp => !places.by_udp(),
         Transport::Tcp => places.tcp.is_empty(),
     };
     if missing {
-        return Err(no_place(id, carrier, way));
+        return Err(no_place(id, carrier, transport));
     }
-    dial::dial_by(node, id, &places, way, carrier).await
+    dial::dial_by(node, id, &places, transport, carrier).await
 }
 
-fn no_place(id: NodeId, carrier: Carrier, way: Transport) -> Status {
+fn no_place(id: NodeId, carrier: Carrier, transport: Transport) -> Status {
     let (node, carrier) = (id.short(), carrier.name());
-    let (what, hint) = match way {
+    let (what, hint) = match transport {
         Transport::Tcp => (
             format!(
                 "node {node} cannot be reached over {carrier}: as far as is known here it does not listen on TCP"

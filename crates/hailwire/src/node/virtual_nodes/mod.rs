@@ -54,7 +54,7 @@ use crate::{
 
 thread_local! {
     /// The street of the test that runs on this thread.
-    static STREET: RefCell<Option<Arc<VirtualNodes>>> = const { RefCell::new(None) };
+    static NETWORK: RefCell<Option<Arc<VirtualNodes>>> = const { RefCell::new(None) };
 }
 
 /// Nodes with links between them, all alike.
@@ -62,7 +62,7 @@ thread_local! {
 pub(super) struct VirtualNodes {
     topology: Topology,
     seed: u64,
-    houses: Mutex<HashMap<NodeId, VirtualHost>>,
+    hosts: Mutex<HashMap<NodeId, VirtualHost>>,
     dials: Mutex<HashMap<(NodeId, NodeId), u64>>,
     /// Far ends of what was cut: they hear nothing, not even an end.
     silent: Mutex<Vec<Stream>>,
@@ -85,15 +85,15 @@ impl VirtualNodes {
     /// topology file says of one, in KDL.
     pub(super) fn new(link: &str, seed: u64) -> Arc<Self> {
         let text = format!("host \"a\" {{ link {{ {link} }} }}\nhost \"b\"");
-        let street = Arc::new(Self {
+        let network = Arc::new(Self {
             topology: Topology::parse(&text, "street").unwrap(),
             seed,
-            houses: Mutex::default(),
+            hosts: Mutex::default(),
             dials: Mutex::default(),
             silent: Mutex::default(),
         });
-        STREET.set(Some(Arc::clone(&street)));
-        street
+        NETWORK.set(Some(Arc::clone(&network)));
+        network
     }
 
     /// A node of this name, as its folder knows it. Its key follows from its name.
@@ -110,26 +110,26 @@ impl VirtualNodes {
         config.limits.spin = Duration::ZERO;
         let node = Node::builder().data_dir(data).config(config);
         let node = Box::pin(node.start()).await.unwrap();
-        let house = VirtualHost {
+        let host = VirtualHost {
             node: Arc::downgrade(&node.inner),
             cut: Arc::default(),
         };
-        lock(&self.houses).insert(node.id(), house);
+        lock(&self.hosts).insert(node.id(), host);
         node
     }
 
     /// Takes a node away as a power cut does: nobody hears that it has gone.
     pub(super) async fn cut(&self, node: Node) {
-        if let Some(house) = lock(&self.houses).remove(&node.id()) {
-            house.cut.store(true, Ordering::Release);
+        if let Some(host) = lock(&self.hosts).remove(&node.id()) {
+            host.cut.store(true, Ordering::Release);
         }
         node.shutdown(Duration::ZERO).await;
     }
 
-    fn house(&self, id: NodeId) -> Option<FoundHost> {
-        let houses = lock(&self.houses);
-        let house = houses.get(&id)?;
-        Some((house.node.upgrade()?, Arc::clone(&house.cut)))
+    fn host(&self, id: NodeId) -> Option<FoundHost> {
+        let hosts = lock(&self.hosts);
+        let host = hosts.get(&id)?;
+        Some((host.node.upgrade()?, Arc::clone(&host.cut)))
     }
 
     async fn connect(
@@ -150,7 +150,7 @@ impl VirtualNodes {
             let cable = VirtualCable {
                 stream: Some(stream),
                 cuts: cuts.clone(),
-                street: Arc::clone(&self),
+                network: Arc::clone(&self),
             };
             // What a node takes it for: it looks for tunnels by the carrier that they are on.
             CarrierConnection::Mux(mux::MuxConnection::over(cable, role, "ws", String::new()))
@@ -165,7 +165,7 @@ impl VirtualNodes {
         let mut wait = FIRST_SYN;
         let given_up = Instant::now() + DIAL_TIMEOUT;
         loop {
-            let both = self.house(near).zip(self.house(far));
+            let both = self.host(near).zip(self.host(far));
             if both.is_some() || Instant::now() >= given_up {
                 return both;
             }
@@ -189,8 +189,8 @@ impl VirtualNodes {
 
 /// What a dial over TCP finds on this thread's street; `None` where there is no street.
 pub(super) async fn dial(near: NodeId, far: NodeId) -> Option<Result<CarrierConnection, String>> {
-    let street = STREET.with_borrow(Option::clone)?;
-    Some(street.connect(near, far).await)
+    let network = NETWORK.with_borrow(Option::clone)?;
+    Some(network.connect(near, far).await)
 }
 
 /// Makes two nodes trust each other.
@@ -232,7 +232,7 @@ fn lock<T>(own: &Mutex<T>) -> MutexGuard<'_, T> {
 struct VirtualCable {
     stream: Option<Stream>,
     cuts: [Arc<AtomicBool>; 2],
-    street: Arc<VirtualNodes>,
+    network: Arc<VirtualNodes>,
 }
 
 impl VirtualCable {
@@ -247,7 +247,7 @@ impl VirtualCable {
 impl Drop for VirtualCable {
     fn drop(&mut self) {
         if self.whole().is_none() {
-            lock(&self.street.silent).extend(self.stream.take());
+            lock(&self.network.silent).extend(self.stream.take());
         }
     }
 }

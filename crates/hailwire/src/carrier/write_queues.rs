@@ -20,10 +20,10 @@ use std::{
 use hailwire_wire::Priority;
 
 /// Bytes at the beginning of a stream for which lower priorities stand back.
-pub(super) const HEAD_START: u64 = 3 * 512 * 1024;
+pub(super) const YIELDING_BYTES: u64 = 3 * 512 * 1024;
 
 /// Bits in which one lane's waiting writes are counted; a connection has far fewer streams.
-const LANE_BITS: u32 = 16;
+const COUNTER_BITS: u32 = 16;
 
 /// The writes of one connection that wait, by priority.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ pub(super) struct WriteQueues {
 /// A write that waits; lower lanes stand back while this lives.
 #[derive(Debug)]
 pub(super) struct QueuedWrite<'a> {
-    lanes: &'a WriteQueues,
+    queues: &'a WriteQueues,
     priority: Priority,
 }
 
@@ -46,7 +46,7 @@ impl WriteQueues {
     pub(super) fn wait(&self, priority: Priority) -> QueuedWrite<'_> {
         self.waiting.fetch_add(one(priority), Ordering::SeqCst);
         QueuedWrite {
-            lanes: self,
+            queues: self,
             priority,
         }
     }
@@ -74,7 +74,7 @@ impl WriteQueues {
         let higher = self
             .waiting
             .load(Ordering::SeqCst)
-            .checked_shr(LANE_BITS * (priority as u32 + 1));
+            .checked_shr(COUNTER_BITS * (priority as u32 + 1));
         higher.unwrap_or(0) == 0
     }
 }
@@ -82,12 +82,12 @@ impl WriteQueues {
 impl Drop for QueuedWrite<'_> {
     fn drop(&mut self) {
         let one = one(self.priority);
-        let before = self.lanes.waiting.fetch_sub(one, Ordering::SeqCst);
-        let lane = one * ((1 << LANE_BITS) - 1);
+        let before = self.queues.waiting.fetch_sub(one, Ordering::SeqCst);
+        let lane = one * ((1 << COUNTER_BITS) - 1);
         if before & lane == one {
             let back = {
                 let mut back = self
-                    .lanes
+                    .queues
                     .back
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner);
@@ -99,7 +99,7 @@ impl Drop for QueuedWrite<'_> {
 }
 
 fn one(priority: Priority) -> u64 {
-    1 << (LANE_BITS * priority as u32)
+    1 << (COUNTER_BITS * priority as u32)
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ impl UnacknowledgedBytes {
     /// # Cancel safety
     ///
     /// Nothing is lost.
-    pub(super) async fn room(&self, engine: impl Fn() -> Option<u64>) {
+    pub(super) async fn writable(&self, engine: impl Fn() -> Option<u64>) {
         while self.is_over() {
             let Some(unacknowledged) = engine() else {
                 return;
@@ -125,20 +125,20 @@ mod tests {
         let unsent = UnacknowledgedBytes::default();
         assert!(unsent.charge(&account));
         unsent.wrote(LEAST);
-        unsent.room(|| panic!("nobody is asked before")).await;
+        unsent.writable(|| panic!("nobody is asked before")).await;
         unsent.wrote(1);
-        unsent.room(|| Some(LEAST as u64)).await;
+        unsent.writable(|| Some(LEAST as u64)).await;
         assert_eq!(account.used(), 2 * LEAST);
         // However much was written at once, it has room before anybody waits.
         let now = tokio::time::Instant::now();
         unsent.wrote(LEAST + 4);
-        unsent.room(|| Some(2 * LEAST as u64 + 4)).await;
+        unsent.writable(|| Some(2 * LEAST as u64 + 4)).await;
         assert_eq!(now.elapsed(), Duration::ZERO);
         let mut most = 0;
         for _ in 0..100 {
             unsent.wrote(LEAST);
             let all = || Some(unsent.written.load(Relaxed));
-            if tokio::time::timeout(Duration::from_secs(60), unsent.room(all))
+            if tokio::time::timeout(Duration::from_secs(60), unsent.writable(all))
                 .await
                 .is_err()
             {
@@ -148,8 +148,8 @@ mod tests {
         }
         assert!((PEER / 2..=PEER).contains(&most), "{most}");
         // It is acknowledged, or the connection ends: nobody waits any longer.
-        unsent.room(|| None).await;
-        unsent.room(|| Some(0)).await;
+        unsent.writable(|| None).await;
+        unsent.writable(|| Some(0)).await;
         assert_eq!(account.used(), most, "a writer takes nothing away");
         for _ in 0..10 {
             unsent.shrink(|| 0);

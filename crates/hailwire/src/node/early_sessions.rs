@@ -28,13 +28,13 @@ struct EarlySession {
 /// What makes a session take calls before its peer has greeted. Also a dial that is given up leaves
 /// nothing behind: the seat goes with it.
 #[derive(Debug)]
-pub(crate) struct EarlySeat {
+pub(crate) struct EarlySessionGuard {
     early: watch::Sender<EarlySessionTable>,
     id: NodeId,
     session: Session,
 }
 
-impl EarlySeat {
+impl EarlySessionGuard {
     /// The handshake is complete: from now on all calls may be on it.
     pub(crate) fn prove(&self) {
         self.early.send_if_modified(|early| {
@@ -45,7 +45,7 @@ impl EarlySeat {
     }
 }
 
-impl Drop for EarlySeat {
+impl Drop for EarlySessionGuard {
     fn drop(&mut self) {
         self.early.send_if_modified(|early| {
             let ours = early.get(&self.id);
@@ -58,8 +58,8 @@ impl Drop for EarlySeat {
 impl EarlySessions {
     /// Lets a session take calls that may be made twice while it is being brought up, for as long as the
     /// seat is held. Of several to one peer the first has it.
-    pub(crate) fn seat(&self, id: NodeId, session: &Session) -> EarlySeat {
-        let seat = EarlySeat {
+    pub(crate) fn admit(&self, id: NodeId, session: &Session) -> EarlySessionGuard {
+        let early_session = EarlySessionGuard {
             early: self.0.clone(),
             id,
             session: session.clone(),
@@ -70,7 +70,7 @@ impl EarlySessions {
                 proven: false,
             });
         });
-        seat
+        early_session
     }
 
     /// Waits for a session that is being brought up and takes this call. `twice` says whether the call
@@ -124,18 +124,18 @@ mod tests {
         let id = NodeId::from_bytes([1; 32]);
         let early = EarlySessions::default();
         let ((first, _far), (second, _other)) = (session(), session());
-        let seat = early.seat(id, &first);
+        let early_session = early.admit(id, &first);
         assert!(takes(&early, id, true).await.unwrap().is(&first));
         assert!(takes(&early, id, false).await.is_none(), "may be replayed");
-        seat.prove();
+        early_session.prove();
         assert!(takes(&early, id, false).await.unwrap().is(&first));
 
-        let later = early.seat(id, &second);
+        let later = early.admit(id, &second);
         drop(later);
         assert!(takes(&early, id, false).await.unwrap().is(&first));
 
         let dial = async move {
-            let _seat = seat;
+            let _seat = early_session;
             std::future::pending::<()>().await;
         };
         assert!(timeout(Duration::ZERO, dial).await.is_err());

@@ -117,7 +117,7 @@ impl<IO: AsyncWrite + Unpin> GatheredState<IO> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_gather(
+    fn poll_append(
         &mut self,
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
@@ -161,7 +161,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for GatheredIo<IO> {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        lock(&self.0).poll_gather(cx, &[io::IoSlice::new(bytes)])
+        lock(&self.0).poll_append(cx, &[io::IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -169,7 +169,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for GatheredIo<IO> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        lock(&self.0).poll_gather(cx, slices)
+        lock(&self.0).poll_append(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -36,7 +36,7 @@ impl DialTargets {
         }
     }
 
-    async fn here(&self) -> Arc<LocalNetworks> {
+    async fn local_networks(&self) -> Arc<LocalNetworks> {
         let known = self
             .here
             .lock()
@@ -88,7 +88,7 @@ pub(super) async fn dialled(
     let remotes: Vec<SocketAddr> = remotes.filter_map(|text| text.parse().ok()).collect();
     candidates.seen_at(&remotes);
     let here = match candidates.depends_on_networks() {
-        true => node.sockets.reaching.here().await,
+        true => node.sockets.reaching.local_networks().await,
         false => Arc::default(),
     };
     let now = node.lifecycle.started.elapsed();

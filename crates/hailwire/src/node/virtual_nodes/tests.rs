@@ -102,7 +102,7 @@ struct SystemNode {
 
 /// An orchestrator and its workers, at the start of a day.
 struct TestSystem {
-    street: Arc<VirtualNodes>,
+    network: Arc<VirtualNodes>,
     folder: TempDir,
     boss: Node,
     workers: Vec<Option<SystemNode>>,
@@ -115,31 +115,31 @@ fn name(worker: usize) -> String {
 
 impl TestSystem {
     async fn new(link: &str, workers: usize, seed: u64) -> Self {
-        let street = VirtualNodes::new(link, seed);
+        let network = VirtualNodes::new(link, seed);
         let folder = tempfile::tempdir().unwrap();
-        let boss = street.start(&folder.path().join("boss"), "boss").await;
-        let mut house = Self {
-            street,
+        let boss = network.start(&folder.path().join("boss"), "boss").await;
+        let mut host = Self {
+            network,
             folder,
             boss,
             workers: Vec::new(),
             work: Arc::default(),
         };
         for worker in 0..workers {
-            let member = house.member(worker).await;
-            befriend(&house.boss, &member.node);
-            house.workers.push(Some(member));
+            let member = host.member(worker).await;
+            befriend(&host.boss, &member.node);
+            host.workers.push(Some(member));
             // One after the other, so that the pool lists them in an order that is always the same.
-            let call = house.boss.client().call(format!("work@{}", name(worker)));
+            let call = host.boss.client().call(format!("work@{}", name(worker)));
             call.method("0").send().await.unwrap();
         }
-        house
+        host
     }
 
     async fn member(&self, worker: usize) -> SystemNode {
         let name = name(worker);
         let folder = self.folder.path().join(&name);
-        let node = self.street.start(&folder, &name).await;
+        let node = self.network.start(&folder, &name).await;
         let client = node.client();
         let serving = [
             serve_work(&client, &self.work).await,
@@ -154,7 +154,7 @@ impl TestSystem {
     /// Cuts a worker off, and brings it back later.
     async fn cut(&mut self, worker: usize, back: Instant) {
         let member = self.workers[worker].take().unwrap();
-        self.street.cut(member.node).await;
+        self.network.cut(member.node).await;
         sleep_until(back).await;
         self.workers[worker] = Some(self.member(worker).await);
     }
@@ -281,8 +281,8 @@ struct SimulatedDay {
 }
 
 async fn day(seed: u64) -> SimulatedDay {
-    let mut house = TestSystem::new(WAN, WORKERS, seed).await;
-    let client = house.boss.client();
+    let mut host = TestSystem::new(WAN, WORKERS, seed).await;
+    let client = host.boss.client();
     let morning = Instant::now();
     let mut calls = JoinSet::new();
     for (number, planned) in PlannedCall::day(seed).into_iter().enumerate() {
@@ -300,7 +300,7 @@ async fn day(seed: u64) -> SimulatedDay {
         })
     });
     sleep_until(morning + CUT).await;
-    in_time("the cut", house.cut(VICTIM, morning + BACK)).await;
+    in_time("the cut", host.cut(VICTIM, morning + BACK)).await;
     let mut outcomes = in_time("the calls", calls.join_all()).await;
     outcomes.sort_unstable_by_key(|(number, _)| *number);
     let [cut_off, whole] = reading;
@@ -309,7 +309,7 @@ async fn day(seed: u64) -> SimulatedDay {
     let took = morning.elapsed();
     // What was cancelled last is told with the next packet.
     sleep(Duration::from_secs(1)).await;
-    let work = &house.work;
+    let work = &host.work;
     assert_eq!(work.running.load(Ordering::Relaxed), 0, "nobody works on");
     SimulatedDay {
         calls: outcomes.into_iter().map(|(_, outcome)| outcome).collect(),
@@ -388,8 +388,8 @@ fn the_same_seed_brings_the_same_day_and_another_one_another() {
 #[tokio::test(start_paused = true)]
 async fn a_deadline_of_hours_is_kept_to_the_millisecond() {
     const HOUR: Duration = Duration::from_secs(3600);
-    let house = TestSystem::new(WAN, 2, 4).await;
-    let client = house.boss.client();
+    let host = TestSystem::new(WAN, 2, 4).await;
+    let client = host.boss.client();
     let call = |worker: usize, hours: u32, deadline: u32| {
         let takes = (HOUR * hours).as_millis().to_string();
         let call = client.call(format!("work@{}", name(worker))).method(takes);
@@ -410,8 +410,8 @@ async fn a_deadline_of_hours_is_kept_to_the_millisecond() {
 #[tokio::test(start_paused = true)]
 async fn an_urgent_answer_overtakes_what_waits_on_a_slow_link() {
     // 10 MB take 40 s; a megabyte of them is on the way at any time, beyond anybody's reach.
-    let house = TestSystem::new("delay \"25ms\"; rate \"2 Mbit/s\"; queue \"2 MB\"", 1, 5).await;
-    let client = house.boss.client();
+    let host = TestSystem::new("delay \"25ms\"; rate \"2 Mbit/s\"; queue \"2 MB\"", 1, 5).await;
+    let client = host.boss.client();
     let begun = Instant::now();
     let mut bulk = JoinSet::new();
     for _ in 0..20 {
